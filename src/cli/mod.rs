@@ -1,0 +1,8 @@
+//! The command line: one file per command. Parses arguments, calls the library, prints.
+
+use std::process::ExitCode;
+
+/// Runs the command that the process was started with.
+pub fn run() -> ExitCode {
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,277 @@
+//! The validated experiment: every default filled in, every unit resolved.
+//!
+//! It serializes in the vocabulary of the experiment file itself, so `resolved.yaml` is a valid experiment. What is
+//! legal is decided by `config::validate`; these types only say what an experiment is.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// A whole experiment, ready for the planner.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    pub version: u32,
+    pub name: String,
+    pub seed: u64,
+    pub device: DeviceChoice,
+    pub model: Model,
+    pub data: Data,
+    pub batch: Batch,
+    pub train: Train,
+    pub optimizer: Optimizer,
+    pub schedule: Schedule,
+    pub precision: Precision,
+    pub parallel: Parallel,
+    pub eval: Eval,
+    pub checkpoint: Checkpoint,
+    pub log: Log,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceChoice {
+    Auto,
+    Cpu,
+    Cuda,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    Gpt2,
+    Llama,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    Fp32,
+    Tf32,
+    Bf16,
+}
+
+/// The model section. Sizes are counts of elements.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    pub family: Family,
+    /// `None`: the tokenizer's size, known once the data is there.
+    pub vocab_size: Option<usize>,
+    /// The vocabulary is rounded up to a multiple of this.
+    pub pad_vocab_to: Option<usize>,
+    pub context_length: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub d_model: usize,
+    pub d_ff: usize,
+    pub dropout: f64,
+    pub tie_embeddings: bool,
+    pub norm_eps: f64,
+    /// Llama only.
+    pub rope_theta: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Data {
+    pub tokenizer: Tokenizer,
+    pub train: Source,
+    pub validation: Option<Validation>,
+    pub layout: Layout,
+}
+
+/// Paths here are as the user wrote them, already joined to the folder of the experiment file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Tokenizer {
+    Gpt2 { vocab: PathBuf, merges: PathBuf },
+    File(PathBuf),
+    Chars {},
+    Bytes {},
+    Bpe { vocab_size: usize, special_tokens: Vec<String> },
+}
+
+/// Where documents come from. `files` may hold glob patterns.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Source {
+    Text { files: Vec<PathBuf> },
+    Parquet { files: Vec<PathBuf>, column: String },
+    Jsonl { files: Vec<PathBuf>, field: String },
+    Tokens { files: Vec<PathBuf> },
+    Builtin { corpus: Corpus },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Corpus {
+    Stories,
+}
+
+/// `{fraction: 0.1}`, or a source written as under `train`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Validation {
+    Fraction(f64),
+    Text { files: Vec<PathBuf> },
+    Parquet { files: Vec<PathBuf>, column: String },
+    Jsonl { files: Vec<PathBuf>, field: String },
+    Tokens { files: Vec<PathBuf> },
+    Builtin { corpus: Corpus },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Layout {
+    /// One token stream cut into windows: window i predicts tokens i·length+1 … (i+1)·length.
+    Packed { length: usize },
+    /// One document per row, `length` inputs long, clipped and padded.
+    Padded { length: usize, bos: String, eos: String, pad: String },
+}
+
+/// `sequences` is the global batch of one optimizer step, `micro_batch` the sequences of one forward.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Batch {
+    pub sequences: usize,
+    pub micro_batch: usize,
+}
+
+/// How long to train: exactly one of `steps`, `epochs` and `tokens` is set. The planner turns epochs and tokens into steps
+/// (rounded down, at least one).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Train {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Global L2 norm to which gradients are clipped; `None` leaves them.
+    pub clip_norm: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Optimizer {
+    Adamw { lr: f64, betas: [f64; 2], eps: f64, weight_decay: f64 },
+    Sgd { lr: f64, momentum: f64 },
+}
+
+impl Optimizer {
+    /// The peak learning rate, which the schedule multiplies.
+    #[must_use]
+    pub fn lr(&self) -> f64 {
+        match *self {
+            Self::Adamw { lr, .. } | Self::Sgd { lr, .. } => lr,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Schedule {
+    pub warmup: Warmup,
+    pub decay: Decay,
+}
+
+/// Without `from`: lr·(step+1)/steps. With it: linear from `from`·lr at step 0 to lr at step `steps`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Warmup {
+    pub steps: u64,
+    pub from: Option<f64>,
+}
+
+/// `final_` is a fraction of the peak learning rate; `steps` counts from the end of the warmup, `None` meaning the rest
+/// of the run; constant afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Decay {
+    Cosine {
+        #[serde(rename = "final")]
+        final_: f64,
+        steps: Option<u64>,
+    },
+    Linear {
+        #[serde(rename = "final")]
+        final_: f64,
+        steps: Option<u64>,
+    },
+    Step {
+        every: u64,
+        gamma: f64,
+    },
+    Constant {},
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parallel {
+    pub mode: ParallelMode,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ParallelMode {
+    Single,
+}
+
+/// `every` is in optimizer steps; evaluation also follows the last step. A part that is `None` is not evaluated.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Eval {
+    pub every: u64,
+    pub loss: Option<EvalLoss>,
+    pub hellaswag: Option<HellaSwag>,
+    pub samples: Option<Samples>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvalLoss {
+    /// How many micro-batches of the validation split are read, from its start, at most.
+    pub batches: usize,
+}
+
+/// Exactly one of `file` and `builtin` is set.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HellaSwag {
+    pub file: Option<PathBuf>,
+    pub builtin: Option<Corpus>,
+    /// At most this many items, from the start.
+    pub limit: Option<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Samples {
+    pub prompts: Vec<String>,
+    /// Continuations of each prompt.
+    pub count: usize,
+    pub max_tokens: usize,
+    pub top_k: Option<usize>,
+    pub temperature: f64,
+    pub top_p: Option<f64>,
+    pub seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpoint {
+    /// Optimizer steps between checkpoints; one follows the last step in any case.
+    pub every: u64,
+    /// The newest this many are kept, and the best by validation loss.
+    pub keep: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    /// Optimizer steps between progress lines; metrics are recorded for every step.
+    pub every: u64,
+}

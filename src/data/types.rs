@@ -1,0 +1,66 @@
+//! What the rest of the program sees of data: facts for the planner, rows for the executor.
+
+use serde::{Deserialize, Serialize};
+
+/// A target that the loss ignores (padding).
+pub const IGNORE: u32 = u32::MAX;
+
+/// What the planner needs to know of prepared data. Pure facts, part of the plan and so of its hash.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DataFacts {
+    /// Ids the tokenizer can produce.
+    pub tokenizer_vocab: usize,
+    /// Content hash of the tokenizer.
+    pub tokenizer_hash: String,
+    pub train: SplitFacts,
+    pub validation: Option<SplitFacts>,
+    /// Items of the configured multiple-choice set (after `limit`) and its content hash.
+    pub choice: Option<ChoiceFacts>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SplitFacts {
+    /// Rows that training or evaluation can read.
+    pub rows: u64,
+    /// Tokens in the source.
+    pub tokens: u64,
+    pub documents: u64,
+    /// Content hash of source, tokenizer and layout.
+    pub hash: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChoiceFacts {
+    pub items: usize,
+    pub hash: String,
+}
+
+/// Rows of inputs and targets, `length` each, row after row. A target is the token after its input, or `IGNORE`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rows {
+    pub length: usize,
+    pub inputs: Vec<u32>,
+    pub targets: Vec<u32>,
+}
+
+impl Rows {
+    /// How many rows there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.inputs.len().checked_div(self.length).unwrap_or(0)
+    }
+
+    /// Targets that the loss counts.
+    #[must_use]
+    pub fn valid(&self) -> u64 {
+        self.targets.iter().filter(|&&t| t != IGNORE).count() as u64
+    }
+}
+
+/// One multiple-choice item in HellaSwag's form, as token ids: the context, and each ending (with its leading blank).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChoiceItem {
+    pub context: Vec<u32>,
+    pub endings: Vec<Vec<u32>>,
+    pub label: usize,
+}

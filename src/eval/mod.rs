@@ -1,0 +1,1 @@
+//! Evaluation of a model on its own: validation loss, multiple choice, samples.

@@ -1,0 +1,7 @@
+//! The executor: interprets a Program, emits events; prints nothing, writes nothing.
+
+pub mod event;
+pub mod state;
+
+pub use event::{EvalMetrics, Event, ObserveError, Observer, SampleText, StepMetrics};
+pub use state::{Best, TrainState};

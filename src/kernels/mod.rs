@@ -1,0 +1,1 @@
+//! The arithmetic: functions on tensors, one implementation per device behind each.

@@ -1,0 +1,17 @@
+//! runner: the declarative experiment runner for language-model pretraining.
+//!
+//! A run is a pure function of a file, lowered in steps: layered YAML → `config::Experiment` → `plan::Plan` →
+//! `exec` (events) → `store` and `report`. See `docs/architecture.md`.
+
+pub mod cli;
+pub mod config;
+pub mod data;
+pub mod eval;
+pub mod exec;
+pub mod kernels;
+pub mod model;
+pub mod nn;
+pub mod optim;
+pub mod plan;
+pub mod report;
+pub mod store;

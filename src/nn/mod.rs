@@ -1,0 +1,1 @@
+//! Layers with explicit forward and backward.

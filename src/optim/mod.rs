@@ -1,0 +1,1 @@
+//! Optimizers over flat buffers, clipping, and the learning-rate schedule.
