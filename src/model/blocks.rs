@@ -10,6 +10,7 @@ use super::spec::{Family, ModelSpec};
 use super::{gpt2, llama};
 use crate::kernels::Math;
 use crate::kernels::attention::Cache;
+use crate::kernels::optimizer::all_finite;
 use crate::nn::{Embedding, Head, MicroBatch, TransformerLayer, head, transformer};
 
 /// One entry of the block list.
@@ -192,6 +193,23 @@ impl Model {
             }
         }
         bail!("generation needs a whole model")
+    }
+
+    /// The first block whose output is not finite, in words.
+    pub fn first_bad_block(&self, params: &Params, mb: &MicroBatch) -> Result<String> {
+        let mut x = None;
+        for (index, block) in self.blocks.iter().enumerate() {
+            let (name, y) = match (block, x.take()) {
+                (Block::Embedding(e), None) => ("output of the embedding".to_owned(), e.forward(params, mb, 0)?),
+                (Block::Layer(l), Some(h)) => (format!("output of layer {}", index - 1), l.forward(params, h, mb)?.0),
+                _ => break,
+            };
+            if !all_finite(&y)? {
+                return Ok(name);
+            }
+            x = Some(y);
+        }
+        Ok("logits of the head".to_owned())
     }
 
     /// Logits of every token of a micro-batch, [batch·seq, vocab].
