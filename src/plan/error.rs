@@ -2,7 +2,7 @@
 
 use crate::plan::check::CheckError;
 
-/// All of these are mistakes in the request, except `Check`, which is one in the planner.
+/// Mistakes in the request, except `Check` and `Json`, which are the planner's own (see `is_request`).
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
     #[error(
@@ -42,6 +42,12 @@ pub enum PlanError {
 }
 
 impl PlanError {
+    /// Whether the request was wrong (exit code 2) rather than the planner (1).
+    #[must_use]
+    pub fn is_request(&self) -> bool {
+        !matches!(self, Self::Check(_) | Self::Json(_))
+    }
+
     /// `message` about the value of `key`.
     pub(crate) fn value(key: &'static str, message: impl Into<String>) -> Self {
         Self::Value { key, message: message.into() }
