@@ -1,5 +1,7 @@
 //! The command line: one file per command. Parses arguments, calls the library, prints.
 
+pub mod plan;
+
 use std::process::ExitCode;
 
 /// Runs the command that the process was started with.

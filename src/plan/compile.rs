@@ -1,0 +1,328 @@
+//! Experiment + data facts + cluster facts → Plan. Pure: no IO, no clock, no environment, no device.
+
+use crate::config::experiment::{DeviceChoice, Experiment, Layout, Optimizer, ParallelMode};
+use crate::data::DataFacts;
+use crate::model::spec::ModelSpec;
+use crate::plan::cost::{count_params, flops, param_bound};
+use crate::plan::error::PlanError;
+use crate::plan::facts::{ClusterFacts, DeviceFacts};
+use crate::plan::hash::plan_hash;
+use crate::plan::length::run_steps;
+use crate::plan::memory::{MemoryRequest, estimate};
+use crate::plan::program::{
+    BatchSpec, Device, EvalSpec, Instruction, LrDecay, LrSchedule, OptimizerSpec, Periodic, Program,
+};
+use crate::plan::render::bytes;
+use crate::plan::types::{MemoryEstimate, Plan, RankPlan, Totals};
+use crate::plan::{check, precision};
+
+/// A program lists every micro-batch: more than this many per step is a mistake in the file.
+const MOST_MICRO_BATCHES: usize = 1 << 16;
+
+/// Parameters that a plan can still be made for; beyond it, byte counts would leave u64 and block lists memory.
+const MOST_PARAMETERS: f64 = 1e15;
+const MOST_LAYERS: usize = 100_000;
+
+/// Compiles, counts and proves the plan of `experiment`.
+///
+/// # Errors
+/// If experiment, data and machine do not fit one another: in the file's vocabulary, with the arithmetic.
+pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts) -> Result<Plan, PlanError> {
+    let mut notes = Vec::new();
+    let model = model_spec(experiment, data)?;
+    let length = row_length(experiment)?;
+    let (sequences, micro_batch) = batch_sizes(experiment)?;
+    if data.train.rows < sequences as u64 {
+        return Err(PlanError::ShorterThanOneBatch {
+            rows: data.train.rows,
+            length,
+            tokens: data.train.tokens,
+            sequences,
+        });
+    }
+    let steps = run_steps(&experiment.train, data.train.rows, sequences, length)?;
+    let schedule = lr_schedule(experiment, steps)?;
+    let eval = eval_spec(experiment, data, &mut notes)?;
+    let periodic = periodic(experiment, &eval)?;
+    let hardware = choose_device(experiment.device, cluster)?;
+
+    let ranks = match experiment.parallel.mode {
+        // One rank holds all blocks and takes the whole batch.
+        ParallelMode::Single => 1,
+    };
+    let blocks = 0..model.block_count();
+    let tokens_per_step = sequences as u64 * length as u64;
+    let flops = flops(&model, &blocks, tokens_per_step, length);
+    let batch = BatchSpec { sequences, slice: (0, sequences), micro_batch, length };
+    let program = Program {
+        rank: 0,
+        world_size: ranks,
+        seed: experiment.seed,
+        device: hardware.device,
+        precision: experiment.precision,
+        step: single_step(batch.micro_batches(), experiment.train.clip_norm),
+        batch,
+        optimizer: optimizer(&experiment.optimizer),
+        schedule,
+        steps,
+        periodic,
+        eval,
+        flops_per_step: flops.step,
+        peak_flops: precision::peak(experiment.precision, hardware.device, &hardware.peak_flops),
+        model,
+    };
+    let walks = check::check(&[&program])?;
+    let in_flight = walks.first().map_or(0, |walk| walk.in_flight);
+    let request = MemoryRequest { program: &program, blocks: blocks.clone(), in_flight, threads: hardware.threads };
+    let memory = estimate(&request);
+    memory_note(&request, &memory, &hardware, &mut notes);
+
+    let params = count_params(&program.model, &blocks);
+    let totals = Totals {
+        steps,
+        sequences_per_step: sequences,
+        tokens_per_step,
+        accumulation_steps: program.batch.micro_batches(),
+        tokens: steps.saturating_mul(tokens_per_step),
+        epochs: steps as f64 * sequences as f64 / data.train.rows as f64,
+        parameters: params.total,
+        flops_per_step: flops.step,
+    };
+    Ok(Plan {
+        hash: plan_hash(data, &[&program]).map_err(|e| PlanError::Json(e.to_string()))?,
+        experiment_name: experiment.name.clone(),
+        world_size: ranks,
+        totals,
+        data: data.clone(),
+        notes,
+        ranks: vec![RankPlan {
+            rank: 0,
+            device: hardware.device,
+            stage: 0,
+            replica: 0,
+            blocks,
+            precision: precision::describe(experiment.precision, hardware.device).to_owned(),
+            params,
+            memory,
+            flops,
+            program,
+            hardware,
+        }],
+    })
+}
+
+/// The model with its vocabulary settled: the given one or the tokenizer's, rounded up.
+fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, PlanError> {
+    let m = &experiment.model;
+    let given = m.vocab_size.unwrap_or(data.tokenizer_vocab);
+    if given < data.tokenizer_vocab {
+        return Err(PlanError::VocabularyTooSmall { given, tokenizer: data.tokenizer_vocab });
+    }
+    let multiple = m.pad_vocab_to.unwrap_or(1);
+    let vocab_size = given.checked_next_multiple_of(multiple).ok_or_else(|| {
+        PlanError::value("model.pad_vocab_to", format!("{given} has no multiple of {multiple} above it"))
+    })?;
+    let sizes = [
+        ("model.vocab_size", vocab_size),
+        ("model.context_length", m.context_length),
+        ("model.layers", m.layers),
+        ("model.heads", m.heads),
+        ("model.kv_heads", m.kv_heads),
+        ("model.d_model", m.d_model),
+        ("model.d_ff", m.d_ff),
+    ];
+    for (key, size) in sizes {
+        if size == 0 {
+            return Err(PlanError::value(key, "it is 0: take at least 1"));
+        }
+    }
+    for (key, whole, part_key, part) in
+        [("model.d_model", m.d_model, "heads", m.heads), ("model.heads", m.heads, "kv_heads", m.kv_heads)]
+    {
+        if whole % part != 0 {
+            let (times, rest) = (whole / part, whole % part);
+            let message = format!("{whole} = {times}·{part} + {rest} is not a multiple of model.{part_key} {part}");
+            return Err(PlanError::value(key, message));
+        }
+    }
+    let spec = ModelSpec {
+        family: m.family,
+        vocab_size,
+        context_length: m.context_length,
+        layers: m.layers,
+        heads: m.heads,
+        kv_heads: m.kv_heads,
+        d_model: m.d_model,
+        d_ff: m.d_ff,
+        dropout: m.dropout,
+        tie_embeddings: m.tie_embeddings,
+        norm_eps: m.norm_eps,
+        rope_theta: m.rope_theta,
+    };
+    let bound = param_bound(&spec);
+    if bound > MOST_PARAMETERS || m.layers > MOST_LAYERS {
+        let message =
+            format!("its sizes make about {bound:.1e} parameters in {} layers: no device holds them", m.layers);
+        return Err(PlanError::value("model", message));
+    }
+    Ok(spec)
+}
+
+fn row_length(experiment: &Experiment) -> Result<usize, PlanError> {
+    let (Layout::Packed { length } | Layout::Padded { length, .. }) = experiment.data.layout;
+    if length == 0 {
+        return Err(PlanError::value("data.layout", "rows of length 0: take at least 1"));
+    }
+    let context = experiment.model.context_length;
+    if length > context {
+        return Err(PlanError::LongerThanContext { length, context });
+    }
+    Ok(length)
+}
+
+/// The global batch and the micro-batch, in sequences.
+fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize), PlanError> {
+    let (sequences, micro_batch) = (experiment.batch.sequences, experiment.batch.micro_batch);
+    if sequences == 0 {
+        return Err(PlanError::value("batch.sequences", "it is 0: take at least 1"));
+    }
+    if micro_batch == 0 || micro_batch > sequences {
+        let message = format!("it is {micro_batch}: take 1 to {sequences}, of the {sequences} sequences of a step");
+        return Err(PlanError::value("batch.micro_batch", message));
+    }
+    let count = sequences.div_ceil(micro_batch);
+    if count > MOST_MICRO_BATCHES {
+        let message = format!(
+            "{sequences} sequences / {micro_batch} = {count} micro-batches in a step, at most {MOST_MICRO_BATCHES} are \
+             planned: take at least {}",
+            sequences.div_ceil(MOST_MICRO_BATCHES)
+        );
+        return Err(PlanError::value("batch.micro_batch", message));
+    }
+    Ok((sequences, micro_batch))
+}
+
+/// The schedule with its open lengths filled in from the run's.
+fn lr_schedule(experiment: &Experiment, steps: u64) -> Result<LrSchedule, PlanError> {
+    use crate::config::experiment::Decay;
+    let warmup = experiment.schedule.warmup;
+    if warmup.steps > steps {
+        let train = &experiment.train;
+        let from = match (train.epochs, train.tokens) {
+            (Some(epochs), _) => format!("from train.epochs {epochs}"),
+            (_, Some(tokens)) => format!("from train.tokens {tokens}"),
+            _ => String::new(),
+        };
+        return Err(PlanError::WarmupTooLong { warmup: warmup.steps, steps, from });
+    }
+    let rest = steps - warmup.steps;
+    let decay = match experiment.schedule.decay {
+        Decay::Cosine { final_, steps } => LrDecay::Cosine { last: final_, steps: steps.unwrap_or(rest) },
+        Decay::Linear { final_, steps } => LrDecay::Linear { last: final_, steps: steps.unwrap_or(rest) },
+        Decay::Step { every: 0, .. } => {
+            return Err(PlanError::value("schedule.decay.step.every", "it is 0: take at least 1"));
+        }
+        Decay::Step { every, gamma } => LrDecay::Step { every, gamma },
+        Decay::Constant {} => LrDecay::Constant,
+    };
+    let peak = experiment.optimizer.lr();
+    Ok(LrSchedule { peak, warmup_steps: warmup.steps, warmup_from: warmup.from, decay })
+}
+
+fn optimizer(optimizer: &Optimizer) -> OptimizerSpec {
+    match *optimizer {
+        Optimizer::Adamw { betas: [beta1, beta2], eps, weight_decay, .. } => {
+            OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay }
+        }
+        Optimizer::Sgd { momentum, .. } => OptimizerSpec::Sgd { momentum },
+    }
+}
+
+/// What can be evaluated with the data there is. A validation loss without a validation split is left out, with a note:
+/// it is on by default, so most files that lack the split never asked for it.
+fn eval_spec(experiment: &Experiment, data: &DataFacts, notes: &mut Vec<String>) -> Result<EvalSpec, PlanError> {
+    let eval = &experiment.eval;
+    let loss = match (&eval.loss, &data.validation) {
+        (Some(_), None) => {
+            notes.push("no validation loss: data.validation is not given, so eval.loss is left out".to_owned());
+            None
+        }
+        (Some(_), Some(split)) if split.rows == 0 => {
+            let message = format!("its {} tokens make no row of the layout's length: give it more", split.tokens);
+            return Err(PlanError::value("data.validation", message));
+        }
+        (loss, _) => *loss,
+    };
+    let choice_items = match (&eval.hellaswag, &data.choice) {
+        (None, _) => None,
+        (Some(_), Some(choice)) => Some(choice.items),
+        (Some(_), None) => return Err(PlanError::NoChoiceItems),
+    };
+    let samples = eval.samples.clone().filter(|s| !s.prompts.is_empty() && s.count > 0);
+    Ok(EvalSpec { loss, choice_items, samples })
+}
+
+/// Evaluate before Checkpoint, so that the checkpoint knows whether it is the best.
+fn periodic(experiment: &Experiment, eval: &EvalSpec) -> Result<Vec<Periodic>, PlanError> {
+    for (key, every) in [("eval.every", experiment.eval.every), ("checkpoint.every", experiment.checkpoint.every)] {
+        if every == 0 {
+            return Err(PlanError::value(key, "it is 0: take at least 1"));
+        }
+    }
+    let mut out = Vec::new();
+    if eval.loss.is_some() || eval.choice_items.is_some() {
+        out.push(Periodic { every: experiment.eval.every, instruction: Instruction::Evaluate });
+    }
+    if eval.samples.is_some() {
+        out.push(Periodic { every: experiment.eval.every, instruction: Instruction::Sample });
+    }
+    out.push(Periodic { every: experiment.checkpoint.every, instruction: Instruction::Checkpoint });
+    Ok(out)
+}
+
+/// `auto` takes the first accelerator, or else the first CPU.
+fn choose_device(choice: DeviceChoice, cluster: &ClusterFacts) -> Result<DeviceFacts, PlanError> {
+    let find = |cuda: bool| cluster.devices.iter().find(|d| matches!(d.device, Device::Cuda(_)) == cuda);
+    let (wanted, found) = match choice {
+        DeviceChoice::Auto => ("auto", find(true).or_else(|| find(false))),
+        DeviceChoice::Cpu => ("cpu", find(false)),
+        DeviceChoice::Cuda => ("cuda", find(true)),
+    };
+    found.cloned().ok_or_else(|| {
+        let names: Vec<String> = cluster.devices.iter().map(|d| d.device.to_string()).collect();
+        let has = if names.is_empty() { "no device".to_owned() } else { names.join(", ") };
+        PlanError::NoDevice { wanted, has }
+    })
+}
+
+/// All micro-batches are loaded first: a backward needs the valid tokens of the whole batch.
+fn single_step(micro_batches: usize, clip_norm: Option<f64>) -> Vec<Instruction> {
+    let loads = (0..micro_batches).map(|mb| Instruction::Load { mb });
+    let passes = (0..micro_batches).flat_map(|mb| [Instruction::Forward { mb }, Instruction::Backward { mb }]);
+    let update = [Instruction::ClipNorm { max: clip_norm }, Instruction::OptimizerStep];
+    loads.chain(passes).chain(update).collect()
+}
+
+/// Says so when the estimate exceeds the device, with the largest micro-batch that fits. The estimate is a few percent
+/// off, so this is no error.
+fn memory_note(request: &MemoryRequest<'_>, memory: &MemoryEstimate, hardware: &DeviceFacts, notes: &mut Vec<String>) {
+    let Some(available) = hardware.memory_bytes.filter(|&bytes| memory.total() > bytes) else { return };
+    let sequences = request.program.batch.sequences;
+    // Bounded, so that an absurd batch is not searched for long.
+    let largest = request.program.batch.micro_batch.min(4096 + 1);
+    let fitting = (1..largest).rev().filter(|&mb| sequences.is_multiple_of(mb)).find(|&micro_batch| {
+        let mut smaller = request.program.clone();
+        smaller.batch.micro_batch = micro_batch;
+        estimate(&MemoryRequest { program: &smaller, ..request.clone() }).total() <= available
+    });
+    let advice = match fitting {
+        Some(mb) => format!("batch.micro_batch {mb} fits"),
+        None => "no batch.micro_batch fits; a smaller model or an optimizer with less state may".to_owned(),
+    };
+    notes.push(format!(
+        "memory: about {} needed, {} on {}: {advice}",
+        bytes(memory.total()),
+        bytes(available),
+        hardware.device
+    ));
+}

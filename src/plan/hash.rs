@@ -1,0 +1,91 @@
+//! The plan's hash: blake3 over a canonical JSON of all that determines the run's numbers.
+//!
+//! In it: the programs, and the content hashes of data and tokenizer. Not in it: names, log and checkpoint periods,
+//! thread counts and peak rates, since none of them changes a number; nor where files lie.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::data::DataFacts;
+use crate::plan::program::{Instruction, Program};
+
+/// Changes when the meaning of a program does, so that an old run is not taken for a new one.
+const FORMAT: &str = "runner plan 1";
+
+#[derive(Serialize)]
+struct Hashed<'a> {
+    format: &'static str,
+    data: &'a DataFacts,
+    programs: Vec<Program>,
+}
+
+/// 64 hex digits.
+///
+/// # Errors
+/// If a value has no JSON form.
+pub(crate) fn plan_hash(data: &DataFacts, programs: &[&Program]) -> Result<String, serde_json::Error> {
+    let programs = programs.iter().map(|p| essential(p)).collect();
+    let value = serde_json::to_value(Hashed { format: FORMAT, data, programs })?;
+    let mut text = String::new();
+    canonical(&value, &mut text);
+    Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
+}
+
+/// The program without what does not change its numbers.
+fn essential(program: &Program) -> Program {
+    let mut program = program.clone();
+    program.flops_per_step = 0.0;
+    program.peak_flops = None;
+    program.periodic.retain(|p| p.instruction != Instruction::Checkpoint);
+    program
+}
+
+/// Keys sorted, no blanks; numbers in their shortest form that reads back, which does not depend on the platform.
+fn canonical(value: &Value, out: &mut String) {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_unstable_by_key(|(key, _)| *key);
+            out.push('{');
+            for (i, (key, value)) in entries.into_iter().enumerate() {
+                if i > 0 {
+                    out.push(',');
+                }
+                out.push_str(&Value::from(key.as_str()).to_string());
+                out.push(':');
+                canonical(value, out);
+            }
+            out.push('}');
+        }
+        Value::Array(items) => {
+            out.push('[');
+            for (i, item) in items.iter().enumerate() {
+                if i > 0 {
+                    out.push(',');
+                }
+                canonical(item, out);
+            }
+            out.push(']');
+        }
+        other => out.push_str(&other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn canonical_text_does_not_depend_on_the_order_of_keys() {
+        let text = |json: &str| {
+            let mut out = String::new();
+            canonical(&serde_json::from_str(json).expect("valid"), &mut out);
+            out
+        };
+        assert_eq!(
+            text(r#"{"b": [1, 2.50], "a": {"d": null, "c": "x\n"}}"#),
+            r#"{"a":{"c":"x\n","d":null},"b":[1,2.5]}"#
+        );
+        assert_eq!(text(r#"{"a": 1}"#), text("{\"a\":\n1}"));
+    }
+}

@@ -1,0 +1,227 @@
+//! A rank's peak memory by category, from the model's table of buffers and the number of micro-batches in flight.
+//!
+//! Sizes are not bounded here (a count of samples may be anything), so sums and products saturate.
+//!
+//! The table says what the executor holds, buffer by buffer: where a measurement disagrees, the table is to be corrected.
+
+use std::ops::Range;
+
+use crate::plan::cost::{self, Buffer, count_params};
+use crate::plan::precision;
+use crate::plan::program::{Instruction, Program};
+use crate::plan::types::{MemoryCategory, MemoryEstimate, MemoryItem};
+
+/// The process without any model: code, allocator, thread stacks, GEMM's packing buffers.
+const BASELINE: u64 = 50 << 20;
+
+/// Ids and targets, u32 each.
+const ROW_BYTES: u64 = 8;
+
+const F32: u64 = 4;
+
+/// What `estimate` needs to know besides the program.
+#[derive(Debug, Clone)]
+pub struct MemoryRequest<'a> {
+    pub program: &'a Program,
+    /// The blocks that the rank holds.
+    pub blocks: Range<usize>,
+    /// Micro-batches whose activations are alive at once, at most (`check` counts them).
+    pub in_flight: usize,
+    pub threads: usize,
+}
+
+/// Peak bytes of the rank, by category. Workspace is what the peak needs beyond the saved activations: transient
+/// gradients, or whatever an evaluation or sampling holds if that is more.
+#[must_use]
+pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
+    let MemoryRequest { program, blocks, in_flight, threads } = request;
+    let spec = &program.model;
+    let mut items = state_items(program, blocks);
+
+    let head = spec.layers + 1;
+    let layers = blocks.clone().filter(|&b| b > 0 && b < head).count() as u64;
+    let has_head = blocks.contains(&head);
+    let in_flight = *in_flight as u64;
+    let sizes = Sizes::of(program);
+
+    for buffer in if layers > 0 { cost::layer_saved(spec) } else { Vec::new() } {
+        items.push(MemoryItem {
+            category: MemoryCategory::Activations,
+            what: format!("layer: {}", buffer.name),
+            bytes: sizes.bytes(&buffer),
+            count: layers * in_flight,
+        });
+    }
+    for buffer in if has_head { cost::head_saved(spec) } else { Vec::new() } {
+        items.push(MemoryItem {
+            category: MemoryCategory::Activations,
+            what: format!("head: {}", buffer.name),
+            bytes: sizes.bytes(&buffer),
+            count: in_flight,
+        });
+    }
+    let saved = sum(&items, MemoryCategory::Activations);
+
+    // The head's backward comes first, with everything saved; a layer's when the head's buffers are free again.
+    let head_freed = if has_head { sizes.total(&cost::head_saved(spec)) } else { 0 };
+    let head_peak = if has_head { saved.saturating_add(sizes.total(&cost::head_transient(spec))) } else { saved };
+    let layer_peak = (saved - head_freed).saturating_add(sizes.total(&cost::layer_transient(spec)));
+    let (evaluation, sampling) = (evaluation(program), sampling(program));
+    let peaks = [
+        ("backward of the head", head_peak),
+        ("backward of a layer", layer_peak),
+        ("evaluation", evaluation),
+        ("sampling", sampling),
+    ];
+    let mut widest = peaks[0];
+    for peak in peaks {
+        if peak.1 > widest.1 {
+            widest = peak;
+        }
+    }
+    let mut workspace = |what: String, bytes: u64, count: u64| {
+        items.push(MemoryItem { category: MemoryCategory::Workspace, what, bytes, count });
+    };
+    workspace(format!("beyond the activations, {}", widest.0), widest.1 - saved, 1);
+    let length = program.batch.length as u64;
+    workspace(
+        "attention scores per thread".to_owned(),
+        F32.saturating_mul(length).saturating_mul(length),
+        *threads as u64,
+    );
+    let rows = program.batch.slice.1 as u64;
+    workspace("ids and targets per row".to_owned(), ROW_BYTES.saturating_mul(length), rows);
+    workspace("process".to_owned(), BASELINE, 1);
+
+    MemoryEstimate {
+        weights: sum(&items, MemoryCategory::Weights),
+        gradients: sum(&items, MemoryCategory::Gradients),
+        optimizer: sum(&items, MemoryCategory::Optimizer),
+        activations: saved,
+        workspace: sum(&items, MemoryCategory::Workspace),
+        items,
+    }
+}
+
+/// Weights, gradients and moments: buffers of the parameters' size.
+fn state_items(program: &Program, blocks: &Range<usize>) -> Vec<MemoryItem> {
+    let params = count_params(&program.model, blocks).total;
+    let mut items = Vec::new();
+    let mut push = |category, what: &str, element: u64, count: u64| {
+        if element * count > 0 {
+            items.push(MemoryItem { category, what: what.to_owned(), bytes: element * params, count });
+        }
+    };
+    push(MemoryCategory::Weights, "f32 weights", F32, 1);
+    let rounded = precision::rounded_weight_bytes(program.precision, program.device);
+    push(MemoryCategory::Weights, "weights rounded to bf16", rounded, 1);
+    push(MemoryCategory::Gradients, "f32 gradients", F32, 1);
+    push(MemoryCategory::Optimizer, "moments", F32, program.optimizer.moments() as u64);
+    items
+}
+
+/// Bytes of the buffers of one micro-batch.
+struct Sizes {
+    positions: u64,
+    element: u64,
+}
+
+impl Sizes {
+    fn of(program: &Program) -> Self {
+        let rows = program.batch.micro_batch.min(program.batch.slice.1) as u64;
+        let element = precision::activation_bytes(program.precision, program.device);
+        Self { positions: rows.saturating_mul(program.batch.length as u64), element }
+    }
+
+    fn bytes(&self, buffer: &Buffer) -> u64 {
+        let element = if buffer.always_f32 { F32 } else { self.element };
+        self.positions.saturating_mul(buffer.per_position as u64).saturating_mul(element)
+    }
+
+    fn total(&self, buffers: &[Buffer]) -> u64 {
+        buffers.iter().fold(0, |sum, b| sum.saturating_add(self.bytes(b)))
+    }
+}
+
+/// One micro-batch forward that keeps nothing: one layer's buffers, then the logits.
+fn evaluation(program: &Program) -> u64 {
+    if !program.periodic.iter().any(|p| p.instruction == Instruction::Evaluate) {
+        return 0;
+    }
+    let sizes = Sizes::of(program);
+    sizes.total(&cost::layer_saved(&program.model)).max(sizes.total(&cost::head_saved(&program.model)))
+}
+
+/// The key-value cache of all continuations of the longest prompt, and their logits. A prompt has at most as many tokens
+/// as bytes, since the tokenizers here are byte-level or coarser.
+fn sampling(program: &Program) -> u64 {
+    let Some(samples) = &program.eval.samples else { return 0 };
+    let spec = &program.model;
+    let prompt = samples.prompts.iter().map(String::len).max().unwrap_or(0);
+    let length = prompt.saturating_add(samples.max_tokens).min(spec.context_length) as u64;
+    let rows = samples.count as u64;
+    let cache = 2 * (spec.layers * spec.kv_heads * spec.head_dim()) as u64;
+    let cached = rows.saturating_mul(length).saturating_mul(cache).saturating_mul(F32);
+    let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32);
+    cached.saturating_add(logits)
+}
+
+fn sum(items: &[MemoryItem], category: MemoryCategory) -> u64 {
+    let of_category = items.iter().filter(|i| i.category == category);
+    of_category.fold(0, |sum, i| sum.saturating_add(i.bytes.saturating_mul(i.count)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::program::{OptimizerSpec, Precision};
+    use crate::plan::tests::{compiled, experiment};
+
+    fn of(program: &Program) -> MemoryEstimate {
+        let blocks = 0..program.model.block_count();
+        estimate(&MemoryRequest { program, blocks, in_flight: 1, threads: 2 })
+    }
+
+    fn program() -> Program {
+        compiled(&experiment()).ranks[0].program.clone()
+    }
+
+    #[test]
+    fn categories_are_the_sums_of_the_table() {
+        let memory = of(&program());
+        let table: u64 = memory.items.iter().map(|i| i.bytes * i.count).sum();
+        assert_eq!(memory.total(), table);
+        assert!(memory.items.iter().all(|i| i.bytes > 0 || i.category == MemoryCategory::Workspace));
+    }
+
+    #[test]
+    fn state_is_four_bytes_a_parameter() {
+        let mut program = program();
+        let n = count_params(&program.model, &(0..program.model.block_count())).total;
+        let adamw = of(&program);
+        assert_eq!([adamw.weights, adamw.gradients, adamw.optimizer], [4 * n, 4 * n, 8 * n]);
+        program.optimizer = OptimizerSpec::Sgd { momentum: 0.0 };
+        program.precision = Precision::Bf16;
+        let sgd = of(&program);
+        assert_eq!([sgd.weights, sgd.gradients, sgd.optimizer], [8 * n, 4 * n, 0]);
+    }
+
+    /// By hand: 3 GPT-2 layers 16 wide with 2 heads and d_ff 64, 2 rows of 8 positions; per position a layer keeps
+    /// 5·16 + 48 + 2 + 4 + 2·64 = 262 and the head 2·16 + 2 + vocabulary.
+    #[test]
+    fn activations_of_a_tiny_model() {
+        let program = program();
+        assert_eq!((program.batch.micro_batch, program.batch.length), (2, 8));
+        let positions = 2 * 8;
+        let want = 4 * positions * (3 * 262 + 34 + program.model.vocab_size as u64);
+        assert_eq!(of(&program).activations, want);
+    }
+
+    #[test]
+    fn activations_follow_the_micro_batches_in_flight() {
+        let program = program();
+        let blocks = 0..program.model.block_count();
+        let two = estimate(&MemoryRequest { program: &program, blocks, in_flight: 2, threads: 2 });
+        assert_eq!(two.activations, 2 * of(&program).activations);
+    }
+}

@@ -1,0 +1,340 @@
+//! The plan as text, for people. Numbers carry their unit; the exact ones are in `plan.json`.
+
+use std::fmt::Write as _;
+
+use crate::plan::precision;
+use crate::plan::program::{LrDecay, LrSchedule, OptimizerSpec, Program};
+use crate::plan::text::fold;
+use crate::plan::types::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
+
+/// Width of the label column.
+const LABEL: usize = 14;
+
+impl Plan {
+    /// Everything on one screen, the program folded.
+    #[must_use]
+    pub fn render(&self) -> String {
+        self.render_with(false)
+    }
+
+    /// As `render`; with `full`, the memory table line by line and every instruction of the program.
+    #[must_use]
+    pub fn render_with(&self, full: bool) -> String {
+        let mut out = Page::default();
+        out.line("plan", &format!("{}  {}", self.experiment_name, self.hash.get(..8).unwrap_or(&self.hash)));
+        self.run(&mut out);
+        for rank in &self.ranks {
+            out.blank();
+            rank.render(&mut out, full);
+        }
+        if !self.notes.is_empty() {
+            out.blank();
+            for note in &self.notes {
+                out.line("note", note);
+            }
+        }
+        out.text
+    }
+
+    fn run(&self, out: &mut Page) {
+        let t = &self.totals;
+        out.line("steps", &format!("{}, {} tokens, {} epochs", count(t.steps), count(t.tokens), short(t.epochs)));
+        if let Some(program) = self.ranks.first().map(|r| &r.program) {
+            let b = &program.batch;
+            let last = match b.sequences % b.micro_batch {
+                0 => String::new(),
+                rest => format!(" (the last of {rest})"),
+            };
+            out.line(
+                "batch",
+                &format!(
+                    "{} sequences of {} = {} tokens a step; micro-batches of {}{last}, {} accumulation steps",
+                    b.sequences,
+                    b.length,
+                    count(t.tokens_per_step),
+                    b.micro_batch,
+                    t.accumulation_steps
+                ),
+            );
+        }
+        let d = &self.data;
+        let split = |s: &crate::data::SplitFacts| {
+            let documents = format!("{} document{}", count(s.documents), if s.documents == 1 { "" } else { "s" });
+            format!("{} rows, {} tokens, {documents}", count(s.rows), count(s.tokens))
+        };
+        out.line("data", &format!("train: {}", split(&d.train)));
+        match &d.validation {
+            Some(validation) => out.more(&format!("validation: {}", split(validation))),
+            None => out.more("validation: none"),
+        }
+        if let Some(choice) = &d.choice {
+            out.more(&format!("multiple choice: {} items", count(choice.items as u64)));
+        }
+        out.more(&format!("tokenizer: {} ids", count(d.tokenizer_vocab as u64)));
+    }
+}
+
+impl RankPlan {
+    fn render(&self, out: &mut Page, full: bool) {
+        let hardware = &self.hardware;
+        let threads = hardware.threads;
+        let memory = hardware.memory_bytes.map_or_else(|| "memory unknown".to_owned(), bytes);
+        out.line(
+            &format!("rank {}", self.rank),
+            &format!("{}: {}, {threads} thread{}, {memory}", self.device, hardware.name, plural(threads)),
+        );
+        out.line("model", &model_line(&self.program));
+        params_lines(&self.params, out);
+        memory_lines(&self.memory, full, out);
+        let f = &self.flops;
+        out.line("FLOPs a step", &format!("{} for MFU", si(f.step, "FLOP")));
+        out.more(&f.convention);
+        out.more(&format!(
+            "matrix products alone: forward {}, backward {}",
+            si(f.forward, "FLOP"),
+            si(f.backward, "FLOP")
+        ));
+        match self.program.peak_flops {
+            Some(peak) => out.more(&format!("MFU against {}", si(peak, "FLOP/s"))),
+            None => out.more("MFU is not reported: the device's peak FLOP/s is not known"),
+        }
+        out.line("precision", &self.precision);
+        out.line("optimizer", &optimizer_line(&self.program));
+        out.line("learning rate", &schedule_line(&self.program.schedule));
+        program_lines(&self.program, full, out);
+    }
+}
+
+fn model_line(program: &Program) -> String {
+    let m = &program.model;
+    let family = match m.family {
+        crate::model::spec::Family::Gpt2 => "gpt2",
+        crate::model::spec::Family::Llama => "llama",
+    };
+    let kv = if m.kv_heads == m.heads { String::new() } else { format!(" ({} for keys and values)", m.kv_heads) };
+    format!(
+        "{family}: {} layers, {} heads{kv}, {} wide, d_ff {}, vocabulary {}, context {}, {} embeddings",
+        m.layers,
+        m.heads,
+        m.d_model,
+        m.d_ff,
+        count(m.vocab_size as u64),
+        m.context_length,
+        if m.tie_embeddings { "tied" } else { "untied" }
+    )
+}
+
+fn params_lines(p: &ParamCounts, out: &mut Page) {
+    out.line("parameters", &count(p.total));
+    out.more(&format!("decayed: {} tensors, {}", p.decayed_tensors, count(p.decayed)));
+    out.more(&format!("not decayed: {} tensors, {}", p.other_tensors, count(p.other)));
+}
+
+fn memory_lines(memory: &MemoryEstimate, full: bool, out: &mut Page) {
+    out.line("memory", &format!("{} at the peak (estimate)", bytes(memory.total())));
+    let categories = [
+        (MemoryCategory::Weights, "weights", memory.weights),
+        (MemoryCategory::Gradients, "gradients", memory.gradients),
+        (MemoryCategory::Optimizer, "optimizer", memory.optimizer),
+        (MemoryCategory::Activations, "activations", memory.activations),
+        (MemoryCategory::Workspace, "workspace", memory.workspace),
+    ];
+    for (category, name, sum) in categories {
+        out.more(&format!("{name:<12}{:>12}", bytes(sum)));
+        for item in memory.items.iter().filter(|i| full && i.category == category) {
+            out.more(&format!("  {:>12} × {:<6}{}", bytes(item.bytes), item.count, item.what));
+        }
+    }
+}
+
+fn optimizer_line(program: &Program) -> String {
+    let clip = program.step.iter().find_map(|i| match i {
+        crate::plan::program::Instruction::ClipNorm { max } => Some(*max),
+        _ => None,
+    });
+    let clip = clip.flatten().map_or_else(|| "no clipping".to_owned(), |max| format!("global norm clipped to {max}"));
+    match program.optimizer {
+        OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay } => {
+            format!("adamw, betas {beta1} and {beta2}, eps {}, weight decay {weight_decay}; {clip}", sci(eps))
+        }
+        OptimizerSpec::Sgd { momentum } => format!("sgd, momentum {momentum}; {clip}"),
+    }
+}
+
+/// The schedule in a line: what each phase does, and at which step it ends.
+fn schedule_line(s: &LrSchedule) -> String {
+    let mut phases = vec![format!("peak {}", sci(s.peak))];
+    let warmup = s.warmup_steps;
+    match s.warmup_from {
+        _ if warmup == 0 => {}
+        None => phases.push(format!("warmup lr·(step+1)/{warmup}")),
+        Some(from) => phases.push(format!("warmup from {} to the peak at step {warmup}", sci(from * s.peak))),
+    }
+    let until = |name: &str, last: f64, steps: u64| {
+        format!("{name} to {} at step {}, constant after", sci(last * s.peak), count(warmup.saturating_add(steps)))
+    };
+    phases.push(match s.decay {
+        LrDecay::Cosine { last, steps } => until("cosine", last, steps),
+        LrDecay::Linear { last, steps } => until("linear", last, steps),
+        LrDecay::Step { every, gamma } => format!("times {gamma} every {} steps", count(every)),
+        LrDecay::Constant => "constant".to_owned(),
+    });
+    phases.join("; ")
+}
+
+fn program_lines(program: &Program, full: bool, out: &mut Page) {
+    let lines = if full { program.step.iter().map(ToString::to_string).collect() } else { fold(&program.step) };
+    out.line(
+        "program",
+        &format!("{} instructions a step, {} steps", count(program.step.len() as u64), count(program.steps)),
+    );
+    for line in lines {
+        out.more(&format!("  {line}"));
+    }
+    if !program.periodic.is_empty() {
+        out.more("then, when due");
+        for periodic in &program.periodic {
+            out.more(&format!("  {periodic}"));
+        }
+    }
+    let e = &program.eval;
+    let mut evaluated = Vec::new();
+    if let Some(loss) = e.loss {
+        evaluated.push(format!("validation loss over {} micro-batches", loss.batches));
+    }
+    if let Some(items) = e.choice_items {
+        evaluated.push(format!("{} multiple-choice items", count(items as u64)));
+    }
+    if let Some(samples) = &e.samples {
+        let prompts = samples.prompts.len();
+        evaluated.push(format!(
+            "{} sample{} of {prompts} prompt{}, {} tokens each",
+            samples.count,
+            plural(samples.count),
+            plural(prompts),
+            samples.max_tokens
+        ));
+    }
+    if !evaluated.is_empty() {
+        out.line("evaluation", &evaluated.join("; "));
+    }
+}
+
+/// Lines of a label column and a text column.
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn line(&mut self, label: &str, text: &str) {
+        // Writing into a String cannot fail.
+        let _ = writeln!(self.text, "{label:<LABEL$}{text}");
+    }
+
+    /// Another line under the same label.
+    fn more(&mut self, text: &str) {
+        self.line("", text);
+    }
+
+    fn blank(&mut self) {
+        self.text.push('\n');
+    }
+}
+
+fn plural(n: usize) -> &'static str {
+    if n == 1 { "" } else { "s" }
+}
+
+/// 124439808 as 124,439,808.
+fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// At most three decimals.
+fn short(x: f64) -> String {
+    let text = format!("{x:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Small numbers in the file's own spelling, free of the last digits' rounding: 6e-5.
+fn sci(x: f64) -> String {
+    let rounded: f64 = format!("{x:.6e}").parse().unwrap_or(x);
+    if rounded != 0.0 && (rounded.abs() < 1e-2 || rounded.abs() >= 1e6) {
+        format!("{rounded:e}")
+    } else {
+        rounded.to_string()
+    }
+}
+
+pub(crate) fn bytes(n: u64) -> String {
+    scaled(n as f64, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB", "PiB"])
+}
+
+fn si(x: f64, unit: &str) -> String {
+    let text = scaled(x, 1000.0, &["", "k", "M", "G", "T", "P", "E", "Z"]);
+    format!("{text}{unit}")
+}
+
+fn scaled(x: f64, base: f64, units: &[&str]) -> String {
+    let (mut x, mut unit) = (x, 0);
+    while x >= base && unit + 1 < units.len() {
+        x /= base;
+        unit += 1;
+    }
+    let decimals = if unit == 0 { 0 } else { 2 };
+    format!("{x:.decimals$} {}", units[unit])
+}
+
+/// One line for logs and the start of a run.
+impl Plan {
+    /// `124,439,808 parameters, 2,000 steps of 65,536 tokens, about 3.2 GiB, fp32 on cpu`.
+    #[must_use]
+    pub fn summary_line(&self) -> String {
+        let t = &self.totals;
+        let most = self.ranks.iter().map(|r| r.memory.total()).max().unwrap_or(0);
+        let place = self
+            .ranks
+            .first()
+            .map_or_else(String::new, |r| format!(", {} on {}", precision::name(r.program.precision), r.device));
+        format!(
+            "{} parameters, {} steps of {} tokens, about {}{place}",
+            count(t.parameters),
+            count(t.steps),
+            count(t.tokens_per_step),
+            bytes(most)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!([count(0), count(999), count(1_000), count(124_439_808)], ["0", "999", "1,000", "124,439,808"]);
+        assert_eq!([bytes(12), bytes(1536), bytes(3 << 30)], ["12 B", "1.50 KiB", "3.00 GiB"]);
+        assert_eq!(si(8.76e11, "FLOP"), "876.00 GFLOP");
+        assert_eq!([sci(6e-4 * 0.1), sci(1.0), sci(0.0), sci(1e-8)], ["6e-5", "1", "0", "1e-8"]);
+        assert_eq!([short(2.0), short(0.125), short(1.23456)], ["2", "0.125", "1.235"]);
+    }
+
+    #[test]
+    fn schedules_in_a_line() {
+        let line = |warmup_steps, warmup_from, decay| {
+            schedule_line(&LrSchedule { peak: 6e-4, warmup_steps, warmup_from, decay })
+        };
+        insta::assert_snapshot!(line(10, None, LrDecay::Cosine { last: 0.1, steps: 40 }), @"peak 6e-4; warmup lr·(step+1)/10; cosine to 6e-5 at step 50, constant after");
+        insta::assert_snapshot!(line(20, Some(0.1), LrDecay::Linear { last: 0.0, steps: 80 }), @"peak 6e-4; warmup from 6e-5 to the peak at step 20; linear to 0 at step 100, constant after");
+        insta::assert_snapshot!(line(0, None, LrDecay::Step { every: 1_000, gamma: 0.95 }), @"peak 6e-4; times 0.95 every 1,000 steps");
+    }
+}

@@ -1,0 +1,354 @@
+//! The planner as a whole: snapshots of what users see, the hash, and the errors. Also the fixtures of the other tests.
+
+use std::path::PathBuf;
+
+use crate::config::experiment as e;
+use crate::data::{ChoiceFacts, DataFacts, SplitFacts};
+use crate::model::spec::ModelSpec;
+use crate::plan::facts::{ClusterFacts, Device, DeviceFacts, PeakFlops};
+use crate::plan::program::Instruction;
+use crate::plan::{Plan, compile};
+
+pub(crate) fn gpt2_124m(vocab_size: usize) -> ModelSpec {
+    ModelSpec {
+        family: e::Family::Gpt2,
+        vocab_size,
+        context_length: 1024,
+        layers: 12,
+        heads: 12,
+        kv_heads: 12,
+        d_model: 768,
+        d_ff: 3072,
+        dropout: 0.0,
+        tie_embeddings: true,
+        norm_eps: 1e-5,
+        rope_theta: 10_000.0,
+    }
+}
+
+pub(crate) fn llama_179m() -> ModelSpec {
+    ModelSpec { family: e::Family::Llama, context_length: 512, kv_heads: 3, tie_embeddings: false, ..gpt2_124m(50_000) }
+}
+
+/// A tiny GPT-2 on 8 rows a step in micro-batches of 2, with everything that can be evaluated.
+pub(crate) fn experiment() -> e::Experiment {
+    e::Experiment {
+        version: 1,
+        name: "tiny".to_owned(),
+        seed: 1337,
+        device: e::DeviceChoice::Auto,
+        model: e::Model {
+            family: e::Family::Gpt2,
+            vocab_size: None,
+            pad_vocab_to: Some(64),
+            context_length: 16,
+            layers: 3,
+            heads: 2,
+            kv_heads: 2,
+            d_model: 16,
+            d_ff: 64,
+            dropout: 0.0,
+            tie_embeddings: true,
+            norm_eps: 1e-5,
+            rope_theta: 10_000.0,
+        },
+        data: e::Data {
+            tokenizer: e::Tokenizer::Bytes {},
+            train: e::Source::Text { files: vec![PathBuf::from("/data/input.txt")] },
+            validation: Some(e::Validation::Fraction(0.1)),
+            layout: e::Layout::Packed { length: 8 },
+        },
+        batch: e::Batch { sequences: 8, micro_batch: 2 },
+        train: e::Train { steps: Some(100), epochs: None, tokens: None, clip_norm: Some(1.0) },
+        optimizer: e::Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.1 },
+        schedule: e::Schedule {
+            warmup: e::Warmup { steps: 10, from: None },
+            decay: e::Decay::Cosine { final_: 0.1, steps: None },
+        },
+        precision: e::Precision::Fp32,
+        parallel: e::Parallel { mode: e::ParallelMode::Single },
+        eval: e::Eval {
+            every: 25,
+            loss: Some(e::EvalLoss { batches: 20 }),
+            hellaswag: Some(e::HellaSwag { file: None, builtin: Some(e::Corpus::Stories), limit: Some(50) }),
+            samples: Some(e::Samples {
+                prompts: vec!["Once".to_owned()],
+                count: 2,
+                max_tokens: 32,
+                top_k: Some(50),
+                temperature: 1.0,
+                top_p: None,
+                seed: 42,
+            }),
+        },
+        checkpoint: e::Checkpoint { every: 50, keep: 3 },
+        log: e::Log { every: 10 },
+    }
+}
+
+pub(crate) fn data() -> DataFacts {
+    let split = |rows, tokens, hash: &str| SplitFacts { rows, tokens, documents: 1, hash: hash.to_owned() };
+    DataFacts {
+        tokenizer_vocab: 257,
+        tokenizer_hash: "ab".repeat(32),
+        train: split(1_000, 8_001, "c0ffee"),
+        validation: Some(split(100, 801, "decaf")),
+        choice: Some(ChoiceFacts { items: 50, hash: "beef".to_owned() }),
+    }
+}
+
+pub(crate) fn cluster() -> ClusterFacts {
+    let cpu = DeviceFacts {
+        device: Device::Cpu,
+        name: "Example CPU".to_owned(),
+        threads: 2,
+        memory_bytes: Some(24 << 30),
+        peak_flops: PeakFlops::default(),
+    };
+    ClusterFacts { devices: vec![cpu] }
+}
+
+pub(crate) fn compiled(experiment: &e::Experiment) -> Plan {
+    compile(experiment, &data(), &cluster()).expect("the fixture can be planned")
+}
+
+/// What is changed, and how.
+type Change<T> = (&'static str, fn(&mut T));
+
+fn fails(change: impl FnOnce(&mut e::Experiment, &mut DataFacts)) -> String {
+    let (mut experiment, mut data) = (experiment(), data());
+    change(&mut experiment, &mut data);
+    compile(&experiment, &data, &cluster()).expect_err("it cannot be planned").to_string()
+}
+
+#[test]
+fn the_plan_as_text() {
+    insta::assert_snapshot!(compiled(&experiment()).render());
+}
+
+#[test]
+fn the_plan_in_full() {
+    let mut experiment = experiment();
+    experiment.batch = e::Batch { sequences: 3, micro_batch: 2 };
+    experiment.precision = e::Precision::Bf16;
+    experiment.optimizer = e::Optimizer::Sgd { lr: 5.0, momentum: 0.0 };
+    experiment.train.clip_norm = None;
+    let plan = compile(&experiment, &data(), &cluster().with_peak_flops(Some(2e11))).expect("plans");
+    insta::assert_snapshot!(plan.render_with(true));
+    insta::assert_snapshot!(plan.summary_line(), @"15,248 parameters, 100 steps of 24 tokens, about 50.25 MiB, bf16 on cpu");
+}
+
+/// GPT-2 124M as the file has it: 64 sequences of 1,024 tokens in micro-batches of 4.
+#[test]
+fn gpt2_124m_as_text() {
+    let mut experiment = experiment();
+    let m = gpt2_124m(50_304);
+    experiment.model = e::Model {
+        vocab_size: Some(50_257),
+        context_length: m.context_length,
+        layers: m.layers,
+        heads: m.heads,
+        kv_heads: m.kv_heads,
+        d_model: m.d_model,
+        d_ff: m.d_ff,
+        ..experiment.model
+    };
+    experiment.data.layout = e::Layout::Packed { length: 1024 };
+    experiment.batch = e::Batch { sequences: 64, micro_batch: 4 };
+    let mut data = data();
+    data.tokenizer_vocab = 50_257;
+    (data.train.rows, data.train.tokens) = (297, 304_222);
+    data.validation = Some(SplitFacts { rows: 33, tokens: 33_803, documents: 1, hash: "decaf".to_owned() });
+    let plan = compile(&experiment, &data, &cluster()).expect("plans");
+    assert_eq!(plan.ranks[0].program.model, m);
+    insta::assert_snapshot!(plan.render());
+}
+
+#[test]
+fn json_loads_back_to_an_equal_value() {
+    let plan = compiled(&experiment());
+    let json = serde_json::to_string_pretty(&plan).expect("serializes");
+    assert_eq!(serde_json::from_str::<Plan>(&json).expect("loads"), plan);
+}
+
+#[test]
+fn epochs_and_totals() {
+    let mut experiment = experiment();
+    experiment.train = e::Train { steps: None, epochs: Some(2.0), tokens: None, clip_norm: Some(1.0) };
+    let totals = compiled(&experiment).totals;
+    // 1,000 rows twice / 8 rows a step.
+    assert_eq!((totals.steps, totals.tokens_per_step, totals.tokens), (250, 64, 16_000));
+    assert_eq!((totals.epochs, totals.accumulation_steps), (2.0, 4));
+}
+
+/// The schedule's open end is the rest of the run.
+#[test]
+fn decay_takes_the_rest_of_the_run() {
+    use crate::plan::program::LrDecay;
+    let schedule = compiled(&experiment()).ranks[0].program.schedule;
+    assert_eq!(schedule.decay, LrDecay::Cosine { last: 0.1, steps: 90 });
+}
+
+#[test]
+fn what_changes_no_number_keeps_the_hash() {
+    let reference = compiled(&experiment()).hash;
+    assert_eq!(reference.len(), 64);
+    let same: [Change<e::Experiment>; 7] = [
+        ("name", |x| x.name = "other".to_owned()),
+        ("log", |x| x.log.every = 1),
+        ("checkpoint.every", |x| x.checkpoint.every = 7),
+        ("checkpoint.keep", |x| x.checkpoint.keep = 9),
+        ("where the data lies", |x| x.data.train = e::Source::Text { files: vec![PathBuf::from("elsewhere.txt")] }),
+        ("the same steps in epochs", |x| {
+            x.train.steps = None;
+            x.train.epochs = Some(0.8);
+        }),
+        ("the device that auto takes", |x| x.device = e::DeviceChoice::Cpu),
+    ];
+    for (what, change) in same {
+        let mut changed = experiment();
+        change(&mut changed);
+        assert_eq!(compiled(&changed).hash, reference, "{what} must not change the hash");
+    }
+    let mut cluster = cluster().with_peak_flops(Some(1e12));
+    cluster.devices[0].threads = 64;
+    cluster.devices[0].memory_bytes = None;
+    cluster.devices[0].name = "Another CPU".to_owned();
+    let elsewhere = compile(&experiment(), &data(), &cluster).expect("plans");
+    assert_eq!(elsewhere.hash, reference, "the machine must not change the hash");
+}
+
+/// A hash that is written down: it must not change with the platform, the order of struct fields, or by accident. When a
+/// program's meaning changes on purpose, so may this.
+#[test]
+fn the_hash_is_stable() {
+    insta::assert_snapshot!(compiled(&experiment()).hash, @"38eed89aa716be3cd261ae0f7ecfbaa8d5f8eea090ca3bc2c7f128328a8d7311");
+}
+
+#[test]
+fn what_changes_a_number_changes_the_hash() {
+    let mut seen = vec![("reference", compiled(&experiment()).hash)];
+    let changes: [Change<e::Experiment>; 27] = [
+        ("seed", |x| x.seed = 1),
+        ("family", |x| x.model.family = e::Family::Llama),
+        ("vocab_size", |x| x.model.vocab_size = Some(500)),
+        ("context_length", |x| x.model.context_length = 32),
+        ("layers", |x| x.model.layers = 4),
+        ("heads", |x| (x.model.heads, x.model.kv_heads) = (4, 4)),
+        ("kv_heads", |x| x.model.kv_heads = 1),
+        ("d_model", |x| x.model.d_model = 32),
+        ("d_ff", |x| x.model.d_ff = 32),
+        ("dropout", |x| x.model.dropout = 0.1),
+        ("tie_embeddings", |x| x.model.tie_embeddings = false),
+        ("norm_eps", |x| x.model.norm_eps = 1e-6),
+        ("length", |x| x.data.layout = e::Layout::Packed { length: 4 }),
+        ("sequences", |x| x.batch.sequences = 16),
+        ("micro_batch", |x| x.batch.micro_batch = 4),
+        ("steps", |x| x.train.steps = Some(101)),
+        ("clip_norm", |x| x.train.clip_norm = None),
+        ("lr", |x| x.optimizer = e::Optimizer::Adamw { lr: 2e-3, betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.1 }),
+        ("betas", |x| x.optimizer = e::Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 }),
+        ("sgd", |x| x.optimizer = e::Optimizer::Sgd { lr: 1e-3, momentum: 0.0 }),
+        ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
+        ("decay", |x| x.schedule.decay = e::Decay::Constant {}),
+        ("precision", |x| x.precision = e::Precision::Bf16),
+        ("eval.every", |x| x.eval.every = 10),
+        ("eval.loss", |x| x.eval.loss = Some(e::EvalLoss { batches: 1 })),
+        ("eval.hellaswag", |x| x.eval.hellaswag = None),
+        ("eval.samples", |x| x.eval.samples = None),
+    ];
+    for (what, change) in changes {
+        let mut changed = experiment();
+        change(&mut changed);
+        seen.push((what, compiled(&changed).hash));
+    }
+    let data_changes: [Change<DataFacts>; 3] = [
+        ("tokenizer", |d| d.tokenizer_hash = "0".to_owned()),
+        ("training data", |d| d.train.hash = "0".to_owned()),
+        ("validation data", |d| d.validation = None),
+    ];
+    for (what, change) in data_changes {
+        let mut data = data();
+        change(&mut data);
+        seen.push((what, compile(&experiment(), &data, &cluster()).expect("plans").hash));
+    }
+    for (i, (what, hash)) in seen.iter().enumerate() {
+        if let Some((other, _)) = seen[..i].iter().find(|(_, h)| h == hash) {
+            panic!("{what} has the hash of {other}");
+        }
+    }
+}
+
+#[test]
+fn a_loss_without_validation_data_is_left_out_with_a_note() {
+    let mut data = data();
+    data.validation = None;
+    let mut experiment = experiment();
+    (experiment.eval.hellaswag, experiment.eval.samples) = (None, None);
+    let plan = compile(&experiment, &data, &cluster()).expect("plans");
+    assert!(plan.notes[0].contains("data.validation is not given"));
+    let periodic: Vec<Instruction> = plan.ranks[0].program.periodic.iter().map(|p| p.instruction).collect();
+    assert_eq!(periodic, [Instruction::Checkpoint]);
+}
+
+#[test]
+fn a_model_that_does_not_fit_gets_a_note_with_an_offer() {
+    let mut experiment = experiment();
+    experiment.batch = e::Batch { sequences: 512, micro_batch: 512 };
+    let plan = |memory: u64| {
+        let mut cluster = cluster();
+        cluster.devices[0].memory_bytes = Some(memory);
+        compile(&experiment, &data(), &cluster).expect("plans").notes.join("\n")
+    };
+    assert_eq!(plan(24 << 30), "");
+    insta::assert_snapshot!(plan(60 << 20), @"memory: about 68.58 MiB needed, 60.00 MiB on cpu: batch.micro_batch 256 fits");
+    insta::assert_snapshot!(plan(1 << 20), @"memory: about 68.58 MiB needed, 1.00 MiB on cpu: no batch.micro_batch fits; a smaller model or an optimizer with less state may");
+}
+
+#[test]
+fn mistakes_are_told_in_the_files_words() {
+    insta::assert_snapshot!(fails(|x, _| x.model.vocab_size = Some(200)), @"model.vocab_size is 200, but the tokenizer produces 257 ids (0 to 256): take at least 257, or leave the key out");
+    insta::assert_snapshot!(fails(|x, _| x.data.layout = e::Layout::Packed { length: 32 }), @"data.layout: rows of 32 tokens do not fit model.context_length 16: shorten the layout's length to 16, or raise the context length");
+    insta::assert_snapshot!(fails(|x, _| x.batch.sequences = 1_001), @"data.train has 1000 rows of 8 tokens (8001 tokens in the source), one batch needs batch.sequences = 1001: take at most 1000 sequences, a shorter length, or more data");
+    insta::assert_snapshot!(fails(|x, _| x.schedule.warmup.steps = 101), @"schedule.warmup.steps is 101, longer than the run of 100 steps: take at most 100");
+    insta::assert_snapshot!(fails(|x, _| {
+        x.schedule.warmup.steps = 101;
+        x.train.steps = None;
+        x.train.tokens = Some(6_400);
+    }), @"schedule.warmup.steps is 101, longer than the run of 100 steps (from train.tokens 6400): take at most 100");
+    insta::assert_snapshot!(fails(|x, _| x.device = e::DeviceChoice::Cuda), @"device: cuda is not on this machine, which has cpu");
+    insta::assert_snapshot!(fails(|_, d| d.choice = None), @"eval.hellaswag is set, but no items of it were prepared");
+    insta::assert_snapshot!(fails(|x, _| x.model.heads = 3), @"model.d_model: 16 = 5·3 + 1 is not a multiple of model.heads 3");
+    insta::assert_snapshot!(fails(|x, _| x.model.layers = 0), @"model.layers: it is 0: take at least 1");
+    insta::assert_snapshot!(fails(|x, _| x.model.layers = usize::MAX), @"model: its sizes make about 8.0e22 parameters in 18446744073709551615 layers: no device holds them");
+    insta::assert_snapshot!(fails(|x, _| x.model.pad_vocab_to = Some(0)), @"model.pad_vocab_to: 257 has no multiple of 0 above it");
+    insta::assert_snapshot!(fails(|x, _| x.batch.micro_batch = 9), @"batch.micro_batch: it is 9: take 1 to 8, of the 8 sequences of a step");
+    insta::assert_snapshot!(fails(|x, d| {
+        (x.batch.sequences, d.train.rows) = (1 << 40, 1 << 41);
+    }), @"batch.micro_batch: 1099511627776 sequences / 2 = 549755813888 micro-batches in a step, at most 65536 are planned: take at least 16777216");
+    insta::assert_snapshot!(fails(|x, _| x.checkpoint.every = 0), @"checkpoint.every: it is 0: take at least 1");
+}
+
+/// A program is never built for sizes that only a mistake explains; none of these may panic, hang or allocate.
+#[test]
+fn absurd_sizes_do_not_panic() {
+    let sizes = [0, 1, 3, 1 << 20, 1 << 40, usize::MAX];
+    for size in sizes {
+        for other in sizes {
+            let (mut x, mut d) = (experiment(), data());
+            (x.batch.sequences, x.batch.micro_batch) = (size, other);
+            d.train.rows = u64::MAX;
+            let _ = compile(&x, &d, &cluster());
+            let mut x = experiment();
+            (x.model.d_model, x.model.heads, x.model.kv_heads) = (size, other, other);
+            (x.model.vocab_size, x.model.pad_vocab_to) = (Some(size), Some(other));
+            let _ = compile(&x, &data(), &cluster());
+            let mut x = experiment();
+            (x.model.context_length, x.data.layout) = (size, e::Layout::Packed { length: other });
+            if let Some(samples) = &mut x.eval.samples {
+                (samples.count, samples.max_tokens) = (size, other);
+            }
+            let _ = compile(&x, &data(), &cluster());
+        }
+    }
+}

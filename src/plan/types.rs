@@ -1,0 +1,118 @@
+//! The plan as data: what `plan.json` holds and `runner plan` shows.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::data::DataFacts;
+use crate::plan::facts::DeviceFacts;
+use crate::plan::program::{Device, Program};
+
+/// Everything known of a run before it starts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// 64 hex digits over all that determines the run's numbers: see `docs/plan.md`.
+    pub hash: String,
+    pub experiment_name: String,
+    pub world_size: usize,
+    pub totals: Totals,
+    pub data: DataFacts,
+    /// What a reader should know: choices made for them, what was left out, what may not fit.
+    pub notes: Vec<String>,
+    pub ranks: Vec<RankPlan>,
+}
+
+/// The run as a whole. Tokens count padding: they are positions computed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    pub steps: u64,
+    pub sequences_per_step: usize,
+    pub tokens_per_step: u64,
+    /// Micro-batches whose gradients are summed into one step.
+    pub accumulation_steps: usize,
+    pub tokens: u64,
+    /// Passes over the training rows.
+    pub epochs: f64,
+    /// Parameters of the whole model, and FLOPs of one step of all ranks.
+    pub parameters: u64,
+    pub flops_per_step: f64,
+}
+
+/// One rank: its place, what it costs, what it does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RankPlan {
+    pub rank: usize,
+    pub device: Device,
+    /// The facts it was planned with.
+    pub hardware: DeviceFacts,
+    pub stage: usize,
+    pub replica: usize,
+    /// Entries of the model's block list that it holds: 0 is the embedding, 1 … layers the layers, layers + 1 the head.
+    pub blocks: Range<usize>,
+    /// What `precision` turns into on this device.
+    pub precision: String,
+    pub params: ParamCounts,
+    pub memory: MemoryEstimate,
+    pub flops: Flops,
+    pub program: Program,
+}
+
+/// Parameters by whether weight decay applies. Counts of tensors and of elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParamCounts {
+    pub decayed_tensors: usize,
+    pub decayed: u64,
+    pub other_tensors: usize,
+    pub other: u64,
+    pub total: u64,
+}
+
+/// Peak bytes by category, and the table they are the sums of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemoryEstimate {
+    pub weights: u64,
+    pub gradients: u64,
+    pub optimizer: u64,
+    pub activations: u64,
+    pub workspace: u64,
+    pub items: Vec<MemoryItem>,
+}
+
+impl MemoryEstimate {
+    /// Bytes of all categories.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        let parts = [self.weights, self.gradients, self.optimizer, self.activations, self.workspace];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+}
+
+/// One line of the memory table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryItem {
+    pub category: MemoryCategory,
+    pub what: String,
+    /// Bytes of one, and how many there are.
+    pub bytes: u64,
+    pub count: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryCategory {
+    Weights,
+    Gradients,
+    Optimizer,
+    Activations,
+    Workspace,
+}
+
+/// FLOPs of one optimizer step. `forward` and `backward` count every matrix product exactly (2·m·n·k, causal attention in
+/// full); `step` is the figure of the named convention, which MFU is reported against.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Flops {
+    pub forward: f64,
+    pub backward: f64,
+    pub step: f64,
+    pub convention: String,
+}
