@@ -3,6 +3,8 @@
 //! Tensors are contiguous. Outputs are new tensors; what is updated in place is the first argument. Nothing here knows of
 //! layers or parameters.
 
+#![allow(clippy::inline_always, reason = "see `cpu::simd::vectorize`")]
+
 #[macro_use]
 mod access;
 pub mod attention;

@@ -40,14 +40,14 @@ pub fn norm(x: &Tensor) -> Result<f64> {
 
 /// Sets every element to zero.
 pub fn clear(x: &Tensor) -> Result<()> {
-    with_type!(x, T => write::<T>(x, "clear", |x| elementwise::each(x, |v| *v = T::ZERO)))
+    with_type!(x, T => write::<T>(x, "clear", |x| elementwise::each(x, #[inline(always)] |v| *v = T::ZERO)))
 }
 
 /// dst = src rounded to bf16 values.
 pub fn copy_rounded(dst: &Tensor, src: &Tensor) -> Result<()> {
     with_type!(dst, T => {
         read!(T; src = src);
-        write::<T>(dst, "copy_rounded", |dst| elementwise::zip(dst, src, |d, s| *d = s.round_bf16()))
+        write::<T>(dst, "copy_rounded", |dst| elementwise::zip(dst, src, #[inline(always)] |d, s| *d = s.round_bf16()))
     })
 }
 

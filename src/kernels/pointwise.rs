@@ -51,7 +51,7 @@ pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor, math: Math) -> Result<Tens
 pub fn add_assign(y: &Tensor, x: &Tensor, math: Math) -> Result<()> {
     with_type!(y, T => {
         read!(T; x = x);
-        write::<T>(y, "add_assign", |y| elementwise::zip(y, x, |y, x| *y = round_if(*y + x, math.bf16)))
+        write::<T>(y, "add_assign", |y| elementwise::zip(y, x, #[inline(always)] |y, x| *y = round_if(*y + x, math.bf16)))
     })
 }
 

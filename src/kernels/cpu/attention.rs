@@ -93,22 +93,29 @@ pub fn forward<T: Real>(s: Shape, qkv: &[T], dropout: Option<&Dropout>, out: &mu
 
 /// Rows of scores become probabilities; row i sees columns up to `from + i`.
 fn softmax_causal<T: Real>(p: &mut [T], width: usize, from: usize, lse: &mut [T]) {
-    vectorize(|| {
-        for (i, (row, lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
-            let (seen, masked) = row.split_at_mut(from + i + 1);
-            let top = max(seen);
-            for v in seen.iter_mut() {
-                *v = (*v - top).fast_exp();
+    vectorize(
+        #[inline(always)]
+        || {
+            for (i, (row, lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
+                let (seen, masked) = row.split_at_mut(from + i + 1);
+                let top = max(seen);
+                for v in seen.iter_mut() {
+                    *v = (*v - top).fast_exp();
+                }
+                let total = sum_by(
+                    seen,
+                    #[inline(always)]
+                    |v| v,
+                );
+                let inverse = T::ONE / total;
+                for v in seen.iter_mut() {
+                    *v *= inverse;
+                }
+                masked.fill(T::ZERO);
+                *lse = top + total.log();
             }
-            let total = sum_by(seen, |v| v);
-            let inverse = T::ONE / total;
-            for v in seen.iter_mut() {
-                *v *= inverse;
-            }
-            masked.fill(T::ZERO);
-            *lse = top + total.log();
-        }
-    });
+        },
+    );
 }
 
 /// Dropout and rounding of a tile of probabilities.
@@ -128,7 +135,10 @@ fn finish_probabilities<T: Real>(
         }
     }
     if bf16 {
-        vectorize(|| p.iter_mut().for_each(|v| *v = v.round_bf16()));
+        vectorize(
+            #[inline(always)]
+            || p.iter_mut().for_each(|v| *v = v.round_bf16()),
+        );
     }
 }
 
@@ -179,17 +189,20 @@ pub fn backward<T: Real>(
                     p
                 };
                 gemm(&mut dv, hd, T::ONE, T::ONE, Mat::new(seen, n, to).t(), dy, Parallelism::None);
-                vectorize(|| {
-                    for i in 0..n {
-                        let row = (b * s.seq + from + i) * out_width + head * hd;
-                        // Σⱼ pⱼ·dpⱼ, which is the output's row times its gradient.
-                        let delta = dot(&out[row..row + hd], &dout[row..row + hd]);
-                        let (p, dp) = (&p[i * to..][..to], &mut dp[i * to..][..to]);
-                        for (dp, &p) in dp.iter_mut().zip(p) {
-                            *dp = round_if(p * (*dp - delta), bf16);
+                vectorize(
+                    #[inline(always)]
+                    || {
+                        for i in 0..n {
+                            let row = (b * s.seq + from + i) * out_width + head * hd;
+                            // Σⱼ pⱼ·dpⱼ, which is the output's row times its gradient.
+                            let delta = dot(&out[row..row + hd], &dout[row..row + hd]);
+                            let (p, dp) = (&p[i * to..][..to], &mut dp[i * to..][..to]);
+                            for (dp, &p) in dp.iter_mut().zip(p) {
+                                *dp = round_if(p * (*dp - delta), bf16);
+                            }
                         }
-                    }
-                });
+                    },
+                );
                 let ds = Mat::new(dp, n, to);
                 // SAFETY: the query columns of these rows belong to this task alone.
                 unsafe {
@@ -209,19 +222,26 @@ pub fn backward<T: Real>(
         }
     });
     if bf16 {
-        super::elementwise::each(dqkv, |v| *v = v.round_bf16());
+        super::elementwise::each(
+            dqkv,
+            #[inline(always)]
+            |v| *v = v.round_bf16(),
+        );
     }
 }
 
 /// Rows of scores become probabilities, with their known log-sum-exp.
 fn probabilities_from_lse<T: Real>(p: &mut [T], width: usize, from: usize, lse: &[T]) {
-    vectorize(|| {
-        for (i, (row, &lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
-            let (seen, masked) = row.split_at_mut(from + i + 1);
-            for v in seen {
-                *v = (*v - lse).fast_exp();
+    vectorize(
+        #[inline(always)]
+        || {
+            for (i, (row, &lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
+                let (seen, masked) = row.split_at_mut(from + i + 1);
+                for v in seen {
+                    *v = (*v - lse).fast_exp();
+                }
+                masked.fill(T::ZERO);
             }
-            masked.fill(T::ZERO);
-        }
-    });
+        },
+    );
 }

@@ -20,11 +20,14 @@ pub fn cross_entropy<T: Real>(
     let rows = rows_per_task(vocab);
     logits.par_chunks_mut(rows * vocab).zip(targets.par_chunks(rows)).zip(losses.par_chunks_mut(rows)).for_each(
         |((logits, targets), losses)| {
-            vectorize(|| {
-                for ((row, &target), loss) in logits.chunks_exact_mut(vocab).zip(targets).zip(losses) {
-                    *loss = one_row(row, target, scale, bf16);
-                }
-            });
+            vectorize(
+                #[inline(always)]
+                || {
+                    for ((row, &target), loss) in logits.chunks_exact_mut(vocab).zip(targets).zip(losses) {
+                        *loss = one_row(row, target, scale, bf16);
+                    }
+                },
+            );
         },
     );
 }
@@ -43,9 +46,17 @@ fn one_row<T: Real>(row: &mut [T], target: u32, scale: Option<f64>, bf16: bool) 
         for v in row.iter_mut() {
             *v = (*v - top).fast_exp();
         }
-        sum_by(row, |v| v)
+        sum_by(
+            row,
+            #[inline(always)]
+            |v| v,
+        )
     } else {
-        sum_by(row, |v| (v - top).fast_exp())
+        sum_by(
+            row,
+            #[inline(always)]
+            |v| (v - top).fast_exp(),
+        )
     };
     if let Some(scale) = scale {
         let factor = T::real(scale) / total;

@@ -49,24 +49,32 @@ pub fn attend<T: Real>(s: Shape, qkv: &[T], start: usize, cache: &mut LayerCache
                     let out = unsafe {
                         std::slice::from_raw_parts_mut(shared.at((b * s.seq + i) * out_width + head * hd), hd)
                     };
-                    vectorize(|| {
-                        let q = &row[head * hd..][..hd];
-                        for (p, k) in p.iter_mut().zip(keys.chunks_exact(hd)) {
-                            *p = dot(q, k) * scale;
-                        }
-                        let top = max(p);
-                        for p in p.iter_mut() {
-                            *p = (*p - top).fast_exp();
-                        }
-                        let inverse = T::ONE / sum_by(p, |v| v);
-                        out.fill(T::ZERO);
-                        for (&p, v) in p.iter().zip(values.chunks_exact(hd)) {
-                            axpy(round_if(p * inverse, bf16), v, out);
-                        }
-                        for v in out {
-                            *v = round_if(*v, bf16);
-                        }
-                    });
+                    vectorize(
+                        #[inline(always)]
+                        || {
+                            let q = &row[head * hd..][..hd];
+                            for (p, k) in p.iter_mut().zip(keys.chunks_exact(hd)) {
+                                *p = dot(q, k) * scale;
+                            }
+                            let top = max(p);
+                            for p in p.iter_mut() {
+                                *p = (*p - top).fast_exp();
+                            }
+                            let inverse = T::ONE
+                                / sum_by(
+                                    p,
+                                    #[inline(always)]
+                                    |v| v,
+                                );
+                            out.fill(T::ZERO);
+                            for (&p, v) in p.iter().zip(values.chunks_exact(hd)) {
+                                axpy(round_if(p * inverse, bf16), v, out);
+                            }
+                            for v in out {
+                                *v = round_if(*v, bf16);
+                            }
+                        },
+                    );
                 }
             }
         },

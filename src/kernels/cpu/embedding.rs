@@ -19,21 +19,24 @@ pub fn embed<T: Real>(
 ) {
     let rows = rows_per_task(d);
     y.par_chunks_mut(rows * d).enumerate().for_each(|(task, y)| {
-        vectorize(|| {
-            for (i, y) in y.chunks_exact_mut(d).enumerate() {
-                let row = task * rows + i;
-                y.copy_from_slice(&table[tokens[row] as usize * d..][..d]);
-                if let Some(p) = positions {
-                    let p = &p[(start + row % seq) * d..][..d];
-                    for (y, &p) in y.iter_mut().zip(p) {
-                        *y += p;
+        vectorize(
+            #[inline(always)]
+            || {
+                for (i, y) in y.chunks_exact_mut(d).enumerate() {
+                    let row = task * rows + i;
+                    y.copy_from_slice(&table[tokens[row] as usize * d..][..d]);
+                    if let Some(p) = positions {
+                        let p = &p[(start + row % seq) * d..][..d];
+                        for (y, &p) in y.iter_mut().zip(p) {
+                            *y += p;
+                        }
+                    }
+                    for y in y.iter_mut() {
+                        *y = round_if(*y, bf16);
                     }
                 }
-                for y in y.iter_mut() {
-                    *y = round_if(*y, bf16);
-                }
-            }
-        });
+            },
+        );
     });
 }
 
@@ -46,14 +49,17 @@ pub fn scatter_add<T: Real>(dy: &[T], d: usize, dtable: &mut [T], index: impl Fn
     (0..d.div_ceil(COLUMNS)).into_par_iter().for_each(|task| {
         let from = task * COLUMNS;
         let width = COLUMNS.min(d - from);
-        vectorize(|| {
-            for row in 0..rows {
-                let target = index(row);
-                assert!(target < limit, "embedding index beyond its table");
-                // SAFETY: the row lies in the table, checked above, and this task alone writes these columns.
-                let out = unsafe { std::slice::from_raw_parts_mut(table.at(target * d + from), width) };
-                axpy(T::ONE, &dy[row * d + from..][..width], out);
-            }
-        });
+        vectorize(
+            #[inline(always)]
+            || {
+                for row in 0..rows {
+                    let target = index(row);
+                    assert!(target < limit, "embedding index beyond its table");
+                    // SAFETY: the row lies in the table, checked above, and this task alone writes these columns.
+                    let out = unsafe { std::slice::from_raw_parts_mut(table.at(target * d + from), width) };
+                    axpy(T::ONE, &dy[row * d + from..][..width], out);
+                }
+            },
+        );
     });
 }

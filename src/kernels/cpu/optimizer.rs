@@ -36,14 +36,17 @@ pub fn adamw<T: Real>(step: &AdamW, decayed: usize, w: &mut [T], m: &mut [T], v:
             .zip(v.par_chunks_mut(TASK))
             .zip(g.par_chunks(TASK))
             .for_each(|(((w, m), v), g)| {
-                vectorize(|| {
-                    for (((w, m), v), &g) in w.iter_mut().zip(m).zip(v).zip(g) {
-                        let g = g * scale;
-                        *m = b1.fma(*m, c1 * g);
-                        *v = b2.fma(*v, c2 * g * g);
-                        *w = *w * shrink - size * *m / (v.root() * inverse + eps);
-                    }
-                });
+                vectorize(
+                    #[inline(always)]
+                    || {
+                        for (((w, m), v), &g) in w.iter_mut().zip(m).zip(v).zip(g) {
+                            let g = g * scale;
+                            *m = b1.fma(*m, c1 * g);
+                            *v = b2.fma(*v, c2 * g * g);
+                            *w = *w * shrink - size * *m / (v.root() * inverse + eps);
+                        }
+                    },
+                );
             });
     };
     let (w0, w1) = w.split_at_mut(decayed);
@@ -66,20 +69,26 @@ pub fn sgd<T: Real>(step: &Sgd, w: &mut [T], buf: Option<&mut [T]>, g: &[T]) {
     let (lr, momentum, scale) = (T::real(step.lr), T::real(step.momentum), T::real(step.grad_scale));
     match buf {
         None => w.par_chunks_mut(TASK).zip(g.par_chunks(TASK)).for_each(|(w, g)| {
-            vectorize(|| {
-                for (w, &g) in w.iter_mut().zip(g) {
-                    *w -= lr * scale * g;
-                }
-            });
+            vectorize(
+                #[inline(always)]
+                || {
+                    for (w, &g) in w.iter_mut().zip(g) {
+                        *w -= lr * scale * g;
+                    }
+                },
+            );
         }),
         Some(buf) => {
             w.par_chunks_mut(TASK).zip(buf.par_chunks_mut(TASK)).zip(g.par_chunks(TASK)).for_each(|((w, b), g)| {
-                vectorize(|| {
-                    for ((w, b), &g) in w.iter_mut().zip(b).zip(g) {
-                        *b = momentum.fma(*b, scale * g);
-                        *w -= lr * *b;
-                    }
-                });
+                vectorize(
+                    #[inline(always)]
+                    || {
+                        for ((w, b), &g) in w.iter_mut().zip(b).zip(g) {
+                            *b = momentum.fma(*b, scale * g);
+                            *w -= lr * *b;
+                        }
+                    },
+                );
             });
         }
     }

@@ -8,7 +8,9 @@ pub const TASK: usize = 16_384;
 /// Accumulators of a reduction; one AVX-512 register of f32.
 const LANES: usize = 16;
 
-/// Runs `f` compiled for the widest vectors that this machine has.
+/// Runs `f` compiled for the widest vectors that this machine has. Closures given to it, and those they call, are marked
+/// `#[inline(always)]`: one that is not inlined is compiled for the oldest machine, and each fused multiply-add in it
+/// becomes a function call.
 #[inline(always)]
 pub fn vectorize<R>(f: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(f)
@@ -91,13 +93,16 @@ pub fn axpy<T: Real>(a: T, x: &[T], y: &mut [T]) {
 
 /// Adds the rows of `partial` ([n, width]) to `out`, in order.
 pub fn add_rows<T: Real>(out: &mut [T], partial: &[T]) {
-    vectorize(|| {
-        for row in partial.chunks_exact(out.len()) {
-            for (o, &p) in out.iter_mut().zip(row) {
-                *o += p;
+    vectorize(
+        #[inline(always)]
+        || {
+            for row in partial.chunks_exact(out.len()) {
+                for (o, &p) in out.iter_mut().zip(row) {
+                    *o += p;
+                }
             }
-        }
-    });
+        },
+    );
 }
 
 /// A pointer that tasks share to write disjoint parts of one buffer.
