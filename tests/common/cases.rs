@@ -47,7 +47,7 @@ pub struct Loss {
 }
 
 impl Case {
-    fn input<'a>(x: Option<&'a Tensor>) -> &'a Tensor {
+    fn input(x: Option<&Tensor>) -> &Tensor {
         x.unwrap()
     }
 

@@ -22,7 +22,7 @@ pub fn normals(purpose: &str, n: usize) -> Vec<f64> {
 /// `n` numbers below `limit`.
 pub fn below(purpose: &str, n: usize, limit: usize) -> Vec<u32> {
     let stream = Philox::new(0, purpose);
-    (0..n as u32).map(|i| (u64::from(stream.block([i, 0, 0, 0])[0]) * limit as u64 >> 32) as u32).collect()
+    (0..n as u32).map(|i| ((u64::from(stream.block([i, 0, 0, 0])[0]) * limit as u64) >> 32) as u32).collect()
 }
 
 /// A random f64 tensor.
