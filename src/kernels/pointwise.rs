@@ -1,6 +1,6 @@
 //! Activations, sums, rotary embedding and dropout.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 use super::access::{Math, tensor, write};
 use super::cpu::dropout::Dropout;
@@ -81,7 +81,11 @@ impl Rope {
     /// Rotates the first `heads` heads of the rows of `x`, in place; row r is at position `start + r mod seq`.
     pub fn rotate(&self, x: &Tensor, heads: usize, seq: usize, start: usize, inverse: bool, math: Math) -> Result<()> {
         let (_, stride) = x.dims2()?;
-        let head_dim = self.cos.dims2()?.1 * 2;
+        let (positions, half) = self.cos.dims2()?;
+        if start + seq > positions {
+            bail!("position {} is beyond the context length {positions}", start + seq - 1)
+        }
+        let head_dim = half * 2;
         with_type!(x, T => {
             read!(T; cos = self.cos, sin = self.sin);
             write::<T>(x, "rope", |x| {

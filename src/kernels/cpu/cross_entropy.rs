@@ -65,5 +65,6 @@ fn one_row<T: Real>(row: &mut [T], target: u32, scale: Option<f64>, bf16: bool) 
             *v = round_if(*v * factor, bf16);
         }
     }
-    (total.log() + top - at_target).double() as f32
+    // The difference first: a small loss among large logits keeps its digits.
+    (total.log() + (top - at_target)).double() as f32
 }
