@@ -5,34 +5,14 @@
 mod common;
 
 use candle_core::{DType, Device, Tensor};
-use common::{below, largest, micro_batch, model_for, random_params, small_gpt2, small_llama, values};
+use common::{below, largest, micro_batch, model_for, program, random_params, small_gpt2, small_llama, values};
 use runner::data::IGNORE;
 use runner::exec::{Trainer, initial_state};
 use runner::kernels::Math;
 use runner::model::{Family, Init, ModelSpec, Output, Params, parameters};
 use runner::nn::{Dropouts, MicroBatch};
 use runner::optim;
-use runner::plan::program::{self, BatchSpec, EvalSpec, LrDecay, LrSchedule, OptimizerSpec, Precision, Program};
-
-fn program(model: ModelSpec, precision: Precision, sequences: usize, length: usize) -> Program {
-    Program {
-        rank: 0,
-        world_size: 1,
-        seed: 7,
-        device: program::Device::Cpu,
-        precision,
-        model,
-        batch: BatchSpec { sequences, slice: (0, sequences), micro_batch: sequences, length },
-        optimizer: OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
-        schedule: LrSchedule { peak: 3e-3, warmup_steps: 0, warmup_from: None, decay: LrDecay::Constant },
-        steps: 30,
-        step: Vec::new(),
-        periodic: Vec::new(),
-        eval: EvalSpec { loss: None, choice_items: None, samples: None },
-        flops_per_step: 0.0,
-        peak_flops: None,
-    }
-}
+use runner::plan::program::Precision;
 
 /// One step on `mb`: the mean loss.
 fn train(trainer: &mut Trainer, mb: &MicroBatch, lr: f64) -> f64 {

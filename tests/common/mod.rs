@@ -12,6 +12,7 @@ use candle_core::{DType, Device, Tensor};
 use runner::kernels::{Math, Philox};
 use runner::model::{Family, Init, Model, ModelSpec, ParamLayout, ParamSpec, Params, parameters};
 use runner::nn::MicroBatch;
+use runner::plan::program::{self, BatchSpec, EvalSpec, LrDecay, LrSchedule, OptimizerSpec, Precision, Program};
 
 /// `n` standard normal numbers, the same for the same purpose.
 pub fn normals(purpose: &str, n: usize) -> Vec<f64> {
@@ -120,6 +121,27 @@ pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize, math: Math) -> Mi
         scale: 1.0,
         training: false,
         math,
+    }
+}
+
+/// A program of one CPU rank that takes each global batch as one micro-batch; AdamW.
+pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length: usize) -> Program {
+    Program {
+        rank: 0,
+        world_size: 1,
+        seed: 7,
+        device: program::Device::Cpu,
+        precision,
+        model,
+        batch: BatchSpec { sequences, slice: (0, sequences), micro_batch: sequences, length },
+        optimizer: OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
+        schedule: LrSchedule { peak: 3e-3, warmup_steps: 0, warmup_from: None, decay: LrDecay::Constant },
+        steps: 30,
+        step: Vec::new(),
+        periodic: Vec::new(),
+        eval: EvalSpec { loss: None, choice_items: None, samples: None },
+        flops_per_step: 0.0,
+        peak_flops: None,
     }
 }
 
