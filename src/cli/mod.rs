@@ -1,5 +1,8 @@
 //! The command line: one file per command. Parses arguments, calls the library, prints.
 
+pub mod schema;
+pub mod validate;
+
 use std::process::ExitCode;
 
 /// Runs the command that the process was started with.
