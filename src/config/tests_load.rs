@@ -234,3 +234,32 @@ fn the_name_of_a_github_actions_machine_is_not_an_experiment_name() {
     let e = loaded(SHORT, &[], &env).experiment;
     assert_eq!((e.name.as_str(), e.seed), ("exp", 5));
 }
+
+/// Paths of all keys in the schema.
+fn keys(slot: super::shape::Slot<'static>, path: &str, out: &mut Vec<String>) {
+    use super::shape::{Shape, variants};
+    let inner = match slot.shape {
+        Shape::Keys(keys) => keys.names().into_iter().filter_map(|name| Some((name, keys.get(name)?))).collect(),
+        Shape::Variants(of) => variants(of),
+        _ => Vec::new(),
+    };
+    for (name, slot) in inner {
+        let at = super::check::join(path, name);
+        out.push(at.clone());
+        keys(slot, &at, out);
+    }
+}
+
+#[test]
+fn the_reference_names_every_key_and_preset_and_its_example_loads() {
+    let page = include_str!("../../docs/experiment.md");
+    let mut all = Vec::new();
+    keys(super::shape::root(), "", &mut all);
+    all.retain(|key| !key.starts_with("data.validation.") || key.ends_with("fraction"));
+    all.extend(super::presets::names().into_iter().map(str::to_owned));
+    assert!(all.len() > 80);
+    let missing: Vec<&String> = all.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let example = page.split("```yaml").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    experiment(example, &[]);
+}
