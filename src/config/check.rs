@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Number, Value, json};
 
 use super::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, list, nearest, short};
+use super::presets;
 use super::scalar;
 use super::shape::{Bounds, Keys, Shape, Slot, root, variants};
 use super::source::{Place, Source};
@@ -87,10 +88,12 @@ impl Checker<'_> {
     fn keys(&mut self, node: &Node, key: Place, keys: Keys<'static>, path: &str) -> Option<Value> {
         let Yaml::Map(entries) = &node.value else {
             let names = keys.names();
-            let help = if names.is_empty() {
-                "write `{}`".to_owned()
-            } else {
-                format!("its keys are {}", list(&names, "and"))
+            let help = match &node.value {
+                Yaml::Scalar { text, .. } if path == "model" && presets::family(text).is_some() => {
+                    format!("write `model: {{preset: {text}}}`")
+                }
+                _ if names.is_empty() => "write `{}`".to_owned(),
+                _ => format!("its keys are {}", list(&names, "and")),
             };
             return self.mismatch(node, key, "a mapping of keys to values", path, &help);
         };
