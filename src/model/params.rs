@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::model::spec::ParamSpec;
@@ -48,6 +48,17 @@ impl ParamLayout {
             offset += len;
         }
         Self { entries, total: offset, decayed: decayed_total }
+    }
+
+    /// The index of the parameter called `name`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn index(&self, name: &str) -> Result<usize> {
+        match self.entries.iter().position(|e| e.spec.name == name) {
+            Some(index) => Ok(index),
+            None => bail!("the layout has no parameter {name}"),
+        }
     }
 
     /// The entry called `name`.

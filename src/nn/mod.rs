@@ -1,1 +1,22 @@
 //! Layers with explicit forward and backward.
+//!
+//! A forward returns what its backward needs; a backward adds weight gradients into place and returns the gradient of its
+//! input. Layers hold no numbers: only where their parameters lie in flat storage.
+
+pub mod attention;
+pub mod batch;
+pub mod embedding;
+pub mod head;
+pub mod linear;
+pub mod mlp;
+pub mod norm;
+pub mod transformer;
+
+pub use attention::Attention;
+pub use batch::{Dropouts, MicroBatch};
+pub use embedding::Embedding;
+pub use head::Head;
+pub use linear::Linear;
+pub use mlp::Mlp;
+pub use norm::Norm;
+pub use transformer::TransformerLayer;

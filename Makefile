@@ -1,0 +1,34 @@
+# The commands that a contributor needs. `make quickstart` and `make test` work on a fresh machine with Rust and a C compiler.
+
+CARGO ?= cargo
+PYTHON ?= python3
+
+.PHONY: quickstart test check fmt bench bench-kernels docs clean
+
+quickstart: ## train a small model on the embedded corpus and show what it learned
+	$(CARGO) build --release
+	$(CARGO) run --release --quiet -- apply experiments/quickstart.yaml
+
+test: ## all tests
+	$(CARGO) test --release
+
+check: ## what a commit must pass besides the tests
+	$(CARGO) fmt --check
+	$(CARGO) clippy --release --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --no-deps --quiet
+
+fmt:
+	$(CARGO) fmt
+
+bench: ## whole runs beside PyTorch on the same threads (needs Python with torch)
+	$(CARGO) build --release
+	$(PYTHON) benches/compare.py --model both
+
+bench-kernels: ## criterion benches of the kernels
+	$(CARGO) bench --bench kernels
+
+docs:
+	$(CARGO) doc --release --no-deps --open
+
+clean:
+	$(CARGO) clean

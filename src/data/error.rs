@@ -1,0 +1,75 @@
+//! What can be wrong with data, said in the experiment file's own words.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why data cannot be prepared or read.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{key}: no file matches {}", path.display())]
+    NoFile { key: &'static str, path: PathBuf },
+    #[error("{key}: {} is not a legal file pattern: {message}", path.display())]
+    Pattern { key: &'static str, path: PathBuf, message: String },
+    /// The file's content is not what its place in the experiment asks for.
+    #[error("{}: {message}", path.display())]
+    File { path: PathBuf, message: String },
+    #[error("{}, line {line}: {message}", path.display())]
+    Line { path: PathBuf, line: u64, message: String },
+    #[error("{}: not UTF-8 text: the first bad byte is at offset {offset}", path.display())]
+    NotUtf8 { path: PathBuf, offset: u64 },
+    #[error("{} changed while it was read; start again once nothing writes to it", path.display())]
+    Changed { path: PathBuf },
+    /// A setting of the experiment that does not fit the others or the data.
+    #[error("{key}: {message}")]
+    Setting { key: &'static str, message: String },
+    #[error("{context}: {character:?} (U+{:04X}) is not among the {known} characters of the training source", *character as u32)]
+    UnknownCharacter { context: String, character: char, known: usize },
+    #[error("{context}: the tokenizer cannot encode this text: {message}")]
+    Encode { context: String, message: String },
+    #[error("{what}: token {token} at position {position} is beyond the vocabulary of {vocabulary} ({key})")]
+    TokenBeyondVocabulary { what: String, token: u32, position: u64, vocabulary: usize, key: &'static str },
+    #[error("row {row} was asked for, of {rows}")]
+    NoSuchRow { row: u64, rows: u64 },
+    /// A cache entry that is cut short or was written by something else; preparing again replaces it.
+    #[error("{}: damaged cache entry: {message}", path.display())]
+    Damaged { path: PathBuf, message: String },
+}
+
+impl DataError {
+    pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |source| Self::Io { path: path.to_owned(), source }
+    }
+
+    pub(super) fn file(path: &Path, message: impl Into<String>) -> Self {
+        Self::File { path: path.to_owned(), message: message.into() }
+    }
+
+    pub(super) fn damaged(path: &Path, message: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), message: message.into() }
+    }
+
+    pub(super) fn setting(key: &'static str, message: impl Into<String>) -> Self {
+        Self::Setting { key, message: message.into() }
+    }
+
+    /// Names what was being encoded, where the tokenizer itself could not know it.
+    #[must_use]
+    pub(super) fn within(mut self, place: &str) -> Self {
+        if let Self::UnknownCharacter { context, .. } | Self::Encode { context, .. } = &mut self {
+            place.clone_into(context);
+        }
+        self
+    }
+
+    /// Whether the experiment or its input files must change (exit code 2), rather than the machine (exit code 1).
+    #[must_use]
+    pub fn is_request(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            Self::Changed { .. } | Self::NoSuchRow { .. } | Self::Damaged { .. } => false,
+            _ => true,
+        }
+    }
+}

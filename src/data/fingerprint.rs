@@ -1,0 +1,132 @@
+//! Content hashes of source files, remembered by (path, size, modification time, inode), so that a large source is read
+//! for its hash once.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::cache::Cache;
+use super::error::DataError;
+
+const BLOCK: usize = 1 << 20;
+
+/// A source file as it was when it was hashed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SourceFile {
+    /// Canonical.
+    pub(super) path: PathBuf,
+    pub(super) size: u64,
+    modified: (i64, i64),
+    inode: u64,
+    /// blake3 of the content, hex.
+    pub(super) hash: String,
+}
+
+impl SourceFile {
+    /// Hashes the file at `path`, or recalls its hash. `progress` hears of the bytes that were read.
+    pub(super) fn identify(path: &Path, cache: &Cache, progress: &dyn Fn(u64)) -> Result<Self, DataError> {
+        let mut file = Self::stat(path)?;
+        let memo = format!("{}.json", blake3::hash(file.path.as_os_str().as_encoded_bytes()).to_hex());
+        let known = cache.recall("fingerprints", &memo).and_then(|bytes| serde_json::from_slice::<Self>(&bytes).ok());
+        if let Some(known) = known {
+            file.hash.clone_from(&known.hash);
+            if file == known {
+                return Ok(file);
+            }
+        }
+        let settled = file.settled();
+        file.hash = hash_file(&file.path, progress)?;
+        file.check_unchanged()?;
+        if settled && let Ok(bytes) = serde_json::to_vec(&file) {
+            cache.remember("fingerprints", &memo, &bytes);
+        }
+        Ok(file)
+    }
+
+    fn stat(path: &Path) -> Result<Self, DataError> {
+        let path = fs::canonicalize(path).map_err(DataError::io(path))?;
+        let meta = fs::metadata(&path).map_err(DataError::io(&path))?;
+        if !meta.is_file() {
+            return Err(DataError::file(&path, "not a file"));
+        }
+        let modified = (meta.mtime(), meta.mtime_nsec());
+        Ok(Self { path, size: meta.len(), modified, inode: meta.ino(), hash: String::new() })
+    }
+
+    /// Whether the last write is long enough ago that another one would carry another time: clocks of file systems
+    /// tick in milliseconds, so a file written twice within a tick looks the same.
+    fn settled(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+        self.modified.0 + 1 < now
+    }
+
+    /// # Errors
+    /// If the file is not the one that was hashed any more.
+    pub(super) fn check_unchanged(&self) -> Result<(), DataError> {
+        let now = Self::stat(&self.path)?;
+        if (now.size, now.modified, now.inode) == (self.size, self.modified, self.inode) {
+            Ok(())
+        } else {
+            Err(DataError::Changed { path: self.path.clone() })
+        }
+    }
+}
+
+fn hash_file(path: &Path, progress: &dyn Fn(u64)) -> Result<String, DataError> {
+    let mut file = File::open(path).map_err(DataError::io(path))?;
+    let mut hasher = blake3::Hasher::new();
+    let mut block = vec![0; BLOCK];
+    loop {
+        let read = file.read(&mut block).map_err(DataError::io(path))?;
+        if read == 0 {
+            return Ok(hasher.finalize().to_hex().to_string());
+        }
+        hasher.update(&block[..read]);
+        progress(read as u64);
+    }
+}
+
+/// blake3 over parts, each preceded by its length, so that no two lists of parts run together. Hex.
+pub(super) fn hash_parts<'a>(parts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn unchanged_files_are_not_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&dir.path().join("cache")).unwrap();
+        let path = dir.path().join("a.txt");
+        fs::write(&path, "hello").unwrap();
+        let long_ago = SystemTime::now() - std::time::Duration::from_mins(1);
+        File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+        let read = Cell::new(0);
+        let identify = || SourceFile::identify(&path, &cache, &|n| read.set(read.get() + n)).unwrap();
+        let first = identify();
+        assert_eq!(first.hash, blake3::hash(b"hello").to_hex().as_str());
+        assert_eq!((identify(), read.get()), (first.clone(), 5));
+        fs::write(&path, "worlds").unwrap();
+        assert!(matches!(first.check_unchanged(), Err(DataError::Changed { .. })));
+        assert_ne!(identify().hash, first.hash);
+        assert_eq!(read.get(), 11);
+    }
+
+    #[test]
+    fn parts_do_not_run_together() {
+        assert_ne!(hash_parts(["ab", "c"]), hash_parts(["a", "bc"]));
+    }
+}

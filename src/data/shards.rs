@@ -1,0 +1,192 @@
+//! Token shards that others wrote: llm.c's and nanoGPT's `.bin`, build-nanogpt's `.npy`, told apart by their content
+//! and used in place.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::cache::Cache;
+use super::error::DataError;
+use super::fingerprint::hash_parts;
+use super::source::Located;
+use super::stream::{Segment, TokenStream, Width, map};
+
+const LLMC_HEADER: usize = 1024;
+const LLMC_GPT2: (u32, u32) = (20_240_520, 1);
+const LLMC_LLAMA: (u32, u32) = (20_240_801, 7);
+const NPY_MAGIC: &[u8] = b"\x93NUMPY";
+
+/// What a scan of a shard found; remembered by the shard's content.
+#[derive(Debug, Serialize, Deserialize)]
+struct Scan {
+    max: u32,
+    /// How often the end-of-text token comes up.
+    ends: u64,
+}
+
+/// The shards of `source` as one stream, the highest token, and the number of documents by their end-of-text tokens
+/// (`end`; one a shard where there are none).
+pub(super) fn open(
+    source: &Located,
+    end: Option<u32>,
+    cache: &Cache,
+    progress: &dyn Fn(u64, u64),
+) -> Result<(TokenStream, u32, u64), DataError> {
+    let segments = source.files.iter().map(|file| segment(&file.path)).collect::<Result<Vec<_>, _>>()?;
+    let (mut max, mut documents, mut bytes, mut tokens) = (0, 0, 0, 0);
+    for (segment, file) in segments.iter().zip(&source.files) {
+        let memo = format!("{}.json", hash_parts([&*file.hash, &format!("{end:?}")]));
+        let known = cache.recall("scans", &memo).and_then(|bytes| serde_json::from_slice::<Scan>(&bytes).ok());
+        let scan = known.unwrap_or_else(|| {
+            let (max, ends) = segment.scan(end);
+            let scan = Scan { max, ends };
+            if let Ok(bytes) = serde_json::to_vec(&scan) {
+                cache.remember("scans", &memo, &bytes);
+            }
+            scan
+        });
+        max = max.max(scan.max);
+        documents += scan.ends.max(1);
+        bytes += file.size;
+        tokens += segment.count;
+        progress(bytes, tokens);
+    }
+    Ok((TokenStream::new(segments), max, documents))
+}
+
+fn segment(path: &Path) -> Result<Segment, DataError> {
+    let wrong = |message: String| DataError::file(path, message);
+    // An empty file cannot be mapped everywhere.
+    let size = std::fs::metadata(path).map_err(DataError::io(path))?.len();
+    if size == 0 {
+        return Err(wrong("an empty file; token shards are llm.c's or nanoGPT's .bin, or a .npy".into()));
+    }
+    let map = map(path)?;
+    let word = |index: usize| {
+        map.get(index * 4..).and_then(|bytes| bytes.first_chunk::<4>()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
+    };
+    let (offset, width, count) = if map.starts_with(NPY_MAGIC) {
+        let (offset, width, count) = npy(&map).map_err(|message| wrong(format!("a .npy file, but {message}")))?;
+        let expected = count.checked_mul(width.bytes() as u64).and_then(|bytes| bytes.checked_add(offset as u64));
+        if expected != Some(size) {
+            return Err(wrong(format!(
+                "the .npy header says {count} tokens, which is not the file's size ({size} bytes)"
+            )));
+        }
+        (offset, width, count)
+    } else if let Some((magic, version)) = [LLMC_GPT2, LLMC_LLAMA].into_iter().find(|(magic, _)| *magic == word(0)) {
+        let width = if magic == LLMC_GPT2.0 { Width::U16 } else { Width::U32 };
+        if word(1) != version {
+            return Err(wrong(format!("llm.c token shard of version {}; version {version} is read", word(1))));
+        }
+        let count = u64::from(word(2));
+        if size != LLMC_HEADER as u64 + count * width.bytes() as u64 {
+            let message = format!("llm.c header says {count} tokens, which is not the file's size ({size} bytes)");
+            return Err(wrong(message));
+        }
+        (LLMC_HEADER, width, count)
+    } else if size.is_multiple_of(2) {
+        (0, Width::U16, size / 2)
+    } else {
+        return Err(wrong(format!("{size} bytes are no 16-bit tokens, and there is no header of llm.c or numpy")));
+    };
+    Segment::new(path, map, offset, width, count).ok_or_else(|| wrong("shorter than its header says".into()))
+}
+
+/// The offset, type and number of the elements of a .npy file of one dimension.
+fn npy(bytes: &[u8]) -> Result<(usize, Width, u64), String> {
+    let version = *bytes.get(6).ok_or("it is cut short")?;
+    let short = bytes.get(8..10).and_then(|b| b.first_chunk()).map(|b| usize::from(u16::from_le_bytes(*b)));
+    let long = bytes.get(8..12).and_then(|b| b.first_chunk()).map(|b| u32::from_le_bytes(*b) as usize);
+    let (start, length) = match version {
+        1 => (10, short),
+        2 | 3 => (12, long),
+        other => return Err(format!("its format version is {other}")),
+    };
+    let end = length.and_then(|length| length.checked_add(start)).ok_or("it is cut short")?;
+    let header = bytes.get(start..end).ok_or("its header is cut short")?;
+    let header = std::str::from_utf8(header).map_err(|_| "its header is not text")?;
+    let value = |key: &str| {
+        let after = [format!("'{key}'"), format!("\"{key}\"")].iter().find_map(|k| Some(header.split_once(k)?.1));
+        after.and_then(|rest| rest.trim_start().strip_prefix(':')).map(str::trim_start)
+    };
+    let quoted = |text: &str| text.get(1..)?.split(['\'', '"']).next().map(str::to_owned);
+    let kind = value("descr").and_then(quoted).ok_or("its header names no type")?;
+    let width = match kind.as_str() {
+        "<u2" => Width::U16,
+        "<u4" => Width::U32,
+        other => return Err(format!("its elements are {other:?}; tokens are '<u2' or '<u4'")),
+    };
+    let shape = value("shape").and_then(|text| text.strip_prefix('(')?.split_once(')')).ok_or("it has no shape")?.0;
+    let dimensions: Vec<_> = shape.split(',').map(str::trim).filter(|d| !d.is_empty()).collect();
+    let [count] = dimensions[..] else {
+        return Err(format!("its shape is ({shape}); tokens have one dimension"));
+    };
+    let count = count.trim_end_matches('L').parse().map_err(|_| format!("its shape is ({shape})"))?;
+    Ok((end, width, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn npy_file(header: &str, tokens: &[u16]) -> Vec<u8> {
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        let padded = format!("{header:117}\n");
+        bytes.extend((padded.len() as u16).to_le_bytes());
+        bytes.extend(padded.as_bytes());
+        bytes.extend(tokens.iter().flat_map(|t| t.to_le_bytes()));
+        bytes
+    }
+
+    fn llmc(magic: u32, version: u32, count: u32, body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; LLMC_HEADER];
+        for (i, word) in [magic, version, count].into_iter().enumerate() {
+            bytes[i * 4..][..4].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes.extend(body);
+        bytes
+    }
+
+    fn tokens(content: &[u8]) -> Result<Vec<u32>, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("shard");
+        std::fs::write(&path, content).unwrap();
+        let segment = segment(&path).map_err(|error| error.to_string().split_once(": ").unwrap().1.to_owned())?;
+        let mut tokens = Vec::new();
+        let count = segment.count;
+        TokenStream::new(vec![segment]).read(0, count, |token| tokens.push(token));
+        Ok(tokens)
+    }
+
+    #[test]
+    fn the_formats_are_told_apart() {
+        let header = "{'descr': '<u2', 'fortran_order': False, 'shape': (3,), }";
+        assert_eq!(tokens(&npy_file(header, &[5, 50_256, 7])).unwrap(), [5, 50_256, 7]);
+        assert_eq!(tokens(&llmc(20_240_520, 1, 2, &[1, 0, 2, 0])).unwrap(), [1, 2]);
+        assert_eq!(tokens(&llmc(20_240_801, 7, 1, &[0, 0, 1, 0])).unwrap(), [65_536]);
+        assert_eq!(tokens(&[1, 0, 0, 1]).unwrap(), [1, 256]);
+    }
+
+    #[test]
+    fn lying_headers_are_errors() {
+        let error = |content: &[u8]| tokens(content).unwrap_err();
+        assert!(error(&llmc(20_240_520, 1, 3, &[1, 0, 2, 0])).contains("says 3 tokens"));
+        assert!(error(&llmc(20_240_520, 1, u32::MAX, &[])).contains("not the file's size"));
+        assert!(error(&llmc(20_240_520, 2, 0, &[])).contains("version 2"));
+        assert!(error(&20_240_801_u32.to_le_bytes()).contains("version 0"));
+        assert!(error(&[1, 2, 3]).contains("3 bytes are no 16-bit tokens"));
+        assert!(error(&[]).contains("empty file"));
+        let npy = |header: &str| error(&npy_file(header, &[1, 2]));
+        assert!(npy("{'descr': '<u2', 'fortran_order': False, 'shape': (9,), }").contains("says 9 tokens"));
+        assert!(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }").contains("\"<f4\""));
+        assert!(npy("{'descr': '<u2', 'fortran_order': False, 'shape': (1, 2), }").contains("one dimension"));
+        assert!(npy("{'descr': '<u2', 'shape': (99999999999999999999,), }").contains("its shape is"));
+        assert!(npy("{'descr': '<u2', 'shape': (18446744073709551615,), }").contains("not the file's size"));
+        assert!(npy("").contains("no type"));
+        for cut in 6..128 {
+            let whole = npy_file("{'descr': '<u2', 'fortran_order': False, 'shape': (0,), }", &[]);
+            assert!(tokens(&whole[..cut]).is_err(), "{cut}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! From a source of the experiment to the files it means, with their content hashes.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::experiment::{Source, Validation};
+use crate::data::cache::Cache;
+use crate::data::error::DataError;
+use crate::data::fingerprint::{SourceFile, hash_parts};
+
+/// Which setting of the experiment a source belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::data) enum Origin {
+    Train,
+    Validation,
+}
+
+impl Origin {
+    pub(in crate::data) fn key(self) -> &'static str {
+        match self {
+            Self::Train => "data.train",
+            Self::Validation => "data.validation",
+        }
+    }
+}
+
+/// How the documents lie in the files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::data) enum Documents {
+    /// Each file is one document.
+    Text,
+    /// Each row's string in this column.
+    Parquet { column: String },
+    /// Each line's string in this field.
+    Jsonl { field: String },
+    /// Token shards: no text at all.
+    Tokens,
+}
+
+/// A source whose files are known.
+#[derive(Debug, Clone)]
+pub(in crate::data) struct Located {
+    pub(in crate::data) origin: Origin,
+    pub(in crate::data) documents: Documents,
+    pub(in crate::data) files: Vec<SourceFile>,
+    /// Content hash of the source: kind, column and files, whatever their names.
+    pub(in crate::data) hash: String,
+}
+
+impl Located {
+    pub(in crate::data) fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.size).sum()
+    }
+
+    /// # Errors
+    /// If a file is not the one that was hashed any more.
+    pub(in crate::data) fn check_unchanged(&self) -> Result<(), DataError> {
+        self.files.iter().try_for_each(SourceFile::check_unchanged)
+    }
+}
+
+/// Finds and hashes the files of `source`. `builtin` says which parquet file holds the built-in corpus for an origin.
+pub(in crate::data) fn locate(
+    source: &Source,
+    origin: Origin,
+    cache: &Cache,
+    builtin: &dyn Fn(Origin) -> Result<PathBuf, DataError>,
+    progress: &dyn Fn(u64, u64),
+) -> Result<Located, DataError> {
+    let (documents, patterns) = match source {
+        Source::Text { files } => (Documents::Text, files.clone()),
+        Source::Parquet { files, column } => (Documents::Parquet { column: column.clone() }, files.clone()),
+        Source::Jsonl { files, field } => (Documents::Jsonl { field: field.clone() }, files.clone()),
+        Source::Tokens { files } => (Documents::Tokens, files.clone()),
+        Source::Builtin { corpus: _ } => (Documents::Parquet { column: "text".into() }, vec![builtin(origin)?]),
+    };
+    let paths = expand(&patterns, origin.key())?;
+    let total = paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
+    let done = std::cell::Cell::new(0);
+    let step = |bytes| {
+        done.set(done.get() + bytes);
+        progress(done.get(), total);
+    };
+    let files = paths.iter().map(|path| SourceFile::identify(path, cache, &step)).collect::<Result<Vec<_>, _>>()?;
+    let kind = match &documents {
+        Documents::Text => ["text", ""],
+        Documents::Parquet { column } => ["parquet", column],
+        Documents::Jsonl { field } => ["jsonl", field],
+        Documents::Tokens => ["tokens", ""],
+    };
+    let hash = hash_parts(kind.into_iter().chain(files.iter().map(|file| file.hash.as_str())));
+    Ok(Located { origin, documents, files, hash })
+}
+
+/// `validation` as a source of its own; `None` for a fraction of the training source.
+pub(in crate::data) fn own_source(validation: &Validation) -> Option<Source> {
+    Some(match validation.clone() {
+        Validation::Fraction(_) => return None,
+        Validation::Text { files } => Source::Text { files },
+        Validation::Parquet { files, column } => Source::Parquet { files, column },
+        Validation::Jsonl { files, field } => Source::Jsonl { files, field },
+        Validation::Tokens { files } => Source::Tokens { files },
+        Validation::Builtin { corpus } => Source::Builtin { corpus },
+    })
+}
+
+/// The files that the patterns mean, pattern by pattern, each pattern's in alphabetical order. A path that exists is
+/// itself, whatever characters it has.
+fn expand(patterns: &[PathBuf], key: &'static str) -> Result<Vec<PathBuf>, DataError> {
+    let mut files = Vec::new();
+    for pattern in patterns {
+        if pattern.is_file() {
+            files.push(pattern.clone());
+            continue;
+        }
+        let before = files.len();
+        files.extend(matches(pattern, key)?);
+        if files.len() == before {
+            return Err(if pattern.is_dir() {
+                DataError::file(
+                    pattern,
+                    format!("a folder; {key} wants files, such as {}", pattern.join("*").display()),
+                )
+            } else {
+                DataError::NoFile { key, path: pattern.clone() }
+            });
+        }
+    }
+    if files.is_empty() {
+        return Err(DataError::setting(key, "`files` names no file"));
+    }
+    Ok(files)
+}
+
+fn matches(pattern: &Path, key: &'static str) -> Result<Vec<PathBuf>, DataError> {
+    let illegal = |message: String| DataError::Pattern { key, path: pattern.to_owned(), message };
+    let text = pattern.to_str().ok_or_else(|| illegal("not UTF-8".into()))?;
+    let mut files = Vec::new();
+    for path in glob::glob(text).map_err(|error| illegal(error.to_string()))? {
+        let path = path.map_err(|error| DataError::Io { path: error.path().to_owned(), source: error.into() })?;
+        if path.is_file() {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn patterns_expand_in_order_and_say_what_is_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b.txt", "a.txt", "c[1].txt"] {
+            fs::write(dir.path().join(name), name).unwrap();
+        }
+        let names = |patterns: &[&str]| {
+            let patterns: Vec<_> = patterns.iter().map(|p| dir.path().join(p)).collect();
+            let strip = |p: PathBuf| p.file_name().unwrap().to_string_lossy().into_owned();
+            expand(&patterns, "data.train").map(|files| files.into_iter().map(strip).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&["*.txt"]).unwrap(), ["a.txt", "b.txt", "c[1].txt"]);
+        assert_eq!(names(&["c[1].txt", "a*"]).unwrap(), ["c[1].txt", "a.txt"]);
+        let message = |patterns: &[&str]| names(patterns).unwrap_err().to_string();
+        assert!(message(&["*.md"]).starts_with("data.train: no file matches "), "{}", message(&["*.md"]));
+        assert!(message(&["***"]).contains("not a legal file pattern"), "{}", message(&["***"]));
+        assert!(message(&["."]).contains("a folder"), "{}", message(&["."]));
+        assert!(message(&[]).contains("names no file"));
+    }
+}

@@ -1,0 +1,19 @@
+//! Where documents come from: text, JSON lines and parquet files, read in bounded memory.
+
+mod jsonl;
+mod locate;
+mod parquet;
+mod read;
+mod text;
+
+pub(super) use jsonl::for_each_line;
+pub(super) use locate::{Documents, Located, Origin, locate, own_source};
+pub(super) use read::{Piece, read};
+
+/// A document longer than this is refused where it has to be held whole.
+const DOCUMENT_LIMIT: usize = 256 << 20;
+
+/// A byte count for a message.
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}

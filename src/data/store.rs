@@ -1,0 +1,203 @@
+//! Tokenized documents in the cache: a folder with `tokens.bin` and `documents.bin`.
+//!
+//! `tokens.bin` is a header of 128 bytes and the tokens; `documents.bin` has the position at which each document starts
+//! and, last, the number of tokens, as u64. All little-endian. The header carries the lengths and its own hash, so a
+//! file that is cut short or foreign is noticed.
+
+use std::fs::File;
+use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use super::error::DataError;
+use super::stream::{Segment, TokenStream, Width, map};
+
+const MAGIC: &[u8; 8] = b"RUNTOK\x00\x01";
+const HEADER: usize = 128;
+/// What the header's hash covers; the hash follows.
+const FIELDS: usize = 48;
+
+/// Tokens and documents of an entry.
+#[derive(Debug, Clone)]
+pub(super) struct Store {
+    pub(super) tokens: TokenStream,
+    documents: Arc<Mmap>,
+    pub(super) document_count: u64,
+    /// The highest id.
+    pub(super) max: u32,
+}
+
+impl Store {
+    /// # Errors
+    /// `Damaged`, if the entry is not whole.
+    pub(super) fn open(folder: &Path) -> Result<Self, DataError> {
+        let damaged = |message: &str| DataError::damaged(folder, message);
+        let path = folder.join("tokens.bin");
+        let tokens = map(&path)?;
+        let header = tokens.get(..HEADER).ok_or_else(|| damaged("tokens.bin is cut short"))?;
+        let (fields, rest) = header.split_at(FIELDS);
+        if &fields[..8] != MAGIC || rest[..32] != *blake3::hash(fields).as_bytes() {
+            return Err(damaged("tokens.bin has a foreign header"));
+        }
+        let field = |index: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&fields[index * 8..][..8]);
+            u64::from_le_bytes(bytes)
+        };
+        let (width, count, document_count, skip, max) = (field(1), field(2), field(3), field(4), field(5) as u32);
+        let width = if width == 2 { Width::U16 } else { Width::U32 };
+        let documents = map(&folder.join("documents.bin"))?;
+        let whole = tokens.len() as u64 == HEADER as u64 + count * width.bytes() as u64
+            && documents.len() as u64 == (document_count + 1) * 8;
+        let segment = Segment::new(&path, tokens, HEADER + skip as usize * width.bytes(), width, count - skip);
+        match segment {
+            Some(segment) if whole => {
+                Ok(Self { tokens: TokenStream::new(vec![segment]), documents, document_count, max })
+            }
+            _ => Err(damaged("its files do not have the lengths that the header says")),
+        }
+    }
+
+    /// Where document `index` starts in the stream; for the number of documents, where the last one ends.
+    pub(super) fn document(&self, index: u64) -> u64 {
+        let bytes = self.documents.as_chunks::<8>().0.get(index as usize).copied().unwrap_or_default();
+        u64::from_le_bytes(bytes).min(self.tokens.count())
+    }
+
+    /// Documents that start before `position`.
+    pub(super) fn documents_before(&self, position: u64) -> u64 {
+        let starts = &self.documents.as_chunks::<8>().0[..self.document_count as usize];
+        starts.partition_point(|&start| u64::from_le_bytes(start) < position) as u64
+    }
+}
+
+/// Writes an entry, document after document.
+pub(super) struct StoreWriter {
+    folder: PathBuf,
+    tokens: BufWriter<File>,
+    documents: BufWriter<File>,
+    width: Width,
+    /// Written in front of each document, if there are several.
+    separator: Option<u32>,
+    count: u64,
+    document_count: u64,
+    max: u32,
+}
+
+impl StoreWriter {
+    pub(super) fn create(folder: &Path, width: Width, separator: Option<u32>) -> Result<Self, DataError> {
+        let create = |name: &str| {
+            let path = folder.join(name);
+            File::create(&path).map(|file| BufWriter::with_capacity(1 << 20, file)).map_err(DataError::io(&path))
+        };
+        let (mut tokens, documents) = (create("tokens.bin")?, create("documents.bin")?);
+        tokens.write_all(&[0; HEADER]).map_err(DataError::io(folder))?;
+        let folder = folder.to_owned();
+        Ok(Self { folder, tokens, documents, width, separator, count: 0, document_count: 0, max: 0 })
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Appends tokens to the last document, or to a new one.
+    pub(super) fn append(&mut self, first: bool, tokens: &[u32]) -> Result<(), DataError> {
+        if first {
+            self.documents.write_all(&self.count.to_le_bytes()).map_err(DataError::io(&self.folder))?;
+            self.document_count += 1;
+            if let Some(separator) = self.separator {
+                self.write(&[separator])?;
+            }
+        }
+        self.write(tokens)
+    }
+
+    fn write(&mut self, tokens: &[u32]) -> Result<(), DataError> {
+        for &token in tokens {
+            let bytes = token.to_le_bytes();
+            self.tokens.write_all(&bytes[..self.width.bytes()]).map_err(DataError::io(&self.folder))?;
+            self.max = self.max.max(token);
+        }
+        self.count += tokens.len() as u64;
+        Ok(())
+    }
+
+    /// Completes the files. Returns the number of documents.
+    pub(super) fn finish(mut self) -> Result<u64, DataError> {
+        // A single document needs no separator: the stream starts after it.
+        let skip = u64::from(self.document_count == 1 && self.separator.is_some());
+        let end = self.count - skip;
+        let mut header = Vec::with_capacity(HEADER);
+        header.extend_from_slice(MAGIC);
+        for field in [self.width.bytes() as u64, self.count, self.document_count, skip, u64::from(self.max)] {
+            header.extend_from_slice(&field.to_le_bytes());
+        }
+        header.extend_from_slice(blake3::hash(&header).as_bytes());
+        let write = || {
+            self.documents.write_all(&end.to_le_bytes())?;
+            self.documents.flush()?;
+            self.tokens.flush()?;
+            let file = self.tokens.get_mut();
+            file.seek(SeekFrom::Start(0))?;
+            file.write_all(&header)
+        };
+        let mut write = write;
+        write().map_err(DataError::io(&self.folder))?;
+        Ok(self.document_count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(separator: Option<u32>, documents: &[&[u32]], width: Width) -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = StoreWriter::create(dir.path(), width, separator).unwrap();
+        for document in documents {
+            writer.append(true, document).unwrap();
+        }
+        writer.finish().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        (dir, store)
+    }
+
+    fn all(store: &Store) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        store.tokens.read(0, store.tokens.count(), |token| tokens.push(token));
+        tokens
+    }
+
+    #[test]
+    fn documents_are_separated_if_there_are_several() {
+        let (_dir, two) = store(Some(9), &[&[1, 2], &[3]], Width::U16);
+        assert_eq!(all(&two), [9, 1, 2, 9, 3]);
+        assert_eq!([0, 1, 2].map(|i| two.document(i)), [0, 3, 5]);
+        assert_eq!([0, 1, 3, 4].map(|p| two.documents_before(p)), [0, 1, 1, 2]);
+        let (_dir, one) = store(Some(9), &[&[1, 70_000]], Width::U32);
+        assert_eq!((all(&one), one.document(1), one.max), (vec![1, 70_000], 2, 70_000));
+        let (_dir, plain) = store(None, &[&[1], &[2]], Width::U16);
+        assert_eq!(all(&plain), [1, 2]);
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let (dir, _) = store(None, &[&[1, 2, 3], &[4]], Width::U16);
+        for name in ["tokens.bin", "documents.bin"] {
+            let path = dir.path().join(name);
+            let bytes = std::fs::read(&path).unwrap();
+            for cut in [0, 8, bytes.len() - 1] {
+                std::fs::write(&path, &bytes[..cut]).unwrap();
+                assert!(matches!(Store::open(dir.path()), Err(DataError::Damaged { .. })), "{name} cut at {cut}");
+            }
+            std::fs::write(&path, &bytes).unwrap();
+        }
+        let path = dir.path().join("tokens.bin");
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[17] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(Store::open(dir.path()).is_err());
+    }
+}

@@ -1,0 +1,175 @@
+//! Tokenizers of the `tokenizers` crate: GPT-2's two files, any tokenizer.json. Fast on long text where the tokenizer
+//! lets words be encoded on their own, as their tokens are then looked up.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+use tokenizers::models::ModelWrapper;
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, Tokenizer};
+
+use super::words::{Cut, words};
+use crate::data::error::DataError;
+
+/// GPT-2's end of text.
+pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
+/// A memo holds this many words at most; text with more distinct ones starts over.
+const MEMO_WORDS: usize = 1 << 18;
+/// Longer words are rare, and not worth the memory.
+const MEMO_WORD_BYTES: usize = 32;
+
+/// A loaded tokenizer, with special tokens read as ordinary text.
+pub(super) struct Library {
+    tokenizer: Tokenizer,
+    pub(super) cut: Cut,
+    /// Taken and given back by the threads that encode.
+    memos: Mutex<Vec<Memo>>,
+}
+
+/// The tokens of words met before.
+#[derive(Default)]
+struct Memo {
+    words: HashMap<Box<str>, (u32, u32)>,
+    tokens: Vec<u32>,
+}
+
+impl Library {
+    /// GPT-2's tokenizer from its two files.
+    pub(super) fn gpt2(vocab: &Path, merges: &Path) -> Result<Self, DataError> {
+        let read = |path: &Path| {
+            let bytes = std::fs::read(path).map_err(DataError::io(path))?;
+            String::from_utf8(bytes).map_err(|error| DataError::NotUtf8 {
+                path: path.to_owned(),
+                offset: error.utf8_error().valid_up_to() as u64,
+            })
+        };
+        let tokens: HashMap<String, u32> = serde_json::from_str(&read(vocab)?)
+            .map_err(|error| DataError::file(vocab, format!("not a GPT-2 vocabulary (token to id): {error}")))?;
+        let special = tokens.contains_key(END_OF_TEXT);
+        let mut pairs = Vec::new();
+        for (number, line) in (1..).zip(read(merges)?.lines()) {
+            if line.starts_with("#version") || line.is_empty() {
+                continue;
+            }
+            let wrong = |message: String| DataError::Line { path: merges.to_owned(), line: number, message };
+            let (left, right) =
+                line.split_once(' ').ok_or_else(|| wrong("not two tokens with a blank between".into()))?;
+            for token in [left, right, &format!("{left}{right}")] {
+                if !tokens.contains_key(token) {
+                    return Err(wrong(format!("{token:?} is not in {}", vocab.display())));
+                }
+            }
+            pairs.push((left.to_owned(), right.to_owned()));
+        }
+        if let Some(byte) = ByteLevel::alphabet().into_iter().find(|byte| !tokens.contains_key(&byte.to_string())) {
+            return Err(DataError::file(vocab, format!("not a GPT-2 vocabulary: byte token {byte:?} is missing")));
+        }
+        let model = BPE::builder()
+            .vocab_and_merges(tokens.into_iter().collect::<Vocab>(), pairs)
+            .build()
+            .map_err(|error| DataError::file(merges, error.to_string()))?;
+        let special = special.then(|| END_OF_TEXT.to_owned());
+        let tokenizer = byte_level(model, special.into_iter()).map_err(|message| DataError::file(vocab, message))?;
+        Ok(Self::new(tokenizer))
+    }
+
+    /// A tokenizer.json. `path` is where it came from.
+    pub(super) fn from_json(bytes: &[u8], path: &Path) -> Result<Self, DataError> {
+        let wrong = |message: String| DataError::file(path, format!("not a tokenizer.json: {message}"));
+        let mut json: Value = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+        // What cuts, fills up or varies the tokens of a text has no place in training data.
+        for key in ["truncation", "padding"] {
+            if let Some(value) = json.get_mut(key) {
+                *value = Value::Null;
+            }
+        }
+        if let Some(dropout) = json.get_mut("model").and_then(|model| model.get_mut("dropout")) {
+            *dropout = Value::Null;
+        }
+        let bytes = serde_json::to_vec(&json).map_err(|error| wrong(error.to_string()))?;
+        // The crate trusts these files in places; what it makes of a wrong one stays inside.
+        let loaded = catch_unwind(AssertUnwindSafe(|| Tokenizer::from_bytes(bytes)));
+        let tokenizer = loaded
+            .map_err(|_| wrong("its parts do not fit each other".into()))?
+            .map_err(|error| wrong(error.to_string()))?;
+        Ok(Self::new(tokenizer))
+    }
+
+    fn new(mut tokenizer: Tokenizer) -> Self {
+        tokenizer.set_encode_special_tokens(true);
+        let gpt2_words = matches!(tokenizer.get_pre_tokenizer(), Some(PreTokenizerWrapper::ByteLevel(level))
+            if !level.add_prefix_space && level.use_regex);
+        let plain = tokenizer.get_normalizer().is_none()
+            && matches!(tokenizer.get_model(), ModelWrapper::BPE(_))
+            && tokenizer.get_added_tokens_decoder().values().all(|token| token.special);
+        let cut = if gpt2_words && plain { Cut::Words } else { Cut::Never };
+        Self { tokenizer, cut, memos: Mutex::default() }
+    }
+
+    /// Every token and its id.
+    pub(super) fn vocabulary(&self) -> HashMap<String, u32> {
+        self.tokenizer.get_vocab(true)
+    }
+
+    /// The special tokens, by id.
+    pub(super) fn special_tokens(&self) -> Vec<(String, u32)> {
+        let tokens = self.tokenizer.get_added_tokens_decoder();
+        let mut special: Vec<_> =
+            tokens.into_iter().filter(|(_, token)| token.special).map(|(id, token)| (token.content, id)).collect();
+        special.sort_by_key(|(_, id)| *id);
+        special
+    }
+
+    /// Appends the tokens of `text` to `out`.
+    pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
+        if self.cut != Cut::Words {
+            return self.encode_whole(text, out);
+        }
+        let mut memo = self.memos.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        let result = words(text).try_for_each(|word| {
+            if let Some(&(start, count)) = memo.words.get(word) {
+                out.extend_from_slice(&memo.tokens[start as usize..][..count as usize]);
+                return Ok(());
+            }
+            let before = out.len();
+            self.encode_whole(word, out)?;
+            if word.len() <= MEMO_WORD_BYTES {
+                if memo.words.len() == MEMO_WORDS {
+                    memo = Memo::default();
+                }
+                let tokens = &out[before..];
+                memo.words.insert(word.into(), (memo.tokens.len() as u32, tokens.len() as u32));
+                memo.tokens.extend_from_slice(tokens);
+            }
+            Ok(())
+        });
+        self.memos.lock().unwrap_or_else(PoisonError::into_inner).push(memo);
+        result
+    }
+
+    fn encode_whole(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
+        let encoding = self.tokenizer.encode_fast(text, false).map_err(|error| error.to_string())?;
+        out.extend_from_slice(encoding.get_ids());
+        Ok(())
+    }
+
+    /// The text of `ids`; ids that no token has are passed over.
+    pub(super) fn decode(&self, ids: &[u32]) -> String {
+        self.tokenizer.decode(ids, false).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.into())
+    }
+}
+
+/// `model` between GPT-2's pre-tokenizer and its decoder, with special tokens.
+pub(super) fn byte_level(model: BPE, special: impl Iterator<Item = String>) -> Result<Tokenizer, String> {
+    let mut tokenizer = Tokenizer::new(model);
+    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
+    tokenizer.with_decoder(Some(ByteLevel::default()));
+    let special = special.map(|content| AddedToken::from(content, true));
+    tokenizer.add_special_tokens(special).map_err(|error| error.to_string())?;
+    Ok(tokenizer)
+}

@@ -1,0 +1,11 @@
+//! From text to token ids and back.
+
+mod build;
+mod library;
+mod text_tokenizer;
+mod train;
+mod words;
+
+pub(super) use build::build;
+pub use text_tokenizer::TextTokenizer;
+pub(super) use words::Cut;

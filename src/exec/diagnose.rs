@@ -1,0 +1,44 @@
+//! Where a number that is not finite came from.
+
+use candle_core::Result;
+
+use super::step::Trainer;
+use crate::kernels::optimizer::all_finite;
+use crate::model::Params;
+use crate::nn::MicroBatch;
+
+/// The first bad tensor behind a bad loss: a parameter, or the first block whose output is bad, by replaying the forward.
+///
+/// # Errors
+/// If memory is short.
+pub fn forward(trainer: &Trainer, mb: &MicroBatch) -> Result<String> {
+    if let Some(name) = first_parameter(&trainer.weights, false)? {
+        return Ok(format!("parameter {name}"));
+    }
+    trainer.model.first_bad_block(&trainer.weights, mb)
+}
+
+/// The first parameter, in the order of the backward, whose gradient is bad.
+///
+/// # Errors
+/// None on a CPU.
+pub fn gradients(trainer: &Trainer) -> Result<String> {
+    Ok(match first_parameter(&trainer.grads, true)? {
+        Some(name) => format!("gradient of {name}"),
+        None => "the sum of squared gradients overflows".into(),
+    })
+}
+
+fn first_parameter(params: &Params, backwards: bool) -> Result<Option<String>> {
+    let mut order: Vec<usize> = (0..params.layout.entries.len()).collect();
+    order.sort_by_key(|&i| params.layout.entries[i].spec.block);
+    if backwards {
+        order.reverse();
+    }
+    for index in order {
+        if !all_finite(&params.view(index)?)? {
+            return Ok(Some(params.layout.entries[index].spec.name.clone()));
+        }
+    }
+    Ok(None)
+}

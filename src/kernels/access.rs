@@ -1,0 +1,82 @@
+//! From tensors to slices: typed reads, in-place writes through candle's `InplaceOp`, new tensors.
+
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, WithDType, bail};
+
+use super::cpu::Real;
+
+/// How numbers are kept between kernels.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Math {
+    /// Activations and the weights they meet are bf16 values. On the CPU they stay in their wider storage, rounded wherever
+    /// a GPU would store bf16.
+    pub bf16: bool,
+}
+
+/// Evaluates an expression with `$T` bound to the tensor's element type.
+macro_rules! with_type {
+    ($tensor:expr, $T:ident => $body:expr) => {
+        match $tensor.dtype() {
+            candle_core::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            candle_core::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            other => candle_core::bail!("kernels take f32 or f64, not {other:?}"),
+        }
+    };
+}
+
+/// Binds names to the elements of tensors for the rest of the scope.
+macro_rules! read {
+    ($T:ty; $($name:ident = $tensor:expr),+ $(,)?) => {
+        $(
+            let guard = $tensor.storage_and_layout();
+            let $name = <$T as $crate::kernels::cpu::Real>::elements(&guard.0, guard.1)?;
+        )+
+    };
+}
+
+/// Binds a name to the elements of a u32 tensor for the rest of the scope.
+macro_rules! read_ids {
+    ($name:ident = $tensor:expr) => {
+        let guard = $tensor.storage_and_layout();
+        let $name = $crate::kernels::access::ids(&guard.0, guard.1)?;
+    };
+}
+
+/// The elements of a contiguous u32 tensor on the CPU.
+pub(super) fn ids<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [u32]> {
+    let Storage::Cpu(cpu) = storage else { bail!("a CPU kernel was given ids on another device") };
+    let Some((start, end)) = layout.contiguous_offsets() else { bail!("a kernel was given strided ids") };
+    Ok(&u32::cpu_storage_as_slice(cpu)?[start..end])
+}
+
+struct Write<F> {
+    name: &'static str,
+    f: F,
+}
+
+impl<T: Real, F: Fn(&mut [T])> InplaceOp1 for Write<(F, std::marker::PhantomData<T>)> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let Some((start, end)) = layout.contiguous_offsets() else { bail!("{}: strided destination", self.name) };
+        (self.f.0)(&mut T::elements_mut(storage)?[start..end]);
+        Ok(())
+    }
+}
+
+/// Runs `f` on the elements of `tensor`, in place; the tensors that `f` reads must not share its buffer.
+pub(super) fn write<T: Real>(tensor: &Tensor, name: &'static str, f: impl Fn(&mut [T])) -> Result<()> {
+    tensor.inplace_op1(&Write { name, f: (f, std::marker::PhantomData) })
+}
+
+/// A new CPU tensor.
+pub(super) fn tensor<T: Real>(data: Vec<T>, shape: impl Into<Shape>) -> Result<Tensor> {
+    Tensor::from_vec(data, shape.into(), &Device::Cpu)
+}

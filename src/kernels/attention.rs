@@ -1,0 +1,72 @@
+//! Causal self-attention over packed query, key and value rows, and over a key-value cache.
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use super::access::{Math, tensor};
+use super::cpu::Real;
+use super::cpu::attention as cpu;
+use super::cpu::decode::{self, LayerCache};
+use super::cpu::dropout::Dropout;
+
+pub use super::cpu::attention::Shape;
+
+/// Returns the output, [batch·seq, heads·head_dim], and the log-sum-exps that the backward needs, [batch·heads·seq].
+pub fn attention(qkv: &Tensor, s: Shape, dropout: Option<&Dropout>, math: Math) -> Result<(Tensor, Tensor)> {
+    with_type!(qkv, T => {
+        read!(T; qkv = qkv);
+        let mut out = vec![T::ZERO; s.batch * s.seq * s.out_width()];
+        let mut lse = vec![T::ZERO; s.batch * s.heads * s.seq];
+        cpu::forward(s, qkv, dropout, &mut out, &mut lse, math.bf16);
+        Ok((tensor(out, (s.batch * s.seq, s.out_width()))?, tensor(lse, s.batch * s.heads * s.seq)?))
+    })
+}
+
+/// Returns dL/d(qkv).
+pub fn attention_backward(
+    qkv: &Tensor,
+    out: &Tensor,
+    lse: &Tensor,
+    dout: &Tensor,
+    s: Shape,
+    dropout: Option<&Dropout>,
+    math: Math,
+) -> Result<Tensor> {
+    with_type!(qkv, T => {
+        read!(T; qkv = qkv, out = out, lse = lse, dout = dout);
+        let mut dqkv = vec![T::ZERO; s.batch * s.seq * s.qkv_width()];
+        cpu::backward(s, qkv, out, lse, dropout, dout, &mut dqkv, math.bf16);
+        tensor(dqkv, (s.batch * s.seq, s.qkv_width()))
+    })
+}
+
+/// One layer's keys and values of the tokens so far.
+#[derive(Debug, Clone)]
+pub enum Cache {
+    F32(LayerCache<f32>),
+    F64(LayerCache<f64>),
+}
+
+impl Cache {
+    /// Room for `capacity` tokens per sample.
+    pub fn new(s: Shape, capacity: usize, dtype: DType) -> Result<Self> {
+        Ok(match dtype {
+            DType::F32 => Self::F32(LayerCache::new(s, capacity)),
+            DType::F64 => Self::F64(LayerCache::new(s, capacity)),
+            other => bail!("kernels take f32 or f64, not {other:?}"),
+        })
+    }
+}
+
+/// Appends the new tokens of `qkv` at position `start` to the cache and attends over it.
+pub fn attend(qkv: &Tensor, s: Shape, start: usize, cache: &mut Cache, math: Math) -> Result<Tensor> {
+    fn run<T: Real>(qkv: &Tensor, s: Shape, start: usize, cache: &mut LayerCache<T>, math: Math) -> Result<Tensor> {
+        read!(T; qkv = qkv);
+        let mut out = vec![T::ZERO; s.batch * s.seq * s.out_width()];
+        decode::attend(s, qkv, start, cache, &mut out, math.bf16);
+        tensor(out, (s.batch * s.seq, s.out_width()))
+    }
+    match cache {
+        Cache::F32(cache) => run(qkv, s, start, cache, math),
+        Cache::F64(cache) => run(qkv, s, start, cache, math),
+    }
+}

@@ -1,0 +1,65 @@
+//! Token and learned position embeddings.
+
+use rayon::prelude::*;
+
+use super::Real;
+use super::elementwise::round_if;
+use super::simd::{Shared, axpy, rows_per_task, vectorize};
+
+/// y = tokens' rows of `table`, plus position rows if `positions` is given; row r is at position `start + r mod seq`.
+pub fn embed<T: Real>(
+    tokens: &[u32],
+    table: &[T],
+    positions: Option<&[T]>,
+    d: usize,
+    seq: usize,
+    start: usize,
+    y: &mut [T],
+    bf16: bool,
+) {
+    let rows = rows_per_task(d);
+    y.par_chunks_mut(rows * d).enumerate().for_each(|(task, y)| {
+        vectorize(
+            #[inline(always)]
+            || {
+                for (i, y) in y.chunks_exact_mut(d).enumerate() {
+                    let row = task * rows + i;
+                    y.copy_from_slice(&table[tokens[row] as usize * d..][..d]);
+                    if let Some(p) = positions {
+                        let p = &p[(start + row % seq) * d..][..d];
+                        for (y, &p) in y.iter_mut().zip(p) {
+                            *y += p;
+                        }
+                    }
+                    for y in y.iter_mut() {
+                        *y = round_if(*y, bf16);
+                    }
+                }
+            },
+        );
+    });
+}
+
+/// dtable\[index(r)\] += dy\[r\] for each row in order; tasks own columns, so no two add to the same element.
+pub fn scatter_add<T: Real>(dy: &[T], d: usize, dtable: &mut [T], index: impl Fn(usize) -> usize + Sync) {
+    const COLUMNS: usize = 64;
+    let rows = dy.len() / d;
+    let limit = dtable.len() / d;
+    let table = Shared::new(dtable);
+    (0..d.div_ceil(COLUMNS)).into_par_iter().for_each(|task| {
+        let from = task * COLUMNS;
+        let width = COLUMNS.min(d - from);
+        vectorize(
+            #[inline(always)]
+            || {
+                for row in 0..rows {
+                    let target = index(row);
+                    assert!(target < limit, "embedding index beyond its table");
+                    // SAFETY: the row lies in the table, checked above, and this task alone writes these columns.
+                    let out = unsafe { std::slice::from_raw_parts_mut(table.at(target * d + from), width) };
+                    axpy(T::ONE, &dy[row * d + from..][..width], out);
+                }
+            },
+        );
+    });
+}

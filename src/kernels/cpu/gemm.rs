@@ -1,0 +1,105 @@
+//! Matrix products, on the `gemm` crate.
+
+use gemm::Parallelism;
+
+use super::Real;
+
+/// A matrix in a slice: `rows` × `cols`, row r starting at r·`stride`, or its transpose.
+#[derive(Clone, Copy)]
+pub struct Mat<'a, T> {
+    data: &'a [T],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+}
+
+impl<'a, T> Mat<'a, T> {
+    /// Rows of `cols` elements, `stride` apart.
+    ///
+    /// # Panics
+    /// If `data` is too short: an invariant of the callers.
+    #[must_use]
+    pub fn strided(data: &'a [T], rows: usize, cols: usize, stride: usize) -> Self {
+        assert!(rows == 0 || (cols <= stride && (rows - 1) * stride + cols <= data.len()), "matrix beyond its slice");
+        Self { data, rows, cols, row_stride: stride, col_stride: 1 }
+    }
+
+    /// Contiguous rows.
+    #[must_use]
+    pub fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
+        Self::strided(data, rows, cols, cols)
+    }
+
+    /// The transpose, a view.
+    #[must_use]
+    pub fn t(self) -> Self {
+        Self {
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+            data: self.data,
+        }
+    }
+}
+
+/// Threads of the current pool, for products that may spread over it.
+#[must_use]
+pub fn pool() -> Parallelism {
+    match rayon::current_num_threads() {
+        1 => Parallelism::None,
+        n => Parallelism::Rayon(n),
+    }
+}
+
+/// out = keep·out + scale·a·b, `out` having rows `stride` apart. `keep` 0 does not read `out`.
+///
+/// # Panics
+/// If the shapes do not fit: an invariant of the callers.
+pub fn gemm<T: Real>(out: &mut [T], stride: usize, keep: T, scale: T, a: Mat<T>, b: Mat<T>, threads: Parallelism) {
+    assert_eq!(a.cols, b.rows, "inner dimensions differ");
+    let (m, n) = (a.rows, b.cols);
+    assert!(m == 0 || (n <= stride && (m - 1) * stride + n <= out.len()), "product beyond its slice");
+    // SAFETY: `out` holds m rows of n elements, checked above, and nobody else can reach it.
+    unsafe { gemm_raw(out.as_mut_ptr(), stride, keep, scale, a, b, threads) }
+}
+
+/// `gemm` into memory that other tasks write other parts of.
+///
+/// # Safety
+/// `out` must be valid for `a.rows` rows of `b.cols` elements, `stride` apart, and no other thread may touch those.
+pub unsafe fn gemm_raw<T: Real>(
+    out: *mut T,
+    stride: usize,
+    keep: T,
+    scale: T,
+    a: Mat<T>,
+    b: Mat<T>,
+    threads: Parallelism,
+) {
+    // SAFETY: `Mat` checked that a and b lie in their slices; the caller answers for `out`.
+    unsafe {
+        gemm::gemm(
+            a.rows,
+            b.cols,
+            a.cols,
+            out,
+            1,
+            stride as isize,
+            keep != T::ZERO,
+            a.data.as_ptr(),
+            a.col_stride as isize,
+            a.row_stride as isize,
+            b.data.as_ptr(),
+            b.col_stride as isize,
+            b.row_stride as isize,
+            keep,
+            scale,
+            false,
+            false,
+            false,
+            threads,
+        );
+    }
+}

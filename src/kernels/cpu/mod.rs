@@ -1,0 +1,23 @@
+//! CPU kernels on slices, parallel over the current rayon pool.
+//!
+//! Work is cut into tasks by size, never by thread count, and sums are added up in a fixed order: any number of threads
+//! gives the same bits.
+
+#![allow(unsafe_code, reason = "the kernels' room: raw pointers where tasks write disjoint strided parts")]
+#![allow(clippy::inline_always, reason = "a function that is not inlined loses the vector width chosen at run time")]
+
+pub mod activation;
+pub mod attention;
+pub mod cross_entropy;
+pub mod decode;
+pub mod dropout;
+pub mod elementwise;
+pub mod embedding;
+pub mod gemm;
+pub mod norm;
+pub mod optimizer;
+pub mod real;
+pub mod rope;
+pub mod simd;
+
+pub use real::Real;

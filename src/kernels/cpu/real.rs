@@ -1,0 +1,245 @@
+//! The number types that CPU kernels run on: f32 to train, f64 to check gradients with.
+
+use std::fmt::Debug;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
+
+use candle_core::{CpuStorage, Layout, Result, Storage, WithDType, bail};
+
+/// A float that kernels compute in.
+pub trait Real:
+    WithDType
+    + Copy
+    + Default
+    + Debug
+    + PartialOrd
+    + Send
+    + Sync
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + SubAssign
+    + MulAssign
+    + Sum
+{
+    const ZERO: Self;
+    const ONE: Self;
+    const LOWEST: Self;
+
+    fn real(v: f64) -> Self;
+    fn double(self) -> f64;
+    /// Vectorizes; within 2 units in the last place for f32.
+    #[must_use]
+    fn fast_exp(self) -> Self;
+    #[must_use]
+    fn log(self) -> Self;
+    #[must_use]
+    fn root(self) -> Self;
+    #[must_use]
+    fn fma(self, a: Self, b: Self) -> Self;
+    #[must_use]
+    fn larger(self, other: Self) -> Self;
+    /// The nearest bf16 value, ties to even, kept in this type.
+    #[must_use]
+    fn round_bf16(self) -> Self;
+    fn finite(self) -> bool;
+    /// The elements of a CPU storage.
+    ///
+    /// # Errors
+    /// If it holds another type.
+    fn elements_mut(storage: &mut CpuStorage) -> Result<&mut [Self]>;
+
+    /// tanh from one exponential; absolute error of a few units in the last place of 1.
+    #[inline(always)]
+    #[must_use]
+    fn fast_tanh(self) -> Self {
+        let two = Self::real(2.0);
+        Self::ONE - two / ((two * self).fast_exp() + Self::ONE)
+    }
+
+    /// The elements of a contiguous tensor on the CPU.
+    ///
+    /// # Errors
+    /// If it is on another device, of another type or not contiguous.
+    fn elements<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [Self]> {
+        let Storage::Cpu(cpu) = storage else { bail!("a CPU kernel was given a tensor on another device") };
+        let Some((start, end)) = layout.contiguous_offsets() else { bail!("a kernel was given a strided tensor") };
+        Ok(&Self::cpu_storage_as_slice(cpu)?[start..end])
+    }
+}
+
+impl Real for f32 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+    const LOWEST: Self = Self::MIN;
+
+    #[inline(always)]
+    fn real(v: f64) -> Self {
+        v as Self
+    }
+
+    #[inline(always)]
+    fn double(self) -> f64 {
+        f64::from(self)
+    }
+
+    /// exp(x) = 2^n · exp(r), |r| ≤ ln 2 / 2: n by adding 1.5·2^23, which leaves it in the low mantissa bits; exp(r) by
+    /// its Taylor polynomial of degree 7, whose remainder is below half a unit in the last place.
+    #[inline(always)]
+    fn fast_exp(self) -> Self {
+        const SHIFT: f32 = 12_582_912.0;
+        const LN2_HIGH: f32 = 0.693_359_4;
+        const LN2_LOW: f32 = -2.121_944_4e-4;
+        // NaN passes `max` and `min` only in this order of arguments, and must come out as NaN.
+        let x = if self > 88.0 { 88.0 } else { self };
+        let x = if x < -87.0 { -87.0 } else { x };
+        let shifted = x.mul_add(std::f32::consts::LOG2_E, SHIFT);
+        let n = shifted - SHIFT;
+        let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));
+        let mut p = 1.0 / 5040.0;
+        for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+            p = r.mul_add(p, c);
+        }
+        p * Self::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23))
+    }
+
+    #[inline(always)]
+    fn log(self) -> Self {
+        self.ln()
+    }
+
+    #[inline(always)]
+    fn root(self) -> Self {
+        self.sqrt()
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self, b: Self) -> Self {
+        self.mul_add(a, b)
+    }
+
+    #[inline(always)]
+    fn larger(self, other: Self) -> Self {
+        if self > other { self } else { other }
+    }
+
+    #[inline(always)]
+    fn round_bf16(self) -> Self {
+        let bits = self.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000;
+        if self.is_nan() { self } else { Self::from_bits(rounded) }
+    }
+
+    #[inline(always)]
+    fn finite(self) -> bool {
+        self.is_finite()
+    }
+
+    fn elements_mut(storage: &mut CpuStorage) -> Result<&mut [Self]> {
+        match storage {
+            CpuStorage::F32(v) => Ok(v),
+            other => bail!("expected f32 storage, got {other:?}"),
+        }
+    }
+}
+
+impl Real for f64 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+    const LOWEST: Self = Self::MIN;
+
+    #[inline(always)]
+    fn real(v: f64) -> Self {
+        v
+    }
+
+    #[inline(always)]
+    fn double(self) -> f64 {
+        self
+    }
+
+    #[inline(always)]
+    fn fast_exp(self) -> Self {
+        self.exp()
+    }
+
+    #[inline(always)]
+    fn log(self) -> Self {
+        self.ln()
+    }
+
+    #[inline(always)]
+    fn root(self) -> Self {
+        self.sqrt()
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self, b: Self) -> Self {
+        self.mul_add(a, b)
+    }
+
+    #[inline(always)]
+    fn larger(self, other: Self) -> Self {
+        if self > other { self } else { other }
+    }
+
+    fn round_bf16(self) -> Self {
+        f64::from((self as f32).round_bf16())
+    }
+
+    #[inline(always)]
+    fn finite(self) -> bool {
+        self.is_finite()
+    }
+
+    fn elements_mut(storage: &mut CpuStorage) -> Result<&mut [Self]> {
+        match storage {
+            CpuStorage::F64(v) => Ok(v),
+            other => bail!("expected f64 storage, got {other:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_within_two_units_in_the_last_place() {
+        let mut worst = 0.0_f64;
+        for i in -87_000..=88_000 {
+            let x = i as f32 / 1000.0;
+            let exact = f64::from(x).exp();
+            let relative = (f64::from(x.fast_exp()) - exact).abs() / exact;
+            worst = worst.max(relative);
+        }
+        assert!(worst < 2.0 * f64::from(f32::EPSILON), "{worst:e}");
+        assert!(f32::NAN.fast_exp().is_nan());
+        assert!(f32::NEG_INFINITY.fast_exp() < 1e-37);
+    }
+
+    #[test]
+    fn tanh_saturates_and_is_close() {
+        for i in -2000..=2000 {
+            let x = i as f32 / 100.0;
+            assert!((f64::from(x.fast_tanh()) - f64::from(x).tanh()).abs() < 4e-7, "{x}");
+        }
+        assert_eq!(1e9_f32.fast_tanh(), 1.0);
+        assert_eq!((-1e9_f32).fast_tanh(), -1.0);
+    }
+
+    /// Against the `half` crate's conversion.
+    #[test]
+    fn bf16_rounding_is_to_nearest_even() {
+        for i in 0..200_000_u32 {
+            let v = f32::from_bits(i.wrapping_mul(21_467));
+            if v.is_finite() {
+                assert_eq!(v.round_bf16().to_bits(), half::bf16::from_f32(v).to_f32().to_bits(), "{v:e}");
+            }
+        }
+        assert!(f32::NAN.round_bf16().is_nan());
+    }
+}

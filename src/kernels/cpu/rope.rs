@@ -1,0 +1,55 @@
+//! Rotary position embedding (Su et al. 2021), rotate-half, in place.
+
+use rayon::prelude::*;
+
+use super::Real;
+use super::elementwise::round_if;
+use super::simd::{rows_per_task, vectorize};
+
+/// cos and sin of position·theta^(−2i/head_dim), each [positions, head_dim/2].
+#[must_use]
+pub fn tables<T: Real>(positions: usize, head_dim: usize, theta: f64) -> (Vec<T>, Vec<T>) {
+    let half = head_dim / 2;
+    let angle = |n: usize| {
+        let (p, i) = (n / half, n % half);
+        p as f64 * theta.powf(-2.0 * i as f64 / head_dim as f64)
+    };
+    (0..positions * half).map(|n| (T::real(angle(n).cos()), T::real(angle(n).sin()))).unzip()
+}
+
+/// Rotates the first `heads` heads of each row of `x` ([rows, stride]); row r is at position `start + r mod seq`.
+/// `inverse` rotates back, which is also the backward.
+pub fn rotate<T: Real>(
+    x: &mut [T],
+    stride: usize,
+    heads: usize,
+    head_dim: usize,
+    seq: usize,
+    start: usize,
+    cos: &[T],
+    sin: &[T],
+    inverse: bool,
+    bf16: bool,
+) {
+    let half = head_dim / 2;
+    let sign = if inverse { -T::ONE } else { T::ONE };
+    let rows = rows_per_task(stride);
+    x.par_chunks_mut(rows * stride).enumerate().for_each(|(task, x)| {
+        vectorize(
+            #[inline(always)]
+            || {
+                for (i, row) in x.chunks_exact_mut(stride).enumerate() {
+                    let p = start + (task * rows + i) % seq;
+                    let (cos, sin) = (&cos[p * half..][..half], &sin[p * half..][..half]);
+                    for head in row[..heads * head_dim].chunks_exact_mut(head_dim) {
+                        let (a, b) = head.split_at_mut(half);
+                        for (((a, b), &c), &s) in a.iter_mut().zip(b).zip(cos).zip(sin) {
+                            let s = s * sign;
+                            (*a, *b) = (round_if(*a * c - *b * s, bf16), round_if(*b * c + *a * s, bf16));
+                        }
+                    }
+                }
+            },
+        );
+    });
+}

@@ -1,0 +1,126 @@
+//! Vector width at run time, task sizes, and reductions in a fixed order.
+
+use super::Real;
+
+/// Elements a task works on at least: small enough to balance, large enough to pay for a task.
+pub const TASK: usize = 16_384;
+
+/// Accumulators of a reduction; one AVX-512 register of f32.
+const LANES: usize = 16;
+
+/// Runs `f` compiled for the widest vectors that this machine has. Closures given to it, and those they call, are marked
+/// `#[inline(always)]`: one that is not inlined is compiled for the oldest machine, and each fused multiply-add in it
+/// becomes a function call.
+#[inline(always)]
+pub fn vectorize<R>(f: impl FnOnce() -> R) -> R {
+    pulp::Arch::new().dispatch(f)
+}
+
+/// Rows of `width` elements that make up one task.
+#[must_use]
+pub fn rows_per_task(width: usize) -> usize {
+    (TASK / width.max(1)).max(1)
+}
+
+#[inline(always)]
+fn fold<T: Real>(mut acc: [T; LANES], join: impl Fn(T, T) -> T) -> T {
+    let mut n = LANES / 2;
+    while n > 0 {
+        for i in 0..n {
+            acc[i] = join(acc[i], acc[i + n]);
+        }
+        n /= 2;
+    }
+    acc[0]
+}
+
+/// Σ f(x).
+#[inline(always)]
+pub fn sum_by<T: Real>(x: &[T], f: impl Fn(T) -> T) -> T {
+    let mut acc = [T::ZERO; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for c in chunks {
+        for i in 0..LANES {
+            acc[i] += f(c[i]);
+        }
+    }
+    for (a, &v) in acc.iter_mut().zip(rest) {
+        *a += f(v);
+    }
+    fold(acc, |a, b| a + b)
+}
+
+/// Σ x·y.
+#[inline(always)]
+pub fn dot<T: Real>(x: &[T], y: &[T]) -> T {
+    let mut acc = [T::ZERO; LANES];
+    let (xs, x_rest) = x.as_chunks::<LANES>();
+    let (ys, y_rest) = y.as_chunks::<LANES>();
+    for (a, b) in xs.iter().zip(ys) {
+        for i in 0..LANES {
+            acc[i] = a[i].fma(b[i], acc[i]);
+        }
+    }
+    for ((a, &u), &v) in acc.iter_mut().zip(x_rest).zip(y_rest) {
+        *a = u.fma(v, *a);
+    }
+    fold(acc, |a, b| a + b)
+}
+
+/// The largest element.
+#[inline(always)]
+pub fn max<T: Real>(x: &[T]) -> T {
+    let mut acc = [T::LOWEST; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for c in chunks {
+        for i in 0..LANES {
+            acc[i] = c[i].larger(acc[i]);
+        }
+    }
+    for (a, &v) in acc.iter_mut().zip(rest) {
+        *a = v.larger(*a);
+    }
+    fold(acc, T::larger)
+}
+
+/// y += a·x.
+#[inline(always)]
+pub fn axpy<T: Real>(a: T, x: &[T], y: &mut [T]) {
+    for (y, &x) in y.iter_mut().zip(x) {
+        *y = a.fma(x, *y);
+    }
+}
+
+/// Adds the rows of `partial` ([n, width]) to `out`, in order.
+pub fn add_rows<T: Real>(out: &mut [T], partial: &[T]) {
+    vectorize(
+        #[inline(always)]
+        || {
+            for row in partial.chunks_exact(out.len()) {
+                for (o, &p) in out.iter_mut().zip(row) {
+                    *o += p;
+                }
+            }
+        },
+    );
+}
+
+/// A pointer that tasks share to write disjoint parts of one buffer.
+#[derive(Clone, Copy)]
+pub struct Shared<T>(*mut T);
+
+// SAFETY: whoever dereferences it answers for the parts being disjoint.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub fn new(slice: &mut [T]) -> Self {
+        Self(slice.as_mut_ptr())
+    }
+
+    #[inline(always)]
+    pub fn at(self, offset: usize) -> *mut T {
+        self.0.wrapping_add(offset)
+    }
+}

@@ -1,0 +1,72 @@
+//! Embedding of token ids, with learned positions where the model has them.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::access::{Math, tensor, write};
+use super::cpu::{Real, embedding};
+
+/// \[rows\] ids and a [vocab, d] table give [rows, d]; row r is at position `start + r mod seq`.
+pub fn embed(
+    ids: &Tensor,
+    table: &Tensor,
+    positions: Option<&Tensor>,
+    seq: usize,
+    start: usize,
+    math: Math,
+) -> Result<Tensor> {
+    let (vocab, d) = table.dims2()?;
+    let rows = ids.elem_count();
+    if let Some(p) = positions
+        && start + seq > p.dims2()?.0
+    {
+        bail!("position {} is beyond the context length {}", start + seq - 1, p.dims2()?.0)
+    }
+    with_type!(table, T => {
+        read!(T; table = table);
+        read_ids!(ids = ids);
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
+            bail!("token id {id} is beyond the vocabulary of {vocab}")
+        }
+        let mut y = vec![T::ZERO; rows * d];
+        match positions {
+            Some(p) => {
+                read!(T; p = p);
+                embedding::embed(ids, table, Some(p), d, seq, start, &mut y, math.bf16);
+            }
+            None => embedding::embed(ids, table, None, d, seq, start, &mut y, math.bf16),
+        }
+        tensor(y, (rows, d))
+    })
+}
+
+/// dtable\[ids\[r\]\] += dy\[r\].
+pub fn embed_backward(dtable: &Tensor, ids: &Tensor, dy: &Tensor) -> Result<()> {
+    let (_, d) = dy.dims2()?;
+    with_type!(dy, T => {
+        read!(T; dy = dy);
+        read_ids!(ids = ids);
+        write::<T>(dtable, "embed_backward", |dt| embedding::scatter_add(dy, d, dt, |r| ids[r] as usize))
+    })
+}
+
+/// dpositions\[r mod seq\] += dy\[r\].
+pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result<()> {
+    let (_, d) = dy.dims2()?;
+    with_type!(dy, T => {
+        read!(T; dy = dy);
+        write::<T>(dpositions, "position_backward", |dp| embedding::scatter_add(dy, d, dp, |r| r % seq))
+    })
+}
+
+/// Rows `rows` of `x`, in order: [rows.len(), d].
+pub fn take_rows(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
+    let (_, d) = x.dims2()?;
+    with_type!(x, T => {
+        read!(T; x = x);
+        let mut out: Vec<T> = Vec::with_capacity(rows.len() * d);
+        for &r in rows {
+            out.extend_from_slice(&x[r * d..][..d]);
+        }
+        tensor(out, (rows.len(), d))
+    })
+}

@@ -1,0 +1,62 @@
+//! Matrix products of linear layers. Weights are [out, in].
+
+use candle_core::{Result, Tensor};
+
+use super::access::{Math, tensor, write};
+use super::cpu::gemm::{Mat, gemm, pool};
+use super::cpu::{Real, elementwise};
+
+/// x·wᵀ + bias: [rows, in] and [out, in] give [rows, out].
+pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, math: Math) -> Result<Tensor> {
+    let (rows, inner) = x.dims2()?;
+    let (out, _) = w.dims2()?;
+    with_type!(x, T => {
+        read!(T; x = x, w = w);
+        let mut y = vec![T::ZERO; rows * out];
+        gemm(&mut y, out, T::ZERO, T::ONE, Mat::new(x, rows, inner), Mat::new(w, out, inner).t(), pool());
+        match bias {
+            Some(bias) => {
+                read!(T; bias = bias);
+                elementwise::add_bias(&mut y, bias, math.bf16);
+            }
+            None if math.bf16 => elementwise::each(&mut y, |v| *v = v.round_bf16()),
+            None => {}
+        }
+        tensor(y, (rows, out))
+    })
+}
+
+/// dL/dx = dy·w: [rows, out] and [out, in] give [rows, in].
+pub fn linear_backward_input(dy: &Tensor, w: &Tensor, math: Math) -> Result<Tensor> {
+    let (rows, out) = dy.dims2()?;
+    let (_, inner) = w.dims2()?;
+    with_type!(dy, T => {
+        read!(T; dy = dy, w = w);
+        let mut dx = vec![T::ZERO; rows * inner];
+        gemm(&mut dx, inner, T::ZERO, T::ONE, Mat::new(dy, rows, out), Mat::new(w, out, inner), pool());
+        if math.bf16 {
+            elementwise::each(&mut dx, |v| *v = v.round_bf16());
+        }
+        tensor(dx, (rows, inner))
+    })
+}
+
+/// dw += dyᵀ·x, never rounded: weight gradients are full precision.
+pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()> {
+    let (rows, out) = dy.dims2()?;
+    let (_, inner) = x.dims2()?;
+    with_type!(dw, T => {
+        read!(T; dy = dy, x = x);
+        write::<T>(dw, "linear_backward_weight", |dw| {
+            gemm(dw, inner, T::ONE, T::ONE, Mat::new(dy, rows, out).t(), Mat::new(x, rows, inner), pool());
+        })
+    })
+}
+
+/// dbias += the column sums of dy.
+pub fn bias_backward(dbias: &Tensor, dy: &Tensor) -> Result<()> {
+    with_type!(dbias, T => {
+        read!(T; dy = dy);
+        write::<T>(dbias, "bias_backward", |dbias| elementwise::bias_backward(dy, dbias))
+    })
+}

@@ -1,0 +1,102 @@
+//! Normalization of rows, [rows, d_model].
+
+use candle_core::{Result, Tensor};
+
+use super::access::{Math, tensor, write};
+use super::cpu::{Real, norm};
+
+/// Returns the output and the statistics that the backward needs, [rows, 2].
+pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64, math: Math) -> Result<(Tensor, Tensor)> {
+    let (rows, d) = x.dims2()?;
+    with_type!(x, T => {
+        read!(T; x = x, weight = weight, bias = bias);
+        let (mut y, mut stats) = (vec![T::ZERO; rows * d], vec![T::ZERO; rows * 2]);
+        norm::layer_norm(x, weight, bias, eps, &mut y, &mut stats, math.bf16);
+        Ok((tensor(y, (rows, d))?, tensor(stats, (rows, 2))?))
+    })
+}
+
+/// Adds weight and bias gradients; returns dL/dx, plus `skip`.
+pub fn layer_norm_backward(
+    dweight: &Tensor,
+    dbias: &Tensor,
+    x: &Tensor,
+    weight: &Tensor,
+    stats: &Tensor,
+    dy: &Tensor,
+    skip: Option<&Tensor>,
+    math: Math,
+) -> Result<Tensor> {
+    let (rows, d) = x.dims2()?;
+    with_type!(x, T => {
+        let mut dx = vec![T::ZERO; rows * d];
+        let (mut dw, mut db) = (vec![T::ZERO; d], vec![T::ZERO; d]);
+        {
+            read!(T; x = x, weight = weight, stats = stats, dy = dy);
+            let mut run = |skip: Option<&[T]>| {
+                norm::layer_norm_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, &mut db, math.bf16);
+            };
+            match skip {
+                Some(skip) => {
+                    read!(T; skip = skip);
+                    run(Some(skip));
+                }
+                None => run(None),
+            }
+        }
+        add_vector(dweight, &dw)?;
+        add_vector(dbias, &db)?;
+        tensor(dx, (rows, d))
+    })
+}
+
+/// Returns the output and the statistics that the backward needs, \[rows\].
+pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64, math: Math) -> Result<(Tensor, Tensor)> {
+    let (rows, d) = x.dims2()?;
+    with_type!(x, T => {
+        read!(T; x = x, weight = weight);
+        let (mut y, mut stats) = (vec![T::ZERO; rows * d], vec![T::ZERO; rows]);
+        norm::rms_norm(x, weight, eps, &mut y, &mut stats, math.bf16);
+        Ok((tensor(y, (rows, d))?, tensor(stats, rows)?))
+    })
+}
+
+/// Adds the weight gradient; returns dL/dx, plus `skip`.
+pub fn rms_norm_backward(
+    dweight: &Tensor,
+    x: &Tensor,
+    weight: &Tensor,
+    stats: &Tensor,
+    dy: &Tensor,
+    skip: Option<&Tensor>,
+    math: Math,
+) -> Result<Tensor> {
+    let (rows, d) = x.dims2()?;
+    with_type!(x, T => {
+        let mut dx = vec![T::ZERO; rows * d];
+        let mut dw = vec![T::ZERO; d];
+        {
+            read!(T; x = x, weight = weight, stats = stats, dy = dy);
+            let mut run = |skip: Option<&[T]>| {
+                norm::rms_norm_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, math.bf16);
+            };
+            match skip {
+                Some(skip) => {
+                    read!(T; skip = skip);
+                    run(Some(skip));
+                }
+                None => run(None),
+            }
+        }
+        add_vector(dweight, &dw)?;
+        tensor(dx, (rows, d))
+    })
+}
+
+fn add_vector<T: Real>(dst: &Tensor, src: &[T]) -> Result<()> {
+    write::<T>(dst, "add_vector", |dst| {
+        for (d, &s) in dst.iter_mut().zip(src) {
+            *d += s;
+        }
+    })
+}

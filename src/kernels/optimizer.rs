@@ -1,0 +1,60 @@
+//! Updates and measures of flat buffers.
+
+use candle_core::{Result, Tensor};
+
+use super::access::write;
+use super::cpu::{Real, elementwise, optimizer};
+
+pub use super::cpu::optimizer::{AdamW, Sgd};
+
+/// `state` is weights, first and second moment of grads' length each, one after the other.
+pub fn adamw(state: &Tensor, grads: &Tensor, decayed: usize, step: &AdamW) -> Result<()> {
+    with_type!(state, T => {
+        read!(T; g = grads);
+        write::<T>(state, "adamw", |state| {
+            let (w, moments) = state.split_at_mut(g.len());
+            let (m, v) = moments.split_at_mut(g.len());
+            optimizer::adamw(step, decayed, w, m, v, g);
+        })
+    })
+}
+
+/// `state` is weights, and a momentum buffer behind them if it is longer than the gradients.
+pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd) -> Result<()> {
+    with_type!(state, T => {
+        read!(T; g = grads);
+        write::<T>(state, "sgd", |state| {
+            let (w, momentum) = state.split_at_mut(g.len());
+            optimizer::sgd(step, w, (!momentum.is_empty()).then_some(momentum), g);
+        })
+    })
+}
+
+/// The L2 norm.
+pub fn norm(x: &Tensor) -> Result<f64> {
+    with_type!(x, T => {
+        read!(T; x = x);
+        Ok(elementwise::sum_of_squares(x).sqrt())
+    })
+}
+
+/// Sets every element to zero.
+pub fn clear(x: &Tensor) -> Result<()> {
+    with_type!(x, T => write::<T>(x, "clear", |x| elementwise::each(x, #[inline(always)] |v| *v = T::ZERO)))
+}
+
+/// dst = src rounded to bf16 values.
+pub fn copy_rounded(dst: &Tensor, src: &Tensor) -> Result<()> {
+    with_type!(dst, T => {
+        read!(T; src = src);
+        write::<T>(dst, "copy_rounded", |dst| elementwise::zip(dst, src, #[inline(always)] |d, s| *d = s.round_bf16()))
+    })
+}
+
+/// Whether every element is finite.
+pub fn all_finite(x: &Tensor) -> Result<bool> {
+    with_type!(x, T => {
+        read!(T; x = x);
+        Ok(elementwise::all_finite(x))
+    })
+}

@@ -1,0 +1,96 @@
+//! Activations, sums, rotary embedding and dropout.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::access::{Math, tensor, write};
+use super::cpu::dropout::Dropout;
+use super::cpu::elementwise::round_if;
+use super::cpu::{Real, activation, elementwise, rope};
+
+/// GELU, tanh form.
+pub fn gelu(x: &Tensor, math: Math) -> Result<Tensor> {
+    with_type!(x, T => {
+        let mut y = vec![T::ZERO; x.elem_count()];
+        read!(T; values = x);
+        activation::gelu(values, &mut y, math.bf16);
+        tensor(y, x.shape())
+    })
+}
+
+/// dy becomes dx.
+pub fn gelu_backward(dy: &Tensor, x: &Tensor, math: Math) -> Result<()> {
+    with_type!(x, T => {
+        read!(T; x = x);
+        write::<T>(dy, "gelu_backward", |dy| activation::gelu_backward(x, dy, math.bf16))
+    })
+}
+
+/// [rows, 2·width] (gate, up) gives [rows, width].
+pub fn swiglu(gate_up: &Tensor, math: Math) -> Result<Tensor> {
+    let (rows, twice) = gate_up.dims2()?;
+    with_type!(gate_up, T => {
+        let mut y = vec![T::ZERO; rows * twice / 2];
+        read!(T; gate_up = gate_up);
+        activation::swiglu(gate_up, twice / 2, &mut y, math.bf16);
+        tensor(y, (rows, twice / 2))
+    })
+}
+
+/// Returns dL/d(gate_up).
+pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor, math: Math) -> Result<Tensor> {
+    let (rows, twice) = gate_up.dims2()?;
+    with_type!(gate_up, T => {
+        let mut dx = vec![T::ZERO; rows * twice];
+        read!(T; gate_up = gate_up, dy = dy);
+        activation::swiglu_backward(gate_up, dy, twice / 2, &mut dx, math.bf16);
+        tensor(dx, (rows, twice))
+    })
+}
+
+/// y += x.
+pub fn add_assign(y: &Tensor, x: &Tensor, math: Math) -> Result<()> {
+    with_type!(y, T => {
+        read!(T; x = x);
+        write::<T>(y, "add_assign", |y| elementwise::zip(y, x, #[inline(always)] |y, x| *y = round_if(*y + x, math.bf16)))
+    })
+}
+
+/// Drops elements of `x` ([samples·seq, width]) in place; a backward applies it to the gradient.
+pub fn dropout(x: &Tensor, seq: usize, dropout: &Dropout, math: Math) -> Result<()> {
+    let (_, width) = x.dims2()?;
+    with_type!(x, T => write::<T>(x, "dropout", |x| dropout.apply_all(x, seq * width, math.bf16)))
+}
+
+/// Tables of a rotary embedding, [positions, head_dim/2] each.
+#[derive(Debug, Clone)]
+pub struct Rope {
+    cos: Tensor,
+    sin: Tensor,
+}
+
+impl Rope {
+    /// Tables like `like` in element type and device.
+    pub fn new(positions: usize, head_dim: usize, theta: f64, like: &Tensor) -> Result<Self> {
+        with_type!(like, T => {
+            let (cos, sin) = rope::tables::<T>(positions, head_dim, theta);
+            let shape = (positions, head_dim / 2);
+            Ok(Self { cos: tensor(cos, shape)?, sin: tensor(sin, shape)? })
+        })
+    }
+
+    /// Rotates the first `heads` heads of the rows of `x`, in place; row r is at position `start + r mod seq`.
+    pub fn rotate(&self, x: &Tensor, heads: usize, seq: usize, start: usize, inverse: bool, math: Math) -> Result<()> {
+        let (_, stride) = x.dims2()?;
+        let (positions, half) = self.cos.dims2()?;
+        if start + seq > positions {
+            bail!("position {} is beyond the context length {positions}", start + seq - 1)
+        }
+        let head_dim = half * 2;
+        with_type!(x, T => {
+            read!(T; cos = self.cos, sin = self.sin);
+            write::<T>(x, "rope", |x| {
+                rope::rotate(x, stride, heads, head_dim, seq, start, cos, sin, inverse, math.bf16);
+            })
+        })
+    }
+}

@@ -1,0 +1,87 @@
+//! Causal self-attention with its projections.
+
+use candle_core::{Result, Tensor};
+
+use super::{Dropouts, Linear, MicroBatch};
+use crate::kernels::attention::{self, Cache, Shape};
+use crate::kernels::pointwise::Rope;
+use crate::model::Params;
+
+/// Projections, heads, and rotary positions where the model has them.
+#[derive(Debug, Clone)]
+pub struct Attention {
+    pub qkv: Linear,
+    pub out: Linear,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub rope: Option<Rope>,
+    pub dropout: Dropouts,
+}
+
+/// What the backward needs: the rotated projections, the heads' outputs, and the log-sum-exps.
+#[derive(Debug)]
+pub struct Saved {
+    qkv: Tensor,
+    heads: Tensor,
+    lse: Tensor,
+}
+
+impl Attention {
+    /// The kernels' shape for `batch` rows of `seq` tokens.
+    #[must_use]
+    pub fn shape(&self, batch: usize, seq: usize) -> Shape {
+        Shape { batch, seq, heads: self.heads, kv_heads: self.kv_heads, head_dim: self.head_dim }
+    }
+
+    fn project(&self, params: &Params, x: &Tensor, start: usize, mb: &MicroBatch) -> Result<Tensor> {
+        let qkv = self.qkv.forward(params, x, mb.math)?;
+        if let Some(rope) = &self.rope {
+            rope.rotate(&qkv, self.heads + self.kv_heads, mb.seq, start, false, mb.math)?;
+        }
+        Ok(qkv)
+    }
+
+    /// `x`: [batch·seq, d_model]. Returns the same shape.
+    pub fn forward(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<(Tensor, Saved)> {
+        let qkv = self.project(params, x, 0, mb)?;
+        let mask = self.dropout.mask(mb);
+        let (heads, lse) = attention::attention(&qkv, self.shape(mb.batch, mb.seq), mask.as_ref(), mb.math)?;
+        Ok((self.out.forward(params, &heads, mb.math)?, Saved { qkv, heads, lse }))
+    }
+
+    /// The forward for tokens from position `start` on, over the keys and values of those before.
+    pub fn extend(
+        &self,
+        params: &Params,
+        x: &Tensor,
+        mb: &MicroBatch,
+        cache: &mut Cache,
+        start: usize,
+    ) -> Result<Tensor> {
+        let qkv = self.project(params, x, start, mb)?;
+        let heads = attention::attend(&qkv, self.shape(mb.batch, mb.seq), start, cache, mb.math)?;
+        self.out.forward(params, &heads, mb.math)
+    }
+
+    /// `x` as in the forward. Returns dL/dx.
+    pub fn backward(
+        &self,
+        params: &Params,
+        grads: &Params,
+        x: &Tensor,
+        saved: Saved,
+        dy: &Tensor,
+        mb: &MicroBatch,
+    ) -> Result<Tensor> {
+        let Saved { qkv, heads, lse } = saved;
+        let dheads = self.out.backward(params, grads, &heads, dy, mb.math)?;
+        let (shape, mask) = (self.shape(mb.batch, mb.seq), self.dropout.mask(mb));
+        let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, mask.as_ref(), mb.math)?;
+        drop((qkv, heads, lse, dheads));
+        if let Some(rope) = &self.rope {
+            rope.rotate(&dqkv, self.heads + self.kv_heads, mb.seq, 0, true, mb.math)?;
+        }
+        self.qkv.backward(params, grads, x, &dqkv, mb.math)
+    }
+}

@@ -1,0 +1,47 @@
+//! LayerNorm and RMSNorm.
+
+use candle_core::{Result, Tensor};
+
+use crate::kernels::{Math, norm};
+use crate::model::Params;
+
+/// Normalization of rows; fields are parameter indexes and the epsilon.
+#[derive(Debug, Clone, Copy)]
+pub enum Norm {
+    Layer { weight: usize, bias: usize, eps: f64 },
+    Rms { weight: usize, eps: f64 },
+}
+
+impl Norm {
+    /// `x`: [rows, d_model]. Returns the output and the statistics for the backward.
+    pub fn forward(&self, params: &Params, x: &Tensor, math: Math) -> Result<(Tensor, Tensor)> {
+        match *self {
+            Self::Layer { weight, bias, eps } => {
+                norm::layer_norm(x, &params.view(weight)?, &params.view(bias)?, eps, math)
+            }
+            Self::Rms { weight, eps } => norm::rms_norm(x, &params.view(weight)?, eps, math),
+        }
+    }
+
+    /// Returns dL/dx, plus `skip`: the gradient that came past the norm along the residual stream.
+    pub fn backward(
+        &self,
+        params: &Params,
+        grads: &Params,
+        x: &Tensor,
+        stats: &Tensor,
+        dy: &Tensor,
+        skip: Option<&Tensor>,
+        math: Math,
+    ) -> Result<Tensor> {
+        match *self {
+            Self::Layer { weight, bias, .. } => {
+                let (dw, db) = (grads.view(weight)?, grads.view(bias)?);
+                norm::layer_norm_backward(&dw, &db, x, &params.view(weight)?, stats, dy, skip, math)
+            }
+            Self::Rms { weight, .. } => {
+                norm::rms_norm_backward(&grads.view(weight)?, x, &params.view(weight)?, stats, dy, skip, math)
+            }
+        }
+    }
+}

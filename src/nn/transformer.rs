@@ -1,0 +1,86 @@
+//! One pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x)).
+
+use candle_core::{Result, Tensor};
+
+use super::{Attention, Dropouts, MicroBatch, Mlp, Norm, attention, mlp};
+use crate::kernels::attention::Cache;
+use crate::kernels::pointwise;
+use crate::model::Params;
+
+/// GPT-2's and Llama's layers are this with other parts.
+#[derive(Debug, Clone)]
+pub struct TransformerLayer {
+    pub norm1: Norm,
+    pub attention: Attention,
+    pub norm2: Norm,
+    pub mlp: Mlp,
+    /// On the attention's and on the MLP's output.
+    pub dropout: [Dropouts; 2],
+}
+
+/// What the backward needs.
+#[derive(Debug)]
+pub struct Saved {
+    x: Tensor,
+    normed1: Tensor,
+    stats1: Tensor,
+    attention: attention::Saved,
+    middle: Tensor,
+    normed2: Tensor,
+    stats2: Tensor,
+    mlp: mlp::Saved,
+}
+
+impl TransformerLayer {
+    /// `x`: [batch·seq, d_model]. Returns the same shape.
+    pub fn forward(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<(Tensor, Saved)> {
+        let (normed1, stats1) = self.norm1.forward(params, &x, mb.math)?;
+        let (middle, attention) = self.attention.forward(params, &normed1, mb)?;
+        self.dropout[0].apply(&middle, mb)?;
+        pointwise::add_assign(&middle, &x, mb.math)?;
+        let (normed2, stats2) = self.norm2.forward(params, &middle, mb.math)?;
+        let (y, mlp) = self.mlp.forward(params, &normed2, mb.math)?;
+        self.dropout[1].apply(&y, mb)?;
+        pointwise::add_assign(&y, &middle, mb.math)?;
+        Ok((y, Saved { x, normed1, stats1, attention, middle, normed2, stats2, mlp }))
+    }
+
+    /// The forward for tokens from position `start` on, without a backward.
+    pub fn extend(
+        &self,
+        params: &Params,
+        x: &Tensor,
+        mb: &MicroBatch,
+        cache: &mut Cache,
+        start: usize,
+    ) -> Result<Tensor> {
+        let (normed, _) = self.norm1.forward(params, x, mb.math)?;
+        let middle = self.attention.extend(params, &normed, mb, cache, start)?;
+        pointwise::add_assign(&middle, x, mb.math)?;
+        let (normed, _) = self.norm2.forward(params, &middle, mb.math)?;
+        let (y, _) = self.mlp.forward(params, &normed, mb.math)?;
+        pointwise::add_assign(&y, &middle, mb.math)?;
+        Ok(y)
+    }
+
+    /// Adds weight gradients; returns dL/dx.
+    pub fn backward(
+        &self,
+        params: &Params,
+        grads: &Params,
+        saved: Saved,
+        dy: &Tensor,
+        mb: &MicroBatch,
+    ) -> Result<Tensor> {
+        let Saved { x, normed1, stats1, attention, middle, normed2, stats2, mlp } = saved;
+        let dmlp = self.dropout[1].backward(dy, mb)?;
+        let dnormed = self.mlp.backward(params, grads, &normed2, mlp, &dmlp, mb.math)?;
+        drop((normed2, dmlp));
+        let dmiddle = self.norm2.backward(params, grads, &middle, &stats2, &dnormed, Some(dy), mb.math)?;
+        drop((middle, dnormed));
+        let dattention = self.dropout[0].backward(&dmiddle, mb)?;
+        let dnormed = self.attention.backward(params, grads, &normed1, attention, &dattention, mb)?;
+        drop((normed1, dattention));
+        self.norm1.backward(params, grads, &x, &stats1, &dnormed, Some(&dmiddle), mb.math)
+    }
+}

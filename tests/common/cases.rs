@@ -1,0 +1,408 @@
+//! Every layer as a scalar function L of its parameters and input, with its explicit backward: checked against finite
+//! differences in `gradients.rs` and against candle's autograd in `autograd.rs`.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+use candle_core::Tensor;
+use runner::data::IGNORE;
+use runner::kernels::Math;
+use runner::kernels::pointwise::Rope;
+use runner::model::{Model, ModelSpec, Output, ParamSpec, Params};
+use runner::nn::{Attention, Dropouts, Embedding, Head, Linear, MicroBatch, Mlp, Norm, TransformerLayer};
+
+use super::{below, micro_batch, normals, oracle, random, random_params, small_gpt2, small_llama, spec, values};
+
+const MATH: Math = Math { bf16: false };
+
+/// The layer under test; `theta` where positions are rotary.
+pub enum Layer {
+    Linear(Linear),
+    /// With `skip`, L also has the term of a residual stream past the norm.
+    Norm {
+        norm: Norm,
+        skip: bool,
+    },
+    Attention(Attention, Option<f64>),
+    Mlp(Mlp),
+    Embedding(Embedding),
+    Head(Head),
+    Transformer(TransformerLayer, Option<f64>),
+    Model(Box<Model>),
+}
+
+/// L = Σ r·y with random r; for heads and models, L = scale · Σ losses.
+pub struct Case {
+    pub name: String,
+    pub layer: Layer,
+    pub params: Params,
+    /// Nothing for layers that start from ids.
+    pub x: Option<Tensor>,
+    pub mb: MicroBatch,
+}
+
+/// A value of L, and the sum of its terms' magnitudes, which its rounding error is proportional to.
+pub struct Loss {
+    pub value: f64,
+    pub magnitude: f64,
+}
+
+impl Case {
+    fn input(x: Option<&Tensor>) -> &Tensor {
+        x.unwrap()
+    }
+
+    /// The layer's output; logits for heads and models.
+    pub fn output(&self, params: &Params, x: Option<&Tensor>) -> Tensor {
+        let mb = &self.mb;
+        match &self.layer {
+            Layer::Linear(l) => l.forward(params, Self::input(x), MATH).unwrap(),
+            Layer::Norm { norm, .. } => norm.forward(params, Self::input(x), MATH).unwrap().0,
+            Layer::Attention(a, _) => a.forward(params, Self::input(x), mb).unwrap().0,
+            Layer::Mlp(m) => m.forward(params, Self::input(x), MATH).unwrap().0,
+            Layer::Embedding(e) => e.forward(params, mb, 0).unwrap(),
+            Layer::Head(h) => {
+                let rows: Vec<usize> = (0..mb.batch * mb.seq).collect();
+                h.logits(params, Self::input(x), &rows, MATH).unwrap()
+            }
+            Layer::Transformer(t, _) => t.forward(params, Self::input(x).clone(), mb).unwrap().0,
+            Layer::Model(m) => m.logits(params, mb).unwrap(),
+        }
+    }
+
+    fn is_loss(&self) -> bool {
+        matches!(self.layer, Layer::Head(_) | Layer::Model(_))
+    }
+
+    fn has_skip(&self) -> bool {
+        matches!(self.layer, Layer::Norm { skip: true, .. })
+    }
+
+    fn weights(&self, shape: (usize, usize)) -> Tensor {
+        random(&format!("weights of {}", self.name), shape, 1.0)
+    }
+
+    fn skip(&self) -> Tensor {
+        random(&format!("skip of {}", self.name), Self::input(self.x.as_ref()).dims2().unwrap(), 1.0)
+    }
+
+    /// L, in f64 throughout.
+    pub fn loss(&self, params: &Params, x: Option<&Tensor>) -> Loss {
+        let y = self.output(params, x);
+        let shape = y.dims2().unwrap();
+        let y = values(&y);
+        let mut terms = Vec::new();
+        if self.is_loss() {
+            for (row, &target) in y.chunks_exact(shape.1).zip(&self.mb.targets) {
+                if target != IGNORE {
+                    let top = row.iter().copied().fold(f64::MIN, f64::max);
+                    let total: f64 = row.iter().map(|v| (v - top).exp()).sum();
+                    terms.push(self.mb.scale * (total.ln() + top - row[target as usize]));
+                }
+            }
+        } else {
+            terms.extend(values(&self.weights(shape)).iter().zip(&y).map(|(r, y)| r * y));
+            if self.has_skip() {
+                terms.extend(values(&self.skip()).iter().zip(values(Self::input(x))).map(|(s, x)| s * x));
+            }
+        }
+        Loss { value: terms.iter().sum(), magnitude: terms.iter().map(|t| t.abs()).sum() }
+    }
+
+    /// dL/dx and dL/dparams by the explicit backward. The gradients are added into a buffer that is not empty, as in
+    /// gradient accumulation.
+    pub fn gradients(&self) -> (Option<Vec<f64>>, Vec<f64>) {
+        let (params, mb) = (&self.params, &self.mb);
+        let before = normals("gradients of an earlier micro-batch", params.layout.total);
+        let grads = super::with_values(&params.layout, before.clone(), candle_core::DType::F64);
+        let x = self.x.as_ref();
+        let dx = match &self.layer {
+            Layer::Model(m) => {
+                let (output, saved) = m.forward(params, None, mb).unwrap();
+                assert!(matches!(output, Output::Losses(_)));
+                m.backward(params, &grads, saved, None, mb).unwrap()
+            }
+            Layer::Head(h) => {
+                let (_, saved) = h.forward(params, Self::input(x).clone(), mb).unwrap();
+                Some(h.backward(params, &grads, saved, MATH).unwrap())
+            }
+            layer => {
+                let dy = self.weights(self.output(params, x).dims2().unwrap());
+                match layer {
+                    Layer::Linear(l) => Some(l.backward(params, &grads, Self::input(x), &dy, MATH).unwrap()),
+                    Layer::Norm { norm, skip } => {
+                        let skip = skip.then(|| self.skip());
+                        let (_, stats) = norm.forward(params, Self::input(x), MATH).unwrap();
+                        let x = Self::input(x);
+                        Some(norm.backward(params, &grads, x, &stats, &dy, skip.as_ref(), MATH).unwrap())
+                    }
+                    Layer::Attention(a, _) => {
+                        let (_, saved) = a.forward(params, Self::input(x), mb).unwrap();
+                        Some(a.backward(params, &grads, Self::input(x), saved, &dy, mb).unwrap())
+                    }
+                    Layer::Mlp(m) => {
+                        let (_, saved) = m.forward(params, Self::input(x), MATH).unwrap();
+                        Some(m.backward(params, &grads, Self::input(x), saved, &dy, MATH).unwrap())
+                    }
+                    Layer::Embedding(e) => {
+                        e.backward(&grads, &dy, mb).unwrap();
+                        None
+                    }
+                    Layer::Transformer(t, _) => {
+                        let (_, saved) = t.forward(params, Self::input(x).clone(), mb).unwrap();
+                        Some(t.backward(params, &grads, saved, &dy, mb).unwrap())
+                    }
+                    Layer::Head(_) | Layer::Model(_) => unreachable!("handled above"),
+                }
+            }
+        };
+        let added = values(&grads.flat).iter().zip(&before).map(|(after, before)| after - before).collect();
+        (dx.map(|dx| values(&dx)), added)
+    }
+
+    /// The layer's output in plain candle operations.
+    pub fn oracle_output(&self, params: &Params, x: Option<&Tensor>) -> Tensor {
+        let mb = &self.mb;
+        match &self.layer {
+            Layer::Linear(l) => oracle::linear(l, params, Self::input(x)),
+            Layer::Norm { norm, .. } => oracle::norm(norm, params, Self::input(x)),
+            Layer::Attention(a, theta) => oracle::attention(a, *theta, params, Self::input(x), mb),
+            Layer::Mlp(m) => oracle::mlp(m, params, Self::input(x)),
+            Layer::Embedding(e) => oracle::embedding(e, params, mb),
+            Layer::Head(h) => oracle::head(h, params, Self::input(x)),
+            Layer::Transformer(t, theta) => oracle::layer(t, *theta, params, Self::input(x), mb),
+            Layer::Model(m) => oracle::model(&m.spec, params, mb),
+        }
+    }
+
+    /// L of that output, differentiable.
+    pub fn oracle_loss(&self, y: &Tensor, x: Option<&Tensor>) -> Tensor {
+        if self.is_loss() {
+            return oracle::cross_entropy(y, &self.mb.targets, self.mb.scale);
+        }
+        let mut total = (y * self.weights(y.dims2().unwrap())).unwrap().sum_all().unwrap();
+        if self.has_skip() {
+            total = (total + (Self::input(x) * self.skip()).unwrap().sum_all().unwrap()).unwrap();
+        }
+        total
+    }
+}
+
+/// Rows of ids with repetitions, targets of which every fifth is ignored, and dropout on where a layer has any.
+fn batch(batch: usize, seq: usize, vocab: usize) -> MicroBatch {
+    let ids = below("ids", batch * seq, vocab);
+    let mut targets = below("targets", batch * seq, vocab);
+    targets.iter_mut().step_by(5).for_each(|t| *t = IGNORE);
+    let mut mb = micro_batch(&ids, targets, seq, MATH);
+    (mb.training, mb.step, mb.first_sample, mb.scale) = (true, 3, 5, 0.37);
+    mb
+}
+
+fn case(name: &str, layer: impl FnOnce(&Params) -> Layer, specs: Vec<ParamSpec>, d: usize, mb: MicroBatch) -> Case {
+    let params = random_params(specs, 0.4);
+    let x = (d > 0).then(|| random(name, (mb.batch * mb.seq, d), 1.0));
+    Case { name: name.into(), layer: layer(&params), params, x, mb }
+}
+
+fn index(params: &Params, name: &str) -> usize {
+    params.layout.index(name).unwrap()
+}
+
+fn single(params: &Params, name: &str, bias: bool) -> Linear {
+    let bias = bias.then(|| index(params, &format!("{name}.bias")));
+    Linear { weight: index(params, name), stacked: 1, bias }
+}
+
+pub fn linears() -> Vec<Case> {
+    let bias = vec![spec("w", &[5, 7]), spec("w.bias", &[5])];
+    let stack = vec![spec("q", &[5, 7]), spec("k", &[2, 7]), spec("v", &[3, 7])];
+    vec![
+        case("linear", |p| Layer::Linear(single(p, "w", false)), vec![spec("w", &[5, 7])], 7, batch(2, 3, 9)),
+        case("linear with bias", |p| Layer::Linear(single(p, "w", true)), bias, 7, batch(2, 3, 9)),
+        case("stacked", |p| Layer::Linear(Linear { stacked: 3, ..single(p, "q", false) }), stack, 7, batch(2, 3, 9)),
+    ]
+}
+
+pub fn norms() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for skip in [false, true] {
+        // Rows of 37 elements are no multiple of the vector width; 3,000 of them are several tasks.
+        for (rows, d) in [(6, 37), (3000, 16)] {
+            let with = if skip { " with skip" } else { "" };
+            let layer = |p: &Params| Layer::Norm {
+                norm: Norm::Layer { weight: index(p, "norm"), bias: index(p, "bias"), eps: 1e-5 },
+                skip,
+            };
+            let specs = vec![spec("norm", &[d]), spec("bias", &[d])];
+            cases.push(case(&format!("LayerNorm {rows}x{d}{with}"), layer, specs, d, batch(1, rows, 9)));
+            let rms = |p: &Params| Layer::Norm { norm: Norm::Rms { weight: index(p, "norm"), eps: 1e-5 }, skip };
+            let specs = vec![spec("norm", &[d])];
+            cases.push(case(&format!("RMSNorm {rows}x{d}{with}"), rms, specs, d, batch(1, rows, 9)));
+        }
+    }
+    cases
+}
+
+fn attention_layer(p: &Params, heads: usize, kv_heads: usize, hd: usize, theta: Option<f64>, drop: f64) -> Attention {
+    let rope = theta.map(|theta| Rope::new(300, hd, theta, &p.flat).unwrap());
+    let (qkv, out) = match theta {
+        None => (single(p, "qkv", true), single(p, "out", true)),
+        Some(_) => (Linear { stacked: 3, ..single(p, "q", false) }, single(p, "out", false)),
+    };
+    Attention { qkv, out, heads, kv_heads, head_dim: hd, rope, dropout: Dropouts::new(1, "attention", drop) }
+}
+
+/// Learned positions: one biased matrix; rotary: three stacked ones.
+fn attention_specs(heads: usize, kv_heads: usize, hd: usize, rope: bool) -> Vec<ParamSpec> {
+    let d = heads * hd;
+    if rope {
+        let parts = [("q", d), ("k", kv_heads * hd), ("v", kv_heads * hd), ("out", d)];
+        return parts.iter().map(|&(name, rows)| spec(name, &[rows, d])).collect();
+    }
+    let rows = (heads + 2 * kv_heads) * hd;
+    vec![spec("qkv", &[rows, d]), spec("qkv.bias", &[rows]), spec("out", &[d, d]), spec("out.bias", &[d])]
+}
+
+fn attention(
+    name: &str,
+    (heads, kv_heads, hd): (usize, usize, usize),
+    theta: Option<f64>,
+    drop: f64,
+    mb: MicroBatch,
+) -> Case {
+    let layer = |p: &Params| Layer::Attention(attention_layer(p, heads, kv_heads, hd, theta, drop), theta);
+    case(name, layer, attention_specs(heads, kv_heads, hd, theta.is_some()), heads * hd, mb)
+}
+
+pub fn attentions() -> Vec<Case> {
+    vec![
+        attention("attention of one token", (2, 2, 4), None, 0.0, batch(2, 1, 9)),
+        attention("multi-head attention", (3, 3, 4), None, 0.0, batch(2, 6, 9)),
+        attention("grouped attention with rotary positions", (4, 2, 6), Some(50.0), 0.0, batch(2, 6, 9)),
+        attention("attention with dropout", (2, 2, 4), None, 0.3, batch(2, 6, 9)),
+        attention("grouped attention with dropout", (4, 1, 4), Some(50.0), 0.3, batch(2, 6, 9)),
+        // Tiles of queries are 64 or so: 130 crosses two boundaries and leaves a remainder.
+        attention("attention over tiles", (2, 2, 4), None, 0.0, batch(2, 130, 9)),
+        attention("attention over tiles with dropout", (2, 2, 4), None, 0.3, batch(2, 130, 9)),
+        attention("grouped attention over tiles", (4, 2, 4), Some(50.0), 0.0, batch(2, 130, 9)),
+        attention("attention of just one tile", (2, 1, 4), Some(50.0), 0.0, batch(1, 64, 9)),
+    ]
+}
+
+fn gelu(p: &Params) -> Mlp {
+    Mlp::Gelu { up: single(p, "up", true), down: single(p, "down", true) }
+}
+
+fn swiglu(p: &Params) -> Mlp {
+    Mlp::SwiGlu { gate_up: Linear { stacked: 2, ..single(p, "gate", false) }, down: single(p, "down", false) }
+}
+
+fn gelu_specs(d: usize, ff: usize) -> Vec<ParamSpec> {
+    vec![spec("up", &[ff, d]), spec("up.bias", &[ff]), spec("down", &[d, ff]), spec("down.bias", &[d])]
+}
+
+fn swiglu_specs(d: usize, ff: usize) -> Vec<ParamSpec> {
+    vec![spec("gate", &[ff, d]), spec("up", &[ff, d]), spec("down", &[d, ff])]
+}
+
+pub fn mlps() -> Vec<Case> {
+    vec![
+        case("GELU MLP", |p| Layer::Mlp(gelu(p)), gelu_specs(6, 21), 6, batch(2, 4, 9)),
+        case("SwiGLU MLP", |p| Layer::Mlp(swiglu(p)), swiglu_specs(6, 21), 6, batch(2, 4, 9)),
+    ]
+}
+
+pub fn embeddings() -> Vec<Case> {
+    let one = |name: &str, positions: bool, p: f64| {
+        let mut specs = vec![spec("tokens", &[5, 67])];
+        if positions {
+            specs.push(spec("positions", &[9, 67]));
+        }
+        let layer = |params: &Params| {
+            Layer::Embedding(Embedding {
+                tokens: index(params, "tokens"),
+                positions: positions.then(|| index(params, "positions")),
+                dropout: Dropouts::new(1, "embedding", p),
+            })
+        };
+        // 14 tokens out of 5 ids: they repeat.
+        case(name, layer, specs, 0, batch(2, 7, 5))
+    };
+    vec![
+        one("embedding", false, 0.0),
+        one("embedding with positions", true, 0.0),
+        one("embedding with positions and dropout", true, 0.3),
+    ]
+}
+
+pub fn heads() -> Vec<Case> {
+    let project = |p: &Params| Linear { weight: index(p, "head"), stacked: 1, bias: None };
+    let layer = |p: &Params| {
+        let norm = Norm::Layer { weight: index(p, "norm"), bias: index(p, "bias"), eps: 1e-5 };
+        Layer::Head(Head { norm, project: project(p) })
+    };
+    let rms =
+        |p: &Params| Layer::Head(Head { norm: Norm::Rms { weight: index(p, "norm"), eps: 1e-5 }, project: project(p) });
+    let specs = vec![spec("norm", &[6]), spec("bias", &[6]), spec("head", &[11, 6])];
+    vec![
+        case("head after LayerNorm", layer, specs, 6, batch(2, 7, 11)),
+        case("head after RMSNorm", rms, vec![spec("norm", &[6]), spec("head", &[11, 6])], 6, batch(2, 7, 11)),
+    ]
+}
+
+pub fn transformers() -> Vec<Case> {
+    let gpt2 = |p: &Params| {
+        let norm = |n: &str| Norm::Layer { weight: index(p, &format!("{n}norm")), bias: index(p, n), eps: 1e-5 };
+        Layer::Transformer(
+            TransformerLayer {
+                norm1: norm("first"),
+                attention: attention_layer(p, 2, 2, 4, None, 0.2),
+                norm2: norm("second"),
+                mlp: gelu(p),
+                dropout: [Dropouts::new(1, "attention.output", 0.2), Dropouts::new(1, "mlp.output", 0.2)],
+            },
+            None,
+        )
+    };
+    let llama = |p: &Params| {
+        let norm = |n: &str| Norm::Rms { weight: index(p, n), eps: 1e-5 };
+        let off = Dropouts::new(1, "off", 0.0);
+        Layer::Transformer(
+            TransformerLayer {
+                norm1: norm("firstnorm"),
+                attention: attention_layer(p, 4, 2, 4, Some(50.0), 0.0),
+                norm2: norm("secondnorm"),
+                mlp: swiglu(p),
+                dropout: [off, off],
+            },
+            Some(50.0),
+        )
+    };
+    let vectors = |names: &[&str], d: usize| names.iter().map(|n| spec(n, &[d])).collect::<Vec<_>>();
+    let first = [attention_specs(2, 2, 4, false), gelu_specs(8, 12)].concat();
+    let first = [first, vectors(&["firstnorm", "first", "secondnorm", "second"], 8)].concat();
+    let second = [attention_specs(4, 2, 4, true), swiglu_specs(16, 12)].concat();
+    let second = [second, vectors(&["firstnorm", "secondnorm"], 16)].concat();
+    vec![
+        case("GPT-2 layer with dropout", gpt2, first, 8, batch(2, 6, 9)),
+        case("Llama layer", llama, second, 16, batch(2, 6, 9)),
+    ]
+}
+
+/// Whole models; with `dropout`, a GPT-2 with it too, which the oracle does not know.
+pub fn models(dropout: bool) -> Vec<Case> {
+    let one = |name: &str, s: ModelSpec| {
+        let (model, params) = super::model(&s, 0.3);
+        Case { name: name.into(), layer: Layer::Model(Box::new(model)), params, x: None, mb: batch(2, 9, s.vocab_size) }
+    };
+    let (gpt2, llama) = (small_gpt2(), small_llama());
+    let mut cases = vec![
+        one("GPT-2, tied", gpt2.clone()),
+        one("GPT-2, untied", ModelSpec { tie_embeddings: false, ..gpt2.clone() }),
+        one("Llama, untied", llama.clone()),
+        one("Llama, tied", ModelSpec { tie_embeddings: true, ..llama }),
+    ];
+    if dropout {
+        cases.push(one("GPT-2 with dropout", ModelSpec { dropout: 0.2, ..gpt2 }));
+    }
+    cases
+}

@@ -1,0 +1,164 @@
+//! What the correctness tests share: reproducible random numbers, small models, and comparisons that say what differed.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+pub mod cases;
+pub mod oracle;
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use runner::kernels::{Math, Philox};
+use runner::model::{Family, Init, Model, ModelSpec, ParamLayout, ParamSpec, Params, parameters};
+use runner::nn::MicroBatch;
+use runner::plan::program::{self, BatchSpec, EvalSpec, LrDecay, LrSchedule, OptimizerSpec, Precision, Program};
+
+/// `n` standard normal numbers, the same for the same purpose.
+pub fn normals(purpose: &str, n: usize) -> Vec<f64> {
+    let stream = Philox::new(0, purpose);
+    (0..n.div_ceil(4) as u64).flat_map(|i| stream.normals(i)).take(n).collect()
+}
+
+/// `n` numbers below `limit`.
+pub fn below(purpose: &str, n: usize, limit: usize) -> Vec<u32> {
+    let stream = Philox::new(0, purpose);
+    (0..n as u32).map(|i| ((u64::from(stream.block([i, 0, 0, 0])[0]) * limit as u64) >> 32) as u32).collect()
+}
+
+/// A random f64 tensor.
+pub fn random(purpose: &str, shape: (usize, usize), std: f64) -> Tensor {
+    let values: Vec<f64> = normals(purpose, shape.0 * shape.1).iter().map(|v| v * std).collect();
+    Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+}
+
+/// All elements, in f64.
+pub fn values(x: &Tensor) -> Vec<f64> {
+    x.flatten_all().unwrap().to_dtype(DType::F64).unwrap().to_vec1().unwrap()
+}
+
+/// A parameter's specification for tests of single layers.
+pub fn spec(name: &str, shape: &[usize]) -> ParamSpec {
+    let init = if name.ends_with("norm") { Init::Ones } else { Init::Zeros };
+    ParamSpec { name: name.into(), shape: shape.to_vec(), init, block: 0 }
+}
+
+/// Random f64 parameters with nothing special about any: matrices around 0, norm weights around 1, biases around 0.
+pub fn random_params(specs: Vec<ParamSpec>, std: f64) -> Params {
+    let layout = Arc::new(ParamLayout::new(specs));
+    let mut flat = vec![0.0; layout.total];
+    for entry in &layout.entries {
+        let centre = if entry.spec.init == Init::Ones { 1.0 } else { 0.0 };
+        for (v, n) in flat[entry.range()].iter_mut().zip(normals(&entry.spec.name, entry.spec.len())) {
+            *v = centre + std * n;
+        }
+    }
+    with_values(&layout, flat, DType::F64)
+}
+
+/// Parameters with these values.
+pub fn with_values(layout: &Arc<ParamLayout>, flat: Vec<f64>, dtype: DType) -> Params {
+    let flat = Tensor::from_vec(flat, layout.total, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+    Params { layout: layout.clone(), flat }
+}
+
+/// Gradient buffers of zeros.
+pub fn zeros(like: &Params) -> Params {
+    Params { layout: like.layout.clone(), flat: like.flat.zeros_like().unwrap() }
+}
+
+/// A small GPT-2: 2 layers, 2 heads.
+pub fn small_gpt2() -> ModelSpec {
+    ModelSpec {
+        family: Family::Gpt2,
+        vocab_size: 13,
+        context_length: 12,
+        layers: 2,
+        heads: 2,
+        kv_heads: 2,
+        d_model: 8,
+        d_ff: 20,
+        dropout: 0.0,
+        tie_embeddings: true,
+        norm_eps: 1e-5,
+        rope_theta: 10_000.0,
+    }
+}
+
+/// A small Llama: 2 layers, 4 heads over 2 key-value heads.
+pub fn small_llama() -> ModelSpec {
+    ModelSpec {
+        family: Family::Llama,
+        heads: 4,
+        d_model: 16,
+        d_ff: 24,
+        tie_embeddings: false,
+        rope_theta: 100.0,
+        ..small_gpt2()
+    }
+}
+
+/// The model of `spec` with all its blocks, and random f64 weights.
+pub fn model(spec: &ModelSpec, std: f64) -> (Model, Params) {
+    let params = random_params(parameters(spec), std);
+    (model_for(spec, &params, Math::default()), params)
+}
+
+/// The model of `spec` over the layout and element type of `params`.
+pub fn model_for(spec: &ModelSpec, params: &Params, math: Math) -> Model {
+    Model::new(spec, params.layout.clone(), 0..spec.block_count(), 7, math, &params.flat).unwrap()
+}
+
+/// A micro-batch of `batch` rows of `seq` ids below `vocab`, without targets.
+pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize, math: Math) -> MicroBatch {
+    MicroBatch {
+        ids: Tensor::from_slice(ids, ids.len(), &Device::Cpu).unwrap(),
+        targets,
+        batch: ids.len() / seq,
+        seq,
+        step: 0,
+        first_sample: 0,
+        scale: 1.0,
+        training: false,
+        math,
+    }
+}
+
+/// A program of one CPU rank that takes each global batch as one micro-batch; AdamW.
+pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length: usize) -> Program {
+    Program {
+        rank: 0,
+        world_size: 1,
+        seed: 7,
+        device: program::Device::Cpu,
+        precision,
+        model,
+        batch: BatchSpec { sequences, slice: (0, sequences), micro_batch: sequences, length },
+        optimizer: OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
+        schedule: LrSchedule { peak: 3e-3, warmup_steps: 0, warmup_from: None, decay: LrDecay::Constant },
+        steps: 30,
+        step: Vec::new(),
+        periodic: Vec::new(),
+        eval: EvalSpec { loss: None, choice_items: None, samples: None },
+        flops_per_step: 0.0,
+        peak_flops: None,
+    }
+}
+
+/// The largest magnitude.
+pub fn largest(x: &[f64]) -> f64 {
+    x.iter().fold(0.0, |m, v| if v.is_nan() { f64::NAN } else { v.abs().max(m) })
+}
+
+/// Fails unless every element of `a` is within `tolerance` of `b`'s, absolute.
+pub fn assert_close(what: &str, a: &[f64], b: &[f64], tolerance: f64) {
+    assert_eq!(a.len(), b.len(), "{what}: lengths differ");
+    for (i, (x, y)) in a.iter().zip(b).enumerate() {
+        assert!((x - y).abs() <= tolerance, "{what}: element {i} is {x:e}, expected {y:e} ± {tolerance:e}");
+    }
+}
+
+/// `assert_close` with a tolerance relative to the largest element of `b`.
+pub fn assert_close_relative(what: &str, a: &[f64], b: &[f64], tolerance: f64) {
+    assert_close(what, a, b, tolerance * largest(b));
+}

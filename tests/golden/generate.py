@@ -1,0 +1,352 @@
+#!/usr/bin/env python3
+"""Writes the golden fixtures gpt2.safetensors and llama.safetensors next to this file.
+
+    python -m venv .venv
+    .venv/bin/pip install torch transformers safetensors numpy
+    .venv/bin/python generate.py            # writes both files
+    .venv/bin/python generate.py --check    # compares with the files that are there, writes nothing
+
+The models are those of `transformers`, the optimizers and the clipping those of PyTorch. Weights are float32; everything
+that follows from them is computed in float64 and stored as float32, so that what the fixtures themselves are off by is
+one rounding. The same run in plain float32 is made too, with the models untouched, and how far it ends up from the
+float64 one is stored in the metadata (`float32_error`): this is where a test can take its tolerances from.
+
+Deterministic: fixed seeds, CPU, one thread. Weights and tokens come from NumPy's PCG64, not from PyTorch.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("USE_HUB_KERNELS", "0")  # transformers would look for kernels to download
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import transformers
+from safetensors import safe_open
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers.models.llama import modeling_llama
+from transformers.pytorch_utils import Conv1D
+
+HERE = Path(__file__).resolve().parent
+VOCAB, BATCH, LENGTH = 96, 4, 24
+IGNORE = 2**32 - 1  # a target that the loss does not count
+STEPS, WARMUP, PEAK_LR, LAST = 20, 5, 3e-3, 0.1
+CLIP = 0.5
+ADAMW = {"betas": (0.9, 0.95), "eps": 1e-8}
+WEIGHT_DECAY = 0.1  # on tensors of two or more dimensions
+SGD_STEPS, SGD = 5, {"lr": 0.1, "momentum": 0.9}
+SGD_CLIP = 1.8  # in the middle of the gradient norms: some steps are clipped, some are not
+
+
+def gpt2_config():
+    return GPT2Config(
+        vocab_size=VOCAB, n_positions=32, n_embd=32, n_layer=2, n_head=4, n_inner=128, activation_function="gelu_new",
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, layer_norm_epsilon=1e-5, tie_word_embeddings=True,
+        bos_token_id=0, eos_token_id=0, use_cache=False, attn_implementation="eager",
+    )
+
+
+def llama_config():
+    return LlamaConfig(
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=88, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, attention_bias=False, mlp_bias=False,
+        attention_dropout=0.0, bos_token_id=0, eos_token_id=0, use_cache=False, attn_implementation="eager",
+    )
+
+
+FAMILIES = {
+    "gpt2": {"model": GPT2LMHeadModel, "config": gpt2_config, "seed": 2019},
+    "llama": {"model": LlamaForCausalLM, "config": llama_config, "seed": 2023},
+}
+
+
+# transformers' Llama computes norms, rotary angles and attention weights in float32 whatever the model's type. These
+# three do the same in the type of their input; they are put in place for the float64 runs only.
+
+
+class Norm64(modeling_llama.LlamaRMSNorm):
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+
+
+class Rotary64(modeling_llama.LlamaRotaryEmbedding):
+    def forward(self, x, position_ids):
+        dim = self.config.hidden_size // self.config.num_attention_heads
+        theta = self.config.rope_parameters["rope_theta"]
+        inverse = theta ** (-torch.arange(0, dim, 2, dtype=x.dtype) / dim)
+        angles = position_ids[..., None].to(x.dtype) * inverse
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos(), angles.sin()
+
+
+def attention64(module, query, key, value, attention_mask, scaling, dropout=0.0, **_):
+    key = modeling_llama.repeat_kv(key, module.num_key_value_groups)
+    value = modeling_llama.repeat_kv(value, module.num_key_value_groups)
+    weights = F.softmax(query @ key.transpose(2, 3) * scaling + attention_mask, dim=-1)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+EAGER32 = modeling_llama.eager_attention_forward
+
+
+def build(family, weights, dtype):
+    """The model of `family` with `weights` ([out, in] matrices by name), computing in `dtype`."""
+    spec = FAMILIES[family]
+    model = spec["model"](spec["config"]()).to(dtype).train()
+    if family == "llama":
+        double = dtype == torch.float64
+        modeling_llama.eager_attention_forward = attention64 if double else EAGER32
+        if double:
+            for module in model.modules():
+                if isinstance(module, modeling_llama.LlamaRMSNorm):
+                    module.__class__ = Norm64
+                elif isinstance(module, modeling_llama.LlamaRotaryEmbedding):
+                    module.__class__ = Rotary64
+    transposed = conv1d_names(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            value = torch.from_numpy(weights[name]).to(dtype)
+            parameter.copy_(value.T if name in transposed else value)
+    return model
+
+
+def conv1d_names(model):
+    """GPT-2's matrices that transformers keeps as [in, out]."""
+    return {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
+
+
+def export(model, value=lambda parameter: parameter):
+    """`value` of every parameter in float64, matrices as [out, in]."""
+    transposed = conv1d_names(model)
+    out = {}
+    for name, parameter in model.named_parameters():
+        tensor = value(parameter).detach().double()
+        out[name] = (tensor.T if name in transposed else tensor).contiguous().numpy().copy()
+    return out
+
+
+def initial_weights(family, rng):
+    """Far from the usual start, so that no bias is 0, no norm weight is 1 and attention is not near uniform."""
+    spec = FAMILIES[family]
+    model = spec["model"](spec["config"]())
+    out = {}
+    for name, like in sorted(export(model).items()):
+        noise = rng.standard_normal(like.shape)
+        if like.ndim >= 2:
+            value = 0.15 * noise
+        elif name.endswith(".weight"):  # of a norm
+            value = 1.0 + 0.2 * noise
+        else:
+            value = 0.1 * noise
+        out[name] = value.astype(np.float32)
+    return out
+
+
+def batches(rng, count):
+    """Tokens and targets [count, BATCH, LENGTH], uint32.
+
+    A row follows a rule with noise, so that there is something to learn. Rows end at different lengths: the rest is
+    token 0, and its targets are ignored.
+    """
+    tokens = np.zeros((count, BATCH, LENGTH), dtype=np.uint32)
+    targets = np.full((count, BATCH, LENGTH), IGNORE, dtype=np.uint32)
+    for b in range(count):
+        for r in range(BATCH):
+            valid = LENGTH if r % 2 == 0 else int(rng.integers(LENGTH // 3, LENGTH))
+            row = np.empty(valid + 1, dtype=np.uint32)
+            row[0] = rng.integers(VOCAB)
+            for i in range(valid):
+                noisy = rng.random() < 0.2
+                row[i + 1] = rng.integers(VOCAB) if noisy else (5 * int(row[i]) + 7) % VOCAB
+            tokens[b, r, :valid] = row[:-1]
+            targets[b, r, :valid] = row[1:]
+    return tokens, targets
+
+
+def loss_of(model, tokens, targets):
+    """Logits [BATCH, LENGTH, VOCAB], and the mean negative log-likelihood per valid target in nats."""
+    ids = torch.from_numpy(tokens.astype(np.int64))
+    wanted = torch.from_numpy(np.where(targets == IGNORE, -100, targets.astype(np.int64)))
+    logits = model(input_ids=ids).logits
+    return logits, F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=-100)
+
+
+def lr_at(step):
+    """lr·(step+1)/WARMUP, then a cosine to LAST·lr over the other steps."""
+    if step < WARMUP:
+        return PEAK_LR * (step + 1) / WARMUP
+    ratio = (step - WARMUP) / (STEPS - WARMUP)
+    return PEAK_LR * (LAST + (1 - LAST) * 0.5 * (1 + math.cos(math.pi * ratio)))
+
+
+def train(model, optimizer, clip, lrs, tokens, targets):
+    """One optimizer step for each of `lrs`, gradients clipped to the global norm `clip`.
+
+    Returns the losses, and the gradient norms before clipping.
+    """
+    losses, norms = [], []
+    for step, lr in enumerate(lrs):
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.zero_grad()
+        loss = loss_of(model, tokens[step], targets[step])[1]
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item())
+        optimizer.step()
+        losses.append(loss.item())
+    return np.array(losses), np.array(norms)
+
+
+def results(family, weights, data, dtype):
+    """Everything that follows from the weights and the batches, computed in `dtype`, as float64 arrays by name."""
+    out = {}
+    model = build(family, weights, dtype)
+    logits, loss = loss_of(model, *data["batch"])
+    loss.backward()
+    out["logits"] = logits.detach().double().numpy()
+    out["loss"] = np.array(loss.item())
+    out |= {f"grads.{name}": value for name, value in export(model, lambda p: p.grad).items()}
+
+    model = build(family, weights, dtype)
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": WEIGHT_DECAY},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    lrs = [lr_at(step) for step in range(STEPS)]
+    optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, **ADAMW)
+    out["train.losses"], out["train.grad_norms"] = train(model, optimizer, CLIP, lrs, *data["train"])
+    out["train.lrs"] = np.array(lrs)
+    out |= {f"final.{name}": value for name, value in export(model).items()}
+
+    if family == "gpt2":
+        model = build(family, weights, dtype)
+        optimizer = torch.optim.SGD(model.parameters(), **SGD)
+        lrs = [SGD["lr"]] * SGD_STEPS
+        out["sgd.losses"], out["sgd.grad_norms"] = train(model, optimizer, SGD_CLIP, lrs, *data["train"])
+        out |= {f"sgd.final.{name}": value for name, value in export(model).items()}
+    return out
+
+
+def group_of(name):
+    """`grads.model.norm.weight` belongs to `grads`, `train.losses` stands for itself."""
+    for prefix in ("sgd.final.", "grads.", "final."):
+        if name.startswith(prefix):
+            return prefix[:-1]
+    return name
+
+
+def float32_error(family, exact, single):
+    """The largest absolute difference of the float32 run from the float64 one, by group.
+
+    The gradient of GPT-2's key biases is 0 in exact arithmetic (a constant added to all scores of a row changes no
+    weight). What AdamW makes of its rounding noise means nothing, so those elements stand apart.
+    """
+    errors = {}
+    for name, value in exact.items():
+        if name == "train.lrs":
+            continue
+        difference = np.abs(value - single[name])
+        group = group_of(name)
+        if family == "gpt2" and name.endswith("c_attn.bias"):
+            third = len(difference) // 3
+            keys = float(difference[third : 2 * third].max())
+            errors[f"{group}:key biases"] = max(errors.get(f"{group}:key biases", 0.0), keys)
+            difference = np.delete(difference, np.s_[third : 2 * third])
+        errors[group] = max(errors.get(group, 0.0), float(difference.max()))
+    return {name: float(f"{value:.2e}") for name, value in sorted(errors.items())}
+
+
+def fixture(family):
+    """The tensors and the metadata of one file."""
+    rng = np.random.Generator(np.random.PCG64(FAMILIES[family]["seed"]))
+    weights = initial_weights(family, rng)
+    one, many = batches(rng, 1), batches(rng, STEPS)
+    data = {"batch": (one[0][0], one[1][0]), "train": many}
+    exact = results(family, weights, data, torch.float64)
+    errors = float32_error(family, exact, results(family, weights, data, torch.float32))
+    # Were one of the float64 replacements not the same function, the two runs would be far apart.
+    limits = {"logits": 1e-5, "loss": 1e-6, "grads": 1e-6, "train.losses": 1e-5}
+    for name, limit in limits.items():
+        if errors[name] > limit:
+            raise SystemExit(f"{family}: float32 and float64 differ by {errors[name]:.1e} in {name}")
+
+    tensors = {f"weights.{name}": value for name, value in weights.items()}
+    tensors |= {"tokens": data["batch"][0], "targets": data["batch"][1]}
+    tensors |= {"train.tokens": many[0], "train.targets": many[1]}
+    tensors |= {name: np.array(value, dtype=np.float32, order="C") for name, value in exact.items()}
+    settings = {
+        "adamw": {**ADAMW, "weight_decay": WEIGHT_DECAY}, "clip_norm": CLIP, "steps": STEPS,
+        "schedule": {"peak": PEAK_LR, "warmup": WARMUP, "cosine": {"final": LAST, "steps": STEPS - WARMUP}},
+    }
+    if family == "gpt2":
+        settings["sgd"] = {**SGD, "clip_norm": SGD_CLIP, "steps": SGD_STEPS}
+    config = FAMILIES[family]["config"]().to_dict()
+    versions = {"numpy": np.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
+    metadata = {
+        "config": json.dumps(config, sort_keys=True),
+        "float32_error": json.dumps(errors),
+        "training": json.dumps(settings, sort_keys=True),
+        "versions": json.dumps(versions),
+    }
+    return tensors, metadata, errors
+
+
+def save(path, tensors, metadata):
+    """A safetensors file. The package's own writer puts the metadata in an order that changes from run to run."""
+    header, offset = {"__metadata__": metadata}, 0
+    for name, value in sorted(tensors.items()):
+        dtype = {"float32": "F32", "uint32": "U32"}[value.dtype.name]
+        header[name] = {"dtype": dtype, "shape": value.shape, "data_offsets": [offset, offset + value.nbytes]}
+        offset += value.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, value in sorted(tensors.items()):
+            file.write(value.astype(value.dtype.newbyteorder("<")).tobytes())
+
+
+def check(path, tensors):
+    """Says how far the stored tensors are from freshly computed ones; true if all are within float32's rounding."""
+    with safe_open(path, framework="np") as stored:
+        if set(stored.keys()) != set(tensors):
+            print(f"{path.name}: other tensors: {sorted(set(stored.keys()) ^ set(tensors))}")
+            return False
+        bad = [n for n in tensors if not np.allclose(stored.get_tensor(n), tensors[n], rtol=1e-6, atol=1e-9)]
+    print(f"{path.name}: {len(tensors)} tensors, " + (f"{len(bad)} differ: {bad[:8]}" if bad else "all as stored"))
+    return not bad
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--check", action="store_true", help="compare with the stored files, write nothing")
+    only_check = arguments.parse_args().check
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
+    good = True
+    for family in FAMILIES:
+        tensors, metadata, errors = fixture(family)
+        path = HERE / f"{family}.safetensors"
+        if only_check:
+            good &= check(path, tensors)
+            continue
+        save(path, tensors, metadata)
+        print(f"{path.name}: {len(tensors)} tensors, {path.stat().st_size:,} bytes, loss {float(tensors['loss']):.6f}")
+        print("  losses    ", " ".join(f"{v:.3f}" for v in tensors["train.losses"]))
+        if family == "gpt2":
+            print("  sgd norms ", " ".join(f"{v:.3f}" for v in tensors["sgd.grad_norms"]))
+        print("  grad norms", " ".join(f"{v:.3f}" for v in tensors["train.grad_norms"]))
+        for name, value in errors.items():
+            print(f"  float32 error  {name:<24} {value:.1e}")
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
