@@ -1,6 +1,8 @@
 //! The command line: one file per command. Parses arguments, calls the library, prints.
 
 pub mod plan;
+pub mod schema;
+pub mod validate;
 
 use std::process::ExitCode;
 

@@ -1,5 +1,35 @@
 //! From files, environment and flags to a validated `Experiment`.
 
+mod check;
+mod diagnostic;
 pub mod experiment;
+mod explain;
+mod layers;
+mod load;
+mod overrides;
+mod presets;
+mod raw;
+mod raw_data;
+mod raw_eval;
+mod resolve;
+mod resolve_data;
+mod resolve_model;
+mod resolve_run;
+mod scalar;
+mod schema;
+mod shape;
+mod source;
+mod tree;
 
+pub use diagnostic::{ConfigError, Diagnostic};
 pub use experiment::Experiment;
+pub use explain::{Origin, explain, to_yaml};
+pub use load::{LoadOptions, Loaded, from_str, load};
+pub use schema::{schema, schema_text};
+
+#[cfg(test)]
+mod tests_diagnostics;
+#[cfg(test)]
+mod tests_hostile;
+#[cfg(test)]
+mod tests_load;

@@ -1,0 +1,202 @@
+//! Reads an experiment: the file, then the layers over it, then everything checked together.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::check::{Checked, check};
+use super::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
+use super::experiment::Experiment;
+use super::explain::{Origin, origins};
+use super::layers::{From, Layer, Layers};
+use super::overrides;
+use super::presets;
+use super::raw::RawExperiment;
+use super::resolve::Resolver;
+use super::source::{Place, Source};
+use super::tree;
+
+/// A larger file is not an experiment.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// What is laid over the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// `key.path=value`, the value in YAML; later ones win.
+    pub sets: Vec<String>,
+    /// Variables whose names begin with `RUNNER_`; `__` separates keys, as in `RUNNER_TRAIN__STEPS=10`.
+    pub env: Vec<(String, String)>,
+}
+
+/// An experiment, and how it came about.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    pub experiment: Experiment,
+    pub path: PathBuf,
+    /// The file as given.
+    pub text: String,
+    /// Where each value is from, in the order of the keys.
+    pub origins: Vec<Origin>,
+    /// The environment variables that had effect.
+    pub env_read: Vec<(String, String)>,
+}
+
+/// Reads the experiment file at `path` under the layers of `options`.
+///
+/// # Errors
+/// All mistakes of file, environment and flags.
+pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
+    let text = read(path).map_err(|d| ConfigError::new(vec![*d]))?;
+    from_str(&text, path, options)
+}
+
+/// As `load`, for a text that is already there; relative paths in it start from the folder of `path`.
+///
+/// # Errors
+/// As `load`.
+pub fn from_str(text: &str, path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
+    let source = Source::file(path, text.strip_prefix('\u{FEFF}').unwrap_or(text).to_owned());
+    if text.len() as u64 > MAX_BYTES {
+        return Err(ConfigError::new(vec![too_large(&source, text.len() as u64)]));
+    }
+    let base = base(path).map_err(|message| ConfigError::new(vec![source.diagnostic_whole(message, String::new())]))?;
+    let whole = source.clone();
+    let (mut diagnostics, mut poisoned) = (Vec::new(), Vec::new());
+    let mut layers: Vec<Layer> = Vec::new();
+    let (tree, found) = tree::parse(&source);
+    diagnostics.extend(found);
+    match tree {
+        Some(tree) if !tree.is_null() => {
+            let Checked { value, diagnostics: found, poisoned: bad } = check(&tree, &source);
+            diagnostics.extend(found);
+            poisoned.extend(bad);
+            layers.push(Layer { from: From::Text { source, tree }, value });
+        }
+        _ if diagnostics.is_empty() => {
+            let help =
+                "the shortest experiment:\nmodel: {preset: gpt2-micro}\ndata: {train: {text: {files: [input.txt]}}}";
+            diagnostics.push(source.diagnostic_whole("the file is empty".into(), help.into()));
+        }
+        _ => {}
+    }
+    // Without a file there is nothing to lay the rest over.
+    if layers.is_empty() {
+        return Err(ConfigError::new(diagnostics));
+    }
+    overrides::layers(options, &mut layers, &mut diagnostics, &mut poisoned);
+    add_preset(&mut layers, &mut diagnostics, &mut poisoned);
+
+    let internal = |e: &dyn std::fmt::Display| {
+        let message = format!("this is a bug of the program, not of the file: {e}");
+        ConfigError::new(vec![whole.diagnostic_whole(message, "please report it with the file".into())])
+    };
+    let layers = Layers::merge(layers).map_err(|e| internal(&e))?;
+    let mut value = layers.value();
+    let mut missing = Vec::new();
+    layers.complete(&mut value, &mut poisoned, &mut missing);
+    diagnostics.extend(missing);
+    let raw: RawExperiment = match serde_json::from_value(value) {
+        Ok(raw) => raw,
+        Err(_) if !diagnostics.is_empty() => return Err(ConfigError::new(diagnostics)),
+        Err(e) => return Err(internal(&e)),
+    };
+    let mut resolver = Resolver { layers: &layers, base, diagnostics: Vec::new(), poisoned, notes: BTreeMap::new() };
+    let experiment = resolver.experiment(raw, path);
+    let Resolver { diagnostics: found, notes, .. } = resolver;
+    diagnostics.extend(found);
+    match experiment {
+        Some(experiment) if diagnostics.is_empty() => {
+            let origins = origins(&experiment, &layers, &notes);
+            let env_read = layers.environment();
+            Ok(Loaded { experiment, path: path.to_owned(), text: text.to_owned(), origins, env_read })
+        }
+        _ if diagnostics.is_empty() => Err(internal(&"a section was lost")),
+        _ => Err(ConfigError::new(diagnostics)),
+    }
+}
+
+/// Puts the preset that the layers choose below them.
+fn add_preset(layers: &mut Vec<Layer>, diagnostics: &mut Vec<Diagnostic>, poisoned: &mut Vec<String>) {
+    let chosen = layers.iter().rev().find_map(|l| Some((l, l.value.pointer("/model/preset")?)));
+    let Some((layer, Value::String(name))) = chosen else { return };
+    if let Some(value) = presets::layer(name) {
+        let from = From::Preset(name.clone());
+        layers.insert(0, Layer { from, value });
+        return;
+    }
+    if let From::Text { source, tree } = &layer.from {
+        let node = tree.get("model").and_then(|(_, model)| model.get("preset"));
+        let place = node.map_or(tree.place, |(_, value)| value.place);
+        let names = presets::names();
+        let mut help = format!("the presets are {}", list(&names, "and"));
+        if let Some(near) = nearest(name, names.iter().copied()) {
+            help = format!("did you mean `{near}`?\n{help}");
+        }
+        let message = format!("there is no preset `{}`", short(name));
+        diagnostics.push(source.diagnostic(place, "model.preset", message, help));
+    }
+    poisoned.push("model.preset".to_owned());
+}
+
+/// The folder that paths start from, absolute.
+fn base(path: &Path) -> Result<PathBuf, String> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = std::path::absolute(folder).map_err(|e| format!("the folder of the file is not known: {e}"))?;
+    if folder.to_str().is_none() {
+        return Err("the name of the file's folder is not UTF-8, and the record of a run is".to_owned());
+    }
+    Ok(folder)
+}
+
+fn too_large(source: &Source, bytes: u64) -> Diagnostic {
+    let message = format!("a file of {:.1} MB is not an experiment", bytes as f64 / 1e6);
+    source.diagnostic_whole(
+        message,
+        format!("at most {} MB are read; data belongs under `data`, as a path", MAX_BYTES >> 20),
+    )
+}
+
+/// The text of the file, if it is one.
+fn read(path: &Path) -> Result<String, Box<Diagnostic>> {
+    let source = Source::file(path, String::new());
+    let whole = |message: String, help: &str| Box::new(source.diagnostic_whole(message, help.to_owned()));
+    let unreadable = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            whole("there is no such file".into(), "name an experiment file, such as exp.yaml")
+        }
+        _ => whole(format!("the file cannot be read: {e}"), ""),
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let meta = file.metadata().map_err(unreadable)?;
+    if meta.is_dir() {
+        return Err(whole("this is a folder".into(), "name an experiment file, such as exp.yaml"));
+    }
+    if meta.len() > MAX_BYTES {
+        return Err(Box::new(too_large(&source, meta.len())));
+    }
+    // A pipe or a file that grows has no length to trust.
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(Box::new(too_large(&source, bytes.len() as u64)));
+    }
+    String::from_utf8(bytes).map_err(|e| Box::new(not_utf8(path, &e)))
+}
+
+fn not_utf8(path: &Path, error: &std::string::FromUtf8Error) -> Diagnostic {
+    let (bytes, at) = (error.as_bytes(), error.utf8_error().valid_up_to());
+    let before = String::from_utf8_lossy(&bytes[..at]);
+    let start = before.rfind('\n').map_or(0, |i| i + 1);
+    let line = super::source::lines(&before).count();
+    let column = before[start..].rsplit('\r').next().unwrap_or_default().chars().count() + 1;
+    let source = Source::file(path, String::from_utf8_lossy(bytes).into_owned());
+    let help = match bytes {
+        [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => "it looks like UTF-16; save it as UTF-8",
+        _ => "save it as UTF-8",
+    };
+    let message = format!("the file is not UTF-8: byte 0x{:02X} at offset {at}", bytes.get(at).copied().unwrap_or(0));
+    source.diagnostic(Place { line, column, length: 1 }, "", message, help.to_owned())
+}
