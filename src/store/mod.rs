@@ -1,1 +1,31 @@
-//! The run directory: manifest, metrics, checkpoints.
+//! The run directory: manifest, metrics, checkpoints. See `docs/runs.md`.
+
+pub mod catalog;
+pub mod checkpoint;
+pub mod error;
+mod files;
+pub mod lines;
+pub mod lock;
+pub mod log;
+pub mod machine;
+pub mod manifest;
+pub mod metrics;
+pub mod recorder;
+pub mod run_dir;
+pub mod summary;
+pub mod time;
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use catalog::{Listed, Standing};
+pub use checkpoint::{Checkpoints, Resumed, StateHash, Which, load_weights, state_hash};
+pub use error::StoreError;
+pub use lock::RunLock;
+pub use log::Log;
+pub use machine::{Git, Machine};
+pub use manifest::{Manifest, RunStatus, Session};
+pub use metrics::MetricLine;
+pub use recorder::{Opened, Recorder};
+pub use run_dir::{RunDir, RunFiles};
+pub use summary::{Outcome, Summary};

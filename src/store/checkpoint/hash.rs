@@ -1,0 +1,122 @@
+//! Hashes of a training state, for comparing runs bit for bit; and the one way its numbers are read.
+
+use candle_core::{CpuStorage, Device, Storage, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::exec::TrainState;
+use crate::store::error::StoreError;
+
+/// BLAKE3 hashes, 64 hex digits each. Numbers enter as little-endian bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateHash {
+    /// Over step, tokens and the whole buffer: weights, then moments.
+    pub state: String,
+    /// Over the weights alone.
+    pub weights: String,
+}
+
+/// The hash over step, tokens and buffer of `state`.
+///
+/// # Errors
+/// If the buffer cannot be read from its device.
+pub fn state_hash(state: &TrainState) -> Result<String, StoreError> {
+    Ok(hashes(state)?.state)
+}
+
+/// Both hashes of `state`.
+pub(crate) fn hashes(state: &TrainState) -> Result<StateHash, StoreError> {
+    let mut hasher = StateHasher::new(state.step, state.tokens);
+    for section in 0..=state.moments {
+        each_chunk(&state.section(section)?, &mut |bytes| {
+            hasher.update(section, bytes);
+            Ok(())
+        })?;
+    }
+    Ok(hasher.finish())
+}
+
+/// Hashes a state as its bytes pass by, section after section.
+pub(super) struct StateHasher {
+    state: blake3::Hasher,
+    weights: blake3::Hasher,
+}
+
+impl StateHasher {
+    pub(super) fn new(step: u64, tokens: u64) -> Self {
+        let mut state = blake3::Hasher::new();
+        state.update(&step.to_le_bytes());
+        state.update(&tokens.to_le_bytes());
+        Self { state, weights: blake3::Hasher::new() }
+    }
+
+    pub(super) fn update(&mut self, section: usize, bytes: &[u8]) {
+        self.state.update(bytes);
+        if section == 0 {
+            self.weights.update(bytes);
+        }
+    }
+
+    pub(super) fn finish(self) -> StateHash {
+        StateHash {
+            state: self.state.finalize().to_hex().to_string(),
+            weights: self.weights.finalize().to_hex().to_string(),
+        }
+    }
+}
+
+/// Elements converted at a time: small enough for the cache, large enough for the hash's wide lanes.
+const CHUNK: usize = 1 << 16;
+
+/// Calls `sink` with the bytes of a contiguous f32 tensor, little-endian, piece by piece, without a copy of the whole.
+pub(super) fn each_chunk(
+    tensor: &Tensor,
+    sink: &mut dyn FnMut(&[u8]) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    // On a CPU this is the tensor itself.
+    let host = tensor.to_device(&Device::Cpu)?;
+    let (storage, layout) = host.storage_and_layout();
+    let values = match (&*storage, layout.contiguous_offsets()) {
+        (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) => &values[start..end],
+        _ => return Err(candle_core::Error::Msg("a checkpoint needs a contiguous f32 buffer".into()).into()),
+    };
+    let mut bytes = vec![0; 4 * CHUNK.min(values.len())];
+    for part in values.chunks(CHUNK) {
+        let bytes = &mut bytes[..4 * part.len()];
+        for (out, value) in bytes.chunks_exact_mut(4).zip(part) {
+            out.copy_from_slice(&value.to_le_bytes());
+        }
+        sink(bytes)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::testing::{random_state, with_buffer};
+
+    #[test]
+    fn hashes_are_of_the_documented_bytes() {
+        let state = random_state(5, 2);
+        let buffer: Vec<f32> = state.buffer.to_vec1().unwrap();
+        let bytes: Vec<u8> = buffer.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let mut all = 5u64.to_le_bytes().to_vec();
+        all.extend(state.tokens.to_le_bytes());
+        all.extend(&bytes);
+        let hash = hashes(&state).unwrap();
+        assert_eq!(hash.state, blake3::hash(&all).to_hex().as_str());
+        assert_eq!(hash.weights, blake3::hash(&bytes[..4 * state.layout.total]).to_hex().as_str());
+    }
+
+    #[test]
+    fn one_bit_anywhere_changes_the_hash() {
+        let state = random_state(5, 2);
+        let before = state_hash(&state).unwrap();
+        let mut values: Vec<f32> = state.buffer.to_vec1().unwrap();
+        let last = values.len() - 1;
+        values[last] = f32::from_bits(values[last].to_bits() ^ 1);
+        assert_ne!(state_hash(&with_buffer(&state, values)).unwrap(), before);
+        let later = TrainState { step: 6, ..random_state(5, 2) };
+        assert_ne!(state_hash(&later).unwrap(), before);
+    }
+}

@@ -1,0 +1,113 @@
+//! Files that are whole or not there: written beside their place, synced, renamed.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::Path;
+
+use super::error::StoreError;
+
+/// Marks what is not finished; such names are never read, and removed by whoever holds the run.
+pub(super) const TEMPORARY: &str = ".tmp-";
+
+/// Small JSON files are not read past this many bytes.
+const MAX_SMALL: u64 = 64 << 20;
+
+/// Makes a folder's entries durable.
+pub(super) fn sync_dir(path: &Path) -> Result<(), StoreError> {
+    File::open(path).and_then(|f| f.sync_all()).map_err(StoreError::io("syncing", path))
+}
+
+/// Replaces `path` with `bytes`; after a kill at any moment it holds the old content or the new.
+pub(super) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    let parent = path.parent().unwrap_or(Path::new("."));
+    let mut name = std::ffi::OsString::from(TEMPORARY);
+    name.push(path.file_name().unwrap_or_default());
+    let temporary = parent.join(name);
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|source| {
+        let _ = fs::remove_file(&temporary);
+        StoreError::io("writing", path)(source)
+    })?;
+    sync_dir(parent)
+}
+
+/// `value` as indented JSON, atomically.
+pub(super) fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreError> {
+    let mut bytes = serde_json::to_vec_pretty(value).map_err(|e| StoreError::damaged(path, e.to_string()))?;
+    bytes.push(b'\n');
+    write_atomic(path, &bytes)
+}
+
+/// A small text file; one that is larger than any of ours is refused.
+pub(super) fn read_small(path: &Path) -> Result<String, StoreError> {
+    let file = File::open(path).map_err(StoreError::io("reading", path))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_SMALL + 1).read_to_end(&mut bytes).map_err(StoreError::io("reading", path))?;
+    if bytes.len() as u64 > MAX_SMALL {
+        return Err(StoreError::damaged(path, format!("larger than {MAX_SMALL} bytes: not a file of a run")));
+    }
+    String::from_utf8(bytes).map_err(|_| StoreError::damaged(path, "not UTF-8 text"))
+}
+
+pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
+    let text = read_small(path)?;
+    serde_json::from_str(&text).map_err(|e| StoreError::damaged(path, e.to_string()))
+}
+
+/// Removes what an earlier, killed process left unfinished in `folder`.
+pub(super) fn remove_leftovers(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.filter_map(Result::ok) {
+        if entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
+            let path = entry.path();
+            let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        write_json(&path, &[1, 2]).unwrap();
+        write_json(&path, &[3]).unwrap();
+        assert_eq!(read_json::<Vec<u32>>(&path).unwrap(), [3]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_unwritable_place_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("file"), "").unwrap();
+        let error = write_atomic(&dir.path().join("file/a.json"), b"x").unwrap_err().to_string();
+        assert!(error.starts_with("writing ") && error.contains("file/a.json"), "{error}");
+    }
+
+    #[test]
+    fn leftovers_go_and_the_rest_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join(".tmp-step-1/deep")).unwrap();
+        fs::write(dir.path().join(".tmp-x"), "").unwrap();
+        fs::write(dir.path().join("kept"), "").unwrap();
+        remove_leftovers(dir.path());
+        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["kept"]);
+    }
+
+    #[test]
+    fn full_and_forbidden_disks_are_explained() {
+        let full = StoreError::io("writing", Path::new("a"))(std::io::ErrorKind::StorageFull.into());
+        assert!(full.to_string().contains("the disk is full"));
+        let denied = StoreError::io("creating", Path::new("runs"))(std::io::ErrorKind::PermissionDenied.into());
+        assert!(denied.to_string().contains("must be writable"));
+    }
+}

@@ -1,0 +1,103 @@
+//! One process at a time works on a run.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::error::StoreError;
+
+/// The file in a run directory whose lock says that a process works on it.
+pub const LOCK: &str = "lock";
+
+/// How often and how long to wait for a lock: `runner runs` probes locks and holds each for microseconds.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Held while a process works on a run; the kernel lets go of it when the process ends, however it ends.
+#[derive(Debug)]
+pub struct RunLock {
+    _file: File,
+}
+
+impl RunLock {
+    /// Takes the lock of the run directory `path`.
+    ///
+    /// # Errors
+    /// `Locked` if another process holds it, naming that process.
+    pub fn take(path: &Path) -> Result<Self, StoreError> {
+        let file_path = path.join(LOCK);
+        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&file_path);
+        let mut file = open.map_err(StoreError::io("opening", &file_path))?;
+        for attempt in 1.. {
+            match file.try_lock() {
+                Ok(()) => break,
+                // A file system without locks: better an unguarded run than none.
+                Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => break,
+                Err(TryLockError::Error(e)) => return Err(StoreError::io("locking", &file_path)(e)),
+                Err(TryLockError::WouldBlock) if attempt == TRIES => {
+                    let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                    let holder = holder(&mut file).map_or_else(String::new, |pid| format!(" (pid {pid})"));
+                    return Err(StoreError::Locked { id, holder });
+                }
+                Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+            }
+        }
+        let mut note = || -> std::io::Result<()> {
+            file.set_len(0)?;
+            file.rewind()?;
+            writeln!(file, "{}", std::process::id())
+        };
+        note().map_err(StoreError::io("writing", &file_path))?;
+        Ok(Self { _file: file })
+    }
+
+    /// Whether a process works on the run directory `path` now.
+    #[must_use]
+    pub fn is_held(path: &Path) -> bool {
+        File::open(path.join(LOCK)).is_ok_and(|f| matches!(f.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+}
+
+fn holder(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_is_refused_and_told_by_whom() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("a-12345678");
+        std::fs::create_dir(&dir).unwrap();
+        assert!(!RunLock::is_held(&dir), "no lock file yet");
+        let first = RunLock::take(&dir).unwrap();
+        assert!(RunLock::is_held(&dir));
+        let error = RunLock::take(&dir).unwrap_err();
+        assert!(error.is_request());
+        let text = error.to_string();
+        assert!(text.contains("a-12345678") && text.contains(&format!("pid {}", std::process::id())), "{text}");
+        drop(first);
+        assert!(!RunLock::is_held(&dir));
+        RunLock::take(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_probe_does_not_refuse_the_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
+        std::fs::write(path.join(LOCK), "99").unwrap();
+        let probe = File::open(path.join(LOCK)).unwrap();
+        probe.lock_shared().unwrap();
+        let waiting = thread::spawn(move || RunLock::take(&path).is_ok());
+        thread::sleep(Duration::from_millis(30));
+        drop(probe);
+        assert!(waiting.join().unwrap());
+    }
+}

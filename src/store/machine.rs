@@ -1,0 +1,124 @@
+//! Facts about machine, process and working directory for the manifest: the one place of the store that looks outside.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+/// The machine a run is on. `None`: not known here.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    pub os: String,
+    pub arch: String,
+    pub cpu: Option<String>,
+    /// Cores this process may use.
+    pub cores: usize,
+    pub memory_bytes: Option<u64>,
+}
+
+impl Machine {
+    /// This machine.
+    #[must_use]
+    pub fn here() -> Self {
+        let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let named = field(&release, "PRETTY_NAME", '=').map(|name| name.trim_matches('"').to_owned());
+        let os = match (named, kernel.trim()) {
+            (Some(name), "") => name,
+            (Some(name), kernel) => format!("{name}, {} {kernel}", std::env::consts::OS),
+            (None, kernel) => format!("{} {kernel}", std::env::consts::OS).trim().to_owned(),
+        };
+        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        Self {
+            os,
+            arch: std::env::consts::ARCH.to_owned(),
+            cpu: field(&info, "model name", ':').map(str::to_owned),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: kibibytes(&memory, "MemTotal"),
+        }
+    }
+}
+
+/// What git says of a folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Git {
+    pub commit: String,
+    /// Tracked files differ from the commit.
+    pub dirty: bool,
+}
+
+impl Git {
+    /// The state of the repository around `folder`; `None` without git, a repository or a commit.
+    #[must_use]
+    pub fn of(folder: &Path) -> Option<Self> {
+        let commit = git(folder, &["rev-parse", "--verify", "HEAD"])?.trim().to_owned();
+        let dirty = !git(folder, &["status", "--porcelain", "--untracked-files=no"])?.trim().is_empty();
+        Some(Self { commit, dirty })
+    }
+}
+
+fn git(folder: &Path, arguments: &[&str]) -> Option<String> {
+    // Reading the status must not take the index lock that an editor or a commit may want.
+    let mut command = Command::new("git");
+    command.arg("--no-optional-locks").arg("-C").arg(folder).args(arguments);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The most memory this process has had resident, in bytes; `None` where the kernel does not say.
+#[must_use]
+pub fn peak_rss_bytes() -> Option<u64> {
+    kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
+}
+
+fn field<'a>(text: &'a str, name: &str, separator: char) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(separator)?;
+        (key.trim() == name).then(|| value.trim())
+    })
+}
+
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    field(text, name, ':')?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_tables_are_read() {
+        assert_eq!(kibibytes("VmPeak:\t 9 kB\nVmHWM:\t    2048 kB\n", "VmHWM"), Some(2048 * 1024));
+        assert_eq!(kibibytes("VmHWM:\t much\n", "VmHWM"), None);
+        assert_eq!(field("model name\t: Some CPU\n", "model name", ':'), Some("Some CPU"));
+        assert!(Machine::here().cores >= 1);
+        if cfg!(target_os = "linux") {
+            assert!(peak_rss_bytes().unwrap() > 1 << 20);
+        }
+    }
+
+    #[test]
+    fn git_states() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = |arguments: &[&str]| {
+            let identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"];
+            git(dir.path(), &[&identity, arguments].concat())
+        };
+        assert_eq!(Git::of(dir.path()), None);
+        if run(&["init", "-q"]).is_none() {
+            return; // no git on this machine
+        }
+        assert_eq!(Git::of(dir.path()), None, "no commit yet");
+        fs::write(dir.path().join("a"), "1").unwrap();
+        run(&["add", "a"]).unwrap();
+        run(&["commit", "-q", "-m", "m"]).unwrap();
+        let clean = Git::of(dir.path()).unwrap();
+        assert!(!clean.dirty && clean.commit.len() >= 40);
+        fs::write(dir.path().join("untracked"), "1").unwrap();
+        assert!(!Git::of(dir.path()).unwrap().dirty);
+        fs::write(dir.path().join("a"), "2").unwrap();
+        assert!(Git::of(dir.path()).unwrap().dirty);
+    }
+}

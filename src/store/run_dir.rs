@@ -1,0 +1,349 @@
+//! One run's folder: `<root>/<name>-<plan hash, 8 digits>[-n]/`.
+//!
+//! It is built beside its place and renamed, so a folder of that name always has all of its first files.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::error::StoreError;
+use super::files::{read_json, remove_leftovers, sync_dir, write_atomic, write_json};
+use super::lock::RunLock;
+use super::manifest::{FORMAT, Manifest, RunStatus, Session};
+use super::summary::Summary;
+use super::time;
+use crate::plan::Plan;
+
+pub const EXPERIMENT: &str = "experiment.yaml";
+pub const RESOLVED: &str = "resolved.yaml";
+pub const PLAN: &str = "plan.json";
+pub const MANIFEST: &str = "manifest.json";
+pub const METRICS: &str = "metrics.jsonl";
+pub const SAMPLES: &str = "samples.jsonl";
+pub const LOG: &str = "log.txt";
+pub const SUMMARY: &str = "summary.json";
+pub const CHECKPOINTS: &str = "checkpoints";
+
+/// A run directory in the making, and how long one may take before it counts as left behind by a killed process.
+const CREATING: &str = ".creating-";
+const CREATING_AGE: Duration = Duration::from_secs(10);
+
+/// What a new run starts with.
+#[derive(Debug)]
+pub struct RunFiles<'a> {
+    /// The experiment file as given.
+    pub experiment: &'a str,
+    pub resolved: &'a str,
+    pub plan: &'a Plan,
+    pub manifest: Manifest,
+}
+
+/// A run directory that this process holds.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    manifest: Manifest,
+    _lock: RunLock,
+}
+
+/// What is there for a plan.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The newest run of the plan, and its manifest.
+    pub run: Option<(PathBuf, Manifest)>,
+    /// Folders of the same name that are no readable runs, and why.
+    pub broken: Vec<String>,
+}
+
+/// The folder name of the first run of a plan; later ones append `-2`, `-3`, …
+#[must_use]
+pub fn base_id(name: &str, plan_hash: &str) -> String {
+    format!("{name}-{}", plan_hash.get(..8).unwrap_or(plan_hash))
+}
+
+/// The manifest of the run directory `path`.
+///
+/// # Errors
+/// If it is missing, damaged or of another version.
+pub fn manifest(path: &Path) -> Result<Manifest, StoreError> {
+    let file = path.join(MANIFEST);
+    let manifest: Manifest = read_json(&file)?;
+    if manifest.format != FORMAT {
+        let message = format!("format {}, this version reads format {FORMAT}", manifest.format);
+        return Err(StoreError::damaged(&file, message));
+    }
+    Ok(manifest)
+}
+
+/// The plan of the run directory `path`.
+///
+/// # Errors
+/// If it is missing or damaged.
+pub fn plan(path: &Path) -> Result<Plan, StoreError> {
+    read_json(&path.join(PLAN))
+}
+
+/// The summary of the run directory `path`; `None` if it has none yet.
+///
+/// # Errors
+/// If it is damaged.
+pub fn summary(path: &Path) -> Result<Option<Summary>, StoreError> {
+    match read_json(&path.join(SUMMARY)) {
+        Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// The folders called `base` or `base-n` (n from 2), by n.
+fn siblings(root: &Path, base: &str) -> Vec<(u64, PathBuf)> {
+    let Ok(entries) = fs::read_dir(root) else { return Vec::new() };
+    let mut out: Vec<(u64, PathBuf)> = entries
+        .filter_map(Result::ok)
+        .filter_map(|e| {
+            let name = e.file_name();
+            let rest = name.to_str()?.strip_prefix(base)?;
+            let n = if rest.is_empty() { 1 } else { rest.strip_prefix('-')?.parse().ok()? };
+            Some((n, e.path()))
+        })
+        .collect();
+    out.sort();
+    out
+}
+
+/// Looks in `root` for runs of `plan` under its experiment's name.
+#[must_use]
+pub fn find(root: &Path, plan: &Plan) -> Found {
+    let mut found = Found::default();
+    for (_, path) in siblings(root, &base_id(&plan.experiment_name, &plan.hash)) {
+        match manifest(&path) {
+            Ok(manifest) if manifest.plan_hash == plan.hash => found.run = Some((path, manifest)),
+            Ok(_) => {}
+            Err(error) => found.broken.push(error.to_string()),
+        }
+    }
+    found
+}
+
+impl RunDir {
+    /// Creates the next run of `files.plan` in `root` and takes its lock.
+    ///
+    /// # Errors
+    /// If the folder cannot be written; `Locked` never.
+    pub fn create(root: &Path, mut files: RunFiles<'_>) -> Result<Self, StoreError> {
+        fs::create_dir_all(root).map_err(StoreError::io("creating", root))?;
+        remove_stale(root);
+        let base = base_id(&files.plan.experiment_name, &files.plan.hash);
+        let temporary = root.join(format!("{CREATING}{base}-{}-{:x}", std::process::id(), nonce()));
+        fs::create_dir(&temporary).map_err(StoreError::io("creating", &temporary))?;
+        let result = Self::fill(root, &base, &temporary, &mut files);
+        if result.is_err() {
+            let _ = fs::remove_dir_all(&temporary);
+        }
+        result
+    }
+
+    fn fill(root: &Path, base: &str, temporary: &Path, files: &mut RunFiles<'_>) -> Result<Self, StoreError> {
+        let lock = RunLock::take(temporary)?;
+        write_atomic(&temporary.join(EXPERIMENT), files.experiment.as_bytes())?;
+        write_atomic(&temporary.join(RESOLVED), files.resolved.as_bytes())?;
+        write_json(&temporary.join(PLAN), files.plan)?;
+        let checkpoints = temporary.join(CHECKPOINTS);
+        fs::create_dir(&checkpoints).map_err(StoreError::io("creating", &checkpoints))?;
+        loop {
+            let n = siblings(root, base).last().map_or(1, |(n, _)| n + 1);
+            let id = if n == 1 { base.to_owned() } else { format!("{base}-{n}") };
+            let path = root.join(&id);
+            files.manifest.id = id;
+            write_json(&temporary.join(MANIFEST), &files.manifest)?;
+            match fs::rename(temporary, &path) {
+                Ok(()) => {
+                    sync_dir(root)?;
+                    return Ok(Self { path, manifest: files.manifest.clone(), _lock: lock });
+                }
+                // Another process took the name in between.
+                Err(e) if matches!(e.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {}
+                Err(e) => return Err(StoreError::io("creating", &path)(e)),
+            }
+        }
+    }
+
+    /// Takes the run directory `path` to go on with it, and removes what a killed process left unfinished in it.
+    ///
+    /// # Errors
+    /// `Locked` if another process works on it; a damaged manifest.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let lock = RunLock::take(path)?;
+        let manifest = manifest(path)?;
+        remove_leftovers(path);
+        Ok(Self { path: path.to_owned(), manifest, _lock: lock })
+    }
+
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    #[must_use]
+    pub fn id(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Notes that this process starts working on the run.
+    ///
+    /// # Errors
+    /// If the manifest cannot be written.
+    pub fn begin(&mut self, session: Session) -> Result<(), StoreError> {
+        self.manifest.status = RunStatus::Running;
+        self.manifest.error = None;
+        self.manifest.ended = None;
+        self.manifest.sessions.push(session);
+        write_json(&self.path.join(MANIFEST), &self.manifest)
+    }
+
+    /// Notes how this process's work ended: the summary first, then the manifest, which decides.
+    ///
+    /// # Errors
+    /// If one of them cannot be written.
+    pub fn finish(&mut self, summary: &Summary) -> Result<(), StoreError> {
+        write_json(&self.path.join(SUMMARY), summary)?;
+        let now = time::now();
+        self.manifest.status = summary.status;
+        self.manifest.error.clone_from(&summary.error);
+        self.manifest.ended = Some(now.clone());
+        if let Some(session) = self.manifest.sessions.last_mut() {
+            session.ended = Some(now);
+            session.to_step = Some(summary.steps);
+        }
+        write_json(&self.path.join(MANIFEST), &self.manifest)
+    }
+}
+
+/// Removes folders that processes killed while creating a run left behind: unlocked, and not brand-new.
+fn remove_stale(root: &Path) {
+    let Ok(entries) = fs::read_dir(root) else { return };
+    for entry in entries.filter_map(Result::ok) {
+        let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
+        let stale = entry.file_name().to_string_lossy().starts_with(CREATING)
+            && age.is_some_and(|age| age > CREATING_AGE)
+            && !RunLock::is_held(&entry.path());
+        if stale {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Tells apart folders that one process creates.
+fn nonce() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::{compiled, experiment};
+
+    fn create(root: &Path, plan: &Plan) -> RunDir {
+        let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], time::now());
+        RunDir::create(root, RunFiles { experiment: "a: 1\n", resolved: "b: 2\n", plan, manifest }).unwrap()
+    }
+
+    #[test]
+    fn a_new_run_has_its_files_and_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        let plan = compiled(&experiment());
+        assert!(find(root.path(), &plan).run.is_none());
+        let run = create(root.path(), &plan);
+        assert_eq!(run.id(), format!("{}-{}", plan.experiment_name, &plan.hash[..8]));
+        assert_eq!(fs::read_to_string(run.path().join(EXPERIMENT)).unwrap(), "a: 1\n");
+        assert_eq!(fs::read_to_string(run.path().join(RESOLVED)).unwrap(), "b: 2\n");
+        assert_eq!(super::plan(run.path()).unwrap(), plan);
+        let (path, manifest) = find(root.path(), &plan).run.unwrap();
+        assert_eq!((path.as_path(), &manifest), (run.path(), run.manifest()));
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1, "nothing temporary stays");
+        assert!(matches!(RunDir::open(run.path()), Err(StoreError::Locked { .. })));
+        let path = run.path().to_owned();
+        drop(run);
+        assert_eq!(RunDir::open(&path).unwrap().manifest(), &manifest);
+    }
+
+    #[test]
+    fn more_runs_of_a_plan_are_numbered_and_the_newest_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let plan = compiled(&experiment());
+        let ids: Vec<String> = (0..12).map(|_| create(root.path(), &plan).id()).collect();
+        assert!(ids[1].ends_with("-2") && ids[11].ends_with("-12"), "{ids:?}");
+        assert_eq!(find(root.path(), &plan).run.unwrap().1.id, ids[11]);
+    }
+
+    #[test]
+    fn another_plan_with_the_same_digits_is_another_run() {
+        let root = tempfile::tempdir().unwrap();
+        let plan = compiled(&experiment());
+        let mut twin = plan.clone();
+        twin.hash = format!("{}{}", &plan.hash[..8], "0".repeat(56));
+        create(root.path(), &twin);
+        assert!(find(root.path(), &plan).run.is_none());
+        assert!(create(root.path(), &plan).id().ends_with("-2"));
+        assert_eq!(find(root.path(), &twin).run.unwrap().1.plan_hash, twin.hash);
+    }
+
+    #[test]
+    fn broken_folders_are_passed_over_and_told() {
+        let root = tempfile::tempdir().unwrap();
+        let plan = compiled(&experiment());
+        fs::create_dir(root.path().join(base_id(&plan.experiment_name, &plan.hash))).unwrap();
+        let found = find(root.path(), &plan);
+        assert!(found.run.is_none() && found.broken[0].contains("manifest.json"), "{:?}", found.broken);
+        assert!(create(root.path(), &plan).id().ends_with("-2"));
+    }
+
+    #[test]
+    fn a_kill_while_creating_confuses_nobody() {
+        let root = tempfile::tempdir().unwrap();
+        let plan = compiled(&experiment());
+        let left = root.path().join(format!("{CREATING}x-1-0"));
+        fs::create_dir(&left).unwrap();
+        assert!(find(root.path(), &plan).run.is_none());
+        create(root.path(), &plan);
+        assert!(left.exists(), "too young to tell from one in the making");
+        let old = std::time::SystemTime::now() - Duration::from_mins(1);
+        fs::File::open(&left).unwrap().set_modified(old).unwrap();
+        create(root.path(), &plan);
+        assert!(!left.exists());
+    }
+
+    #[test]
+    fn two_processes_creating_at_once_get_two_folders() {
+        let root = tempfile::tempdir().unwrap();
+        let plan = compiled(&experiment());
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| create(root.path(), &plan));
+            }
+        });
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 6);
+        for (n, path) in siblings(root.path(), &base_id(&plan.experiment_name, &plan.hash)) {
+            let id = manifest(&path).unwrap().id;
+            assert_eq!(id, path.file_name().unwrap().to_string_lossy(), "run {n}");
+        }
+    }
+
+    #[test]
+    fn an_unwritable_root_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("runs"), "").unwrap();
+        let plan = compiled(&experiment());
+        let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], time::now());
+        let files = RunFiles { experiment: "", resolved: "", plan: &plan, manifest };
+        let error = RunDir::create(&root.path().join("runs"), files).unwrap_err().to_string();
+        assert!(error.starts_with("creating ") && error.contains("/runs"), "{error}");
+    }
+}
