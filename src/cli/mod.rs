@@ -1,12 +1,14 @@
 //! The command line: one file per command. Parses arguments, calls the library, prints.
 
+pub mod apply;
+mod command;
+pub mod common;
+pub mod exit;
+pub mod interrupt;
+pub mod output;
 pub mod plan;
+pub mod runs;
 pub mod schema;
 pub mod validate;
 
-use std::process::ExitCode;
-
-/// Runs the command that the process was started with.
-pub fn run() -> ExitCode {
-    ExitCode::SUCCESS
-}
+pub use command::run;

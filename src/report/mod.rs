@@ -1,1 +1,14 @@
 //! What a person sees: progress, tables, summaries.
+
+pub mod format;
+pub mod json;
+pub mod lines;
+pub mod prepare;
+pub mod run;
+pub mod screen;
+pub mod summary;
+pub mod table;
+
+pub use json::JsonEvent;
+pub use lines::Lines;
+pub use screen::{Mode, Screen};

@@ -60,7 +60,7 @@ pub enum Which {
 }
 
 /// The checkpoints in `folder`, oldest first. A folder that is not there has none.
-pub(crate) fn entries(folder: &Path) -> Vec<Entry> {
+fn entries(folder: &Path) -> Vec<Entry> {
     let Ok(read) = fs::read_dir(folder) else { return Vec::new() };
     let mut out: Vec<Entry> = read
         .filter_map(Result::ok)
@@ -73,6 +73,12 @@ pub(crate) fn entries(folder: &Path) -> Vec<Entry> {
         .collect();
     out.sort_by_key(|e| e.step);
     out
+}
+
+/// The steps of the checkpoints in `folder`, oldest first.
+#[must_use]
+pub fn steps(folder: &Path) -> Vec<u64> {
+    entries(folder).iter().map(|e| e.step).collect()
 }
 
 fn dir_name(step: u64) -> String {

@@ -6,6 +6,7 @@ mod hash;
 mod load;
 mod save;
 
-pub use folder::{Checkpoints, Entry, Resumed, Saved, Which, load_weights};
+pub use folder::{Checkpoints, Entry, Resumed, Saved, Which, load_weights, steps};
 pub use format::{MODEL, OPTIMIZER, STATE};
+pub(crate) use hash::hashes;
 pub use hash::{StateHash, state_hash};

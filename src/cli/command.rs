@@ -1,0 +1,137 @@
+//! The commands, and what becomes of their errors.
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use super::common::{self, ExperimentArgs, ThreadArgs};
+use super::exit::{Exit, exit_of, is_closed_pipe, render};
+use super::output::complain;
+use super::{apply, output, plan, runs, schema, validate};
+use crate::report::{Mode, Screen};
+
+/// Train language models from one declarative file.
+///
+/// An experiment file says what to train, on which data, and how; `runner apply` makes it so and records everything in a run
+/// directory. The same file again resumes an interrupted run, or finds that there is nothing to do.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 3 differences found, 130 interrupted.\n\
+                  Environment: RUNNER_RUNS (folder of runs), RUNNER_CACHE (folder of prepared data), RUNNER_PEAK_FLOPS\n\
+                  (of the device, for MFU), RUNNER_<KEY>__<KEY> (a key of the experiment), NO_COLOR."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train what an experiment file describes, or go on with it, or find it done.
+    ///
+    /// Ctrl-C finishes the step, saves a checkpoint and exits with code 130; the same command goes on from there. After a
+    /// crash it goes on from the last checkpoint, to the same numbers.
+    Apply(apply::ApplyArgs),
+    Plan(plan::PlanArgs),
+    /// Check an experiment file: every mistake at its line and column.
+    Validate(ValidateArgs),
+    /// Print the JSON Schema of the experiment file, for editors.
+    Schema,
+    /// List recorded runs, or show one.
+    Runs(runs::RunsArgs),
+}
+
+#[derive(Debug, Args)]
+struct ValidateArgs {
+    #[command(flatten)]
+    experiment: ExperimentArgs,
+    /// Show every value and where it comes from: default, preset, file, environment or flag.
+    #[arg(long)]
+    explain: bool,
+}
+
+/// Runs the command that the process was started with.
+pub fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are no errors; a closed pipe is none either.
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    match execute(&cli.command) {
+        Ok(exit) => exit.into(),
+        Err(error) if is_closed_pipe(&error) => Exit::Done.into(),
+        Err(error) => {
+            complain(&render(&error, console::colors_enabled_stderr()));
+            exit_of(&error).into()
+        }
+    }
+}
+
+fn execute(command: &Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Apply(args) => apply::run(args),
+        Command::Runs(args) => runs::run(args),
+        Command::Plan(args) => {
+            plan::run(args, || plan_inputs(args))?;
+            Ok(Exit::Done)
+        }
+        Command::Validate(args) => {
+            let mut out = Vec::new();
+            validate::run(&args.experiment.file, &args.experiment.options(), args.explain, &mut out)?;
+            output::print(&String::from_utf8_lossy(&out))?;
+            Ok(Exit::Done)
+        }
+        Command::Schema => {
+            let mut out = Vec::new();
+            schema::run(&mut out)?;
+            output::print(&String::from_utf8_lossy(&out))?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+/// The experiment of `args`, and facts of its data. Progress goes to standard error: the plan is the output.
+fn plan_inputs(args: &plan::PlanArgs) -> anyhow::Result<(crate::config::Experiment, crate::data::DataFacts)> {
+    let experiment = ExperimentArgs { file: args.file.clone(), set: args.set.clone() }.load()?.experiment;
+    let threads = ThreadArgs { threads: args.threads.map(|n| u16::try_from(n).unwrap_or(u16::MAX)) };
+    let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
+    let prepared = common::prepare_data(&experiment, &threads.pool()?, &mut screen)?;
+    Ok((experiment, prepared.facts))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_parse() {
+        for line in [
+            "runner apply exp.yaml --set a.b=1 --set c=2 --threads 2 --new --runs d --quiet --json",
+            "runner plan exp.yaml --json",
+            "runner validate exp.yaml --explain",
+            "runner schema",
+            "runner runs --json",
+            "runner runs list --runs d",
+            "runner runs show abc --json --runs d",
+        ] {
+            Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
+        }
+        for line in ["runner apply", "runner apply a --threads 0", "runner runs show", "runner nothing"] {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+}

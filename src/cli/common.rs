@@ -1,0 +1,225 @@
+//! What several commands share: experiment and environment, folders, threads, and opening a run.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, anyhow};
+use candle_core::Device;
+
+use super::exit::RequestError;
+use crate::config::{self, Experiment, LoadOptions, Loaded};
+use crate::data::{DataRequest, Prepared, prepare};
+use crate::exec::step::layout;
+use crate::model::Params;
+use crate::plan::Plan;
+use crate::plan::program::{self, Program};
+use crate::report::Screen;
+use crate::report::prepare::Preparing;
+use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED};
+use crate::store::{Which, catalog, load_weights};
+
+/// Where runs are, unless `--runs` says.
+pub const RUNS: &str = "RUNNER_RUNS";
+/// Where prepared data is cached.
+pub const CACHE: &str = "RUNNER_CACHE";
+/// The program's own variables, which are no keys of the experiment.
+const OWN: [&str; 3] = [RUNS, CACHE, super::plan::PEAK_FLOPS];
+
+/// An experiment on the command line.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ExperimentArgs {
+    /// The experiment file.
+    pub file: PathBuf,
+    /// Override a key of the file, such as `train.steps=10`; may be given several times. Paths in values are relative to
+    /// the file.
+    #[arg(long, value_name = "KEY.PATH=VALUE")]
+    pub set: Vec<String>,
+}
+
+impl ExperimentArgs {
+    /// `--set` flags and `RUNNER_…` variables.
+    #[must_use]
+    pub fn options(&self) -> LoadOptions {
+        LoadOptions { sets: self.set.clone(), env: experiment_environment() }
+    }
+
+    /// The experiment under its layers.
+    ///
+    /// # Errors
+    /// `ConfigError`.
+    pub fn load(&self) -> anyhow::Result<Loaded> {
+        Ok(config::load(&self.file, &self.options())?)
+    }
+}
+
+/// Where runs are, on the command line.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RootArgs {
+    /// The folder of run directories [default: $RUNNER_RUNS, or runs/].
+    #[arg(long, value_name = "DIR")]
+    pub runs: Option<PathBuf>,
+}
+
+impl RootArgs {
+    /// The folder: the flag, else `RUNNER_RUNS`, else `runs`.
+    #[must_use]
+    pub fn root(&self) -> PathBuf {
+        let variable = || env::var_os(RUNS).filter(|value| !value.is_empty()).map(PathBuf::from);
+        self.runs.clone().or_else(variable).unwrap_or_else(|| PathBuf::from("runs"))
+    }
+}
+
+/// Threads on the command line.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct ThreadArgs {
+    /// Threads to compute with [default: all cores]. The results do not depend on it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub threads: Option<u16>,
+}
+
+impl ThreadArgs {
+    /// The flag, else the cores that this process may use.
+    #[must_use]
+    pub fn count(self) -> usize {
+        self.threads.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from)
+    }
+
+    /// A pool of that many threads, in which to prepare data and compute.
+    ///
+    /// # Errors
+    /// If the system does not give that many threads.
+    pub fn pool(self) -> anyhow::Result<rayon::ThreadPool> {
+        let threads = self.count();
+        let builder = rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(8 << 20);
+        builder.build().with_context(|| format!("starting {threads} threads"))
+    }
+}
+
+/// `RUNNER_…` variables that may set keys of an experiment. What is not UTF-8 cannot.
+#[must_use]
+pub fn experiment_environment() -> Vec<(String, String)> {
+    let all = env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    all.filter(|(name, _)| name.starts_with("RUNNER_") && !OWN.contains(&name.as_str())).collect()
+}
+
+/// The program's own variables that are set.
+#[must_use]
+pub fn own_environment() -> Vec<(String, String)> {
+    OWN.iter().filter_map(|name| Some(((*name).to_owned(), env::var(name).ok()?))).collect()
+}
+
+/// The folder of prepared data: `RUNNER_CACHE`, else `runner` in the user's cache folder.
+///
+/// # Errors
+/// If neither is known.
+pub fn cache_dir() -> anyhow::Result<PathBuf> {
+    let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    variable(CACHE)
+        .or_else(|| variable("XDG_CACHE_HOME").filter(|path| path.is_absolute()).map(|path| path.join("runner")))
+        .or_else(|| variable("HOME").map(|path| path.join(".cache/runner")))
+        .ok_or_else(|| RequestError(format!("no home folder: set {CACHE} to a folder for prepared data")).into())
+}
+
+/// Prepares the data of `experiment` in `pool`, with progress on `screen`.
+///
+/// # Errors
+/// `DataError`, or no cache folder.
+pub fn prepare_data(
+    experiment: &Experiment,
+    pool: &rayon::ThreadPool,
+    screen: &mut Screen,
+) -> anyhow::Result<Prepared> {
+    let cache_dir = cache_dir()?;
+    let request = DataRequest {
+        data: &experiment.data,
+        choice: experiment.eval.hellaswag.as_ref(),
+        seed: experiment.seed,
+        cache_dir: &cache_dir,
+        vocab_size: experiment.model.vocab_size,
+    };
+    screen.spinner();
+    let preparing = Preparing::new(screen);
+    let prepared = pool.install(|| prepare(&request, &|progress| preparing.show(progress)));
+    screen.clear();
+    Ok(prepared?)
+}
+
+/// candle's device for a program's.
+///
+/// # Errors
+/// If this build has no such device.
+pub fn device(device: program::Device) -> anyhow::Result<Device> {
+    match device {
+        program::Device::Cpu => Ok(Device::Cpu),
+        program::Device::Cuda(_) => Err(RequestError("this build has no CUDA: take device: cpu".to_owned()).into()),
+    }
+}
+
+/// A recorded run, opened for reading.
+#[derive(Debug)]
+pub struct OpenedRun {
+    pub path: PathBuf,
+    pub plan: Plan,
+    /// From its `resolved.yaml`.
+    pub experiment: Experiment,
+}
+
+/// Opens the run that `wanted` means in `root`: a folder, an id, or the unique beginning of an id.
+///
+/// # Errors
+/// `StoreError` if there is no such run or its files are damaged; `ConfigError` for its `resolved.yaml`.
+pub fn open_run(root: &Path, wanted: &str) -> anyhow::Result<OpenedRun> {
+    let path = catalog::resolve(root, wanted)?;
+    let plan = run_dir::plan(&path)?;
+    let resolved = path.join(RESOLVED);
+    let experiment = config::load(&resolved, &LoadOptions::default())?.experiment;
+    Ok(OpenedRun { path, plan, experiment })
+}
+
+impl OpenedRun {
+    /// The program of the first rank.
+    ///
+    /// # Errors
+    /// If the plan has none, or one of a size that nothing here could have planned.
+    pub fn program(&self) -> anyhow::Result<&Program> {
+        const MOST: usize = 1 << 32;
+        let rank = self.plan.ranks.first().ok_or_else(|| anyhow!("{}: a plan without ranks", self.path.display()))?;
+        let m = &rank.program.model;
+        let sizes = [m.vocab_size, m.context_length, m.heads, m.kv_heads, m.d_model, m.d_ff];
+        if m.layers > 100_000 || sizes.iter().any(|&size| size == 0 || size > MOST) {
+            return Err(anyhow!("{}: its plan is damaged: impossible model sizes", self.path.display()));
+        }
+        Ok(&rank.program)
+    }
+
+    /// The weights of a checkpoint, and the steps they were trained for.
+    ///
+    /// # Errors
+    /// `StoreError` if there is none or it is damaged.
+    pub fn weights(&self, which: Which) -> anyhow::Result<(Params, u64)> {
+        let program = self.program()?;
+        let layout = Arc::new(layout(program));
+        let device = device(program.device)?;
+        let (flat, step) = load_weights(&self.path.join(CHECKPOINTS), which, &layout, &device)?;
+        Ok((Params { layout, flat }, step))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flag_says_where_runs_are() {
+        let args = RootArgs { runs: Some(PathBuf::from("/elsewhere")) };
+        assert_eq!(args.root(), Path::new("/elsewhere"));
+    }
+
+    #[test]
+    fn a_pool_has_the_threads_asked_for() {
+        assert_eq!(ThreadArgs { threads: Some(3) }.pool().unwrap().current_num_threads(), 3);
+        assert!(ThreadArgs { threads: None }.count() >= 1);
+    }
+}

@@ -1,0 +1,105 @@
+//! Exit codes, and which error means which.
+
+use std::process::ExitCode;
+
+use crate::config::ConfigError;
+use crate::data::DataError;
+use crate::eval::EvalError;
+use crate::exec::ExecError;
+use crate::plan::PlanError;
+use crate::store::StoreError;
+
+/// How a command ends; the documented exit codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    Done = 0,
+    /// The run, or the machine, failed.
+    Failed = 1,
+    /// The request was wrong: the file, the flags, the name of a run.
+    Request = 2,
+    /// `diff --exit-code` found differences.
+    Differs = 3,
+    /// Stopped by Ctrl-C or SIGTERM.
+    Interrupted = 130,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// A wrong request that no room of the library knows.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct RequestError(pub String);
+
+/// The exit code of `error`.
+#[must_use]
+pub fn exit_of(error: &anyhow::Error) -> Exit {
+    let request = error.chain().any(|cause| {
+        cause.is::<ConfigError>()
+            || cause.is::<RequestError>()
+            || cause.downcast_ref::<PlanError>().is_some_and(PlanError::is_request)
+            || cause.downcast_ref::<DataError>().is_some_and(DataError::is_request)
+            || cause.downcast_ref::<StoreError>().is_some_and(StoreError::is_request)
+            || matches!(cause.downcast_ref::<EvalError>(), Some(EvalError::Request(_)))
+    });
+    // What goes wrong inside a run is the run's failure, whatever its cause.
+    let run = error.chain().any(<dyn std::error::Error>::is::<ExecError>);
+    if request && !run { Exit::Request } else { Exit::Failed }
+}
+
+/// Whether `error` only says that the reader of our output went away.
+#[must_use]
+pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .any(|e| e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe))
+}
+
+/// What standard error says about `error`.
+#[must_use]
+pub fn render(error: &anyhow::Error, color: bool) -> String {
+    if let Some(mistakes) = error.chain().find_map(|cause| cause.downcast_ref::<ConfigError>()) {
+        return mistakes.render(color);
+    }
+    let label = console::style("error:").force_styling(color).red().bold();
+    let mut out = format!("{label} {error}");
+    let mut said = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        // Transparent errors repeat their cause.
+        if !said.contains(&cause) {
+            out.push_str(": ");
+            out.push_str(&cause);
+            said.push_str(&cause);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_failures_are_told_apart() {
+        let locked = StoreError::Locked { id: "a".into(), holder: String::new() };
+        assert_eq!(exit_of(&anyhow::Error::from(locked).context("more")), Exit::Request);
+        assert_eq!(exit_of(&RequestError("x".into()).into()), Exit::Request);
+        assert_eq!(exit_of(&anyhow::anyhow!("x")), Exit::Failed);
+        let full =
+            StoreError::Io { action: "writing", path: "a".into(), source: std::io::ErrorKind::StorageFull.into() };
+        assert_eq!(exit_of(&full.into()), Exit::Failed);
+        let inside = ExecError::Eval(EvalError::Request("x".into()));
+        assert_eq!(exit_of(&inside.into()), Exit::Failed);
+    }
+
+    #[test]
+    fn causes_are_said_once() {
+        let error = anyhow::Error::from(std::io::Error::other("inner")).context("outer");
+        assert_eq!(render(&error, false), "error: outer: inner");
+        let error = anyhow::anyhow!("inner").context("outer: inner");
+        assert_eq!(render(&error, false), "error: outer: inner");
+    }
+}

@@ -1,0 +1,83 @@
+//! What `runner runs show` says of a run.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::format::{bytes, count, printable, rate};
+use super::summary::{details, short_time};
+use crate::store::catalog::Listed;
+use crate::store::manifest::{Manifest, Session};
+use crate::store::summary::Summary;
+
+/// A run on a page. `checkpoints` are the steps that can be resumed or sampled from.
+#[must_use]
+pub fn page(listed: &Listed, manifest: &Manifest, summary: Option<&Summary>, checkpoints: &[u64]) -> String {
+    let mut rows: Vec<(String, String)> = Vec::new();
+    let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
+    row("folder", listed.path.display().to_string());
+    row("experiment", with_overrides(&manifest.experiment_file, &manifest.overrides));
+    row("plan", manifest.plan_hash.clone());
+    row("steps", format!("{} of {}", count(listed.step), count(listed.steps)));
+    row("started", short_time(&manifest.started));
+    if let Some(ended) = &manifest.ended {
+        row("ended", short_time(ended));
+    }
+    if summary.is_none() {
+        if let Some(loss) = listed.loss {
+            row("train loss", format!("{loss:.4}"));
+        }
+        if let Some(loss) = listed.val_loss {
+            row("val loss", format!("{loss:.4}"));
+        }
+        if let Some(speed) = listed.tokens_per_second {
+            row("speed", format!("{} tokens/s", rate(speed)));
+        }
+        if let Some(error) = &listed.error {
+            row("error", error.clone());
+        }
+    }
+    let steps: Vec<String> = checkpoints.iter().map(ToString::to_string).collect();
+    row("checkpoints", if steps.is_empty() { "none yet".to_owned() } else { format!("steps {}", steps.join(", ")) });
+    for (name, value) in &manifest.environment {
+        row("environment", format!("{name}={value}"));
+    }
+    row("data", format!("train {}  tokenizer {}", short(&manifest.data.train), short(&manifest.data.tokenizer)));
+    for (i, session) in manifest.sessions.iter().enumerate() {
+        row(&format!("session {}", i + 1), self::session(session));
+    }
+    if let Some(hash) = summary.and_then(|s| s.final_hash.as_ref()) {
+        row("state hash", hash.clone());
+    }
+    let mut out = format!("{}  {}\n", printable(&listed.id), listed.status.as_str());
+    out.push_str(&summary.map_or_else(String::new, details));
+    for (name, value) in rows {
+        let _ = writeln!(out, "  {name:12}{}", printable(&value));
+    }
+    out
+}
+
+fn with_overrides(file: &Path, overrides: &[String]) -> String {
+    let sets: Vec<String> = overrides.iter().map(|set| format!("  --set {set}")).collect();
+    format!("{}{}", file.display(), sets.concat())
+}
+
+fn short(hash: &str) -> &str {
+    hash.get(..8).unwrap_or(hash)
+}
+
+fn session(s: &Session) -> String {
+    let to = s.to_step.map_or_else(|| "…".to_owned(), |step| step.to_string());
+    let git = s.git.as_ref().map_or_else(String::new, |git| {
+        format!("  git {}{}", short(&git.commit), if git.dirty { " (modified)" } else { "" })
+    });
+    let cpu = s.machine.cpu.as_deref().unwrap_or(&s.machine.arch);
+    let memory = s.machine.memory_bytes.map_or_else(String::new, |m| format!(", {}", bytes(m)));
+    format!(
+        "{}  steps {}–{to}  {} threads on {cpu} ({} cores{memory})  runner {}{git}",
+        short_time(&s.started),
+        s.from_step,
+        s.threads,
+        s.machine.cores,
+        s.version
+    )
+}
