@@ -218,9 +218,16 @@ fn a_file_on_disk_with_a_byte_order_mark_and_windows_lines() {
     std::fs::write(sub.join("my exp.yaml"), &text).unwrap();
     let l = load(&sub.join("my exp.yaml"), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!((l.experiment.name.as_str(), l.text), ("my-exp", text));
-    // The folder's own brackets do not become part of the pattern.
-    let Source::Text { files } = &l.experiment.data.train else { panic!() };
-    assert_eq!(glob::glob(files[0].to_str().unwrap()).unwrap().count(), 2);
+    // The folder's own brackets do not become part of the pattern, nor those of a file that is named as it is.
+    let matched = |e: &Experiment| {
+        let Source::Text { files } = &e.data.train else { panic!() };
+        glob::glob(files[0].to_str().unwrap()).unwrap().count()
+    };
+    assert_eq!(matched(&l.experiment), 2);
+    let plain = from_str(SHORT, &sub.join("e.yaml"), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(matched(&plain.experiment), 1);
+    let again = from_str(&to_yaml(&plain.experiment), Path::new("/r.yaml"), &LoadOptions::default());
+    assert_eq!(again.unwrap_or_else(|e| panic!("{e}")).experiment, plain.experiment);
 }
 
 #[test]
