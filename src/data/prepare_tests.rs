@@ -165,8 +165,8 @@ fn several_documents_are_separated() {
 #[test]
 fn padded_rows_hold_documents() {
     let folder = Folder::new();
-    let lines: String = (0..10).map(|i| format!("{{\"t\": \"the cat {i}\"}}\n")).collect();
-    let file = folder.write("a.jsonl", lines);
+    let lines: Vec<_> = (0..10).map(|i| format!("{{\"t\": \"the cat {i}\"}}")).collect();
+    let file = folder.write("a.jsonl", lines.join("\n"));
     let layout = |bos: &str| Layout::Padded { length: 24, bos: bos.into(), eos: "[EOT]".into(), pad: "[PAD]".into() };
     let source = Source::Jsonl { files: vec![file], field: "t".into() };
     let mut data = Data {
