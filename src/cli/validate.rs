@@ -18,3 +18,26 @@ pub fn run(path: &Path, options: &LoadOptions, explain: bool, out: &mut dyn Writ
     }
     Ok(out.flush()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_that_a_file_is_good_explains_it_and_hands_on_what_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tiny.yaml");
+        std::fs::write(&path, "model: {preset: gpt2-nano}\ndata: {train: {builtin: {corpus: stories}}}\n").unwrap();
+        let said = |explain, options: &LoadOptions| {
+            let mut out = Vec::new();
+            run(&path, options, explain, &mut out).map(|()| String::from_utf8(out).unwrap())
+        };
+        assert!(said(false, &LoadOptions::default()).unwrap().ends_with("`tiny` is a valid experiment\n"));
+        let options = LoadOptions { sets: vec!["seed=3".into()], env: Vec::new() };
+        let table = said(true, &options).unwrap();
+        let seed = table.lines().find(|l| l.starts_with("seed ")).unwrap();
+        assert_eq!(seed.split_whitespace().collect::<Vec<_>>(), ["seed", "3", "--set", "seed=3"]);
+        let options = LoadOptions { sets: vec!["seed=x".into()], env: Vec::new() };
+        assert!(said(false, &options).unwrap_err().is::<config::ConfigError>());
+    }
+}

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Number, Value, json};
 
 use super::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, list, nearest, short};
+use super::presets;
 use super::scalar;
 use super::shape::{Bounds, Keys, Shape, Slot, root, variants};
 use super::source::{Place, Source};
@@ -59,8 +60,8 @@ impl Checker<'_> {
                 self.words(node, key, &words, path)
             }
             Shape::List { items, min, max } => self.list(node, key, super::shape::slot(items), (min, max), path),
-            Shape::Number(bounds) => self.number(node, key, bounds, false, path),
-            Shape::Integer(bounds) => self.number(node, key, bounds, true, path),
+            Shape::Number(bounds) => self.number(node, key, bounds, false, slot, path),
+            Shape::Integer(bounds) => self.number(node, key, bounds, true, slot, path),
             Shape::Text => match &node.value {
                 Yaml::Scalar { text, .. } => Some(Value::String(text.to_string())),
                 _ => self.mismatch(node, key, "text", path, ""),
@@ -68,9 +69,9 @@ impl Checker<'_> {
             Shape::Bool => match &node.value {
                 Yaml::Scalar { text, plain: true } => match scalar::boolean(text) {
                     Some(b) => Some(Value::Bool(b)),
-                    None => self.mismatch(node, key, "`true` or `false`", path, ""),
+                    None => self.mismatch(node, key, "`true` or `false`", path, &one_line(slot.description)),
                 },
-                _ => self.mismatch(node, key, "`true` or `false`", path, ""),
+                _ => self.mismatch(node, key, "`true` or `false`", path, &one_line(slot.description)),
             },
         }
     }
@@ -87,10 +88,12 @@ impl Checker<'_> {
     fn keys(&mut self, node: &Node, key: Place, keys: Keys<'static>, path: &str) -> Option<Value> {
         let Yaml::Map(entries) = &node.value else {
             let names = keys.names();
-            let help = if names.is_empty() {
-                "write `{}`".to_owned()
-            } else {
-                format!("its keys are {}", list(&names, "and"))
+            let help = match &node.value {
+                Yaml::Scalar { text, .. } if path == "model" && presets::family(text).is_some() => {
+                    format!("write `model: {{preset: {text}}}`")
+                }
+                _ if names.is_empty() => "write `{}`".to_owned(),
+                _ => format!("its keys are {}", list(&names, "and")),
             };
             return self.mismatch(node, key, "a mapping of keys to values", path, &help);
         };
@@ -109,7 +112,7 @@ impl Checker<'_> {
         let exclusive = keys.exclusive();
         let mut given = entries.iter().filter(|e| exclusive.contains(&e.key.as_str()) && !e.value.is_null());
         if let Some(first) = given.next() {
-            for second in given {
+            for second in given.filter(|e| e.key != first.key) {
                 let message = format!("`{path}` has both `{}` and `{}`", first.key, second.key);
                 self.error(
                     second.place,
@@ -220,6 +223,9 @@ impl Checker<'_> {
         }
         let help = match nearest(text, words.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
+            None if path == "parallel.mode" && ["dp", "ddp", "pipeline"].contains(&&**text) => {
+                format!("this version does not have it yet; it can be {}", list(words, "or"))
+            }
             None => format!("it can be {}", list(words, "or")),
         };
         self.error(node.place, path, format!("`{path}` cannot be `{}`", short(text)), help)
@@ -261,20 +267,29 @@ impl Checker<'_> {
         (out.len() == items.len()).then_some(Value::Array(out))
     }
 
-    fn number(&mut self, node: &Node, key: Place, bounds: Bounds, whole: bool, path: &str) -> Option<Value> {
+    fn number(
+        &mut self,
+        node: &Node,
+        key: Place,
+        bounds: Bounds,
+        whole: bool,
+        slot: Slot<'static>,
+        path: &str,
+    ) -> Option<Value> {
+        let about = one_line(slot.description);
         let wanted = if whole { "a whole number" } else { "a number" };
         let Yaml::Scalar { text, plain } = &node.value else {
-            return self.mismatch(node, key, wanted, path, "");
+            return self.mismatch(node, key, wanted, path, &about);
         };
         let Some(number) = scalar::number(text) else {
-            return self.mismatch(node, key, wanted, path, "");
+            return self.mismatch(node, key, wanted, path, &about);
         };
         if !plain {
             return self.mismatch(node, key, wanted, path, "delete the quotes");
         }
         let shown = short(text);
         if number.float.is_nan() || (number.float.is_infinite() && text.contains('n')) {
-            return self.error(node.place, path, format!("`{path}` must be finite, and is {shown}"), "");
+            return self.error(node.place, path, format!("`{path}` must be finite, and is {shown}"), about);
         }
         if whole && number.integer.is_none() && number.float.abs() < 1e18 {
             let below = number.float.floor();
@@ -282,7 +297,7 @@ impl Checker<'_> {
             return self.error(node.place, path, format!("`{path}` is a whole number, not {shown}"), help);
         }
         if let Some(violation) = bounds.violation(number.float) {
-            return self.error(node.place, path, format!("`{path}` {violation}, and is {shown}"), "");
+            return self.error(node.place, path, format!("`{path}` {violation}, and is {shown}"), about);
         }
         let json = match (whole, number.integer) {
             (true, integer) => integer.and_then(|i| u64::try_from(i).ok()).map(Number::from),
@@ -293,6 +308,11 @@ impl Checker<'_> {
             None => self.error(node.place, path, format!("`{path}` is too large: {shown}"), "it must fit into 64 bits"),
         }
     }
+}
+
+/// A description, which may be broken into lines.
+pub(crate) fn one_line(text: &str) -> String {
+    text.replace('\n', " ")
 }
 
 fn describe(node: &Node) -> String {

@@ -97,8 +97,11 @@ impl Diagnostic {
             let _ = writeln!(out, "{pad} {blue}|{reset} {}{red}{}{reset}", " ".repeat(lead), "^".repeat(caret));
         }
         for (i, line) in self.help.lines().enumerate() {
-            let label = if i == 0 { "help:" } else { "     " };
-            let _ = writeln!(out, "{pad} {blue}={reset} {bold}{label}{reset} {}", printable(line));
+            let line = printable(line);
+            let _ = match i {
+                0 => writeln!(out, "{pad} {blue}={reset} {bold}help:{reset} {line}"),
+                _ => writeln!(out, "{pad}         {line}"),
+            };
         }
     }
 

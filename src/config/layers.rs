@@ -6,7 +6,7 @@ use figment::value::{Dict, Map, Value as Merged};
 use figment::{Figment, Metadata, Profile, Provider};
 use serde_json::Value;
 
-use super::check::join;
+use super::check::{join, one_line};
 use super::diagnostic::Diagnostic;
 use super::shape::{Shape, Slot, root, variants};
 use super::source::{Place, Source, SourceKind};
@@ -237,7 +237,7 @@ impl Layers {
                 let names: Vec<&str> = variants(of).into_iter().map(|(name, _)| name).collect();
                 format!("choose one of {}", super::diagnostic::list(&names, "and"))
             }
-            _ => String::new(),
+            _ => slot.map(|s| one_line(s.description)).unwrap_or_default(),
         };
         Some(location.source.diagnostic(location.place, &at, format!("`{at}` is missing"), help))
     }

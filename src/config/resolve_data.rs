@@ -182,9 +182,10 @@ impl Resolver<'_> {
             self.error(&[key], format!("`{}` is a folder", short(text)), help);
             return None;
         }
-        // A file called like a pattern is that file.
+        // A file called like a pattern is that file; what reads `files` expands them, so it is written as a pattern too.
         if path.exists() {
-            return Some(path);
+            let text = path.to_string_lossy();
+            return Some(if patterns { glob::Pattern::escape(&text).into() } else { path });
         }
         if !patterns || !text.contains(['*', '?', '[']) {
             let help = self.missing_help(&path, text);

@@ -47,6 +47,8 @@ pub(crate) struct Bounds {
 pub(crate) struct Slot<'s> {
     pub shape: Shape<'s>,
     pub nullable: bool,
+    /// What an editor shows.
+    pub description: &'s str,
 }
 
 /// The shape of the whole file.
@@ -56,6 +58,11 @@ pub(crate) fn root() -> Slot<'static> {
 
 /// The shape that `schema` describes.
 pub(crate) fn slot(schema: &'static Value) -> Slot<'static> {
+    let slot = bare(schema);
+    Slot { description: schema["description"].as_str().unwrap_or(slot.description), ..slot }
+}
+
+fn bare(schema: &'static Value) -> Slot<'static> {
     if let Some(reference) = schema["$ref"].as_str() {
         let target = reference.trim_start_matches('#');
         return slot(schema_ref().pointer(target).unwrap_or(&Value::Null));
@@ -90,7 +97,7 @@ pub(crate) fn slot(schema: &'static Value) -> Slot<'static> {
         }),
         _ => Shape::Text,
     };
-    Slot { shape, nullable }
+    Slot { shape, nullable, description: "" }
 }
 
 fn bounds(schema: &Value) -> Bounds {

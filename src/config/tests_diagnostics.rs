@@ -75,6 +75,7 @@ says! {
     warmup_longer_than_the_run: with("train: {steps: 5}\nschedule: {warmup: {steps: 10}}\n");
     name_not_for_a_folder: with("name: ../evil\n");
     special_token_that_is_not_there: "model: {preset: gpt2-micro}\ndata:\n  tokenizer: {bpe: {vocab_size: 300, special_tokens: ['[BOT]', '[EOT]']}}\n  train: {text: {files: [input.txt]}}\n  layout: {padded: {bos: '[BOT]', eos: '[EOT]', pad: '[PAD]'}}\n";
+    a_preset_for_the_model: "model: gpt2-124m\ndata: {train: {text: {files: [input.txt]}}, validation: 0.1}\n";
     a_tag: with("optimizer: !adamw {lr: 1e-3}\n");
     several_mistakes_at_once: "version: 1\nname: bad name\nmodel:\n  preset: gpt2-micro\n  heads: 5\n  dropuot: 0.1\ndata:\n  train: {text: {files: [nope.txt]}}\n  layout: {packed: {length: 4096}}\nbatch:\n  sequences: 10\n  micro_batch: 4\noptimizer: {adamw: {lr: fast}}\nprecision: bf8\n";
 }

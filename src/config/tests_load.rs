@@ -218,9 +218,16 @@ fn a_file_on_disk_with_a_byte_order_mark_and_windows_lines() {
     std::fs::write(sub.join("my exp.yaml"), &text).unwrap();
     let l = load(&sub.join("my exp.yaml"), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!((l.experiment.name.as_str(), l.text), ("my-exp", text));
-    // The folder's own brackets do not become part of the pattern.
-    let Source::Text { files } = &l.experiment.data.train else { panic!() };
-    assert_eq!(glob::glob(files[0].to_str().unwrap()).unwrap().count(), 2);
+    // The folder's own brackets do not become part of the pattern, nor those of a file that is named as it is.
+    let matched = |e: &Experiment| {
+        let Source::Text { files } = &e.data.train else { panic!() };
+        glob::glob(files[0].to_str().unwrap()).unwrap().count()
+    };
+    assert_eq!(matched(&l.experiment), 2);
+    let plain = from_str(SHORT, &sub.join("e.yaml"), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(matched(&plain.experiment), 1);
+    let again = from_str(&to_yaml(&plain.experiment), Path::new("/r.yaml"), &LoadOptions::default());
+    assert_eq!(again.unwrap_or_else(|e| panic!("{e}")).experiment, plain.experiment);
 }
 
 #[test]
@@ -233,4 +240,33 @@ fn the_name_of_a_github_actions_machine_is_not_an_experiment_name() {
     ];
     let e = loaded(SHORT, &[], &env).experiment;
     assert_eq!((e.name.as_str(), e.seed), ("exp", 5));
+}
+
+/// Paths of all keys in the schema.
+fn keys(slot: super::shape::Slot<'static>, path: &str, out: &mut Vec<String>) {
+    use super::shape::{Shape, variants};
+    let inner = match slot.shape {
+        Shape::Keys(keys) => keys.names().into_iter().filter_map(|name| Some((name, keys.get(name)?))).collect(),
+        Shape::Variants(of) => variants(of),
+        _ => Vec::new(),
+    };
+    for (name, slot) in inner {
+        let at = super::check::join(path, name);
+        out.push(at.clone());
+        keys(slot, &at, out);
+    }
+}
+
+#[test]
+fn the_reference_names_every_key_and_preset_and_its_example_loads() {
+    let page = include_str!("../../docs/experiment.md");
+    let mut all = Vec::new();
+    keys(super::shape::root(), "", &mut all);
+    all.retain(|key| !key.starts_with("data.validation.") || key.ends_with("fraction"));
+    all.extend(super::presets::names().into_iter().map(str::to_owned));
+    assert!(all.len() > 80);
+    let missing: Vec<&String> = all.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let example = page.split("```yaml").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    experiment(example, &[]);
 }

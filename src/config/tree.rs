@@ -230,7 +230,14 @@ impl Builder<'_> {
 
     fn syntax(&self, error: &ScanError) -> Box<Diagnostic> {
         let at = error.marker();
-        let place = self.source.place(at.line(), at.col() + 1, 1);
+        let mut place = self.source.place(at.line(), at.col() + 1, 1);
+        // What is missing at the end is looked for behind the last thing that is there.
+        let last = lines(self.source.yaml()).enumerate().filter(|(_, line)| !line.trim().is_empty()).last();
+        if let Some((i, line)) = last
+            && at.line() > i + 1
+        {
+            place = self.source.place(i + 1, line.trim_end().chars().count() + 1, 1);
+        }
         let info = error.info();
         let help = if info.contains("mapping values are not allowed") {
             "a key begins at the same column as its neighbours; a value with `: ` in it needs quotes"

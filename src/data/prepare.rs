@@ -346,3 +346,7 @@ fn check_disjoint(train: &Located, validation: &Located) -> Result<(), DataError
         Err(DataError::setting("data.validation", message))
     })
 }
+
+#[cfg(test)]
+#[path = "prepare_tests.rs"]
+mod tests;

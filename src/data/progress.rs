@@ -1,7 +1,7 @@
 //! What preparing data tells the outside while it works.
 
-/// Called from the preparing thread, a few times a second at most per kind of work. Bytes are of the source's text or
-/// files.
+/// Sent from the preparing thread, as often as once per piece of a source: the receiver draws as often as it likes. Bytes
+/// are of the source's text or files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// The files of a source are read for their content hash.

@@ -101,13 +101,11 @@ impl Split {
                     pad = marks.pad;
                 }
             }
-            let filled = out.inputs.len() + length;
-            let (last, inputs) = row.split_last().map_or((IGNORE, &[][..]), |(last, inputs)| (*last, inputs));
-            out.inputs.extend_from_slice(inputs);
-            out.inputs.resize(filled, pad);
-            out.targets.extend_from_slice(inputs.get(1..).unwrap_or_default());
-            out.targets.push(last);
-            out.targets.resize(filled, IGNORE);
+            let filled = row.len();
+            row.resize(length + 1, pad);
+            out.inputs.extend_from_slice(&row[..length]);
+            out.targets.extend_from_slice(&row[1..filled]);
+            out.targets.resize(out.inputs.len(), IGNORE);
         }
         Ok(())
     }
@@ -161,7 +159,7 @@ mod tests {
         let mut rows = Rows::default();
         split.fill([0, 1, 2, 3], &mut rows).unwrap();
         let x = IGNORE;
-        assert_eq!(rows.inputs, [1, 5, 0, 0, 1, 5, 6, 7, 1, 5, 6, 7, 1, 5, 6, 7]);
+        assert_eq!(rows.inputs, [1, 5, 2, 0, 1, 5, 6, 7, 1, 5, 6, 7, 1, 5, 6, 7]);
         assert_eq!(rows.targets, [5, 2, x, x, 5, 6, 7, 2, 5, 6, 7, 8, 5, 6, 7, 8]);
         assert_eq!(rows.valid(), 14);
     }

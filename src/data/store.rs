@@ -98,8 +98,14 @@ impl StoreWriter {
         Ok(Self { folder, tokens, documents, width, separator, count: 0, document_count: 0, max: 0 })
     }
 
+    /// Tokens in the stream so far.
     pub(super) fn count(&self) -> u64 {
-        self.count
+        self.count - self.skip()
+    }
+
+    /// A single document needs no separator: the stream starts after it.
+    fn skip(&self) -> u64 {
+        u64::from(self.document_count == 1 && self.separator.is_some())
     }
 
     /// Appends tokens to the last document, or to a new one.
@@ -126,16 +132,14 @@ impl StoreWriter {
 
     /// Completes the files. Returns the number of documents.
     pub(super) fn finish(mut self) -> Result<u64, DataError> {
-        // A single document needs no separator: the stream starts after it.
-        let skip = u64::from(self.document_count == 1 && self.separator.is_some());
-        let end = self.count - skip;
+        let (skip, end) = (self.skip(), self.count());
         let mut header = Vec::with_capacity(HEADER);
         header.extend_from_slice(MAGIC);
         for field in [self.width.bytes() as u64, self.count, self.document_count, skip, u64::from(self.max)] {
             header.extend_from_slice(&field.to_le_bytes());
         }
         header.extend_from_slice(blake3::hash(&header).as_bytes());
-        let write = || {
+        let mut write = || {
             self.documents.write_all(&end.to_le_bytes())?;
             self.documents.flush()?;
             self.tokens.flush()?;
@@ -143,7 +147,6 @@ impl StoreWriter {
             file.seek(SeekFrom::Start(0))?;
             file.write_all(&header)
         };
-        let mut write = write;
         write().map_err(DataError::io(&self.folder))?;
         Ok(self.document_count)
     }

@@ -6,7 +6,7 @@
     .venv/bin/python generate.py            # writes both files
     .venv/bin/python generate.py --check    # compares with the files that are there, writes nothing
 
-The models are those of `transformers`, the optimizers and the clipping those of PyTorch. Weights are float32; everything
+The models are those of `transformers`, the optimizers and the clipping those of PyTorch. Weights are float32; all
 that follows from them is computed in float64 and stored as float32, so that what the fixtures themselves are off by is
 one rounding. The same run in plain float32 is made too, with the models untouched, and how far it ends up from the
 float64 one is stored in the metadata (`float32_error`): this is where a test can take its tolerances from.

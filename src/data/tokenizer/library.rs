@@ -173,3 +173,96 @@ pub(super) fn byte_level(model: BPE, special: impl Iterator<Item = String>) -> R
     tokenizer.add_special_tokens(special).map_err(|error| error.to_string())?;
     Ok(tokenizer)
 }
+
+#[cfg(test)]
+mod tests {
+    use tokenizers::models::bpe::BpeTrainer;
+    use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
+
+    use super::*;
+
+    const TEXT: &str = "It's a dog's day.\n\nThe  dog  ran 42 miles,\tdidn't it?  \n He'll  run 3.14\n\n\n日本 語 é\u{301} \u{a0}x\u{3000}y 🙂 ok\r\nthe the the  end <|endoftext|> of";
+
+    fn tokenizer() -> Tokenizer {
+        let mut pre = PreTokenizedString::from(TEXT);
+        ByteLevel::new(false, true, true).pre_tokenize(&mut pre).unwrap();
+        let pieces = pre.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        let counts = pieces.iter().map(|(piece, ..)| ((*piece).into(), 3)).collect();
+        let alphabet = ByteLevel::alphabet().into_iter().collect();
+        let mut model = BPE::default();
+        let trainer = BpeTrainer::builder().initial_alphabet(alphabet).vocab_size(400).show_progress(false).build();
+        trainer.do_train(&counts, &mut model).unwrap();
+        byte_level(model, std::iter::once(END_OF_TEXT.to_owned())).unwrap()
+    }
+
+    /// The claim of `Cut::Words`, on every text made of some tricky pieces.
+    #[test]
+    fn words_give_the_tokens_of_the_whole() {
+        let library = Library::new(tokenizer());
+        assert_eq!(library.cut, Cut::Words);
+        let pieces = ["a", "'s", " ", "\n", "  ", "7", "!", "é", "\u{3000}", "\t", " b", "日", "\u{301}"];
+        let mut texts = vec![TEXT.to_owned()];
+        for i in 0..pieces.len().pow(4) {
+            let digit = |place: u32| pieces[i / pieces.len().pow(place) % pieces.len()];
+            texts.push((0..4).map(digit).collect());
+        }
+        let (mut by_words, mut whole) = (Vec::new(), Vec::new());
+        for text in &texts {
+            by_words.clear();
+            whole.clear();
+            library.encode(text, &mut by_words).unwrap();
+            library.encode_whole(text, &mut whole).unwrap();
+            assert_eq!(by_words, whole, "{text:?}");
+            assert_eq!(library.decode(&whole), *text);
+        }
+    }
+
+    #[test]
+    fn only_gpt2s_words_are_cut() {
+        let json: Value = serde_json::from_str(&tokenizer().to_string(false).unwrap()).unwrap();
+        let load = |json: &Value| Library::from_json(&serde_json::to_vec(json).unwrap(), Path::new("t.json"));
+        assert_eq!(load(&json).unwrap().cut, Cut::Words);
+        let mut prefixed = json.clone();
+        prefixed["pre_tokenizer"]["add_prefix_space"] = true.into();
+        assert_eq!(load(&prefixed).unwrap().cut, Cut::Never);
+        let mut lower = json.clone();
+        lower["normalizer"] = serde_json::json!({"type": "Lowercase"});
+        assert_eq!(load(&lower).unwrap().cut, Cut::Never);
+        let mut cut_short = json.clone();
+        cut_short["truncation"] = serde_json::json!(
+            {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
+        let mut tokens = Vec::new();
+        load(&cut_short).unwrap().encode_whole("a b c d e f", &mut tokens).unwrap();
+        assert!(tokens.len() > 2);
+        let mut wrong = json;
+        wrong["model"]["merges"] = serde_json::json!([["no", "such"]]);
+        assert!(load(&wrong).is_err());
+        assert!(Library::from_json(b"{}", Path::new("t.json")).is_err());
+    }
+
+    #[test]
+    fn gpt2_files_are_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let (vocab, merges) = (dir.path().join("vocab.json"), dir.path().join("merges.txt"));
+        let mut names: Vec<_> = ByteLevel::alphabet().into_iter().map(String::from).collect();
+        names.sort();
+        names.extend(["he".to_owned(), END_OF_TEXT.to_owned()]);
+        let tokens: HashMap<_, _> = names.iter().zip(0_u32..).collect();
+        std::fs::write(&vocab, serde_json::to_string(&tokens).unwrap()).unwrap();
+        std::fs::write(&merges, "#version: 0.2\nh e\n").unwrap();
+        let library = Library::gpt2(&vocab, &merges).unwrap();
+        let mut out = Vec::new();
+        library.encode("he", &mut out).unwrap();
+        assert_eq!((out, library.special_tokens()), (vec![256], vec![(END_OF_TEXT.into(), 257)]));
+        let error = |text: &str| {
+            std::fs::write(&merges, text).unwrap();
+            Library::gpt2(&vocab, &merges).map(|_| ()).unwrap_err().to_string()
+        };
+        assert!(error("h e\nx").contains("line 2: not two tokens"));
+        assert!(error("h x\n").contains("line 1: \"hx\" is not in"));
+        std::fs::write(&vocab, "{\"a\": 0}").unwrap();
+        assert!(error("").contains("byte token"));
+        std::fs::write(&vocab, "[1]").unwrap();
+        assert!(error("").contains("not a GPT-2 vocabulary"));
+    }
+}

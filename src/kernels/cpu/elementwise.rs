@@ -31,7 +31,7 @@ pub fn each<T: Real>(dst: &mut [T], f: impl Fn(&mut T) + Sync) {
         vectorize(
             #[inline(always)]
             || d.iter_mut().for_each(&f),
-        )
+        );
     });
 }
 

@@ -1,0 +1,272 @@
+//! Whole preparations on small sources.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use super::super::types::{IGNORE, Rows};
+use super::*;
+use crate::config::experiment::{Source, Tokenizer};
+
+const STORY: &str = "the cat sat on the mat and the dog sat on the log, while the bird sang in the tree. ";
+
+/// A folder of sources, and the cache next to them.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn prepare(&self, data: &Data) -> Result<Prepared, DataError> {
+        self.prepare_within(data, None).map(|(prepared, _)| prepared)
+    }
+
+    /// Also says whether every split was in the cache.
+    fn prepare_within(&self, data: &Data, vocab_size: Option<usize>) -> Result<(Prepared, bool), DataError> {
+        let made = Mutex::new(false);
+        let cache_dir = self.0.path().join("cache");
+        let request = DataRequest { data, choice: None, seed: 0, cache_dir: &cache_dir, vocab_size };
+        let prepared = prepare(&request, &|progress| {
+            *made.lock().unwrap() |= matches!(progress, Progress::Done { .. });
+        })?;
+        let hit = !*made.lock().unwrap();
+        Ok((prepared, hit))
+    }
+}
+
+fn text(files: &[&Path]) -> Source {
+    Source::Text { files: files.iter().map(|path| path.to_path_buf()).collect() }
+}
+
+fn packed(tokenizer: Tokenizer, train: Source, validation: Option<Validation>, length: usize) -> Data {
+    Data { tokenizer, train, validation, layout: Layout::Packed { length } }
+}
+
+fn bpe(vocab_size: usize) -> Tokenizer {
+    Tokenizer::Bpe { vocab_size, special_tokens: ["[BOT]", "[EOT]", "[PAD]"].map(str::to_owned).to_vec() }
+}
+
+fn error(result: Result<Prepared, DataError>) -> String {
+    result.map(|prepared| prepared.facts).unwrap_err().to_string()
+}
+
+#[test]
+fn a_fraction_is_held_out_from_the_end() {
+    let folder = Folder::new();
+    let file = folder.write("a.txt", STORY.repeat(20));
+    let data = packed(Tokenizer::Chars {}, text(&[&file]), Some(Validation::Fraction(0.1)), 8);
+    let prepared = folder.prepare(&data).unwrap();
+    let (train, validation) = (&prepared.facts.train, prepared.facts.validation.as_ref().unwrap());
+    let total = (STORY.len() * 20) as u64;
+    assert_eq!((train.tokens, validation.tokens), (total * 9 / 10, total - total * 9 / 10));
+    assert_eq!(train.rows, (train.tokens - 1) / 8);
+    let mut rows = Rows::default();
+    prepared.dataset.validation().unwrap().fill([0], &mut rows).unwrap();
+    let all = STORY.repeat(20);
+    assert_eq!(prepared.tokenizer.decode(&rows.inputs), all[train.tokens as usize..][..8]);
+    // The last training row ends where validation starts, or before.
+    prepared.dataset.train().fill([train.rows - 1], &mut rows).unwrap();
+    let end = train.rows as usize * 8 + 1;
+    assert!(end as u64 <= train.tokens);
+    assert_eq!(prepared.tokenizer.decode(&rows.targets), all[end - 8..end]);
+}
+
+#[test]
+fn the_second_time_is_a_hit_until_something_changes() {
+    let folder = Folder::new();
+    let file = folder.write("a.txt", STORY.repeat(20));
+    let data = packed(bpe(300), text(&[&file]), None, 16);
+    let (first, hit) = folder.prepare_within(&data, None).unwrap();
+    assert!(!hit);
+    let (second, hit) = folder.prepare_within(&data, None).unwrap();
+    assert!(hit);
+    assert_eq!(first.facts, second.facts);
+    // Another length cuts the same tokens otherwise.
+    let (longer, hit) = folder.prepare_within(&packed(bpe(300), text(&[&file]), None, 32), None).unwrap();
+    assert!(hit && longer.facts.train.hash != first.facts.train.hash);
+    // The same content under another name is the same source.
+    let copy = folder.write("b.txt", STORY.repeat(20));
+    let (other, hit) = folder.prepare_within(&packed(bpe(300), text(&[&copy]), None, 16), None).unwrap();
+    assert!(hit && other.facts == first.facts);
+    let changed = folder.write("c.txt", STORY.repeat(21));
+    assert!(!folder.prepare_within(&packed(bpe(300), text(&[&changed]), None, 16), None).unwrap().1);
+}
+
+#[test]
+fn a_truncated_cache_is_made_again() {
+    let folder = Folder::new();
+    let file = folder.write("a.txt", STORY.repeat(20));
+    let data = packed(Tokenizer::Bytes {}, text(&[&file]), None, 16);
+    let first = folder.prepare(&data).unwrap().facts;
+    let entries = fs::read_dir(folder.0.path().join("cache/tokens")).unwrap();
+    for entry in entries {
+        let path = entry.unwrap().path().join("tokens.bin");
+        let length = fs::metadata(&path).unwrap().len();
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(length - 3).unwrap();
+    }
+    let (second, hit) = folder.prepare_within(&data, None).unwrap();
+    assert_eq!((second.facts, hit), (first, false));
+}
+
+#[test]
+fn trained_merges_do_not_depend_on_threads() {
+    let run = |threads| {
+        let folder = Folder::new();
+        let file = folder.write("a.txt", STORY.repeat(200));
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let data = packed(bpe(320), text(&[&file]), Some(Validation::Fraction(0.5)), 16);
+        pool.install(|| folder.prepare(&data).unwrap().facts)
+    };
+    let facts = run(1);
+    assert_eq!(facts, run(3));
+    assert!((270..=320).contains(&facts.tokenizer_vocab), "{}", facts.tokenizer_vocab);
+}
+
+#[test]
+fn a_trained_tokenizer_can_be_used_as_a_file() {
+    let folder = Folder::new();
+    let file = folder.write("a.txt", STORY.repeat(20));
+    let trained = folder.prepare(&packed(bpe(300), text(&[&file]), None, 16)).unwrap();
+    let entry = fs::read_dir(folder.0.path().join("cache/tokenizers")).unwrap().next().unwrap().unwrap();
+    let tokenizer = Tokenizer::File(entry.path().join("tokenizer.json"));
+    let (loaded, hit) = folder.prepare_within(&packed(tokenizer, text(&[&file]), None, 16), None).unwrap();
+    assert!(hit);
+    assert_eq!(loaded.facts, trained.facts);
+    assert_eq!(loaded.tokenizer.eot(), Some(1));
+    assert_eq!(loaded.tokenizer.decode(&loaded.tokenizer.encode("[BOT]the cat").unwrap()), "[BOT]the cat");
+    assert_eq!(loaded.tokenizer.encode("[BOT]").unwrap(), [0]);
+}
+
+#[test]
+fn several_documents_are_separated() {
+    let folder = Folder::new();
+    let (a, b) = (folder.write("a.txt", "ab"), folder.write("b.txt", "c"));
+    let tokens = |source| {
+        let prepared = folder.prepare(&packed(Tokenizer::Bytes {}, source, None, 1)).unwrap();
+        let mut rows = Rows::default();
+        prepared.dataset.train().fill(0..prepared.facts.train.rows, &mut rows).unwrap();
+        (prepared.facts.train.documents, rows.inputs[0], rows.targets)
+    };
+    assert_eq!(tokens(text(&[&a, &b])), (2, 256, vec![97, 98, 256, 99]));
+    assert_eq!(tokens(text(&[&a])), (1, 97, vec![98]));
+    let lines = folder.write("a.jsonl", "{\"t\": \"x\"}\n{\"t\": \"<|endoftext|>\"}\n");
+    let (documents, first, targets) = tokens(Source::Jsonl { files: vec![lines], field: "t".into() });
+    // What is written like the separator is text.
+    assert_eq!((documents, first, targets.len()), (2, 256, 2 + 13));
+}
+
+#[test]
+fn padded_rows_hold_documents() {
+    let folder = Folder::new();
+    let lines: Vec<_> = (0..10).map(|i| format!("{{\"t\": \"the cat {i}\"}}")).collect();
+    let file = folder.write("a.jsonl", lines.join("\n"));
+    let layout = |bos: &str| Layout::Padded { length: 24, bos: bos.into(), eos: "[EOT]".into(), pad: "[PAD]".into() };
+    let source = Source::Jsonl { files: vec![file], field: "t".into() };
+    let mut data = Data {
+        tokenizer: bpe(280),
+        train: source,
+        validation: Some(Validation::Fraction(0.2)),
+        layout: layout("[BOT]"),
+    };
+    let prepared = folder.prepare(&data).unwrap();
+    let validation = prepared.facts.validation.as_ref().unwrap();
+    assert_eq!((prepared.facts.train.rows, validation.rows, validation.documents), (8, 2, 2));
+    let mut rows = Rows::default();
+    prepared.dataset.validation().unwrap().fill([0], &mut rows).unwrap();
+    let row = prepared.tokenizer.decode(&rows.inputs);
+    assert!(row.starts_with("[BOT]the cat 8[EOT][PAD][PAD]"), "{row}");
+    assert_eq!(rows.targets.iter().filter(|&&t| t == IGNORE).count() as u64, 24 - rows.valid());
+    data.layout = layout("[BOS]");
+    let message = error(folder.prepare(&data));
+    assert!(
+        message
+            .starts_with("data.layout.padded.bos: the tokenizer has no token \"[BOS]\"; its special tokens are [BOT]"),
+        "{message}"
+    );
+}
+
+#[test]
+fn token_shards_are_used_in_place() {
+    let folder = Folder::new();
+    let bytes: Vec<u8> = [256_u16, 1, 2, 256, 3, 4, 5].iter().flat_map(|t| t.to_le_bytes()).collect();
+    let (a, b) = (folder.write("a.bin", &bytes), folder.write("b.bin", &bytes));
+    let source = Source::Tokens { files: vec![a, b] };
+    let data = packed(Tokenizer::Bytes {}, source, Some(Validation::Fraction(0.3)), 2);
+    let prepared = folder.prepare(&data).unwrap();
+    let facts = &prepared.facts;
+    assert_eq!((facts.train.tokens, facts.train.documents), (9, 3));
+    assert_eq!(facts.validation.as_ref().unwrap().tokens, 5);
+    let mut rows = Rows::default();
+    prepared.dataset.train().fill([3, 2], &mut rows).unwrap();
+    // The training part is 256 1 2 256 3 4 5 256 1: the last row crosses into the second shard.
+    assert_eq!((rows.inputs, rows.targets), (vec![5, 256, 3, 4], vec![256, 1, 4, 5]));
+    let padded = Layout::Padded { length: 2, bos: "a".into(), eos: "a".into(), pad: "a".into() };
+    assert!(folder.prepare(&Data { layout: padded, ..data }).is_err());
+}
+
+#[test]
+fn tokens_beyond_the_vocabulary_are_located() {
+    let folder = Folder::new();
+    let bytes: Vec<u8> = [1_u16, 2, 300, 3].iter().flat_map(|t| t.to_le_bytes()).collect();
+    let (good, bad) = (folder.write("a.bin", [1, 0, 2, 0]), folder.write("b.bin", bytes));
+    let data = packed(Tokenizer::Bytes {}, Source::Tokens { files: vec![good, bad] }, None, 2);
+    let message = error(folder.prepare(&data));
+    assert!(
+        message.ends_with("b.bin: token 300 at position 2 is beyond the vocabulary of 257 (data.tokenizer)"),
+        "{message}"
+    );
+    let file = folder.write("a.txt", "aaaaz");
+    let data = packed(Tokenizer::Bytes {}, text(&[&file]), None, 2);
+    let message = folder.prepare_within(&data, Some(100)).map(|_| ()).unwrap_err().to_string();
+    assert_eq!(message, "data.train: token 122 at position 4 is beyond the vocabulary of 100 (model.vocab_size)");
+}
+
+#[test]
+fn sources_that_do_not_do() {
+    let folder = Folder::new();
+    let chars = |train: Source, validation| packed(Tokenizer::Chars {}, train, validation, 64);
+    let (empty, short) = (folder.write("empty.txt", ""), folder.write("short.txt", "hello there"));
+    let message = error(folder.prepare(&chars(text(&[&empty]), None)));
+    assert_eq!(message, "data.train: the source is empty: there is no text in it");
+    let message = error(folder.prepare(&chars(text(&[&short]), None)));
+    assert_eq!(message, "data.train: 11 tokens are too few: one row of length 64 needs 65");
+    let long = folder.write("long.txt", STORY.repeat(3));
+    let message = error(folder.prepare(&chars(text(&[&long]), Some(Validation::Fraction(0.1)))));
+    assert_eq!(
+        message,
+        "data.validation.fraction: 26 tokens, of 252 in the source, are too few: one row of length 64 needs 65"
+    );
+    let same = Validation::Text { files: vec![folder.write("copy.txt", STORY.repeat(3))] };
+    assert!(error(folder.prepare(&chars(text(&[&long]), Some(same)))).contains("copy.txt is in data.train too"));
+    let other = Validation::Text { files: vec![folder.write("other.txt", STORY.to_uppercase())] };
+    let message = error(folder.prepare(&chars(text(&[&long]), Some(other))));
+    assert_eq!(message, "data.validation: 'T' (U+0054) is not among the 19 characters of the training source");
+    let missing = error(folder.prepare(&chars(text(&[&folder.0.path().join("no.txt")]), None)));
+    assert!(missing.starts_with("data.train: no file matches "), "{missing}");
+    let shards = Source::Tokens { files: vec![folder.write("a.bin", [0, 0])] };
+    assert!(error(folder.prepare(&chars(shards, None))).contains("data.tokenizer.chars"));
+    let message = error(folder.prepare(&packed(bpe(200), text(&[&long]), None, 8)));
+    assert_eq!(message, "data.tokenizer.bpe.vocab_size: 200 is too small: 256 bytes and 3 special tokens make 259");
+}
+
+#[test]
+fn the_builtin_corpus_is_ready() {
+    let folder = Folder::new();
+    let builtin = Source::Builtin { corpus: Corpus::Stories };
+    let data = packed(bpe(512), builtin, Some(Validation::Builtin { corpus: Corpus::Stories }), 64);
+    let cache_dir = folder.0.path().join("cache");
+    let set = HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: Some(100) };
+    let request = DataRequest { data: &data, choice: Some(&set), seed: 0, cache_dir: &cache_dir, vocab_size: None };
+    let prepared = prepare(&request, &|_| ()).unwrap();
+    assert_eq!(prepared.choice.unwrap().len(), 100);
+    assert_eq!(prepared.facts.choice.unwrap().items, 100);
+    assert!(prepared.facts.train.documents > 10_000);
+    assert!(prepared.facts.validation.unwrap().documents > 500);
+}
