@@ -18,7 +18,7 @@ use crate::exec::{self, Event, ExecError, ObserveError, Observer, TrainState};
 use crate::plan::{self, ClusterFacts, Plan};
 use crate::report::summary::{closing, headline, up_to_date};
 use crate::report::{JsonEvent, Lines, Mode, Screen};
-use crate::store::manifest::{Manifest, RunStatus, Session};
+use crate::store::manifest::{Manifest, Place, RunStatus};
 use crate::store::run_dir::{self, LOG, METRICS, RunDir, RunFiles};
 use crate::store::summary::{Outcome, Summary, step_seconds};
 use crate::store::{Git, Log, Machine, Opened, Recorder, checkpoint, machine, time};
@@ -129,7 +129,7 @@ impl Job<'_> {
             None => self.pool.install(|| exec::initial_state(program))?,
         };
         let wall_before = wall_seconds(&path, from)?;
-        run.begin(self.session(from))?;
+        run.begin(from, self.place())?;
         let started = Instant::now();
         screen.start_bar(from, program.steps);
         let lines = Lines::new(experiment.log.every);
@@ -181,33 +181,28 @@ impl Job<'_> {
         self.pool.install(|| exec::run(program, &resources, state, self.interrupt.stop(), watch))
     }
 
-    fn session(&self, from_step: u64) -> Session {
-        Session {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            git: env::current_dir().ok().and_then(|folder| Git::of(&folder)),
-            machine: Machine::here(),
-            devices: self.plan.ranks.iter().map(|rank| rank.device.to_string()).collect(),
-            threads: self.args.threads.count(),
-            started: time::now(),
-            ended: None,
-            from_step,
-            to_step: None,
-        }
+    fn place(&self) -> Place {
+        let git = env::current_dir().ok().and_then(|folder| Git::of(&folder));
+        Place { git, machine: Machine::here(), threads: self.args.threads.count() }
     }
 
     /// The run's error with what to do about it.
     fn failure(&self, error: ExecError, summary: Option<&Summary>, path: &Path, screen: &Screen) -> anyhow::Error {
         screen.json(&JsonEvent::Summary { run: path, up_to_date: false, summary });
         let step = checkpoint::steps(&path.join(run_dir::CHECKPOINTS)).last().copied();
-        let next = match step {
-            Some(step) => format!("the checkpoint of step {step} is kept, and the same command resumes from it"),
-            None => "the same command starts it again".to_owned(),
+        let kept = step.map_or_else(String::new, |step| format!("; the checkpoint of step {step} is kept"));
+        let next = match (&error, step) {
+            (ExecError::NotFinite { .. }, _) => {
+                "the same file goes the same way again: change it (a lower learning rate, a longer warmup)".to_owned()
+            }
+            (_, Some(_)) => "the same command resumes from it".to_owned(),
+            (_, None) => "the same command starts it again".to_owned(),
         };
         // Observers' errors come from the record and say themselves what is left.
         let run = format!("run {} failed", self.name(path));
         let text = match error {
             ExecError::Observer(_) => run,
-            _ => format!("{run}: {error}; {next}"),
+            _ => format!("{run}: {error}{kept}; {next}"),
         };
         anyhow::Error::from(error).context(text)
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::format::{bytes, count, printable, rate};
 use super::summary::{details, short_time};
 use crate::store::catalog::Listed;
+use crate::store::machine::Machine;
 use crate::store::manifest::{Manifest, Session};
 use crate::store::summary::Summary;
 
@@ -42,6 +43,11 @@ pub fn page(listed: &Listed, manifest: &Manifest, summary: Option<&Summary>, che
         row("environment", format!("{name}={value}"));
     }
     row("data", format!("train {}  tokenizer {}", short(&manifest.data.train), short(&manifest.data.tokenizer)));
+    row("machine", machine(&manifest.machine));
+    if let Some(git) = &manifest.git {
+        let dirty = if git.dirty { ", with changes that are not committed" } else { "" };
+        row("git", format!("{}{dirty}", git.commit));
+    }
     for (i, session) in manifest.sessions.iter().enumerate() {
         row(&format!("session {}", i + 1), self::session(session));
     }
@@ -67,17 +73,11 @@ fn short(hash: &str) -> &str {
 
 fn session(s: &Session) -> String {
     let to = s.to_step.map_or_else(|| "…".to_owned(), |step| step.to_string());
-    let git = s.git.as_ref().map_or_else(String::new, |git| {
-        format!("  git {}{}", short(&git.commit), if git.dirty { " (modified)" } else { "" })
-    });
-    let cpu = s.machine.cpu.as_deref().unwrap_or(&s.machine.arch);
-    let memory = s.machine.memory_bytes.map_or_else(String::new, |m| format!(", {}", bytes(m)));
-    format!(
-        "{}  steps {}–{to}  {} threads on {cpu} ({} cores{memory})  runner {}{git}",
-        short_time(&s.started),
-        s.from_step,
-        s.threads,
-        s.machine.cores,
-        s.version
-    )
+    let git = s.commit.as_ref().map_or_else(String::new, |commit| format!("  git {}", short(commit)));
+    format!("{}  steps {}–{to}  {} threads  runner {}{git}", short_time(&s.started), s.from_step, s.threads, s.version)
+}
+
+fn machine(m: &Machine) -> String {
+    let memory = m.memory_bytes.map_or_else(String::new, |m| format!(", {}", bytes(m)));
+    format!("{} ({} cores{memory}), {}", m.cpu.as_deref().unwrap_or(&m.arch), m.cores, m.os)
 }

@@ -96,7 +96,7 @@ impl Screen {
     pub fn start_bar(&mut self, from: u64, steps: u64) {
         if self.mode == Mode::Bar {
             let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
-            let template = "{bar:24.cyan} {pos}/{len}  {wide_msg}";
+            let template = "{bar:12.cyan} {pos}/{len}  {wide_msg}";
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style.progress_chars("━╸─"));
             }

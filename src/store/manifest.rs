@@ -37,6 +37,14 @@ pub struct Manifest {
     /// RFC 3339, UTC: the first start and the last end.
     pub started: String,
     pub ended: Option<String>,
+    /// Version of this program, and the rest of where it ran: of the newest session.
+    pub version: String,
+    /// The working directory's repository.
+    pub git: Option<Git>,
+    pub machine: Machine,
+    /// Of each rank.
+    pub devices: Vec<String>,
+    pub threads: usize,
     pub experiment_file: PathBuf,
     /// `--set` flags as given.
     pub overrides: Vec<String>,
@@ -70,18 +78,21 @@ impl From<&DataFacts> for DataHashes {
 /// One process's part in a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
-    /// Version of this program.
-    pub version: String,
-    /// The working directory's repository.
-    pub git: Option<Git>,
-    pub machine: Machine,
-    /// Of each rank.
-    pub devices: Vec<String>,
-    pub threads: usize,
     pub started: String,
     pub ended: Option<String>,
     pub from_step: u64,
     pub to_step: Option<u64>,
+    pub version: String,
+    pub commit: Option<String>,
+    pub threads: usize,
+}
+
+/// Where a session runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub git: Option<Git>,
+    pub machine: Machine,
+    pub threads: usize,
 }
 
 impl Manifest {
@@ -98,11 +109,43 @@ impl Manifest {
             steps: plan.totals.steps,
             started,
             ended: None,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            git: None,
+            machine: Machine::default(),
+            devices: plan.ranks.iter().map(|rank| rank.device.to_string()).collect(),
+            threads: 0,
             experiment_file,
             overrides,
             environment: BTreeMap::new(),
             data: DataHashes::from(&plan.data),
             sessions: Vec::new(),
         }
+    }
+    /// Notes that a process starts at `from_step`, and where.
+    pub fn begin(&mut self, from_step: u64, place: Place, started: String) {
+        self.status = RunStatus::Running;
+        self.error = None;
+        self.ended = None;
+        env!("CARGO_PKG_VERSION").clone_into(&mut self.version);
+        (self.git, self.machine, self.threads) = (place.git, place.machine, place.threads);
+        self.sessions.push(Session {
+            started,
+            ended: None,
+            from_step,
+            to_step: None,
+            version: self.version.clone(),
+            commit: self.git.as_ref().map(|git| git.commit.clone()),
+            threads: self.threads,
+        });
+    }
+
+    /// Notes how the newest session ended, after `to_step`.
+    pub fn end(&mut self, status: RunStatus, error: Option<String>, to_step: u64, ended: String) {
+        (self.status, self.error) = (status, error);
+        if let Some(session) = self.sessions.last_mut() {
+            session.ended = Some(ended.clone());
+            session.to_step = Some(to_step);
+        }
+        self.ended = Some(ended);
     }
 }

@@ -24,7 +24,7 @@ pub use error::StoreError;
 pub use lock::RunLock;
 pub use log::Log;
 pub use machine::{Git, Machine};
-pub use manifest::{Manifest, RunStatus, Session};
+pub use manifest::{Manifest, Place, RunStatus, Session};
 pub use metrics::MetricLine;
 pub use recorder::{Opened, Recorder};
 pub use run_dir::{RunDir, RunFiles};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::error::StoreError;
 use super::files::{read_json, remove_leftovers, sync_dir, write_atomic, write_json};
 use super::lock::RunLock;
-use super::manifest::{FORMAT, Manifest, RunStatus, Session};
+use super::manifest::{FORMAT, Manifest, Place};
 use super::summary::Summary;
 use super::time;
 use crate::plan::Plan;
@@ -194,15 +194,12 @@ impl RunDir {
         &self.manifest
     }
 
-    /// Notes that this process starts working on the run.
+    /// Notes that this process starts working on the run at `from_step`, and where.
     ///
     /// # Errors
     /// If the manifest cannot be written.
-    pub fn begin(&mut self, session: Session) -> Result<(), StoreError> {
-        self.manifest.status = RunStatus::Running;
-        self.manifest.error = None;
-        self.manifest.ended = None;
-        self.manifest.sessions.push(session);
+    pub fn begin(&mut self, from_step: u64, place: Place) -> Result<(), StoreError> {
+        self.manifest.begin(from_step, place, time::now());
         write_json(&self.path.join(MANIFEST), &self.manifest)
     }
 
@@ -212,14 +209,7 @@ impl RunDir {
     /// If one of them cannot be written.
     pub fn finish(&mut self, summary: &Summary) -> Result<(), StoreError> {
         write_json(&self.path.join(SUMMARY), summary)?;
-        let now = time::now();
-        self.manifest.status = summary.status;
-        self.manifest.error.clone_from(&summary.error);
-        self.manifest.ended = Some(now.clone());
-        if let Some(session) = self.manifest.sessions.last_mut() {
-            session.ended = Some(now);
-            session.to_step = Some(summary.steps);
-        }
+        self.manifest.end(summary.status, summary.error.clone(), summary.steps, time::now());
         write_json(&self.path.join(MANIFEST), &self.manifest)
     }
 }
