@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
-use super::{apply, output, plan, runs, schema, validate};
+use super::{apply, eval, output, plan, runs, sample, schema, validate};
 use crate::report::{Mode, Screen};
 
 /// Train language models from one declarative file.
@@ -42,6 +42,10 @@ enum Command {
     Schema,
     /// List recorded runs, or show one.
     Runs(runs::RunsArgs),
+    /// Evaluate a run's checkpoint: validation loss, multiple choice.
+    Eval(eval::EvalArgs),
+    /// Continue prompts with a run's checkpoint.
+    Sample(sample::SampleArgs),
 }
 
 #[derive(Debug, Args)]
@@ -77,6 +81,8 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Apply(args) => apply::run(args),
         Command::Runs(args) => runs::run(args),
+        Command::Eval(args) => eval::run(args),
+        Command::Sample(args) => sample::run(args),
         Command::Plan(args) => {
             plan::run(args, || plan_inputs(args))?;
             Ok(Exit::Done)
@@ -126,6 +132,8 @@ mod tests {
             "runner runs --json",
             "runner runs list --runs d",
             "runner runs show abc --json --runs d",
+            "runner eval abc --best --batches 3 --hellaswag f.jsonl --limit 5 --json",
+            "runner sample abc --step 5 --prompt a --prompt b --top-k 0 --temperature 0",
         ] {
             Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
         }

@@ -12,9 +12,10 @@ use super::exit::RequestError;
 use crate::config::{self, Experiment, LoadOptions, Loaded};
 use crate::data::{DataRequest, Prepared, prepare};
 use crate::exec::step::layout;
-use crate::model::Params;
+use crate::kernels::{Math, optimizer};
+use crate::model::{Model, Params};
 use crate::plan::Plan;
-use crate::plan::program::{self, Program};
+use crate::plan::program::{self, Precision, Program};
 use crate::report::Screen;
 use crate::report::prepare::Preparing;
 use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED};
@@ -204,6 +205,46 @@ impl OpenedRun {
         let device = device(program.device)?;
         let (flat, step) = load_weights(&self.path.join(CHECKPOINTS), which, &layout, &device)?;
         Ok((Params { layout, flat }, step))
+    }
+
+    /// The model of a checkpoint with the weights that its forward reads, and the steps they were trained for.
+    ///
+    /// # Errors
+    /// As `weights`.
+    pub fn model(&self, which: Which) -> anyhow::Result<(Model, Params, u64)> {
+        let program = self.program()?;
+        let (mut weights, step) = self.weights(which)?;
+        let math = Math { bf16: program.precision == Precision::Bf16 };
+        if math.bf16 {
+            let rounded = weights.flat.zeros_like()?;
+            optimizer::copy_rounded(&rounded, &weights.flat)?;
+            weights.flat = rounded;
+        }
+        let blocks = 0..program.model.block_count();
+        let model = Model::new(&program.model, weights.layout.clone(), blocks, program.seed, math, &weights.flat)?;
+        Ok((model, weights, step))
+    }
+}
+
+/// Which checkpoint of a run, on the command line.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct CheckpointArgs {
+    /// The checkpoint after this many steps [default: the newest].
+    #[arg(long, value_name = "N")]
+    pub step: Option<u64>,
+    /// The checkpoint with the lowest validation loss.
+    #[arg(long, conflicts_with = "step")]
+    pub best: bool,
+}
+
+impl CheckpointArgs {
+    #[must_use]
+    pub fn which(self) -> Which {
+        match self.step {
+            Some(step) => Which::Step(step),
+            None if self.best => Which::Best,
+            None => Which::Latest,
+        }
     }
 }
 

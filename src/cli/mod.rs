@@ -3,11 +3,13 @@
 pub mod apply;
 mod command;
 pub mod common;
+pub mod eval;
 pub mod exit;
 pub mod interrupt;
 pub mod output;
 pub mod plan;
 pub mod runs;
+pub mod sample;
 pub mod schema;
 pub mod validate;
 

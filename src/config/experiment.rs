@@ -225,6 +225,8 @@ pub enum ParallelMode {
 #[serde(deny_unknown_fields)]
 pub struct Eval {
     pub every: u64,
+    /// Whether to evaluate before the first step too.
+    pub at_start: bool,
     pub loss: Option<EvalLoss>,
     pub hellaswag: Option<HellaSwag>,
     pub samples: Option<Samples>,

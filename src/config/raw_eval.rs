@@ -14,6 +14,8 @@ pub(crate) struct RawEval {
     /// Optimizer steps between evaluations; one follows the last step in any case.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub every: u64,
+    /// Whether to evaluate before the first step too.
+    pub at_start: bool,
     /// Validation loss and perplexity. Default: 20 batches where there is validation data.
     #[serde(deserialize_with = "given")]
     #[expect(clippy::option_option, reason = "three states: not given, given as null, given")]
@@ -26,7 +28,7 @@ pub(crate) struct RawEval {
 
 impl Default for RawEval {
     fn default() -> Self {
-        Self { every: 250, loss: None, hellaswag: None, samples: None }
+        Self { every: 250, at_start: false, loss: None, hellaswag: None, samples: None }
     }
 }
 

@@ -128,7 +128,7 @@ impl Resolver<'_> {
             Some(given) => Some(self.hellaswag(given)?),
             None => None,
         };
-        Some(Eval { every: raw.every, loss, hellaswag, samples: raw.samples.map(samples) })
+        Some(Eval { every: raw.every, at_start: raw.at_start, loss, hellaswag, samples: raw.samples.map(samples) })
     }
 
     fn hellaswag(&mut self, raw: RawHellaSwag) -> Option<HellaSwag> {

@@ -29,7 +29,7 @@ pub fn validation_loss(
     batches: usize,
     micro_batch: usize,
 ) -> Result<ValidationLoss, EvalError> {
-    let rows = split.rows().min(batches as u64 * micro_batch as u64);
+    let rows = split.rows().min((batches as u64).saturating_mul(micro_batch as u64));
     let mut batch = Rows::default();
     let (mut sum, mut tokens, mut start) = (0.0, 0, 0);
     while start < rows {

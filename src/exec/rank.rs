@@ -47,6 +47,11 @@ pub fn run(
     let sampler = Sampler::new(program.seed, resources.dataset.train().rows());
     let mut rank = Rank { program, resources, trainer, sampler, observer, step: Step::default(), at: 0 };
     rank.observer.observe(&Event::Start { state: &rank.trainer.state, steps: program.steps })?;
+    if rank.trainer.state.step == 0 {
+        for instruction in &program.start {
+            rank.execute(*instruction)?;
+        }
+    }
     let mut interrupted = false;
     while rank.trainer.state.step < program.steps && !interrupted {
         interrupted = rank.one_step(stop)?;
@@ -239,7 +244,9 @@ impl Rank<'_> {
             metrics.hellaswag_acc_norm = Some(score.acc_norm());
             metrics.hellaswag_n = Some(score.items as u64);
         }
+        // Before the first step there is nothing to keep as the best.
         if let Some(val_loss) = metrics.val_loss
+            && step > 0
             && self.trainer.state.best.is_none_or(|b| val_loss < b.val_loss)
         {
             self.trainer.state.best = Some(Best { step, val_loss });

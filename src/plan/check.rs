@@ -234,6 +234,10 @@ fn missing_backward(program: &Program, mb: usize) -> String {
 
 /// The periodic list holds what is not part of a step, each once, and a checkpoint after the evaluation it records.
 fn periodic(program: &Program) -> Result<(), CheckError> {
+    if let Some(index) = program.start.iter().position(|i| *i != Instruction::Evaluate) {
+        let place = format!("start[{index}] {}", program.start[index]);
+        return Err(CheckError { rank: program.rank, place, why: "only an evaluation comes before the steps".into() });
+    }
     let mut seen: Vec<Instruction> = Vec::new();
     for (index, periodic) in program.periodic.iter().enumerate() {
         let instruction = periodic.instruction;

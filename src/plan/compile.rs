@@ -60,6 +60,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         seed: experiment.seed,
         device: hardware.device,
         precision: experiment.precision,
+        start: start(experiment, &periodic),
         step: single_step(batch.micro_batches(), experiment.train.clip_norm),
         batch,
         optimizer: optimizer(&experiment.optimizer),
@@ -278,6 +279,12 @@ fn periodic(experiment: &Experiment, eval: &EvalSpec) -> Result<Vec<Periodic>, P
     }
     out.push(Periodic { every: experiment.checkpoint.every, instruction: Instruction::Checkpoint });
     Ok(out)
+}
+
+/// What is measured before the first step, where the file asks for it: what is evaluated later on.
+fn start(experiment: &Experiment, periodic: &[Periodic]) -> Vec<Instruction> {
+    let evaluates = experiment.eval.at_start && periodic.iter().any(|p| p.instruction == Instruction::Evaluate);
+    if evaluates { vec![Instruction::Evaluate] } else { Vec::new() }
 }
 
 /// `auto` takes the first accelerator, or else the first CPU.

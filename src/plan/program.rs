@@ -19,6 +19,8 @@ pub struct Program {
     pub schedule: LrSchedule,
     /// Optimizer steps in the whole run.
     pub steps: u64,
+    /// Executed once, before the first step of the run (not when it resumes).
+    pub start: Vec<Instruction>,
     /// Executed once per optimizer step, in order.
     pub step: Vec<Instruction>,
     /// Executed after the step's instructions when due, in order.

@@ -191,6 +191,10 @@ fn program_lines(program: &Program, full: bool, out: &mut Page) {
     for line in lines {
         out.more(&format!("  {line}"));
     }
+    if !program.start.is_empty() {
+        let names: Vec<String> = program.start.iter().map(ToString::to_string).collect();
+        out.more(&format!("before the first step: {}", names.join(", ")));
+    }
     if !program.periodic.is_empty() {
         out.more("then, when due");
         for periodic in &program.periodic {

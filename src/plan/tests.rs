@@ -68,6 +68,7 @@ pub(crate) fn experiment() -> e::Experiment {
         precision: e::Precision::Fp32,
         parallel: e::Parallel { mode: e::ParallelMode::Single },
         eval: e::Eval {
+            at_start: false,
             every: 25,
             loss: Some(e::EvalLoss { batches: 20 }),
             hellaswag: Some(e::HellaSwag { file: None, builtin: Some(e::Corpus::Stories), limit: Some(50) }),
@@ -228,7 +229,7 @@ fn the_hash_is_stable() {
 #[test]
 fn what_changes_a_number_changes_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 27] = [
+    let changes: [Change<e::Experiment>; 28] = [
         ("seed", |x| x.seed = 1),
         ("family", |x| x.model.family = e::Family::Llama),
         ("vocab_size", |x| x.model.vocab_size = Some(500)),
@@ -253,6 +254,7 @@ fn what_changes_a_number_changes_the_hash() {
         ("decay", |x| x.schedule.decay = e::Decay::Constant {}),
         ("precision", |x| x.precision = e::Precision::Bf16),
         ("eval.every", |x| x.eval.every = 10),
+        ("eval.at_start", |x| x.eval.at_start = true),
         ("eval.loss", |x| x.eval.loss = Some(e::EvalLoss { batches: 1 })),
         ("eval.hellaswag", |x| x.eval.hellaswag = None),
         ("eval.samples", |x| x.eval.samples = None),

@@ -137,6 +137,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
         optimizer: OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
         schedule: LrSchedule { peak: 3e-3, warmup_steps: 0, warmup_from: None, decay: LrDecay::Constant },
         steps: 30,
+        start: Vec::new(),
         step: Vec::new(),
         periodic: Vec::new(),
         eval: EvalSpec { loss: None, choice_items: None, samples: None },

@@ -1,0 +1,113 @@
+//! `runner eval`: evaluates a recorded run's checkpoint.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::bail;
+use clap::Args;
+
+use super::common::{self, CheckpointArgs, RootArgs, ThreadArgs};
+use super::exit::{Exit, RequestError};
+use super::output::{print, print_json};
+use crate::config::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
+use crate::eval::{choice, loss};
+use crate::exec::EvalMetrics;
+use crate::report::{Mode, Screen};
+
+#[derive(Debug, Clone, Args)]
+pub struct EvalArgs {
+    /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    pub run: String,
+    #[command(flatten)]
+    pub checkpoint: CheckpointArgs,
+    /// Micro-batches of the validation split to read [default: as in the experiment, else all].
+    #[arg(long, value_name = "N")]
+    pub batches: Option<usize>,
+    /// A HellaSwag file to score, instead of the experiment's.
+    #[arg(long, value_name = "FILE", conflicts_with = "builtin")]
+    pub hellaswag: Option<PathBuf>,
+    /// Score the built-in multiple-choice set, instead of the experiment's.
+    #[arg(long)]
+    pub builtin: bool,
+    /// Score only the first N multiple-choice items.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    #[command(flatten)]
+    pub root: RootArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl EvalArgs {
+    /// The experiment with the multiple-choice set that these flags ask for.
+    fn apply_to(&self, experiment: &mut Experiment) -> anyhow::Result<()> {
+        let set = &mut experiment.eval.hellaswag;
+        if let Some(file) = &self.hellaswag {
+            *set = Some(HellaSwag { file: Some(std::path::absolute(file)?), builtin: None, limit: None });
+        } else if self.builtin {
+            *set = Some(HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: None });
+        }
+        match (set, self.limit) {
+            (Some(set), Some(limit)) => set.limit = Some(limit),
+            (None, Some(_)) => bail!(RequestError("--limit needs --hellaswag or --builtin: the run has no set".into())),
+            (_, None) => {}
+        }
+        Ok(())
+    }
+}
+
+/// # Errors
+/// If there is no such run or checkpoint, its data is gone, or nothing is left to evaluate.
+pub fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
+    let mut opened = common::open_run(&args.root.root(), &args.run)?;
+    args.apply_to(&mut opened.experiment)?;
+    let pool = args.threads.pool()?;
+    let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
+    let prepared = common::prepare_data(&opened.experiment, &pool, &mut screen)?;
+    let started = Instant::now();
+    let metrics = pool.install(|| -> anyhow::Result<EvalMetrics> {
+        let (model, weights, step) = opened.model(args.checkpoint.which())?;
+        let mut metrics = EvalMetrics { step, ..EvalMetrics::default() };
+        if let Some(split) = prepared.dataset.validation() {
+            let configured = opened.experiment.eval.loss.map(|EvalLoss { batches }| batches);
+            let batches = args.batches.or(configured).unwrap_or(usize::MAX);
+            let micro_batch = opened.program()?.batch.micro_batch;
+            let result = loss::validation_loss(&model, &weights, split, batches, micro_batch)?;
+            metrics.val_loss = Some(result.loss);
+            metrics.val_perplexity = Some(result.perplexity());
+        }
+        if let Some(items) = &prepared.choice {
+            let score = choice::score(&model, &weights, items)?;
+            metrics.hellaswag_acc = Some(score.acc());
+            metrics.hellaswag_acc_norm = Some(score.acc_norm());
+            metrics.hellaswag_n = Some(score.items as u64);
+        }
+        Ok(metrics)
+    })?;
+    if metrics.val_loss.is_none() && metrics.hellaswag_n.is_none() {
+        bail!(RequestError("nothing to evaluate: the run has no validation split; --hellaswag or --builtin".into()));
+    }
+    let metrics = EvalMetrics { eval_ms: started.elapsed().as_secs_f64() * 1e3, ..metrics };
+    if args.json {
+        print_json(&metrics)?;
+    } else {
+        print(&page(&metrics))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn page(m: &EvalMetrics) -> String {
+    let mut lines = vec![format!("step        {}", m.step)];
+    if let (Some(loss), Some(perplexity)) = (m.val_loss, m.val_perplexity) {
+        lines.push(format!("val loss    {loss:.4}"));
+        lines.push(format!("perplexity  {perplexity:.2}"));
+    }
+    if let (Some(acc), Some(norm), Some(n)) = (m.hellaswag_acc, m.hellaswag_acc_norm, m.hellaswag_n) {
+        lines.push(format!("hellaswag   acc {:.2}%  acc_norm {:.2}%  of {n} items", acc * 100.0, norm * 100.0));
+    }
+    lines.push(format!("time        {:.1} s\n", m.eval_ms / 1e3));
+    lines.join("\n")
+}

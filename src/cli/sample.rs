@@ -1,0 +1,120 @@
+//! `runner sample`: text from a recorded run's checkpoint.
+
+use std::time::Instant;
+
+use anyhow::bail;
+use clap::Args;
+
+use super::common::{self, CheckpointArgs, RootArgs, ThreadArgs};
+use super::exit::{Exit, RequestError};
+use super::output::{complain, print, print_json};
+use crate::config::experiment::Samples;
+use crate::eval::generate;
+use crate::report::{Mode, Screen};
+
+#[derive(Debug, Clone, Args)]
+pub struct SampleArgs {
+    /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    pub run: String,
+    /// What to continue; may be given several times [default: the experiment's prompts].
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Vec<String>,
+    /// Continuations of each prompt.
+    #[arg(long, value_name = "N")]
+    pub count: Option<usize>,
+    /// Tokens of each continuation, at most.
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// Draw from the K likeliest tokens only; 0: from all.
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Draw from the likeliest tokens that make up this probability only.
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f64>,
+    /// Divides the logits; 0: always the likeliest token.
+    #[arg(long, value_name = "T")]
+    pub temperature: Option<f64>,
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    #[command(flatten)]
+    pub checkpoint: CheckpointArgs,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    #[command(flatten)]
+    pub root: RootArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Continuations side by side in one batch, at most: each has a key-value cache.
+const MOST: usize = 4096;
+
+impl SampleArgs {
+    /// The experiment's settings with these flags over them.
+    fn over(&self, base: Option<Samples>) -> Result<Samples, RequestError> {
+        let mut s = base.unwrap_or(Samples {
+            prompts: Vec::new(),
+            count: 1,
+            max_tokens: 64,
+            top_k: Some(50),
+            temperature: 1.0,
+            top_p: None,
+            seed: 42,
+        });
+        if !self.prompt.is_empty() {
+            s.prompts.clone_from(&self.prompt);
+        }
+        s.count = self.count.unwrap_or(s.count);
+        s.max_tokens = self.max_tokens.unwrap_or(s.max_tokens);
+        s.temperature = self.temperature.unwrap_or(s.temperature);
+        s.seed = self.seed.unwrap_or(s.seed);
+        s.top_p = self.top_p.or(s.top_p);
+        if let Some(k) = self.top_k {
+            s.top_k = (k > 0).then_some(k);
+        }
+        if s.prompts.is_empty() {
+            return Err(RequestError("the experiment has no prompts: --prompt TEXT".into()));
+        }
+        if !(1..=MOST).contains(&s.count) {
+            return Err(RequestError(format!("--count {}: take 1 to {MOST}", s.count)));
+        }
+        if !(s.temperature.is_finite() && s.temperature >= 0.0) {
+            return Err(RequestError(format!("--temperature {}: take 0 or more", s.temperature)));
+        }
+        if let Some(p) = s.top_p.filter(|p| !(*p > 0.0 && *p <= 1.0)) {
+            return Err(RequestError(format!("--top-p {p}: take more than 0, at most 1")));
+        }
+        Ok(s)
+    }
+}
+
+/// # Errors
+/// If there is no such run or checkpoint, its tokenizer is gone, or a prompt cannot be encoded.
+pub fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
+    let opened = common::open_run(&args.root.root(), &args.run)?;
+    let spec = args.over(opened.experiment.eval.samples.clone())?;
+    let pool = args.threads.pool()?;
+    let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
+    let prepared = common::prepare_data(&opened.experiment, &pool, &mut screen)?;
+    let (model, weights, step) = opened.model(args.checkpoint.which())?;
+    let started = Instant::now();
+    let made = pool.install(|| generate(&model, &weights, &prepared.tokenizer, &spec))?;
+    let seconds = started.elapsed().as_secs_f64();
+    if made.is_empty() {
+        bail!(RequestError("--max-tokens 0 makes nothing".into()));
+    }
+    let tokens: usize = made.iter().map(|c| c.tokens).sum();
+    if args.json {
+        let lines: Vec<_> = made
+            .iter()
+            .map(|c| serde_json::json!({"step": step, "prompt": c.prompt, "index": c.index, "text": c.text}))
+            .collect();
+        print_json(&lines)?;
+    } else {
+        let texts: Vec<String> = made.iter().map(|c| format!("{}{}\n", c.prompt, c.text)).collect();
+        print(&texts.join("---\n"))?;
+        complain(&format!("{tokens} tokens in {seconds:.2} s, {:.0} tokens/s, step {step}", tokens as f64 / seconds));
+    }
+    Ok(Exit::Done)
+}
