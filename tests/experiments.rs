@@ -1,0 +1,174 @@
+//! Whole runs of the binary: what may not change a bit, what every kind of experiment must do, and commands on a finished run.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// A folder with an experiment, a text to train on, and room for runs and cache.
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+const EXPERIMENT: &str = "
+version: 1
+name: tiny
+model: {family: gpt2, layers: 2, heads: 2, d_model: 16, context_length: 16, dropout: 0.1}
+data: {tokenizer: {chars: {}}, train: {text: {files: [text.txt]}}}
+batch: {sequences: 8, micro_batch: 4}
+train: {steps: 60}
+optimizer: {adamw: {lr: 1e-2}}
+schedule: {warmup: {steps: 5}, decay: {cosine: {final: 0.1}}}
+eval: {every: 20, at_start: true, loss: {batches: 2}, samples: {prompts: ['the '], max_tokens: 8}}
+checkpoint: {every: 7, keep: 2}
+";
+
+impl Bench {
+    fn new(experiment: &str) -> Self {
+        let bench = Self { folder: tempfile::tempdir().unwrap() };
+        bench.write("exp.yaml", experiment);
+        let words = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "another", "dog"];
+        let text: Vec<&str> = (0..3000_usize).map(|i| words[(i * i + i / 7) % words.len()]).collect();
+        bench.write("text.txt", &text.join(" "));
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    fn command(&self, runs: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+        command
+            .current_dir(self.folder.path())
+            .env("RUNNER_RUNS", self.path(runs))
+            .env("RUNNER_CACHE", self.path("cache"))
+            .args(args)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run_in(&self, runs: &str, args: &[&str]) -> Output {
+        self.command(runs, args).output().unwrap()
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.run_in("runs", args)
+    }
+
+    /// The one run folder under `runs`.
+    fn run_dir(&self, runs: &str) -> PathBuf {
+        let mut found: Vec<PathBuf> = std::fs::read_dir(self.path(runs))
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .filter(|p| p.join("manifest.json").exists())
+            .collect();
+        assert_eq!(found.len(), 1, "{found:?}");
+        found.remove(0)
+    }
+
+    fn summary(&self, runs: &str) -> Value {
+        json(&self.run_dir(runs).join("summary.json"))
+    }
+
+    fn final_hash(&self, runs: &str) -> String {
+        self.summary(runs)["final_hash"].as_str().unwrap().to_owned()
+    }
+
+    /// The lines of metrics.jsonl of one kind.
+    fn metrics(&self, runs: &str, kind: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.run_dir(runs).join("metrics.jsonl")).unwrap();
+        let lines = text.lines().map(|l| serde_json::from_str::<Value>(l).unwrap());
+        lines.filter(|l| l["kind"] == kind).collect()
+    }
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn ok(output: &Output) {
+    assert!(output.status.success(), "{:?}\n{}", output.status, text(output));
+}
+
+/// The resolved experiment alone, from another folder, is the same run.
+#[test]
+fn a_resolved_experiment_is_the_same_run() {
+    let bench = Bench::new(EXPERIMENT);
+    ok(&bench.run(&["apply", "exp.yaml", "--quiet"]));
+    let resolved = bench.run_dir("runs").join("resolved.yaml");
+    ok(&bench.run_in("other", &["apply", resolved.to_str().unwrap(), "--quiet"]));
+    assert_eq!(bench.final_hash("runs"), bench.final_hash("other"));
+    assert_eq!(bench.run_dir("runs").file_name(), bench.run_dir("other").file_name());
+}
+
+#[test]
+fn threads_do_not_change_a_bit() {
+    let bench = Bench::new(EXPERIMENT);
+    for threads in ["1", "2", "3"] {
+        ok(&bench.run_in(threads, &["apply", "exp.yaml", "--quiet", "--threads", threads]));
+    }
+    assert_eq!(bench.final_hash("1"), bench.final_hash("2"));
+    assert_eq!(bench.final_hash("1"), bench.final_hash("3"));
+}
+
+#[test]
+fn both_families_every_precision_and_padded_rows_train() {
+    let llama = EXPERIMENT
+        .replace("gpt2, layers: 2, heads: 2", "llama, layers: 2, heads: 2, kv_heads: 1")
+        .replace(", dropout: 0.1", "");
+    let padded =
+        llama.replace("{chars: {}}", "{bpe: {vocab_size: 300, special_tokens: ['[BOT]', '[EOT]', '[PAD]']}}").replace(
+            "{text: {files: [text.txt]}}",
+            "{jsonl: {files: [rows.jsonl], field: text}}, layout: {padded: {bos: '[BOT]', eos: '[EOT]', pad: '[PAD]'}}",
+        );
+    for (name, experiment) in [
+        ("llama", llama.clone()),
+        ("bf16", format!("{EXPERIMENT}\nprecision: bf16")),
+        ("tf32", format!("{llama}\nprecision: tf32")),
+        ("sgd", EXPERIMENT.replace("{adamw: {lr: 1e-2}}", "{sgd: {lr: 0.5, momentum: 0.9}}")),
+        ("padded", padded),
+    ] {
+        let bench = Bench::new(&experiment);
+        let rows: Vec<String> = (0..200)
+            .map(|i| format!("{{\"text\": \"the cat number {} sat on a mat{}\"}}", i % 10, " again".repeat(i % 5)))
+            .collect();
+        bench.write("rows.jsonl", &rows.join("\n"));
+        ok(&bench.run(&["apply", "exp.yaml", "--quiet"]));
+        let losses = bench.metrics("runs", "train");
+        let loss = |step: usize| losses[step]["loss"].as_f64().unwrap();
+        assert!(loss(59) < loss(0) - 0.3, "{name}: {} to {}", loss(0), loss(59));
+    }
+}
+
+#[test]
+fn evaluation_and_samples_work_on_their_own() {
+    let bench = Bench::new(EXPERIMENT);
+    ok(&bench.run(&["apply", "exp.yaml", "--quiet"]));
+    let evaluated = bench.run(&["eval", "tiny", "--json"]);
+    ok(&evaluated);
+    let report: Value = serde_json::from_slice(&evaluated.stdout).unwrap();
+    let recorded = bench.metrics("runs", "eval");
+    assert_eq!(recorded.iter().map(|e| e["step"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 20, 40, 60]);
+    assert_eq!(report["val_loss"], recorded[3]["val_loss"]);
+    assert!(recorded[3]["val_loss"].as_f64() < recorded[0]["val_loss"].as_f64());
+    let sampled = bench.run(&["sample", "tiny", "--prompt", "the cat", "--max-tokens", "50", "--seed", "7"]);
+    ok(&sampled);
+    let again = bench.run(&["sample", "tiny", "--prompt", "the cat", "--max-tokens", "50", "--seed", "7"]);
+    assert_eq!(sampled.stdout, again.stdout);
+    assert!(String::from_utf8_lossy(&sampled.stdout).contains("the cat"));
+    // '%' is not among the characters that the tokenizer saw.
+    let foreign = bench.run(&["sample", "tiny", "--prompt", "100%"]);
+    assert_eq!(foreign.status.code(), Some(2), "{}", text(&foreign));
+    assert!(text(&foreign).contains('%'), "{}", text(&foreign));
+}
