@@ -39,6 +39,17 @@ macro_rules! read {
     };
 }
 
+/// As `read`, of an `Option<&Tensor>`.
+macro_rules! read_optional {
+    ($T:ty; $name:ident = $tensor:expr) => {
+        let guard = $tensor.map(candle_core::Tensor::storage_and_layout);
+        let $name = match &guard {
+            Some(guard) => Some(<$T as $crate::kernels::cpu::Real>::elements(&guard.0, guard.1)?),
+            None => None,
+        };
+    };
+}
+
 /// Binds a name to the elements of a u32 tensor for the rest of the scope.
 macro_rules! read_ids {
     ($name:ident = $tensor:expr) => {

@@ -28,13 +28,8 @@ pub fn embed(
             bail!("token id {id} is beyond the vocabulary of {vocab}")
         }
         let mut y = vec![T::ZERO; rows * d];
-        match positions {
-            Some(p) => {
-                read!(T; p = p);
-                embedding::embed(ids, table, Some(p), d, seq, start, &mut y, math.bf16);
-            }
-            None => embedding::embed(ids, table, None, d, seq, start, &mut y, math.bf16),
-        }
+        read_optional!(T; positions = positions);
+        embedding::embed(ids, table, positions, d, seq, start, &mut y, math.bf16);
         tensor(y, (rows, d))
     })
 }

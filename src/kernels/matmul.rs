@@ -14,12 +14,10 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, math: Math) -> Resu
         read!(T; x = x, w = w);
         let mut y = vec![T::ZERO; rows * out];
         gemm(&mut y, out, T::ZERO, T::ONE, Mat::new(x, rows, inner), Mat::new(w, out, inner).t(), pool());
+        read_optional!(T; bias = bias);
         match bias {
-            Some(bias) => {
-                read!(T; bias = bias);
-                elementwise::add_bias(&mut y, bias, math.bf16);
-            }
-            None if math.bf16 => elementwise::each(&mut y, |v| *v = v.round_bf16()),
+            Some(bias) => elementwise::add_bias(&mut y, bias, math.bf16),
+            None if math.bf16 => elementwise::each(&mut y, #[inline(always)] |v| *v = v.round_bf16()),
             None => {}
         }
         tensor(y, (rows, out))

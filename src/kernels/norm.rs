@@ -33,16 +33,8 @@ pub fn layer_norm_backward(
         let (mut dw, mut db) = (vec![T::ZERO; d], vec![T::ZERO; d]);
         {
             read!(T; x = x, weight = weight, stats = stats, dy = dy);
-            let mut run = |skip: Option<&[T]>| {
-                norm::layer_norm_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, &mut db, math.bf16);
-            };
-            match skip {
-                Some(skip) => {
-                    read!(T; skip = skip);
-                    run(Some(skip));
-                }
-                None => run(None),
-            }
+            read_optional!(T; skip = skip);
+            norm::layer_norm_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, &mut db, math.bf16);
         }
         add_vector(dweight, &dw)?;
         add_vector(dbias, &db)?;
@@ -77,16 +69,8 @@ pub fn rms_norm_backward(
         let mut dw = vec![T::ZERO; d];
         {
             read!(T; x = x, weight = weight, stats = stats, dy = dy);
-            let mut run = |skip: Option<&[T]>| {
-                norm::rms_norm_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, math.bf16);
-            };
-            match skip {
-                Some(skip) => {
-                    read!(T; skip = skip);
-                    run(Some(skip));
-                }
-                None => run(None),
-            }
+            read_optional!(T; skip = skip);
+            norm::rms_norm_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, math.bf16);
         }
         add_vector(dweight, &dw)?;
         tensor(dx, (rows, d))

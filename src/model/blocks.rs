@@ -136,18 +136,56 @@ impl Model {
         Ok(d)
     }
 
+    /// Embedding, then `layer` for each layer, of a whole model. Returns what the head is given, and the head.
+    fn hidden(
+        &self,
+        params: &Params,
+        mb: &MicroBatch,
+        start: usize,
+        mut layer: impl FnMut(usize, &TransformerLayer, Tensor) -> Result<Tensor>,
+    ) -> Result<(Tensor, &Head)> {
+        let [Block::Embedding(embedding), layers @ .., Block::Head(head)] = self.blocks.as_slice() else {
+            bail!("a stage is no whole model")
+        };
+        let mut x = embedding.forward(params, mb, start)?;
+        for (index, block) in layers.iter().enumerate() {
+            let Block::Layer(l) = block else { bail!("block {} is no layer", index + 1) };
+            x = layer(index, l, x)?;
+        }
+        Ok((x, head))
+    }
+
     /// Losses of a whole model without a backward: logits only where there are targets.
     pub fn losses(&self, params: &Params, mb: &MicroBatch) -> Result<Vec<f32>> {
-        let mut x = None;
-        for block in &self.blocks {
-            match (block, x.take()) {
-                (Block::Embedding(e), None) => x = Some(e.forward(params, mb, 0)?),
-                (Block::Layer(l), Some(h)) => x = Some(l.forward(params, h, mb)?.0),
-                (Block::Head(h), Some(hidden)) => return h.losses(params, &hidden, mb),
-                _ => break,
+        let (x, head) = self.hidden(params, mb, 0, |_, l, x| Ok(l.forward(params, x, mb)?.0))?;
+        head.losses(params, &x, mb)
+    }
+
+    /// Logits of every token of a micro-batch, [batch·seq, vocab].
+    pub fn logits(&self, params: &Params, mb: &MicroBatch) -> Result<Tensor> {
+        let (x, head) = self.hidden(params, mb, 0, |_, l, x| Ok(l.forward(params, x, mb)?.0))?;
+        let rows: Vec<usize> = (0..mb.batch * mb.seq).collect();
+        head.logits(params, &x, &rows, mb.math)
+    }
+
+    /// The first block whose output is not finite, in words.
+    pub fn first_bad_block(&self, params: &Params, mb: &MicroBatch) -> Result<String> {
+        let mut first = None;
+        let mut look = |name: String, x: &Tensor| -> Result<()> {
+            if first.is_none() && !all_finite(x)? {
+                first = Some(format!("output of {name}"));
             }
-        }
-        bail!("losses need a whole model")
+            Ok(())
+        };
+        self.hidden(params, mb, 0, |index, l, x| {
+            if index == 0 {
+                look("the embedding".to_owned(), &x)?;
+            }
+            let (y, _) = l.forward(params, x, mb)?;
+            look(format!("layer {index}"), &y)?;
+            Ok(y)
+        })?;
+        Ok(first.unwrap_or_else(|| "logits of the head".to_owned()))
     }
 
     /// An empty cache for `batch` rows of up to `capacity` tokens, with elements like `like`'s.
@@ -175,58 +213,14 @@ impl Model {
             bail!("{} tokens are beyond the context of {limit}", cache.length + n)
         }
         let mb = self.micro_batch(ids, Vec::new(), n)?;
-        let (start, mut layers) = (cache.length, cache.layers.iter_mut());
-        let mut x = None;
-        for block in &self.blocks {
-            match (block, x.take()) {
-                (Block::Embedding(e), None) => x = Some(e.forward(params, &mb, start)?),
-                (Block::Layer(l), Some(h)) => {
-                    let Some(layer) = layers.next() else { bail!("the cache has too few layers") };
-                    x = Some(l.extend(params, &h, &mb, layer, start)?);
-                }
-                (Block::Head(h), Some(hidden)) => {
-                    cache.length += n;
-                    let last: Vec<usize> = (1..=cache.batch).map(|b| b * n - 1).collect();
-                    return h.logits(params, &hidden, &last, mb.math);
-                }
-                _ => break,
-            }
-        }
-        bail!("generation needs a whole model")
-    }
-
-    /// The first block whose output is not finite, in words.
-    pub fn first_bad_block(&self, params: &Params, mb: &MicroBatch) -> Result<String> {
-        let mut x = None;
-        for (index, block) in self.blocks.iter().enumerate() {
-            let (name, y) = match (block, x.take()) {
-                (Block::Embedding(e), None) => ("output of the embedding".to_owned(), e.forward(params, mb, 0)?),
-                (Block::Layer(l), Some(h)) => (format!("output of layer {}", index - 1), l.forward(params, h, mb)?.0),
-                _ => break,
-            };
-            if !all_finite(&y)? {
-                return Ok(name);
-            }
-            x = Some(y);
-        }
-        Ok("logits of the head".to_owned())
-    }
-
-    /// Logits of every token of a micro-batch, [batch·seq, vocab].
-    pub fn logits(&self, params: &Params, mb: &MicroBatch) -> Result<Tensor> {
-        let mut x = None;
-        for block in &self.blocks {
-            match (block, x.take()) {
-                (Block::Embedding(e), None) => x = Some(e.forward(params, mb, 0)?),
-                (Block::Layer(l), Some(h)) => x = Some(l.forward(params, h, mb)?.0),
-                (Block::Head(h), Some(hidden)) => {
-                    let rows: Vec<usize> = (0..mb.batch * mb.seq).collect();
-                    return h.logits(params, &hidden, &rows, mb.math);
-                }
-                _ => break,
-            }
-        }
-        bail!("logits need a whole model")
+        let (start, layers) = (cache.length, &mut cache.layers);
+        let (x, head) = self.hidden(params, &mb, start, |index, l, x| match layers.get_mut(index) {
+            Some(layer) => l.extend(params, &x, &mb, layer, start),
+            None => bail!("the cache has too few layers"),
+        })?;
+        cache.length += n;
+        let last: Vec<usize> = (1..=cache.batch).map(|b| b * n - 1).collect();
+        head.logits(params, &x, &last, mb.math)
     }
 }
 
