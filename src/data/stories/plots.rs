@@ -52,8 +52,8 @@ fn lost(t: &mut Teller) -> Story {
     ]);
     let seen = t.say(&[
         format!("At last {he} saw something {color} behind the {spot}."),
-        format!("Then something {color} lay under the {spot}."),
-        format!("Near the {spot} {he} saw a bit of {color}."),
+        format!("\"Where is my {toy}?\" asked {name}. Then {he} looked behind the {spot}."),
+        format!("Was the {toy} by the {spot}? {he_} went to see."),
     ]);
     let context = format!("{}{} {had} {gone} {looked} {seen}", t.opening(child), t.filler(child));
     let others = t.others(&TOYS, toy, &[]);
@@ -76,10 +76,10 @@ fn sound(t: &mut Teller) -> Story {
         format!("One day {he} met a little {animal}. \"I will call you {pet},\" said {name}."),
     ]);
     let day = t.say(&[
-        format!("One day {name} fell asleep in the grass, and {pet} came to look."),
-        format!("{name} and {pet} played in the yard until the sun went down."),
-        format!("When {name} came home, {pet} ran to the gate."),
-        format!("{name} hid a snack for {pet}, and {pet} found it."),
+        format!("One day {name} fell asleep in the grass, and the {animal} came to look."),
+        format!("{name} and the {animal} played in the yard all day."),
+        format!("When {name} came home, the {animal} ran to the gate."),
+        format!("{name} hid a snack for the {animal}, and {pet} found it."),
     ]);
     let context = format!("{}{} {had}{} {day}", t.opening(child), t.filler(child), t.filler(child));
     let way = t.below(3);
@@ -134,9 +134,9 @@ fn food(t: &mut Teller) -> Story {
         format!("The {animal} was thin and very hungry."),
     ]);
     let home = t.say(&[
-        format!("{name} ran home to get some food."),
-        format!("{he_} knew just what to bring."),
-        format!("So {he} opened {his} bag.", his = child.his()),
+        format!("{name} ran home to get food for the {animal}."),
+        format!("{he_} knew just what a {animal} likes."),
+        format!("What does a {animal} eat? {name} knew it well."),
     ]);
     let context = format!("{}{} {met} {hungry} {home}", t.opening(child), t.filler(child));
     let way = t.below(3);
@@ -158,13 +158,13 @@ fn hobby(t: &mut Teller) -> Story {
         format!("{he_} liked to {verb} when the day was done."),
     ]);
     let birthday = t.say(&[
-        format!("Soon it was {his} birthday."),
+        format!("Soon it was {his} birthday, a day to {verb} and play."),
         format!("One day {his} {helper} came with a box."),
         format!("At the party there was a big box from {his} {helper}."),
     ]);
     let open = t.say(&[
         format!("\"This will help you {verb},\" said {his} {helper}."),
-        format!("{name} opened the box with both hands."),
+        format!("\"Now you can {verb} all day,\" said {his} {helper}."),
         format!("\"Open it,\" said {his} {helper}. \"Now you can {verb} even more.\""),
     ]);
     let context = format!("{} {loved}{} {birthday} {open}", t.opening(child), t.filler(child));
@@ -226,9 +226,9 @@ fn place(t: &mut Teller) -> Story {
         format!("It was a long way, but the {place} was worth it."),
     ]);
     let night = t.say(&[
-        format!("In the evening {name} was tired."),
-        format!("At night {he} told {his} friends about it."),
-        format!("When they came home, {name} made a picture."),
+        format!("In the evening they left the {place}."),
+        format!("At night {he} told {his} friends about the {place}."),
+        format!("At home {name} made a picture of the {place}."),
     ]);
     let context = format!("{}{} {went} {fun} {night}", t.opening(child), t.filler(child));
     let way = t.below(2);
@@ -256,7 +256,7 @@ fn hide(t: &mut Teller) -> Story {
     let count = t.say(&[
         format!("{name} counted to ten and began to look."),
         format!("{he_} counted slowly. Then {name} looked all around."),
-        format!("\"Ready or not, here I come!\" said {name}."),
+        format!("\"Here I come!\" said {name}, and ran to the {spot}."),
     ]);
     let context = format!("{}{} {game} {hid} {count}", t.opening(child), t.filler(child));
     let others = t.others(&SPOTS, spot, &[]);
@@ -283,9 +283,9 @@ fn mix(t: &mut Teller) -> Story {
         format!("On the table stood {colors} paint."),
     ]);
     let stir = t.say(&[
-        format!("{he_} put them in a cup and stirred."),
-        format!("\"What happens if I mix them?\" {he} asked."),
-        format!("{name} mixed the two with a stick."),
+        format!("{he_} put {colors} in a cup and stirred."),
+        format!("\"What do {colors} make?\" {he} asked."),
+        format!("{name} mixed {colors} with a stick."),
     ]);
     let context = format!("{}{} {has} {only} {stir}", t.opening(child), t.filler(child));
     let way = t.below(2);
@@ -311,7 +311,7 @@ fn job(t: &mut Teller) -> Story {
     ]);
     let grown = t.say(&[
         format!("Years went by, and {name} grew up to be a {job}."),
-        format!("Now {name} is big, and the dream came true."),
+        format!("Now {name} is big and a {job}, as in the dream."),
         format!("At last {he} was a {job}."),
     ]);
     let context = format!("{}{} {dream} {years} {grown}", t.opening(child), t.filler(child));
@@ -337,9 +337,9 @@ fn treat(t: &mut Teller) -> Story {
         format!("One day {name} was sick in bed."),
     ]);
     let helped = t.say(&[
-        format!("{his_} {helper} wanted to help and went to the kitchen.", his_ = child.his_()),
-        format!("\"I know what you like,\" said {his} {helper}."),
-        format!("{his_} {helper} came in with a plate.", his_ = child.his_()),
+        format!("\"Do we have {treat}?\" asked {his} {helper}."),
+        format!("\"I know that you like {treat},\" said {his} {helper}."),
+        format!("{his_} {helper} came in with some {treat}.", his_ = child.his_()),
     ]);
     let context = format!("{} {liked}{} {sad} {helped}", t.opening(child), t.filler(child));
     let others = t.others(&TREATS, treat, &[]);
@@ -395,8 +395,8 @@ fn need(t: &mut Teller) -> Story {
         format!("{name} felt {feeling} and did not know what to do."),
     ]);
     let thought = t.say(&[
-        format!("{he_} thought about it for a while."),
-        format!("Then {he} smiled, for there was a way to help."),
+        format!("What helps when you are {feeling}? {he_} thought for a while."),
+        format!("{he_} did not want to be {feeling} any more."),
         format!("\"Nobody has to stay {feeling},\" said mother."),
     ]);
     let context = format!("{}{} {day} {felt} {thought}", t.opening(child), t.filler(child));

@@ -126,7 +126,7 @@ impl Teller {
 
     /// A sentence that means nothing for the ending, with a blank in front; sometimes none.
     pub(super) fn filler(&mut self, child: Child) -> String {
-        if self.below(3) == 0 {
+        if self.below(3) > 0 {
             return String::new();
         }
         let filler = self.pick(&FILLERS).replace("{name}", child.name);
