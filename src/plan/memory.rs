@@ -19,6 +19,10 @@ const ROW_BYTES: u64 = 8;
 
 const F32: u64 = 4;
 
+/// Attention's backward holds probabilities, their gradient and their dropped copy for a block of queries.
+const TILES: u64 = 3;
+const TILE_QUERIES: u64 = 64;
+
 /// What `estimate` needs to know besides the program.
 #[derive(Debug, Clone)]
 pub struct MemoryRequest<'a> {
@@ -85,8 +89,8 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
     workspace(format!("beyond the activations, {}", widest.0), widest.1 - saved, 1);
     let length = program.batch.length as u64;
     workspace(
-        "attention scores per thread".to_owned(),
-        F32.saturating_mul(length).saturating_mul(length),
+        "attention tiles per thread".to_owned(),
+        F32.saturating_mul(TILES * TILE_QUERIES.min(length)).saturating_mul(length),
         *threads as u64,
     );
     let rows = program.batch.slice.1 as u64;

@@ -35,7 +35,13 @@ impl Lines {
                 let due = m.step.is_multiple_of(self.every) || m.step == self.steps || m.step == self.from + 1;
                 due.then(|| self.step(m))
             }
-            Event::Eval(m) => Some(self.eval(m)),
+            Event::Eval(m) => {
+                if m.step == self.from {
+                    // Once only, so no part of the pace.
+                    self.started = Instant::now();
+                }
+                Some(self.eval(m))
+            }
             Event::Sample(s) => Some(self.sample(s)),
             Event::Checkpoint { state } => Some(format!("{}  saved", self.at("save", state.step))),
             Event::Warning(message) => Some(format!("warning: {}", printable(message))),
