@@ -19,7 +19,7 @@ use crate::report::{Mode, Screen};
     version,
     propagate_version = true,
     arg_required_else_help = true,
-    after_help = "Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 3 differences found, 130 interrupted.\n\
+    after_help = "Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted.\n\
                   Environment: RUNNER_RUNS (folder of runs), RUNNER_CACHE (folder of prepared data), RUNNER_PEAK_FLOPS\n\
                   (of the device, for MFU), RUNNER_<KEY>__<KEY> (a key of the experiment), NO_COLOR."
 )]
@@ -105,9 +105,10 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
 /// The experiment of `args`, and facts of its data. Progress goes to standard error: the plan is the output.
 fn plan_inputs(args: &plan::PlanArgs) -> anyhow::Result<(crate::config::Experiment, crate::data::DataFacts)> {
     let experiment = ExperimentArgs { file: args.file.clone(), set: args.set.clone() }.load()?.experiment;
-    let threads = ThreadArgs { threads: args.threads.map(|n| u16::try_from(n).unwrap_or(u16::MAX)) };
+    // `--threads` is a fact of the planned run, perhaps on another machine; data is prepared on this one.
+    let pool = ThreadArgs { threads: None }.pool()?;
     let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
-    let prepared = common::prepare_data(&experiment, &threads.pool()?, &mut screen)?;
+    let prepared = common::prepare_data(&experiment, &pool, &mut screen)?;
     Ok((experiment, prepared.facts))
 }
 

@@ -144,7 +144,13 @@ pub fn prepare_data(
     let preparing = Preparing::new(screen);
     let prepared = pool.install(|| prepare(&request, &|progress| preparing.show(progress)));
     screen.clear();
-    Ok(prepared?)
+    let prepared = prepared?;
+    // Samples come hours into a run: what cannot be encoded then cannot be encoded now.
+    for prompt in experiment.eval.samples.iter().flat_map(|s| &s.prompts) {
+        let encoded = prepared.tokenizer.encode(prompt);
+        encoded.map_err(|error| RequestError(format!("eval.samples.prompts: {prompt:?}: {error}")))?;
+    }
+    Ok(prepared)
 }
 
 /// candle's device for a program's.
@@ -193,6 +199,28 @@ impl OpenedRun {
             return Err(anyhow!("{}: its plan is damaged: impossible model sizes", self.path.display()));
         }
         Ok(&rank.program)
+    }
+
+    /// Prepares the run's data again, for an experiment that differs from the run's in its evaluation at most.
+    ///
+    /// # Errors
+    /// As `prepare_data`, and if the data is no longer what the run was trained on.
+    pub fn prepare_data(
+        &self,
+        experiment: &Experiment,
+        pool: &rayon::ThreadPool,
+        screen: &mut Screen,
+    ) -> anyhow::Result<Prepared> {
+        let prepared = prepare_data(experiment, pool, screen)?;
+        let (was, is) = (&self.plan.data, &prepared.facts);
+        let changed = if was.tokenizer_hash != is.tokenizer_hash {
+            "tokenizer, or the text it was made from, has"
+        } else if was.train.hash != is.train.hash || was.validation != is.validation {
+            "data has"
+        } else {
+            return Ok(prepared);
+        };
+        Err(RequestError(format!("{}: its {changed} changed since it was trained", self.path.display())).into())
     }
 
     /// The weights of a checkpoint, and the steps they were trained for.

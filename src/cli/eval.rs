@@ -21,8 +21,8 @@ pub struct EvalArgs {
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
     /// Micro-batches of the validation split to read [default: as in the experiment, else all].
-    #[arg(long, value_name = "N")]
-    pub batches: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub batches: Option<u32>,
     /// A HellaSwag file to score, instead of the experiment's.
     #[arg(long, value_name = "FILE", conflicts_with = "builtin")]
     pub hellaswag: Option<PathBuf>,
@@ -30,8 +30,8 @@ pub struct EvalArgs {
     #[arg(long)]
     pub builtin: bool,
     /// Score only the first N multiple-choice items.
-    #[arg(long, value_name = "N")]
-    pub limit: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
     #[command(flatten)]
     pub threads: ThreadArgs,
     #[command(flatten)]
@@ -51,7 +51,7 @@ impl EvalArgs {
             *set = Some(HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: None });
         }
         match (set, self.limit) {
-            (Some(set), Some(limit)) => set.limit = Some(limit),
+            (Some(set), Some(limit)) => set.limit = Some(limit as usize),
             (None, Some(_)) => bail!(RequestError("--limit needs --hellaswag or --builtin: the run has no set".into())),
             (_, None) => {}
         }
@@ -62,18 +62,19 @@ impl EvalArgs {
 /// # Errors
 /// If there is no such run or checkpoint, its data is gone, or nothing is left to evaluate.
 pub fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
-    let mut opened = common::open_run(&args.root.root(), &args.run)?;
-    args.apply_to(&mut opened.experiment)?;
+    let opened = common::open_run(&args.root.root(), &args.run)?;
+    let mut experiment = opened.experiment.clone();
+    args.apply_to(&mut experiment)?;
     let pool = args.threads.pool()?;
     let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
-    let prepared = common::prepare_data(&opened.experiment, &pool, &mut screen)?;
+    let prepared = opened.prepare_data(&experiment, &pool, &mut screen)?;
     let started = Instant::now();
     let metrics = pool.install(|| -> anyhow::Result<EvalMetrics> {
         let (model, weights, step) = opened.model(args.checkpoint.which())?;
         let mut metrics = EvalMetrics { step, ..EvalMetrics::default() };
         if let Some(split) = prepared.dataset.validation() {
             let configured = opened.experiment.eval.loss.map(|EvalLoss { batches }| batches);
-            let batches = args.batches.or(configured).unwrap_or(usize::MAX);
+            let batches = args.batches.map(|n| n as usize).or(configured).unwrap_or(usize::MAX);
             let micro_batch = opened.program()?.batch.micro_batch;
             let result = loss::validation_loss(&model, &weights, split, batches, micro_batch)?;
             metrics.val_loss = Some(result.loss);

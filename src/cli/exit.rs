@@ -17,8 +17,6 @@ pub enum Exit {
     Failed = 1,
     /// The request was wrong: the file, the flags, the name of a run.
     Request = 2,
-    /// `diff --exit-code` found differences.
-    Differs = 3,
     /// Stopped by Ctrl-C or SIGTERM.
     Interrupted = 130,
 }
@@ -43,7 +41,11 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
             || cause.downcast_ref::<PlanError>().is_some_and(PlanError::is_request)
             || cause.downcast_ref::<DataError>().is_some_and(DataError::is_request)
             || cause.downcast_ref::<StoreError>().is_some_and(StoreError::is_request)
-            || matches!(cause.downcast_ref::<EvalError>(), Some(EvalError::Request(_)))
+            || match cause.downcast_ref::<EvalError>() {
+                Some(EvalError::Request(_)) => true,
+                Some(EvalError::Data(error)) => error.is_request(),
+                _ => false,
+            }
     });
     // What goes wrong inside a run is the run's failure, whatever its cause.
     let run = error.chain().any(<dyn std::error::Error>::is::<ExecError>);

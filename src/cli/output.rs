@@ -12,7 +12,11 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     print_to(&mut io::stdout().lock(), text)
 }
 
-fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
+/// As `print`, to `out`.
+///
+/// # Errors
+/// As `print`.
+pub fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
         _ => Ok(()),

@@ -2,12 +2,14 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
-use std::thread;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 
+use super::common::ThreadArgs;
+use super::exit::RequestError;
+use super::output;
 use crate::config::Experiment;
 use crate::data::DataFacts;
 use crate::plan::{ClusterFacts, Plan, compile};
@@ -23,8 +25,8 @@ pub struct PlanArgs {
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
     /// Threads that the run would compute with [default: all cores].
-    #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub threads: Option<u16>,
     /// Print the plan as JSON, as `plan.json` in a run directory.
     #[arg(long)]
     pub json: bool,
@@ -40,7 +42,7 @@ pub struct PlanArgs {
 /// Those of `inputs`; a `PlanError`; a `RUNNER_PEAK_FLOPS` that is no number; an output that cannot be written. A reader
 /// that closes the pipe early is no error.
 pub fn run(args: &PlanArgs, inputs: impl FnOnce() -> anyhow::Result<(Experiment, DataFacts)>) -> anyhow::Result<()> {
-    let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    let threads = ThreadArgs { threads: args.threads }.count();
     let cluster = ClusterFacts::local(threads).with_peak_flops(peak_flops(env::var_os(PEAK_FLOPS))?);
     let (experiment, data) = inputs()?;
     let plan = compile(&experiment, &data, &cluster)?;
@@ -59,7 +61,11 @@ pub fn peak_flops(value: Option<OsString>) -> anyhow::Result<Option<f64>> {
     let number = value.to_str().and_then(|text| text.trim().replace('_', "").parse::<f64>().ok());
     match number {
         Some(peak) if peak.is_finite() && peak > 0.0 => Ok(Some(peak)),
-        _ => Err(anyhow!("{PEAK_FLOPS}: {} is no positive number; FLOP/s are meant, such as 400e9", value.display())),
+        _ => {
+            let value = value.display();
+            let message = format!("{PEAK_FLOPS}: {value} is no positive number; FLOP/s are meant, such as 400e9");
+            Err(RequestError(message).into())
+        }
     }
 }
 
@@ -71,10 +77,7 @@ fn print(plan: &Plan, args: &PlanArgs, out: &mut dyn Write) -> anyhow::Result<()
     } else {
         plan.render_with(args.program)
     };
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
-        _ => Ok(()),
-    }
+    output::print_to(out, &text)
 }
 
 #[cfg(test)]
@@ -103,22 +106,6 @@ mod tests {
         assert!(printed(&args(false, false)).contains("Load 0 … 3"));
         let full = printed(&args(false, true));
         assert!(full.contains("  Load 3\n") && full.contains("  Backward 2\n"));
-    }
-
-    #[test]
-    fn a_closed_pipe_is_no_error_and_a_full_disk_is() {
-        struct Fails(ErrorKind);
-        impl Write for Fails {
-            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                Err(self.0.into())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let plan = compiled(&experiment());
-        assert!(print(&plan, &args(true, false), &mut Fails(ErrorKind::BrokenPipe)).is_ok());
-        assert!(print(&plan, &args(true, false), &mut Fails(ErrorKind::StorageFull)).is_err());
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use anyhow::bail;
 use clap::Args;
 
 use super::common::{self, CheckpointArgs, RootArgs, ThreadArgs};
@@ -47,8 +46,10 @@ pub struct SampleArgs {
     pub json: bool,
 }
 
-/// Continuations side by side in one batch, at most: each has a key-value cache.
-const MOST: usize = 4096;
+/// Continuations side by side in one batch, at most, as in the experiment file: each has a key-value cache.
+const MOST: usize = 10_000;
+/// Tokens of a continuation, at most.
+const LONGEST: usize = 1_000_000;
 
 impl SampleArgs {
     /// The experiment's settings with these flags over them.
@@ -79,6 +80,9 @@ impl SampleArgs {
         if !(1..=MOST).contains(&s.count) {
             return Err(RequestError(format!("--count {}: take 1 to {MOST}", s.count)));
         }
+        if !(1..=LONGEST).contains(&s.max_tokens) {
+            return Err(RequestError(format!("--max-tokens {}: take 1 to {LONGEST}", s.max_tokens)));
+        }
         if !(s.temperature.is_finite() && s.temperature >= 0.0) {
             return Err(RequestError(format!("--temperature {}: take 0 or more", s.temperature)));
         }
@@ -96,14 +100,11 @@ pub fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
     let spec = args.over(opened.experiment.eval.samples.clone())?;
     let pool = args.threads.pool()?;
     let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
-    let prepared = common::prepare_data(&opened.experiment, &pool, &mut screen)?;
+    let prepared = opened.prepare_data(&opened.experiment, &pool, &mut screen)?;
     let (model, weights, step) = opened.model(args.checkpoint.which())?;
     let started = Instant::now();
     let made = pool.install(|| generate(&model, &weights, &prepared.tokenizer, &spec))?;
     let seconds = started.elapsed().as_secs_f64();
-    if made.is_empty() {
-        bail!(RequestError("--max-tokens 0 makes nothing".into()));
-    }
     let tokens: usize = made.iter().map(|c| c.tokens).sum();
     if args.json {
         let lines: Vec<_> = made

@@ -85,6 +85,9 @@ fn segment(path: &Path) -> Result<Segment, DataError> {
             return Err(wrong(message));
         }
         (LLMC_HEADER, width, count)
+    } else if path.extension().is_none_or(|e| e != "bin") {
+        // Bare 16-bit numbers can be anything, a text too: only the name says that they are tokens.
+        return Err(wrong("no header of llm.c or numpy, and tokens without one (nanoGPT's) are in .bin files".into()));
     } else if size.is_multiple_of(2) {
         (0, Width::U16, size / 2)
     } else {

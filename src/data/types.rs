@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A target that the loss ignores (padding).
-pub const IGNORE: u32 = u32::MAX;
+pub use crate::kernels::loss::IGNORE;
 
 /// What the planner needs to know of prepared data. Pure facts, part of the plan and so of its hash.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use crate::data::{ChoiceItem, IGNORE};
 use crate::model::{Model, Params};
 
 /// Tokens in one forward, padding included.
-const BATCH_TOKENS: usize = 4096;
+pub const BATCH_TOKENS: usize = 4096;
 
 /// How many items were right.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,6 +56,10 @@ impl Candidate {
 /// If an id is beyond the vocabulary.
 pub fn score(model: &Model, params: &Params, items: &[ChoiceItem]) -> Result<ChoiceScore, EvalError> {
     let losses = ending_losses(model, params, items)?;
+    // Anything can be the smallest among numbers that are none.
+    if !losses.iter().flatten().all(|l| l.0.is_finite()) {
+        return Err(EvalError::NotFinite("multiple-choice loss"));
+    }
     let mut score = ChoiceScore { items: items.len(), ..ChoiceScore::default() };
     for (item, losses) in items.iter().zip(&losses) {
         score.right += usize::from(smallest(losses.iter().map(|l| l.0)) == Some(item.label));

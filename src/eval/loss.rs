@@ -44,5 +44,8 @@ pub fn validation_loss(
     if tokens == 0 {
         return Err(EvalError::Request("the validation split holds no token to predict".into()));
     }
+    if !sum.is_finite() {
+        return Err(EvalError::NotFinite("validation loss"));
+    }
     Ok(ValidationLoss { loss: sum / tokens as f64, tokens })
 }

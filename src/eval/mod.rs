@@ -17,4 +17,6 @@ pub enum EvalError {
     Data(#[from] crate::data::DataError),
     #[error("{0}")]
     Request(String),
+    #[error("the {0} is not finite")]
+    NotFinite(&'static str),
 }

@@ -70,7 +70,7 @@ fn continuations(
         (0..batch).map(|i| LogitsProcessor::from_sampling(seed.wrapping_add(i as u64), sampling(spec))).collect();
     let mut rows: Vec<Vec<u32>> = vec![start.clone(); batch];
     let mut ended = vec![false; batch];
-    let mut window = Window::new(model, params, batch, start.len() + spec.max_tokens)?;
+    let mut window = Window::new(model, params, batch, start.len().saturating_add(spec.max_tokens))?;
     let mut logits = window.feed(model, params, &rows)?;
     for n in 0..spec.max_tokens {
         for (row, processor) in processors.iter_mut().enumerate() {

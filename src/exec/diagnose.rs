@@ -12,10 +12,19 @@ use crate::nn::MicroBatch;
 /// # Errors
 /// If memory is short.
 pub fn forward(trainer: &Trainer, mb: &MicroBatch) -> Result<String> {
-    if let Some(name) = first_parameter(&trainer.weights, false)? {
-        return Ok(format!("parameter {name}"));
+    if let Some(parameter) = weights(trainer)? {
+        return Ok(parameter);
     }
     trainer.model.first_bad_block(&trainer.weights, mb)
+}
+
+/// The first bad parameter, if there is one.
+///
+/// # Errors
+/// None on a CPU.
+pub fn weights(trainer: &Trainer) -> Result<Option<String>> {
+    let name = first_parameter(&trainer.weights, false)?;
+    Ok(name.map(|name| format!("parameter {name}")))
 }
 
 /// The first parameter, in the order of the backward, whose gradient is bad.

@@ -9,7 +9,7 @@ use super::event::{EvalMetrics, Event, Observer, SampleText, StepMetrics};
 use super::state::{Best, TrainState};
 use super::step::Trainer;
 use crate::data::{ChoiceItem, Dataset, Rows, Sampler, TextTokenizer};
-use crate::eval;
+use crate::eval::{self, EvalError};
 use crate::model::Saved;
 use crate::nn::MicroBatch;
 use crate::optim;
@@ -52,7 +52,8 @@ pub fn run(
             rank.execute(*instruction)?;
         }
     }
-    let mut interrupted = false;
+    // Before the first step there is nothing to save.
+    let mut interrupted = rank.trainer.state.step == 0 && stop.load(Ordering::Relaxed);
     while rank.trainer.state.step < program.steps && !interrupted {
         interrupted = rank.one_step(stop)?;
     }
@@ -149,9 +150,21 @@ impl Rank<'_> {
             }
             Instruction::Evaluate => self.evaluate()?,
             Instruction::Sample => self.sample()?,
-            Instruction::Checkpoint => self.observer.observe(&Event::Checkpoint { state: &self.trainer.state })?,
+            Instruction::Checkpoint => {
+                if let Some(first) = diagnose::weights(&self.trainer)? {
+                    return Err(ExecError::NotFinite { step: self.trainer.state.step, what: "update", first });
+                }
+                self.observer.observe(&Event::Checkpoint { state: &self.trainer.state })?;
+            }
         }
         Ok(())
+    }
+
+    /// An evaluation's result; one that is not finite stops the run, with the tensor that went bad.
+    fn finite<T>(&self, result: Result<T, EvalError>) -> Result<T, ExecError> {
+        let Err(EvalError::NotFinite(what)) = result else { return Ok(result?) };
+        let first = diagnose::weights(&self.trainer)?.unwrap_or_else(|| "the logits".to_owned());
+        Err(ExecError::NotFinite { step: self.trainer.state.step, what, first })
     }
 
     fn load(&mut self, mb: usize) -> Result<(), ExecError> {
@@ -234,12 +247,13 @@ impl Rank<'_> {
         let mut metrics = EvalMetrics { step, ..EvalMetrics::default() };
         if let (Some(spec), Some(split)) = (self.program.eval.loss, self.resources.dataset.validation()) {
             let batch = self.program.batch.micro_batch;
-            let result = eval::loss::validation_loss(model, weights, split, spec.batches, batch)?;
+            let result = eval::loss::validation_loss(model, weights, split, spec.batches, batch);
+            let result = self.finite(result)?;
             metrics.val_loss = Some(result.loss);
             metrics.val_perplexity = Some(result.perplexity());
         }
         if let (Some(_), Some(items)) = (self.program.eval.choice_items, self.resources.choice) {
-            let score = eval::choice::score(model, weights, items)?;
+            let score = self.finite(eval::choice::score(model, weights, items))?;
             metrics.hellaswag_acc = Some(score.acc());
             metrics.hellaswag_acc_norm = Some(score.acc_norm());
             metrics.hellaswag_n = Some(score.items as u64);

@@ -4,7 +4,9 @@ use candle_core::{Result, Tensor, bail};
 
 use super::access::{Math, write};
 use super::cpu::cross_entropy;
-use crate::data::IGNORE;
+
+/// A target that the loss ignores (padding).
+pub const IGNORE: u32 = u32::MAX;
 
 /// Per-row losses in nats, 0 where the target is `IGNORE`. With `scale`, `logits` ([rows, vocab]) become their own
 /// gradient times `scale`, in place.

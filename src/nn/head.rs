@@ -3,8 +3,8 @@
 use candle_core::{Result, Tensor};
 
 use super::{Linear, MicroBatch, Norm};
-use crate::data::IGNORE;
-use crate::kernels::{Math, embedding, loss};
+use crate::kernels::loss::{self, IGNORE};
+use crate::kernels::{Math, embedding};
 use crate::model::Params;
 
 /// Rows of logits held at a time where no gradient is needed.

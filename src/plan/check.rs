@@ -139,7 +139,7 @@ pub fn walk(program: &Program) -> Result<Walk, CheckError> {
     let mut state = vec![Progress::default(); batch.micro_batches()];
     let (mut clipped, mut stepped) = (None, None);
     let mut contributions = Vec::new();
-    let (mut live, mut in_flight) = (0_usize, 0);
+    let (mut loaded, mut live, mut in_flight) = (0_usize, 0_usize, 0);
 
     for (index, instruction) in program.step.iter().enumerate() {
         let fail = |why: String| Err(CheckError { rank, place: place(index, instruction), why });
@@ -167,6 +167,7 @@ pub fn walk(program: &Program) -> Result<Walk, CheckError> {
                     return fail(format!("step[{earlier}] has already loaded it: its tokens would be counted twice"));
                 }
                 state[mb].load = Some(index);
+                loaded += 1;
             }
             Instruction::Forward { mb } => {
                 if state[mb].load.is_none() {
@@ -174,6 +175,12 @@ pub fn walk(program: &Program) -> Result<Walk, CheckError> {
                 }
                 if let Some(earlier) = state[mb].forward {
                     return fail(format!("step[{earlier}] has already run it"));
+                }
+                // The head scales its gradient in the forward.
+                if loaded < state.len() {
+                    let late = state.iter().position(|p| p.load.is_none()).unwrap_or(mb);
+                    let why = "the valid tokens of the global batch, which it divides by, are not known";
+                    return fail(format!("Load {late} has not run: {why}"));
                 }
                 state[mb].forward = Some(index);
                 live += 1;
@@ -187,10 +194,6 @@ pub fn walk(program: &Program) -> Result<Walk, CheckError> {
                     let (start, count) = batch.rows(mb);
                     let rows = rows(start, count);
                     return fail(format!("step[{earlier}] has already run it: {rows} would reach the gradients twice"));
-                }
-                if let Some(late) = state.iter().position(|p| p.load.is_none()) {
-                    let why = "the valid tokens of the global batch, which it divides by, are not known";
-                    return fail(format!("Load {late} has not run: {why}"));
                 }
                 state[mb].backward = Some(index);
                 live -= 1;

@@ -1,6 +1,6 @@
 //! Experiment + data facts + cluster facts → Plan. Pure: no IO, no clock, no environment, no device.
 
-use crate::config::experiment::{DeviceChoice, Experiment, Layout, Optimizer, ParallelMode};
+use crate::config::experiment::{DeviceChoice, Experiment, Family, Layout, Optimizer, ParallelMode};
 use crate::data::DataFacts;
 use crate::model::spec::ModelSpec;
 use crate::plan::cost::{count_params, flops, param_bound};
@@ -145,6 +145,10 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, Pl
             let message = format!("{whole} = {times}·{part} + {rest} is not a multiple of model.{part_key} {part}");
             return Err(PlanError::value(key, message));
         }
+    }
+    if m.family == Family::Gpt2 && m.kv_heads != m.heads {
+        let message = format!("it is {}: gpt2 has as many as heads, {}", m.kv_heads, m.heads);
+        return Err(PlanError::value("model.kv_heads", message));
     }
     let spec = ModelSpec {
         family: m.family,

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use crate::eval::choice::BATCH_TOKENS;
 use crate::plan::cost::{self, Buffer, count_params};
 use crate::plan::precision;
 use crate::plan::program::{Instruction, Program};
@@ -147,13 +148,17 @@ impl Sizes {
     }
 }
 
-/// One micro-batch forward that keeps nothing: one layer's buffers, then the logits.
+/// One forward that keeps nothing: one layer's buffers, then the logits. Multiple choice batches by tokens.
 fn evaluation(program: &Program) -> u64 {
     if !program.periodic.iter().any(|p| p.instruction == Instruction::Evaluate) {
         return 0;
     }
-    let sizes = Sizes::of(program);
-    sizes.total(&cost::layer_saved(&program.model)).max(sizes.total(&cost::head_saved(&program.model)))
+    let mut sizes = Sizes::of(program);
+    if program.eval.choice_items.is_some() {
+        sizes.positions = sizes.positions.max(BATCH_TOKENS as u64);
+    }
+    // Logits are made for a few rows at a time.
+    sizes.total(&cost::layer_saved(&program.model)).saturating_add(sizes.total(&cost::layer_transient(&program.model)))
 }
 
 /// The key-value cache of all continuations of the longest prompt, and their logits. A prompt has at most as many tokens
@@ -167,7 +172,9 @@ fn sampling(program: &Program) -> u64 {
     let cache = 2 * (spec.layers * spec.kv_heads * spec.head_dim()) as u64;
     let cached = rows.saturating_mul(length).saturating_mul(cache).saturating_mul(F32);
     let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32);
-    cached.saturating_add(logits)
+    // The prompt's pass through one layer, for all continuations.
+    let sizes = Sizes { positions: rows.saturating_mul(prompt.min(spec.context_length) as u64), element: F32 };
+    cached.saturating_add(logits).saturating_add(sizes.total(&cost::layer_saved(spec)))
 }
 
 fn sum(items: &[MemoryItem], category: MemoryCategory) -> u64 {

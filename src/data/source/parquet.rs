@@ -11,6 +11,7 @@ use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 
 use super::read::{Piece, Sink};
+use super::{DOCUMENT_LIMIT, megabytes};
 use crate::data::error::DataError;
 
 /// Rows taken at a time: a batch of long documents stays at some megabytes.
@@ -47,6 +48,11 @@ pub(super) fn read(path: &Path, column: &str, sink: &mut Sink<'_>) -> Result<(),
                     let last = row + records as u64;
                     DataError::file(path, format!("column `{column}` is not UTF-8 text between rows {row} and {last}"))
                 })?;
+                if text.len() > DOCUMENT_LIMIT {
+                    let (last, limit) = (row + records as u64, megabytes(DOCUMENT_LIMIT as u64));
+                    let message = format!("a document between rows {row} and {last} is longer than {limit}");
+                    return Err(DataError::file(path, message));
+                }
                 if !text.is_empty() {
                     sink(Piece { text: text.to_owned(), first: true })?;
                 }

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::Real;
 use super::elementwise::round_if;
 use super::simd::{max, rows_per_task, sum_by, vectorize};
-use crate::data::IGNORE;
+use crate::kernels::loss::IGNORE;
 
 /// Per row: loss = logsumexp(logits) − logits\[target\] (0 where the target is ignored). With `scale`, the logits become
 /// their own gradient, scale·(softmax − onehot), and 0 in ignored rows.

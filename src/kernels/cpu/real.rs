@@ -45,7 +45,6 @@ pub trait Real:
     /// The nearest bf16 value, ties to even, kept in this type.
     #[must_use]
     fn round_bf16(self) -> Self;
-    fn finite(self) -> bool;
     /// The elements of a CPU storage.
     ///
     /// # Errors
@@ -133,11 +132,6 @@ impl Real for f32 {
         if self.is_nan() { self } else { Self::from_bits(rounded) }
     }
 
-    #[inline(always)]
-    fn finite(self) -> bool {
-        self.is_finite()
-    }
-
     fn elements_mut(storage: &mut CpuStorage) -> Result<&mut [Self]> {
         match storage {
             CpuStorage::F32(v) => Ok(v),
@@ -188,11 +182,6 @@ impl Real for f64 {
 
     fn round_bf16(self) -> Self {
         f64::from((self as f32).round_bf16())
-    }
-
-    #[inline(always)]
-    fn finite(self) -> bool {
-        self.is_finite()
     }
 
     fn elements_mut(storage: &mut CpuStorage) -> Result<&mut [Self]> {
