@@ -152,8 +152,12 @@ mod tests {
     }
 
     fn tokens(content: &[u8]) -> Result<Vec<u32>, String> {
+        tokens_of("shard.bin", content)
+    }
+
+    fn tokens_of(name: &str, content: &[u8]) -> Result<Vec<u32>, String> {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("shard");
+        let path = dir.path().join(name);
         std::fs::write(&path, content).unwrap();
         let segment = segment(&path).map_err(|error| error.to_string().split_once(": ").unwrap().1.to_owned())?;
         let mut tokens = Vec::new();
@@ -180,6 +184,7 @@ mod tests {
         assert!(error(&20_240_801_u32.to_le_bytes()).contains("version 0"));
         assert!(error(&[1, 2, 3]).contains("3 bytes are no 16-bit tokens"));
         assert!(error(&[]).contains("empty file"));
+        assert!(tokens_of("text.txt", b"To be, or not to be").unwrap_err().contains(".bin"));
         let npy = |header: &str| error(&npy_file(header, &[1, 2]));
         assert!(npy("{'descr': '<u2', 'fortran_order': False, 'shape': (9,), }").contains("says 9 tokens"));
         assert!(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }").contains("\"<f4\""));

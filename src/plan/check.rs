@@ -309,7 +309,7 @@ mod tests {
             p.step.remove(3);
             p.step.insert(5, Load { mb: 3 });
         });
-        insta::assert_snapshot!(late_load, @"rank 0, step[4] Backward 0: Load 3 has not run: the valid tokens of the global batch, which it divides by, are not known");
+        insta::assert_snapshot!(late_load, @"rank 0, step[3] Forward 0: Load 3 has not run: the valid tokens of the global batch, which it divides by, are not known");
         let unloaded = rejected(|p| p.step.retain(|i| *i != Load { mb: 0 }));
         insta::assert_snapshot!(unloaded, @"rank 0, step[3] Forward 0: Load 0 has not run");
         let loaded_twice = rejected(|p| p.step.insert(1, Load { mb: 0 }));
