@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ struct Lab {
 }
 
 const STEPS: usize = 120;
+/// Lines of its metrics: steps, evaluations, the one before the first step.
+const LINES: usize = STEPS + STEPS / 15 + 1;
 
 impl Lab {
     fn new() -> Self {
@@ -26,11 +28,20 @@ impl Lab {
             "version: 1\nname: lab\nmodel: {{family: gpt2, layers: 2, heads: 2, d_model: 32, context_length: 32, dropout: 0.1}}\n\
              data: {{tokenizer: {{chars: {{}}}}, train: {{text: {{files: [input.txt]}}}}, validation: {{fraction: 0.1}}}}\n\
              batch: {{sequences: 8, micro_batch: 4}}\ntrain: {{steps: {STEPS}}}\n\
-             eval: {{every: 15, loss: {{batches: 2}}, samples: {{prompts: [\"1\"], count: 1, max_tokens: 4}}}}\n\
+             eval: {{every: 15, at_start: true, loss: {{batches: 2}}, samples: {{prompts: [\"1\"], count: 1, max_tokens: 4}}}}\n\
              checkpoint: {{every: 10, keep: 2}}\n"
         );
         fs::write(dir.path().join("exp.yaml"), yaml).unwrap();
         Self { dir }
+    }
+
+    /// One whose run does not end by itself.
+    fn endless() -> Self {
+        let lab = Self::new();
+        let file = lab.dir.path().join("exp.yaml");
+        let yaml = fs::read_to_string(&file).unwrap();
+        fs::write(file, yaml.replace(&format!("steps: {STEPS}"), "steps: 10000000")).unwrap();
+        lab
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -130,7 +141,7 @@ fn killed_at_any_moment_and_resumed_equals_uninterrupted() {
     assert_eq!(code(&output), 0, "{}", text(&output));
     assert!(text(&output).contains("resuming from step"), "{}", text(&output));
     assert_eq!(broken.numbers(), whole.numbers());
-    assert_eq!(whole.numbers().len(), STEPS + STEPS / 15);
+    assert_eq!(whole.numbers().len(), LINES);
     let [a, b] = [&whole, &broken].map(|lab| lab.json("summary.json"));
     for key in ["final_hash", "weights_hash", "steps", "tokens", "final_train_loss", "last_eval", "best_eval"] {
         assert_eq!(a[key], b[key], "{key}");
@@ -190,21 +201,42 @@ fn an_interrupt_saves_and_the_run_goes_on() {
         assert_eq!(code(&output), 0);
         assert!(text(&output).contains(&format!("resuming from step {step} of {STEPS}")), "{}", text(&output));
         assert_eq!(lab.json("manifest.json")["sessions"].as_array().unwrap().len(), 2);
-        assert_eq!(lab.numbers().len(), STEPS + STEPS / 15);
+        assert_eq!(lab.numbers().len(), LINES);
     }
 }
 
 #[test]
 fn the_second_of_two_at_once_is_refused() {
-    let lab = Lab::new();
+    let lab = Lab::endless();
     let mut child = lab.until(&|run| metric_lines(run) >= 3);
     let output = lab.run(&["apply", "exp.yaml"]);
     let first = child.try_wait().unwrap();
+    child.kill().unwrap();
     child.wait().unwrap();
-    assert!(first.is_none(), "the first was to be at work still");
+    assert!(first.is_none(), "the first is not disturbed");
     assert_eq!(code(&output), 2, "{}", text(&output));
     assert!(text(&output).contains(&format!("pid {}", child.id())), "{}", text(&output));
-    assert_eq!(lab.numbers().len(), STEPS + STEPS / 15, "the first is not disturbed");
+}
+
+/// Started at the same moment, on nothing: one of them makes the run, the others are refused.
+#[test]
+fn simultaneous_starts_make_one_run() {
+    let lab = Lab::endless();
+    let mut children: Vec<Child> = (0..3).map(|_| lab.spawn(&["apply", "exp.yaml", "--threads", "1"])).collect();
+    let started = Instant::now();
+    let ended =
+        |children: &mut Vec<Child>| children.iter_mut().filter_map(|c| c.try_wait().unwrap()).collect::<Vec<_>>();
+    while ended(&mut children).len() < 2 && started.elapsed() < Duration::from_mins(1) {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let refused = ended(&mut children);
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(refused.iter().map(ExitStatus::code).collect::<Vec<_>>(), [Some(2), Some(2)]);
+    let runs = fs::read_dir(lab.dir.path().join("runs")).unwrap().map(|e| e.unwrap().path());
+    assert_eq!(runs.filter(|path| path.is_dir()).count(), 1);
 }
 
 #[test]

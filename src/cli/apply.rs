@@ -1,5 +1,6 @@
 //! `runner apply`: makes an experiment's run be done, starting it, resuming it, or finding that it is.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,20 +9,20 @@ use std::time::Instant;
 use clap::Args;
 
 use super::common::{self, ExperimentArgs, RootArgs, ThreadArgs};
-use super::exit::Exit;
+use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
 use super::plan::{PEAK_FLOPS, peak_flops};
 use crate::config::{self, Loaded};
 use crate::data::Prepared;
 use crate::exec::step::layout;
 use crate::exec::{self, Event, ExecError, ObserveError, Observer, TrainState};
-use crate::plan::{self, ClusterFacts, Plan};
+use crate::plan::{self, ClusterFacts, Plan, RankPlan};
 use crate::report::summary::{closing, headline, up_to_date};
 use crate::report::{JsonEvent, Lines, Mode, Screen};
 use crate::store::manifest::{Manifest, Place, RunStatus};
 use crate::store::run_dir::{self, LOG, METRICS, RunDir, RunFiles};
 use crate::store::summary::{Outcome, Summary, step_seconds};
-use crate::store::{Git, Log, Machine, Opened, Recorder, checkpoint, machine, time};
+use crate::store::{Git, Log, Machine, Opened, Recorder, checkpoint, lock, machine, time};
 
 #[derive(Debug, Clone, Args)]
 pub struct ApplyArgs {
@@ -55,9 +56,22 @@ pub fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
     for note in &plan.notes {
         screen.line(&format!("plan   {note}"));
     }
+    refuse_what_cannot_fit(&plan)?;
     let Some(run) = open_or_create(args, &loaded, &plan, &mut screen)? else { return Ok(Exit::Done) };
     let job = Job { args, loaded: &loaded, plan: &plan, prepared: &prepared, interrupt: &interrupt, pool: &pool };
     job.work(run, screen)
+}
+
+/// # Errors
+/// If the plan needs more memory than its device has: the run would end in the middle of a step.
+fn refuse_what_cannot_fit(plan: &Plan) -> anyhow::Result<()> {
+    let over = |rank: &&RankPlan| rank.hardware.memory_bytes.is_some_and(|bytes| rank.memory.total() > bytes);
+    if plan.ranks.iter().find(over).is_none() {
+        return Ok(());
+    }
+    let note = plan.notes.iter().find(|note| note.starts_with("memory:"));
+    let note = note.map_or("the plan needs more memory than the device has", String::as_str);
+    Err(RequestError(note.to_owned()).into())
 }
 
 /// The run directory to work in; `None` if the run is done.
@@ -68,7 +82,16 @@ fn open_or_create(
     screen: &mut Screen,
 ) -> anyhow::Result<Option<RunDir>> {
     let root = args.root.root();
-    let found = run_dir::find(&root, plan);
+    let mut found = run_dir::find(&root, plan);
+    // Two calls at once must not both find nothing. Of a finished run nothing is written, no lock either.
+    let finished = found.run.as_ref().is_some_and(|(_, manifest)| manifest.status == RunStatus::Done);
+    let _turn = if args.new || !finished {
+        let turn = lock::turn(&root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
+        found = run_dir::find(&root, plan);
+        Some(turn)
+    } else {
+        None
+    };
     for broken in &found.broken {
         screen.warn(&format!("passed over: {broken}"));
     }
@@ -87,10 +110,15 @@ fn open_or_create(
         return Ok(None);
     }
     let mut manifest = Manifest::new(plan, args.experiment.file.clone(), args.experiment.set.clone(), time::now());
-    manifest.environment = loaded.env_read.iter().cloned().chain(common::own_environment()).collect();
+    manifest.environment = environment(loaded);
     let resolved = config::to_yaml(&loaded.experiment);
     let files = RunFiles { experiment: &loaded.text, resolved: &resolved, plan, manifest };
     Ok(Some(RunDir::create(&root, files)?))
+}
+
+/// Of the environment, what this call read.
+fn environment(loaded: &Loaded) -> BTreeMap<String, String> {
+    loaded.env_read.iter().cloned().chain(common::own_environment()).collect()
 }
 
 struct Job<'a> {
@@ -118,7 +146,9 @@ impl Job<'_> {
         let fresh = run.manifest().sessions.is_empty();
         let from = resumed.as_ref().map_or(0, |r| r.state.step);
         let words = opening(&run, fresh, from, program.steps);
-        for warning in &warnings {
+        let here = Machine::here();
+        let foreign = if fresh { None } else { run.manifest().foreign_bits(&here) };
+        for warning in warnings.iter().chain(&foreign) {
             log.line(&format!("warning: {warning}"))?;
             screen.warn(warning);
         }
@@ -183,7 +213,13 @@ impl Job<'_> {
 
     fn place(&self) -> Place {
         let git = env::current_dir().ok().and_then(|folder| Git::of(&folder));
-        Place { git, machine: Machine::here(), threads: self.args.threads.count() }
+        Place {
+            git,
+            machine: Machine::here(),
+            threads: self.args.threads.count(),
+            overrides: self.args.experiment.set.clone(),
+            environment: environment(self.loaded),
+        }
     }
 
     /// The run's error with what to do about it.

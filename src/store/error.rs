@@ -21,6 +21,8 @@ pub enum StoreError {
     Locked { id: String, holder: String },
     #[error("no run {wanted} in {}{known}", root.display())]
     NoSuchRun { wanted: String, root: PathBuf, known: String },
+    #[error("{}: {message}", path.display())]
+    NoSuchCheckpoint { path: PathBuf, message: String },
     #[error("{wanted} may be any of these runs: {}; give more of the name", candidates.join(", "))]
     Ambiguous { wanted: String, candidates: Vec<String> },
     #[error(transparent)]
@@ -40,7 +42,10 @@ impl StoreError {
     /// Whether the request was wrong (exit code 2) rather than the machine or the run (1).
     #[must_use]
     pub fn is_request(&self) -> bool {
-        matches!(self, Self::Locked { .. } | Self::NoSuchRun { .. } | Self::Ambiguous { .. })
+        matches!(
+            self,
+            Self::Locked { .. } | Self::NoSuchRun { .. } | Self::NoSuchCheckpoint { .. } | Self::Ambiguous { .. }
+        )
     }
 }
 

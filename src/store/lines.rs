@@ -23,6 +23,8 @@ pub struct LineFile {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Kept {
     pub lines: u64,
+    /// Of the lines kept, those of training steps.
+    pub train: u64,
     /// Lines of later steps.
     pub dropped: u64,
     /// Lines that are torn or are no JSON object with a step.
@@ -32,6 +34,8 @@ pub struct Kept {
 #[derive(Deserialize)]
 struct Stepped {
     step: u64,
+    #[serde(default)]
+    kind: Option<String>,
 }
 
 impl LineFile {
@@ -54,18 +58,19 @@ impl LineFile {
     }
 }
 
-/// Drops the lines of `path` that are later than `step`, and damaged ones. The file is replaced atomically, and only if
-/// there is something to drop. A file that is not there is empty.
-pub fn keep_through(path: &Path, step: u64) -> Result<Kept, StoreError> {
-    let judge = |line: &[u8]| match serde_json::from_slice::<Stepped>(line) {
-        Ok(s) if line.ends_with(b"\n") => Some(s.step <= step),
-        _ => None,
-    };
+/// Drops the lines of `path` that are later than `step`, and damaged ones; without a step, all lines. The file is replaced
+/// atomically, and only if there is something to drop. A file that is not there is empty.
+pub fn keep_through(path: &Path, step: Option<u64>) -> Result<Kept, StoreError> {
+    let parse = |line: &[u8]| serde_json::from_slice::<Stepped>(line).ok().filter(|_| line.ends_with(b"\n"));
+    let early = |line: &Stepped| step.is_some_and(|step| line.step <= step);
     let mut kept = Kept::default();
     each_line(path, &mut |line| {
-        match judge(line) {
-            Some(true) => kept.lines += 1,
-            Some(false) => kept.dropped += 1,
+        match parse(line) {
+            Some(line) if early(&line) => {
+                kept.lines += 1;
+                kept.train += u64::from(line.kind.as_deref() == Some("train"));
+            }
+            Some(_) => kept.dropped += 1,
             None => kept.damaged += 1,
         }
         Ok(())
@@ -81,7 +86,7 @@ pub fn keep_through(path: &Path, step: u64) -> Result<Kept, StoreError> {
         let io = |source| StoreError::io("rewriting", path)(source);
         let mut out = BufWriter::new(File::create(&temporary).map_err(io)?);
         each_line(path, &mut |line| {
-            if judge(line) == Some(true) { out.write_all(line) } else { Ok(()) }
+            if parse(line).is_some_and(|l| early(&l)) { out.write_all(line) } else { Ok(()) }
         })?;
         let file = out.into_inner().map_err(|e| io(e.into_error()))?;
         file.sync_all().map_err(io)?;
@@ -121,7 +126,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
         fs::write(&path, content).unwrap();
-        let kept = keep_through(&path, step).unwrap();
+        let kept = keep_through(&path, Some(step)).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing temporary stays");
         (kept, fs::read_to_string(&path).unwrap())
     }
@@ -130,7 +135,21 @@ mod tests {
     fn later_lines_and_a_torn_end_go() {
         let (k, text) = kept("{\"step\":1}\n{\"step\":2,\"x\":1}\n{\"step\":3}\n{\"step\":4,\"lo", 2);
         assert_eq!(text, "{\"step\":1}\n{\"step\":2,\"x\":1}\n");
-        assert_eq!(k, Kept { lines: 2, dropped: 1, damaged: 1 });
+        assert_eq!(k, Kept { lines: 2, train: 0, dropped: 1, damaged: 1 });
+    }
+
+    #[test]
+    fn without_a_checkpoint_an_evaluation_before_the_first_step_goes_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        let eval = "{\"kind\":\"eval\",\"step\":0}\n";
+        fs::write(&path, format!("{eval}{{\"kind\":\"train\",\"step\":1}}\n")).unwrap();
+        let kept = keep_through(&path, Some(1)).unwrap();
+        assert_eq!((kept.lines, kept.train), (2, 1));
+        keep_through(&path, Some(0)).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), eval);
+        keep_through(&path, None).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "");
     }
 
     #[test]
@@ -143,15 +162,15 @@ mod tests {
     #[test]
     fn whole_files_are_left_alone() {
         let text = "{\"step\":1}\n{\"step\":2}\n";
-        assert_eq!(kept(text, 2), (Kept { lines: 2, dropped: 0, damaged: 0 }, text.to_owned()));
+        assert_eq!(kept(text, 2), (Kept { lines: 2, train: 0, dropped: 0, damaged: 0 }, text.to_owned()));
         assert_eq!(kept("", 5).0, Kept::default());
-        assert_eq!(keep_through(Path::new("no/such/file"), 1).unwrap(), Kept::default());
+        assert_eq!(keep_through(Path::new("no/such/file"), Some(1)).unwrap(), Kept::default());
     }
 
     #[test]
     fn rubbish_goes() {
         let (k, text) = kept("\0\0\0\n{\"step\":1}\n[]\n{\"step\":-1}\n\n", 5);
-        assert_eq!((text.as_str(), k), ("{\"step\":1}\n", Kept { lines: 1, dropped: 0, damaged: 4 }));
+        assert_eq!((text.as_str(), k), ("{\"step\":1}\n", Kept { lines: 1, train: 0, dropped: 0, damaged: 4 }));
     }
 
     #[test]

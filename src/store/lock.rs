@@ -1,6 +1,6 @@
 //! One process at a time works on a run.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::path::Path;
 use std::thread;
@@ -19,6 +19,21 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct RunLock {
     _file: File,
+}
+
+/// Waits for the turn to find or create a run called `base` in `root`; it ends when the file is dropped.
+///
+/// # Errors
+/// If the folder cannot be written.
+pub fn turn(root: &Path, base: &str) -> Result<File, StoreError> {
+    fs::create_dir_all(root).map_err(StoreError::io("creating", root))?;
+    let path = root.join(format!(".{base}.{LOCK}"));
+    let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let file = open.map_err(StoreError::io("opening", &path))?;
+    match file.lock() {
+        Err(e) if e.kind() != ErrorKind::Unsupported => Err(StoreError::io("locking", &path)(e)),
+        _ => Ok(file),
+    }
 }
 
 impl RunLock {
@@ -75,7 +90,7 @@ mod tests {
     fn the_second_is_refused_and_told_by_whom() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("a-12345678");
-        std::fs::create_dir(&dir).unwrap();
+        fs::create_dir(&dir).unwrap();
         assert!(!RunLock::is_held(&dir), "no lock file yet");
         let first = RunLock::take(&dir).unwrap();
         assert!(RunLock::is_held(&dir));
@@ -92,7 +107,7 @@ mod tests {
     fn a_probe_does_not_refuse_the_owner() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
-        std::fs::write(path.join(LOCK), "99").unwrap();
+        fs::write(path.join(LOCK), "99").unwrap();
         let probe = File::open(path.join(LOCK)).unwrap();
         probe.lock_shared().unwrap();
         let waiting = thread::spawn(move || RunLock::take(&path).is_ok());

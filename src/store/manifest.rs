@@ -85,6 +85,13 @@ pub struct Session {
     pub version: String,
     pub commit: Option<String>,
     pub threads: usize,
+    #[serde(default)]
+    pub machine: Machine,
+    /// `--set` flags of this session, and the environment that it read.
+    #[serde(default)]
+    pub overrides: Vec<String>,
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
 }
 
 /// Where a session runs.
@@ -93,6 +100,8 @@ pub struct Place {
     pub git: Option<Git>,
     pub machine: Machine,
     pub threads: usize,
+    pub overrides: Vec<String>,
+    pub environment: BTreeMap<String, String>,
 }
 
 impl Manifest {
@@ -121,6 +130,20 @@ impl Manifest {
             sessions: Vec::new(),
         }
     }
+    /// Why a session on `here` may not give the bits that an uninterrupted run would: the sums inside a matrix product are
+    /// cut by the processor's caches, and another version may compute otherwise.
+    #[must_use]
+    pub fn foreign_bits(&self, here: &Machine) -> Option<String> {
+        let last = self.sessions.last()?;
+        let version = env!("CARGO_PKG_VERSION");
+        if last.version != version {
+            return Some(format!("began with version {}, goes on with {version}: bits may differ", last.version));
+        }
+        let name = |machine: &Machine| machine.cpu.clone().unwrap_or_else(|| "an unknown processor".to_owned());
+        let other = last.machine.cpu != here.cpu;
+        other.then(|| format!("began on {}, goes on with {}: bits may differ", name(&last.machine), name(here)))
+    }
+
     /// Notes that a process starts at `from_step`, and where.
     pub fn begin(&mut self, from_step: u64, place: Place, started: String) {
         self.status = RunStatus::Running;
@@ -136,6 +159,9 @@ impl Manifest {
             version: self.version.clone(),
             commit: self.git.as_ref().map(|git| git.commit.clone()),
             threads: self.threads,
+            machine: self.machine.clone(),
+            overrides: place.overrides,
+            environment: place.environment,
         });
     }
 

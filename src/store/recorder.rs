@@ -53,10 +53,11 @@ impl Recorder {
         let step = resumed.as_ref().map_or(0, |r| r.state.step);
         let mut dropped = 0;
         for name in [METRICS, SAMPLES] {
-            let kept = keep_through(&run.join(name), step)?;
+            // Without a checkpoint all of it is done again, an evaluation before the first step too.
+            let kept = keep_through(&run.join(name), resumed.as_ref().map(|r| r.state.step))?;
             dropped += kept.dropped;
-            if name == METRICS && kept.lines < step {
-                warnings.push(format!("{name} has {} lines for {step} steps: some are lost", kept.lines));
+            if name == METRICS && kept.train < step {
+                warnings.push(format!("{name} has {} of {step} steps: the others are lost", kept.train));
             }
             if kept.damaged > 0 {
                 warnings.push(format!("{name}: {} torn or damaged lines removed", kept.damaged));

@@ -143,55 +143,36 @@ impl Checkpoints {
         moments: usize,
         device: &Device,
     ) -> Result<Option<Resumed>, StoreError> {
-        let mut warnings = Vec::new();
-        let mut first_bad = None;
+        let mut bad: Vec<(Entry, String)> = Vec::new();
         for entry in entries(&self.folder).into_iter().rev() {
-            match load::state(&entry.path, layout, moments, &self.plan_hash, device) {
+            let message = match load::state(&entry.path, layout, moments, &self.plan_hash, device) {
                 Ok((state, hash)) if state.step == entry.step => {
+                    let set_aside = bad.iter().map(|(entry, message)| self.set_aside(entry, message, state.step));
+                    let warnings = set_aside.collect::<Result<_, _>>()?;
                     return Ok(Some(Resumed { state, hash, path: entry.path, warnings }));
                 }
-                Ok((state, _)) => {
-                    let message = format!("its state is that of step {}", state.step);
-                    warnings.push(self.set_aside(&entry, message, &mut first_bad)?);
-                }
-                Err(Bad::Content(message)) => {
-                    warnings.push(self.set_aside(&entry, message, &mut first_bad)?);
-                }
+                Ok((state, _)) => format!("its state is that of step {}", state.step),
+                Err(Bad::Content(message)) => message,
                 Err(Bad::Machine(error)) => return Err(error),
-            }
+            };
+            bad.push((entry, message));
         }
-        match first_bad {
-            None => Ok(None),
-            Some(error) => Err(error),
-        }
+        let Some((newest, message)) = bad.first() else { return Ok(None) };
+        let others = bad[1..].iter().map(|(entry, message)| format!("; {}: {message}", dir_name(entry.step)));
+        let fallback =
+            others.chain(["; there is no other good checkpoint: start over with --new".to_owned()]).collect();
+        Err(StoreError::Checkpoint { path: newest.path.clone(), message: message.clone(), fallback })
     }
 
-    /// Deals with a bad checkpoint when there is an earlier one to fall back to; when there is none it stays where it is
-    /// and the error is remembered.
-    fn set_aside(
-        &self,
-        entry: &Entry,
-        message: String,
-        first_bad: &mut Option<StoreError>,
-    ) -> Result<String, StoreError> {
+    /// Renames a bad checkpoint out of the way of the good one of step `good`. Returns what there is to say of it.
+    fn set_aside(&self, entry: &Entry, message: &str, good: u64) -> Result<String, StoreError> {
         let name = dir_name(entry.step);
-        let Some(next) = self.newest_whole(entry.step) else {
-            first_bad.get_or_insert_with(|| StoreError::Checkpoint {
-                path: entry.path.clone(),
-                message: message.clone(),
-                fallback: "; there is no other good checkpoint: start over with --new".to_owned(),
-            });
-            return Ok(message);
-        };
         let aside = self.folder.join(format!("{name}{DAMAGED}"));
         if aside.exists() {
             self.discard(&aside)?;
         }
         fs::rename(&entry.path, &aside).map_err(StoreError::io("renaming", &entry.path))?;
-        Ok(format!(
-            "checkpoint {name}: {message}; set aside as {name}{DAMAGED}, falling back to {}",
-            dir_name(next.step)
-        ))
+        Ok(format!("checkpoint {name}: {message}; set aside as {name}{DAMAGED}, falling back to {}", dir_name(good)))
     }
 
     /// The newest checkpoint before step `before` whose files are there in their sizes.
@@ -254,7 +235,7 @@ pub fn load_weights(
             (Some(step), false) => format!("no checkpoint of step {step}; there are: {}", known.join(", ")),
             _ => "no checkpoint yet".to_owned(),
         };
-        return Err(StoreError::damaged(folder, message));
+        return Err(StoreError::NoSuchCheckpoint { path: folder.to_owned(), message });
     };
     load::weights(&entry.path, layout, device).map_err(|bad| match bad {
         Bad::Machine(error) => error,
