@@ -222,6 +222,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         train(&mut open(dir.path()).recorder, 0, 4);
         fs::write(dir.path().join(METRICS), "").unwrap();
-        assert!(open(dir.path()).warnings.iter().any(|w| w.contains("some are lost")));
+        assert!(open(dir.path()).warnings.iter().any(|w| w.contains("the others are lost")));
     }
 }
