@@ -78,7 +78,7 @@ impl Resolver<'_> {
             optimizer,
             schedule,
             precision: raw.precision,
-            parallel: Parallel { mode: raw.parallel.mode },
+            parallel: Parallel { mode: raw.parallel.mode, ..Parallel::single() },
             eval: eval?,
             checkpoint: Checkpoint { every: raw.checkpoint.every, keep: raw.checkpoint.keep },
             log: Log { every: raw.log.every },

@@ -49,6 +49,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let ranks = match experiment.parallel.mode {
         // One rank holds all blocks and takes the whole batch.
         ParallelMode::Single => 1,
+        _ => return Err(PlanError::value("parallel.mode", "only `single` is planned")),
     };
     let blocks = 0..model.block_count();
     let tokens_per_step = sequences as u64 * length as u64;

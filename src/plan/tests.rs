@@ -66,7 +66,7 @@ pub(crate) fn experiment() -> e::Experiment {
             decay: e::Decay::Cosine { final_: 0.1, steps: None },
         },
         precision: e::Precision::Fp32,
-        parallel: e::Parallel { mode: e::ParallelMode::Single },
+        parallel: e::Parallel::single(),
         eval: e::Eval {
             at_start: false,
             every: 25,
