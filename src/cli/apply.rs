@@ -16,7 +16,7 @@ use crate::config::{self, Loaded};
 use crate::data::Prepared;
 use crate::exec::step::layout;
 use crate::exec::{self, Event, ExecError, ObserveError, Observer, TrainState};
-use crate::plan::{self, ClusterFacts, Plan, RankPlan};
+use crate::plan::{self, ClusterFacts, Plan};
 use crate::report::summary::{closing, headline, up_to_date};
 use crate::report::{JsonEvent, Lines, Mode, Screen};
 use crate::store::manifest::{Manifest, Place, RunStatus};
@@ -65,13 +65,10 @@ pub fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
 /// # Errors
 /// If the plan needs more memory than its device has: the run would end in the middle of a step.
 fn refuse_what_cannot_fit(plan: &Plan) -> anyhow::Result<()> {
-    let over = |rank: &&RankPlan| rank.hardware.memory_bytes.is_some_and(|bytes| rank.memory.total() > bytes);
-    if plan.ranks.iter().find(over).is_none() {
-        return Ok(());
+    match plan.shortage() {
+        Some(note) => Err(RequestError(note.to_owned()).into()),
+        None => Ok(()),
     }
-    let note = plan.notes.iter().find(|note| note.starts_with("memory:"));
-    let note = note.map_or("the plan needs more memory than the device has", String::as_str);
-    Err(RequestError(note.to_owned()).into())
 }
 
 /// The run directory to work in; `None` if the run is done.
@@ -139,7 +136,7 @@ impl Job<'_> {
         let mut log = Log::append(&path.join(LOG))?;
         let layout = Arc::new(layout(program));
         let device = common::device(program.device)?;
-        let moments = program.optimizer.moments();
+        let moments = program.moments();
         let keep = experiment.checkpoint.keep;
         let Opened { recorder, resumed, warnings } =
             Recorder::open(&path, &self.plan.hash, keep, &layout, moments, &device)?;

@@ -130,11 +130,12 @@ impl Rank<'_> {
                 self.load(mb)?;
                 self.step.data += started.elapsed();
             }
-            Instruction::Forward { mb } => {
+            Instruction::CountTokens { .. } => {}
+            Instruction::Forward { mb, .. } => {
                 self.forward(mb)?;
                 self.step.forward += started.elapsed();
             }
-            Instruction::Backward { mb } => {
+            Instruction::Backward { mb, .. } => {
                 self.backward(mb)?;
                 self.step.backward += started.elapsed();
             }
@@ -148,6 +149,18 @@ impl Rank<'_> {
                 self.trainer.state.tokens += self.step.tokens;
                 self.step.optimizer += started.elapsed();
             }
+            Instruction::BroadcastWeights
+            | Instruction::BackwardInput { .. }
+            | Instruction::BackwardWeight { .. }
+            | Instruction::SendActivation { .. }
+            | Instruction::RecvActivation { .. }
+            | Instruction::SendGradient { .. }
+            | Instruction::RecvGradient { .. }
+            | Instruction::AllReduce { .. }
+            | Instruction::WaitBuckets
+            | Instruction::ReduceToRoot { .. }
+            | Instruction::SumTied
+            | Instruction::ZeroGradients => return Err(ExecError::Program(format!("{instruction} needs other ranks"))),
             Instruction::Evaluate => self.evaluate()?,
             Instruction::Sample => self.sample()?,
             Instruction::Checkpoint => {

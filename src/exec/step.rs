@@ -36,13 +36,13 @@ pub fn layout(program: &Program) -> ParamLayout {
 /// If the device cannot hold them.
 pub fn initial_state(program: &Program) -> Result<TrainState> {
     let layout = Arc::new(layout(program));
-    let mut values = vec![0.0_f32; layout.total * (1 + program.optimizer.moments())];
+    let mut values = vec![0.0_f32; layout.total * (1 + program.moments())];
     for entry in &layout.entries {
         init::fill(&mut values[entry.range()], entry, program.seed);
     }
     let len = values.len();
     let buffer = Tensor::from_vec(values, len, &Device::Cpu)?;
-    Ok(TrainState { step: 0, tokens: 0, best: None, layout, buffer, moments: program.optimizer.moments() })
+    Ok(TrainState { step: 0, tokens: 0, best: None, layout, buffer, moments: program.moments() })
 }
 
 impl Trainer {
@@ -53,7 +53,7 @@ impl Trainer {
     pub fn new(program: &Program, state: TrainState) -> Result<Self> {
         let math = Math { bf16: program.precision == Precision::Bf16 };
         let total = state.layout.total;
-        if state.buffer.elem_count() != total * (1 + program.optimizer.moments()) {
+        if state.buffer.elem_count() != total * (1 + program.moments()) {
             bail!("the training state does not have this optimizer's moments")
         }
         let blocks = 0..program.model.block_count();

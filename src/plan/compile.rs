@@ -1,20 +1,19 @@
 //! Experiment + data facts + cluster facts → Plan. Pure: no IO, no clock, no environment, no device.
 
-use crate::config::experiment::{DeviceChoice, Experiment, Family, Layout, Optimizer, ParallelMode};
+use crate::config::experiment::{Experiment, Family, Layout, Optimizer};
 use crate::data::DataFacts;
 use crate::model::spec::ModelSpec;
-use crate::plan::cost::{count_params, flops, param_bound};
+use crate::plan::cost::{count_params, param_bound};
 use crate::plan::error::PlanError;
-use crate::plan::facts::{ClusterFacts, DeviceFacts};
-use crate::plan::hash::plan_hash;
+use crate::plan::facts::ClusterFacts;
+use crate::plan::hash::{math_hash, plan_hash};
 use crate::plan::length::run_steps;
-use crate::plan::memory::{MemoryRequest, estimate};
+use crate::plan::mesh::{Mesh, Mode};
 use crate::plan::program::{
-    BatchSpec, Device, EvalSpec, Instruction, LrDecay, LrSchedule, OptimizerSpec, Periodic, Program,
+    BatchSpec, Blocks, Device, EvalSpec, Instruction, LrDecay, LrSchedule, OptimizerSpec, Periodic, Program,
 };
-use crate::plan::render::bytes;
-use crate::plan::types::{MemoryEstimate, Plan, RankPlan, Totals};
-use crate::plan::{check, precision};
+use crate::plan::types::{Plan, Totals};
+use crate::plan::{check, devices, fit, ranks};
 
 /// A program lists every micro-batch: more than this many per step is a mistake in the file.
 const MOST_MICRO_BATCHES: usize = 1 << 16;
@@ -43,73 +42,61 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let steps = run_steps(&experiment.train, data.train.rows, sequences, length)?;
     let schedule = lr_schedule(experiment, steps)?;
     let eval = eval_spec(experiment, data, &mut notes)?;
-    let periodic = periodic(experiment, &eval)?;
-    let hardware = choose_device(experiment.device, cluster)?;
+    let mesh = ranks::mesh(&experiment.parallel, sequences)?;
+    let periodic = periodic(experiment, &eval, mesh)?;
+    let hardware = devices::choose(experiment, mesh, cluster)?;
 
-    let ranks = match experiment.parallel.mode {
-        // One rank holds all blocks and takes the whole batch.
-        ParallelMode::Single => 1,
-        _ => return Err(PlanError::value("parallel.mode", "only `single` is planned")),
-    };
-    let blocks = 0..model.block_count();
     let tokens_per_step = sequences as u64 * length as u64;
-    let flops = flops(&model, &blocks, tokens_per_step, length);
-    let batch = BatchSpec { sequences, slice: (0, sequences), micro_batch, length };
-    let program = Program {
+    let whole = [Blocks { start: 0, end: model.block_count() }];
+    let flops_per_step = ranks::flops(&model, &whole, tokens_per_step, length).step;
+    let common = Program {
         rank: 0,
-        world_size: ranks,
+        mesh,
         seed: experiment.seed,
-        device: hardware.device,
+        device: Device::Cpu,
         precision: experiment.precision,
-        start: start(experiment, &periodic),
-        step: single_step(batch.micro_batches(), experiment.train.clip_norm),
-        batch,
+        start: start(experiment, &periodic, mesh),
+        step: Vec::new(),
+        chunks: Vec::new(),
+        buckets: Vec::new(),
+        batch: BatchSpec { sequences, slice: (0, sequences), micro_batch, length },
         optimizer: optimizer(&experiment.optimizer),
         schedule,
         steps,
         periodic,
         eval,
-        flops_per_step: flops.step,
-        peak_flops: precision::peak(experiment.precision, hardware.device, &hardware.peak_flops),
+        flops_per_step,
+        peak_flops: devices::peak(experiment.precision, &hardware),
         model,
     };
-    let walks = check::check(&[&program])?;
-    let in_flight = walks.first().map_or(0, |walk| walk.in_flight);
-    let request = MemoryRequest { program: &program, blocks: blocks.clone(), in_flight, threads: hardware.threads };
-    let memory = estimate(&request);
-    memory_note(&request, &memory, &hardware, &mut notes);
-
-    let params = count_params(&program.model, &blocks);
+    let layout = ranks::Layout::new(experiment, &common, &mut notes)?;
+    let programs = layout.programs(&common, &hardware);
+    let (walks, meeting) = check::check(&programs.iter().collect::<Vec<_>>())?;
+    let hash = plan_hash(data, &programs).map_err(|e| PlanError::Json(e.to_string()))?;
+    let math_hash = math_hash(data, &common).map_err(|e| PlanError::Json(e.to_string()))?;
     let totals = Totals {
         steps,
         sequences_per_step: sequences,
         tokens_per_step,
-        accumulation_steps: program.batch.micro_batches(),
+        accumulation_steps: programs.first().map_or(0, |p| p.batch.micro_batches()),
         tokens: steps.saturating_mul(tokens_per_step),
         epochs: steps as f64 * sequences as f64 / data.train.rows as f64,
-        parameters: params.total,
-        flops_per_step: flops.step,
+        parameters: count_params(&common.model, &(0..common.model.block_count())).total,
+        flops_per_step,
     };
+    let ranks = layout.ranks(programs, &walks, meeting.slots, hardware);
+    notes.extend(fit::shortage(&layout, &ranks, meeting.slots));
     Ok(Plan {
-        hash: plan_hash(data, &[&program]).map_err(|e| PlanError::Json(e.to_string()))?,
+        hash,
+        math_hash,
         experiment_name: experiment.name.clone(),
-        world_size: ranks,
+        world_size: mesh.world_size(),
+        mesh,
+        channel_slots: meeting.slots,
         totals,
         data: data.clone(),
         notes,
-        ranks: vec![RankPlan {
-            rank: 0,
-            device: hardware.device,
-            stage: 0,
-            replica: 0,
-            blocks,
-            precision: precision::describe(experiment.precision, hardware.device).to_owned(),
-            params,
-            memory,
-            flops,
-            program,
-            hardware,
-        }],
+        ranks,
     })
 }
 
@@ -268,73 +255,35 @@ fn eval_spec(experiment: &Experiment, data: &DataFacts, notes: &mut Vec<String>)
     Ok(EvalSpec { loss, choice_items, samples })
 }
 
-/// Evaluate before Checkpoint, so that the checkpoint knows whether it is the best.
-fn periodic(experiment: &Experiment, eval: &EvalSpec) -> Result<Vec<Periodic>, PlanError> {
+/// Evaluate before Checkpoint, so that the checkpoint knows whether it is the best. Under dp the replicas get the new
+/// weights before they evaluate.
+fn periodic(experiment: &Experiment, eval: &EvalSpec, mesh: Mesh) -> Result<Vec<Periodic>, PlanError> {
     for (key, every) in [("eval.every", experiment.eval.every), ("checkpoint.every", experiment.checkpoint.every)] {
         if every == 0 {
             return Err(PlanError::value(key, "it is 0: take at least 1"));
         }
     }
     let mut out = Vec::new();
-    if eval.loss.is_some() || eval.choice_items.is_some() {
-        out.push(Periodic { every: experiment.eval.every, instruction: Instruction::Evaluate });
+    let every = experiment.eval.every;
+    let evaluates = eval.loss.is_some() || eval.choice_items.is_some();
+    if mesh.mode == Mode::Dp && (evaluates || eval.samples.is_some()) {
+        out.push(Periodic { every, instruction: Instruction::BroadcastWeights });
+    }
+    if evaluates {
+        out.push(Periodic { every, instruction: Instruction::Evaluate });
     }
     if eval.samples.is_some() {
-        out.push(Periodic { every: experiment.eval.every, instruction: Instruction::Sample });
+        out.push(Periodic { every, instruction: Instruction::Sample });
     }
     out.push(Periodic { every: experiment.checkpoint.every, instruction: Instruction::Checkpoint });
     Ok(out)
 }
 
 /// What is measured before the first step, where the file asks for it: what is evaluated later on.
-fn start(experiment: &Experiment, periodic: &[Periodic]) -> Vec<Instruction> {
-    let evaluates = experiment.eval.at_start && periodic.iter().any(|p| p.instruction == Instruction::Evaluate);
-    if evaluates { vec![Instruction::Evaluate] } else { Vec::new() }
-}
-
-/// `auto` takes the first accelerator, or else the first CPU.
-fn choose_device(choice: DeviceChoice, cluster: &ClusterFacts) -> Result<DeviceFacts, PlanError> {
-    let find = |cuda: bool| cluster.devices.iter().find(|d| matches!(d.device, Device::Cuda(_)) == cuda);
-    let (wanted, found) = match choice {
-        DeviceChoice::Auto => ("auto", find(true).or_else(|| find(false))),
-        DeviceChoice::Cpu => ("cpu", find(false)),
-        DeviceChoice::Cuda => ("cuda", find(true)),
-    };
-    found.cloned().ok_or_else(|| {
-        let names: Vec<String> = cluster.devices.iter().map(|d| d.device.to_string()).collect();
-        let has = if names.is_empty() { "no device".to_owned() } else { names.join(", ") };
-        PlanError::NoDevice { wanted, has }
-    })
-}
-
-/// All micro-batches are loaded first: a backward needs the valid tokens of the whole batch.
-fn single_step(micro_batches: usize, clip_norm: Option<f64>) -> Vec<Instruction> {
-    let loads = (0..micro_batches).map(|mb| Instruction::Load { mb });
-    let passes = (0..micro_batches).flat_map(|mb| [Instruction::Forward { mb }, Instruction::Backward { mb }]);
-    let update = [Instruction::ClipNorm { max: clip_norm }, Instruction::OptimizerStep];
-    loads.chain(passes).chain(update).collect()
-}
-
-/// Says so when the estimate exceeds the device, with the largest micro-batch that fits. The estimate is a few percent
-/// off, so this is no error.
-fn memory_note(request: &MemoryRequest<'_>, memory: &MemoryEstimate, hardware: &DeviceFacts, notes: &mut Vec<String>) {
-    let Some(available) = hardware.memory_bytes.filter(|&bytes| memory.total() > bytes) else { return };
-    let sequences = request.program.batch.sequences;
-    // Bounded, so that an absurd batch is not searched for long.
-    let largest = request.program.batch.micro_batch.min(4096 + 1);
-    let fitting = (1..largest).rev().filter(|&mb| sequences.is_multiple_of(mb)).find(|&micro_batch| {
-        let mut smaller = request.program.clone();
-        smaller.batch.micro_batch = micro_batch;
-        estimate(&MemoryRequest { program: &smaller, ..request.clone() }).total() <= available
-    });
-    let advice = match fitting {
-        Some(mb) => format!("batch.micro_batch {mb} fits"),
-        None => "no batch.micro_batch fits; a smaller model or an optimizer with less state may".to_owned(),
-    };
-    notes.push(format!(
-        "memory: about {} needed, {} on {}: {advice}",
-        bytes(memory.total()),
-        bytes(available),
-        hardware.device
-    ));
+fn start(experiment: &Experiment, periodic: &[Periodic], mesh: Mesh) -> Vec<Instruction> {
+    if !experiment.eval.at_start || !periodic.iter().any(|p| p.instruction == Instruction::Evaluate) {
+        return Vec::new();
+    }
+    let weights = (mesh.mode == Mode::Dp).then_some(Instruction::BroadcastWeights);
+    weights.into_iter().chain([Instruction::Evaluate]).collect()
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::model::spec::{Family, ModelSpec, ParamSpec, parameters};
+use crate::plan::program::Blocks;
 use crate::plan::types::{Flops, ParamCounts};
 
 /// Named with every figure, since MFU without it says little.
@@ -25,6 +26,38 @@ pub fn count_params(spec: &ModelSpec, blocks: &Range<usize>) -> ParamCounts {
         counts.total += len;
     }
     counts
+}
+
+/// Parameters of the parts of the model that one rank holds. A tied embedding counts on both stages that hold it.
+#[must_use]
+pub fn count_chunks(spec: &ModelSpec, chunks: &[Blocks]) -> ParamCounts {
+    let mut counts = ParamCounts { decayed_tensors: 0, decayed: 0, other_tensors: 0, other: 0, total: 0 };
+    for chunk in chunks {
+        let part = count_params(spec, &chunk.range());
+        counts.decayed_tensors += part.decayed_tensors;
+        counts.decayed += part.decayed;
+        counts.other_tensors += part.other_tensors;
+        counts.other += part.other;
+        counts.total += part.total;
+    }
+    let holds = |block: usize| chunks.iter().any(|c| c.contains(block));
+    if spec.tie_embeddings && holds(spec.layers + 1) && !holds(0) {
+        let copy = (spec.vocab_size * spec.d_model) as u64;
+        counts.decayed_tensors += 1;
+        counts.decayed += copy;
+        counts.total += copy;
+    }
+    counts
+}
+
+/// Parameters of each entry of the block list.
+#[must_use]
+pub fn block_params(spec: &ModelSpec) -> Vec<u64> {
+    let mut out = vec![0; spec.block_count()];
+    for param in parameters(spec) {
+        out[param.block] += param.len() as u64;
+    }
+    out
 }
 
 /// An upper bound on the model's parameters that cannot overflow or allocate, to refuse absurd sizes by.

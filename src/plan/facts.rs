@@ -14,6 +14,9 @@ pub struct ClusterFacts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceFacts {
     pub device: Device,
+    /// The machine that it is in, from 0.
+    #[serde(default)]
+    pub node: usize,
     /// As the vendor calls it.
     pub name: String,
     /// Host threads that a rank on this device computes with.

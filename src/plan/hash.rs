@@ -7,10 +7,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::data::DataFacts;
-use crate::plan::program::{Instruction, Program};
+use crate::plan::mesh::Mesh;
+use crate::plan::program::{Device, EvalSpec, Instruction, Program};
 
 /// Changes when the meaning of a program does, so that an old run is not taken for a new one.
-const FORMAT: &str = "runner plan 1";
+const FORMAT: &str = "runner plan 2";
+const MATH_FORMAT: &str = "runner mathematics 1";
 
 #[derive(Serialize)]
 struct Hashed<'a> {
@@ -23,11 +25,30 @@ struct Hashed<'a> {
 ///
 /// # Errors
 /// If a value has no JSON form.
-pub(crate) fn plan_hash(data: &DataFacts, programs: &[&Program]) -> Result<String, serde_json::Error> {
-    let programs = programs.iter().map(|p| essential(p)).collect();
-    let value = serde_json::to_value(Hashed { format: FORMAT, data, programs })?;
+pub(crate) fn plan_hash(data: &DataFacts, programs: &[Program]) -> Result<String, serde_json::Error> {
+    // From the second on, replicas differ in nothing but their rank and rows, which mesh and batch settle.
+    let programs = programs.iter().filter(|p| p.replica() < 2).map(essential).collect();
+    hashed(&Hashed { format: FORMAT, data, programs })
+}
+
+/// As `plan_hash`, of what is computed, however it is divided among ranks and micro-batches.
+///
+/// # Errors
+/// If a value has no JSON form.
+pub(crate) fn math_hash(data: &DataFacts, common: &Program) -> Result<String, serde_json::Error> {
+    let mut program = essential(common);
+    (program.mesh, program.device) = (Mesh::single(), Device::Cpu);
+    (program.rank, program.batch.slice, program.batch.micro_batch) = (0, (0, 0), 0);
+    (program.chunks, program.buckets) = (Vec::new(), Vec::new());
+    (program.start, program.step, program.periodic) = (Vec::new(), Vec::new(), Vec::new());
+    program.eval = EvalSpec { loss: None, choice_items: None, samples: None };
+    let data = DataFacts { validation: None, choice: None, ..data.clone() };
+    hashed(&Hashed { format: MATH_FORMAT, data: &data, programs: vec![program] })
+}
+
+fn hashed(value: &Hashed<'_>) -> Result<String, serde_json::Error> {
     let mut text = String::new();
-    canonical(&value, &mut text);
+    canonical(&serde_json::to_value(value)?, &mut text);
     Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
 }
 

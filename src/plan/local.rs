@@ -11,6 +11,7 @@ impl ClusterFacts {
     pub fn local(threads: usize) -> Self {
         let cpu = DeviceFacts {
             device: Device::Cpu,
+            node: 0,
             name: cpu_name(),
             threads: threads.max(1),
             memory_bytes: memory_bytes(),

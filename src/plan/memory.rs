@@ -4,16 +4,17 @@
 //!
 //! The table says what the executor holds, buffer by buffer: where a measurement disagrees, the table is to be corrected.
 
-use std::ops::Range;
-
 use crate::eval::choice::BATCH_TOKENS;
-use crate::plan::cost::{self, Buffer, count_params};
+use crate::plan::cost::{self, Buffer, count_chunks};
 use crate::plan::precision;
-use crate::plan::program::{Instruction, Program};
+use crate::plan::program::{Blocks, Instruction, Program};
 use crate::plan::types::{MemoryCategory, MemoryEstimate, MemoryItem};
 
 /// The process without any model: code, allocator, thread stacks, GEMM's packing buffers.
 const BASELINE: u64 = 50 << 20;
+
+/// What one rank has of the memory through which gradients are summed.
+const REDUCE_PIECES: u64 = 4 << 20;
 
 /// Ids and targets, u32 each.
 const ROW_BYTES: u64 = 8;
@@ -28,10 +29,10 @@ const TILE_QUERIES: u64 = 64;
 #[derive(Debug, Clone)]
 pub struct MemoryRequest<'a> {
     pub program: &'a Program,
-    /// The blocks that the rank holds.
-    pub blocks: Range<usize>,
-    /// Micro-batches whose activations are alive at once, at most (`check` counts them).
-    pub in_flight: usize,
+    /// Micro-batches of each chunk whose activations are alive at once, at most (`check` counts them).
+    pub live: &'a [usize],
+    /// Messages that each channel holds.
+    pub slots: usize,
     pub threads: usize,
 }
 
@@ -39,14 +40,16 @@ pub struct MemoryRequest<'a> {
 /// gradients, or whatever an evaluation or sampling holds if that is more.
 #[must_use]
 pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
-    let MemoryRequest { program, blocks, in_flight, threads } = request;
+    let MemoryRequest { program, live, slots, threads } = request;
     let spec = &program.model;
-    let mut items = state_items(program, blocks);
+    let mut items = state_items(program);
 
     let head = spec.layers + 1;
-    let layers = blocks.clone().filter(|&b| b > 0 && b < head).count() as u64;
-    let has_head = blocks.contains(&head);
-    let in_flight = *in_flight as u64;
+    let count = |chunk: &Blocks| chunk.range().filter(|&b| b > 0 && b < head).count() as u64;
+    let layers: u64 = program.chunks.iter().zip(*live).map(|(chunk, &n)| count(chunk) * n as u64).sum();
+    let heads = program.chunks.iter().zip(*live).filter(|(chunk, _)| chunk.contains(head));
+    let heads: u64 = heads.map(|(_, &n)| n as u64).sum();
+    let has_head = heads > 0;
     let sizes = Sizes::of(program);
 
     for buffer in if layers > 0 { cost::layer_saved(spec) } else { Vec::new() } {
@@ -54,7 +57,7 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
             category: MemoryCategory::Activations,
             what: format!("layer: {}", buffer.name),
             bytes: sizes.bytes(&buffer),
-            count: layers * in_flight,
+            count: layers,
         });
     }
     for buffer in if has_head { cost::head_saved(spec) } else { Vec::new() } {
@@ -62,7 +65,7 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
             category: MemoryCategory::Activations,
             what: format!("head: {}", buffer.name),
             bytes: sizes.bytes(&buffer),
-            count: in_flight,
+            count: heads,
         });
     }
     let saved = sum(&items, MemoryCategory::Activations);
@@ -97,6 +100,7 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
     let rows = program.batch.slice.1 as u64;
     workspace("ids and targets per row".to_owned(), ROW_BYTES.saturating_mul(length), rows);
     workspace("process".to_owned(), BASELINE, 1);
+    items.extend(communication(program, *slots as u64, &sizes));
 
     MemoryEstimate {
         weights: sum(&items, MemoryCategory::Weights),
@@ -104,13 +108,31 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
         optimizer: sum(&items, MemoryCategory::Optimizer),
         activations: saved,
         workspace: sum(&items, MemoryCategory::Workspace),
+        communication: sum(&items, MemoryCategory::Communication),
         items,
     }
 }
 
+/// Messages that wait for this rank, and the pieces in which gradients are summed.
+fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem> {
+    let mut items = Vec::new();
+    let mut push = |what: &str, bytes: u64, count: u64| {
+        if count > 0 {
+            items.push(MemoryItem { category: MemoryCategory::Communication, what: what.to_owned(), bytes, count });
+        }
+    };
+    let has = |work: fn(&Instruction) -> bool| u64::from(program.step.iter().any(work));
+    let channels = has(|i| matches!(i, Instruction::RecvActivation { .. }))
+        + has(|i| matches!(i, Instruction::RecvGradient { .. }));
+    let message = sizes.positions.saturating_mul(program.model.d_model as u64).saturating_mul(F32);
+    push("activations and gradients under way", message, channels * slots);
+    push("pieces of gradients being summed", REDUCE_PIECES, u64::from(program.mesh.replicas > 1));
+    items
+}
+
 /// Weights, gradients and moments: buffers of the parameters' size.
-fn state_items(program: &Program, blocks: &Range<usize>) -> Vec<MemoryItem> {
-    let params = count_params(&program.model, blocks).total;
+fn state_items(program: &Program) -> Vec<MemoryItem> {
+    let params = count_chunks(&program.model, &program.chunks).total;
     let mut items = Vec::new();
     let mut push = |category, what: &str, element: u64, count: u64| {
         if element * count > 0 {
@@ -121,7 +143,7 @@ fn state_items(program: &Program, blocks: &Range<usize>) -> Vec<MemoryItem> {
     let rounded = precision::rounded_weight_bytes(program.precision, program.device);
     push(MemoryCategory::Weights, "weights rounded to bf16", rounded, 1);
     push(MemoryCategory::Gradients, "f32 gradients", F32, 1);
-    push(MemoryCategory::Optimizer, "moments", F32, program.optimizer.moments() as u64);
+    push(MemoryCategory::Optimizer, "moments", F32, program.moments() as u64);
     items
 }
 
@@ -189,8 +211,7 @@ mod tests {
     use crate::plan::tests::{compiled, experiment};
 
     fn of(program: &Program) -> MemoryEstimate {
-        let blocks = 0..program.model.block_count();
-        estimate(&MemoryRequest { program, blocks, in_flight: 1, threads: 2 })
+        estimate(&MemoryRequest { program, live: &[1], slots: 2, threads: 2 })
     }
 
     fn program() -> Program {
@@ -208,7 +229,7 @@ mod tests {
     #[test]
     fn state_is_four_bytes_a_parameter() {
         let mut program = program();
-        let n = count_params(&program.model, &(0..program.model.block_count())).total;
+        let n = count_chunks(&program.model, &program.chunks).total;
         let adamw = of(&program);
         assert_eq!([adamw.weights, adamw.gradients, adamw.optimizer], [4 * n, 4 * n, 8 * n]);
         program.optimizer = OptimizerSpec::Sgd { momentum: 0.0 };
@@ -231,8 +252,7 @@ mod tests {
     #[test]
     fn activations_follow_the_micro_batches_in_flight() {
         let program = program();
-        let blocks = 0..program.model.block_count();
-        let two = estimate(&MemoryRequest { program: &program, blocks, in_flight: 2, threads: 2 });
+        let two = estimate(&MemoryRequest { program: &program, live: &[2], slots: 2, threads: 2 });
         assert_eq!(two.activations, 2 * of(&program).activations);
     }
 }

@@ -3,15 +3,22 @@
 pub mod check;
 pub mod compile;
 pub mod cost;
+mod devices;
+mod emit;
 pub mod error;
 pub mod facts;
+pub(crate) mod fit;
 mod hash;
 pub mod length;
 pub mod local;
 pub mod memory;
+pub mod mesh;
+pub mod partition;
 pub mod precision;
 pub mod program;
+mod ranks;
 mod render;
+pub mod schedule;
 mod text;
 pub mod types;
 

@@ -1,19 +1,28 @@
 //! The Program: everything one rank does, as data. The executor interprets it and knows nothing else of the experiment.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::experiment::{EvalLoss, Precision, Samples};
 use crate::model::spec::ModelSpec;
+pub use crate::plan::mesh::{Mesh, Mode};
 
 /// One rank's work: what it holds, what it does in one optimizer step, and what it does from time to time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Program {
     pub rank: usize,
-    pub world_size: usize,
+    /// How the ranks are arranged. Instructions name peers by stage; the mesh says which ranks those are.
+    pub mesh: Mesh,
     pub seed: u64,
     pub device: Device,
     pub precision: Precision,
     pub model: ModelSpec,
+    /// The parts of the model's block list that this rank holds, in the order of the model. One, except under interleaved
+    /// schedules; chunk c of stage s is the c·stages + s-th part of the model.
+    pub chunks: Vec<Blocks>,
+    /// Runs of blocks whose gradients are reduced together, in the order of the backward. Empty without replicas.
+    pub buckets: Vec<Blocks>,
     pub batch: BatchSpec,
     pub optimizer: OptimizerSpec,
     pub schedule: LrSchedule,
@@ -110,7 +119,39 @@ pub enum LrDecay {
     Constant,
 }
 
-/// The vocabulary of a program.
+/// A run of blocks in the model's list (0 the embedding, 1 … layers, layers + 1 the head): `start` up to before `end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Blocks {
+    pub start: usize,
+    pub end: usize,
+}
+
+impl Blocks {
+    #[must_use]
+    pub fn range(self) -> Range<usize> {
+        self.start..self.end
+    }
+
+    #[must_use]
+    pub fn contains(self, block: usize) -> bool {
+        self.range().contains(&block)
+    }
+
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.start >= self.end
+    }
+}
+
+impl From<Range<usize>> for Blocks {
+    fn from(range: Range<usize>) -> Self {
+        Self { start: range.start, end: range.end }
+    }
+}
+
+/// The vocabulary of a program. `mb` is a micro-batch of this rank's slice, `chunk` one of this rank's chunks, `to` and
+/// `from` are stages of the same replica. The other end of a message is chunk `chunk` too, except where the model goes
+/// from the last stage's chunk to the first stage's next one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Instruction {
@@ -118,22 +159,118 @@ pub enum Instruction {
     Load {
         mb: usize,
     },
+    /// Add up the valid tokens of the global batch over all replicas, and settle what each weighs: `numerator` / tokens.
+    CountTokens {
+        numerator: u32,
+    },
+    /// dp: the root's weights go to the other ranks.
+    BroadcastWeights,
     Forward {
         mb: usize,
+        chunk: usize,
     },
-    /// Adds into the gradients, each token weighted 1 / valid tokens of the global batch.
+    /// Adds the gradients of `blocks`, the last ones of the chunk that have not been run backwards yet; `None`: all of it.
     Backward {
         mb: usize,
+        chunk: usize,
+        blocks: Option<Blocks>,
     },
-    /// Scale gradients so that their global L2 norm is at most `max`; without `max`, only measure it.
+    /// The input's gradient alone; keeps what the weights' gradients need.
+    BackwardInput {
+        mb: usize,
+        chunk: usize,
+    },
+    /// Adds the weights' gradients of `blocks`, of what `BackwardInput` kept; as in `Backward`.
+    BackwardWeight {
+        mb: usize,
+        chunk: usize,
+        blocks: Option<Blocks>,
+    },
+    SendActivation {
+        mb: usize,
+        chunk: usize,
+        to: usize,
+    },
+    RecvActivation {
+        mb: usize,
+        chunk: usize,
+        from: usize,
+    },
+    SendGradient {
+        mb: usize,
+        chunk: usize,
+        to: usize,
+    },
+    RecvGradient {
+        mb: usize,
+        chunk: usize,
+        from: usize,
+    },
+    /// Starts the sum of a bucket's gradients over the replicas; they are not to be touched before `WaitBuckets`.
+    AllReduce {
+        bucket: usize,
+    },
+    /// Waits for every all-reduce that was started.
+    WaitBuckets,
+    /// dp: a bucket's gradients are summed into the root's.
+    ReduceToRoot {
+        bucket: usize,
+    },
+    /// Sums the gradients of the tied embedding over the first and the last stage, which both hold it.
+    SumTied,
+    /// Scale gradients so that their global L2 norm, over all stages, is at most `max`; without `max`, only measure it.
     ClipNorm {
         max: Option<f64>,
     },
     /// Update the weights, clear the gradients.
     OptimizerStep,
+    /// Clear the gradients: how a step ends on a rank that updates no weights.
+    ZeroGradients,
     Evaluate,
     Sample,
     Checkpoint,
+}
+
+impl Program {
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.mesh.world_size()
+    }
+
+    #[must_use]
+    pub fn stage(&self) -> usize {
+        self.mesh.place(self.rank).0
+    }
+
+    #[must_use]
+    pub fn replica(&self) -> usize {
+        self.mesh.place(self.rank).1
+    }
+
+    /// Whether this rank updates weights: all do, except dp's replicas besides the root.
+    #[must_use]
+    pub fn owns_optimizer(&self) -> bool {
+        self.mesh.mode != Mode::Dp || self.rank == 0
+    }
+
+    /// Optimizer buffers that this rank holds.
+    #[must_use]
+    pub fn moments(&self) -> usize {
+        if self.owns_optimizer() { self.optimizer.moments() } else { 0 }
+    }
+
+    /// The part of the model that chunk `chunk` is, counted through the model: its virtual stage.
+    #[must_use]
+    pub fn virtual_stage(&self, chunk: usize) -> usize {
+        chunk * self.mesh.stages + self.stage()
+    }
+
+    /// Whether the model's tied embedding lies on two ranks, of which this is one.
+    #[must_use]
+    pub fn shares_tied(&self) -> bool {
+        let (first, last) = (self.stage() == 0, self.stage() + 1 == self.mesh.stages);
+        self.model.tie_embeddings && self.mesh.stages > 1 && (first || last)
+    }
 }
 
 /// Do `instruction` after every `every`-th step, and after the last.

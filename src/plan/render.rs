@@ -138,8 +138,11 @@ fn memory_lines(memory: &MemoryEstimate, full: bool, out: &mut Page) {
         (MemoryCategory::Optimizer, "optimizer", memory.optimizer),
         (MemoryCategory::Activations, "activations", memory.activations),
         (MemoryCategory::Workspace, "workspace", memory.workspace),
+        (MemoryCategory::Communication, "messages", memory.communication),
     ];
-    for (category, name, sum) in categories {
+    for (category, name, sum) in
+        categories.into_iter().filter(|(c, _, sum)| *c != MemoryCategory::Communication || *sum > 0)
+    {
         out.more(&format!("{name:<12}{:>12}", bytes(sum)));
         for item in memory.items.iter().filter(|i| full && i.category == category) {
             out.more(&format!("  {:>12} × {:<6}{}", bytes(item.bytes), item.count, item.what));

@@ -101,6 +101,7 @@ pub(crate) fn data() -> DataFacts {
 pub(crate) fn cluster() -> ClusterFacts {
     let cpu = DeviceFacts {
         device: Device::Cpu,
+        node: 0,
         name: "Example CPU".to_owned(),
         threads: 2,
         memory_bytes: Some(24 << 30),

@@ -1,25 +1,37 @@
 //! The plan as data: what `plan.json` holds and `runner plan` shows.
 
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 use crate::data::DataFacts;
 use crate::plan::facts::DeviceFacts;
-use crate::plan::program::{Device, Program};
+use crate::plan::mesh::Mesh;
+use crate::plan::program::{Blocks, Device, Program};
 
 /// Everything known of a run before it starts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// 64 hex digits over all that determines the run's numbers: see `docs/plan.md`.
     pub hash: String,
+    /// As `hash`, over what remains when the layout is taken away: plans with the same one differ by rounding alone.
+    pub math_hash: String,
     pub experiment_name: String,
     pub world_size: usize,
+    pub mesh: Mesh,
+    /// Messages that a channel between two ranks holds.
+    pub channel_slots: usize,
     pub totals: Totals,
     pub data: DataFacts,
     /// What a reader should know: choices made for them, what was left out, what may not fit.
     pub notes: Vec<String>,
     pub ranks: Vec<RankPlan>,
+}
+
+impl Plan {
+    /// What there is to say if the plan needs more memory than its devices have.
+    #[must_use]
+    pub fn shortage(&self) -> Option<&str> {
+        self.notes.iter().map(String::as_str).find(|note| note.starts_with(crate::plan::fit::SHORT))
+    }
 }
 
 /// The run as a whole. Tokens count padding: they are positions computed.
@@ -28,7 +40,7 @@ pub struct Totals {
     pub steps: u64,
     pub sequences_per_step: usize,
     pub tokens_per_step: u64,
-    /// Micro-batches whose gradients are summed into one step.
+    /// Micro-batches of one replica, whose gradients are summed into one step.
     pub accumulation_steps: usize,
     pub tokens: u64,
     /// Passes over the training rows.
@@ -48,7 +60,9 @@ pub struct RankPlan {
     pub stage: usize,
     pub replica: usize,
     /// Entries of the model's block list that it holds: 0 is the embedding, 1 … layers the layers, layers + 1 the head.
-    pub blocks: Range<usize>,
+    pub chunks: Vec<Blocks>,
+    /// Micro-batches (per chunk) whose activations are alive at once, at most.
+    pub in_flight: usize,
     /// What `precision` turns into on this device.
     pub precision: String,
     pub params: ParamCounts,
@@ -75,6 +89,9 @@ pub struct MemoryEstimate {
     pub optimizer: u64,
     pub activations: u64,
     pub workspace: u64,
+    /// Messages between ranks.
+    #[serde(default)]
+    pub communication: u64,
     pub items: Vec<MemoryItem>,
 }
 
@@ -82,7 +99,8 @@ impl MemoryEstimate {
     /// Bytes of all categories.
     #[must_use]
     pub fn total(&self) -> u64 {
-        let parts = [self.weights, self.gradients, self.optimizer, self.activations, self.workspace];
+        let parts =
+            [self.weights, self.gradients, self.optimizer, self.activations, self.workspace, self.communication];
         parts.into_iter().fold(0, u64::saturating_add)
     }
 }
@@ -105,6 +123,7 @@ pub enum MemoryCategory {
     Optimizer,
     Activations,
     Workspace,
+    Communication,
 }
 
 /// FLOPs of one optimizer step. `forward` and `backward` count every matrix product exactly (2·m·n·k, causal attention in

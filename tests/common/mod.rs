@@ -12,7 +12,9 @@ use candle_core::{DType, Device, Tensor};
 use runner::kernels::{Math, Philox};
 use runner::model::{Family, Init, Model, ModelSpec, ParamLayout, ParamSpec, Params, parameters};
 use runner::nn::MicroBatch;
-use runner::plan::program::{self, BatchSpec, EvalSpec, LrDecay, LrSchedule, OptimizerSpec, Precision, Program};
+use runner::plan::program::{
+    self, BatchSpec, Blocks, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Precision, Program,
+};
 
 /// `n` standard normal numbers, the same for the same purpose.
 pub fn normals(purpose: &str, n: usize) -> Vec<f64> {
@@ -128,10 +130,12 @@ pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize, math: Math) -> Mi
 pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length: usize) -> Program {
     Program {
         rank: 0,
-        world_size: 1,
+        mesh: Mesh::single(),
         seed: 7,
         device: program::Device::Cpu,
         precision,
+        chunks: vec![Blocks { start: 0, end: model.block_count() }],
+        buckets: Vec::new(),
         model,
         batch: BatchSpec { sequences, slice: (0, sequences), micro_batch: sequences, length },
         optimizer: OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },

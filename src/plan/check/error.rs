@@ -1,0 +1,26 @@
+//! What a violation says, and how rows and places are written.
+
+use crate::plan::program::{Instruction, Program};
+
+/// The first thing that is wrong, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("rank {rank}, {place}: {why}")]
+pub struct CheckError {
+    pub rank: usize,
+    /// The instruction with its position in its list, or another part of the program.
+    pub place: String,
+    pub why: String,
+}
+
+pub(super) fn rows(start: usize, count: usize) -> String {
+    if count == 1 { format!("row {start}") } else { format!("rows {start} … {}", start + count - 1) }
+}
+
+pub(super) fn place(index: usize, instruction: &Instruction) -> String {
+    format!("step[{index}] {instruction}")
+}
+
+/// An error at instruction `index` of `program`'s step.
+pub(super) fn at(program: &Program, index: usize, why: String) -> CheckError {
+    CheckError { rank: program.rank, place: place(index, &program.step[index]), why }
+}

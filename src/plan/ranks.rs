@@ -1,0 +1,227 @@
+//! The ranks of a run: who holds which blocks, takes which rows, and does what.
+
+use crate::config::experiment::{Experiment, Parallel, PipelineSchedule};
+use crate::model::spec::ModelSpec;
+use crate::plan::check::Walk;
+use crate::plan::cost::{self, count_chunks};
+use crate::plan::emit::{self, Step};
+use crate::plan::error::PlanError;
+use crate::plan::facts::DeviceFacts;
+use crate::plan::memory::{MemoryRequest, estimate};
+use crate::plan::mesh::{Mesh, Mode};
+use crate::plan::partition::{self, BlockCosts};
+use crate::plan::precision;
+use crate::plan::program::{Blocks, Program};
+use crate::plan::schedule::{Op, schedule};
+use crate::plan::types::{Flops, RankPlan};
+
+/// Ranks that a plan is made for; beyond it a file means something else.
+const MOST_RANKS: usize = 1 << 20;
+
+/// Stages and replicas of `parallel`.
+///
+/// # Errors
+/// If they do not divide the batch, or are none or too many.
+pub(crate) fn mesh(parallel: &Parallel, sequences: usize) -> Result<Mesh, PlanError> {
+    let stages = match (parallel.mode, &parallel.pipeline) {
+        (Mode::Pipeline, Some(pipeline)) => pipeline.stages,
+        (Mode::Pipeline, None) => return Err(PlanError::value("parallel.pipeline", "mode pipeline needs it")),
+        _ => 1,
+    };
+    let replicas = if parallel.mode == Mode::Single { 1 } else { parallel.replicas };
+    if stages == 0 || replicas == 0 || stages.checked_mul(replicas).is_none_or(|world| world > MOST_RANKS) {
+        let message = format!("{stages} stages · {replicas} replicas: 1 to {MOST_RANKS} ranks can be planned");
+        return Err(PlanError::value("parallel", message));
+    }
+    if sequences % replicas != 0 {
+        let (times, rest) = (sequences / replicas, sequences % replicas);
+        let message = format!(
+            "batch.sequences {sequences} = {times}·{replicas} + {rest} does not divide among {replicas} replicas"
+        );
+        return Err(PlanError::value("parallel.replicas", message));
+    }
+    Ok(Mesh { mode: parallel.mode, stages, replicas })
+}
+
+/// What the ranks have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub mesh: Mesh,
+    /// Layers of each part of the model.
+    pub counts: Vec<usize>,
+    pub chunks: usize,
+    schedule: PipelineSchedule,
+    bucket_bytes: f64,
+    clip_norm: Option<f64>,
+    model: ModelSpec,
+}
+
+impl Layout {
+    /// Settles the partition; what was chosen, and why, goes to `notes`.
+    pub(crate) fn new(experiment: &Experiment, common: &Program, notes: &mut Vec<String>) -> Result<Self, PlanError> {
+        let mesh = common.mesh;
+        let parallel = &experiment.parallel;
+        let layers = common.model.layers;
+        let mut layout = Self {
+            mesh,
+            counts: vec![layers],
+            chunks: 1,
+            schedule: PipelineSchedule::OneFOneB,
+            bucket_bytes: parallel.bucket_mb * f64::from(1 << 20),
+            clip_norm: experiment.train.clip_norm,
+            model: common.model.clone(),
+        };
+        let Some(pipeline) = parallel.pipeline.as_ref().filter(|_| mesh.mode == Mode::Pipeline) else {
+            return Ok(layout);
+        };
+        let parts = mesh.stages.saturating_mul(pipeline.chunks);
+        if pipeline.chunks == 0 || parts > layers {
+            let message = format!(
+                "{} stages · {} chunks = {parts} parts, and the model has {layers} layers: each part needs one",
+                mesh.stages, pipeline.chunks
+            );
+            return Err(PlanError::value("parallel.pipeline.stages", message));
+        }
+        let slice = common.batch.sequences / mesh.replicas;
+        let micro_batches = slice.div_ceil(common.batch.micro_batch);
+        let interleaved = pipeline.schedule == PipelineSchedule::Interleaved;
+        if interleaved && micro_batches % mesh.stages != 0 {
+            let (stages, times) = (mesh.stages, micro_batches / mesh.stages);
+            let rest = micro_batches % mesh.stages;
+            let message = format!(
+                "interleaved_1f1b takes a multiple of the stages: {micro_batches} micro-batches = {times}·{stages} + {rest}"
+            );
+            return Err(PlanError::value("parallel.pipeline.microbatches", message));
+        }
+        if pipeline.chunks > 1 && !interleaved {
+            let message = format!("{} chunks need the schedule interleaved_1f1b", pipeline.chunks);
+            return Err(PlanError::value("parallel.pipeline.chunks", message));
+        }
+        let costs = block_costs(&common.model, common.batch.length);
+        let (counts, why) = partition::partition(&pipeline.partition, layers, parts, &costs);
+        if counts.len() != parts || counts.iter().sum::<usize>() != layers || counts.contains(&0) {
+            let (listed, sum) = (counts.len(), counts.iter().sum::<usize>());
+            let message = format!("it lists {listed} parts of {sum} layers in all; there are {parts} of {layers}");
+            return Err(PlanError::value("parallel.pipeline.partition", message));
+        }
+        notes.extend(why);
+        (layout.counts, layout.chunks, layout.schedule) = (counts, pipeline.chunks, pipeline.schedule);
+        Ok(layout)
+    }
+
+    /// The same with other layers per part.
+    pub(crate) fn with_counts(&self, counts: &[usize]) -> Self {
+        Self { counts: counts.to_vec(), ..self.clone() }
+    }
+
+    /// The blocks of `stage`.
+    pub(crate) fn stage_chunks(&self, stage: usize) -> Vec<Blocks> {
+        let parts = partition::parts(&self.counts);
+        parts.into_iter().skip(stage).step_by(self.mesh.stages).collect()
+    }
+
+    /// The program of every rank.
+    pub(crate) fn programs(&self, common: &Program, hardware: &[DeviceFacts]) -> Vec<Program> {
+        let mesh = self.mesh;
+        let slice = common.batch.sequences / mesh.replicas;
+        let micro_batches = slice.div_ceil(common.batch.micro_batch);
+        let ops: Vec<Vec<Op>> = match mesh.mode {
+            Mode::Pipeline => schedule(self.schedule, mesh.stages, self.chunks, micro_batches),
+            _ => vec![emit::in_turn(micro_batches)],
+        };
+        let mut out = Vec::with_capacity(mesh.world_size());
+        for (stage, ops) in ops.iter().enumerate() {
+            let chunks = self.stage_chunks(stage);
+            let buckets =
+                if mesh.replicas > 1 { emit::buckets(&self.model, &chunks, self.bucket_bytes) } else { Vec::new() };
+            let step = |root| {
+                emit::step(&Step {
+                    mesh,
+                    stage,
+                    root,
+                    tied: self.model.tie_embeddings,
+                    chunks: &chunks,
+                    buckets: &buckets,
+                    micro_batches,
+                    ops,
+                    clip_norm: self.clip_norm,
+                })
+            };
+            let (root, others) = (step(true), step(false));
+            for replica in 0..mesh.replicas {
+                let rank = mesh.rank(stage, replica);
+                let mut program = common.clone();
+                program.rank = rank;
+                program.device = hardware[rank].device;
+                (program.chunks, program.buckets) = (chunks.clone(), buckets.clone());
+                program.batch.slice = (replica * slice, slice);
+                program.step = if rank == 0 { root.clone() } else { others.clone() };
+                out.push(program);
+            }
+        }
+        out
+    }
+
+    /// What each rank costs.
+    pub(crate) fn ranks(
+        &self,
+        programs: Vec<Program>,
+        walks: &[Walk],
+        slots: usize,
+        hardware: Vec<DeviceFacts>,
+    ) -> Vec<RankPlan> {
+        // Replicas cost the same; dp's root costs more.
+        let mut known: Option<((usize, bool, usize), RankPlan)> = None;
+        let mut out = Vec::with_capacity(programs.len());
+        for ((program, walk), hardware) in programs.into_iter().zip(walks).zip(hardware) {
+            let key = (program.stage(), program.owns_optimizer(), hardware.threads);
+            let mut rank = match known.take().filter(|(k, _)| *k == key) {
+                Some((_, same)) => same,
+                None => self.cost(&program, walk, slots, &hardware),
+            };
+            rank.rank = program.rank;
+            rank.replica = program.replica();
+            (rank.device, rank.hardware, rank.program) = (hardware.device, hardware, program);
+            known = Some((key, rank.clone()));
+            out.push(rank);
+        }
+        out
+    }
+
+    fn cost(&self, program: &Program, walk: &Walk, slots: usize, hardware: &DeviceFacts) -> RankPlan {
+        let tokens = (program.batch.slice.1 * program.batch.length) as u64;
+        let request = MemoryRequest { program, live: &walk.live, slots, threads: hardware.threads };
+        RankPlan {
+            rank: program.rank,
+            device: hardware.device,
+            hardware: hardware.clone(),
+            stage: program.stage(),
+            replica: program.replica(),
+            chunks: program.chunks.clone(),
+            in_flight: walk.in_flight(),
+            precision: precision::describe(program.precision, hardware.device).to_owned(),
+            params: count_chunks(&self.model, &program.chunks),
+            memory: estimate(&request),
+            flops: flops(&self.model, &program.chunks, tokens, program.batch.length),
+            program: program.clone(),
+        }
+    }
+}
+
+/// FLOPs of several parts of a model.
+pub(crate) fn flops(model: &ModelSpec, chunks: &[Blocks], tokens: u64, length: usize) -> Flops {
+    let mut sum = Flops { forward: 0.0, backward: 0.0, step: 0.0, convention: cost::CONVENTION.to_owned() };
+    for chunk in chunks {
+        let part = cost::flops(model, &chunk.range(), tokens, length);
+        sum.forward += part.forward;
+        sum.backward += part.backward;
+        sum.step += part.step;
+    }
+    sum
+}
+
+/// What blocks cost relative to each other: their matrix products.
+fn block_costs(model: &ModelSpec, length: usize) -> BlockCosts {
+    let of = |block: usize| cost::flops(model, &(block..block + 1), 1, length).forward;
+    BlockCosts { embedding: of(0), layer: of(1), head: of(model.layers + 1) }
+}
