@@ -4,6 +4,7 @@
 //! `exec` (events) → `store` and `report`. See `docs/architecture.md`.
 
 pub mod cli;
+pub mod comm;
 pub mod config;
 pub mod data;
 pub mod eval;
