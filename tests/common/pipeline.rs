@@ -1,6 +1,7 @@
 //! A model cut into chunks on several ranks, driven in one process: tensors are handed over where ranks would send them.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+#![allow(clippy::single_range_in_vec_init, reason = "a list of chunks may have one")]
 
 use std::ops::Range;
 use std::sync::Arc;
