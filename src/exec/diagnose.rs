@@ -15,7 +15,8 @@ pub fn forward(trainer: &Trainer, mb: &MicroBatch) -> Result<String> {
     if let Some(parameter) = weights(trainer)? {
         return Ok(parameter);
     }
-    trainer.model.first_bad_block(&trainer.weights, mb)
+    let block = trainer.model.first_bad_block(&trainer.weights, None, mb)?;
+    Ok(block.unwrap_or_else(|| "the loss".to_owned()))
 }
 
 /// The first bad parameter, if there is one.
