@@ -10,6 +10,7 @@ pub mod data;
 pub mod eval;
 pub mod exec;
 pub mod kernels;
+pub mod launch;
 pub mod model;
 pub mod nn;
 pub mod optim;

@@ -19,6 +19,8 @@ pub enum EvalError {
     Kernel(#[from] candle_core::Error),
     #[error(transparent)]
     Data(#[from] crate::data::DataError),
+    #[error(transparent)]
+    Peer(#[from] crate::comm::CommError),
     #[error("{0}")]
     Request(String),
     #[error("the {0} is not finite")]

@@ -1,6 +1,7 @@
 //! Continuations of prompts, with a key-value cache: each new token costs one pass over the cache.
 
 use candle_transformers::generation::{LogitsProcessor, Sampling};
+use serde::{Deserialize, Serialize};
 
 use super::EvalError;
 use super::decode::{Decoder, Feed, WholeDecoder};
@@ -9,7 +10,7 @@ use crate::model::{Model, ModelSpec, Params};
 use crate::plan::program::Samples;
 
 /// One continuation of one prompt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Continuation {
     pub prompt: String,
     pub index: usize,
@@ -43,11 +44,26 @@ pub fn generate_with(
     spec: &Samples,
 ) -> Result<Vec<Continuation>, EvalError> {
     let mut all = Vec::new();
-    for (p, prompt) in spec.prompts.iter().enumerate() {
-        let seed = spec.seed.wrapping_add((p * spec.count) as u64);
-        all.extend(continuations(decoder, model, tokenizer, spec, prompt, seed)?);
+    for p in 0..spec.prompts.len() {
+        all.extend(continue_prompt(decoder, model, tokenizer, spec, p)?);
     }
     Ok(all)
+}
+
+/// The continuations of prompt `p` alone: what they are does not depend on the other prompts.
+///
+/// # Errors
+/// As `generate_with`.
+pub fn continue_prompt(
+    decoder: &mut dyn Decoder,
+    model: &ModelSpec,
+    tokenizer: &TextTokenizer,
+    spec: &Samples,
+    p: usize,
+) -> Result<Vec<Continuation>, EvalError> {
+    let Some(prompt) = spec.prompts.get(p) else { return Ok(Vec::new()) };
+    let seed = spec.seed.wrapping_add((p * spec.count) as u64);
+    continuations(decoder, model, tokenizer, spec, prompt, seed)
 }
 
 fn sampling(spec: &Samples) -> Sampling {

@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 
+use super::diagnose;
 use super::error::ExecError;
 use super::rank::Rank;
 use crate::comm::Lane;
@@ -9,7 +10,6 @@ use crate::data::Rows;
 use crate::model::Output;
 use crate::nn::MicroBatch;
 use crate::plan::program::Blocks;
-use super::diagnose;
 
 impl Rank<'_> {
     pub(super) fn load(&mut self, mb: usize) -> Result<(), ExecError> {

@@ -54,7 +54,7 @@ pub fn run(
     }
     let trainer = Trainer::new(program, state)?;
     let (stage, replica) = program.mesh.place(program.rank);
-    let mut rank = Rank {
+    let rank = Rank {
         program,
         resources,
         monitor: peers.monitor,

@@ -8,7 +8,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::state::TrainState;
 use crate::kernels::{Math, optimizer};
 use crate::model::{
-    Model, Output, ParamLayout, Params, Saved, WeightWork, init, stage_parameters, tied_copy, tied_embedding,
+    Model, Output, ParamLayout, Params, Saved, WeightWork, init, stage_parameters, tied_copy, tied_original,
 };
 use crate::nn::MicroBatch;
 use crate::optim;
@@ -156,11 +156,11 @@ impl Trainer {
         out
     }
 
-    /// Elements of the tied embedding on this rank: its own, or the copy.
+    /// Elements of the tied embedding that another rank holds too: its own, or the copy.
     #[must_use]
     pub fn tied(&self, program: &Program) -> Option<Range<usize>> {
-        let own = || tied_embedding(&self.state.layout, &program.model).map(|i| self.state.layout.entries[i].range());
-        self.copied.clone().or_else(own)
+        let own = || tied_original(&self.state.layout, &program.model, &chunks(program));
+        self.copied.clone().or_else(|| own().map(|i| self.state.layout.entries[i].range()))
     }
 
     /// The sum of squares of the gradients that this rank answers for: all but a copied embedding's.
@@ -171,7 +171,8 @@ impl Trainer {
         let flat = &self.grads.flat;
         let Some(copied) = &self.copied else { return optimizer::squares(flat) };
         let rest = flat.elem_count() - copied.end;
-        Ok(optimizer::squares(&flat.narrow(0, 0, copied.start)?)? + optimizer::squares(&flat.narrow(0, copied.end, rest)?)?)
+        Ok(optimizer::squares(&flat.narrow(0, 0, copied.start)?)?
+            + optimizer::squares(&flat.narrow(0, copied.end, rest)?)?)
     }
 
     /// The forward reads the master weights as they are now.

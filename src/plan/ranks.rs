@@ -85,6 +85,10 @@ impl Layout {
         let slice = common.batch.sequences / mesh.replicas;
         let micro_batches = slice.div_ceil(common.batch.micro_batch);
         let interleaved = pipeline.schedule == PipelineSchedule::Interleaved;
+        if interleaved && mesh.stages < 2 {
+            let message = "interleaved_1f1b needs at least 2 stages".to_owned();
+            return Err(PlanError::value("parallel.pipeline.stages", message));
+        }
         if interleaved && micro_batches % mesh.stages != 0 {
             let (stages, times) = (mesh.stages, micro_batches / mesh.stages);
             let rest = micro_batches % mesh.stages;
