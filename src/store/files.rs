@@ -66,7 +66,7 @@ pub(super) fn link_or_copy(from: &Path, to: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     let copy = || -> std::io::Result<()> {
-        std::io::copy(&mut File::open(from)?, &mut File::create(to)?)?;
+        std::io::copy(&mut File::open(from)?, &mut File::create_new(to)?)?;
         File::open(to)?.sync_all()
     };
     copy().map_err(StoreError::io("copying", from))

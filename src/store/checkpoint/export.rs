@@ -33,8 +33,7 @@ pub fn export(folder: &Path, which: Which, layout: &ParamLayout, to: &Path) -> R
     let entry = pick(folder, which)?;
     let (path, temporary) = (to.join(MODEL), to.join(format!("{TEMPORARY}{MODEL}")));
     let put = || -> Result<Exported, StoreError> {
-        let (bytes, step) =
-            join(&entry.path, layout, &temporary).map_err(|bad| unusable(folder, &entry, bad))?;
+        let (bytes, step) = join(&entry.path, layout, &temporary).map_err(|bad| unusable(folder, &entry, bad))?;
         fs::rename(&temporary, &path).map_err(StoreError::io("renaming into place", &path))?;
         sync_dir(to)?;
         Ok(Exported { path: path.clone(), bytes, step })

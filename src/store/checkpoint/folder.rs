@@ -204,8 +204,11 @@ impl Checkpoints {
             let (state, hash) = load::state(path, Some(&self.plan_hash), layout, moments, true, device)?;
             Ok((state.step, (state, hash)))
         })?;
-        Ok(newest.map(|Newest { entry, value: (state, hash), warnings }| {
-            Resumed { state, hash, path: entry.path, warnings }
+        Ok(newest.map(|Newest { entry, value: (state, hash), warnings }| Resumed {
+            state,
+            hash,
+            path: entry.path,
+            warnings,
         }))
     }
 

@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde::Serialize;
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 
 use super::part::PartSpec;
 use crate::model::params::ParamEntry;
@@ -129,8 +129,8 @@ pub(super) fn read(file: &mut File, size: u64) -> Result<Header, BadHeader> {
     if file.take(header).read_to_end(&mut bytes)? as u64 != header {
         return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
     }
-    let parsed: Parsed = serde_json::from_slice(&bytes[8..])
-        .map_err(|e| BadHeader::Content(format!("its header is not right: {e}")))?;
+    let parsed: Parsed =
+        serde_json::from_slice(&bytes[8..]).map_err(|e| BadHeader::Content(format!("its header is not right: {e}")))?;
     let mut tensors = parsed.tensors;
     tensors.sort_by_key(|(_, info)| info.data_offsets);
     check(&tensors, data).map_err(BadHeader::Content)?;

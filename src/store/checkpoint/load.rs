@@ -134,7 +134,8 @@ impl Stored {
     /// Finds every tensor of a flat buffer laid out by `layout`, weights and `moments` moments.
     pub(super) fn find(&self, layout: &ParamLayout, moments: usize) -> Result<Places, Bad> {
         if moments > 0 && self.state.moments != moments {
-            let message = format!("it holds {} optimizer moments, this run's optimizer has {moments}", self.state.moments);
+            let message =
+                format!("it holds {} optimizer moments, this run's optimizer has {moments}", self.state.moments);
             return Err(Bad::Content(message));
         }
         let mut at = HashMap::new();
@@ -172,7 +173,9 @@ impl Stored {
 
     /// Asks for no tensor.
     pub(super) fn nothing(&self) -> Places {
-        Places(self.parts.iter().map(|(_, files)| files.each_ref().map(|f| vec![None; f.header.tensors.len()])).collect())
+        Places(
+            self.parts.iter().map(|(_, files)| files.each_ref().map(|f| vec![None; f.header.tensors.len()])).collect(),
+        )
     }
 
     /// Reads once each file that holds what `places` asks for, or every file if `all`; hashes all of it and hands `sink`
@@ -191,7 +194,9 @@ impl Stored {
                 }
             }
             if read == files.len() && hasher.finish() != record.hash {
-                return Err(Bad::Content(format!("{STATE} was altered: its hashes are not those of step, tokens and tensors")));
+                return Err(Bad::Content(format!(
+                    "{STATE} was altered: its hashes are not those of step, tokens and tensors"
+                )));
             }
         }
         Ok(())
@@ -239,7 +244,8 @@ impl PartFile {
             while let Some(&([begin, end], place)) = tensors.peek() {
                 let (from, to) = (begin.max(at), end.min(next));
                 if let Some(place) = place.filter(|_| from < to) {
-                    sink(place + (from - begin), &bytes[(from - at) as usize..(to - at) as usize]).map_err(Bad::Machine)?;
+                    sink(place + (from - begin), &bytes[(from - at) as usize..(to - at) as usize])
+                        .map_err(Bad::Machine)?;
                 }
                 if end > next {
                     break;
