@@ -48,7 +48,7 @@ fn join(checkpoint: &Path, layout: &ParamLayout, path: &Path) -> Result<(u64, u6
     let stored = Stored::open(checkpoint)?;
     let places = stored.find(layout, 0)?;
     let only = PartSpec { index: 0, count: 1 };
-    let tensors = header::tensors(layout.entries.iter(), Kind::Model.sections(0));
+    let tensors = header::tensors(&layout.entries.iter().collect::<Vec<_>>(), Kind::Model.sections(0));
     let header = header::write(&tensors, header::metadata(only, stored.state.step))
         .map_err(|e| Bad::Machine(StoreError::damaged(path, format!("its header: {e}"))))?;
     let writing = |error: io::Error| StoreError::io("writing", path)(error);

@@ -37,12 +37,9 @@ pub(super) fn tensor_name(name: &str, section: usize) -> String {
 
 /// The tensors of `sections` of the parameters `entries`, in the order of their bytes: section after section, each in the
 /// order given, without gaps. If that is all of a buffer, the data is the buffer itself.
-pub(super) fn tensors<'a>(
-    entries: impl Iterator<Item = &'a ParamEntry> + Clone,
-    sections: Range<usize>,
-) -> Vec<(String, TensorInfo)> {
+pub(super) fn tensors(entries: &[&ParamEntry], sections: Range<usize>) -> Vec<(String, TensorInfo)> {
     let mut at = 0;
-    let all = sections.flat_map(|section| entries.clone().map(move |entry| (section, entry)));
+    let all = sections.flat_map(|section| entries.iter().map(move |entry| (section, entry)));
     all.map(|(section, entry)| {
         let begin = at;
         at += 4 * entry.spec.len() as u64;
@@ -70,8 +67,10 @@ pub(super) fn write(
 ) -> serde_json::Result<Vec<u8>> {
     let mut json = String::from("{\"__metadata__\":{");
     for (n, (key, value)) in metadata.into_iter().enumerate() {
-        let comma = if n == 0 { "" } else { "," };
-        json.push_str(&format!("{comma}\"{key}\":{}", serde_json::to_string(&value)?));
+        json.push_str(if n == 0 { "\"" } else { ",\"" });
+        json.push_str(key);
+        json.push_str("\":");
+        json.push_str(&serde_json::to_string(&value)?);
     }
     json.push('}');
     for (name, info) in tensors {

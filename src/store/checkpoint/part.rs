@@ -119,8 +119,8 @@ fn sections_file(
     hasher: &mut PartHasher,
     create: Create<'_>,
 ) -> Result<FileRecord, StoreError> {
-    let entries = owned.iter().map(|&index| &state.layout.entries[index]);
-    let tensors = header::tensors(entries, kind.sections(state.moments));
+    let entries: Vec<_> = owned.iter().map(|&index| &state.layout.entries[index]).collect();
+    let tensors = header::tensors(&entries, kind.sections(state.moments));
     let header = header::write(&tensors, header::metadata(part, state.step))
         .map_err(|e| StoreError::damaged(path, format!("its header: {e}")))?;
     let mut out = create(path).map_err(StoreError::io("creating", path))?;

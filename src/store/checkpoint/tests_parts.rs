@@ -345,7 +345,7 @@ fn an_altered_state_file_falls_back() {
     for (from, to, text) in [
         ("\"tokens\": 192", "\"tokens\": 193", "state.json was altered"),
         ("\"index\": 1", "\"index\": 0", "part 2 of 2 is missing"),
-        ("\"count\": 2", "\"count\": 18446744073709551615", "part 2 of 18446744073709551615 is missing"),
+        ("\"count\": 2", "\"count\": 18446744073709551615", "part 1 of 18446744073709551615 does not"),
         ("\"model-00002", "\"../model-00002", "part 2 of 2 does not describe model-00002-of-00002.safetensors"),
         ("\"format\": 2", "\"format\": 3", "of format 3"),
         ("\"format\": 2", "\"format\": 1", "does not describe model.safetensors"),
