@@ -14,18 +14,36 @@ const MICRO_BATCH: &str = "batch.micro_batch";
 const SEQUENCES: &str = "batch.sequences";
 const TOKENS: &str = "batch.tokens";
 
+/// More sequences, or more tokens, are not legal in a step.
+const MAX_SEQUENCES: usize = 1_000_000_000;
+const MAX_TOKENS: usize = 1_000_000_000_000;
+
 /// A replica's part of the global batch.
 struct Slice {
     sequences: usize,
     replicas: usize,
     /// What `sequences` is called.
     name: &'static str,
+    /// Inputs per row, if the batch is given in tokens.
+    tokens_of: Option<usize>,
 }
 
 impl Slice {
     /// Sequences of one replica.
     fn each(&self) -> usize {
         self.sequences / self.replicas
+    }
+
+    /// Batches that give each replica one of these numbers of sequences, in the file's unit: `sequences 12 or 18`. Empty if
+    /// none is legal.
+    fn batches(&self, each: &[usize]) -> String {
+        let (unit, factor, most) = match self.tokens_of {
+            Some(length) => ("tokens", length, MAX_TOKENS),
+            None => ("sequences", 1, MAX_SEQUENCES),
+        };
+        let whole = each.iter().map(|n| n.saturating_mul(self.replicas).saturating_mul(factor));
+        let whole: Vec<usize> = whole.filter(|&n| n <= most).collect();
+        if whole.is_empty() { String::new() } else { format!("{unit} {}", join_or(&whole)) }
     }
 
     /// `16 sequences / 2 replicas`.
@@ -47,12 +65,13 @@ impl Resolver<'_> {
             (Some(_), None) => "`batch.sequences`",
             (None, None) => "the default of `batch.sequences`",
         };
+        let tokens_of = length.filter(|_| raw.tokens.is_some());
         let replicas = grid.map_or(1, |g| g.replicas);
         if sequences % replicas != 0 {
-            self.indivisible(REPLICAS, replicas, &Slice { sequences, replicas: 1, name });
+            self.indivisible(REPLICAS, replicas, &Slice { sequences, replicas: 1, name, tokens_of });
             return None;
         }
-        let slice = Slice { sequences, replicas, name };
+        let slice = Slice { sequences, replicas, name, tokens_of };
         let micro_batch = match grid.and_then(|g| g.pipeline) {
             Some(pipeline) => self.pipelined(raw, &slice, pipeline)?,
             None => self.accumulated(raw, &slice)?,
@@ -135,19 +154,25 @@ impl Resolver<'_> {
                 each / micro_batch
             }
             (None, None) => {
-                let chosen = legal.iter().find(|&&n| n >= 2 * stages).or(legal.last());
-                let Some(&chosen) = chosen else {
+                let Some(&largest) = legal.last() else {
                     self.error(
                         &[STAGES, "parallel.pipeline.schedule", SEQUENCES, TOKENS, REPLICAS, MICROBATCHES, MICRO_BATCH],
                         format!(
                             "`interleaved_1f1b` takes micro-batches in groups of `stages`, and {stages} does not divide {} = {each}",
                             slice.quotient()
                         ),
-                        format!("nearest: {}", grouped_sequences(slice, stages)),
+                        nearest(&[slice.batches(&multiples_near(each, stages))]),
                     );
                     return None;
                 };
-                self.notes.insert(MICROBATCHES, format!("default (divisor of {by_replicas} from 2·stages on)"));
+                let enough = legal.iter().copied().find(|&n| n >= 2 * stages);
+                let of = if interleaved { "multiple of stages that divides" } else { "divisor of" };
+                let note = match enough {
+                    Some(_) => format!("default (smallest {of} {by_replicas}, from 2·stages on)"),
+                    None => format!("default (largest {of} {by_replicas})"),
+                };
+                self.notes.insert(MICROBATCHES, note);
+                let chosen = enough.unwrap_or(largest);
                 self.notes.insert(MICRO_BATCH, format!("{by_replicas} / microbatches"));
                 chosen
             }
@@ -167,12 +192,22 @@ impl Resolver<'_> {
         }
         if interleaved && microbatches % stages != 0 {
             let near = neighbours(&legal, microbatches);
+            let micro_batch = each / microbatches;
             let help = match (near.is_empty(), pipeline.microbatches) {
-                (true, _) => grouped_sequences(slice, stages),
                 (false, Some(_)) => format!("microbatches {}", join_or(&near)),
                 (false, None) => {
                     let sizes: Vec<usize> = near.iter().rev().map(|n| each / n).collect();
                     format!("micro_batch {}", join_or(&sizes))
+                }
+                // No part of this size has a legal number of micro-batches.
+                (true, None) => slice.batches(&multiples_near(each, micro_batch * stages)),
+                (true, Some(_)) => {
+                    let grouped = multiples_near(microbatches, stages)[0];
+                    let batches = match raw.micro_batch {
+                        Some(size) => slice.batches(&[grouped * size]),
+                        None => slice.batches(&multiples_near(each, grouped)),
+                    };
+                    if batches.is_empty() { batches } else { format!("microbatches {grouped} with {batches}") }
                 }
             };
             self.error(
@@ -182,7 +217,7 @@ impl Resolver<'_> {
                     microbatches / stages,
                     microbatches % stages
                 ),
-                format!("nearest: {help}"),
+                nearest(&[help]),
             );
             return None;
         }
@@ -191,7 +226,7 @@ impl Resolver<'_> {
 
     /// Reports that `divisor`, the value of `key`, does not divide a replica's sequences.
     fn indivisible(&mut self, key: &'static str, divisor: usize, slice: &Slice) {
-        let Slice { sequences, replicas, name } = *slice;
+        let Slice { replicas, name, .. } = *slice;
         let each = slice.each();
         let last = key.rsplit('.').next().unwrap_or(key);
         let mut keys = vec![key, SEQUENCES, TOKENS];
@@ -206,32 +241,33 @@ impl Resolver<'_> {
             self.error(
                 &keys,
                 format!("`{key}` is more than {what}: {lead}{divisor} > {each}"),
-                format!("make {last} at most {each}, or sequences at least {}", divisor * replicas),
+                match slice.batches(&[divisor]).split_once(' ') {
+                    Some((unit, least)) => format!("make {last} at most {each}, or {unit} at least {least}"),
+                    None => format!("make {last} at most {each}"),
+                },
             );
             return;
         }
-        let enough: Vec<usize> = multiples_near(each, divisor).iter().map(|n| n * replicas).collect();
         self.error(
             &keys,
             format!("`{key}` does not divide {what}: {lead}{each} = {}·{divisor} + {}", each / divisor, each % divisor),
-            format!(
-                "nearest: {last} {}; sequences {}",
-                join_or(&divisors_near(sequences / replicas, divisor)),
-                join_or(&enough)
-            ),
+            nearest(&[
+                format!("{last} {}", join_or(&divisors_near(each, divisor))),
+                slice.batches(&multiples_near(each, divisor)),
+            ]),
         );
     }
 
     /// Reports that the size and the number of micro-batches do not make the slice.
     fn disagreeing(&mut self, slice: &Slice, microbatches: usize, micro_batch: usize) {
         let each = slice.each();
-        let mut help = format!("delete one of the two; or nearest: micro_batch {}", each / microbatches);
         let count = each / micro_batch;
-        if each % micro_batch == 0 && count <= MAX_MICROBATCHES {
-            help = format!("{help}; microbatches {count}");
-        }
-        let sequences = slice.replicas.saturating_mul(microbatches).saturating_mul(micro_batch);
-        help = format!("{help}; sequences {sequences}");
+        let fits = each % micro_batch == 0 && count <= MAX_MICROBATCHES;
+        let help = nearest(&[
+            format!("micro_batch {}", each / microbatches),
+            if fits { format!("microbatches {count}") } else { String::new() },
+            slice.batches(&[microbatches * micro_batch]),
+        ]);
         self.error(
             &[MICRO_BATCH, MICROBATCHES, SEQUENCES, TOKENS, REPLICAS],
             format!(
@@ -239,13 +275,13 @@ impl Resolver<'_> {
                 slice.quotient(),
                 each / microbatches
             ),
-            help,
+            format!("{help}; or delete one of the two"),
         );
     }
 }
 
-/// `sequences 12 or 18`: of which a replica's part is a multiple of `stages`.
-fn grouped_sequences(slice: &Slice, stages: usize) -> String {
-    let enough: Vec<usize> = multiples_near(slice.each(), stages).iter().map(|n| n * slice.replicas).collect();
-    format!("sequences {}", join_or(&enough))
+/// What would be legal, one key at a time.
+fn nearest(values: &[String]) -> String {
+    let values: Vec<&str> = values.iter().map(String::as_str).filter(|v| !v.is_empty()).collect();
+    if values.is_empty() { String::new() } else { format!("nearest: {}", values.join("; ")) }
 }

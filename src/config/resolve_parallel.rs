@@ -48,6 +48,7 @@ impl Grid {
         let ranks = counted(self.ranks(), "rank");
         let replicas = counted(self.replicas, "replica");
         match self.pipeline.map(|p| counted(p.stages, "stage")) {
+            None if self.replicas == 1 => ranks,
             None => format!("{replicas} = {ranks}"),
             Some(stages) if self.replicas == 1 => format!("{stages} = {ranks}"),
             Some(stages) => format!("{stages} · {replicas} = {ranks}"),
@@ -297,11 +298,12 @@ fn meant(text: &str) -> String {
     if word == "cpu" || (word.starts_with("cpu") && !index.is_empty()) {
         return "write `cpu`; it has no number".to_owned();
     }
-    if ["cuda", "gpu", "nvidia"].iter().any(|kind| word.starts_with(kind)) {
-        let index = index.parse::<u16>().unwrap_or(0);
-        return format!("did you mean `cuda:{index}`?");
+    let gpu = ["cuda", "gpu", "nvidia"].iter().any(|kind| word.starts_with(kind)) || index == word;
+    match index.parse::<u16>() {
+        Ok(index) if gpu => format!("did you mean `cuda:{index}`?"),
+        Err(_) if gpu && index.is_empty() && !word.is_empty() => "did you mean `cuda:0`?".to_owned(),
+        _ => String::new(),
     }
-    String::new()
 }
 
 fn name(mode: ParallelMode) -> &'static str {
