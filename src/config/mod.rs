@@ -15,6 +15,7 @@ mod raw_parallel;
 mod resolve;
 mod resolve_batch;
 mod resolve_data;
+mod resolve_devices;
 mod resolve_model;
 mod resolve_parallel;
 mod resolve_run;

@@ -5,7 +5,7 @@ use super::raw::RawBatch;
 use super::raw_parallel::MAX_MICROBATCHES;
 use super::resolve::Resolver;
 use super::resolve_model::{divisors, divisors_near, join_or, multiples_near, neighbours};
-use super::resolve_parallel::{Grid, MICROBATCHES, REPLICAS, STAGES, Stages};
+use super::resolve_parallel::{Grid, MICROBATCHES, PipelineShape, REPLICAS, STAGES};
 
 const DEFAULT_SEQUENCES: usize = 32;
 const DEFAULT_MICRO_BATCH: usize = 8;
@@ -111,7 +111,7 @@ impl Resolver<'_> {
             self.notes.insert(MICRO_BATCH, format!("default (largest divisor of {of} up to {DEFAULT_MICRO_BATCH})"));
             return Some((1..=DEFAULT_MICRO_BATCH).rev().find(|m| each.is_multiple_of(*m)).unwrap_or(1));
         };
-        if each % micro_batch != 0 {
+        if !each.is_multiple_of(micro_batch) {
             self.indivisible(MICRO_BATCH, micro_batch, slice);
             return None;
         }
@@ -119,7 +119,7 @@ impl Resolver<'_> {
     }
 
     /// Micro-batch of a pipeline, which goes with the number of micro-batches.
-    fn pipelined(&mut self, raw: &RawBatch, slice: &Slice, pipeline: Stages) -> Option<usize> {
+    fn pipelined(&mut self, raw: &RawBatch, slice: &Slice, pipeline: PipelineShape) -> Option<usize> {
         let each = slice.each();
         let stages = pipeline.stages;
         let interleaved = pipeline.schedule == PipelineSchedule::Interleaved;
@@ -129,7 +129,7 @@ impl Resolver<'_> {
         let by_replicas = if slice.replicas > 1 { "batch.sequences / replicas" } else { SEQUENCES };
         let microbatches = match (pipeline.microbatches, raw.micro_batch) {
             (Some(microbatches), given) => {
-                if each % microbatches != 0 {
+                if !each.is_multiple_of(microbatches) {
                     self.indivisible(MICROBATCHES, microbatches, slice);
                     return None;
                 }
@@ -146,7 +146,7 @@ impl Resolver<'_> {
                 microbatches
             }
             (None, Some(micro_batch)) => {
-                if each % micro_batch != 0 {
+                if !each.is_multiple_of(micro_batch) {
                     self.indivisible(MICRO_BATCH, micro_batch, slice);
                     return None;
                 }
@@ -191,37 +191,50 @@ impl Resolver<'_> {
             return None;
         }
         if interleaved && microbatches % stages != 0 {
-            let near = neighbours(&legal, microbatches);
-            let micro_batch = each / microbatches;
-            let help = match (near.is_empty(), pipeline.microbatches) {
-                (false, Some(_)) => format!("microbatches {}", join_or(&near)),
-                (false, None) => {
-                    let sizes: Vec<usize> = near.iter().rev().map(|n| each / n).collect();
-                    format!("micro_batch {}", join_or(&sizes))
-                }
-                // No part of this size has a legal number of micro-batches.
-                (true, None) => slice.batches(&multiples_near(each, micro_batch * stages)),
-                (true, Some(_)) => {
-                    let grouped = multiples_near(microbatches, stages)[0];
-                    let batches = match raw.micro_batch {
-                        Some(size) => slice.batches(&[grouped * size]),
-                        None => slice.batches(&multiples_near(each, grouped)),
-                    };
-                    if batches.is_empty() { batches } else { format!("microbatches {grouped} with {batches}") }
-                }
-            };
-            self.error(
-                &[MICROBATCHES, MICRO_BATCH, STAGES],
-                format!(
-                    "`interleaved_1f1b` takes micro-batches in groups of `stages`: {microbatches} = {}·{stages} + {}",
-                    microbatches / stages,
-                    microbatches % stages
-                ),
-                nearest(&[help]),
-            );
+            self.ungrouped(raw, slice, pipeline, &legal, microbatches);
             return None;
         }
         Some(each / microbatches)
+    }
+
+    /// Reports that `microbatches` is no multiple of the stages; `legal` are those that divide the slice.
+    fn ungrouped(
+        &mut self,
+        raw: &RawBatch,
+        slice: &Slice,
+        pipeline: PipelineShape,
+        legal: &[usize],
+        microbatches: usize,
+    ) {
+        let (each, stages) = (slice.each(), pipeline.stages);
+        let near = neighbours(legal, microbatches);
+        let sizes: Vec<usize> = near.iter().rev().map(|n| each / n).collect();
+        let help = match (near.is_empty(), pipeline.microbatches, raw.micro_batch) {
+            (false, Some(_), None) => vec![format!("microbatches {}", join_or(&near))],
+            (false, None, _) => vec![format!("micro_batch {}", join_or(&sizes))],
+            (false, Some(_), Some(_)) => {
+                near.iter().map(|n| format!("microbatches {n} with micro_batch {}", each / n)).collect()
+            }
+            // A slice of this size has no legal number of micro-batches.
+            (true, None, _) => vec![slice.batches(&multiples_near(each, each / microbatches * stages))],
+            (true, Some(_), size) => {
+                let grouped = multiples_near(microbatches, stages)[0];
+                let batches = match size {
+                    Some(size) => slice.batches(&[grouped * size]),
+                    None => slice.batches(&multiples_near(each, grouped)),
+                };
+                if batches.is_empty() { vec![] } else { vec![format!("microbatches {grouped} with {batches}")] }
+            }
+        };
+        self.error(
+            &[MICROBATCHES, MICRO_BATCH, STAGES],
+            format!(
+                "`interleaved_1f1b` takes micro-batches in groups of `stages`: {microbatches} = {}·{stages} + {}",
+                microbatches / stages,
+                microbatches % stages
+            ),
+            nearest(&help),
+        );
     }
 
     /// Reports that `divisor`, the value of `key`, does not divide a replica's sequences.
@@ -262,7 +275,7 @@ impl Resolver<'_> {
     fn disagreeing(&mut self, slice: &Slice, microbatches: usize, micro_batch: usize) {
         let each = slice.each();
         let count = each / micro_batch;
-        let fits = each % micro_batch == 0 && count <= MAX_MICROBATCHES;
+        let fits = each.is_multiple_of(micro_batch) && count <= MAX_MICROBATCHES;
         let help = nearest(&[
             format!("micro_batch {}", each / microbatches),
             if fits { format!("microbatches {count}") } else { String::new() },

@@ -1,9 +1,6 @@
-//! The `parallel` section: a mode and the keys that go with it, stages that fit the model, a device for each rank.
+//! The `parallel` section: a mode and the keys that go with it, stages that fit the model.
 
-use std::collections::HashMap;
-
-use super::diagnostic::short;
-use super::experiment::{AutoOr, Batch, DeviceChoice, DeviceName, Parallel, ParallelMode, Pipeline, PipelineSchedule};
+use super::experiment::{AutoOr, Batch, DeviceChoice, Parallel, ParallelMode, Pipeline, PipelineSchedule};
 use super::layers::is_poisoned;
 use super::raw_parallel::{MAX_RANKS, RawParallel, RawPipeline};
 use super::resolve::Resolver;
@@ -16,21 +13,20 @@ const PIPELINE: &str = "parallel.pipeline";
 const PARTITION: &str = "parallel.pipeline.partition";
 const SCHEDULE: &str = "parallel.pipeline.schedule";
 const CHUNKS: &str = "parallel.pipeline.chunks";
-const DEVICES: &str = "parallel.devices";
 
 /// A list up to this long is written out in a message.
-const SHOWN: usize = 16;
+pub(crate) const SHOWN: usize = 16;
 
 /// The ranks: replicas · stages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grid {
     pub replicas: usize,
-    pub pipeline: Option<Stages>,
+    pub pipeline: Option<PipelineShape>,
 }
 
 /// What a pipeline is before the batch is known.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stages {
+pub(crate) struct PipelineShape {
     pub stages: usize,
     pub schedule: PipelineSchedule,
     pub chunks: usize,
@@ -39,12 +35,12 @@ pub(crate) struct Stages {
 }
 
 impl Grid {
-    fn ranks(self) -> usize {
+    pub(crate) fn ranks(self) -> usize {
         self.replicas * self.pipeline.map_or(1, |p| p.stages)
     }
 
     /// `3 stages · 2 replicas = 6 ranks`.
-    fn arithmetic(self) -> String {
+    pub(crate) fn arithmetic(self) -> String {
         let ranks = counted(self.ranks(), "rank");
         let replicas = counted(self.replicas, "replica");
         match self.pipeline.map(|p| counted(p.stages, "stage")) {
@@ -119,7 +115,7 @@ impl Resolver<'_> {
         whole.then_some(grid)
     }
 
-    fn stages(&mut self, raw: &RawPipeline) -> Option<Stages> {
+    fn stages(&mut self, raw: &RawPipeline) -> Option<PipelineShape> {
         let interleaved = raw.schedule == PipelineSchedule::Interleaved;
         let chunks = raw.chunks.unwrap_or(if interleaved { 2 } else { 1 });
         if raw.chunks.is_none() && interleaved {
@@ -142,7 +138,12 @@ impl Resolver<'_> {
                 );
                 None
             }
-            _ => Some(Stages { stages: raw.stages, schedule: raw.schedule, chunks, microbatches: raw.microbatches }),
+            _ => Some(PipelineShape {
+                stages: raw.stages,
+                schedule: raw.schedule,
+                chunks,
+                microbatches: raw.microbatches,
+            }),
         }
     }
 
@@ -173,8 +174,8 @@ impl Resolver<'_> {
     }
 
     /// Whether the model's layers fill the stages as the partition says.
-    fn partition(&mut self, pipeline: Stages, partition: &AutoOr<Vec<usize>>, layers: usize) {
-        let Stages { stages, chunks, .. } = pipeline;
+    fn partition(&mut self, pipeline: PipelineShape, partition: &AutoOr<Vec<usize>>, layers: usize) {
+        let PipelineShape { stages, chunks, .. } = pipeline;
         let parts = stages * chunks;
         let count = match chunks {
             1 => counted(stages, "stage"),
@@ -219,90 +220,6 @@ impl Resolver<'_> {
                 help(),
             );
         }
-    }
-
-    /// The list of devices: names, one for each rank, of one kind, no GPU twice.
-    fn devices(
-        &mut self,
-        raw: &AutoOr<Vec<String>>,
-        grid: Option<Grid>,
-        device: DeviceChoice,
-    ) -> Option<AutoOr<Vec<DeviceName>>> {
-        let AutoOr::Given(names) = raw else { return Some(AutoOr::Auto) };
-        let mut devices = Vec::with_capacity(names.len());
-        for (rank, text) in names.iter().enumerate() {
-            match text.parse::<DeviceName>() {
-                Ok(device) => devices.push(device),
-                Err(_) => {
-                    let shown = short(text);
-                    let message = format!("`{shown}` is no device: `cpu`, or `cuda:` and a number");
-                    self.error(&[&format!("{DEVICES}.{rank}")], message, meant(text));
-                }
-            }
-        }
-        if devices.len() < names.len() {
-            return None;
-        }
-        let mut seen = HashMap::new();
-        for (rank, &name) in devices.iter().enumerate() {
-            let at = format!("{DEVICES}.{rank}");
-            let first = devices[0];
-            if matches!(name, DeviceName::Cpu) != matches!(first, DeviceName::Cpu) {
-                let message = format!("`{name}` beside `{first}`: the ranks of a run are all CPUs or all GPUs");
-                self.error(&[&at], message, "list devices of one kind");
-                return None;
-            }
-            if matches!(name, DeviceName::Cuda(_))
-                && let Some(other) = seen.insert(name, rank)
-            {
-                let message = format!("`{name}` is listed twice, for ranks {other} and {rank}");
-                self.error(&[&at], message, "each rank has a GPU of its own");
-                return None;
-            }
-        }
-        let cuda = devices.first().is_some_and(|d| matches!(d, DeviceName::Cuda(_)));
-        match device {
-            DeviceChoice::Cuda if !cuda && !devices.is_empty() => self.error(
-                &[DEVICES, "device"],
-                "`device` is `cuda`, and `parallel.devices` lists CPUs",
-                "delete one of the two, or list `cuda:0` and so on",
-            ),
-            DeviceChoice::Cpu if cuda => self.error(
-                &[DEVICES, "device"],
-                "`device` is `cpu`, and `parallel.devices` lists GPUs",
-                "delete one of the two, or list `cpu` for each rank",
-            ),
-            _ => {}
-        }
-        let grid = grid?;
-        let ranks = grid.ranks();
-        if devices.len() != ranks {
-            let help = match ranks {
-                ..=SHOWN if !cuda => format!("write `[{}]`, or `auto`", vec!["cpu"; ranks].join(", ")),
-                _ => "list one for each rank, or write `auto`".to_owned(),
-            };
-            self.error(
-                &[DEVICES, REPLICAS, STAGES],
-                format!("{}, and `parallel.devices` lists {}", grid.arithmetic(), devices.len()),
-                help,
-            );
-        }
-        Some(AutoOr::Given(devices))
-    }
-}
-
-/// What a word that is no device was meant as.
-fn meant(text: &str) -> String {
-    let word = text.trim().to_lowercase();
-    let index = word.trim_start_matches(|c: char| !c.is_ascii_digit());
-    if word == "cpu" || (word.starts_with("cpu") && !index.is_empty()) {
-        return "write `cpu`; it has no number".to_owned();
-    }
-    let gpu = ["cuda", "gpu", "nvidia"].iter().any(|kind| word.starts_with(kind)) || index == word;
-    match index.parse::<u16>() {
-        Ok(index) if gpu => format!("did you mean `cuda:{index}`?"),
-        Err(_) if gpu && index.is_empty() && !word.is_empty() => "did you mean `cuda:0`?".to_owned(),
-        _ => String::new(),
     }
 }
 
