@@ -16,6 +16,9 @@ pub enum CommError {
     /// `doing` is what the board last showed of `peer`.
     #[error("rank {rank} waited {} s in {operation} for rank {peer}, which was last seen {doing}", waited.as_secs_f64())]
     Timeout { operation: Kind, rank: usize, peer: usize, waited: Duration, doing: String },
+    /// `peer` dropped its communicator: what is waited for cannot come.
+    #[error("rank {rank} waits in {operation} for rank {peer}, which has left: {doing}")]
+    Left { operation: Kind, rank: usize, peer: usize, doing: String },
     #[error("{operation} cannot run: an earlier operation failed, or the communicator was closed")]
     Closed { operation: Kind },
     /// Members of a group are in different operations, or in one of different sizes.

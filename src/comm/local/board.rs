@@ -32,6 +32,10 @@ pub enum Phase {
 const PHASES: [Phase; 6] =
     [Phase::Starting, Phase::Step, Phase::Periodic, Phase::Finished, Phase::Stopped, Phase::Failed];
 
+/// Whether somebody has a seat.
+const TAKEN: u32 = 1;
+const LEFT: u32 = 2;
+
 /// One rank's line of the board. Its rank writes, everyone reads; each field by itself, so a view may mix two moments.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -43,7 +47,7 @@ pub struct Seat {
     /// Per line, the rank waited for, plus 1.
     waiting: [AtomicU64; LINES],
     phase: AtomicU32,
-    pub(super) claimed: AtomicU32,
+    occupancy: AtomicU32,
     pub(super) bells: [Bell; LINES],
 }
 
@@ -64,6 +68,20 @@ impl Seat {
 
     pub fn set_phase(&self, phase: Phase) {
         self.phase.store(phase as u32, Ordering::Release);
+    }
+
+    /// Takes the seat; false if somebody has it.
+    pub(super) fn take(&self) -> bool {
+        self.occupancy.swap(TAKEN, Ordering::AcqRel) != TAKEN
+    }
+
+    pub(super) fn leave(&self) {
+        self.occupancy.store(LEFT, Ordering::Release);
+    }
+
+    /// Whether its owner has gone; false if none has come yet. What it did before is seen by whoever sees this.
+    pub(super) fn has_left(&self) -> bool {
+        self.occupancy.load(Ordering::Acquire) == LEFT
     }
 
     pub(super) fn set_waiting(&self, line: usize, peer: Option<usize>) {

@@ -49,7 +49,12 @@ pub(super) fn run(
     }
     let operation = Operation { kind, element, bytes: bytes as u64, root, sequence: position.operations };
     let turn = Turn { core, membership, line, operation };
-    let result = if membership.ranks.len() == 1 { work.alone() } else { turn.pieces(position.next, work) };
+    let result = if membership.ranks.len() == 1 {
+        work.alone();
+        Ok(0)
+    } else {
+        turn.pieces(position.next, work)
+    };
     match result {
         Ok(pieces) => {
             position.next = position.next.wrapping_add(pieces);

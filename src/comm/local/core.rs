@@ -12,7 +12,7 @@ use crate::comm::error::{CommError, Kind};
 use crate::comm::topology::{GroupId, Lane};
 
 /// Half an hour: a checkpoint to a slow disk is shorter, a night is longer.
-const LIMIT: Duration = Duration::from_secs(30 * 60);
+const LIMIT: Duration = Duration::from_mins(30);
 
 /// Turns of a busy loop, then of giving the core away, before sleeping. Few: on a machine with a core per rank, the
 /// ranks' background threads share those cores with the computation.
@@ -63,7 +63,7 @@ impl Core {
     pub(super) fn new(region: Arc<Region>, rank: usize) -> Result<Self, RegionError> {
         let world_size = region.world_size();
         let seat = region.seat(rank).ok_or(RegionError::NoSuchRank { rank, world_size })?;
-        if seat.claimed.swap(1, Ordering::AcqRel) != 0 {
+        if !seat.take() {
             return Err(RegionError::Taken { rank });
         }
         let membership = |(group, ranks): (usize, &Vec<usize>)| {
@@ -148,16 +148,23 @@ impl Core {
                 return Ok(());
             }
             self.alive(operation)?;
+            let place = self.region.place(peer);
+            // In this order: what it did before it left counts, an abort included.
+            if place.has_left() && !ready() {
+                self.alive(operation)?;
+                let doing = place.view().to_string();
+                return Err(CommError::Left { operation, rank: self.rank, peer, doing });
+            }
             if turn < u64::from(YIELDS) {
                 std::thread::yield_now();
                 continue;
             }
             let waited = started.elapsed();
             let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) else {
-                let doing = self.region.place(peer).view().to_string();
+                let doing = place.view().to_string();
                 return Err(CommError::Timeout { operation, rank: self.rank, peer, waited, doing });
             };
-            let over = || ready() || self.alive(operation).is_err();
+            let over = || ready() || place.has_left() || self.alive(operation).is_err();
             self.seat().bells[line].sleep(left.min(NAP), over);
         }
         Ok(())
@@ -166,7 +173,8 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.seat().claimed.store(0, Ordering::Release);
+        self.seat().leave();
+        self.region.ring_all();
     }
 }
 

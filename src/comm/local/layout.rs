@@ -13,9 +13,11 @@ pub(super) const DEPTH: usize = 2;
 
 const PAGE: usize = 4096;
 
-/// Types that the region is made of: atomics only, so that they may be shared, and valid when they are zeroes.
+/// Types that the region is made of.
+///
+/// # Safety
+/// They consist of atomics only, so that they may be shared, and are valid when they are zeroes.
 #[expect(unsafe_code, reason = "shared memory")]
-// SAFETY: an obligation of the implementations.
 pub(super) unsafe trait Placed {}
 
 /// The region's first page.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
+use super::bell::Bell;
 use super::board::{BoardView, Seat};
 use super::layout::{Header, Layout, Placed};
 use crate::comm::topology::{Topology, TopologyError};
@@ -44,7 +45,10 @@ pub struct Region {
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Region").field("topology", &self.topology).field("bytes", &self.layout.bytes).finish()
+        f.debug_struct("Region")
+            .field("topology", &self.topology)
+            .field("bytes", &self.layout.bytes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -118,8 +122,13 @@ impl Region {
     /// Ends the run: every wait of every rank returns an error that names `rank`, the cause. The first cause stays.
     pub fn abort(&self, rank: usize) {
         let _ = self.header().abort.compare_exchange(0, rank as u64 + 1, Ordering::SeqCst, Ordering::SeqCst);
+        self.ring_all();
+    }
+
+    /// Lets everyone who sleeps look again.
+    pub(super) fn ring_all(&self) {
         for rank in 0..self.world_size() {
-            self.place(rank).bells.iter().for_each(super::bell::Bell::ring);
+            self.place(rank).bells.iter().for_each(Bell::ring);
         }
     }
 

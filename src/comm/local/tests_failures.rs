@@ -31,12 +31,10 @@ fn disagree(
         // An operation before it, so that it is not the first.
         comm.barrier(ALL).unwrap();
         let result = if comm.rank() == 0 { a(&comm) } else { b(&comm) };
-        let text = match result {
+        match result {
             Err(e @ CommError::Mismatch { .. }) => e.to_string(),
             other => panic!("{other:?}"),
-        };
-        assert!(matches!(comm.barrier(ALL), Err(CommError::Closed { .. })), "nothing goes on after it");
-        text
+        }
     })
 }
 
@@ -177,6 +175,33 @@ fn a_timeout_says_who_and_what_it_last_did() {
     assert!(matches!(comm.wait(pending), Err(CommError::Timeout { peer: 1, .. })));
     let pending = comm.start_all_reduce(ALL, vec![numbers(3)]).unwrap();
     assert!(matches!(comm.wait(pending), Err(CommError::Closed { .. })), "not another wait of the whole limit");
+}
+
+#[test]
+fn nothing_goes_on_after_a_disagreement() {
+    world(&Topology::everyone(2), |comm| {
+        assert!(comm.all_reduce(ALL, &numbers(1 + comm.rank())).is_err());
+        // Both, before one of them leaves.
+        assert!(matches!(comm.barrier(ALL), Err(CommError::Closed { .. })));
+    });
+}
+
+#[test]
+fn who_waits_for_a_rank_that_has_left_is_told() {
+    world(&with_channel(2, 4), |comm| {
+        if comm.rank() == 0 {
+            comm.send(1, Lane::Activation, &numbers(1)).unwrap();
+            comm.seat().set_phase(Phase::Finished);
+        } else {
+            while !comm.region().seat(0).unwrap().has_left() {
+                thread::yield_now();
+            }
+            comm.receive(0, Lane::Activation, &[1]).unwrap();
+            let error = comm.receive(0, Lane::Activation, &[1]).unwrap_err().to_string();
+            assert_eq!(error, "rank 1 waits in receive for rank 0, which has left: finished after step 0");
+            assert!(matches!(comm.barrier(ALL), Err(CommError::Left { peer: 0, .. })));
+        }
+    });
 }
 
 /// A rank that goes away in the middle does not wait for the others.

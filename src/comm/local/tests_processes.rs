@@ -31,11 +31,11 @@ fn as_a_rank() {
     let (rank, fd) = role.split_once(' ').unwrap();
     let (rank, fd): (usize, RawFd) = (rank.parse().unwrap(), fd.parse().unwrap());
     let comm = LocalComm::new(Region::attach(fd, &topology()).unwrap(), rank).unwrap();
-    comm.set_limit(Duration::from_secs(60));
+    comm.set_limit(Duration::from_mins(1));
     comm.seat().set_phase(Phase::Step);
     for round in 0..20 {
         comm.seat().set_step(round as u64);
-        let n = 1 + round * 30_000;
+        let n = 1 + round * 10_000;
         let (x, y) = (tensor(DType::F32, round, rank, n), tensor(DType::F64, round, rank, n));
         let pending = comm.start_all_reduce(ALL, vec![x.clone()]).unwrap();
         comm.all_reduce(ALL, &y).unwrap();
@@ -52,7 +52,7 @@ fn as_a_rank() {
     comm.seat().set_phase(Phase::Periodic);
     if rank == 1 {
         // Killed here.
-        thread::sleep(Duration::from_secs(60));
+        thread::sleep(Duration::from_mins(1));
     }
     let error = comm.barrier(ALL).unwrap_err();
     assert!(matches!(error, CommError::Aborted { by: 1 }), "{error}");

@@ -12,8 +12,8 @@ use crate::kernels::cpu::{Real, simd};
 
 /// A collective's part in `Turn::pieces`. `number` names the piece in its line.
 pub(super) trait Work {
-    /// For a group of one; no pieces pass.
-    fn alone(&mut self) -> Result<u64, CommError>;
+    /// For a group of one: no pieces pass.
+    fn alone(&mut self) {}
     /// How many pieces there are, known once all have staged their first.
     fn pieces(&self, turn: &Turn, first: u64) -> usize;
     fn stage(&mut self, turn: &Turn, piece: usize, number: u64) -> Result<(), CommError>;
@@ -114,10 +114,6 @@ impl Sum<'_> {
 }
 
 impl Work for Sum<'_> {
-    fn alone(&mut self) -> Result<u64, CommError> {
-        Ok(0)
-    }
-
     fn pieces(&self, _: &Turn, _: u64) -> usize {
         self.buffers.bytes.div_ceil(PIECE)
     }
@@ -200,10 +196,6 @@ pub(super) struct Broadcast<'a> {
 }
 
 impl Work for Broadcast<'_> {
-    fn alone(&mut self) -> Result<u64, CommError> {
-        Ok(0)
-    }
-
     fn pieces(&self, _: &Turn, _: u64) -> usize {
         self.buffers.bytes.div_ceil(PIECE)
     }
@@ -241,9 +233,8 @@ impl<'a> Gather<'a> {
 }
 
 impl Work for Gather<'_> {
-    fn alone(&mut self) -> Result<u64, CommError> {
+    fn alone(&mut self) {
         self.all = vec![self.mine.to_vec()];
-        Ok(0)
     }
 
     fn pieces(&self, turn: &Turn, first: u64) -> usize {
@@ -272,10 +263,6 @@ impl Work for Gather<'_> {
 pub(super) struct Barrier;
 
 impl Work for Barrier {
-    fn alone(&mut self) -> Result<u64, CommError> {
-        Ok(0)
-    }
-
     fn pieces(&self, _: &Turn, _: u64) -> usize {
         1
     }
