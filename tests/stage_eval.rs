@@ -111,15 +111,18 @@ fn multiple_choice_does_not_depend_on_replicas_and_stages() {
 fn a_candidate_in_a_batch_scores_as_alone() {
     let spec = &specs()[0];
     let one = whole(spec, F64);
-    let items = items(spec, 9);
+    let items = items(spec, 300);
     let batches = ChoiceBatches::new(&items, spec.context_length);
+    assert!(batches.count() > 2, "several batches");
     let together = through(&batches, &one, 1);
     let mut endings = 0;
-    for item in &items {
+    for (i, item) in items.iter().enumerate() {
         for ending in &item.endings {
-            let alone = [ChoiceItem { endings: vec![ending.clone()], ..item.clone() }];
-            let partial = through(&ChoiceBatches::new(&alone, spec.context_length), &one, 1);
-            common::assert_close_relative("ending", &together.values[endings..=endings], &partial.values, 1e-6);
+            if i % 7 == 0 {
+                let alone = [ChoiceItem { endings: vec![ending.clone()], ..item.clone() }];
+                let partial = through(&ChoiceBatches::new(&alone, spec.context_length), &one, 1);
+                common::assert_close_relative("ending", &together.values[endings..=endings], &partial.values, 1e-6);
+            }
             endings += 1;
         }
     }
