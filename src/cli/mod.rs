@@ -3,15 +3,19 @@
 pub mod apply;
 mod command;
 pub mod common;
+pub mod continued;
 pub mod eval;
 pub mod exit;
 pub mod export;
 pub mod interrupt;
+mod job;
 pub mod output;
 pub mod plan;
+pub mod rank;
 pub mod runs;
 pub mod sample;
 pub mod schema;
 pub mod validate;
+mod watch;
 
 pub use command::run;
