@@ -73,7 +73,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let programs = layout.programs(&common, &hardware);
     let (walks, meeting) = check::check(&programs.iter().collect::<Vec<_>>())?;
     let hash = plan_hash(data, &programs).map_err(|e| PlanError::Json(e.to_string()))?;
-    let math_hash = math_hash(data, &common).map_err(|e| PlanError::Json(e.to_string()))?;
+    let math_hash = math_hash(data, &common, experiment.train.clip_norm).map_err(|e| PlanError::Json(e.to_string()))?;
     let totals = Totals {
         steps,
         sequences_per_step: sequences,
