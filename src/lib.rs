@@ -5,11 +5,13 @@
 
 pub mod calibrate;
 pub mod cli;
+pub mod comm;
 pub mod config;
 pub mod data;
 pub mod eval;
 pub mod exec;
 pub mod kernels;
+pub mod launch;
 pub mod model;
 pub mod nn;
 pub mod optim;

@@ -191,14 +191,17 @@ fn train(golden: &Golden, dtype: DType, optimizer: OptimizerSpec, clip: f64, lrs
         let (mut first, mut loss) = (0, 0.0);
         for rows in rows {
             let range = first * LENGTH..(first + rows) * LENGTH;
-            let mut mb = trainer.model.micro_batch(&tokens[range.clone()], targets[range].to_vec(), LENGTH).unwrap();
+            let mut mb =
+                trainer.models[0].micro_batch(&tokens[range.clone()], targets[range].to_vec(), LENGTH).unwrap();
             (mb.training, mb.step, mb.first_sample, mb.scale) = (true, step as u64, first as u64, scale);
-            let (part, saved) = trainer.forward(&mb).unwrap();
-            trainer.backward(saved, &mb).unwrap();
+            let (Output::Losses(part), mut saved) = trainer.forward(0, None, &mb).unwrap() else {
+                panic!("a whole model ends in losses")
+            };
+            trainer.backward(0, &mut saved, None, &mb, 0..golden.spec.block_count()).unwrap();
             loss += part.iter().map(|&l| f64::from(l)).sum::<f64>() * scale;
             first += rows;
         }
-        let norm = trainer.grad_norm().unwrap();
+        let norm = trainer.grad_squares().unwrap().sqrt();
         trainer.update(lr, optim::clip_scale(norm, Some(clip))).unwrap();
         losses.push(loss);
         norms.push(norm);

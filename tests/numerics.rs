@@ -16,9 +16,12 @@ use runner::plan::program::Precision;
 
 /// One step on `mb`: the mean loss.
 fn train(trainer: &mut Trainer, mb: &MicroBatch, lr: f64) -> f64 {
-    let (losses, saved) = trainer.forward(mb).unwrap();
-    trainer.backward(saved, mb).unwrap();
-    let scale = optim::clip_scale(trainer.grad_norm().unwrap(), Some(1.0));
+    let (Output::Losses(losses), mut saved) = trainer.forward(0, None, mb).unwrap() else {
+        panic!("a whole model ends in losses")
+    };
+    let blocks = 0..trainer.models[0].spec.block_count();
+    trainer.backward(0, &mut saved, None, mb, blocks).unwrap();
+    let scale = optim::clip_scale(trainer.grad_squares().unwrap().sqrt(), Some(1.0));
     trainer.update(lr, scale).unwrap();
     losses.iter().map(|&l| f64::from(l)).sum::<f64>() * mb.scale
 }
@@ -96,7 +99,7 @@ fn bf16_training_follows_fp32() {
         let run = |precision: Precision| {
             let program = program(spec.clone(), precision, 4, 16);
             let mut trainer = Trainer::new(&program, initial_state(&program).unwrap()).unwrap();
-            let mut mb = trainer.model.micro_batch(&ids, targets.clone(), 16).unwrap();
+            let mut mb = trainer.models[0].micro_batch(&ids, targets.clone(), 16).unwrap();
             (mb.training, mb.scale) = (true, 1.0 / 64.0);
             let losses: Vec<f64> = (0..30).map(|_| train(&mut trainer, &mb, 3e-3)).collect();
             if precision == Precision::Bf16 {
@@ -129,7 +132,7 @@ fn any_number_of_threads_gives_the_same_bits() {
             let run = |threads: usize| {
                 rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| {
                     let mut trainer = Trainer::new(&program, initial_state(&program).unwrap()).unwrap();
-                    let mut mb = trainer.model.micro_batch(&ids, targets.clone(), seq).unwrap();
+                    let mut mb = trainer.models[0].micro_batch(&ids, targets.clone(), seq).unwrap();
                     (mb.training, mb.scale) = (true, 1.0 / 900.0);
                     let (_, saved) = trainer.forward(&mb).unwrap();
                     trainer.backward(saved, &mb).unwrap();

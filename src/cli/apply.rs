@@ -12,10 +12,11 @@ use super::common::{self, ExperimentArgs, RootArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
 use super::plan::{PEAK_FLOPS, peak_flops};
+use crate::comm::Alone;
 use crate::config::{self, Loaded};
 use crate::data::Prepared;
 use crate::exec::step::layout;
-use crate::exec::{self, Event, ExecError, ObserveError, Observer, TrainState};
+use crate::exec::{self, Event, ExecError, ObserveError, Observer, Peers, TrainState};
 use crate::plan::{self, ClusterFacts, Plan};
 use crate::report::summary::{closing, headline, up_to_date};
 use crate::report::{JsonEvent, Lines, Mode, Screen};
@@ -205,7 +206,9 @@ impl Job<'_> {
         let Prepared { dataset, tokenizer, choice, .. } = self.prepared;
         let resources = exec::Resources { dataset, tokenizer, choice: choice.as_deref() };
         let program = &self.plan.ranks[0].program;
-        self.pool.install(|| exec::run(program, &resources, state, self.interrupt.stop(), watch))
+        self.pool.install(|| {
+            exec::run(program, &resources, Peers { comm: &Alone, monitor: &() }, state, self.interrupt.stop(), watch)
+        })
     }
 
     fn place(&self) -> Place {

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
-use super::{apply, calibrate, eval, output, plan, runs, sample, schema, validate};
+use super::{apply, calibrate, eval, export, output, plan, runs, sample, schema, validate};
 use crate::report::{Mode, Screen};
 
 /// Train language models from one declarative file.
@@ -47,6 +47,8 @@ enum Command {
     Eval(eval::EvalArgs),
     /// Continue prompts with a run's checkpoint.
     Sample(sample::SampleArgs),
+    /// Write the weights of a run's checkpoint to a file for other programs.
+    Export(export::ExportArgs),
 }
 
 #[derive(Debug, Args)]
@@ -84,6 +86,7 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Runs(args) => runs::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Sample(args) => sample::run(args),
+        Command::Export(args) => export::run(args),
         Command::Plan(args) => {
             plan::run(args, || plan_inputs(args))?;
             Ok(Exit::Done)
@@ -146,11 +149,19 @@ mod tests {
             "runner runs list --runs d",
             "runner runs show abc --json --runs d",
             "runner eval abc --best --batches 3 --hellaswag f.jsonl --limit 5 --json",
+            "runner export abc --step 5 --to safetensors dir --force --runs d",
+            "runner export abc --best --to safetensors dir",
             "runner sample abc --step 5 --prompt a --prompt b --top-k 0 --temperature 0",
         ] {
             Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
         }
-        for line in ["runner apply", "runner apply a --threads 0", "runner runs show", "runner nothing"] {
+        for line in [
+            "runner apply",
+            "runner apply a --threads 0",
+            "runner runs show",
+            "runner export a --to gguf d",
+            "runner nothing",
+        ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");
         }

@@ -6,6 +6,7 @@ mod command;
 pub mod common;
 pub mod eval;
 pub mod exit;
+pub mod export;
 pub mod interrupt;
 pub mod output;
 pub mod plan;

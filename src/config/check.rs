@@ -60,6 +60,10 @@ impl Checker<'_> {
                 self.words(node, key, &words, path)
             }
             Shape::List { items, min, max } => self.list(node, key, super::shape::slot(items), (min, max), path),
+            Shape::WordOr { words, other } => {
+                let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
+                self.word_or(node, key, &words, super::shape::slot(other), path)
+            }
             Shape::Number(bounds) => self.number(node, key, bounds, false, slot, path),
             Shape::Integer(bounds) => self.number(node, key, bounds, true, slot, path),
             Shape::Text => match &node.value {
@@ -223,12 +227,42 @@ impl Checker<'_> {
         }
         let help = match nearest(text, words.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None if path == "parallel.mode" && ["dp", "ddp", "pipeline"].contains(&&**text) => {
-                format!("this version does not have it yet; it can be {}", list(words, "or"))
-            }
             None => format!("it can be {}", list(words, "or")),
         };
         self.error(node.place, path, format!("`{path}` cannot be `{}`", short(text)), help)
+    }
+
+    /// One of `words`, or a list.
+    fn word_or(&mut self, node: &Node, key: Place, words: &[&str], other: Slot<'static>, path: &str) -> Option<Value> {
+        let text = match &node.value {
+            Yaml::Seq(_) => return self.node(node, key, other, path),
+            Yaml::Scalar { text, .. } => Some(text),
+            Yaml::Map(_) => None,
+        };
+        if let Some(text) = text
+            && words.contains(&&**text)
+        {
+            return Some(Value::String(text.to_string()));
+        }
+        if let Some(near) = text.and_then(|text| nearest(text, words.iter().copied())) {
+            let text = text.map(|t| short(t)).unwrap_or_default();
+            let message = format!("`{}` cannot be `{text}`", short(path));
+            return self.error(node.place, path, message, format!("did you mean `{near}`?"));
+        }
+        let item = match other.shape {
+            Shape::List { items, .. } => Some(super::shape::slot(items)),
+            _ => None,
+        };
+        // What would be an item of the list was meant as a list of one.
+        let mut aside = Checker { source: self.source, diagnostics: Vec::new(), poisoned: Vec::new() };
+        let help = match (text, item) {
+            (Some(text), Some(item)) if aside.node(node, key, item, path).is_some() => {
+                format!("write `[{}]`", short(text))
+            }
+            (_, Some(item)) => format!("an item is: {}", one_line(item.description)),
+            _ => String::new(),
+        };
+        self.mismatch(node, key, &format!("{} or a list", list(words, "or")), path, &help)
     }
 
     fn list(

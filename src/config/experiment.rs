@@ -319,7 +319,9 @@ impl std::str::FromStr for DeviceName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let cuda = || text.strip_prefix("cuda:")?.parse().ok();
+        // Digits alone: a number's `parse` would take a sign too.
+        let digits = |index: &&str| index.bytes().all(|b| b.is_ascii_digit());
+        let cuda = || text.strip_prefix("cuda:").filter(digits)?.parse().ok();
         match text {
             "cpu" => Ok(Self::Cpu),
             _ => cuda().map(Self::Cuda).ok_or_else(|| format!("`{text}` is no device: `cpu`, or `cuda:` and a number")),

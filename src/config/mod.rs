@@ -11,9 +11,13 @@ mod presets;
 mod raw;
 mod raw_data;
 mod raw_eval;
+mod raw_parallel;
 mod resolve;
+mod resolve_batch;
 mod resolve_data;
+mod resolve_devices;
 mod resolve_model;
+mod resolve_parallel;
 mod resolve_run;
 mod scalar;
 mod schema;
@@ -33,3 +37,5 @@ mod tests_diagnostics;
 mod tests_hostile;
 #[cfg(test)]
 mod tests_load;
+#[cfg(test)]
+mod tests_parallel;

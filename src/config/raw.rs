@@ -6,9 +6,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 
-use super::experiment::{DeviceChoice, Family, ParallelMode, Precision};
+use super::experiment::{DeviceChoice, Family, Precision};
 pub(crate) use super::raw_data::RawData;
 pub(crate) use super::raw_eval::RawEval;
+pub(crate) use super::raw_parallel::RawParallel;
 
 /// Keys of which one layer gives at most one, and of which a higher layer's replaces a lower layer's.
 pub(crate) const EXCLUSIVE: &str = "x-exclusive";
@@ -71,7 +72,7 @@ impl Default for RawExperiment {
             optimizer: RawOptimizer::default(),
             schedule: RawSchedule::default(),
             precision: Precision::Fp32,
-            parallel: RawParallel { mode: ParallelMode::Single },
+            parallel: RawParallel::default(),
             eval: RawEval::default(),
             checkpoint: RawCheckpoint::default(),
             log: RawLog { every: 10 },
@@ -137,8 +138,8 @@ pub(crate) struct RawBatch {
     /// Tokens per optimizer step, a multiple of the row length. Or `sequences`.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub tokens: Option<usize>,
-    /// Sequences per forward pass; gradients accumulate over sequences / micro_batch of them. Default: the largest
-    /// divisor of `sequences` up to 8.
+    /// Sequences per forward pass; gradients accumulate over sequences / replicas / micro_batch of them. Default: the
+    /// largest divisor of sequences / replicas up to 8; under mode `pipeline` what `microbatches` makes it.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub micro_batch: Option<usize>,
 }
@@ -296,21 +297,6 @@ fn decay_final() -> f64 {
 impl Default for RawDecay {
     fn default() -> Self {
         Self::Constant {}
-    }
-}
-
-/// How the work is divided among devices.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-#[schemars(rename = "Parallel")]
-pub(crate) struct RawParallel {
-    /// `single`: one device.
-    pub mode: ParallelMode,
-}
-
-impl Default for RawParallel {
-    fn default() -> Self {
-        Self { mode: ParallelMode::Single }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::diagnostic::{Diagnostic, MAX_DIAGNOSTICS};
-use super::experiment::{Checkpoint, Experiment, Log, Parallel};
+use super::experiment::{Checkpoint, Experiment, Log};
 use super::layers::{Layers, is_poisoned};
 use super::raw::RawExperiment;
 use super::resolve_run::train;
@@ -54,7 +54,9 @@ impl Resolver<'_> {
         let context = model.as_ref().map(|m| m.context_length);
         let data = raw.data.and_then(|d| self.data(d, context));
         let length = data.as_ref().map(|d| d.layout.length());
-        let batch = self.batch(&raw.batch, length);
+        let grid = self.grid(&raw.parallel);
+        let batch = self.batch(&raw.batch, length, grid.as_ref());
+        let parallel = self.parallel(raw.parallel, grid, batch.as_ref(), raw.device, model.as_ref().map(|m| m.layers));
         let train = train(&raw.train);
         let optimizer = self.optimizer(&raw.optimizer);
         let schedule = self.schedule(&raw.schedule, train.as_ref());
@@ -78,7 +80,7 @@ impl Resolver<'_> {
             optimizer,
             schedule,
             precision: raw.precision,
-            parallel: Parallel { mode: raw.parallel.mode, ..Parallel::single() },
+            parallel: parallel?,
             eval: eval?,
             checkpoint: Checkpoint { every: raw.checkpoint.every, keep: raw.checkpoint.keep },
             log: Log { every: raw.log.every },

@@ -195,12 +195,24 @@ fn parameters(m: &Model) -> f64 {
     m.layers as f64 * (4.0 * d * d + 3.0 * d * ff) + (2.0 * vocab + m.context_length as f64) * d
 }
 
+/// All divisors of `n`, in order.
+pub(crate) fn divisors(n: usize) -> Vec<usize> {
+    let small = (1..).take_while(|i| i * i <= n).filter(|i| n.is_multiple_of(*i));
+    let mut all: Vec<usize> = small.flat_map(|i| [i, n / i]).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
 /// The divisors of `n` next to `near`, below and above.
 pub(crate) fn divisors_near(n: usize, near: usize) -> Vec<usize> {
-    let small = (1..).take_while(|i| i * i <= n).filter(|i| n.is_multiple_of(*i));
-    let all: Vec<usize> = small.flat_map(|i| [i, n / i]).collect();
-    let below = all.iter().copied().filter(|&d| d < near).max();
-    let above = all.iter().copied().filter(|&d| d > near).min();
+    neighbours(&divisors(n), near)
+}
+
+/// Of `sorted`, what lies next to `near`, below and above.
+pub(crate) fn neighbours(sorted: &[usize], near: usize) -> Vec<usize> {
+    let below = sorted.iter().copied().rfind(|&d| d < near);
+    let above = sorted.iter().copied().find(|&d| d > near);
     below.into_iter().chain(above).collect()
 }
 

@@ -1,74 +1,13 @@
-//! How the run goes: `batch`, `train`, `optimizer`, `schedule` and `eval`.
+//! How the run goes: `train`, `optimizer`, `schedule` and `eval`.
 
-use super::experiment::{Batch, Decay, Eval, EvalLoss, HellaSwag, Optimizer, Samples, Schedule, Train, Warmup};
-use super::raw::{RawBatch, RawDecay, RawEval, RawOptimizer, RawSchedule, RawTrain};
+use super::experiment::{Decay, Eval, EvalLoss, HellaSwag, Optimizer, Samples, Schedule, Train, Warmup};
+use super::raw::{RawDecay, RawEval, RawOptimizer, RawSchedule, RawTrain};
 use super::raw_eval::{RawHellaSwag, RawLoss, RawSamples};
 use super::resolve::Resolver;
-use super::resolve_model::{divisors_near, join_or, multiples_near};
 
-const DEFAULT_SEQUENCES: usize = 32;
-const DEFAULT_MICRO_BATCH: usize = 8;
 const DEFAULT_STEPS: u64 = 1000;
 
 impl Resolver<'_> {
-    /// `length`: inputs per row, if that is known.
-    pub(crate) fn batch(&mut self, raw: &RawBatch, length: Option<usize>) -> Option<Batch> {
-        let sequences = match (raw.sequences, raw.tokens) {
-            (Some(sequences), _) => sequences,
-            (None, None) => DEFAULT_SEQUENCES,
-            (None, Some(tokens)) => {
-                let length = length?;
-                if tokens % length != 0 {
-                    self.error(
-                        &["batch.tokens"],
-                        format!(
-                            "`batch.tokens` is not a whole number of rows: {tokens} = {}·{length} + {}",
-                            tokens / length,
-                            tokens % length
-                        ),
-                        format!("nearest: {}", join_or(&multiples_near(tokens, length))),
-                    );
-                    return None;
-                }
-                let from = self.layers.origin("batch.tokens", false).unwrap_or_default();
-                self.notes.insert("batch.sequences", format!("batch.tokens / {length}, {from}"));
-                tokens / length
-            }
-        };
-        let Some(micro_batch) = raw.micro_batch else {
-            self.notes.insert("batch.micro_batch", "default (largest divisor of sequences up to 8)".into());
-            let micro_batch = (1..=DEFAULT_MICRO_BATCH).rev().find(|m| sequences % m == 0).unwrap_or(1);
-            return Some(Batch { sequences, micro_batch });
-        };
-        if sequences % micro_batch != 0 {
-            let keys = ["batch.micro_batch", "batch.sequences", "batch.tokens"];
-            let name = if raw.tokens.is_some() { "the sequences of `batch.tokens`" } else { "`batch.sequences`" };
-            if micro_batch > sequences {
-                self.error(
-                    &keys,
-                    format!("`batch.micro_batch` is more than {name}: {micro_batch} > {sequences}"),
-                    format!("make micro_batch at most {sequences}, or sequences at least {micro_batch}"),
-                );
-            } else {
-                self.error(
-                    &keys,
-                    format!(
-                        "`batch.micro_batch` does not divide {name}: {sequences} = {}·{micro_batch} + {}",
-                        sequences / micro_batch,
-                        sequences % micro_batch
-                    ),
-                    format!(
-                        "nearest: micro_batch {}; sequences {}",
-                        join_or(&divisors_near(sequences, micro_batch)),
-                        join_or(&multiples_near(sequences, micro_batch))
-                    ),
-                );
-            }
-            return None;
-        }
-        Some(Batch { sequences, micro_batch })
-    }
-
     pub(crate) fn optimizer(&mut self, raw: &RawOptimizer) -> Optimizer {
         match *raw {
             RawOptimizer::Adamw { lr, betas, eps, weight_decay } => {

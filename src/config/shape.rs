@@ -19,6 +19,11 @@ pub(crate) enum Shape<'s> {
         min: usize,
         max: usize,
     },
+    /// One of these words, or what `other` describes.
+    WordOr {
+        words: &'s [Value],
+        other: &'s Value,
+    },
     Number(Bounds),
     Integer(Bounds),
     Text,
@@ -74,6 +79,11 @@ fn bare(schema: &'static Value) -> Slot<'static> {
         && null["type"] == "null"
     {
         return Slot { nullable: true, ..slot(inner) };
+    }
+    if let Some([word, other]) = schema["anyOf"].as_array().map(Vec::as_slice)
+        && let Some(words) = word["enum"].as_array()
+    {
+        return Slot { shape: Shape::WordOr { words, other }, nullable: false, description: "" };
     }
     let (kind, nullable) = match &schema["type"] {
         Value::Array(kinds) => (kinds.first().and_then(Value::as_str), kinds.iter().any(|k| k == "null")),

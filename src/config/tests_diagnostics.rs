@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{LoadOptions, from_str};
 
 /// A folder with an `input.txt`, and what is said about `text` as an experiment in it.
-fn said(text: &str, sets: &[&str], env: &[(&str, &str)]) -> String {
+pub(super) fn said(text: &str, sets: &[&str], env: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("input.txt"), "once upon a time").unwrap();
     let options = LoadOptions {
@@ -17,7 +17,7 @@ fn said(text: &str, sets: &[&str], env: &[(&str, &str)]) -> String {
 }
 
 /// A good experiment, with `lines` added.
-fn with(lines: &str) -> String {
+pub(super) fn with(lines: &str) -> String {
     format!("model: {{preset: gpt2-micro}}\ndata:\n  train: {{text: {{files: [input.txt]}}}}\n{lines}")
 }
 
@@ -29,6 +29,7 @@ macro_rules! says {
         }
     )*};
 }
+pub(super) use says;
 
 says! {
     typo_in_a_key: with("batch:\n  sequences: 32\n  micro_bach: 4\n");
@@ -62,7 +63,6 @@ says! {
     two_choices: with("optimizer:\n  adamw: {lr: 1e-3}\n  sgd: {lr: 1}\n");
     unknown_choice: with("optimizer: {adam: {lr: 1e-3}}\n");
     unknown_word: with("precision: fp16\n");
-    mode_of_later: with("parallel: {mode: ddp}\n");
     key_in_the_wrong_section: with("lr: 1e-3\nweight_decay: 0.1\n");
     required_setting_of_a_choice: with("optimizer: {sgd: {momentum: 0.9}}\n");
     wrong_types: with("seed: '7'\nbatch: 32\ntrain: {steps: many, clip_norm: yes}\neval: {every: 2.5, samples: {prompts: Hello}}\n");

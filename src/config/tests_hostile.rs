@@ -189,7 +189,7 @@ fn a_file_with_any_damage_is_taken_or_refused() {
     ];
     let mut numbers = Numbers(7);
     let (mut taken, mut refused) = (0, 0);
-    for _ in 0..4000 {
+    for _ in 0..6000 {
         let mut text: Vec<char> = good.chars().collect();
         for _ in 0..=numbers.below(3) {
             let at = numbers.below(text.len());

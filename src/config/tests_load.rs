@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use super::experiment::{Batch, Decay, DeviceChoice, Family, Layout, Optimizer, Source, Tokenizer, Validation};
+use super::experiment::{
+    AutoOr, Batch, Decay, DeviceChoice, DeviceName, Family, Layout, Optimizer, Parallel, ParallelMode, Pipeline,
+    PipelineSchedule, Source, Tokenizer, Validation,
+};
 use super::{Experiment, LoadOptions, Loaded, explain, from_str, load, to_yaml};
 
 /// Every key.
@@ -41,7 +44,13 @@ schedule:
   warmup: {steps: 10, from: 0.1}
   decay: {cosine: {final: 0.1, steps: 40}}
 precision: fp32
-parallel: {mode: single}
+parallel:
+  mode: pipeline
+  replicas: 2
+  bucket_mb: 12.5
+  pipeline: {stages: 3, partition: [5, 4, 3], schedule: 1f1b, chunks: 1, microbatches: 2}
+  devices: [cpu, cpu, cpu, cpu, cpu, cpu]
+  max_restarts: 3
 eval:
   every: 250
   loss: {batches: 20}
@@ -51,7 +60,7 @@ checkpoint: {every: 500, keep: 3}
 log: {every: 10}
 "#;
 
-const SHORT: &str = "model: {preset: gpt2-micro}\ndata: {train: {text: {files: [input.txt]}}}\n";
+pub(super) const SHORT: &str = "model: {preset: gpt2-micro}\ndata: {train: {text: {files: [input.txt]}}}\n";
 
 /// The files that the experiments here name.
 pub(super) fn fill(folder: &Path) {
@@ -67,7 +76,7 @@ fn options(sets: &[&str], env: &[(&str, &str)]) -> LoadOptions {
     }
 }
 
-fn loaded(text: &str, sets: &[&str], env: &[(&str, &str)]) -> Loaded {
+pub(super) fn loaded(text: &str, sets: &[&str], env: &[(&str, &str)]) -> Loaded {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path());
     let mut loaded =
@@ -80,7 +89,7 @@ fn loaded(text: &str, sets: &[&str], env: &[(&str, &str)]) -> Loaded {
     loaded
 }
 
-fn experiment(text: &str, sets: &[&str]) -> Experiment {
+pub(super) fn experiment(text: &str, sets: &[&str]) -> Experiment {
     loaded(text, sets, &[]).experiment
 }
 
@@ -129,6 +138,22 @@ fn every_key_is_read() {
     let samples = e.eval.samples.unwrap();
     assert_eq!(samples.prompts, ["Hello, I'm a language model,", "null", "5_000", "a\n\tb"]);
     assert_eq!((samples.count, samples.top_p, samples.top_k), (4, None, Some(50)));
+    let stages = Pipeline {
+        stages: 3,
+        partition: AutoOr::Given(vec![5, 4, 3]),
+        schedule: PipelineSchedule::OneFOneB,
+        chunks: 1,
+        microbatches: 2,
+    };
+    let parallel = Parallel {
+        mode: ParallelMode::Pipeline,
+        replicas: 2,
+        bucket_mb: 12.5,
+        pipeline: Some(stages),
+        devices: AutoOr::Given(vec![DeviceName::Cpu; 6]),
+        max_restarts: 3,
+    };
+    assert_eq!(e.parallel, parallel);
     let Source::Parquet { files, column } = e.data.train else { panic!() };
     assert!(files[0].is_absolute() && files[0].ends_with("*.parquet") && column == "text");
 }
@@ -258,7 +283,7 @@ fn keys(slot: super::shape::Slot<'static>, path: &str, out: &mut Vec<String>) {
 }
 
 #[test]
-fn the_reference_names_every_key_and_preset_and_its_example_loads() {
+fn the_reference_names_every_key_and_preset_and_its_examples_load() {
     let page = include_str!("../../docs/experiment.md");
     let mut all = Vec::new();
     keys(super::shape::root(), "", &mut all);
@@ -267,6 +292,8 @@ fn the_reference_names_every_key_and_preset_and_its_example_loads() {
     assert!(all.len() > 80);
     let missing: Vec<&String> = all.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
     assert!(missing.is_empty(), "{missing:?}");
-    let example = page.split("```yaml").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    experiment(example, &[]);
+    let examples: Vec<&str> = page.split("```yaml").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(examples.len(), 3);
+    let modes = examples.iter().map(|example| experiment(example, &[]).parallel.mode);
+    assert_eq!(modes.collect::<Vec<_>>(), [ParallelMode::Single, ParallelMode::Ddp, ParallelMode::Pipeline]);
 }

@@ -1,8 +1,9 @@
 //! Multiple choice as HellaSwag is scored in build-nanogpt: `acc` picks the ending with the smallest summed loss, `acc_norm`
 //! the one with the smallest mean loss per ending token.
 
-use super::EvalError;
-use crate::data::{ChoiceItem, IGNORE};
+use super::batches::{self, Batches, Partial};
+use super::{EvalError, share};
+use crate::data::{ChoiceItem, IGNORE, Rows};
 use crate::model::{Model, Params};
 
 /// Tokens in one forward, padding included.
@@ -30,8 +31,6 @@ impl ChoiceScore {
 
 /// One context with one ending, as inputs and targets.
 struct Candidate {
-    item: usize,
-    ending: usize,
     inputs: Vec<u32>,
     targets: Vec<u32>,
 }
@@ -46,62 +45,118 @@ impl Candidate {
         let inputs = tokens[from.min(last)..last].to_vec();
         let targets =
             (from + 1..tokens.len()).map(|i| if i >= choice.context.len() { tokens[i] } else { IGNORE }).collect();
-        Self { item, ending, inputs, targets }
+        Self { inputs, targets }
+    }
+
+    /// Tokens that its loss sums.
+    fn scored(&self) -> usize {
+        self.targets.iter().filter(|&&t| t != IGNORE).count()
     }
 }
 
-/// Scores `items`; candidates of like length share a forward.
+/// Candidates of like length, in batches of at most `BATCH_TOKENS`: the same for every number of replicas. Of each candidate
+/// its summed loss is kept.
+#[derive(Debug, Clone)]
+pub struct ChoiceBatches<'a> {
+    items: &'a [ChoiceItem],
+    context_length: usize,
+    /// (item, ending) of each row.
+    batches: Vec<Vec<(usize, usize)>>,
+    /// Endings of all items before each item.
+    first: Vec<usize>,
+    endings: usize,
+}
+
+impl<'a> ChoiceBatches<'a> {
+    #[must_use]
+    pub fn new(items: &'a [ChoiceItem], context_length: usize) -> Self {
+        let mut candidates: Vec<(usize, usize, usize)> = (0..items.len())
+            .flat_map(|i| (0..items[i].endings.len()).map(move |e| (i, e)))
+            .map(|(i, e)| (Candidate::new(items, i, e, context_length).inputs.len(), i, e))
+            .collect();
+        candidates.sort_by_key(|&(length, ..)| length);
+        // A candidate without inputs predicts nothing.
+        let mut rest = &candidates[candidates.partition_point(|&(length, ..)| length == 0)..];
+        let mut batches = Vec::new();
+        while !rest.is_empty() {
+            // Sorted, so the last of a batch is its longest.
+            let fits = |n: &usize| n * rest[n - 1].0 <= BATCH_TOKENS;
+            let count = (1..=rest.len()).take_while(fits).last().unwrap_or(1);
+            let (batch, others) = rest.split_at(count);
+            batches.push(batch.iter().map(|&(_, item, ending)| (item, ending)).collect());
+            rest = others;
+        }
+        let mut endings = 0;
+        let first = items
+            .iter()
+            .map(|i| {
+                endings += i.endings.len();
+                endings - i.endings.len()
+            })
+            .collect();
+        Self { items, context_length, batches, first, endings }
+    }
+
+    fn candidate(&self, (item, ending): (usize, usize)) -> Candidate {
+        Candidate::new(self.items, item, ending, self.context_length)
+    }
+
+    /// The score, when all batches are in `partial`.
+    ///
+    /// # Errors
+    /// If a loss is not finite: anything can be the smallest among numbers that are none.
+    pub fn finish(&self, partial: &Partial) -> Result<ChoiceScore, EvalError> {
+        if !partial.values.iter().all(|l| l.is_finite()) {
+            return Err(EvalError::NotFinite("multiple-choice loss"));
+        }
+        let mut score = ChoiceScore { items: self.items.len(), ..ChoiceScore::default() };
+        for (i, item) in self.items.iter().enumerate() {
+            let losses = &partial.values[self.first[i]..][..item.endings.len()];
+            let means = losses.iter().enumerate().map(|(e, l)| l / self.candidate((i, e)).scored().max(1) as f64);
+            score.right += usize::from(smallest(losses.iter().copied()) == Some(item.label));
+            score.right_norm += usize::from(smallest(means) == Some(item.label));
+        }
+        Ok(score)
+    }
+}
+
+impl Batches for ChoiceBatches<'_> {
+    fn count(&self) -> usize {
+        self.batches.len()
+    }
+
+    fn fill(&self, index: usize, out: &mut Rows) -> Result<(), EvalError> {
+        let rows: Vec<Candidate> = self.batches[index].iter().map(|&c| self.candidate(c)).collect();
+        let length = rows.last().map_or(0, |c| c.inputs.len());
+        let (mut inputs, mut targets) = (vec![0; rows.len() * length], vec![IGNORE; rows.len() * length]);
+        for (row, c) in rows.iter().enumerate() {
+            inputs[row * length..][..c.inputs.len()].copy_from_slice(&c.inputs);
+            targets[row * length..][..c.targets.len()].copy_from_slice(&c.targets);
+        }
+        *out = Rows { length, inputs, targets };
+        Ok(())
+    }
+
+    fn partial(&self) -> Partial {
+        Partial::zeros(self.endings)
+    }
+
+    fn enter(&self, index: usize, rows: &Rows, losses: &[f32], partial: &mut Partial) -> Result<(), EvalError> {
+        batches::check(rows, losses)?;
+        for (&(item, ending), losses) in self.batches[index].iter().zip(losses.chunks_exact(rows.length)) {
+            partial.values[self.first[item] + ending] = losses.iter().copied().map(f64::from).sum();
+        }
+        Ok(())
+    }
+}
+
+/// Scores `items` by a whole model.
 ///
 /// # Errors
 /// If an id is beyond the vocabulary.
 pub fn score(model: &Model, params: &Params, items: &[ChoiceItem]) -> Result<ChoiceScore, EvalError> {
-    let losses = ending_losses(model, params, items)?;
-    // Anything can be the smallest among numbers that are none.
-    if !losses.iter().flatten().all(|l| l.0.is_finite()) {
-        return Err(EvalError::NotFinite("multiple-choice loss"));
-    }
-    let mut score = ChoiceScore { items: items.len(), ..ChoiceScore::default() };
-    for (item, losses) in items.iter().zip(&losses) {
-        score.right += usize::from(smallest(losses.iter().map(|l| l.0)) == Some(item.label));
-        score.right_norm += usize::from(smallest(losses.iter().map(|l| l.0 / l.1.max(1.0))) == Some(item.label));
-    }
-    Ok(score)
-}
-
-/// Per item and ending: the summed loss and the number of tokens it sums.
-fn ending_losses(model: &Model, params: &Params, items: &[ChoiceItem]) -> Result<Vec<Vec<(f64, f64)>>, EvalError> {
-    let context_length = model.spec.context_length;
-    let mut candidates: Vec<Candidate> = (0..items.len())
-        .flat_map(|i| (0..items[i].endings.len()).map(move |e| (i, e)))
-        .map(|(i, e)| Candidate::new(items, i, e, context_length))
-        .collect();
-    candidates.sort_by_key(|c| c.inputs.len());
-    let mut losses: Vec<Vec<(f64, f64)>> = items.iter().map(|i| vec![(0.0, 0.0); i.endings.len()]).collect();
-    let mut rest = candidates.as_slice();
-    while !rest.is_empty() {
-        // Sorted, so the last of a batch is its longest.
-        let fits = |n: &usize| n * rest[n - 1].inputs.len().max(1) <= BATCH_TOKENS;
-        let count = (1..=rest.len()).take_while(fits).last().unwrap_or(1);
-        let (batch, others) = rest.split_at(count);
-        rest = others;
-        let length = batch[count - 1].inputs.len();
-        if length == 0 {
-            continue;
-        }
-        let (mut inputs, mut targets) = (vec![0; count * length], vec![IGNORE; count * length]);
-        for (row, c) in batch.iter().enumerate() {
-            inputs[row * length..][..c.inputs.len()].copy_from_slice(&c.inputs);
-            targets[row * length..][..c.targets.len()].copy_from_slice(&c.targets);
-        }
-        let mb = model.micro_batch(&inputs, targets, length)?;
-        let tokens = model.losses(params, &mb)?;
-        for (row, c) in batch.iter().enumerate() {
-            let sum: f64 = tokens[row * length..][..c.inputs.len()].iter().copied().map(f64::from).sum();
-            let n = c.targets.iter().filter(|&&t| t != IGNORE).count();
-            losses[c.item][c.ending] = (sum, n as f64);
-        }
-    }
-    Ok(losses)
+    let all = ChoiceBatches::new(items, model.spec.context_length);
+    all.finish(&batches::run(&all, share(all.count(), 0, 1), model, params)?)
 }
 
 /// The index of the smallest value; the first of equals, none if there are no values.

@@ -1,6 +1,7 @@
 //! Validation loss: the mean over valid tokens, not over batches.
 
-use super::EvalError;
+use super::batches::{self, Batches, Partial};
+use super::{EvalError, share};
 use crate::data::{Rows, Split};
 use crate::model::{Model, Params};
 
@@ -18,7 +19,65 @@ impl ValidationLoss {
     }
 }
 
-/// The loss over the first `batches`·`micro_batch` rows of `split`, or all of it if it is shorter.
+/// The first rows of a split in batches of `micro_batch`; of each its summed loss and its valid tokens are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct LossBatches<'a> {
+    split: &'a Split,
+    rows: u64,
+    micro_batch: u64,
+}
+
+impl<'a> LossBatches<'a> {
+    /// The first `batches`·`micro_batch` rows of `split`, or all of it if it is shorter.
+    #[must_use]
+    pub fn new(split: &'a Split, batches: usize, micro_batch: usize) -> Self {
+        let micro_batch = micro_batch.max(1) as u64;
+        Self { split, rows: split.rows().min((batches as u64).saturating_mul(micro_batch)), micro_batch }
+    }
+
+    /// The loss, when all batches are in `partial`.
+    ///
+    /// # Errors
+    /// If there is no valid token, or the loss is not finite.
+    pub fn finish(&self, partial: &Partial) -> Result<ValidationLoss, EvalError> {
+        let (mut sum, mut tokens) = (0.0, 0.0);
+        for batch in partial.values.chunks_exact(2) {
+            sum += batch[0];
+            tokens += batch[1];
+        }
+        if tokens == 0.0 {
+            return Err(EvalError::Request("the validation split holds no token to predict".into()));
+        }
+        if !sum.is_finite() {
+            return Err(EvalError::NotFinite("validation loss"));
+        }
+        Ok(ValidationLoss { loss: sum / tokens, tokens: tokens as u64 })
+    }
+}
+
+impl Batches for LossBatches<'_> {
+    fn count(&self) -> usize {
+        self.rows.div_ceil(self.micro_batch) as usize
+    }
+
+    fn fill(&self, index: usize, out: &mut Rows) -> Result<(), EvalError> {
+        let start = index as u64 * self.micro_batch;
+        Ok(self.split.fill(start..self.rows.min(start + self.micro_batch), out)?)
+    }
+
+    fn partial(&self) -> Partial {
+        Partial::zeros(2 * self.count())
+    }
+
+    fn enter(&self, index: usize, rows: &Rows, losses: &[f32], partial: &mut Partial) -> Result<(), EvalError> {
+        batches::check(rows, losses)?;
+        partial.values[2 * index] = losses.iter().copied().map(f64::from).sum();
+        partial.values[2 * index + 1] = rows.valid() as f64;
+        Ok(())
+    }
+}
+
+/// The loss of a whole model over the first `batches`·`micro_batch` rows of `split`, or all of it if it is shorter.
 ///
 /// # Errors
 /// If the split cannot be read or holds no valid token.
@@ -29,23 +88,6 @@ pub fn validation_loss(
     batches: usize,
     micro_batch: usize,
 ) -> Result<ValidationLoss, EvalError> {
-    let rows = split.rows().min((batches as u64).saturating_mul(micro_batch as u64));
-    let mut batch = Rows::default();
-    let (mut sum, mut tokens, mut start) = (0.0, 0, 0);
-    while start < rows {
-        let end = rows.min(start + micro_batch as u64);
-        split.fill(start..end, &mut batch)?;
-        tokens += batch.valid();
-        let targets = std::mem::take(&mut batch.targets);
-        let mb = model.micro_batch(&batch.inputs, targets, batch.length)?;
-        sum += model.losses(params, &mb)?.iter().copied().map(f64::from).sum::<f64>();
-        start = end;
-    }
-    if tokens == 0 {
-        return Err(EvalError::Request("the validation split holds no token to predict".into()));
-    }
-    if !sum.is_finite() {
-        return Err(EvalError::NotFinite("validation loss"));
-    }
-    Ok(ValidationLoss { loss: sum / tokens as f64, tokens })
+    let all = LossBatches::new(split, batches, micro_batch);
+    all.finish(&batches::run(&all, share(all.count(), 0, 1), model, params)?)
 }

@@ -1,12 +1,16 @@
 //! Evaluation of a model on its own: validation loss, multiple choice, samples.
 
+pub mod batches;
 pub mod choice;
+pub mod decode;
 pub mod loss;
 pub mod sample;
 
-pub use choice::ChoiceScore;
-pub use loss::ValidationLoss;
-pub use sample::{Continuation, generate};
+pub use batches::{Batches, Partial, share};
+pub use choice::{ChoiceBatches, ChoiceScore};
+pub use decode::{Decoder, Feed, StageDecoder, WholeDecoder};
+pub use loss::{LossBatches, ValidationLoss};
+pub use sample::{Continuation, generate, generate_with};
 
 /// What goes wrong in an evaluation.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +19,8 @@ pub enum EvalError {
     Kernel(#[from] candle_core::Error),
     #[error(transparent)]
     Data(#[from] crate::data::DataError),
+    #[error(transparent)]
+    Peer(#[from] crate::comm::CommError),
     #[error("{0}")]
     Request(String),
     #[error("the {0} is not finite")]

@@ -1,14 +1,16 @@
 //! Continuations of prompts, with a key-value cache: each new token costs one pass over the cache.
 
 use candle_transformers::generation::{LogitsProcessor, Sampling};
+use serde::{Deserialize, Serialize};
 
 use super::EvalError;
+use super::decode::{Decoder, Feed, WholeDecoder};
 use crate::data::TextTokenizer;
-use crate::model::{KvCache, Model, Params};
+use crate::model::{Model, ModelSpec, Params};
 use crate::plan::program::Samples;
 
 /// One continuation of one prompt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Continuation {
     pub prompt: String,
     pub index: usize,
@@ -17,23 +19,51 @@ pub struct Continuation {
     pub tokens: usize,
 }
 
-/// Generates `spec.count` continuations of each prompt. Continuation i of prompt p draws from its own generator, seeded with
-/// `spec.seed` + p·count + i.
+/// `generate_with` a whole model.
 ///
 /// # Errors
-/// If a prompt cannot be encoded.
+/// As there.
 pub fn generate(
     model: &Model,
     params: &Params,
     tokenizer: &TextTokenizer,
     spec: &Samples,
 ) -> Result<Vec<Continuation>, EvalError> {
+    generate_with(&mut WholeDecoder::new(model, params)?, &model.spec, tokenizer, spec)
+}
+
+/// Generates `spec.count` continuations of each prompt, by the model of shape `model` behind `decoder`. Continuation i of
+/// prompt p draws from its own generator, seeded with `spec.seed` + p·count + i.
+///
+/// # Errors
+/// If a prompt cannot be encoded, or the decoder's own.
+pub fn generate_with(
+    decoder: &mut dyn Decoder,
+    model: &ModelSpec,
+    tokenizer: &TextTokenizer,
+    spec: &Samples,
+) -> Result<Vec<Continuation>, EvalError> {
     let mut all = Vec::new();
-    for (p, prompt) in spec.prompts.iter().enumerate() {
-        let seed = spec.seed.wrapping_add((p * spec.count) as u64);
-        all.extend(continuations(model, params, tokenizer, spec, prompt, seed)?);
+    for p in 0..spec.prompts.len() {
+        all.extend(continue_prompt(decoder, model, tokenizer, spec, p)?);
     }
     Ok(all)
+}
+
+/// The continuations of prompt `p` alone: what they are does not depend on the other prompts.
+///
+/// # Errors
+/// As `generate_with`.
+pub fn continue_prompt(
+    decoder: &mut dyn Decoder,
+    model: &ModelSpec,
+    tokenizer: &TextTokenizer,
+    spec: &Samples,
+    p: usize,
+) -> Result<Vec<Continuation>, EvalError> {
+    let Some(prompt) = spec.prompts.get(p) else { return Ok(Vec::new()) };
+    let seed = spec.seed.wrapping_add((p * spec.count) as u64);
+    continuations(decoder, model, tokenizer, spec, prompt, seed)
 }
 
 fn sampling(spec: &Samples) -> Sampling {
@@ -49,8 +79,8 @@ fn sampling(spec: &Samples) -> Sampling {
 
 /// All continuations of one prompt, side by side in one batch.
 fn continuations(
-    model: &Model,
-    params: &Params,
+    decoder: &mut dyn Decoder,
+    model: &ModelSpec,
     tokenizer: &TextTokenizer,
     spec: &Samples,
     prompt: &str,
@@ -65,13 +95,13 @@ fn continuations(
     if batch == 0 || spec.max_tokens == 0 {
         return Ok(Vec::new());
     }
-    let vocab = tokenizer.vocab_size().min(model.spec.vocab_size);
+    let vocab = tokenizer.vocab_size().min(model.vocab_size);
     let mut processors: Vec<LogitsProcessor> =
         (0..batch).map(|i| LogitsProcessor::from_sampling(seed.wrapping_add(i as u64), sampling(spec))).collect();
     let mut rows: Vec<Vec<u32>> = vec![start.clone(); batch];
     let mut ended = vec![false; batch];
-    let mut window = Window::new(model, params, batch, start.len().saturating_add(spec.max_tokens))?;
-    let mut logits = window.feed(model, params, &rows)?;
+    let mut window = Window::new(start.len().saturating_add(spec.max_tokens), model.context_length);
+    let mut logits = decoder.feed(&window.next(&rows))?;
     for n in 0..spec.max_tokens {
         for (row, processor) in processors.iter_mut().enumerate() {
             // Rows of a padded vocabulary are no tokens.
@@ -82,7 +112,7 @@ fn continuations(
         if ended.iter().all(|&e| e) || n + 1 == spec.max_tokens {
             break;
         }
-        logits = window.feed(model, params, &rows)?;
+        logits = decoder.feed(&window.next(&rows))?;
     }
     let continuation = |(index, row): (usize, &Vec<u32>)| {
         let new: Vec<u32> = row[start.len()..].iter().copied().take_while(|&t| Some(t) != tokenizer.eot()).collect();
@@ -93,27 +123,56 @@ fn continuations(
 
 /// The part of the rows that the model still sees. When the context is full, the window starts again with its later half,
 /// so long texts cost a constant number of passes per token.
+#[derive(Debug)]
 struct Window {
-    cache: KvCache,
+    capacity: usize,
+    /// Tokens of each row in the cache.
+    cached: usize,
     /// Tokens of each row that were fed or skipped.
     fed: usize,
 }
 
 impl Window {
-    fn new(model: &Model, params: &Params, batch: usize, tokens: usize) -> Result<Self, EvalError> {
-        let capacity = tokens.min(model.spec.context_length);
-        Ok(Self { cache: model.cache(batch, capacity, &params.flat)?, fed: 0 })
+    fn new(tokens: usize, context_length: usize) -> Self {
+        Self { capacity: tokens.min(context_length), cached: 0, fed: 0 }
     }
 
-    /// Feeds what is new in `rows`, which are of equal length. Returns the logits behind the last tokens.
-    fn feed(&mut self, model: &Model, params: &Params, rows: &[Vec<u32>]) -> Result<candle_core::Tensor, EvalError> {
+    /// What is new in `rows`, which are of equal length.
+    fn next(&mut self, rows: &[Vec<u32>]) -> Feed {
         let length = rows.first().map_or(0, Vec::len);
-        if self.cache.length + (length - self.fed) > self.cache.capacity {
-            self.cache.length = 0;
-            self.fed = length - (self.cache.capacity / 2).max(1).min(length);
+        if self.cached + (length - self.fed) > self.capacity {
+            self.cached = 0;
+            self.fed = length - (self.capacity / 2).max(1).min(length);
         }
         let ids: Vec<u32> = rows.iter().flat_map(|r| &r[self.fed..]).copied().collect();
+        let feed = Feed { ids, batch: rows.len(), start: self.cached, capacity: self.capacity };
+        self.cached += length - self.fed;
         self.fed = length;
-        Ok(model.extend(params, &ids, &mut self.cache)?)
+        feed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_window_starts_again_with_its_later_half() {
+        let mut window = Window::new(100, 4);
+        let mut row: Vec<u32> = (0..3).collect();
+        let mut fed = Vec::new();
+        for token in 3..7 {
+            let feed = window.next(std::slice::from_ref(&row));
+            fed.push((feed.start, feed.ids));
+            row.push(token);
+        }
+        let expected = [(0, vec![0, 1, 2]), (3, vec![3]), (0, vec![3, 4]), (2, vec![5])];
+        assert_eq!(fed, expected);
+    }
+
+    #[test]
+    fn a_prompt_beyond_the_context_loses_its_front() {
+        let feed = Window::new(100, 4).next(&[(0..9).collect(), (10..19).collect()]);
+        assert_eq!(feed, Feed { ids: vec![7, 8, 17, 18], batch: 2, start: 0, capacity: 4 });
     }
 }

@@ -1,21 +1,23 @@
 //! Where a number that is not finite came from.
 
-use candle_core::Result;
+use candle_core::{Result, Tensor};
 
 use super::step::Trainer;
 use crate::kernels::optimizer::all_finite;
 use crate::model::Params;
 use crate::nn::MicroBatch;
 
-/// The first bad tensor behind a bad loss: a parameter, or the first block whose output is bad, by replaying the forward.
+/// The first bad tensor behind a bad loss: a parameter, or the first block of the chunk whose output is bad, by replaying
+/// the forward from the chunk's `input`.
 ///
 /// # Errors
 /// If memory is short.
-pub fn forward(trainer: &Trainer, mb: &MicroBatch) -> Result<String> {
+pub fn forward(trainer: &Trainer, chunk: usize, input: Option<Tensor>, mb: &MicroBatch) -> Result<String> {
     if let Some(parameter) = weights(trainer)? {
         return Ok(parameter);
     }
-    trainer.model.first_bad_block(&trainer.weights, mb)
+    let block = trainer.models[chunk].first_bad_block(&trainer.weights, input, mb)?;
+    Ok(block.unwrap_or_else(|| "the losses".to_owned()))
 }
 
 /// The first bad parameter, if there is one.

@@ -1,6 +1,7 @@
 //! Why a run stopped.
 
 use super::event::ObserveError;
+use crate::comm::CommError;
 use crate::data::DataError;
 use crate::eval::EvalError;
 
@@ -18,6 +19,24 @@ pub enum ExecError {
     /// A number that is infinite or not a number; `first` is where it appeared first.
     #[error("step {step}: the {what} is not finite; first bad: {first}")]
     NotFinite { step: u64, what: &'static str, first: String },
+    /// Other ranks, or the way to them.
+    #[error(transparent)]
+    Peer(#[from] CommError),
+    /// Ranks that must hold the same numbers do not.
+    #[error("after step {step}, the {what} differ between ranks that must hold the same: memory or a device is faulty")]
+    Diverged { step: u64, what: &'static str },
     #[error("the program cannot run: {0}")]
     Program(String),
+}
+
+impl ExecError {
+    /// Whether another rank's end caused it: that rank's error says more.
+    #[must_use]
+    pub fn is_aborted(&self) -> bool {
+        let aborted = |e: &CommError| matches!(e, CommError::Aborted { .. });
+        match self {
+            Self::Peer(error) | Self::Eval(EvalError::Peer(error)) => aborted(error),
+            _ => false,
+        }
+    }
 }

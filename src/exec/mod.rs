@@ -1,14 +1,24 @@
 //! The executor: interprets a Program, emits events; prints nothing, writes nothing.
 
+mod cells;
 pub mod diagnose;
+mod equal;
 pub mod error;
+mod evaluate;
 pub mod event;
+mod generate;
+mod passes;
+pub mod peers;
 pub mod rank;
+mod reduce;
 pub mod state;
 pub mod step;
+pub mod topology;
 
 pub use error::ExecError;
 pub use event::{EvalMetrics, Event, ObserveError, Observer, SampleText, StepMetrics};
+pub use peers::{List, Monitor, Peers};
 pub use rank::{Outcome, Resources, run};
 pub use state::{Best, TrainState};
 pub use step::{Trainer, initial_state};
+pub use topology::topology;

@@ -3,17 +3,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::diagnose;
+use super::cells::Cells;
 use super::error::ExecError;
-use super::event::{EvalMetrics, Event, Observer, SampleText, StepMetrics};
-use super::state::{Best, TrainState};
+use super::event::{Event, Observer, StepMetrics};
+use super::peers::{Links, List, Peers};
+use super::state::TrainState;
 use super::step::Trainer;
-use crate::data::{ChoiceItem, Dataset, Rows, Sampler, TextTokenizer};
-use crate::eval::{self, EvalError};
-use crate::model::Saved;
-use crate::nn::MicroBatch;
+use super::{diagnose, equal};
+use crate::data::{ChoiceItem, Dataset, Sampler, TextTokenizer};
 use crate::optim;
-use crate::plan::program::{Instruction, Program};
+use crate::plan::program::{Instruction, Mode, Program};
 
 /// What a rank works with besides its program.
 #[derive(Debug, Clone, Copy)]
@@ -32,92 +31,136 @@ pub struct Outcome {
     pub interrupted: bool,
 }
 
-/// Runs `program` from `state` on, to its end or until `stop` is set. What happens goes to `observer`.
+/// Runs `program` from `state` on, to its end or until `stop` is set on any rank. What happens goes to `observer`.
 ///
 /// # Errors
-/// A number that is not finite, data that cannot be read, memory, or the observer's own.
+/// A number that is not finite, data that cannot be read, memory, the other ranks, or the observer's own.
 pub fn run(
     program: &Program,
     resources: &Resources,
+    peers: Peers<'_>,
     state: TrainState,
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, ExecError> {
+    if (peers.comm.rank(), peers.comm.world_size()) != (program.rank, program.world_size()) {
+        return Err(ExecError::Program(format!(
+            "it is rank {} of {}, and speaks as rank {} of {}",
+            program.rank,
+            program.world_size(),
+            peers.comm.rank(),
+            peers.comm.world_size()
+        )));
+    }
     let trainer = Trainer::new(program, state)?;
-    let sampler = Sampler::new(program.seed, resources.dataset.train().rows());
-    let mut rank = Rank { program, resources, trainer, sampler, observer, step: Step::default(), at: 0 };
-    rank.observer.observe(&Event::Start { state: &rank.trainer.state, steps: program.steps })?;
-    if rank.trainer.state.step == 0 {
-        for instruction in &program.start {
-            rank.execute(*instruction)?;
-        }
-    }
-    // Before the first step there is nothing to save.
-    let mut interrupted = rank.trainer.state.step == 0 && stop.load(Ordering::Relaxed);
-    while rank.trainer.state.step < program.steps && !interrupted {
-        interrupted = rank.one_step(stop)?;
-    }
-    Ok(Outcome { state: rank.trainer.state, interrupted })
-}
-
-/// One micro-batch on its way through the step.
-#[derive(Debug)]
-struct InFlight {
-    rows: Rows,
-    saved: Option<(MicroBatch, Vec<Saved>)>,
+    let (stage, replica) = program.mesh.place(program.rank);
+    let rank = Rank {
+        program,
+        resources,
+        monitor: peers.monitor,
+        links: Links { comm: peers.comm, mesh: program.mesh, stage, replica },
+        sampler: Sampler::new(program.seed, resources.dataset.train().rows()),
+        trainer,
+        observer,
+        stop,
+        step: Step::default(),
+        waited: Duration::ZERO,
+        at: 0,
+    };
+    rank.go()
 }
 
 /// What one optimizer step adds up.
 #[derive(Debug, Default)]
-struct Step {
-    micro_batches: Vec<Option<InFlight>>,
-    /// Valid tokens of the global batch.
-    tokens: u64,
-    /// Summed negative log-likelihood.
-    loss: f64,
-    grad_norm: f64,
-    grad_scale: f64,
-    lr: f64,
-    data: Duration,
-    forward: Duration,
-    backward: Duration,
-    optimizer: Duration,
+pub(super) struct Step {
+    pub cells: Cells,
+    /// Valid tokens of this rank's rows, and of the global batch.
+    pub own_tokens: u64,
+    pub tokens: u64,
+    /// Summed negative log-likelihood: of this rank, and of all.
+    pub loss: f64,
+    pub total_loss: f64,
+    pub grad_norm: f64,
+    pub grad_scale: f64,
+    pub lr: f64,
+    pub stopping: bool,
+    /// Mean over ranks of the time spent in communication.
+    pub comm: Duration,
+    pub data: Duration,
+    pub forward: Duration,
+    pub backward: Duration,
+    pub optimizer: Duration,
 }
 
-struct Rank<'a> {
-    program: &'a Program,
-    resources: &'a Resources<'a>,
-    trainer: Trainer,
-    sampler: Sampler,
-    observer: &'a mut dyn Observer,
-    step: Step,
+pub(super) struct Rank<'a> {
+    pub program: &'a Program,
+    pub resources: &'a Resources<'a>,
+    pub links: Links<'a>,
+    monitor: &'a dyn super::peers::Monitor,
+    pub trainer: Trainer,
+    pub sampler: Sampler,
+    pub observer: &'a mut dyn Observer,
+    stop: &'a AtomicBool,
+    pub step: Step,
+    /// What the communicator had waited when the last step was measured.
+    waited: Duration,
     /// The current step, from 0.
-    at: u64,
+    pub at: u64,
 }
 
 impl Rank<'_> {
+    fn go(mut self) -> Result<Outcome, ExecError> {
+        equal::states(&self.links, self.program, &self.trainer)?;
+        self.observer.observe(&Event::Start { state: &self.trainer.state, steps: self.program.steps })?;
+        if self.trainer.state.step == 0 {
+            for (index, instruction) in self.program.start.iter().enumerate() {
+                self.monitor.at(0, List::Start, index);
+                self.execute(*instruction)?;
+            }
+        }
+        // Before the first step there is nothing to save.
+        let mut interrupted = self.trainer.state.step == 0 && self.asked_to_stop() && self.links.mesh.world_size() == 1;
+        while self.trainer.state.step < self.program.steps && !interrupted {
+            interrupted = self.one_step()?;
+        }
+        Ok(Outcome { state: self.trainer.state, interrupted })
+    }
+
+    pub(super) fn asked_to_stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
     /// The step's instructions, then the periodic ones that are due. Returns whether to stop.
-    fn one_step(&mut self, stop: &AtomicBool) -> Result<bool, ExecError> {
+    fn one_step(&mut self) -> Result<bool, ExecError> {
         let started = Instant::now();
         self.at = self.trainer.state.step;
-        self.step = Step { grad_scale: 1.0, ..Step::default() };
-        self.step.micro_batches.resize_with(self.program.batch.micro_batches(), || None);
-        for instruction in &self.program.step {
+        self.step = Step {
+            grad_scale: 1.0,
+            cells: Cells::new(self.program.chunks.len(), self.program.batch.micro_batches()),
+            ..Step::default()
+        };
+        for (index, instruction) in self.program.step.iter().enumerate() {
+            self.monitor.at(self.at, List::Step, index);
             self.execute(*instruction)?;
         }
         self.report(started.elapsed())?;
+        // Alone, a request counts at any moment; together, as of the beginning of the step, where all heard of it.
+        let alone = self.links.mesh.world_size() == 1;
         let done = self.trainer.state.step;
-        let stopping = stop.load(Ordering::Relaxed) && done < self.program.steps;
+        let unfinished = done < self.program.steps;
+        let mut stopping = unfinished && (self.step.stopping || (alone && self.asked_to_stop()));
         let mut saved = false;
-        for p in &self.program.periodic {
+        for (index, p) in self.program.periodic.iter().enumerate() {
             if p.due(done, self.program.steps) {
+                self.monitor.at(self.at, List::Periodic, index);
                 self.execute(p.instruction)?;
                 saved |= p.instruction == Instruction::Checkpoint;
             }
         }
         // A request to stop may come during a long evaluation; what counts is whether the state is saved.
-        let stopping = stopping || (stop.load(Ordering::Relaxed) && done < self.program.steps);
+        stopping |= unfinished && alone && self.asked_to_stop();
         if stopping && !saved {
+            self.monitor.at(self.at, List::Periodic, self.program.periodic.len());
             self.execute(Instruction::Checkpoint)?;
         }
         Ok(stopping)
@@ -130,105 +173,81 @@ impl Rank<'_> {
                 self.load(mb)?;
                 self.step.data += started.elapsed();
             }
-            Instruction::CountTokens { .. } => {}
-            Instruction::Forward { mb, .. } => {
-                self.forward(mb)?;
+            Instruction::CountTokens { numerator } => self.count_tokens(numerator)?,
+            Instruction::BroadcastWeights => self.broadcast_weights()?,
+            Instruction::Forward { mb, chunk } => {
+                self.forward(mb, chunk)?;
                 self.step.forward += started.elapsed();
             }
-            Instruction::Backward { mb, .. } => {
-                self.backward(mb)?;
+            Instruction::Backward { mb, chunk, blocks } => {
+                self.backward(mb, chunk, blocks)?;
                 self.step.backward += started.elapsed();
             }
+            Instruction::BackwardInput { mb, chunk } => {
+                self.backward_input(mb, chunk)?;
+                self.step.backward += started.elapsed();
+            }
+            Instruction::BackwardWeight { mb, chunk, blocks } => {
+                self.backward_weight(mb, chunk, blocks)?;
+                self.step.backward += started.elapsed();
+            }
+            Instruction::SendActivation { mb, chunk, to } => self.send_activation(mb, chunk, to)?,
+            Instruction::RecvActivation { mb, chunk, from } => self.receive_activation(mb, chunk, from)?,
+            Instruction::SendGradient { mb, chunk, to } => self.send_gradient(mb, chunk, to)?,
+            Instruction::RecvGradient { mb, chunk, from } => self.receive_gradient(mb, chunk, from)?,
+            Instruction::AllReduce { bucket } => self.all_reduce(bucket)?,
+            Instruction::WaitBuckets => self.wait_buckets()?,
+            Instruction::ReduceToRoot { bucket } => self.reduce_to_root(bucket)?,
+            Instruction::SumTied => self.sum_tied()?,
             Instruction::ClipNorm { max } => {
                 self.clip(max)?;
                 self.step.optimizer += started.elapsed();
             }
             Instruction::OptimizerStep => {
-                self.step.lr = optim::lr::lr_at(&self.program.schedule, self.at);
                 self.trainer.update(self.step.lr, self.step.grad_scale)?;
                 self.trainer.state.tokens += self.step.tokens;
                 self.step.optimizer += started.elapsed();
             }
-            Instruction::BroadcastWeights
-            | Instruction::BackwardInput { .. }
-            | Instruction::BackwardWeight { .. }
-            | Instruction::SendActivation { .. }
-            | Instruction::RecvActivation { .. }
-            | Instruction::SendGradient { .. }
-            | Instruction::RecvGradient { .. }
-            | Instruction::AllReduce { .. }
-            | Instruction::WaitBuckets
-            | Instruction::ReduceToRoot { .. }
-            | Instruction::SumTied
-            | Instruction::ZeroGradients => return Err(ExecError::Program(format!("{instruction} needs other ranks"))),
+            Instruction::ZeroGradients => {
+                self.trainer.end_step()?;
+                self.trainer.state.tokens += self.step.tokens;
+            }
             Instruction::Evaluate => self.evaluate()?,
             Instruction::Sample => self.sample()?,
             Instruction::Checkpoint => {
                 if let Some(first) = diagnose::weights(&self.trainer)? {
                     return Err(ExecError::NotFinite { step: self.trainer.state.step, what: "update", first });
                 }
+                equal::states(&self.links, self.program, &self.trainer)?;
                 self.observer.observe(&Event::Checkpoint { state: &self.trainer.state })?;
             }
         }
         Ok(())
     }
 
-    /// An evaluation's result; one that is not finite stops the run, with the tensor that went bad.
-    fn finite<T>(&self, result: Result<T, EvalError>) -> Result<T, ExecError> {
-        let Err(EvalError::NotFinite(what)) = result else { return Ok(result?) };
-        let first = diagnose::weights(&self.trainer)?.unwrap_or_else(|| "the logits".to_owned());
-        Err(ExecError::NotFinite { step: self.trainer.state.step, what, first })
-    }
-
-    fn load(&mut self, mb: usize) -> Result<(), ExecError> {
-        let (first, count) = self.program.batch.rows(mb);
-        let position = self.at * self.program.batch.sequences as u64 + first as u64;
-        let mut rows = Rows::default();
-        let indices = (position..position + count as u64).map(|p| self.sampler.index(p));
-        self.resources.dataset.train().fill(indices, &mut rows)?;
-        self.step.tokens += rows.valid();
-        self.step.micro_batches[mb] = Some(InFlight { rows, saved: None });
-        Ok(())
-    }
-
-    fn forward(&mut self, mb: usize) -> Result<(), ExecError> {
-        let Some(in_flight) = &mut self.step.micro_batches[mb] else {
-            return Err(ExecError::Program(format!("forward of micro-batch {mb} before its load")));
-        };
-        let targets = std::mem::take(&mut in_flight.rows.targets);
-        let batch = MicroBatch {
-            step: self.at,
-            first_sample: self.program.batch.rows(mb).0 as u64,
-            scale: 1.0 / self.step.tokens.max(1) as f64,
-            training: true,
-            ..self.trainer.model.micro_batch(&in_flight.rows.inputs, targets, in_flight.rows.length)?
-        };
-        let (losses, saved) = self.trainer.forward(&batch)?;
-        let loss = losses.iter().copied().map(f64::from).sum::<f64>();
-        if !loss.is_finite() {
-            let first = diagnose::forward(&self.trainer, &batch)?;
-            return Err(ExecError::NotFinite { step: self.at + 1, what: "loss", first });
-        }
-        self.step.loss += loss;
-        in_flight.saved = Some((batch, saved));
-        Ok(())
-    }
-
-    fn backward(&mut self, mb: usize) -> Result<(), ExecError> {
-        let Some((batch, saved)) = self.step.micro_batches[mb].take().and_then(|m| m.saved) else {
-            return Err(ExecError::Program(format!("backward of micro-batch {mb} before its forward")));
-        };
-        Ok(self.trainer.backward(saved, &batch)?)
-    }
-
+    /// Measures the norm over all ranks, and adds up what all ranks report of the step.
     fn clip(&mut self, max: Option<f64>) -> Result<(), ExecError> {
-        let norm = self.trainer.grad_norm()?;
-        if !norm.is_finite() {
+        // Of replicas one counts: under ddp all have the same gradients, under dp the root has them.
+        let counts = self.links.replica == 0;
+        let mine = self.trainer.grad_squares()?;
+        if counts && !mine.is_finite() {
             let first = diagnose::gradients(&self.trainer)?;
             return Err(ExecError::NotFinite { step: self.at + 1, what: "gradient norm", first });
         }
+        let waited = self.links.comm.waited();
+        let spent = waited.saturating_sub(self.waited).as_secs_f64();
+        self.waited = waited;
+        let all = self.links.gather_numbers([if counts { mine } else { 0.0 }, self.step.loss, spent])?;
+        let norm = all.iter().map(|[squares, ..]| squares).sum::<f64>().sqrt();
+        if !norm.is_finite() {
+            let first = "the sum of squared gradients overflows".to_owned();
+            return Err(ExecError::NotFinite { step: self.at + 1, what: "gradient norm", first });
+        }
+        self.step.total_loss = all.iter().map(|[_, loss, _]| loss).sum();
+        self.step.comm = Duration::from_secs_f64(all.iter().map(|[.., spent]| spent).sum::<f64>() / all.len() as f64);
         self.step.grad_norm = norm;
         self.step.grad_scale = optim::clip_scale(norm, max);
+        self.step.lr = optim::lr::lr_at(&self.program.schedule, self.at);
         Ok(())
     }
 
@@ -238,7 +257,7 @@ impl Rank<'_> {
         let seconds = elapsed.as_secs_f64();
         let event = Event::Step(StepMetrics {
             step: self.trainer.state.step,
-            loss: s.loss / s.tokens.max(1) as f64,
+            loss: s.total_loss / s.tokens.max(1) as f64,
             lr: s.lr,
             grad_norm: s.grad_norm,
             tokens: s.tokens,
@@ -253,42 +272,12 @@ impl Rank<'_> {
         Ok(self.observer.observe(&event)?)
     }
 
-    fn evaluate(&mut self) -> Result<(), ExecError> {
-        let started = Instant::now();
-        let (model, weights) = (&self.trainer.model, &self.trainer.weights);
-        let step = self.trainer.state.step;
-        let mut metrics = EvalMetrics { step, ..EvalMetrics::default() };
-        if let (Some(spec), Some(split)) = (self.program.eval.loss, self.resources.dataset.validation()) {
-            let batch = self.program.batch.micro_batch;
-            let result = eval::loss::validation_loss(model, weights, split, spec.batches, batch);
-            let result = self.finite(result)?;
-            metrics.val_loss = Some(result.loss);
-            metrics.val_perplexity = Some(result.perplexity());
+    /// dp: everyone gets the root's weights.
+    fn broadcast_weights(&mut self) -> Result<(), ExecError> {
+        if self.program.mesh.mode != Mode::Dp {
+            return Err(ExecError::Program("weights are broadcast under dp only".to_owned()));
         }
-        if let (Some(_), Some(items)) = (self.program.eval.choice_items, self.resources.choice) {
-            let score = self.finite(eval::choice::score(model, weights, items))?;
-            metrics.hellaswag_acc = Some(score.acc());
-            metrics.hellaswag_acc_norm = Some(score.acc_norm());
-            metrics.hellaswag_n = Some(score.items as u64);
-        }
-        // Before the first step there is nothing to keep as the best.
-        if let Some(val_loss) = metrics.val_loss
-            && step > 0
-            && self.trainer.state.best.is_none_or(|b| val_loss < b.val_loss)
-        {
-            self.trainer.state.best = Some(Best { step, val_loss });
-        }
-        metrics.eval_ms = started.elapsed().as_secs_f64() * 1e3;
-        Ok(self.observer.observe(&Event::Eval(metrics))?)
-    }
-
-    fn sample(&mut self) -> Result<(), ExecError> {
-        let Some(spec) = &self.program.eval.samples else { return Ok(()) };
-        let step = self.trainer.state.step;
-        for c in eval::generate(&self.trainer.model, &self.trainer.weights, self.resources.tokenizer, spec)? {
-            let sample = SampleText { step, prompt: c.prompt, index: c.index, text: c.text };
-            self.observer.observe(&Event::Sample(sample))?;
-        }
-        Ok(())
+        self.links.comm.broadcast(self.links.replicas(), 0, &self.trainer.state.weights()?)?;
+        Ok(self.trainer.refresh()?)
     }
 }

@@ -1,20 +1,24 @@
 //! The parts of a training step on one rank: forward, backward, clip, update. The order is the Program's business.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::state::TrainState;
 use crate::kernels::{Math, optimizer};
-use crate::model::{Model, Output, ParamLayout, Params, Saved, init, parameters};
+use crate::model::{
+    Model, Output, ParamLayout, Params, Saved, WeightWork, init, stage_parameters, tied_copy, tied_original,
+};
 use crate::nn::MicroBatch;
 use crate::optim;
 use crate::plan::program::{OptimizerSpec, Precision, Program};
 
-/// A model with its training state and gradients.
+/// The parts of a model that a rank holds, with their training state and gradients.
 #[derive(Debug)]
 pub struct Trainer {
-    pub model: Model,
+    /// One for each chunk; all read and write the same flat buffers.
+    pub models: Vec<Model>,
     pub state: TrainState,
     /// What the forward reads: the master weights, or their rounded copy in a bf16 run.
     pub weights: Params,
@@ -22,12 +26,18 @@ pub struct Trainer {
     pub grads: Params,
     optimizer: OptimizerSpec,
     math: Math,
+    /// Elements of a tied embedding that another rank holds too and counts.
+    copied: Option<Range<usize>>,
 }
 
 /// The layout of the parameters that `program`'s rank holds.
 #[must_use]
 pub fn layout(program: &Program) -> ParamLayout {
-    ParamLayout::new(parameters(&program.model))
+    ParamLayout::new(stage_parameters(&program.model, &chunks(program)))
+}
+
+fn chunks(program: &Program) -> Vec<Range<usize>> {
+    program.chunks.iter().map(|c| c.range()).collect()
 }
 
 /// Weights as they start: step 0 of the run.
@@ -56,8 +66,11 @@ impl Trainer {
         if state.buffer.elem_count() != total * (1 + program.moments()) {
             bail!("the training state does not have this optimizer's moments")
         }
-        let blocks = 0..program.model.block_count();
-        let model = Model::new(&program.model, state.layout.clone(), blocks, program.seed, math, &state.buffer)?;
+        let chunks = chunks(program);
+        let model = |blocks: &Range<usize>| {
+            Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, math, &state.buffer)
+        };
+        let models = chunks.iter().map(model).collect::<Result<Vec<_>>>()?;
         let flat = if math.bf16 {
             let copy = Tensor::zeros(total, state.buffer.dtype(), state.buffer.device())?;
             optimizer::copy_rounded(&copy, &state.weights()?)?;
@@ -66,42 +79,111 @@ impl Trainer {
             state.weights()?
         };
         let grads = Tensor::zeros(total, state.buffer.dtype(), state.buffer.device())?;
+        let copied = tied_copy(&state.layout, &program.model, &chunks).map(|i| state.layout.entries[i].range());
         Ok(Self {
             weights: Params { layout: state.layout.clone(), flat },
             grads: Params { layout: state.layout.clone(), flat: grads },
-            model,
+            models,
             state,
             optimizer: program.optimizer,
             math,
+            copied,
         })
     }
 
-    /// The loss of each token, and what the backward needs.
+    /// The forward of one chunk: `input` from the chunk before, nothing for the first.
     ///
     /// # Errors
     /// If ids are beyond the vocabulary, or memory is short.
-    pub fn forward(&self, mb: &MicroBatch) -> Result<(Vec<f32>, Vec<Saved>)> {
-        match self.model.forward(&self.weights, None, mb)? {
-            (Output::Losses(losses), saved) => Ok((losses, saved)),
-            (Output::Hidden(_), _) => bail!("a stage without a head has no loss"),
-        }
+    pub fn forward(&self, chunk: usize, input: Option<Tensor>, mb: &MicroBatch) -> Result<(Output, Vec<Saved>)> {
+        self.models[chunk].forward(&self.weights, input, mb)
     }
 
-    /// Adds the micro-batch's gradients.
+    /// Adds the gradients of `blocks`, the last of `saved`. `dy` comes from what follows them, nothing behind the head.
     ///
     /// # Errors
     /// If memory is short.
-    pub fn backward(&self, saved: Vec<Saved>, mb: &MicroBatch) -> Result<()> {
-        self.model.backward(&self.weights, &self.grads, saved, None, mb)?;
-        Ok(())
+    pub fn backward(
+        &self,
+        chunk: usize,
+        saved: &mut Vec<Saved>,
+        dy: Option<Tensor>,
+        mb: &MicroBatch,
+        blocks: Range<usize>,
+    ) -> Result<Option<Tensor>> {
+        self.models[chunk].backward_blocks(&self.weights, &self.grads, saved, dy, mb, blocks)
     }
 
-    /// The global L2 norm of the gradients.
+    /// The gradient of the chunk's input alone, and what the weights' gradients still need.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn backward_input(
+        &self,
+        chunk: usize,
+        saved: Vec<Saved>,
+        dy: Option<Tensor>,
+        mb: &MicroBatch,
+    ) -> Result<(Option<Tensor>, Vec<WeightWork>)> {
+        self.models[chunk].backward_input(&self.weights, saved, dy, mb)
+    }
+
+    /// Adds the weights' gradients of `blocks`, the last of `work`.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn backward_weight(
+        &self,
+        chunk: usize,
+        work: &mut Vec<WeightWork>,
+        mb: &MicroBatch,
+        blocks: Range<usize>,
+    ) -> Result<()> {
+        self.models[chunk].backward_weight(&self.grads, work, mb, blocks)
+    }
+
+    /// The ranges of the flat buffer that the parameters of `blocks` fill: at most one of decayed ones, one of others.
+    #[must_use]
+    pub fn ranges(&self, blocks: &Range<usize>) -> Vec<Range<usize>> {
+        let mut out: Vec<Range<usize>> = Vec::new();
+        for entry in self.state.layout.entries.iter().filter(|e| blocks.contains(&e.spec.block)) {
+            let range = entry.range();
+            match out.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => out.push(range),
+            }
+        }
+        out
+    }
+
+    /// Elements of the tied embedding that another rank holds too: its own, or the copy.
+    #[must_use]
+    pub fn tied(&self, program: &Program) -> Option<Range<usize>> {
+        let own = || tied_original(&self.state.layout, &program.model, &chunks(program));
+        self.copied.clone().or_else(|| own().map(|i| self.state.layout.entries[i].range()))
+    }
+
+    /// The sum of squares of the gradients that this rank answers for: all but a copied embedding's.
     ///
     /// # Errors
     /// None on a CPU.
-    pub fn grad_norm(&self) -> Result<f64> {
-        optimizer::norm(&self.grads.flat)
+    pub fn grad_squares(&self) -> Result<f64> {
+        let flat = &self.grads.flat;
+        let Some(copied) = &self.copied else { return optimizer::squares(flat) };
+        let rest = flat.elem_count() - copied.end;
+        Ok(optimizer::squares(&flat.narrow(0, 0, copied.start)?)?
+            + optimizer::squares(&flat.narrow(0, copied.end, rest)?)?)
+    }
+
+    /// The forward reads the master weights as they are now.
+    ///
+    /// # Errors
+    /// None on a CPU.
+    pub fn refresh(&self) -> Result<()> {
+        if self.math.bf16 {
+            optimizer::copy_rounded(&self.weights.flat, &self.state.weights()?)?;
+        }
+        Ok(())
     }
 
     /// One optimizer step with the gradients times `grad_scale`, which are cleared; counts it.
@@ -110,9 +192,15 @@ impl Trainer {
     /// None on a CPU.
     pub fn update(&mut self, lr: f64, grad_scale: f64) -> Result<()> {
         optim::update(&self.state, &self.optimizer, &self.grads.flat, lr, grad_scale)?;
-        if self.math.bf16 {
-            optimizer::copy_rounded(&self.weights.flat, &self.state.weights()?)?;
-        }
+        self.refresh()?;
+        self.end_step()
+    }
+
+    /// Clears the gradients and counts the step: how one ends on a rank that updates no weights.
+    ///
+    /// # Errors
+    /// None on a CPU.
+    pub fn end_step(&mut self) -> Result<()> {
         optimizer::clear(&self.grads.flat)?;
         self.state.step += 1;
         Ok(())

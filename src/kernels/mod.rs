@@ -8,6 +8,7 @@
 #[macro_use]
 mod access;
 pub mod attention;
+pub(crate) mod bytes;
 pub mod cpu;
 pub mod embedding;
 pub mod loss;

@@ -30,12 +30,17 @@ pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd) -> Result<()> {
     })
 }
 
-/// The L2 norm.
-pub fn norm(x: &Tensor) -> Result<f64> {
+/// The sum of squares.
+pub fn squares(x: &Tensor) -> Result<f64> {
     with_type!(x, T => {
         read!(T; x = x);
-        Ok(elementwise::sum_of_squares(x).sqrt())
+        Ok(elementwise::sum_of_squares(x))
     })
+}
+
+/// The L2 norm.
+pub fn norm(x: &Tensor) -> Result<f64> {
+    Ok(squares(x)?.sqrt())
 }
 
 /// Sets every element to zero.

@@ -1,4 +1,5 @@
-//! A model, or a stage of one, as a list of blocks: embedding, layers, head.
+//! A model, or a chunk of one, as a list of blocks: embedding, layers, head. A chunk is a contiguous range of the list; a
+//! pipeline's rank holds one or several, over one layout.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +10,6 @@ use super::params::{ParamLayout, Params};
 use super::spec::{Family, ModelSpec};
 use super::{gpt2, llama};
 use crate::kernels::Math;
-use crate::kernels::attention::Cache;
 use crate::kernels::optimizer::all_finite;
 use crate::nn::{Embedding, Head, MicroBatch, TransformerLayer, head, transformer};
 
@@ -29,10 +29,10 @@ pub enum Saved {
     Head(head::Saved),
 }
 
-/// What comes out of the last block of a stage.
+/// What comes out of the last block of a chunk.
 #[derive(Debug)]
 pub enum Output {
-    /// [batch·seq, d_model], for the next stage.
+    /// [batch·seq, d_model], for the next chunk.
     Hidden(Tensor),
     /// Per token, in nats, 0 where ignored.
     Losses(Vec<f32>),
@@ -43,12 +43,18 @@ pub enum Output {
 pub struct Model {
     pub spec: ModelSpec,
     pub layout: Arc<ParamLayout>,
-    blocks: Vec<Block>,
+    /// The chunk, within the whole model's list.
+    pub range: Range<usize>,
+    pub(super) blocks: Vec<Block>,
     math: Math,
 }
 
 impl Model {
-    /// The blocks `range` of `spec`'s list, with parameters laid out as in `layout`. `like` gives element type and device.
+    /// The blocks `range` of `spec`'s list, with parameters laid out as in `layout`, which may hold those of other blocks
+    /// too. `like` gives element type and device.
+    ///
+    /// # Errors
+    /// If `range` is empty or beyond the list, or `layout` lacks a parameter.
     pub fn new(
         spec: &ModelSpec,
         layout: Arc<ParamLayout>,
@@ -57,11 +63,14 @@ impl Model {
         math: Math,
         like: &Tensor,
     ) -> Result<Self> {
-        let all = match spec.family {
-            Family::Gpt2 => gpt2::blocks(spec, &layout, range, seed)?,
-            Family::Llama => llama::blocks(spec, &layout, range, seed, like)?,
+        if range.is_empty() || range.end > spec.block_count() {
+            bail!("{range:?} is no chunk of {} blocks", spec.block_count())
+        }
+        let blocks = match spec.family {
+            Family::Gpt2 => gpt2::blocks(spec, &layout, range.clone(), seed)?,
+            Family::Llama => llama::blocks(spec, &layout, range.clone(), seed, like)?,
         };
-        Ok(Self { spec: spec.clone(), layout, blocks: all, math })
+        Ok(Self { spec: spec.clone(), layout, range, blocks, math })
     }
 
     /// A micro-batch of `inputs` (row after row of `seq` ids) on this model's terms, with targets.
@@ -82,8 +91,14 @@ impl Model {
         })
     }
 
-    /// Runs the blocks in order. `input` is the previous stage's output, nothing for the first stage.
+    /// Runs the blocks in order. `input` is the previous chunk's output, nothing for the first chunk.
+    ///
+    /// # Errors
+    /// If `input` is none for this chunk, or ids or targets are beyond the vocabulary.
     pub fn forward(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<(Output, Vec<Saved>)> {
+        if let Some(x) = &input {
+            self.check_hidden(x, mb)?;
+        }
         let mut saved = Vec::with_capacity(self.blocks.len());
         let mut x = input;
         for block in &self.blocks {
@@ -102,134 +117,112 @@ impl Model {
                     saved.push(Saved::Head(s));
                     return Ok((Output::Losses(losses), saved));
                 }
-                _ => bail!("a stage was given input that does not fit its first block"),
+                _ => bail!("a chunk was given input that does not fit its first block"),
             }
         }
         match x {
             Some(x) => Ok((Output::Hidden(x), saved)),
-            None => bail!("a stage without blocks"),
+            None => bail!("a chunk without blocks"),
         }
     }
 
-    /// Adds weight gradients of what `forward` saved, last block first. `dy` is the next stage's gradient, nothing for the
-    /// last stage. Returns the gradient for the previous stage.
-    pub fn backward(
-        &self,
-        params: &Params,
-        grads: &Params,
-        saved: Vec<Saved>,
-        dy: Option<Tensor>,
-        mb: &MicroBatch,
-    ) -> Result<Option<Tensor>> {
-        let mut d = dy;
-        for (block, saved) in self.blocks.iter().rev().zip(saved.into_iter().rev()) {
-            d = match (block, saved, d.take()) {
-                (Block::Head(h), Saved::Head(s), None) => Some(h.backward(params, grads, s, mb.math)?),
-                (Block::Layer(l), Saved::Layer(s), Some(dy)) => Some(l.backward(params, grads, *s, &dy, mb)?),
-                (Block::Embedding(e), Saved::Embedding, Some(dy)) => {
-                    e.backward(grads, &dy, mb)?;
-                    None
-                }
-                _ => bail!("a stage was given a gradient that does not fit its last block"),
-            };
-        }
-        Ok(d)
+    /// Runs the blocks in order and keeps nothing: losses as in `forward`, but with logits only where there are targets.
+    ///
+    /// # Errors
+    /// As `forward`.
+    pub fn evaluate(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<Output> {
+        let (x, head) = self.hidden(params, input, mb, 0, |_, l, x| Ok(l.forward(params, x, mb)?.0))?;
+        Ok(match head {
+            Some(head) => Output::Losses(head.losses(params, &x, mb)?),
+            None => Output::Hidden(x),
+        })
     }
 
-    /// Embedding, then `layer` for each layer, of a whole model. Returns what the head is given, and the head.
-    fn hidden(
-        &self,
-        params: &Params,
-        mb: &MicroBatch,
-        start: usize,
-        mut layer: impl FnMut(usize, &TransformerLayer, Tensor) -> Result<Tensor>,
-    ) -> Result<(Tensor, &Head)> {
-        let [Block::Embedding(embedding), layers @ .., Block::Head(head)] = self.blocks.as_slice() else {
-            bail!("a stage is no whole model")
-        };
-        let mut x = embedding.forward(params, mb, start)?;
-        for (index, block) in layers.iter().enumerate() {
-            let Block::Layer(l) = block else { bail!("block {} is no layer", index + 1) };
-            x = layer(index, l, x)?;
-        }
-        Ok((x, head))
-    }
-
-    /// Losses of a whole model without a backward: logits only where there are targets.
+    /// `evaluate` of a whole model.
     pub fn losses(&self, params: &Params, mb: &MicroBatch) -> Result<Vec<f32>> {
-        let (x, head) = self.hidden(params, mb, 0, |_, l, x| Ok(l.forward(params, x, mb)?.0))?;
-        head.losses(params, &x, mb)
+        match self.evaluate(params, None, mb)? {
+            Output::Losses(losses) => Ok(losses),
+            Output::Hidden(_) => bail!("a chunk without the head has no loss"),
+        }
     }
 
-    /// Logits of every token of a micro-batch, [batch·seq, vocab].
+    /// Logits of every token of a micro-batch, [batch·seq, vocab], by a whole model.
     pub fn logits(&self, params: &Params, mb: &MicroBatch) -> Result<Tensor> {
-        let (x, head) = self.hidden(params, mb, 0, |_, l, x| Ok(l.forward(params, x, mb)?.0))?;
+        let (x, head) = self.hidden(params, None, mb, 0, |_, l, x| Ok(l.forward(params, x, mb)?.0))?;
+        let Some(head) = head else { bail!("a chunk without the head has no logits") };
         let rows: Vec<usize> = (0..mb.batch * mb.seq).collect();
         head.logits(params, &x, &rows, mb.math)
     }
 
-    /// The first block whose output is not finite, in words.
-    pub fn first_bad_block(&self, params: &Params, mb: &MicroBatch) -> Result<String> {
+    /// The first block whose output is not finite, in words; the logits, if nothing before them is bad. Nothing for a chunk
+    /// without the head whose outputs are all finite.
+    pub fn first_bad_block(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<Option<String>> {
         let mut first = None;
-        let mut look = |name: String, x: &Tensor| -> Result<()> {
+        let mut look = |what: &dyn Fn() -> String, x: &Tensor| -> Result<()> {
             if first.is_none() && !all_finite(x)? {
-                first = Some(format!("output of {name}"));
+                first = Some(what());
             }
             Ok(())
         };
-        self.hidden(params, mb, 0, |index, l, x| {
-            if index == 0 {
-                look("the embedding".to_owned(), &x)?;
+        if let Some(x) = &input {
+            look(&|| format!("input of block {}", self.range.start), x)?;
+        }
+        let (x, head) = self.hidden(params, input, mb, 0, |block, l, x| {
+            if block == 1 && self.range.start == 0 {
+                look(&|| "output of the embedding".to_owned(), &x)?;
             }
             let (y, _) = l.forward(params, x, mb)?;
-            look(format!("layer {index}"), &y)?;
+            look(&|| format!("output of layer {}", block - 1), &y)?;
             Ok(y)
         })?;
-        Ok(first.unwrap_or_else(|| "logits of the head".to_owned()))
-    }
-
-    /// An empty cache for `batch` rows of up to `capacity` tokens, with elements like `like`'s.
-    pub fn cache(&self, batch: usize, capacity: usize, like: &Tensor) -> Result<KvCache> {
-        let layers: Result<Vec<Cache>> = self
-            .blocks
-            .iter()
-            .filter_map(|b| match b {
-                Block::Layer(l) => Some(Cache::new(l.attention.shape(batch, 1), capacity, like.dtype())),
-                _ => None,
-            })
-            .collect();
-        Ok(KvCache { layers: layers?, batch, capacity, length: 0 })
-    }
-
-    /// Feeds `ids` ([cache.batch, n], row after row) after the tokens in the cache. Returns the logits behind the last of
-    /// each row, [cache.batch, vocab].
-    pub fn extend(&self, params: &Params, ids: &[u32], cache: &mut KvCache) -> Result<Tensor> {
-        if ids.is_empty() || !ids.len().is_multiple_of(cache.batch) {
-            bail!("{} ids are no rows for a cache of batch {}", ids.len(), cache.batch)
+        if let [Block::Embedding(_)] = self.blocks.as_slice() {
+            look(&|| "output of the embedding".to_owned(), &x)?;
         }
-        let n = ids.len() / cache.batch;
-        let limit = cache.capacity.min(self.spec.context_length);
-        if cache.length + n > limit {
-            bail!("{} tokens are beyond the context of {limit}", cache.length + n)
-        }
-        let mb = self.micro_batch(ids, Vec::new(), n)?;
-        let (start, layers) = (cache.length, &mut cache.layers);
-        let (x, head) = self.hidden(params, &mb, start, |index, l, x| match layers.get_mut(index) {
-            Some(layer) => l.extend(params, &x, &mb, layer, start),
-            None => bail!("the cache has too few layers"),
-        })?;
-        cache.length += n;
-        let last: Vec<usize> = (1..=cache.batch).map(|b| b * n - 1).collect();
-        head.logits(params, &x, &last, mb.math)
+        Ok(first.or_else(|| head.map(|_| "logits of the head".to_owned())))
     }
-}
 
-/// Keys and values of every layer for the tokens so far.
-#[derive(Debug, Clone)]
-pub struct KvCache {
-    layers: Vec<Cache>,
-    pub batch: usize,
-    pub capacity: usize,
-    /// Tokens of each row so far.
-    pub length: usize,
+    /// What the head is given, or the next chunk, and the head where the chunk has it: the embedding, then `layer` for each
+    /// layer with its index in the whole list. Token 0 of each row is at position `start`.
+    pub(super) fn hidden(
+        &self,
+        params: &Params,
+        input: Option<Tensor>,
+        mb: &MicroBatch,
+        start: usize,
+        mut layer: impl FnMut(usize, &TransformerLayer, Tensor) -> Result<Tensor>,
+    ) -> Result<(Tensor, Option<&Head>)> {
+        if let Some(x) = &input {
+            self.check_hidden(x, mb)?;
+        }
+        let (mut x, mut head) = (input, None);
+        for (index, block) in self.range.clone().zip(&self.blocks) {
+            x = Some(match (block, x.take()) {
+                (Block::Embedding(e), None) => e.forward(params, mb, start)?,
+                (Block::Layer(l), Some(x)) => layer(index, l, x)?,
+                (Block::Head(h), Some(x)) => {
+                    head = Some(h);
+                    x
+                }
+                _ => bail!("a chunk was given input that does not fit its first block"),
+            });
+        }
+        match x {
+            Some(x) => Ok((x, head)),
+            None => bail!("a chunk without blocks"),
+        }
+    }
+
+    /// The blocks `range`, which are held.
+    pub(super) fn held(&self, range: &Range<usize>) -> &[Block] {
+        &self.blocks[range.start - self.range.start..range.end - self.range.start]
+    }
+
+    /// Kernels take shapes at their word, so what another rank sent is looked at first.
+    pub(super) fn check_hidden(&self, x: &Tensor, mb: &MicroBatch) -> Result<()> {
+        let expected = (mb.batch * mb.seq, self.spec.d_model);
+        if x.dims2()? != expected {
+            bail!("a chunk was given {:?} instead of {expected:?}", x.dims())
+        }
+        Ok(())
+    }
 }

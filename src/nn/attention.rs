@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Dropouts, Linear, MicroBatch};
+use super::{Dropouts, GradSink, Linear, MicroBatch};
 use crate::kernels::attention::{self, Cache, Shape};
 use crate::kernels::pointwise::Rope;
 use crate::model::Params;
@@ -64,11 +64,12 @@ impl Attention {
         self.out.forward(params, &heads, mb.math)
     }
 
-    /// `x` as in the forward. Returns dL/dx.
+    /// `x` as in the forward. Returns dL/dx. Weight work keeps `x`, the heads' outputs, and the gradients of the unrotated
+    /// projections and of the layer's output; not the projections and log-sum-exps.
     pub fn backward(
         &self,
         params: &Params,
-        grads: &Params,
+        grads: &mut GradSink<'_>,
         x: &Tensor,
         saved: Saved,
         dy: &Tensor,

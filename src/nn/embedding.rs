@@ -2,12 +2,12 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Dropouts, MicroBatch};
+use super::{Dropouts, GradSink, MicroBatch};
 use crate::kernels::embedding;
 use crate::model::Params;
 
 /// The first block of a model; fields are parameter indexes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Embedding {
     pub tokens: usize,
     pub positions: Option<usize>,
@@ -24,12 +24,16 @@ impl Embedding {
         Ok(x)
     }
 
-    /// Adds weight gradients.
-    pub fn backward(&self, grads: &Params, dy: &Tensor, mb: &MicroBatch) -> Result<()> {
-        let dx = self.dropout.backward(dy, mb)?;
+    /// All of it is weight work, which keeps `dy` behind the dropout mask.
+    pub fn backward(&self, grads: &mut GradSink<'_>, dy: &Tensor, mb: &MicroBatch) -> Result<()> {
+        grads.embedding(*self, self.dropout.backward(dy, mb)?, mb)
+    }
+
+    /// Adds weight gradients, given the gradient behind the dropout mask.
+    pub fn backward_weight(&self, grads: &Params, dy: &Tensor, mb: &MicroBatch) -> Result<()> {
         if let Some(p) = self.positions {
-            embedding::position_backward(&grads.view(p)?, mb.seq, &dx)?;
+            embedding::position_backward(&grads.view(p)?, mb.seq, dy)?;
         }
-        embedding::embed_backward(&grads.view(self.tokens)?, &mb.ids, &dx)
+        embedding::embed_backward(&grads.view(self.tokens)?, &mb.ids, dy)
     }
 }

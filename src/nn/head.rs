@@ -1,8 +1,8 @@
 //! Final norm, projection to the vocabulary, cross-entropy.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
-use super::{Linear, MicroBatch, Norm};
+use super::{GradSink, Linear, MicroBatch, Norm};
 use crate::kernels::loss::{self, IGNORE};
 use crate::kernels::{Math, embedding};
 use crate::model::Params;
@@ -36,8 +36,9 @@ impl Head {
         Ok((losses, Saved { x, stats, normed, dlogits: logits }))
     }
 
-    /// Adds weight gradients; returns dL/dx for L = scale · Σ losses.
-    pub fn backward(&self, params: &Params, grads: &Params, saved: Saved, math: Math) -> Result<Tensor> {
+    /// Returns dL/dx for L = scale · Σ losses. Weight work keeps the projection's input and the logits' gradient, [rows,
+    /// vocab].
+    pub fn backward(&self, params: &Params, grads: &mut GradSink<'_>, saved: Saved, math: Math) -> Result<Tensor> {
         let Saved { x, stats, normed, dlogits } = saved;
         let dnormed = self.project.backward(params, grads, &normed, &dlogits, math)?;
         drop((normed, dlogits));
@@ -46,6 +47,9 @@ impl Head {
 
     /// Losses without a backward: logits only of rows that have a target, a few rows at a time.
     pub fn losses(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<Vec<f32>> {
+        if mb.targets.len() != x.dims2()?.0 {
+            bail!("{} targets for {} tokens", mb.targets.len(), x.dims2()?.0)
+        }
         let wanted: Vec<usize> = (0..mb.targets.len()).filter(|&r| mb.targets[r] != IGNORE).collect();
         let mut losses = vec![0.0; mb.targets.len()];
         for rows in wanted.chunks(ROWS) {

@@ -2,6 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
+use super::GradSink;
 use crate::kernels::{Math, matmul};
 use crate::model::Params;
 
@@ -22,9 +23,16 @@ impl Linear {
         matmul::linear(x, &params.stacked(self.weight, self.stacked)?, bias.as_ref(), math)
     }
 
-    /// `x` as in the forward, `dy`: [rows, out]. Returns dL/dx.
-    pub fn backward(&self, params: &Params, grads: &Params, x: &Tensor, dy: &Tensor, math: Math) -> Result<Tensor> {
-        self.backward_weight(grads, x, dy)?;
+    /// `x` as in the forward, `dy`: [rows, out]. Returns dL/dx. Weight work keeps both.
+    pub fn backward(
+        &self,
+        params: &Params,
+        grads: &mut GradSink<'_>,
+        x: &Tensor,
+        dy: &Tensor,
+        math: Math,
+    ) -> Result<Tensor> {
+        grads.linear(*self, x, dy)?;
         self.backward_input(params, dy, math)
     }
 

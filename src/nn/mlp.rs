@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::Linear;
+use super::{GradSink, Linear};
 use crate::kernels::{Math, pointwise};
 use crate::model::Params;
 
@@ -46,11 +46,12 @@ impl Mlp {
         Ok((down.forward(params, &after, math)?, Saved { before, after }))
     }
 
-    /// `x` as in the forward. Returns dL/dx.
+    /// `x` as in the forward. Returns dL/dx. Weight work keeps `x`, the activation's output, and the gradients of the
+    /// activation's input and of the layer's output; not the activation's input.
     pub fn backward(
         &self,
         params: &Params,
-        grads: &Params,
+        grads: &mut GradSink<'_>,
         x: &Tensor,
         saved: Saved,
         dy: &Tensor,

@@ -1,7 +1,7 @@
 //! Layers with explicit forward and backward.
 //!
-//! A forward returns what its backward needs; a backward adds weight gradients into place and returns the gradient of its
-//! input. Layers hold no numbers: only where their parameters lie in flat storage.
+//! A forward returns what its backward needs; a backward returns the gradient of its input and gives weight gradients to a
+//! sink, which adds them into place or keeps them as work for later. Layers hold no numbers: only where their parameters lie in flat storage.
 
 pub mod attention;
 pub mod batch;
@@ -11,6 +11,7 @@ pub mod linear;
 pub mod mlp;
 pub mod norm;
 pub mod transformer;
+pub mod weight;
 
 pub use attention::Attention;
 pub use batch::{Dropouts, MicroBatch};
@@ -20,3 +21,4 @@ pub use linear::Linear;
 pub use mlp::Mlp;
 pub use norm::Norm;
 pub use transformer::TransformerLayer;
+pub use weight::{GradSink, WeightTask};

@@ -2,6 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
+use super::GradSink;
 use crate::kernels::{Math, norm};
 use crate::model::Params;
 
@@ -23,11 +24,12 @@ impl Norm {
         }
     }
 
-    /// Returns dL/dx, plus `skip`: the gradient that came past the norm along the residual stream.
+    /// Returns dL/dx, plus `skip`: the gradient that came past the norm along the residual stream. Weight work
+    /// keeps the finished gradients of weight and bias.
     pub fn backward(
         &self,
         params: &Params,
-        grads: &Params,
+        grads: &mut GradSink<'_>,
         x: &Tensor,
         stats: &Tensor,
         dy: &Tensor,
@@ -36,11 +38,12 @@ impl Norm {
     ) -> Result<Tensor> {
         match *self {
             Self::Layer { weight, bias, .. } => {
-                let (dw, db) = (grads.view(weight)?, grads.view(bias)?);
+                let (dw, db) = (grads.vector(params, weight)?, grads.vector(params, bias)?);
                 norm::layer_norm_backward(&dw, &db, x, &params.view(weight)?, stats, dy, skip, math)
             }
             Self::Rms { weight, .. } => {
-                norm::rms_norm_backward(&grads.view(weight)?, x, &params.view(weight)?, stats, dy, skip, math)
+                let dw = grads.vector(params, weight)?;
+                norm::rms_norm_backward(&dw, x, &params.view(weight)?, stats, dy, skip, math)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Attention, Dropouts, MicroBatch, Mlp, Norm, attention, mlp};
+use super::{Attention, Dropouts, GradSink, MicroBatch, Mlp, Norm, attention, mlp};
 use crate::kernels::attention::Cache;
 use crate::kernels::pointwise;
 use crate::model::Params;
@@ -63,11 +63,12 @@ impl TransformerLayer {
         Ok(y)
     }
 
-    /// Adds weight gradients; returns dL/dx.
+    /// Returns dL/dx. Weight work keeps what attention and MLP say (per position 5·d_model + qkv + the MLP's widths, `dy`
+    /// among them) and four or two vectors of the norms; the residual stream and the statistics are free.
     pub fn backward(
         &self,
         params: &Params,
-        grads: &Params,
+        grads: &mut GradSink<'_>,
         saved: Saved,
         dy: &Tensor,
         mb: &MicroBatch,

@@ -35,7 +35,7 @@ pub(crate) fn mesh(parallel: &Parallel, sequences: usize) -> Result<Mesh, PlanEr
         let message = format!("{stages} stages · {replicas} replicas: 1 to {MOST_RANKS} ranks can be planned");
         return Err(PlanError::value("parallel", message));
     }
-    if sequences % replicas != 0 {
+    if !sequences.is_multiple_of(replicas) {
         let (times, rest) = (sequences / replicas, sequences % replicas);
         let message = format!(
             "batch.sequences {sequences} = {times}·{replicas} + {rest} does not divide among {replicas} replicas"
@@ -92,7 +92,11 @@ impl Layout {
         let slice = common.batch.sequences / mesh.replicas;
         let micro_batches = slice.div_ceil(common.batch.micro_batch);
         let interleaved = pipeline.schedule == PipelineSchedule::Interleaved;
-        if interleaved && micro_batches % mesh.stages != 0 {
+        if interleaved && mesh.stages < 2 {
+            let message = "interleaved_1f1b needs at least 2 stages".to_owned();
+            return Err(PlanError::value("parallel.pipeline.stages", message));
+        }
+        if interleaved && !micro_batches.is_multiple_of(mesh.stages) {
             let (stages, times) = (mesh.stages, micro_batches / mesh.stages);
             let rest = micro_batches % mesh.stages;
             let message = format!(

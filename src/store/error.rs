@@ -19,6 +19,11 @@ pub enum StoreError {
     Damaged { path: PathBuf, message: String },
     #[error("run {id} is being worked on by another process{holder}; wait for it, or start another run with --new")]
     Locked { id: String, holder: String },
+    #[error(
+        "{} is held by another process, which is starting this run; wait for it, or end it if it hangs",
+        path.display()
+    )]
+    Busy { path: PathBuf },
     #[error("no run {wanted} in {}{known}", root.display())]
     NoSuchRun { wanted: String, root: PathBuf, known: String },
     #[error("{}: {message}", path.display())]
@@ -44,7 +49,11 @@ impl StoreError {
     pub fn is_request(&self) -> bool {
         matches!(
             self,
-            Self::Locked { .. } | Self::NoSuchRun { .. } | Self::NoSuchCheckpoint { .. } | Self::Ambiguous { .. }
+            Self::Locked { .. }
+                | Self::Busy { .. }
+                | Self::NoSuchRun { .. }
+                | Self::NoSuchCheckpoint { .. }
+                | Self::Ambiguous { .. }
         )
     }
 }

@@ -59,6 +59,19 @@ pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T
     serde_json::from_str(&text).map_err(|e| StoreError::damaged(path, e.to_string()))
 }
 
+/// Gives the file `from` a second name, or where the file system cannot, copies it and makes the copy durable. For files
+/// that nobody changes in place.
+pub(super) fn link_or_copy(from: &Path, to: &Path) -> Result<(), StoreError> {
+    if fs::hard_link(from, to).is_ok() {
+        return Ok(());
+    }
+    let copy = || -> std::io::Result<()> {
+        std::io::copy(&mut File::open(from)?, &mut File::create_new(to)?)?;
+        File::open(to)?.sync_all()
+    };
+    copy().map_err(StoreError::io("copying", from))
+}
+
 /// Removes what an earlier, killed process left unfinished in `folder`.
 pub(super) fn remove_leftovers(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };

@@ -61,20 +61,7 @@ impl LineFile {
 /// Drops the lines of `path` that are later than `step`, and damaged ones; without a step, all lines. The file is replaced
 /// atomically, and only if there is something to drop. A file that is not there is empty.
 pub fn keep_through(path: &Path, step: Option<u64>) -> Result<Kept, StoreError> {
-    let parse = |line: &[u8]| serde_json::from_slice::<Stepped>(line).ok().filter(|_| line.ends_with(b"\n"));
-    let early = |line: &Stepped| step.is_some_and(|step| line.step <= step);
-    let mut kept = Kept::default();
-    each_line(path, &mut |line| {
-        match parse(line) {
-            Some(line) if early(&line) => {
-                kept.lines += 1;
-                kept.train += u64::from(line.kind.as_deref() == Some("train"));
-            }
-            Some(_) => kept.dropped += 1,
-            None => kept.damaged += 1,
-        }
-        Ok(())
-    })?;
+    let kept = each_kept(path, step, &mut |_| Ok(()))?;
     if kept.dropped + kept.damaged == 0 {
         return Ok(kept);
     }
@@ -85,9 +72,7 @@ pub fn keep_through(path: &Path, step: Option<u64>) -> Result<Kept, StoreError> 
     let rewrite = || -> Result<(), StoreError> {
         let io = |source| StoreError::io("rewriting", path)(source);
         let mut out = BufWriter::new(File::create(&temporary).map_err(io)?);
-        each_line(path, &mut |line| {
-            if parse(line).is_some_and(|l| early(&l)) { out.write_all(line) } else { Ok(()) }
-        })?;
+        each_kept(path, step, &mut |line| out.write_all(line))?;
         let file = out.into_inner().map_err(|e| io(e.into_error()))?;
         file.sync_all().map_err(io)?;
         fs::rename(&temporary, path).map_err(io)
@@ -96,6 +81,39 @@ pub fn keep_through(path: &Path, step: Option<u64>) -> Result<Kept, StoreError> 
         let _ = fs::remove_file(&temporary);
     })?;
     sync_dir(parent)?;
+    Ok(kept)
+}
+
+/// Copies the lines of `from` that are not later than `step` to the new file `to`, leaving out damaged ones.
+pub fn copy_through(from: &Path, to: &Path, step: u64) -> Result<Kept, StoreError> {
+    let io = |source| StoreError::io("writing", to)(source);
+    let mut out = BufWriter::new(File::create_new(to).map_err(io)?);
+    let kept = each_kept(from, Some(step), &mut |line| out.write_all(line))?;
+    let file = out.into_inner().map_err(|e| io(e.into_error()))?;
+    file.sync_all().map_err(io)?;
+    Ok(kept)
+}
+
+/// Calls `line` with the whole lines of `path` that are not later than `step`, in order, and counts all of them.
+fn each_kept(
+    path: &Path,
+    step: Option<u64>,
+    line: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
+) -> Result<Kept, StoreError> {
+    let parse = |line: &[u8]| serde_json::from_slice::<Stepped>(line).ok().filter(|_| line.ends_with(b"\n"));
+    let mut kept = Kept::default();
+    each_line(path, &mut |bytes| {
+        match parse(bytes) {
+            Some(parsed) if step.is_some_and(|step| parsed.step <= step) => {
+                kept.lines += 1;
+                kept.train += u64::from(parsed.kind.as_deref() == Some("train"));
+                return line(bytes);
+            }
+            Some(_) => kept.dropped += 1,
+            None => kept.damaged += 1,
+        }
+        Ok(())
+    })?;
     Ok(kept)
 }
 
@@ -157,6 +175,20 @@ mod tests {
         // "step": 12 may be the beginning of "step": 120.
         let (k, text) = kept("{\"step\":1}\n{\"step\":2}", 9);
         assert_eq!((text.as_str(), k.damaged), ("{\"step\":1}\n", 1));
+    }
+
+    #[test]
+    fn a_copy_ends_at_the_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("a.jsonl"), dir.path().join("b.jsonl"));
+        let text = "{\"kind\":\"train\",\"step\":1}\n{\"step\":2}\nrubbish\n{\"step\":3}\n{\"step\":2";
+        fs::write(&from, text).unwrap();
+        assert_eq!(copy_through(&from, &to, 2).unwrap(), Kept { lines: 2, train: 1, dropped: 1, damaged: 2 });
+        assert_eq!(fs::read_to_string(&to).unwrap(), "{\"kind\":\"train\",\"step\":1}\n{\"step\":2}\n");
+        assert_eq!(fs::read_to_string(&from).unwrap(), text);
+        assert!(copy_through(&from, &to, 2).is_err(), "never over another file");
+        copy_through(&dir.path().join("none"), &dir.path().join("c"), 2).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("c")).unwrap(), "");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::error::StoreError;
 
@@ -15,6 +15,9 @@ pub const LOCK: &str = "lock";
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// How long to wait for the turn to find or create a run, which others hold for as long as that takes.
+const TURN: Duration = Duration::from_secs(10);
+
 /// Held while a process works on a run; the kernel lets go of it when the process ends, however it ends.
 #[derive(Debug)]
 pub struct RunLock {
@@ -24,15 +27,25 @@ pub struct RunLock {
 /// Waits for the turn to find or create a run called `base` in `root`; it ends when the file is dropped.
 ///
 /// # Errors
-/// If the folder cannot be written.
+/// If the folder cannot be written; `Busy` if another process keeps its turn for ten seconds.
 pub fn turn(root: &Path, base: &str) -> Result<File, StoreError> {
+    turn_within(root, base, TURN)
+}
+
+fn turn_within(root: &Path, base: &str, limit: Duration) -> Result<File, StoreError> {
     fs::create_dir_all(root).map_err(StoreError::io("creating", root))?;
     let path = root.join(format!(".{base}.{LOCK}"));
     let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
     let file = open.map_err(StoreError::io("opening", &path))?;
-    match file.lock() {
-        Err(e) if e.kind() != ErrorKind::Unsupported => Err(StoreError::io("locking", &path)(e)),
-        _ => Ok(file),
+    let started = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => return Ok(file),
+            Err(TryLockError::Error(e)) => return Err(StoreError::io("locking", &path)(e)),
+            Err(TryLockError::WouldBlock) if started.elapsed() >= limit => return Err(StoreError::Busy { path }),
+            Err(TryLockError::WouldBlock) => thread::sleep(PAUSE.min(limit)),
+        }
     }
 }
 
@@ -101,6 +114,17 @@ mod tests {
         drop(first);
         assert!(!RunLock::is_held(&dir));
         RunLock::take(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_turn_that_does_not_come_is_given_up() {
+        let root = tempfile::tempdir().unwrap();
+        let first = turn(root.path(), "a-12345678").unwrap();
+        let error = turn_within(root.path(), "a-12345678", Duration::from_millis(1)).unwrap_err();
+        assert!(error.is_request() && error.to_string().contains("/.a-12345678.lock"), "{error}");
+        turn_within(root.path(), "another", Duration::ZERO).unwrap();
+        drop(first);
+        turn_within(root.path(), "a-12345678", Duration::ZERO).unwrap();
     }
 
     #[test]

@@ -51,8 +51,20 @@ pub struct Manifest {
     /// Of the environment only what the run read.
     pub environment: BTreeMap<String, String>,
     pub data: DataHashes,
+    /// The run whose record and checkpoint this one began with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continued_from: Option<ContinuedFrom>,
     /// One for each process that worked on the run.
     pub sessions: Vec<Session>,
+}
+
+/// Where a run began that did not begin at step 0: after `step` of another run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContinuedFrom {
+    /// The other run's id and plan.
+    pub id: String,
+    pub step: u64,
+    pub plan_hash: String,
 }
 
 /// Content hashes of what went in.
@@ -127,6 +139,7 @@ impl Manifest {
             overrides,
             environment: BTreeMap::new(),
             data: DataHashes::from(&plan.data),
+            continued_from: None,
             sessions: Vec::new(),
         }
     }

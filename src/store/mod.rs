@@ -19,13 +19,13 @@ pub mod time;
 pub(crate) mod testing;
 
 pub use catalog::{Listed, Standing};
-pub use checkpoint::{Checkpoints, Resumed, StateHash, Which, load_weights, state_hash};
+pub use checkpoint::{Checkpoints, Chosen, PartRecord, PartSpec, Resumed, StateHash, Which, load_weights, state_hash};
 pub use error::StoreError;
 pub use lock::RunLock;
 pub use log::Log;
 pub use machine::{Git, Machine};
-pub use manifest::{Manifest, Place, RunStatus, Session};
+pub use manifest::{ContinuedFrom, Manifest, Place, RunStatus, Session};
 pub use metrics::MetricLine;
-pub use recorder::{Opened, Recorder};
+pub use recorder::{Opened, OpenedRanks, Recorder};
 pub use run_dir::{RunDir, RunFiles};
 pub use summary::{Outcome, Summary};

@@ -1,16 +1,16 @@
 //! Consumes a run's events and writes them down: metrics, samples, checkpoints.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::Device;
 
-use super::checkpoint::{Checkpoints, Resumed, StateHash};
+use super::checkpoint::{Checkpoints, Chosen, PartRecord, Resumed, StateHash};
 use super::error::StoreError;
 use super::lines::{LineFile, keep_through};
 use super::metrics::MetricLine;
 use super::run_dir::{CHECKPOINTS, METRICS, SAMPLES};
-use crate::exec::{Event, ObserveError, Observer};
+use crate::exec::{Best, Event, ObserveError, Observer};
 use crate::model::ParamLayout;
 
 /// Writes one run's record.
@@ -33,6 +33,15 @@ pub struct Opened {
     pub warnings: Vec<String>,
 }
 
+/// A record of a run with several ranks that is ready to be gone on with.
+#[derive(Debug)]
+pub struct OpenedRanks {
+    pub recorder: Recorder,
+    /// The checkpoint that every rank loads; `None`: from the start.
+    pub chosen: Option<Chosen>,
+    pub warnings: Vec<String>,
+}
+
 impl Recorder {
     /// Opens the record in the run directory `run`, which this process holds: finds the newest good checkpoint, and cuts
     /// metrics and samples back to it, so that what is written next follows on. `keep` is the number of checkpoints.
@@ -50,11 +59,38 @@ impl Recorder {
         let checkpoints = Checkpoints::open(&run.join(CHECKPOINTS), plan_hash, keep)?;
         let mut resumed = checkpoints.latest(layout, moments, device)?;
         let mut warnings = resumed.as_mut().map(|r| std::mem::take(&mut r.warnings)).unwrap_or_default();
-        let step = resumed.as_ref().map_or(0, |r| r.state.step);
+        let saved = resumed.as_ref().map(|r| (r.state.step, r.hash.clone()));
+        let recorder = Self::follow(run, checkpoints, saved, &mut warnings)?;
+        Ok(Opened { recorder, resumed, warnings })
+    }
+
+    /// As `open`, for the one process of a run with several ranks that keeps its record: finds and checks the newest good
+    /// checkpoint, which each rank then takes its part of with `checkpoint::load`.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_ranks(run: &Path, plan_hash: &str, keep: usize) -> Result<OpenedRanks, StoreError> {
+        let checkpoints = Checkpoints::open(&run.join(CHECKPOINTS), plan_hash, keep)?;
+        let mut chosen = checkpoints.choose()?;
+        let mut warnings = chosen.as_mut().map(|c| std::mem::take(&mut c.warnings)).unwrap_or_default();
+        let saved = chosen.as_ref().map(|c| (c.step, c.hash.clone()));
+        let recorder = Self::follow(run, checkpoints, saved, &mut warnings)?;
+        Ok(OpenedRanks { recorder, chosen, warnings })
+    }
+
+    /// A recorder that writes after the checkpoint `saved`, once the record is cut back to it.
+    fn follow(
+        run: &Path,
+        checkpoints: Checkpoints,
+        saved: Option<(u64, StateHash)>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, StoreError> {
+        let from = saved.as_ref().map(|(step, _)| *step);
+        let step = from.unwrap_or(0);
         let mut dropped = 0;
         for name in [METRICS, SAMPLES] {
             // Without a checkpoint all of it is done again, an evaluation before the first step too.
-            let kept = keep_through(&run.join(name), resumed.as_ref().map(|r| r.state.step))?;
+            let kept = keep_through(&run.join(name), from)?;
             dropped += kept.dropped;
             if name == METRICS && kept.train < step {
                 warnings.push(format!("{name} has {} of {step} steps: the others are lost", kept.train));
@@ -67,20 +103,56 @@ impl Recorder {
             warnings
                 .push(format!("{dropped} lines after step {step} dropped from the record: those steps are done again"));
         }
-        let recorder = Self {
+        Ok(Self {
             metrics: LineFile::append(&run.join(METRICS))?,
             samples: LineFile::append(&run.join(SAMPLES))?,
             checkpoints,
             measured: None,
-            saved: resumed.as_ref().map(|r| (step, r.hash.clone())),
-        };
-        Ok(Opened { recorder, resumed, warnings })
+            saved,
+        })
     }
 
     /// Step and hash of the newest checkpoint.
     #[must_use]
     pub fn saved(&self) -> Option<&(u64, StateHash)> {
         self.saved.as_ref()
+    }
+
+    /// An empty folder for the parts of the checkpoint of `step`; call it before any rank writes one.
+    ///
+    /// # Errors
+    /// As `Checkpoints::begin`.
+    pub fn begin(&self, step: u64) -> Result<PathBuf, StoreError> {
+        self.checkpoints.begin(step)
+    }
+
+    /// Removes the parts of the checkpoint of `step`, which will not be committed.
+    pub fn abandon(&self, step: u64) {
+        self.checkpoints.abandon(step);
+    }
+
+    /// Makes a checkpoint of the parts that the ranks reported: what `Event::Checkpoint` does for a run with one.
+    ///
+    /// # Errors
+    /// As `Checkpoints::commit`.
+    pub fn commit(
+        &mut self,
+        step: u64,
+        tokens: u64,
+        best: Option<Best>,
+        parts: Vec<PartRecord>,
+    ) -> Result<(), StoreError> {
+        let val_loss = self.before_saving(step)?;
+        let saved = self.checkpoints.commit(step, tokens, best, val_loss, parts)?;
+        self.saved = Some((step, saved.hash));
+        Ok(())
+    }
+
+    /// What a checkpoint of `step` rests on is on the disk before it is. Returns the validation loss at that step.
+    fn before_saving(&self, step: u64) -> Result<Option<f64>, StoreError> {
+        self.metrics.sync()?;
+        self.samples.sync()?;
+        Ok(self.measured.filter(|(measured, _)| *measured == step).map(|(_, loss)| loss))
     }
 
     fn record(&mut self, event: &Event<'_>) -> Result<(), StoreError> {
@@ -92,10 +164,7 @@ impl Recorder {
             }
             Event::Sample(sample) => self.samples.write(sample),
             Event::Checkpoint { state } => {
-                // What a checkpoint rests on is on the disk before it is.
-                self.metrics.sync()?;
-                self.samples.sync()?;
-                let val_loss = self.measured.filter(|(step, _)| *step == state.step).map(|(_, loss)| loss);
+                let val_loss = self.before_saving(state.step)?;
                 let saved = self.checkpoints.save(state, val_loss)?;
                 self.saved = Some((state.step, saved.hash));
                 Ok(())
@@ -118,7 +187,7 @@ mod tests {
 
     use super::*;
     use crate::exec::{EvalMetrics, SampleText, StepMetrics, TrainState};
-    use crate::store::checkpoint::{Which, load_weights};
+    use crate::store::checkpoint::{self, PartSpec, Which, load_weights};
     use crate::store::testing::{layout, random_state, values};
 
     fn open(run: &Path) -> Opened {
@@ -218,10 +287,49 @@ mod tests {
     }
 
     #[test]
+    fn a_run_with_several_ranks_is_recorded_alike() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut recorder = Recorder::open_ranks(dir.path(), "abc", 2).unwrap().recorder;
+        let eval = EvalMetrics { step: 4, val_loss: Some(0.25), ..EvalMetrics::default() };
+        recorder.observe(&Event::Eval(eval)).unwrap();
+        let folder = recorder.begin(4).unwrap();
+        let state = random_state(4, 2);
+        let half = state.layout.entries.len() / 2;
+        let owned = [(0..half).collect::<Vec<_>>(), (half..state.layout.entries.len()).collect()];
+        let parts = owned.iter().enumerate().map(|(index, owned)| {
+            checkpoint::part::write(&folder, PartSpec { index, count: 2 }, &state, owned).unwrap()
+        });
+        recorder.commit(4, state.tokens, state.best, parts.collect()).unwrap();
+        let saved = recorder.saved().unwrap().clone();
+        drop(recorder);
+        let state_file = fs::read_to_string(dir.path().join(CHECKPOINTS).join("step-00000004/state.json")).unwrap();
+        assert!(state_file.contains("\"val_loss\": 0.25"), "{state_file}");
+
+        let later = "{\"kind\":\"eval\",\"step\":5}\n";
+        fs::OpenOptions::new()
+            .append(true)
+            .open(dir.path().join(METRICS))
+            .unwrap()
+            .write_all(later.as_bytes())
+            .unwrap();
+        let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(dir.path(), "abc", 2).unwrap();
+        let chosen = chosen.unwrap();
+        assert_eq!((chosen.step, &chosen.hash), (4, &saved.1));
+        assert_eq!(recorder.saved(), Some(&saved));
+        assert!(warnings.iter().any(|w| w.starts_with("1 lines after step 4 dropped")), "{warnings:?}");
+        let back = checkpoint::load(&chosen.path, Some("abc"), &layout(), 2, &Device::Cpu).unwrap();
+        assert_eq!(values(&back), values(&state));
+    }
+
+    #[test]
     fn lost_lines_are_told() {
         let dir = tempfile::tempdir().unwrap();
         train(&mut open(dir.path()).recorder, 0, 4);
-        fs::write(dir.path().join(METRICS), "").unwrap();
-        assert!(open(dir.path()).warnings.iter().any(|w| w.contains("the others are lost")));
+        let whole = text(dir.path(), METRICS);
+        let without = whole.lines().filter(|line| !line.contains("\"train\",\"step\":2,"));
+        let without: String = without.flat_map(|line| [line, "\n"]).collect();
+        assert_eq!(without.lines().count() + 1, whole.lines().count());
+        fs::write(dir.path().join(METRICS), without).unwrap();
+        assert_eq!(open(dir.path()).warnings, ["metrics.jsonl has 3 of 4 steps: the others are lost"]);
     }
 }

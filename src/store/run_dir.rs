@@ -7,10 +7,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::checkpoint::{Checkpoints, Which};
 use super::error::StoreError;
 use super::files::{read_json, remove_leftovers, sync_dir, write_atomic, write_json};
+use super::lines::copy_through;
 use super::lock::RunLock;
-use super::manifest::{FORMAT, Manifest, Place};
+use super::manifest::{ContinuedFrom, FORMAT, Manifest, Place};
 use super::summary::Summary;
 use super::time;
 use crate::plan::Plan;
@@ -24,6 +26,14 @@ pub const SAMPLES: &str = "samples.jsonl";
 pub const LOG: &str = "log.txt";
 pub const SUMMARY: &str = "summary.json";
 pub const CHECKPOINTS: &str = "checkpoints";
+/// What each rank of a run with several wrote to its standard error.
+pub const RANKS: &str = "ranks";
+
+/// The file in `RANKS` of rank `rank`.
+#[must_use]
+pub fn rank_log(rank: usize) -> String {
+    format!("rank-{rank}.log")
+}
 
 /// A run directory in the making, and how long one may take before it counts as left behind by a killed process.
 const CREATING: &str = ".creating-";
@@ -130,26 +140,50 @@ impl RunDir {
     ///
     /// # Errors
     /// If the folder cannot be written; `Locked` never.
-    pub fn create(root: &Path, mut files: RunFiles<'_>) -> Result<Self, StoreError> {
+    pub fn create(root: &Path, files: RunFiles<'_>) -> Result<Self, StoreError> {
+        Self::create_from(root, files, None)
+    }
+
+    /// As `create`, with the record of the run directory `from` up to one of its checkpoints, and with that checkpoint, as
+    /// the new run's own; the manifest's `continued_from` says so. Whether the two runs are the same training is for the
+    /// caller to know. Nothing is changed in `from`, which may be going on. After a kill at any moment the new run is there
+    /// with all of that, or not at all.
+    ///
+    /// # Errors
+    /// If there is no such checkpoint or it cannot be used; as `create`.
+    pub fn create_continued(root: &Path, files: RunFiles<'_>, from: &Path, which: Which) -> Result<Self, StoreError> {
+        Self::create_from(root, files, Some((from, which)))
+    }
+
+    fn create_from(root: &Path, mut files: RunFiles<'_>, from: Option<(&Path, Which)>) -> Result<Self, StoreError> {
         fs::create_dir_all(root).map_err(StoreError::io("creating", root))?;
         remove_stale(root);
         let base = base_id(&files.plan.experiment_name, &files.plan.hash);
         let temporary = root.join(format!("{CREATING}{base}-{}-{:x}", std::process::id(), nonce()));
         fs::create_dir(&temporary).map_err(StoreError::io("creating", &temporary))?;
-        let result = Self::fill(root, &base, &temporary, &mut files);
+        let result = Self::fill(root, &base, &temporary, &mut files, from);
         if result.is_err() {
             let _ = fs::remove_dir_all(&temporary);
         }
         result
     }
 
-    fn fill(root: &Path, base: &str, temporary: &Path, files: &mut RunFiles<'_>) -> Result<Self, StoreError> {
+    fn fill(
+        root: &Path,
+        base: &str,
+        temporary: &Path,
+        files: &mut RunFiles<'_>,
+        from: Option<(&Path, Which)>,
+    ) -> Result<Self, StoreError> {
         let lock = RunLock::take(temporary)?;
         write_atomic(&temporary.join(EXPERIMENT), files.experiment.as_bytes())?;
         write_atomic(&temporary.join(RESOLVED), files.resolved.as_bytes())?;
         write_json(&temporary.join(PLAN), files.plan)?;
         let checkpoints = temporary.join(CHECKPOINTS);
         fs::create_dir(&checkpoints).map_err(StoreError::io("creating", &checkpoints))?;
+        if let Some((from, which)) = from {
+            files.manifest.continued_from = Some(seed(temporary, &files.plan.hash, from, which)?);
+        }
         loop {
             let n = siblings(root, base).last().map_or(1, |(n, _)| n + 1);
             let id = if n == 1 { base.to_owned() } else { format!("{base}-{n}") };
@@ -214,6 +248,17 @@ impl RunDir {
     }
 }
 
+/// Gives the run directory in the making `to`, of a run of `plan_hash`, the beginning of the run directory `from`.
+fn seed(to: &Path, plan_hash: &str, from: &Path, which: Which) -> Result<ContinuedFrom, StoreError> {
+    let other = manifest(from)?;
+    let checkpoints = Checkpoints::open(&to.join(CHECKPOINTS), plan_hash, 1)?;
+    let (step, _) = checkpoints.adopt(&from.join(CHECKPOINTS), which)?;
+    for name in [METRICS, SAMPLES] {
+        copy_through(&from.join(name), &to.join(name), step)?;
+    }
+    Ok(ContinuedFrom { id: other.id, step, plan_hash: other.plan_hash })
+}
+
 /// Removes folders that processes killed while creating a run left behind: unlocked, and not brand-new.
 fn remove_stale(root: &Path) {
     let Ok(entries) = fs::read_dir(root) else { return };
@@ -239,6 +284,8 @@ fn nonce() -> u64 {
 mod tests {
     use super::*;
     use crate::plan::tests::{compiled, experiment};
+    use crate::store::recorder::Recorder;
+    use crate::store::testing::{layout, random_state, values};
 
     fn create(root: &Path, plan: &Plan) -> RunDir {
         let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], time::now());
@@ -324,6 +371,53 @@ mod tests {
             let id = manifest(&path).unwrap().id;
             assert_eq!(id, path.file_name().unwrap().to_string_lossy(), "run {n}");
         }
+    }
+
+    #[test]
+    fn a_run_continues_another() {
+        let root = tempfile::tempdir().unwrap();
+        let plan = compiled(&experiment());
+        let first = create(root.path(), &plan);
+        let checkpoints = Checkpoints::open(&first.path().join(CHECKPOINTS), &plan.hash, 9).unwrap();
+        for step in [2, 4] {
+            checkpoints.save(&random_state(step, 2), None).unwrap();
+        }
+        let line = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step}}}\n");
+        let lines = |through: u64| (1..=through).map(line).collect::<String>();
+        fs::write(first.path().join(METRICS), lines(5)).unwrap();
+        let mut other = plan.clone();
+        other.hash = "f".repeat(64);
+        let files = || RunFiles {
+            experiment: "a: 1\n",
+            resolved: "b: 2\n",
+            plan: &other,
+            manifest: Manifest::new(&other, "exp.yaml".into(), vec![], time::now()),
+        };
+        for (which, step) in [(Which::Latest, 4), (Which::Step(2), 2)] {
+            let run = RunDir::create_continued(root.path(), files(), first.path(), which).unwrap();
+            let from = run.manifest().continued_from.clone().unwrap();
+            assert_eq!((from.id, from.step, &from.plan_hash), (first.id(), step, &plan.hash));
+            assert_eq!(&manifest(run.path()).unwrap(), run.manifest());
+            assert_eq!(fs::read_to_string(run.path().join(METRICS)).unwrap(), lines(step));
+            let opened = Recorder::open(run.path(), &other.hash, 2, &layout(), 2, &candle_core::Device::Cpu).unwrap();
+            let resumed = opened.resumed.unwrap();
+            assert_eq!(values(&resumed.state), values(&random_state(step, 2)));
+            assert!(opened.warnings.is_empty(), "{:?}", opened.warnings);
+        }
+        let before = fs::read_dir(root.path()).unwrap().count();
+        let error = RunDir::create_continued(root.path(), files(), first.path(), Which::Step(3)).unwrap_err();
+        assert!(error.is_request() && error.to_string().contains("no checkpoint of step 3"), "{error}");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), before, "no half of a run");
+        assert_eq!(fs::read_to_string(first.path().join(METRICS)).unwrap(), lines(5));
+    }
+
+    #[test]
+    fn manifests_from_before_continued_runs_load() {
+        let root = tempfile::tempdir().unwrap();
+        let run = create(root.path(), &compiled(&experiment()));
+        let text = fs::read_to_string(run.path().join(MANIFEST)).unwrap();
+        assert!(!text.contains("continued_from"));
+        assert_eq!(manifest(run.path()).unwrap().continued_from, None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use runner::data::IGNORE;
 use runner::kernels::Math;
 use runner::kernels::pointwise::Rope;
 use runner::model::{Model, ModelSpec, Output, ParamSpec, Params};
-use runner::nn::{Attention, Dropouts, Embedding, Head, Linear, MicroBatch, Mlp, Norm, TransformerLayer};
+use runner::nn::{Attention, Dropouts, Embedding, GradSink, Head, Linear, MicroBatch, Mlp, Norm, TransformerLayer};
 
 use super::{below, micro_batch, normals, oracle, random, random_params, small_gpt2, small_llama, spec, values};
 
@@ -108,55 +108,73 @@ impl Case {
         Loss { value: terms.iter().sum(), magnitude: terms.iter().map(|t| t.abs()).sum() }
     }
 
-    /// dL/dx and dL/dparams by the explicit backward. The gradients are added into a buffer that is not empty, as in
-    /// gradient accumulation.
+    /// dL/dx and dL/dparams by the explicit backward, which gives the same bits in one pass and split into the input's and
+    /// the weights' gradients. The gradients are added into a buffer that is not empty, as in gradient accumulation.
     pub fn gradients(&self) -> (Option<Vec<f64>>, Vec<f64>) {
+        let before = normals("gradients of an earlier micro-batch", self.params.layout.total);
+        let grads = || super::with_values(&self.params.layout, before.clone(), candle_core::DType::F64);
+        let (once, split) = (grads(), grads());
+        let dx = self.backward(&mut GradSink::Now(&once));
+        let mut tasks = Vec::new();
+        assert_eq!(dx, self.backward(&mut GradSink::Later(&mut tasks)), "{}: dx by the split backward", self.name);
+        assert_eq!(values(&split.flat), before, "{}: the input pass leaves the gradients alone", self.name);
+        for task in tasks {
+            task.run(&split, &self.mb).unwrap();
+        }
+        if !matches!(self.layer, Layer::Model(_)) {
+            assert_eq!(values(&once.flat), values(&split.flat), "{}: gradients by the split backward", self.name);
+        }
+        (dx, values(&once.flat).iter().zip(&before).map(|(after, before)| after - before).collect())
+    }
+
+    /// Models have their own ways, which `stages.rs` compares.
+    fn backward(&self, grads: &mut GradSink<'_>) -> Option<Vec<f64>> {
         let (params, mb) = (&self.params, &self.mb);
-        let before = normals("gradients of an earlier micro-batch", params.layout.total);
-        let grads = super::with_values(&params.layout, before.clone(), candle_core::DType::F64);
         let x = self.x.as_ref();
         let dx = match &self.layer {
             Layer::Model(m) => {
                 let (output, saved) = m.forward(params, None, mb).unwrap();
                 assert!(matches!(output, Output::Losses(_)));
-                m.backward(params, &grads, saved, None, mb).unwrap()
+                match grads {
+                    GradSink::Now(grads) => m.backward(params, grads, saved, None, mb).unwrap(),
+                    GradSink::Later(_) => m.backward_input(params, saved, None, mb).unwrap().0,
+                }
             }
             Layer::Head(h) => {
                 let (_, saved) = h.forward(params, Self::input(x).clone(), mb).unwrap();
-                Some(h.backward(params, &grads, saved, MATH).unwrap())
+                Some(h.backward(params, grads, saved, MATH).unwrap())
             }
             layer => {
                 let dy = self.weights(self.output(params, x).dims2().unwrap());
                 match layer {
-                    Layer::Linear(l) => Some(l.backward(params, &grads, Self::input(x), &dy, MATH).unwrap()),
+                    Layer::Linear(l) => Some(l.backward(params, grads, Self::input(x), &dy, MATH).unwrap()),
                     Layer::Norm { norm, skip } => {
                         let skip = skip.then(|| self.skip());
                         let (_, stats) = norm.forward(params, Self::input(x), MATH).unwrap();
                         let x = Self::input(x);
-                        Some(norm.backward(params, &grads, x, &stats, &dy, skip.as_ref(), MATH).unwrap())
+                        Some(norm.backward(params, grads, x, &stats, &dy, skip.as_ref(), MATH).unwrap())
                     }
                     Layer::Attention(a, _) => {
                         let (_, saved) = a.forward(params, Self::input(x), mb).unwrap();
-                        Some(a.backward(params, &grads, Self::input(x), saved, &dy, mb).unwrap())
+                        Some(a.backward(params, grads, Self::input(x), saved, &dy, mb).unwrap())
                     }
                     Layer::Mlp(m) => {
                         let (_, saved) = m.forward(params, Self::input(x), MATH).unwrap();
-                        Some(m.backward(params, &grads, Self::input(x), saved, &dy, MATH).unwrap())
+                        Some(m.backward(params, grads, Self::input(x), saved, &dy, MATH).unwrap())
                     }
                     Layer::Embedding(e) => {
-                        e.backward(&grads, &dy, mb).unwrap();
+                        e.backward(grads, &dy, mb).unwrap();
                         None
                     }
                     Layer::Transformer(t, _) => {
                         let (_, saved) = t.forward(params, Self::input(x).clone(), mb).unwrap();
-                        Some(t.backward(params, &grads, saved, &dy, mb).unwrap())
+                        Some(t.backward(params, grads, saved, &dy, mb).unwrap())
                     }
                     Layer::Head(_) | Layer::Model(_) => unreachable!("handled above"),
                 }
             }
         };
-        let added = values(&grads.flat).iter().zip(&before).map(|(after, before)| after - before).collect();
-        (dx.map(|dx| values(&dx)), added)
+        dx.map(|dx| values(&dx))
     }
 
     /// The layer's output in plain candle operations.

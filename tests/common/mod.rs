@@ -5,6 +5,7 @@
 
 pub mod cases;
 pub mod oracle;
+pub mod pipeline;
 
 use std::sync::Arc;
 

@@ -1,23 +1,53 @@
-//! What the files of a checkpoint hold: safetensors headers, and `state.json`.
+//! What a checkpoint consists of: the names of its files, and `state.json`.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::hash::{StateHash, whole_hash};
+use super::part::{PartRecord, PartSpec};
 use crate::exec::Best;
-use crate::model::ParamLayout;
 
-/// The weights, under their names.
+/// The weights, under their names; of a checkpoint in one part.
 pub const MODEL: &str = "model.safetensors";
 /// The moments, under `<name>.m` and `<name>.v`.
 pub const OPTIMIZER: &str = "optimizer.safetensors";
 pub const STATE: &str = "state.json";
 
-/// Version of the checkpoint's own layout.
+/// Version of the checkpoint's own layout: in one part, and in several.
 pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT_PARTS: u32 = 2;
 
-/// Suffix of each section's tensors: the weights, the first moment (momentum), the second.
-const SUFFIXES: [&str; 3] = ["", ".m", ".v"];
+/// The two files of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Model,
+    Optimizer,
+}
+
+impl Kind {
+    pub(super) const BOTH: [Self; 2] = [Self::Model, Self::Optimizer];
+
+    /// The file's name in part `part`; shards are named as Hugging Face does.
+    pub(super) fn file_name(self, part: PartSpec) -> String {
+        let (whole, stem) = match self {
+            Self::Model => (MODEL, "model"),
+            Self::Optimizer => (OPTIMIZER, "optimizer"),
+        };
+        match part {
+            PartSpec { count: 1, .. } => whole.to_owned(),
+            PartSpec { index, count } => format!("{stem}-{:05}-of-{count:05}.safetensors", index + 1),
+        }
+    }
+
+    /// The sections of a state's buffer that the file holds.
+    pub(super) fn sections(self, moments: usize) -> std::ops::Range<usize> {
+        match self {
+            Self::Model => 0..1,
+            Self::Optimizer => 1..moments + 1,
+        }
+    }
+}
 
 /// `state.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,13 +63,68 @@ pub(super) struct StateFile {
     pub(super) moments: usize,
     pub(super) state_hash: String,
     pub(super) weights_hash: String,
+    /// Of a checkpoint in one part.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) files: BTreeMap<String, FileRecord>,
+    /// Of a checkpoint in several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) parts: Vec<PartRecord>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct FileRecord {
-    pub(super) bytes: u64,
-    pub(super) blake3: String,
+/// What a file must be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRecord {
+    pub bytes: u64,
+    /// 64 hex digits.
+    pub blake3: String,
+}
+
+impl StateFile {
+    pub(super) fn hash(&self) -> StateHash {
+        StateHash { state: self.state_hash.clone(), weights: self.weights_hash.clone() }
+    }
+
+    /// Its parts in order, complete and of one step; or what is wrong with them.
+    pub(super) fn checked_parts(&self) -> Result<Vec<PartRecord>, String> {
+        if self.format == FORMAT {
+            let only = PartSpec { index: 0, count: 1 };
+            let (step, moments) = (self.step, self.moments);
+            let record = PartRecord { part: only, step, moments, files: self.files.clone(), hash: self.hash() };
+            record.check_names().map_err(|message| format!("{STATE} {message}"))?;
+            return Ok(vec![record]);
+        }
+        check_parts(&self.parts, self.step)?;
+        if self.parts.len() < 2 || self.parts.iter().any(|p| p.moments != self.moments) {
+            return Err(format!("{STATE} was altered: its parts do not fit it"));
+        }
+        if whole_hash(self.step, self.tokens, self.parts.iter().map(|p| &p.hash)) != self.hash() {
+            return Err(format!("{STATE} was altered: step, tokens and parts do not match its hash"));
+        }
+        Ok(self.parts.clone())
+    }
+}
+
+/// Whether `parts`, in order, are all parts of one checkpoint of step `step`; else what is wrong.
+pub(super) fn check_parts(parts: &[PartRecord], step: u64) -> Result<(), String> {
+    let count = parts.first().map_or(1, |p| p.part.count);
+    let moments = parts.first().map_or(0, |p| p.moments);
+    for (index, wanted) in (0..count).zip(parts.iter().map(Some).chain(std::iter::repeat(None))) {
+        let Some(part) = wanted.filter(|p| p.part == PartSpec { index, count }) else {
+            return Err(format!("part {} of {count} is missing", index + 1));
+        };
+        part.check_names().map_err(|message| format!("part {} of {count} {message}", index + 1))?;
+        if part.step != step {
+            return Err(format!("part {} of {count} is of step {}, not {step}", index + 1, part.step));
+        }
+        if part.moments != moments {
+            let (theirs, first) = (part.moments, moments);
+            return Err(format!("part {} of {count} holds {theirs} optimizer moments, part 1 {first}", index + 1));
+        }
+    }
+    if parts.len() > count {
+        return Err(format!("{} parts where {count} were expected", parts.len()));
+    }
+    Ok(())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -79,76 +164,6 @@ impl<'de> Deserialize<'de> for Float {
             _ => None,
         };
         number.map(Self).ok_or_else(|| serde::de::Error::custom(format!("{value} is no number")))
-    }
-}
-
-/// A tensor in a safetensors header.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct TensorInfo {
-    pub(super) dtype: String,
-    pub(super) shape: Vec<usize>,
-    /// Begin and end in the data, in bytes.
-    pub(super) data_offsets: [u64; 2],
-}
-
-/// The tensors of `sections` of a flat buffer laid out by `layout`, in the order of their bytes: section after section,
-/// each in buffer order, without gaps. A file's data is thus the buffer itself.
-pub(super) fn tensors(layout: &ParamLayout, sections: std::ops::Range<usize>) -> Vec<(String, TensorInfo)> {
-    let mut out = Vec::with_capacity(layout.entries.len() * sections.len());
-    for (position, section) in sections.enumerate() {
-        let base = position * layout.total;
-        let suffix = SUFFIXES.get(section).map_or_else(|| format!(".{section}"), ToString::to_string);
-        out.extend(layout.entries.iter().map(|entry| {
-            let range = entry.range();
-            let data_offsets = [range.start, range.end].map(|element| 4 * (base + element) as u64);
-            let info = TensorInfo { dtype: "F32".into(), shape: entry.spec.shape.clone(), data_offsets };
-            (format!("{}{suffix}", entry.spec.name), info)
-        }));
-    }
-    out
-}
-
-/// A safetensors file up to its data: the length of the header, and the header, padded with blanks to a multiple of
-/// eight bytes.
-pub(super) fn header(tensors: &[(String, TensorInfo)]) -> serde_json::Result<Vec<u8>> {
-    let mut json = String::from("{\"__metadata__\":{\"matrices\":\"[out, in]\"}");
-    for (name, info) in tensors {
-        json.push(',');
-        json.push_str(&serde_json::to_string(name)?);
-        json.push(':');
-        json.push_str(&serde_json::to_string(info)?);
-    }
-    json.push('}');
-    let padded = json.len().next_multiple_of(8);
-    let mut out = Vec::with_capacity(8 + padded);
-    out.extend_from_slice(&(padded as u64).to_le_bytes());
-    out.extend_from_slice(json.as_bytes());
-    out.resize(8 + padded, b' ');
-    Ok(out)
-}
-
-/// Compares a header's JSON with what it must be; the first difference, in words.
-pub(super) fn compare(json: &[u8], expected: &[(String, TensorInfo)]) -> Result<(), String> {
-    let value: BTreeMap<String, serde_json::Value> =
-        serde_json::from_slice(json).map_err(|e| format!("its header is not safetensors JSON: {e}"))?;
-    let mut found = BTreeMap::new();
-    for (name, value) in value.into_iter().filter(|(name, _)| name != "__metadata__") {
-        let info: TensorInfo = serde_json::from_value(value).map_err(|e| format!("tensor {name}: {e}"))?;
-        found.insert(name, info);
-    }
-    for (name, want) in expected {
-        let Some(have) = found.remove(name) else { return Err(format!("it lacks tensor {name}")) };
-        if have.dtype != want.dtype || have.shape != want.shape {
-            let [h, w] = [&have, want].map(|t| format!("{} {:?}", t.dtype, t.shape));
-            return Err(format!("tensor {name} is {h}, this model's is {w}"));
-        }
-        if have.data_offsets != want.data_offsets {
-            return Err(format!("tensor {name} is not where this version writes it"));
-        }
-    }
-    match found.keys().next() {
-        Some(name) => Err(format!("it holds tensor {name}, which this model does not have")),
-        None => Ok(()),
     }
 }
 

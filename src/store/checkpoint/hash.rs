@@ -3,6 +3,7 @@
 use candle_core::{CpuStorage, Device, Storage, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::format::Kind;
 use crate::exec::TrainState;
 use crate::store::error::StoreError;
 
@@ -25,43 +26,65 @@ pub fn state_hash(state: &TrainState) -> Result<String, StoreError> {
 
 /// Both hashes of `state`.
 pub(crate) fn hashes(state: &TrainState) -> Result<StateHash, StoreError> {
-    let mut hasher = StateHasher::new(state.step, state.tokens);
-    for section in 0..=state.moments {
-        each_chunk(&state.section(section)?, &mut |bytes| {
-            hasher.update(section, bytes);
-            Ok(())
-        })?;
+    let mut hasher = PartHasher::whole(state.step, state.tokens);
+    for kind in Kind::BOTH {
+        for section in kind.sections(state.moments) {
+            each_chunk(&state.section(section)?, &mut |bytes| {
+                hasher.update(kind, bytes);
+                Ok(())
+            })?;
+        }
     }
     Ok(hasher.finish())
 }
 
-/// Hashes a state as its bytes pass by, section after section.
-pub(super) struct StateHasher {
+/// Hashes what a part holds as its bytes pass by: all weights, then the moments.
+pub(super) struct PartHasher {
     state: blake3::Hasher,
     weights: blake3::Hasher,
 }
 
-impl StateHasher {
-    pub(super) fn new(step: u64, tokens: u64) -> Self {
-        let mut state = blake3::Hasher::new();
-        state.update(&step.to_le_bytes());
-        state.update(&tokens.to_le_bytes());
-        Self { state, weights: blake3::Hasher::new() }
+impl PartHasher {
+    /// For a checkpoint in one part: its hash is the state's.
+    pub(super) fn whole(step: u64, tokens: u64) -> Self {
+        Self { state: begun(step, tokens), weights: blake3::Hasher::new() }
     }
 
-    pub(super) fn update(&mut self, section: usize, bytes: &[u8]) {
+    /// For one part among several.
+    pub(super) fn part() -> Self {
+        Self { state: blake3::Hasher::new(), weights: blake3::Hasher::new() }
+    }
+
+    pub(super) fn update(&mut self, kind: Kind, bytes: &[u8]) {
         self.state.update(bytes);
-        if section == 0 {
+        if kind == Kind::Model {
             self.weights.update(bytes);
         }
     }
 
     pub(super) fn finish(self) -> StateHash {
-        StateHash {
-            state: self.state.finalize().to_hex().to_string(),
-            weights: self.weights.finalize().to_hex().to_string(),
-        }
+        let [state, weights] = [self.state, self.weights].map(|hash| hash.finalize().to_hex().to_string());
+        StateHash { state, weights }
     }
+}
+
+fn begun(step: u64, tokens: u64) -> blake3::Hasher {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&step.to_le_bytes());
+    hasher.update(&tokens.to_le_bytes());
+    hasher
+}
+
+/// The hash of a state in several parts: over step, tokens and the parts' hashes (as hex digits) in order.
+#[must_use]
+pub fn whole_hash<'a>(step: u64, tokens: u64, parts: impl Iterator<Item = &'a StateHash>) -> StateHash {
+    let mut state = begun(step, tokens);
+    let mut weights = blake3::Hasher::new();
+    for part in parts {
+        state.update(part.state.as_bytes());
+        weights.update(part.weights.as_bytes());
+    }
+    PartHasher { state, weights }.finish()
 }
 
 /// Elements converted at a time: small enough for the cache, large enough for the hash's wide lanes.

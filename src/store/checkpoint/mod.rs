@@ -1,12 +1,19 @@
-//! Checkpoints: weights, optimizer state and place in the run, as safetensors and a small state file.
+//! Checkpoints: weights, optimizer state and place in the run, as safetensors and a small state file, in one part or in one
+//! for each rank that owns something.
 
+mod entries;
+mod export;
 mod folder;
 mod format;
 mod hash;
+mod header;
 mod load;
-mod save;
+pub mod part;
 
-pub use folder::{Checkpoints, Entry, Resumed, Saved, Which, load_weights, steps};
-pub use format::{MODEL, OPTIMIZER, STATE};
+pub use entries::{Entry, Which, dir_name, pending, steps};
+pub use export::{Exported, export};
+pub use folder::{Checkpoints, Chosen, Resumed, Saved, load, load_weights};
+pub use format::{FileRecord, MODEL, OPTIMIZER, STATE};
 pub(crate) use hash::hashes;
-pub use hash::{StateHash, state_hash};
+pub use hash::{StateHash, state_hash, whole_hash};
+pub use part::{PartRecord, PartSpec};

@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use safetensors::SafeTensors;
 
 use super::*;
-use crate::store::checkpoint::format::{MODEL, OPTIMIZER, STATE};
+use crate::store::checkpoint::{MODEL, OPTIMIZER, STATE};
 use crate::store::testing::{layout, random_state, values};
 
 const PLAN: &str = "aaaaaaaabbbbbbbb";
@@ -200,7 +200,10 @@ fn another_models_tensors_are_told() {
     let other = Arc::new(ParamLayout::new(crate::model::parameters(&spec)));
     let fixture = Fixture::with(&[1]);
     let error = fixture.open(9).latest(&other, 2, &Device::Cpu).unwrap_err().to_string();
-    assert!(error.contains("step-00000001") && error.contains("do not hold"), "{error}");
+    assert!(
+        error.contains("step-00000001") && error.contains("c_fc.weight is [16, 4], this model's is [8, 4]"),
+        "{error}"
+    );
     assert!(error.contains("no other good checkpoint"), "{error}");
 }
 
@@ -213,6 +216,23 @@ fn the_only_checkpoint_stays_when_it_is_bad() {
     assert_eq!(fixture.steps(), [1]);
     let error = load_weights(&fixture.folder, Which::Latest, &layout(), &Device::Cpu).unwrap_err().to_string();
     assert!(error.contains("cut short"), "{error}");
+}
+
+#[test]
+fn two_altered_checkpoints_are_both_told_and_stay() {
+    let fixture = Fixture::with(&[1, 2]);
+    for (step, name) in [(1, OPTIMIZER), (2, MODEL)] {
+        let mut file = File::options().write(true).open(fixture.file(step, name)).unwrap();
+        file.seek(SeekFrom::End(-1)).unwrap();
+        file.write_all(&[0xAA]).unwrap();
+    }
+    for error in [fixture.latest().unwrap_err(), fixture.open(10).choose().unwrap_err()] {
+        let error = error.to_string();
+        let newest = "step-00000002: model.safetensors: its content does not match the hash in state.json; ";
+        let older = "step-00000001: optimizer.safetensors: its content does not match the hash in state.json; ";
+        assert!(error.contains(&format!("{newest}{older}there is no other good checkpoint")), "{error}");
+    }
+    assert_eq!(fixture.steps(), [1, 2], "nothing is set aside for nothing");
 }
 
 #[test]

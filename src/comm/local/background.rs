@@ -1,0 +1,138 @@
+//! Started operations: a thread per rank, made at first use, that works through them in the order started.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use candle_core::Tensor;
+
+use super::board::BACKGROUND;
+use super::collective;
+use super::core::{Core, lock};
+use super::endpoint::sum_request;
+use super::work::{Buffers, Sum};
+use crate::comm::communicator::Pending;
+use crate::comm::error::{CommError, Kind};
+use crate::comm::topology::GroupId;
+
+/// One started all-reduce.
+struct Job {
+    group: GroupId,
+    buffers: Vec<Tensor>,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    started: u64,
+    /// Of those started, how many are over; they end in order.
+    over: u64,
+    failures: HashMap<u64, CommError>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+pub(super) struct Background {
+    queue: Arc<Queue>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Background {
+    /// Puts an all-reduce, found to be right, into the queue.
+    pub(super) fn start(&self, core: &Arc<Core>, group: GroupId, buffers: Vec<Tensor>) -> Result<Pending, CommError> {
+        let mut thread = lock(&self.thread);
+        if thread.is_none() {
+            let (core, queue) = (Arc::clone(core), Arc::clone(&self.queue));
+            let name = format!("comm {}", core.rank);
+            let made = thread::Builder::new().name(name).spawn(move || work(&core, &queue));
+            *thread = Some(made.map_err(CommError::Thread)?);
+        }
+        let mut state = lock(&self.queue.state);
+        if state.closed {
+            return Err(CommError::Closed { operation: Kind::AllReduce });
+        }
+        let ticket = state.started;
+        state.started += 1;
+        state.jobs.push_back(Job { group, buffers });
+        self.queue.changed.notify_all();
+        Ok(Pending::new(ticket))
+    }
+
+    pub(super) fn wait(&self, pending: &Pending) -> Result<(), CommError> {
+        let Some(ticket) = pending.ticket() else { return Ok(()) };
+        let mut state = lock(&self.queue.state);
+        if ticket >= state.started {
+            let what = "an operation that another communicator started".to_owned();
+            return Err(CommError::Request { operation: Kind::Wait, what });
+        }
+        while state.over <= ticket && !state.closed {
+            state = self.queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        match state.failures.remove(&ticket) {
+            Some(e) => Err(e),
+            None if state.over <= ticket => Err(CommError::Closed { operation: Kind::Wait }),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the thread; the core was closed before, so no operation keeps it.
+    pub(super) fn close(&self) {
+        lock(&self.queue.state).closed = true;
+        self.queue.changed.notify_all();
+        if let Some(thread) = lock(&self.thread).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Closes the queue when the thread ends, also by a panic: whoever waits must not wait for ever.
+struct Ending<'a>(&'a Queue);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).closed = true;
+        self.0.changed.notify_all();
+    }
+}
+
+fn work(core: &Core, queue: &Queue) {
+    let ending = Ending(queue);
+    loop {
+        let mut state = lock(&queue.state);
+        let job = loop {
+            if state.closed {
+                drop(state);
+                drop(ending);
+                return;
+            }
+            if let Some(job) = state.jobs.pop_front() {
+                break job;
+            }
+            state = queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        };
+        drop(state);
+        let result = all_reduce(core, job.group, &job.buffers);
+        // Let go of the caller's tensors before it is told.
+        drop(job);
+        let mut state = lock(&queue.state);
+        let ticket = state.over;
+        if let Err(e) = result {
+            state.failures.insert(ticket, e);
+        }
+        state.over += 1;
+        queue.changed.notify_all();
+    }
+}
+
+fn all_reduce(core: &Core, group: GroupId, buffers: &[Tensor]) -> Result<(), CommError> {
+    let what = |what| CommError::Request { operation: Kind::AllReduce, what };
+    let buffers = Buffers::new(buffers).map_err(what)?;
+    let request = sum_request(Kind::AllReduce, None, &buffers)?;
+    collective::run(core, group, BACKGROUND, request, &mut Sum { buffers })
+}

@@ -1,0 +1,28 @@
+//! Ranks of one machine, threads or processes, over one region of memory.
+//!
+//! The region is zeroes at first and consists of atomics and of plain bytes. Plain bytes have one owner at a time: who that
+//! is follows from sequence numbers (`collective`, `channel`), which only ever grow and are each written by one rank.
+
+mod background;
+mod bell;
+mod board;
+mod channel;
+mod collective;
+mod core;
+mod endpoint;
+mod layout;
+mod region;
+mod work;
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod tests_failures;
+#[cfg(test)]
+mod tests_processes;
+#[cfg(test)]
+mod tests_speed;
+
+pub use board::{BoardView, Phase, Seat};
+pub use endpoint::LocalComm;
+pub use region::{Region, RegionError, keep_across_exec};

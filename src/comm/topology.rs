@@ -1,0 +1,131 @@
+//! Who talks to whom, declared before anything runs.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Index into `Topology::groups`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GroupId(pub usize);
+
+/// What a channel carries, so that activations and gradients between the same two ranks do not queue behind each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Lane {
+    Activation,
+    Gradient,
+}
+
+impl fmt::Display for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Activation => "activation",
+            Self::Gradient => "gradient",
+        })
+    }
+}
+
+/// All groups and channels of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topology {
+    pub world_size: usize,
+    /// Ranks of the world; their order is the order of sums.
+    pub groups: Vec<Vec<usize>>,
+    pub channels: Vec<Channel>,
+}
+
+/// Room for `slots` messages of up to `slot_bytes` bytes on their way from one rank to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Channel {
+    pub from: usize,
+    pub to: usize,
+    pub lane: Lane,
+    pub slots: usize,
+    pub slot_bytes: usize,
+}
+
+/// A topology that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    #[error("a world needs at least one rank")]
+    Empty,
+    #[error("group {group} names rank {rank}, but the world has {world_size} ranks")]
+    NoSuchRank { group: usize, rank: usize, world_size: usize },
+    #[error("group {group} has no ranks")]
+    EmptyGroup { group: usize },
+    #[error("group {group} names rank {rank} twice")]
+    Twice { group: usize, rank: usize },
+    #[error("the {lane} channel from rank {from} to rank {to}: {what}")]
+    Channel { from: usize, to: usize, lane: Lane, what: &'static str },
+    #[error("the groups and channels need more memory than there are addresses")]
+    TooLarge,
+}
+
+impl Topology {
+    /// One group of everyone, no channels.
+    #[must_use]
+    pub fn everyone(world_size: usize) -> Self {
+        Self { world_size, groups: vec![(0..world_size).collect()], channels: Vec::new() }
+    }
+
+    /// # Errors
+    /// The first thing that makes no sense.
+    pub fn check(&self) -> Result<(), TopologyError> {
+        let world_size = self.world_size;
+        if world_size == 0 {
+            return Err(TopologyError::Empty);
+        }
+        for (group, ranks) in self.groups.iter().enumerate() {
+            let mut seen = HashSet::new();
+            for &rank in ranks {
+                if rank >= world_size {
+                    return Err(TopologyError::NoSuchRank { group, rank, world_size });
+                }
+                if !seen.insert(rank) {
+                    return Err(TopologyError::Twice { group, rank });
+                }
+            }
+            if ranks.is_empty() {
+                return Err(TopologyError::EmptyGroup { group });
+            }
+        }
+        let mut seen = HashSet::new();
+        for c in &self.channels {
+            let wrong = |what| Err(TopologyError::Channel { from: c.from, to: c.to, lane: c.lane, what });
+            if c.from >= world_size || c.to >= world_size {
+                return wrong("no such rank in this world");
+            }
+            if c.slots == 0 {
+                return wrong("needs at least one slot");
+            }
+            if !seen.insert((c.from, c.to, c.lane)) {
+                return wrong("declared twice");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_are_found() {
+        let good = Topology::everyone(2);
+        good.check().unwrap();
+        let with = |groups: Vec<Vec<usize>>| Topology { groups, ..good.clone() }.check().unwrap_err().to_string();
+        assert_eq!(with(vec![vec![0], vec![0, 2]]), "group 1 names rank 2, but the world has 2 ranks");
+        assert_eq!(with(vec![vec![1, 0, 1]]), "group 0 names rank 1 twice");
+        assert_eq!(with(vec![vec![]]), "group 0 has no ranks");
+        let c = Channel { from: 0, to: 1, lane: Lane::Gradient, slots: 1, slot_bytes: 4 };
+        let channels = |channels: Vec<Channel>| Topology { channels, ..good.clone() }.check();
+        channels(vec![c, Channel { lane: Lane::Activation, ..c }, Channel { from: 1, to: 0, ..c }]).unwrap();
+        let text = channels(vec![c, c]).unwrap_err().to_string();
+        assert_eq!(text, "the gradient channel from rank 0 to rank 1: declared twice");
+        assert!(channels(vec![Channel { to: 2, ..c }]).is_err());
+        assert!(channels(vec![Channel { slots: 0, ..c }]).is_err());
+    }
+}

@@ -1,0 +1,94 @@
+//! Evaluation under any layout: batches are divided among replicas, and go through the stages of each.
+
+use std::time::Instant;
+
+use super::diagnose;
+use super::error::ExecError;
+use super::event::{EvalMetrics, Event};
+use super::rank::Rank;
+use super::state::Best;
+use crate::comm::Lane;
+use crate::data::Rows;
+use crate::eval::batches::{Batches, Partial};
+use crate::eval::choice::ChoiceBatches;
+use crate::eval::loss::LossBatches;
+use crate::eval::{EvalError, share};
+use crate::model::Output;
+
+impl Rank<'_> {
+    pub(super) fn evaluate(&mut self) -> Result<(), ExecError> {
+        let started = Instant::now();
+        let step = self.trainer.state.step;
+        let mut metrics = EvalMetrics { step, ..EvalMetrics::default() };
+        if let (Some(spec), Some(split)) = (self.program.eval.loss, self.resources.dataset.validation()) {
+            let batches = LossBatches::new(split, spec.batches, self.program.batch.micro_batch);
+            let partial = self.all_batches(&batches)?;
+            let result = self.finite(batches.finish(&partial))?;
+            metrics.val_loss = Some(result.loss);
+            metrics.val_perplexity = Some(result.perplexity());
+        }
+        if let (Some(_), Some(items)) = (self.program.eval.choice_items, self.resources.choice) {
+            let batches = ChoiceBatches::new(items, self.program.model.context_length);
+            let partial = self.all_batches(&batches)?;
+            let score = self.finite(batches.finish(&partial))?;
+            metrics.hellaswag_acc = Some(score.acc());
+            metrics.hellaswag_acc_norm = Some(score.acc_norm());
+            metrics.hellaswag_n = Some(score.items as u64);
+        }
+        // Before the first step there is nothing to keep as the best.
+        if let Some(val_loss) = metrics.val_loss
+            && step > 0
+            && self.trainer.state.best.is_none_or(|b| val_loss < b.val_loss)
+        {
+            self.trainer.state.best = Some(Best { step, val_loss });
+        }
+        metrics.eval_ms = started.elapsed().as_secs_f64() * 1e3;
+        Ok(self.observer.observe(&Event::Eval(metrics))?)
+    }
+
+    /// This rank's part of `all`, then everyone's results together: the same on all ranks, in whatever layout.
+    fn all_batches(&mut self, all: &dyn Batches) -> Result<Partial, ExecError> {
+        let mut mine = all.partial();
+        for index in share(all.count(), self.links.replica, self.links.mesh.replicas) {
+            self.batch(all, index, &mut mine)?;
+        }
+        if self.links.mesh.world_size() == 1 {
+            return Ok(mine);
+        }
+        let bytes: Vec<u8> = mine.values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let mut sum = all.partial();
+        for theirs in self.links.gather(&bytes)? {
+            let values = theirs.chunks_exact(8).map(|b| b.iter().rev().fold(0_u64, |n, &b| n << 8 | u64::from(b)));
+            sum.merge(&Partial { values: values.map(f64::from_bits).collect() })?;
+        }
+        Ok(sum)
+    }
+
+    /// One batch through this rank's chunks.
+    fn batch(&mut self, all: &dyn Batches, index: usize, partial: &mut Partial) -> Result<(), ExecError> {
+        let mut rows = Rows::default();
+        all.fill(index, &mut rows)?;
+        let stages = self.links.mesh.stages;
+        let shape = [rows.inputs.len(), self.program.model.d_model];
+        let mb = self.trainer.models[0].micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?;
+        for (chunk, model) in self.trainer.models.iter().enumerate() {
+            let part = self.program.virtual_stage(chunk);
+            let input = match part.checked_sub(1) {
+                Some(before) => Some(self.links.receive(before % stages, Lane::Activation, &shape)?),
+                None => None,
+            };
+            match model.evaluate(&self.trainer.weights, input, &mb)? {
+                Output::Hidden(hidden) => self.links.send((part + 1) % stages, Lane::Activation, &hidden)?,
+                Output::Losses(losses) => all.enter(index, &rows, &losses, partial)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// An evaluation's result; one that is not finite stops the run, with the tensor that went bad.
+    fn finite<T>(&self, result: Result<T, EvalError>) -> Result<T, ExecError> {
+        let Err(EvalError::NotFinite(what)) = result else { return Ok(result?) };
+        let first = diagnose::weights(&self.trainer)?.unwrap_or_else(|| "the logits".to_owned());
+        Err(ExecError::NotFinite { step: self.trainer.state.step, what, first })
+    }
+}

@@ -1,0 +1,144 @@
+//! Reading, forward and backward of micro-batches, and the messages between them.
+
+use candle_core::Tensor;
+
+use super::diagnose;
+use super::error::ExecError;
+use super::rank::Rank;
+use crate::comm::Lane;
+use crate::data::Rows;
+use crate::model::Output;
+use crate::nn::MicroBatch;
+use crate::plan::program::Blocks;
+
+impl Rank<'_> {
+    pub(super) fn load(&mut self, mb: usize) -> Result<(), ExecError> {
+        let (first, count) = self.program.batch.rows(mb);
+        let position = self.at * self.program.batch.sequences as u64 + first as u64;
+        let mut rows = Rows::default();
+        let indices = (position..position + count as u64).map(|p| self.sampler.index(p));
+        self.resources.dataset.train().fill(indices, &mut rows)?;
+        self.step.own_tokens += rows.valid();
+        self.step.cells.rows[mb] = Some(rows);
+        Ok(())
+    }
+
+    /// The micro-batch as layers are told of it; made at its first forward, when the weight of its tokens is known.
+    fn prepare(&mut self, mb: usize) -> Result<(), ExecError> {
+        if self.step.cells.batches[mb].is_some() {
+            return Ok(());
+        }
+        let Some(rows) = self.step.cells.rows[mb].take() else {
+            return Err(ExecError::Program(format!("forward of micro-batch {mb} before its load")));
+        };
+        let batch = MicroBatch {
+            step: self.at,
+            first_sample: self.program.batch.rows(mb).0 as u64,
+            scale: 1.0 / self.step.tokens.max(1) as f64,
+            training: true,
+            ..self.trainer.models[0].micro_batch(&rows.inputs, rows.targets, rows.length)?
+        };
+        self.step.cells.batches[mb] = Some(batch);
+        Ok(())
+    }
+
+    pub(super) fn forward(&mut self, mb: usize, chunk: usize) -> Result<(), ExecError> {
+        self.prepare(mb)?;
+        let input = self.step.cells.cell(mb, chunk).input.take();
+        let batch = self.step.cells.batch(mb)?;
+        // A copy of the handle, to run the forward again if it goes wrong.
+        let again = input.clone();
+        let (output, saved) = self.trainer.forward(chunk, input, batch)?;
+        match output {
+            Output::Hidden(hidden) => {
+                let cell = self.step.cells.cell(mb, chunk);
+                (cell.output, cell.saved) = (Some(hidden), Some(saved));
+            }
+            Output::Losses(losses) => {
+                let loss = losses.iter().copied().map(f64::from).sum::<f64>();
+                if !loss.is_finite() {
+                    let first = diagnose::forward(&self.trainer, chunk, again, batch)?;
+                    return Err(ExecError::NotFinite { step: self.at + 1, what: "loss", first });
+                }
+                self.step.loss += loss;
+                self.step.cells.cell(mb, chunk).saved = Some(saved);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn backward(&mut self, mb: usize, chunk: usize, blocks: Option<Blocks>) -> Result<(), ExecError> {
+        let whole = self.program.chunks[chunk];
+        let blocks = blocks.unwrap_or(whole);
+        let cell = self.step.cells.cell(mb, chunk);
+        let (Some(mut saved), dy) = (cell.saved.take(), cell.gradient.take()) else {
+            return Err(ExecError::Program(format!("backward of micro-batch {mb} before its forward")));
+        };
+        let batch = self.step.cells.batch(mb)?;
+        let dx = self.trainer.backward(chunk, &mut saved, dy, batch, blocks.range())?;
+        let cell = self.step.cells.cell(mb, chunk);
+        cell.gradient = dx;
+        if blocks.start > whole.start {
+            cell.saved = Some(saved);
+        }
+        Ok(())
+    }
+
+    pub(super) fn backward_input(&mut self, mb: usize, chunk: usize) -> Result<(), ExecError> {
+        let cell = self.step.cells.cell(mb, chunk);
+        let (Some(saved), dy) = (cell.saved.take(), cell.gradient.take()) else {
+            return Err(ExecError::Program(format!("backward of micro-batch {mb} before its forward")));
+        };
+        let batch = self.step.cells.batch(mb)?;
+        let (dx, work) = self.trainer.backward_input(chunk, saved, dy, batch)?;
+        let cell = self.step.cells.cell(mb, chunk);
+        (cell.gradient, cell.work) = (dx, Some(work));
+        Ok(())
+    }
+
+    pub(super) fn backward_weight(&mut self, mb: usize, chunk: usize, blocks: Option<Blocks>) -> Result<(), ExecError> {
+        let whole = self.program.chunks[chunk];
+        let blocks = blocks.unwrap_or(whole);
+        let Some(mut work) = self.step.cells.cell(mb, chunk).work.take() else {
+            return Err(ExecError::Program(format!("weight gradients of micro-batch {mb} before its input gradient")));
+        };
+        let batch = self.step.cells.batch(mb)?;
+        self.trainer.backward_weight(chunk, &mut work, batch, blocks.range())?;
+        if blocks.start > whole.start {
+            self.step.cells.cell(mb, chunk).work = Some(work);
+        }
+        Ok(())
+    }
+
+    pub(super) fn send_activation(&mut self, mb: usize, chunk: usize, to: usize) -> Result<(), ExecError> {
+        let output = self.step.cells.cell(mb, chunk).output.take();
+        self.links.send(to, Lane::Activation, &there(output, mb)?)
+    }
+
+    pub(super) fn send_gradient(&mut self, mb: usize, chunk: usize, to: usize) -> Result<(), ExecError> {
+        let gradient = self.step.cells.cell(mb, chunk).gradient.take();
+        self.links.send(to, Lane::Gradient, &there(gradient, mb)?)
+    }
+
+    pub(super) fn receive_activation(&mut self, mb: usize, chunk: usize, from: usize) -> Result<(), ExecError> {
+        let input = self.links.receive(from, Lane::Activation, &self.hidden_shape(mb))?;
+        self.step.cells.cell(mb, chunk).input = Some(input);
+        Ok(())
+    }
+
+    pub(super) fn receive_gradient(&mut self, mb: usize, chunk: usize, from: usize) -> Result<(), ExecError> {
+        let gradient = self.links.receive(from, Lane::Gradient, &self.hidden_shape(mb))?;
+        self.step.cells.cell(mb, chunk).gradient = Some(gradient);
+        Ok(())
+    }
+
+    /// [rows·length, d_model] of micro-batch `mb`.
+    fn hidden_shape(&self, mb: usize) -> [usize; 2] {
+        let (_, rows) = self.program.batch.rows(mb);
+        [rows * self.program.batch.length, self.program.model.d_model]
+    }
+}
+
+fn there(tensor: Option<Tensor>, mb: usize) -> Result<Tensor, ExecError> {
+    tensor.ok_or_else(|| ExecError::Program(format!("nothing to send of micro-batch {mb}")))
+}

@@ -1,0 +1,96 @@
+//! Decoding with a key-value cache, by a whole model or chunk by chunk.
+
+use candle_core::{Device, Result, Tensor, bail};
+
+use super::blocks::{Block, Model};
+use super::params::Params;
+use crate::kernels::attention::Cache;
+use crate::nn::MicroBatch;
+
+/// Keys and values of every layer of a chunk for the tokens so far.
+#[derive(Debug, Clone)]
+pub struct KvCache {
+    layers: Vec<Cache>,
+    pub batch: usize,
+    pub capacity: usize,
+    /// Tokens of each row so far.
+    pub length: usize,
+}
+
+/// What a chunk is fed with: [batch, n] tokens, row after row.
+#[derive(Debug, Clone)]
+pub enum StageInput<'a> {
+    /// Their ids, for a chunk with the embedding.
+    Ids(&'a [u32]),
+    /// [batch·n, d_model], what the previous chunk made of them.
+    Hidden(Tensor),
+}
+
+impl Model {
+    /// An empty cache for `batch` rows of up to `capacity` tokens, with elements like `like`'s.
+    pub fn cache(&self, batch: usize, capacity: usize, like: &Tensor) -> Result<KvCache> {
+        let layers: Result<Vec<Cache>> = self
+            .blocks
+            .iter()
+            .filter_map(|b| match b {
+                Block::Layer(l) => Some(Cache::new(l.attention.shape(batch, 1), capacity, like.dtype())),
+                _ => None,
+            })
+            .collect();
+        Ok(KvCache { layers: layers?, batch, capacity, length: 0 })
+    }
+
+    /// `extend_stage` of a whole model: feeds `ids` ([cache.batch, n], row after row) after the tokens in the cache. Returns
+    /// the logits behind the last of each row, [cache.batch, vocab].
+    pub fn extend(&self, params: &Params, ids: &[u32], cache: &mut KvCache) -> Result<Tensor> {
+        if self.range != (0..self.spec.block_count()) {
+            bail!("a chunk is no whole model")
+        }
+        self.extend_stage(params, StageInput::Ids(ids), cache)
+    }
+
+    /// Feeds tokens after those in the cache. Returns [cache.batch·n, d_model] for the next chunk, or from a chunk with the
+    /// head the logits behind the last of each row, [cache.batch, vocab].
+    ///
+    /// # Errors
+    /// If `input` is none for this chunk, or is no rows for this cache, or is beyond it.
+    pub fn extend_stage(&self, params: &Params, input: StageInput<'_>, cache: &mut KvCache) -> Result<Tensor> {
+        let tokens = match &input {
+            StageInput::Ids(ids) => ids.len(),
+            StageInput::Hidden(x) => x.dims2()?.0,
+        };
+        if tokens == 0 || !tokens.is_multiple_of(cache.batch) {
+            bail!("{tokens} ids are no rows for a cache of batch {}", cache.batch)
+        }
+        let n = tokens / cache.batch;
+        let limit = cache.capacity.min(self.spec.context_length);
+        if cache.length + n > limit {
+            bail!("{} tokens are beyond the context of {limit}", cache.length + n)
+        }
+        let (mb, x) = match input {
+            StageInput::Ids(ids) => (self.micro_batch(ids, Vec::new(), n)?, None),
+            StageInput::Hidden(x) => (self.without_ids(cache.batch, n)?, Some(x)),
+        };
+        let (start, layers) = (cache.length, &mut cache.layers);
+        let mut layers = layers.iter_mut();
+        let (x, head) = self.hidden(params, x, &mb, start, |_, l, x| match layers.next() {
+            Some(layer) => l.extend(params, &x, &mb, layer, start),
+            None => bail!("the cache has too few layers"),
+        })?;
+        let y = match head {
+            Some(head) => {
+                let last: Vec<usize> = (1..=cache.batch).map(|b| b * n - 1).collect();
+                head.logits(params, &x, &last, mb.math)?
+            }
+            None => x,
+        };
+        cache.length += n;
+        Ok(y)
+    }
+
+    /// A micro-batch for chunks behind the embedding, which read no ids.
+    fn without_ids(&self, batch: usize, seq: usize) -> Result<MicroBatch> {
+        let ids = Tensor::zeros(0, candle_core::DType::U32, &Device::Cpu)?;
+        Ok(MicroBatch { ids, batch, seq, ..self.micro_batch(&[0], Vec::new(), 1)? })
+    }
+}
