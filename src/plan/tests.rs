@@ -7,6 +7,7 @@ use crate::data::{ChoiceFacts, DataFacts, SplitFacts};
 use crate::model::spec::ModelSpec;
 use crate::plan::facts::{ClusterFacts, Device, DeviceFacts, PeakFlops};
 use crate::plan::program::Instruction;
+use crate::plan::rates::Rates;
 use crate::plan::{Plan, compile};
 
 pub(crate) fn gpt2_124m(vocab_size: usize) -> ModelSpec {
@@ -107,7 +108,7 @@ pub(crate) fn cluster() -> ClusterFacts {
         memory_bytes: Some(24 << 30),
         peak_flops: PeakFlops::default(),
     };
-    ClusterFacts { devices: vec![cpu] }
+    ClusterFacts { devices: vec![cpu], rates: Rates::default() }
 }
 
 pub(crate) fn compiled(experiment: &e::Experiment) -> Plan {
