@@ -141,9 +141,8 @@ impl Piece {
                 bail!("a piece of a model that ends where it should not")
             }
             drop(output);
-            let (backward, _) = stopwatch(|| {
-                self.model.backward(&self.weights, &self.grads, saved, self.dy.clone(), &self.mb)
-            })?;
+            let (backward, _) =
+                stopwatch(|| self.model.backward(&self.weights, &self.grads, saved, self.dy.clone(), &self.mb))?;
             Ok([forward, backward])
         })
     }

@@ -87,11 +87,8 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
 
 /// A rank alone on a core, a rank on each core, and a rank on all cores.
 fn busy(cores: usize) -> Vec<Busy> {
-    let mut all = vec![
-        Busy { ranks: 1, threads: 1 },
-        Busy { ranks: cores, threads: 1 },
-        Busy { ranks: 1, threads: cores },
-    ];
+    let mut all =
+        vec![Busy { ranks: 1, threads: 1 }, Busy { ranks: cores, threads: 1 }, Busy { ranks: 1, threads: cores }];
     all.dedup();
     all
 }

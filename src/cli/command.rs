@@ -113,7 +113,9 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
 /// The experiment of `args`, and facts of its data unless its rows are assumed. Progress goes to standard error: the plan
 /// is the output.
 fn plan_inputs(args: &plan::PlanArgs) -> anyhow::Result<(crate::config::Experiment, Option<crate::data::DataFacts>)> {
-    let experiment = ExperimentArgs { file: args.file.clone(), set: args.set.clone() }.load()?.experiment;
+    let given = ExperimentArgs { file: args.file.clone(), set: args.set.clone() };
+    let options = crate::config::LoadOptions { absent_files: args.rows.is_some(), ..given.options() };
+    let experiment = crate::config::load(&given.file, &options)?.experiment;
     if args.rows.is_some() {
         return Ok((experiment, None));
     }

@@ -184,9 +184,7 @@ impl Prices for Priced<'_> {
         let replicas = program.mesh.replicas as f64;
         // A ring: every member sends and receives 2(n-1)/n of the bytes in 2(n-1) turns.
         let ring = |link: Option<Link>, n: f64, bytes: f64| {
-            link.filter(|_| n > 1.0).map_or(0.0, |l| {
-                2.0 * (n - 1.0) * (bytes / n / l.bytes_per_second + l.latency)
-            })
+            link.filter(|_| n > 1.0).map_or(0.0, |l| 2.0 * (n - 1.0) * (bytes / n / l.bytes_per_second + l.latency))
         };
         // Pieces follow one another down a line, so a broadcast or a sum into one costs its bytes once.
         let line = |bytes: f64| {
@@ -212,7 +210,6 @@ impl Prices for Priced<'_> {
         }
     }
 }
-
 
 /// The links of each stage, the slowest where several matter. `None` if there is more than one rank and no links are known.
 fn stage_links(ranks: &[RankPlan], links: Option<Links>) -> Option<Vec<StageLinks>> {
@@ -250,9 +247,7 @@ fn stage_links(ranks: &[RankPlan], links: Option<Links>) -> Option<Vec<StageLink
         });
         let peer = |other: usize| {
             let apart = (0..mesh.replicas).find(|&r| node(mesh.rank(stage, r)) != node(mesh.rank(other, r)));
-            apart.map_or(links.within, |r| {
-                between(ranks_on.get(&node(mesh.rank(stage, r))).copied().unwrap_or(1))
-            })
+            apart.map_or(links.within, |r| between(ranks_on.get(&node(mesh.rank(stage, r))).copied().unwrap_or(1)))
         };
         let world = if same(0..ranks.len()) { links.within } else { between(1) };
         StageLinks { replicas, peers: (0..mesh.stages).map(peer).collect(), world: Some(world) }
