@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
-use super::{apply, calibrate, eval, export, output, plan, runs, sample, schema, validate};
+use super::{apply, calibrate, eval, export, output, plan, rank, runs, sample, schema, validate};
 use crate::report::{Mode, Screen};
 
 /// Train language models from one declarative file.
@@ -49,6 +49,8 @@ enum Command {
     Sample(sample::SampleArgs),
     /// Write the weights of a run's checkpoint to a file for other programs.
     Export(export::ExportArgs),
+    #[command(hide = true)]
+    Rank(rank::RankArgs),
 }
 
 #[derive(Debug, Args)]
@@ -87,6 +89,7 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Eval(args) => eval::run(args),
         Command::Sample(args) => sample::run(args),
         Command::Export(args) => export::run(args),
+        Command::Rank(args) => rank::run(args),
         Command::Plan(args) => {
             plan::run(args, || plan_inputs(args))?;
             Ok(Exit::Done)

@@ -11,9 +11,8 @@ use candle_core::Device;
 use super::exit::RequestError;
 use crate::config::{self, Experiment, LoadOptions, Loaded};
 use crate::data::{DataRequest, Prepared, prepare};
-use crate::exec::step::layout;
 use crate::kernels::{Math, optimizer};
-use crate::model::{Model, Params};
+use crate::model::{Model, ParamLayout, Params, parameters};
 use crate::plan::Plan;
 use crate::plan::program::{self, Precision, Program};
 use crate::report::Screen;
@@ -229,7 +228,8 @@ impl OpenedRun {
     /// `StoreError` if there is none or it is damaged.
     pub fn weights(&self, which: Which) -> anyhow::Result<(Params, u64)> {
         let program = self.program()?;
-        let layout = Arc::new(layout(program));
+        // The whole model's, whatever the run's ranks hold of it.
+        let layout = Arc::new(ParamLayout::new(parameters(&program.model)));
         let device = device(program.device)?;
         let (flat, step) = load_weights(&self.path.join(CHECKPOINTS), which, &layout, &device)?;
         Ok((Params { layout, flat }, step))

@@ -36,6 +36,8 @@ impl ExecError {
         let aborted = |e: &CommError| matches!(e, CommError::Aborted { .. } | CommError::Left { .. });
         match self {
             Self::Peer(error) | Self::Eval(EvalError::Peer(error)) => aborted(error),
+            // One that waits for the others, too.
+            Self::Observer(error) => error.0.downcast_ref::<CommError>().is_some_and(aborted),
             _ => false,
         }
     }

@@ -24,6 +24,8 @@ pub struct StepMetrics {
     pub forward_ms: f64,
     pub backward_ms: f64,
     pub optimizer_ms: f64,
+    /// In communication, copies and waits included: the mean over ranks. `None` where there is one rank.
+    pub comm_ms: Option<f64>,
 }
 
 /// One evaluation; a field is `None` where that part is not configured.
@@ -50,9 +52,9 @@ pub struct SampleText {
 /// What happens in a run, in order.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The loop is about to start at `state.step` of `steps`.
+    /// The loop is about to start at `step` of `steps`.
     Start {
-        state: &'a TrainState,
+        step: u64,
         steps: u64,
     },
     Step(StepMetrics),
@@ -61,6 +63,10 @@ pub enum Event<'a> {
     /// A good moment to save `state`; an error from the observer stops the run.
     Checkpoint {
         state: &'a TrainState,
+    },
+    /// The checkpoint of `step` is in place. Not of the executor: who commits what several ranks wrote says so.
+    Saved {
+        step: u64,
     },
     Warning(String),
 }

@@ -111,7 +111,7 @@ pub(super) struct Rank<'a> {
 impl Rank<'_> {
     fn go(mut self) -> Result<Outcome, ExecError> {
         equal::states(&self.links, self.program, &self.trainer)?;
-        self.observer.observe(&Event::Start { state: &self.trainer.state, steps: self.program.steps })?;
+        self.observer.observe(&Event::Start { step: self.trainer.state.step, steps: self.program.steps })?;
         if self.trainer.state.step == 0 {
             for (index, instruction) in self.program.start.iter().enumerate() {
                 self.monitor.at(0, List::Start, index);
@@ -268,6 +268,7 @@ impl Rank<'_> {
             forward_ms: ms(s.forward),
             backward_ms: ms(s.backward),
             optimizer_ms: ms(s.optimizer),
+            comm_ms: (self.links.mesh.world_size() > 1).then(|| ms(s.comm)),
         });
         Ok(self.observer.observe(&event)?)
     }

@@ -36,6 +36,12 @@ pub fn layout(program: &Program) -> ParamLayout {
     ParamLayout::new(stage_parameters(&program.model, &chunks(program)))
 }
 
+/// The entry of `layout`, which is `program`'s, that is a copy of a tied embedding on another rank: that one saves it.
+#[must_use]
+pub fn tied_entry(program: &Program, layout: &ParamLayout) -> Option<usize> {
+    tied_copy(layout, &program.model, &chunks(program))
+}
+
 fn chunks(program: &Program) -> Vec<Range<usize>> {
     program.chunks.iter().map(|c| c.range()).collect()
 }

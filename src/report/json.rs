@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::exec::{Event, SampleText};
+use crate::exec::{Event, SampleText, TrainState};
 use crate::store::MetricLine;
 use crate::store::metrics::{EvalLine, TrainLine};
 use crate::store::summary::Summary;
@@ -44,11 +44,11 @@ impl<'a> JsonEvent<'a> {
             MetricLine::Eval(line) => Self::Eval(line),
         };
         match event {
-            Event::Start { state, steps } => Self::Start { run, step: state.step, steps: *steps },
+            Event::Start { step, steps } => Self::Start { run, step: *step, steps: *steps },
             Event::Step(metrics) => metric(metrics.into()),
             Event::Eval(metrics) => metric(metrics.into()),
             Event::Sample(sample) => Self::Sample(sample),
-            Event::Checkpoint { state } => Self::Checkpoint { step: state.step },
+            Event::Checkpoint { state: TrainState { step, .. } } | Event::Saved { step } => Self::Checkpoint { step: *step },
             Event::Warning(message) => Self::Warning { message },
         }
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use super::format::{count, duration, percent, printable, rate};
-use crate::exec::{EvalMetrics, Event, SampleText, StepMetrics};
+use crate::exec::{EvalMetrics, Event, SampleText, StepMetrics, TrainState};
 
 /// Turns the events of one session into lines. It knows how far the run is, for the time that is left.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ impl Lines {
     /// The line for `event`, if it is worth one.
     pub fn line(&mut self, event: &Event<'_>) -> Option<String> {
         match event {
-            Event::Start { state, steps } => {
-                (self.steps, self.from, self.started) = (*steps, state.step, Instant::now());
+            Event::Start { step, steps } => {
+                (self.steps, self.from, self.started) = (*steps, *step, Instant::now());
                 None
             }
             Event::Step(m) => {
@@ -43,7 +43,9 @@ impl Lines {
                 Some(self.eval(m))
             }
             Event::Sample(s) => Some(self.sample(s)),
-            Event::Checkpoint { state } => Some(format!("{}  saved", self.at("save", state.step))),
+            Event::Checkpoint { state: TrainState { step, .. } } | Event::Saved { step } => {
+                Some(format!("{}  saved", self.at("save", *step)))
+            }
             Event::Warning(message) => Some(format!("warning: {}", printable(message))),
         }
     }
@@ -112,7 +114,6 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::testing::random_state;
 
     fn step(step: u64) -> StepMetrics {
         StepMetrics {
@@ -128,13 +129,13 @@ mod tests {
             forward_ms: 0.0,
             backward_ms: 0.0,
             optimizer_ms: 0.0,
+            comm_ms: None,
         }
     }
 
     fn started(from: u64) -> Lines {
         let mut lines = Lines::new(10);
-        let state = random_state(from, 0);
-        assert_eq!(lines.line(&Event::Start { state: &state, steps: 25 }), None);
+        assert_eq!(lines.line(&Event::Start { step: from, steps: 25 }), None);
         lines
     }
 

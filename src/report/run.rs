@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::format::{bytes, count, printable, rate};
 use super::summary::{details, short_time};
+use crate::plan::mesh::Mesh;
 use crate::store::catalog::Listed;
 use crate::store::machine::Machine;
 use crate::store::manifest::{Manifest, Session};
@@ -18,6 +19,12 @@ pub fn page(listed: &Listed, manifest: &Manifest, summary: Option<&Summary>, che
     row("folder", listed.path.display().to_string());
     row("experiment", with_overrides(&manifest.experiment_file, &manifest.overrides));
     row("plan", manifest.plan_hash.clone());
+    if let Some(layout) = manifest.layout {
+        row("layout", self::layout(layout));
+    }
+    if let Some(from) = &manifest.continued_from {
+        row("continues", format!("{} after step {}", from.id, count(from.step)));
+    }
     row("steps", format!("{} of {}", count(listed.step), count(listed.steps)));
     row("started", short_time(&manifest.started));
     if let Some(ended) = &manifest.ended {
@@ -48,6 +55,12 @@ pub fn page(listed: &Listed, manifest: &Manifest, summary: Option<&Summary>, che
         let dirty = if git.dirty { ", with changes that are not committed" } else { "" };
         row("git", format!("{}{dirty}", git.commit));
     }
+    for rank in summary.map_or_else(Vec::new, |s| s.ranks.clone()) {
+        let peak = rank.peak_rss_bytes.map_or_else(|| "unknown".to_owned(), bytes);
+        let planned = bytes(rank.planned_memory_bytes);
+        let place = format!("stage {}  replica {}  memory peak {peak}  planned {planned}", rank.stage, rank.replica);
+        row(&format!("rank {}", rank.rank), place);
+    }
     for (i, session) in manifest.sessions.iter().enumerate() {
         row(&format!("session {}", i + 1), self::session(session));
     }
@@ -67,6 +80,17 @@ fn with_overrides(file: &Path, overrides: &[String]) -> String {
     format!("{}{}", file.display(), sets.concat())
 }
 
+/// `pipeline, 2 stages · 2 replicas = 4 ranks`.
+fn layout(mesh: Mesh) -> String {
+    let mode = format!("{:?}", mesh.mode).to_lowercase();
+    match (mesh.stages, mesh.replicas) {
+        (1, 1) => format!("{mode}, 1 rank"),
+        (1, replicas) => format!("{mode}, {replicas} replicas = {replicas} ranks"),
+        (stages, 1) => format!("{mode}, {stages} stages = {stages} ranks"),
+        (stages, replicas) => format!("{mode}, {stages} stages · {replicas} replicas = {} ranks", stages * replicas),
+    }
+}
+
 fn short(hash: &str) -> &str {
     hash.get(..8).unwrap_or(hash)
 }
@@ -74,7 +98,13 @@ fn short(hash: &str) -> &str {
 fn session(s: &Session) -> String {
     let to = s.to_step.map_or_else(|| "…".to_owned(), |step| step.to_string());
     let git = s.commit.as_ref().map_or_else(String::new, |commit| format!("  git {}", short(commit)));
-    format!("{}  steps {}–{to}  {} threads  runner {}{git}", short_time(&s.started), s.from_step, s.threads, s.version)
+    let restarts = match s.restarts {
+        0 => String::new(),
+        1 => "  restarted once".to_owned(),
+        n => format!("  restarted {n} times"),
+    };
+    let started = short_time(&s.started);
+    format!("{started}  steps {}–{to}  {} threads  runner {}{git}{restarts}", s.from_step, s.threads, s.version)
 }
 
 fn machine(m: &Machine) -> String {

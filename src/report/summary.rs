@@ -61,8 +61,9 @@ pub fn details(summary: &Summary) -> String {
     if let [Some(data), Some(forward), Some(backward), Some(optimizer)] =
         [m.data_ms, m.forward_ms, m.backward_ms, m.optimizer_ms]
     {
+        let comm = m.comm_ms.map_or_else(String::new, |comm| format!("  communication {comm:.1}"));
         let phases =
-            format!("data {data:.1}  forward {forward:.1}  backward {backward:.1}  optimizer {optimizer:.1} ms");
+            format!("data {data:.1}  forward {forward:.1}  backward {backward:.1}  optimizer {optimizer:.1}{comm} ms");
         rows.push(("phases", phases));
     }
     if let Some(peak) = summary.peak_rss_bytes {
@@ -172,11 +173,13 @@ mod tests {
                 forward_ms: Some(18.0),
                 backward_ms: Some(35.0),
                 optimizer_ms: Some(2.0),
+                comm_ms: None,
                 tokens_per_second: Some(13_913.0),
                 mfu: None,
             },
             peak_rss_bytes: Some(330 << 20),
             planned_memory_bytes: 320 << 20,
+            ranks: Vec::new(),
             final_hash: Some("s".into()),
             weights_hash: Some("w".into()),
         }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::machine::{Git, Machine};
 use crate::data::DataFacts;
 use crate::plan::Plan;
+use crate::plan::mesh::Mesh;
 
 /// Version of the run directory's layout.
 pub const FORMAT: u32 = 1;
@@ -42,6 +43,9 @@ pub struct Manifest {
     /// The working directory's repository.
     pub git: Option<Git>,
     pub machine: Machine,
+    /// How the ranks are arranged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<Mesh>,
     /// Of each rank.
     pub devices: Vec<String>,
     pub threads: usize,
@@ -97,6 +101,9 @@ pub struct Session {
     pub version: String,
     pub commit: Option<String>,
     pub threads: usize,
+    /// How often all ranks were started again after one had died.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub restarts: u32,
     #[serde(default)]
     pub machine: Machine,
     /// `--set` flags of this session, and the environment that it read.
@@ -104,6 +111,11 @@ pub struct Session {
     pub overrides: Vec<String>,
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 /// Where a session runs.
@@ -133,6 +145,7 @@ impl Manifest {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             git: None,
             machine: Machine::default(),
+            layout: Some(plan.mesh),
             devices: plan.ranks.iter().map(|rank| rank.device.to_string()).collect(),
             threads: 0,
             experiment_file,
@@ -172,10 +185,18 @@ impl Manifest {
             version: self.version.clone(),
             commit: self.git.as_ref().map(|git| git.commit.clone()),
             threads: self.threads,
+            restarts: 0,
             machine: self.machine.clone(),
             overrides: place.overrides,
             environment: place.environment,
         });
+    }
+
+    /// Notes that the newest session starts all ranks again.
+    pub fn restart(&mut self) {
+        if let Some(session) = self.sessions.last_mut() {
+            session.restarts += 1;
+        }
     }
 
     /// Notes how the newest session ended, after `to_step`.

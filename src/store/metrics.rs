@@ -31,6 +31,9 @@ pub struct TrainLine {
     pub forward_ms: Option<f64>,
     pub backward_ms: Option<f64>,
     pub optimizer_ms: Option<f64>,
+    /// Of runs with several ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comm_ms: Option<f64>,
 }
 
 /// `EvalMetrics` as written; what was not evaluated is left out.
@@ -64,6 +67,7 @@ impl From<&StepMetrics> for MetricLine {
             forward_ms: Some(m.forward_ms),
             backward_ms: Some(m.backward_ms),
             optimizer_ms: Some(m.optimizer_ms),
+            comm_ms: m.comm_ms,
         })
     }
 }
@@ -112,6 +116,7 @@ mod tests {
             forward_ms: 25.0,
             backward_ms: 50.0,
             optimizer_ms: 1.7,
+            comm_ms: None,
         }
     }
 

@@ -28,4 +28,4 @@ pub use manifest::{ContinuedFrom, Manifest, Place, RunStatus, Session};
 pub use metrics::MetricLine;
 pub use recorder::{Opened, OpenedRanks, Recorder};
 pub use run_dir::{RunDir, RunFiles};
-pub use summary::{Outcome, Summary};
+pub use summary::{Outcome, RankSummary, Summary};

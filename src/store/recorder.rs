@@ -131,6 +131,11 @@ impl Recorder {
         self.checkpoints.abandon(step);
     }
 
+    /// Removes all that ranks wrote and that will not be committed, once none of them writes any more.
+    pub fn abandon_all(&self) {
+        self.checkpoints.abandon_all();
+    }
+
     /// Makes a checkpoint of the parts that the ranks reported: what `Event::Checkpoint` does for a run with one.
     ///
     /// # Errors
@@ -169,7 +174,7 @@ impl Recorder {
                 self.saved = Some((state.step, saved.hash));
                 Ok(())
             }
-            Event::Start { .. } | Event::Warning(_) => Ok(()),
+            Event::Start { .. } | Event::Saved { .. } | Event::Warning(_) => Ok(()),
         }
     }
 }
@@ -213,6 +218,7 @@ mod tests {
                 forward_ms: 0.0,
                 backward_ms: 0.0,
                 optimizer_ms: 0.0,
+                comm_ms: None,
             };
             recorder.observe(&Event::Step(metrics)).unwrap();
             if step.is_multiple_of(2) {

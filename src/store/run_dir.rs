@@ -237,6 +237,15 @@ impl RunDir {
         write_json(&self.path.join(MANIFEST), &self.manifest)
     }
 
+    /// Notes that all ranks are started again, in the same session.
+    ///
+    /// # Errors
+    /// If the manifest cannot be written.
+    pub fn restart(&mut self) -> Result<(), StoreError> {
+        self.manifest.restart();
+        write_json(&self.path.join(MANIFEST), &self.manifest)
+    }
+
     /// Notes how this process's work ended: the summary first, then the manifest, which decides.
     ///
     /// # Errors

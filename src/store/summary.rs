@@ -28,12 +28,26 @@ pub struct Summary {
     /// The evaluation with the lowest validation loss.
     pub best_eval: Option<EvalLine>,
     pub medians: Medians,
-    /// The most memory this process had resident, and what the plan says, in bytes.
+    /// The most memory resident, and what the plan says, in bytes; of several ranks the sums.
     pub peak_rss_bytes: Option<u64>,
     pub planned_memory_bytes: u64,
+    /// Each rank of a run with several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<RankSummary>,
     /// BLAKE3 over step, tokens, weights and moments, and over the weights alone, of the newest checkpoint.
     pub final_hash: Option<String>,
     pub weights_hash: Option<String>,
+}
+
+/// One rank of a run with several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankSummary {
+    pub rank: usize,
+    pub stage: usize,
+    pub replica: usize,
+    /// `None` where the rank is a thread, or ended before it could say.
+    pub peak_rss_bytes: Option<u64>,
+    pub planned_memory_bytes: u64,
 }
 
 /// Medians over the steps of the run.
@@ -44,6 +58,8 @@ pub struct Medians {
     pub forward_ms: Option<f64>,
     pub backward_ms: Option<f64>,
     pub optimizer_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comm_ms: Option<f64>,
     pub tokens_per_second: Option<f64>,
     pub mfu: Option<f64>,
 }
@@ -58,6 +74,7 @@ pub struct Outcome {
     pub wall_seconds: f64,
     pub peak_rss_bytes: Option<u64>,
     pub planned_memory_bytes: u64,
+    pub ranks: Vec<RankSummary>,
     pub hash: Option<StateHash>,
 }
 
@@ -83,6 +100,7 @@ impl Summary {
             best_eval: totals.best_eval,
             peak_rss_bytes: outcome.peak_rss_bytes,
             planned_memory_bytes: outcome.planned_memory_bytes,
+            ranks: outcome.ranks,
             final_hash,
             weights_hash,
         })
@@ -103,7 +121,7 @@ pub fn step_seconds(metrics: &Path) -> Result<f64, StoreError> {
     Ok(ms / 1e3)
 }
 
-const SERIES: usize = 7;
+const SERIES: usize = 8;
 
 #[derive(Default)]
 struct Totals {
@@ -125,8 +143,8 @@ impl Totals {
         match line {
             MetricLine::Train(t) => {
                 self.tokens = self.tokens.saturating_add(t.tokens);
-                let values =
-                    [t.step_ms, t.data_ms, t.forward_ms, t.backward_ms, t.optimizer_ms, t.tokens_per_second, t.mfu];
+                let phases = [t.step_ms, t.data_ms, t.forward_ms, t.backward_ms, t.optimizer_ms, t.comm_ms];
+                let values = phases.into_iter().chain([t.tokens_per_second, t.mfu]);
                 for (series, value) in self.series.iter_mut().zip(values) {
                     series.extend(value);
                 }
@@ -143,9 +161,9 @@ impl Totals {
     }
 
     fn medians(&mut self) -> Medians {
-        let [step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, tokens_per_second, mfu] =
+        let [step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, comm_ms, tokens_per_second, mfu] =
             self.series.each_mut().map(|series| median(series));
-        Medians { step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, tokens_per_second, mfu }
+        Medians { step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, comm_ms, tokens_per_second, mfu }
     }
 }
 
@@ -196,6 +214,7 @@ mod tests {
             wall_seconds: 1.0,
             peak_rss_bytes: Some(5),
             planned_memory_bytes: 6,
+            ranks: Vec::new(),
             hash: Some(StateHash { state: "s".into(), weights: "w".into() }),
         };
         let summary = Summary::new(outcome, &path).unwrap();

@@ -115,6 +115,11 @@ impl Checkpoints {
         let _ = fs::remove_dir_all(pending(&self.folder, step));
     }
 
+    /// Removes everything unfinished.
+    pub fn abandon_all(&self) {
+        remove_leftovers(&self.folder);
+    }
+
     /// Makes a checkpoint of the parts that were written to the folder of `step`: `state.json`, last, then the folder is
     /// renamed into place and old checkpoints are pruned. `parts` are as their ranks reported them, in any order; `val_loss`
     /// is that of these weights, where it was measured. The hash is that of the state if there is one part, else

@@ -1,0 +1,122 @@
+//! `runner apply --continue`: going on with another run's checkpoint under another layout.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+
+use super::exit::RequestError;
+use crate::plan::Plan;
+use crate::store::manifest::Manifest;
+use crate::store::{Which, catalog, run_dir};
+
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ContinueArgs {
+    /// Begin with the record and newest checkpoint of this run, which trains the same under another layout.
+    #[arg(long = "continue", value_name = "RUN")]
+    pub run: Option<String>,
+    /// Begin with its checkpoint after this many steps instead.
+    #[arg(long = "continue-step", value_name = "N", requires = "run")]
+    pub step: Option<u64>,
+}
+
+/// The run to begin with.
+#[derive(Debug)]
+pub struct Source {
+    pub path: PathBuf,
+    pub which: Which,
+    manifest: Manifest,
+}
+
+impl ContinueArgs {
+    /// The run that is asked for, if it can be continued by one of `plan`.
+    ///
+    /// # Errors
+    /// If there is no such run in `root`, or it computes something else.
+    pub fn source(&self, root: &Path, plan: &Plan) -> anyhow::Result<Option<Source>> {
+        let Some(wanted) = &self.run else { return Ok(None) };
+        let path = catalog::resolve(root, wanted)?;
+        let manifest = run_dir::manifest(&path)?;
+        let theirs = run_dir::plan(&path)?;
+        if theirs.hash == plan.hash {
+            bail!(RequestError(format!("{} is a run of this file: without --continue it is resumed", manifest.id)));
+        }
+        if theirs.math_hash != plan.math_hash {
+            let what = differences(&theirs, plan);
+            let what = if what.is_empty() { String::new() } else { format!(": {}", what.join(", ")) };
+            bail!(RequestError(format!(
+                "{} cannot be continued by this file, which computes something else{what}; only layout, device, \
+                 micro-batches and evaluation may differ",
+                manifest.id
+            )));
+        }
+        let which = self.step.map_or(Which::Latest, Which::Step);
+        Ok(Some(Source { path, which, manifest }))
+    }
+}
+
+impl Source {
+    /// Whether `run`, which is there already, began with this.
+    ///
+    /// # Errors
+    /// If it did not.
+    pub fn is_where_it_began(&self, run: &Manifest) -> anyhow::Result<()> {
+        let wanted = match self.which {
+            Which::Step(step) => Some(step),
+            Which::Latest | Which::Best => None,
+        };
+        let began = run.continued_from.as_ref();
+        let same = began.is_some_and(|c| {
+            (&c.id, &c.plan_hash) == (&self.manifest.id, &self.manifest.plan_hash)
+                && wanted.is_none_or(|step| step == c.step)
+        });
+        if same {
+            return Ok(());
+        }
+        let how = began.map_or_else(
+            || "from the start".to_owned(),
+            |c| format!("with the checkpoint of {} after step {}", c.id, c.step),
+        );
+        bail!(RequestError(format!(
+            "{} is a run of this file that began {how}: without --continue it is resumed, with --new another begins",
+            run.id
+        )))
+    }
+}
+
+/// In what the two plans differ that changes numbers, in the file's words.
+fn differences(a: &Plan, b: &Plan) -> Vec<&'static str> {
+    let (Some(p), Some(q)) = (a.ranks.first().map(|r| &r.program), b.ranks.first().map(|r| &r.program)) else {
+        return Vec::new();
+    };
+    let table = [
+        ("seed", p.seed != q.seed),
+        ("data", a.data.train != b.data.train || a.data.tokenizer_hash != b.data.tokenizer_hash),
+        ("model", p.model != q.model),
+        ("batch.sequences", p.batch.sequences != q.batch.sequences),
+        ("data.layout", p.batch.length != q.batch.length),
+        ("train.steps", p.steps != q.steps),
+        ("optimizer", p.optimizer != q.optimizer),
+        ("schedule or learning rate", p.schedule != q.schedule),
+        ("precision", p.precision != q.precision),
+    ];
+    table.into_iter().filter(|(_, differ)| *differ).map(|(what, _)| what).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::{compiled, experiment};
+
+    #[test]
+    fn differences_are_named_in_the_files_words() {
+        let plan = compiled(&experiment());
+        let mut other = experiment();
+        other.seed += 1;
+        other.train.steps = Some(99);
+        let other = compiled(&other);
+        assert_ne!(plan.math_hash, other.math_hash);
+        let what = differences(&plan, &other);
+        assert!(what.starts_with(&["seed", "train.steps"]), "{what:?}");
+        assert!(differences(&plan, &plan).is_empty());
+    }
+}

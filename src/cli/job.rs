@@ -1,0 +1,410 @@
+//! One process's work on a run: opening the record, training under the plan's layout, and recording how it ended.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::apply::{ApplyArgs, environment};
+use super::common;
+use super::exit::Exit;
+use super::interrupt::Interrupt;
+use super::watch::Watch;
+use crate::comm::Alone;
+use crate::config::Loaded;
+use crate::data::Prepared;
+use crate::exec::step::layout;
+use crate::exec::{self, ExecError, Observer, Peers, Resources, TrainState};
+use crate::launch::threads::Seated;
+use crate::launch::{self, Launch, ProcessError, RankError, supervise};
+use crate::plan::Plan;
+use crate::plan::program::{Mode, Program};
+use crate::report::summary::{closing, headline};
+use crate::report::{JsonEvent, Lines, Mode as ScreenMode, Screen};
+use crate::store::checkpoint::{self, StateHash};
+use crate::store::manifest::{Place, RunStatus};
+use crate::store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir};
+use crate::store::summary::{Outcome, RankSummary, Summary, step_seconds};
+use crate::store::{Git, Log, Machine, Opened, OpenedRanks, Recorder, StoreError, machine};
+
+/// For tests: milliseconds of silence after which a rank counts as stopped. No `RUNNER_…` name: those set keys.
+const TEST_SILENCE: &str = "TEST_RUNNER_SILENCE_MS";
+
+pub(super) struct Job<'a> {
+    pub args: &'a ApplyArgs,
+    pub loaded: &'a Loaded,
+    pub plan: &'a Plan,
+    pub prepared: &'a Prepared,
+    pub interrupt: &'a Interrupt,
+    pub pool: &'a rayon::ThreadPool,
+}
+
+/// Why a run did not come to its end.
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    #[error(transparent)]
+    Alone(#[from] ExecError),
+    #[error(transparent)]
+    Thread(#[from] RankError),
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The record could not be opened again.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What training begins with.
+enum Begin {
+    /// The initial weights.
+    Fresh,
+    /// A checkpoint, read; and where it lies.
+    State(Box<TrainState>, PathBuf),
+    /// One that each rank reads.
+    Checkpoint(PathBuf, u64),
+}
+
+/// A record that is open, and where training begins.
+struct Record {
+    recorder: Recorder,
+    begin: Begin,
+    warnings: Vec<String>,
+}
+
+/// How training ended well.
+struct Ended {
+    interrupted: bool,
+    hash: Option<StateHash>,
+    /// Of each rank, where they are processes.
+    peaks: Vec<Option<u64>>,
+}
+
+impl Begin {
+    fn step(&self) -> u64 {
+        match self {
+            Self::Fresh => 0,
+            Self::State(state, _) => state.step,
+            Self::Checkpoint(_, step) => *step,
+        }
+    }
+}
+
+impl Job<'_> {
+    /// Works on `run` until it is done, interrupted or failed, and records which.
+    pub(super) fn work(&self, mut run: RunDir, mut screen: Screen) -> anyhow::Result<Exit> {
+        let experiment = &self.loaded.experiment;
+        let path = run.path().to_owned();
+        let mut log = Log::append(&path.join(LOG))?;
+        let Record { recorder, begin, warnings } = self.open_record(&path)?;
+        let fresh = run.manifest().sessions.is_empty();
+        let from = begin.step();
+        let words = opening(&run, fresh, from, self.plan.totals.steps);
+        let here = Machine::here();
+        let foreign = if fresh { None } else { run.manifest().foreign_bits(&here) };
+        for warning in warnings.iter().chain(&foreign) {
+            log.line(&format!("warning: {warning}"))?;
+            screen.warn(warning);
+        }
+        log.line(&words)?;
+        screen.line(&words);
+        let wall_before = wall_seconds(&path, from)?;
+        run.begin(from, self.place())?;
+        let started = Instant::now();
+        screen.start_bar(from, self.plan.totals.steps);
+        let lines = Lines::new(experiment.log.every);
+        let mut watch = Watch { path: path.clone(), recorder, log, lines, screen };
+        self.interrupt.arm();
+        let ended = self.train(begin, &mut run, &mut watch);
+        let Watch { recorder, mut log, mut screen, .. } = watch;
+        screen.clear();
+        let (status, error, hash, peaks) = match &ended {
+            Ok(Ended { interrupted, hash, peaks }) => {
+                let status = if *interrupted { RunStatus::Interrupted } else { RunStatus::Done };
+                (status, None, hash.clone(), peaks.clone())
+            }
+            Err(error) => {
+                (RunStatus::Failed, Some(error.to_string()), recorder.saved().map(|(_, h)| h.clone()), Vec::new())
+            }
+        };
+        let ranks = self.ranks(&peaks);
+        let outcome = Outcome {
+            id: run.id(),
+            status,
+            error: error.clone(),
+            steps_total: self.plan.totals.steps,
+            wall_seconds: wall_before + started.elapsed().as_secs_f64(),
+            peak_rss_bytes: match peaks.as_slice() {
+                [] if self.in_processes() => None,
+                [] => machine::peak_rss_bytes(),
+                peaks => peaks.iter().copied().sum(),
+            },
+            planned_memory_bytes: self.plan.ranks.iter().map(|r| r.memory.total()).fold(0, u64::saturating_add),
+            ranks,
+            hash,
+        };
+        let recorded = Summary::new(outcome, &path.join(METRICS)).and_then(|summary| {
+            let words = error.as_ref().map_or_else(|| headline(&summary), |e| format!("failed: {e}"));
+            log.line(&words)?;
+            run.finish(&summary)?;
+            Ok(summary)
+        });
+        match (ended, recorded) {
+            // What stopped the run matters more than that the record could not say so.
+            (Err(error), recorded) => Err(self.failure(error, recorded.ok().as_ref(), &path, &screen)),
+            (Ok(_), Err(error)) => Err(error.into()),
+            (Ok(_), Ok(summary)) => {
+                self.close(&summary, &path, &screen);
+                Ok(if status == RunStatus::Interrupted { Exit::Interrupted } else { Exit::Done })
+            }
+        }
+    }
+
+    /// Whether each rank is a process of its own.
+    fn in_processes(&self) -> bool {
+        matches!(self.plan.mesh.mode, Mode::Ddp | Mode::Pipeline)
+    }
+
+    /// The program of the first rank.
+    fn program(&self) -> &Program {
+        &self.plan.ranks[0].program
+    }
+
+    /// Opens the record to go on with it: in this process the state is read with it, else each rank reads its own.
+    fn open_record(&self, path: &Path) -> anyhow::Result<Record> {
+        let keep = self.loaded.experiment.checkpoint.keep;
+        if self.in_processes() {
+            let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(path, &self.plan.hash, keep)?;
+            let begin = chosen.map_or(Begin::Fresh, |c| Begin::Checkpoint(c.path, c.step));
+            return Ok(Record { recorder, begin, warnings });
+        }
+        let program = self.program();
+        let (layout, device) = (Arc::new(layout(program)), common::device(program.device)?);
+        let Opened { recorder, resumed, warnings } =
+            Recorder::open(path, &self.plan.hash, keep, &layout, program.moments(), &device)?;
+        let begin = resumed.map_or(Begin::Fresh, |r| Begin::State(Box::new(r.state), r.path));
+        Ok(Record { recorder, begin, warnings })
+    }
+
+    /// Trains to the end; after the death of a rank's process from the last checkpoint again, as often as allowed.
+    fn train(&self, mut begin: Begin, run: &mut RunDir, watch: &mut Watch) -> Result<Ended, RunError> {
+        let most = self.loaded.experiment.parallel.max_restarts;
+        let mut restarts = 0;
+        loop {
+            let error = match self.once(begin, watch) {
+                Ok(ended) => return Ok(ended),
+                Err(RunError::Process(error)) if error.died() && restarts < most && !self.stopping() => error,
+                Err(error) => return Err(error),
+            };
+            restarts += 1;
+            run.restart()?;
+            let keep = self.loaded.experiment.checkpoint.keep;
+            let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(run.path(), &self.plan.hash, keep)?;
+            watch.recorder = recorder;
+            begin = chosen.map_or(Begin::Fresh, |c| Begin::Checkpoint(c.path, c.step));
+            let step = begin.step();
+            watch.warn(&format!("{error}; all ranks start again from step {step} (restart {restarts} of {most})"))?;
+            for warning in &warnings {
+                watch.warn(warning)?;
+            }
+        }
+    }
+
+    fn stopping(&self) -> bool {
+        self.interrupt.stop().load(Ordering::SeqCst)
+    }
+
+    /// Trains under the plan's layout.
+    fn once(&self, begin: Begin, watch: &mut Watch) -> Result<Ended, RunError> {
+        match self.plan.mesh.mode {
+            Mode::Single => self.alone(begin, watch),
+            Mode::Dp => self.threads(begin, watch),
+            Mode::Ddp | Mode::Pipeline => self.processes(&begin, watch),
+        }
+    }
+
+    fn alone(&self, begin: Begin, watch: &mut Watch) -> Result<Ended, RunError> {
+        let resources = self.resources();
+        let program = self.program();
+        let outcome = self.pool.install(|| {
+            let state = match begin {
+                Begin::State(state, _) => *state,
+                _ => exec::initial_state(program)?,
+            };
+            let observer: &mut dyn Observer = watch;
+            exec::run(program, &resources, Peers { comm: &Alone, monitor: &() }, state, self.interrupt.stop(), observer)
+        })?;
+        Self::ended(&outcome, watch)
+    }
+
+    fn threads(&self, begin: Begin, watch: &mut Watch) -> Result<Ended, RunError> {
+        let (mut first, path) = match begin {
+            Begin::State(state, path) => (Some(*state), Some(path)),
+            _ => (None, None),
+        };
+        let mut ranks = Vec::with_capacity(self.plan.ranks.len());
+        for rank in &self.plan.ranks {
+            let program = &rank.program;
+            let state = match (first.take(), &path) {
+                (Some(state), _) => state,
+                (None, Some(path)) => {
+                    let layout = Arc::new(layout(program));
+                    let device = candle_core::Device::Cpu;
+                    checkpoint::load(path, Some(&self.plan.hash), &layout, program.moments(), &device)?
+                }
+                (None, None) => self.pool.install(|| exec::initial_state(program)).map_err(ExecError::from)?,
+            };
+            ranks.push(Seated { program, threads: rank.hardware.threads, state });
+        }
+        let slots = self.plan.channel_slots;
+        let outcomes = launch::threads::run(ranks, slots, &self.resources(), self.interrupt.stop(), watch)?;
+        match outcomes.first() {
+            Some(outcome) => Self::ended(outcome, watch),
+            None => Ok(Ended { interrupted: false, hash: None, peaks: Vec::new() }),
+        }
+    }
+
+    fn processes(&self, begin: &Begin, watch: &mut Watch) -> Result<Ended, RunError> {
+        let run = watch.path.clone();
+        let milliseconds = env::var(TEST_SILENCE).ok().and_then(|text| text.parse().ok());
+        let launch = Launch {
+            plan: self.plan,
+            experiment: &self.loaded.experiment,
+            run: &run,
+            checkpoint: match begin {
+                Begin::Checkpoint(path, _) => Some(path),
+                _ => None,
+            },
+            from: begin.step(),
+            silence: milliseconds.map_or(supervise::SILENCE, Duration::from_millis),
+        };
+        let ended = supervise::run(&launch, self.interrupt.stop(), watch);
+        // What ranks wrote and nobody committed.
+        watch.recorder.abandon_all();
+        let supervise::Ended { interrupted, peak_rss_bytes } = ended?;
+        let hash = watch.recorder.saved().map(|(_, hash)| hash.clone());
+        Ok(Ended { interrupted, hash, peaks: peak_rss_bytes })
+    }
+
+    /// Of a run whose whole state is in this process.
+    fn ended(outcome: &exec::Outcome, watch: &Watch) -> Result<Ended, RunError> {
+        let saved = watch.recorder.saved().filter(|(step, _)| *step == outcome.state.step).map(|(_, h)| h.clone());
+        let hash = saved.map_or_else(|| checkpoint::hashes(&outcome.state), Ok)?;
+        Ok(Ended { interrupted: outcome.interrupted, hash: Some(hash), peaks: Vec::new() })
+    }
+
+    fn resources(&self) -> Resources<'_> {
+        let Prepared { dataset, tokenizer, choice, .. } = self.prepared;
+        Resources { dataset, tokenizer, choice: choice.as_deref() }
+    }
+
+    /// What the summary says of each rank, where there are several.
+    fn ranks(&self, peaks: &[Option<u64>]) -> Vec<RankSummary> {
+        if self.plan.world_size < 2 {
+            return Vec::new();
+        }
+        let one = |r: &crate::plan::RankPlan| RankSummary {
+            rank: r.rank,
+            stage: r.stage,
+            replica: r.replica,
+            peak_rss_bytes: peaks.get(r.rank).copied().flatten(),
+            planned_memory_bytes: r.memory.total(),
+        };
+        self.plan.ranks.iter().map(one).collect()
+    }
+
+    fn place(&self) -> Place {
+        let git = env::current_dir().ok().and_then(|folder| Git::of(&folder));
+        Place {
+            git,
+            machine: Machine::here(),
+            threads: self.args.threads.count(),
+            overrides: self.args.experiment.set.clone(),
+            environment: environment(self.loaded),
+        }
+    }
+
+    /// The run's error with what to do about it.
+    fn failure(&self, error: RunError, summary: Option<&Summary>, path: &Path, screen: &Screen) -> anyhow::Error {
+        screen.json(&JsonEvent::Summary { run: path, up_to_date: false, summary });
+        let step = checkpoint::steps(&path.join(CHECKPOINTS)).last().copied();
+        let kept = step.map_or_else(String::new, |step| format!("; the checkpoint of step {step} is kept"));
+        let next = match step {
+            _ if error.not_finite() => {
+                "the same file goes the same way again: change it (a lower learning rate, a longer warmup)".to_owned()
+            }
+            Some(_) => "the same command resumes from it".to_owned(),
+            None => "the same command starts it again".to_owned(),
+        };
+        // Observers' errors come from the record and say themselves what is left.
+        let run = format!("run {} failed", self.name(path));
+        let text = if error.is_of_the_record() { run } else { format!("{run}: {error}{kept}; {next}") };
+        error.into_anyhow().context(text)
+    }
+
+    fn close(&self, summary: &Summary, path: &Path, screen: &Screen) {
+        screen.json(&JsonEvent::Summary { run: path, up_to_date: false, summary: Some(summary) });
+        match screen.mode() {
+            ScreenMode::Quiet => screen.last(&headline(summary)),
+            _ => screen.line(&closing(summary, &self.name(path), path)),
+        }
+    }
+
+    /// What other commands call the run: its id where they would look, its folder elsewhere.
+    fn name(&self, path: &Path) -> String {
+        let shown = if self.args.root.runs.is_none() { path.file_name().map(PathBuf::from) } else { None };
+        shown.unwrap_or_else(|| path.to_owned()).display().to_string()
+    }
+}
+
+impl RunError {
+    fn not_finite(&self) -> bool {
+        match self {
+            Self::Alone(error) | Self::Thread(RankError { source: error, .. }) => {
+                matches!(error, ExecError::NotFinite { .. })
+            }
+            Self::Process(error) => error.not_finite(),
+            Self::Store(_) => false,
+        }
+    }
+
+    fn is_of_the_record(&self) -> bool {
+        match self {
+            Self::Alone(error) | Self::Thread(RankError { source: error, .. }) => {
+                matches!(error, ExecError::Observer(_))
+            }
+            Self::Process(error) => matches!(error, ProcessError::Record(_)),
+            Self::Store(_) => true,
+        }
+    }
+
+    /// The error inside: exit codes go by what it is.
+    fn into_anyhow(self) -> anyhow::Error {
+        match self {
+            Self::Alone(error) => error.into(),
+            Self::Thread(error) => error.into(),
+            Self::Process(error) => error.into(),
+            Self::Store(error) => error.into(),
+        }
+    }
+}
+
+/// What is said first.
+fn opening(run: &RunDir, fresh: bool, from: u64, steps: u64) -> String {
+    let id = run.id();
+    let manifest = run.manifest();
+    match (&manifest.error, fresh, &manifest.continued_from) {
+        (_, true, Some(other)) => format!("run    {id}: continuing {} from step {from} of {steps}", other.id),
+        (_, true, None) => format!("run    {id}: {steps} steps"),
+        (Some(error), false, _) => format!("run    {id} failed ({error}); resuming from step {from} of {steps}"),
+        (None, false, _) => format!("run    {id}: resuming from step {from} of {steps}"),
+    }
+}
+
+/// Time that earlier sessions worked on the steps up to `from`: as the summary says, if it was written at that step; of
+/// a session that was killed, the time in its steps.
+fn wall_seconds(path: &Path, from: u64) -> anyhow::Result<f64> {
+    match run_dir::summary(path) {
+        Ok(Some(summary)) if summary.steps == from => Ok(summary.wall_seconds),
+        _ => Ok(step_seconds(&path.join(METRICS))?),
+    }
+}

@@ -1,0 +1,65 @@
+//! Who hears of a run's events: first its record, then the log and the screen.
+
+use std::path::PathBuf;
+
+use crate::exec::{Best, Event, ObserveError, Observer};
+use crate::launch::Record;
+use crate::report::{JsonEvent, Lines, Mode, Screen};
+use crate::store::{Log, PartRecord, Recorder, StoreError};
+
+/// Passes events on.
+pub(super) struct Watch {
+    pub path: PathBuf,
+    pub recorder: Recorder,
+    pub log: Log,
+    pub lines: Lines,
+    pub screen: Screen,
+}
+
+impl Watch {
+    /// A warning to the log and the screen.
+    ///
+    /// # Errors
+    /// If the log cannot be written.
+    pub(super) fn warn(&mut self, text: &str) -> Result<(), StoreError> {
+        self.log.line(&format!("warning: {text}"))?;
+        self.screen.json(&JsonEvent::Warning { message: text });
+        self.screen.warn(text);
+        Ok(())
+    }
+}
+
+impl Observer for Watch {
+    fn observe(&mut self, event: &Event<'_>) -> Result<(), ObserveError> {
+        self.recorder.observe(event)?;
+        let line = self.lines.line(event);
+        if let Some(line) = &line {
+            self.log.line(line).map_err(|error| ObserveError(Box::new(error)))?;
+        }
+        self.screen.json(&JsonEvent::new(event, &self.path));
+        match event {
+            Event::Step(metrics) => {
+                self.screen.step(metrics.step, || self.lines.numbers(metrics));
+                if let Some(line) = line.filter(|_| self.screen.mode() != Mode::Bar) {
+                    self.screen.line(&line);
+                }
+            }
+            Event::Warning(message) => self.screen.warn(message),
+            _ => line.iter().for_each(|line| self.screen.line(line)),
+        }
+        Ok(())
+    }
+}
+
+impl Record for Watch {
+    fn commit(
+        &mut self,
+        step: u64,
+        tokens: u64,
+        best: Option<Best>,
+        parts: Vec<PartRecord>,
+    ) -> Result<(), ObserveError> {
+        self.recorder.commit(step, tokens, best, parts).map_err(|error| ObserveError(Box::new(error)))?;
+        self.observe(&Event::Saved { step })
+    }
+}

@@ -1,0 +1,184 @@
+//! A rank that is a process of its own: it listens to its parent, shows that it lives, runs its program, and tells.
+
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::parent_id;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::process::exit;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use super::message::{Failure, FailureKind, Part, Start, ToParent, ToRank, write};
+use super::system;
+use super::threads::OnBoard;
+use crate::comm::{CommError, LocalComm, Phase, Region};
+use crate::exec::step::tied_entry;
+use crate::exec::{self, Event, ExecError, ObserveError, Observer, Outcome, Peers, Resources, TrainState};
+use crate::plan::program::Program;
+use crate::store::checkpoint::{part, pending};
+use crate::store::{PartRecord, PartSpec, StoreError};
+
+/// Between signs of life, and between looks whether the parent lives.
+const BEAT: Duration = Duration::from_millis(250);
+
+/// Between looks whether the run was ended, while a commit is awaited.
+const NAP: Duration = Duration::from_millis(100);
+
+/// The process that started this one, at the other ends of standard input and output.
+#[derive(Debug)]
+pub struct Parent {
+    rank: usize,
+    answers: Receiver<ToRank>,
+}
+
+impl Parent {
+    /// Listens to the parent from here on, and ends this process when the parent has ended. `None` if it does not begin as
+    /// a parent would.
+    ///
+    /// # Errors
+    /// If there is no thread to listen with.
+    pub fn meet(rank: usize) -> io::Result<Option<(Self, Start)>> {
+        system::name_process(&format!("runner rank {rank}"));
+        let (send, answers) = channel();
+        let listen = move || {
+            for line in BufReader::new(io::stdin()).lines() {
+                let Some(message) = line.ok().and_then(|line| serde_json::from_str::<ToRank>(&line).ok()) else { break };
+                if send.send(message).is_err() {
+                    return;
+                }
+            }
+            // Whatever this rank does now, nobody would record it.
+            exit(1);
+        };
+        thread::Builder::new().name("parent".to_owned()).spawn(listen)?;
+        match answers.recv() {
+            Ok(ToRank::Start(start)) => Ok(Some((Self { rank, answers }, *start))),
+            _ => Ok(None),
+        }
+    }
+
+    /// # Errors
+    /// If the parent has ended.
+    pub fn say(&self, message: &ToParent) -> io::Result<()> {
+        write(&mut io::stdout().lock(), message)
+    }
+
+    /// Waits until the checkpoint of `step` is in place.
+    fn await_commit(&self, step: u64, region: &Region) -> Result<(), ObserveError> {
+        loop {
+            match self.answers.recv_timeout(NAP) {
+                Ok(ToRank::Committed { step: committed }) if committed == step => return Ok(()),
+                Ok(_) => return Err(ObserveError("the parent answered something else than asked".into())),
+                Err(RecvTimeoutError::Disconnected) => return Err(ObserveError("the parent has ended".into())),
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some(by) = region.aborted() {
+                        return Err(ObserveError(Box::new(CommError::Aborted { by })));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Shows on the board, from a thread of its own, that this process lives; ends it when its parent has ended.
+///
+/// # Errors
+/// If there is no thread for it.
+pub fn beat(region: Arc<Region>, rank: usize) -> io::Result<()> {
+    let parent = parent_id();
+    let work = move || {
+        while let Some(seat) = region.seat(rank) {
+            seat.beat(system::milliseconds());
+            thread::sleep(BEAT);
+            if parent_id() != parent {
+                exit(1);
+            }
+        }
+    };
+    thread::Builder::new().name("heartbeat".to_owned()).spawn(work).map(drop)
+}
+
+/// Runs rank `program.rank` to its end in the current thread pool. Checkpoints go to the folder `checkpoints`, as parts.
+///
+/// # Errors
+/// As `exec::run`; the others are told before this returns.
+pub fn run(
+    parent: &mut Parent,
+    program: &Program,
+    region: &Arc<Region>,
+    resources: &Resources<'_>,
+    state: TrainState,
+    checkpoints: &Path,
+) -> Result<Outcome, ExecError> {
+    let rank = program.rank;
+    let comm = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
+    let monitor = OnBoard(comm.seat());
+    let peers = Peers { comm: &comm, monitor: &monitor };
+    let mut speaker = Speaker { parent, program, region, checkpoints };
+    let work = AssertUnwindSafe(|| exec::run(program, resources, peers, state, region.stop(), &mut speaker));
+    let result = catch_unwind(work);
+    // While the rank still has its seat: one that has left without a word is an error of its own to those who wait for it.
+    match &result {
+        Ok(Ok(outcome)) => {
+            comm.seat().set_phase(if outcome.interrupted { Phase::Stopped } else { Phase::Finished });
+        }
+        Ok(Err(_)) | Err(_) => {
+            region.abort(rank);
+            comm.seat().set_phase(Phase::Failed);
+        }
+    }
+    result.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// What the parent is told of an error.
+#[must_use]
+pub fn failure(error: &anyhow::Error) -> Failure {
+    let kind = match error.chain().find_map(|cause| cause.downcast_ref::<ExecError>()) {
+        Some(error) if error.is_aborted() => FailureKind::Followed,
+        Some(ExecError::NotFinite { .. }) => FailureKind::NotFinite,
+        _ => FailureKind::Other,
+    };
+    Failure { kind, text: format!("{error:#}") }
+}
+
+/// Passes on what happens; saves what this rank owns.
+struct Speaker<'a> {
+    parent: &'a Parent,
+    program: &'a Program,
+    region: &'a Region,
+    checkpoints: &'a Path,
+}
+
+impl Speaker<'_> {
+    /// Of a stage its first replica saves the parameters; a tied embedding is the first stage's.
+    fn save(&self, state: &TrainState) -> Result<Option<PartRecord>, StoreError> {
+        if self.program.replica() > 0 {
+            return Ok(None);
+        }
+        let copy = tied_entry(self.program, &state.layout);
+        let owned: Vec<usize> = (0..state.layout.entries.len()).filter(|index| Some(*index) != copy).collect();
+        let spec = PartSpec { index: self.program.stage(), count: self.program.mesh.stages };
+        part::write(&pending(self.checkpoints, state.step), spec, state, &owned).map(Some)
+    }
+}
+
+impl Observer for Speaker<'_> {
+    fn observe(&mut self, event: &Event<'_>) -> Result<(), ObserveError> {
+        let say = |message: ToParent| self.parent.say(&message).map_err(|error| ObserveError(Box::new(error)));
+        let first = self.parent.rank == 0;
+        match event {
+            Event::Checkpoint { state } => {
+                let record = self.save(state).map_err(|error| ObserveError(Box::new(error)))?;
+                say(ToParent::Part(Part { step: state.step, tokens: state.tokens, best: state.best, record }))?;
+                self.parent.await_commit(state.step, self.region)
+            }
+            Event::Step(metrics) if first => say(ToParent::Step(metrics.clone())),
+            Event::Eval(metrics) if first => say(ToParent::Eval(metrics.clone())),
+            Event::Sample(sample) if first => say(ToParent::Sample(sample.clone())),
+            Event::Warning(message) if first => say(ToParent::Warning(message.clone())),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Ranks as processes: how ddp and pipelines run. This process starts them, keeps the record of what they tell, notices when
+//! one ends before its time, and then ends all of them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use super::death::{Death, How, ProcessError, last_line};
+use super::error::where_in;
+use super::message::{Done, Failure, FailureKind, Part, Start, ToParent, ToRank};
+use super::process::{Heard, Process};
+use super::system;
+use crate::comm::Region;
+use crate::config::Experiment;
+use crate::exec::{Best, Event, ObserveError, Observer, topology};
+use crate::plan::Plan;
+use crate::store::PartRecord;
+
+/// How long a rank may give no sign of life.
+pub const SILENCE: Duration = Duration::from_secs(10);
+/// The same before its first: a program is loaded, from a slow disk perhaps.
+const FIRST_SIGN: Duration = Duration::from_mins(1);
+/// Between looks at the processes.
+const LOOK: Duration = Duration::from_millis(50);
+/// A look so late means that this process, and perhaps the whole machine, was suspended.
+const LATE: Duration = Duration::from_secs(1);
+/// What ranks have to end by themselves once the run is over, before they are killed.
+const GRACE: Duration = Duration::from_secs(3);
+/// Messages that wait to be recorded, before ranks must wait.
+const UNHEARD: usize = 1024;
+/// Bytes of an activation's element.
+const ELEMENT: usize = 4;
+
+/// What is to be run.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch<'a> {
+    pub plan: &'a Plan,
+    pub experiment: &'a Experiment,
+    /// The run directory, which this process holds.
+    pub run: &'a Path,
+    /// The checkpoint to go on from, and its step; `None` and 0: from the start.
+    pub checkpoint: Option<&'a Path>,
+    pub from: u64,
+    /// How long a rank may give no sign of life: `SILENCE`, except in tests.
+    pub silence: Duration,
+}
+
+/// Keeps the record of a run whose state lies elsewhere.
+pub trait Record: Observer {
+    /// Makes a checkpoint of `parts`, of which each stage wrote one, and says that it is there.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being in place.
+    fn commit(
+        &mut self,
+        step: u64,
+        tokens: u64,
+        best: Option<Best>,
+        parts: Vec<PartRecord>,
+    ) -> Result<(), ObserveError>;
+}
+
+/// How the ranks came to their end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Stopped on request, before the last step.
+    pub interrupted: bool,
+    /// Of each rank.
+    pub peak_rss_bytes: Vec<Option<u64>>,
+}
+
+/// Runs all ranks to their end, or until `stop` is set. When this returns none of their processes is left.
+///
+/// # Errors
+/// The end of the rank that ended first, or what kept the record from being kept.
+pub fn run(launch: &Launch<'_>, stop: &AtomicBool, record: &mut dyn Record) -> Result<Ended, ProcessError> {
+    let Some(first) = launch.plan.ranks.first() else {
+        return Ok(Ended { interrupted: false, peak_rss_bytes: Vec::new() });
+    };
+    let (region, fd) = Region::shared(&topology(&first.program, launch.plan.channel_slots, ELEMENT))?;
+    let (say, heard) = sync_channel(UNHEARD);
+    let mut ranks = Vec::with_capacity(launch.plan.ranks.len());
+    for (rank, planned) in launch.plan.ranks.iter().enumerate() {
+        let start = Start {
+            program: planned.program.clone(),
+            plan_hash: launch.plan.hash.clone(),
+            channel_slots: launch.plan.channel_slots,
+            experiment: launch.experiment.clone(),
+            data: launch.plan.data.clone(),
+            threads: planned.hardware.threads,
+            checkpoint: launch.checkpoint.map(Path::to_owned),
+        };
+        let process = Process::start(rank, launch.run, &fd, ToRank::Start(Box::new(start)), say.clone());
+        let process = process.map_err(|source| ProcessError::Start { rank, source })?;
+        ranks.push(Rank { process, closed: false, end: None, beat: 0, seen: Instant::now() });
+    }
+    // Who would attach later than these has no business here.
+    drop(fd);
+    let supervisor = Supervisor { launch, region, ranks, parts: BTreeMap::new(), cause: None, deadline: None, record };
+    supervisor.watch(stop, &heard, &say)
+}
+
+/// What is known of one rank.
+#[derive(Debug)]
+struct Rank {
+    process: Process,
+    /// It says nothing more.
+    closed: bool,
+    /// Its last message.
+    end: Option<Result<Done, Failure>>,
+    /// Its last sign of life, and when it was seen.
+    beat: u64,
+    seen: Instant,
+}
+
+/// What ends the run before its time.
+#[derive(Debug)]
+enum Cause {
+    Record(ObserveError),
+    Rank { rank: usize, how: How, place: String },
+}
+
+struct Supervisor<'a> {
+    launch: &'a Launch<'a>,
+    region: Arc<Region>,
+    ranks: Vec<Rank>,
+    /// Of the checkpoint in the making, by rank.
+    parts: BTreeMap<usize, Part>,
+    cause: Option<Cause>,
+    /// When whoever is left is killed.
+    deadline: Option<Instant>,
+    record: &'a mut dyn Record,
+}
+
+impl Supervisor<'_> {
+    /// `_say` keeps the channel open when all ranks have closed theirs.
+    fn watch(
+        mut self,
+        stop: &AtomicBool,
+        heard: &Receiver<(usize, Heard)>,
+        _say: &SyncSender<(usize, Heard)>,
+    ) -> Result<Ended, ProcessError> {
+        let mut looked = Instant::now();
+        loop {
+            let news = heard.recv_timeout(LOOK).ok();
+            let closing = matches!(news, None | Some((_, Heard::Closed)));
+            if let Some((rank, heard)) = news {
+                self.hear(rank, heard);
+            }
+            if closing || looked.elapsed() >= LOOK {
+                let late = looked.elapsed() >= LATE;
+                looked = Instant::now();
+                if stop.load(Ordering::Relaxed) {
+                    self.region.stop().store(true, Ordering::Relaxed);
+                }
+                if self.look(late) {
+                    return self.conclude();
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, rank: usize, heard: Heard) {
+        let message = match heard {
+            Heard::Message(message) => *message,
+            Heard::Garbled(line) => {
+                self.ranks[rank].process.kill();
+                return self.fail(rank, How::Garbled(line));
+            }
+            Heard::Closed => {
+                self.ranks[rank].closed = true;
+                return;
+            }
+        };
+        match message {
+            ToParent::Done(done) => self.ranks[rank].end = Some(Ok(done)),
+            ToParent::Error(failure) => {
+                if failure.kind != FailureKind::Followed {
+                    self.fail(rank, How::Failed(failure.clone()));
+                }
+                self.ranks[rank].end = Some(Err(failure));
+            }
+            // Once the run is over, what is told of it comes too late.
+            _ if self.cause.is_some() => {}
+            ToParent::Part(part) => self.save(rank, part),
+            _ if rank > 0 => {}
+            ToParent::Ready => {
+                self.note(&Event::Start { step: self.launch.from, steps: self.launch.plan.totals.steps });
+            }
+            ToParent::Step(metrics) => self.note(&Event::Step(metrics)),
+            ToParent::Eval(mut metrics) => {
+                // JSON has no infinity, which the perplexity of a large loss is.
+                metrics.val_perplexity = metrics.val_perplexity.or(metrics.val_loss.map(f64::exp));
+                self.note(&Event::Eval(metrics));
+            }
+            ToParent::Sample(sample) => self.note(&Event::Sample(sample)),
+            ToParent::Warning(message) => self.note(&Event::Warning(message)),
+        }
+    }
+
+    fn note(&mut self, event: &Event<'_>) {
+        if let Err(error) = self.record.observe(event) {
+            self.end(0, Cause::Record(error));
+        }
+    }
+
+    /// Takes a rank's part; the last one makes the checkpoint.
+    fn save(&mut self, rank: usize, part: Part) {
+        self.parts.insert(rank, part);
+        if self.parts.len() < self.ranks.len() {
+            return;
+        }
+        let parts: Vec<Part> = std::mem::take(&mut self.parts).into_values().collect();
+        let Part { step, tokens, best, .. } = parts[0];
+        if let Some(other) = parts.iter().position(|p| p.step != step) {
+            let line = format!("a part of step {} with others of step {step}", parts[other].step);
+            return self.fail(other, How::Garbled(line));
+        }
+        let records = parts.into_iter().filter_map(|p| p.record).collect();
+        match self.record.commit(step, tokens, best, records) {
+            Ok(()) => self.ranks.iter().for_each(|r| r.process.tell(ToRank::Committed { step })),
+            Err(error) => self.end(0, Cause::Record(error)),
+        }
+    }
+
+    /// Looks at every process; true when all have ended. `late`: this process was suspended, so nobody's silence counts.
+    fn look(&mut self, late: bool) -> bool {
+        let now = Instant::now();
+        for rank in 0..self.ranks.len() {
+            let beat = self.region.board(rank).map_or(0, |view| view.heartbeat);
+            let r = &mut self.ranks[rank];
+            if r.process.has_ended() {
+                // Its last words come first.
+                if let Some(how) = r.process.how().filter(|_| r.closed && r.end.is_none()) {
+                    self.fail(rank, how);
+                }
+                continue;
+            }
+            if late || beat != r.beat {
+                (r.beat, r.seen) = (beat, now);
+            }
+            let limit = if beat == 0 { FIRST_SIGN.max(self.launch.silence) } else { self.launch.silence };
+            if self.cause.is_none() && now.duration_since(r.seen) >= limit {
+                let stopped = system::is_stopped(r.process.id());
+                r.process.kill();
+                self.fail(rank, How::Silent { seconds: limit.as_secs(), stopped });
+            }
+        }
+        let all = |what: &dyn Fn(&mut Rank) -> bool, ranks: &mut [Rank]| ranks.iter_mut().all(what);
+        // Those who said goodbye shall go, too.
+        if self.deadline.is_none() && all(&|r| r.end.is_some(), &mut self.ranks) {
+            self.deadline = Some(now + GRACE);
+        }
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            self.ranks.iter_mut().for_each(|r| r.process.kill());
+        }
+        all(&|r| r.closed && r.process.has_ended(), &mut self.ranks)
+    }
+
+    /// Rank `rank` ended before its time, and what it was doing is what the board still shows.
+    fn fail(&mut self, rank: usize, how: How) {
+        let program = &self.launch.plan.ranks[rank].program;
+        let place = self.region.board(rank).map_or_else(String::new, |view| where_in(program, &view));
+        self.end(rank, Cause::Rank { rank, how, place });
+    }
+
+    /// Ends the run because of `rank`. The first cause is the one that counts.
+    fn end(&mut self, rank: usize, cause: Cause) {
+        if self.cause.is_none() {
+            self.region.abort(rank);
+            self.cause = Some(cause);
+            self.deadline = Some(Instant::now() + GRACE);
+        }
+    }
+
+    /// When all processes have ended.
+    fn conclude(mut self) -> Result<Ended, ProcessError> {
+        let (rank, how, place) = match self.cause.take() {
+            Some(Cause::Record(error)) => return Err(error.into()),
+            Some(Cause::Rank { rank, how, place }) => (rank, how, place),
+            None => match self.ranks.iter().position(|r| !matches!(r.end, Some(Ok(_)))) {
+                None => {
+                    let done: Vec<Done> = self.ranks.iter().filter_map(|r| r.end.clone()?.ok()).collect();
+                    let interrupted = done.iter().any(|d| d.interrupted);
+                    return Ok(Ended { interrupted, peak_rss_bytes: done.iter().map(|d| d.peak_rss_bytes).collect() });
+                }
+                // It followed one that then did not say why.
+                Some(rank) => {
+                    let failure = self.ranks[rank].end.clone().and_then(Result::err);
+                    let how = failure.map_or(How::Exited(0), How::Failed);
+                    (rank, how, String::new())
+                }
+            },
+        };
+        let Process { log, log_from, .. } = &self.ranks[rank].process;
+        let last = last_line(log, *log_from);
+        Err(ProcessError::Rank(Box::new(Death { rank, how, place, log: log.clone(), last })))
+    }
+}
