@@ -3,6 +3,7 @@
 //! A run is a pure function of a file, lowered in steps: layered YAML → `config::Experiment` → `plan::Plan` →
 //! `exec` (events) → `store` and `report`. See `docs/architecture.md`.
 
+pub mod calibrate;
 pub mod cli;
 pub mod comm;
 pub mod config;

@@ -134,8 +134,8 @@ fn any_number_of_threads_gives_the_same_bits() {
                     let mut trainer = Trainer::new(&program, initial_state(&program).unwrap()).unwrap();
                     let mut mb = trainer.models[0].micro_batch(&ids, targets.clone(), seq).unwrap();
                     (mb.training, mb.scale) = (true, 1.0 / 900.0);
-                    let (_, saved) = trainer.forward(&mb).unwrap();
-                    trainer.backward(saved, &mb).unwrap();
+                    let (_, mut saved) = trainer.forward(0, None, &mb).unwrap();
+                    trainer.backward(0, &mut saved, None, &mb, 0..program.model.block_count()).unwrap();
                     let grads = bits(&trainer.grads.flat);
                     let losses = [train(&mut trainer, &mb, 1e-3), train(&mut trainer, &mb, 1e-3)];
                     (grads, losses, bits(&trainer.state.buffer))

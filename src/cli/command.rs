@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
-use super::{apply, eval, export, output, plan, rank, runs, sample, schema, validate};
+use super::{apply, calibrate, eval, export, output, plan, rank, runs, sample, schema, validate};
 use crate::report::{Mode, Screen};
 
 /// Train language models from one declarative file.
@@ -36,6 +36,7 @@ enum Command {
     /// crash it goes on from the last checkpoint, to the same numbers.
     Apply(apply::ApplyArgs),
     Plan(plan::PlanArgs),
+    Calibrate(calibrate::CalibrateArgs),
     /// Check an experiment file: every mistake at its line and column.
     Validate(ValidateArgs),
     /// Print the JSON Schema of the experiment file, for editors.
@@ -93,6 +94,10 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
             plan::run(args, || plan_inputs(args))?;
             Ok(Exit::Done)
         }
+        Command::Calibrate(args) => {
+            calibrate::run(args)?;
+            Ok(Exit::Done)
+        }
         Command::Validate(args) => {
             let mut out = Vec::new();
             validate::run(&args.experiment.file, &args.experiment.options(), args.explain, &mut out)?;
@@ -108,14 +113,20 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
     }
 }
 
-/// The experiment of `args`, and facts of its data. Progress goes to standard error: the plan is the output.
-fn plan_inputs(args: &plan::PlanArgs) -> anyhow::Result<(crate::config::Experiment, crate::data::DataFacts)> {
-    let experiment = ExperimentArgs { file: args.file.clone(), set: args.set.clone() }.load()?.experiment;
+/// The experiment of `args`, and facts of its data unless its rows are assumed. Progress goes to standard error: the plan
+/// is the output.
+fn plan_inputs(args: &plan::PlanArgs) -> anyhow::Result<(crate::config::Experiment, Option<crate::data::DataFacts>)> {
+    let given = ExperimentArgs { file: args.file.clone(), set: args.set.clone() };
+    let options = crate::config::LoadOptions { absent_files: args.rows.is_some(), ..given.options() };
+    let experiment = crate::config::load(&given.file, &options)?.experiment;
+    if args.rows.is_some() {
+        return Ok((experiment, None));
+    }
     // `--threads` is a fact of the planned run, perhaps on another machine; data is prepared on this one.
     let pool = ThreadArgs { threads: None }.pool()?;
     let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
     let prepared = common::prepare_data(&experiment, &pool, &mut screen)?;
-    Ok((experiment, prepared.facts))
+    Ok((experiment, Some(prepared.facts)))
 }
 
 #[cfg(test)]
@@ -134,6 +145,9 @@ mod tests {
         for line in [
             "runner apply exp.yaml --set a.b=1 --set c=2 --threads 2 --new --runs d --quiet --json",
             "runner plan exp.yaml --json",
+            "runner plan exp.yaml --cluster 2x8xH100 --rows 1000 --price 2.5 --timeline t.svg --rank 3 --program",
+            "runner calibrate --quick",
+            "runner calibrate --show --json",
             "runner validate exp.yaml --explain",
             "runner schema",
             "runner runs --json",

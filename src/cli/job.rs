@@ -359,9 +359,8 @@ impl Job<'_> {
 impl RunError {
     fn not_finite(&self) -> bool {
         match self {
-            Self::Alone(error) | Self::Thread(RankError { source: error, .. }) => {
-                matches!(error, ExecError::NotFinite { .. })
-            }
+            Self::Alone(error) => matches!(error, ExecError::NotFinite { .. }),
+            Self::Thread(error) => matches!(*error.source, ExecError::NotFinite { .. }),
             Self::Process(error) => error.not_finite(),
             Self::Store(_) => false,
         }
@@ -369,9 +368,8 @@ impl RunError {
 
     fn is_of_the_record(&self) -> bool {
         match self {
-            Self::Alone(error) | Self::Thread(RankError { source: error, .. }) => {
-                matches!(error, ExecError::Observer(_))
-            }
+            Self::Alone(error) => matches!(error, ExecError::Observer(_)),
+            Self::Thread(error) => matches!(*error.source, ExecError::Observer(_)),
             Self::Process(error) => matches!(error, ProcessError::Record(_)),
             Self::Store(_) => true,
         }

@@ -1,6 +1,7 @@
 //! The command line: one file per command. Parses arguments, calls the library, prints.
 
 pub mod apply;
+pub mod calibrate;
 mod command;
 pub mod common;
 pub mod continued;

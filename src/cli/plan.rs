@@ -3,21 +3,24 @@
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use super::calibrate;
 use super::common::ThreadArgs;
 use super::exit::RequestError;
 use super::output;
 use crate::config::Experiment;
-use crate::data::DataFacts;
-use crate::plan::{ClusterFacts, Plan, compile};
+use crate::config::experiment::{Layout, Validation};
+use crate::data::{ChoiceFacts, DataFacts, SplitFacts};
+use crate::plan::{ClusterFacts, Plan, Shown, compile, svg};
 
-/// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, and the program.
+/// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
 ///
-/// Data is prepared (and cached) for it, since the plan depends on how much there is. Nothing is trained.
-#[derive(Debug, Clone, clap::Args)]
+/// Data is prepared (and cached) for it, since the plan depends on how much there is; `--rows` says it instead. Nothing is
+/// trained. With `--cluster` the plan is for machines that are not here.
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct PlanArgs {
     /// The experiment file.
     pub file: PathBuf,
@@ -25,8 +28,23 @@ pub struct PlanArgs {
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
     /// Threads that the run would compute with [default: all cores].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096), conflicts_with = "cluster")]
     pub threads: Option<u16>,
+    /// Plan for this cluster: `16x8xH100` (nodes, devices in each, device), or a YAML file that describes one.
+    #[arg(long, value_name = "NxMxDEVICE|FILE")]
+    pub cluster: Option<String>,
+    /// Take this many training rows for granted and read no data; `model.vocab_size` must be given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub rows: Option<u64>,
+    /// What a device costs in an hour, to show what the run would.
+    #[arg(long, value_name = "PRICE", value_parser = price)]
+    pub price: Option<f64>,
+    /// Draw one step's timeline as SVG into this file.
+    #[arg(long, value_name = "FILE")]
+    pub timeline: Option<PathBuf>,
+    /// Show this rank in full instead of one block per stage.
+    #[arg(long, value_name = "N", conflicts_with = "json")]
+    pub rank: Option<usize>,
     /// Print the plan as JSON, as `plan.json` in a run directory.
     #[arg(long)]
     pub json: bool,
@@ -35,18 +53,93 @@ pub struct PlanArgs {
     pub program: bool,
 }
 
-/// Plans what `inputs` gives (the experiment of `args.file` and facts of its prepared data) for this machine, and prints
-/// it to standard output.
+fn price(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(price) if price.is_finite() && price >= 0.0 => Ok(price),
+        _ => Err("a number is meant, such as 2.5".to_owned()),
+    }
+}
+
+/// Plans what `inputs` gives (the experiment of `args.file`, and facts of its prepared data unless `--rows` assumes them)
+/// for this machine or for `--cluster`, and prints it to standard output.
 ///
 /// # Errors
-/// Those of `inputs`; a `PlanError`; a `RUNNER_PEAK_FLOPS` that is no number; an output that cannot be written. A reader
-/// that closes the pipe early is no error.
-pub fn run(args: &PlanArgs, inputs: impl FnOnce() -> anyhow::Result<(Experiment, DataFacts)>) -> anyhow::Result<()> {
-    let threads = ThreadArgs { threads: args.threads }.count();
-    let cluster = ClusterFacts::local(threads).with_peak_flops(peak_flops(env::var_os(PEAK_FLOPS))?);
+/// Those of `inputs`; a `PlanError`; a cluster that is none; a `RUNNER_PEAK_FLOPS` that is no number; an output that cannot
+/// be written. A reader that closes the pipe early is no error.
+pub fn run(
+    args: &PlanArgs,
+    inputs: impl FnOnce() -> anyhow::Result<(Experiment, Option<DataFacts>)>,
+) -> anyhow::Result<()> {
+    let cluster = match &args.cluster {
+        Some(cluster) => described(cluster)?,
+        None => local(ThreadArgs { threads: args.threads }.count())?,
+    };
     let (experiment, data) = inputs()?;
-    let plan = compile(&experiment, &data, &cluster)?;
+    let assumed = args.rows.filter(|_| data.is_none());
+    let data = match (data, args.rows) {
+        (Some(data), _) => data,
+        (None, rows) => assumed_data(&experiment, rows.unwrap_or(0))?,
+    };
+    let mut plan = compile(&experiment, &data, &cluster)?;
+    if let Some(rows) = assumed {
+        plan.notes.push(format!("data: {rows} training rows are assumed (--rows); nothing was read"));
+    }
+    if let Some(path) = &args.timeline {
+        draw(&plan, path)?;
+    }
     print(&plan, args, &mut io::stdout().lock())
+}
+
+/// This machine, with what `runner calibrate` measured of it.
+///
+/// # Errors
+/// A `RUNNER_PEAK_FLOPS` that is no number.
+pub fn local(threads: usize) -> anyhow::Result<ClusterFacts> {
+    let mut cluster = ClusterFacts::local(threads).with_peak_flops(peak_flops(env::var_os(PEAK_FLOPS))?);
+    if let Some(rates) = calibrate::known(&cluster) {
+        cluster.rates = rates;
+    }
+    Ok(cluster)
+}
+
+/// The cluster that a name or a file describes.
+fn described(text: &str) -> anyhow::Result<ClusterFacts> {
+    let path = Path::new(text);
+    let is_file = path.extension().is_some_and(|e| e == "yaml" || e == "yml") || path.is_file();
+    if !is_file {
+        return ClusterFacts::named(text).map_err(|e| RequestError(e.to_string()).into());
+    }
+    let content = std::fs::read_to_string(path).map_err(|e| RequestError(format!("{text}: {e}")))?;
+    ClusterFacts::from_yaml(&content).map_err(|e| RequestError(format!("{text}: {e}")).into())
+}
+
+/// Facts of data that nobody has looked at: `rows` training rows, and of everything else what the file says.
+fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts> {
+    let Some(vocab) = experiment.model.vocab_size else {
+        let message = "--rows reads no data, so the tokenizer's vocabulary is not known: give model.vocab_size";
+        return Err(RequestError(message.to_owned()).into());
+    };
+    let (Layout::Packed { length } | Layout::Padded { length, .. }) = experiment.data.layout;
+    let hash = || "assumed".to_owned();
+    let split = |rows: u64| SplitFacts { rows, tokens: rows.saturating_mul(length as u64), documents: 0, hash: hash() };
+    let validation = experiment.data.validation.as_ref().map(|validation| {
+        split(match validation {
+            Validation::Fraction(part) => ((rows as f64 * part) as u64).max(1),
+            _ => 1,
+        })
+    });
+    // HellaSwag's validation set has 10,042 items.
+    let choice = experiment.eval.hellaswag.as_ref();
+    let choice = choice.map(|h| ChoiceFacts { items: h.limit.unwrap_or(10_042), hash: hash() });
+    Ok(DataFacts { tokenizer_vocab: vocab, tokenizer_hash: hash(), train: split(rows), validation, choice })
+}
+
+fn draw(plan: &Plan, path: &Path) -> anyhow::Result<()> {
+    let Some(timeline) = plan.timeline() else {
+        return Err(RequestError("--timeline: a step of so many parts makes no picture".to_owned()).into());
+    };
+    let title = format!("{}: one step on {} ranks", plan.experiment_name, plan.world_size);
+    std::fs::write(path, svg::svg(&timeline, &title)).with_context(|| format!("writing {}", path.display()))
 }
 
 /// The environment variable that says the device's peak FLOP/s, which MFU is reported against.
@@ -70,12 +163,16 @@ pub fn peak_flops(value: Option<OsString>) -> anyhow::Result<Option<f64>> {
 }
 
 fn print(plan: &Plan, args: &PlanArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    if let Some(rank) = args.rank.filter(|&rank| rank >= plan.ranks.len()) {
+        let message = format!("--rank {rank}: the plan has ranks 0 to {}", plan.ranks.len().saturating_sub(1));
+        return Err(RequestError(message).into());
+    }
     let text = if args.json {
         let mut json = serde_json::to_string_pretty(plan).context("the plan as JSON")?;
         json.push('\n');
         json
     } else {
-        plan.render_with(args.program)
+        plan.render_as(&Shown { full: args.program, rank: args.rank, price: args.price })
     };
     output::print_to(out, &text)
 }
@@ -83,10 +180,11 @@ fn print(plan: &Plan, args: &PlanArgs, out: &mut dyn Write) -> anyhow::Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::exit::{Exit, exit_of};
     use crate::plan::tests::{compiled, experiment};
 
     fn args(json: bool, program: bool) -> PlanArgs {
-        PlanArgs { file: PathBuf::from("exp.yaml"), set: Vec::new(), threads: Some(1), json, program }
+        PlanArgs { file: PathBuf::from("exp.yaml"), threads: Some(1), json, program, ..PlanArgs::default() }
     }
 
     fn printed(args: &PlanArgs) -> String {
@@ -106,6 +204,26 @@ mod tests {
         assert!(printed(&args(false, false)).contains("Load 0 … 3"));
         let full = printed(&args(false, true));
         assert!(full.contains("  Load 3\n") && full.contains("  Backward 2\n"));
+    }
+
+    #[test]
+    fn a_rank_that_is_not_there_is_a_wrong_request() {
+        let wrong = PlanArgs { rank: Some(1), ..args(false, false) };
+        let error = print(&compiled(&experiment()), &wrong, &mut Vec::new()).expect_err("one rank");
+        assert_eq!(exit_of(&error), Exit::Request);
+    }
+
+    #[test]
+    fn assumed_rows_need_a_vocabulary() {
+        let error = assumed_data(&experiment(), 10).expect_err("the tokenizer is not there");
+        assert!(error.to_string().contains("model.vocab_size"), "{error}");
+        let mut with = experiment();
+        with.model.vocab_size = Some(1000);
+        let data = assumed_data(&with, 640).expect("facts");
+        assert_eq!((data.tokenizer_vocab, data.train.rows, data.train.tokens), (1000, 640, 640 * 8));
+        // A tenth is for validation.
+        assert_eq!(data.validation.expect("configured").rows, 64);
+        compile(&with, &assumed_data(&with, 640).expect("facts"), &ClusterFacts::local(1)).expect("a plan");
     }
 
     #[test]

@@ -33,11 +33,11 @@ mod tests {
             run(&path, options, explain, &mut out).map(|()| String::from_utf8(out).unwrap())
         };
         assert!(said(false, &LoadOptions::default()).unwrap().ends_with("`tiny` is a valid experiment\n"));
-        let options = LoadOptions { sets: vec!["seed=3".into()], env: Vec::new() };
+        let options = LoadOptions { sets: vec!["seed=3".into()], ..LoadOptions::default() };
         let table = said(true, &options).unwrap();
         let seed = table.lines().find(|l| l.starts_with("seed ")).unwrap();
         assert_eq!(seed.split_whitespace().collect::<Vec<_>>(), ["seed", "3", "--set", "seed=3"]);
-        let options = LoadOptions { sets: vec!["seed=x".into()], env: Vec::new() };
+        let options = LoadOptions { sets: vec!["seed=x".into()], ..LoadOptions::default() };
         assert!(said(false, &options).unwrap_err().is::<config::ConfigError>());
     }
 }

@@ -29,6 +29,8 @@ pub struct LoadOptions {
     pub sets: Vec<String>,
     /// Variables whose names begin with `RUNNER_`; `__` separates keys, as in `RUNNER_TRAIN__STEPS=10`.
     pub env: Vec<(String, String)>,
+    /// Files that are named need not be there: for plans that read no data.
+    pub absent_files: bool,
 }
 
 /// An experiment, and how it came about.
@@ -103,7 +105,14 @@ pub fn from_str(text: &str, path: &Path, options: &LoadOptions) -> Result<Loaded
         Err(_) if !diagnostics.is_empty() => return Err(ConfigError::new(diagnostics)),
         Err(e) => return Err(internal(&e)),
     };
-    let mut resolver = Resolver { layers: &layers, base, diagnostics: Vec::new(), poisoned, notes: BTreeMap::new() };
+    let mut resolver = Resolver {
+        layers: &layers,
+        base,
+        diagnostics: Vec::new(),
+        poisoned,
+        notes: BTreeMap::new(),
+        absent_files: options.absent_files,
+    };
     let experiment = resolver.experiment(raw, path);
     let Resolver { diagnostics: found, notes, .. } = resolver;
     diagnostics.extend(found);

@@ -19,6 +19,8 @@ pub(crate) struct Resolver<'l> {
     pub poisoned: Vec<String>,
     /// Where values come from that no layer gives as they are.
     pub notes: BTreeMap<&'static str, String>,
+    /// See `LoadOptions`.
+    pub absent_files: bool,
 }
 
 impl Resolver<'_> {

@@ -187,6 +187,9 @@ impl Resolver<'_> {
             let text = path.to_string_lossy();
             return Some(if patterns { glob::Pattern::escape(&text).into() } else { path });
         }
+        if self.absent_files {
+            return Some(path);
+        }
         if !patterns || !text.contains(['*', '?', '[']) {
             let help = self.missing_help(&path, text);
             self.error(&[key], format!("there is no file `{}`", short(text)), help);

@@ -152,7 +152,7 @@ fn small_sizes_add_up_or_are_refused_with_advice_that_works() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path());
     let path = folder.path().join("exp.yaml");
-    let load = |text: &str, sets: Vec<String>| from_str(text, &path, &LoadOptions { sets, env: Vec::new() });
+    let load = |text: &str, sets: Vec<String>| from_str(text, &path, &LoadOptions { sets, ..LoadOptions::default() });
     let (mut taken, mut advised) = (0, 0);
     for case in 0..4 * 3 * 3 * 4 * 4 * 2 {
         let mut rest = case;

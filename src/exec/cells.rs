@@ -27,7 +27,7 @@ pub(super) struct Cells {
     /// Rows that were read, until the first forward.
     pub rows: Vec<Option<Rows>>,
     pub batches: Vec<Option<MicroBatch>>,
-    cells: Vec<Vec<Cell>>,
+    by_chunk: Vec<Vec<Cell>>,
     pub pending: Vec<Pending>,
 }
 
@@ -39,13 +39,13 @@ impl Cells {
         Self {
             rows: empty(micro_batches),
             batches: empty(micro_batches),
-            cells: std::iter::repeat_with(|| empty(micro_batches)).take(chunks).collect(),
+            by_chunk: std::iter::repeat_with(|| empty(micro_batches)).take(chunks).collect(),
             pending: Vec::new(),
         }
     }
 
     pub(super) fn cell(&mut self, mb: usize, chunk: usize) -> &mut Cell {
-        &mut self.cells[chunk][mb]
+        &mut self.by_chunk[chunk][mb]
     }
 
     /// The micro-batch, once it has been forwarded anywhere.

@@ -33,7 +33,7 @@ impl ExecError {
     /// Whether another rank's end caused it: that rank's error says more.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
-        let aborted = |e: &CommError| matches!(e, CommError::Aborted { .. });
+        let aborted = |e: &CommError| matches!(e, CommError::Aborted { .. } | CommError::Left { .. });
         match self {
             Self::Peer(error) | Self::Eval(EvalError::Peer(error)) => aborted(error),
             // One that waits for the others, too.

@@ -44,7 +44,9 @@ impl Parent {
         let (send, answers) = channel();
         let listen = move || {
             for line in BufReader::new(io::stdin()).lines() {
-                let Some(message) = line.ok().and_then(|line| serde_json::from_str::<ToRank>(&line).ok()) else { break };
+                let Some(message) = line.ok().and_then(|line| serde_json::from_str::<ToRank>(&line).ok()) else {
+                    break;
+                };
                 if send.send(message).is_err() {
                     return;
                 }

@@ -55,7 +55,10 @@ pub enum How {
     /// With this exit code, and no reason given.
     Exited(i32),
     /// It gave no sign of life, and was killed.
-    Silent { seconds: u64, stopped: bool },
+    Silent {
+        seconds: u64,
+        stopped: bool,
+    },
     /// It said something that is no message, and was killed.
     Garbled(String),
     Failed(Failure),

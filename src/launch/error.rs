@@ -11,7 +11,7 @@ pub struct RankError {
     pub rank: usize,
     /// `in step 7 at step[3] Forward 2`.
     pub place: String,
-    pub source: ExecError,
+    pub source: Box<ExecError>,
 }
 
 /// Where the rank of `program` is, by its line of the board.

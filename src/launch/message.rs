@@ -125,7 +125,12 @@ mod tests {
         let said = [
             ToParent::Ready,
             ToParent::Sample(SampleText { step: 1, prompt: "a\n".into(), index: 0, text: "\u{1b}b".into() }),
-            ToParent::Part(Part { step: 3, tokens: 9, best: Some(Best { step: 2, val_loss: 0.1 + 0.2 }), record: None }),
+            ToParent::Part(Part {
+                step: 3,
+                tokens: 9,
+                best: Some(Best { step: 2, val_loss: 0.1 + 0.2 }),
+                record: None,
+            }),
             ToParent::Error(Failure { kind: FailureKind::NotFinite, text: "x".into() }),
         ];
         for message in said {

@@ -54,7 +54,11 @@ pub fn run(
     observer: &mut (dyn Observer + Send),
 ) -> Result<Vec<Outcome>, RankError> {
     let programs: Vec<&Program> = ranks.iter().map(|r| r.program).collect();
-    let failed = |rank: usize, source: ExecError| RankError { rank, place: "while starting".to_owned(), source };
+    let failed = |rank: usize, source: ExecError| RankError {
+        rank,
+        place: "while starting".to_owned(),
+        source: Box::new(source),
+    };
     let Some(first) = ranks.first() else { return Ok(Vec::new()) };
     let element = first.state.buffer.dtype().size_in_bytes();
     let topology = topology(first.program, slots, element);
@@ -97,7 +101,7 @@ pub fn run(
         None => Ok(outcomes),
         Some((rank, source)) => {
             let place = region.board(rank).map_or_else(String::new, |view| where_in(programs[rank], &view));
-            Err(RankError { rank, place, source })
+            Err(RankError { rank, place, source: Box::new(source) })
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::model::spec::ModelSpec;
 use crate::plan::cost::{count_params, param_bound};
 use crate::plan::error::PlanError;
 use crate::plan::facts::ClusterFacts;
+use crate::plan::forecast::forecast;
 use crate::plan::hash::{math_hash, plan_hash};
 use crate::plan::length::run_steps;
 use crate::plan::mesh::{Mesh, Mode};
@@ -69,11 +70,12 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         peak_flops: devices::peak(experiment.precision, &hardware),
         model,
     };
-    let layout = ranks::Layout::new(experiment, &common, &mut notes)?;
+    let costs = ranks::BlockTimes::new(&common, &hardware, cluster);
+    let layout = ranks::Layout::new(experiment, &common, &costs, &mut notes)?;
     let programs = layout.programs(&common, &hardware);
     let (walks, meeting) = check::check(&programs.iter().collect::<Vec<_>>())?;
     let hash = plan_hash(data, &programs).map_err(|e| PlanError::Json(e.to_string()))?;
-    let math_hash = math_hash(data, &common).map_err(|e| PlanError::Json(e.to_string()))?;
+    let math_hash = math_hash(data, &common, experiment.train.clip_norm).map_err(|e| PlanError::Json(e.to_string()))?;
     let totals = Totals {
         steps,
         sequences_per_step: sequences,
@@ -86,6 +88,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     };
     let ranks = layout.ranks(programs, &walks, meeting.slots, hardware);
     notes.extend(fit::shortage(&layout, &ranks, meeting.slots));
+    let forecast = forecast(&ranks, &totals, meeting.slots, cluster);
     Ok(Plan {
         hash,
         math_hash,
@@ -97,6 +100,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         data: data.clone(),
         notes,
         ranks,
+        forecast,
     })
 }
 

@@ -3,11 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 pub use crate::plan::program::Device;
+use crate::plan::rates::Rates;
 
 /// The devices a run may use, in the order in which ranks take them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterFacts {
     pub devices: Vec<DeviceFacts>,
+    /// How fast they are, as far as it is known.
+    #[serde(default)]
+    pub rates: Rates,
 }
 
 /// One device. What is not known is `None`, never a guess.

@@ -35,14 +35,20 @@ pub(crate) fn plan_hash(data: &DataFacts, programs: &[Program]) -> Result<String
 ///
 /// # Errors
 /// If a value has no JSON form.
-pub(crate) fn math_hash(data: &DataFacts, common: &Program) -> Result<String, serde_json::Error> {
+pub(crate) fn math_hash(
+    data: &DataFacts,
+    common: &Program,
+    clip_norm: Option<f64>,
+) -> Result<String, serde_json::Error> {
     let mut program = essential(common);
     (program.mesh, program.device) = (Mesh::single(), Device::Cpu);
     (program.rank, program.batch.slice, program.batch.micro_batch) = (0, (0, 0), 0);
     (program.chunks, program.buckets) = (Vec::new(), Vec::new());
-    (program.start, program.step, program.periodic) = (Vec::new(), Vec::new(), Vec::new());
+    (program.start, program.periodic) = (Vec::new(), Vec::new());
     program.eval = EvalSpec { loss: None, choice_items: None, samples: None };
     let data = DataFacts { validation: None, choice: None, ..data.clone() };
+    // Clipping is an instruction of the step: it stays.
+    program.step = vec![Instruction::ClipNorm { max: clip_norm }];
     hashed(&Hashed { format: MATH_FORMAT, data: &data, programs: vec![program] })
 }
 

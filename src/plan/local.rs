@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::plan::facts::{ClusterFacts, Device, DeviceFacts, PeakFlops};
+use crate::plan::rates::Rates;
 
 impl ClusterFacts {
     /// This machine's CPU, with `threads` threads for the rank. The peak FLOP/s is not guessed: it stays unknown until
@@ -17,7 +18,7 @@ impl ClusterFacts {
             memory_bytes: memory_bytes(),
             peak_flops: PeakFlops::default(),
         };
-        Self { devices: vec![cpu] }
+        Self { devices: vec![cpu], rates: Rates::default() }
     }
 
     /// The same machine with `peak` FLOP/s for every device and precision.

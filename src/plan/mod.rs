@@ -1,6 +1,8 @@
 //! The pure planner: an experiment and facts about data and machine become one Program per rank.
 
+mod block_time;
 pub mod check;
+pub mod cluster;
 pub mod compile;
 pub mod cost;
 mod devices;
@@ -8,24 +10,35 @@ mod emit;
 pub mod error;
 pub mod facts;
 pub(crate) mod fit;
+pub mod forecast;
 mod hash;
+mod interpolate;
 pub mod length;
 pub mod local;
 pub mod memory;
 pub mod mesh;
 pub mod partition;
 pub mod precision;
+mod prices;
 pub mod program;
 mod ranks;
+pub mod rates;
 mod render;
 pub mod schedule;
+pub mod simulate;
+mod stages;
+pub mod svg;
 mod text;
+pub mod timeline;
 pub mod types;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use cluster::{ClusterError, KNOWN_DEVICES};
 pub use compile::compile;
 pub use error::PlanError;
 pub use facts::{ClusterFacts, DeviceFacts};
+pub use forecast::Forecast;
+pub use render::Shown;
 pub use types::{Flops, MemoryEstimate, MemoryItem, ParamCounts, Plan, RankPlan, Totals};

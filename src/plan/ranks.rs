@@ -2,16 +2,18 @@
 
 use crate::config::experiment::{Experiment, Parallel, PipelineSchedule};
 use crate::model::spec::ModelSpec;
+use crate::plan::block_time::Worker;
 use crate::plan::check::Walk;
 use crate::plan::cost::{self, count_chunks};
 use crate::plan::emit::{self, Step};
 use crate::plan::error::PlanError;
-use crate::plan::facts::DeviceFacts;
+use crate::plan::facts::{ClusterFacts, DeviceFacts};
 use crate::plan::memory::{MemoryRequest, estimate};
 use crate::plan::mesh::{Mesh, Mode};
 use crate::plan::partition::{self, BlockCosts};
 use crate::plan::precision;
 use crate::plan::program::{Blocks, Program};
+use crate::plan::rates::DeviceRates;
 use crate::plan::schedule::{Op, schedule};
 use crate::plan::types::{Flops, RankPlan};
 
@@ -33,7 +35,7 @@ pub(crate) fn mesh(parallel: &Parallel, sequences: usize) -> Result<Mesh, PlanEr
         let message = format!("{stages} stages · {replicas} replicas: 1 to {MOST_RANKS} ranks can be planned");
         return Err(PlanError::value("parallel", message));
     }
-    if sequences % replicas != 0 {
+    if !sequences.is_multiple_of(replicas) {
         let (times, rest) = (sequences / replicas, sequences % replicas);
         let message = format!(
             "batch.sequences {sequences} = {times}·{replicas} + {rest} does not divide among {replicas} replicas"
@@ -58,7 +60,12 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// Settles the partition; what was chosen, and why, goes to `notes`.
-    pub(crate) fn new(experiment: &Experiment, common: &Program, notes: &mut Vec<String>) -> Result<Self, PlanError> {
+    pub(crate) fn new(
+        experiment: &Experiment,
+        common: &Program,
+        times: &BlockTimes,
+        notes: &mut Vec<String>,
+    ) -> Result<Self, PlanError> {
         let mesh = common.mesh;
         let parallel = &experiment.parallel;
         let layers = common.model.layers;
@@ -89,7 +96,7 @@ impl Layout {
             let message = "interleaved_1f1b needs at least 2 stages".to_owned();
             return Err(PlanError::value("parallel.pipeline.stages", message));
         }
-        if interleaved && micro_batches % mesh.stages != 0 {
+        if interleaved && !micro_batches.is_multiple_of(mesh.stages) {
             let (stages, times) = (mesh.stages, micro_batches / mesh.stages);
             let rest = micro_batches % mesh.stages;
             let message = format!(
@@ -101,14 +108,13 @@ impl Layout {
             let message = format!("{} chunks need the schedule interleaved_1f1b", pipeline.chunks);
             return Err(PlanError::value("parallel.pipeline.chunks", message));
         }
-        let costs = block_costs(&common.model, common.batch.length);
-        let (counts, why) = partition::partition(&pipeline.partition, layers, parts, &costs);
+        let (counts, why) = partition::partition(&pipeline.partition, layers, parts, &times.costs);
         if counts.len() != parts || counts.iter().sum::<usize>() != layers || counts.contains(&0) {
             let (listed, sum) = (counts.len(), counts.iter().sum::<usize>());
             let message = format!("it lists {listed} parts of {sum} layers in all; there are {parts} of {layers}");
             return Err(PlanError::value("parallel.pipeline.partition", message));
         }
-        notes.extend(why);
+        notes.extend(why.map(|why| format!("{why} ({})", times.from)));
         (layout.counts, layout.chunks, layout.schedule) = (counts, pipeline.chunks, pipeline.schedule);
         Ok(layout)
     }
@@ -222,6 +228,33 @@ pub(crate) fn flops(model: &ModelSpec, chunks: &[Blocks], tokens: u64, length: u
         sum.step += part.step;
     }
     sum
+}
+
+/// What blocks cost relative to each other, and where that is from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BlockTimes {
+    costs: BlockCosts,
+    from: &'static str,
+}
+
+impl BlockTimes {
+    /// By the rates of the first device, where they are known; else by the FLOPs of their matrix products.
+    pub(crate) fn new(common: &Program, hardware: &[DeviceFacts], cluster: &ClusterFacts) -> Self {
+        let timed = hardware.first().and_then(|device| {
+            let rates = cluster.rates.devices.get(&device.name)?;
+            let sharers = hardware.iter().filter(|d| (d.node, d.device) == (device.node, device.device)).count();
+            let worker = Worker { model: &common.model, precision: common.precision, device, rates, sharers };
+            let rows = common.batch.micro_batch.min(common.batch.sequences);
+            let seconds = worker.blocks(rows, common.batch.length)?;
+            let (embedding, layer, head) = (seconds.embedding.total(), seconds.layer.total(), seconds.head.total());
+            let from = match rates {
+                DeviceRates::Measured(_) => "by measured times",
+                DeviceRates::Accelerator(_) => "by assumed times",
+            };
+            Some(Self { costs: BlockCosts { embedding, layer, head }, from })
+        });
+        timed.unwrap_or_else(|| Self { costs: block_costs(&common.model, common.batch.length), from: "by FLOPs" })
+    }
 }
 
 /// What blocks cost relative to each other: their matrix products.

@@ -10,23 +10,46 @@ use crate::plan::types::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, Rank
 /// Width of the label column.
 const LABEL: usize = 14;
 
+/// What a plan's text says.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Shown {
+    /// The memory table line by line, and every instruction.
+    pub full: bool,
+    /// One rank in full, instead of one block per stage.
+    pub rank: Option<usize>,
+    /// Per device-hour.
+    pub price: Option<f64>,
+}
+
 impl Plan {
     /// Everything on one screen, the program folded.
     #[must_use]
     pub fn render(&self) -> String {
-        self.render_with(false)
+        self.render_as(&Shown::default())
     }
 
     /// As `render`; with `full`, the memory table line by line and every instruction of the program.
     #[must_use]
     pub fn render_with(&self, full: bool) -> String {
+        self.render_as(&Shown { full, ..Shown::default() })
+    }
+
+    /// What `shown` asks for.
+    #[must_use]
+    pub fn render_as(&self, shown: &Shown) -> String {
         let mut out = Page::default();
         out.line("plan", &format!("{}  {}", self.experiment_name, self.hash.get(..8).unwrap_or(&self.hash)));
         self.run(&mut out);
-        for rank in &self.ranks {
-            out.blank();
-            rank.render(&mut out, full);
+        let one = shown.rank.or((self.ranks.len() == 1).then_some(0)).and_then(|rank| self.ranks.get(rank));
+        match one {
+            Some(rank) => {
+                out.blank();
+                rank.render(&mut out, shown.full);
+            }
+            None => self.stages(shown.full, &mut out),
         }
+        out.blank();
+        self.forecast_lines(shown.price, &mut out);
         if !self.notes.is_empty() {
             out.blank();
             for note in &self.notes {
@@ -105,7 +128,7 @@ impl RankPlan {
     }
 }
 
-fn model_line(program: &Program) -> String {
+pub(super) fn model_line(program: &Program) -> String {
     let m = &program.model;
     let family = match m.family {
         crate::model::spec::Family::Gpt2 => "gpt2",
@@ -150,7 +173,7 @@ fn memory_lines(memory: &MemoryEstimate, full: bool, out: &mut Page) {
     }
 }
 
-fn optimizer_line(program: &Program) -> String {
+pub(super) fn optimizer_line(program: &Program) -> String {
     let clip = program.step.iter().find_map(|i| match i {
         crate::plan::program::Instruction::ClipNorm { max } => Some(*max),
         _ => None,
@@ -165,7 +188,7 @@ fn optimizer_line(program: &Program) -> String {
 }
 
 /// The schedule in a line: what each phase does, and at which step it ends.
-fn schedule_line(s: &LrSchedule) -> String {
+pub(super) fn schedule_line(s: &LrSchedule) -> String {
     let mut phases = vec![format!("peak {}", sci(s.peak))];
     let warmup = s.warmup_steps;
     match s.warmup_from {
@@ -185,7 +208,7 @@ fn schedule_line(s: &LrSchedule) -> String {
     phases.join("; ")
 }
 
-fn program_lines(program: &Program, full: bool, out: &mut Page) {
+pub(super) fn program_lines(program: &Program, full: bool, out: &mut Page) {
     let lines = if full { program.step.iter().map(ToString::to_string).collect() } else { fold(&program.step) };
     out.line(
         "program",
@@ -229,32 +252,39 @@ fn program_lines(program: &Program, full: bool, out: &mut Page) {
 
 /// Lines of a label column and a text column.
 #[derive(Default)]
-struct Page {
+pub(super) struct Page {
     text: String,
 }
 
 impl Page {
-    fn line(&mut self, label: &str, text: &str) {
+    pub(super) fn line(&mut self, label: &str, text: &str) {
         // Writing into a String cannot fail.
-        let _ = writeln!(self.text, "{label:<LABEL$}{text}");
+        let line = format!("{label:<LABEL$}{text}");
+        let _ = writeln!(self.text, "{}", line.trim_end());
     }
 
     /// Another line under the same label.
-    fn more(&mut self, text: &str) {
+    pub(super) fn more(&mut self, text: &str) {
         self.line("", text);
     }
 
-    fn blank(&mut self) {
+    /// A line as it is.
+    pub(super) fn raw(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.text.push('\n');
+    }
+
+    pub(super) fn blank(&mut self) {
         self.text.push('\n');
     }
 }
 
-fn plural(n: usize) -> &'static str {
+pub(super) fn plural(n: usize) -> &'static str {
     if n == 1 { "" } else { "s" }
 }
 
 /// 124439808 as 124,439,808.
-fn count(n: u64) -> String {
+pub(super) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -267,7 +297,7 @@ fn count(n: u64) -> String {
 }
 
 /// At most three decimals.
-fn short(x: f64) -> String {
+pub(super) fn short(x: f64) -> String {
     let text = format!("{x:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -286,7 +316,7 @@ pub(crate) fn bytes(n: u64) -> String {
     scaled(n as f64, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB", "PiB"])
 }
 
-fn si(x: f64, unit: &str) -> String {
+pub(super) fn si(x: f64, unit: &str) -> String {
     let text = scaled(x, 1000.0, &["", "k", "M", "G", "T", "P", "E", "Z"]);
     format!("{text}{unit}")
 }

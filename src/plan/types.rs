@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::data::DataFacts;
 use crate::plan::facts::DeviceFacts;
+use crate::plan::forecast::Forecast;
 use crate::plan::mesh::Mesh;
 use crate::plan::program::{Blocks, Device, Program};
 
@@ -24,6 +25,9 @@ pub struct Plan {
     /// What a reader should know: choices made for them, what was left out, what may not fit.
     pub notes: Vec<String>,
     pub ranks: Vec<RankPlan>,
+    /// What a step is predicted to take; `None` where the speed of the devices is not known. Not in the hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forecast: Option<Forecast>,
 }
 
 impl Plan {

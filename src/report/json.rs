@@ -48,7 +48,9 @@ impl<'a> JsonEvent<'a> {
             Event::Step(metrics) => metric(metrics.into()),
             Event::Eval(metrics) => metric(metrics.into()),
             Event::Sample(sample) => Self::Sample(sample),
-            Event::Checkpoint { state: TrainState { step, .. } } | Event::Saved { step } => Self::Checkpoint { step: *step },
+            Event::Checkpoint { state: TrainState { step, .. } } | Event::Saved { step } => {
+                Self::Checkpoint { step: *step }
+            }
             Event::Warning(message) => Self::Warning { message },
         }
     }

@@ -464,9 +464,8 @@ impl Walker<'_> {
         if self.p.mesh.replicas > 1 {
             if let Some(bucket) = self.reduced.iter().position(Option::is_none) {
                 let name = if self.p.mesh.mode == Mode::Dp { "ReduceToRoot" } else { "AllReduce" };
-                let of = self.p.mesh.replicas - 1;
                 return Err(format!(
-                    "{name} bucket {bucket} has not run: the rows of {of} other replicas would be missing"
+                    "{name} bucket {bucket} has not run: the rows of the other replicas would be missing"
                 ));
             }
             if self.p.mesh.mode != Mode::Dp && self.waited.is_none() {
@@ -507,7 +506,7 @@ fn periodic(program: &Program) -> Result<(), CheckError> {
             return fail("it is due every 0 steps, which is never");
         }
         let known = matches!(instruction, Instruction::Evaluate | Instruction::Sample | Instruction::Checkpoint);
-        if !known && !(dp && instruction == Instruction::BroadcastWeights) {
+        if !(known || (dp && instruction == Instruction::BroadcastWeights)) {
             return fail("it belongs to the step");
         }
         if seen.contains(&instruction) {

@@ -1,0 +1,136 @@
+//! `runner calibrate`: measures this machine, so that plans can say how long they take.
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use anyhow::Context;
+
+use super::common::{ThreadArgs, cache_dir};
+use super::exit::RequestError;
+use super::output;
+use crate::calibrate::{Calibration, Effort, calibrate, load, path, save};
+use crate::plan::ClusterFacts;
+use crate::plan::rates::{DeviceRates, MeasuredRates, Rates};
+
+/// Measure this machine's CPU for about half a minute: `runner plan` then predicts how long a run takes.
+///
+/// The program's own kernels are timed, with one thread and with all, and kept in the cache folder. Measure on an idle
+/// machine, and again after an update of the program.
+#[derive(Debug, Clone, clap::Args)]
+pub struct CalibrateArgs {
+    /// Measure fewer sizes, in a few seconds.
+    #[arg(long, conflicts_with = "show")]
+    pub quick: bool,
+    /// Show what was measured before.
+    #[arg(long)]
+    pub show: bool,
+    /// Print the measurements as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// # Errors
+/// If there is nothing to show, the machine is short of memory, or the cache folder cannot be written.
+pub fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
+    let dir = cache_dir()?;
+    let (device, cores) = machine();
+    let calibration = if args.show {
+        load(&dir, &device, cores).ok_or_else(|| {
+            RequestError(format!("{device} with {cores} cores has not been measured: runner calibrate does"))
+        })?
+    } else {
+        let effort = if args.quick { Effort::Quick } else { Effort::Full };
+        let started = Instant::now();
+        let progress = |what: &str| output::complain(&format!("measuring {what}"));
+        let calibration = calibrate(&device, cores, effort, &progress).context("measuring")?;
+        save(&dir, &calibration).with_context(|| format!("writing to {}", dir.display()))?;
+        output::complain(&format!("measured in {:.1} s", started.elapsed().as_secs_f64()));
+        calibration
+    };
+    if args.json {
+        return output::print_json(&calibration);
+    }
+    let mut text = table(&calibration);
+    let _ = writeln!(text, "kept in {}", path(&dir, &device, cores).display());
+    output::print(&text)
+}
+
+/// The rates that were measured of this machine, if `cluster` is it.
+#[must_use]
+pub fn known(cluster: &ClusterFacts) -> Option<Rates> {
+    let (device, cores) = machine();
+    if !cluster.devices.iter().any(|d| d.name == device) {
+        return None;
+    }
+    Some(load(&cache_dir().ok()?, &device, cores)?.rates)
+}
+
+/// The processor and the cores that this process may use.
+fn machine() -> (String, usize) {
+    let cores = ThreadArgs { threads: None }.count();
+    let name = ClusterFacts::local(cores).devices.first().map_or_else(String::new, |d| d.name.clone());
+    (name, cores)
+}
+
+fn table(calibration: &Calibration) -> String {
+    let mut out = format!("{}, {} cores\n", calibration.device, calibration.cores);
+    // Writing into a String cannot fail.
+    for rates in calibration.rates.devices.values() {
+        if let DeviceRates::Measured(measured) = rates {
+            measured_lines(measured, &mut out);
+        }
+    }
+    if let Some(links) = calibration.rates.links {
+        let _ =
+            writeln!(out, "copies through memory: {:.1} GB/s each of two threads", links.within.bytes_per_second / 1e9);
+    }
+    out
+}
+
+fn measured_lines(m: &MeasuredRates, out: &mut String) {
+    let _ = writeln!(
+        out,
+        "{:<8}{:>6}{:>9}{:>7}{:>11}{:>8}{:>16}{:>16}",
+        "layer", "ranks", "threads", "wide", "positions", "length", "forward ns/pos", "backward"
+    );
+    let ns = |seconds: f64, positions: usize| format!("{:.0}", 1e9 * seconds / positions as f64);
+    for p in &m.layers {
+        let family = format!("{:?}", p.family).to_lowercase();
+        let _ = writeln!(
+            out,
+            "{family:<8}{:>6}{:>9}{:>7}{:>11}{:>8}{:>16}{:>16}",
+            p.busy.ranks,
+            p.busy.threads,
+            p.d_model,
+            p.positions,
+            p.length,
+            ns(p.forward, p.positions),
+            ns(p.backward, p.positions)
+        );
+    }
+    for p in &m.heads {
+        let _ = writeln!(
+            out,
+            "{:<8}{:>6}{:>9}{:>7}{:>11}{:>8}{:>16}{:>16}",
+            "head",
+            p.busy.ranks,
+            p.busy.threads,
+            p.d_model,
+            p.positions,
+            format!("V {}", p.vocab),
+            ns(p.forward, p.positions),
+            ns(p.backward, p.positions)
+        );
+    }
+    for p in &m.updates {
+        let _ = writeln!(
+            out,
+            "update  {:>6}{:>9}  {:.1} M parameters: {:.2} GB/s of 36 bytes each",
+            p.busy.ranks,
+            p.busy.threads,
+            p.parameters as f64 / 1e6,
+            36e-9 * p.parameters as f64 / p.seconds
+        );
+    }
+    let _ = writeln!(out, "a layer under bf16 takes {:.2} times as long as under fp32", m.bf16_factor);
+}
