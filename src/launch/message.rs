@@ -120,7 +120,7 @@ mod tests {
         }));
         let mut bytes = Vec::new();
         write(&mut bytes, &start).unwrap();
-        assert_eq!(bytes.iter().filter(|&&b| b == b'\n').count(), 1);
+        assert_eq!(bytes.split(|&b| b == b'\n').count(), 2, "one line");
         assert_eq!(serde_json::from_slice::<ToRank>(&bytes).unwrap(), start);
         let said = [
             ToParent::Ready,
