@@ -56,10 +56,12 @@ impl Lab {
         Self::of(&yaml(parallel), 4000)
     }
 
-    /// One whose evaluations take seconds.
-    fn evaluating(parallel: &str) -> Self {
-        let yaml = yaml(parallel).replace("fraction: 0.1", "fraction: 0.8").replace("batches: 3", "batches: 900");
-        Self::of(&yaml.replace(&format!("steps: {STEPS}"), "steps: 40"), 40_000)
+    /// One whose evaluations are of `batches` micro-batches, a tenth of a millisecond each at best.
+    fn evaluating(parallel: &str, batches: u32) -> Self {
+        let yaml = yaml(parallel)
+            .replace("fraction: 0.1", "fraction: 0.8")
+            .replace("batches: 3", &format!("batches: {batches}"));
+        Self::of(&yaml.replace(&format!("steps: {STEPS}"), "steps: 40"), 25 * batches)
     }
 
     fn of(yaml: &str, numbers: u32) -> Self {
@@ -279,7 +281,7 @@ fn a_killed_rank_ends_the_run_which_then_goes_on() {
 
 #[test]
 fn a_rank_killed_while_all_evaluate() {
-    let (whole, broken) = (Lab::evaluating(PIPELINE), Lab::evaluating(PIPELINE));
+    let (whole, broken) = (Lab::evaluating(PIPELINE, 6000), Lab::evaluating(PIPELINE, 6000));
     let (mut child, ranks) = broken.until(2, &[], &at(30));
     thread::sleep(Duration::from_millis(100));
     signal("KILL", &ranks[&0].to_string());
@@ -295,7 +297,7 @@ fn a_rank_killed_while_all_evaluate() {
 
 #[test]
 fn a_second_interrupt_ends_all_at_once() {
-    let lab = Lab::evaluating(PIPELINE);
+    let lab = Lab::evaluating(PIPELINE, 30_000);
     // During the evaluation before the first step: ranks look whether to stop in steps only.
     let (mut child, ranks) = lab.until(2, &[], &|_| true);
     let group = format!("-{}", child.0.id());
