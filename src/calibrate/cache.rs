@@ -58,8 +58,12 @@ mod tests {
     #[test]
     fn what_is_saved_is_found_on_the_same_machine_only() {
         let dir = tempfile::tempdir().expect("a folder");
-        let calibration =
-            Calibration { version: VERSION.to_owned(), device: "Some CPU".to_owned(), cores: 4, rates: Rates::default() };
+        let calibration = Calibration {
+            version: VERSION.to_owned(),
+            device: "Some CPU".to_owned(),
+            cores: 4,
+            rates: Rates::default(),
+        };
         let path = save(dir.path(), &calibration).expect("saved");
         assert_eq!(load(dir.path(), "Some CPU", 4), Some(calibration));
         assert_eq!(load(dir.path(), "Some CPU", 8), None);

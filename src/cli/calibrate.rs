@@ -81,7 +81,8 @@ fn table(calibration: &Calibration) -> String {
         }
     }
     if let Some(links) = calibration.rates.links {
-        let _ = writeln!(out, "copies through memory: {:.1} GB/s each of two threads", links.within.bytes_per_second / 1e9);
+        let _ =
+            writeln!(out, "copies through memory: {:.1} GB/s each of two threads", links.within.bytes_per_second / 1e9);
     }
     out
 }

@@ -121,12 +121,7 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
     };
     let (Layout::Packed { length } | Layout::Padded { length, .. }) = experiment.data.layout;
     let hash = || "assumed".to_owned();
-    let split = |rows: u64| SplitFacts {
-        rows,
-        tokens: rows.saturating_mul(length as u64),
-        documents: 0,
-        hash: hash(),
-    };
+    let split = |rows: u64| SplitFacts { rows, tokens: rows.saturating_mul(length as u64), documents: 0, hash: hash() };
     let validation = experiment.data.validation.as_ref().map(|validation| {
         split(match validation {
             Validation::Fraction(part) => ((rows as f64 * part) as u64).max(1),

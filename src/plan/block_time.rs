@@ -194,8 +194,7 @@ impl Worker<'_> {
             for width in widths {
                 // Seconds of a logit, by how many logits there are.
                 let logits = n * spec.vocab_size as f64;
-                let sizes =
-                    points().filter(|p| p.d_model == width).map(|p| ((p.positions * p.vocab) as f64, get(p)));
+                let sizes = points().filter(|p| p.d_model == width).map(|p| ((p.positions * p.vocab) as f64, get(p)));
                 per_id.push((width as f64, by_size(sizes, logits)?));
             }
             by_width(&per_id, spec.d_model as f64)

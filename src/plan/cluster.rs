@@ -20,9 +20,14 @@ const PRODUCT_EFFICIENCY: f64 = 0.6;
 /// Why a description of a cluster is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterError {
-    #[error("cluster {given}: a number of nodes, of devices in each, and a device are meant, such as 16x8xH100, or a file")]
+    #[error(
+        "cluster {given}: a number of nodes, of devices in each, and a device are meant, such as 16x8xH100, or a file"
+    )]
     Form { given: String },
-    #[error("cluster: the device {given} is not known; known are {}; a cluster file can give its numbers", known_names())]
+    #[error(
+        "cluster: the device {given} is not known; known are {}; a cluster file can give its numbers",
+        known_names()
+    )]
     Unknown { given: String },
     #[error("cluster: {nodes} nodes of {devices} devices: 1 to {MOST_DEVICES} devices can be planned for")]
     Size { nodes: usize, devices: usize },

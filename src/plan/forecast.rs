@@ -85,12 +85,7 @@ pub enum Activity {
 }
 
 /// The prediction for `ranks`; `None` if a device or a link that it needs has no rates.
-pub(crate) fn forecast(
-    ranks: &[RankPlan],
-    totals: &Totals,
-    slots: usize,
-    cluster: &ClusterFacts,
-) -> Option<Forecast> {
+pub(crate) fn forecast(ranks: &[RankPlan], totals: &Totals, slots: usize, cluster: &ClusterFacts) -> Option<Forecast> {
     let priced = Priced::new(ranks, cluster)?;
     let programs: Vec<_> = priced.stages.iter().map(|s| &s.rank.program).collect();
     let trace = simulate::simulate(&programs, slots, &priced)?;

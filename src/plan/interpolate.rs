@@ -39,11 +39,7 @@ fn between(a: (f64, f64), b: (f64, f64), x: f64) -> f64 {
         return b.1;
     }
     let t = (x.ln() - a.0.ln()) / (b.0.ln() - a.0.ln());
-    if a.1 > 0.0 && b.1 > 0.0 {
-        (a.1.ln() * (1.0 - t) + b.1.ln() * t).exp()
-    } else {
-        a.1 * (1.0 - t) + b.1 * t
-    }
+    if a.1 > 0.0 && b.1 > 0.0 { (a.1.ln() * (1.0 - t) + b.1.ln() * t).exp() } else { a.1 * (1.0 - t) + b.1 * t }
 }
 
 #[cfg(test)]

@@ -33,11 +33,14 @@ pub mod timeline;
 pub mod types;
 
 #[cfg(test)]
+mod simulate_tests;
+
+#[cfg(test)]
 pub(crate) mod tests;
 
+pub use cluster::{ClusterError, KNOWN_DEVICES};
 pub use compile::compile;
 pub use error::PlanError;
-pub use cluster::{ClusterError, KNOWN_DEVICES};
 pub use facts::{ClusterFacts, DeviceFacts};
 pub use forecast::Forecast;
 pub use render::Shown;

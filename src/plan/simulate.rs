@@ -311,4 +311,3 @@ impl Prices for Units {
         0.0
     }
 }
-

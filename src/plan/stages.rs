@@ -2,7 +2,9 @@
 
 use crate::plan::forecast::{Basis, Forecast};
 use crate::plan::mesh::Mode;
-use crate::plan::render::{Page, bytes, count, model_line, optimizer_line, plural, program_lines, schedule_line, short, si};
+use crate::plan::render::{
+    Page, bytes, count, model_line, optimizer_line, plural, program_lines, schedule_line, short, si,
+};
 use crate::plan::types::{MemoryEstimate, Plan, RankPlan};
 
 /// Stages whose programs are shown in short; of more only the first and the last.
@@ -116,9 +118,8 @@ impl Plan {
         });
         let device = if f.devices == 1 { "device" } else { "devices" };
         let hours = short(f.device_hours);
-        let cost = price.map_or_else(String::new, |p| {
-            format!(": {:.2} at {} per device-hour", p * f.device_hours, short(p))
-        });
+        let cost =
+            price.map_or_else(String::new, |p| format!(": {:.2} at {} per device-hour", p * f.device_hours, short(p)));
         out.more(&format!(
             "{} steps in {} without evaluations, {hours} device-hours on {} {device}{cost}",
             count(self.totals.steps),
@@ -143,7 +144,11 @@ impl Plan {
 impl Alike<'_> {
     fn name(&self) -> String {
         let (first, last) = (self.ranks[0].rank, self.ranks[self.ranks.len() - 1].rank);
-        if first == last { format!("rank {first}") } else { format!("ranks {} … {}", count(first as u64), count(last as u64)) }
+        if first == last {
+            format!("rank {first}")
+        } else {
+            format!("ranks {} … {}", count(first as u64), count(last as u64))
+        }
     }
 
     fn line(&self, out: &mut Page) {
@@ -191,8 +196,7 @@ fn memory_table(alike: &[Alike<'_>], out: &mut Page) {
         let MemoryEstimate { weights, gradients, optimizer, activations, workspace, communication, .. } =
             &group.ranks[0].memory;
         let total = group.ranks[0].memory.total();
-        let cells =
-            [weights, gradients, optimizer, activations, workspace, communication, &total].map(|b| bytes(*b));
+        let cells = [weights, gradients, optimizer, activations, workspace, communication, &total].map(|b| bytes(*b));
         out.more(&format!("{:<width$}{}", group.name(), row(&cells)));
     }
 }

@@ -115,7 +115,8 @@ pub fn svg(timeline: &Timeline, title: &str) -> String {
 }
 
 fn tip(span: &Span, name: &str, in_seconds: bool) -> String {
-    let what = span.mb.map_or_else(|| name.to_owned(), |mb| format!("{name} of micro-batch {mb}, chunk {}", span.chunk));
+    let what =
+        span.mb.map_or_else(|| name.to_owned(), |mb| format!("{name} of micro-batch {mb}, chunk {}", span.chunk));
     if in_seconds {
         format!("{what}: {:.3} to {:.3} ms", 1e3 * span.start, 1e3 * span.end)
     } else {

@@ -28,7 +28,12 @@ impl Plan {
                 return None;
             }
             let bubbles = forecast.stages.iter().map(|s| s.bubble).collect();
-            return Some(Timeline { in_seconds: true, end: forecast.step_seconds, spans: forecast.spans.clone(), bubbles });
+            return Some(Timeline {
+                in_seconds: true,
+                end: forecast.step_seconds,
+                spans: forecast.spans.clone(),
+                bubbles,
+            });
         }
         let first = |stage| Some(&self.ranks.get(self.mesh.rank(stage, 0))?.program);
         let programs = (0..self.mesh.stages).map(first).collect::<Option<Vec<_>>>()?;
@@ -52,7 +57,8 @@ impl Timeline {
             return Vec::new();
         }
         // A stage that is much faster than the others does not make the picture endless.
-        let scale = (widest as f64 / shortest).min(8.0 * COLUMNS as f64 / self.end).max(COLUMNS as f64 / self.end / 2.0);
+        let scale =
+            (widest as f64 / shortest).min(8.0 * COLUMNS as f64 / self.end).max(COLUMNS as f64 / self.end / 2.0);
         let columns = (self.end * scale).round() as usize;
         let half = (COLUMNS - 3) / 2;
         let cut = columns > COLUMNS;
