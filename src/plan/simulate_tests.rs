@@ -12,12 +12,12 @@ use crate::plan::{Plan, Shown, compile, svg};
 
 use e::PipelineSchedule::{self, Gpipe, Interleaved, OneFOneB, ZeroBubble};
 
-/// 12 layers in `stages` stages, and as many micro-batches of one row as said.
+/// 24 layers in `stages` stages, and as many micro-batches of one row as said.
 fn pipeline(schedule: PipelineSchedule, stages: usize, chunks: usize, microbatches: usize) -> e::Experiment {
     let mut x = experiment();
-    x.model.layers = 12;
+    x.model.layers = 24;
     x.batch = e::Batch { sequences: microbatches, micro_batch: 1 };
-    let partition = e::AutoOr::Given(vec![12 / stages / chunks; stages * chunks]);
+    let partition = e::AutoOr::Given(vec![24 / stages / chunks; stages * chunks]);
     let pipeline = e::Pipeline { stages, partition, schedule, chunks, microbatches };
     x.parallel = e::Parallel { mode: e::ParallelMode::Pipeline, pipeline: Some(pipeline), ..e::Parallel::single() };
     x
