@@ -58,7 +58,7 @@ impl Lab {
 
     /// One whose evaluations take seconds.
     fn evaluating(parallel: &str) -> Self {
-        let yaml = yaml(parallel).replace("fraction: 0.1", "fraction: 0.8").replace("batches: 3", "batches: 2000");
+        let yaml = yaml(parallel).replace("fraction: 0.1", "fraction: 0.8").replace("batches: 3", "batches: 900");
         Self::of(&yaml.replace(&format!("steps: {STEPS}"), "steps: 40"), 40_000)
     }
 
@@ -291,6 +291,25 @@ fn a_rank_killed_while_all_evaluate() {
     broken.apply(&["--quiet"]);
     whole.apply(&["--quiet"]);
     assert_eq!(broken.hash(), whole.hash());
+}
+
+#[test]
+fn a_second_interrupt_ends_all_at_once() {
+    let lab = Lab::evaluating(PIPELINE);
+    // During the evaluation before the first step: ranks look whether to stop in steps only.
+    let (mut child, ranks) = lab.until(2, &[], &|_| true);
+    let group = format!("-{}", child.0.id());
+    signal("INT", &group);
+    thread::sleep(Duration::from_millis(200));
+    assert!(child.0.try_wait().unwrap().is_none(), "one interrupt waits for the step: {}", lab.errors());
+    signal("INT", &group);
+    let status = child.0.wait().unwrap();
+    assert_eq!(status.code(), Some(130), "{}", lab.errors());
+    let started = Instant::now();
+    while ranks.values().any(|&pid| lives(pid)) {
+        assert!(started.elapsed() < SECONDS, "a rank lives on");
+    }
+    assert_eq!(lab.json("manifest.json")["status"], "running", "nothing was recorded any more");
 }
 
 #[test]

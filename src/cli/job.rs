@@ -44,9 +44,9 @@ pub(super) struct Job<'a> {
 #[derive(Debug, thiserror::Error)]
 enum RunError {
     #[error(transparent)]
-    Alone(#[from] ExecError),
+    Alone(Box<ExecError>),
     #[error(transparent)]
-    Thread(#[from] RankError),
+    Thread(Box<RankError>),
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// The record could not be opened again.
@@ -356,30 +356,49 @@ impl Job<'_> {
     }
 }
 
+impl From<ExecError> for RunError {
+    fn from(error: ExecError) -> Self {
+        Self::Alone(Box::new(error))
+    }
+}
+
+impl From<RankError> for RunError {
+    fn from(error: RankError) -> Self {
+        Self::Thread(Box::new(error))
+    }
+}
+
 impl RunError {
-    fn not_finite(&self) -> bool {
+    /// The error of a rank in this process.
+    fn of_a_rank(&self) -> Option<&ExecError> {
         match self {
-            Self::Alone(error) => matches!(error, ExecError::NotFinite { .. }),
-            Self::Thread(error) => matches!(*error.source, ExecError::NotFinite { .. }),
-            Self::Process(error) => error.not_finite(),
-            Self::Store(_) => false,
+            Self::Alone(error) => Some(error),
+            Self::Thread(error) => Some(&error.source),
+            Self::Process(_) | Self::Store(_) => None,
         }
     }
 
+    fn not_finite(&self) -> bool {
+        match self {
+            Self::Process(error) => error.not_finite(),
+            _ => matches!(self.of_a_rank(), Some(ExecError::NotFinite { .. })),
+        }
+    }
+
+    /// Whether the record could not be kept.
     fn is_of_the_record(&self) -> bool {
         match self {
-            Self::Alone(error) => matches!(error, ExecError::Observer(_)),
-            Self::Thread(error) => matches!(*error.source, ExecError::Observer(_)),
             Self::Process(error) => matches!(error, ProcessError::Record(_)),
             Self::Store(_) => true,
+            _ => matches!(self.of_a_rank(), Some(ExecError::Observer(_))),
         }
     }
 
     /// The error inside: exit codes go by what it is.
     fn into_anyhow(self) -> anyhow::Error {
         match self {
-            Self::Alone(error) => error.into(),
-            Self::Thread(error) => error.into(),
+            Self::Alone(error) => (*error).into(),
+            Self::Thread(error) => (*error).into(),
             Self::Process(error) => error.into(),
             Self::Store(error) => error.into(),
         }

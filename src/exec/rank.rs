@@ -118,6 +118,7 @@ impl Rank<'_> {
                 self.execute(*instruction)?;
             }
         }
+        self.waited = self.links.comm.waited();
         // Before the first step there is nothing to save.
         let mut interrupted = self.trainer.state.step == 0 && self.asked_to_stop() && self.links.mesh.world_size() == 1;
         while self.trainer.state.step < self.program.steps && !interrupted {
@@ -150,6 +151,7 @@ impl Rank<'_> {
         let unfinished = done < self.program.steps;
         let mut stopping = unfinished && (self.step.stopping || (alone && self.asked_to_stop()));
         let mut saved = false;
+        let waited = self.links.comm.waited();
         for (index, p) in self.program.periodic.iter().enumerate() {
             if p.due(done, self.program.steps) {
                 self.monitor.at(self.at, List::Periodic, index);
@@ -163,6 +165,8 @@ impl Rank<'_> {
             self.monitor.at(self.at, List::Periodic, self.program.periodic.len());
             self.execute(Instruction::Checkpoint)?;
         }
+        // The next step's communication is its own.
+        self.waited += self.links.comm.waited().saturating_sub(waited);
         Ok(stopping)
     }
 

@@ -122,14 +122,11 @@ pub fn run(
     let work = AssertUnwindSafe(|| exec::run(program, resources, peers, state, region.stop(), &mut speaker));
     let result = catch_unwind(work);
     // While the rank still has its seat: one that has left without a word is an error of its own to those who wait for it.
-    match &result {
-        Ok(Ok(outcome)) => {
-            comm.seat().set_phase(if outcome.interrupted { Phase::Stopped } else { Phase::Finished });
-        }
-        Ok(Err(_)) | Err(_) => {
-            region.abort(rank);
-            comm.seat().set_phase(Phase::Failed);
-        }
+    if let Ok(Ok(outcome)) = &result {
+        comm.seat().set_phase(if outcome.interrupted { Phase::Stopped } else { Phase::Finished });
+    } else {
+        region.abort(rank);
+        comm.seat().set_phase(Phase::Failed);
     }
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
