@@ -17,8 +17,10 @@ use crate::plan::rates::{Busy, EmbeddingPoint, HeadPoint, LayerPoint, UpdatePoin
 
 const SEED: u64 = 1;
 
-/// Layers that are measured together, so that they meet caches as in a model.
-const LAYERS: usize = 2;
+/// Layers that are measured together, so that they meet caches as in a model; wide ones fill a cache alone.
+fn layers(d_model: usize) -> usize {
+    if d_model >= 512 { 1 } else { 2 }
+}
 
 /// Rows of `length`, `positions` in all.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +37,7 @@ pub(super) fn spec(family: Family, d_model: usize, vocab_size: usize, length: us
         family,
         vocab_size,
         context_length: length,
-        layers: LAYERS,
+        layers: layers(d_model),
         heads,
         kv_heads: heads,
         d_model,
@@ -50,8 +52,8 @@ pub(super) fn spec(family: Family, d_model: usize, vocab_size: usize, length: us
 /// Forward and backward of a layer.
 pub(super) fn layer(busy: Busy, family: Family, s: Shape, bf16: bool, patience: Patience) -> Result<LayerPoint> {
     let spec = spec(family, s.d_model, 16, s.length);
-    let [forward, backward] = timed(busy, patience, || Piece::new(&spec, 1..LAYERS + 1, s, bf16)?.work())?;
-    let n = LAYERS as f64;
+    let [forward, backward] = timed(busy, patience, || Piece::new(&spec, 1..spec.layers + 1, s, bf16)?.work())?;
+    let n = spec.layers as f64;
     Ok(LayerPoint {
         family,
         busy,
@@ -66,7 +68,8 @@ pub(super) fn layer(busy: Busy, family: Family, s: Shape, bf16: bool, patience: 
 /// Forward and backward of the head.
 pub(super) fn head(busy: Busy, vocab: usize, s: Shape, patience: Patience) -> Result<HeadPoint> {
     let spec = spec(Family::Gpt2, s.d_model, vocab, s.length);
-    let [forward, backward] = timed(busy, patience, || Piece::new(&spec, LAYERS + 1..LAYERS + 2, s, false)?.work())?;
+    let [forward, backward] =
+        timed(busy, patience, || Piece::new(&spec, spec.layers + 1..spec.layers + 2, s, false)?.work())?;
     Ok(HeadPoint { busy, d_model: s.d_model, vocab, positions: s.positions, forward, backward })
 }
 

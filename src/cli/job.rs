@@ -133,6 +133,7 @@ impl Job<'_> {
             error: error.clone(),
             steps_total: self.plan.totals.steps,
             wall_seconds: wall_before + started.elapsed().as_secs_f64(),
+            predicted_step_ms: self.plan.forecast.as_ref().map(|f| f.step_seconds * 1e3),
             peak_rss_bytes: match peaks.as_slice() {
                 [] if self.in_processes() => None,
                 [] => machine::peak_rss_bytes(),

@@ -13,9 +13,9 @@ const KERNELS: f64 = 12.0;
 const KERNEL_START: f64 = 4e-6;
 
 /// Each saved activation is written and read once in the forward; in the backward it is read once more, and its gradient
-/// is written and read.
+/// is written (who reads it does so on the way).
 const FORWARD_PASSES: f64 = 2.0;
-const BACKWARD_PASSES: f64 = 3.0;
+const BACKWARD_PASSES: f64 = 2.0;
 
 /// Bytes moved per parameter when AdamW updates: weight, both moments and gradient read, all but the gradient written,
 /// the gradient read once more for the norm, and cleared.
@@ -135,7 +135,8 @@ impl Worker<'_> {
             (Some(few), _) if threads == 1 => few,
             (Some(few), Some(all)) if cores > 1 => {
                 let share = (threads as f64).ln() / (cores as f64).ln();
-                (few.ln() * (1.0 - share) + all.ln() * share).exp()
+                // What takes no time has no logarithm.
+                if few > 0.0 && all > 0.0 { (few.ln() * (1.0 - share) + all.ln() * share).exp() } else { all }
             }
             (few, all) => all.or(few)?,
         };

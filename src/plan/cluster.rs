@@ -59,14 +59,14 @@ pub struct KnownDevice {
 /// `product_efficiency` of A100 and H100 is chosen so that GPT-2 124M, micro-batches of 64 rows of 1,024, takes what llm.c
 /// measured on 8 of them (218k and 468k tokens/s per GPU); the others take that of the nearest of the two.
 pub const KNOWN_DEVICES: [KnownDevice; 8] = [
-    device("V100", 32e9, [15.7e12, 0.0, 0.0], 900e9, 0.8, 150e9, 50e9),
-    device("A100-40GB", 40e9, [19.5e12, 156e12, 312e12], 1555e9, 0.8, 300e9, 200e9),
-    device("A100", 80e9, [19.5e12, 156e12, 312e12], 2039e9, 0.8, 300e9, 200e9),
-    device("H100", 80e9, [67e12, 494.7e12, 989.4e12], 3350e9, 0.6, 450e9, 400e9),
-    device("H200", 141e9, [67e12, 494.7e12, 989.4e12], 4800e9, 0.6, 450e9, 400e9),
-    device("B200", 180e9, [75e12, 1125e12, 2250e12], 8000e9, 0.6, 900e9, 400e9),
-    device("L40S", 48e9, [91.6e12, 183e12, 362e12], 864e9, 0.6, 32e9, 50e9),
-    device("RTX4090", 24e9, [82.6e12, 82.6e12, 165.2e12], 1008e9, 0.8, 32e9, 12.5e9),
+    device("V100", 32e9, [15.7e12, 0.0, 0.0], 900e9, 0.83, 150e9, 50e9),
+    device("A100-40GB", 40e9, [19.5e12, 156e12, 312e12], 1555e9, 0.83, 300e9, 200e9),
+    device("A100", 80e9, [19.5e12, 156e12, 312e12], 2039e9, 0.83, 300e9, 200e9),
+    device("H100", 80e9, [67e12, 494.7e12, 989.4e12], 3350e9, 0.64, 450e9, 400e9),
+    device("H200", 141e9, [67e12, 494.7e12, 989.4e12], 4800e9, 0.64, 450e9, 400e9),
+    device("B200", 180e9, [75e12, 1125e12, 2250e12], 8000e9, 0.64, 900e9, 400e9),
+    device("L40S", 48e9, [91.6e12, 183e12, 362e12], 864e9, 0.64, 32e9, 50e9),
+    device("RTX4090", 24e9, [82.6e12, 82.6e12, 165.2e12], 1008e9, 0.83, 32e9, 12.5e9),
 ];
 
 /// Seconds until a message's first byte is there.

@@ -187,12 +187,15 @@ fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize), PlanError> {
         let message = format!("it is {micro_batch}: take 1 to {sequences}, of the {sequences} sequences of a step");
         return Err(PlanError::value("batch.micro_batch", message));
     }
-    let count = sequences.div_ceil(micro_batch);
+    // A program lists the micro-batches of its replica.
+    let replicas = if experiment.parallel.mode == Mode::Single { 1 } else { experiment.parallel.replicas.max(1) };
+    let slice = sequences.div_ceil(replicas);
+    let count = slice.div_ceil(micro_batch);
     if count > MOST_MICRO_BATCHES {
         let message = format!(
-            "{sequences} sequences / {micro_batch} = {count} micro-batches in a step, at most {MOST_MICRO_BATCHES} are \
+            "{slice} sequences / {micro_batch} = {count} micro-batches in a step, at most {MOST_MICRO_BATCHES} are \
              planned: take at least {}",
-            sequences.div_ceil(MOST_MICRO_BATCHES)
+            slice.div_ceil(MOST_MICRO_BATCHES)
         );
         return Err(PlanError::value("batch.micro_batch", message));
     }

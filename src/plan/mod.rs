@@ -33,6 +33,9 @@ pub mod timeline;
 pub mod types;
 
 #[cfg(test)]
+mod simulate_tests;
+
+#[cfg(test)]
 pub(crate) mod tests;
 
 pub use cluster::{ClusterError, KNOWN_DEVICES};

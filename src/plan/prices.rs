@@ -7,7 +7,7 @@ use crate::plan::cost::block_params;
 use crate::plan::facts::ClusterFacts;
 use crate::plan::forecast::Basis;
 use crate::plan::precision;
-use crate::plan::program::{Blocks, Device, Instruction, Mode, Program};
+use crate::plan::program::{Blocks, Device, Instruction, Program};
 use crate::plan::rates::{BlockSeconds, DeviceRates, Link, Links};
 use crate::plan::simulate::{Prices, Transfer};
 use crate::plan::types::RankPlan;
@@ -23,7 +23,7 @@ pub(crate) struct Priced<'a> {
     pub devices: usize,
     /// Parameters of each block.
     params: Vec<u64>,
-    /// Per stage: the next one's replicas are all in the same node as this one's.
+    /// Of each stage.
     links: Vec<StageLinks>,
 }
 
@@ -41,12 +41,19 @@ pub(crate) struct Stage<'a> {
 /// What connects the replicas of a stage, and this stage with each other.
 #[derive(Debug)]
 struct StageLinks {
-    /// Links of a sum over the replicas; `None` for one replica.
-    replicas: Option<Link>,
+    /// For a sum over the replicas; `None` for one replica.
+    replicas: Option<Reach>,
     /// To every other stage.
     peers: Vec<Link>,
     /// Over all ranks.
-    world: Option<Link>,
+    world: Option<Reach>,
+}
+
+/// A group's slowest link, and the seconds from one end of the group to the other.
+#[derive(Debug, Clone, Copy)]
+struct Reach {
+    link: Link,
+    latency: f64,
 }
 
 impl<'a> Priced<'a> {
@@ -182,29 +189,29 @@ impl Prices for Priced<'_> {
     fn collective(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64 {
         let links = &self.links[stage];
         let replicas = program.mesh.replicas as f64;
-        // A ring: every member sends and receives 2(n-1)/n of the bytes in 2(n-1) turns.
-        let ring = |link: Option<Link>, n: f64, bytes: f64| {
-            link.filter(|_| n > 1.0).map_or(0.0, |l| 2.0 * (n - 1.0) * (bytes / n / l.bytes_per_second + l.latency))
+        // A ring: every member sends and receives 2(n-1)/n of the bytes. Its turns wait for each hop within a node, and for
+        // a tree over the nodes, up and down.
+        let ring = |reach: Option<Reach>, n: f64, bytes: f64| {
+            reach
+                .filter(|_| n > 1.0)
+                .map_or(0.0, |r| 2.0 * (n - 1.0) / n * bytes / r.link.bytes_per_second + 2.0 * r.latency)
         };
         // Pieces follow one another down a line, so a broadcast or a sum into one costs its bytes once.
-        let line = |bytes: f64| {
-            links.world.map_or(0.0, |l| bytes / l.bytes_per_second + (program.world_size() as f64 - 1.0) * l.latency)
-        };
+        let line = |bytes: f64| links.world.map_or(0.0, |r| bytes / r.link.bytes_per_second + r.latency);
         match *instruction {
             Instruction::AllReduce { bucket } => {
                 ring(links.replicas, replicas, self.gradient_bytes(program, program.buckets[bucket]))
             }
             Instruction::ReduceToRoot { bucket } => line(self.gradient_bytes(program, program.buckets[bucket])),
             Instruction::BroadcastWeights => line(F32 * self.stages[stage].rank.params.total as f64),
-            // A few numbers, in a tree.
-            Instruction::CountTokens { .. } | Instruction::ClipNorm { .. } if program.mesh.mode != Mode::Single => {
-                let depth = (program.world_size() as f64).log2().ceil();
-                links.world.map_or(0.0, |l| 2.0 * depth * l.latency)
+            // A few numbers.
+            Instruction::CountTokens { .. } | Instruction::ClipNorm { .. } => {
+                links.world.map_or(0.0, |r| 2.0 * r.latency)
             }
             Instruction::SumTied => {
                 let link = links.peers[if stage == 0 { program.mesh.stages - 1 } else { 0 }];
                 let bytes = F32 * (program.model.vocab_size * program.model.d_model) as f64;
-                ring(Some(link), 2.0, bytes)
+                ring(Some(Reach { link, latency: link.latency }), 2.0, bytes)
             }
             _ => 0.0,
         }
@@ -231,25 +238,26 @@ fn stage_links(ranks: &[RankPlan], links: Option<Links>) -> Option<Vec<StageLink
         ..links.between
     };
     let sharing = |of: usize| stages_on.get(&node(of)).map_or(1, BTreeSet::len);
-    let same = |mut members: std::ops::Range<usize>| {
-        let first = members.start;
-        members.all(|r| node(r) == node(first))
+    let reach = |members: std::ops::Range<usize>, link: Link| {
+        let mut on: HashMap<usize, usize> = HashMap::new();
+        for rank in members {
+            *on.entry(node(rank)).or_default() += 1;
+        }
+        let within = on.values().max().map_or(0, |n| n - 1) as f64 * links.within.latency;
+        let between = (on.len() as f64).log2().ceil() * links.between.latency;
+        let link = if on.len() > 1 { link } else { links.within };
+        Reach { link, latency: within + between }
     };
+    let world = reach(0..ranks.len(), between(1));
     let of = |stage: usize| {
         let first = mesh.rank(stage, 0);
         let group = first..first + mesh.replicas;
-        let replicas = (mesh.replicas > 1).then(|| {
-            if same(group.clone()) {
-                return links.within;
-            }
-            let most = group.map(sharing).max().unwrap_or(1);
-            between(most)
-        });
+        let most = group.clone().map(sharing).max().unwrap_or(1);
+        let replicas = (mesh.replicas > 1).then(|| reach(group, between(most)));
         let peer = |other: usize| {
             let apart = (0..mesh.replicas).find(|&r| node(mesh.rank(stage, r)) != node(mesh.rank(other, r)));
             apart.map_or(links.within, |r| between(ranks_on.get(&node(mesh.rank(stage, r))).copied().unwrap_or(1)))
         };
-        let world = if same(0..ranks.len()) { links.within } else { between(1) };
         StageLinks { replicas, peers: (0..mesh.stages).map(peer).collect(), world: Some(world) }
     };
     Some((0..mesh.stages).map(of).collect())

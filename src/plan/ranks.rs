@@ -114,7 +114,9 @@ impl Layout {
             let message = format!("it lists {listed} parts of {sum} layers in all; there are {parts} of {layers}");
             return Err(PlanError::value("parallel.pipeline.partition", message));
         }
+        let chosen = why.is_some();
         notes.extend(why.map(|why| format!("{why} ({})", times.from)));
+        notes.extend(times.measured.filter(|_| chosen).and_then(|measured| better(&counts, &measured)));
         (layout.counts, layout.chunks, layout.schedule) = (counts, pipeline.chunks, pipeline.schedule);
         Ok(layout)
     }
@@ -233,13 +235,18 @@ pub(crate) fn flops(model: &ModelSpec, chunks: &[Blocks], tokens: u64, length: u
 /// What blocks cost relative to each other, and where that is from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockTimes {
+    /// What a partition is balanced by.
     costs: BlockCosts,
     from: &'static str,
+    /// What this machine was measured to take.
+    measured: Option<BlockCosts>,
 }
 
 impl BlockTimes {
-    /// By the rates of the first device, where they are known; else by the FLOPs of their matrix products.
+    /// By the data sheet of the first device, or by the FLOPs of the matrix products. Measurements advise only: they
+    /// change from one calibration to the next, and a plan that changed with them would be another run.
     pub(crate) fn new(common: &Program, hardware: &[DeviceFacts], cluster: &ClusterFacts) -> Self {
+        let flops = Self { costs: block_costs(&common.model, common.batch.length), from: "by FLOPs", measured: None };
         let timed = hardware.first().and_then(|device| {
             let rates = cluster.rates.devices.get(&device.name)?;
             let sharers = hardware.iter().filter(|d| (d.node, d.device) == (device.node, device.device)).count();
@@ -247,14 +254,27 @@ impl BlockTimes {
             let rows = common.batch.micro_batch.min(common.batch.sequences);
             let seconds = worker.blocks(rows, common.batch.length)?;
             let (embedding, layer, head) = (seconds.embedding.total(), seconds.layer.total(), seconds.head.total());
-            let from = match rates {
-                DeviceRates::Measured(_) => "by measured times",
-                DeviceRates::Accelerator(_) => "by assumed times",
-            };
-            Some(Self { costs: BlockCosts { embedding, layer, head }, from })
+            let costs = BlockCosts { embedding, layer, head };
+            Some(match rates {
+                DeviceRates::Measured(_) => Self { measured: Some(costs), ..flops },
+                DeviceRates::Accelerator(_) => Self { costs, from: "by assumed times", measured: None },
+            })
         });
-        timed.unwrap_or_else(|| Self { costs: block_costs(&common.model, common.batch.length), from: "by FLOPs" })
+        timed.unwrap_or(flops)
     }
+}
+
+/// The partition that measured times would choose, if its slowest part is faster than that of `counts`.
+fn better(counts: &[usize], measured: &BlockCosts) -> Option<String> {
+    let slowest = |counts: &[usize]| partition::part_costs(counts, measured).into_iter().fold(0.0, f64::max);
+    let other = partition::balance(counts.iter().sum(), counts.len(), measured);
+    let gain = 100.0 * (1.0 - slowest(&other) / slowest(counts));
+    (gain >= 1.0).then(|| {
+        format!(
+            "partition: by the times measured here, the slowest part of {other:?} takes {gain:.0}% less; \
+             write it as parallel.pipeline.partition to have it"
+        )
+    })
 }
 
 /// What blocks cost relative to each other: their matrix products.

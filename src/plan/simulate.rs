@@ -272,9 +272,8 @@ impl Rank {
             return;
         }
         // The parts of a backward that ends in several buckets are one.
-        if let Some(last) = self.spans.last_mut()
+        if let Some(last) = self.spans.iter_mut().rev().find(|s| s.what != Activity::Reduce)
             && (last.what, last.mb, last.chunk, last.end) == (what, mb, chunk, start)
-            && what != Activity::Reduce
         {
             last.end = end;
             return;

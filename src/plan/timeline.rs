@@ -7,6 +7,9 @@ use crate::plan::types::Plan;
 /// Columns that a line may have for times.
 const COLUMNS: usize = 146;
 
+/// Columns of a whole step, of which the middle is cut out.
+const LONGEST: f64 = 10_000.0;
+
 /// One step of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
@@ -57,8 +60,7 @@ impl Timeline {
             return Vec::new();
         }
         // A stage that is much faster than the others does not make the picture endless.
-        let scale =
-            (widest as f64 / shortest).min(8.0 * COLUMNS as f64 / self.end).max(COLUMNS as f64 / self.end / 2.0);
+        let scale = (widest as f64 / shortest).min(LONGEST / self.end);
         let columns = (self.end * scale).round() as usize;
         let half = (COLUMNS - 3) / 2;
         let cut = columns > COLUMNS;

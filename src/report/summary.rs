@@ -56,7 +56,8 @@ pub fn details(summary: &Summary) -> String {
     let m = &summary.medians;
     if let (Some(speed), Some(step)) = (m.tokens_per_second, m.step_ms) {
         let mfu = m.mfu.map_or_else(String::new, |mfu| format!("  mfu {}", percent(mfu)));
-        rows.push(("speed", format!("{} tokens/s  {step:.1} ms a step{mfu}  (medians)", rate(speed))));
+        let predicted = summary.predicted_step_ms.map_or_else(String::new, |ms| format!(", {ms:.1} predicted"));
+        rows.push(("speed", format!("{} tokens/s  {step:.1} ms a step{mfu}  (medians{predicted})", rate(speed))));
     }
     if let [Some(data), Some(forward), Some(backward), Some(optimizer)] =
         [m.data_ms, m.forward_ms, m.backward_ms, m.optimizer_ms]
@@ -177,6 +178,7 @@ mod tests {
                 tokens_per_second: Some(13_913.0),
                 mfu: None,
             },
+            predicted_step_ms: Some(51.0),
             peak_rss_bytes: Some(330 << 20),
             planned_memory_bytes: 320 << 20,
             ranks: Vec::new(),
@@ -192,7 +194,7 @@ mod tests {
           train loss  1.7300
           val loss    1.8123  perplexity 6.12  best 1.8100 at step 1750
           hellaswag   acc 31.0%  acc_norm 33.5%  of 200 items
-          speed       13,913 tokens/s  55.2 ms a step  (medians)
+          speed       13,913 tokens/s  55.2 ms a step  (medians, 51.0 predicted)
           phases      data 0.1  forward 18.0  backward 35.0  optimizer 2.0 ms
           memory      peak 330 MiB  planned 320 MiB
           run         runs/chars-0a1b2c3d
@@ -216,7 +218,7 @@ mod tests {
         failed: chars-0a1b2c3d, 6 of 2,000 steps, 1,536,000 tokens in 1m 52s
           error       step 7: the loss is not finite
           train loss  1.7300
-          speed       13,913 tokens/s  55.2 ms a step  (medians)
+          speed       13,913 tokens/s  55.2 ms a step  (medians, 51.0 predicted)
           phases      data 0.1  forward 18.0  backward 35.0  optimizer 2.0 ms
           memory      peak 330 MiB  planned 320 MiB
           run         runs/r

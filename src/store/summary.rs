@@ -28,6 +28,9 @@ pub struct Summary {
     /// The evaluation with the lowest validation loss.
     pub best_eval: Option<EvalLine>,
     pub medians: Medians,
+    /// What the plan said a step would take, where rates were known; beside `medians.step_ms`.
+    #[serde(default)]
+    pub predicted_step_ms: Option<f64>,
     /// The most memory resident, and what the plan says, in bytes; of several ranks the sums.
     pub peak_rss_bytes: Option<u64>,
     pub planned_memory_bytes: u64,
@@ -72,6 +75,7 @@ pub struct Outcome {
     pub error: Option<String>,
     pub steps_total: u64,
     pub wall_seconds: f64,
+    pub predicted_step_ms: Option<f64>,
     pub peak_rss_bytes: Option<u64>,
     pub planned_memory_bytes: u64,
     pub ranks: Vec<RankSummary>,
@@ -98,6 +102,7 @@ impl Summary {
             medians: totals.medians(),
             last_eval: totals.last_eval,
             best_eval: totals.best_eval,
+            predicted_step_ms: outcome.predicted_step_ms,
             peak_rss_bytes: outcome.peak_rss_bytes,
             planned_memory_bytes: outcome.planned_memory_bytes,
             ranks: outcome.ranks,
@@ -212,6 +217,7 @@ mod tests {
             error: None,
             steps_total: 3,
             wall_seconds: 1.0,
+            predicted_step_ms: Some(250.0),
             peak_rss_bytes: Some(5),
             planned_memory_bytes: 6,
             ranks: Vec::new(),
