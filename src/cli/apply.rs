@@ -1,7 +1,6 @@
 //! `runner apply`: makes an experiment's run be done, starting it, resuming it, or finding that it is.
 
 use std::collections::BTreeMap;
-use std::env;
 
 use clap::Args;
 
@@ -10,9 +9,9 @@ use super::continued::{ContinueArgs, Source};
 use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
 use super::job::Job;
-use super::plan::{PEAK_FLOPS, peak_flops};
+use super::plan::local;
 use crate::config::{self, Loaded};
-use crate::plan::{self, ClusterFacts, Plan};
+use crate::plan::{self, Plan};
 use crate::report::summary::up_to_date;
 use crate::report::{JsonEvent, Mode, Screen};
 use crate::store::manifest::{Manifest, RunStatus};
@@ -48,7 +47,7 @@ pub fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
     let loaded = args.experiment.load()?;
     let pool = args.threads.pool()?;
     let prepared = common::prepare_data(&loaded.experiment, &pool, &mut screen)?;
-    let cluster = ClusterFacts::local(args.threads.count()).with_peak_flops(peak_flops(env::var_os(PEAK_FLOPS))?);
+    let cluster = local(args.threads.count())?;
     let plan = plan::compile(&loaded.experiment, &prepared.facts, &cluster)?;
     for note in &plan.notes {
         screen.line(&format!("plan   {note}"));

@@ -55,11 +55,9 @@ impl Rank<'_> {
         if self.links.mesh.world_size() == 1 {
             return Ok(mine);
         }
-        let bytes: Vec<u8> = mine.values.iter().flat_map(|x| x.to_le_bytes()).collect();
         let mut sum = all.partial();
-        for theirs in self.links.gather(&bytes)? {
-            let values = theirs.chunks_exact(8).map(|b| b.iter().rev().fold(0_u64, |n, &b| n << 8 | u64::from(b)));
-            sum.merge(&Partial { values: values.map(f64::from_bits).collect() })?;
+        for values in self.links.gather_numbers(&mine.values)? {
+            sum.merge(&Partial { values })?;
         }
         Ok(sum)
     }
@@ -88,7 +86,9 @@ impl Rank<'_> {
     /// An evaluation's result; one that is not finite stops the run, with the tensor that went bad.
     fn finite<T>(&self, result: Result<T, EvalError>) -> Result<T, ExecError> {
         let Err(EvalError::NotFinite(what)) = result else { return Ok(result?) };
-        let first = diagnose::weights(&self.trainer)?.unwrap_or_else(|| "the logits".to_owned());
+        // All ranks have the same result, so all come here.
+        let mine = diagnose::weights(&self.trainer)?.unwrap_or_default();
+        let first = self.links.first_found(&mine, "the logits")?;
         Err(ExecError::NotFinite { step: self.trainer.state.step, what, first })
     }
 }

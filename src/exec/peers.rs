@@ -67,23 +67,25 @@ impl Links<'_> {
         Ok(self.comm.all_gather(self.group(Group::World), bytes)?)
     }
 
+    /// What the first rank says that has found something; all ranks ask together. `otherwise` if none has.
+    pub(super) fn first_found(&self, mine: &str, otherwise: &str) -> Result<String, ExecError> {
+        let all = self.gather(mine.as_bytes())?;
+        let found = all.iter().find(|said| !said.is_empty());
+        Ok(found.map_or_else(|| otherwise.to_owned(), |said| String::from_utf8_lossy(said).into_owned()))
+    }
+
     /// Numbers of each rank of the world, in the order of ranks.
-    pub(super) fn gather_numbers<const N: usize>(&self, mine: [f64; N]) -> Result<Vec<[f64; N]>, ExecError> {
+    pub(super) fn gather_numbers(&self, mine: &[f64]) -> Result<Vec<Vec<f64>>, ExecError> {
         let bytes: Vec<u8> = mine.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let all = self.gather(&bytes)?;
-        all.iter().map(|bytes| numbers(bytes)).collect()
+        self.gather(&bytes)?.iter().map(|bytes| numbers(bytes, mine.len())).collect()
     }
 }
 
-fn numbers<const N: usize>(bytes: &[u8]) -> Result<[f64; N], ExecError> {
-    let mut out = [0.0; N];
-    if bytes.len() != 8 * N {
-        return Err(ExecError::Program(format!("a rank sent {} bytes where {} were expected", bytes.len(), 8 * N)));
+/// The `expected` numbers that a rank sent.
+fn numbers(bytes: &[u8], expected: usize) -> Result<Vec<f64>, ExecError> {
+    if bytes.len() != 8 * expected {
+        return Err(ExecError::Program(format!("a rank sent {} bytes for {expected} numbers", bytes.len())));
     }
-    for (x, chunk) in out.iter_mut().zip(bytes.chunks_exact(8)) {
-        let mut eight = [0; 8];
-        eight.copy_from_slice(chunk);
-        *x = f64::from_le_bytes(eight);
-    }
-    Ok(out)
+    let eight = |chunk: &[u8]| chunk.iter().rev().fold(0_u64, |n, &b| n << 8 | u64::from(b));
+    Ok(bytes.chunks_exact(8).map(|chunk| f64::from_bits(eight(chunk))).collect())
 }

@@ -234,21 +234,19 @@ impl Rank<'_> {
         // Of replicas one counts: under ddp all have the same gradients, under dp the root has them.
         let counts = self.links.replica == 0;
         let mine = self.trainer.grad_squares()?;
-        if counts && !mine.is_finite() {
-            let first = diagnose::gradients(&self.trainer)?;
-            return Err(ExecError::NotFinite { step: self.at + 1, what: "gradient norm", first });
-        }
         let waited = self.links.comm.waited();
         let spent = waited.saturating_sub(self.waited).as_secs_f64();
         self.waited = waited;
-        let all = self.links.gather_numbers([if counts { mine } else { 0.0 }, self.step.loss, spent])?;
-        let norm = all.iter().map(|[squares, ..]| squares).sum::<f64>().sqrt();
+        let all = self.links.gather_numbers(&[if counts { mine } else { 0.0 }, self.step.loss, spent])?;
+        let column = |i: usize| all.iter().map(|row| row[i]).sum::<f64>();
+        let norm = column(0).sqrt();
         if !norm.is_finite() {
-            let first = "the sum of squared gradients overflows".to_owned();
+            let bad = if counts && !mine.is_finite() { diagnose::gradients(&self.trainer)? } else { String::new() };
+            let first = self.links.first_found(&bad, "the sum of squared gradients overflows")?;
             return Err(ExecError::NotFinite { step: self.at + 1, what: "gradient norm", first });
         }
-        self.step.total_loss = all.iter().map(|[_, loss, _]| loss).sum();
-        self.step.comm = Duration::from_secs_f64(all.iter().map(|[.., spent]| spent).sum::<f64>() / all.len() as f64);
+        self.step.total_loss = column(1);
+        self.step.comm = Duration::from_secs_f64(column(2) / all.len() as f64);
         self.step.grad_norm = norm;
         self.step.grad_scale = optim::clip_scale(norm, max);
         self.step.lr = optim::lr::lr_at(&self.program.schedule, self.at);

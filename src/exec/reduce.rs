@@ -15,12 +15,11 @@ impl Rank<'_> {
         let mut mine = tokens.to_le_bytes().to_vec();
         mine.push(u8::from(self.asked_to_stop()));
         for theirs in self.links.gather(&mine)? {
-            let (count, stop) = theirs.split_at_checked(8).unwrap_or_default();
-            let count: [u8; 8] = count
-                .try_into()
-                .map_err(|_| ExecError::Program(format!("a rank sent {} bytes for its tokens", theirs.len())))?;
+            let Ok([count @ .., stop]) = <[u8; 9]>::try_from(theirs.as_slice()) else {
+                return Err(ExecError::Program(format!("a rank sent {} bytes for its tokens", theirs.len())));
+            };
             self.step.tokens += u64::from_le_bytes(count);
-            self.step.stopping |= stop == [1];
+            self.step.stopping |= stop == 1;
         }
         // Alone, a request counts when the step is done.
         self.step.stopping &= self.links.mesh.world_size() > 1;

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::config::experiment::PipelineSchedule;
 use crate::plan::check;
 use crate::plan::memory::{MemoryRequest, estimate};
+use crate::plan::mesh::Mode;
 use crate::plan::program::Program;
 use crate::plan::ranks::Layout;
 use crate::plan::render::bytes;
@@ -30,7 +32,7 @@ pub(crate) fn shortage(layout: &Layout, ranks: &[RankPlan], slots: usize) -> Opt
         .filter(|(_, r)| (r.hardware.node, r.device) == (rank.hardware.node, rank.device))
         .fold(0, |sum, (need, _)| sum.saturating_add(*need));
     let available = rank.hardware.memory_bytes.unwrap_or(0);
-    let offer = smaller_micro_batch(ranks, slots).or_else(|| other_partition(layout, ranks, slots));
+    let offer = smaller_micro_batch(layout, ranks, slots).or_else(|| other_partition(layout, ranks, slots));
     let offer = offer.unwrap_or_else(|| {
         "no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may".to_owned()
     });
@@ -66,7 +68,7 @@ fn fits(ranks: &[RankPlan], needs: &[u64]) -> bool {
 }
 
 /// The largest smaller micro-batch with which every rank fits, of those that divide the slice.
-fn smaller_micro_batch(ranks: &[RankPlan], slots: usize) -> Option<String> {
+fn smaller_micro_batch(layout: &Layout, ranks: &[RankPlan], slots: usize) -> Option<String> {
     let program = &ranks.first()?.program;
     let slice = program.batch.slice.1;
     // Bounded, so that an absurd batch is not searched for long; of replicas one is estimated.
@@ -93,8 +95,14 @@ fn smaller_micro_batch(ranks: &[RankPlan], slots: usize) -> Option<String> {
             })
             .collect()
     };
-    let found = (1..largest).rev().filter(|&mb| slice.is_multiple_of(mb)).find(|&mb| fits(ranks, &needs(mb)))?;
-    Some(format!("batch.micro_batch {found} fits"))
+    let interleaved = layout.schedule == PipelineSchedule::Interleaved && layout.mesh.mode == Mode::Pipeline;
+    let legal =
+        |mb: usize| slice.is_multiple_of(mb) && (!interleaved || (slice / mb).is_multiple_of(layout.mesh.stages));
+    let found = (1..largest).rev().filter(|&mb| legal(mb)).find(|&mb| fits(ranks, &needs(mb)))?;
+    Some(match layout.mesh.mode {
+        Mode::Pipeline => format!("parallel.pipeline.microbatches {} (of {found} sequences) fits", slice / found),
+        _ => format!("batch.micro_batch {found} fits"),
+    })
 }
 
 fn live(rank: &RankPlan) -> Vec<usize> {
@@ -104,7 +112,9 @@ fn live(rank: &RankPlan) -> Vec<usize> {
 /// Moves layers from the fullest stage to the emptiest, one by one, until all fit.
 fn other_partition(layout: &Layout, ranks: &[RankPlan], slots: usize) -> Option<String> {
     let parts = layout.counts.len();
-    if layout.mesh.stages < 2 || parts > 512 {
+    // On one device, moving layers changes nothing.
+    let shared = ranks.iter().all(|r| (r.hardware.node, r.device) == (ranks[0].hardware.node, ranks[0].device));
+    if layout.mesh.stages < 2 || parts > 512 || shared {
         return None;
     }
     let lives: Vec<Vec<usize>> =

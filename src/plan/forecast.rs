@@ -8,7 +8,7 @@ use crate::plan::simulate::{self, Trace};
 use crate::plan::types::{RankPlan, Totals};
 
 /// Spans beyond this many are not kept: a picture of them shows nothing.
-const MOST_SPANS: usize = 1 << 16;
+pub(crate) const MOST_SPANS: usize = 1 << 16;
 
 /// A prediction. Times in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

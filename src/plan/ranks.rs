@@ -20,6 +20,9 @@ use crate::plan::types::{Flops, RankPlan};
 /// Ranks that a plan is made for; beyond it a file means something else.
 const MOST_RANKS: usize = 1 << 20;
 
+/// Ranks times micro-batches times chunks: each takes a handful of instructions in some list.
+const MOST_PASSES: usize = 1 << 21;
+
 /// Stages and replicas of `parallel`.
 ///
 /// # Errors
@@ -52,7 +55,7 @@ pub(crate) struct Layout {
     /// Layers of each part of the model.
     pub counts: Vec<usize>,
     pub chunks: usize,
-    schedule: PipelineSchedule,
+    pub schedule: PipelineSchedule,
     bucket_bytes: f64,
     clip_norm: Option<f64>,
     model: ModelSpec,
@@ -78,9 +81,21 @@ impl Layout {
             clip_norm: experiment.train.clip_norm,
             model: common.model.clone(),
         };
-        let Some(pipeline) = parallel.pipeline.as_ref().filter(|_| mesh.mode == Mode::Pipeline) else {
-            return Ok(layout);
-        };
+        let slice = common.batch.sequences / mesh.replicas;
+        let micro_batches = slice.div_ceil(common.batch.micro_batch);
+        let pipeline = parallel.pipeline.as_ref().filter(|_| mesh.mode == Mode::Pipeline);
+        let chunks = pipeline.map_or(1, |p| p.chunks);
+        let passes = mesh.world_size().saturating_mul(micro_batches).saturating_mul(chunks);
+        if passes > MOST_PASSES {
+            let message = format!(
+                "{} ranks · {micro_batches} micro-batches{} = {passes} passes in a step, at most {MOST_PASSES} are \
+                 planned: take larger micro-batches",
+                mesh.world_size(),
+                if chunks > 1 { format!(" · {chunks} chunks") } else { String::new() }
+            );
+            return Err(PlanError::value("parallel", message));
+        }
+        let Some(pipeline) = pipeline else { return Ok(layout) };
         let parts = mesh.stages.saturating_mul(pipeline.chunks);
         if pipeline.chunks == 0 || parts > layers {
             let message = format!(
@@ -89,8 +104,6 @@ impl Layout {
             );
             return Err(PlanError::value("parallel.pipeline.stages", message));
         }
-        let slice = common.batch.sequences / mesh.replicas;
-        let micro_batches = slice.div_ceil(common.batch.micro_batch);
         let interleaved = pipeline.schedule == PipelineSchedule::Interleaved;
         if interleaved && mesh.stages < 2 {
             let message = "interleaved_1f1b needs at least 2 stages".to_owned();

@@ -1,6 +1,6 @@
 //! What each stage does when, in one step: as data, and as a grid of text.
 
-use crate::plan::forecast::{Activity, Span};
+use crate::plan::forecast::{Activity, MOST_SPANS, Span};
 use crate::plan::simulate::{Units, simulate};
 use crate::plan::types::Plan;
 
@@ -37,6 +37,11 @@ impl Plan {
                 spans: forecast.spans.clone(),
                 bubbles,
             });
+        }
+        let passes: usize =
+            (0..self.mesh.stages).map(|stage| self.ranks[self.mesh.rank(stage, 0)].program.step.len()).sum();
+        if passes > MOST_SPANS {
+            return None;
         }
         let first = |stage| Some(&self.ranks.get(self.mesh.rank(stage, 0))?.program);
         let programs = (0..self.mesh.stages).map(first).collect::<Option<Vec<_>>>()?;

@@ -12,6 +12,9 @@ pub(super) const TEMPORARY: &str = ".tmp-";
 /// Small JSON files are not read past this many bytes.
 const MAX_SMALL: u64 = 64 << 20;
 
+/// A plan of the most that is planned, a million passes, takes about this many.
+const MAX_PLAN: u64 = 4 << 30;
+
 /// Makes a folder's entries durable.
 pub(super) fn sync_dir(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|f| f.sync_all()).map_err(StoreError::io("syncing", path))
@@ -45,13 +48,23 @@ pub(super) fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(
 
 /// A small text file; one that is larger than any of ours is refused.
 pub(super) fn read_small(path: &Path) -> Result<String, StoreError> {
+    read_up_to(path, MAX_SMALL)
+}
+
+fn read_up_to(path: &Path, most: u64) -> Result<String, StoreError> {
     let file = File::open(path).map_err(StoreError::io("reading", path))?;
     let mut bytes = Vec::new();
-    file.take(MAX_SMALL + 1).read_to_end(&mut bytes).map_err(StoreError::io("reading", path))?;
-    if bytes.len() as u64 > MAX_SMALL {
-        return Err(StoreError::damaged(path, format!("larger than {MAX_SMALL} bytes: not a file of a run")));
+    file.take(most + 1).read_to_end(&mut bytes).map_err(StoreError::io("reading", path))?;
+    if bytes.len() as u64 > most {
+        return Err(StoreError::damaged(path, format!("larger than {most} bytes: not a file of a run")));
     }
     String::from_utf8(bytes).map_err(|_| StoreError::damaged(path, "not UTF-8 text"))
+}
+
+/// A plan lists the instructions of every rank.
+pub(super) fn read_plan<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
+    let text = read_up_to(path, MAX_PLAN)?;
+    serde_json::from_str(&text).map_err(|e| StoreError::damaged(path, e.to_string()))
 }
 
 pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, StoreError> {

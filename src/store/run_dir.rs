@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::checkpoint::{Checkpoints, Which};
 use super::error::StoreError;
-use super::files::{read_json, remove_leftovers, sync_dir, write_atomic, write_json};
+use super::files::{read_json, read_plan, remove_leftovers, sync_dir, write_atomic, write_json};
 use super::lines::copy_through;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Place};
@@ -91,7 +91,7 @@ pub fn manifest(path: &Path) -> Result<Manifest, StoreError> {
 /// # Errors
 /// If it is missing or damaged.
 pub fn plan(path: &Path) -> Result<Plan, StoreError> {
-    read_json(&path.join(PLAN))
+    read_plan(&path.join(PLAN))
 }
 
 /// The summary of the run directory `path`; `None` if it has none yet.

@@ -38,6 +38,9 @@ pub(super) fn same_work(programs: &[&Program]) -> Result<(), CheckError> {
             );
             return Err(error(p, "batch", why));
         }
+        if let Some((field, why)) = differs(p, first) {
+            return Err(error(p, field, format!("its {why} differs from rank {}'s: they are not one run", first.rank)));
+        }
         let (stage, replica) = p.mesh.place(rank);
         let head = programs[p.mesh.rank(0, replica)];
         if (a.slice, a.micro_batch) != (head.batch.slice, head.batch.micro_batch) {
@@ -51,6 +54,22 @@ pub(super) fn same_work(programs: &[&Program]) -> Result<(), CheckError> {
         }
     }
     blocks_are_whole(programs)
+}
+
+/// What must be equal on all ranks and is not: a field and what it is. What ranks differ in by right is not looked at here.
+fn differs(a: &Program, b: &Program) -> Option<(&'static str, &'static str)> {
+    let all = [
+        ("seed", "seed", a.seed == b.seed),
+        ("model", "model", a.model == b.model),
+        ("precision", "precision", a.precision == b.precision),
+        ("optimizer", "optimizer", a.optimizer == b.optimizer),
+        ("schedule", "learning-rate schedule", a.schedule == b.schedule),
+        ("steps", "number of steps", a.steps == b.steps),
+        ("start", "list of what comes before the steps", a.start == b.start),
+        ("periodic", "list of what comes after a step", a.periodic == b.periodic),
+        ("eval", "evaluation", a.eval == b.eval),
+    ];
+    all.into_iter().find(|(.., equal)| !equal).map(|(field, what, _)| (field, what))
 }
 
 /// The chunks of all stages, in their order, are the model's block list.

@@ -159,8 +159,14 @@ fn a_checkpoint_knows_the_evaluation_before_it() {
     insta::assert_snapshot!(late, @"rank 0, periodic[2] Evaluate: it comes after Checkpoint, which is to know its result");
     let never = rejected(single(), 0, |p| p.periodic[0].every = 0);
     insta::assert_snapshot!(never, @"rank 0, periodic[0] Evaluate: it is due every 0 steps, which is never");
+    let rare = rejected(dp(), 0, |p| p.periodic[0].every *= 2);
+    insta::assert_snapshot!(rare, @"rank 0, periodic[1] Evaluate: BroadcastWeights does not come before it each time: the replicas have the last step's weights");
+    let sample = rejected(dp(), 0, |p| p.periodic.retain(|p| p.instruction == Instruction::Sample));
+    insta::assert_snapshot!(sample, @"rank 0, periodic[0] Sample: BroadcastWeights does not come before it each time: the replicas have the last step's weights");
+    let start = rejected(dp(), 0, |p| p.start = vec![Evaluate]);
+    insta::assert_snapshot!(start, @"rank 0, start[0] Evaluate: BroadcastWeights does not come before it: the replicas have their own weights");
     let stale = rejected(dp(), 1, |p| p.periodic.retain(|p| p.instruction != BroadcastWeights));
-    insta::assert_snapshot!(stale, @"rank 1, periodic[0] Evaluate: BroadcastWeights does not come before it: the replicas have the last step's weights");
+    insta::assert_snapshot!(stale, @"rank 1, periodic[0] Evaluate: BroadcastWeights does not come before it each time: the replicas have the last step's weights");
 }
 
 #[test]
@@ -239,14 +245,14 @@ fn pipelines() {
         swap(p, backward(4), backward(5));
     });
     insta::assert_snapshot!(gradients_swapped, @"rank 0, step[29] RecvGradient←1 5: what comes next from rank 1 is micro-batch 4 for part 0 of the model (step[28] SendGradient→0 4)");
-    // Stage 0 wants the gradient of the first micro-batch before it has sent its activation: nobody can begin.
-    let circle = rejected(pipeline(Gpipe, 2, 1), 1, |p| {
+    // Stage 1 sends the first gradient last.
+    let gradient_late = rejected(pipeline(Gpipe, 2, 1), 1, |p| {
         let send = SendGradient { mb: 0, chunk: 0, to: 0 };
         remove(p, send);
-        let at = position(p, WaitForLast::instruction(p));
+        let at = position(p, backward(7));
         p.step.insert(at + 1, send);
     });
-    insta::assert_snapshot!(circle, @"rank 0, step[25] RecvGradient←1 0: what comes next from rank 1 is micro-batch 1 for part 0 of the model (step[27] SendGradient→0 1)");
+    insta::assert_snapshot!(gradient_late, @"rank 0, step[25] RecvGradient←1 0: what comes next from rank 1 is micro-batch 1 for part 0 of the model (step[27] SendGradient→0 1)");
     let tied = rejected(pipeline(OneFOneB, 2, 1), 1, |p| remove(p, SumTied));
     insta::assert_snapshot!(tied, @"rank 1, step[41] ClipNorm 1: SumTied has not run: the tied embedding would change differently on its two stages");
     let tied_early = rejected(pipeline(OneFOneB, 2, 1), 0, |p| {
@@ -280,16 +286,6 @@ fn pipelines() {
     insta::assert_snapshot!(blocks, @"rank 1, chunks: part 1 of the model begins at block 4, and the last ended before 3");
     let rows = rejected(pipeline(OneFOneB, 2, 2), 2, |p| p.batch.slice = (8, 8));
     insta::assert_snapshot!(rows, @"rank 2, batch: its rows are not those of rank 0, which it is a later stage of");
-}
-
-/// The last receive of a stage's forwards: what GPipe waits for before any backward.
-struct WaitForLast;
-
-impl WaitForLast {
-    fn instruction(program: &Program) -> Instruction {
-        let last = program.batch.micro_batches() - 1;
-        if program.stage() == 0 { forward(last) } else { backward(last) }
-    }
 }
 
 /// A circle that only the capacity of channels or the order of sends and receives closes.
@@ -352,4 +348,53 @@ fn every_layout_is_proved() {
         count += 1;
     }
     assert_eq!(count, 3 * (6 + 6 + 5 + 6) + 4);
+}
+
+/// Every field that ranks must have in common, changed on one of them.
+#[test]
+fn ranks_are_of_one_run() {
+    use crate::plan::program::{LrDecay, OptimizerSpec, Precision};
+    let changes: [fn(&mut Program); 11] = [
+        |p| p.seed += 1,
+        |p| p.model.norm_eps *= 2.0,
+        |p| p.precision = Precision::Bf16,
+        |p| p.optimizer = OptimizerSpec::Sgd { momentum: 0.9 },
+        |p| p.schedule.decay = LrDecay::Constant,
+        |p| p.steps += 1,
+        |p| p.start = vec![Evaluate],
+        |p| p.periodic[0].every += 1,
+        |p| {
+            p.periodic.remove(0);
+        },
+        |p| p.eval.loss = None,
+        |p| p.batch.length -= 1,
+    ];
+    let said: Vec<String> = changes.into_iter().map(|change| rejected(ddp(), 1, change)).collect();
+    insta::assert_snapshot!(said.join("\n"));
+    let mesh = |mode: ParallelMode, stages| rejected(ddp(), 1, |p| (p.mesh.mode, p.mesh.stages) = (mode, stages));
+    insta::assert_snapshot!(mesh(ParallelMode::Dp, 2), @"rank 1, mesh: 2 stages and 2 replicas are none of mode Dp");
+    insta::assert_snapshot!(mesh(ParallelMode::Single, 1), @"rank 1, mesh: 1 stages and 2 replicas are none of mode Single");
+}
+
+/// Stage 0 sends all activations before it receives a gradient; stage 1 works in groups of three. With two slots each way,
+/// stage 0 waits to send the sixth activation while stage 1 waits to send the third gradient.
+#[test]
+fn slots_grow_until_the_programs_get_through() {
+    let of = |programs: &[Program]| check(&programs.iter().collect::<Vec<_>>()).map(|(_, meeting)| meeting.slots);
+    let mut programs = pipeline(PipelineSchedule::Gpipe, 2, 1);
+    assert_eq!(of(&programs), Ok(2));
+    let p = &mut programs[1];
+    let first = position(p, RecvActivation { mb: 0, chunk: 0, from: 0 });
+    let tail = p.step.split_off(position(p, SumTied));
+    p.step.truncate(first);
+    for group in [0..3, 3..6, 6..8] {
+        for mb in group.clone() {
+            p.step.extend([RecvActivation { mb, chunk: 0, from: 0 }, forward(mb)]);
+        }
+        for mb in group {
+            p.step.extend([backward(mb), SendGradient { mb, chunk: 0, to: 0 }]);
+        }
+    }
+    p.step.extend(tail);
+    assert_eq!(of(&programs), Ok(4));
 }

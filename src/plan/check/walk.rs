@@ -108,6 +108,16 @@ fn shape(program: &Program) -> Result<(), CheckError> {
     if program.rank >= program.mesh.world_size() {
         return Err(fault(program, "mesh", format!("the mesh has {} ranks", program.mesh.world_size())));
     }
+    let (stages, replicas) = (program.mesh.stages, program.mesh.replicas);
+    let fits = match program.mesh.mode {
+        Mode::Single => stages == 1 && replicas == 1,
+        Mode::Dp | Mode::Ddp => stages == 1,
+        Mode::Pipeline => true,
+    };
+    if !fits {
+        let why = format!("{stages} stages and {replicas} replicas are none of mode {:?}", program.mesh.mode);
+        return Err(fault(program, "mesh", why));
+    }
     if program.chunks.is_empty() || program.chunks.iter().any(|c| c.is_empty()) {
         return Err(fault(program, "chunks", "it holds no blocks, or an empty chunk".to_owned()));
     }
@@ -495,7 +505,13 @@ fn periodic(program: &Program) -> Result<(), CheckError> {
         let place = format!("start[{index}] {}", program.start[index]);
         return Err(CheckError { rank: program.rank, place, why: "only an evaluation comes before the steps".into() });
     }
+    if dp && program.start.first().is_some_and(|i| *i != Instruction::BroadcastWeights) {
+        let place = format!("start[0] {}", program.start[0]);
+        let why = "BroadcastWeights does not come before it: the replicas have their own weights".to_owned();
+        return Err(CheckError { rank: program.rank, place, why });
+    }
     let mut seen: Vec<Instruction> = Vec::new();
+    let mut broadcast = None;
     for (index, periodic) in program.periodic.iter().enumerate() {
         let instruction = periodic.instruction;
         let fail = |why: &str| {
@@ -515,8 +531,14 @@ fn periodic(program: &Program) -> Result<(), CheckError> {
         if instruction == Instruction::Evaluate && seen.contains(&Instruction::Checkpoint) {
             return fail("it comes after Checkpoint, which is to know its result");
         }
-        if instruction == Instruction::Evaluate && dp && !seen.contains(&Instruction::BroadcastWeights) {
-            return fail("BroadcastWeights does not come before it: the replicas have the last step's weights");
+        if instruction == Instruction::BroadcastWeights {
+            broadcast = Some(periodic.every);
+        }
+        let reads = matches!(instruction, Instruction::Evaluate | Instruction::Sample);
+        if reads && dp && broadcast != Some(periodic.every) {
+            return fail(
+                "BroadcastWeights does not come before it each time: the replicas have the last step's weights",
+            );
         }
         seen.push(instruction);
     }
