@@ -3,6 +3,7 @@
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
+#![allow(clippy::print_stderr, reason = "how long an end took is worth reading")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,6 +26,9 @@ const THREE: &str = "parallel: {mode: pipeline, pipeline: {stages: 3}}\n";
 
 /// Most that may pass from the end of a rank to the end of the run. Generous: it is to be seconds, and not minutes.
 const SECONDS: Duration = Duration::from_secs(10);
+
+/// Whether a run directory is as far as a test waits for.
+type Moment<'a> = &'a dyn Fn(&Path) -> bool;
 
 /// A folder with an experiment of a tiny model that saves often.
 struct Lab {
@@ -118,7 +122,7 @@ impl Lab {
     }
 
     /// Starts `apply` in a process group of its own, and waits until its ranks are there and `moment` has come.
-    fn until(&self, world: usize, more: &[&str], moment: &dyn Fn(&Path) -> bool) -> (Running, BTreeMap<usize, u32>) {
+    fn until(&self, world: usize, more: &[&str], moment: Moment<'_>) -> (Running, BTreeMap<usize, u32>) {
         let mut command = self.command(&[&["apply", "exp.yaml", "--threads", "2"], more].concat());
         command.stdout(Stdio::null()).stderr(fs::File::create(self.dir.path().join("err.txt")).unwrap());
         command.process_group(0).env("TEST_RUNNER_SILENCE_MS", "2000");
@@ -257,8 +261,7 @@ fn a_killed_rank_ends_the_run_which_then_goes_on() {
         let whole = Lab::new(layout);
         whole.apply(&["--quiet"]);
         let broken = Lab::new(layout);
-        let moments: [(&str, &dyn Fn(&Path) -> bool); 2] =
-            [("step", &at(15)), ("save", &|run| at(35)(run) && saving(run))];
+        let moments: [(&str, Moment<'_>); 2] = [("step", &at(15)), ("save", &|run| at(35)(run) && saving(run))];
         for (what, moment) in moments {
             let (mut child, ranks) = broken.until(world, &[], moment);
             signal("KILL", &ranks[&(world - 1)].to_string());
