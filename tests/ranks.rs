@@ -5,8 +5,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
 #![allow(clippy::print_stderr, reason = "how long an end took is worth reading")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -121,11 +122,36 @@ impl Lab {
         self.json("summary.json")["final_hash"].as_str().unwrap().to_owned()
     }
 
-    /// Starts `apply` in a process group of its own, and waits until its ranks are there and `moment` has come.
-    fn until(&self, world: usize, more: &[&str], moment: Moment<'_>) -> (Running, BTreeMap<usize, u32>) {
-        let mut command = self.command(&[&["apply", "exp.yaml", "--threads", "2"], more].concat());
+    /// `apply` with `faults` (see `launch::faults`), which must fail; what it said.
+    fn fails(&self, faults: &str) -> String {
+        let started = Instant::now();
+        let output = self.run(&["apply", "exp.yaml", "--threads", "2", "--test-faults", faults]);
+        eprintln!("{faults}: ended after {:?}", started.elapsed());
+        assert_eq!(code(&output), 1, "{}", text(&output));
+        assert_eq!(self.processes(), Vec::<u32>::new(), "a rank is left");
+        assert!(!saving(&self.path()), "half a checkpoint is left");
+        text(&output)
+    }
+
+    /// The processes that work in this folder.
+    fn processes(&self) -> Vec<u32> {
+        let here = self.dir.path().canonicalize().unwrap();
+        let works = |pid: &u32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == here) && lives(*pid);
+        pids().into_iter().filter(works).collect()
+    }
+
+    /// What rank `rank` wrote to its standard error.
+    fn log(&self, rank: usize) -> String {
+        fs::read_to_string(self.path().join(format!("ranks/rank-{rank}.log"))).unwrap()
+    }
+
+    /// Starts `apply` with `faults` in a process group of its own, and waits until its ranks are there and `moment` has
+    /// come.
+    fn until(&self, world: usize, faults: &str, moment: Moment<'_>) -> (Running, BTreeMap<usize, u32>) {
+        let faults = if faults.is_empty() { "silence=2000".to_owned() } else { format!("silence=2000,{faults}") };
+        let mut command = self.command(&["apply", "exp.yaml", "--threads", "2", "--test-faults", &faults]);
         command.stdout(Stdio::null()).stderr(fs::File::create(self.dir.path().join("err.txt")).unwrap());
-        command.process_group(0).env("TEST_RUNNER_SILENCE_MS", "2000");
+        command.process_group(0);
         let mut child = Running(command.spawn().unwrap());
         let started = Instant::now();
         let mut ranks = BTreeMap::new();
@@ -145,9 +171,12 @@ impl Lab {
     }
 }
 
+fn pids() -> Vec<u32> {
+    fs::read_dir("/proc").unwrap().filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok()).collect()
+}
+
 /// Rank and process id of the ranks that `parent` started.
 fn ranks_of(parent: u32) -> BTreeMap<usize, u32> {
-    let pids = fs::read_dir("/proc").unwrap().filter_map(|e| e.unwrap().file_name().to_str()?.parse::<u32>().ok());
     let rank = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let of: u32 = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
@@ -155,7 +184,7 @@ fn ranks_of(parent: u32) -> BTreeMap<usize, u32> {
         let mut words = line.split('\0').skip_while(|word| *word != "--rank");
         (of == parent).then(|| Some((words.nth(1)?.parse().ok()?, pid)))?
     };
-    pids.filter_map(rank).collect()
+    pids().into_iter().filter_map(rank).collect()
 }
 
 /// Whether the process is there; one that ended but was not reaped is not.
@@ -200,11 +229,12 @@ fn saving(run: &Path) -> bool {
         .is_ok_and(|mut all| all.any(|e| e.is_ok_and(|e| e.file_name().to_string_lossy().starts_with(".tmp-step"))))
 }
 
-fn shared_memory() -> Vec<String> {
-    let Ok(entries) = fs::read_dir("/dev/shm") else { return Vec::new() };
-    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
+/// The inodes of the memory that the process shares with other ranks: it has no name to be left behind, so what can be left
+/// is a process that has it.
+fn shared_memory(pid: u32) -> BTreeSet<String> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let inode = |line: &str| line.split_whitespace().nth(4).map(str::to_owned);
+    maps.lines().filter(|line| line.contains("/memfd:runner")).filter_map(inode).collect()
 }
 
 /// Waits for the end of `child`, whose ranks must then be gone and leave nothing.
@@ -256,19 +286,25 @@ fn layouts_agree_with_one_process_and_with_themselves() {
 
 #[test]
 fn a_killed_rank_ends_the_run_which_then_goes_on() {
-    let before = shared_memory();
     for (layout, world) in [(DDP, 2), (MESH, 4)] {
         let whole = Lab::new(layout);
         whole.apply(&["--quiet"]);
         let broken = Lab::new(layout);
-        let moments: [(&str, Moment<'_>); 2] = [("step", &at(15)), ("save", &|run| at(35)(run) && saving(run))];
-        for (what, moment) in moments {
-            let (mut child, ranks) = broken.until(world, &[], moment);
+        // Its parts are written, and not yet told of.
+        let saves = |run: &Path| at(35)(run) && saving(run);
+        let moments: [(&str, &str, &str, Moment<'_>); 2] =
+            [("step", "", "in step ", &at(15)), ("save", "save=1500@40", "in step 40 at periodic[", &saves)];
+        for (what, faults, place, moment) in moments {
+            let (mut child, ranks) = broken.until(world, faults, moment);
+            let shared = shared_memory(ranks[&0]);
+            assert_eq!(shared.len(), 1, "{shared:?}");
+            assert_eq!(shared_memory(child.0.id()), shared);
             signal("KILL", &ranks[&(world - 1)].to_string());
             let status = ended(&broken, &mut child, &ranks, &format!("{layout:?} killed in a {what}"));
             let errors = broken.errors();
             assert_eq!(status.code(), Some(1), "{errors}");
-            let name = format!("rank {} was killed by SIGKILL in step ", world - 1);
+            assert!(!pids().into_iter().any(|pid| !shared_memory(pid).is_disjoint(&shared)), "{shared:?} is left");
+            let name = format!("rank {} was killed by SIGKILL {place}", world - 1);
             assert!(errors.contains(&name) && errors.contains("] "), "{errors}");
             assert!(errors.contains("is kept; the same command resumes from it"), "{errors}");
             assert!(!errors.contains("aborted"), "those who followed say nothing: {errors}");
@@ -279,13 +315,12 @@ fn a_killed_rank_ends_the_run_which_then_goes_on() {
         assert_eq!(numbers(&broken.path()), numbers(&whole.path()), "{layout}");
         assert_eq!(broken.hash(), whole.hash(), "{layout}");
     }
-    assert_eq!(shared_memory(), before);
 }
 
 #[test]
 fn a_rank_killed_while_all_evaluate() {
     let (whole, broken) = (Lab::evaluating(PIPELINE, 6000), Lab::evaluating(PIPELINE, 6000));
-    let (mut child, ranks) = broken.until(2, &[], &at(30));
+    let (mut child, ranks) = broken.until(2, "", &at(30));
     thread::sleep(Duration::from_millis(100));
     signal("KILL", &ranks[&0].to_string());
     let status = ended(&broken, &mut child, &ranks, "killed in an evaluation");
@@ -302,7 +337,7 @@ fn a_rank_killed_while_all_evaluate() {
 fn a_second_interrupt_ends_all_at_once() {
     let lab = Lab::evaluating(PIPELINE, 30_000);
     // During the evaluation before the first step: ranks look whether to stop in steps only.
-    let (mut child, ranks) = lab.until(2, &[], &|_| true);
+    let (mut child, ranks) = lab.until(2, "", &|_| true);
     let group = format!("-{}", child.0.id());
     signal("INT", &group);
     thread::sleep(Duration::from_millis(200));
@@ -320,7 +355,7 @@ fn a_second_interrupt_ends_all_at_once() {
 #[test]
 fn a_stopped_rank_is_noticed() {
     let lab = Lab::new(DDP);
-    let (mut child, ranks) = lab.until(2, &[], &at(15));
+    let (mut child, ranks) = lab.until(2, "", &at(15));
     signal("STOP", &ranks[&1].to_string());
     let status = ended(&lab, &mut child, &ranks, "stopped");
     let errors = lab.errors();
@@ -330,9 +365,86 @@ fn a_stopped_rank_is_noticed() {
 }
 
 #[test]
+fn a_rank_that_hangs_is_noticed() {
+    let lab = Lab::new(DDP);
+    let errors = lab.fails("patience=2000,hang=1@15");
+    assert!(errors.contains("rank 1 hung: it did not come on for "), "{errors}");
+    assert!(errors.contains(" s in step 15 at step[0] "), "{errors}");
+    lab.apply(&["--quiet"]);
+    // Before anyone has looked for long enough, one that waits for it gives up; the first stage waits for the second, and
+    // that one for the third.
+    let lab = Lab::new(THREE);
+    let errors = lab.fails("wait=3000,hang=2@15");
+    assert!(errors.contains("rank 2 hung: it did not come on for 3 s in step 15 at step[0] "), "{errors}");
+    assert!((0..2).any(|rank| lab.log(rank).contains("rank 2")), "{}{}", lab.log(0), lab.log(1));
+}
+
+#[test]
+fn a_death_that_comes_again_is_left_alone() {
+    let lab = Lab::new(&DDP.replace('}', ", max_restarts: 5}"));
+    let errors = lab.fails("panic=1@15");
+    assert!(errors.contains("rank 1 exited with code 101 in step 15 at step[0] "), "{errors}");
+    assert!(errors.contains("so they are not started once more; the checkpoint of step 10 is kept"), "{errors}");
+    // The first attempt saved step 10, the two after it nothing.
+    assert_eq!(lab.json("manifest.json")["sessions"][0]["restarts"], 2);
+    assert!(lab.log(1).contains("a panic in step 15, as asked for"), "{}", lab.log(1));
+    assert!(lab.log(0).contains("because of rank 1"), "{}", lab.log(0));
+}
+
+#[test]
+fn what_a_rank_fails_of_is_told() {
+    // A full disk.
+    let lab = Lab::new(DDP);
+    let errors = lab.fails("full=0@20");
+    assert!(errors.contains("rank 0 failed in step 20 at periodic[") && errors.contains("No space left"), "{errors}");
+    assert!(errors.contains("the checkpoint of step 10 is kept"), "{errors}");
+    assert!(lab.log(0).contains("No space left"), "{}", lab.log(0));
+    assert!(lab.log(1).contains("because of rank 0"), "{}", lab.log(1));
+    // One that cannot be started: the one that was started before it must go.
+    let log = lab.path().join("ranks/rank-1.log");
+    fs::remove_file(&log).unwrap();
+    fs::create_dir(&log).unwrap();
+    let errors = lab.fails("start=60000");
+    assert!(errors.contains("rank 1 cannot be started"), "{errors}");
+    fs::remove_dir(&log).unwrap();
+    lab.apply(&["--quiet"]);
+    // Data that is no longer what the plan was made for.
+    let lab = Lab::new(DDP);
+    let (mut child, ranks) = lab.until(2, "start=1500", &|_| true);
+    let input = lab.dir.path().join("input.txt");
+    fs::write(&input, fs::read_to_string(&input).unwrap() + "1 2 3 ").unwrap();
+    let status = ended(&lab, &mut child, &ranks, "data changed");
+    let errors = lab.errors();
+    assert_eq!(status.code(), Some(1), "{errors}");
+    assert!(errors.contains("failed while starting: the data changed since the run was started"), "{errors}");
+}
+
+#[test]
+fn a_reader_who_stands_still_does_not_hold_up_the_run() {
+    let lab = Lab::new(DDP);
+    let set = ["--set", "train.steps=300", "--set", "checkpoint.every=100"];
+    let mut command = lab.command(&[&["apply", "exp.yaml", "--threads", "2", "--json", "--quiet"], &set[..]].concat());
+    let mut child = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+    let started = Instant::now();
+    while !lab.runs().values().any(|run| run.join("summary.json").exists()) {
+        assert!(started.elapsed() < Duration::from_mins(1), "the run waits for whoever reads of it");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let mut said = String::new();
+    child.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(child.0.wait().unwrap().success());
+    assert!(said.len() > 64 << 10, "{} bytes fit in a pipe", said.len());
+    let said: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let steps: Vec<u64> =
+        said.iter().filter(|l| l["kind"] == "train").map(|l| l["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, (1..=300).collect::<Vec<u64>>());
+    assert_eq!(said.last().unwrap()["kind"], "summary");
+}
+
+#[test]
 fn ranks_do_not_outlive_their_parent() {
     let (whole, broken) = (Lab::new(PIPELINE), Lab::new(PIPELINE));
-    let (mut child, ranks) = broken.until(2, &[], &at(25));
+    let (mut child, ranks) = broken.until(2, "", &at(25));
     child.0.kill().unwrap();
     child.0.wait().unwrap();
     let started = Instant::now();
@@ -352,7 +464,7 @@ fn an_interrupt_of_the_whole_group_saves() {
     whole.apply(&["--quiet"]);
     for name in ["INT", "TERM"] {
         let lab = Lab::new(MESH);
-        let (mut child, ranks) = lab.until(4, &[], &at(25));
+        let (mut child, ranks) = lab.until(4, "", &at(25));
         // Ctrl-C goes to all processes of the group, a plain kill to one.
         signal(name, &if name == "INT" { format!("-{}", child.0.id()) } else { child.0.id().to_string() });
         let status = ended(&lab, &mut child, &ranks, name);
@@ -373,7 +485,7 @@ fn ranks_start_again_as_often_as_allowed() {
     whole.apply(&["--quiet"]);
     let once = DDP.replace('}', ", max_restarts: 1}");
     let lab = Lab::new(&once);
-    let (mut child, ranks) = lab.until(2, &[], &at(25));
+    let (mut child, ranks) = lab.until(2, "", &at(25));
     signal("KILL", &ranks[&0].to_string());
     let status = child.0.wait().unwrap();
     assert_eq!(status.code(), Some(0), "{}", lab.errors());

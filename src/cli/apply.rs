@@ -11,6 +11,7 @@ use super::interrupt::Interrupt;
 use super::job::Job;
 use super::plan::local;
 use crate::config::{self, Loaded};
+use crate::launch::Faults;
 use crate::plan::{self, Plan};
 use crate::report::summary::up_to_date;
 use crate::report::{JsonEvent, Mode, Screen};
@@ -37,6 +38,9 @@ pub struct ApplyArgs {
     /// Print events as JSON lines on standard output, everything else on standard error.
     #[arg(long)]
     pub json: bool,
+    /// For the tests of this program.
+    #[arg(long, hide = true, value_name = "KEY=NUMBER")]
+    pub test_faults: Option<Faults>,
 }
 
 /// # Errors

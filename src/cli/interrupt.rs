@@ -3,6 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use anyhow::Context;
 
@@ -29,7 +30,9 @@ impl Interrupt {
             if !seen.armed.load(Ordering::SeqCst) || seen.stop.swap(true, Ordering::SeqCst) {
                 std::process::exit(Exit::Interrupted as i32);
             }
-            complain("\nfinishing the step, then saving; once more ends it at once");
+            // On a thread of its own: a terminal that stands still must not keep the second signal from being heard.
+            let say = || complain("\nfinishing the step, then saving; once more ends it at once");
+            let _ = thread::Builder::new().name("interrupt".to_owned()).spawn(say);
         })
         .context("signal handler")?;
         if hangup_ignored {

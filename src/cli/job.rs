@@ -4,12 +4,15 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use anyhow::Context;
 
 use super::apply::{ApplyArgs, environment};
 use super::common;
 use super::exit::Exit;
 use super::interrupt::Interrupt;
+use super::printer::Printer;
 use super::watch::Watch;
 use crate::comm::Alone;
 use crate::config::Loaded;
@@ -17,7 +20,7 @@ use crate::data::Prepared;
 use crate::exec::step::layout;
 use crate::exec::{self, ExecError, Observer, Peers, Resources, TrainState};
 use crate::launch::threads::Seated;
-use crate::launch::{self, Launch, ProcessError, RankError, supervise};
+use crate::launch::{self, Attempt, Faults, Launch, ProcessError, RankError, supervise};
 use crate::plan::Plan;
 use crate::plan::program::{Mode, Program};
 use crate::report::summary::{closing, headline};
@@ -27,9 +30,6 @@ use crate::store::manifest::{Place, RunStatus};
 use crate::store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir};
 use crate::store::summary::{Outcome, RankSummary, Summary, step_seconds};
 use crate::store::{Git, Log, Machine, Opened, OpenedRanks, Recorder, StoreError, machine};
-
-/// For tests: milliseconds of silence after which a rank counts as stopped. No `RUNNER_…` name: those set keys.
-const TEST_SILENCE: &str = "TEST_RUNNER_SILENCE_MS";
 
 pub(super) struct Job<'a> {
     pub args: &'a ApplyArgs,
@@ -49,6 +49,9 @@ enum RunError {
     Thread(Box<RankError>),
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// As often as it may, it would come again.
+    #[error("{0}; twice in a row the ranks came no further and saved nothing, so they are not started once more")]
+    Repeats(ProcessError),
     /// The record could not be opened again.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -98,6 +101,9 @@ impl Job<'_> {
         let Record { recorder, begin, warnings } = self.open_record(&path)?;
         let fresh = run.manifest().sessions.is_empty();
         let from = begin.step();
+        if let Some(faults) = &self.args.test_faults {
+            log.line(&format!("warning: made to fail for a test: {faults:?}"))?;
+        }
         let words = opening(&run, fresh, from, self.plan.totals.steps);
         let here = Machine::here();
         let foreign = if fresh { None } else { run.manifest().foreign_bits(&here) };
@@ -108,15 +114,15 @@ impl Job<'_> {
         log.line(&words)?;
         screen.line(&words);
         let wall_before = wall_seconds(&path, from)?;
+        screen.start_bar(from, self.plan.totals.steps);
+        let screen = Printer::new(screen).context("starting a thread")?;
         run.begin(from, self.place())?;
         let started = Instant::now();
-        screen.start_bar(from, self.plan.totals.steps);
         let lines = Lines::new(experiment.log.every);
         let mut watch = Watch { path: path.clone(), recorder, log, lines, screen };
         self.interrupt.arm();
         let ended = self.train(begin, &mut run, &mut watch);
-        let Watch { recorder, mut log, mut screen, .. } = watch;
-        screen.clear();
+        let Watch { recorder, mut log, screen, .. } = watch;
         let (status, error, hash, peaks) = match &ended {
             Ok(Ended { interrupted, hash, peaks }) => {
                 let status = if *interrupted { RunStatus::Interrupted } else { RunStatus::Done };
@@ -149,6 +155,9 @@ impl Job<'_> {
             run.finish(&summary)?;
             Ok(summary)
         });
+        // Only now: whoever reads it may let it wait, and the record does not.
+        let mut screen = screen.finish();
+        screen.clear();
         match (ended, recorded) {
             // What stopped the run matters more than that the record could not say so.
             (Err(error), recorded) => Err(self.failure(error, recorded.ok().as_ref(), &path, &screen)),
@@ -189,13 +198,20 @@ impl Job<'_> {
     /// Trains to the end; after the death of a rank's process from the last checkpoint again, as often as allowed.
     fn train(&self, mut begin: Begin, run: &mut RunDir, watch: &mut Watch) -> Result<Ended, RunError> {
         let most = self.loaded.experiment.parallel.max_restarts;
-        let mut restarts = 0;
+        let (mut restarts, mut last): (u32, Option<Attempt>) = (0, None);
         loop {
+            let from = begin.step();
             let error = match self.once(begin, watch) {
                 Ok(ended) => return Ok(ended),
                 Err(RunError::Process(error)) if error.died() && restarts < most && !self.stopping() => error,
                 Err(error) => return Err(error),
             };
+            let saved = watch.recorder.saved().map_or(0, |(step, _)| *step);
+            let attempt = Attempt { from, saved, died_in: error.step().unwrap_or(from) };
+            if last.is_some_and(|last| attempt.repeats(&last)) {
+                return Err(RunError::Repeats(error));
+            }
+            last = Some(attempt);
             restarts += 1;
             run.restart()?;
             let keep = self.loaded.experiment.checkpoint.keep;
@@ -266,7 +282,7 @@ impl Job<'_> {
 
     fn processes(&self, begin: &Begin, watch: &mut Watch) -> Result<Ended, RunError> {
         let run = watch.path.clone();
-        let milliseconds = env::var(TEST_SILENCE).ok().and_then(|text| text.parse().ok());
+        let none = Faults::default();
         let launch = Launch {
             plan: self.plan,
             experiment: &self.loaded.experiment,
@@ -276,7 +292,7 @@ impl Job<'_> {
                 _ => None,
             },
             from: begin.step(),
-            silence: milliseconds.map_or(supervise::SILENCE, Duration::from_millis),
+            faults: self.args.test_faults.as_ref().unwrap_or(&none),
         };
         let ended = supervise::run(&launch, self.interrupt.stop(), watch);
         // What ranks wrote and nobody committed.
@@ -375,7 +391,7 @@ impl RunError {
         match self {
             Self::Alone(error) => Some(error),
             Self::Thread(error) => Some(&error.source),
-            Self::Process(_) | Self::Store(_) => None,
+            Self::Process(_) | Self::Repeats(_) | Self::Store(_) => None,
         }
     }
 
@@ -400,7 +416,7 @@ impl RunError {
         match self {
             Self::Alone(error) => (*error).into(),
             Self::Thread(error) => (*error).into(),
-            Self::Process(error) => error.into(),
+            Self::Process(error) | Self::Repeats(error) => error.into(),
             Self::Store(error) => error.into(),
         }
     }

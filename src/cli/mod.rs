@@ -12,6 +12,7 @@ pub mod interrupt;
 mod job;
 pub mod output;
 pub mod plan;
+mod printer;
 pub mod rank;
 pub mod runs;
 pub mod sample;

@@ -9,11 +9,13 @@ use clap::Args;
 
 use super::common;
 use super::exit::{Exit, RequestError};
+use super::output::complain;
 use crate::comm::Region;
 use crate::exec::step::layout;
-use crate::exec::{self, Resources, topology};
+use crate::exec::{self, Resources};
 use crate::launch::child::{self, Parent};
-use crate::launch::message::{Done, Start, ToParent};
+use crate::launch::message::{Done, FailureKind, Start, ToParent};
+use crate::launch::where_in;
 use crate::report::{Mode, Screen};
 use crate::store::run_dir::CHECKPOINTS;
 use crate::store::{checkpoint, machine};
@@ -36,21 +38,39 @@ pub fn run(args: &RankArgs) -> anyhow::Result<Exit> {
     let Some((mut parent, start)) = Parent::meet(args.rank)? else {
         bail!(RequestError("a rank is started by `runner apply`".to_owned()));
     };
-    let topology = topology(&start.program, start.channel_slots, size_of::<f32>());
-    let result = Region::attach(args.fd, &topology).map_err(anyhow::Error::from).and_then(|region| {
-        child::beat(region.clone(), args.rank).context("starting the heartbeat")?;
-        work(args, &mut parent, &start, &region).inspect_err(|_| region.abort(args.rank))
-    });
+    let (result, region) = match Region::attach(args.fd, &start.topology()) {
+        Ok(region) => (seen(args, &mut parent, &start, &region), Some(region)),
+        Err(error) => (Err(error.into()), None),
+    };
     let (message, exit) = match result {
         Ok(done) => (ToParent::Done(done), Exit::Done),
-        Err(error) => (ToParent::Error(child::failure(&error)), Exit::Failed),
+        Err(error) => {
+            let by = region.as_ref().and_then(|region| region.aborted());
+            let failure = child::failure(&error, by);
+            // To this rank's log, which is all that is left of it if the parent ends, too.
+            let view = region.as_ref().and_then(|region| region.board(args.rank)).unwrap_or_default();
+            let place = where_in(&start.program, &view);
+            complain(&match by.filter(|_| failure.kind == FailureKind::Followed) {
+                Some(rank) if rank < start.program.world_size() => format!("ended {place} because of rank {rank}"),
+                Some(_) => format!("ended {place} because the run's record could not be kept"),
+                None => format!("failed {place}: {}", failure.text),
+            });
+            (ToParent::Error(failure), Exit::Failed)
+        }
     };
     parent.say(&message)?;
     Ok(exit)
 }
 
+/// Works where the others, and the parent, see it.
+fn seen(args: &RankArgs, parent: &mut Parent, start: &Start, region: &Arc<Region>) -> anyhow::Result<Done> {
+    let result = child::beat(region.clone(), args.rank).context("starting the heartbeat");
+    result.and_then(|()| work(args, parent, start, region)).inspect_err(|_| region.abort(args.rank))
+}
+
 fn work(args: &RankArgs, parent: &mut Parent, start: &Start, region: &Arc<Region>) -> anyhow::Result<Done> {
-    let Start { program, plan_hash, experiment, data, threads, checkpoint, .. } = start;
+    let Start { program, plan_hash, experiment, data, threads, checkpoint, faults, .. } = start;
+    faults.before_data();
     let pool = rayon::ThreadPoolBuilder::new().num_threads((*threads).max(1)).stack_size(8 << 20).build();
     let pool = pool.with_context(|| format!("starting {threads} threads"))?;
     let prepared = common::prepare_data(experiment, &pool, &mut Screen::new(Mode::Quiet))?;
@@ -66,6 +86,6 @@ fn work(args: &RankArgs, parent: &mut Parent, start: &Start, region: &Arc<Region
         Resources { dataset: &prepared.dataset, tokenizer: &prepared.tokenizer, choice: prepared.choice.as_deref() };
     parent.say(&ToParent::Ready)?;
     let checkpoints = args.run.join(CHECKPOINTS);
-    let outcome = pool.install(|| child::run(parent, program, region, &resources, state, &checkpoints))?;
+    let outcome = pool.install(|| child::run(parent, program, region, &resources, state, &checkpoints, faults))?;
     Ok(Done { interrupted: outcome.interrupted, peak_rss_bytes: machine::peak_rss_bytes() })
 }

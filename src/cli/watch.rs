@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use super::printer::Printer;
 use crate::exec::{Best, Event, ObserveError, Observer};
 use crate::launch::Record;
-use crate::report::{JsonEvent, Lines, Mode, Screen};
+use crate::report::{JsonEvent, Lines, Mode};
 use crate::store::{Log, PartRecord, Recorder, StoreError};
 
 /// Passes events on.
@@ -13,7 +14,7 @@ pub(super) struct Watch {
     pub recorder: Recorder,
     pub log: Log,
     pub lines: Lines,
-    pub screen: Screen,
+    pub screen: Printer,
 }
 
 impl Watch {

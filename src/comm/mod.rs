@@ -9,5 +9,5 @@ pub mod topology;
 pub use alone::Alone;
 pub use communicator::{Communicator, Pending};
 pub use error::{CommError, Element, Kind, Operation};
-pub use local::{BoardView, LocalComm, Phase, Region, RegionError, Seat, keep_across_exec};
+pub use local::{BoardView, LocalComm, Phase, Region, RegionError, Seat};
 pub use topology::{Channel, GroupId, Lane, Topology, TopologyError};

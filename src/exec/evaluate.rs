@@ -50,6 +50,7 @@ impl Rank<'_> {
     fn all_batches(&mut self, all: &dyn Batches) -> Result<Partial, ExecError> {
         let mut mine = all.partial();
         for index in share(all.count(), self.links.replica, self.links.mesh.replicas) {
+            self.monitor.alive();
             self.batch(all, index, &mut mine)?;
         }
         if self.links.mesh.world_size() == 1 {

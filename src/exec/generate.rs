@@ -5,7 +5,7 @@ use candle_core::{Device, Tensor};
 
 use super::error::ExecError;
 use super::event::{Event, SampleText};
-use super::peers::Links;
+use super::peers::{Links, Monitor};
 use super::rank::Rank;
 use crate::comm::Lane;
 use crate::eval::decode::{Decoder, Feed, StageDecoder};
@@ -51,6 +51,7 @@ impl Rank<'_> {
 /// A model over all stages of a replica, as one of its ranks sees it.
 struct Pipeline<'a> {
     links: Links<'a>,
+    monitor: &'a dyn Monitor,
     decoders: Vec<StageDecoder<'a>>,
     d_model: usize,
     vocab: usize,
@@ -61,7 +62,8 @@ impl<'a> Pipeline<'a> {
         let trainer = &rank.trainer;
         let decoders = trainer.models.iter().map(|model| StageDecoder::new(model, &trainer.weights)).collect();
         let model = &rank.program.model;
-        Self { links: rank.links, decoders, d_model: model.d_model, vocab: model.vocab_size }
+        let (links, monitor) = (rank.links, rank.monitor);
+        Self { links, monitor, decoders, d_model: model.d_model, vocab: model.vocab_size }
     }
 
     /// Passes on to the next stage what comes now; nothing: the end.
@@ -79,6 +81,7 @@ impl<'a> Pipeline<'a> {
 
     /// Runs one feed through this rank's chunks; the first stage gets the logits.
     fn run(&mut self, feed: &Feed, n: usize) -> Result<Option<Tensor>, ExecError> {
+        self.monitor.alive();
         let Links { mesh, stage, .. } = self.links;
         let parts = mesh.stages * self.decoders.len();
         let shape = [feed.batch * n, self.d_model];

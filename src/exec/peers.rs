@@ -18,6 +18,9 @@ pub enum List {
 pub trait Monitor: Sync {
     /// `step` counts from 0.
     fn at(&self, step: u64, list: List, index: usize);
+
+    /// Called within instructions that take long, at each part of them: a rank that hangs does not.
+    fn alive(&self) {}
 }
 
 impl Monitor for () {

@@ -96,7 +96,7 @@ pub(super) struct Rank<'a> {
     pub program: &'a Program,
     pub resources: &'a Resources<'a>,
     pub links: Links<'a>,
-    monitor: &'a dyn super::peers::Monitor,
+    pub monitor: &'a dyn super::peers::Monitor,
     pub trainer: Trainer,
     pub sampler: Sampler,
     pub observer: &'a mut dyn Observer,

@@ -10,10 +10,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
+use super::faults::{Faults, Striking};
 use super::message::{Failure, FailureKind, Part, Start, ToParent, ToRank, write};
+use super::progress::culprit;
 use super::system;
 use super::threads::OnBoard;
-use crate::comm::{CommError, LocalComm, Phase, Region};
+use crate::comm::{CommError, LocalComm, Phase, Region, Seat};
+use crate::eval::EvalError;
 use crate::exec::step::tied_entry;
 use crate::exec::{self, Event, ExecError, ObserveError, Observer, Outcome, Peers, Resources, TrainState};
 use crate::plan::program::Program;
@@ -113,30 +116,51 @@ pub fn run(
     resources: &Resources<'_>,
     state: TrainState,
     checkpoints: &Path,
+    faults: &Faults,
 ) -> Result<Outcome, ExecError> {
     let rank = program.rank;
     let comm = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
-    let monitor = OnBoard(comm.seat());
+    if let Some(limit) = faults.wait() {
+        comm.set_limit(limit);
+    }
+    let monitor = Striking { board: OnBoard(comm.seat()), rank, faults };
     let peers = Peers { comm: &comm, monitor: &monitor };
-    let mut speaker = Speaker { parent, program, region, checkpoints };
+    let mut speaker = Speaker { parent, program, region, seat: comm.seat(), checkpoints, faults };
     let work = AssertUnwindSafe(|| exec::run(program, resources, peers, state, region.stop(), &mut speaker));
     let result = catch_unwind(work);
     // While the rank still has its seat: one that has left without a word is an error of its own to those who wait for it.
     if let Ok(Ok(outcome)) = &result {
         comm.seat().set_phase(if outcome.interrupted { Phase::Stopped } else { Phase::Finished });
     } else {
-        region.abort(rank);
+        region.abort(cause(&result, rank, region));
         comm.seat().set_phase(Phase::Failed);
     }
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// What the parent is told of an error.
+/// The rank that ended the run, of which `rank` ended with `result`. Seen while the others are still waiting.
+fn cause(result: &thread::Result<Result<Outcome, ExecError>>, rank: usize, region: &Region) -> usize {
+    match result {
+        Ok(Err(ExecError::Peer(error) | ExecError::Eval(EvalError::Peer(error)))) => match error {
+            CommError::Timeout { peer, .. } => culprit(rank, *peer, |r| region.board(r)?.waiting_for),
+            _ => rank,
+        },
+        _ => rank,
+    }
+}
+
+/// What the parent is told of an error; `by` is the rank that ended the run, as the region says.
 #[must_use]
-pub fn failure(error: &anyhow::Error) -> Failure {
+pub fn failure(error: &anyhow::Error, by: Option<usize>) -> Failure {
     let kind = match error.chain().find_map(|cause| cause.downcast_ref::<ExecError>()) {
         Some(error) if error.is_aborted() => FailureKind::Followed,
         Some(ExecError::NotFinite { .. }) => FailureKind::NotFinite,
+        Some(ExecError::Peer(error) | ExecError::Eval(EvalError::Peer(error))) => match error {
+            CommError::Timeout { peer, waited, .. } => {
+                FailureKind::TimedOut { peer: by.unwrap_or(*peer), seconds: waited.as_secs() }
+            }
+            _ => FailureKind::Other,
+        },
         _ => FailureKind::Other,
     };
     Failure { kind, text: format!("{error:#}") }
@@ -147,10 +171,31 @@ struct Speaker<'a> {
     parent: &'a Parent,
     program: &'a Program,
     region: &'a Region,
+    seat: &'a Seat,
     checkpoints: &'a Path,
+    faults: &'a Faults,
 }
 
 impl Speaker<'_> {
+    /// Does `work`, which is up to the parent, and shows that on the board.
+    fn waiting<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.seat.set_waiting_for_parent(true);
+        let result = work();
+        self.seat.progress();
+        self.seat.set_waiting_for_parent(false);
+        result
+    }
+
+    /// A parent that does not read lets it wait, too.
+    fn say(&self, message: &ToParent) -> io::Result<()> {
+        self.waiting(|| self.parent.say(message))
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.seat.set_phase(phase);
+        self.seat.progress();
+    }
+
     /// Of a stage its first replica saves the parameters; a tied embedding is the first stage's.
     fn save(&self, state: &TrainState) -> Result<Option<PartRecord>, StoreError> {
         if self.program.replica() > 0 {
@@ -159,19 +204,24 @@ impl Speaker<'_> {
         let copy = tied_entry(self.program, &state.layout);
         let owned: Vec<usize> = (0..state.layout.entries.len()).filter(|index| Some(*index) != copy).collect();
         let spec = PartSpec { index: self.program.stage(), count: self.program.mesh.stages };
-        part::write(&pending(self.checkpoints, state.step), spec, state, &owned).map(Some)
+        let create = |path: &Path| self.faults.create(self.program.rank, state.step, path);
+        part::write_with(&pending(self.checkpoints, state.step), spec, state, &owned, &create).map(Some)
     }
 }
 
 impl Observer for Speaker<'_> {
     fn observe(&mut self, event: &Event<'_>) -> Result<(), ObserveError> {
-        let say = |message: ToParent| self.parent.say(&message).map_err(|error| ObserveError(Box::new(error)));
+        let say = |message: ToParent| self.say(&message).map_err(|error| ObserveError(Box::new(error)));
         let first = self.parent.rank == 0;
         match event {
             Event::Checkpoint { state } => {
+                self.enter(Phase::Saving);
                 let record = self.save(state).map_err(|error| ObserveError(Box::new(error)))?;
+                self.faults.after_part(state.step);
                 say(ToParent::Part(Part { step: state.step, tokens: state.tokens, best: state.best, record }))?;
-                self.parent.await_commit(state.step, self.region)
+                self.waiting(|| self.parent.await_commit(state.step, self.region))?;
+                self.enter(Phase::Periodic);
+                Ok(())
             }
             Event::Step(metrics) if first => say(ToParent::Step(metrics.clone())),
             Event::Eval(metrics) if first => say(ToParent::Eval(metrics.clone())),

@@ -28,6 +28,15 @@ impl ProcessError {
         matches!(self, Self::Rank(death) if !matches!(death.how, How::Failed(_)))
     }
 
+    /// The step in which a rank ended, from 0; `None` if none did.
+    #[must_use]
+    pub fn step(&self) -> Option<u64> {
+        match self {
+            Self::Rank(death) => Some(death.step),
+            _ => None,
+        }
+    }
+
     /// Whether a number was not finite.
     #[must_use]
     pub fn not_finite(&self) -> bool {
@@ -42,6 +51,8 @@ pub struct Death {
     pub how: How,
     /// The last instruction that it began: `in step 7 at step[3] Forward 2`.
     pub place: String,
+    /// The step that it was in, from 0; if it was in none, the one that it would have begun with.
+    pub step: u64,
     pub log: PathBuf,
     /// The last line of it that this process wrote.
     pub last: Option<String>,
@@ -59,6 +70,10 @@ pub enum How {
         seconds: u64,
         stopped: bool,
     },
+    /// Its process lived, but it neither came on nor waited for anyone; it was killed.
+    Hung {
+        seconds: u64,
+    },
     /// It said something that is no message, and was killed.
     Garbled(String),
     Failed(Failure),
@@ -66,7 +81,7 @@ pub enum How {
 
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, how, place, log, last } = self;
+        let Self { rank, how, place, log, last, .. } = self;
         match how {
             How::Killed(signal) => write!(f, "rank {rank} was killed by {signal} {place}")?,
             How::Exited(code) => write!(f, "rank {rank} exited with code {code} {place}")?,
@@ -74,6 +89,7 @@ impl fmt::Display for Death {
                 let stopped = if *stopped { ": its process is stopped" } else { "" };
                 write!(f, "rank {rank} gave no sign of life for {seconds} s {place}{stopped}")?;
             }
+            How::Hung { seconds } => write!(f, "rank {rank} hung: it did not come on for {seconds} s {place}")?,
             How::Garbled(line) => write!(f, "rank {rank} said what is no message, {line:?}, {place}")?,
             How::Failed(failure) => write!(f, "rank {rank} failed {place}: {}", failure.text)?,
         }
@@ -108,19 +124,24 @@ mod tests {
     fn deaths_say_who_how_and_where() {
         let death = |how: How, last: Option<&str>| {
             let place = "in step 7 at step[3] Forward 2".to_owned();
-            Death { rank: 1, how, place, log: "r/ranks/rank-1.log".into(), last: last.map(str::to_owned) }.to_string()
+            let (log, last) = ("r/ranks/rank-1.log".into(), last.map(str::to_owned));
+            Death { rank: 1, how, place, step: 6, log, last }.to_string()
         };
         let killed = "rank 1 was killed by SIGKILL in step 7 at step[3] Forward 2; its log is r/ranks/rank-1.log";
         assert_eq!(death(How::Killed("SIGKILL".into()), None), killed);
         assert_eq!(death(How::Killed("SIGKILL".into()), Some("out")), format!("{killed}, which ends: out"));
         let silent = death(How::Silent { seconds: 10, stopped: true }, None);
         assert!(silent.starts_with("rank 1 gave no sign of life for 10 s in step 7"), "{silent}");
+        let hung = death(How::Hung { seconds: 120 }, None);
+        assert!(hung.starts_with("rank 1 hung: it did not come on for 120 s in step 7"), "{hung}");
         let failed = How::Failed(Failure { kind: FailureKind::NotFinite, text: "the loss".into() });
         assert!(death(failed.clone(), None).contains("Forward 2: the loss; its log"));
         let error = |how: How| {
-            ProcessError::Rank(Box::new(Death { rank: 0, how, place: String::new(), log: "".into(), last: None }))
+            let (place, log) = (String::new(), "".into());
+            ProcessError::Rank(Box::new(Death { rank: 0, how, place, step: 0, log, last: None }))
         };
         assert!(error(failed.clone()).not_finite() && !error(failed).died());
+        assert!(error(How::Hung { seconds: 1 }).died());
         assert!(error(How::Exited(101)).died() && !error(How::Exited(101)).not_finite());
     }
 

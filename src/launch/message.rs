@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::faults::Faults;
+use crate::comm::Topology;
 use crate::config::Experiment;
 use crate::data::DataFacts;
-use crate::exec::{Best, EvalMetrics, SampleText, StepMetrics};
+use crate::exec::{Best, EvalMetrics, SampleText, StepMetrics, topology};
 use crate::plan::program::Program;
 use crate::store::PartRecord;
 
@@ -36,6 +38,15 @@ pub struct Start {
     pub threads: usize,
     /// The checkpoint to go on from; `None`: from the start.
     pub checkpoint: Option<PathBuf>,
+    pub faults: Faults,
+}
+
+impl Start {
+    /// What the ranks share, of which a rank and its parent must think alike. Activations are sent as f32.
+    #[must_use]
+    pub fn topology(&self) -> Topology {
+        topology(&self.program, self.channel_slots, size_of::<f32>())
+    }
 }
 
 /// From a rank, on its standard output.
@@ -85,6 +96,8 @@ pub struct Failure {
 pub enum FailureKind {
     /// Another rank ended; that one's end is what matters.
     Followed,
+    /// Another rank let it wait for too long; that one is to blame.
+    TimedOut { peer: usize, seconds: u64 },
     /// A number that is not finite.
     NotFinite,
     Other,
@@ -117,6 +130,7 @@ mod tests {
             data: plan.data.clone(),
             threads: 2,
             checkpoint: Some("/runs/a/checkpoints/step-00000003".into()),
+            faults: "hang=1@15".parse().unwrap(),
         }));
         let mut bytes = Vec::new();
         write(&mut bytes, &start).unwrap();
@@ -132,6 +146,7 @@ mod tests {
                 record: None,
             }),
             ToParent::Error(Failure { kind: FailureKind::NotFinite, text: "x".into() }),
+            ToParent::Error(Failure { kind: FailureKind::TimedOut { peer: 1, seconds: 2 }, text: "x".into() }),
         ];
         for message in said {
             let mut bytes = Vec::new();

@@ -3,12 +3,17 @@
 pub mod child;
 pub mod death;
 pub mod error;
+pub mod faults;
 pub mod message;
 mod process;
+mod progress;
+pub mod restart;
 pub mod supervise;
 mod system;
 pub mod threads;
 
 pub use death::{Death, ProcessError};
 pub use error::{RankError, where_in};
+pub use faults::Faults;
+pub use restart::Attempt;
 pub use supervise::{Ended, Launch, Record};

@@ -72,7 +72,8 @@ impl Process {
             }
         };
         let listen = move || {
-            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+            let mut output = BufReader::new(output);
+            while let Some(line) = next_line(&mut output) {
                 let message = match serde_json::from_slice(&line) {
                     Ok(message) => Heard::Message(Box::new(message)),
                     Err(_) => Heard::Garbled(String::from_utf8_lossy(&line).chars().take(200).collect()),
@@ -131,7 +132,27 @@ impl Drop for Process {
     }
 }
 
+/// The next line, without its end. A last one that has no end is what a process was writing when it was killed: none.
+fn next_line(output: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    output.read_until(b'\n', &mut line).ok()?;
+    (line.pop() == Some(b'\n')).then_some(line)
+}
+
 /// This very program, even if its file was replaced since it was started.
 fn program() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok(PathBuf::from("/proc/self/exe")) } else { std::env::current_exe() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_last_line_is_none() {
+        let lines = |mut text: &[u8]| std::iter::from_fn(|| next_line(&mut text)).collect::<Vec<_>>();
+        assert_eq!(lines(b"{\"a\":1}\n\n{\"b\":"), [b"{\"a\":1}".to_vec(), Vec::new()]);
+        assert_eq!(lines(b"ab\ncd\n"), [b"ab", b"cd"]);
+        assert!(lines(b"").is_empty());
+    }
 }

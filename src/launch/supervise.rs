@@ -10,17 +10,19 @@ use std::time::{Duration, Instant};
 
 use super::death::{Death, How, ProcessError, last_line};
 use super::error::where_in;
+use super::faults::Faults;
 use super::message::{Done, Failure, FailureKind, Part, Start, ToParent, ToRank};
 use super::process::{Heard, Process};
+use super::progress::{PATIENCE, Progress};
 use super::system;
 use crate::comm::Region;
 use crate::config::Experiment;
-use crate::exec::{Best, Event, ObserveError, Observer, topology};
-use crate::plan::Plan;
+use crate::exec::{Best, Event, ObserveError, Observer};
+use crate::plan::{Plan, RankPlan};
 use crate::store::PartRecord;
 
 /// How long a rank may give no sign of life.
-pub const SILENCE: Duration = Duration::from_secs(10);
+const SILENCE: Duration = Duration::from_secs(10);
 /// The same before its first: a program is loaded, from a slow disk perhaps.
 const FIRST_SIGN: Duration = Duration::from_mins(1);
 /// Between looks at the processes.
@@ -31,8 +33,6 @@ const LATE: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(3);
 /// Messages that wait to be recorded, before ranks must wait.
 const UNHEARD: usize = 1024;
-/// Bytes of an activation's element.
-const ELEMENT: usize = 4;
 
 /// What is to be run.
 #[derive(Debug, Clone, Copy)]
@@ -44,8 +44,24 @@ pub struct Launch<'a> {
     /// The checkpoint to go on from, and its step; `None` and 0: from the start.
     pub checkpoint: Option<&'a Path>,
     pub from: u64,
-    /// How long a rank may give no sign of life: `SILENCE`, except in tests.
-    pub silence: Duration,
+    /// None, except in tests.
+    pub faults: &'a Faults,
+}
+
+impl Launch<'_> {
+    /// What the rank is told that `planned` plans.
+    fn start(&self, planned: &RankPlan) -> Start {
+        Start {
+            program: planned.program.clone(),
+            plan_hash: self.plan.hash.clone(),
+            channel_slots: self.plan.channel_slots,
+            experiment: self.experiment.clone(),
+            data: self.plan.data.clone(),
+            threads: planned.hardware.threads,
+            checkpoint: self.checkpoint.map(Path::to_owned),
+            faults: self.faults.clone(),
+        }
+    }
 }
 
 /// Keeps the record of a run whose state lies elsewhere.
@@ -77,29 +93,25 @@ pub struct Ended {
 /// # Errors
 /// The end of the rank that ended first, or what kept the record from being kept.
 pub fn run(launch: &Launch<'_>, stop: &AtomicBool, record: &mut dyn Record) -> Result<Ended, ProcessError> {
-    let Some(first) = launch.plan.ranks.first() else {
+    let starts = launch.plan.ranks.iter().map(|planned| launch.start(planned));
+    let Some(first) = starts.clone().next() else {
         return Ok(Ended { interrupted: false, peak_rss_bytes: Vec::new() });
     };
-    let (region, fd) = Region::shared(&topology(&first.program, launch.plan.channel_slots, ELEMENT))?;
+    let (region, fd) = Region::shared(&first.topology())?;
     let (say, heard) = sync_channel(UNHEARD);
     let mut ranks = Vec::with_capacity(launch.plan.ranks.len());
-    for (rank, planned) in launch.plan.ranks.iter().enumerate() {
-        let start = Start {
-            program: planned.program.clone(),
-            plan_hash: launch.plan.hash.clone(),
-            channel_slots: launch.plan.channel_slots,
-            experiment: launch.experiment.clone(),
-            data: launch.plan.data.clone(),
-            threads: planned.hardware.threads,
-            checkpoint: launch.checkpoint.map(Path::to_owned),
-        };
+    for (rank, start) in starts.enumerate() {
         let process = Process::start(rank, launch.run, &fd, ToRank::Start(Box::new(start)), say.clone());
+        // Those that were started are killed as they are dropped.
         let process = process.map_err(|source| ProcessError::Start { rank, source })?;
         ranks.push(Rank { process, closed: false, end: None, beat: 0, seen: Instant::now() });
     }
     // Who would attach later than these has no business here.
     drop(fd);
-    let supervisor = Supervisor { launch, region, ranks, parts: BTreeMap::new(), cause: None, deadline: None, record };
+    let patience = launch.faults.patience().unwrap_or(PATIENCE);
+    let progress = Progress::new(ranks.len(), launch.from, patience, Instant::now());
+    let parts = BTreeMap::new();
+    let supervisor = Supervisor { launch, region, ranks, progress, parts, cause: None, deadline: None, record };
     supervisor.watch(stop, &heard, &say)
 }
 
@@ -120,13 +132,14 @@ struct Rank {
 #[derive(Debug)]
 enum Cause {
     Record(ObserveError),
-    Rank { rank: usize, how: How, place: String },
+    Rank { rank: usize, how: How, place: String, step: u64 },
 }
 
 struct Supervisor<'a> {
     launch: &'a Launch<'a>,
     region: Arc<Region>,
     ranks: Vec<Rank>,
+    progress: Progress,
     /// Of the checkpoint in the making, by rank.
     parts: BTreeMap<usize, Part>,
     cause: Option<Cause>,
@@ -178,8 +191,15 @@ impl Supervisor<'_> {
         match message {
             ToParent::Done(done) => self.ranks[rank].end = Some(Ok(done)),
             ToParent::Error(failure) => {
-                if failure.kind != FailureKind::Followed {
-                    self.fail(rank, How::Failed(failure.clone()));
+                match failure.kind {
+                    FailureKind::Followed => {}
+                    FailureKind::TimedOut { peer, seconds } if peer < self.ranks.len() => {
+                        if self.cause.is_none() {
+                            self.ranks[peer].process.kill();
+                        }
+                        self.fail(peer, How::Hung { seconds });
+                    }
+                    _ => self.fail(rank, How::Failed(failure.clone())),
                 }
                 self.ranks[rank].end = Some(Err(failure));
             }
@@ -203,7 +223,7 @@ impl Supervisor<'_> {
 
     fn note(&mut self, event: &Event<'_>) {
         if let Err(error) = self.record.observe(event) {
-            self.end(0, Cause::Record(error));
+            self.end(self.ranks.len(), Cause::Record(error));
         }
     }
 
@@ -222,7 +242,7 @@ impl Supervisor<'_> {
         let records = parts.into_iter().filter_map(|p| p.record).collect();
         match self.record.commit(step, tokens, best, records) {
             Ok(()) => self.ranks.iter().for_each(|r| r.process.tell(ToRank::Committed { step })),
-            Err(error) => self.end(0, Cause::Record(error)),
+            Err(error) => self.end(self.ranks.len(), Cause::Record(error)),
         }
     }
 
@@ -230,7 +250,8 @@ impl Supervisor<'_> {
     fn look(&mut self, late: bool) -> bool {
         let now = Instant::now();
         for rank in 0..self.ranks.len() {
-            let beat = self.region.board(rank).map_or(0, |view| view.heartbeat);
+            let view = self.region.board(rank).unwrap_or_default();
+            let beat = view.heartbeat;
             let r = &mut self.ranks[rank];
             if r.process.has_ended() {
                 // Its last words come first.
@@ -242,12 +263,19 @@ impl Supervisor<'_> {
             if late || beat != r.beat {
                 (r.beat, r.seen) = (beat, now);
             }
-            let limit = if beat == 0 { FIRST_SIGN.max(self.launch.silence) } else { self.launch.silence };
-            if self.cause.is_none() && now.duration_since(r.seen) >= limit {
-                let stopped = system::is_stopped(r.process.id());
-                r.process.kill();
-                self.fail(rank, How::Silent { seconds: limit.as_secs(), stopped });
-            }
+            let silence = self.launch.faults.silence().unwrap_or(SILENCE);
+            let limit = if beat == 0 { FIRST_SIGN.max(silence) } else { silence };
+            let hung = self.progress.look(rank, &view, now, late);
+            let how = match hung {
+                _ if self.cause.is_some() => continue,
+                _ if now.duration_since(r.seen) >= limit => {
+                    How::Silent { seconds: limit.as_secs(), stopped: system::is_stopped(r.process.id()) }
+                }
+                Some(quiet) => How::Hung { seconds: quiet.as_secs() },
+                None => continue,
+            };
+            r.process.kill();
+            self.fail(rank, how);
         }
         let all = |what: &dyn Fn(&mut Rank) -> bool, ranks: &mut [Rank]| ranks.iter_mut().all(what);
         // Those who said goodbye shall go, too.
@@ -263,11 +291,12 @@ impl Supervisor<'_> {
     /// Rank `rank` ended before its time, and what it was doing is what the board still shows.
     fn fail(&mut self, rank: usize, how: How) {
         let program = &self.launch.plan.ranks[rank].program;
-        let place = self.region.board(rank).map_or_else(String::new, |view| where_in(program, &view));
-        self.end(rank, Cause::Rank { rank, how, place });
+        let view = self.region.board(rank).unwrap_or_default();
+        let step = view.step.max(self.launch.from);
+        self.end(rank, Cause::Rank { rank, how, place: where_in(program, &view), step });
     }
 
-    /// Ends the run because of `rank`. The first cause is the one that counts.
+    /// Ends the run because of `rank`; one beyond the last is this process. The first cause is the one that counts.
     fn end(&mut self, rank: usize, cause: Cause) {
         if self.cause.is_none() {
             self.region.abort(rank);
@@ -278,9 +307,9 @@ impl Supervisor<'_> {
 
     /// When all processes have ended.
     fn conclude(mut self) -> Result<Ended, ProcessError> {
-        let (rank, how, place) = match self.cause.take() {
+        let (rank, how, place, step) = match self.cause.take() {
             Some(Cause::Record(error)) => return Err(error.into()),
-            Some(Cause::Rank { rank, how, place }) => (rank, how, place),
+            Some(Cause::Rank { rank, how, place, step }) => (rank, how, place, step),
             None => match self.ranks.iter().position(|r| !matches!(r.end, Some(Ok(_)))) {
                 None => {
                     let done: Vec<Done> = self.ranks.iter().filter_map(|r| r.end.clone()?.ok()).collect();
@@ -291,12 +320,13 @@ impl Supervisor<'_> {
                 Some(rank) => {
                     let failure = self.ranks[rank].end.clone().and_then(Result::err);
                     let how = failure.map_or(How::Exited(0), How::Failed);
-                    (rank, how, String::new())
+                    (rank, how, String::new(), self.launch.from)
                 }
             },
         };
         let Process { log, log_from, .. } = &self.ranks[rank].process;
-        let last = last_line(log, *log_from);
-        Err(ProcessError::Rank(Box::new(Death { rank, how, place, log: log.clone(), last })))
+        // That of one that failed says the same.
+        let last = if matches!(how, How::Failed(_)) { None } else { last_line(log, *log_from) };
+        Err(ProcessError::Rank(Box::new(Death { rank, how, place, step, log: log.clone(), last })))
     }
 }

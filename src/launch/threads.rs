@@ -30,6 +30,11 @@ impl Monitor for OnBoard<'_> {
         self.0.set_step(step);
         self.0.set_instruction(list as u32, index as u32);
         self.0.set_phase(if list == List::Step { Phase::Step } else { Phase::Periodic });
+        self.0.progress();
+    }
+
+    fn alive(&self) {
+        self.0.progress();
     }
 }
 

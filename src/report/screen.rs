@@ -88,7 +88,14 @@ impl Screen {
     /// An event for programs; nothing unless they asked.
     pub fn json(&self, event: &JsonEvent<'_>) {
         if let (Mode::Json { .. }, Ok(line)) = (self.mode, serde_json::to_string(event)) {
-            put(&mut io::stdout(), &line);
+            self.json_line(&line);
+        }
+    }
+
+    /// As `json`, of an event that is written already.
+    pub fn json_line(&self, line: &str) {
+        if matches!(self.mode, Mode::Json { .. }) {
+            put(&mut io::stdout(), line);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Consumes a run's events and writes them down: metrics, samples, checkpoints.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Device;
@@ -116,19 +116,6 @@ impl Recorder {
     #[must_use]
     pub fn saved(&self) -> Option<&(u64, StateHash)> {
         self.saved.as_ref()
-    }
-
-    /// An empty folder for the parts of the checkpoint of `step`; call it before any rank writes one.
-    ///
-    /// # Errors
-    /// As `Checkpoints::begin`.
-    pub fn begin(&self, step: u64) -> Result<PathBuf, StoreError> {
-        self.checkpoints.begin(step)
-    }
-
-    /// Removes the parts of the checkpoint of `step`, which will not be committed.
-    pub fn abandon(&self, step: u64) {
-        self.checkpoints.abandon(step);
     }
 
     /// Removes all that ranks wrote and that will not be committed, once none of them writes any more.
@@ -298,7 +285,7 @@ mod tests {
         let mut recorder = Recorder::open_ranks(dir.path(), "abc", 2).unwrap().recorder;
         let eval = EvalMetrics { step: 4, val_loss: Some(0.25), ..EvalMetrics::default() };
         recorder.observe(&Event::Eval(eval)).unwrap();
-        let folder = recorder.begin(4).unwrap();
+        let folder = checkpoint::pending(&dir.path().join(CHECKPOINTS), 4);
         let state = random_state(4, 2);
         let half = state.layout.entries.len() / 2;
         let owned = [(0..half).collect::<Vec<_>>(), (half..state.layout.entries.len()).collect()];

@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use candle_core::Tensor;
 
-use super::board::BACKGROUND;
+use super::board::{BACKGROUND, Seat};
 use super::collective;
 use super::core::{Core, lock};
 use super::endpoint::sum_request;
@@ -64,15 +64,21 @@ impl Background {
         Ok(Pending::new(ticket))
     }
 
-    pub(super) fn wait(&self, pending: &Pending) -> Result<(), CommError> {
+    /// `seat` is that of the rank, which shows that it waits.
+    pub(super) fn wait(&self, pending: &Pending, seat: &Seat) -> Result<(), CommError> {
         let Some(ticket) = pending.ticket() else { return Ok(()) };
         let mut state = lock(&self.queue.state);
         if ticket >= state.started {
             let what = "an operation that another communicator started".to_owned();
             return Err(CommError::Request { operation: Kind::Wait, what });
         }
-        while state.over <= ticket && !state.closed {
-            state = self.queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        if state.over <= ticket && !state.closed {
+            seat.set_waiting_for_started(true);
+            while state.over <= ticket && !state.closed {
+                state = self.queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            seat.progress();
+            seat.set_waiting_for_started(false);
         }
         match state.failures.remove(&ticket) {
             Some(e) => Err(e),

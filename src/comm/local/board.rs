@@ -21,6 +21,8 @@ pub enum Phase {
     Step,
     /// In those that come after it from time to time.
     Periodic,
+    /// Writing its part of a checkpoint, which takes as long as its disk does.
+    Saving,
     /// At the end of its program.
     Finished,
     /// Stopped before it, on request.
@@ -29,12 +31,23 @@ pub enum Phase {
     Failed,
 }
 
-const PHASES: [Phase; 6] =
-    [Phase::Starting, Phase::Step, Phase::Periodic, Phase::Finished, Phase::Stopped, Phase::Failed];
+const PHASES: [Phase; 7] = [
+    Phase::Starting,
+    Phase::Step,
+    Phase::Periodic,
+    Phase::Saving,
+    Phase::Finished,
+    Phase::Stopped,
+    Phase::Failed,
+];
 
 /// Whether somebody has a seat.
 const TAKEN: u32 = 1;
 const LEFT: u32 = 2;
+
+/// Instead of a rank that is waited for: the process that keeps the run's record; an operation that this rank started.
+const PARENT: u64 = u64::MAX;
+const STARTED: u64 = u64::MAX - 1;
 
 /// One rank's line of the board. Its rank writes, everyone reads; each field by itself, so a view may mix two moments.
 #[derive(Debug)]
@@ -44,7 +57,8 @@ pub struct Seat {
     step: AtomicU64,
     /// List in the upper half, index in the lower.
     instruction: AtomicU64,
-    /// Per line, the rank waited for, plus 1.
+    progress: AtomicU64,
+    /// Per line, the rank waited for, plus 1; or one of the above.
     waiting: [AtomicU64; LINES],
     phase: AtomicU32,
     occupancy: AtomicU32,
@@ -70,6 +84,21 @@ impl Seat {
         self.phase.store(phase as u32, Ordering::Release);
     }
 
+    /// The rank came on: it began an instruction, or a part of a long one. Between two of these calls it computes.
+    pub fn progress(&self) {
+        self.progress.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether the rank waits for the process that keeps the run's record.
+    pub fn set_waiting_for_parent(&self, waits: bool) {
+        self.waiting[FOREGROUND].store(if waits { PARENT } else { 0 }, Ordering::Release);
+    }
+
+    /// Whether the rank waits for an operation that it started.
+    pub(super) fn set_waiting_for_started(&self, waits: bool) {
+        self.waiting[FOREGROUND].store(if waits { STARTED } else { 0 }, Ordering::Release);
+    }
+
     /// Takes the seat; false if somebody has it.
     pub(super) fn take(&self) -> bool {
         self.occupancy.swap(TAKEN, Ordering::AcqRel) != TAKEN
@@ -92,15 +121,23 @@ impl Seat {
     #[must_use]
     pub fn view(&self) -> BoardView {
         let instruction = self.instruction.load(Ordering::Acquire);
-        let waiting = |line: usize| self.waiting[line].load(Ordering::Acquire).checked_sub(1).map(|p| p as usize);
+        let waiting = |line: usize| self.waiting[line].load(Ordering::Acquire);
+        let rank = |word: u64| word.checked_sub(1).map(|p| p as usize);
+        let (own, background) = (waiting(FOREGROUND), rank(waiting(BACKGROUND)));
         BoardView {
             heartbeat: self.heartbeat.load(Ordering::Acquire),
             step: self.step.load(Ordering::Acquire),
             list: (instruction >> 32) as u32,
             index: instruction as u32,
             phase: PHASES.get(self.phase.load(Ordering::Acquire) as usize).copied().unwrap_or_default(),
-            waiting_for: waiting(FOREGROUND),
-            waiting_in_background: waiting(BACKGROUND),
+            progress: self.progress.load(Ordering::Acquire),
+            waiting_for: match own {
+                PARENT => None,
+                STARTED => background,
+                other => rank(other),
+            },
+            waiting_for_parent: own == PARENT,
+            waiting_in_background: background,
         }
     }
 }
@@ -114,10 +151,22 @@ pub struct BoardView {
     pub list: u32,
     pub index: u32,
     pub phase: Phase,
-    /// The rank that its own operation waits for.
+    /// Grows whenever the rank comes on.
+    pub progress: u64,
+    /// The rank that its own operation waits for, or one that it started and now needs.
     pub waiting_for: Option<usize>,
+    /// It waits for the process that keeps the run's record.
+    pub waiting_for_parent: bool,
     /// The rank that an operation which it started waits for.
     pub waiting_in_background: Option<usize>,
+}
+
+impl BoardView {
+    /// Whether it is another's turn: a rank that does not come on then is not to blame.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.waiting_for.is_some() || self.waiting_for_parent
+    }
 }
 
 /// As in "which was last seen …".
@@ -128,12 +177,15 @@ impl fmt::Display for BoardView {
             Phase::Starting => f.write_str("starting")?,
             Phase::Step => write!(f, "in step {step}, list {list}, instruction {index}")?,
             Phase::Periodic => write!(f, "after step {step}, list {list}, instruction {index}")?,
+            Phase::Saving => write!(f, "saving after step {step}")?,
             Phase::Finished => write!(f, "finished after step {step}")?,
             Phase::Stopped => write!(f, "stopped after step {step}")?,
             Phase::Failed => write!(f, "failed in step {step}, list {list}, instruction {index}")?,
         }
         if let Some(rank) = self.waiting_for.or(self.waiting_in_background) {
             write!(f, ", waiting for rank {rank}")?;
+        } else if self.waiting_for_parent {
+            f.write_str(", waiting for the record to be kept")?;
         }
         Ok(())
     }

@@ -130,12 +130,15 @@ impl Core {
     ) -> Result<(), CommError> {
         for _ in 0..SPINS {
             if ready() {
+                self.seat().progress();
                 return Ok(());
             }
             std::hint::spin_loop();
         }
         self.seat().set_waiting(line, Some(peer));
         let result = self.wait_long(operation, line, peer, ready);
+        // Before it waits no more: the time until then was not its own.
+        self.seat().progress();
         self.seat().set_waiting(line, None);
         result
     }

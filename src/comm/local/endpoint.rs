@@ -112,7 +112,7 @@ impl Communicator for LocalComm {
     }
 
     fn wait(&self, pending: Pending) -> Result<(), CommError> {
-        self.timed(|| self.background.wait(&pending))
+        self.timed(|| self.background.wait(&pending, self.core.seat()))
     }
 
     fn reduce(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {

@@ -40,7 +40,7 @@ pub(super) struct Record {
     pub(super) reduced: AtomicU64,
     /// Pieces that this member needs no more of anyone.
     pub(super) done: AtomicU64,
-    /// Operations begun.
+    /// Operations that came to their end.
     pub(super) operations: AtomicU64,
     /// Of which operation each staged piece is.
     pub(super) pieces: [PieceHeader; DEPTH],

@@ -25,4 +25,4 @@ mod tests_speed;
 
 pub use board::{BoardView, Phase, Seat};
 pub use endpoint::LocalComm;
-pub use region::{Region, RegionError, keep_across_exec};
+pub use region::{Region, RegionError};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -64,7 +64,7 @@ impl Region {
         Ok(Self::fresh(MmapRaw::from(map), topology, layout))
     }
 
-    /// For ranks that are processes: hand the descriptor's number down (see `keep_across_exec`), they `attach` to it.
+    /// For ranks that are processes: hand the descriptor down, they `attach` to its number.
     ///
     /// # Errors
     /// As `anonymous`.
@@ -182,17 +182,6 @@ impl Region {
         assert!(offset + bytes <= self.map.len(), "{bytes} bytes at {offset} lie outside the region");
         self.map.as_mut_ptr().wrapping_add(offset)
     }
-}
-
-/// Lets programs that this process starts inherit a descriptor, under the same number.
-///
-/// # Errors
-/// If the system refuses.
-pub fn keep_across_exec(fd: &OwnedFd) -> io::Result<()> {
-    #[expect(unsafe_code, reason = "FFI")]
-    // SAFETY: sets a flag of a descriptor that is open as long as `fd` is.
-    let status = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
-    if status == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {

@@ -119,11 +119,8 @@ fn aborted(wait: impl Fn(&LocalComm) -> Result<(), CommError> + Sync) {
             assert!(matches!(result, Err(CommError::Aborted { by: 1 })), "{result:?}");
             assert!(matches!(comm.barrier(ALL), Err(CommError::Aborted { by: 1 })), "and so is all that follows");
         } else {
-            let waits = || {
-                let view = comm.region().board(0).unwrap();
-                view.waiting_for == Some(1) || view.waiting_in_background == Some(1)
-            };
-            while !waits() {
+            // Also while it waits for an operation that it started.
+            while comm.region().board(0).unwrap().waiting_for != Some(1) {
                 thread::yield_now();
             }
             comm.region().abort(1);

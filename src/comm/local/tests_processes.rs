@@ -11,7 +11,7 @@ use candle_core::DType;
 use super::layout::Layout;
 use super::region::unlinked_file;
 use super::tests::{ALL, bits, channel, expected, tensor};
-use super::{LocalComm, Phase, Region, keep_across_exec};
+use super::{LocalComm, Phase, Region};
 use crate::comm::communicator::Communicator;
 use crate::comm::error::CommError;
 use crate::comm::topology::{Lane, Topology};
@@ -59,6 +59,14 @@ fn as_a_rank() {
     comm.seat().set_phase(Phase::Finished);
 }
 
+/// Lets programs that this process starts inherit the descriptor, under the same number.
+fn keep_across_exec(fd: RawFd) {
+    #[expect(unsafe_code, reason = "FFI")]
+    // SAFETY: sets a flag of a descriptor that is open.
+    let status = unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+    assert_eq!(status, 0);
+}
+
 fn start(rank: usize, fd: RawFd) -> Child {
     let name = module_path!().split_once("::").unwrap().1;
     Command::new(std::env::current_exe().unwrap())
@@ -90,7 +98,7 @@ fn kill_one_of_two(region: &Arc<Region>, fd: RawFd) {
 #[test]
 fn processes_compute_and_one_is_killed() {
     let (region, fd) = Region::shared(&topology()).unwrap();
-    keep_across_exec(&fd).unwrap();
+    keep_across_exec(fd.as_raw_fd());
     kill_one_of_two(&region, fd.as_raw_fd());
     // There is no file whose name could be left: Linux calls it deleted from the start.
     #[cfg(target_os = "linux")]
@@ -111,6 +119,6 @@ fn processes_compute_over_an_unlinked_file() {
     let region = Region::in_file(&file, &topology).unwrap();
     assert_eq!(file.metadata().unwrap().nlink(), 0, "no name");
     let fd = OwnedFd::from(file);
-    keep_across_exec(&fd).unwrap();
+    keep_across_exec(fd.as_raw_fd());
     kill_one_of_two(&region, fd.as_raw_fd());
 }
