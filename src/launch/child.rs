@@ -140,27 +140,27 @@ pub fn run(
 
 /// The rank that ended the run, of which `rank` ended with `result`. Seen while the others are still waiting.
 fn cause(result: &thread::Result<Result<Outcome, ExecError>>, rank: usize, region: &Region) -> usize {
-    match result {
-        Ok(Err(ExecError::Peer(error) | ExecError::Eval(EvalError::Peer(error)))) => match error {
-            CommError::Timeout { peer, .. } => culprit(rank, *peer, |r| region.board(r)?.waiting_for),
-            _ => rank,
-        },
-        _ => rank,
+    let error = result.as_ref().ok().and_then(|result| result.as_ref().err());
+    error.and_then(timed_out).map_or(rank, |(peer, _)| culprit(rank, peer, |r| region.board(r)?.waiting_for))
+}
+
+/// Whom a rank that ended with `error` waited for, and how long, if that was for too long.
+fn timed_out(error: &ExecError) -> Option<(usize, Duration)> {
+    match error {
+        ExecError::Peer(CommError::Timeout { peer, waited, .. })
+        | ExecError::Eval(EvalError::Peer(CommError::Timeout { peer, waited, .. })) => Some((*peer, *waited)),
+        _ => None,
     }
 }
 
 /// What the parent is told of an error; `by` is the rank that ended the run, as the region says.
 #[must_use]
 pub fn failure(error: &anyhow::Error, by: Option<usize>) -> Failure {
-    let kind = match error.chain().find_map(|cause| cause.downcast_ref::<ExecError>()) {
-        Some(error) if error.is_aborted() => FailureKind::Followed,
-        Some(ExecError::NotFinite { .. }) => FailureKind::NotFinite,
-        Some(ExecError::Peer(error) | ExecError::Eval(EvalError::Peer(error))) => match error {
-            CommError::Timeout { peer, waited, .. } => {
-                FailureKind::TimedOut { peer: by.unwrap_or(*peer), seconds: waited.as_secs() }
-            }
-            _ => FailureKind::Other,
-        },
+    let cause = error.chain().find_map(|cause| cause.downcast_ref::<ExecError>());
+    let kind = match (cause, cause.and_then(timed_out)) {
+        (Some(error), _) if error.is_aborted() => FailureKind::Followed,
+        (Some(ExecError::NotFinite { .. }), _) => FailureKind::NotFinite,
+        (_, Some((peer, waited))) => FailureKind::TimedOut { peer: by.unwrap_or(peer), seconds: waited.as_secs() },
         _ => FailureKind::Other,
     };
     Failure { kind, text: format!("{error:#}") }

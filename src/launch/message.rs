@@ -97,7 +97,10 @@ pub enum FailureKind {
     /// Another rank ended; that one's end is what matters.
     Followed,
     /// Another rank let it wait for too long; that one is to blame.
-    TimedOut { peer: usize, seconds: u64 },
+    TimedOut {
+        peer: usize,
+        seconds: u64,
+    },
     /// A number that is not finite.
     NotFinite,
     Other,

@@ -79,7 +79,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn view(phase: Phase, step: u64, progress: u64) -> BoardView {
-        BoardView { phase, step, progress, ..BoardView::default() }
+        BoardView { step, phase, progress, ..BoardView::default() }
     }
 
     /// Seconds after which a rank that stays as `view` is found to hang, looked at every second for two hours.

@@ -31,15 +31,8 @@ pub enum Phase {
     Failed,
 }
 
-const PHASES: [Phase; 7] = [
-    Phase::Starting,
-    Phase::Step,
-    Phase::Periodic,
-    Phase::Saving,
-    Phase::Finished,
-    Phase::Stopped,
-    Phase::Failed,
-];
+const PHASES: [Phase; 7] =
+    [Phase::Starting, Phase::Step, Phase::Periodic, Phase::Saving, Phase::Finished, Phase::Stopped, Phase::Failed];
 
 /// Whether somebody has a seat.
 const TAKEN: u32 = 1;
