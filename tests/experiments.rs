@@ -172,3 +172,52 @@ fn evaluation_and_samples_work_on_their_own() {
     assert_eq!(foreign.status.code(), Some(2), "{}", text(&foreign));
     assert!(text(&foreign).contains('%'), "{}", text(&foreign));
 }
+
+fn shipped(name: &str) -> String {
+    format!("{}/experiments/{name}.yaml", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The parallel systems at their real size are planned without their data or machines, and no rank of a pipeline holds the
+/// whole model.
+#[test]
+fn shipped_systems_can_be_planned() {
+    let bench = Bench::new(EXPERIMENT);
+    for (name, ranks, parameters) in [
+        ("llama-dp", 4, 179_448_576_u64),
+        ("llama-ddp", 4, 179_448_576),
+        ("llama-pipeline", 3, 179_448_576),
+        ("transformer-ddp-pipeline", 4, 1_041_575_936),
+    ] {
+        let output = bench.run(&["plan", &shipped(name), "--rows", "100000", "--cluster", "1x4xA100", "--json"]);
+        ok(&output);
+        let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(plan["totals"]["parameters"], parameters, "{name}");
+        assert_eq!(plan["ranks"].as_array().unwrap().len(), ranks, "{name}");
+        assert!(plan["forecast"]["step_seconds"].as_f64().unwrap() > 0.0, "{name}");
+        if name.ends_with("pipeline") {
+            let part = |rank: &Value| rank["params"]["total"].as_u64().unwrap();
+            let largest = plan["ranks"].as_array().unwrap().iter().map(part).max().unwrap();
+            assert!(largest < parameters * 2 / 3, "{name}: {largest} of {parameters}");
+        }
+    }
+}
+
+/// Their small variants run, and the three Llamas are one run up to rounding: a few f32 steps apart by the order of sums.
+#[test]
+fn shipped_variants_train_alike() {
+    let bench = Bench::new(EXPERIMENT);
+    let losses = |name: &str| {
+        let steps = ["--set", "train.steps=3", "--set", "schedule.warmup.steps=2", "--set", "eval.hellaswag=null"];
+        ok(&bench.run_in(name, &[&["apply", &shipped(name), "--quiet"][..], &steps].concat()));
+        let losses = bench.metrics(name, "train");
+        losses.iter().map(|l| l["loss"].as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    let dp = losses("llama-dp-tiny");
+    for other in ["llama-ddp-tiny", "llama-pipeline-tiny"] {
+        for (a, b) in losses(other).iter().zip(&dp) {
+            assert!((a - b).abs() < 1e-4 * b, "{other}: {a} and {b}");
+        }
+    }
+    let transformer = losses("transformer-ddp-pipeline-tiny");
+    assert!(transformer.len() == 3 && transformer[2] < transformer[0], "{transformer:?}");
+}

@@ -2,6 +2,7 @@
 //! layout twice, the same bits. Ranks are threads here; `ranks.rs` starts processes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
+#![allow(clippy::print_stdout, reason = "the table of deviations, with --nocapture")]
 
 use std::collections::BTreeMap;
 use std::fs;

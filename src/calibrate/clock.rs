@@ -16,7 +16,7 @@ pub(super) struct Patience {
 }
 
 /// Runs `make`'s work on `busy.ranks` ranks at the same time; `N` times of each repetition, whose
-/// lowest are averaged over the ranks: what disturbs a measurement only makes it longer.
+/// medians are averaged over the ranks: steps of a run are reported by their median too.
 pub(super) fn timed<const N: usize, W>(
     busy: Busy,
     patience: Patience,
@@ -47,7 +47,7 @@ where
     Ok(sum)
 }
 
-/// The lowest over the repetitions; the first, which warms up, does not count.
+/// The median over the repetitions; the first, which warms up, does not count.
 fn repeat<const N: usize>(patience: Patience, work: &mut impl FnMut() -> Result<[f64; N]>) -> Result<[f64; N]> {
     work()?;
     let started = Instant::now();
@@ -57,8 +57,11 @@ fn repeat<const N: usize>(patience: Patience, work: &mut impl FnMut() -> Result<
     {
         times.push(work()?);
     }
-    let lowest = |n: usize| times.iter().map(|t| t[n]).fold(f64::INFINITY, f64::min);
-    Ok(std::array::from_fn(lowest))
+    Ok(std::array::from_fn(|n| {
+        let mut column: Vec<f64> = times.iter().map(|t| t[n]).collect();
+        column.sort_by(f64::total_cmp);
+        column[column.len() / 2]
+    }))
 }
 
 /// Seconds of `work`, and what it gives.

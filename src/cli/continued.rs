@@ -6,6 +6,7 @@ use anyhow::bail;
 
 use super::exit::RequestError;
 use crate::plan::Plan;
+use crate::plan::program::{Instruction, Program};
 use crate::store::manifest::Manifest;
 use crate::store::{Which, catalog, run_dir};
 
@@ -83,6 +84,10 @@ impl Source {
     }
 }
 
+fn clip(program: &Program) -> Option<&Instruction> {
+    program.step.iter().find(|i| matches!(i, Instruction::ClipNorm { .. }))
+}
+
 /// In what the two plans differ that changes numbers, in the file's words.
 fn differences(a: &Plan, b: &Plan) -> Vec<&'static str> {
     let (Some(p), Some(q)) = (a.ranks.first().map(|r| &r.program), b.ranks.first().map(|r| &r.program)) else {
@@ -95,6 +100,7 @@ fn differences(a: &Plan, b: &Plan) -> Vec<&'static str> {
         ("batch.sequences", p.batch.sequences != q.batch.sequences),
         ("data.layout", p.batch.length != q.batch.length),
         ("train.steps", p.steps != q.steps),
+        ("train.clip_norm", clip(p) != clip(q)),
         ("optimizer", p.optimizer != q.optimizer),
         ("schedule or learning rate", p.schedule != q.schedule),
         ("precision", p.precision != q.precision),

@@ -125,7 +125,7 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
     let validation = experiment.data.validation.as_ref().map(|validation| {
         split(match validation {
             Validation::Fraction(part) => ((rows as f64 * part) as u64).max(1),
-            _ => 1,
+            _ => (rows / 10).max(1),
         })
     });
     // HellaSwag's validation set has 10,042 items.

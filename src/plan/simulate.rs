@@ -101,15 +101,15 @@ pub fn simulate<P: Prices>(programs: &[&Program], slots: usize, prices: &P) -> O
     };
     loop {
         let (mut moved, mut done) = (false, true);
-        for stage in 0..programs.len() {
-            while let Some(instruction) = programs[stage].step.get(simulation.ranks[stage].at) {
+        for (stage, program) in programs.iter().enumerate() {
+            while let Some(instruction) = program.step.get(simulation.ranks[stage].at) {
                 if !simulation.step(stage, *instruction) {
                     break;
                 }
                 simulation.ranks[stage].at += 1;
                 moved = true;
             }
-            done &= simulation.ranks[stage].at == programs[stage].step.len();
+            done &= simulation.ranks[stage].at == program.step.len();
         }
         if done {
             break;

@@ -189,7 +189,7 @@ impl Alike<'_> {
 
 fn memory_table(alike: &[Alike<'_>], out: &mut Page) {
     let columns = ["weights", "gradients", "optimizer", "activations", "workspace", "messages", "total"];
-    let row = |cells: &[String]| cells.iter().map(|c| format!("{c:>13}")).collect::<String>();
+    let row = |cells: &[String]| cells.iter().map(|c| format!("{c:>13}")).collect::<Vec<_>>().concat();
     let width = alike.iter().map(|a| a.name().chars().count()).max().unwrap_or(0);
     out.line("memory", &format!("{:<width$}{}", "per rank", row(&columns.map(str::to_owned))));
     for group in alike {

@@ -182,7 +182,7 @@ impl RunDir {
         let checkpoints = temporary.join(CHECKPOINTS);
         fs::create_dir(&checkpoints).map_err(StoreError::io("creating", &checkpoints))?;
         if let Some((from, which)) = from {
-            files.manifest.continued_from = Some(seed(temporary, &files.plan.hash, from, which)?);
+            files.manifest.continued_from = Some(seed(temporary, files.plan, from, which)?);
         }
         loop {
             let n = siblings(root, base).last().map_or(1, |(n, _)| n + 1);
@@ -257,15 +257,22 @@ impl RunDir {
     }
 }
 
-/// Gives the run directory in the making `to`, of a run of `plan_hash`, the beginning of the run directory `from`.
-fn seed(to: &Path, plan_hash: &str, from: &Path, which: Which) -> Result<ContinuedFrom, StoreError> {
+/// Gives the run directory in the making `to`, of a run of `ours`, the beginning of the run directory `from`.
+fn seed(to: &Path, ours: &Plan, from: &Path, which: Which) -> Result<ContinuedFrom, StoreError> {
     let other = manifest(from)?;
-    let checkpoints = Checkpoints::open(&to.join(CHECKPOINTS), plan_hash, 1)?;
-    let (step, _) = checkpoints.adopt(&from.join(CHECKPOINTS), which)?;
+    let checkpoints = Checkpoints::open(&to.join(CHECKPOINTS), &ours.hash, 1)?;
+    let measured = same_validation(ours, &plan(from)?);
+    let (step, _) = checkpoints.adopt(&from.join(CHECKPOINTS), which, measured)?;
     for name in [METRICS, SAMPLES] {
         copy_through(&from.join(name), &to.join(name), step)?;
     }
     Ok(ContinuedFrom { id: other.id, step, plan_hash: other.plan_hash })
+}
+
+/// Whether validation losses of two plans are over the same rows.
+fn same_validation(a: &Plan, b: &Plan) -> bool {
+    let read = |plan: &Plan| plan.ranks.first().map(|r| (r.program.eval.loss, r.program.batch.micro_batch));
+    a.data.validation == b.data.validation && read(a) == read(b)
 }
 
 /// Removes folders that processes killed while creating a run left behind: unlocked, and not brand-new.

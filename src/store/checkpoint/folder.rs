@@ -257,11 +257,12 @@ impl Checkpoints {
     }
 
     /// Puts a checkpoint of the folder `from` in place here, as one of this run's plan, with the same bytes; where the file
-    /// system can, without copying them. Returns its step and hash. Nothing is changed in `from`.
+    /// system can, without copying them. Returns its step and hash. Nothing is changed in `from`. `measured`: whether validation
+    /// losses there are of the same evaluation; if not, none of them counts as the best here.
     ///
     /// # Errors
     /// If there is no such checkpoint, or it cannot be used; then the error names the next good one.
-    pub fn adopt(&self, from: &Path, which: Which) -> Result<(u64, StateHash), StoreError> {
+    pub fn adopt(&self, from: &Path, which: Which, measured: bool) -> Result<(u64, StateHash), StoreError> {
         let source = pick(from, which)?;
         let temporary = self.begin(source.step)?;
         let put = || -> Result<(u64, StateHash), Bad> {
@@ -274,6 +275,9 @@ impl Checkpoints {
                 }
             }
             file.plan_hash.clone_from(&self.plan_hash);
+            if !measured {
+                (file.best, file.val_loss) = (None, None);
+            }
             write_state(&temporary, &file, &|path| File::create_new(path)).map_err(Bad::Machine)?;
             // What is checked is what was taken: the other run may go on and prune meanwhile.
             let file = load::verify(&temporary, None)?;

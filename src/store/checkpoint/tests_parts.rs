@@ -450,7 +450,7 @@ fn a_checkpoint_is_adopted_by_another_run() {
     let from = fixture.dir.path();
     let dir = tempfile::tempdir().unwrap();
     let to = Checkpoints::open(dir.path(), "dddddddd", 9).unwrap();
-    let (step, hash) = to.adopt(from, Which::Latest).unwrap();
+    let (step, hash) = to.adopt(from, Which::Latest, true).unwrap();
     let chosen = to.choose().unwrap().unwrap();
     assert_eq!((step, chosen.step, &chosen.hash), (2, 2, &hash));
     for rank in &fixture.ranks {
@@ -458,9 +458,9 @@ fn a_checkpoint_is_adopted_by_another_run() {
         assert_is(&state, rank, 2, "adopted");
     }
     assert_eq!(fixture.open().choose().unwrap().unwrap().hash, hash, "the other run keeps its own");
-    assert_eq!(to.adopt(from, Which::Step(1)).unwrap().0, 1);
+    assert_eq!(to.adopt(from, Which::Step(1), false).unwrap().0, 1);
 
-    let error = to.adopt(from, Which::Step(5)).unwrap_err().to_string();
+    let error = to.adopt(from, Which::Step(5), true).unwrap_err().to_string();
     assert!(error.contains("no checkpoint of step 5; there are: 1, 2"), "{error}");
     let name = "optimizer-00001-of-00002.safetensors";
     let mut bytes = fs::read(fixture.file(2, name)).unwrap();
@@ -468,7 +468,8 @@ fn a_checkpoint_is_adopted_by_another_run() {
     fs::remove_file(fixture.file(2, name)).unwrap();
     fs::write(fixture.file(2, name), bytes).unwrap();
     let other = tempfile::tempdir().unwrap();
-    let error = Checkpoints::open(other.path(), "eeee", 9).unwrap().adopt(from, Which::Latest).unwrap_err().to_string();
+    let error =
+        Checkpoints::open(other.path(), "eeee", 9).unwrap().adopt(from, Which::Latest, true).unwrap_err().to_string();
     assert!(error.contains("does not match the hash") && error.contains("next good one is step-00000001"), "{error}");
     assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
 }
