@@ -49,6 +49,7 @@ pub fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
     let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
     let loaded = args.experiment.load()?;
+    args.continued.look(&args.root.root())?;
     let pool = args.threads.pool()?;
     let prepared = common::prepare_data(&loaded.experiment, &pool, &mut screen)?;
     let cluster = local(args.threads.count())?;

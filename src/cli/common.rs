@@ -180,7 +180,9 @@ pub fn open_run(root: &Path, wanted: &str) -> anyhow::Result<OpenedRun> {
     let path = catalog::resolve(root, wanted)?;
     let plan = run_dir::plan(&path)?;
     let resolved = path.join(RESOLVED);
-    let experiment = config::load(&resolved, &LoadOptions::default())?.experiment;
+    // What needs the data reads it later, and says what is missing.
+    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
+    let experiment = config::load(&resolved, &options)?.experiment;
     Ok(OpenedRun { path, plan, experiment })
 }
 

@@ -29,6 +29,14 @@ pub struct Source {
 }
 
 impl ContinueArgs {
+    /// Whether there is such a run in `root`, before anything takes long.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn look(&self, root: &Path) -> anyhow::Result<()> {
+        self.run.iter().try_for_each(|wanted| catalog::resolve(root, wanted).map(|_| ()).map_err(Into::into))
+    }
+
     /// The run that is asked for, if it can be continued by one of `plan`.
     ///
     /// # Errors

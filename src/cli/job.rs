@@ -147,6 +147,7 @@ impl Job<'_> {
             },
             planned_memory_bytes: self.plan.ranks.iter().map(|r| r.memory.total()).fold(0, u64::saturating_add),
             ranks,
+            continued_from: run.manifest().continued_from.as_ref().map_or(0, |c| c.step),
             hash,
         };
         let recorded = Summary::new(outcome, &path.join(METRICS)).and_then(|summary| {

@@ -89,8 +89,8 @@ impl Layers {
         Some(at)
     }
 
-    /// The layer that the value at `path` is from.
-    fn layer_of(&self, path: &str) -> Option<usize> {
+    /// The layer that gives `path`; a higher one wins over a lower one.
+    pub(crate) fn layer_of(&self, path: &str) -> Option<usize> {
         self.figment.get_metadata(self.find(path)?.tag())?.name.parse().ok()
     }
 

@@ -56,9 +56,10 @@ impl Resolver<'_> {
         let context = model.as_ref().map(|m| m.context_length);
         let data = raw.data.and_then(|d| self.data(d, context));
         let length = data.as_ref().map(|d| d.layout.length());
-        let grid = self.grid(&raw.parallel);
+        let raw_parallel = self.overridden(raw.parallel);
+        let grid = self.grid(&raw_parallel);
         let batch = self.batch(&raw.batch, length, grid.as_ref());
-        let parallel = self.parallel(raw.parallel, grid, batch.as_ref(), raw.device, model.as_ref().map(|m| m.layers));
+        let parallel = self.parallel(raw_parallel, grid, batch.as_ref(), raw.device, model.as_ref().map(|m| m.layers));
         let train = train(&raw.train);
         let optimizer = self.optimizer(&raw.optimizer);
         let schedule = self.schedule(&raw.schedule, train.as_ref());

@@ -115,6 +115,20 @@ impl Resolver<'_> {
         whole.then_some(grid)
     }
 
+    /// A mode that a higher layer chooses takes the keys of other modes in lower layers with it: `--set parallel.mode=single`
+    /// over a file with a pipeline.
+    pub(crate) fn overridden(&self, mut raw: RawParallel) -> RawParallel {
+        let Some(mode) = self.layers.layer_of(MODE) else { return raw };
+        let below = |key: &str| self.layers.layer_of(key).is_some_and(|layer| layer < mode);
+        if raw.mode != ParallelMode::Pipeline && below(STAGES) {
+            raw.pipeline = None;
+        }
+        if raw.mode == ParallelMode::Single && below(REPLICAS) {
+            raw.replicas = None;
+        }
+        raw
+    }
+
     fn stages(&mut self, raw: &RawPipeline) -> Option<PipelineShape> {
         let interleaved = raw.schedule == PipelineSchedule::Interleaved;
         let chunks = raw.chunks.unwrap_or(if interleaved { 2 } else { 1 });

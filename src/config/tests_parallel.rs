@@ -75,11 +75,16 @@ says! {
 }
 
 #[test]
-fn a_mode_from_above_is_told_where_it_stands() {
+fn a_mode_from_above_takes_the_keys_of_others_with_it() {
     let text = staged(3, "");
-    insta::assert_snapshot!(said(&text, &["parallel.mode=ddp", "parallel.replicas=2"], &[]));
-    let sets = ["parallel.mode=ddp", "parallel.replicas=2", "parallel.pipeline=null"];
-    assert_eq!(experiment(&text, &sets).parallel.mode, ParallelMode::Ddp);
+    let ddp = experiment(&text, &["parallel.mode=ddp", "parallel.replicas=2"]).parallel;
+    assert_eq!((ddp.mode, ddp.replicas, ddp.pipeline), (ParallelMode::Ddp, 2, None));
+    let replicas = staged(3, "  replicas: 2\n");
+    for single in ["parallel.mode=single", "parallel={mode: single}"] {
+        assert_eq!(experiment(&replicas, &[single]).parallel, Parallel::single());
+    }
+    // What stands beside the mode is contradicted by it.
+    insta::assert_snapshot!(said(SHORT, &["parallel={mode: ddp, replicas: 2, pipeline: {stages: 2}}"], &[]));
 }
 
 #[test]

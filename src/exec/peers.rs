@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use super::error::ExecError;
-use crate::comm::{Communicator, GroupId, Lane};
+use crate::comm::{CommError, Communicator, GroupId, Lane};
 use crate::plan::mesh::{Group, Mesh};
 
 /// Which list of a program an instruction stands in.
@@ -70,11 +70,19 @@ impl Links<'_> {
         Ok(self.comm.all_gather(self.group(Group::World), bytes)?)
     }
 
-    /// What the first rank says that has found something; all ranks ask together. `otherwise` if none has.
+    /// All ranks have seen that something is wrong, and ask together who has found what. The first that found something is
+    /// given its `mine`, or rank 0 is given `otherwise`.
+    ///
+    /// # Errors
+    /// On all other ranks, that the run ends because of that one.
     pub(super) fn first_found(&self, mine: &str, otherwise: &str) -> Result<String, ExecError> {
         let all = self.gather(mine.as_bytes())?;
-        let found = all.iter().find(|said| !said.is_empty());
-        Ok(found.map_or_else(|| otherwise.to_owned(), |said| String::from_utf8_lossy(said).into_owned()))
+        let by = all.iter().position(|said| !said.is_empty());
+        match by {
+            _ if by.unwrap_or(0) != self.comm.rank() => Err(CommError::Aborted { by: by.unwrap_or(0) }.into()),
+            Some(_) => Ok(mine.to_owned()),
+            None => Ok(otherwise.to_owned()),
+        }
     }
 
     /// Numbers of each rank of the world, in the order of ranks.

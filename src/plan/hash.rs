@@ -63,6 +63,10 @@ fn essential(program: &Program) -> Program {
     let mut program = program.clone();
     program.flops_per_step = 0.0;
     program.peak_flops = None;
+    // Of the device its kind counts: which of a machine's it is changes no number.
+    if let Device::Cuda(index) = &mut program.device {
+        *index = 0;
+    }
     program.periodic.retain(|p| p.instruction != Instruction::Checkpoint);
     program
 }

@@ -2,6 +2,8 @@
 
 use crate::plan::forecast::{Basis, Forecast};
 use crate::plan::mesh::Mode;
+use crate::plan::precision;
+use crate::plan::program::Device;
 use crate::plan::render::{
     Page, bytes, count, model_line, optimizer_line, plural, program_lines, schedule_line, short, si,
 };
@@ -87,7 +89,7 @@ impl Plan {
     pub(super) fn forecast_lines(&self, price: Option<f64>, out: &mut Page) {
         match &self.forecast {
             Some(forecast) => self.predicted(forecast, price, out),
-            None => out.line("forecast", "none: runner calibrate would let it predict the time on this machine"),
+            None => out.line("forecast", &self.why_no_forecast()),
         }
         if self.mesh.stages < 2 {
             return;
@@ -99,6 +101,19 @@ impl Plan {
         for line in timeline.grid() {
             out.raw(&line);
         }
+    }
+
+    fn why_no_forecast(&self) -> String {
+        let first = self.ranks.first().filter(|r| r.device != Device::Cpu);
+        first.map_or_else(
+            || "none: runner calibrate would let it predict the time on this machine".to_owned(),
+            |rank| {
+                let (name, precision) = (&rank.hardware.name, precision::name(rank.program.precision));
+                format!(
+                    "none: of {name} too little is known for {precision}; give device.peak_flops.{precision} and links"
+                )
+            },
+        )
     }
 
     fn predicted(&self, f: &Forecast, price: Option<f64>, out: &mut Page) {
@@ -116,12 +131,19 @@ impl Plan {
             Basis::Measured => "from what runner calibrate measured",
             Basis::Assumed => "from data sheets and assumed efficiencies",
         });
+        if self.ranks.first().is_some_and(|r| r.program.model.dropout > 0.0) {
+            out.more("without dropout, which is not modelled and may take as long as the rest on a CPU");
+        }
         let device = if f.devices == 1 { "device" } else { "devices" };
-        let hours = short(f.device_hours);
+        let hours = if f.device_hours < 0.01 {
+            format!("{} device-seconds", short(3600.0 * f.device_hours))
+        } else {
+            format!("{} device-hours", short(f.device_hours))
+        };
         let cost =
             price.map_or_else(String::new, |p| format!(": {:.2} at {} per device-hour", p * f.device_hours, short(p)));
         out.more(&format!(
-            "{} steps in {} without evaluations, {hours} device-hours on {} {device}{cost}",
+            "{} steps in {} without evaluations, {hours} on {} {device}{cost}",
             count(self.totals.steps),
             seconds(f.run_seconds),
             count(f.devices as u64)

@@ -79,6 +79,8 @@ pub struct Outcome {
     pub peak_rss_bytes: Option<u64>,
     pub planned_memory_bytes: u64,
     pub ranks: Vec<RankSummary>,
+    /// Steps up to this one were another run's, which this one continues: medians leave them out.
+    pub continued_from: u64,
     pub hash: Option<StateHash>,
 }
 
@@ -88,7 +90,7 @@ impl Summary {
     /// # Errors
     /// If the file cannot be read.
     pub fn new(outcome: Outcome, metrics: &Path) -> Result<Self, StoreError> {
-        let mut totals = Totals::read(metrics)?;
+        let mut totals = Totals::read(metrics, outcome.continued_from)?;
         let (final_hash, weights_hash) = outcome.hash.map(|h| (h.state, h.weights)).unzip();
         Ok(Self {
             id: outcome.id,
@@ -135,11 +137,13 @@ struct Totals {
     last_eval: Option<EvalLine>,
     best_eval: Option<EvalLine>,
     series: [Vec<f64>; SERIES],
+    /// Steps up to this one are not measured.
+    skip: u64,
 }
 
 impl Totals {
-    fn read(metrics: &Path) -> Result<Self, StoreError> {
-        let mut totals = Self::default();
+    fn read(metrics: &Path, skip: u64) -> Result<Self, StoreError> {
+        let mut totals = Self { skip, ..Self::default() };
         each_metric(metrics, &mut |line| totals.add(line))?;
         Ok(totals)
     }
@@ -150,7 +154,7 @@ impl Totals {
                 self.tokens = self.tokens.saturating_add(t.tokens);
                 let phases = [t.step_ms, t.data_ms, t.forward_ms, t.backward_ms, t.optimizer_ms, t.comm_ms];
                 let values = phases.into_iter().chain([t.tokens_per_second, t.mfu]);
-                for (series, value) in self.series.iter_mut().zip(values) {
+                for (series, value) in self.series.iter_mut().zip(values).filter(|_| t.step > self.skip) {
                     series.extend(value);
                 }
                 self.last = Some(t);
@@ -221,6 +225,7 @@ mod tests {
             peak_rss_bytes: Some(5),
             planned_memory_bytes: 6,
             ranks: Vec::new(),
+            continued_from: 0,
             hash: Some(StateHash { state: "s".into(), weights: "w".into() }),
         };
         let summary = Summary::new(outcome, &path).unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::ops::Range;
 use std::path::Path;
 
@@ -74,7 +74,11 @@ pub fn write_with(
     create: Create<'_>,
 ) -> Result<PartRecord, StoreError> {
     let put = || -> Result<PartRecord, StoreError> {
-        fs::create_dir_all(folder).map_err(StoreError::io("creating", folder))?;
+        // Whichever rank is first makes it; the folder of checkpoints must be there, or the run has been deleted.
+        match fs::create_dir(folder) {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            made => made.map_err(StoreError::io("creating", folder))?,
+        }
         write_files(folder, part, state, owned, create)
     };
     put().map_err(|cause| entries::save_failed(folder.parent().unwrap_or(folder), state.step, cause))
