@@ -391,6 +391,37 @@ fn a_death_that_comes_again_is_left_alone() {
     assert!(lab.log(0).contains("because of rank 1"), "{}", lab.log(0));
 }
 
+/// All ranks find out together that a number is not finite; which of them says so does not depend on who is first.
+#[test]
+fn a_bad_number_is_told_the_same_way_each_time() {
+    let bad = "optimizer: {adamw: {lr: 1000}}\ntrain: {clip_norm: null, steps";
+    let lab = Lab::of(&yaml(MESH).replace("train: {steps", bad), 4000);
+    let errors: BTreeSet<String> = (0..3)
+        .map(|_| {
+            let output = lab.run(&["apply", "exp.yaml", "--new", "--quiet"]);
+            assert_eq!(code(&output), 1, "{}", text(&output));
+            let said = text(&output);
+            let from = said.find("rank ").expect("a rank is named");
+            said[from..].split("; its log").next().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors.first().unwrap().contains("is not finite"), "{errors:?}");
+}
+
+#[test]
+fn a_run_that_is_deleted_while_it_trains_has_failed() {
+    let lab = Lab::new(DDP);
+    let (mut child, _ranks) = lab.until(2, "", &at(15));
+    let path = lab.path();
+    // A file that is written at this moment may come between.
+    while path.exists() {
+        let _ = fs::remove_dir_all(&path);
+    }
+    assert_eq!(child.0.wait().unwrap().code(), Some(1), "{}", lab.errors());
+    assert!(!path.join("summary.json").exists(), "nothing says that it is done");
+}
+
 #[test]
 fn what_a_rank_fails_of_is_told() {
     // A full disk.
