@@ -7,6 +7,7 @@
 //! batch has the coefficient 1, each of its tokens weighted 1 / valid tokens. The sum is symbolic: rows are intervals, and
 //! coefficients are counted, not computed in floats.
 
+mod around;
 mod error;
 mod meet;
 mod sum;
