@@ -148,8 +148,10 @@ impl Lab {
     /// Starts `apply` with `faults` in a process group of its own, and waits until its ranks are there and `moment` has
     /// come.
     fn until(&self, world: usize, faults: &str, moment: Moment<'_>) -> (Running, BTreeMap<usize, u32>) {
-        let faults = if faults.is_empty() { "silence=2000".to_owned() } else { format!("silence=2000,{faults}") };
-        let mut command = self.command(&["apply", "exp.yaml", "--threads", "2", "--test-faults", &faults]);
+        let mut command = self.command(&["apply", "exp.yaml", "--threads", "2"]);
+        if !faults.is_empty() {
+            command.args(["--test-faults", faults]);
+        }
         command.stdout(Stdio::null()).stderr(fs::File::create(self.dir.path().join("err.txt")).unwrap());
         command.process_group(0);
         let mut child = Running(command.spawn().unwrap());
@@ -355,7 +357,7 @@ fn a_second_interrupt_ends_all_at_once() {
 #[test]
 fn a_stopped_rank_is_noticed() {
     let lab = Lab::new(DDP);
-    let (mut child, ranks) = lab.until(2, "", &at(15));
+    let (mut child, ranks) = lab.until(2, "silence=2000", &at(15));
     signal("STOP", &ranks[&1].to_string());
     let status = ended(&lab, &mut child, &ranks, "stopped");
     let errors = lab.errors();
