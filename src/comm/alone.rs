@@ -1,6 +1,6 @@
 //! A world of one rank: every collective is done before it begins.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::communicator::{Communicator, Pending};
 use super::error::CommError;
@@ -51,7 +51,7 @@ impl Communicator for Alone {
         Err(CommError::NoChannel { from: 0, to, lane })
     }
 
-    fn receive(&self, from: usize, lane: Lane, _: &[usize]) -> Result<Tensor, CommError> {
+    fn receive(&self, from: usize, lane: Lane, _: DType, _: &[usize]) -> Result<Tensor, CommError> {
         Err(CommError::NoChannel { from, to: 0, lane })
     }
 }

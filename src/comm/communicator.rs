@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::error::CommError;
 use super::topology::{GroupId, Lane};
@@ -70,11 +70,12 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// See `CommError`.
     fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError>;
 
-    /// The next message: a tensor of `shape` on this rank's device, of the sender's element type (f32, f64 or u32).
+    /// The next message: a tensor of `shape` and `dtype` (f32, f64 or u32) on this rank's device. Both are said by the
+    /// receiver, since transports that carry no headers could not tell it.
     ///
     /// # Errors
     /// See `CommError`.
-    fn receive(&self, from: usize, lane: Lane, shape: &[usize]) -> Result<Tensor, CommError>;
+    fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError>;
 
     /// How long calling threads have been blocked or copying in this communicator so far.
     fn waited(&self) -> Duration {

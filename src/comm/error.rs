@@ -26,9 +26,18 @@ pub enum CommError {
     Mismatch { group: usize, rank: usize, mine: Operation, peer: usize, theirs: Operation },
     #[error(
         "the next {lane} message from rank {from} to rank {to} has {sent} bytes of {element}, but a tensor of shape \
-         {shape:?} ({expected} bytes) was expected"
+         {shape:?} of {} ({expected} bytes) was expected", dtype.as_str()
     )]
-    Message { from: usize, to: usize, lane: Lane, sent: u64, element: Element, shape: Vec<usize>, expected: u64 },
+    Message {
+        from: usize,
+        to: usize,
+        lane: Lane,
+        sent: u64,
+        element: Element,
+        dtype: DType,
+        shape: Vec<usize>,
+        expected: u64,
+    },
     #[error(
         "a message of {bytes} bytes from rank {from} to rank {to} ({lane}) is longer than the channel's {slot_bytes}"
     )]

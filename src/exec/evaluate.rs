@@ -69,11 +69,12 @@ impl Rank<'_> {
         all.fill(index, &mut rows)?;
         let stages = self.links.mesh.stages;
         let shape = [rows.inputs.len(), self.program.model.d_model];
+        let dtype = self.trainer.weights.flat.dtype();
         let mb = self.trainer.models[0].micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?;
         for (chunk, model) in self.trainer.models.iter().enumerate() {
             let part = self.program.virtual_stage(chunk);
             let input = match part.checked_sub(1) {
-                Some(before) => Some(self.links.receive(before % stages, Lane::Activation, &shape)?),
+                Some(before) => Some(self.links.receive(before % stages, Lane::Activation, dtype, &shape)?),
                 None => None,
             };
             match model.evaluate(&self.trainer.weights, input, &mb)? {

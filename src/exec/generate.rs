@@ -1,7 +1,7 @@
 //! Samples under any layout: prompts are divided among replicas; in a pipeline the first stage leads, and the others follow
 //! feed by feed.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::error::ExecError;
 use super::event::{Event, SampleText};
@@ -53,6 +53,7 @@ struct Pipeline<'a> {
     links: Links<'a>,
     monitor: &'a dyn Monitor,
     decoders: Vec<StageDecoder<'a>>,
+    dtype: DType,
     d_model: usize,
     vocab: usize,
 }
@@ -63,7 +64,8 @@ impl<'a> Pipeline<'a> {
         let decoders = trainer.models.iter().map(|model| StageDecoder::new(model, &trainer.weights)).collect();
         let model = &rank.program.model;
         let (links, monitor) = (rank.links, rank.monitor);
-        Self { links, monitor, decoders, d_model: model.d_model, vocab: model.vocab_size }
+        let dtype = trainer.weights.flat.dtype();
+        Self { links, monitor, decoders, dtype, d_model: model.d_model, vocab: model.vocab_size }
     }
 
     /// Passes on to the next stage what comes now; nothing: the end.
@@ -88,7 +90,7 @@ impl<'a> Pipeline<'a> {
         for chunk in 0..self.decoders.len() {
             let part = chunk * mesh.stages + stage;
             let input = match part.checked_sub(1) {
-                Some(before) => Some(self.links.receive(before % mesh.stages, Lane::Activation, &shape)?),
+                Some(before) => Some(self.links.receive(before % mesh.stages, Lane::Activation, self.dtype, &shape)?),
                 None => None,
             };
             let output = self.decoders[chunk].feed(feed, input)?;
@@ -101,13 +103,14 @@ impl<'a> Pipeline<'a> {
         if stage > 0 {
             return Ok(None);
         }
-        Ok(Some(self.links.receive(mesh.stages - 1, Lane::Activation, &[feed.batch, self.vocab])?))
+        Ok(Some(self.links.receive(mesh.stages - 1, Lane::Activation, self.dtype, &[feed.batch, self.vocab])?))
     }
 
     /// What the other stages do until the first one says that it is over.
     fn follow(&mut self) -> Result<(), ExecError> {
         loop {
-            let header = self.links.receive(self.links.stage - 1, Lane::Activation, &[HEADER])?.to_vec1::<u32>()?;
+            let header =
+                self.links.receive(self.links.stage - 1, Lane::Activation, DType::U32, &[HEADER])?.to_vec1::<u32>()?;
             let [1, batch, start, capacity, n] = header[..] else { return self.tell(None) };
             let [batch, start, capacity, n] = [batch, start, capacity, n].map(|x| x as usize);
             let feed = Feed { ids: Vec::new(), batch, start, capacity };

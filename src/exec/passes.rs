@@ -121,13 +121,15 @@ impl Rank<'_> {
     }
 
     pub(super) fn receive_activation(&mut self, mb: usize, chunk: usize, from: usize) -> Result<(), ExecError> {
-        let input = self.links.receive(from, Lane::Activation, &self.hidden_shape(mb))?;
+        let input =
+            self.links.receive(from, Lane::Activation, self.trainer.weights.flat.dtype(), &self.hidden_shape(mb))?;
         self.step.cells.cell(mb, chunk).input = Some(input);
         Ok(())
     }
 
     pub(super) fn receive_gradient(&mut self, mb: usize, chunk: usize, from: usize) -> Result<(), ExecError> {
-        let gradient = self.links.receive(from, Lane::Gradient, &self.hidden_shape(mb))?;
+        let gradient =
+            self.links.receive(from, Lane::Gradient, self.trainer.weights.flat.dtype(), &self.hidden_shape(mb))?;
         self.step.cells.cell(mb, chunk).gradient = Some(gradient);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The others: how a rank reaches them, and who looks on.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::error::ExecError;
 use crate::comm::{CommError, Communicator, GroupId, Lane};
@@ -61,8 +61,8 @@ impl Links<'_> {
         Ok(self.comm.send(self.mesh.rank(stage, self.replica), lane, data)?)
     }
 
-    pub(super) fn receive(&self, stage: usize, lane: Lane, shape: &[usize]) -> Result<Tensor, ExecError> {
-        Ok(self.comm.receive(self.mesh.rank(stage, self.replica), lane, shape)?)
+    pub(super) fn receive(&self, stage: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, ExecError> {
+        Ok(self.comm.receive(self.mesh.rank(stage, self.replica), lane, dtype, shape)?)
     }
 
     /// What each rank of the world says, in the order of ranks.

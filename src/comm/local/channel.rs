@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::board::FOREGROUND;
 use super::core::Core;
@@ -43,7 +43,13 @@ pub(super) fn send(core: &Core, to: usize, lane: Lane, data: &Tensor) -> Result<
     Ok(())
 }
 
-pub(super) fn receive(core: &Core, from: usize, lane: Lane, shape: &[usize]) -> Result<Tensor, CommError> {
+pub(super) fn receive(
+    core: &Core,
+    from: usize,
+    lane: Lane,
+    dtype: DType,
+    shape: &[usize],
+) -> Result<Tensor, CommError> {
     let to = core.rank;
     let (index, _alone) = core.channel(from, to, lane)?;
     let slots = Slots::new(core, index);
@@ -54,14 +60,14 @@ pub(super) fn receive(core: &Core, from: usize, lane: Lane, shape: &[usize]) -> 
     let (header, at) = slots.slot(number);
     let sent = header.bytes.load(Ordering::Relaxed);
     let element = Element::from_code(header.element.load(Ordering::Relaxed));
-    let expected = (shape.iter().product::<usize>() * element.dtype().size_in_bytes()) as u64;
-    if sent != expected || sent > slots.channel.slot_bytes as u64 {
-        return Err(CommError::Message { from, to, lane, sent, element, shape: shape.to_vec(), expected });
+    let expected = (shape.iter().product::<usize>() * dtype.size_in_bytes()) as u64;
+    if element.dtype() != dtype || sent != expected || sent > slots.channel.slot_bytes as u64 {
+        return Err(CommError::Message { from, to, lane, sent, element, dtype, shape: shape.to_vec(), expected });
     }
     #[expect(unsafe_code, reason = "shared memory")]
     // SAFETY: the slot is the receiver's until `received` is stored, and so many bytes of it were written.
     let message = unsafe { std::slice::from_raw_parts(at, sent as usize) };
-    let tensor = bytes::tensor(element.dtype(), shape, message)?;
+    let tensor = bytes::tensor(dtype, shape, message)?;
     grow(&slots.ring.received.0, number);
     core.region.place(from).bells[FOREGROUND].ring();
     Ok(tensor)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
 use super::background::Background;
 use super::board::{FOREGROUND, Seat};
@@ -143,8 +143,8 @@ impl Communicator for LocalComm {
         self.timed(|| channel::send(&self.core, to, lane, data))
     }
 
-    fn receive(&self, from: usize, lane: Lane, shape: &[usize]) -> Result<Tensor, CommError> {
-        self.timed(|| channel::receive(&self.core, from, lane, shape))
+    fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError> {
+        self.timed(|| channel::receive(&self.core, from, lane, dtype, shape))
     }
 
     fn waited(&self) -> Duration {

@@ -184,7 +184,7 @@ fn messages_come_in_the_order_sent_per_lane() {
             comm.send(1, Lane::Gradient, &tensor(DType::F64, 7, 0, 1)).unwrap();
             for i in 0..200 {
                 comm.send(1, Lane::Activation, &ids(i, 1 + i as usize % 5)).unwrap();
-                let back = comm.receive(1, Lane::Gradient, &[]).unwrap();
+                let back = comm.receive(1, Lane::Gradient, DType::U32, &[]).unwrap();
                 assert_eq!(back.to_scalar::<u32>().unwrap(), i);
             }
             for i in 0..100 {
@@ -192,20 +192,20 @@ fn messages_come_in_the_order_sent_per_lane() {
                 comm.send(1, Lane::Activation, &ids(i, 6)).unwrap();
             }
         } else {
-            let first = comm.receive(0, Lane::Gradient, &[1]).unwrap();
+            let first = comm.receive(0, Lane::Gradient, DType::F64, &[1]).unwrap();
             assert_eq!(bits(&first), bits(&tensor(DType::F64, 7, 0, 1)));
-            let second = comm.receive(0, Lane::Activation, &[10, 100]).unwrap();
+            let second = comm.receive(0, Lane::Activation, DType::F32, &[10, 100]).unwrap();
             assert_eq!(second.dims(), [10, 100]);
             assert_eq!(bits(&second.flatten_all().unwrap()), bits(&tensor(DType::F32, 7, 0, 1000)));
             for i in 0..200 {
                 let n = 1 + i as usize % 5;
-                let got = comm.receive(0, Lane::Activation, &[n, 1]).unwrap();
+                let got = comm.receive(0, Lane::Activation, DType::U32, &[n, 1]).unwrap();
                 assert_eq!(got.flatten_all().unwrap().to_vec1::<u32>().unwrap(), vec![i; n]);
                 comm.send(0, Lane::Gradient, &ids(i, 1).reshape(()).unwrap()).unwrap();
             }
             for i in 0..100 {
-                assert_eq!(comm.receive(0, Lane::Activation, &[0]).unwrap().dims(), [0]);
-                let got = comm.receive(0, Lane::Activation, &[2, 3]).unwrap();
+                assert_eq!(comm.receive(0, Lane::Activation, DType::U32, &[0]).unwrap().dims(), [0]);
+                let got = comm.receive(0, Lane::Activation, DType::U32, &[2, 3]).unwrap();
                 assert_eq!(got.to_vec2::<u32>().unwrap(), [[i; 3]; 2]);
             }
         }
@@ -244,7 +244,7 @@ fn started_reductions_run_beside_everything_else() {
             pause();
             comm.send((me + 1) % RANKS, Lane::Activation, &tensor(DType::F32, round, me, 100)).unwrap();
             let from = (me + RANKS - 1) % RANKS;
-            let got = comm.receive(from, Lane::Activation, &[100]).unwrap();
+            let got = comm.receive(from, Lane::Activation, DType::F32, &[100]).unwrap();
             assert_eq!(bits(&got), bits(&tensor(DType::F32, round, from, 100)));
             pause();
             comm.wait(second).unwrap();

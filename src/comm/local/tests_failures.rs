@@ -73,13 +73,16 @@ fn a_message_of_another_size_is_told_with_both() {
             );
             comm.send(1, Lane::Activation, &numbers(10)).unwrap();
         } else {
-            let error = comm.receive(0, Lane::Activation, &[2, 6]).unwrap_err().to_string();
+            let error = comm.receive(0, Lane::Activation, DType::F32, &[2, 6]).unwrap_err().to_string();
             assert_eq!(
                 error,
-                "the next activation message from rank 0 to rank 1 has 40 bytes of f32, but a tensor of shape [2, 6] (48 \
-                 bytes) was expected"
+                "the next activation message from rank 0 to rank 1 has 40 bytes of f32, but a tensor of shape [2, 6] of f32 \
+                 (48 bytes) was expected"
             );
-            assert_eq!(comm.receive(0, Lane::Activation, &[2, 5]).unwrap().dims(), [2, 5]);
+            // As many bytes, of another type.
+            let error = comm.receive(0, Lane::Activation, DType::U32, &[2, 5]).unwrap_err().to_string();
+            assert!(error.contains("40 bytes of f32") && error.contains("u32"), "{error}");
+            assert_eq!(comm.receive(0, Lane::Activation, DType::F32, &[2, 5]).unwrap().dims(), [2, 5]);
         }
     });
 }
@@ -139,7 +142,7 @@ fn an_abort_ends_every_kind_of_wait() {
     let topology = Topology { channels: vec![channel(1, 0, Lane::Gradient, 1, 4)], ..Topology::everyone(2) };
     world(&topology, |comm| {
         if comm.rank() == 0 {
-            let result = comm.receive(1, Lane::Gradient, &[1]);
+            let result = comm.receive(1, Lane::Gradient, DType::F32, &[1]);
             assert!(matches!(result, Err(CommError::Aborted { by: 1 })), "{result:?}");
         } else {
             thread::sleep(Duration::from_millis(5));
@@ -193,8 +196,8 @@ fn who_waits_for_a_rank_that_has_left_is_told() {
             while !comm.region().seat(0).unwrap().has_left() {
                 thread::yield_now();
             }
-            comm.receive(0, Lane::Activation, &[1]).unwrap();
-            let error = comm.receive(0, Lane::Activation, &[1]).unwrap_err().to_string();
+            comm.receive(0, Lane::Activation, DType::F32, &[1]).unwrap();
+            let error = comm.receive(0, Lane::Activation, DType::F32, &[1]).unwrap_err().to_string();
             assert_eq!(error, "rank 1 waits in receive for rank 0, which has left: finished after step 0");
             assert!(matches!(comm.barrier(ALL), Err(CommError::Left { peer: 0, .. })));
         }

@@ -43,7 +43,7 @@ fn as_a_rank() {
         let (lane, back) =
             if rank == 0 { (Lane::Activation, Lane::Gradient) } else { (Lane::Gradient, Lane::Activation) };
         comm.send(1 - rank, lane, &sent).unwrap();
-        let got = comm.receive(1 - rank, back, &[1000]).unwrap();
+        let got = comm.receive(1 - rank, back, DType::F32, &[1000]).unwrap();
         assert_eq!(bits(&got), bits(&tensor(DType::F32, round, 1 - rank, 1000)));
         comm.wait(pending).unwrap();
         assert_eq!(bits(&x), expected(DType::F32, round, &[0, 1], n));

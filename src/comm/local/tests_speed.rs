@@ -65,7 +65,7 @@ fn bandwidth() {
             if comm.rank() == 0 {
                 (0..8).for_each(|_| comm.send(1, Lane::Activation, &x).unwrap());
             } else {
-                (0..8).for_each(|_| drop(comm.receive(0, Lane::Activation, &[BYTES / 32]).unwrap()));
+                (0..8).for_each(|_| drop(comm.receive(0, Lane::Activation, DType::F32, &[BYTES / 32]).unwrap()));
             }
         })
     });
