@@ -19,7 +19,7 @@ use runner::plan::{ClusterFacts, Plan, RankPlan, compile};
 const STEPS: usize = 50;
 
 /// 24 sequences a step. Single takes them as 4 micro-batches of 6.
-const LAYOUTS: [(&str, &str); 15] = [
+const LAYOUTS: [(&str, &str); 16] = [
     ("single", "batch: {sequences: 24, micro_batch: 6}"),
     ("dp 2", "batch: {sequences: 24, micro_batch: 3}\nparallel: {mode: dp, replicas: 2, bucket_mb: 0.004}"),
     ("ddp 2", "batch: {sequences: 24, micro_batch: 3}\nparallel: {mode: ddp, replicas: 2, bucket_mb: 0.004}"),
@@ -55,6 +55,10 @@ const LAYOUTS: [(&str, &str); 15] = [
     (
         "zero bubble 3",
         "batch: {sequences: 24}\nparallel: {mode: pipeline, pipeline: {stages: 3, schedule: zero_bubble, microbatches: 4}}",
+    ),
+    (
+        "gpipe 2 x 2",
+        "batch: {sequences: 24}\nparallel: {mode: pipeline, replicas: 2, bucket_mb: 0.004, pipeline: {stages: 2, schedule: gpipe, microbatches: 4}}",
     ),
     (
         "1f1b 2 x 2",
