@@ -67,8 +67,8 @@ pub fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
 /// # Errors
 /// If the plan needs more memory than its device has: the run would end in the middle of a step.
 fn refuse_what_cannot_fit(plan: &Plan) -> anyhow::Result<()> {
-    match plan.shortage() {
-        Some(note) => Err(RequestError(note.to_owned()).into()),
+    match &plan.shortage {
+        Some(shortage) => Err(RequestError(shortage.clone()).into()),
         None => Ok(()),
     }
 }

@@ -253,13 +253,12 @@ impl Checker<'_> {
             Shape::List { items, .. } => Some(super::shape::slot(items)),
             _ => None,
         };
-        // What would be an item of the list was meant as a list of one.
+        // What would be an item of the list was meant as a list.
         let mut aside = Checker { source: self.source, diagnostics: Vec::new(), poisoned: Vec::new() };
         let help = match (text, item) {
-            (Some(text), Some(item)) if aside.node(node, key, item, path).is_some() => match path {
-                "parallel.devices" => "write one for each rank, as `[cpu, cpu]` or `[cuda:0, cuda:1]`".to_owned(),
-                _ => format!("write `[{}]`", short(text)),
-            },
+            (Some(text), Some(item)) if aside.node(node, key, item, path).is_some() => {
+                format!("write a list, such as `[{}, …]`", short(text))
+            }
             (_, Some(item)) => format!("an item is: {}", one_line(item.description)),
             _ => String::new(),
         };

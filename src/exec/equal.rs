@@ -1,11 +1,12 @@
 //! Ranks that must hold the same numbers show each other a hash of them.
 
-use candle_core::{CpuStorage, Device, Storage, Tensor};
+use candle_core::{Device, Tensor};
 
 use super::error::ExecError;
 use super::peers::Links;
 use super::step::Trainer;
 use crate::comm::GroupId;
+use crate::kernels::bytes;
 use crate::plan::program::{Mode, Program};
 
 /// Replicas hold the same weights and moments, and both ends of a pipeline the same tied embedding.
@@ -26,7 +27,8 @@ pub(super) fn states(links: &Links<'_>, program: &Program, trainer: &Trainer) ->
 }
 
 fn compare(links: &Links<'_>, group: GroupId, tensor: &Tensor, step: u64, what: &'static str) -> Result<(), ExecError> {
-    let mine = hash(tensor)?;
+    // On a CPU this is the tensor itself. Its bytes as they lie: ranks that are compared are of one kind of machine.
+    let mine = bytes::read(&tensor.to_device(&Device::Cpu)?, blake3::hash)?;
     let mut said = step.to_le_bytes().to_vec();
     said.extend(mine.as_bytes());
     let all = links.comm.all_gather(group, &said)?;
@@ -34,31 +36,4 @@ fn compare(links: &Links<'_>, group: GroupId, tensor: &Tensor, step: u64, what: 
         return Ok(());
     }
     Err(ExecError::Diverged { step, what })
-}
-
-fn hash(tensor: &Tensor) -> Result<blake3::Hash, ExecError> {
-    // On a CPU this is the tensor itself.
-    let host = tensor.to_device(&Device::Cpu)?;
-    let (storage, layout) = host.storage_and_layout();
-    let mut hasher = blake3::Hasher::new();
-    let mut bytes = Vec::new();
-    let range = layout.contiguous_offsets().ok_or_else(|| ExecError::Program("a strided state".to_owned()))?;
-    match &*storage {
-        Storage::Cpu(CpuStorage::F32(values)) => {
-            for chunk in values[range.0..range.1].chunks(1 << 14) {
-                bytes.clear();
-                bytes.extend(chunk.iter().flat_map(|x| x.to_le_bytes()));
-                hasher.update(&bytes);
-            }
-        }
-        Storage::Cpu(CpuStorage::F64(values)) => {
-            for chunk in values[range.0..range.1].chunks(1 << 14) {
-                bytes.clear();
-                bytes.extend(chunk.iter().flat_map(|x| x.to_le_bytes()));
-                hasher.update(&bytes);
-            }
-        }
-        _ => return Err(ExecError::Program("a state of this element type cannot be hashed".to_owned())),
-    }
-    Ok(hasher.finalize())
 }

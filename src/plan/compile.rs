@@ -87,7 +87,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         flops_per_step,
     };
     let ranks = layout.ranks(programs, &walks, meeting.slots, hardware);
-    notes.extend(fit::shortage(&layout, &ranks, meeting.slots));
+    let shortage = fit::shortage(&layout, &ranks, meeting.slots);
     let forecast = forecast(&ranks, &totals, meeting.slots, cluster);
     Ok(Plan {
         hash,
@@ -99,6 +99,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         totals,
         data: data.clone(),
         notes,
+        shortage,
         ranks,
         forecast,
     })

@@ -11,9 +11,6 @@ use crate::plan::ranks::Layout;
 use crate::plan::render::bytes;
 use crate::plan::types::RankPlan;
 
-/// The beginning of the note that a plan does not fit.
-pub(crate) const SHORT: &str = "memory: ";
-
 /// Says so when a device's ranks need more than it has, with what would fit. The estimate is a few percent off.
 pub(crate) fn shortage(layout: &Layout, ranks: &[RankPlan], slots: usize) -> Option<String> {
     let needs: Vec<u64> = ranks.iter().map(|r| r.memory.total()).collect();
@@ -37,7 +34,7 @@ pub(crate) fn shortage(layout: &Layout, ranks: &[RankPlan], slots: usize) -> Opt
         "no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may".to_owned()
     });
     Some(format!(
-        "{SHORT}{who} is {} over on {}: about {} needed{shared}, {} there: {offer}",
+        "memory: {who} is {} over on {}: about {} needed{shared}, {} there: {offer}",
         bytes(over),
         rank.device,
         bytes(need),

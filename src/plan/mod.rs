@@ -9,7 +9,7 @@ mod devices;
 mod emit;
 pub mod error;
 pub mod facts;
-pub(crate) mod fit;
+mod fit;
 pub mod forecast;
 mod hash;
 mod interpolate;

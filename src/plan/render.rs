@@ -50,9 +50,10 @@ impl Plan {
         }
         out.blank();
         self.forecast_lines(shown.price, &mut out);
-        if !self.notes.is_empty() {
+        let notes: Vec<&String> = self.notes.iter().chain(&self.shortage).collect();
+        if !notes.is_empty() {
             out.blank();
-            for note in &self.notes {
+            for note in notes {
                 out.line("note", note);
             }
         }

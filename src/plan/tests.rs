@@ -302,7 +302,7 @@ fn a_model_that_does_not_fit_gets_a_note_with_an_offer() {
     let plan = |memory: u64| {
         let mut cluster = cluster();
         cluster.devices[0].memory_bytes = Some(memory);
-        compile(&experiment, &data(), &cluster).expect("plans").notes.join("\n")
+        compile(&experiment, &data(), &cluster).expect("plans").shortage.unwrap_or_default()
     };
     assert_eq!(plan(24 << 30), "");
     insta::assert_snapshot!(plan(60 << 20), @"memory: the run is 8.58 MiB over on cpu: about 68.58 MiB needed, 60.00 MiB there: batch.micro_batch 256 fits");
@@ -384,9 +384,9 @@ fn a_model_too_large_for_any_rank_fits_a_pipeline() {
     single.parallel = e::Parallel::single();
     let one = machines(1, 220 << 20);
     let refused = compile(&single, &data(), &one).expect("plans");
-    assert!(refused.shortage().is_some(), "{}", refused.ranks[0].memory.total());
+    assert!(refused.shortage.is_some(), "{}", refused.ranks[0].memory.total());
     let plan = compile(&pipeline(3, e::AutoOr::Auto), &data(), &cluster).expect("plans");
-    assert_eq!(plan.shortage(), None);
+    assert_eq!(plan.shortage, None);
     let whole = plan.totals.parameters;
     let parts: Vec<u64> = plan.ranks.iter().map(|r| r.params.total).collect();
     // The tied embedding is there twice.
@@ -398,7 +398,7 @@ fn a_model_too_large_for_any_rank_fits_a_pipeline() {
 #[test]
 fn a_stage_that_does_not_fit_gets_another_partition() {
     let plan = compile(&pipeline(3, e::AutoOr::Given(vec![2, 2, 8])), &data(), &machines(3, 225 << 20)).expect("plans");
-    insta::assert_snapshot!(plan.shortage().expect("stage 2 is too large"), @"memory: stage 2 is 26.78 MiB over on cpu: about 251.78 MiB needed, 225.00 MiB there: partition [3, 4, 5] fits");
+    insta::assert_snapshot!(plan.shortage.expect("stage 2 is too large"), @"memory: stage 2 is 26.78 MiB over on cpu: about 251.78 MiB needed, 225.00 MiB there: partition [3, 4, 5] fits");
 }
 
 #[test]

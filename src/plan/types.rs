@@ -22,20 +22,15 @@ pub struct Plan {
     pub channel_slots: usize,
     pub totals: Totals,
     pub data: DataFacts,
-    /// What a reader should know: choices made for them, what was left out, what may not fit.
+    /// What a reader should know: choices made for them, what was left out.
     pub notes: Vec<String>,
+    /// Where the devices do not have the memory that the ranks need: how much is missing, and what would fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shortage: Option<String>,
     pub ranks: Vec<RankPlan>,
     /// What a step is predicted to take; `None` where the speed of the devices is not known. Not in the hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<Forecast>,
-}
-
-impl Plan {
-    /// What there is to say if the plan needs more memory than its devices have.
-    #[must_use]
-    pub fn shortage(&self) -> Option<&str> {
-        self.notes.iter().map(String::as_str).find(|note| note.starts_with(crate::plan::fit::SHORT))
-    }
 }
 
 /// The run as a whole. Tokens count padding: they are positions computed.
