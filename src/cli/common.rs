@@ -42,7 +42,7 @@ impl ExperimentArgs {
     /// `--set` flags and `RUNNER_…` variables.
     #[must_use]
     pub fn options(&self) -> LoadOptions {
-        LoadOptions { sets: self.set.clone(), env: experiment_environment(), absent_files: false }
+        LoadOptions { sets: self.set.clone(), env: experiment_environment(), ..LoadOptions::default() }
     }
 
     /// The experiment under its layers.

@@ -31,6 +31,8 @@ pub struct LoadOptions {
     pub env: Vec<(String, String)>,
     /// Files that are named need not be there: for plans that read no data.
     pub absent_files: bool,
+    /// Variables of a template, the values as YAML has them.
+    pub vars: serde_json::Map<String, Value>,
 }
 
 /// An experiment, and how it came about.

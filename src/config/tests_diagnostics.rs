@@ -11,7 +11,7 @@ pub(super) fn said(text: &str, sets: &[&str], env: &[(&str, &str)]) -> String {
     let options = LoadOptions {
         sets: sets.iter().map(|&s| s.to_owned()).collect(),
         env: env.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
-        absent_files: false,
+        ..LoadOptions::default()
     };
     let error = from_str(text, &folder.path().join("exp.yaml"), &options).unwrap_err();
     error.to_string().replace(folder.path().to_str().unwrap(), "DIR")

@@ -132,7 +132,7 @@ fn many_of_everything() {
             "\0=\t\x1b".into(),
         ],
         env: vec![(format!("RUNNER_{}", "A__".repeat(100_000)), "[".into()), ("RUNNER_".into(), String::new())],
-        absent_files: false,
+        ..LoadOptions::default()
     };
     let _ = from_str("seed: 1", Path::new("exp.yaml"), &options).unwrap_err().to_string();
 }

@@ -73,7 +73,7 @@ fn options(sets: &[&str], env: &[(&str, &str)]) -> LoadOptions {
     LoadOptions {
         sets: sets.iter().map(|&s| s.to_owned()).collect(),
         env: env.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
-        absent_files: false,
+        ..LoadOptions::default()
     }
 }
 

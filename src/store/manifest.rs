@@ -58,6 +58,15 @@ pub struct Manifest {
     /// The run whose record and checkpoint this one began with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continued_from: Option<ContinuedFrom>,
+    /// The run that this one was made from by `fork` or `reproduce`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<RunOrigin>,
+    /// The point of a sweep that it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<SweepPoint>,
+    /// The template that the experiment file was rendered from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<FromTemplate>,
     /// One for each process that worked on the run.
     pub sessions: Vec<Session>,
 }
@@ -69,6 +78,30 @@ pub struct ContinuedFrom {
     pub id: String,
     pub step: u64,
     pub plan_hash: String,
+}
+
+/// Where a run that was made from another one comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunOrigin {
+    /// Begun with that run's settings, changed; from its checkpoint after `step`, or from the start (`None`).
+    Fork { id: String, step: Option<u64>, plan_hash: String },
+    /// The same again.
+    Reproduction { id: String, plan_hash: String },
+}
+
+/// A point of a sweep, counted from 1.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SweepPoint {
+    pub id: String,
+    pub point: usize,
+}
+
+/// A template and the variables that it was given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FromTemplate {
+    pub file: PathBuf,
+    pub vars: serde_json::Map<String, serde_json::Value>,
 }
 
 /// Content hashes of what went in.
@@ -153,6 +186,9 @@ impl Manifest {
             environment: BTreeMap::new(),
             data: DataHashes::from(&plan.data),
             continued_from: None,
+            origin: None,
+            sweep: None,
+            template: None,
             sessions: Vec::new(),
         }
     }

@@ -14,6 +14,7 @@ pub mod recorder;
 pub mod run_dir;
 pub mod summary;
 pub mod time;
+pub mod timeline;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -24,8 +25,9 @@ pub use error::StoreError;
 pub use lock::RunLock;
 pub use log::Log;
 pub use machine::{Git, Machine};
-pub use manifest::{ContinuedFrom, Manifest, Place, RunStatus, Session};
+pub use manifest::{ContinuedFrom, FromTemplate, Manifest, Place, RunOrigin, RunStatus, Session, SweepPoint};
 pub use metrics::MetricLine;
 pub use recorder::{Opened, OpenedRanks, Recorder};
 pub use run_dir::{RunDir, RunFiles};
 pub use summary::{Outcome, RankSummary, Summary};
+pub use timeline::{MeasuredSpan, MeasuredStep};
