@@ -14,6 +14,7 @@ mod reduce;
 pub mod state;
 pub mod step;
 pub mod topology;
+pub mod watch;
 
 pub use error::ExecError;
 pub use event::{EvalMetrics, Event, ObserveError, Observer, SampleText, StepMetrics};
@@ -22,3 +23,4 @@ pub use rank::{Outcome, Resources, run};
 pub use state::{Best, TrainState};
 pub use step::{Trainer, initial_state};
 pub use topology::topology;
+pub use watch::{WatchedMemory, WatchedSpan, WatchedStep};

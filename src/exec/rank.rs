@@ -9,6 +9,7 @@ use super::event::{Event, Observer, StepMetrics};
 use super::peers::{Links, List, Peers};
 use super::state::TrainState;
 use super::step::Trainer;
+use super::watch::Stopwatch;
 use super::{diagnose, equal};
 use crate::data::{ChoiceItem, Dataset, Sampler, TextTokenizer};
 use crate::optim;
@@ -52,6 +53,7 @@ pub fn run(
             peers.comm.world_size()
         )));
     }
+    let state_step = state.step;
     let trainer = Trainer::new(program, state)?;
     let (stage, replica) = program.mesh.place(program.rank);
     let rank = Rank {
@@ -65,6 +67,7 @@ pub fn run(
         stop,
         step: Step::default(),
         waited: Duration::ZERO,
+        begun: state_step,
         at: 0,
     };
     rank.go()
@@ -104,6 +107,8 @@ pub(super) struct Rank<'a> {
     pub step: Step,
     /// What the communicator had waited when the last step was measured.
     waited: Duration,
+    /// The step at which this process began.
+    begun: u64,
     /// The current step, from 0.
     pub at: u64,
 }
@@ -140,9 +145,14 @@ impl Rank<'_> {
             cells: Cells::new(self.program.chunks.len(), self.program.batch.micro_batches()),
             ..Step::default()
         };
+        let mut stopwatch = Stopwatch::for_step(self.at - self.begun + 1, self.program);
         for (index, instruction) in self.program.step.iter().enumerate() {
             self.monitor.at(self.at, List::Step, index);
+            let begun = Instant::now();
             self.execute(*instruction)?;
+            if let Some(watch) = &mut stopwatch {
+                watch.note(self.program.rank, instruction, begun);
+            }
         }
         self.report(started.elapsed())?;
         // Alone, a request counts at any moment; together, as of the beginning of the step, where all heard of it.
@@ -152,6 +162,12 @@ impl Rank<'_> {
         let mut stopping = unfinished && (self.step.stopping || (alone && self.asked_to_stop()));
         let mut saved = false;
         let waited = self.links.comm.waited();
+        if let Some(mut watch) = stopwatch {
+            watch.weigh(self.program, &self.trainer);
+            if let Some(watched) = watch.gather(&self.links, done)? {
+                self.observer.observe(&Event::Watched(watched))?;
+            }
+        }
         for (index, p) in self.program.periodic.iter().enumerate() {
             if p.due(done, self.program.steps) {
                 self.monitor.at(self.at, List::Periodic, index);

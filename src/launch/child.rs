@@ -226,6 +226,7 @@ impl Observer for Speaker<'_> {
             Event::Step(metrics) if first => say(ToParent::Step(metrics.clone())),
             Event::Eval(metrics) if first => say(ToParent::Eval(metrics.clone())),
             Event::Sample(sample) if first => say(ToParent::Sample(sample.clone())),
+            Event::Watched(step) if first => say(ToParent::Watched(step.clone())),
             Event::Warning(message) if first => say(ToParent::Warning(message.clone())),
             _ => Ok(()),
         }

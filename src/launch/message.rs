@@ -9,7 +9,7 @@ use super::faults::Faults;
 use crate::comm::Topology;
 use crate::config::Experiment;
 use crate::data::DataFacts;
-use crate::exec::{Best, EvalMetrics, SampleText, StepMetrics, topology};
+use crate::exec::{Best, EvalMetrics, SampleText, StepMetrics, WatchedStep, topology};
 use crate::plan::program::Program;
 use crate::store::PartRecord;
 
@@ -60,6 +60,7 @@ pub enum ToParent {
     Eval(EvalMetrics),
     Sample(SampleText),
     Warning(String),
+    Watched(WatchedStep),
     /// What the rank owns of the checkpoint of `step` is on the disk; now it waits for `Committed`.
     Part(Part),
     /// The last message of a rank that came to its end.

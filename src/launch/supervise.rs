@@ -217,6 +217,7 @@ impl Supervisor<'_> {
                 self.note(&Event::Eval(metrics));
             }
             ToParent::Sample(sample) => self.note(&Event::Sample(sample)),
+            ToParent::Watched(step) => self.note(&Event::Watched(step)),
             ToParent::Warning(message) => self.note(&Event::Warning(message)),
         }
     }

@@ -30,4 +30,4 @@ pub use metrics::MetricLine;
 pub use recorder::{Opened, OpenedRanks, Recorder};
 pub use run_dir::{RunDir, RunFiles};
 pub use summary::{Outcome, RankSummary, Summary};
-pub use timeline::{MeasuredSpan, MeasuredStep};
+pub use timeline::{MeasuredMemory, MeasuredSpan, MeasuredStep};
