@@ -94,12 +94,13 @@ impl Stopwatch {
         if sharing > 1 && program.rank > 0 {
             return;
         }
-        let bytes = |elements: usize| (elements * trainer.state.buffer.dtype().size_in_bytes()) as u64 * sharing;
+        let bytes = |elements: usize| (elements * trainer.state.buffer.dtype().size_in_bytes()) as u64;
         let total = trainer.state.layout.total;
         self.told.memory = Some(WatchedMemory {
             rank: program.rank,
-            weights: bytes(total * if trainer.has_rounded_copy() { 2 } else { 1 }),
-            gradients: bytes(total),
+            weights: sharing * bytes(total * if trainer.has_rounded_copy() { 2 } else { 1 }),
+            gradients: sharing * bytes(total),
+            // Under dp the root alone has moments.
             optimizer: bytes(total * trainer.state.moments),
             step: self.allocated.zip(heap::peak()).map(|(before, peak)| peak.saturating_sub(before)),
         });
