@@ -171,7 +171,7 @@ fn too_large(source: &Source, bytes: u64) -> Diagnostic {
 }
 
 /// The text of the file, if it is one.
-fn read(path: &Path) -> Result<String, Box<Diagnostic>> {
+pub(crate) fn read(path: &Path) -> Result<String, Box<Diagnostic>> {
     let source = Source::file(path, String::new());
     let whole = |message: String, help: &str| Box::new(source.diagnostic_whole(message, help.to_owned()));
     let unreadable = |e: std::io::Error| match e.kind() {

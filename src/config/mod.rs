@@ -1,11 +1,11 @@
 //! From files, environment and flags to a validated `Experiment`.
 
 mod check;
-mod diagnostic;
+pub(crate) mod diagnostic;
 pub mod experiment;
 mod explain;
 mod layers;
-mod load;
+pub(crate) mod load;
 mod overrides;
 mod presets;
 mod raw;
@@ -19,11 +19,11 @@ mod resolve_devices;
 mod resolve_model;
 mod resolve_parallel;
 mod resolve_run;
-mod scalar;
+pub(crate) mod scalar;
 mod schema;
-mod shape;
-mod source;
-mod tree;
+pub(crate) mod shape;
+pub(crate) mod source;
+pub(crate) mod tree;
 
 pub use diagnostic::{ConfigError, Diagnostic};
 pub use experiment::Experiment;
