@@ -10,7 +10,7 @@ use candle_core::Device;
 
 use super::exit::RequestError;
 use crate::config::{self, Experiment, LoadOptions, Loaded};
-use crate::data::{DataRequest, Prepared, prepare};
+use crate::data::{DataRequest, Prepared, TextTokenizer, prepare};
 use crate::kernels::{Math, optimizer};
 use crate::model::{Model, ParamLayout, Params, parameters};
 use crate::plan::Plan;
@@ -144,12 +144,20 @@ pub fn prepare_data(
     let prepared = pool.install(|| prepare(&request, &|progress| preparing.show(progress)));
     screen.clear();
     let prepared = prepared?;
-    // Samples come hours into a run: what cannot be encoded then cannot be encoded now.
+    check_prompts(experiment, &prepared.tokenizer)?;
+    Ok(prepared)
+}
+
+/// Samples come hours into a run: what cannot be encoded then cannot be encoded now.
+///
+/// # Errors
+/// A prompt that the tokenizer does not encode.
+pub fn check_prompts(experiment: &Experiment, tokenizer: &TextTokenizer) -> anyhow::Result<()> {
     for prompt in experiment.eval.samples.iter().flat_map(|s| &s.prompts) {
-        let encoded = prepared.tokenizer.encode(prompt);
+        let encoded = tokenizer.encode(prompt);
         encoded.map_err(|error| RequestError(format!("eval.samples.prompts: {prompt:?}: {error}")))?;
     }
-    Ok(prepared)
+    Ok(())
 }
 
 /// candle's device for a program's.

@@ -12,6 +12,7 @@ use super::manifest::RunStatus;
 use super::metrics::{EvalLine, MetricLine, TrainLine};
 use super::run_dir::{self, MANIFEST, METRICS};
 use super::summary::median;
+use super::sweep_dir::SWEEPS;
 
 /// How a run stands, as listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -123,7 +124,7 @@ fn folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
     };
     let mut out: Vec<PathBuf> = entries
         .filter_map(Result::ok)
-        .filter(|e| !e.file_name().to_string_lossy().starts_with('.'))
+        .filter(|e| !e.file_name().to_string_lossy().starts_with('.') && e.file_name() != SWEEPS)
         .map(|e| e.path())
         .filter(|path| path.is_dir())
         .collect();

@@ -36,7 +36,7 @@ pub fn rank_log(rank: usize) -> String {
 }
 
 /// A run directory in the making, and how long one may take before it counts as left behind by a killed process.
-const CREATING: &str = ".creating-";
+pub(super) const CREATING: &str = ".creating-";
 const CREATING_AGE: Duration = Duration::from_secs(10);
 
 /// What a new run starts with.
@@ -124,10 +124,16 @@ fn siblings(root: &Path, base: &str) -> Vec<(u64, PathBuf)> {
 /// Looks in `root` for runs of `plan` under its experiment's name.
 #[must_use]
 pub fn find(root: &Path, plan: &Plan) -> Found {
+    find_named(root, &plan.experiment_name, &plan.hash)
+}
+
+/// Looks in `root` for runs called `name` of the plan with this hash.
+#[must_use]
+pub fn find_named(root: &Path, name: &str, plan_hash: &str) -> Found {
     let mut found = Found::default();
-    for (_, path) in siblings(root, &base_id(&plan.experiment_name, &plan.hash)) {
+    for (_, path) in siblings(root, &base_id(name, plan_hash)) {
         match manifest(&path) {
-            Ok(manifest) if manifest.plan_hash == plan.hash => found.run = Some((path, manifest)),
+            Ok(manifest) if manifest.plan_hash == plan_hash => found.run = Some((path, manifest)),
             Ok(_) => {}
             Err(error) => found.broken.push(error.to_string()),
         }
@@ -276,7 +282,7 @@ fn same_validation(a: &Plan, b: &Plan) -> bool {
 }
 
 /// Removes folders that processes killed while creating a run left behind: unlocked, and not brand-new.
-fn remove_stale(root: &Path) {
+pub(super) fn remove_stale(root: &Path) {
     let Ok(entries) = fs::read_dir(root) else { return };
     for entry in entries.filter_map(Result::ok) {
         let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());

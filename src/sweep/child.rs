@@ -1,6 +1,7 @@
 //! A point at work: `runner apply` in a process of its own, what it tells of its progress, and how it ended.
 
-use std::fs::{self, File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ const TAIL: u64 = 16 << 10;
 #[derive(Debug, Clone)]
 pub struct Work {
     /// Arguments of this program.
-    pub arguments: Vec<String>,
+    pub arguments: Vec<OsString>,
     /// Gets what the process writes to its standard error.
     pub log: PathBuf,
     /// Variables that it shall not see.
@@ -78,7 +79,7 @@ impl Work {
     pub fn start(&self) -> io::Result<Child> {
         let mut errors = OpenOptions::new().append(true).create(true).open(&self.log)?;
         let log_from = errors.metadata()?.len();
-        writeln!(errors, "--- {} runner {}", time::now(), self.arguments.join(" "))?;
+        writeln!(errors, "--- {} runner {}", time::now(), self.arguments.join(OsStr::new(" ")).display())?;
         let mut command = Command::new(program()?);
         command.arg0(std::env::current_exe()?).args(&self.arguments).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
@@ -181,7 +182,7 @@ fn last_error(log: &Path, from: u64) -> Option<String> {
 
 /// This very program, even if its file was replaced since it was started.
 fn program() -> io::Result<PathBuf> {
-    if cfg!(target_os = "linux") { fs::read_link("/proc/self/exe").map(|_| "/proc/self/exe".into()) } else { std::env::current_exe() }
+    if cfg!(target_os = "linux") { Ok(PathBuf::from("/proc/self/exe")) } else { std::env::current_exe() }
 }
 
 fn terminate(pid: u32) {
@@ -218,6 +219,8 @@ fn ends_with_this_thread(command: &mut Command) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

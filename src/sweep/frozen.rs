@@ -170,3 +170,80 @@ impl Tasks {
         self.tasks.iter().filter_map(|task| task.rungs.last()).fold(0, |sum, &steps| sum.saturating_add(steps))
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::json;
+
+    use super::super::spec::{At, Metric};
+    use super::*;
+
+    /// Three points, the last the same as the first; rungs at 10, 20 and 40 steps.
+    pub(crate) fn sweep() -> Frozen {
+        let point = |index: usize, lr: f64| FrozenPoint {
+            index,
+            values: vec![("lr".to_owned(), json!(lr)), ("layers".to_owned(), json!(2))],
+            name: "p".to_owned(),
+            plan_hash: format!("{:064x}", lr.to_bits()),
+            same_as: (index == 3).then_some(1),
+            steps: 40,
+            rungs: vec![10, 20, 40],
+            tokens_per_step: 64,
+            parameters: 1000,
+            memory_bytes: 1 << 20,
+            flops_per_step: 1e6,
+            step_seconds: None,
+            ranks: 1,
+            cuda_devices: 0,
+        };
+        Frozen {
+            format: FORMAT,
+            id: "s-12345678".to_owned(),
+            name: "s".to_owned(),
+            created: "2026-01-01T00:00:00Z".to_owned(),
+            version: "0".to_owned(),
+            file: PathBuf::from("/s.yaml"),
+            sources: Vec::new(),
+            overrides: Vec::new(),
+            environment: BTreeMap::new(),
+            objective: Objective { metric: Metric::ValLoss, goal: Goal::Minimize, at: At::Last },
+            early_stop: Some(Asha { min_steps: 10, reduction: 2 }),
+            workers: 2,
+            excluded: 0,
+            points: vec![point(1, 1e-3), point(2, 1e-2), point(3, 1e-3)],
+        }
+    }
+
+    #[test]
+    fn duplicates_are_no_tasks() {
+        let tasks = sweep().tasks();
+        assert_eq!((tasks.tasks.len(), tasks.points.as_slice(), tasks.seconds), (2, [0, 1].as_slice(), false));
+        assert_eq!((tasks.tasks[0].step_cost, tasks.all_steps()), (1e6, 80));
+        let segment = |rung, until| Segment { task: 0, rung, until };
+        assert_eq!([segment(0, 10), segment(2, 40)].map(|s| tasks.steps(&s)), [10, 20]);
+    }
+
+    #[test]
+    fn predicted_seconds_are_the_cost_where_all_are_known() {
+        let mut frozen = sweep();
+        frozen.points[0].step_seconds = Some(0.5);
+        assert!(!frozen.tasks().seconds);
+        frozen.points[1].step_seconds = Some(f64::NAN);
+        let tasks = frozen.tasks();
+        assert_eq!((tasks.seconds, tasks.tasks[0].step_cost, tasks.tasks[1].step_cost), (true, 0.5, 1.0));
+    }
+
+    #[test]
+    fn early_stopping_goes_on_with_what_it_began_with() {
+        let mut frozen = sweep();
+        assert_eq!(frozen.workers(8), 2);
+        frozen.early_stop = None;
+        assert_eq!((frozen.workers(8), frozen.workers(0)), (8, 1));
+    }
+
+    #[test]
+    fn values_in_words() {
+        assert_eq!(sweep().points[1].words(), "lr=0.01 layers=2");
+        assert_eq!(words(&vec![("a".to_owned(), json!("x\u{1b}[2J"))]), "a=x\u{fffd}[2J");
+    }
+}

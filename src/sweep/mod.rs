@@ -1,16 +1,21 @@
 //! Sweeps: one file to many points, which of them to train how far, and what came out. Pure: running them is others' work.
 
+pub mod allocate;
+pub mod child;
 mod exclude;
 mod expand;
+pub mod frozen;
 mod importance;
 mod key_path;
 mod overlay;
 mod point;
+pub mod problems;
 mod random;
 mod read;
 mod results;
 mod schedule;
 mod spec;
+pub mod standing;
 
 pub use expand::{Expanded, expand};
 pub use importance::{Importance, importance};
