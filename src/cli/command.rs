@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
-use super::{apply, calibrate, eval, export, output, plan, rank, runs, sample, schema, validate};
+use super::{apply, calibrate, eval, export, output, plan, rank, resume, runs, sample, schema, validate};
 use crate::report::{Mode, Screen};
 
 /// Train language models from one declarative file.
@@ -35,6 +35,10 @@ enum Command {
     /// Ctrl-C finishes the step, saves a checkpoint and exits with code 130; the same command goes on from there. After a
     /// crash it goes on from the last checkpoint, to the same numbers.
     Apply(apply::ApplyArgs),
+    /// Go on with an interrupted or failed run, from its own folder.
+    ///
+    /// What became of its file, or of the defaults, does not matter: the run's resolved.yaml is what counts.
+    Resume(resume::ResumeArgs),
     Plan(plan::PlanArgs),
     Calibrate(calibrate::CalibrateArgs),
     /// Check an experiment file: every mistake at its line and column.
@@ -85,6 +89,7 @@ pub fn run() -> ExitCode {
 fn execute(command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Apply(args) => apply::run(args),
+        Command::Resume(args) => resume::run(args),
         Command::Runs(args) => runs::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Sample(args) => sample::run(args),
@@ -144,6 +149,8 @@ mod tests {
     fn commands_parse() {
         for line in [
             "runner apply exp.yaml --set a.b=1 --set c=2 --threads 2 --new --runs d --quiet --json",
+            "runner apply exp.yaml --until-step 5 --expect-plan 0a1b2c3d --sweep-point lr:3",
+            "runner resume abc --threads 2 --quiet --json --runs d",
             "runner plan exp.yaml --json",
             "runner plan exp.yaml --cluster 2x8xH100 --rows 1000 --price 2.5 --timeline t.svg --rank 3 --program",
             "runner calibrate --quick",
@@ -163,6 +170,10 @@ mod tests {
         for line in [
             "runner apply",
             "runner apply a --threads 0",
+            "runner apply a --until-step 0",
+            "runner apply a --expect-plan xyz",
+            "runner apply a --sweep-point lr:0",
+            "runner resume",
             "runner runs show",
             "runner export a --to gguf d",
             "runner nothing",

@@ -187,11 +187,18 @@ pub struct OpenedRun {
 pub fn open_run(root: &Path, wanted: &str) -> anyhow::Result<OpenedRun> {
     let path = catalog::resolve(root, wanted)?;
     let plan = run_dir::plan(&path)?;
-    let resolved = path.join(RESOLVED);
-    // What needs the data reads it later, and says what is missing.
-    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
-    let experiment = config::load(&resolved, &options)?.experiment;
+    let experiment = resolved(&path)?;
     Ok(OpenedRun { path, plan, experiment })
+}
+
+/// The experiment of the run directory `path`, as it was resolved when the run began. Files that it names need not be there:
+/// what needs the data reads it later, and says what is missing.
+///
+/// # Errors
+/// `ConfigError`.
+pub fn resolved(path: &Path) -> anyhow::Result<Experiment> {
+    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
+    Ok(config::load(&path.join(RESOLVED), &options)?.experiment)
 }
 
 impl OpenedRun {

@@ -18,7 +18,7 @@ pub mod topology;
 pub use error::ExecError;
 pub use event::{EvalMetrics, Event, ObserveError, Observer, SampleText, StepMetrics};
 pub use peers::{List, Monitor, Peers};
-pub use rank::{Outcome, Resources, run};
+pub use rank::{Outcome, Resources, Stop, run};
 pub use state::{Best, TrainState};
 pub use step::{Trainer, initial_state};
 pub use topology::topology;

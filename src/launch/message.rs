@@ -38,6 +38,8 @@ pub struct Start {
     pub threads: usize,
     /// The checkpoint to go on from; `None`: from the start.
     pub checkpoint: Option<PathBuf>,
+    /// The step after which all ranks stop, if that is before the last.
+    pub until: Option<u64>,
     pub faults: Faults,
 }
 
@@ -133,6 +135,7 @@ mod tests {
             data: plan.data.clone(),
             threads: 2,
             checkpoint: Some("/runs/a/checkpoints/step-00000003".into()),
+            until: Some(7),
             faults: "hang=1@15".parse().unwrap(),
         }));
         let mut bytes = Vec::new();

@@ -60,7 +60,7 @@ pub struct RunDir {
 /// What is there for a plan.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The newest run of the plan, and its manifest.
+    /// The newest run of the plan that stands for it, and its manifest.
     pub run: Option<(PathBuf, Manifest)>,
     /// Folders of the same name that are no readable runs, and why.
     pub broken: Vec<String>,
@@ -133,7 +133,9 @@ pub fn find_named(root: &Path, name: &str, plan_hash: &str) -> Found {
     let mut found = Found::default();
     for (_, path) in siblings(root, &base_id(name, plan_hash)) {
         match manifest(&path) {
-            Ok(manifest) if manifest.plan_hash == plan_hash => found.run = Some((path, manifest)),
+            Ok(manifest) if manifest.plan_hash == plan_hash && manifest.stands_for_its_plan() => {
+                found.run = Some((path, manifest));
+            }
             Ok(_) => {}
             Err(error) => found.broken.push(error.to_string()),
         }
@@ -306,6 +308,7 @@ fn nonce() -> u64 {
 mod tests {
     use super::*;
     use crate::plan::tests::{compiled, experiment};
+    use crate::store::manifest::RunOrigin;
     use crate::store::recorder::Recorder;
     use crate::store::testing::{layout, random_state, values};
 
@@ -352,6 +355,26 @@ mod tests {
         assert!(find(root.path(), &plan).run.is_none());
         assert!(create(root.path(), &plan).id().ends_with("-2"));
         assert_eq!(find(root.path(), &twin).run.unwrap().1.plan_hash, twin.hash);
+    }
+
+    #[test]
+    fn what_was_made_from_another_run_is_not_the_run_of_its_plan() {
+        let root = tempfile::tempdir().unwrap();
+        let plan = compiled(&experiment());
+        let (id, plan_hash) = ("other".to_owned(), "f".repeat(64));
+        let fork = |step| RunOrigin::Fork { id: id.clone(), step, plan_hash: plan_hash.clone() };
+        let origins = [fork(Some(3)), RunOrigin::Reproduction { id: id.clone(), plan_hash: plan_hash.clone() }];
+        for origin in origins.map(Some).into_iter() {
+            let manifest = Manifest { origin, ..Manifest::new(&plan, "exp.yaml".into(), vec![], time::now()) };
+            RunDir::create(root.path(), RunFiles { experiment: "", resolved: "", plan: &plan, manifest }).unwrap();
+            assert!(find(root.path(), &plan).run.is_none());
+        }
+        // From the start, only under other settings: that is what a file with those settings would do.
+        let manifest =
+            Manifest { origin: Some(fork(None)), ..Manifest::new(&plan, "exp.yaml".into(), vec![], time::now()) };
+        let run =
+            RunDir::create(root.path(), RunFiles { experiment: "", resolved: "", plan: &plan, manifest }).unwrap();
+        assert_eq!(find(root.path(), &plan).run.unwrap().0, run.path());
     }
 
     #[test]
