@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
-use super::{apply, calibrate, eval, export, output, plan, rank, resume, runs, sample, schema, validate};
+use super::{apply, calibrate, eval, export, output, plan, rank, resume, runs, sample, schema, sweep, validate};
 use crate::report::{Mode, Screen};
 
 /// Train language models from one declarative file.
@@ -53,6 +53,7 @@ enum Command {
     Sample(sample::SampleArgs),
     /// Write the weights of a run's checkpoint to a file for other programs.
     Export(export::ExportArgs),
+    Sweep(sweep::SweepArgs),
     #[command(hide = true)]
     Rank(rank::RankArgs),
 }
@@ -95,6 +96,7 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Sample(args) => sample::run(args),
         Command::Export(args) => export::run(args),
         Command::Rank(args) => rank::run(args),
+        Command::Sweep(args) => sweep::run(args),
         Command::Plan(args) => {
             plan::run(args, || plan_inputs(args))?;
             Ok(Exit::Done)
@@ -163,6 +165,11 @@ mod tests {
             "runner eval abc --best --batches 3 --hellaswag f.jsonl --limit 5 --json",
             "runner export abc --step 5 --to safetensors dir --force --runs d",
             "runner export abc --best --to safetensors dir",
+            "runner sweep s.yaml --dry-run --new --parallel 2 --threads 4 --runs d --set a=1 --quiet --launcher local",
+            "runner sweep status",
+            "runner sweep status abc --json --runs d",
+            "runner sweep results abc --csv",
+            "runner sweep point runs/sweeps/abc 3 --until-step 5 --threads 1",
             "runner sample abc --step 5 --prompt a --prompt b --top-k 0 --temperature 0",
         ] {
             Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
@@ -176,6 +183,9 @@ mod tests {
             "runner resume",
             "runner runs show",
             "runner export a --to gguf d",
+            "runner sweep",
+            "runner sweep s.yaml --parallel 0",
+            "runner sweep results --csv --json",
             "runner nothing",
         ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();

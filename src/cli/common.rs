@@ -104,6 +104,12 @@ pub fn experiment_environment() -> Vec<(String, String)> {
     all.filter(|(name, _)| name.starts_with("RUNNER_") && !OWN.contains(&name.as_str())).collect()
 }
 
+/// Whether a variable is the program's own, and no key of an experiment.
+#[must_use]
+pub fn is_own(name: &str) -> bool {
+    OWN.contains(&name)
+}
+
 /// The program's own variables that are set.
 #[must_use]
 pub fn own_environment() -> Vec<(String, String)> {

@@ -20,6 +20,7 @@ pub mod resume;
 pub mod runs;
 pub mod sample;
 pub mod schema;
+pub mod sweep;
 pub mod validate;
 mod watch;
 

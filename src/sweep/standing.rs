@@ -136,14 +136,36 @@ pub fn read_all(root: &Path, frozen: &Frozen) -> Vec<Option<Standing>> {
     frozen.points.iter().map(read).collect()
 }
 
-/// The table's row of each point. `due`: whether the point at this place shall go on, as far as is known now.
+/// How far a sweep has come, as far as its points' runs say; what failed is to be done again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// Whether nothing is left to do.
+    pub over: bool,
+    /// Places in `Frozen::points` of those that are to be running now.
+    pub due: Vec<usize>,
+}
+
 #[must_use]
-pub fn rows(frozen: &Frozen, standings: &[Option<Standing>], due: &dyn Fn(usize) -> bool) -> Vec<Row> {
+pub fn progress(frozen: &Frozen, standings: &[Option<Standing>]) -> Progress {
+    let tasks = frozen.tasks();
+    let found = |task: usize, rung: usize| {
+        let place = *tasks.points.get(task)?;
+        let point = frozen.points.get(place)?;
+        standings.get(place)?.as_ref()?.finding(frozen.objective, *point.rungs.get(rung)?, point.steps)
+    };
+    let decision = tasks.decide(frozen.workers(1), &found);
+    let due = decision.due.iter().filter_map(|segment| tasks.points.get(segment.task).copied()).collect();
+    Progress { over: decision.over, due }
+}
+
+/// The table's row of each point. `due`: places of those that go on, as far as is known now.
+#[must_use]
+pub fn rows(frozen: &Frozen, standings: &[Option<Standing>], due: &[usize]) -> Vec<Row> {
     let own: Vec<Row> = frozen
         .points
         .iter()
         .enumerate()
-        .map(|(i, point)| row(frozen, point, standings.get(i).and_then(Option::as_ref), due(i)))
+        .map(|(i, point)| row(frozen, point, standings.get(i).and_then(Option::as_ref), due.contains(&i)))
         .collect();
     let shown = |i: usize| {
         let same = frozen.points[i].same_as.and_then(|index| frozen.points.iter().position(|p| p.index == index));

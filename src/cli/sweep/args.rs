@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{point, results, run, status};
+use super::{point, results, status};
 use crate::cli::common::{RootArgs, ThreadArgs};
 use crate::cli::exit::Exit;
 
@@ -112,7 +112,7 @@ pub struct PointArgs {
 /// A wrong request, or a sweep that could not go on.
 pub fn run(args: &SweepArgs) -> anyhow::Result<Exit> {
     match &args.command {
-        None => run::run(&args.run),
+        None => super::run::run(&args.run),
         Some(SweepCommand::Status(args)) => status::run(args),
         Some(SweepCommand::Results(args)) => results::run(args),
         Some(SweepCommand::Point(args)) => point::run(args),

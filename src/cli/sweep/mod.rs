@@ -14,3 +14,4 @@ mod run;
 mod status;
 
 pub use args::{SweepArgs, run};
+pub(super) use prepare::Mistakes;
