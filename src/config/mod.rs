@@ -1,6 +1,6 @@
 //! From files, environment and flags to a validated `Experiment`.
 
-mod check;
+pub(crate) mod check;
 pub(crate) mod diagnostic;
 pub mod experiment;
 mod explain;
@@ -12,7 +12,7 @@ mod raw;
 mod raw_data;
 mod raw_eval;
 mod raw_parallel;
-mod resolve;
+pub(crate) mod resolve;
 mod resolve_batch;
 mod resolve_data;
 mod resolve_devices;
