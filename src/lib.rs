@@ -18,3 +18,4 @@ pub mod optim;
 pub mod plan;
 pub mod report;
 pub mod store;
+pub mod template;

@@ -1,7 +1,7 @@
 //! From files, environment and flags to a validated `Experiment`.
 
 mod check;
-mod diagnostic;
+pub(crate) mod diagnostic;
 pub mod experiment;
 mod explain;
 mod layers;
@@ -19,15 +19,16 @@ mod resolve_devices;
 mod resolve_model;
 mod resolve_parallel;
 mod resolve_run;
-mod scalar;
+pub(crate) mod scalar;
 mod schema;
 mod shape;
-mod source;
-mod tree;
+pub(crate) mod source;
+pub(crate) mod tree;
 
 pub use diagnostic::{ConfigError, Diagnostic};
 pub use experiment::Experiment;
 pub use explain::{Origin, explain, to_yaml};
+pub(crate) use load::read;
 pub use load::{LoadOptions, Loaded, from_str, load};
 pub use schema::{schema, schema_text};
 

@@ -243,7 +243,7 @@ mod tests {
         let mut plan = compiled(&experiment());
         name.clone_into(&mut plan.experiment_name);
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], started.to_owned());
-        RunDir::create(root, RunFiles { experiment: "", resolved: "", plan: &plan, manifest }).unwrap()
+        RunDir::create(root, RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest }).unwrap()
     }
 
     #[test]
