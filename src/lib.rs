@@ -19,3 +19,4 @@ pub mod plan;
 pub mod report;
 pub mod store;
 pub mod sweep;
+pub mod template;

@@ -16,6 +16,7 @@ pub mod plan;
 mod printer;
 pub mod rank;
 mod ready;
+pub mod render;
 pub mod resume;
 pub mod runs;
 pub mod sample;

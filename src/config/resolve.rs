@@ -9,6 +9,7 @@ use super::experiment::{Checkpoint, Experiment, Log};
 use super::layers::{Layers, is_poisoned};
 use super::raw::RawExperiment;
 use super::resolve_run::train;
+use crate::template;
 
 /// What the sections are resolved with, and where their mistakes go.
 pub(crate) struct Resolver<'l> {
@@ -93,7 +94,9 @@ impl Resolver<'_> {
     /// The run's folder is called by it.
     fn name(&mut self, given: Option<&str>, path: &Path) -> Option<String> {
         let Some(name) = given else {
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            // Of `exp.yaml.j2`, too, it is `exp`.
+            let plain = if template::is_template(path) { path.with_extension("") } else { path.to_owned() };
+            let stem = plain.file_stem().unwrap_or_default().to_string_lossy();
             let name: String = stem.chars().map(|c| if legal_in_name(c) { c } else { '-' }).take(100).collect();
             let name = name.trim_start_matches(['.', '-']);
             self.notes.insert("name", "default (name of the file)".into());

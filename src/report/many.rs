@@ -73,9 +73,10 @@ impl Many {
     /// Shows `id` at `at` of `of`, with `text`.
     pub fn show(&mut self, id: usize, at: u64, of: u64, text: String) {
         let Some(lines) = &mut self.lines else { return };
-        let bar = lines.each.entry(id).or_insert_with(|| {
-            lines.multi.insert_before(&lines.whole, styled(of, "{bar:12.cyan} {wide_msg}"))
-        });
+        let bar = lines
+            .each
+            .entry(id)
+            .or_insert_with(|| lines.multi.insert_before(&lines.whole, styled(of, "{bar:12.cyan} {wide_msg}")));
         bar.set_length(of);
         bar.set_position(at);
         bar.set_message(text);

@@ -12,7 +12,9 @@ use super::manifest::RunStatus;
 use super::metrics::{EvalLine, MetricLine, TrainLine};
 use super::run_dir::{self, MANIFEST, METRICS};
 use super::summary::median;
-use super::sweep_dir::SWEEPS;
+
+/// The folder among the runs that holds sweeps, which are no runs.
+pub const SWEEPS: &str = "sweeps";
 
 /// How a run stands, as listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -244,7 +246,7 @@ mod tests {
         let mut plan = compiled(&experiment());
         name.clone_into(&mut plan.experiment_name);
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], started.to_owned());
-        RunDir::create(root, RunFiles { experiment: "", resolved: "", plan: &plan, manifest }).unwrap()
+        RunDir::create(root, RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest }).unwrap()
     }
 
     #[test]

@@ -7,14 +7,13 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+pub use super::catalog::SWEEPS;
 use super::error::StoreError;
 use super::files::{read_json, read_small, sync_dir, write_atomic, write_json};
 use super::lock::RunLock;
 use super::run_dir::{CREATING, remove_stale};
 use crate::sweep::frozen::{FORMAT, Frozen};
 
-/// The folder of sweeps in a folder of runs.
-pub const SWEEPS: &str = "sweeps";
 /// The sweep file as given.
 pub const SWEEP: &str = "sweep.yaml";
 /// What was fixed at the start.
@@ -199,8 +198,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let experiments = ["a: 1\n".to_owned(), "a: 2\n".to_owned(), "a: 3\n".to_owned()];
         let create = || {
-            SweepDir::create(root.path(), SweepFiles { frozen: sweep(), text: "sweep: {}\n", experiments: &experiments })
-                .unwrap()
+            SweepDir::create(
+                root.path(),
+                SweepFiles { frozen: sweep(), text: "sweep: {}\n", experiments: &experiments },
+            )
+            .unwrap()
         };
         assert!(list(root.path()).sweeps.is_empty());
         let first = create();

@@ -266,7 +266,10 @@ mod tests {
         assert_eq!(found(RunStatus::Interrupted, 5), None, "not evaluated there");
         assert_eq!(found(RunStatus::Interrupted, 6), None);
         assert_eq!(found(RunStatus::Done, 6), Some(Finding::Value(2.5)));
-        let before = standing(RunStatus::Running, measured(Metric::ValLoss, LINES.split("{\"kind\":\"eval\",\"step\":4").next().unwrap()));
+        let before = standing(
+            RunStatus::Running,
+            measured(Metric::ValLoss, LINES.split("{\"kind\":\"eval\",\"step\":4").next().unwrap()),
+        );
         assert_eq!(before.finding(objective, 4, 6), None, "the step is done, its evaluation is not");
     }
 }

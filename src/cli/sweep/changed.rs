@@ -69,10 +69,15 @@ pub(super) fn sources(sources: &[SourceFile]) -> Vec<PathBuf> {
     sources.iter().filter(|source| digest(&source.path) != **source).map(|source| source.path.clone()).collect()
 }
 
-/// Variables of the experiment that are no longer what they were: what was read then, and what is set now.
-pub(super) fn environment(was: &BTreeMap<String, String>, is: &[(String, String)]) -> Vec<String> {
-    let now = |name: &str| is.iter().find(|(n, _)| n == name).map(|(_, value)| value);
-    was.iter().filter(|(name, value)| now(name) != Some(value)).map(|(name, _)| name.clone()).collect()
+/// Variables that are no longer what they were: `was` are those that were read, `set` those that set keys of experiments now.
+pub(super) fn environment(
+    was: &BTreeMap<String, String>,
+    set: &[(String, String)],
+    now: &dyn Fn(&str) -> Option<String>,
+) -> Vec<String> {
+    let read = was.iter().filter(|(name, value)| now(name).as_ref() != Some(value)).map(|(name, _)| name.clone());
+    let new = set.iter().map(|(name, _)| name.clone()).filter(|name| !was.contains_key(name));
+    read.chain(new).collect()
 }
 
 #[cfg(test)]
@@ -113,6 +118,7 @@ mod tests {
     fn variables_that_changed_are_found() {
         let was = BTreeMap::from([("RUNNER_A".to_owned(), "1".to_owned()), ("RUNNER_B".to_owned(), "2".to_owned())]);
         let is = [("RUNNER_B".to_owned(), "2".to_owned()), ("RUNNER_C".to_owned(), "3".to_owned())];
-        assert_eq!(environment(&was, &is), ["RUNNER_A"]);
+        let now = |name: &str| is.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
+        assert_eq!(environment(&was, &is, &now), ["RUNNER_A", "RUNNER_C"]);
     }
 }

@@ -8,9 +8,10 @@ use super::preview::many;
 use crate::report::Screen;
 use crate::report::format::{count, percent, printable, seconds};
 use crate::report::table::{Align, table};
-use crate::sweep::frozen::Frozen;
+use crate::store::sweep_dir;
+use crate::sweep::frozen::{Frozen, FrozenPoint};
 use crate::sweep::standing::{Progress, Standing, progress, rows};
-use crate::sweep::{Importance, PointStatus, Results, Row, importance, text};
+use crate::sweep::{Finding, Importance, PointStatus, Results, Row, Values, from_str, importance, text};
 
 /// All that is to be said of a sweep at some moment.
 #[derive(Debug)]
@@ -18,18 +19,25 @@ pub(super) struct Closing<'a> {
     frozen: &'a Frozen,
     pub results: Results,
     pub importance: Vec<Importance>,
+    /// The steps after which all that was compared for it was measured, where that is not at the end.
+    measured_at: Option<u64>,
     /// Whether nothing is left to do, but for what failed.
     pub over: bool,
     runs: Option<&'a Path>,
 }
 
 impl<'a> Closing<'a> {
-    /// `runs`: the `--runs` flag, where it was given.
-    pub(super) fn new(frozen: &'a Frozen, standings: &[Option<Standing>], runs: Option<&'a Path>) -> Self {
+    /// Of the sweep in `path`. `runs`: the `--runs` flag, where it was given.
+    pub(super) fn new(path: &Path, frozen: &'a Frozen, standings: &[Option<Standing>], runs: Option<&'a Path>) -> Self {
         let Progress { over, due } = progress(frozen, standings);
         let rows = rows(frozen, standings, &due);
-        let mattered = importance(&points(&rows));
-        Self { frozen, results: Results::new(frozen.objective, rows), importance: mattered, over, runs }
+        // What varied is in the sweep file as it was; without it nothing is said of what mattered.
+        let text = sweep_dir::text(path).unwrap_or_default();
+        let axes = from_str(&text, &frozen.file).map(|spec| spec.axes).unwrap_or_default();
+        let (step, measured) = comparable(frozen, standings, &rows);
+        let mattered = importance(&axes, frozen.objective.goal, &measured);
+        let results = Results::new(frozen.objective, rows);
+        Self { frozen, results, importance: mattered, measured_at: step, over, runs }
     }
 
     /// Points that failed in this call, whatever their runs say: one may never have begun.
@@ -141,7 +149,9 @@ impl<'a> Closing<'a> {
             let _ = writeln!(out, "  {:width$}  {:>6}{best}", printable(&i.name), percent(i.share));
         }
         if let Some(first) = self.importance.first() {
-            out.insert_str(0, &format!("what mattered ({}):\n", first.how));
+            let at = self.measured_at.map_or_else(String::new, |step| format!(" after {} steps", count(step)));
+            let head = format!("what mattered{at} ({} of {}):\n", first.how, self.frozen.objective.metric);
+            out.insert_str(0, &head);
         }
         out
     }
@@ -161,10 +171,25 @@ impl<'a> Closing<'a> {
     }
 }
 
-/// Values and objective of points that are runs of their own and have one.
-fn points(rows: &[Row]) -> Vec<(crate::sweep::Values, Option<f64>)> {
-    let own = rows.iter().filter(|row| row.status != PointStatus::Duplicate);
-    own.map(|row| (row.values.clone(), row.objective)).collect()
+/// Values and results of points that are runs of their own. Results after different numbers of steps are no match for each
+/// other: with early stopping those after the first rung are taken, which all points have that came so far.
+fn comparable(
+    frozen: &Frozen,
+    standings: &[Option<Standing>],
+    rows: &[Row],
+) -> (Option<u64>, Vec<(Values, Option<f64>)>) {
+    let own = || frozen.points.iter().zip(standings).zip(rows).filter(|((point, _), _)| point.same_as.is_none());
+    if frozen.early_stop.is_none() {
+        return (None, own().map(|((point, _), row)| (point.values.clone(), row.objective)).collect());
+    }
+    let mut steps: Vec<u64> = own().filter_map(|((point, _), _)| point.rungs.first().copied()).collect();
+    steps.dedup();
+    let first = |point: &FrozenPoint, standing: &Option<Standing>| {
+        let finding = standing.as_ref()?.finding(frozen.objective, *point.rungs.first()?, point.steps)?;
+        if let Finding::Value(value) = finding { Some(value) } else { None }
+    };
+    let one = if let [step] = steps.as_slice() { Some(*step) } else { None };
+    (one, own().map(|((point, standing), _)| (point.values.clone(), first(point, standing))).collect())
 }
 
 /// Says how a sweep ended.
@@ -173,12 +198,8 @@ pub(super) fn print(closing: &Closing<'_>, outcome: Outcome, up_to_date: bool, s
     screen.line(&closing.mattered());
     screen.line(&closing.saved().unwrap_or_default());
     screen.line(&closing.best().unwrap_or_default());
-    let event = SweepEvent::Summary {
-        status: outcome,
-        up_to_date,
-        results: &closing.results,
-        importance: &closing.importance,
-    };
+    let event =
+        SweepEvent::Summary { status: outcome, up_to_date, results: &closing.results, importance: &closing.importance };
     if let Ok(line) = serde_json::to_string(&event) {
         screen.json_line(&line);
     }
@@ -188,7 +209,9 @@ pub(super) fn print(closing: &Closing<'_>, outcome: Outcome, up_to_date: bool, s
     screen.last(&match outcome {
         Outcome::Done if up_to_date => format!("up to date: sweep {id}, {points}: {counts}"),
         Outcome::Done => format!("done: sweep {id}, {points}: {counts}"),
-        Outcome::Failed => format!("failed: sweep {id}, {points}: {counts}; the same command tries failed points again"),
+        Outcome::Failed => {
+            format!("failed: sweep {id}, {points}: {counts}; the same command tries failed points again")
+        }
         Outcome::Interrupted => format!("interrupted: sweep {id}, {points}: {counts}; the same command continues"),
     });
 }

@@ -88,7 +88,10 @@ enum Next {
     Later,
     /// Stopped on request.
     Stopped,
-    Failed { error: String, again: bool },
+    Failed {
+        error: String,
+        again: bool,
+    },
 }
 
 impl<'a> Driver<'a> {
@@ -246,11 +249,21 @@ impl<'a> Driver<'a> {
         let done = segment.until >= point.steps;
         let run = self.standing(task).map(|s| s.id.clone());
         let objective = value.is_finite().then_some(value);
-        screen.json(&SweepEvent::Finished { point: point.index, step: segment.until, objective, done, run: run.as_deref() });
+        screen.json(&SweepEvent::Finished {
+            point: point.index,
+            step: segment.until,
+            objective,
+            done,
+            run: run.as_deref(),
+        });
         let metric = self.frozen().objective.metric;
         let how = if done { "done  " } else { "judged" };
         let words = name(point);
-        screen.line(&format!("{how}   {words}: {metric} {value:.4} after {} of {} steps", count(segment.until), count(point.steps)));
+        screen.line(&format!(
+            "{how}   {words}: {metric} {value:.4} after {} of {} steps",
+            count(segment.until),
+            count(point.steps)
+        ));
         let best = self.best_now();
         if best != self.best {
             self.best = best;
@@ -275,7 +288,12 @@ impl<'a> Driver<'a> {
                 } else {
                     String::new()
                 };
-                screen.warn(&format!("{} failed: {}; its log is {}{then}", name(point), printable(&error), log.display()));
+                screen.warn(&format!(
+                    "{} failed: {}; its log is {}{then}",
+                    name(point),
+                    printable(&error),
+                    log.display()
+                ));
                 if !again {
                     self.failed.insert(task, error);
                 }
@@ -411,11 +429,8 @@ impl<'a> Driver<'a> {
         let done = self.standings.iter().flatten().filter(|s| s.status == RunStatus::Done).count();
         let runs = self.tasks.tasks.len();
         let queued = runs.saturating_sub(done + self.failed.len() + self.running.len());
-        let mut text = format!(
-            "{done} done  {} failed  {} running  {queued} queued",
-            self.failed.len(),
-            self.running.len()
-        );
+        let mut text =
+            format!("{done} done  {} failed  {} running  {queued} queued", self.failed.len(), self.running.len());
         if let Some((index, objective)) = self.best {
             let words = self.frozen().point(index).map_or_else(String::new, name);
             text.push_str(&format!("  best {objective:.4} {words}"));
@@ -438,9 +453,11 @@ impl<'a> Driver<'a> {
     }
 
     fn close(self, outcome: Outcome, screen: Many) -> anyhow::Result<Exit> {
-        let mut closing = Closing::new(self.frozen(), &self.standings, self.drive.runs);
+        let mut closing = Closing::new(self.drive.sweep.path(), self.frozen(), &self.standings, self.drive.runs);
         closing.over |= outcome != Outcome::Interrupted;
-        closing.failed(&self.failed.iter().map(|(task, error)| (self.point(*task).index, error.clone())).collect::<Vec<_>>());
+        closing.failed(
+            &self.failed.iter().map(|(task, error)| (self.point(*task).index, error.clone())).collect::<Vec<_>>(),
+        );
         let screen = screen.finish();
         let stopped = closing.stopped();
         if !stopped.is_empty() {
@@ -467,7 +484,9 @@ fn name(point: &FrozenPoint) -> String {
 /// Names of the graphics devices to share out: of `count` of this machine those that this process may see itself.
 fn visible(count: usize, variable: Option<&str>) -> Vec<String> {
     match variable {
-        Some(names) => names.split(',').map(str::trim).filter(|n| !n.is_empty()).take(count).map(str::to_owned).collect(),
+        Some(names) => {
+            names.split(',').map(str::trim).filter(|n| !n.is_empty()).take(count).map(str::to_owned).collect()
+        }
         None => (0..count).map(|i| i.to_string()).collect(),
     }
 }

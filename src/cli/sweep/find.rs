@@ -26,7 +26,8 @@ pub(super) fn resolve(root: &Path, wanted: Option<&str>) -> anyhow::Result<PathB
     if let Some(exact) = all.iter().find(|path| id(path) == wanted) {
         return Ok(exact.clone());
     }
-    let matching: Vec<&PathBuf> = all.iter().filter(|path| !wanted.is_empty() && id(path).starts_with(wanted)).collect();
+    let matching: Vec<&PathBuf> =
+        all.iter().filter(|path| !wanted.is_empty() && id(path).starts_with(wanted)).collect();
     let ids = |paths: &[&PathBuf]| paths.iter().map(|path| id(path)).collect::<Vec<_>>().join(", ");
     match matching.as_slice() {
         [one] => Ok((*one).clone()),
@@ -35,7 +36,10 @@ pub(super) fn resolve(root: &Path, wanted: Option<&str>) -> anyhow::Result<PathB
             let there = ids(&all.iter().collect::<Vec<_>>());
             Err(RequestError(format!("no sweep {wanted:?} in {}; there are: {there}", root.display())).into())
         }
-        many => Err(RequestError(format!("{wanted} may be any of these sweeps: {}; give more of the name", ids(many))).into()),
+        many => {
+            Err(RequestError(format!("{wanted} may be any of these sweeps: {}; give more of the name", ids(many)))
+                .into())
+        }
     }
 }
 

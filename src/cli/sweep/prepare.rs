@@ -1,12 +1,13 @@
 //! From a sweep file to points that are fixed: each one rendered, checked, its data prepared, planned.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use rayon::prelude::*;
 
 use super::changed::digest;
 use super::find::absolute;
-use crate::cli::common::{self, ThreadArgs};
+use crate::cli::common::{self, TemplateArgs, ThreadArgs};
 use crate::cli::exit::{RequestError, render};
 use crate::cli::plan::local;
 use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
@@ -17,7 +18,7 @@ use crate::report::Screen;
 use crate::store::time;
 use crate::sweep::frozen::{FORMAT, Frozen, FrozenPoint, SourceFile};
 use crate::sweep::problems::Problems;
-use crate::sweep::{Asha, Metric, Point, SweepSpec, expand, options, rungs};
+use crate::sweep::{Asha, Base, Metric, Point, SweepSpec, expand, options, rungs};
 
 /// A sweep that can start.
 #[derive(Debug)]
@@ -49,11 +50,15 @@ struct Wrong(String);
 /// All mistakes of all points, each said once.
 pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) -> anyhow::Result<Ready> {
     let expanded = expand(spec)?;
-    let base = LoadOptions {
+    let mut base = LoadOptions {
         sets: with.set.to_vec(),
         env: common::experiment_environment(),
-        ..LoadOptions::default()
+        ..TemplateArgs::default().over(LoadOptions::default())?
     };
+    if matches!(spec.base, Base::Template(_)) {
+        // A variable that varies and is not used is a mistake.
+        base.named_vars = spec.names().into_iter().map(str::to_owned).collect();
+    }
     let pool = with.own.pool()?;
     let before = sources(spec, &[]);
     let load = |point: &Point| config::load(spec.base.path(), &options(spec, point, &base));
@@ -142,8 +147,9 @@ pub(in crate::cli) struct Mistakes(String);
 
 /// The files that the points are made of, as they are now.
 fn sources(spec: &SweepSpec, loaded: &[(&Point, Loaded)]) -> Vec<SourceFile> {
-    let _ = loaded;
-    let mut files = vec![absolute(spec.base.path())];
+    let read = loaded.iter().filter_map(|(_, loaded)| loaded.template.as_ref()).flat_map(|t| &t.files);
+    let mut files: Vec<PathBuf> = read.map(|file| absolute(&file.path)).collect();
+    files.push(absolute(spec.base.path()));
     files.sort();
     files.dedup();
     files.iter().map(|path| digest(path)).collect()

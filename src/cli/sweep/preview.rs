@@ -33,7 +33,8 @@ pub(super) fn preview(frozen: &Frozen, how: How) -> String {
 }
 
 fn points(frozen: &Frozen, all: bool) -> String {
-    let names: Vec<&str> = frozen.points.first().map_or_else(Vec::new, |p| p.values.iter().map(|(n, _)| n.as_str()).collect());
+    let names: Vec<&str> =
+        frozen.points.first().map_or_else(Vec::new, |p| p.values.iter().map(|(n, _)| n.as_str()).collect());
     let names: Vec<String> = names.into_iter().map(printable).collect();
     let mut columns: Vec<(&str, Align)> = vec![("point", Align::Right)];
     columns.extend(names.iter().map(|name| (name.as_str(), Align::Right)));
@@ -104,7 +105,8 @@ fn time(frozen: &Frozen, tasks: &Tasks, workers: usize) -> String {
     if tasks.seconds {
         let hours = device_hours(frozen, tasks, &expected);
         let took = seconds(expected.virtual_end);
-        let _ = writeln!(out, "time     about {took} predicted, {} device-hours; without evaluations", hours_text(hours));
+        let _ =
+            writeln!(out, "time     about {took} predicted, {} device-hours; without evaluations", hours_text(hours));
     } else {
         out.push_str("time     not known: runner calibrate measures this machine\n");
     }

@@ -26,9 +26,9 @@ pub(super) fn run(args: &ResultsArgs) -> anyhow::Result<Exit> {
     let path = find::resolve(&args.root.root(), args.sweep.as_deref())?;
     let frozen = sweep_dir::frozen(&path)?;
     let standings = read_all(&sweep_dir::root(&path), &frozen);
-    let closing = Closing::new(&frozen, &standings, args.root.runs.as_deref());
+    let closing = Closing::new(&path, &frozen, &standings, args.root.runs.as_deref());
     if args.csv {
-        print(&closing.results.csv())?;
+        print(&closing.results.csv()?)?;
     } else if args.json {
         let (results, importance) = (&closing.results, closing.importance.as_slice());
         print_json(&Found { id: &frozen.id, results, best: results.best(), importance })?;

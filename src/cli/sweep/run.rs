@@ -113,10 +113,15 @@ impl Call<'_> {
                 frozen.id
             ));
         }
-        let variables = changed::environment(&frozen.environment, &common::experiment_environment());
+        let now = |name: &str| std::env::var(name).ok();
+        let variables = changed::environment(&frozen.environment, &common::experiment_environment(), &now);
         let variables: Vec<String> = variables.into_iter().filter(|name| !common::is_own(name)).collect();
         if !variables.is_empty() {
-            screen.warn(&format!("{} is not what it was when {} began, and has no effect", variables.join(", "), frozen.id));
+            screen.warn(&format!(
+                "{} is not what it was when {} began, and has no effect",
+                variables.join(", "),
+                frozen.id
+            ));
         }
         if self.args.dry_run {
             screen.last(&preview(frozen, self.how));
@@ -124,13 +129,14 @@ impl Call<'_> {
         }
         if is_finished(&self.root, frozen) {
             let standings = read_all(&self.root, frozen);
-            let closing = Closing::new(frozen, &standings, self.args.root.runs.as_deref());
+            let closing = Closing::new(path, frozen, &standings, self.args.root.runs.as_deref());
             closing::print(&closing, Outcome::Done, true, &screen);
             return Ok(Exit::Done);
         }
         let sweep = SweepDir::open(path).map_err(|error| match error {
             StoreError::Locked { id, holder } => {
-                let message = format!("sweep {id} is being run by another process{holder}: runner sweep status {id} shows it");
+                let message =
+                    format!("sweep {id} is being run by another process{holder}: runner sweep status {id} shows it");
                 RequestError(message).into()
             }
             other => anyhow::Error::from(other),

@@ -11,8 +11,8 @@ use crate::cli::output::{print, print_json};
 use crate::report::format::printable;
 use crate::store::RunLock;
 use crate::store::sweep_dir;
-use crate::sweep::standing::read_all;
 use crate::sweep::Results;
+use crate::sweep::standing::read_all;
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -32,7 +32,7 @@ pub(super) fn run(args: &StatusArgs) -> anyhow::Result<Exit> {
     let path = find::resolve(&args.root.root(), args.sweep.as_deref())?;
     let frozen = sweep_dir::frozen(&path)?;
     let standings = read_all(&sweep_dir::root(&path), &frozen);
-    let mut closing = Closing::new(&frozen, &standings, args.root.runs.as_deref());
+    let mut closing = Closing::new(&path, &frozen, &standings, args.root.runs.as_deref());
     let running = RunLock::is_held(&path);
     closing.results.rows.sort_by_key(|row| row.point);
     if args.json {
