@@ -19,3 +19,5 @@ pub mod optim;
 pub mod plan;
 pub mod report;
 pub mod store;
+pub mod sweep;
+pub mod template;

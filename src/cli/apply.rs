@@ -16,7 +16,7 @@ use crate::launch::Faults;
 use crate::plan::Plan;
 use crate::report::summary::up_to_date;
 use crate::report::{JsonEvent, Mode, Screen};
-use crate::store::manifest::{Manifest, RunStatus, SweepPoint};
+use crate::store::manifest::{FromTemplate, Manifest, RunStatus, SweepPoint};
 use crate::store::run_dir::{self, RunDir, RunFiles};
 use crate::store::{lock, time};
 
@@ -129,8 +129,16 @@ fn open_or_create(
     let mut manifest = Manifest::new(plan, args.experiment.file.clone(), args.experiment.set.clone(), time::now());
     manifest.environment = environment(loaded);
     manifest.sweep.clone_from(&args.sweep_point);
+    let template = loaded.template.as_ref();
+    manifest.template = template.map(|t| FromTemplate { file: args.experiment.file.clone(), vars: t.vars.clone() });
     let resolved = config::to_yaml(&loaded.experiment);
-    let files = RunFiles { experiment: &loaded.text, resolved: &resolved, plan, manifest };
+    let files = RunFiles {
+        experiment: &loaded.text,
+        resolved: &resolved,
+        template: template.and_then(|t| t.files.first()).map(|file| file.text.as_str()),
+        plan,
+        manifest,
+    };
     Ok(Some(match source {
         Some(source) => RunDir::create_continued(&root, files, &source.path, source.which)?,
         None => RunDir::create(&root, files)?,

@@ -158,6 +158,7 @@ impl Job<'_> {
             id: run.id(),
             status,
             error: error.clone(),
+            not_finite: ended.as_ref().is_err_and(RunError::not_finite),
             steps_total: self.plan().totals.steps,
             wall_seconds: wall_before + started.elapsed().as_secs_f64(),
             predicted_step_ms: self.plan().forecast.as_ref().map(|f| f.step_seconds * 1e3),

@@ -16,10 +16,12 @@ pub mod plan;
 mod printer;
 pub mod rank;
 mod ready;
+pub mod render;
 pub mod resume;
 pub mod runs;
 pub mod sample;
 pub mod schema;
+pub mod sweep;
 pub mod validate;
 mod watch;
 

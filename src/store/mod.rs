@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod recorder;
 pub mod run_dir;
 pub mod summary;
+pub mod sweep_dir;
 pub mod time;
 pub mod timeline;
 
