@@ -16,6 +16,7 @@ mod read_axes;
 mod reader;
 mod results;
 mod schedule;
+pub mod slurm;
 mod spec;
 pub mod standing;
 

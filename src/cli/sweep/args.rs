@@ -45,6 +45,9 @@ pub struct RunArgs {
     /// What starts the runs.
     #[arg(long, value_enum, default_value_t = Launcher::Local)]
     pub launcher: Launcher,
+    /// A further option of each job, such as --partition=long; may be given several times.
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    pub slurm_option: Vec<String>,
     /// Print only errors and the last line.
     #[arg(long, short)]
     pub quiet: bool,
@@ -58,6 +61,8 @@ pub struct RunArgs {
 pub enum Launcher {
     /// This process, on this machine.
     Local,
+    /// Slurm: an array of jobs, one for each point. The folder of runs lies where all machines see it.
+    Slurm,
 }
 
 #[derive(Debug, Clone, Subcommand)]

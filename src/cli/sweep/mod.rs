@@ -11,6 +11,7 @@ mod prepare;
 mod preview;
 mod results;
 mod run;
+mod slurm;
 mod status;
 
 pub use args::{SweepArgs, run};

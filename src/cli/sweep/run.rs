@@ -8,7 +8,7 @@ use super::drive::{Drive, Driver};
 use super::events::Outcome;
 use super::prepare::{self, Ready, With};
 use super::preview::{How, preview};
-use super::{changed, find};
+use super::{changed, find, slurm};
 use crate::cli::common;
 use crate::cli::exit::{Exit, RequestError};
 use crate::cli::interrupt::Interrupt;
@@ -27,9 +27,16 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let screen = Screen::new(Mode::detect(args.json, args.quiet));
     let file = args.file.clone().ok_or_else(|| RequestError("which sweep file?".to_owned()))?;
     let spec = sweep::load(&file)?;
+    if args.launcher == Launcher::Slurm {
+        slurm::check(spec.early_stop.is_some(), &args.slurm_option)?;
+    }
     let root = args.root.root();
     let parallel = args.parallel.map_or(spec.parallel, usize::from).max(1);
-    let threads = (args.threads.count() / parallel).max(1);
+    let threads = match (args.launcher, args.threads.threads) {
+        // Each job has its own processors.
+        (Launcher::Slurm, Some(threads)) => usize::from(threads),
+        _ => (args.threads.count() / parallel).max(1),
+    };
     Call { args, spec, root, how: How { parallel, threads, all: args.dry_run } }.go(screen, &interrupt)
 }
 
@@ -156,6 +163,10 @@ impl Call<'_> {
                 interrupt,
             })?
             .run(screen),
+            Launcher::Slurm => {
+                let (How { parallel, threads, .. }, options) = (self.how, &self.args.slurm_option);
+                slurm::submit(&sweep, &self.root, slurm::How { parallel, threads, options }, &screen)
+            }
         }
     }
 }
