@@ -122,7 +122,20 @@ mod tests {
             threads: 4,
             options: &["--partition=long".to_owned()],
         };
-        insta::assert_snapshot!(array.script(&sweep(), None).unwrap(), @"");
+        insta::assert_snapshot!(array.script(&sweep(), None).unwrap(), @r#"
+        #!/bin/sh
+        # A sweep as an array of jobs, one for each point: rendered by `runner sweep --launcher slurm`.
+        # A file templates/slurm.sh.j2 in the folder where that command is called takes this one's place.
+        #SBATCH --job-name=s-12345678
+        #SBATCH --array=1-2%2
+        #SBATCH --ntasks=1
+        #SBATCH --cpus-per-task=4
+        #SBATCH --mem=514M#SBATCH --output="/data/runs/sweeps/it's 5%%/points/%4a.job"
+        #SBATCH --open-mode=append
+        # A minute before a time limit the run saves and ends.
+        #SBATCH --signal=B:TERM@60#SBATCH --partition=long
+        exec '/opt/a b/runner' sweep point '/data/runs/sweeps/it'\''s 5%' "$SLURM_ARRAY_TASK_ID" --threads 4
+        "#);
     }
 
     #[test]
