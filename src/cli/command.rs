@@ -39,8 +39,8 @@ enum Command {
     Calibrate(calibrate::CalibrateArgs),
     /// Check an experiment file: every mistake at its line and column.
     Validate(ValidateArgs),
-    /// Print the JSON Schema of the experiment file, for editors.
-    Schema,
+    /// Print the JSON Schema of the experiment file, for editors; with `--sweep` that of the sweep file.
+    Schema(schema::SchemaArgs),
     /// List recorded runs, or show one.
     Runs(runs::RunsArgs),
     /// Evaluate a run's checkpoint: validation loss, multiple choice.
@@ -104,9 +104,9 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
             output::print(&String::from_utf8_lossy(&out))?;
             Ok(Exit::Done)
         }
-        Command::Schema => {
+        Command::Schema(args) => {
             let mut out = Vec::new();
-            schema::run(&mut out)?;
+            schema::run(&args, &mut out)?;
             output::print(&String::from_utf8_lossy(&out))?;
             Ok(Exit::Done)
         }
@@ -150,6 +150,7 @@ mod tests {
             "runner calibrate --show --json",
             "runner validate exp.yaml --explain",
             "runner schema",
+            "runner schema --sweep",
             "runner runs --json",
             "runner runs list --runs d",
             "runner runs show abc --json --runs d",

@@ -170,7 +170,10 @@ fn too_large(source: &Source, bytes: u64) -> Diagnostic {
     )
 }
 
-/// The text of the file, if it is one.
+/// The text of the experiment file `path`, if it is one.
+///
+/// # Errors
+/// A file that is not there, too large, or no text.
 pub(crate) fn read(path: &Path) -> Result<String, Box<Diagnostic>> {
     let source = Source::file(path, String::new());
     let whole = |message: String, help: &str| Box::new(source.diagnostic_whole(message, help.to_owned()));

@@ -5,7 +5,7 @@ pub(crate) mod diagnostic;
 pub mod experiment;
 mod explain;
 mod layers;
-pub(crate) mod load;
+mod load;
 mod overrides;
 mod presets;
 mod raw;
@@ -28,6 +28,7 @@ pub(crate) mod tree;
 pub use diagnostic::{ConfigError, Diagnostic};
 pub use experiment::Experiment;
 pub use explain::{Origin, explain, to_yaml};
+pub(crate) use load::read;
 pub use load::{LoadOptions, Loaded, from_str, load};
 pub use schema::{schema, schema_text};
 

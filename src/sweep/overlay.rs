@@ -36,6 +36,7 @@ pub fn flow(value: &Value) -> String {
                 map.iter().map(|(key, value)| format!("{}: {}", quoted(key), flow(value))).collect();
             format!("{{{}}}", pairs.join(", "))
         }
+        Value::Number(number) if number.is_f64() => float(number.as_f64().unwrap_or_default()),
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
     }
 }
@@ -47,6 +48,15 @@ pub fn text(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => flow(other),
     }
+}
+
+/// The shortest text that is this number, small ones as `3e-4`. A whole number without a point would be read as an integer.
+fn float(x: f64) -> String {
+    if x == 0.0 || (1e-3..1e16).contains(&x.abs()) {
+        return format!("{x:?}");
+    }
+    let text = format!("{x:e}");
+    if x.abs() >= 1.0 && !text.contains('.') { text.replace('e', ".0e") } else { text }
 }
 
 /// In double quotes; without the characters that YAML text may not hold.
