@@ -106,7 +106,7 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         }
         Command::Schema(args) => {
             let mut out = Vec::new();
-            schema::run(&args, &mut out)?;
+            schema::run(args, &mut out)?;
             output::print(&String::from_utf8_lossy(&out))?;
             Ok(Exit::Done)
         }

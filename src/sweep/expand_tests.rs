@@ -233,7 +233,7 @@ fn values_read_back_from_their_text() {
         json!(-1e300),
         json!(0.001),
         json!(3e-4),
-        json!(123456789.5),
+        json!(123_456_789.5),
         json!("a: b # c, {d} [e] \"f\" 'g' \\ \n\t\r\u{7f}\u{85}\u{feff}\u{2028}\u{0} é 漢 😀 &x *y !z %w @v"),
         json!([]),
         json!({}),

@@ -1,5 +1,7 @@
 //! What `config::load` gets for a point, and values as YAML text.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 use super::point::Point;
@@ -14,12 +16,12 @@ pub fn options(spec: &SweepSpec, point: &Point, base: &LoadOptions) -> LoadOptio
     out.sets = spec.set.iter().chain(&base.sets).cloned().collect();
     match spec.base {
         Base::Template(_) => {
-            out.vars = spec.vars.clone();
+            out.vars.clone_from(&spec.vars);
             out.vars.extend(base.vars.clone());
             out.vars.extend(point.values.iter().cloned());
         }
         Base::Experiment(_) => {
-            out.sets.extend(point.values.iter().map(|(key, value)| format!("{key}={}", flow(value))))
+            out.sets.extend(point.values.iter().map(|(key, value)| format!("{key}={}", flow(value))));
         }
     }
     out
@@ -66,7 +68,7 @@ fn quoted(text: &str) -> String {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
             c if c.is_control() || matches!(c, '\u{FEFF}' | '\u{2028}' | '\u{2029}') => {
-                out.push_str(&format!("\\u{:04X}", c as u32));
+                let _ = write!(out, "\\u{:04X}", c as u32);
             }
             c => out.push(c),
         }

@@ -186,11 +186,11 @@ fn sweep(reader: &mut Reader<'_>, at: Held<'_>, text: &str, path: &Path) -> Opti
         let help = "give `template: file.yaml.j2` to vary a template's variables, or `base: file.yaml` to vary keys of an experiment";
         reader.error(at.key, "sweep.base", "`sweep` has neither `template` nor `base`".into(), help);
     }
-    finish(reader, at, parts, chosen.map(|entry| entry.key == "template"))
+    Some(finish(reader, at, parts, chosen.map(|entry| entry.key == "template")))
 }
 
 /// What needs to know whether there is a template, and what needs to know what varies.
-fn finish(reader: &mut Reader<'_>, at: Held<'_>, parts: Parts<'_>, template: Option<bool>) -> Option<SweepSpec> {
+fn finish(reader: &mut Reader<'_>, at: Held<'_>, parts: Parts<'_>, template: Option<bool>) -> SweepSpec {
     let Parts { name, base, vars, set, axes, mut spec } = parts;
     let mut fixed: Vec<(String, &str, Place)> = Vec::new();
     if let Some(entry) = vars {
@@ -247,7 +247,7 @@ fn finish(reader: &mut Reader<'_>, at: Held<'_>, parts: Parts<'_>, template: Opt
             }
         }
     }
-    Some(spec)
+    spec
 }
 
 type Problem = fn(&str) -> Option<(String, String)>;

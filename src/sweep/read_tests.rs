@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::super::expand::expand;
 use super::super::random::{Draw, Random};
 use super::super::spec::{Axis, Dimension};
 use super::*;
@@ -172,7 +173,7 @@ fn the_examples_are_sweeps_of_twelve_points() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments/sweeps");
     for name in ["stories", "stories-asha"] {
         let spec = load(&folder.join(format!("{name}.yaml"))).unwrap();
-        assert_eq!((spec.name.as_str(), expand::expand(&spec).unwrap().points.len()), (name, 12));
+        assert_eq!((spec.name.as_str(), expand(&spec).unwrap().points.len()), (name, 12));
         assert_eq!(spec.early_stop.is_some(), name == "stories-asha");
     }
 }
