@@ -92,10 +92,9 @@ impl Resolver<'_> {
 
     /// The run's folder is called by it.
     fn name(&mut self, given: Option<&str>, path: &Path) -> Option<String> {
-        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let Some(name) = given else {
             let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-            let name: String = stem.chars().map(|c| if legal(c) { c } else { '-' }).take(100).collect();
+            let name: String = stem.chars().map(|c| if legal_in_name(c) { c } else { '-' }).take(100).collect();
             let name = name.trim_start_matches(['.', '-']);
             self.notes.insert("name", "default (name of the file)".into());
             return Some(if name.is_empty() { "experiment".to_owned() } else { name.to_owned() });
