@@ -76,6 +76,9 @@ fn expressions_compute_with_the_values() {
         ("steps == 100.0 and lr == 1e-3", "[1e-4,5e-4]"),
         ("(lr if decay == 'linear' else 1) == 1 and lr > 1e+3", "[1e-4,5e-4,1e-3]"),
         ("sizes[1] == 2 and lr == 1e-3", "[1e-4,5e-4]"),
+        ("steps is divisibleby(50) and steps % 7 == 2 and lr == 1e-3", "[1e-4,5e-4]"),
+        ("decay is startingwith('cos') and decay is endingwith('e') and lr|abs == 1e-3", "[1e-4,5e-4]"),
+        ("lr is number and not lr is none and steps|float == 100 and lr == 1e-3", "[1e-4,5e-4]"),
     ] {
         let lines = format!(
             "  vars: {{cap: 2e-4, decay: cosine, steps: 100, sizes: [1, 2]}}\n  grid: {{lr: [1e-4, 5e-4, 1e-3]}}\n  exclude: [{}]\n",
