@@ -328,6 +328,9 @@ impl<'a> Driver<'a> {
     fn start_due(&mut self, due: &[Segment], screen: &mut Many) -> bool {
         let mut news = false;
         for segment in due {
+            if self.allocator.is_full() {
+                break;
+            }
             let task = segment.task;
             if self.running.contains_key(&task) || self.failed.contains_key(&task) {
                 continue;
