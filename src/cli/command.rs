@@ -47,8 +47,8 @@ enum Command {
     Validate(ValidateArgs),
     /// Print what a template (a file that ends in .j2) renders to.
     Render(render::RenderArgs),
-    /// Print the JSON Schema of the experiment file, for editors.
-    Schema,
+    /// Print the JSON Schema of the experiment file, for editors; with `--sweep` that of the sweep file.
+    Schema(schema::SchemaArgs),
     /// List recorded runs, or show one.
     Runs(runs::RunsArgs),
     /// Evaluate a run's checkpoint: validation loss, multiple choice.
@@ -119,9 +119,9 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
             output::print(&String::from_utf8_lossy(&out))?;
             Ok(Exit::Done)
         }
-        Command::Schema => {
+        Command::Schema(args) => {
             let mut out = Vec::new();
-            schema::run(&mut out)?;
+            schema::run(args, &mut out)?;
             output::print(&String::from_utf8_lossy(&out))?;
             Ok(Exit::Done)
         }
@@ -170,6 +170,7 @@ mod tests {
             "runner plan exp.yaml.j2 --var lr=1e-3 --vars a.yaml",
             "runner render exp.yaml.j2 --var lr=1e-3 --vars a.yaml --lines",
             "runner schema",
+            "runner schema --sweep",
             "runner runs --json",
             "runner runs list --runs d",
             "runner runs show abc --json --runs d",

@@ -1,14 +1,25 @@
-//! `runner schema`: the JSON Schema of the experiment file, as `schemas/experiment.schema.json` has it.
+//! `runner schema`: the JSON Schemas of the experiment file and the sweep file, as `schemas/` has them.
 
 use std::io::{self, Write};
 
-use crate::config;
+use clap::Args;
+
+use crate::{config, sweep};
+
+/// Flags of `runner schema`.
+#[derive(Debug, Args)]
+pub struct SchemaArgs {
+    /// That of the sweep file.
+    #[arg(long)]
+    sweep: bool,
+}
 
 /// Writes the schema to `out`.
 ///
 /// # Errors
 /// Those of writing.
-pub fn run(out: &mut dyn Write) -> io::Result<()> {
-    out.write_all(config::schema_text().as_bytes())?;
+pub fn run(args: &SchemaArgs, out: &mut dyn Write) -> io::Result<()> {
+    let text = if args.sweep { sweep::SCHEMA.to_owned() } else { config::schema_text() };
+    out.write_all(text.as_bytes())?;
     out.flush()
 }

@@ -5,7 +5,7 @@ pub(crate) mod diagnostic;
 pub mod experiment;
 mod explain;
 mod layers;
-pub(crate) mod load;
+mod load;
 mod overrides;
 mod presets;
 mod raw;

@@ -33,7 +33,7 @@ impl Allocator {
     /// Takes what `id` needs, if it is free: the devices that it may see. A run that needs more than there is at all goes
     /// alone, since nothing would change by waiting.
     pub fn take(&mut self, id: usize, need: Need) -> Option<Vec<String>> {
-        if self.taken.len() >= self.most || self.taken.contains_key(&id) {
+        if self.is_full() || self.taken.contains_key(&id) {
             return None;
         }
         let used: u64 = self.taken.values().map(|(need, _)| need.memory).fold(0, u64::saturating_add);
@@ -55,10 +55,10 @@ impl Allocator {
         }
     }
 
-    /// How many runs have something.
+    /// Whether as many runs have something as may.
     #[must_use]
-    pub fn at_work(&self) -> usize {
-        self.taken.len()
+    pub fn is_full(&self) -> bool {
+        self.taken.len() >= self.most
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
         machine.give_back(1);
         assert!(machine.take(2, memory(0)).is_none(), "it has its part");
         assert!(machine.take(3, memory(0)).is_some());
-        assert_eq!(machine.at_work(), 2);
+        assert!(machine.is_full());
         let mut none = Allocator::new(0, None, Vec::new());
         assert!(none.take(1, memory(1)).is_some(), "at least one");
     }

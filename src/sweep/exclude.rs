@@ -1,7 +1,7 @@
 //! Expressions that leave points out: minijinja's, over the values of a point.
 
 use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, Expression, UndefinedBehavior};
+use minijinja::{Environment, Error, ErrorKind, Expression, UndefinedBehavior, filters, tests};
 use serde_json::{Map, Value};
 
 use super::overlay::text;
@@ -15,11 +15,26 @@ const FUEL: u64 = 10_000;
 /// A mistake in an expression, and what to do about it.
 pub(super) type Problem = (String, String);
 
-/// Where expressions are compiled.
+/// Characters of an expression: one of many thousand operators would be parsed too deep.
+const MAX_LENGTH: usize = 1000;
+const FILTERS: [&str; 4] = ["abs", "float", "int", "round"];
+
+/// Where expressions are compiled: the language's operators, and few filters and tests. Others make lists as long as they
+/// are told, and no comparison needs them.
 pub(super) fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
+    let mut environment = Environment::empty();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_fuel(Some(FUEL));
+    environment.add_filter("abs", filters::abs);
+    environment.add_filter("float", filters::float);
+    environment.add_filter("int", filters::int);
+    environment.add_filter("round", filters::round);
+    environment.add_test("divisibleby", tests::is_divisibleby);
+    environment.add_test("none", tests::is_none);
+    environment.add_test("number", tests::is_number);
+    environment.add_test("string", tests::is_string);
+    environment.add_test("startingwith", tests::is_startingwith);
+    environment.add_test("endingwith", tests::is_endingwith);
     environment
 }
 
@@ -29,15 +44,15 @@ pub(super) fn compile<'e>(
     spec: &SweepSpec,
     exclude: &'e Exclude,
 ) -> Result<Expression<'e, 'e>, Problem> {
+    if exclude.text.len() > MAX_LENGTH {
+        let message = format!("an expression of {} characters is too long", exclude.text.chars().count());
+        return Err((message, format!("at most {MAX_LENGTH} are read; several expressions may be given")));
+    }
     let expression = environment.compile_expression(&exclude.text).map_err(|e| syntax(&exclude.text, &e))?;
     let names = known(spec);
     let mut used: Vec<String> = expression.undeclared_variables(true).into_iter().collect();
     used.sort();
     for path in used {
-        let root = path.split('.').next().unwrap_or_default();
-        if environment.globals().any(|(name, _)| name == root) && !names.iter().any(|n| *n == root) {
-            continue;
-        }
         let within = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
         // A part of a path is fine as far as it goes; so is what lies within a value.
         if names.iter().any(|&name| name == path || within(name, &path) || within(&path, name)) {
@@ -69,7 +84,11 @@ pub(super) fn holds(expression: &Expression<'_, '_>, spec: &SweepSpec, point: &P
             Err((message, "compare with something, as in `layers == 4`".to_owned()))
         }
         Err(error) => {
-            Err((format!("the expression cannot be computed for {}: {}", at(), reason(&error)), String::new()))
+            let help = match error.kind() {
+                ErrorKind::UnknownFilter => format!("the filters here are {}", list(&FILTERS, "and")),
+                _ => String::new(),
+            };
+            Err((format!("the expression cannot be computed for {}: {}", at(), reason(&error)), help))
         }
     }
 }

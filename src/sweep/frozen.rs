@@ -142,10 +142,20 @@ fn positive(cost: f64) -> f64 {
 }
 
 impl Tasks {
-    /// What is to be done, given what was found.
+    /// What is to be done, given what was found: with early stopping at most `workers` at once, else all that is left, in
+    /// order. Where no result decides anything, there is none to wait for.
     #[must_use]
     pub fn decide(&self, workers: usize, found: &dyn Fn(usize, usize) -> Option<Finding>) -> Decision {
-        decide(&self.tasks, workers, self.rule, found)
+        if self.rule.reduction.is_some() {
+            return decide(&self.tasks, workers, self.rule, found);
+        }
+        let last = |(task, t): (usize, &Task)| {
+            let rung = t.rungs.len().checked_sub(1)?;
+            Some(Segment { task, rung, until: t.rungs[rung] })
+        };
+        let order: Vec<Segment> = self.tasks.iter().enumerate().filter_map(last).collect();
+        let due: Vec<Segment> = order.iter().filter(|s| found(s.task, s.rung).is_none()).copied().collect();
+        Decision { over: due.is_empty(), due, virtual_end: 0.0, order }
     }
 
     /// The whole sweep as it would go if what is not found yet came out in the order of the points.
@@ -231,6 +241,20 @@ pub(crate) mod tests {
         frozen.points[1].step_seconds = Some(f64::NAN);
         let tasks = frozen.tasks();
         assert_eq!((tasks.seconds, tasks.tasks[0].step_cost, tasks.tasks[1].step_cost), (true, 0.5, 1.0));
+    }
+
+    #[test]
+    fn without_early_stopping_nothing_waits_for_a_result() {
+        let mut frozen = sweep();
+        frozen.early_stop = None;
+        frozen.points.iter_mut().for_each(|p| p.rungs = vec![40]);
+        let tasks = frozen.tasks();
+        // The second is there, though in a simulation it would be long at work.
+        let found = |task: usize, _| (task == 1).then_some(Finding::Value(1.0));
+        let decision = tasks.decide(1, &found);
+        assert_eq!((decision.due, decision.over), (vec![Segment { task: 0, rung: 0, until: 40 }], false));
+        assert!(tasks.decide(1, &|_, _| Some(Finding::Failed)).over);
+        assert_eq!(tasks.decide(1, &|_, _| None).due.len(), 2);
     }
 
     #[test]

@@ -4,12 +4,14 @@ use crate::config::check::homes;
 use crate::config::diagnostic::{list, nearest, short};
 use crate::config::shape::{Shape, root, variants};
 
+/// Names with a meaning in templates.
+const WORDS: [&str; 14] =
+    ["and", "else", "false", "False", "if", "in", "is", "loop", "none", "None", "not", "or", "true", "True"];
+
 /// What is wrong with the name of a variable, and what to do about it.
 pub(super) fn variable_problem(name: &str) -> Option<(String, String)> {
     let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
     let fine = name.starts_with(letter) && name.chars().all(|c| letter(c) || c.is_ascii_digit());
-    const WORDS: [&str; 14] =
-        ["and", "else", "false", "False", "if", "in", "is", "loop", "none", "None", "not", "or", "true", "True"];
     if fine && !WORDS.contains(&name) {
         return None;
     }

@@ -28,4 +28,4 @@ pub use random::{Draw, Random};
 pub use read::{from_str, load};
 pub use results::{PointStatus, Results, Row};
 pub use schedule::{Decision, Finding, Rule, Segment, Task, decide, rungs};
-pub use spec::{Asha, At, Axis, Base, Dimension, Exclude, Goal, MAX_POINTS, Metric, Objective, SweepSpec};
+pub use spec::{Asha, At, Axis, Base, Dimension, Exclude, Goal, MAX_POINTS, Metric, Objective, SCHEMA, SweepSpec};

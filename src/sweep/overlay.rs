@@ -1,5 +1,7 @@
 //! What `config::load` gets for a point, and values as YAML text.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 use super::point::Point;
@@ -14,12 +16,12 @@ pub fn options(spec: &SweepSpec, point: &Point, base: &LoadOptions) -> LoadOptio
     out.sets = spec.set.iter().chain(&base.sets).cloned().collect();
     match spec.base {
         Base::Template(_) => {
-            out.vars = spec.vars.clone();
+            out.vars.clone_from(&spec.vars);
             out.vars.extend(base.vars.clone());
             out.vars.extend(point.values.iter().cloned());
         }
         Base::Experiment(_) => {
-            out.sets.extend(point.values.iter().map(|(key, value)| format!("{key}={}", flow(value))))
+            out.sets.extend(point.values.iter().map(|(key, value)| format!("{key}={}", flow(value))));
         }
     }
     out
@@ -36,6 +38,7 @@ pub fn flow(value: &Value) -> String {
                 map.iter().map(|(key, value)| format!("{}: {}", quoted(key), flow(value))).collect();
             format!("{{{}}}", pairs.join(", "))
         }
+        Value::Number(number) if number.is_f64() => float(number.as_f64().unwrap_or_default()),
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
     }
 }
@@ -49,6 +52,15 @@ pub fn text(value: &Value) -> String {
     }
 }
 
+/// The shortest text that is this number, small ones as `3e-4`. A whole number without a point would be read as an integer.
+fn float(x: f64) -> String {
+    if x == 0.0 || (1e-3..1e16).contains(&x.abs()) {
+        return format!("{x:?}");
+    }
+    let text = format!("{x:e}");
+    if x.abs() >= 1.0 && !text.contains('.') { text.replace('e', ".0e") } else { text }
+}
+
 /// In double quotes; without the characters that YAML text may not hold.
 fn quoted(text: &str) -> String {
     let mut out = String::from('"');
@@ -56,7 +68,7 @@ fn quoted(text: &str) -> String {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
             c if c.is_control() || matches!(c, '\u{FEFF}' | '\u{2028}' | '\u{2029}') => {
-                out.push_str(&format!("\\u{:04X}", c as u32));
+                let _ = write!(out, "\\u{:04X}", c as u32);
             }
             c => out.push(c),
         }

@@ -9,15 +9,14 @@ use super::overlay::flow;
 use super::reader::{Held, Reader};
 use super::spec::{Asha, At, Base, Exclude, Goal, Metric, Objective, SweepSpec};
 use super::{exclude, expand, read_axes};
-use crate::config::ConfigError;
 use crate::config::diagnostic::{nearest, short};
-use crate::config::load::read;
 use crate::config::resolve::{legal_in_name, name_problem};
 use crate::config::source::{Place, Source};
 use crate::config::tree::{self, Entry, Node, Yaml};
+use crate::config::{ConfigError, read};
 
 /// Keys of a sweep, in the order of the documentation.
-pub(super) const KEYS: [&str; 13] = [
+const KEYS: [&str; 13] = [
     "name",
     "template",
     "base",
@@ -32,6 +31,8 @@ pub(super) const KEYS: [&str; 13] = [
     "parallel",
     "retries",
 ];
+const OBJECTIVE_KEYS: [&str; 3] = ["metric", "goal", "at"];
+const ASHA_KEYS: [&str; 2] = ["min_steps", "reduction"];
 const SHORTEST: &str =
     "the shortest sweep:\nsweep:\n  base: experiment.yaml\n  grid: {optimizer.adamw.lr: [3e-4, 1e-3]}";
 
@@ -99,6 +100,8 @@ fn top<'n>(reader: &mut Reader<'_>, tree: &'n Node) -> Option<(&'n Node, Place)>
             key => {
                 let help = if KEYS.contains(&key) {
                     format!("`{key}` belongs under `sweep`; indent it below")
+                } else if ["model", "data"].contains(&key) {
+                    "that is an experiment; a sweep names it: `sweep: {base: experiment.yaml, grid: …}`".to_owned()
                 } else if let Some(near) = nearest(key, ["sweep", "version"]) {
                     format!("did you mean `{near}`?")
                 } else {
@@ -183,11 +186,11 @@ fn sweep(reader: &mut Reader<'_>, at: Held<'_>, text: &str, path: &Path) -> Opti
         let help = "give `template: file.yaml.j2` to vary a template's variables, or `base: file.yaml` to vary keys of an experiment";
         reader.error(at.key, "sweep.base", "`sweep` has neither `template` nor `base`".into(), help);
     }
-    finish(reader, at, parts, chosen.map(|entry| entry.key == "template"))
+    Some(finish(reader, at, parts, chosen.map(|entry| entry.key == "template")))
 }
 
 /// What needs to know whether there is a template, and what needs to know what varies.
-fn finish(reader: &mut Reader<'_>, at: Held<'_>, parts: Parts<'_>, template: Option<bool>) -> Option<SweepSpec> {
+fn finish(reader: &mut Reader<'_>, at: Held<'_>, parts: Parts<'_>, template: Option<bool>) -> SweepSpec {
     let Parts { name, base, vars, set, axes, mut spec } = parts;
     let mut fixed: Vec<(String, &str, Place)> = Vec::new();
     if let Some(entry) = vars {
@@ -244,7 +247,7 @@ fn finish(reader: &mut Reader<'_>, at: Held<'_>, parts: Parts<'_>, template: Opt
             }
         }
     }
-    Some(spec)
+    spec
 }
 
 type Problem = fn(&str) -> Option<(String, String)>;
@@ -304,8 +307,10 @@ fn excludes(reader: &mut Reader<'_>, at: Held<'_>) -> Vec<Exclude> {
     if matches!(&at.node.value, Yaml::Seq(items) if items.is_empty()) {
         return out;
     }
-    for node in reader.items(at, "write `[\"layers == 4 and lr > 5e-4\"]`").unwrap_or_default() {
-        let held = Held { node, key: node.place, path: at.path };
+    for (i, node) in reader.items(at, "write `[\"layers == 4 and lr > 5e-4\"]`").unwrap_or_default().iter().enumerate()
+    {
+        let path = format!("{}.{i}", at.path);
+        let held = Held { node, key: node.place, path: &path };
         if let Some(text) = reader.text(held, "an expression in quotes, as `\"layers == 4 and lr > 5e-4\"`") {
             let Place { line, column, length } = node.place;
             out.push(Exclude { text, line, column, length });
@@ -316,7 +321,7 @@ fn excludes(reader: &mut Reader<'_>, at: Held<'_>) -> Vec<Exclude> {
 
 fn objective(reader: &mut Reader<'_>, at: Held<'_>) -> Objective {
     let (mut metric, mut goal, mut which) = (None, None, None);
-    for entry in reader.keys(at, &["metric", "goal", "at"]).unwrap_or_default() {
+    for entry in reader.keys(at, &OBJECTIVE_KEYS).unwrap_or_default() {
         let path = format!("{}.{}", at.path, entry.key);
         let held = Held { node: &entry.value, key: entry.place, path: &path };
         match entry.key.as_str() {
@@ -334,7 +339,7 @@ fn early_stop(reader: &mut Reader<'_>, at: Held<'_>) -> Option<Asha> {
     let path = format!("{}.asha", at.path);
     let at = Held { node: &entry.value, key: entry.place, path: &path };
     let (mut min_steps, mut reduction) = (None, Some(3));
-    let entries = reader.keys(at, &["min_steps", "reduction"])?;
+    let entries = reader.keys(at, &ASHA_KEYS)?;
     let given = entries.iter().any(|e| e.key == "min_steps");
     for entry in entries {
         let path = format!("{}.{}", at.path, entry.key);
@@ -345,7 +350,7 @@ fn early_stop(reader: &mut Reader<'_>, at: Held<'_>) -> Option<Asha> {
             reduction = reader.integer(
                 held,
                 (2, 1 << 20),
-                "the best of so many goes on, and is judged after so many times the steps",
+                "one of so many goes on, and is judged again after so many times the steps",
             );
         }
     }

@@ -9,6 +9,7 @@ use crate::config::tree::{Entry, Yaml};
 
 /// How `random.space` draws, in the order of the documentation.
 pub(super) const DRAWS: [&str; 5] = ["uniform", "log_uniform", "int_uniform", "int_log_uniform", "choice"];
+pub(super) const RANDOM_KEYS: [&str; 3] = ["samples", "seed", "space"];
 /// Whole numbers that a float holds exactly, too.
 const EXACT: i128 = 1 << 53;
 /// `random.seed` where the file gives none, as for experiments.
@@ -132,7 +133,7 @@ fn values(n: usize) -> String {
 }
 
 fn random(reader: &mut Reader<'_>, at: Held<'_>, taken: &mut Taken<'_>) -> Option<Random> {
-    let entries = reader.keys(at, &["samples", "seed", "space"])?;
+    let entries = reader.keys(at, &RANDOM_KEYS)?;
     let (mut samples, mut seed, mut space) = (None, Some(i128::from(SEED)), Vec::new());
     for entry in &entries {
         let path = format!("{}.{}", at.path, entry.key);

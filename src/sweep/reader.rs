@@ -68,7 +68,10 @@ impl Reader<'_> {
 
     /// The one entry of a mapping that chooses among `names`; `example` is what could follow.
     pub(super) fn choice<'n>(&mut self, at: Held<'n>, names: &[&str], example: &str) -> Option<&'n Entry> {
-        let help = format!("choose one of {}, as in `{example}`", list(names, "and"));
+        let help = match names {
+            [_] => format!("write `{example}`"),
+            _ => format!("choose one of {}, as in `{example}`", list(names, "and")),
+        };
         let Yaml::Map(entries) = &at.node.value else {
             self.mismatch(at, "a choice written as a mapping", help);
             return None;

@@ -190,7 +190,7 @@ mod tests {
         rows[0].values.push(("a".to_owned(), json!([1])));
         let table = results(Goal::Minimize, rows);
         let text = serde_json::to_string(&table).unwrap();
-        assert!(text.contains(r#""values":{"decay":"=1+1, \"x\"","lr":1e-5,"a":[1]}"#), "{text}");
+        assert!(text.contains(r#""values":{"decay":"=1+1, \"x\"","lr":0.00001,"a":[1]}"#), "{text}");
         assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), table);
     }
 }

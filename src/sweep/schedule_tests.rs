@@ -150,7 +150,7 @@ fn case(dice: &mut Dice) -> Case {
     let mut results = HashMap::new();
     let tasks: Vec<Task> = (0..dice.below(28) as usize)
         .map(|task| {
-            let rungs: Vec<u64> = (0..1 + dice.below(4)).map(|k| 3_u64.pow(k as u32)).collect();
+            let rungs: Vec<u64> = (0..=dice.below(4)).map(|k| 3_u64.pow(k as u32)).collect();
             for rung in 0..rungs.len() {
                 let finding = match dice.below(12) {
                     0 => Finding::Failed,

@@ -130,10 +130,13 @@ mod tests {
         #SBATCH --array=1-2%2
         #SBATCH --ntasks=1
         #SBATCH --cpus-per-task=4
-        #SBATCH --mem=514M#SBATCH --output="/data/runs/sweeps/it's 5%%/points/%4a.job"
+        #SBATCH --mem=514M
+        #SBATCH --output="/data/runs/sweeps/it's 5%%/points/%4a.job"
         #SBATCH --open-mode=append
         # A minute before a time limit the run saves and ends.
-        #SBATCH --signal=B:TERM@60#SBATCH --partition=long
+        #SBATCH --signal=B:TERM@60
+        #SBATCH --partition=long
+
         exec '/opt/a b/runner' sweep point '/data/runs/sweeps/it'\''s 5%' "$SLURM_ARRAY_TASK_ID" --threads 4
         "#);
     }

@@ -8,6 +8,9 @@ use serde_json::{Map, Value};
 
 use super::random::Random;
 
+/// JSON Schema of the sweep file (draft 7), for editors. `read` is what decides; a test holds the two together.
+pub const SCHEMA: &str = include_str!("../../schemas/sweep.schema.json");
+
 /// The most points that a sweep may have, before exclusion.
 pub const MAX_POINTS: usize = 10_000;
 

@@ -194,10 +194,10 @@ fn comparable(
 
 /// Says how a sweep ended.
 pub(super) fn print(closing: &Closing<'_>, outcome: Outcome, up_to_date: bool, screen: &Screen) {
-    screen.line(&closing.table());
-    screen.line(&closing.mattered());
-    screen.line(&closing.saved().unwrap_or_default());
-    screen.line(&closing.best().unwrap_or_default());
+    let parts = [Some(closing.table()), Some(closing.mattered()), closing.saved(), closing.best()];
+    for part in parts.into_iter().flatten().filter(|part| !part.is_empty()) {
+        screen.line(&part);
+    }
     let event =
         SweepEvent::Summary { status: outcome, up_to_date, results: &closing.results, importance: &closing.importance };
     if let Ok(line) = serde_json::to_string(&event) {

@@ -9,8 +9,6 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-
 use super::closing::{self, Closing};
 use super::events::{Outcome, SweepEvent};
 use super::point::arguments;
@@ -37,6 +35,8 @@ use crate::sweep::{Decision, Finding, Results, Segment, standing};
 const TICK: Duration = Duration::from_millis(30);
 /// How long to wait for a process of an earlier call that still works on a run: it ends after its step.
 const PATIENCE: Duration = Duration::from_mins(10);
+/// What errors about a run that another process has say of it.
+const BUSY: &str = "another process";
 /// Tasks up to which the time that is left is worked out with early stopping in mind.
 const FEW: usize = 2000;
 
@@ -122,9 +122,8 @@ impl<'a> Driver<'a> {
 
     /// Runs what is due until nothing is, or until asked to stop. Children end with the thread that calls this.
     ///
-    /// # Errors
-    /// If a process cannot be started. Points that fail are no error: they are told, and the exit code is 1.
-    pub(super) fn run(mut self, screen: Screen) -> anyhow::Result<Exit> {
+    /// Points that fail are told, and then the exit code is 1.
+    pub(super) fn run(mut self, screen: Screen) -> Exit {
         let mut screen = Many::new(screen);
         self.drive.interrupt.arm();
         self.opening(&screen);
@@ -142,7 +141,7 @@ impl<'a> Driver<'a> {
                 if decision.over && self.running.is_empty() {
                     break if self.failed.is_empty() { Outcome::Done } else { Outcome::Failed };
                 }
-                if self.start_due(&decision.due, &mut screen)? {
+                if self.start_due(&decision.due, &mut screen) {
                     decision = self.decide();
                 }
             }
@@ -276,28 +275,23 @@ impl<'a> Driver<'a> {
     }
 
     fn uncompleted(&mut self, task: usize, end: End, running: &Running, screen: &Many) {
-        let point = self.point(task);
         match self.next(task, end, running) {
             Next::Stopped | Next::Later => {}
-            Next::Failed { error, again } => {
-                let log = point_log(self.drive.sweep.path(), point.index);
-                screen.json(&SweepEvent::Failed { point: point.index, error: &error, log: &log, again });
-                let then = if again {
-                    let tried = self.attempts.get(&task).copied().unwrap_or(0);
-                    format!("; it is tried again ({tried} of {})", self.drive.retries)
-                } else {
-                    String::new()
-                };
-                screen.warn(&format!(
-                    "{} failed: {}; its log is {}{then}",
-                    name(point),
-                    printable(&error),
-                    log.display()
-                ));
-                if !again {
-                    self.failed.insert(task, error);
-                }
-            }
+            Next::Failed { error, again } => self.fail(task, error, again, screen),
+        }
+    }
+
+    /// Tells of a failure; unless it is tried again, it is for good.
+    fn fail(&mut self, task: usize, error: String, again: bool, screen: &Many) {
+        let point = self.point(task);
+        let log = point_log(self.drive.sweep.path(), point.index);
+        screen.json(&SweepEvent::Failed { point: point.index, error: &error, log: &log, again });
+        let tried = self.attempts.get(&task).copied().unwrap_or(0);
+        let then =
+            if again { format!("; it is tried again ({tried} of {})", self.drive.retries) } else { String::new() };
+        screen.warn(&format!("{} failed: {}; its log is {}{then}", name(point), printable(&error), log.display()));
+        if !again {
+            self.failed.insert(task, error);
         }
     }
 
@@ -305,8 +299,9 @@ impl<'a> Driver<'a> {
         if running.asked_to_stop {
             return Next::Stopped;
         }
-        let held = self.standing(task).filter(|s| s.held).is_some();
-        if held && end == End::Exited(Exit::Request as i32) {
+        // A process that has ended by now may have been the reason.
+        let busy = || running.child.error().is_some_and(|error| error.contains(BUSY));
+        if end == End::Exited(Exit::Request as i32) && (self.standing(task).is_some_and(|s| s.held) || busy()) {
             return Next::Later;
         }
         let standing = self.standing(task);
@@ -330,9 +325,12 @@ impl<'a> Driver<'a> {
     }
 
     /// Starts what is due and has room; whether that found something new.
-    fn start_due(&mut self, due: &[Segment], screen: &mut Many) -> anyhow::Result<bool> {
+    fn start_due(&mut self, due: &[Segment], screen: &mut Many) -> bool {
         let mut news = false;
         for segment in due {
+            if self.allocator.is_full() {
+                break;
+            }
             let task = segment.task;
             if self.running.contains_key(&task) || self.failed.contains_key(&task) {
                 continue;
@@ -350,9 +348,10 @@ impl<'a> Driver<'a> {
             let point = self.point(task);
             let need = Need { memory: point.memory_bytes, devices: point.cuda_devices };
             let Some(devices) = self.allocator.take(task, need) else { continue };
-            self.start(*segment, devices, screen)?;
+            self.start(*segment, devices, screen);
+            news |= self.failed.contains_key(&task);
         }
-        Ok(news)
+        news
     }
 
     /// Whether another process works on the task's run. That of an earlier call ends soon; another one's may not.
@@ -369,15 +368,12 @@ impl<'a> Driver<'a> {
         if since.elapsed() > PATIENCE {
             self.waiting.remove(&task);
             let error = format!("another process has worked on its run {id} for {}", duration(PATIENCE));
-            let log = point_log(self.drive.sweep.path(), point.index);
-            screen.json(&SweepEvent::Failed { point: point.index, error: &error, log: &log, again: false });
-            screen.warn(&format!("{} failed: {error}", name(point)));
-            self.failed.insert(task, error);
+            self.fail(task, error, false, screen);
         }
         true
     }
 
-    fn start(&mut self, segment: Segment, devices: Vec<String>, screen: &Many) -> anyhow::Result<()> {
+    fn start(&mut self, segment: Segment, devices: Vec<String>, screen: &Many) {
         let point = self.point(segment.task);
         let from = self.standing(segment.task).map_or(0, Standing::steps);
         let path = self.drive.sweep.path();
@@ -390,13 +386,19 @@ impl<'a> Driver<'a> {
             hidden: common::experiment_environment().into_iter().map(|(name, _)| name).collect(),
             devices,
         };
-        let child = work.start().with_context(|| format!("starting {}", name(point)))?;
+        let child = match work.start() {
+            Ok(child) => child,
+            Err(error) => {
+                self.allocator.give_back(segment.task);
+                self.fail(segment.task, format!("starting its process: {error}"), false, screen);
+                return;
+            }
+        };
         screen.json(&SweepEvent::Started { point: point.index, from, until: segment.until, steps: point.steps });
         let begin = if from > 0 { format!("from step {} ", count(from)) } else { String::new() };
         let of = if until.is_some() { format!(" of {}", count(point.steps)) } else { String::new() };
         screen.line(&format!("start    {}: {begin}to step {}{of}", name(point), count(segment.until)));
         self.running.insert(segment.task, Running { child, segment, from, asked_to_stop: false });
-        Ok(())
     }
 
     /// Asks all children to stop, once.
@@ -452,7 +454,7 @@ impl<'a> Driver<'a> {
         Duration::try_from_secs_f64(seconds).ok().filter(|_| cost > 0.0)
     }
 
-    fn close(self, outcome: Outcome, screen: Many) -> anyhow::Result<Exit> {
+    fn close(self, outcome: Outcome, screen: Many) -> Exit {
         let mut closing = Closing::new(self.drive.sweep.path(), self.frozen(), &self.standings, self.drive.runs);
         closing.over |= outcome != Outcome::Interrupted;
         closing.failed(
@@ -468,11 +470,11 @@ impl<'a> Driver<'a> {
             }
         }
         closing::print(&closing, outcome, false, &screen);
-        Ok(match outcome {
+        match outcome {
             Outcome::Done => Exit::Done,
             Outcome::Failed => Exit::Failed,
             Outcome::Interrupted => Exit::Interrupted,
-        })
+        }
     }
 }
 
@@ -494,6 +496,14 @@ fn visible(count: usize, variable: Option<&str>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::StoreError;
+
+    #[test]
+    fn a_run_that_another_process_has_is_told_apart() {
+        let (id, holder) = ("a".to_owned(), String::new());
+        assert!(StoreError::Locked { id, holder }.to_string().contains(BUSY));
+        assert!(StoreError::Busy { path: "a".into() }.to_string().contains(BUSY));
+    }
 
     #[test]
     fn only_devices_that_are_seen_are_shared_out() {

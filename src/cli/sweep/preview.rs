@@ -130,3 +130,48 @@ fn hours_text(hours: f64) -> String {
 pub(super) fn many(n: usize, what: &str) -> String {
     format!("{} {what}{}", count(n as u64), if n == 1 { "" } else { "s" })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::frozen::tests::sweep;
+
+    const HOW: How = How { parallel: 2, threads: 1, all: true };
+
+    #[test]
+    fn what_is_going_to_be_done_is_said() {
+        let text = preview(&sweep(), HOW);
+        for part in [
+            "s-12345678: 3 points, 2 runs: 1 the same as another\n",
+            "val_loss, minimize it, last of a run; early stopping after 10, 20 of 40 steps, the best of 2 go on\n",
+            "2 runs, 1 thread each\n",
+            "of 80, as early stopping goes\n",
+            "runner calibrate",
+            "the same run as point 1\n",
+        ] {
+            assert!(text.contains(part), "{part:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn time_is_predicted_where_the_machine_is_known() {
+        let mut frozen = sweep();
+        frozen.early_stop = None;
+        for point in &mut frozen.points {
+            (point.step_seconds, point.rungs) = (Some(90.0), vec![40]);
+        }
+        // Two runs of an hour each, at once.
+        let text = preview(&frozen, HOW);
+        assert!(text.contains("about 1h 00m predicted, 2.0 device-hours"), "{text}");
+        let text = preview(&frozen, How { parallel: 1, all: false, ..HOW });
+        assert!(text.contains("about 2h 00m predicted, 2.0 device-hours"), "{text}");
+    }
+
+    #[test]
+    fn long_tables_are_cut() {
+        let mut frozen = sweep();
+        let one = frozen.points[1].clone();
+        frozen.points = (1..=50).map(|index| FrozenPoint { index, ..one.clone() }).collect();
+        assert!(preview(&frozen, How { all: false, ..HOW }).contains("… and 10 more points"));
+    }
+}

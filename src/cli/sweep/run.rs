@@ -12,6 +12,7 @@ use super::{changed, find, slurm};
 use crate::cli::common;
 use crate::cli::exit::{Exit, RequestError};
 use crate::cli::interrupt::Interrupt;
+use crate::cli::output::print_json;
 use crate::report::{Mode, Screen};
 use crate::store::StoreError;
 use crate::store::lock;
@@ -57,8 +58,7 @@ impl Call<'_> {
         let with = With { set, threads: self.how.threads, own: self.args.threads, parallel: self.how.parallel };
         let Ready { frozen, experiments } = prepare::prepare(&self.spec, &with, &mut screen)?;
         if self.args.dry_run {
-            screen.last(&preview(&frozen, self.how));
-            return Ok(Exit::Done);
+            return self.show(&frozen, &screen);
         }
         // Two calls at once must not both find nothing.
         let turn = lock::turn(&self.root.join(SWEEPS), &self.spec.name)?;
@@ -131,8 +131,7 @@ impl Call<'_> {
             ));
         }
         if self.args.dry_run {
-            screen.last(&preview(frozen, self.how));
-            return Ok(Exit::Done);
+            return self.show(frozen, &screen);
         }
         if is_finished(&self.root, frozen) {
             let standings = read_all(&self.root, frozen);
@@ -151,9 +150,19 @@ impl Call<'_> {
         self.drive(sweep, screen, interrupt)
     }
 
+    /// What would be run.
+    fn show(&self, frozen: &Frozen, screen: &Screen) -> anyhow::Result<Exit> {
+        if self.args.json {
+            print_json(frozen)?;
+        } else {
+            screen.last(&preview(frozen, self.how));
+        }
+        Ok(Exit::Done)
+    }
+
     fn drive(&self, sweep: SweepDir, screen: Screen, interrupt: &Interrupt) -> anyhow::Result<Exit> {
         match self.args.launcher {
-            Launcher::Local => Driver::new(Drive {
+            Launcher::Local => Ok(Driver::new(Drive {
                 sweep: &sweep,
                 root: &self.root,
                 runs: self.args.root.runs.as_deref(),
@@ -162,10 +171,10 @@ impl Call<'_> {
                 retries: self.spec.retries,
                 interrupt,
             })?
-            .run(screen),
+            .run(screen)),
             Launcher::Slurm => {
                 let (How { parallel, threads, .. }, options) = (self.how, &self.args.slurm_option);
-                slurm::submit(&sweep, &self.root, slurm::How { parallel, threads, options }, &screen)
+                Ok(slurm::submit(&sweep, &self.root, slurm::How { parallel, threads, options }, &screen)?)
             }
         }
     }
