@@ -1,5 +1,6 @@
 //! `runner diff`: what differs between two runs or experiments, and what it means.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -95,8 +96,7 @@ pub fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
 /// An experiment file if there is one of that name, else a run.
 fn find(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Found> {
     if wanted.is_file() {
-        let options =
-            LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
+        let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
         return Ok(Found::File(Box::new(load(wanted, &options)?)));
     }
     let name = wanted.to_str().ok_or_else(|| RequestError(format!("{} is not UTF-8", wanted.display())))?;
@@ -119,7 +119,9 @@ fn load(path: &Path, options: &LoadOptions) -> Result<FoundFile, ConfigError> {
     };
     let without = LoadOptions { absent_files: true, ..options.clone() };
     match config::load(path, &without) {
-        Ok(loaded) => Ok(FoundFile { loaded, missing: Some(format!("{}: a file that it names is missing", path.display())) }),
+        Ok(loaded) => {
+            Ok(FoundFile { loaded, missing: Some(format!("{}: a file that it names is missing", path.display())) })
+        }
         Err(_) => Err(mistakes),
     }
 }
@@ -185,7 +187,7 @@ impl Found {
                 let cluster = cluster_for(&experiment, ClusterFacts::local(threads));
                 let label = path.display().to_string();
                 let side = Side::new(experiment, data, cluster).with_context(|| label.clone())?;
-                let environment = env_read.into_iter().chain(own_environment());
+                let environment: BTreeMap<String, String> = env_read.into_iter().chain(own_environment()).collect();
                 let setting = Setting {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
                     git: std::env::current_dir().ok().and_then(|folder| Git::of(&folder)),
@@ -193,7 +195,7 @@ impl Found {
                     threads,
                     sets: args.set.clone(),
                     vars: None,
-                    environment: environment.map(|(name, value)| format!("{name}={value}")).collect(),
+                    environment: environment.iter().map(|(name, value)| format!("{name}={value}")).collect(),
                 };
                 Ok(Compared { label, path: wanted.to_owned(), side, record: None, setting })
             }

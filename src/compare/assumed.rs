@@ -16,7 +16,8 @@ const CHOICES: usize = 10_042;
 pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
     let document = document(experiment);
     let data = |key: &str| get(&document, "data").and_then(|data| data.get(key)).cloned().unwrap_or_default();
-    let hash = |parts: &[Value]| format!("by name {}", blake3::hash(Value::from(parts).to_string().as_bytes()).to_hex());
+    let hash =
+        |parts: &[Value]| format!("by name {}", blake3::hash(Value::from(parts).to_string().as_bytes()).to_hex());
     let (tokenizer, train, layout) = (data("tokenizer"), data("train"), data("layout"));
     let known = match &experiment.data.tokenizer {
         Tokenizer::Bytes {} => 257,
@@ -30,12 +31,8 @@ pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
         (known, given) => given.map_or(known, |given| given.min(known)),
     };
     let (Layout::Packed { length } | Layout::Padded { length, .. }) = experiment.data.layout;
-    let split = |rows: u64, hash: String| SplitFacts {
-        rows,
-        tokens: rows.saturating_mul(length as u64),
-        documents: 0,
-        hash,
-    };
+    let split =
+        |rows: u64, hash: String| SplitFacts { rows, tokens: rows.saturating_mul(length as u64), documents: 0, hash };
     let part = match &experiment.data.validation {
         Some(Validation::Fraction(part)) => Some(*part),
         _ => None,

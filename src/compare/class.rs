@@ -154,10 +154,7 @@ pub fn parts(a: &Plan, b: &Plan) -> Vec<Part> {
     let table = [
         (Part::Data, data(a) != data(b) || p.batch.length != q.batch.length),
         (Part::Model, p.model != q.model),
-        (
-            Part::Optimizer,
-            p.optimizer != q.optimizer || p.schedule.peak != q.schedule.peak || clip(p) != clip(q),
-        ),
+        (Part::Optimizer, p.optimizer != q.optimizer || p.schedule.peak != q.schedule.peak || clip(p) != clip(q)),
         (
             Part::Schedule,
             (p.schedule.warmup_steps, p.schedule.warmup_from, p.schedule.decay)

@@ -61,7 +61,8 @@ pub fn effect(difference: &Difference, a: &Side, b: &Side) -> Effect {
 fn taken(difference: &Difference, to: &Side, from: &Side) -> Option<Effect> {
     let key = difference.key.as_str();
     let alone = difference.a.is_some() && difference.b.is_some() && !is_choice(key) && !is_mapped(difference);
-    let unit = UNITS.iter().find(|(unit, _)| key == *unit || key.strip_prefix(unit).is_some_and(|k| k.starts_with('.')));
+    let unit =
+        UNITS.iter().find(|(unit, _)| key == *unit || key.strip_prefix(unit).is_some_and(|k| k.starts_with('.')));
     let itself = [key];
     let paths = match unit {
         Some((_, paths)) if !alone => *paths,
@@ -69,7 +70,10 @@ fn taken(difference: &Difference, to: &Side, from: &Side) -> Option<Effect> {
     };
     let changed = with(&document(&to.experiment), &document(&from.experiment), paths);
     let experiment: Experiment = serde_json::from_value(changed).ok()?;
-    Some(of_plans(to.effective(), &to.replanned(&experiment).ok()?))
+    let effect = of_plans(to.effective(), &to.replanned(&experiment).ok()?);
+    // Of evaluations that come to the same, such as periods past the end of the run, the plans differ and nothing else.
+    let idle = difference.group == Group::Evaluation && effect == Effect::Rounding;
+    Some(if idle { Effect::None } else { effect })
 }
 
 /// Whether one side has settings where the other has none: `null` there is a key of its own.

@@ -1,23 +1,29 @@
 //! Facts of two sides next to each other: what the plans come to, data, program, machine, flags.
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::class::{first, validation_rows};
 use super::side::Side;
-use crate::data::{DataFacts, SplitFacts};
+use crate::data::DataFacts;
 use crate::plan::Plan;
 use crate::plan::program::Device;
-use crate::report::format::{bytes, count};
 use crate::store::manifest::Manifest;
 use crate::store::{Git, Machine};
 
-/// One fact of both sides; `None`: not known, or not there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// One fact of both sides, a number or a text; `None`: not known, or not there.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Fact {
-    pub name: String,
-    pub a: Option<String>,
-    pub b: Option<String>,
+    pub name: &'static str,
+    pub a: Option<Value>,
+    pub b: Option<Value>,
     pub same: bool,
+}
+
+impl Fact {
+    fn new(name: &'static str, a: Option<Value>, b: Option<Value>) -> Self {
+        Self { name, same: a == b, a, b }
+    }
 }
 
 /// Where and by what a side was run, or would be.
@@ -41,41 +47,37 @@ impl From<&Manifest> for Setting {
             machine: m.machine.clone(),
             threads: m.threads,
             sets: m.overrides.clone(),
-            vars: m.template.as_ref().map(|t| serde_json::Value::from(t.vars.clone()).to_string()),
+            vars: m.template.as_ref().map(|t| Value::from(t.vars.clone()).to_string()),
             environment: m.environment.iter().map(|(name, value)| format!("{name}={value}")).collect(),
         }
     }
 }
 
-fn fact(name: &str, a: Option<String>, b: Option<String>) -> Fact {
-    Fact { name: name.to_owned(), same: a == b, a, b }
+/// `of` both sides under `name`.
+fn both<T: ?Sized, V: Into<Value>>(name: &'static str, a: &T, b: &T, of: impl Fn(&T) -> Option<V>) -> Fact {
+    Fact::new(name, of(a).map(Into::into), of(b).map(Into::into))
 }
 
-/// The first digits of a hash.
-fn short(hash: &str) -> String {
-    hash.chars().take(12).collect()
-}
-
-/// What the plans come to: sizes, lengths, layout. Hashes in full.
+/// What the plans come to: sizes, lengths, layout.
 #[must_use]
 pub fn plan(a: &Side, b: &Side) -> Vec<Fact> {
-    type Of = fn(&Plan) -> Option<String>;
-    let table: [(&str, Of); 13] = [
-        ("plan hash", |p| Some(p.hash.clone())),
-        ("mathematics hash", |p| Some(p.math_hash.clone())),
-        ("parameters", |p| Some(count(p.totals.parameters))),
-        ("vocabulary", |p| first(p).map(|p| count(p.model.vocab_size as u64))),
-        ("steps", |p| Some(count(p.totals.steps))),
-        ("tokens a step", |p| Some(count(p.totals.tokens_per_step))),
-        ("tokens in all", |p| Some(count(p.totals.tokens))),
-        ("micro-batches a step", |p| Some(count(p.totals.accumulation_steps as u64))),
-        ("ranks", |p| Some(count(p.world_size as u64))),
-        ("devices", |p| Some(devices(p))),
-        ("layers by stage", layers),
-        ("computed in", |p| p.ranks.first().map(|r| r.precision.clone())),
-        ("validation rows read", |p| validation_rows(p).map(count)),
+    type Of = fn(&Plan) -> Option<Value>;
+    let table: [(&'static str, Of); 13] = [
+        ("plan hash", |p| Some(p.hash.as_str().into())),
+        ("mathematics hash", |p| Some(p.math_hash.as_str().into())),
+        ("parameters", |p| Some(p.totals.parameters.into())),
+        ("vocabulary", |p| first(p).map(|p| p.model.vocab_size.into())),
+        ("steps", |p| Some(p.totals.steps.into())),
+        ("tokens a step", |p| Some(p.totals.tokens_per_step.into())),
+        ("tokens in all", |p| Some(p.totals.tokens.into())),
+        ("micro-batches a step", |p| Some(p.totals.accumulation_steps.into())),
+        ("ranks", |p| Some(p.world_size.into())),
+        ("devices", |p| Some(devices(p).into())),
+        ("layers by stage", |p| layers(p).map(Into::into)),
+        ("computed in", |p| p.ranks.first().map(|r| r.precision.as_str().into())),
+        ("validation rows read", |p| validation_rows(p).map(Into::into)),
     ];
-    table.into_iter().map(|(name, of)| fact(name, of(&a.plan), of(&b.plan))).collect()
+    table.into_iter().map(|(name, of)| both(name, &a.plan, &b.plan, of)).collect()
 }
 
 /// The kinds of devices: `4 cpu`.
@@ -102,28 +104,22 @@ fn layers(plan: &Plan) -> Option<String> {
 /// Content and extent of data.
 #[must_use]
 pub fn data(a: &DataFacts, b: &DataFacts) -> Vec<Fact> {
-    let mut out = vec![
-        fact("tokenizer", Some(short(&a.tokenizer_hash)), Some(short(&b.tokenizer_hash))),
-        fact("tokenizer ids", Some(count(a.tokenizer_vocab as u64)), Some(count(b.tokenizer_vocab as u64))),
+    type Of = fn(&DataFacts) -> Option<Value>;
+    let table: [(&'static str, Of); 12] = [
+        ("tokenizer", |d| Some(d.tokenizer_hash.as_str().into())),
+        ("tokenizer ids", |d| Some(d.tokenizer_vocab.into())),
+        ("train", |d| Some(d.train.hash.as_str().into())),
+        ("train rows", |d| Some(d.train.rows.into())),
+        ("train tokens", |d| Some(d.train.tokens.into())),
+        ("train documents", |d| Some(d.train.documents.into())),
+        ("validation", |d| Some(d.validation.as_ref()?.hash.as_str().into())),
+        ("validation rows", |d| Some(d.validation.as_ref()?.rows.into())),
+        ("validation tokens", |d| Some(d.validation.as_ref()?.tokens.into())),
+        ("validation documents", |d| Some(d.validation.as_ref()?.documents.into())),
+        ("multiple choice", |d| Some(d.choice.as_ref()?.hash.as_str().into())),
+        ("multiple choice items", |d| Some(d.choice.as_ref()?.items.into())),
     ];
-    let mut split = |name: &str, a: Option<&SplitFacts>, b: Option<&SplitFacts>| {
-        type Of = fn(&SplitFacts) -> String;
-        let table: [(&str, Of); 4] = [
-            ("", |s| short(&s.hash)),
-            (" rows", |s| count(s.rows)),
-            (" tokens", |s| count(s.tokens)),
-            (" documents", |s| count(s.documents)),
-        ];
-        for (what, of) in table {
-            out.push(fact(&format!("{name}{what}"), a.map(of), b.map(of)));
-        }
-    };
-    split("train", Some(&a.train), Some(&b.train));
-    split("validation", a.validation.as_ref(), b.validation.as_ref());
-    let choice = |facts: &DataFacts| facts.choice.as_ref().map(|c| format!("{} items, {}", c.items, short(&c.hash)));
-    out.push(fact("multiple choice", choice(a), choice(b)));
-    out.retain(|f| f.a.is_some() || f.b.is_some());
-    out
+    known(table.into_iter().map(|(name, of)| both(name, a, b, of)))
 }
 
 /// Version of the program and commit of the working directory.
@@ -131,38 +127,40 @@ pub fn data(a: &DataFacts, b: &DataFacts) -> Vec<Fact> {
 pub fn program(a: &Setting, b: &Setting) -> Vec<Fact> {
     let commit = |s: &Setting| {
         let git = s.git.as_ref()?;
-        Some(format!("{}{}", short(&git.commit), if git.dirty { " and changes" } else { "" }))
+        Some(format!("{}{}", git.commit, if git.dirty { ", and changes" } else { "" }))
     };
-    let mut out = vec![fact("version", Some(a.version.clone()), Some(b.version.clone()))];
-    out.push(fact("git commit", commit(a), commit(b)));
-    out.retain(|f| f.a.is_some() || f.b.is_some());
-    out
+    known([both("version", a, b, |s| Some(s.version.clone())), both("git commit", a, b, commit)])
 }
 
 /// Processor and threads. Any number of threads gives the same bits.
 #[must_use]
 pub fn machine(a: &Setting, b: &Setting) -> Vec<Fact> {
-    let fact = |name: &str, of: &dyn Fn(&Setting) -> Option<String>| fact(name, of(a), of(b));
-    let mut out = vec![
-        fact("processor", &|s| s.machine.cpu.clone().or_else(|| Some(s.machine.arch.clone())).filter(|t| !t.is_empty())),
-        fact("cores", &|s| Some(s.machine.cores.to_string()).filter(|_| s.machine.cores > 0)),
-        fact("memory", &|s| s.machine.memory_bytes.map(bytes)),
-        fact("threads", &|s| Some(s.threads.to_string()).filter(|_| s.threads > 0)),
-        fact("system", &|s| Some(s.machine.os.clone()).filter(|t| !t.is_empty())),
+    type Of = fn(&Setting) -> Option<Value>;
+    let table: [(&'static str, Of); 5] = [
+        ("processor", |s| {
+            let name = s.machine.cpu.as_deref().unwrap_or(&s.machine.arch);
+            Some(name).filter(|name| !name.is_empty()).map(Into::into)
+        }),
+        ("cores", |s| Some(s.machine.cores).filter(|&n| n > 0).map(Into::into)),
+        ("memory bytes", |s| s.machine.memory_bytes.map(Into::into)),
+        ("threads", |s| Some(s.threads).filter(|&n| n > 0).map(Into::into)),
+        ("system", |s| Some(s.machine.os.as_str()).filter(|os| !os.is_empty()).map(Into::into)),
     ];
-    out.retain(|f| f.a.is_some() || f.b.is_some());
-    out
+    known(table.into_iter().map(|(name, of)| both(name, a, b, of)))
 }
 
 /// Flags, variables of templates and of the environment.
 #[must_use]
 pub fn invocation(a: &Setting, b: &Setting) -> Vec<Fact> {
     let joined = |list: &[String]| Some(list.join(", ")).filter(|text| !text.is_empty());
-    let mut out = vec![
-        fact("--set", joined(&a.sets), joined(&b.sets)),
-        fact("template variables", a.vars.clone(), b.vars.clone()),
-        fact("environment", joined(&a.environment), joined(&b.environment)),
-    ];
-    out.retain(|f| f.a.is_some() || f.b.is_some());
-    out
+    known([
+        both("--set", a, b, |s| joined(&s.sets)),
+        both("template variables", a, b, |s| s.vars.clone()),
+        both("environment", a, b, |s| joined(&s.environment)),
+    ])
+}
+
+/// Facts that one side has at least.
+fn known(facts: impl IntoIterator<Item = Fact>) -> Vec<Fact> {
+    facts.into_iter().filter(|f| f.a.is_some() || f.b.is_some()).collect()
 }

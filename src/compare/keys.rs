@@ -9,7 +9,7 @@ use crate::config::Experiment;
 use crate::config::experiment::Family;
 
 /// Where one of several things is chosen, each with settings of its own: `optimizer: {adamw: {…}}`.
-const CHOICES: [&str; 6] =
+pub(crate) const CHOICES: [&str; 6] =
     ["data.layout", "data.tokenizer", "data.train", "data.validation", "optimizer", "schedule.decay"];
 
 /// The part of an experiment that a key belongs to, in the order in which parts are shown.

@@ -35,6 +35,8 @@ pub struct Outcomes {
     /// Whether both ended with the same weights and moments; `None` if one has not ended.
     pub same_state: Option<bool>,
     pub same_weights: Option<bool>,
+    /// Whether their checkpoints are divided alike: if not, equal weights have other hashes.
+    pub same_layout: bool,
 }
 
 /// Compares what `a` and `b` recorded.
@@ -50,6 +52,7 @@ pub fn outcomes(a: &Record, b: &Record) -> Outcomes {
         tolerance: TOLERANCE,
         largest: None,
         same_state: same(&x.final_hash, &y.final_hash),
+        same_layout: a.manifest.layout == b.manifest.layout,
         same_weights: same(&x.weights_hash, &y.weights_hash),
         a: x,
         b: y,

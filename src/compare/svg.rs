@@ -33,7 +33,9 @@ pub fn svg(curves: &[Curve], title: &str, metric: &str, over: Over) -> String {
     let range = |of: fn(&(f64, f64)) -> f64| {
         finite().map(of).fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)))
     };
-    let (from, to) = widened(range(|p| p.0), 0.0);
+    // Steps and tokens begin at 0.
+    let (_, to) = widened(range(|p| p.0), 0.0);
+    let from = 0.0;
     let (low, high) = widened(range(|p| p.1), 0.04);
     let legend = curves.len() as f64 * ENTRY + 8.0;
     let height = TOP + PLOT.1.max(legend) + BOTTOM;
@@ -129,13 +131,15 @@ pub fn svg(curves: &[Curve], title: &str, metric: &str, over: Over) -> String {
 fn styles(curves: usize) -> String {
     let mut out = String::from(
         ".ground{fill:#fff}.ink{fill:#222}.grid{stroke:#222;stroke-opacity:.12}.axis{stroke:#222;fill:none}\
-         .curve{stroke-width:1.6}.curve path{fill:none;stroke-linejoin:round}.curve circle{stroke:none}",
+         .curve path{fill:none;stroke-linejoin:round}.curve circle{stroke:none}",
     );
     let colour = |i: usize| COLOURS[i % COLOURS.len()];
     for i in 0..curves {
         let dash = DASHES[i / COLOURS.len() % DASHES.len()];
         let dash = if dash.is_empty() { String::new() } else { format!(";stroke-dasharray:{dash}") };
-        let _ = write!(out, ".c{i}{{stroke:{0};fill:{0}{dash}}}", colour(i).0);
+        // A curve that others cover still shows at their sides.
+        let width = if curves <= 4 { 1.6 + 0.9 * (curves - 1 - i) as f64 } else { 1.6 };
+        let _ = write!(out, ".c{i}{{stroke:{0};fill:{0};stroke-width:{width:.1}{dash}}}", colour(i).0);
     }
     out.push_str("@media (prefers-color-scheme:dark){.ground{fill:#16181c}.ink{fill:#ddd}");
     out.push_str(".grid{stroke:#ddd}.axis{stroke:#ddd}");

@@ -6,7 +6,7 @@ use console::style;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::keys::{Group, is_choice, settings, shown};
+use super::keys::{CHOICES, Group, is_choice, settings, shown};
 use super::record::{Figures, Record};
 use crate::config::Experiment;
 use crate::report::format::{bytes, count, percent, printable, rate, seconds};
@@ -120,8 +120,9 @@ impl Table {
     #[must_use]
     pub fn text(&self) -> String {
         // Names are in the ids, and other bookkeeping says nothing of how well a run did.
-        let (kept, hidden): (Vec<&String>, Vec<&String>) =
+        let (mut kept, hidden): (Vec<&String>, Vec<&String>) =
             self.differing.iter().partition(|key| Group::of(key) != Group::Bookkeeping);
+        kept.retain(|key| !self.follows(key));
         let heads: Vec<String> = kept.iter().map(|key| printable(&short(key, &kept))).collect();
         let outcomes: Vec<&Outcome> =
             OUTCOMES.iter().filter(|o| self.runs.iter().any(|run| (o.of)(&run.figures).is_some())).collect();
@@ -152,6 +153,19 @@ impl Table {
             out.push_str(&format!("they differ in bookkeeping, too: {}\n", hidden.join(", ")));
         }
         out
+    }
+
+    /// Whether `key` is there because of a choice alone: some runs have chosen otherwise, and the others have the same.
+    fn follows(&self, key: &str) -> bool {
+        let chosen = |choice: &str| key.strip_prefix(choice).is_some_and(|rest| rest.starts_with('.'));
+        if !CHOICES.into_iter().chain(["parallel.pipeline"]).any(chosen) && key != "parallel.pipeline" {
+            return false;
+        }
+        let mut values = self.runs.iter().map(|run| run.settings.get(key));
+        let absent = values.clone().any(|value| value.is_none());
+        let mut present = values.by_ref().flatten();
+        let first = present.next();
+        absent && present.all(|value| Some(value) == first)
     }
 
     /// The best value of a column, if some value is worse.
@@ -187,7 +201,11 @@ fn short(key: &str, keys: &[&String]) -> String {
 fn ended(text: &str) -> String {
     const MOST: usize = 28;
     let length = text.chars().count();
-    if length <= MOST { text.to_owned() } else { format!("…{}", text.chars().skip(length - MOST + 1).collect::<String>()) }
+    if length <= MOST {
+        text.to_owned()
+    } else {
+        format!("…{}", text.chars().skip(length - MOST + 1).collect::<String>())
+    }
 }
 
 #[cfg(test)]
@@ -195,8 +213,7 @@ mod tests {
     use super::*;
 
     fn row(id: &str, lr: f64, val_loss: Option<f64>) -> Row {
-        let figures =
-            Figures { steps: 10, val_loss, tokens_per_second: Some(1000.0 / lr), ..Figures::default() };
+        let figures = Figures { steps: 10, val_loss, tokens_per_second: Some(1000.0 / lr), ..Figures::default() };
         let settings = BTreeMap::from([("optimizer.adamw.lr".to_owned(), Value::from(lr))]);
         Row { id: id.to_owned(), status: "done", settings, figures }
     }
@@ -228,7 +245,8 @@ mod tests {
 
     #[test]
     fn heads_are_the_shortest_that_are_clear() {
-        let keys = ["optimizer.adamw.lr", "schedule.warmup.steps", "train.steps", "seed", "optimizer"].map(str::to_owned);
+        let keys =
+            ["optimizer.adamw.lr", "schedule.warmup.steps", "train.steps", "seed", "optimizer"].map(str::to_owned);
         let keys: Vec<&String> = keys.iter().collect();
         let heads: Vec<String> = keys.iter().map(|key| short(key, &keys)).collect();
         assert_eq!(heads, ["lr", "warmup.steps", "train.steps", "seed", "optimizer"]);

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use console::{Style, measure_text_width, style};
+use serde_json::Value;
 
 use super::class::Class;
 use super::diff::{Changed, Diff, Named};
@@ -33,13 +34,23 @@ pub fn text(diff: &Diff) -> String {
         let _ = writeln!(out, "note: {}", printable(note));
     }
     settings(&mut out, &diff.settings);
-    facts(&mut out, "plan", &diff.plan);
-    if diff.data_read {
-        facts(&mut out, "data", &diff.data);
+    let mut same = if diff.settings.is_empty() { vec!["settings"] } else { Vec::new() };
+    for (name, list) in [
+        ("plan", &diff.plan),
+        ("data", &diff.data),
+        ("program", &diff.program),
+        ("machine", &diff.machine),
+        ("flags", &diff.invocation),
+    ] {
+        if list.iter().any(|f| !f.same) {
+            facts(&mut out, name, list);
+        } else if !list.is_empty() {
+            same.push(name);
+        }
     }
-    facts(&mut out, "program", &diff.program);
-    facts(&mut out, "machine", &diff.machine);
-    facts(&mut out, "flags", &diff.invocation);
+    if !same.is_empty() {
+        heading(&mut out, "the same", &format!(": {}", same.join(", ")));
+    }
     if let Some(found) = &diff.outcomes {
         outcomes(&mut out, found);
     }
@@ -96,7 +107,6 @@ fn said(effect: Effect) -> &'static str {
 
 fn settings(out: &mut String, changed: &[Changed]) {
     if changed.is_empty() {
-        heading(out, "settings", "  the same");
         return;
     }
     heading(out, "settings", "");
@@ -107,7 +117,7 @@ fn settings(out: &mut String, changed: &[Changed]) {
             let _ = writeln!(out, "  {}", c.group.name());
             group = Some(c.group);
         }
-        let value = |there: bool, value: &Option<serde_json::Value>| {
+        let value = |there: bool, value: &Option<Value>| {
             there.then(|| printable(&value.as_ref().map_or_else(|| "null".to_owned(), shown)))
         };
         let (a, b) = (value(c.in_a, &c.a), value(c.in_b, &c.b));
@@ -116,24 +126,27 @@ fn settings(out: &mut String, changed: &[Changed]) {
 }
 
 fn facts(out: &mut String, name: &str, facts: &[Fact]) {
-    if facts.is_empty() {
-        return;
-    }
-    let differing: Vec<&Fact> = facts.iter().filter(|f| !f.same).collect();
-    if differing.is_empty() {
-        heading(out, name, "  the same");
-        return;
-    }
     heading(out, name, "");
+    let differing: Vec<&Fact> = facts.iter().filter(|f| !f.same).collect();
     let width = differing.iter().map(|f| f.name.chars().count()).max().unwrap_or(0);
     for f in differing {
-        // Hashes are in full in JSON.
-        let cut = |text: &Option<String>| {
-            let text = printable(text.as_deref()?);
-            Some(if f.name.ends_with("hash") { text.chars().take(12).collect() } else { text })
-        };
+        let shown = |value: &Option<Value>| value.as_ref().map(|value| of_fact(f.name, value));
         let said = if f.name == "threads" { "any number gives the same bits" } else { "" };
-        line(out, "  ", width, &f.name, cut(&f.a).as_deref(), cut(&f.b).as_deref(), said);
+        line(out, "  ", width, f.name, shown(&f.a).as_deref(), shown(&f.b).as_deref(), said);
+    }
+}
+
+/// A fact as people read it; hashes by their first digits.
+fn of_fact(name: &str, value: &Value) -> String {
+    match (value.as_u64(), value.as_str()) {
+        (Some(n), _) if name == "memory bytes" => bytes(n),
+        (Some(n), _) => count(n),
+        (_, Some(text)) if text.len() >= 40 && text.as_bytes()[..40].iter().all(u8::is_ascii_hexdigit) => {
+            let (digits, rest) = text.split_at(12);
+            format!("{digits}{}", rest.trim_start_matches(|c: char| c.is_ascii_hexdigit()))
+        }
+        (_, Some(text)) => printable(text),
+        _ => value.to_string(),
     }
 }
 
@@ -166,7 +179,8 @@ fn outcomes(out: &mut String, found: &Outcomes) {
     let state = match (found.same_state, found.same_weights) {
         (Some(true), _) => "weights and moments are equal, bit for bit",
         (_, Some(true)) => "the weights are equal, bit for bit",
-        (Some(false), _) => "weights differ, or their layout",
+        (Some(false), _) if found.same_layout => "the weights or their moments differ",
+        (Some(false), _) => "checkpoints are divided otherwise, so that hashes do not tell",
         (None, _) => return,
     };
     let _ = writeln!(out, "  at the end: {state}");
@@ -185,13 +199,12 @@ fn parting(found: &Outcomes) -> String {
         return format!("losses are the same, bit for bit, in {steps} common steps");
     };
     let beyond = match found.first_beyond {
-        Some(step) => format!("by more than {:e} at step {}", found.tolerance, count(step)),
-        None => format!("nowhere by more than {:e}", found.tolerance),
+        Some(step) => format!("first by more than {:e} at step {}", found.tolerance, count(step)),
+        None => format!("by no more than {:e} anywhere", found.tolerance),
     };
     let largest = found.largest.and_then(|l| Some((l.step, l.relative?)));
-    let largest =
-        largest.map_or_else(String::new, |(step, r)| format!("; the most, {r:.1e}, at step {}", count(step)));
-    format!("losses first differ at step {}, {beyond}{largest}", count(first))
+    let largest = largest.map_or_else(String::new, |(step, r)| format!("; the most, {r:.1e}, at step {}", count(step)));
+    format!("losses first differ at step {},\n  {beyond}{largest}", count(first))
 }
 
 /// Rows of the numbers that both or one of them has.
