@@ -92,8 +92,8 @@ fn two_runs_as_text_and_as_json() {
     assert_eq!(code(&out), 0, "{text}");
     for line in [
         "same mathematics, other rounding\n",
-        "~ batch.micro_batch  8 → 4  rounding\n",
-        "~ name               coarse → fine  bookkeeping\n",
+        "    ~ batch.micro_batch  8 → 4          rounding\n",
+        "    ~ name               coarse → fine  bookkeeping\n",
         "~ micro-batches a step  1 → 2\n",
         "the same: data, program, machine",
         "losses first differ at step",
@@ -101,6 +101,7 @@ fn two_runs_as_text_and_as_json() {
         assert!(text.contains(line), "{line:?} in\n{text}");
     }
     assert!(!text.contains('\u{1b}'), "no colours in a pipe");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     let found = lab.json(&["diff", "coarse", "fine"]);
     assert_eq!(found["class"], "rounding");
     assert_eq!((&found["training"], &found["data_read"]), (&"rounding".into(), &true.into()));

@@ -95,7 +95,8 @@ pub fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
 
 /// An experiment file if there is one of that name, else a run.
 fn find(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Found> {
-    if wanted.is_file() {
+    // A pipe is read like a file.
+    if wanted.exists() && !wanted.is_dir() {
         let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
         return Ok(Found::File(Box::new(load(wanted, &options)?)));
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use console::{Style, measure_text_width, style};
 use serde_json::Value;
 
-use super::class::Class;
+use super::class::{Class, Part};
 use super::diff::{Changed, Diff, Named};
 use super::effect::Effect;
 use super::facts::Fact;
@@ -53,6 +53,9 @@ pub fn text(diff: &Diff) -> String {
     }
     if let Some(found) = &diff.outcomes {
         outcomes(&mut out, found);
+        if diff.parts.contains(&Part::Evaluation) {
+            out.push_str("  the two do not measure alike: see what differs in the evaluation\n");
+        }
     }
     out
 }
@@ -67,17 +70,22 @@ fn heading(out: &mut String, name: &str, rest: &str) {
 }
 
 /// One line of a difference: what is on one side alone has a sign of its own.
-fn line(out: &mut String, indent: &str, width: usize, name: &str, a: Option<&str>, b: Option<&str>, said: &str) {
+fn line(out: &mut String, [indent, name, said]: [&str; 3], widths: [usize; 2], a: Option<&str>, b: Option<&str>) {
+    let [width, values] = widths;
     let pad = " ".repeat(width.saturating_sub(measure_text_width(name)));
     let said = if said.is_empty() { String::new() } else { format!("  {}", style(said).dim()) };
+    let fill = |text: &str| {
+        if said.is_empty() { String::new() } else { " ".repeat(values.saturating_sub(measure_text_width(text))) }
+    };
     let (removed, added, changed) = (Style::new().red(), Style::new().green(), Style::new().yellow());
     match (a, b) {
         (Some(a), Some(b)) => {
             let short = format!("{indent}~ {name}{pad}  {a} → {b}");
             let sign = changed.apply_to("~");
             if measure_text_width(&short) + measure_text_width(&said) <= WIDTH {
+                let fill = fill(&format!("{a} → {b}"));
                 let (a, b) = (removed.apply_to(a), added.apply_to(b));
-                let _ = writeln!(out, "{indent}{sign} {name}{pad}  {a} → {b}{said}");
+                let _ = writeln!(out, "{indent}{sign} {name}{pad}  {a} → {b}{fill}{said}");
             } else {
                 let _ = writeln!(out, "{indent}{sign} {name}{said}");
                 let _ = writeln!(out, "{indent}    {}", removed.apply_to(format!("- {a}")));
@@ -85,10 +93,10 @@ fn line(out: &mut String, indent: &str, width: usize, name: &str, a: Option<&str
             }
         }
         (Some(a), None) => {
-            let _ = writeln!(out, "{indent}{}{said}", removed.apply_to(format!("- {name}{pad}  {a}")));
+            let _ = writeln!(out, "{indent}{}{}{said}", removed.apply_to(format!("- {name}{pad}  {a}")), fill(a));
         }
         (None, Some(b)) => {
-            let _ = writeln!(out, "{indent}{}{said}", added.apply_to(format!("+ {name}{pad}  {b}")));
+            let _ = writeln!(out, "{indent}{}{}{said}", added.apply_to(format!("+ {name}{pad}  {b}")), fill(b));
         }
         (None, None) => {}
     }
@@ -105,23 +113,31 @@ fn said(effect: Effect) -> &'static str {
     }
 }
 
+/// Values up to this wide leave room for what is said of them.
+const VALUES: usize = 24;
+
 fn settings(out: &mut String, changed: &[Changed]) {
     if changed.is_empty() {
         return;
     }
     heading(out, "settings", "");
+    let value = |there: bool, value: &Option<Value>| {
+        there.then(|| printable(&value.as_ref().map_or_else(|| "null".to_owned(), shown)))
+    };
+    let rows: Vec<_> = changed.iter().map(|c| (c, value(c.in_a, &c.a), value(c.in_b, &c.b))).collect();
     let width = changed.iter().map(|c| c.key.chars().count()).max().unwrap_or(0);
+    let of = |a: &Option<String>, b: &Option<String>| {
+        let arrow = if a.is_some() && b.is_some() { 3 } else { 0 };
+        arrow + [a, b].into_iter().flatten().map(|text| measure_text_width(text)).sum::<usize>()
+    };
+    let values = rows.iter().map(|(_, a, b)| of(a, b)).filter(|&width| width <= VALUES).max().unwrap_or(0);
     let mut group = None;
-    for c in changed {
+    for (c, a, b) in rows {
         if group != Some(c.group) {
             let _ = writeln!(out, "  {}", c.group.name());
             group = Some(c.group);
         }
-        let value = |there: bool, value: &Option<Value>| {
-            there.then(|| printable(&value.as_ref().map_or_else(|| "null".to_owned(), shown)))
-        };
-        let (a, b) = (value(c.in_a, &c.a), value(c.in_b, &c.b));
-        line(out, "    ", width, &c.key, a.as_deref(), b.as_deref(), said(c.effect));
+        line(out, ["    ", &c.key, said(c.effect)], [width, values], a.as_deref(), b.as_deref());
     }
 }
 
@@ -132,7 +148,7 @@ fn facts(out: &mut String, name: &str, facts: &[Fact]) {
     for f in differing {
         let shown = |value: &Option<Value>| value.as_ref().map(|value| of_fact(f.name, value));
         let said = if f.name == "threads" { "any number gives the same bits" } else { "" };
-        line(out, "  ", width, f.name, shown(&f.a).as_deref(), shown(&f.b).as_deref(), said);
+        line(out, ["  ", f.name, said], [width, 0], shown(&f.a).as_deref(), shown(&f.b).as_deref());
     }
 }
 
