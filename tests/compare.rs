@@ -28,8 +28,8 @@ fn yaml(name: &str, micro_batch: usize, rest: &str) -> String {
 impl Lab {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let text: String = (0..3000u32).map(|i| format!("{} ", i * i % 997)).collect();
-        fs::write(dir.path().join("input.txt"), text).unwrap();
+        let words: Vec<String> = (0..3000u32).map(|i| (i * i % 997).to_string()).collect();
+        fs::write(dir.path().join("input.txt"), words.join(" ")).unwrap();
         let files = [
             ("coarse", yaml("coarse", 8, "")),
             ("fine", yaml("fine", 4, "")),

@@ -74,14 +74,11 @@ pub fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     let mut notes = Vec::new();
     let data = data(args, [&a, &b], &mut notes)?;
     let read = data.is_some();
-    let [x, y] = match data {
-        Some(facts) => facts,
-        None => {
-            let rows = args.rows.or_else(|| [&a, &b].into_iter().find_map(Found::rows));
-            let rows = rows.unwrap_or_else(|| enough_rows([a.experiment(), b.experiment()]));
-            [assumed(a.experiment(), rows), assumed(b.experiment(), rows)]
-        }
-    };
+    let [x, y] = data.unwrap_or_else(|| {
+        let rows = args.rows.or_else(|| [&a, &b].into_iter().find_map(Found::rows));
+        let rows = rows.unwrap_or_else(|| enough_rows([a.experiment(), b.experiment()]));
+        [assumed(a.experiment(), rows), assumed(b.experiment(), rows)]
+    });
     let a = a.compared(&args.a, args, x, read, &mut notes)?;
     let b = b.compared(&args.b, args, y, read, &mut notes)?;
     let found = diff::diff(&a, &b, read, notes);

@@ -1,6 +1,7 @@
 //! Several runs as a table: the settings in which they differ, and how well they did.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use console::style;
 use serde::Serialize;
@@ -150,7 +151,7 @@ impl Table {
         let mut out = table(&columns, &rows);
         let hidden: Vec<&str> = hidden.into_iter().map(String::as_str).filter(|key| *key != "name").collect();
         if !hidden.is_empty() {
-            out.push_str(&format!("they differ in bookkeeping, too: {}\n", hidden.join(", ")));
+            let _ = writeln!(out, "they differ in bookkeeping, too: {}", hidden.join(", "));
         }
         out
     }

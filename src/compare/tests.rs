@@ -32,7 +32,8 @@ fn yaml(changed: &str) -> String {
             _ => lines.insert(key.trim(), value),
         };
     }
-    lines.into_iter().map(|(key, value)| format!("{key}: {value}\n")).collect()
+    let lines: Vec<String> = lines.into_iter().map(|(key, value)| format!("{key}: {value}")).collect();
+    lines.join("\n") + "\n"
 }
 
 fn cache() -> &'static Path {
