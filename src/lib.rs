@@ -6,6 +6,7 @@
 pub mod calibrate;
 pub mod cli;
 pub mod comm;
+pub mod compare;
 pub mod config;
 pub mod data;
 pub mod eval;

@@ -7,9 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
-use super::{
-    apply, calibrate, eval, export, output, plan, rank, render, resume, runs, sample, schema, sweep, validate,
-};
+use super::{apply, calibrate, compare, diff, eval, export, output, plan, rank, render, resume, runs, sample, schema, sweep, validate};
 use crate::report::{Mode, Screen};
 
 /// Train language models from one declarative file.
@@ -21,7 +19,8 @@ use crate::report::{Mode, Screen};
     version,
     propagate_version = true,
     arg_required_else_help = true,
-    after_help = "Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted.\n\
+    after_help = "Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 3 differences (diff\n\
+                  --exit-code), 130 interrupted.\n\
                   Environment: RUNNER_RUNS (folder of runs), RUNNER_CACHE (folder of prepared data), RUNNER_PEAK_FLOPS\n\
                   (of the device, for MFU), RUNNER_<KEY>__<KEY> (a key of the experiment), NO_COLOR."
 )]
@@ -43,6 +42,8 @@ enum Command {
     Resume(resume::ResumeArgs),
     Plan(plan::PlanArgs),
     Calibrate(calibrate::CalibrateArgs),
+    Compare(compare::CompareArgs),
+    Diff(diff::DiffArgs),
     /// Check an experiment file: every mistake at its line and column.
     Validate(ValidateArgs),
     /// Print what a template (a file that ends in .j2) renders to.
@@ -95,6 +96,8 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Apply(args) => apply::run(args),
         Command::Resume(args) => resume::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Diff(args) => diff::run(args),
         Command::Runs(args) => runs::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Sample(args) => sample::run(args),
@@ -164,6 +167,8 @@ mod tests {
             "runner plan exp.yaml --json",
             "runner plan exp.yaml --cluster 2x8xH100 --rows 1000 --price 2.5 --timeline t.svg --rank 3 --program",
             "runner calibrate --quick",
+            "runner compare a b c --plot out.svg --metric val_loss --x tokens --smooth 10 --sort val_loss --json --runs d",
+            "runner diff a.yaml b --set a.b=1 --rows 5 --threads 2 --json --exit-code --runs d",
             "runner calibrate --show --json",
             "runner validate exp.yaml --explain",
             "runner validate exp.yaml.j2 --var lr=1e-3 --var=x=-1 --vars a.yaml --vars b.yaml",
@@ -194,6 +199,9 @@ mod tests {
             "runner apply a --sweep-point lr:0",
             "runner resume",
             "runner runs show",
+            "runner diff a",
+            "runner compare",
+            "runner compare a --plot x.svg --metric speed",
             "runner export a --to gguf d",
             "runner sweep",
             "runner sweep s.yaml --parallel 0",

@@ -18,6 +18,8 @@ pub enum Exit {
     Failed = 1,
     /// The request was wrong: the file, the flags, the name of a run.
     Request = 2,
+    /// What was compared differs, and the exit code was asked to say so.
+    Differ = 3,
     /// Stopped by Ctrl-C or SIGTERM.
     Interrupted = 130,
 }

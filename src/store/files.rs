@@ -21,7 +21,7 @@ pub(super) fn sync_dir(path: &Path) -> Result<(), StoreError> {
 }
 
 /// Replaces `path` with `bytes`; after a kill at any moment it holds the old content or the new.
-pub(super) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+pub(crate) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let parent = path.parent().unwrap_or(Path::new("."));
     let mut name = std::ffi::OsString::from(TEMPORARY);
     name.push(path.file_name().unwrap_or_default());

@@ -1,0 +1,138 @@
+//! `runner compare`: several runs as a table, and their curves as a picture.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+
+use super::common::RootArgs;
+use super::exit::{Exit, RequestError};
+use super::output::{print, print_json};
+use crate::compare::curves::{Curve, Metric, Over, curve};
+use crate::compare::record::{Record, stored};
+use crate::compare::{svg, table};
+use crate::config::Experiment;
+use crate::store::{catalog, write_atomic};
+
+/// Show several runs in a table: the settings in which they differ, and how well they did.
+#[derive(Debug, Clone, Args)]
+pub struct CompareArgs {
+    /// Runs: run directories, ids, or beginnings of ids that no other run shares.
+    #[arg(required = true)]
+    pub runs_named: Vec<String>,
+    /// Draw the curves of all runs into this file, as SVG.
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+    /// What to draw.
+    #[arg(long, value_name = "METRIC", default_value = "loss", requires = "plot")]
+    pub metric: Metric,
+    /// What to draw it over.
+    #[arg(long = "x", value_name = "step|tokens", default_value = "step", requires = "plot")]
+    pub over: Over,
+    /// Draw the mean of the last N values.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "plot", value_parser = clap::value_parser!(u32).range(1..))]
+    pub smooth: u32,
+    /// Order the runs by a column, the best first: `val_loss`, `tokens_per_second`, a key such as `train.steps`, …
+    #[arg(long, value_name = "KEY")]
+    pub sort: Option<String>,
+    #[command(flatten)]
+    pub root: RootArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ValueEnum for Metric {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(self.name()))
+    }
+}
+
+impl ValueEnum for Over {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Step, Self::Tokens]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(match self {
+            Self::Step => "step",
+            Self::Tokens => "tokens",
+        }))
+    }
+}
+
+/// # Errors
+/// If a run is not there or cannot be read, or the picture cannot be written.
+pub fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
+    if let Some(path) = &args.plot {
+        may_write(path)?;
+    }
+    let root = args.root.root();
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for wanted in &args.runs_named {
+        let path = catalog::resolve(&root, wanted)?;
+        // Named twice is there once.
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    let read = |path: &PathBuf| -> anyhow::Result<(Record, Experiment)> { Ok((Record::read(path)?, stored(path)?.0)) };
+    let runs = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut table = table::compare(&runs);
+    if let Some(key) = &args.sort {
+        let known = table.sort_keys().join(", ");
+        table = table
+            .sorted(key)
+            .ok_or_else(|| RequestError(format!("--sort {key}: there is no such column; there are {known}")))?;
+    }
+    if let Some(path) = &args.plot {
+        draw(args, &runs, path)?;
+    }
+    if args.json {
+        print_json(&table)?;
+    } else {
+        print(&table.text())?;
+        if let Some(path) = &args.plot {
+            print(&format!("{} over {} is in {}\n", args.metric.name(), name(args.over), path.display()))?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn name(over: Over) -> &'static str {
+    match over {
+        Over::Step => "steps",
+        Over::Tokens => "tokens",
+    }
+}
+
+/// # Errors
+/// If `path` is no place for a picture: nothing else is ever replaced by one.
+fn may_write(path: &Path) -> anyhow::Result<()> {
+    let svg = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
+    if !svg || (path.exists() && !path.is_file()) {
+        let message = format!("--plot {}: a file whose name ends in .svg is meant", path.display());
+        return Err(RequestError(message).into());
+    }
+    Ok(())
+}
+
+fn draw(args: &CompareArgs, runs: &[(Record, Experiment)], path: &Path) -> anyhow::Result<()> {
+    let all = runs.iter().map(|(record, _)| curve(record, args.metric, args.over, args.smooth as usize));
+    let curves: Vec<Curve> = all.filter(|c| c.points.iter().any(|(_, y)| y.is_finite())).collect();
+    if curves.is_empty() {
+        return Err(RequestError(format!("--metric {}: none of the runs has it", args.metric.name())).into());
+    }
+    let metric = match args.smooth {
+        0 | 1 => args.metric.name().to_owned(),
+        n => format!("{}, mean of {n}", args.metric.name()),
+    };
+    let title = format!("{} of {} run{}", args.metric.name(), curves.len(), if curves.len() == 1 { "" } else { "s" });
+    let picture = svg::svg(&curves, &title, &metric, args.over);
+    let path = std::path::absolute(path).with_context(|| path.display().to_string())?;
+    Ok(write_atomic(&path, picture.as_bytes())?)
+}

@@ -1,0 +1,221 @@
+//! `runner diff`: what differs between two runs or experiments, and what it means.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+
+use super::common::{self, RootArgs, ThreadArgs, experiment_environment, own_environment};
+use super::exit::{Exit, RequestError};
+use super::output::{print, print_json};
+use crate::compare::assumed::{assumed, enough_rows};
+use crate::compare::facts::Setting;
+use crate::compare::record::{Record, stored};
+use crate::compare::side::{cluster_for, cluster_of};
+use crate::compare::{Class, Compared, Side, diff, text};
+use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
+use crate::data::DataFacts;
+use crate::plan::{ClusterFacts, Plan};
+use crate::report::{Mode, Screen};
+use crate::store::{Git, Machine, StoreError, catalog};
+
+/// Show what differs between two runs or experiment files, and what that means for the numbers.
+///
+/// What it means is decided by the plans' hashes: the same run; bookkeeping only (names, logs, checkpoints); the same
+/// mathematics with other rounding (layout, micro-batches, device); or other mathematics, with the parts that differ. The data
+/// of files is prepared (and cached) for it, unless it is missing.
+#[derive(Debug, Clone, Args)]
+pub struct DiffArgs {
+    /// An experiment file, or a run: a run directory, an id, or the beginning of an id that no other run shares.
+    pub a: PathBuf,
+    /// As A.
+    pub b: PathBuf,
+    /// Override a key of the experiment files among A and B, such as `train.steps=10`; may be given several times.
+    #[arg(long, value_name = "KEY.PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Read no data, and take this many training rows for granted: data counts as the same where it is named the same.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub rows: Option<u64>,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    #[command(flatten)]
+    pub root: RootArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Exit with 3 unless both are the same run.
+    #[arg(long)]
+    pub exit_code: bool,
+}
+
+/// A or B as it is found.
+enum Found {
+    File(Box<FoundFile>),
+    Run(Box<FoundRun>),
+}
+
+struct FoundFile {
+    loaded: Loaded,
+    /// Why its data cannot be read.
+    missing: Option<String>,
+}
+
+struct FoundRun {
+    record: Record,
+    experiment: Experiment,
+    plan: Plan,
+}
+
+/// # Errors
+/// A side that is no file and no run, or that cannot be planned; data that cannot be prepared.
+pub fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
+    let (a, b) = (find(&args.a, args)?, find(&args.b, args)?);
+    let mut notes = Vec::new();
+    let data = data(args, [&a, &b], &mut notes)?;
+    let read = data.is_some();
+    let [x, y] = data.unwrap_or_else(|| {
+        let rows = args.rows.or_else(|| [&a, &b].into_iter().find_map(Found::rows));
+        let rows = rows.unwrap_or_else(|| enough_rows([a.experiment(), b.experiment()]));
+        [assumed(a.experiment(), rows), assumed(b.experiment(), rows)]
+    });
+    let a = a.compared(&args.a, args, x, read, &mut notes)?;
+    let b = b.compared(&args.b, args, y, read, &mut notes)?;
+    let found = diff::diff(&a, &b, read, notes);
+    if args.json {
+        print_json(&found)?;
+    } else {
+        print(&text::text(&found))?;
+    }
+    Ok(if args.exit_code && found.class != Class::SameRun { Exit::Differ } else { Exit::Done })
+}
+
+/// An experiment file if there is one of that name, else a run.
+fn find(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Found> {
+    // A pipe is read like a file.
+    if wanted.exists() && !wanted.is_dir() {
+        let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
+        return Ok(Found::File(Box::new(load(wanted, &options)?)));
+    }
+    let name = wanted.to_str().ok_or_else(|| RequestError(format!("{} is not UTF-8", wanted.display())))?;
+    let path = catalog::resolve(&args.root.root(), name).map_err(|error| match error {
+        StoreError::NoSuchRun { .. } => {
+            anyhow::Error::from(RequestError(format!("there is no experiment file {name}, and {error}")))
+        }
+        other => other.into(),
+    })?;
+    let record = Record::read(&path)?;
+    let (experiment, plan) = stored(&path)?;
+    Ok(Found::Run(Box::new(FoundRun { record, experiment, plan })))
+}
+
+/// The experiment at `path`, even where files that it names are missing.
+fn load(path: &Path, options: &LoadOptions) -> Result<FoundFile, ConfigError> {
+    let mistakes = match config::load(path, options) {
+        Ok(loaded) => return Ok(FoundFile { loaded, missing: None }),
+        Err(mistakes) => mistakes,
+    };
+    let without = LoadOptions { absent_files: true, ..options.clone() };
+    match config::load(path, &without) {
+        Ok(loaded) => {
+            Ok(FoundFile { loaded, missing: Some(format!("{}: a file that it names is missing", path.display())) })
+        }
+        Err(_) => Err(mistakes),
+    }
+}
+
+/// Facts of both sides' data; `None` if it is to be told apart by its names.
+fn data(args: &DiffArgs, sides: [&Found; 2], notes: &mut Vec<String>) -> anyhow::Result<Option<[DataFacts; 2]>> {
+    const BY_FILE: &str = "by the file alone: data was not read, and counts as the same where it is named the same";
+    if args.rows.is_some() {
+        notes.push(BY_FILE.to_owned());
+        return Ok(None);
+    }
+    if let Some(missing) = sides.into_iter().find_map(Found::missing) {
+        notes.push(format!("{BY_FILE} ({missing})"));
+        return Ok(None);
+    }
+    let pool = args.threads.pool()?;
+    let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
+    let mut facts = |side: &Found| match side {
+        Found::Run(run) => Ok(run.plan.data.clone()),
+        Found::File(file) => {
+            let prepared = common::prepare_data(&file.loaded.experiment, &pool, &mut screen);
+            prepared.map(|p| p.facts).with_context(|| file.loaded.path.display().to_string())
+        }
+    };
+    Ok(Some([facts(sides[0])?, facts(sides[1])?]))
+}
+
+impl Found {
+    fn experiment(&self) -> &Experiment {
+        match self {
+            Self::File(file) => &file.loaded.experiment,
+            Self::Run(run) => &run.experiment,
+        }
+    }
+
+    fn missing(&self) -> Option<&str> {
+        match self {
+            Self::File(file) => file.missing.as_deref(),
+            Self::Run(_) => None,
+        }
+    }
+
+    /// Training rows, where they are known without reading data.
+    fn rows(&self) -> Option<u64> {
+        match self {
+            Self::File(_) => None,
+            Self::Run(run) => Some(run.plan.data.train.rows),
+        }
+    }
+
+    fn compared(
+        self,
+        wanted: &Path,
+        args: &DiffArgs,
+        data: DataFacts,
+        read: bool,
+        notes: &mut Vec<String>,
+    ) -> anyhow::Result<Compared> {
+        match self {
+            Self::File(file) => {
+                let Loaded { experiment, path, env_read, .. } = file.loaded;
+                let threads = args.threads.count();
+                let cluster = cluster_for(&experiment, ClusterFacts::local(threads));
+                let label = path.display().to_string();
+                let side = Side::new(experiment, data, cluster).with_context(|| label.clone())?;
+                let environment: BTreeMap<String, String> = env_read.into_iter().chain(own_environment()).collect();
+                let setting = Setting {
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                    git: std::env::current_dir().ok().and_then(|folder| Git::of(&folder)),
+                    machine: Machine::here(),
+                    threads,
+                    sets: args.set.clone(),
+                    vars: None,
+                    environment: environment.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+                };
+                Ok(Compared { label, path: wanted.to_owned(), side, record: None, setting })
+            }
+            Self::Run(run) => {
+                let FoundRun { record, experiment, plan } = *run;
+                let label = record.manifest.id.clone();
+                let side = Side::new(experiment, data, cluster_of(&plan)).with_context(|| label.clone())?;
+                if read && side.plan.hash != plan.hash {
+                    notes.push(format!(
+                        "{label}: its plan has the hash {}, and planned again by this version it has {}: it is of another \
+                         version, or its resolved.yaml was edited; compared is what this version makes of it",
+                        short(&plan.hash),
+                        short(&side.plan.hash)
+                    ));
+                }
+                let setting = Setting::from(&record.manifest);
+                Ok(Compared { label, path: record.path.clone(), side, record: Some(record), setting })
+            }
+        }
+    }
+}
+
+fn short(hash: &str) -> String {
+    hash.chars().take(12).collect()
+}

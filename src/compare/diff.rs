@@ -1,0 +1,113 @@
+//! The whole comparison of two sides, as data: what `runner diff --json` prints.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::class::{Class, Part, Training, Verdict, verdict};
+use super::effect::{Effect, effect};
+use super::facts::{self, Fact, Setting};
+use super::keys::{self, Group};
+use super::outcome::{Outcomes, outcomes};
+use super::record::Record;
+use super::side::Side;
+
+/// A side, and where it is from.
+#[derive(Debug, Clone)]
+pub struct Compared {
+    pub label: String,
+    /// The experiment file, or the run's folder.
+    pub path: PathBuf,
+    pub side: Side,
+    /// Of a run.
+    pub record: Option<Record>,
+    pub setting: Setting,
+}
+
+/// What a side is called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Named {
+    /// `run` or `file`.
+    pub kind: &'static str,
+    pub label: String,
+    pub path: PathBuf,
+    /// Of a run: `done`, `running`, …
+    pub status: Option<&'static str>,
+}
+
+/// A setting that differs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Changed {
+    pub key: String,
+    pub group: Group,
+    /// `null` also where a side does not have the key: see `in_a` and `in_b`.
+    pub a: Option<Value>,
+    pub b: Option<Value>,
+    pub in_a: bool,
+    pub in_b: bool,
+    pub effect: Effect,
+}
+
+/// All that differs between two sides.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Diff {
+    pub a: Named,
+    pub b: Named,
+    pub class: Class,
+    pub parts: Vec<Part>,
+    pub training: Training,
+    /// The class in words.
+    pub meaning: String,
+    /// Whether data was read, or told apart by its names alone.
+    pub data_read: bool,
+    pub settings: Vec<Changed>,
+    pub plan: Vec<Fact>,
+    pub data: Vec<Fact>,
+    pub program: Vec<Fact>,
+    pub machine: Vec<Fact>,
+    pub invocation: Vec<Fact>,
+    /// Of two runs.
+    pub outcomes: Option<Outcomes>,
+    pub notes: Vec<String>,
+}
+
+fn named(compared: &Compared) -> Named {
+    Named {
+        kind: if compared.record.is_some() { "run" } else { "file" },
+        label: compared.label.clone(),
+        path: compared.path.clone(),
+        status: compared.record.as_ref().map(|r| r.standing.as_str()),
+    }
+}
+
+/// Compares `a` and `b`. `notes`: what was found out when they were read.
+#[must_use]
+pub fn diff(a: &Compared, b: &Compared, data_read: bool, notes: Vec<String>) -> Diff {
+    let settings: Vec<Changed> = keys::differences(&a.side.experiment, &b.side.experiment)
+        .into_iter()
+        .map(|d| {
+            let effect = effect(&d, &a.side, &b.side);
+            Changed { in_a: d.a.is_some(), in_b: d.b.is_some(), key: d.key, group: d.group, a: d.a, b: d.b, effect }
+        })
+        .collect();
+    let kept = settings.iter().any(|s| s.effect == Effect::Bookkeeping);
+    let Verdict { class, parts, training, meaning } = verdict(&a.side, &b.side, kept);
+    Diff {
+        a: named(a),
+        b: named(b),
+        class,
+        parts,
+        training,
+        meaning,
+        data_read,
+        settings,
+        plan: facts::plan(&a.side, &b.side),
+        data: if data_read { facts::data(&a.side.data, &b.side.data) } else { Vec::new() },
+        program: facts::program(&a.setting, &b.setting),
+        machine: facts::machine(&a.setting, &b.setting),
+        invocation: facts::invocation(&a.setting, &b.setting),
+        outcomes: a.record.as_ref().zip(b.record.as_ref()).map(|(a, b)| outcomes(a, b)),
+        notes,
+    }
+}

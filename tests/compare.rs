@@ -1,0 +1,293 @@
+//! `diff` and `compare` by the binary: two tiny runs and the files that they are of.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+const STEPS: usize = 12;
+
+/// `coarse` and `fine` differ in their micro-batches, `other` in its optimizer, too. All validation rows are read.
+struct Lab {
+    dir: tempfile::TempDir,
+}
+
+fn yaml(name: &str, micro_batch: usize, rest: &str) -> String {
+    format!(
+        "name: {name}\nmodel: {{family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 32}}\n\
+         data: {{tokenizer: {{bytes: {{}}}}, train: {{text: {{files: [input.txt]}}}}, validation: {{fraction: 0.1}}}}\n\
+         batch: {{sequences: 8, micro_batch: {micro_batch}}}\ntrain: {{steps: {STEPS}}}\n\
+         eval: {{every: 4, loss: {{batches: 1000}}}}\n{rest}"
+    )
+}
+
+impl Lab {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let words: Vec<String> = (0..3000u32).map(|i| (i * i % 997).to_string()).collect();
+        fs::write(dir.path().join("input.txt"), words.join(" ")).unwrap();
+        let files = [
+            ("coarse", yaml("coarse", 8, "")),
+            ("fine", yaml("fine", 4, "")),
+            ("other", yaml("other", 4, "optimizer: {sgd: {lr: 0.05}}\n")),
+        ];
+        for (name, text) in files {
+            fs::write(dir.path().join(format!("{name}.yaml")), text).unwrap();
+        }
+        Self { dir }
+    }
+
+    /// With all three trained, once for all tests: they leave it as it is.
+    fn trained() -> &'static Self {
+        static LAB: OnceLock<Lab> = OnceLock::new();
+        LAB.get_or_init(|| {
+            let lab = Self::new();
+            for name in ["coarse", "fine", "other"] {
+                let out = lab.run(&["apply", &format!("{name}.yaml"), "--threads", "1", "--quiet"]);
+                assert!(out.status.success(), "{}", said(&out));
+            }
+            lab
+        })
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+        command.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null());
+        command.env_remove("RUNNER_RUNS").env("RUNNER_CACHE", self.dir.path().join("cache"));
+        command.output().unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let out = self.run(&[arguments, &["--json"]].concat());
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", said(&out)))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("an exit code")
+}
+
+fn effect<'a>(diff: &'a Value, key: &str) -> &'a str {
+    let settings = diff["settings"].as_array().unwrap();
+    settings.iter().find(|s| s["key"] == key).map_or("same", |s| s["effect"].as_str().unwrap())
+}
+
+#[test]
+fn two_runs_as_text_and_as_json() {
+    let lab = Lab::trained();
+    let out = lab.run(&["diff", "coarse", "fine"]);
+    let text = said(&out);
+    assert_eq!(code(&out), 0, "{text}");
+    for line in [
+        "same mathematics, other rounding\n",
+        "    ~ batch.micro_batch  8 → 4          rounding\n",
+        "    ~ name               coarse → fine  bookkeeping\n",
+        "~ micro-batches a step  1 → 2\n",
+        "the same: data, program, machine",
+        "losses first differ at step",
+    ] {
+        assert!(text.contains(line), "{line:?} in\n{text}");
+    }
+    assert!(!text.contains('\u{1b}'), "no colours in a pipe");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let found = lab.json(&["diff", "coarse", "fine"]);
+    assert_eq!(found["class"], "rounding");
+    assert_eq!((&found["training"], &found["data_read"]), (&"rounding".into(), &true.into()));
+    let outcomes = &found["outcomes"];
+    assert_eq!(outcomes["common_steps"], STEPS);
+    assert_eq!(outcomes["losses"].as_array().unwrap().last().unwrap()["step"], STEPS);
+    // Twelve steps of sums in another order: far below the tolerance.
+    assert_eq!(outcomes["first_beyond"], Value::Null, "{outcomes}");
+    assert_eq!(outcomes["same_weights"], false);
+
+    let found = lab.json(&["diff", "fine", "other"]);
+    assert_eq!((&found["class"], &found["parts"]), (&"mathematics".into(), &serde_json::json!(["optimizer"])));
+    assert_eq!(effect(&found, "optimizer"), "mathematics");
+    assert_eq!(found["outcomes"]["first_beyond"], 2, "the first loss is before the first update");
+
+    let found = lab.json(&["diff", "fine", "fine"]);
+    assert_eq!((&found["class"], &found["outcomes"]["same_state"]), (&"same_run".into(), &true.into()));
+    assert_eq!(found["outcomes"]["first_difference"], Value::Null);
+}
+
+#[test]
+fn exit_codes_say_whether_it_is_the_same_run() {
+    let lab = Lab::trained();
+    for (a, b, expected) in [("fine.yaml", "fine", 0), ("fine", "coarse", 3), ("other.yaml", "fine.yaml", 3)] {
+        assert_eq!(code(&lab.run(&["diff", a, b, "--exit-code"])), expected, "{a} {b}");
+        assert_eq!(code(&lab.run(&["diff", a, b])), 0, "without the flag");
+    }
+    // Another name, log or checkpoint is not the same run.
+    let bookkeeping = ["diff", "fine.yaml", "fine", "--set", "log.every=3", "--exit-code"];
+    assert_eq!(code(&lab.run(&bookkeeping)), 3);
+    assert_eq!(lab.json(&bookkeeping)["class"], "bookkeeping");
+}
+
+#[test]
+fn a_file_against_its_run_and_what_was_changed_since() {
+    let lab = Lab::new();
+    assert!(lab.run(&["apply", "fine.yaml", "--threads", "1", "--quiet"]).status.success());
+    let found = lab.json(&["diff", "fine.yaml", "fine"]);
+    assert_eq!(
+        (&found["class"], &found["a"]["kind"], &found["b"]["kind"]),
+        (&"same_run".into(), &"file".into(), &"run".into())
+    );
+    assert_eq!(found["outcomes"], Value::Null, "a file has none");
+    let found = lab.json(&["diff", "fine.yaml", "fine", "--set", "seed=5", "--set", "parallel.bucket_mb=3"]);
+    assert_eq!((&found["class"], &found["parts"]), (&"mathematics".into(), &serde_json::json!(["seed"])));
+    assert_eq!(effect(&found, "parallel.bucket_mb"), "none");
+
+    // The same file name with other content.
+    let text = fs::read_to_string(lab.path("input.txt")).unwrap();
+    fs::write(lab.path("input.txt"), text.replacen('4', "5", 3)).unwrap();
+    let found = lab.json(&["diff", "fine.yaml", "fine"]);
+    assert_eq!((&found["class"], &found["settings"]), (&"mathematics".into(), &serde_json::json!([])));
+    assert_eq!(found["parts"][0], "data");
+
+    // Without the file, by its name alone.
+    fs::remove_file(lab.path("input.txt")).unwrap();
+    let found = lab.json(&["diff", "fine.yaml", "fine"]);
+    assert_eq!((&found["class"], &found["data_read"]), (&"same_run".into(), &false.into()));
+    let note = found["notes"][0].as_str().unwrap();
+    assert!(note.contains("data was not read") && note.contains("fine.yaml"), "{note}");
+
+    // A record that was edited is told.
+    let run = fs::read_dir(lab.path("runs")).unwrap().map(|e| e.unwrap().path()).find(|p| p.is_dir());
+    let resolved = run.unwrap().join("resolved.yaml");
+    let text = fs::read_to_string(&resolved).unwrap();
+    fs::write(&resolved, text.replace("seed: 1337", "seed: 7")).unwrap();
+    let found = lab.json(&["diff", "fine", "fine"]);
+    assert!(found["notes"][0].as_str().unwrap().contains("resolved.yaml was edited"), "{}", found["notes"]);
+}
+
+#[test]
+fn rows_that_are_assumed_need_no_data() {
+    let lab = Lab::new();
+    fs::remove_file(lab.path("input.txt")).unwrap();
+    let found = lab.json(&["diff", "coarse.yaml", "fine.yaml", "--rows", "1000"]);
+    assert_eq!(
+        (&found["class"], &found["data_read"], &found["data"]),
+        (&"rounding".into(), &false.into(), &serde_json::json!([]))
+    );
+    assert!(fs::metadata(lab.path("cache")).is_err(), "nothing was prepared");
+    let out = lab.run(&["diff", "coarse.yaml", "fine.yaml", "--rows", "5"]);
+    assert_eq!(code(&out), 2, "fewer rows than a batch: {}", said(&out));
+}
+
+#[test]
+fn several_runs_in_a_table() {
+    let lab = Lab::trained();
+    let out = lab.run(&["compare", "coarse", "fine", "other", "--sort", "val_loss"]);
+    let text = said(&out);
+    assert_eq!(code(&out), 0, "{text}");
+    let head: Vec<&str> = text.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(head[..4], ["run", "micro_batch", "optimizer", "steps"], "{text}");
+    assert!(text.lines().skip(1).take(3).any(|line| line.contains('*')), "the best is marked: {text}");
+    let found = lab.json(&["compare", "coarse", "fine", "other", "fine", "--sort", "val_loss"]);
+    let runs = found["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 3, "one that is named twice is there once");
+    let losses: Vec<f64> = runs.iter().map(|r| r["outcomes"]["val_loss"].as_f64().unwrap()).collect();
+    assert!(losses.is_sorted(), "{losses:?}");
+    assert!(found["differing"].as_array().unwrap().contains(&"batch.micro_batch".into()));
+    assert!(!found["differing"].as_array().unwrap().contains(&"seed".into()));
+}
+
+#[test]
+fn curves_are_drawn_into_one_file() {
+    let lab = Lab::trained();
+    for (name, flags) in [
+        ("loss.svg", &["--smooth", "3"][..]),
+        ("val.svg", &["--metric", "val_loss", "--x", "tokens"]),
+        ("deep/x.svg", &["--metric", "tokens_per_second"]),
+    ] {
+        let path = lab.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let out = lab.run(&[&["compare", "coarse", "fine", "other", "--plot", name], flags].concat());
+        assert_eq!(code(&out), 0, "{}", said(&out));
+        let svg = fs::read_to_string(&path).unwrap();
+        well_formed(&svg);
+        assert_eq!(svg.matches("class=\"curve c0\"").count(), 2, "the curve and its entry");
+        assert!(svg.contains("class=\"curve c2\"") && svg.contains("prefers-color-scheme:dark"));
+        assert!(!svg.contains("NaN") && svg.matches("http").count() == 1, "nothing but the name of SVG's namespace");
+    }
+}
+
+#[test]
+fn wrong_requests() {
+    let lab = Lab::trained();
+    let notes = lab.path("notes.txt");
+    fs::write(&notes, "mine").unwrap();
+    let cases: [(&[&str], &str); 9] = [
+        (&["diff", "fine", "nothing"], "no experiment file nothing, and no run nothing"),
+        (&["diff", "fine", "nothing.yaml"], "no experiment file nothing.yaml"),
+        (&["diff", "input.txt", "fine"], "input.txt"),
+        (&["diff", "fine.yaml", "fine", "--set", "optimizer.lr=1"], "optimizer"),
+        (&["compare", "fine", "nothing"], "no run nothing"),
+        (&["compare", "fine", "--sort", "speed"], "tokens_per_second"),
+        (&["compare", "fine", "--plot", "notes.txt"], "ends in .svg"),
+        (&["compare", "fine", "--plot", "a.svg", "--metric", "mfu"], "none of the runs has it"),
+        (&["compare", "fine", "--metric", "loss"], "--plot"),
+    ];
+    for (arguments, message) in cases {
+        let out = lab.run(arguments);
+        assert_eq!(code(&out), 2, "{arguments:?}: {}", said(&out));
+        assert!(said(&out).contains(message), "{arguments:?}: {}", said(&out));
+    }
+    assert_eq!(fs::read_to_string(notes).unwrap(), "mine");
+    assert!(!lab.path("a.svg").exists());
+}
+
+/// Whether `text` is XML as far as its tags, attributes and entities go.
+fn well_formed(text: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('<') {
+        entities(&rest[..at]);
+        let end = at + rest[at..].find('>').expect("a tag ends");
+        let tag = &rest[at + 1..end];
+        rest = &rest[end + 1..];
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "tags are closed in order");
+            continue;
+        }
+        let name = tag.split([' ', '/']).next().unwrap();
+        let quoted: Vec<&str> = tag.split('"').collect();
+        assert!(quoted.len() % 2 == 1, "values are quoted: {tag}");
+        for (i, part) in quoted.iter().enumerate() {
+            match i % 2 {
+                1 => entities(part),
+                _ => assert!(i + 1 == quoted.len() || part.ends_with('='), "a value has a name: {tag}"),
+            }
+        }
+        if !tag.ends_with('/') {
+            open.push(name);
+        }
+    }
+    assert!(rest.trim().is_empty() && open.is_empty(), "{open:?}");
+}
+
+fn entities(text: &str) {
+    for part in text.split('&').skip(1) {
+        assert!(["amp;", "lt;", "gt;", "quot;"].iter().any(|e| part.starts_with(e)), "{part}");
+    }
+}
+
+#[test]
+fn the_check_of_xml_can_fail() {
+    well_formed("<a b=\"1\"><c/>x &amp; y</a>\n");
+    for bad in ["<a><b></a></b>", "<a b=\"1></a>", "<a>", "<a>&x</a>"] {
+        assert!(std::panic::catch_unwind(|| well_formed(bad)).is_err(), "{bad}");
+    }
+}
