@@ -5,6 +5,7 @@ pub mod json;
 pub mod lines;
 pub mod prepare;
 pub mod run;
+pub mod runs;
 pub mod screen;
 pub mod summary;
 pub mod table;

@@ -11,8 +11,11 @@ pub mod machine;
 pub mod manifest;
 pub mod metrics;
 pub mod recorder;
+pub mod remove;
 pub mod run_dir;
+pub mod select;
 pub mod summary;
+pub mod tags;
 pub mod time;
 pub mod timeline;
 
