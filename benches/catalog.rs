@@ -54,7 +54,11 @@ fn metrics() -> String {
         let line = json!({"kind": "train", "step": step, "loss": 3.1, "lr": 6e-4, "grad_norm": 0.5, "tokens": 768,
             "tokens_per_second": 13913.2, "mfu": null, "step_ms": 55.2, "data_ms": 0.1, "forward_ms": 18.0,
             "backward_ms": 35.0, "optimizer_ms": 2.0});
-        let eval = if step.is_multiple_of(250) { json!({"kind": "eval", "step": step, "val_loss": 3.2}).to_string() + "\n" } else { String::new() };
+        let eval = if step.is_multiple_of(250) {
+            json!({"kind": "eval", "step": step, "val_loss": 3.2}).to_string() + "\n"
+        } else {
+            String::new()
+        };
         format!("{line}\n{eval}")
     };
     (1..=STEPS).map(line).collect()

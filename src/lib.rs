@@ -10,6 +10,7 @@ pub mod config;
 pub mod data;
 pub mod eval;
 pub mod exec;
+pub mod export;
 pub mod kernels;
 pub mod launch;
 pub mod model;

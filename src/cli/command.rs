@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
-use super::{apply, calibrate, eval, export, output, plan, rank, runs, sample, schema, validate};
+use super::{apply, calibrate, eval, export, export_metrics, gc, output, plan, rank, runs, sample, schema, validate};
 use crate::report::{Mode, Screen};
 
 /// Train language models from one declarative file.
@@ -49,6 +49,8 @@ enum Command {
     Sample(sample::SampleArgs),
     /// Write the weights of a run's checkpoint to a file for other programs.
     Export(export::ExportArgs),
+    ExportMetrics(export_metrics::ExportMetricsArgs),
+    Gc(gc::GcArgs),
     #[command(hide = true)]
     Rank(rank::RankArgs),
 }
@@ -89,6 +91,8 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Eval(args) => eval::run(args),
         Command::Sample(args) => sample::run(args),
         Command::Export(args) => export::run(args),
+        Command::ExportMetrics(args) => export_metrics::run(args),
+        Command::Gc(args) => gc::run(args),
         Command::Rank(args) => rank::run(args),
         Command::Plan(args) => {
             plan::run(args, || plan_inputs(args))?;
@@ -153,6 +157,11 @@ mod tests {
             "runner runs --json",
             "runner runs list --runs d",
             "runner runs show abc --json --runs d",
+            "runner runs --status done,failed --name g* --tag a --tag b --sweep s --since 7d --where step>3 --sort -started --limit 3",
+            "runner runs tag abc def +good -draft --add x --remove y --json --runs d",
+            "runner runs rm abc def --yes --keep-record --force --json",
+            "runner gc --yes --older-than 30d --cache --checkpoints --json --runs d",
+            "runner export-metrics abc def --tensorboard d --csv a.csv --parquet a.parquet --force --json",
             "runner eval abc --best --batches 3 --hellaswag f.jsonl --limit 5 --json",
             "runner export abc --step 5 --to safetensors dir --force --runs d",
             "runner export abc --best --to safetensors dir",
@@ -164,6 +173,8 @@ mod tests {
             "runner apply",
             "runner apply a --threads 0",
             "runner runs show",
+            "runner runs rm",
+            "runner runs tag",
             "runner export a --to gguf d",
             "runner nothing",
         ] {

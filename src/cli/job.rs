@@ -165,6 +165,7 @@ impl Job<'_> {
             (Ok(_), Err(error)) => Err(error.into()),
             (Ok(_), Ok(summary)) => {
                 self.close(&summary, &path, &screen);
+                screen.written().context("standard output; the run itself is well, and recorded")?;
                 Ok(if status == RunStatus::Interrupted { Exit::Interrupted } else { Exit::Done })
             }
         }

@@ -9,6 +9,8 @@ pub mod continued;
 pub mod eval;
 pub mod exit;
 pub mod export;
+pub mod export_metrics;
+pub mod gc;
 pub mod interrupt;
 mod job;
 pub mod output;

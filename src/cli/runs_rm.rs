@@ -74,8 +74,11 @@ pub fn run(args: &RmArgs) -> anyhow::Result<Exit> {
         }
     }
     for (run, _) in &going {
-        let removed =
-            if args.keep_record { remove::remove_checkpoints(&root, &run.path) } else { remove::remove(&root, &run.path) };
+        let removed = if args.keep_record {
+            remove::remove_checkpoints(&root, &run.path)
+        } else {
+            remove::remove(&root, &run.path)
+        };
         removed.map_err(|error| worked_on(error, run))?;
     }
     if args.json {
@@ -98,7 +101,10 @@ fn refuse(args: &RmArgs, run: &Listed) -> Result<(), RequestError> {
     }
     if args.keep_record && run.status != Standing::Done {
         let why = "without checkpoints it would start over, and its record with it";
-        return Err(RequestError(format!("run {id} is {}: {why}; --keep-record is for runs that are done", run.status.as_str())));
+        return Err(RequestError(format!(
+            "run {id} is {}: {why}; --keep-record is for runs that are done",
+            run.status.as_str()
+        )));
     }
     match &run.sweep {
         Some(point) if !args.force && remove::sweep_goes_on(&args.root.root(), &point.id) => {
@@ -115,9 +121,11 @@ fn refuse(args: &RmArgs, run: &Listed) -> Result<(), RequestError> {
 /// The lock's own words are for someone who wants to train.
 fn worked_on(error: StoreError, run: &Listed) -> anyhow::Error {
     match error {
-        StoreError::Locked { holder, .. } => {
-            RequestError(format!("run {} is being worked on by another process{holder}: stop it first", printable(&run.id))).into()
-        }
+        StoreError::Locked { holder, .. } => RequestError(format!(
+            "run {} is being worked on by another process{holder}: stop it first",
+            printable(&run.id)
+        ))
+        .into(),
         other => other.into(),
     }
 }

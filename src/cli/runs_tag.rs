@@ -57,7 +57,8 @@ pub fn run(args: &TagArgs) -> anyhow::Result<Exit> {
     let paths: BTreeSet<PathBuf> = runs.iter().map(|run| catalog::resolve(&root, run)).collect::<Result<_, _>>()?;
     let mut lines = Vec::new();
     for path in paths {
-        let now = if add.is_empty() && remove.is_empty() { tags::read(&path) } else { tags::change(&path, &add, &remove) };
+        let now =
+            if add.is_empty() && remove.is_empty() { tags::read(&path) } else { tags::change(&path, &add, &remove) };
         let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         lines.push((id, now?));
     }

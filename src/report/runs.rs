@@ -66,7 +66,8 @@ fn squeeze(columns: &mut Vec<(&str, Align)>, rows: &mut [Vec<String>], width: us
         started.truncate(started.find(' ').unwrap_or(started.len()));
     }
     loop {
-        let shrinkable: Vec<(usize, usize)> = (STARTED + 1..columns.len()).rev().map(|i| (i, 8)).chain([(0, 12)]).collect();
+        let shrinkable: Vec<(usize, usize)> =
+            (STARTED + 1..columns.len()).rev().map(|i| (i, 8)).chain([(0, 12)]).collect();
         if fit(columns, rows, width, &shrinkable) || columns.len() <= 2 {
             return;
         }

@@ -67,7 +67,12 @@ fn shortened(text: &str, width: usize) -> String {
     let (head, tail) = (keep - keep / 2, keep / 2);
     let take = |chars: &mut dyn Iterator<Item = char>, room: usize| -> Vec<char> {
         let mut used = 0;
-        chars.take_while(|c| { used += measure_text_width(&c.to_string()); used <= room }).collect()
+        chars
+            .take_while(|c| {
+                used += measure_text_width(&c.to_string());
+                used <= room
+            })
+            .collect()
     };
     let start: String = take(&mut text.chars(), head).into_iter().collect();
     let end: String = take(&mut text.chars().rev(), tail).into_iter().rev().collect();

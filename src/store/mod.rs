@@ -4,6 +4,7 @@ pub mod catalog;
 pub mod checkpoint;
 pub mod error;
 mod files;
+pub mod gc;
 pub mod lines;
 pub mod lock;
 pub mod log;

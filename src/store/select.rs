@@ -107,9 +107,7 @@ pub fn keep_where(runs: &mut Vec<Listed>, expression: &str) -> Result<(), Select
     let mut env = Environment::new();
     env.set_undefined_behavior(UndefinedBehavior::Strict);
     env.set_fuel(Some(FUEL));
-    env.add_test("none", |value: Value| {
-        value.is_none() || f64::try_from(value).is_ok_and(f64::is_infinite)
-    });
+    env.add_test("none", |value: Value| value.is_none() || f64::try_from(value).is_ok_and(f64::is_infinite));
     let compiled = env.compile_expression(expression).map_err(|error| wrong(&error))?;
     let names = compiled.undeclared_variables(false);
     let globals: Vec<&str> = env.globals().map(|(name, _)| name).collect();

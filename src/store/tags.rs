@@ -42,10 +42,9 @@ pub fn check(tag: &str) -> Result<(), String> {
         return Err(format!("the tag \"{shown}\" begins with neither a letter nor a digit"));
     }
     match tag.chars().find(|c| !c.is_alphanumeric() && !"_.:/-".contains(*c)) {
-        Some(c) => Err(format!(
-            "the tag \"{shown}\" holds '{}': letters, digits and _ . : / - make a tag",
-            c.escape_default()
-        )),
+        Some(c) => {
+            Err(format!("the tag \"{shown}\" holds '{}': letters, digits and _ . : / - make a tag", c.escape_default()))
+        }
         None => Ok(()),
     }
 }
@@ -106,9 +105,9 @@ fn write(run: &Path, file: &TagsFile) -> Result<(), StoreError> {
         Ok(())
     };
     // A process that takes the run over removes what looks left behind, this file perhaps: then it is written once more.
-    once().or_else(|error| if error.kind() == ErrorKind::NotFound { once() } else { Err(error) }).map_err(
-        StoreError::io("writing", &path),
-    )?;
+    once()
+        .or_else(|error| if error.kind() == ErrorKind::NotFound { once() } else { Err(error) })
+        .map_err(StoreError::io("writing", &path))?;
     sync_dir(run)
 }
 
