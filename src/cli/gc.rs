@@ -52,6 +52,10 @@ struct Item {
 pub fn run(args: &GcArgs) -> anyhow::Result<Exit> {
     let age = args.older_than.as_deref().map(age).transpose()?;
     let root = args.root.root();
+    // In the wrong folder there are no runs, and all of the cache would be nobody's.
+    if !root.is_dir() {
+        return Err(RequestError(format!("{} is no folder of runs: --runs DIR names it", root.display())).into());
+    }
     let all = !args.cache && !args.checkpoints;
     let (mut items, mut unknown) = (Vec::new(), 0);
     if all || args.checkpoints {

@@ -75,7 +75,7 @@ impl Record {
     /// Calls `row` with each line of the metrics, in order; how many there were.
     ///
     /// # Errors
-    /// If the file cannot be read; whatever `row` says, and then no more is read.
+    /// If the file cannot be read; whatever `row` says, and then it is not called again.
     pub fn rows<E: From<StoreError>>(&self, row: &mut dyn FnMut(Row) -> Result<(), E>) -> Result<u64, E> {
         let (mut clock, mut count, mut failed) = (self.clock.clone(), 0, None);
         each_metric(&self.path.join(METRICS), &mut |line| {
@@ -123,7 +123,12 @@ impl Clock {
     fn new(manifest: &Manifest, earlier: f64) -> Self {
         let started = time::parse(&manifest.started).unwrap_or(0.0);
         let session = |s: &Session| Some((s.from_step, time::parse(&s.started)?));
-        let sessions: Vec<_> = manifest.sessions.iter().filter_map(session).collect();
+        let mut sessions: Vec<(u64, f64)> = Vec::new();
+        for (from, at) in manifest.sessions.iter().filter_map(session) {
+            // What earlier sessions did after that step was done again.
+            sessions.retain(|(earlier, _)| *earlier < from);
+            sessions.push((from, at));
+        }
         let now = sessions.first().map_or(started, |(_, at)| *at) - earlier;
         Self { started, sessions, next: 0, now }
     }
@@ -138,7 +143,6 @@ impl Clock {
             // A resumed session repeats no evaluation of the step it begins with, but the first does one before any step.
             MetricLine::Eval(_) => from < step || from == 0,
         };
-        // Sessions that were cut back to the same step: the last of them did the steps that are recorded.
         while let Some((_, at)) = self.sessions.get(self.next).filter(|(from, _)| begins(*from)) {
             self.now = self.now.max(*at);
             self.next += 1;
@@ -210,6 +214,9 @@ pub(super) mod tests {
         // Killed and resumed twice after step 2: the last session did step 3.
         let again = [one[0], (2, "2026-01-01T00:01:00.000Z"), (2, "2026-01-01T00:02:00.000Z")];
         assert_eq!(times(&again, &lines), [(0, 10.0), (1, 10.5), (2, 11.0), (2, 11.0), (3, 120.5)]);
+        // The checkpoint after step 2 was damaged: the last session went on from step 1.
+        let back = [one[0], (2, "2026-01-01T00:01:00.000Z"), (1, "2026-01-01T00:02:00.000Z")];
+        assert_eq!(times(&back, &lines), [(0, 10.0), (1, 10.5), (2, 120.5), (2, 120.5), (3, 121.0)]);
         // The first two steps are another run's.
         let continued = [(2, "2026-01-01T01:00:00.000Z")];
         assert_eq!(times(&continued, &lines), [(0, 3599.0), (1, 3599.5), (2, 3600.0), (2, 3600.0), (3, 3600.5)]);
