@@ -191,7 +191,7 @@ fn removing_touches_runs_only() {
 fn gc_frees_what_it_showed() {
     let lab = Lab::new();
     let (kept, gone) = (lab.train(1), lab.train(2));
-    fs::write(lab.dir.path().join("input.txt"), "another text, which is long enough for some rows. ".repeat(100))
+    fs::write(lab.dir.path().join("input.txt"), "another text of 0123456789, long enough for some rows. ".repeat(100))
         .unwrap();
     let other = lab.train(3);
     let tokens = lab.dir.path().join("cache/tokens");

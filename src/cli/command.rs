@@ -7,7 +7,9 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
-use super::{apply, calibrate, eval, export, export_metrics, gc, output, plan, rank, runs, sample, schema, validate};
+use super::{
+    apply, calibrate, eval, export, export_metrics, gc, output, plan, rank, runs, runs_tag, sample, schema, validate,
+};
 use crate::report::{Mode, Screen};
 
 /// Train language models from one declarative file.
@@ -66,7 +68,7 @@ struct ValidateArgs {
 
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(runs_tag::spelled_out(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are no errors; a closed pipe is none either.
@@ -167,7 +169,8 @@ mod tests {
             "runner export abc --best --to safetensors dir",
             "runner sample abc --step 5 --prompt a --prompt b --top-k 0 --temperature 0",
         ] {
-            Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
+            let words = runs_tag::spelled_out(line.split(' ').map(Into::into).collect());
+            Cli::try_parse_from(words).unwrap_or_else(|e| panic!("{line}: {e}"));
         }
         for line in [
             "runner apply",

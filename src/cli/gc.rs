@@ -19,6 +19,7 @@ use crate::store::{catalog, gc, run_dir, time};
 /// Free room: prepared data that no run needs, checkpoints of finished runs but the newest and the best, and leftovers of
 /// killed processes. Shows what would go; --yes removes it.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct GcArgs {
     /// Remove what is shown.
     #[arg(long, short)]

@@ -15,6 +15,7 @@ use crate::store::{StoreError, remove};
 
 /// Remove runs: shows what would go, and asks.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct RmArgs {
     /// Run directories, ids, or beginnings of ids that no other run shares.
     #[arg(required = true, value_name = "RUN")]
@@ -52,10 +53,9 @@ pub fn run(args: &RmArgs) -> anyhow::Result<Exit> {
     }
     let all = catalog::list(&root)?;
     let total: u64 = going.iter().map(|(_, bytes)| bytes).sum();
-    let mut text = String::new();
-    for (run, size) in &going {
-        text += &format!("{}  {}  {}\n", printable(&run.id), run.status.as_str(), bytes(*size));
-    }
+    let line =
+        |(run, size): &(Listed, u64)| format!("{}  {}  {}", printable(&run.id), run.status.as_str(), bytes(*size));
+    let lines: Vec<String> = going.iter().map(line).collect();
     for (run, _) in &going {
         let others = remove::descendants(&all, &run.id);
         let others: Vec<&str> =
@@ -65,7 +65,7 @@ pub fn run(args: &RmArgs) -> anyhow::Result<Exit> {
         }
     }
     if !args.yes {
-        complain(text.trim_end());
+        complain(&lines.join("\n"));
         let what = if args.keep_record { "the checkpoints of " } else { "" };
         let count = if going.len() == 1 { "this run".to_owned() } else { format!("these {} runs", going.len()) };
         if !confirmed(&format!("remove {what}{count}, {}?", bytes(total)))? {
@@ -88,8 +88,7 @@ pub fn run(args: &RmArgs) -> anyhow::Result<Exit> {
             .collect();
         print_json(&serde_json::json!({"removed": rows, "bytes": total}))?;
     } else {
-        let lines: String = text.lines().map(|line| format!("removed {line}\n")).collect();
-        print(&lines)?;
+        print(&format!("removed {}\n", lines.join("\nremoved ")))?;
     }
     Ok(Exit::Done)
 }

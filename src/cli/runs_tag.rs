@@ -1,6 +1,7 @@
 //! `runner runs tag`: words on runs, to find them by.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -17,7 +18,7 @@ use crate::store::{catalog, tags};
 #[derive(Debug, Clone, Args)]
 pub struct TagArgs {
     /// Runs, and +TAG to put a tag on all of them, -TAG to take it off.
-    #[arg(required = true, value_name = "RUN|+TAG|-TAG", allow_hyphen_values = true)]
+    #[arg(required = true, value_name = "RUN|+TAG|-TAG")]
     pub words: Vec<String>,
     /// As +TAG.
     #[arg(long, value_name = "TAG")]
@@ -32,15 +33,30 @@ pub struct TagArgs {
     pub json: bool,
 }
 
+/// The command line `line` with `--remove=TAG` for each `-TAG` of `runner runs tag`: else it would be taken for flags of one
+/// letter each. Other commands' lines are as they were.
+#[must_use]
+pub fn spelled_out(line: Vec<OsString>) -> Vec<OsString> {
+    if line.get(1).is_none_or(|word| word != "runs") || line.get(2).is_none_or(|word| word != "tag") {
+        return line;
+    }
+    let flag = |word: OsString| match word.to_str().and_then(|w| w.strip_prefix('-')) {
+        Some(tag) if !tag.is_empty() && !tag.starts_with('-') && !["h", "V"].contains(&tag) => {
+            OsString::from(format!("--remove={tag}"))
+        }
+        _ => word,
+    };
+    line.into_iter().map(flag).collect()
+}
+
 /// # Errors
 /// If there is no such run, a tag's name is none, or a file cannot be written.
 pub fn run(args: &TagArgs) -> anyhow::Result<Exit> {
-    let (mut runs, mut add, mut remove) = (Vec::new(), args.add.clone(), args.remove.clone());
+    let (mut runs, mut add, remove) = (Vec::new(), args.add.clone(), args.remove.clone());
     for word in &args.words {
-        match (word.strip_prefix('+'), word.strip_prefix('-')) {
-            (Some(tag), _) => add.push(tag.to_owned()),
-            (_, Some(tag)) => remove.push(tag.to_owned()),
-            (None, None) => runs.push(word),
+        match word.strip_prefix('+') {
+            Some(tag) => add.push(tag.to_owned()),
+            None => runs.push(word),
         }
     }
     for tag in add.iter().chain(&remove) {

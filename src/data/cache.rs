@@ -24,7 +24,7 @@ const LOOSE_FILE_AGE: Duration = Duration::from_hours(1);
 pub(super) struct Cache {
     root: PathBuf,
     /// The entries that were opened, as `kind/key`, and their locks.
-    held: Arc<Mutex<Vec<(String, Option<File>)>>>,
+    held: Arc<Mutex<Vec<Used<String>>>>,
 }
 
 impl Cache {

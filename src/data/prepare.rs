@@ -115,9 +115,9 @@ impl Preparation<'_> {
             choice: choice_facts,
         };
         let (train, validation) = (&facts.train.hash, facts.validation.as_ref().map(|v| &v.hash));
-        let _in_use = self.cache.hold(&data_key(train, validation, facts.choice.as_ref().map(|c| &c.hash)));
+        let in_use = self.cache.hold(&data_key(train, validation, facts.choice.as_ref().map(|c| &c.hash)));
         let dataset = Dataset { train: train_split, validation: validation_split };
-        Ok(Prepared { facts, dataset, tokenizer, choice, _in_use })
+        Ok(Prepared { facts, dataset, tokenizer, choice, _in_use: in_use })
     }
 
     fn locate(&self, source: &crate::config::experiment::Source, origin: Origin) -> Result<Located, DataError> {

@@ -72,7 +72,9 @@ fn squeeze(columns: &mut Vec<(&str, Align)>, rows: &mut [Vec<String>], width: us
             return;
         }
         columns.pop();
-        rows.iter_mut().for_each(|row| row.truncate(columns.len()));
+        for row in rows.iter_mut() {
+            row.truncate(columns.len());
+        }
     }
 }
 

@@ -64,11 +64,10 @@ fn is_at(file: &File, path: &Path) -> bool {
 /// Removes the file of a turn, `path`, if nobody has that turn; whether it did.
 pub(super) fn remove_turn(path: &Path) -> bool {
     // Removed while held: whoever opened it before sees that it is gone, and takes a new one.
-    let free = OpenOptions::new()
+    OpenOptions::new()
         .write(true)
         .open(path)
-        .is_ok_and(|file| file.try_lock().is_ok() && is_at(&file, path) && fs::remove_file(path).is_ok());
-    free
+        .is_ok_and(|file| file.try_lock().is_ok() && is_at(&file, path) && fs::remove_file(path).is_ok())
 }
 
 /// Whether nobody has the turn whose file is `path`.

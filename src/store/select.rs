@@ -161,16 +161,15 @@ pub fn sort(runs: &mut [Listed], key: &str) -> Result<(), SelectError> {
     let field = FIELDS.into_iter().find(|field| *field == name).ok_or_else(|| unknown("--sort", name))?;
     runs.sort_by(|a, b| {
         let (a, b) = (cell(a, field), cell(b, field));
-        let order = match (&a, &b) {
-            (Cell::Number(a), Cell::Number(b)) => missing_last(a.as_ref(), b.as_ref(), down, |a, b| a.total_cmp(b)),
+        match (&a, &b) {
+            (Cell::Number(a), Cell::Number(b)) => missing_last(a.as_ref(), b.as_ref(), down, f64::total_cmp),
             (Cell::Text(a), Cell::Text(b)) => missing_last(a.as_ref(), b.as_ref(), down, Ord::cmp),
             (Cell::List(a), Cell::List(b)) => {
                 let some = |list: &Vec<String>| (!list.is_empty()).then(|| list.join(" "));
                 missing_last(some(a).as_ref(), some(b).as_ref(), down, Ord::cmp)
             }
             _ => Ordering::Equal,
-        };
-        order
+        }
     });
     Ok(())
 }

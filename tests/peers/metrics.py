@@ -14,7 +14,7 @@ import sys
 import numpy
 import pandas
 import pyarrow.parquet
-from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_accumulator import TENSORS, EventAccumulator
 from tensorboard.util import tensor_util
 
 run, logs, csv, parquet = map(pathlib.Path, sys.argv[1:5])
@@ -46,8 +46,8 @@ for s in samples:
     tag = f"samples/prompt {prompts.index(s['prompt']) + 1}, {s['index'] + 1}"
     assert events.SummaryMetadata(tag).plugin_data.plugin_name == "text", tag
     text = dict(points(tag))[s["step"]].decode()
-    lines = (s["prompt"] + s["text"]).split("\n")
-    assert text.rstrip("\n").split("\n") == [f"    {line}" for line in lines] or not text.strip(), tag
+    lines = (s["prompt"] + s["text"]).removesuffix("\n").split("\n")
+    assert text == "".join(f"    {line}\n" for line in lines), tag
 
 for frame in [pandas.read_csv(csv, float_precision="round_trip"), pyarrow.parquet.read_table(parquet).to_pandas()]:
     frame = frame[frame["run"] == run.name].reset_index(drop=True)
