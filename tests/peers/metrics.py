@@ -13,6 +13,7 @@ import sys
 
 import numpy
 import pandas
+import pyarrow.csv
 import pyarrow.parquet
 from tensorboard.backend.event_processing.plugin_event_accumulator import TENSORS, EventAccumulator
 from tensorboard.util import tensor_util
@@ -49,7 +50,7 @@ for s in samples:
     lines = (s["prompt"] + s["text"]).removesuffix("\n").split("\n")
     assert text == "".join(f"    {line}\n" for line in lines), tag
 
-for frame in [pandas.read_csv(csv, float_precision="round_trip"), pyarrow.parquet.read_table(parquet).to_pandas()]:
+for frame in [pyarrow.csv.read_csv(csv).to_pandas(), pyarrow.parquet.read_table(parquet).to_pandas()]:
     frame = frame[frame["run"] == run.name].reset_index(drop=True)
     assert len(frame) == len(record)
     for row, line in zip(frame.to_dict("records"), record):
