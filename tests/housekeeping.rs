@@ -81,18 +81,28 @@ impl Lab {
     }
 
     /// Starts a run that does not end by itself, and waits until it trains; the process and the run's id.
-    fn endless(&self) -> (Child, String) {
+    fn endless(&self) -> (Live, String) {
         let mut command = self.command(&["apply", "exp.yaml", "--set", "train.steps=10000000", "--threads", "1"]);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let live = Live(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let started = Instant::now();
         loop {
             assert!(started.elapsed() < Duration::from_mins(1), "it never began");
             let begun = |id: &String| fs::metadata(self.path(id).join("metrics.jsonl")).is_ok_and(|m| m.len() > 0);
             if let Some(id) = self.ids(&["--status", "running"]).into_iter().find(begun) {
-                return (child, id);
+                return (live, id);
             }
             thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+/// A process that is killed when it goes out of scope.
+struct Live(Child);
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
     }
 }
 
@@ -115,12 +125,12 @@ fn runs_are_chosen_ordered_and_tagged() {
     assert_eq!(lab.ids(&[]), both);
     assert_eq!(lab.say(&["runs", "tag", &first, "+good", "+draft"]), format!("{first}  draft good\n"));
     assert_eq!(lab.say(&["runs", "tag", &first, "-draft", "--add", "paper"]), format!("{first}  good paper\n"));
-    assert_eq!(lab.ids(&["--tag", "good", "--tag", "paper"]), [first.clone()]);
+    assert_eq!(lab.ids(&["--tag", "good", "--tag", "paper"]), *std::slice::from_ref(&first));
     assert!(lab.ids(&["--tag", "draft"]).is_empty());
     assert_eq!(lab.ids(&["--status", "done,failed", "--name", "la*", "--since", "1d"]), both);
     assert!(lab.ids(&["--status", "failed"]).is_empty());
     assert!(lab.ids(&["--since", "2100-01-01"]).is_empty());
-    assert_eq!(lab.ids(&["--where", "step >= 20 and 'good' not in tags"]), [second.clone()]);
+    assert_eq!(lab.ids(&["--where", "step >= 20 and 'good' not in tags"]), *std::slice::from_ref(&second));
     assert_eq!(lab.ids(&["--sort", "-started", "--limit", "1"]), [second]);
     let table = lab.say(&["runs"]);
     assert!(table.lines().next().unwrap().ends_with("started              tags"), "{table}");
@@ -143,15 +153,14 @@ fn runs_are_chosen_ordered_and_tagged() {
 #[test]
 fn a_run_at_work_is_tagged_but_not_removed() {
     let lab = Lab::new();
-    let (mut child, id) = lab.endless();
+    let (live, id) = lab.endless();
     lab.say(&["runs", "tag", &id, "+live"]);
     let (code, said) = lab.refused(&["runs", "rm", &id, "--yes"]);
     assert!(code == 2 && said.contains("is being worked on"), "{code} {said}");
     let freed = lab.json(&["gc", "--yes", "--cache", "--json"]);
     assert_eq!(freed["items"], Value::Array(vec![]), "its data is in use");
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(lab.ids(&["--status", "interrupted", "--tag", "live"]), [id.clone()]);
+    drop(live);
+    assert_eq!(lab.ids(&["--status", "interrupted", "--tag", "live"]), *std::slice::from_ref(&id));
     let (code, said) = lab.refused(&["runs", "rm", &id]);
     assert!(code == 2 && said.contains("--yes"), "nobody can be asked: {said}");
     assert!(lab.path(&id).exists());
