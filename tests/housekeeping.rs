@@ -200,6 +200,7 @@ fn removing_touches_runs_only() {
 fn gc_frees_what_it_showed() {
     let lab = Lab::new();
     let (kept, gone) = (lab.train(1), lab.train(2));
+    let text = fs::read(lab.dir.path().join("input.txt")).unwrap();
     fs::write(lab.dir.path().join("input.txt"), "another text of 0123456789, long enough for some rows. ".repeat(100))
         .unwrap();
     let other = lab.train(3);
@@ -220,6 +221,7 @@ fn gc_frees_what_it_showed() {
     assert!(steps.contains(&20) && steps.len() + count("checkpoint") == 5, "{steps:?} {kinds:?}");
     assert_eq!(lab.say(&["gc"]), "nothing to free\n");
     // What is left is enough to go on with.
+    fs::write(lab.dir.path().join("input.txt"), text).unwrap();
     lab.say(&["sample", &kept, "--max-tokens", "2", "--best", "--threads", "1"]);
     let (code, said) = lab.refused(&["gc", "--runs", "nowhere"]);
     assert!(code == 2 && said.contains("nowhere is no folder of runs"), "{said}");
