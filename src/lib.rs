@@ -11,6 +11,7 @@ pub mod config;
 pub mod data;
 pub mod eval;
 pub mod exec;
+pub mod export;
 pub mod heap;
 pub mod kernels;
 pub mod launch;

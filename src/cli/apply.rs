@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Context;
 use clap::Args;
 
 use super::common::{self, ExperimentArgs, RootArgs, ThreadArgs};
@@ -124,6 +125,7 @@ fn open_or_create(
         let summary = run_dir::summary(&path)?;
         screen.json(&JsonEvent::Summary { run: &path, up_to_date: true, summary: summary.as_ref() });
         screen.last(&up_to_date(&manifest.id, summary.as_ref()));
+        screen.written().context("standard output")?;
         return Ok(None);
     }
     let mut manifest = Manifest::new(plan, args.experiment.file.clone(), args.experiment.set.clone(), time::now());

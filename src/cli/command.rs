@@ -7,7 +7,10 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
-use super::{apply, calibrate, compare, diff, eval, export, output, plan, rank, render, resume, runs, sample, schema, sweep, validate};
+use super::{
+    apply, calibrate, compare, diff, eval, export, export_metrics, gc, output, plan, rank, render, resume, runs,
+    runs_tag, sample, schema, sweep, validate,
+};
 use crate::report::{Mode, Screen};
 
 /// Train language models from one declarative file.
@@ -59,6 +62,8 @@ enum Command {
     /// Write the weights of a run's checkpoint to a file for other programs.
     Export(export::ExportArgs),
     Sweep(sweep::SweepArgs),
+    ExportMetrics(export_metrics::ExportMetricsArgs),
+    Gc(gc::GcArgs),
     #[command(hide = true)]
     Rank(rank::RankArgs),
 }
@@ -74,7 +79,7 @@ struct ValidateArgs {
 
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(runs_tag::spelled_out(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are no errors; a closed pipe is none either.
@@ -102,6 +107,8 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Eval(args) => eval::run(args),
         Command::Sample(args) => sample::run(args),
         Command::Export(args) => export::run(args),
+        Command::ExportMetrics(args) => export_metrics::run(args),
+        Command::Gc(args) => gc::run(args),
         Command::Rank(args) => rank::run(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Render(args) => {
@@ -179,6 +186,11 @@ mod tests {
             "runner runs --json",
             "runner runs list --runs d",
             "runner runs show abc --json --runs d",
+            "runner runs --status done,failed --name g* --tag a --tag b --sweep s --since 7d --where step>3 --sort -started --limit 3",
+            "runner runs tag abc def +good -draft --add x --remove y --json --runs d",
+            "runner runs rm abc def --yes --keep-record --force --json",
+            "runner gc --yes --older-than 30d --cache --checkpoints --json --runs d",
+            "runner export-metrics abc def --tensorboard d --csv a.csv --parquet a.parquet --force --json",
             "runner eval abc --best --batches 3 --hellaswag f.jsonl --limit 5 --json",
             "runner export abc --step 5 --to safetensors dir --force --runs d",
             "runner export abc --best --to safetensors dir",
@@ -189,7 +201,8 @@ mod tests {
             "runner sweep point runs/sweeps/abc 3 --until-step 5 --threads 1",
             "runner sample abc --step 5 --prompt a --prompt b --top-k 0 --temperature 0",
         ] {
-            Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
+            let words = runs_tag::spelled_out(line.split(' ').map(Into::into).collect());
+            Cli::try_parse_from(words).unwrap_or_else(|e| panic!("{line}: {e}"));
         }
         for line in [
             "runner apply",
@@ -202,6 +215,8 @@ mod tests {
             "runner diff a",
             "runner compare",
             "runner compare a --plot x.svg --metric speed",
+            "runner runs rm",
+            "runner runs tag",
             "runner export a --to gguf d",
             "runner sweep",
             "runner sweep s.yaml --parallel 0",

@@ -187,6 +187,7 @@ impl Job<'_> {
             (Ok(_), Err(error)) => Err(error.into()),
             (Ok(_), Ok(summary)) => {
                 self.close(&summary, &path, &screen);
+                screen.written().context("standard output; the run itself is well, and recorded")?;
                 // Who asks twice, by a flag and by a signal, waits for the signal's effect.
                 let asked = self.call.until.filter(|step| *step == summary.steps && !self.stopping());
                 Ok(match (status, asked) {

@@ -1,14 +1,19 @@
-//! `runner runs`: lists and shows recorded runs.
+//! `runner runs`: lists, shows, tags and removes recorded runs.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
+use glob::Pattern;
 
 use super::common::RootArgs;
-use super::exit::Exit;
+use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
+use super::{runs_rm, runs_tag};
 use crate::report::run::page;
-use crate::report::summary::runs_table;
+use crate::report::runs::runs_table;
+use crate::store::catalog::{Listed, Standing};
 use crate::store::run_dir::{self, CHECKPOINTS};
-use crate::store::{catalog, checkpoint};
+use crate::store::{catalog, checkpoint, select, time};
 
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -21,6 +26,30 @@ pub struct RunsArgs {
 
 #[derive(Debug, Clone, Args)]
 pub struct ListArgs {
+    /// Only runs that stand so: running, done, interrupted, failed, broken; several with commas.
+    #[arg(long, value_name = "STATUS", value_delimiter = ',')]
+    pub status: Vec<String>,
+    /// Only runs whose id, or experiment's name, matches the pattern, such as 'gpt2-*'.
+    #[arg(long, value_name = "GLOB")]
+    pub name: Option<String>,
+    /// Only runs with this tag; may be given several times, for runs with all of them.
+    #[arg(long, value_name = "TAG")]
+    pub tag: Vec<String>,
+    /// Only the points of this sweep.
+    #[arg(long, value_name = "ID")]
+    pub sweep: Option<String>,
+    /// Only runs that started since then: an age (90s, 30m, 12h, 7d, 2w) or a date, in UTC (2026-01-31).
+    #[arg(long, value_name = "WHEN")]
+    pub since: Option<String>,
+    /// Only runs of which this is true, an expression over their fields: 'val_loss < 3 and step >= 100'.
+    #[arg(long = "where", value_name = "EXPR")]
+    pub filter: Option<String>,
+    /// Order by a field, from low to high; -FIELD: from high to low [default: started].
+    #[arg(long, value_name = "FIELD", allow_hyphen_values = true)]
+    pub sort: Option<String>,
+    /// At most this many, the first ones in the order.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
     #[command(flatten)]
     pub root: RootArgs,
     /// Print JSON.
@@ -34,6 +63,8 @@ pub enum RunsCommand {
     List(ListArgs),
     /// Show one run: what ran, where, how far, and how well.
     Show(ShowArgs),
+    Tag(runs_tag::TagArgs),
+    Rm(runs_rm::RmArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -54,20 +85,84 @@ pub fn run(args: &RunsArgs) -> anyhow::Result<Exit> {
         None => list(&args.list),
         Some(RunsCommand::List(args)) => list(args),
         Some(RunsCommand::Show(args)) => show(args),
+        Some(RunsCommand::Tag(args)) => runs_tag::run(args),
+        Some(RunsCommand::Rm(args)) => runs_rm::run(args),
     }
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     let root = args.root.root();
-    let runs = catalog::list(&root)?;
+    let wanted = Wanted::new(args)?;
+    let mut runs = catalog::list(&root)?;
+    let all = runs.len();
+    runs.retain(|run| wanted.takes(run));
+    let request = |error: select::SelectError| RequestError(error.to_string());
+    if let Some(expression) = &args.filter {
+        select::keep_where(&mut runs, expression).map_err(request)?;
+    }
+    if let Some(key) = &args.sort {
+        select::sort(&mut runs, key).map_err(request)?;
+    }
+    runs.truncate(args.limit.unwrap_or(usize::MAX));
     if args.json {
         print_json(&runs)?;
-    } else if runs.is_empty() {
+    } else if all == 0 {
         print(&format!("no runs in {} yet: runner apply FILE starts one\n", root.display()))?;
+    } else if runs.is_empty() {
+        print(&format!("none of the {all} runs in {} is like that\n", root.display()))?;
     } else {
-        print(&runs_table(&runs))?;
+        let terminal = console::Term::stdout();
+        let width = terminal.is_term().then(|| terminal.size().1.into());
+        print(&runs_table(&runs, width))?;
     }
     Ok(Exit::Done)
+}
+
+/// The filters that need no expression.
+struct Wanted<'a> {
+    args: &'a ListArgs,
+    name: Option<Pattern>,
+    /// Seconds since 1970.
+    since: Option<f64>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(args: &'a ListArgs) -> Result<Self, RequestError> {
+        for status in &args.status {
+            if !Standing::ALL.iter().any(|s| s.as_str() == status) {
+                let known: Vec<&str> = Standing::ALL.iter().map(|s| s.as_str()).collect();
+                let help = select::nearest(status, known.iter().copied())
+                    .map_or_else(|| format!("take {}", known.join(", ")), |near| format!("did you mean {near}?"));
+                return Err(RequestError(format!("--status {}: {help}", status.escape_default())));
+            }
+        }
+        let pattern = |text: &String| {
+            Pattern::new(text).map_err(|error| RequestError(format!("--name {}: {error}", text.escape_default())))
+        };
+        let name = args.name.as_ref().map(pattern).transpose()?;
+        let since = args.since.as_deref().map(since).transpose()?;
+        Ok(Self { args, name, since })
+    }
+
+    fn takes(&self, run: &Listed) -> bool {
+        let Self { args, name, since } = self;
+        let started = || run.started.as_deref().and_then(time::parse);
+        (args.status.is_empty() || args.status.iter().any(|s| s == run.status.as_str()))
+            && name.as_ref().is_none_or(|p| p.matches(&run.id) || run.name.as_ref().is_some_and(|n| p.matches(n)))
+            && args.tag.iter().all(|tag| run.tags.contains(tag))
+            && args.sweep.as_ref().is_none_or(|id| run.sweep.as_ref().is_some_and(|s| s.id == *id))
+            && since.is_none_or(|since| started().is_some_and(|started| started >= since))
+    }
+}
+
+/// A moment, in seconds since 1970, from an age or a date.
+fn since(text: &str) -> Result<f64, RequestError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let moment = time::parse_span(text).map(|age| (now.as_secs_f64() - age.as_secs_f64()).max(0.0));
+    moment.or_else(|| time::parse(text)).ok_or_else(|| {
+        let help = "take an age such as 90s, 30m, 12h, 7d or 2w, or a date such as 2026-01-31 or 2026-01-31T09:30";
+        RequestError(format!("--since {}: {help}", text.escape_default()))
+    })
 }
 
 fn show(args: &ShowArgs) -> anyhow::Result<Exit> {

@@ -2,14 +2,20 @@
 //!
 //! An entry is a folder `<kind>/<key>`, built under `tmp/` and renamed into place after everything in it is on disk.
 //! The folder under `tmp/` carries a lock that the operating system drops with its process, so leftovers of killed
-//! runs can be told from work in progress.
+//! runs can be told from work in progress. Whoever uses an entry holds a shared lock of its folder, so that it is not removed
+//! meanwhile; which entries went into which data is noted under `uses/`, for the day when room is made (`gc.rs`).
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use super::error::DataError;
+
+/// Which entries went into which data.
+pub(super) const USES: &str = "uses";
 
 /// Loose files under `tmp/` live for milliseconds; older than this they are leftovers.
 const LOOSE_FILE_AGE: Duration = Duration::from_hours(1);
@@ -17,6 +23,8 @@ const LOOSE_FILE_AGE: Duration = Duration::from_hours(1);
 #[derive(Debug, Clone)]
 pub(super) struct Cache {
     root: PathBuf,
+    /// The entries that were opened, as `kind/key`, and their locks.
+    held: Arc<Mutex<Vec<Used<String>>>>,
 }
 
 impl Cache {
@@ -24,7 +32,7 @@ impl Cache {
     pub(super) fn open(root: &Path) -> Result<Self, DataError> {
         let tmp = root.join("tmp");
         fs::create_dir_all(&tmp).map_err(DataError::io(&tmp))?;
-        let cache = Self { root: root.to_owned() };
+        let cache = Self { root: root.to_owned(), held: Arc::default() };
         cache.clean();
         Ok(cache)
     }
@@ -50,12 +58,16 @@ impl Cache {
         build: &mut dyn FnMut(&Path) -> Result<(), DataError>,
     ) -> Result<(T, bool), DataError> {
         let path = self.path(kind, key);
-        if let Some(entry) = present(&path, open)? {
-            return Ok((entry, true));
+        let take = |(entry, lock): (T, Option<File>)| {
+            self.held.lock().unwrap_or_else(PoisonError::into_inner).push((format!("{kind}/{key}"), lock));
+            entry
+        };
+        if let Some(found) = present(&path, open)? {
+            return Ok((take(found), true));
         }
         let _lock = self.lock(&format!("{kind}-{key}"), waiting)?;
-        if let Some(entry) = present(&path, open)? {
-            return Ok((entry, true));
+        if let Some(found) = present(&path, open)? {
+            return Ok((take(found), true));
         }
         let stage = self.stage()?;
         if path.exists() {
@@ -64,7 +76,25 @@ impl Cache {
         }
         build(&stage.content)?;
         stage.publish(&path)?;
-        Ok((open(&path)?, false))
+        // Nobody removes it before we hold it: that takes our lock on building it.
+        let lock = in_use(&path).map_err(DataError::io(&path))?;
+        Ok((take((open(&path)?, lock)), false))
+    }
+
+    /// The locks of the entries that were opened: whoever goes on using them keeps these. Notes that data known as `data` is
+    /// made of them.
+    pub(super) fn hold(&self, data: &str) -> Vec<File> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names: Vec<String> = held.iter().map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names.dedup();
+        let memo = format!("{data}.json");
+        if let Ok(bytes) = serde_json::to_vec(&names).map_err(drop)
+            && self.recall(USES, &memo).as_ref() != Some(&bytes)
+        {
+            self.remember(USES, &memo, &bytes);
+        }
+        held.drain(..).filter_map(|(_, lock)| lock).collect()
     }
 
     /// Writes a small file `kind`/`name` atomically. It is a memo, worth nothing if it cannot be written: errors are
@@ -85,6 +115,27 @@ impl Cache {
     /// Reads what `remember` wrote.
     pub(super) fn recall(&self, kind: &str, name: &str) -> Option<Vec<u8>> {
         fs::read(self.root.join(kind).join(name)).ok()
+    }
+
+    /// Removes the entry `kind`/`key`, unless someone builds or uses it; whether it did.
+    pub(super) fn evict(&self, kind: &str, key: &str) -> io::Result<bool> {
+        let path = self.path(kind, key);
+        let folder = self.root.join("locks");
+        fs::create_dir_all(&folder)?;
+        let building = File::create(folder.join(format!("{kind}-{key}")))?;
+        // Without locks nobody knows who uses what: nothing goes.
+        if building.try_lock().is_err() {
+            return Ok(false);
+        }
+        let using = File::open(&path)?;
+        if using.try_lock().is_err() {
+            return Ok(false);
+        }
+        let stage = self.stage().map_err(io::Error::other)?;
+        fs::rename(&path, stage.dir.path().join("evicted"))?;
+        drop(using);
+        stage.dir.close()?;
+        Ok(true)
     }
 
     /// Held while an entry is built, so that it is built once. File systems without locks go without.
@@ -121,32 +172,51 @@ impl Cache {
         Ok(Stage { content, dir, _lock: lock })
     }
 
-    fn clean(&self) {
+    pub(super) fn clean(&self) {
         let Some(_exclusive) = self.exclusive() else { return };
-        let Ok(entries) = fs::read_dir(self.tmp()) else { return };
-        for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
-            if path.is_dir() {
-                // A stage without a lock file was killed between two system calls under the exclusive lock.
-                let alive = File::open(path.join("lock"))
-                    .is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)));
-                if !alive {
-                    let _ = fs::remove_dir_all(&path);
-                }
-            } else if path.file_name().is_some_and(|name| name != ".lock") {
-                let old = fs::metadata(&path).and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
-                if old.is_some_and(|age| age > LOOSE_FILE_AGE) {
-                    let _ = fs::remove_file(&path);
-                }
-            }
+        for path in leftovers(&self.root) {
+            let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         }
     }
 }
 
-fn present<T>(path: &Path, open: &dyn Fn(&Path) -> Result<T, DataError>) -> Result<Option<T>, DataError> {
+/// What killed processes left under `tmp/` of the cache `root`.
+pub(super) fn leftovers(root: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(root.join("tmp")).into_iter().flatten().filter_map(Result::ok);
+    let left = entries.map(|entry| entry.path()).filter(|path| {
+        if path.is_dir() {
+            // A stage without a lock file was killed between two system calls under the exclusive lock.
+            let held = |lock: File| matches!(lock.try_lock(), Err(TryLockError::WouldBlock));
+            return !File::open(path.join("lock")).is_ok_and(held);
+        }
+        let age = fs::metadata(path).and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
+        path.file_name().is_some_and(|name| name != ".lock") && age.is_some_and(|age| age > LOOSE_FILE_AGE)
+    });
+    left.collect()
+}
+
+/// A shared lock of the folder `path`, which says that it is in use; `None` if it went away before we had it, or the file
+/// system has no locks. Notes the time: entries go by when they were last used.
+fn in_use(path: &Path) -> io::Result<Option<File>> {
+    let folder = File::open(path)?;
+    if folder.lock_shared().is_err() {
+        return Ok(None);
+    }
+    let _ = folder.set_modified(SystemTime::now());
+    let (ours, there) = (folder.metadata()?, fs::metadata(path)?);
+    // It was removed while we waited, and perhaps built anew.
+    Ok(((ours.dev(), ours.ino()) == (there.dev(), there.ino())).then_some(folder))
+}
+
+/// An entry and the lock of who uses it.
+type Used<T> = (T, Option<File>);
+
+fn present<T>(path: &Path, open: &dyn Fn(&Path) -> Result<T, DataError>) -> Result<Option<Used<T>>, DataError> {
     if !path.exists() {
         return Ok(None);
     }
-    match open(path) {
+    let opened = in_use(path).map_err(DataError::io(path)).and_then(|lock| Ok((open(path)?, lock)));
+    match opened {
         Ok(entry) => Ok(Some(entry)),
         Err(DataError::Damaged { .. }) => Ok(None),
         Err(DataError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -239,6 +309,29 @@ mod tests {
         Cache::open(dir.path()).unwrap();
         assert!(!dead.exists());
         assert!(live.content.exists());
+    }
+
+    #[test]
+    fn what_is_used_or_built_is_not_evicted() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open(dir.path()).unwrap();
+        let use_it = || {
+            let user = Cache::open(dir.path()).unwrap();
+            user.entry("k", "a", &|| (), &read, &mut |p| write(p, "one")).unwrap();
+            user.hold("data")
+        };
+        let (first, second) = (use_it(), use_it());
+        assert_eq!((first.len(), cache.evict("k", "a").unwrap()), (1, false));
+        drop(first);
+        assert!(!cache.evict("k", "a").unwrap(), "two use it");
+        drop(second);
+        let building = cache.lock("k-a", &|| ()).unwrap();
+        assert!(!cache.evict("k", "a").unwrap());
+        drop(building);
+        assert!(cache.evict("k", "a").unwrap());
+        assert!(!cache.path("k", "a").exists());
+        assert_eq!(fs::read_dir(dir.path().join("tmp")).unwrap().count(), 1, "only the lock file");
+        assert_eq!(cache.recall(USES, "data.json").unwrap(), b"[\"k/a\"]");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod cache;
 mod choice;
 mod error;
 mod fingerprint;
+pub mod gc;
 mod prepare;
 mod progress;
 mod sampler;

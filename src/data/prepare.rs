@@ -1,5 +1,6 @@
 //! From the data section of an experiment to rows, a tokenizer and the facts that the planner needs.
 
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,7 @@ use super::cache::Cache;
 use super::choice;
 use super::error::DataError;
 use super::fingerprint::hash_parts;
+use super::gc::data_key;
 use super::progress::{Progress, Report, SplitName};
 use super::shards;
 use super::source::{Documents, Located, Origin, Piece, locate, own_source, read};
@@ -43,6 +45,8 @@ pub struct Prepared {
     pub dataset: Dataset,
     pub tokenizer: TextTokenizer,
     pub choice: Option<Vec<ChoiceItem>>,
+    /// Locks of the cache's entries, which are not removed while these are held.
+    _in_use: Vec<File>,
 }
 
 /// A source as tokens.
@@ -110,8 +114,10 @@ impl Preparation<'_> {
             validation: validation_facts,
             choice: choice_facts,
         };
+        let (train, validation) = (&facts.train.hash, facts.validation.as_ref().map(|v| &v.hash));
+        let in_use = self.cache.hold(&data_key(train, validation, facts.choice.as_ref().map(|c| &c.hash)));
         let dataset = Dataset { train: train_split, validation: validation_split };
-        Ok(Prepared { facts, dataset, tokenizer, choice })
+        Ok(Prepared { facts, dataset, tokenizer, choice, _in_use: in_use })
     }
 
     fn locate(&self, source: &crate::config::experiment::Source, origin: Origin) -> Result<Located, DataError> {

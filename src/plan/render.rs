@@ -72,18 +72,24 @@ impl Plan {
             out.line(
                 "batch",
                 &format!(
-                    "{} sequences of {} = {} tokens a step; micro-batches of {}{last}, {} accumulation steps",
+                    "{} sequences of {} = {} tokens a step; micro-batches of {}{last}, {} accumulation step{}",
                     b.sequences,
                     b.length,
                     count(t.tokens_per_step),
                     b.micro_batch,
-                    t.accumulation_steps
+                    t.accumulation_steps,
+                    if t.accumulation_steps == 1 { "" } else { "s" }
                 ),
             );
         }
         let d = &self.data;
         let split = |s: &crate::data::SplitFacts| {
-            let documents = format!("{} document{}", count(s.documents), if s.documents == 1 { "" } else { "s" });
+            // A part that is held out of one long text has no beginning of a document in it.
+            let documents = match s.documents {
+                0 => "part of a document".to_owned(),
+                1 => "1 document".to_owned(),
+                n => format!("{} documents", count(n)),
+            };
             format!("{} rows, {} tokens, {documents}", count(s.rows), count(s.tokens))
         };
         out.line("data", &format!("train: {}", split(&d.train)));

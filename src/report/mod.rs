@@ -6,6 +6,7 @@ pub mod lines;
 pub mod many;
 pub mod prepare;
 pub mod run;
+pub mod runs;
 pub mod screen;
 pub mod summary;
 pub mod table;

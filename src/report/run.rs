@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::format::{bytes, count, printable, rate};
+use super::runs::origin;
 use super::summary::{details, short_time};
 use crate::plan::mesh::Mesh;
 use crate::store::catalog::Listed;
@@ -24,6 +25,15 @@ pub fn page(listed: &Listed, manifest: &Manifest, summary: Option<&Summary>, che
     }
     if let Some(from) = &manifest.continued_from {
         row("continues", format!("{} after step {}", from.id, count(from.step)));
+    }
+    if !listed.tags.is_empty() {
+        row("tags", listed.tags.join(" "));
+    }
+    if let Some(point) = &listed.sweep {
+        row("sweep", format!("{}, point {}", point.id, point.point));
+    }
+    if listed.origin.is_some() {
+        row("from", origin(listed));
     }
     row("steps", format!("{} of {}", count(listed.step), count(listed.steps)));
     row("started", short_time(&manifest.started));

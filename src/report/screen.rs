@@ -1,6 +1,7 @@
 //! Where lines go: above a progress bar, to a pipe, as JSON, or nowhere. The only place that draws.
 
 use std::io::{self, Write};
+use std::sync::OnceLock;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -38,17 +39,20 @@ impl Mode {
     }
 }
 
-/// The output of a command. Writing never fails: a reader that went away must not stop a training.
+/// The output of a command. Writing never fails: a reader that went away must not stop a training. Whether all JSON lines were
+/// written can be asked at the end.
 #[derive(Debug)]
 pub struct Screen {
     mode: Mode,
     bar: Option<ProgressBar>,
+    /// Why the first JSON line that could not be written could not.
+    unwritten: OnceLock<io::Error>,
 }
 
 impl Screen {
     #[must_use]
     pub fn new(mode: Mode) -> Self {
-        Self { mode, bar: None }
+        Self { mode, bar: None, unwritten: OnceLock::new() }
     }
 
     #[must_use]
@@ -94,8 +98,23 @@ impl Screen {
 
     /// As `json`, of an event that is written already.
     pub fn json_line(&self, line: &str) {
-        if matches!(self.mode, Mode::Json { .. }) {
-            put(&mut io::stdout(), line);
+        if matches!(self.mode, Mode::Json { .. })
+            && let Err(error) = try_put(&mut io::stdout(), line)
+        {
+            let _ = self.unwritten.set(error);
+        }
+    }
+
+    /// Whether what programs read was written.
+    ///
+    /// # Errors
+    /// Why not; that its reader went away is no error.
+    pub fn written(&self) -> io::Result<()> {
+        match self.unwritten.get() {
+            Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(io::Error::new(error.kind(), error.to_string()))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -154,10 +173,14 @@ impl Drop for Screen {
 }
 
 fn put(out: &mut dyn Write, text: &str) {
+    // Whoever was reading may be gone; the run's own record has everything.
+    let _ = try_put(out, text);
+}
+
+fn try_put(out: &mut dyn Write, text: &str) -> io::Result<()> {
     let mut line = text.trim_end_matches('\n').to_owned();
     line.push('\n');
-    // Whoever was reading may be gone; the run's own record has everything.
-    let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+    out.write_all(line.as_bytes()).and_then(|()| out.flush())
 }
 
 #[cfg(test)]

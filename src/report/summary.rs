@@ -4,9 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::format::{bytes, count, percent, printable, rate, seconds};
-use super::table::{Align, table};
 use crate::store::RunStatus;
-use crate::store::catalog::{Listed, Standing};
 use crate::store::metrics::EvalLine;
 use crate::store::summary::Summary;
 
@@ -87,41 +85,6 @@ pub fn closing(summary: &Summary, run: &str, path: &Path) -> String {
     }
     let _ = writeln!(out, "  runner runs show {run}");
     out
-}
-
-/// The table of `runner runs`.
-#[must_use]
-pub fn runs_table(runs: &[Listed]) -> String {
-    let columns = [
-        ("id", Align::Left),
-        ("status", Align::Left),
-        ("step", Align::Right),
-        ("val loss", Align::Right),
-        ("tokens/s", Align::Right),
-        ("started", Align::Left),
-    ];
-    let rows: Vec<Vec<String>> = runs
-        .iter()
-        .map(|run| {
-            let status = console::style(run.status.as_str());
-            let status = match run.status {
-                Standing::Done => status.green(),
-                Standing::Running => status.cyan(),
-                Standing::Interrupted => status.yellow(),
-                Standing::Failed | Standing::Broken => status.red(),
-            };
-            let dash = || "-".to_owned();
-            vec![
-                printable(&run.id),
-                status.to_string(),
-                if run.status == Standing::Broken { dash() } else { format!("{}/{}", run.step, run.steps) },
-                run.val_loss.map_or_else(dash, |loss| format!("{loss:.4}")),
-                run.tokens_per_second.map_or_else(dash, rate),
-                run.started.as_deref().map_or_else(dash, short_time),
-            ]
-        })
-        .collect();
-    table(&columns, &rows)
 }
 
 /// An RFC 3339 time without its fraction.
@@ -226,28 +189,6 @@ mod tests {
         next:
           runner sample r --prompt "…"
           runner runs show r
-        "#);
-    }
-
-    #[test]
-    fn the_table_of_runs() {
-        let run = |id: &str, status, step| Listed {
-            id: id.into(),
-            path: id.into(),
-            status,
-            step,
-            steps: 2000,
-            loss: None,
-            val_loss: (step > 0).then_some(1.5),
-            tokens_per_second: (step > 0).then_some(12_345.6),
-            started: (status != Standing::Broken).then(|| "2026-01-02T03:04:05.678Z".to_owned()),
-            error: None,
-        };
-        let runs = [run("chars-0a1b2c3d", Standing::Done, 2000), run("x", Standing::Broken, 0)];
-        insta::assert_snapshot!(console::strip_ansi_codes(&runs_table(&runs)), @r#"
-        id              status       step  val loss  tokens/s  started
-        chars-0a1b2c3d  done    2000/2000    1.5000    12,346  2026-01-02 03:04:05
-        x               broken          -         -         -  -
         "#);
     }
 }

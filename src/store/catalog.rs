@@ -1,17 +1,23 @@
 //! The runs in a folder: listing them and finding one by name. Nothing is changed.
+//!
+//! There is no index: each run's own small files are read, so no two processes can disagree about a shared one. Of a run that
+//! stands still these are the manifest and the summary, of one at work the end of its metrics.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
+use super::files::read_json;
 use super::lock::RunLock;
-use super::manifest::RunStatus;
+use super::manifest::{ContinuedFrom, RunOrigin, RunStatus, SweepPoint};
 use super::metrics::{EvalLine, MetricLine, TrainLine};
-use super::run_dir::{self, MANIFEST, METRICS};
-use super::summary::median;
+use super::run_dir::{self, MANIFEST, METRICS, SUMMARY};
+use super::summary::{Medians, median};
+use super::tags;
 
 /// The folder among the runs that holds sweeps, which are no runs.
 pub const SWEEPS: &str = "sweeps";
@@ -30,6 +36,8 @@ pub enum Standing {
 }
 
 impl Standing {
+    pub const ALL: [Self; 5] = [Self::Running, Self::Done, Self::Interrupted, Self::Failed, Self::Broken];
+
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -46,18 +54,61 @@ impl Standing {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Listed {
     pub id: String,
+    /// The experiment's.
+    pub name: Option<String>,
     pub path: PathBuf,
     pub status: Standing,
     /// Optimizer steps done, and of how many.
     pub step: u64,
     pub steps: u64,
+    /// Valid tokens seen, and seconds at work, as of the summary.
+    pub tokens: Option<u64>,
+    pub seconds: Option<f64>,
     pub loss: Option<f64>,
+    /// Of the last evaluation, and the lowest as of the summary.
     pub val_loss: Option<f64>,
-    /// Median of the latest steps.
+    pub best_val_loss: Option<f64>,
+    /// Median of the run's steps; of one that is at work or was killed, of the latest steps.
     pub tokens_per_second: Option<f64>,
     pub started: Option<String>,
+    pub ended: Option<String>,
+    pub tags: Vec<String>,
+    pub sweep: Option<SweepPoint>,
+    pub continued_from: Option<ContinuedFrom>,
+    pub origin: Option<RunOrigin>,
     /// Why it failed or is broken.
     pub error: Option<String>,
+}
+
+/// What a list needs of `manifest.json`.
+#[derive(Deserialize)]
+struct ManifestHead {
+    format: u32,
+    name: String,
+    status: RunStatus,
+    error: Option<String>,
+    steps: u64,
+    started: String,
+    ended: Option<String>,
+    #[serde(default)]
+    continued_from: Option<ContinuedFrom>,
+    #[serde(default)]
+    origin: Option<RunOrigin>,
+    #[serde(default)]
+    sweep: Option<SweepPoint>,
+}
+
+/// What a list needs of `summary.json`.
+#[derive(Deserialize)]
+struct SummaryHead {
+    status: RunStatus,
+    steps: u64,
+    tokens: u64,
+    wall_seconds: f64,
+    final_train_loss: Option<f64>,
+    last_eval: Option<EvalLine>,
+    best_eval: Option<EvalLine>,
+    medians: Medians,
 }
 
 /// The runs in `root`, oldest first, broken ones last. A folder that is not there has none.
@@ -65,7 +116,7 @@ pub struct Listed {
 /// # Errors
 /// If the folder cannot be read.
 pub fn list(root: &Path) -> Result<Vec<Listed>, StoreError> {
-    let mut runs: Vec<Listed> = folders(root)?.iter().map(|path| describe(path)).collect();
+    let mut runs: Vec<Listed> = folders(root)?.par_iter().map(|path| describe(path)).collect();
     runs.sort_by(|a, b| {
         let key = |r: &Listed| (r.started.is_none(), r.started.clone(), r.id.clone());
         key(a).cmp(&key(b))
@@ -78,17 +129,26 @@ pub fn list(root: &Path) -> Result<Vec<Listed>, StoreError> {
 pub fn describe(path: &Path) -> Listed {
     let mut listed = Listed {
         id: id(path),
+        name: None,
         path: path.to_owned(),
         status: Standing::Broken,
         step: 0,
         steps: 0,
+        tokens: None,
+        seconds: None,
         loss: None,
         val_loss: None,
+        best_val_loss: None,
         tokens_per_second: None,
         started: None,
+        ended: None,
+        tags: Vec::new(),
+        sweep: None,
+        continued_from: None,
+        origin: None,
         error: None,
     };
-    let manifest = match run_dir::manifest(path) {
+    let manifest = match head(path) {
         Ok(manifest) => manifest,
         Err(error) => {
             listed.error = Some(error.to_string());
@@ -101,9 +161,24 @@ pub fn describe(path: &Path) -> Listed {
         RunStatus::Running if RunLock::is_held(path) => Standing::Running,
         RunStatus::Running | RunStatus::Interrupted => Standing::Interrupted,
     };
+    listed.name = Some(manifest.name);
     listed.error = manifest.error;
     listed.steps = manifest.steps;
-    listed.started = Some(manifest.started);
+    (listed.started, listed.ended) = (Some(manifest.started), manifest.ended);
+    (listed.sweep, listed.continued_from, listed.origin) = (manifest.sweep, manifest.continued_from, manifest.origin);
+    // Tags that cannot be read make no run broken: `runner runs tag` says what is wrong with them.
+    listed.tags = tags::read(path).unwrap_or_default();
+    let summary = read_json::<SummaryHead>(&path.join(SUMMARY));
+    // An older summary says nothing true of a run that went on since.
+    if let Some(summary) = summary.ok().filter(|s| s.status == manifest.status && s.status != RunStatus::Running) {
+        listed.step = summary.steps;
+        (listed.tokens, listed.seconds) = (Some(summary.tokens), Some(summary.wall_seconds));
+        listed.loss = summary.final_train_loss;
+        listed.val_loss = summary.last_eval.and_then(|e| e.val_loss);
+        listed.best_val_loss = summary.best_eval.and_then(|e| e.val_loss);
+        listed.tokens_per_second = summary.medians.tokens_per_second;
+        return listed;
+    }
     let tail = Tail::read(&path.join(METRICS));
     if let Some(train) = &tail.train {
         (listed.step, listed.loss) = (train.step, train.loss);
@@ -113,12 +188,19 @@ pub fn describe(path: &Path) -> Listed {
     listed
 }
 
-fn id(path: &Path) -> String {
+fn head(path: &Path) -> Result<ManifestHead, StoreError> {
+    let file = path.join(MANIFEST);
+    let head: ManifestHead = read_json(&file)?;
+    run_dir::check_format(&file, head.format)?;
+    Ok(head)
+}
+
+pub(super) fn id(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Folders in `root` that are or were meant to be runs, by name.
-fn folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
+pub(super) fn folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let entries = match fs::read_dir(root) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -126,9 +208,13 @@ fn folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
     };
     let mut out: Vec<PathBuf> = entries
         .filter_map(Result::ok)
-        .filter(|e| !e.file_name().to_string_lossy().starts_with('.') && e.file_name() != SWEEPS)
+        .filter(|e| {
+            let name = e.file_name();
+            !name.to_string_lossy().starts_with('.') && name != SWEEPS
+        })
+        // A directory entry knows its kind; only links have to be followed.
+        .filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink() && e.path().is_dir()))
         .map(|e| e.path())
-        .filter(|path| path.is_dir())
         .collect();
     out.sort();
     Ok(out)
@@ -258,6 +344,7 @@ mod tests {
         fs::create_dir(&broken).unwrap();
         fs::write(broken.join(MANIFEST), "{").unwrap();
         fs::create_dir(root.path().join(".creating-x")).unwrap();
+        fs::create_dir_all(root.path().join(SWEEPS).join("lr")).unwrap();
         fs::write(root.path().join("notes.txt"), "").unwrap();
         fs::write(
             later.path().join(METRICS),
@@ -273,6 +360,27 @@ mod tests {
         assert_eq!((runs[1].val_loss, runs[1].tokens_per_second), (Some(2.5), Some(20.0)));
         assert!(runs[2].error.as_ref().unwrap().contains("manifest.json"));
         assert!(list(&root.path().join("none")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_summary_counts_while_it_is_the_run_s_last_word() {
+        let root = tempfile::tempdir().unwrap();
+        let run = create(root.path(), "a", "2026-01-02");
+        fs::write(run.path().join(METRICS), "{\"kind\":\"train\",\"step\":7,\"loss\":2.0,\"tokens\":1}\n").unwrap();
+        let summary = "{\"status\":\"done\",\"steps\":100,\"tokens\":5,\"wall_seconds\":1.5,\"final_train_loss\":1.25,\
+                       \"last_eval\":{\"step\":100,\"val_loss\":1.5},\"best_eval\":{\"step\":90,\"val_loss\":1.4},\
+                       \"medians\":{\"tokens_per_second\":9.0}}";
+        fs::write(run.path().join(SUMMARY), summary).unwrap();
+        assert_eq!(describe(run.path()).step, 7, "the manifest says that the run is at work");
+        let text = fs::read_to_string(run.path().join(MANIFEST)).unwrap();
+        let text = text.replace("\"status\": \"running\"", "\"status\": \"done\"");
+        fs::write(run.path().join(MANIFEST), text).unwrap();
+        let listed = describe(run.path());
+        assert_eq!((listed.status, listed.step, listed.loss), (Standing::Done, 100, Some(1.25)));
+        assert_eq!((listed.val_loss, listed.best_val_loss), (Some(1.5), Some(1.4)));
+        assert_eq!((listed.tokens_per_second, listed.tokens, listed.seconds), (Some(9.0), Some(5), Some(1.5)));
+        fs::write(run.path().join(SUMMARY), "{").unwrap();
+        assert_eq!(describe(run.path()).step, 7, "a damaged summary is none");
     }
 
     #[test]

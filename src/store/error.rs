@@ -30,6 +30,9 @@ pub enum StoreError {
     NoSuchCheckpoint { path: PathBuf, message: String },
     #[error("{wanted} may be any of these runs: {}; give more of the name", candidates.join(", "))]
     Ambiguous { wanted: String, candidates: Vec<String> },
+    /// Something that is not done for good reason.
+    #[error("{0}")]
+    Refused(String),
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
 }
@@ -54,6 +57,7 @@ impl StoreError {
                 | Self::NoSuchRun { .. }
                 | Self::NoSuchCheckpoint { .. }
                 | Self::Ambiguous { .. }
+                | Self::Refused(_)
         )
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,18 +36,43 @@ pub fn turn(root: &Path, base: &str) -> Result<File, StoreError> {
 fn turn_within(root: &Path, base: &str, limit: Duration) -> Result<File, StoreError> {
     fs::create_dir_all(root).map_err(StoreError::io("creating", root))?;
     let path = root.join(format!(".{base}.{LOCK}"));
-    let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-    let file = open.map_err(StoreError::io("opening", &path))?;
+    let open = || {
+        let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        open.map_err(StoreError::io("opening", &path))
+    };
+    let mut file = open()?;
     let started = Instant::now();
     loop {
         match file.try_lock() {
-            Ok(()) => return Ok(file),
+            Ok(()) if is_at(&file, &path) => return Ok(file),
+            // It was removed before we had it: others wait at the one that is there now.
+            Ok(()) => file = open()?,
             Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => return Ok(file),
             Err(TryLockError::Error(e)) => return Err(StoreError::io("locking", &path)(e)),
             Err(TryLockError::WouldBlock) if started.elapsed() >= limit => return Err(StoreError::Busy { path }),
             Err(TryLockError::WouldBlock) => thread::sleep(PAUSE.min(limit)),
         }
     }
+}
+
+/// Whether `file` is what `path` names now.
+fn is_at(file: &File, path: &Path) -> bool {
+    let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    file.metadata().and_then(|ours| Ok(same(ours, fs::metadata(path)?))).unwrap_or(false)
+}
+
+/// Removes the file of a turn, `path`, if nobody has that turn; whether it did.
+pub(super) fn remove_turn(path: &Path) -> bool {
+    // Removed while held: whoever opened it before sees that it is gone, and takes a new one.
+    OpenOptions::new()
+        .write(true)
+        .open(path)
+        .is_ok_and(|file| file.try_lock().is_ok() && is_at(&file, path) && fs::remove_file(path).is_ok())
+}
+
+/// Whether nobody has the turn whose file is `path`.
+pub(super) fn turn_is_free(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| file.try_lock_shared().is_ok())
 }
 
 impl RunLock {
@@ -125,6 +151,31 @@ mod tests {
         turn_within(root.path(), "another", Duration::ZERO).unwrap();
         drop(first);
         turn_within(root.path(), "a-12345678", Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_turn_s_file_is_removed_by_nobody_but_while_it_is_free() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join(".a-12345678.lock");
+        let held = turn(root.path(), "a-12345678").unwrap();
+        assert!(!turn_is_free(&path) && !remove_turn(&path) && path.exists());
+        drop(held);
+        assert!(turn_is_free(&path) && remove_turn(&path) && !path.exists());
+        // Who opened the file before it went must not take a turn that nobody else sees.
+        let turns = std::sync::atomic::AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let held = turn(root.path(), "a-12345678").unwrap();
+                        assert_eq!(turns.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0, "two at a time");
+                        turns.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                        drop(held);
+                        remove_turn(&path);
+                    }
+                });
+            }
+        });
     }
 
     #[test]

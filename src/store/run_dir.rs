@@ -13,6 +13,7 @@ use super::files::{read_json, read_plan, remove_leftovers, sync_dir, write_atomi
 use super::lines::copy_through;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Place};
+use super::remove::REMOVING;
 use super::summary::Summary;
 use super::time;
 use crate::plan::Plan;
@@ -83,11 +84,16 @@ pub fn base_id(name: &str, plan_hash: &str) -> String {
 pub fn manifest(path: &Path) -> Result<Manifest, StoreError> {
     let file = path.join(MANIFEST);
     let manifest: Manifest = read_json(&file)?;
-    if manifest.format != FORMAT {
-        let message = format!("format {}, this version reads format {FORMAT}", manifest.format);
-        return Err(StoreError::damaged(&file, message));
-    }
+    check_format(&file, manifest.format)?;
     Ok(manifest)
+}
+
+/// Whether the manifest `file` of version `format` is one that this program reads.
+pub(super) fn check_format(file: &Path, format: u32) -> Result<(), StoreError> {
+    if format == FORMAT {
+        return Ok(());
+    }
+    Err(StoreError::damaged(file, format!("format {format}, this version reads format {FORMAT}")))
 }
 
 /// The plan of the run directory `path`.
@@ -290,18 +296,26 @@ fn same_validation(a: &Plan, b: &Plan) -> bool {
     a.data.validation == b.data.validation && read(a) == read(b)
 }
 
-/// Removes folders that processes killed while creating a run left behind: unlocked, and not brand-new.
+/// Removes folders that processes killed while creating or removing a run left behind.
 pub(super) fn remove_stale(root: &Path) {
-    let Ok(entries) = fs::read_dir(root) else { return };
-    for entry in entries.filter_map(Result::ok) {
-        let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
-        let stale = entry.file_name().to_string_lossy().starts_with(CREATING)
-            && age.is_some_and(|age| age > CREATING_AGE)
-            && !RunLock::is_held(&entry.path());
-        if stale {
-            let _ = fs::remove_dir_all(entry.path());
-        }
+    for path in stale(root) {
+        let _ = fs::remove_dir_all(path);
     }
+}
+
+/// Folders in `root` that a killed process left of a run that it was creating or removing: unlocked, and not brand-new.
+pub(super) fn stale(root: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(root).into_iter().flatten().filter_map(Result::ok);
+    let left = entries.filter(|entry| {
+        let age = || entry.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        (name.starts_with(CREATING) || name.starts_with(REMOVING))
+            && entry.file_type().is_ok_and(|kind| kind.is_dir())
+            && age().is_some_and(|age| age > CREATING_AGE)
+            && !RunLock::is_held(&entry.path())
+    });
+    left.map(|entry| entry.path()).collect()
 }
 
 /// Tells apart folders that one process creates.

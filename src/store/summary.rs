@@ -58,6 +58,7 @@ pub struct RankSummary {
 
 /// Medians over the steps of the run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Medians {
     pub step_ms: Option<f64>,
     pub data_ms: Option<f64>,

@@ -68,6 +68,14 @@ pub(super) fn best(entries: &[Entry]) -> Option<u64> {
     measured.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(step, _)| step)
 }
 
+/// The steps of the checkpoints in `folder` that a run that is done keeps: the newest, the newest that looks whole, the best.
+#[must_use]
+pub fn kept(folder: &Path) -> Vec<u64> {
+    let all = entries(folder);
+    let newest = all.last().map(|e| e.step);
+    newest.into_iter().chain(newest_whole(folder, None).map(|e| e.step)).chain(best(&all)).collect()
+}
+
 /// The newest checkpoint in `folder` but that of step `other` whose files are there in their sizes.
 fn newest_whole(folder: &Path, other: Option<u64>) -> Option<Entry> {
     entries(folder).into_iter().rev().find(|e| Some(e.step) != other && load::looks_whole(&e.path).is_ok())

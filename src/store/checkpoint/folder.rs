@@ -19,7 +19,7 @@ use crate::store::error::StoreError;
 use crate::store::files::{TEMPORARY, link_or_copy, remove_leftovers, sync_dir};
 
 /// Appended to the name of a checkpoint that cannot be used, which keeps it for a look and out of the way.
-const DAMAGED: &str = ".damaged";
+pub(crate) const DAMAGED: &str = ".damaged";
 
 /// The checkpoints of a run. Whoever has this holds the run's lock.
 #[derive(Debug)]

@@ -10,8 +10,9 @@ mod header;
 mod load;
 pub mod part;
 
-pub use entries::{Entry, Which, dir_name, pending, steps};
+pub use entries::{Entry, Which, dir_name, kept, pending, steps};
 pub use export::{Exported, export};
+pub(crate) use folder::DAMAGED;
 pub use folder::{Checkpoints, Chosen, Resumed, Saved, load, load_weights};
 pub use format::{FileRecord, MODEL, OPTIMIZER, STATE};
 pub(crate) use hash::hashes;

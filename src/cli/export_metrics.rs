@@ -1,0 +1,96 @@
+//! `runner export-metrics`: metrics of runs in other programs' files.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::common::RootArgs;
+use super::exit::{Exit, RequestError};
+use super::output::{print, print_json};
+use crate::export::{self, ExportError, Record};
+use crate::report::format::{bytes, count, printable};
+use crate::store::catalog;
+
+/// Write metrics of runs for other programs: TensorBoard, CSV, Parquet.
+#[derive(Debug, Clone, Args)]
+pub struct ExportMetricsArgs {
+    /// Run directories, ids, or beginnings of ids that no other run shares.
+    #[arg(required = true, value_name = "RUN")]
+    pub runs_given: Vec<String>,
+    /// Write event files for TensorBoard, in a folder for each run under DIR.
+    #[arg(long, value_name = "DIR")]
+    pub tensorboard: Option<PathBuf>,
+    /// Write all runs to one CSV file, a row for each step and each evaluation.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write all runs to one Parquet file, with the rows of the CSV.
+    #[arg(long, value_name = "FILE")]
+    pub parquet: Option<PathBuf>,
+    /// Replace files that are there.
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub root: RootArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// # Errors
+/// If there is no such run, a file is there already, or one cannot be read or written.
+pub fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
+    if args.tensorboard.is_none() && args.csv.is_none() && args.parquet.is_none() {
+        let text = "say what to write: --tensorboard DIR, --csv FILE or --parquet FILE";
+        return Err(RequestError(text.to_owned()).into());
+    }
+    let root = args.root.root();
+    let mut runs: Vec<Record> = Vec::new();
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for wanted in &args.runs_given {
+        let path = catalog::resolve(&root, wanted)?;
+        if paths.contains(&path) {
+            continue;
+        }
+        let record = Record::open(&path)?;
+        if runs.iter().any(|other| other.id == record.id) {
+            return Err(RequestError(format!("two of the runs are called {}", printable(&record.id))).into());
+        }
+        runs.push(record);
+        paths.push(path);
+    }
+    let mut written = Vec::new();
+    let mut note = |kind: &str, path: PathBuf, rows: u64, size: u64| written.push((kind.to_owned(), path, rows, size));
+    let request = |error: ExportError| {
+        if error.is_request() { RequestError(error.to_string()).into() } else { anyhow::Error::from(error) }
+    };
+    if let Some(dir) = &args.tensorboard {
+        for run in &runs {
+            let (path, events, size) = export::tensorboard(run, dir, args.force).map_err(request)?;
+            note("tensorboard", path, events, size);
+        }
+    }
+    if let Some(path) = &args.csv {
+        let (rows, size) = export::csv(&runs, path, args.force).map_err(request)?;
+        note("csv", path.clone(), rows, size);
+    }
+    if let Some(path) = &args.parquet {
+        let (rows, size) = export::parquet(&runs, path, args.force).map_err(request)?;
+        note("parquet", path.clone(), rows, size);
+    }
+    if args.json {
+        let files: Vec<_> = written
+            .iter()
+            .map(
+                |(kind, path, rows, size)| serde_json::json!({"kind": kind, "path": path, "rows": rows, "bytes": size}),
+            )
+            .collect();
+        print_json(&files)?;
+    } else {
+        let line = |(kind, path, rows, size): &(String, PathBuf, u64, u64)| {
+            let what = if kind == "tensorboard" { "events" } else { "rows" };
+            format!("{}: {} {what}, {}\n", printable(&path.display().to_string()), count(*rows), bytes(*size))
+        };
+        print(&written.iter().map(line).collect::<String>())?;
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,122 @@
+//! Removing runs: out of sight first, by a rename, then from the disk, so that a kill at any moment leaves a run or none.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::catalog::{Listed, SWEEPS};
+use super::checkpoint;
+use super::error::StoreError;
+use super::files::{TEMPORARY, sync_dir};
+use super::lock::RunLock;
+use super::manifest::{RunOrigin, RunStatus};
+use super::run_dir::{self, CHECKPOINTS, MANIFEST};
+
+/// A run on its way out; what a kill leaves of it is removed later.
+pub(super) const REMOVING: &str = ".removing-";
+
+/// Whether `path` is a run of the folder `root` that may be removed from it.
+///
+/// # Errors
+/// `Refused`: it is in another folder, a symbolic link, or no run.
+pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
+    let refuse = |why: String| Err(StoreError::Refused(format!("{} is not removed: {why}", path.display())));
+    let real = fs::symlink_metadata(path).map_err(StoreError::io("reading", path))?;
+    if !real.is_dir() {
+        return refuse("it is a symbolic link, or a file; remove it yourself".to_owned());
+    }
+    let parent = |path: &Path| fs::canonicalize(path).ok().and_then(|p| p.parent().map(Path::to_owned));
+    if parent(path) != fs::canonicalize(root).ok() {
+        return refuse(format!("it is not in the folder of runs {}; --runs DIR names another", root.display()));
+    }
+    // What has no manifest, or another's, is not ours to remove.
+    if !fs::symlink_metadata(path.join(MANIFEST)).is_ok_and(|m| m.is_file()) {
+        return refuse(format!("it has no {MANIFEST}, so it is no run"));
+    }
+    Ok(())
+}
+
+/// Bytes that removing `path` frees: of all files under it, links not followed, but files that have another name elsewhere (a
+/// checkpoint that another run began with) not counted.
+#[must_use]
+pub fn bytes_freed(path: &Path) -> u64 {
+    let Ok(meta) = fs::symlink_metadata(path) else { return 0 };
+    if !meta.is_dir() {
+        return if meta.nlink() > 1 { 0 } else { meta.len() };
+    }
+    let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
+    entries.map(|entry| bytes_freed(&entry.path())).sum()
+}
+
+/// Removes the run directory `path` from `root`.
+///
+/// # Errors
+/// As `check`; `Locked` if a process works on it; if the file system refuses.
+pub fn remove(root: &Path, path: &Path) -> Result<(), StoreError> {
+    check(root, path)?;
+    let _lock = RunLock::take(path)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let aside = root.join(format!("{REMOVING}{name}-{}", std::process::id()));
+    fs::rename(path, &aside).map_err(StoreError::io("renaming", path))?;
+    sync_dir(root)?;
+    fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))
+}
+
+/// Removes the checkpoints of the run directory `path` and keeps its record.
+///
+/// # Errors
+/// As `remove`; `Refused` for a run that is not done: it would start over, and its record with it.
+pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
+    check(root, path)?;
+    let _lock = RunLock::take(path)?;
+    if run_dir::manifest(path)?.status != RunStatus::Done {
+        let why = "is not done: without checkpoints it would start over, and its record with it";
+        return Err(StoreError::Refused(format!("{} {why}", path.display())));
+    }
+    let folder = path.join(CHECKPOINTS);
+    if fs::symlink_metadata(&folder).is_ok_and(|m| !m.is_dir()) {
+        return Err(StoreError::Refused(format!("{} is a symbolic link, or a file", folder.display())));
+    }
+    for step in checkpoint::steps(&folder) {
+        discard(&folder.join(checkpoint::dir_name(step)))?;
+    }
+    Ok(())
+}
+
+/// Removes a folder of a run so that no half of it can be taken for whole. Whoever calls holds the run's lock.
+pub(super) fn discard(path: &Path) -> Result<(), StoreError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let aside = path.with_file_name(format!("{TEMPORARY}old-{}", name.trim_start_matches('.')));
+    if fs::symlink_metadata(&aside).is_ok() {
+        fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))?;
+    }
+    fs::rename(path, &aside).map_err(StoreError::io("renaming", path))?;
+    fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))
+}
+
+/// The runs among `all` that come from the run `id`.
+#[must_use]
+pub fn descendants<'a>(all: &'a [Listed], id: &str) -> Vec<&'a Listed> {
+    let from = |run: &Listed| match (&run.origin, &run.continued_from) {
+        (Some(RunOrigin::Fork { id, .. } | RunOrigin::Reproduction { id, .. }), _) => Some(id.clone()),
+        (None, from) => from.as_ref().map(|from| from.id.clone()),
+    };
+    all.iter().filter(|run| run.id != id && from(run).as_deref() == Some(id)).collect()
+}
+
+/// Whether the sweep `id` of the runs in `root` may go on, and then needs its runs and their checkpoints: its folder is there,
+/// and no file of its state says that it is done.
+#[must_use]
+pub fn sweep_goes_on(root: &Path, id: &str) -> bool {
+    let mut parts = Path::new(id).components();
+    if !matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(_)), None)) {
+        return false;
+    }
+    let folder = root.join(SWEEPS).join(id);
+    let done = |name: &str| {
+        let text = fs::read(folder.join(name)).unwrap_or_default();
+        let value: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+        value.get("status").and_then(|s| s.as_str()) == Some("done")
+    };
+    folder.is_dir() && !["manifest.json", "state.json", "sweep.json"].into_iter().any(done)
+}

@@ -1,0 +1,60 @@
+"""Compares exported metrics with a run's record, read by the programs that they are for.
+
+    pip install tensorboard pyarrow pandas
+    runner export-metrics RUN --tensorboard logs --csv m.csv --parquet m.parquet
+    python tests/peers/metrics.py runs/RUN logs m.csv m.parquet
+
+TensorBoard keeps scalars as 32-bit floats; CSV and Parquet must agree with the record to the last bit.
+"""
+
+import json
+import pathlib
+import sys
+
+import numpy
+import pandas
+import pyarrow.csv
+import pyarrow.parquet
+from tensorboard.backend.event_processing.plugin_event_accumulator import TENSORS, EventAccumulator
+from tensorboard.util import tensor_util
+
+run, logs, csv, parquet = map(pathlib.Path, sys.argv[1:5])
+record = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+samples = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+
+events = EventAccumulator(str(logs / run.name), size_guidance={TENSORS: 0}).Reload()
+tags = events.Tags()["tensors"]
+
+
+def points(tag):
+    return [(e.step, tensor_util.make_ndarray(e.tensor_proto).item()) for e in events.Tensors(tag)] if tag in tags else []
+
+
+times = [e.wall_time for e in events.Tensors("train/loss")]
+assert times == sorted(times)
+checked = 0
+for kind, key, tag in [
+    *(("train", k, f"train/{k}") for k in ["loss", "lr", "grad_norm", "tokens", "tokens_per_second", "mfu"]),
+    *(("train", f"{k}_ms", f"time/{k}_ms") for k in ["step", "data", "forward", "backward", "optimizer", "comm"]),
+    *(("eval", k, f"eval/{k}") for k in ["val_loss", "val_perplexity", "hellaswag_acc", "hellaswag_acc_norm", "hellaswag_n"]),
+]:
+    expected = [(r["step"], float(numpy.float32(r[key]))) for r in record if r["kind"] == kind and r.get(key) is not None]
+    assert points(tag) == expected, tag
+    checked += len(expected)
+
+prompts = list(dict.fromkeys(s["prompt"] for s in samples))
+for s in samples:
+    tag = f"samples/prompt {prompts.index(s['prompt']) + 1}, {s['index'] + 1}"
+    assert events.SummaryMetadata(tag).plugin_data.plugin_name == "text", tag
+    text = dict(points(tag))[s["step"]].decode()
+    lines = (s["prompt"] + s["text"]).removesuffix("\n").split("\n")
+    assert text == "".join(f"    {line}\n" for line in lines), tag
+
+for frame in [pyarrow.csv.read_csv(csv).to_pandas(), pyarrow.parquet.read_table(parquet).to_pandas()]:
+    frame = frame[frame["run"] == run.name].reset_index(drop=True)
+    assert len(frame) == len(record)
+    for row, line in zip(frame.to_dict("records"), record):
+        for key, value in row.items():
+            if key not in ("run", "wall_time"):
+                assert (pandas.isna(value) and line.get(key) is None) or value == line[key], (key, value, line)
+print(f"{checked} scalars, {len(samples)} samples, {len(record)} rows: as recorded")
