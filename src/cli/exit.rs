@@ -17,6 +17,8 @@ pub enum Exit {
     Failed = 1,
     /// The request was wrong: the file, the flags, the name of a run.
     Request = 2,
+    /// Differences were found by a command that looks for them.
+    Differences = 3,
     /// Stopped by Ctrl-C or SIGTERM.
     Interrupted = 130,
 }

@@ -1,14 +1,17 @@
 //! `runner runs`: lists and shows recorded runs.
 
+use std::path::Path;
+
 use clap::{Args, Subcommand};
 
 use super::common::RootArgs;
 use super::exit::Exit;
 use super::output::{print, print_json};
+use crate::report::format::printable;
 use crate::report::run::page;
 use crate::report::summary::runs_table;
 use crate::store::run_dir::{self, CHECKPOINTS};
-use crate::store::{catalog, checkpoint};
+use crate::store::{ancestry, catalog, checkpoint};
 
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -42,7 +45,7 @@ pub struct ShowArgs {
     pub run: String,
     #[command(flatten)]
     pub root: RootArgs,
-    /// Print JSON: `run`, `manifest`, `summary`, and the steps of the checkpoints.
+    /// Print JSON: `run`, `manifest`, `summary`, the steps of the checkpoints, and the runs that it comes from.
     #[arg(long)]
     pub json: bool,
 }
@@ -76,14 +79,17 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     let manifest = run_dir::manifest(&path)?;
     let summary = run_dir::summary(&path)?;
     let checkpoints = checkpoint::steps(&path.join(CHECKPOINTS));
+    let ancestors = ancestry::ancestors(path.parent().unwrap_or(Path::new(".")), &manifest);
     if args.json {
         print_json(&serde_json::json!({
-            "run": listed, "manifest": manifest, "summary": summary, "checkpoints": checkpoints,
+            "run": listed, "manifest": manifest, "summary": summary, "checkpoints": checkpoints, "ancestors": ancestors,
         }))?;
     } else {
         // An older summary says nothing true of a run that went on since.
         let summary = summary.filter(|s| s.status == manifest.status);
-        print(&page(&listed, &manifest, summary.as_ref(), &checkpoints))?;
+        let chain: String =
+            ancestors.iter().map(|a| format!("  {:12}{}\n", "ancestor", printable(&a.words()))).collect();
+        print(&(page(&listed, &manifest, summary.as_ref(), &checkpoints) + &chain))?;
     }
     Ok(Exit::Done)
 }

@@ -8,6 +8,7 @@ pub mod run;
 pub mod screen;
 pub mod summary;
 pub mod table;
+pub mod verdict;
 
 pub use json::JsonEvent;
 pub use lines::Lines;

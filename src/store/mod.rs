@@ -1,5 +1,6 @@
 //! The run directory: manifest, metrics, checkpoints. See `docs/runs.md`.
 
+pub mod ancestry;
 pub mod catalog;
 pub mod checkpoint;
 pub mod error;
@@ -12,9 +13,12 @@ pub mod manifest;
 pub mod metrics;
 pub mod recorder;
 pub mod run_dir;
+pub mod stored_plan;
 pub mod summary;
 pub mod time;
 pub mod timeline;
+pub mod trace;
+pub mod verdict;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -31,3 +35,4 @@ pub use recorder::{Opened, OpenedRanks, Recorder};
 pub use run_dir::{RunDir, RunFiles};
 pub use summary::{Outcome, RankSummary, Summary};
 pub use timeline::{MeasuredSpan, MeasuredStep};
+pub use verdict::{Judgement, Verdict};

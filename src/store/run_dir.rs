@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use super::checkpoint::{Checkpoints, Which};
 use super::error::StoreError;
-use super::files::{read_json, read_plan, remove_leftovers, sync_dir, write_atomic, write_json};
+use super::files::{read_json, remove_leftovers, sync_dir, write_atomic, write_json};
 use super::lines::copy_through;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Place};
+use super::stored_plan;
 use super::summary::Summary;
 use super::time;
 use crate::plan::Plan;
@@ -23,6 +24,8 @@ pub const PLAN: &str = "plan.json";
 pub const MANIFEST: &str = "manifest.json";
 pub const METRICS: &str = "metrics.jsonl";
 pub const SAMPLES: &str = "samples.jsonl";
+/// Hashes of what each step computed, if they were asked for.
+pub const TRACE: &str = "trace.jsonl";
 pub const LOG: &str = "log.txt";
 pub const SUMMARY: &str = "summary.json";
 pub const CHECKPOINTS: &str = "checkpoints";
@@ -89,9 +92,9 @@ pub fn manifest(path: &Path) -> Result<Manifest, StoreError> {
 /// The plan of the run directory `path`.
 ///
 /// # Errors
-/// If it is missing or damaged.
+/// As `stored_plan::read`.
 pub fn plan(path: &Path) -> Result<Plan, StoreError> {
-    read_plan(&path.join(PLAN))
+    stored_plan::read(path)
 }
 
 /// The summary of the run directory `path`; `None` if it has none yet.
@@ -119,6 +122,14 @@ fn siblings(root: &Path, base: &str) -> Vec<(u64, PathBuf)> {
         .collect();
     out.sort();
     out
+}
+
+/// All readable runs of `plan` in `root` under its experiment's name, oldest first, wherever they come from.
+#[must_use]
+pub fn all(root: &Path, plan: &Plan) -> Vec<(PathBuf, Manifest)> {
+    let paths = siblings(root, &base_id(&plan.experiment_name, &plan.hash)).into_iter().map(|(_, path)| path);
+    let readable = paths.filter_map(|path| manifest(&path).ok().map(|manifest| (path, manifest)));
+    readable.filter(|(_, manifest)| manifest.plan_hash == plan.hash).collect()
 }
 
 /// Looks in `root` for runs of `plan` under its experiment's name.
@@ -246,6 +257,14 @@ impl RunDir {
     pub fn restart(&mut self) -> Result<(), StoreError> {
         self.manifest.restart();
         write_json(&self.path.join(MANIFEST), &self.manifest)
+    }
+
+    /// Puts `value` beside the record, as indented JSON, under `name`.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn note(&self, name: &str, value: &impl serde::Serialize) -> Result<(), StoreError> {
+        write_json(&self.path.join(name), value)
     }
 
     /// Notes how this process's work ended: the summary first, then the manifest, which decides.
