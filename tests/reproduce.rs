@@ -423,3 +423,43 @@ fn a_fork_that_cannot_begin_is_refused() {
     let sgd = "--set train.steps=14 --set optimizer={\"sgd\":{\"lr\":0.1,\"momentum\":0}}";
     lab.says(0, &format!("fork {id} --threads 1 --quiet --from latest {sgd}"));
 }
+
+#[test]
+fn a_run_can_be_sampled_from_without_its_data() {
+    let lab = Lab::new(SINGLE);
+    lab.says(0, "apply exp.yaml --threads 1 --quiet");
+    let (id, path) = lab.only();
+    let sample = || {
+        let output = lab.run(&["sample", &id, "--threads", "1", "--prompt", "1 2", "--max-tokens", "8", "--json"]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let kept = sample();
+    let tokenizer = fs::read(path.join("tokenizer.json")).unwrap();
+    // One that was altered is not used.
+    fs::write(path.join("tokenizer.json"), "{}").unwrap();
+    assert_eq!(sample(), kept);
+    fs::write(path.join("tokenizer.json"), tokenizer).unwrap();
+    fs::remove_file(lab.dir.path().join("input.txt")).unwrap();
+    fs::remove_dir_all(lab.dir.path().join("cache")).unwrap();
+    assert_eq!(sample(), kept);
+}
+
+#[test]
+fn a_reproduction_that_was_killed_goes_on() {
+    let lab = Lab::new(DDP);
+    lab.says(0, "apply exp.yaml --threads 1 --quiet");
+    let (id, _) = lab.only();
+    lab.says(0, &format!("reproduce {id} --threads 1 --quiet"));
+    let (copy, path) = other(&lab, &id);
+    // As it is when a process is killed in step 10 of 12.
+    fs::remove_file(path.join("verdict.json")).unwrap();
+    fs::remove_file(path.join("summary.json")).unwrap();
+    fs::remove_dir_all(path.join("checkpoints/step-00000012")).unwrap();
+    let manifest = fs::read_to_string(path.join("manifest.json")).unwrap();
+    fs::write(path.join("manifest.json"), manifest.replace("\"status\": \"done\"", "\"status\": \"running\"")).unwrap();
+    let said = lab.says(0, &format!("reproduce {id} --threads 1"));
+    assert!(said.contains(&format!("goes on with {copy}")) && said.contains("resuming from step 8 of 12"), "{said}");
+    assert!(said.contains("bitwise: "), "{said}");
+    assert_eq!(lab.runs().len(), 2);
+}

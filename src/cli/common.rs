@@ -10,14 +10,14 @@ use candle_core::Device;
 
 use super::exit::RequestError;
 use crate::config::{self, Experiment, LoadOptions, Loaded};
-use crate::data::{DataRequest, Prepared, prepare};
+use crate::data::{DataRequest, Prepared, TextTokenizer, prepare};
 use crate::kernels::{Math, optimizer};
 use crate::model::{Model, ParamLayout, Params, parameters};
 use crate::plan::Plan;
 use crate::plan::program::{self, Precision, Program};
 use crate::report::Screen;
 use crate::report::prepare::Preparing;
-use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED};
+use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED, TOKENIZER};
 use crate::store::{Which, catalog, load_weights};
 
 /// Where runs are, unless `--runs` says.
@@ -207,6 +207,18 @@ impl OpenedRun {
             return Err(anyhow!("{}: its plan is damaged: impossible model sizes", self.path.display()));
         }
         Ok(&rank.program)
+    }
+
+    /// The run's tokenizer: the one that it keeps, or made again from its data where a run of an earlier version keeps none.
+    ///
+    /// # Errors
+    /// As `prepare_data`.
+    pub fn tokenizer(&self, pool: &rayon::ThreadPool, screen: &mut Screen) -> anyhow::Result<TextTokenizer> {
+        let kept = TextTokenizer::read(&self.path.join(TOKENIZER)).ok();
+        match kept.filter(|tokenizer| tokenizer.hash() == self.plan.data.tokenizer_hash) {
+            Some(tokenizer) => Ok(tokenizer),
+            None => Ok(self.prepare_data(&self.experiment, pool, screen)?.tokenizer),
+        }
     }
 
     /// Prepares the run's data again, for an experiment that differs from the run's in its evaluation at most.

@@ -28,7 +28,7 @@ use crate::report::summary::{closing, headline};
 use crate::report::{JsonEvent, Lines, Mode as ScreenMode, Screen};
 use crate::store::checkpoint::{self, StateHash};
 use crate::store::manifest::{Place, RunStatus};
-use crate::store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir};
+use crate::store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
 use crate::store::summary::{Outcome, RankSummary, Summary, step_seconds};
 use crate::store::{Git, Log, Machine, Opened, OpenedRanks, Recorder, StoreError, machine};
 
@@ -172,6 +172,7 @@ impl Job<'_> {
         let wall_before = wall_seconds(&path, from)?;
         screen.start_bar(from, self.plan().totals.steps);
         let screen = Printer::new(screen).context("starting a thread")?;
+        run.keep(TOKENIZER, || self.ready.prepared.tokenizer.to_file().map_err(anyhow::Error::from))?;
         run.begin(from, self.place())?;
         let started = Instant::now();
         let lines = Lines::new(self.experiment.log.every);

@@ -26,6 +26,8 @@ pub const METRICS: &str = "metrics.jsonl";
 pub const SAMPLES: &str = "samples.jsonl";
 /// Hashes of what each step computed, if they were asked for.
 pub const TRACE: &str = "trace.jsonl";
+/// The tokenizer, so that the run can be sampled from without its data.
+pub const TOKENIZER: &str = "tokenizer.json";
 pub const LOG: &str = "log.txt";
 pub const SUMMARY: &str = "summary.json";
 pub const CHECKPOINTS: &str = "checkpoints";
@@ -265,6 +267,18 @@ impl RunDir {
     /// If it cannot be written.
     pub fn note(&self, name: &str, value: &impl serde::Serialize) -> Result<(), StoreError> {
         write_json(&self.path.join(name), value)
+    }
+
+    /// Puts a text beside the record under `name`, unless there is one.
+    ///
+    /// # Errors
+    /// If it cannot be written, and those of `text`.
+    pub fn keep<E>(&self, name: &str, text: impl FnOnce() -> Result<String, E>) -> Result<(), E>
+    where
+        E: From<StoreError>,
+    {
+        let path = self.path.join(name);
+        if path.exists() { Ok(()) } else { Ok(write_atomic(&path, text()?.as_bytes())?) }
     }
 
     /// Notes how this process's work ended: the summary first, then the manifest, which decides.
