@@ -223,12 +223,16 @@ fn a_changed_seed_in_the_stored_settings_is_named_and_diverges() {
     assert!(resolved.contains("\nseed: 1337\n"), "{resolved}");
     fs::write(path.join("resolved.yaml"), resolved.replace("seed: 1337", "seed: 7")).unwrap();
     let said = lab.says(3, &format!("reproduce {id} --threads 1 --trace"));
-    assert!(said.contains("resolved.yaml makes another one: seed") && said.contains("diverged at step 1"), "{said}");
+    assert!(
+        said.contains("resolved.yaml makes another one: seed; in the program seed 7, was 1337)")
+            && said.contains("diverged at step 1"),
+        "{said}"
+    );
     assert!(said.contains("the first that differs: output of the embedding of step 1"), "{said}");
     // Another learning rate: the same outputs and gradients, other weights after them.
     fs::write(path.join("resolved.yaml"), resolved.replace("lr: 0.0006", "lr: 0.0005")).unwrap();
     let said = lab.says(3, &format!("reproduce {id} --threads 1 --trace --json --quiet"));
-    let verdict = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).last().unwrap();
+    let verdict: Value = serde_json::from_str(said.lines().next_back().unwrap()).unwrap();
     assert_eq!(verdict["kind"], "verdict", "{said}");
     let first = &verdict["verdict"]["first_tensor"];
     assert_eq!((first["step"].as_u64(), first["traced"].as_str()), (Some(1), Some("parameter")), "{said}");
@@ -246,7 +250,7 @@ fn what_an_interrupted_run_has_is_reproduced() {
         let (id, _) = lab.only();
         let said = lab.says(0, &format!("reproduce {id} --threads 1"));
         assert!(said.contains("recorded 6 of 12 steps") && said.contains("the weights after step 6"), "{said}");
-        assert!(said.contains("bitwise: ") && said.contains("6 steps, 1 evaluations"), "{said}");
+        assert!(said.contains("bitwise: ") && said.contains("6 steps, 1 evaluation "), "{said}");
         // A second one is another run, as the first has its verdict.
         lab.says(0, &format!("reproduce {id} --threads 1 --quiet"));
         assert_eq!(lab.runs().len(), 3);

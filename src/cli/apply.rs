@@ -21,6 +21,7 @@ use crate::store::run_dir::{self, RunDir, RunFiles};
 use crate::store::{lock, time};
 
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct ApplyArgs {
     #[command(flatten)]
     pub experiment: ExperimentArgs,

@@ -4,6 +4,7 @@ use std::env;
 use std::path::Path;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::continued::differences;
 use super::ready::Ready;
@@ -105,7 +106,9 @@ fn plan(path: &Path, manifest: &Manifest) -> anyhow::Result<Item> {
     };
     let keys = changed_keys(&written, &rebuilt);
     let keys = if keys.is_empty() { "this version plans otherwise".to_owned() } else { keys.join(", ") };
-    let is = format!("{is} ({RESOLVED} makes another one: {keys})");
+    let values = changed_values(&written, &rebuilt);
+    let values = if values.is_empty() { String::new() } else { format!("; in the program {}", values.join(", ")) };
+    let is = format!("{is} ({RESOLVED} makes another one: {keys}{values})");
     Ok(Item { what: "plan", changed: true, counts: true, was, is })
 }
 
@@ -122,6 +125,36 @@ fn changed_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
         keys.extend(rest.into_iter().filter(|(_, differ)| *differ).map(|(key, _)| key));
     }
     keys
+}
+
+/// The first few numbers and words of the first rank's program that differ, by their place in it.
+fn changed_values(a: &Plan, b: &Plan) -> Vec<String> {
+    const SHOWN: usize = 4;
+    let program = |plan: &Plan| plan.ranks.first().and_then(|rank| serde_json::to_value(&rank.program).ok());
+    let (Some(a), Some(b)) = (program(a), program(b)) else { return Vec::new() };
+    let mut out = Vec::new();
+    walk("", &a, &b, &mut out);
+    if out.len() > SHOWN {
+        let more = out.len() - SHOWN;
+        out.truncate(SHOWN);
+        out.push(format!("{more} more"));
+    }
+    out
+}
+
+fn walk(at: &str, a: &Value, b: &Value, out: &mut Vec<String>) {
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => {
+            for (key, value) in a {
+                let dot = if at.is_empty() { "" } else { "." };
+                walk(&format!("{at}{dot}{key}"), value, &b[key], out);
+            }
+        }
+        // Lists of instructions are long, and follow from the rest; so do costs.
+        (Value::Array(_), Value::Array(_)) => {}
+        _ if at.starts_with("flops") || at.starts_with("peak_flops") || a == b => {}
+        _ => out.push(format!("{at} {b}, was {a}")),
+    }
 }
 
 fn short(hash: &str) -> String {

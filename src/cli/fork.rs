@@ -23,6 +23,7 @@ use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use crate::store::{Which, catalog, checkpoint, lock, time};
 
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct ForkArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
     pub run: String,

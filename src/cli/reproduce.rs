@@ -22,6 +22,7 @@ use crate::store::verdict::{self, Judgement, VERDICT, Verdict};
 use crate::store::{Which, catalog, checkpoint, lock, time};
 
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct ReproduceArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
     pub run: String,
@@ -38,7 +39,7 @@ pub struct ReproduceArgs {
     /// Record hashes of what each step computes; where the run has them too, the first tensor that differs is named.
     #[arg(long)]
     pub trace: bool,
-    /// Print only errors and the verdict.
+    /// Print only errors and the last lines.
     #[arg(long, short)]
     pub quiet: bool,
     /// Print events as JSON lines on standard output, everything else on standard error.

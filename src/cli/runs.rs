@@ -1,5 +1,6 @@
 //! `runner runs`: lists and shows recorded runs.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::{Args, Subcommand};
@@ -87,9 +88,11 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     } else {
         // An older summary says nothing true of a run that went on since.
         let summary = summary.filter(|s| s.status == manifest.status);
-        let chain: String =
-            ancestors.iter().map(|a| format!("  {:12}{}\n", "ancestor", printable(&a.words()))).collect();
-        print(&(page(&listed, &manifest, summary.as_ref(), &checkpoints) + &chain))?;
+        let mut page = page(&listed, &manifest, summary.as_ref(), &checkpoints);
+        for ancestor in &ancestors {
+            let _ = writeln!(page, "  {:12}{}", "ancestor", printable(&ancestor.words()));
+        }
+        print(&page)?;
     }
     Ok(Exit::Done)
 }

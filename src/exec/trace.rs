@@ -119,12 +119,12 @@ fn hash(tensor: &Tensor) -> Result<blake3::Hash> {
 
 #[cfg(test)]
 mod tests {
+    use super::Traced::{Gradient, Output, Parameter};
     use super::*;
 
     #[test]
     fn lines_are_in_the_order_of_computation() {
         let line = |what, block| TraceLine { step: 1, what, block, name: "x".into(), hash: String::new() };
-        use Traced::{Gradient, Output, Parameter};
         let expected = [(Output, 0), (Output, 1), (Gradient, 1), (Gradient, 0), (Parameter, 0), (Parameter, 1)];
         let expected = expected.map(|(what, block)| line(what, block));
         let mut mixed = expected.clone();

@@ -10,14 +10,17 @@ use crate::store::verdict::{Difference, FirstTensor, Judgement, Verdict};
 #[must_use]
 pub fn words(verdict: &Verdict) -> String {
     let Verdict { original, copy, .. } = verdict;
-    let steps = format!("{} steps", count(verdict.steps));
+    let steps = number(verdict.steps, "step");
     let mut out = match (verdict.verdict, &verdict.diverged) {
         (Judgement::Bitwise, _) => {
             let weights = match &verdict.weights {
                 Some(weights) => format!(" and the weights after step {}", count(weights.step)),
                 None => ", as far as they are recorded (no step whose weights both runs kept)".to_owned(),
             };
-            format!("bitwise: {copy} is {original} again: {steps}, {} evaluations{weights}", verdict.evaluations)
+            format!(
+                "bitwise: {copy} is {original} again: {steps}, {}{weights}",
+                number(verdict.evaluations, "evaluation")
+            )
         }
         (Judgement::Diverged, Some(first)) => {
             format!("diverged at step {}: {}", count(first.step), difference(first))
@@ -56,6 +59,11 @@ pub fn words(verdict: &Verdict) -> String {
         line("changed", printable(drift));
     }
     out
+}
+
+/// `1 step`, `2 steps`.
+fn number(n: u64, what: &str) -> String {
+    format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
 fn difference(d: &Difference) -> String {

@@ -141,7 +141,7 @@ pub fn find(root: &Path, plan: &Plan) -> Found {
     for (_, path) in siblings(root, &base_id(&plan.experiment_name, &plan.hash)) {
         match manifest(&path) {
             Ok(manifest) if manifest.plan_hash == plan.hash && manifest.stands_for_its_plan() => {
-                found.run = Some((path, manifest))
+                found.run = Some((path, manifest));
             }
             Ok(_) => {}
             Err(error) => found.broken.push(error.to_string()),
@@ -391,7 +391,7 @@ mod tests {
         let (id, plan_hash) = ("other".to_owned(), "f".repeat(64));
         let fork = |step| RunOrigin::Fork { id: id.clone(), step, plan_hash: plan_hash.clone() };
         let origins = [fork(Some(3)), RunOrigin::Reproduction { id: id.clone(), plan_hash: plan_hash.clone() }];
-        for origin in origins.map(Some).into_iter() {
+        for origin in origins.map(Some) {
             let manifest = Manifest { origin, ..Manifest::new(&plan, "exp.yaml".into(), vec![], time::now()) };
             RunDir::create(root.path(), RunFiles { experiment: "", resolved: "", plan: &plan, manifest }).unwrap();
             assert!(find(root.path(), &plan).run.is_none());

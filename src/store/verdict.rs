@@ -250,6 +250,7 @@ fn first_checkpoint_difference(
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
     use std::fs;
 
     use super::*;
@@ -261,8 +262,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut text = "{\"kind\":\"eval\",\"step\":0,\"val_loss\":9.0}\n".to_owned();
         for (step, loss) in (1..).zip(losses) {
-            text +=
-                &format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":{loss:?},\"grad_norm\":1.0,\"tokens\":8}}\n");
+            let _ = writeln!(
+                text,
+                "{{\"kind\":\"train\",\"step\":{step},\"loss\":{loss:?},\"grad_norm\":1.0,\"tokens\":8}}"
+            );
         }
         fs::write(dir.path().join(METRICS), text).unwrap();
         let state = random_state(2, 2);
