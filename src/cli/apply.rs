@@ -22,6 +22,7 @@ use crate::store::run_dir::{self, RunDir, RunFiles};
 use crate::store::{lock, time};
 
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct ApplyArgs {
     #[command(flatten)]
     pub experiment: ExperimentArgs,
@@ -37,6 +38,9 @@ pub struct ApplyArgs {
     /// Stop after step N with a checkpoint; the same command without this goes on.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub until_step: Option<u64>,
+    /// Record hashes of what each step computes, which `runner reproduce --trace` compares.
+    #[arg(long)]
+    pub trace: bool,
     /// Do nothing unless the plan's hash is HASH, or begins with it (8 digits at least).
     #[arg(long, value_name = "HASH", value_parser = expect::plan_hash)]
     pub expect_plan: Option<String>,
@@ -74,10 +78,15 @@ pub fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
         overrides: args.experiment.set.clone(),
         environment: environment(&loaded),
         until: args.until_step,
+        trace: args.trace,
         elsewhere: args.root.runs.is_some(),
         faults: args.test_faults.clone(),
     };
-    Job { call: &call, experiment: &loaded.experiment, ready: &ready, interrupt: &interrupt }.work(run, screen)
+    let mode = screen.mode();
+    let job = Job { call: &call, experiment: &loaded.experiment, ready: &ready, interrupt: &interrupt };
+    let came = job.work(run, screen)?;
+    came.tell(mode);
+    Ok(came.exit())
 }
 
 /// `ID:N`, with N from 1.

@@ -8,8 +8,8 @@ use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
 use super::{
-    apply, calibrate, compare, diff, eval, export, export_metrics, gc, output, plan, rank, render, resume, runs,
-    runs_tag, sample, schema, sweep, validate,
+    apply, calibrate, compare, diff, eval, export, export_metrics, fork, gc, output, plan, rank, render, reproduce,
+    resume, runs, runs_tag, sample, schema, sweep, validate,
 };
 use crate::report::{Mode, Screen};
 
@@ -22,8 +22,8 @@ use crate::report::{Mode, Screen};
     version,
     propagate_version = true,
     arg_required_else_help = true,
-    after_help = "Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 3 differences (diff\n\
-                  --exit-code), 130 interrupted.\n\
+    after_help = "Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 3 differences\n\
+                  found, 130 interrupted.\n\
                   Environment: RUNNER_RUNS (folder of runs), RUNNER_CACHE (folder of prepared data), RUNNER_PEAK_FLOPS\n\
                   (of the device, for MFU), RUNNER_<KEY>__<KEY> (a key of the experiment), NO_COLOR."
 )]
@@ -39,6 +39,15 @@ enum Command {
     /// Ctrl-C finishes the step, saves a checkpoint and exits with code 130; the same command goes on from there. After a
     /// crash it goes on from the last checkpoint, to the same numbers.
     Apply(apply::ApplyArgs),
+    /// Do a recorded run again from its own folder, and say whether the same came out.
+    ///
+    /// First it reports what has changed since: the plan, data and tokenizer by content, the program, the machine. Exit code 0: bit
+    /// for bit, or within the tolerance; 3: diverged.
+    Reproduce(reproduce::ReproduceArgs),
+    /// Start a run from another one's settings, changed, or from its checkpoint.
+    ///
+    /// The same command again resumes it.
+    Fork(fork::ForkArgs),
     /// Go on with an interrupted or failed run, from its own folder.
     ///
     /// What became of its file, or of the defaults, does not matter: the run's resolved.yaml is what counts.
@@ -103,6 +112,8 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Resume(args) => resume::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Diff(args) => diff::run(args),
+        Command::Reproduce(args) => reproduce::run(args),
+        Command::Fork(args) => fork::run(args),
         Command::Runs(args) => runs::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Sample(args) => sample::run(args),
@@ -170,6 +181,10 @@ mod tests {
         for line in [
             "runner apply exp.yaml --set a.b=1 --set c=2 --threads 2 --new --runs d --quiet --json",
             "runner apply exp.yaml --until-step 5 --expect-plan 0a1b2c3d --sweep-point lr:3",
+            "runner reproduce abc --threads 1 --tolerance 1e-3 --trace --json --quiet --runs d",
+            "runner reproduce abc --check",
+            "runner fork abc --set optimizer.adamw.lr=1e-4 --from 100 --name other",
+            "runner fork abc --from best --new --threads 2 --until-step 5 --trace --json",
             "runner resume abc --threads 2 --quiet --json --runs d",
             "runner plan exp.yaml --json",
             "runner plan exp.yaml --cluster 2x8xH100 --rows 1000 --price 2.5 --timeline t.svg --rank 3 --program",
@@ -211,6 +226,8 @@ mod tests {
             "runner apply a --expect-plan xyz",
             "runner apply a --sweep-point lr:0",
             "runner resume",
+            "runner reproduce abc --tolerance -1",
+            "runner fork abc --from newest",
             "runner runs show",
             "runner diff a",
             "runner compare",

@@ -17,7 +17,7 @@ use crate::plan::Plan;
 use crate::plan::program::{self, Precision, Program};
 use crate::report::Screen;
 use crate::report::prepare::Preparing;
-use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED};
+use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED, TOKENIZER};
 use crate::store::{Which, catalog, load_weights};
 use crate::template::{self, Variables};
 
@@ -251,6 +251,18 @@ impl OpenedRun {
             return Err(anyhow!("{}: its plan is damaged: impossible model sizes", self.path.display()));
         }
         Ok(&rank.program)
+    }
+
+    /// The run's tokenizer: the one that it keeps, or made again from its data where a run of an earlier version keeps none.
+    ///
+    /// # Errors
+    /// As `prepare_data`.
+    pub fn tokenizer(&self, pool: &rayon::ThreadPool, screen: &mut Screen) -> anyhow::Result<TextTokenizer> {
+        let kept = TextTokenizer::read(&self.path.join(TOKENIZER)).ok();
+        match kept.filter(|tokenizer| tokenizer.hash() == self.plan.data.tokenizer_hash) {
+            Some(tokenizer) => Ok(tokenizer),
+            None => Ok(self.prepare_data(&self.experiment, pool, screen)?.tokenizer),
+        }
     }
 
     /// Prepares the run's data again, for an experiment that differs from the run's in its evaluation at most.

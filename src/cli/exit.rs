@@ -18,7 +18,7 @@ pub enum Exit {
     Failed = 1,
     /// The request was wrong: the file, the flags, the name of a run.
     Request = 2,
-    /// What was compared differs, and the exit code was asked to say so.
+    /// Differences were found by a command that looks for them.
     Differ = 3,
     /// Stopped by Ctrl-C or SIGTERM.
     Interrupted = 130,

@@ -19,7 +19,7 @@ use crate::comm::Alone;
 use crate::config::Experiment;
 use crate::data::Prepared;
 use crate::exec::step::layout;
-use crate::exec::{self, ExecError, Observer, Peers, Resources, Stop, TrainState};
+use crate::exec::{self, ExecError, Observer, Orders, Peers, Resources, TrainState};
 use crate::launch::threads::Seated;
 use crate::launch::{self, Attempt, Faults, Launch, ProcessError, RankError, supervise};
 use crate::plan::Plan;
@@ -28,7 +28,7 @@ use crate::report::summary::{closing, headline};
 use crate::report::{JsonEvent, Lines, Mode as ScreenMode, Screen};
 use crate::store::checkpoint::{self, StateHash};
 use crate::store::manifest::{Place, RunStatus};
-use crate::store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir};
+use crate::store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
 use crate::store::summary::{Outcome, RankSummary, Summary, step_seconds};
 use crate::store::{Git, Log, Machine, Opened, OpenedRanks, Recorder, StoreError, machine};
 
@@ -41,6 +41,8 @@ pub(super) struct Call {
     pub environment: BTreeMap<String, String>,
     /// The step after which to stop.
     pub until: Option<u64>,
+    /// Whether to record the hashes of what is computed.
+    pub trace: bool,
     /// Whether runs are in a folder that other commands must be told of.
     pub elsewhere: bool,
     pub faults: Option<Faults>,
@@ -51,6 +53,40 @@ pub(super) struct Job<'a> {
     pub experiment: &'a Experiment,
     pub ready: &'a Ready,
     pub interrupt: &'a Interrupt,
+}
+
+/// How far a process came with a run that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Came {
+    Done,
+    /// Stopped on request.
+    Interrupted,
+    /// To the step after which it was to stop.
+    Until(u64),
+    /// There were as many steps already: nothing was done.
+    Already(u64),
+}
+
+impl Came {
+    pub(super) fn exit(self) -> Exit {
+        match self {
+            Self::Done | Self::Until(_) | Self::Already(_) => Exit::Done,
+            Self::Interrupted => Exit::Interrupted,
+        }
+    }
+
+    /// What commands with `--until-step` say of it.
+    pub(super) fn tell(self, mode: ScreenMode) {
+        let next = "the same command without --until-step goes on";
+        match self {
+            Self::Done | Self::Interrupted => {}
+            Self::Until(step) => Screen::new(mode).line(&format!("stopped after step {step} as asked; {next}")),
+            Self::Already(step) => {
+                Screen::new(mode)
+                    .last(&format!("the run has {step} steps already, as many as asked for or more; {next}"));
+            }
+        }
+    }
 }
 
 /// Why a run did not come to its end.
@@ -107,23 +143,22 @@ impl Begin {
 
 impl Job<'_> {
     /// Works on `run` until it is done, interrupted or failed, and records which.
-    pub(super) fn work(&self, mut run: RunDir, mut screen: Screen) -> anyhow::Result<Exit> {
+    pub(super) fn work(&self, mut run: RunDir, mut screen: Screen) -> anyhow::Result<Came> {
         let path = run.path().to_owned();
         let mut log = Log::append(&path.join(LOG))?;
-        let Record { recorder, begin, warnings } = self.open_record(&path)?;
+        let Record { mut recorder, begin, warnings } = self.open_record(&path)?;
         let fresh = run.manifest().sessions.is_empty();
         let from = begin.step();
-        if let Some(until) = self.call.until.filter(|until| *until <= from) {
+        if self.call.until.is_some_and(|until| until <= from) {
             let summary = run_dir::summary(&path)?;
             screen.json(&JsonEvent::Summary { run: &path, up_to_date: true, summary: summary.as_ref() });
-            screen.last(&format!(
-                "{} has {from} steps already, of the {until} asked for; the same command without --until-step goes on",
-                run.id()
-            ));
-            return Ok(Exit::Done);
+            return Ok(Came::Already(from));
         }
         if let Some(faults) = &self.call.faults {
             log.line(&format!("warning: made to fail for a test: {faults:?}"))?;
+        }
+        if self.call.trace {
+            recorder.start_trace(&path)?;
         }
         let words = opening(&run, fresh, from, self.plan().totals.steps);
         let here = Machine::here();
@@ -137,6 +172,7 @@ impl Job<'_> {
         let wall_before = wall_seconds(&path, from)?;
         screen.start_bar(from, self.plan().totals.steps);
         let screen = Printer::new(screen).context("starting a thread")?;
+        run.keep(TOKENIZER, || self.ready.prepared.tokenizer.to_file().map_err(anyhow::Error::from))?;
         run.begin(from, self.place())?;
         let started = Instant::now();
         let lines = Lines::new(self.experiment.log.every);
@@ -191,13 +227,9 @@ impl Job<'_> {
                 // Who asks twice, by a flag and by a signal, waits for the signal's effect.
                 let asked = self.call.until.filter(|step| *step == summary.steps && !self.stopping());
                 Ok(match (status, asked) {
-                    (RunStatus::Interrupted, Some(step)) => {
-                        let next = "the same command without --until-step goes on";
-                        screen.line(&format!("stopped after step {step} as asked; {next}"));
-                        Exit::Done
-                    }
-                    (RunStatus::Interrupted, None) => Exit::Interrupted,
-                    _ => Exit::Done,
+                    (RunStatus::Interrupted, Some(step)) => Came::Until(step),
+                    (RunStatus::Interrupted, None) => Came::Interrupted,
+                    _ => Came::Done,
                 })
             }
         }
@@ -264,8 +296,8 @@ impl Job<'_> {
         }
     }
 
-    fn stop(&self) -> Stop<'_> {
-        Stop { asked: self.interrupt.stop(), after: self.call.until }
+    fn orders(&self, watch: &Watch) -> Orders<'_> {
+        Orders { stop: self.interrupt.stop(), until: self.call.until, trace: watch.recorder.is_tracing() }
     }
 
     fn stopping(&self) -> bool {
@@ -284,13 +316,14 @@ impl Job<'_> {
     fn alone(&self, begin: Begin, watch: &mut Watch) -> Result<Ended, RunError> {
         let resources = self.resources();
         let program = self.program();
+        let orders = self.orders(watch);
         let outcome = self.ready.pool.install(|| {
             let state = match begin {
                 Begin::State(state, _) => *state,
                 _ => exec::initial_state(program)?,
             };
             let observer: &mut dyn Observer = watch;
-            exec::run(program, &resources, Peers { comm: &Alone, monitor: &() }, state, self.stop(), observer)
+            exec::run(program, &resources, Peers { comm: &Alone, monitor: &() }, state, orders, observer)
         })?;
         Self::ended(&outcome, watch)
     }
@@ -315,7 +348,8 @@ impl Job<'_> {
             ranks.push(Seated { program, threads: rank.hardware.threads, state });
         }
         let slots = self.plan().channel_slots;
-        let outcomes = launch::threads::run(ranks, slots, &self.resources(), self.stop(), watch)?;
+        let orders = self.orders(watch);
+        let outcomes = launch::threads::run(ranks, slots, &self.resources(), orders, watch)?;
         match outcomes.first() {
             Some(outcome) => Self::ended(outcome, watch),
             None => Ok(Ended { interrupted: false, hash: None, peaks: Vec::new() }),
@@ -335,6 +369,7 @@ impl Job<'_> {
             },
             from: begin.step(),
             until: self.call.until,
+            trace: watch.recorder.is_tracing(),
             faults: self.call.faults.as_ref().unwrap_or(&none),
         };
         let ended = supervise::run(&launch, self.interrupt.stop(), watch);

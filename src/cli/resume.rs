@@ -60,7 +60,11 @@ pub fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
         elsewhere: args.root.runs.is_some(),
         ..Call::default()
     };
-    Job { call: &call, experiment: &experiment, ready: &ready, interrupt: &interrupt }.work(run, screen)
+    let mode = screen.mode();
+    let job = Job { call: &call, experiment: &experiment, ready: &ready, interrupt: &interrupt };
+    let came = job.work(run, screen)?;
+    came.tell(mode);
+    Ok(came.exit())
 }
 
 /// # Errors

@@ -2,6 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use std::fmt::Write as _;
+use std::path::Path;
+
 use clap::{Args, Subcommand};
 use glob::Pattern;
 
@@ -9,11 +12,12 @@ use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::{runs_rm, runs_tag};
+use crate::report::format::printable;
 use crate::report::run::page;
 use crate::report::runs::runs_table;
 use crate::store::catalog::{Listed, Standing};
 use crate::store::run_dir::{self, CHECKPOINTS};
-use crate::store::{catalog, checkpoint, select, time};
+use crate::store::{ancestry, catalog, checkpoint, select, time};
 
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -73,7 +77,7 @@ pub struct ShowArgs {
     pub run: String,
     #[command(flatten)]
     pub root: RootArgs,
-    /// Print JSON: `run`, `manifest`, `summary`, and the steps of the checkpoints.
+    /// Print JSON: `run`, `manifest`, `summary`, the steps of the checkpoints, and the runs that it comes from.
     #[arg(long)]
     pub json: bool,
 }
@@ -171,14 +175,19 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     let manifest = run_dir::manifest(&path)?;
     let summary = run_dir::summary(&path)?;
     let checkpoints = checkpoint::steps(&path.join(CHECKPOINTS));
+    let ancestors = ancestry::ancestors(path.parent().unwrap_or(Path::new(".")), &manifest);
     if args.json {
         print_json(&serde_json::json!({
-            "run": listed, "manifest": manifest, "summary": summary, "checkpoints": checkpoints,
+            "run": listed, "manifest": manifest, "summary": summary, "checkpoints": checkpoints, "ancestors": ancestors,
         }))?;
     } else {
         // An older summary says nothing true of a run that went on since.
         let summary = summary.filter(|s| s.status == manifest.status);
-        print(&page(&listed, &manifest, summary.as_ref(), &checkpoints))?;
+        let mut page = page(&listed, &manifest, summary.as_ref(), &checkpoints);
+        for ancestor in &ancestors {
+            let _ = writeln!(page, "  {:12}{}", "ancestor", printable(&ancestor.words()));
+        }
+        print(&page)?;
     }
     Ok(Exit::Done)
 }

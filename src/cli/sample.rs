@@ -100,10 +100,10 @@ pub fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
     let spec = args.over(opened.experiment.eval.samples.clone())?;
     let pool = args.threads.pool()?;
     let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
-    let prepared = opened.prepare_data(&opened.experiment, &pool, &mut screen)?;
+    let tokenizer = opened.tokenizer(&pool, &mut screen)?;
     let (model, weights, step) = opened.model(args.checkpoint.which())?;
     let started = Instant::now();
-    let made = pool.install(|| generate(&model, &weights, &prepared.tokenizer, &spec))?;
+    let made = pool.install(|| generate(&model, &weights, &tokenizer, &spec))?;
     let seconds = started.elapsed().as_secs_f64();
     let tokens: usize = made.iter().map(|c| c.tokens).sum();
     if args.json {

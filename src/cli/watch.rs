@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::printer::Printer;
-use crate::exec::{Best, Event, ObserveError, Observer};
+use crate::exec::{Best, Event, ObserveError, Observer, TraceLine};
 use crate::launch::Record;
 use crate::report::{JsonEvent, Lines, Mode};
 use crate::store::{Log, PartRecord, Recorder, StoreError};
@@ -51,6 +51,10 @@ impl Observer for Watch {
             _ => line.iter().for_each(|line| self.screen.line(line)),
         }
         Ok(())
+    }
+
+    fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {
+        self.recorder.trace(lines)
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::exec::state::TrainState;
+use crate::exec::trace::TraceLine;
 use crate::exec::watch::WatchedStep;
 
 /// One optimizer step. Times are milliseconds of wall clock.
@@ -79,6 +80,15 @@ pub trait Observer {
     /// # Errors
     /// Whatever keeps the observer from doing its part, such as a full disk.
     fn observe(&mut self, event: &Event<'_>) -> Result<(), ObserveError>;
+
+    /// What a step computed, of a rank that traces: before the step's own event.
+    ///
+    /// # Errors
+    /// As `observe`.
+    fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {
+        let _ = lines;
+        Ok(())
+    }
 }
 
 /// Why an observer gave up.

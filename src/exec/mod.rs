@@ -14,13 +14,15 @@ mod reduce;
 pub mod state;
 pub mod step;
 pub mod topology;
+pub mod trace;
 pub mod watch;
 
 pub use error::ExecError;
 pub use event::{EvalMetrics, Event, ObserveError, Observer, SampleText, StepMetrics};
 pub use peers::{List, Monitor, Peers};
-pub use rank::{Outcome, Resources, Stop, run};
+pub use rank::{Orders, Outcome, Resources, run};
 pub use state::{Best, TrainState};
 pub use step::{Trainer, initial_state};
 pub use topology::topology;
+pub use trace::{TraceLine, Traced};
 pub use watch::{WatchedMemory, WatchedSpan, WatchedStep};

@@ -48,7 +48,16 @@ impl Rank<'_> {
         let batch = self.step.cells.batch(mb)?;
         // A copy of the handle, to run the forward again if it goes wrong.
         let again = input.clone();
-        let (output, saved) = self.trainer.forward(chunk, input, batch)?;
+        let (output, saved) = match &mut self.trace {
+            None => self.trainer.forward(chunk, input, batch)?,
+            Some(trace) => {
+                let mut seen = |block: usize, output: &Tensor| trace.output(mb, block, output);
+                self.trainer.forward_seen(chunk, input, batch, &mut seen)?
+            }
+        };
+        if let (Some(trace), Output::Losses(losses)) = (&mut self.trace, &output) {
+            trace.losses(mb, self.program.model.layers + 1, losses);
+        }
         match output {
             Output::Hidden(hidden) => {
                 let cell = self.step.cells.cell(mb, chunk);

@@ -9,6 +9,7 @@ use super::event::{Event, Observer, StepMetrics};
 use super::peers::{Links, List, Peers};
 use super::state::TrainState;
 use super::step::Trainer;
+use super::trace::Trace;
 use super::watch::Stopwatch;
 use super::{diagnose, equal};
 use crate::data::{ChoiceItem, Dataset, Sampler, TextTokenizer};
@@ -24,17 +25,20 @@ pub struct Resources<'a> {
     pub choice: Option<&'a [ChoiceItem]>,
 }
 
-/// When to stop before the program's last step: when asked to, and after a step that all ranks know from the start.
+/// What a rank is told besides its program: the same on all ranks.
 #[derive(Debug, Clone, Copy)]
-pub struct Stop<'a> {
-    pub asked: &'a AtomicBool,
-    /// Steps done, counting from 1.
-    pub after: Option<u64>,
+pub struct Orders<'a> {
+    /// Set when the run is asked to stop.
+    pub stop: &'a AtomicBool,
+    /// The step, counting from 1, after which to stop.
+    pub until: Option<u64>,
+    /// Whether to tell the hashes of what is computed.
+    pub trace: bool,
 }
 
-impl<'a> From<&'a AtomicBool> for Stop<'a> {
-    fn from(asked: &'a AtomicBool) -> Self {
-        Self { asked, after: None }
+impl<'a> From<&'a AtomicBool> for Orders<'a> {
+    fn from(stop: &'a AtomicBool) -> Self {
+        Self { stop, until: None, trace: false }
     }
 }
 
@@ -46,8 +50,7 @@ pub struct Outcome {
     pub interrupted: bool,
 }
 
-/// Runs `program` from `state` on, to its end or until `stop`: asked of any rank, or after the same step on all. What
-/// happens goes to `observer`.
+/// Runs `program` from `state` on, to its end or until it is to stop. What happens goes to `observer`.
 ///
 /// # Errors
 /// A number that is not finite, data that cannot be read, memory, the other ranks, or the observer's own.
@@ -56,7 +59,7 @@ pub fn run<'a>(
     resources: &Resources,
     peers: Peers<'_>,
     state: TrainState,
-    stop: impl Into<Stop<'a>>,
+    orders: impl Into<Orders<'a>>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, ExecError> {
     if (peers.comm.rank(), peers.comm.world_size()) != (program.rank, program.world_size()) {
@@ -71,6 +74,7 @@ pub fn run<'a>(
     let state_step = state.step;
     let trainer = Trainer::new(program, state)?;
     let (stage, replica) = program.mesh.place(program.rank);
+    let orders = orders.into();
     let rank = Rank {
         program,
         resources,
@@ -79,7 +83,8 @@ pub fn run<'a>(
         sampler: Sampler::new(program.seed, resources.dataset.train().rows()),
         trainer,
         observer,
-        stop: stop.into(),
+        orders,
+        trace: (orders.trace && replica == 0).then(Trace::default),
         step: Step::default(),
         waited: Duration::ZERO,
         begun: state_step,
@@ -118,7 +123,8 @@ pub(super) struct Rank<'a> {
     pub trainer: Trainer,
     pub sampler: Sampler,
     pub observer: &'a mut dyn Observer,
-    stop: Stop<'a>,
+    orders: Orders<'a>,
+    pub trace: Option<Trace>,
     pub step: Step,
     /// What the communicator had waited when the last step was measured.
     waited: Duration,
@@ -149,13 +155,13 @@ impl Rank<'_> {
     }
 
     pub(super) fn asked_to_stop(&self) -> bool {
-        self.stop.asked.load(Ordering::Relaxed)
+        self.orders.stop.load(Ordering::Relaxed)
     }
 
     /// Whether the step after which all ranks stop is done, and not the last.
     fn at_its_stop(&self) -> bool {
         let done = self.trainer.state.step;
-        done < self.program.steps && self.stop.after.is_some_and(|after| after <= done)
+        done < self.program.steps && self.orders.until.is_some_and(|until| until <= done)
     }
 
     /// The step's instructions, then the periodic ones that are due. Returns whether to stop.
@@ -176,7 +182,12 @@ impl Rank<'_> {
                 watch.note(self.program.rank, instruction, begun);
             }
         }
-        self.report(started.elapsed())?;
+        let elapsed = started.elapsed();
+        if let Some(trace) = &mut self.trace {
+            let lines = trace.finish(&self.trainer)?;
+            self.observer.trace(&lines)?;
+        }
+        self.report(elapsed)?;
         // Alone, a request counts at any moment; together, as of the beginning of the step, where all heard of it.
         let alone = self.links.mesh.world_size() == 1;
         let done = self.trainer.state.step;
@@ -272,6 +283,9 @@ impl Rank<'_> {
     fn clip(&mut self, max: Option<f64>) -> Result<(), ExecError> {
         // Of replicas one counts: under ddp all have the same gradients, under dp the root has them.
         let counts = self.links.replica == 0;
+        if let Some(trace) = &mut self.trace {
+            trace.gradients(&self.trainer)?;
+        }
         let mine = self.trainer.grad_squares()?;
         let waited = self.links.comm.waited();
         let spent = waited.saturating_sub(self.waited).as_secs_f64();

@@ -8,7 +8,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::state::TrainState;
 use crate::kernels::{Math, optimizer};
 use crate::model::{
-    Model, Output, ParamLayout, Params, Saved, WeightWork, init, stage_parameters, tied_copy, tied_original,
+    Model, Output, ParamLayout, Params, Saved, Seen, WeightWork, init, stage_parameters, tied_copy, tied_original,
 };
 use crate::nn::MicroBatch;
 use crate::optim;
@@ -103,6 +103,20 @@ impl Trainer {
     /// If ids are beyond the vocabulary, or memory is short.
     pub fn forward(&self, chunk: usize, input: Option<Tensor>, mb: &MicroBatch) -> Result<(Output, Vec<Saved>)> {
         self.models[chunk].forward(&self.weights, input, mb)
+    }
+
+    /// As `forward`; `seen` is shown the output of each block but the head, with its index in the model's list.
+    ///
+    /// # Errors
+    /// As `forward`, and those of `seen`.
+    pub fn forward_seen(
+        &self,
+        chunk: usize,
+        input: Option<Tensor>,
+        mb: &MicroBatch,
+        seen: Seen<'_>,
+    ) -> Result<(Output, Vec<Saved>)> {
+        self.models[chunk].forward_seen(&self.weights, input, mb, seen)
     }
 
     /// Adds the gradients of `blocks`, the last of `saved`. `dy` comes from what follows them, nothing behind the head.

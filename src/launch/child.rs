@@ -18,7 +18,9 @@ use super::threads::OnBoard;
 use crate::comm::{CommError, LocalComm, Phase, Region, Seat};
 use crate::eval::EvalError;
 use crate::exec::step::tied_entry;
-use crate::exec::{self, Event, ExecError, ObserveError, Observer, Outcome, Peers, Resources, Stop, TrainState};
+use crate::exec::{
+    self, Event, ExecError, ObserveError, Observer, Orders, Outcome, Peers, Resources, TraceLine, TrainState,
+};
 use crate::plan::program::Program;
 use crate::store::checkpoint::{part, pending};
 use crate::store::{PartRecord, PartSpec, StoreError};
@@ -117,7 +119,7 @@ pub fn run(
     state: TrainState,
     checkpoints: &Path,
 ) -> Result<Outcome, ExecError> {
-    let Start { program, until, faults, .. } = start;
+    let Start { program, until, trace, faults, .. } = start;
     let rank = program.rank;
     let comm = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
     if let Some(limit) = faults.wait() {
@@ -126,8 +128,8 @@ pub fn run(
     let monitor = Striking { board: OnBoard(comm.seat()), rank, faults };
     let peers = Peers { comm: &comm, monitor: &monitor };
     let mut speaker = Speaker { parent, program, region, seat: comm.seat(), checkpoints, faults };
-    let stop = Stop { asked: region.stop(), after: *until };
-    let work = AssertUnwindSafe(|| exec::run(program, resources, peers, state, stop, &mut speaker));
+    let orders = Orders { stop: region.stop(), until: *until, trace: *trace };
+    let work = AssertUnwindSafe(|| exec::run(program, resources, peers, state, orders, &mut speaker));
     let result = catch_unwind(work);
     // While the rank still has its seat: one that has left without a word is an error of its own to those who wait for it.
     if let Ok(Ok(outcome)) = &result {
@@ -231,5 +233,9 @@ impl Observer for Speaker<'_> {
             Event::Warning(message) if first => say(ToParent::Warning(message.clone())),
             _ => Ok(()),
         }
+    }
+
+    fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {
+        self.say(&ToParent::Trace(lines.to_vec())).map_err(|error| ObserveError(Box::new(error)))
     }
 }

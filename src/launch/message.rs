@@ -9,7 +9,7 @@ use super::faults::Faults;
 use crate::comm::Topology;
 use crate::config::Experiment;
 use crate::data::DataFacts;
-use crate::exec::{Best, EvalMetrics, SampleText, StepMetrics, WatchedStep, topology};
+use crate::exec::{Best, EvalMetrics, SampleText, StepMetrics, TraceLine, WatchedStep, topology};
 use crate::plan::program::Program;
 use crate::store::PartRecord;
 
@@ -40,6 +40,8 @@ pub struct Start {
     pub checkpoint: Option<PathBuf>,
     /// The step after which all ranks stop, if that is before the last.
     pub until: Option<u64>,
+    /// Whether to tell the hashes of what is computed.
+    pub trace: bool,
     pub faults: Faults,
 }
 
@@ -63,6 +65,8 @@ pub enum ToParent {
     Sample(SampleText),
     Warning(String),
     Watched(WatchedStep),
+    /// Of a step, the hashes of what the rank computed.
+    Trace(Vec<TraceLine>),
     /// What the rank owns of the checkpoint of `step` is on the disk; now it waits for `Committed`.
     Part(Part),
     /// The last message of a rank that came to its end.
@@ -137,6 +141,7 @@ mod tests {
             threads: 2,
             checkpoint: Some("/runs/a/checkpoints/step-00000003".into()),
             until: Some(7),
+            trace: true,
             faults: "hang=1@15".parse().unwrap(),
         }));
         let mut bytes = Vec::new();

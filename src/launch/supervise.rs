@@ -46,6 +46,8 @@ pub struct Launch<'a> {
     pub from: u64,
     /// The step after which all ranks stop, if that is before the last.
     pub until: Option<u64>,
+    /// Whether ranks tell the hashes of what they compute.
+    pub trace: bool,
     /// None, except in tests.
     pub faults: &'a Faults,
 }
@@ -62,6 +64,7 @@ impl Launch<'_> {
             threads: planned.hardware.threads,
             checkpoint: self.checkpoint.map(Path::to_owned),
             until: self.until,
+            trace: self.trace,
             faults: self.faults.clone(),
         }
     }
@@ -209,6 +212,11 @@ impl Supervisor<'_> {
             // Once the run is over, what is told of it comes too late.
             _ if self.cause.is_some() => {}
             ToParent::Part(part) => self.save(rank, part),
+            ToParent::Trace(lines) => {
+                if let Err(error) = self.record.trace(&lines) {
+                    self.end(self.ranks.len(), Cause::Record(error));
+                }
+            }
             _ if rank > 0 => {}
             ToParent::Ready => {
                 self.note(&Event::Start { step: self.launch.from, steps: self.launch.plan.totals.steps });

@@ -7,7 +7,7 @@ use std::thread;
 use super::error::{RankError, where_in};
 use crate::comm::{LocalComm, Phase, Region, Seat};
 use crate::exec::{
-    self, Event, ExecError, List, Monitor, ObserveError, Observer, Outcome, Peers, Resources, Stop, TrainState,
+    self, Event, ExecError, List, Monitor, ObserveError, Observer, Orders, Outcome, Peers, Resources, TrainState,
     topology,
 };
 use crate::plan::program::Program;
@@ -55,10 +55,10 @@ pub fn run<'a>(
     ranks: Vec<Seated<'_>>,
     slots: usize,
     resources: &Resources<'_>,
-    stop: impl Into<Stop<'a>>,
+    orders: impl Into<Orders<'a>>,
     observer: &mut (dyn Observer + Send),
 ) -> Result<Vec<Outcome>, RankError> {
-    let stop = stop.into();
+    let orders = orders.into();
     let programs: Vec<&Program> = ranks.iter().map(|r| r.program).collect();
     let failed = |rank: usize, source: ExecError| RankError {
         rank,
@@ -82,7 +82,7 @@ pub fn run<'a>(
                     None => &mut unheard,
                 };
                 // A panic must not leave the others waiting.
-                let work = AssertUnwindSafe(|| one(rank, seated, &region, resources, stop, observer));
+                let work = AssertUnwindSafe(|| one(rank, seated, &region, resources, orders, observer));
                 let result = catch_unwind(work).unwrap_or_else(|_| Err(ExecError::Program("it panicked".to_owned())));
                 if result.is_err() {
                     region.abort(rank);
@@ -117,7 +117,7 @@ fn one(
     seated: Seated<'_>,
     region: &Arc<Region>,
     resources: &Resources<'_>,
-    stop: Stop<'_>,
+    orders: Orders<'_>,
     observer: &mut (dyn Observer + Send),
 ) -> Result<Outcome, ExecError> {
     let comm = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
@@ -125,5 +125,5 @@ fn one(
     let pool = pool.map_err(|e| ExecError::Program(format!("threads of rank {rank}: {e}")))?;
     let monitor = OnBoard(comm.seat());
     let peers = Peers { comm: &comm, monitor: &monitor };
-    pool.install(|| exec::run(seated.program, resources, peers, seated.state, stop, observer))
+    pool.install(|| exec::run(seated.program, resources, peers, seated.state, orders, observer))
 }

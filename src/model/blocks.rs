@@ -29,6 +29,9 @@ pub enum Saved {
     Head(head::Saved),
 }
 
+/// Is shown the output of a block, and the block's index.
+pub type Seen<'a> = &'a mut dyn FnMut(usize, &Tensor) -> Result<()>;
+
 /// What comes out of the last block of a chunk.
 #[derive(Debug)]
 pub enum Output {
@@ -96,12 +99,26 @@ impl Model {
     /// # Errors
     /// If `input` is none for this chunk, or ids or targets are beyond the vocabulary.
     pub fn forward(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<(Output, Vec<Saved>)> {
+        self.forward_seen(params, input, mb, &mut |_, _| Ok(()))
+    }
+
+    /// As `forward`; `seen` is shown the output of each block but the head, with its index in the whole list.
+    ///
+    /// # Errors
+    /// As `forward`, and those of `seen`.
+    pub fn forward_seen(
+        &self,
+        params: &Params,
+        input: Option<Tensor>,
+        mb: &MicroBatch,
+        seen: Seen<'_>,
+    ) -> Result<(Output, Vec<Saved>)> {
         if let Some(x) = &input {
             self.check_hidden(x, mb)?;
         }
         let mut saved = Vec::with_capacity(self.blocks.len());
         let mut x = input;
-        for block in &self.blocks {
+        for (index, block) in self.range.clone().zip(&self.blocks) {
             match (block, x.take()) {
                 (Block::Embedding(e), None) => {
                     x = Some(e.forward(params, mb, 0)?);
@@ -118,6 +135,9 @@ impl Model {
                     return Ok((Output::Losses(losses), saved));
                 }
                 _ => bail!("a chunk was given input that does not fit its first block"),
+            }
+            if let Some(x) = &x {
+                seen(index, x)?;
             }
         }
         match x {

@@ -11,7 +11,7 @@ pub mod spec;
 pub mod stage;
 
 pub use backward::WeightWork;
-pub use blocks::{Block, Model, Output, Saved};
+pub use blocks::{Block, Model, Output, Saved, Seen};
 pub use decode::{KvCache, StageInput};
 pub use params::{ParamEntry, ParamLayout, Params};
 pub use spec::{Family, Init, ModelSpec, ParamSpec, parameters};

@@ -13,7 +13,7 @@ use crate::plan::mesh::{Mesh, Mode};
 use crate::plan::program::{
     BatchSpec, Blocks, Device, EvalSpec, Instruction, LrDecay, LrSchedule, OptimizerSpec, Periodic, Program,
 };
-use crate::plan::types::{Plan, Totals};
+use crate::plan::types::{FORMAT, Plan, Totals};
 use crate::plan::{check, devices, fit, ranks};
 
 /// A program lists every micro-batch: more than this many per step is a mistake in the file.
@@ -90,6 +90,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let shortage = fit::shortage(&layout, &ranks, meeting.slots);
     let forecast = forecast(&ranks, &totals, meeting.slots, cluster);
     Ok(Plan {
+        format: FORMAT,
         hash,
         math_hash,
         experiment_name: experiment.name.clone(),

@@ -44,4 +44,4 @@ pub use error::PlanError;
 pub use facts::{ClusterFacts, DeviceFacts};
 pub use forecast::Forecast;
 pub use render::Shown;
-pub use types::{Flops, MemoryEstimate, MemoryItem, ParamCounts, Plan, RankPlan, Totals};
+pub use types::{FORMAT, Flops, MemoryEstimate, MemoryItem, ParamCounts, Plan, RankPlan, Totals};

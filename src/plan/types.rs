@@ -8,9 +8,15 @@ use crate::plan::forecast::Forecast;
 use crate::plan::mesh::Mesh;
 use crate::plan::program::{Blocks, Device, Program};
 
+/// Version of `plan.json`. 1 had no mesh, 2 no number; this is the first that says which it is.
+pub const FORMAT: u32 = 3;
+
 /// Everything known of a run before it starts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
+    /// `FORMAT` of the version that wrote it.
+    #[serde(default)]
+    pub format: u32,
     /// 64 hex digits over all that determines the run's numbers: see `docs/plan.md`.
     pub hash: String,
     /// As `hash`, over what remains when the layout is taken away: plans with the same one differ by rounding alone.

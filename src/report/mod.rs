@@ -10,6 +10,7 @@ pub mod runs;
 pub mod screen;
 pub mod summary;
 pub mod table;
+pub mod verdict;
 
 pub use json::JsonEvent;
 pub use lines::Lines;

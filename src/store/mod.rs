@@ -1,5 +1,6 @@
 //! The run directory: manifest, metrics, checkpoints. See `docs/runs.md`.
 
+pub mod ancestry;
 pub mod catalog;
 pub mod checkpoint;
 pub mod error;
@@ -15,11 +16,14 @@ pub mod recorder;
 pub mod remove;
 pub mod run_dir;
 pub mod select;
+pub mod stored_plan;
 pub mod summary;
 pub mod sweep_dir;
 pub mod tags;
 pub mod time;
 pub mod timeline;
+pub mod trace;
+pub mod verdict;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -37,3 +41,4 @@ pub use recorder::{Opened, OpenedRanks, Recorder};
 pub use run_dir::{RunDir, RunFiles};
 pub use summary::{Outcome, RankSummary, Summary};
 pub use timeline::{MeasuredMemory, MeasuredSpan, MeasuredStep};
+pub use verdict::{Judgement, Verdict};

@@ -9,9 +9,9 @@ use super::checkpoint::{Checkpoints, Chosen, PartRecord, Resumed, StateHash};
 use super::error::StoreError;
 use super::lines::{LineFile, keep_through};
 use super::metrics::MetricLine;
-use super::run_dir::{CHECKPOINTS, METRICS, SAMPLES};
+use super::run_dir::{CHECKPOINTS, METRICS, SAMPLES, TRACE};
 use super::timeline;
-use crate::exec::{Best, Event, ObserveError, Observer};
+use crate::exec::{Best, Event, ObserveError, Observer, TraceLine};
 use crate::model::ParamLayout;
 
 /// Writes one run's record.
@@ -20,6 +20,8 @@ pub struct Recorder {
     run: PathBuf,
     metrics: LineFile,
     samples: LineFile,
+    /// Where the run is traced.
+    trace: Option<LineFile>,
     checkpoints: Checkpoints,
     /// Step and validation loss of the last evaluation.
     measured: Option<(u64, f64)>,
@@ -89,6 +91,11 @@ impl Recorder {
     ) -> Result<Self, StoreError> {
         let from = saved.as_ref().map(|(step, _)| *step);
         let step = from.unwrap_or(0);
+        // A run that was traced once goes on so.
+        let traced = run.join(TRACE);
+        if traced.exists() {
+            keep_through(&traced, from)?;
+        }
         let mut dropped = 0;
         for name in [METRICS, SAMPLES] {
             // Without a checkpoint all of it is done again, an evaluation before the first step too.
@@ -109,10 +116,28 @@ impl Recorder {
             run: run.to_owned(),
             metrics: LineFile::append(&run.join(METRICS))?,
             samples: LineFile::append(&run.join(SAMPLES))?,
+            trace: traced.exists().then(|| LineFile::append(&traced)).transpose()?,
             checkpoints,
             measured: None,
             saved,
         })
+    }
+
+    /// Traces the run in `run`, whose record this is, from here on.
+    ///
+    /// # Errors
+    /// If the file cannot be made.
+    pub fn start_trace(&mut self, run: &Path) -> Result<(), StoreError> {
+        if self.trace.is_none() {
+            self.trace = Some(LineFile::append(&run.join(TRACE))?);
+        }
+        Ok(())
+    }
+
+    /// Whether the run is traced.
+    #[must_use]
+    pub fn is_tracing(&self) -> bool {
+        self.trace.is_some()
     }
 
     /// Step and hash of the newest checkpoint.
@@ -147,6 +172,7 @@ impl Recorder {
     fn before_saving(&self, step: u64) -> Result<Option<f64>, StoreError> {
         self.metrics.sync()?;
         self.samples.sync()?;
+        self.trace.as_ref().map_or(Ok(()), LineFile::sync)?;
         Ok(self.measured.filter(|(measured, _)| *measured == step).map(|(_, loss)| loss))
     }
 
@@ -173,6 +199,11 @@ impl Recorder {
 impl Observer for Recorder {
     fn observe(&mut self, event: &Event<'_>) -> Result<(), ObserveError> {
         self.record(event).map_err(|error| ObserveError(Box::new(error)))
+    }
+
+    fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {
+        let Some(trace) = &mut self.trace else { return Ok(()) };
+        lines.iter().try_for_each(|line| trace.write(line)).map_err(|error| ObserveError(Box::new(error)))
     }
 }
 

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use super::checkpoint::{Checkpoints, Which};
 use super::error::StoreError;
-use super::files::{read_json, read_plan, remove_leftovers, sync_dir, write_atomic, write_json};
+use super::files::{read_json, remove_leftovers, sync_dir, write_atomic, write_json};
 use super::lines::copy_through;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Place};
 use super::remove::REMOVING;
+use super::stored_plan;
 use super::summary::Summary;
 use super::time;
 use crate::plan::Plan;
@@ -26,6 +27,10 @@ pub const PLAN: &str = "plan.json";
 pub const MANIFEST: &str = "manifest.json";
 pub const METRICS: &str = "metrics.jsonl";
 pub const SAMPLES: &str = "samples.jsonl";
+/// Hashes of what each step computed, if they were asked for.
+pub const TRACE: &str = "trace.jsonl";
+/// The tokenizer, so that the run can be sampled from without its data.
+pub const TOKENIZER: &str = "tokenizer.json";
 pub const LOG: &str = "log.txt";
 pub const SUMMARY: &str = "summary.json";
 pub const CHECKPOINTS: &str = "checkpoints";
@@ -99,9 +104,9 @@ pub(super) fn check_format(file: &Path, format: u32) -> Result<(), StoreError> {
 /// The plan of the run directory `path`.
 ///
 /// # Errors
-/// If it is missing or damaged.
+/// As `stored_plan::read`.
 pub fn plan(path: &Path) -> Result<Plan, StoreError> {
-    read_plan(&path.join(PLAN))
+    stored_plan::read(path)
 }
 
 /// The summary of the run directory `path`; `None` if it has none yet.
@@ -129,6 +134,14 @@ fn siblings(root: &Path, base: &str) -> Vec<(u64, PathBuf)> {
         .collect();
     out.sort();
     out
+}
+
+/// All readable runs of `plan` in `root` under its experiment's name, oldest first, wherever they come from.
+#[must_use]
+pub fn all(root: &Path, plan: &Plan) -> Vec<(PathBuf, Manifest)> {
+    let paths = siblings(root, &base_id(&plan.experiment_name, &plan.hash)).into_iter().map(|(_, path)| path);
+    let readable = paths.filter_map(|path| manifest(&path).ok().map(|manifest| (path, manifest)));
+    readable.filter(|(_, manifest)| manifest.plan_hash == plan.hash).collect()
 }
 
 /// Looks in `root` for runs of `plan` under its experiment's name.
@@ -267,6 +280,26 @@ impl RunDir {
         write_json(&self.path.join(MANIFEST), &self.manifest)
     }
 
+    /// Puts `value` beside the record, as indented JSON, under `name`.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn note(&self, name: &str, value: &impl serde::Serialize) -> Result<(), StoreError> {
+        write_json(&self.path.join(name), value)
+    }
+
+    /// Puts a text beside the record under `name`, unless there is one.
+    ///
+    /// # Errors
+    /// If it cannot be written, and those of `text`.
+    pub fn keep<E>(&self, name: &str, text: impl FnOnce() -> Result<String, E>) -> Result<(), E>
+    where
+        E: From<StoreError>,
+    {
+        let path = self.path.join(name);
+        if path.exists() { Ok(()) } else { Ok(write_atomic(&path, text()?.as_bytes())?) }
+    }
+
     /// Notes how this process's work ended: the summary first, then the manifest, which decides.
     ///
     /// # Errors
@@ -386,7 +419,7 @@ mod tests {
         let (id, plan_hash) = ("other".to_owned(), "f".repeat(64));
         let fork = |step| RunOrigin::Fork { id: id.clone(), step, plan_hash: plan_hash.clone() };
         let origins = [fork(Some(3)), RunOrigin::Reproduction { id: id.clone(), plan_hash: plan_hash.clone() }];
-        for origin in origins.map(Some).into_iter() {
+        for origin in origins.map(Some) {
             let manifest = Manifest { origin, ..Manifest::new(&plan, "exp.yaml".into(), vec![], time::now()) };
             RunDir::create(
                 root.path(),

@@ -28,7 +28,7 @@ pub struct Summary {
     pub wall_seconds: f64,
     pub final_train_loss: Option<f64>,
     pub last_eval: Option<EvalLine>,
-    /// The evaluation with the lowest validation loss.
+    /// The evaluation with the lowest validation loss, of this run's own: not of one that it continues.
     pub best_eval: Option<EvalLine>,
     pub medians: Medians,
     /// What the plan said a step would take, where rates were known; beside `medians.step_ms`.
@@ -166,8 +166,10 @@ impl Totals {
                 self.last = Some(t);
             }
             MetricLine::Eval(e) => {
+                // What was measured of another run's weights, perhaps in another way, is not this one's best.
+                let own = self.skip == 0 || e.step > self.skip;
                 let best = self.best_eval.as_ref().and_then(|b| b.val_loss);
-                if e.val_loss.is_some_and(|loss| best.is_none_or(|best| loss < best)) {
+                if own && e.val_loss.is_some_and(|loss| best.is_none_or(|best| loss < best)) {
                     self.best_eval = Some(e.clone());
                 }
                 self.last_eval = Some(e);

@@ -111,6 +111,11 @@ impl Library {
         Self { tokenizer, cut, memos: Mutex::default() }
     }
 
+    /// A tokenizer.json, which `from_json` reads.
+    pub(super) fn to_json(&self) -> Result<String, String> {
+        self.tokenizer.to_string(false).map_err(|error| error.to_string())
+    }
+
     /// Every token and its id.
     pub(super) fn vocabulary(&self) -> HashMap<String, u32> {
         self.tokenizer.get_vocab(true)

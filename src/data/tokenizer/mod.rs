@@ -2,6 +2,7 @@
 
 mod build;
 mod library;
+mod stored;
 mod text_tokenizer;
 mod train;
 mod words;

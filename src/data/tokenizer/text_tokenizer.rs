@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::library::{END_OF_TEXT, Library};
+use super::stored;
 use super::words::Cut;
 use crate::data::error::DataError;
 
@@ -80,6 +81,15 @@ impl TextTokenizer {
 
     fn without_special(kind: Kind, vocab_size: usize, hash: String) -> Self {
         Self(Arc::new(Inner { kind, vocab_size, end: None, special: Vec::new(), vocabulary: HashMap::new(), hash }))
+    }
+
+    /// What it is, and the text that it can be made from again.
+    pub(super) fn parts(&self) -> Result<(stored::Kind, String), String> {
+        Ok(match &self.0.kind {
+            Kind::Library(library) => (stored::Kind::Library, library.to_json()?),
+            Kind::Chars { characters, .. } => (stored::Kind::Chars, characters.iter().collect()),
+            Kind::Bytes => (stored::Kind::Bytes, String::new()),
+        })
     }
 
     /// The tokens of a prompt. Special tokens written out in it, such as `<|endoftext|>`, are those tokens.

@@ -178,6 +178,22 @@ impl Stored {
         )
     }
 
+    /// Asks for every tensor: their names, weights before moments, and where each one's bytes end, counted through all of them.
+    pub(super) fn everything(&self) -> (Places, Vec<(String, u64)>) {
+        let mut places = self.nothing();
+        let (mut names, mut at) = (Vec::new(), 0);
+        for kind in Kind::BOTH {
+            for (part, (_, files)) in self.parts.iter().enumerate() {
+                for (index, (name, info)) in files[kind as usize].header.tensors.iter().enumerate() {
+                    places.0[part][kind as usize][index] = Some(at);
+                    at += info.data_offsets[1] - info.data_offsets[0];
+                    names.push((name.clone(), at));
+                }
+            }
+        }
+        (places, names)
+    }
+
     /// Reads once each file that holds what `places` asks for, or every file if `all`; hashes all of it and hands `sink`
     /// what is asked for. What the sink got is good only if this returns without an error.
     pub(super) fn read(&self, places: &Places, all: bool, sink: Sink<'_>) -> Result<(), Bad> {

@@ -9,6 +9,7 @@ mod hash;
 mod header;
 mod load;
 pub mod part;
+mod tensors;
 
 pub use entries::{Entry, Which, dir_name, kept, pending, steps};
 pub use export::{Exported, export};
@@ -18,3 +19,4 @@ pub use format::{FileRecord, MODEL, OPTIMIZER, STATE};
 pub(crate) use hash::hashes;
 pub use hash::{StateHash, state_hash, whole_hash};
 pub use part::{PartRecord, PartSpec};
+pub use tensors::{first_difference, meant, recorded_hash};
