@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
-use super::{apply, calibrate, eval, export, output, plan, rank, runs, sample, schema, validate};
+use super::{apply, calibrate, eval, export, output, plan, rank, report, runs, sample, schema, validate};
 use crate::report::{Mode, Screen};
 
 /// Train language models from one declarative file.
@@ -43,6 +43,8 @@ enum Command {
     Schema,
     /// List recorded runs, or show one.
     Runs(runs::RunsArgs),
+    /// Make a page of runs: curves, timelines, memory, samples, settings; or serve it while they go on.
+    Report(report::ReportArgs),
     /// Evaluate a run's checkpoint: validation loss, multiple choice.
     Eval(eval::EvalArgs),
     /// Continue prompts with a run's checkpoint.
@@ -86,6 +88,7 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Apply(args) => apply::run(args),
         Command::Runs(args) => runs::run(args),
+        Command::Report(args) => report::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Sample(args) => sample::run(args),
         Command::Export(args) => export::run(args),
@@ -150,6 +153,9 @@ mod tests {
             "runner calibrate --show --json",
             "runner validate exp.yaml --explain",
             "runner schema",
+            "runner report a b -o out.html --force --title t --runs d --json",
+            "runner report --sweep s -o -",
+            "runner report a --serve --port 0",
             "runner runs --json",
             "runner runs list --runs d",
             "runner runs show abc --json --runs d",
@@ -163,6 +169,9 @@ mod tests {
         for line in [
             "runner apply",
             "runner apply a --threads 0",
+            "runner report a",
+            "runner report -o out.html",
+            "runner report a --serve -o out.html",
             "runner runs show",
             "runner export a --to gguf d",
             "runner nothing",

@@ -14,6 +14,7 @@ pub mod output;
 pub mod plan;
 mod printer;
 pub mod rank;
+pub mod report;
 pub mod runs;
 pub mod sample;
 pub mod schema;
