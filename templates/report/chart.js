@@ -96,12 +96,14 @@ function drawSeries(s, atX, atY) {
 
 /**
  * A line chart. `spec`: `group` and `name` (which charts move together, and which of them this is), `title`, `unit`, `format` of
- * values, `tick` of the y axis, `series` of `{run, kind, colour, dash, x, y, error, label}`, `zero`, `logX`, `logY`, `zoom`,
- * `onZoom`, `width`, `height`, `axis`. x is in the unit of the axis.
+ * values, `tick` of the y axis, `series` of `{run, kind, colour, dash, x, y, error, label}`, `zero`, `logX`, `logY`,
+ * `domain` of x (else that of the series), `zoom`,
+ * `pad` (a share of x to leave free on both sides), `onZoom`, `width`, `height`, `axis`. x is in the unit of the axis.
  */
 function lineChart(spec) {
   const { width, height, series, axis } = spec;
-  const all = spec.zoom ?? extent(series.flatMap((s) => [s.x[0], s.x[s.x.length - 1], spec.logX ? s.x.find((v) => v > 0) : s.x[0]]), spec.logX);
+  const all = spec.zoom ?? spec.domain?.slice() ?? extent(series.flatMap((s) => s.x), spec.logX);
+  if (all && spec.pad) all.splice(0, 2, all[0] - spec.pad * (all[1] - all[0]), all[1] + spec.pad * (all[1] - all[0]));
   const values = all && extent(visible(series, all), spec.logY);
   const heading = el("figcaption", null, el("span", { class: "chart-title" }, spec.title), spec.unit ? el("span", { class: "unit" }, ` ${spec.unit}`) : null, spec.extra ?? null);
   if (!values) return el("figure", { class: "chart", "data-chart": spec.name }, heading, empty(spec.none ?? "nothing to show here"));
@@ -114,7 +116,7 @@ function lineChart(spec) {
   const box = svg("rect", { class: "selection", y: plot.y, height: plot.height, visibility: "hidden" });
   const root = svg("svg",
     { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0", "aria-label": described(spec), "data-key": `chart:${spec.group}:${spec.name}` },
-    svg("clipPath", { id: clip }, svg("rect", { ...plot, y: plot.y - 4, height: plot.height + 8 })),
+    svg("clipPath", { id: clip }, svg("rect", { x: plot.x - 5, y: plot.y - 5, width: plot.width + 10, height: plot.height + 10 })),
     yAxis(atY, { width, height, format: spec.tick ?? spec.format }),
     xAxis(atX, { width, height, axis, log: spec.logX }),
     svg("g", { "clip-path": `url(#${clip})` }, series.map((s) => drawSeries(s, atX, atY)), cross),

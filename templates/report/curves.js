@@ -12,18 +12,28 @@ const longest = () => Math.max(1, ...data.runs.map((run) => run.curves.last_step
 /** The time constant of smoothing, in steps: fine at first, a fifth of the run at most. */
 const timeConstant = () => 0.2 * longest() * (state.smoothing / 100) ** 2;
 
-/** An exponential moving average over steps, without the pull of its start. */
-function smooth(xs, ys, constant) {
-  if (!(constant > 0)) return ys;
+/** Sums and weights of the values up to each one, weighted by exp(−distance / constant); over `order`, indices of `xs`. */
+function decayingSums(xs, ys, constant, order) {
   let [sum, weight, before] = [0, 0, null];
-  return ys.map((y, i) => {
-    if (y === null) return null;
-    const keep = before === null ? 0 : Math.exp(-(xs[i] - before) / constant);
-    sum = keep * sum + y;
+  const out = [];
+  for (const i of order) {
+    if (ys[i] === null) continue;
+    const keep = before === null ? 0 : Math.exp(-Math.abs(xs[i] - before) / constant);
+    sum = keep * sum + ys[i];
     weight = keep * weight + 1;
     before = xs[i];
-    return sum / weight;
-  });
+    out[i] = [sum, weight];
+  }
+  return out;
+}
+
+/** The average around each value, weighted by exp(−distance / constant) to both sides: it does not lag behind the curve. */
+function smooth(xs, ys, constant) {
+  const forwards = [...xs.keys()];
+  const past = decayingSums(xs, ys, constant, forwards);
+  const future = decayingSums(xs, ys, constant, forwards.reverse());
+  // The value itself is in both sums.
+  return ys.map((y, i) => (y === null ? null : (past[i][0] + future[i][0] - y) / (past[i][1] + future[i][1] - 1)));
 }
 
 /** A series of a run as lines: as it is, or faint behind what smoothing makes of it. */
@@ -58,6 +68,7 @@ function curvesToolbar() {
   const set = (change) => {
     Object.assign(state, change);
     redraw("curves");
+    if ("axis" in change) redraw("evaluation");
   };
   const constant = timeConstant();
   const said = constant < 0.5 ? "off" : `over ≈ ${counted(Math.round(constant), "step")}`;
@@ -85,11 +96,15 @@ function renderCurves(width) {
   const runs = shown();
   if (!data.runs.some((run) => run.curves.steps || run.curves.evals.length)) return [empty("No step has been recorded yet.")];
   if (!runs.length) return [curvesToolbar(), empty("All runs are switched off.")];
-  const lossChart = drawCurve({ name: "loss", title: "Loss", unit: "per token; lines train, dots validation", format: loss, tick: (v) => significant(v, 3), none: "no loss was recorded" }, runs.flatMap(lossSeries), width, 340);
   const known = CURVES.filter((c) => data.runs.some((run) => c.get(run.curves)));
+  const series = new Map(known.map((c) => [c.name, runs.flatMap((entry) => (c.get(entry.run.curves) ? linesOf(c.get(entry.run.curves), entry, "", c.plain) : []))]));
+  const losses = runs.flatMap(lossSeries);
+  // All charts have the same x axis, so that what is above each other belongs together.
+  const domain = extent([losses, ...series.values()].flat().flatMap((s) => (state.logX ? s.x : [s.x[0], s.x[s.x.length - 1]])), state.logX);
+  const lossChart = drawCurve({ domain, name: "loss", title: "Loss", unit: "per token; lines train, dots validation", format: loss, tick: (v) => significant(v, 3), none: "no loss was recorded" }, losses, width, 340);
   const columns = width < 640 ? 1 : known.length === 3 && width > 860 ? 3 : 2;
   const each = Math.floor((width - 20 * (columns - 1)) / columns);
-  const charts = known.map((c) => drawCurve(c, runs.flatMap((entry) => (c.get(entry.run.curves) ? linesOf(c.get(entry.run.curves), entry, "", c.plain) : [])), each, 220));
+  const charts = known.map((c) => drawCurve({ domain, ...c }, series.get(c.name), each, 220));
   const missing = data.runs.some((run) => run.curves.mfu) ? null : note("MFU is not shown: the peak of the devices is not known. RUNNER_PEAK_FLOPS says it.");
   return [curvesToolbar(), lossChart, el("div", { class: `grid of-${columns}` }, charts), missing, thinned(runs)];
 }

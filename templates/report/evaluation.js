@@ -1,6 +1,6 @@
 // Multiple choice over the steps, and every evaluation as a table.
 
-const CHOICES = [["hellaswag_acc_norm", "acc_norm", "likelihood by length"], ["hellaswag_acc", "acc", "likelihood"]];
+const CHOICES = [["hellaswag_acc_norm", "acc_norm"], ["hellaswag_acc", "acc"]];
 
 /** The standard error of a share of `n`. */
 const standardError = (p, n) => (isNumber(p) && n > 0 ? Math.sqrt((p * (1 - p)) / n) : null);
@@ -38,8 +38,8 @@ function renderEvaluation(width) {
   const scored = data.runs.some((run) => run.curves.evals.some((e) => isNumber(e.hellaswag_acc)));
   const columns = width < 640 ? 1 : 2;
   const each = Math.floor((width - 20 * (columns - 1)) / columns);
-  const chart = ([metric, name, by]) => lineChart({
-    group: "choice", name, title: `HellaSwag ${name}`, unit: `${by}; bars ± 1 standard error`, axis: state.axis, width: each, height: 240,
+  const chart = ([metric, name]) => lineChart({
+    group: "choice", name, title: `HellaSwag ${name}`, unit: "share right; bars ± 1 standard error", axis: state.axis, pad: 0.03, width: each, height: 240,
     format: (v) => percent(v), tick: (v) => percent(v, 0), series: shown().flatMap((entry) => choiceSeries(entry, metric)), none: "these runs were not scored",
   });
   return [

@@ -6,17 +6,24 @@ const categoryColour = (name) => `var(--mem-${name})`;
 const memoryParts = (categories) => CATEGORIES.map((name) => [name, categories[name], categoryColour(name)]);
 const memorySum = (categories) => CATEGORIES.reduce((sum, name) => sum + categories[name], 0);
 
-function rankBars(rank, most, single) {
+/** `stage 1, replica 0`, as far as the run has several. */
+function rankPlace(rank, ranks) {
+  const several = (what) => ranks.some((other) => other[what] !== ranks[0][what]);
+  return ["stage", "replica"].filter(several).map((what) => `${what} ${rank[what]}`).join(", ");
+}
+
+function rankBars(rank, most, ranks) {
+  const single = ranks.length === 1;
   const name = single ? "the process" : `rank ${rank.rank}`;
-  const place = single ? rank.device : `stage ${rank.stage}${rank.replica ? `, replica ${rank.replica}` : ""}`;
+  const place = single ? rank.device : rankPlace(rank, ranks);
   const planned = memorySum(rank.planned);
   const rows = [
-    el("span", { class: "bar-name" }, name, el("span", { class: "muted" }, ` ${place}`)), stackedBar(memoryParts(rank.planned), most, bytes, `${name}, planned`), el("span", { class: "bar-value" }, `${bytes(planned)} planned`),
+    el("span", { class: "bar-name first" }, name, el("span", { class: "muted" }, ` ${place}`)), stackedBar(memoryParts(rank.planned), most, bytes, `${name}, planned`), el("span", { class: "bar-value" }, `${bytes(planned)} planned`),
   ];
   if (rank.measured) rows.push(el("span"), stackedBar(memoryParts(rank.measured), most, bytes, `${name}, measured`), el("span", { class: "bar-value" }, `${bytes(memorySum(rank.measured))} measured`));
   const share = isNumber(rank.peak_rss) && planned > 0 ? ` (${percent(rank.peak_rss / planned, 0)})` : "";
   const peak = isNumber(rank.peak_rss) ? stackedBar([["peak resident", rank.peak_rss, "var(--mem-rss)"]], most, bytes, `${name}, measured`) : el("div", { class: "bar none" });
-  rows.push(el("span"), peak, el("span", { class: "bar-value" }, isNumber(rank.peak_rss) ? `${bytes(rank.peak_rss)} peak${share}` : "peak not measured"));
+  rows.push(el("span"), el("div", { class: "peak" }, peak), el("span", { class: "bar-value" }, isNumber(rank.peak_rss) ? `${bytes(rank.peak_rss)} peak${share}` : "peak not measured"));
   return rows;
 }
 
@@ -27,7 +34,7 @@ function renderMemory() {
   const most = Math.max(...ranks.map((r) => Math.max(memorySum(r.planned), r.peak_rss ?? 0, r.measured ? memorySum(r.measured) : 0)), 1);
   const block = ({ run, index }) => el("div", { class: "memory" },
     data.runs.length > 1 ? el("h3", null, runName(index)) : null,
-    el("div", { class: "bars" }, run.memory.ranks.flatMap((rank) => rankBars(rank, most, run.memory.ranks.length === 1))),
+    el("div", { class: "bars pairs" }, run.memory.ranks.flatMap((rank) => rankBars(rank, most, run.memory.ranks))),
     run.memory.ranks_left_out ? note(`${counted(run.memory.ranks_left_out, "rank")} more are not shown.`) : null);
   return [
     key([...CATEGORIES.filter((name) => ranks.some((r) => r.planned[name] || r.measured?.[name])).map((name) => [name, categoryColour(name)]), ["peak resident, measured", "var(--mem-rss)"]]),

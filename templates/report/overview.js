@@ -41,7 +41,7 @@ function card(run, index) {
   const machine = run.manifest?.machine;
   const where = [layoutText(run.manifest?.layout), machine?.cpu ?? machine?.arch, run.manifest ? `started ${moment(run.manifest.started)}` : null];
   return el("article", { class: "card", "data-run": index, style: { "--colour": runColour(index) } },
-    el("header", null, el("h3", null, run.id), badge(run.status)),
+    el("header", null, el("h3", null, runName(index)), badge(run.status)),
     el("p", { class: "muted" }, where.filter(Boolean).join(" · ")),
     complaints(run),
     el("dl", { class: "tiles" }, numbers(run).map(tile)),

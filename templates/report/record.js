@@ -52,7 +52,7 @@ function record(run) {
   const row = ([name, value]) => [el("dt", null, name), el("dd", null, value)];
   return el("div", { class: "record" },
     el("dl", { class: "facts" }, facts(run).flatMap(row)),
-    el("div", { class: "grid of-2" }, checkpointTable(run), sessionTable(run)));
+    el("div", { class: "grid of-2 lists" }, checkpointTable(run), sessionTable(run)));
 }
 
 function renderRecord() {

@@ -54,8 +54,12 @@ function niceDomain(lo, hi, n, { log, zero }) {
   if (log) return [lo / 1.08, hi * 1.08];
   if (zero) lo = Math.min(0, lo);
   if (!(hi > lo)) return [lo - (Math.abs(lo) * 0.1 || 0.5), hi + (Math.abs(hi) * 0.1 || 0.5)];
-  const step = tickStep(lo, hi, n);
-  return [Math.floor(lo / step + 1e-9) * step, Math.ceil(hi / step - 1e-9) * step];
+  // Widening may make another distance between ticks the right one: once more, so that both ends are ticks.
+  for (let round = 0; round < 2; round += 1) {
+    const step = tickStep(lo, hi, n);
+    [lo, hi] = [Math.floor(lo / step + 1e-9) * step, Math.ceil(hi / step - 1e-9) * step];
+  }
+  return [lo, hi];
 }
 
 /** The index of the element of the ascending `xs` that is nearest to `x`. */

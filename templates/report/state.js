@@ -43,7 +43,7 @@ const runName = (index) => [swatch(runColour(index), runDash(index)), data.runs[
 const AXES = {
   step: { name: "steps", label: "optimizer step", format: (v) => `step ${count(v)}`, tick: (v) => (v >= 1e4 ? large(v) : significant(v)) },
   tokens: { name: "tokens", label: "tokens seen", format: (v) => `${large(v, 4)} tokens`, tick: (v) => large(v) },
-  seconds: { name: "time", label: "time in steps", format: (v) => `after ${duration(v)}`, tick: (v) => v },
+  seconds: { name: "time", label: "time spent in steps", format: (v) => `after ${duration(v)}`, tick: (v) => v },
 };
 
 /** Where a step of `run` lies on the chosen axis. */

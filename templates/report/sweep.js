@@ -101,18 +101,45 @@ function coordinate({ id, name, get, rows, top, bottom, flip }) {
   return { id, name: log ? `${name} (log)` : name, get, at: place, ticks };
 }
 
+const known = (value) => value !== null && value !== undefined;
+
+/** Lines that meet in one value are a few pixels apart, the best on top, so that each can be followed. */
+function spread(axis, rows, quality) {
+  const meeting = Map.groupBy(rows.filter((row) => known(axis.get(row))), (row) => valueText(axis.get(row)));
+  const shifts = new Map();
+  for (const group of meeting.values()) {
+    const order = [...group].sort((a, b) => (quality.get(b.point) ?? -1) - (quality.get(a.point) ?? -1));
+    const gap = Math.min(3.5, 20 / order.length);
+    order.forEach((row, i) => shifts.set(row.point, (i - (order.length - 1) / 2) * gap));
+  }
+  return shifts;
+}
+
+/** A path that leaves and meets each axis at a right angle. */
+function curvedPath(points) {
+  let path = "";
+  points.forEach(([x, y], i) => {
+    if (y === null) return;
+    const before = points[i - 1];
+    if (!before || before[1] === null) path += `M${x.toFixed(1)},${y.toFixed(1)}`;
+    else path += `C${((x + before[0]) / 2).toFixed(1)},${before[1].toFixed(1)} ${((x + before[0]) / 2).toFixed(1)},${y.toFixed(1)} ${x.toFixed(1)},${y.toFixed(1)}`;
+  });
+  return path;
+}
+
 function parallel(sweep, width, passes) {
   const height = 340;
-  const [top, bottom] = [44, height - 14];
+  const [top, bottom] = [52, height - 22];
   const specs = [...sweep.parameters.map((name, i) => ({ id: `p:${name}`, name, get: (row) => row.values[i] })), { id: "objective", name: sweep.metric, get: (row) => row.objective, flip: sweep.minimize }];
   const axes = specs.map((s) => coordinate({ ...s, rows: sweep.rows, top, bottom }));
   const [left, right] = [64, width - 84];
   const x = (i) => (axes.length > 1 ? left + (i / (axes.length - 1)) * (right - left) : left);
   const quality = grades(sweep);
+  const apart = axes.map((axis) => spread(axis, sweep.rows, quality));
   const line = (row) => {
-    const points = axes.map((axis, i) => [x(i), axis.get(row) === null || axis.get(row) === undefined ? null : axis.at(axis.get(row))]);
+    const points = axes.map((axis, i) => [x(i), known(axis.get(row)) ? axis.at(axis.get(row)) + (apart[i].get(row.point) ?? 0) : null]);
     const grade = quality.get(row.point);
-    const path = svg("path", { d: linePath(points), class: `${grade === null ? "unknown" : ""} ${passes(row) ? "" : "dim"}`, "data-point": row.point, style: { "--colour": grade === null ? "var(--muted)" : ramp(grade) } });
+    const path = svg("path", { d: curvedPath(points), class: `${grade === null ? "unknown" : ""} ${passes(row) ? "" : "dim"}`, "data-point": row.point, style: { "--colour": grade === null ? "var(--muted)" : ramp(grade) } });
     path.addEventListener("pointerenter", () => lift(row.point));
     path.addEventListener("pointerleave", () => lift(null));
     return tipped(path, () => [el("p", { class: "tip-head" }, `point ${row.point}, ${row.status}`), el("table", null, specs.map((s) => el("tr", null, el("td", null, s.name), el("td", { class: "number" }, valueText(s.get(row))))))]);
@@ -168,7 +195,7 @@ function brush(zone, chosen, axis) {
 const passesBrushes = (row) =>
   [...state.brushes.values()].every(([from, to, axis]) => {
     const value = axis.get(row);
-    if (value === null || value === undefined) return false;
+    if (!known(value)) return false;
     const y = axis.at(value);
     return y >= from - 1 && y <= to + 1;
   });

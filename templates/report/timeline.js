@@ -23,11 +23,11 @@ function rowName({ stage, rank, replica }, replicas) {
 }
 
 /** A picture of `gantt`; `end` is where its axis ends, and `stretch` what its times are drawn with. */
-function ganttChart(gantt, { title, width, end, stretch, replicas, axis }) {
+function ganttChart(gantt, { title, width, end, stretch, replicas, axis, labelled }) {
   const pitch = ROW + LANE + 8;
   const top = 6;
   const bottom = top + gantt.rows.length * pitch;
-  const height = bottom + (axis ? 36 : 6);
+  const height = bottom + (labelled ? 36 : 4);
   const at = scale(0, end, LEFT, width - RIGHT, false);
   const bars = new WeakMap();
   const rows = gantt.rows.map((row, i) => {
@@ -37,7 +37,7 @@ function ganttChart(gantt, { title, width, end, stretch, replicas, axis }) {
       const [from, to] = [at(bar.start * stretch), at(bar.end * stretch)];
       const what = bar.what ?? "wait";
       const place = { x: from, y: beside ? y + ROW + 1 : y, width: Math.max(0.4, to - from), height: beside ? LANE - 1 : ROW };
-      const rect = svg("rect", { class: `do ${what}`, ...place, rx: to - from > 6 ? 2 : 0, style: { "--colour": activityColour(what) } });
+      const rect = svg("rect", { class: `do ${what}`, ...place, rx: to - from > 6 ? 2 : 0, style: { "--colour": activityColour(what), fill: bar.what ? "var(--colour)" : `url(#${hatchId(title)})` } });
       bars.set(rect, [bar, row]);
       const label = barLabel(bar);
       const fits = !beside && bar.what && to - from > 7.2 * label.length + 4;
@@ -45,18 +45,19 @@ function ganttChart(gantt, { title, width, end, stretch, replicas, axis }) {
     };
     return [
       svg("text", { class: "row-name", x: LEFT - 10, y: y + ROW / 2 + 4, "text-anchor": "end" }, rowName(row, replicas)),
-      svg("rect", { class: "track", x: LEFT, y, width: width - LEFT - RIGHT, height: ROW }),
       ...row.bars.flatMap(draw),
       svg("text", { class: "row-idle", x: width - RIGHT + 8, y: y + ROW / 2 + 4 }, isNumber(row.idle) ? percent(row.idle) : ""),
     ];
   });
-  const ticks = axis ? linearTicks(0, end * axis.factor, Math.floor((width - LEFT - RIGHT) / 90)) : [];
+  const tracks = gantt.rows.map((_, i) => svg("rect", { class: "track", x: LEFT, y: top + i * pitch, width: width - LEFT - RIGHT, height: ROW }));
+  const ticks = linearTicks(0, end * axis.factor, Math.floor((width - LEFT - RIGHT) / 90));
   const mark = (value) => {
     const x = at(value / axis.factor);
-    return [svg("line", { class: "grid over", x1: x, x2: x, y1: top, y2: bottom }), svg("text", { class: "tick-text", x, y: bottom + 14, "text-anchor": "middle" }, significant(value, 4))];
+    const line = svg("line", { class: "grid", x1: x, x2: x, y1: top, y2: bottom - 4 });
+    return !labelled ? [line] : [line, svg("text", { class: "tick-text", x, y: bottom + 14, "text-anchor": "middle" }, significant(value, 4))];
   };
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": ganttText(title, gantt, replicas) },
-    rows.flat(), ticks.flatMap(mark), axis ? svg("text", { class: "axis-label", x: (LEFT + width - RIGHT) / 2, y: bottom + 30, "text-anchor": "middle" }, axis.label) : null);
+    hatching(title), tracks, ticks.flatMap(mark), rows.flat(), labelled ? svg("text", { class: "axis-label", x: (LEFT + width - RIGHT) / 2, y: bottom + 30, "text-anchor": "middle" }, axis.label) : null);
   tipped(root, (target) => {
     const found = bars.get(target);
     return found ? barTip(...found, gantt) : null;
@@ -64,6 +65,13 @@ function ganttChart(gantt, { title, width, end, stretch, replicas, axis }) {
   return el("figure", { class: "chart gantt", "data-chart": title.split(" ")[0].toLowerCase() },
     el("figcaption", null, el("span", { class: "chart-title" }, title), el("span", { class: "unit right" }, "idle")), root);
 }
+
+const hatchId = (title) => `hatch-${title.toLowerCase().replace(/[^a-z0-9]+/g, "-")}`;
+
+/** What waiting is filled with: it is no work, and must not look like it where there are no colours. */
+const hatching = (title) =>
+  svg("defs", null, svg("pattern", { id: hatchId(title), width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+    svg("rect", { width: 6, height: 6, style: { fill: "var(--soft)" } }), svg("rect", { width: 2, height: 6, style: { fill: "var(--do-wait)" } })));
 
 const ganttText = (title, gantt, replicas) =>
   `${title}. ${gantt.rows.slice(0, 16).map((row) => `${rowName(row, replicas)}: ${counted(row.bars.length, "part")}, idle ${percent(row.idle)}`).join("; ")}`;
@@ -95,13 +103,13 @@ function timelines(run, width) {
   const legend = key(Object.entries(ACTIVITIES).filter(([what]) => used.has(what)).map(([what, [name]]) => [name, activityColour(what), what === "wait"]));
   const inTime = plan?.in_seconds || measured;
   const end = Math.max(plan?.in_seconds ? plan.shown : 0, measured?.shown ?? 0) || plan?.shown;
-  const axis = inTime ? { factor: 1e3, label: "ms" } : { factor: 1, label: "units of a chunk's forward" };
+  const axis = inTime ? { factor: 1e3, label: "ms since the step began" } : { factor: 1, label: "units of a chunk's forward" };
   // A plan without known speeds has no time of its own: it is drawn as long as what was measured.
   const stretch = plan && !plan.in_seconds && measured ? measured.end / plan.end : 1;
-  const common = { width, end, replicas };
+  const common = { width, end, replicas, axis };
   return el("div", null, legend,
-    plan ? ganttChart(plan, { ...common, title: "Planned", stretch, axis: measured ? null : axis }) : empty("The plan has no timeline: it cannot be read, or has too many parts."),
-    measured ? ganttChart(measured, { ...common, title: `Measured in step ${count(measured.step)}`, stretch: 1, axis }) : note("No step of this run was watched, so there is nothing measured to put beside the plan."),
+    plan ? ganttChart(plan, { ...common, title: "Planned", stretch, labelled: !measured }) : empty("The plan has no timeline: it cannot be read, or has too many parts."),
+    measured ? ganttChart(measured, { ...common, title: `Measured in step ${count(measured.step)}`, stretch: 1, labelled: true }) : note("No step of this run was watched, so there is nothing measured to put beside the plan."),
     stretch !== 1 ? note("The plan knows no speeds of these devices (runner calibrate measures them): it counts in units of a forward, drawn here as long as the measured step.") : null,
     plan ? leftOut(plan, "the plan") : null, measured ? leftOut(measured, "the step") : null);
 }
