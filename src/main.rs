@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: runner::heap::Counted<mimalloc::MiMalloc> = runner::heap::Counted(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     keep_freed_memory();

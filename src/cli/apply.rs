@@ -6,16 +6,17 @@ use clap::Args;
 
 use super::common::{self, ExperimentArgs, RootArgs, ThreadArgs};
 use super::continued::{ContinueArgs, Source};
-use super::exit::{Exit, RequestError};
+use super::exit::Exit;
+use super::expect;
 use super::interrupt::Interrupt;
-use super::job::Job;
-use super::plan::local;
+use super::job::{Call, Job};
+use super::ready::Ready;
 use crate::config::{self, Loaded};
 use crate::launch::Faults;
-use crate::plan::{self, Plan};
+use crate::plan::Plan;
 use crate::report::summary::up_to_date;
 use crate::report::{JsonEvent, Mode, Screen};
-use crate::store::manifest::{Manifest, RunStatus};
+use crate::store::manifest::{FromTemplate, Manifest, RunStatus, SweepPoint};
 use crate::store::run_dir::{self, RunDir, RunFiles};
 use crate::store::{lock, time};
 
@@ -32,6 +33,15 @@ pub struct ApplyArgs {
     pub new: bool,
     #[command(flatten)]
     pub continued: ContinueArgs,
+    /// Stop after step N with a checkpoint; the same command without this goes on.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub until_step: Option<u64>,
+    /// Do nothing unless the plan's hash is HASH, or begins with it (8 digits at least).
+    #[arg(long, value_name = "HASH", value_parser = expect::plan_hash)]
+    pub expect_plan: Option<String>,
+    /// The point of a sweep that this is.
+    #[arg(long, hide = true, value_name = "ID:N", value_parser = sweep_point)]
+    pub sweep_point: Option<SweepPoint>,
     /// Print only errors and the last line.
     #[arg(long, short)]
     pub quiet: bool,
@@ -50,26 +60,32 @@ pub fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
     let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
     let loaded = args.experiment.load()?;
     args.continued.look(&args.root.root())?;
-    let pool = args.threads.pool()?;
-    let prepared = common::prepare_data(&loaded.experiment, &pool, &mut screen)?;
-    let cluster = local(args.threads.count())?;
-    let plan = plan::compile(&loaded.experiment, &prepared.facts, &cluster)?;
-    for note in &plan.notes {
-        screen.line(&format!("plan   {note}"));
+    let ready = Ready::new(&loaded.experiment, args.threads, &mut screen)?;
+    if let Some(hash) = &args.expect_plan {
+        expect::same_plan(hash, &ready.plan, &args.root.root())?;
     }
-    refuse_what_cannot_fit(&plan)?;
-    let source = args.continued.source(&args.root.root(), &plan)?;
-    let Some(run) = open_or_create(args, &loaded, &plan, source.as_ref(), &mut screen)? else { return Ok(Exit::Done) };
-    let job = Job { args, loaded: &loaded, plan: &plan, prepared: &prepared, interrupt: &interrupt, pool: &pool };
-    job.work(run, screen)
+    ready.refuse_what_cannot_fit()?;
+    let source = args.continued.source(&args.root.root(), &ready.plan)?;
+    let run = open_or_create(args, &loaded, &ready.plan, source.as_ref(), &mut screen)?;
+    let Some(run) = run else { return Ok(Exit::Done) };
+    let call = Call {
+        threads: args.threads.count(),
+        overrides: args.experiment.set.clone(),
+        environment: environment(&loaded),
+        until: args.until_step,
+        elsewhere: args.root.runs.is_some(),
+        faults: args.test_faults.clone(),
+    };
+    Job { call: &call, experiment: &loaded.experiment, ready: &ready, interrupt: &interrupt }.work(run, screen)
 }
 
-/// # Errors
-/// If the plan needs more memory than its device has: the run would end in the middle of a step.
-fn refuse_what_cannot_fit(plan: &Plan) -> anyhow::Result<()> {
-    match &plan.shortage {
-        Some(shortage) => Err(RequestError(shortage.clone()).into()),
-        None => Ok(()),
+/// `ID:N`, with N from 1.
+fn sweep_point(text: &str) -> Result<SweepPoint, String> {
+    let wrong = || format!("{text:?} is no ID:N, such as lr-0a1b2c3d:4");
+    let (id, point) = text.rsplit_once(':').ok_or_else(wrong)?;
+    match point.parse() {
+        Ok(point) if point > 0 && !id.is_empty() => Ok(SweepPoint { id: id.to_owned(), point }),
+        _ => Err(wrong()),
     }
 }
 
@@ -112,8 +128,17 @@ fn open_or_create(
     }
     let mut manifest = Manifest::new(plan, args.experiment.file.clone(), args.experiment.set.clone(), time::now());
     manifest.environment = environment(loaded);
+    manifest.sweep.clone_from(&args.sweep_point);
+    let template = loaded.template.as_ref();
+    manifest.template = template.map(|t| FromTemplate { file: args.experiment.file.clone(), vars: t.vars.clone() });
     let resolved = config::to_yaml(&loaded.experiment);
-    let files = RunFiles { experiment: &loaded.text, resolved: &resolved, plan, manifest };
+    let files = RunFiles {
+        experiment: &loaded.text,
+        resolved: &resolved,
+        template: template.and_then(|t| t.files.first()).map(|file| file.text.as_str()),
+        plan,
+        manifest,
+    };
     Ok(Some(match source {
         Some(source) => RunDir::create_continued(&root, files, &source.path, source.which)?,
         None => RunDir::create(&root, files)?,
@@ -121,6 +146,6 @@ fn open_or_create(
 }
 
 /// Of the environment, what this call read.
-pub(super) fn environment(loaded: &Loaded) -> BTreeMap<String, String> {
+fn environment(loaded: &Loaded) -> BTreeMap<String, String> {
     loaded.env_read.iter().cloned().chain(common::own_environment()).collect()
 }

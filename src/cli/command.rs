@@ -7,7 +7,9 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
-use super::{apply, calibrate, eval, export, output, plan, rank, report, runs, sample, schema, validate};
+use super::{
+    apply, calibrate, eval, export, output, plan, rank, render, report, resume, runs, sample, schema, sweep, validate,
+};
 use crate::report::{Mode, Screen};
 
 /// Train language models from one declarative file.
@@ -35,10 +37,16 @@ enum Command {
     /// Ctrl-C finishes the step, saves a checkpoint and exits with code 130; the same command goes on from there. After a
     /// crash it goes on from the last checkpoint, to the same numbers.
     Apply(apply::ApplyArgs),
+    /// Go on with an interrupted or failed run, from its own folder.
+    ///
+    /// What became of its file, or of the defaults, does not matter: the run's resolved.yaml is what counts.
+    Resume(resume::ResumeArgs),
     Plan(plan::PlanArgs),
     Calibrate(calibrate::CalibrateArgs),
     /// Check an experiment file: every mistake at its line and column.
     Validate(ValidateArgs),
+    /// Print what a template (a file that ends in .j2) renders to.
+    Render(render::RenderArgs),
     /// Print the JSON Schema of the experiment file, for editors.
     Schema,
     /// List recorded runs, or show one.
@@ -51,6 +59,7 @@ enum Command {
     Sample(sample::SampleArgs),
     /// Write the weights of a run's checkpoint to a file for other programs.
     Export(export::ExportArgs),
+    Sweep(sweep::SweepArgs),
     #[command(hide = true)]
     Rank(rank::RankArgs),
 }
@@ -87,12 +96,18 @@ pub fn run() -> ExitCode {
 fn execute(command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Apply(args) => apply::run(args),
+        Command::Resume(args) => resume::run(args),
         Command::Runs(args) => runs::run(args),
         Command::Report(args) => report::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Sample(args) => sample::run(args),
         Command::Export(args) => export::run(args),
         Command::Rank(args) => rank::run(args),
+        Command::Sweep(args) => sweep::run(args),
+        Command::Render(args) => {
+            output::print(&render::run(args)?)?;
+            Ok(Exit::Done)
+        }
         Command::Plan(args) => {
             plan::run(args, || plan_inputs(args))?;
             Ok(Exit::Done)
@@ -103,7 +118,7 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         }
         Command::Validate(args) => {
             let mut out = Vec::new();
-            validate::run(&args.experiment.file, &args.experiment.options(), args.explain, &mut out)?;
+            validate::run(&args.experiment.file, &args.experiment.options()?, args.explain, &mut out)?;
             output::print(&String::from_utf8_lossy(&out))?;
             Ok(Exit::Done)
         }
@@ -119,8 +134,8 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
 /// The experiment of `args`, and facts of its data unless its rows are assumed. Progress goes to standard error: the plan
 /// is the output.
 fn plan_inputs(args: &plan::PlanArgs) -> anyhow::Result<(crate::config::Experiment, Option<crate::data::DataFacts>)> {
-    let given = ExperimentArgs { file: args.file.clone(), set: args.set.clone() };
-    let options = crate::config::LoadOptions { absent_files: args.rows.is_some(), ..given.options() };
+    let given = ExperimentArgs { file: args.file.clone(), set: args.set.clone(), template: args.template.clone() };
+    let options = crate::config::LoadOptions { absent_files: args.rows.is_some(), ..given.options()? };
     let experiment = crate::config::load(&given.file, &options)?.experiment;
     if args.rows.is_some() {
         return Ok((experiment, None));
@@ -147,11 +162,16 @@ mod tests {
     fn commands_parse() {
         for line in [
             "runner apply exp.yaml --set a.b=1 --set c=2 --threads 2 --new --runs d --quiet --json",
+            "runner apply exp.yaml --until-step 5 --expect-plan 0a1b2c3d --sweep-point lr:3",
+            "runner resume abc --threads 2 --quiet --json --runs d",
             "runner plan exp.yaml --json",
             "runner plan exp.yaml --cluster 2x8xH100 --rows 1000 --price 2.5 --timeline t.svg --rank 3 --program",
             "runner calibrate --quick",
             "runner calibrate --show --json",
             "runner validate exp.yaml --explain",
+            "runner validate exp.yaml.j2 --var lr=1e-3 --var=x=-1 --vars a.yaml --vars b.yaml",
+            "runner plan exp.yaml.j2 --var lr=1e-3 --vars a.yaml",
+            "runner render exp.yaml.j2 --var lr=1e-3 --vars a.yaml --lines",
             "runner schema",
             "runner report a b -o out.html --force --title t --runs d --json",
             "runner report --sweep s -o -",
@@ -162,6 +182,11 @@ mod tests {
             "runner eval abc --best --batches 3 --hellaswag f.jsonl --limit 5 --json",
             "runner export abc --step 5 --to safetensors dir --force --runs d",
             "runner export abc --best --to safetensors dir",
+            "runner sweep s.yaml --dry-run --new --parallel 2 --threads 4 --runs d --set a=1 --quiet --launcher local",
+            "runner sweep status",
+            "runner sweep status abc --json --runs d",
+            "runner sweep results abc --csv",
+            "runner sweep point runs/sweeps/abc 3 --until-step 5 --threads 1",
             "runner sample abc --step 5 --prompt a --prompt b --top-k 0 --temperature 0",
         ] {
             Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
@@ -172,8 +197,15 @@ mod tests {
             "runner report a",
             "runner report -o out.html",
             "runner report a --serve -o out.html",
+            "runner apply a --until-step 0",
+            "runner apply a --expect-plan xyz",
+            "runner apply a --sweep-point lr:0",
+            "runner resume",
             "runner runs show",
             "runner export a --to gguf d",
+            "runner sweep",
+            "runner sweep s.yaml --parallel 0",
+            "runner sweep results --csv --json",
             "runner nothing",
         ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();

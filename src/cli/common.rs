@@ -9,8 +9,8 @@ use anyhow::{Context, anyhow};
 use candle_core::Device;
 
 use super::exit::RequestError;
-use crate::config::{self, Experiment, LoadOptions, Loaded};
-use crate::data::{DataRequest, Prepared, prepare};
+use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
+use crate::data::{DataRequest, Prepared, TextTokenizer, prepare};
 use crate::kernels::{Math, optimizer};
 use crate::model::{Model, ParamLayout, Params, parameters};
 use crate::plan::Plan;
@@ -19,6 +19,7 @@ use crate::report::Screen;
 use crate::report::prepare::Preparing;
 use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED};
 use crate::store::{Which, catalog, load_weights};
+use crate::template::{self, Variables};
 
 /// Where runs are, unless `--runs` says.
 pub const RUNS: &str = "RUNNER_RUNS";
@@ -36,13 +37,42 @@ pub struct ExperimentArgs {
     /// the file.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
+    #[command(flatten)]
+    pub template: TemplateArgs,
+}
+
+/// Variables of a template on the command line.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct TemplateArgs {
+    /// Give a variable of a template (a file that ends in .j2) a value, read as YAML; may be given several times.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub var: Vec<String>,
+    /// Take variables of a template from this YAML file; later files win over earlier ones, --var over all.
+    #[arg(long, value_name = "FILE")]
+    pub vars: Vec<PathBuf>,
+}
+
+impl TemplateArgs {
+    /// The variables, over `options`.
+    ///
+    /// # Errors
+    /// Flags and files that give no variables.
+    pub fn over(&self, options: LoadOptions) -> Result<LoadOptions, ConfigError> {
+        let Variables { values, named } = template::variables(&self.var, &self.vars)?;
+        let all =
+            env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        Ok(LoadOptions { vars: values, named_vars: named, template_env: all.collect(), ..options })
+    }
 }
 
 impl ExperimentArgs {
-    /// `--set` flags and `RUNNER_…` variables.
-    #[must_use]
-    pub fn options(&self) -> LoadOptions {
-        LoadOptions { sets: self.set.clone(), env: experiment_environment(), ..LoadOptions::default() }
+    /// `--set` flags, `RUNNER_…` variables, and the variables of a template.
+    ///
+    /// # Errors
+    /// Flags and files that give no variables.
+    pub fn options(&self) -> Result<LoadOptions, ConfigError> {
+        let options = LoadOptions { sets: self.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
+        self.template.over(options)
     }
 
     /// The experiment under its layers.
@@ -50,7 +80,7 @@ impl ExperimentArgs {
     /// # Errors
     /// `ConfigError`.
     pub fn load(&self) -> anyhow::Result<Loaded> {
-        Ok(config::load(&self.file, &self.options())?)
+        Ok(config::load(&self.file, &self.options()?)?)
     }
 }
 
@@ -104,6 +134,12 @@ pub fn experiment_environment() -> Vec<(String, String)> {
     all.filter(|(name, _)| name.starts_with("RUNNER_") && !OWN.contains(&name.as_str())).collect()
 }
 
+/// Whether a variable is the program's own, and no key of an experiment.
+#[must_use]
+pub fn is_own(name: &str) -> bool {
+    OWN.contains(&name)
+}
+
 /// The program's own variables that are set.
 #[must_use]
 pub fn own_environment() -> Vec<(String, String)> {
@@ -144,12 +180,20 @@ pub fn prepare_data(
     let prepared = pool.install(|| prepare(&request, &|progress| preparing.show(progress)));
     screen.clear();
     let prepared = prepared?;
-    // Samples come hours into a run: what cannot be encoded then cannot be encoded now.
+    check_prompts(experiment, &prepared.tokenizer)?;
+    Ok(prepared)
+}
+
+/// Samples come hours into a run: what cannot be encoded then cannot be encoded now.
+///
+/// # Errors
+/// A prompt that the tokenizer does not encode.
+pub fn check_prompts(experiment: &Experiment, tokenizer: &TextTokenizer) -> anyhow::Result<()> {
     for prompt in experiment.eval.samples.iter().flat_map(|s| &s.prompts) {
-        let encoded = prepared.tokenizer.encode(prompt);
+        let encoded = tokenizer.encode(prompt);
         encoded.map_err(|error| RequestError(format!("eval.samples.prompts: {prompt:?}: {error}")))?;
     }
-    Ok(prepared)
+    Ok(())
 }
 
 /// candle's device for a program's.
@@ -179,11 +223,18 @@ pub struct OpenedRun {
 pub fn open_run(root: &Path, wanted: &str) -> anyhow::Result<OpenedRun> {
     let path = catalog::resolve(root, wanted)?;
     let plan = run_dir::plan(&path)?;
-    let resolved = path.join(RESOLVED);
-    // What needs the data reads it later, and says what is missing.
-    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
-    let experiment = config::load(&resolved, &options)?.experiment;
+    let experiment = resolved(&path)?;
     Ok(OpenedRun { path, plan, experiment })
+}
+
+/// The experiment of the run directory `path`, as it was resolved when the run began. Files that it names need not be there:
+/// what needs the data reads it later, and says what is missing.
+///
+/// # Errors
+/// `ConfigError`.
+pub fn resolved(path: &Path) -> anyhow::Result<Experiment> {
+    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
+    Ok(config::load(&path.join(RESOLVED), &options)?.experiment)
 }
 
 impl OpenedRun {

@@ -97,7 +97,7 @@ fn clip(program: &Program) -> Option<&Instruction> {
 }
 
 /// In what the two plans differ that changes numbers, in the file's words.
-fn differences(a: &Plan, b: &Plan) -> Vec<&'static str> {
+pub(super) fn differences(a: &Plan, b: &Plan) -> Vec<&'static str> {
     let (Some(p), Some(q)) = (a.ranks.first().map(|r| &r.program), b.ranks.first().map(|r| &r.program)) else {
         return Vec::new();
     };

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use super::sweep::Mistakes;
 use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::eval::EvalError;
@@ -38,6 +39,7 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
     let request = error.chain().any(|cause| {
         cause.is::<ConfigError>()
             || cause.is::<RequestError>()
+            || cause.is::<Mistakes>()
             || cause.downcast_ref::<PlanError>().is_some_and(PlanError::is_request)
             || cause.downcast_ref::<DataError>().is_some_and(DataError::is_request)
             || cause.downcast_ref::<StoreError>().is_some_and(StoreError::is_request)
@@ -65,6 +67,9 @@ pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
 pub fn render(error: &anyhow::Error, color: bool) -> String {
     if let Some(mistakes) = error.chain().find_map(|cause| cause.downcast_ref::<ConfigError>()) {
         return mistakes.render(color);
+    }
+    if let Some(mistakes) = error.chain().find_map(|cause| cause.downcast_ref::<Mistakes>()) {
+        return mistakes.to_string();
     }
     let label = console::style("error:").force_styling(color).red().bold();
     let mut out = format!("{label} {error}");

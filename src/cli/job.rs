@@ -1,5 +1,6 @@
 //! One process's work on a run: opening the record, training under the plan's layout, and recording how it ended.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,17 +9,17 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use super::apply::{ApplyArgs, environment};
 use super::common;
 use super::exit::Exit;
 use super::interrupt::Interrupt;
 use super::printer::Printer;
+use super::ready::Ready;
 use super::watch::Watch;
 use crate::comm::Alone;
-use crate::config::Loaded;
+use crate::config::Experiment;
 use crate::data::Prepared;
 use crate::exec::step::layout;
-use crate::exec::{self, ExecError, Observer, Peers, Resources, TrainState};
+use crate::exec::{self, ExecError, Observer, Peers, Resources, Stop, TrainState};
 use crate::launch::threads::Seated;
 use crate::launch::{self, Attempt, Faults, Launch, ProcessError, RankError, supervise};
 use crate::plan::Plan;
@@ -31,13 +32,25 @@ use crate::store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir};
 use crate::store::summary::{Outcome, RankSummary, Summary, step_seconds};
 use crate::store::{Git, Log, Machine, Opened, OpenedRanks, Recorder, StoreError, machine};
 
+/// How this process was asked to work on a run, by whatever command.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Call {
+    pub threads: usize,
+    /// `--set` flags, and of the environment what was read.
+    pub overrides: Vec<String>,
+    pub environment: BTreeMap<String, String>,
+    /// The step after which to stop.
+    pub until: Option<u64>,
+    /// Whether runs are in a folder that other commands must be told of.
+    pub elsewhere: bool,
+    pub faults: Option<Faults>,
+}
+
 pub(super) struct Job<'a> {
-    pub args: &'a ApplyArgs,
-    pub loaded: &'a Loaded,
-    pub plan: &'a Plan,
-    pub prepared: &'a Prepared,
+    pub call: &'a Call,
+    pub experiment: &'a Experiment,
+    pub ready: &'a Ready,
     pub interrupt: &'a Interrupt,
-    pub pool: &'a rayon::ThreadPool,
 }
 
 /// Why a run did not come to its end.
@@ -95,16 +108,24 @@ impl Begin {
 impl Job<'_> {
     /// Works on `run` until it is done, interrupted or failed, and records which.
     pub(super) fn work(&self, mut run: RunDir, mut screen: Screen) -> anyhow::Result<Exit> {
-        let experiment = &self.loaded.experiment;
         let path = run.path().to_owned();
         let mut log = Log::append(&path.join(LOG))?;
         let Record { recorder, begin, warnings } = self.open_record(&path)?;
         let fresh = run.manifest().sessions.is_empty();
         let from = begin.step();
-        if let Some(faults) = &self.args.test_faults {
+        if let Some(until) = self.call.until.filter(|until| *until <= from) {
+            let summary = run_dir::summary(&path)?;
+            screen.json(&JsonEvent::Summary { run: &path, up_to_date: true, summary: summary.as_ref() });
+            screen.last(&format!(
+                "{} has {from} steps already, of the {until} asked for; the same command without --until-step goes on",
+                run.id()
+            ));
+            return Ok(Exit::Done);
+        }
+        if let Some(faults) = &self.call.faults {
             log.line(&format!("warning: made to fail for a test: {faults:?}"))?;
         }
-        let words = opening(&run, fresh, from, self.plan.totals.steps);
+        let words = opening(&run, fresh, from, self.plan().totals.steps);
         let here = Machine::here();
         let foreign = if fresh { None } else { run.manifest().foreign_bits(&here) };
         for warning in warnings.iter().chain(&foreign) {
@@ -114,11 +135,11 @@ impl Job<'_> {
         log.line(&words)?;
         screen.line(&words);
         let wall_before = wall_seconds(&path, from)?;
-        screen.start_bar(from, self.plan.totals.steps);
+        screen.start_bar(from, self.plan().totals.steps);
         let screen = Printer::new(screen).context("starting a thread")?;
         run.begin(from, self.place())?;
         let started = Instant::now();
-        let lines = Lines::new(experiment.log.every);
+        let lines = Lines::new(self.experiment.log.every);
         let mut watch = Watch { path: path.clone(), recorder, log, lines, screen };
         self.interrupt.arm();
         let ended = self.train(begin, &mut run, &mut watch);
@@ -137,15 +158,16 @@ impl Job<'_> {
             id: run.id(),
             status,
             error: error.clone(),
-            steps_total: self.plan.totals.steps,
+            not_finite: ended.as_ref().is_err_and(RunError::not_finite),
+            steps_total: self.plan().totals.steps,
             wall_seconds: wall_before + started.elapsed().as_secs_f64(),
-            predicted_step_ms: self.plan.forecast.as_ref().map(|f| f.step_seconds * 1e3),
+            predicted_step_ms: self.plan().forecast.as_ref().map(|f| f.step_seconds * 1e3),
             peak_rss_bytes: match peaks.as_slice() {
                 [] if self.in_processes() => None,
                 [] => machine::peak_rss_bytes(),
                 peaks => peaks.iter().copied().sum(),
             },
-            planned_memory_bytes: self.plan.ranks.iter().map(|r| r.memory.total()).fold(0, u64::saturating_add),
+            planned_memory_bytes: self.plan().ranks.iter().map(|r| r.memory.total()).fold(0, u64::saturating_add),
             ranks,
             continued_from: run.manifest().continued_from.as_ref().map_or(0, |c| c.step),
             hash,
@@ -165,40 +187,54 @@ impl Job<'_> {
             (Ok(_), Err(error)) => Err(error.into()),
             (Ok(_), Ok(summary)) => {
                 self.close(&summary, &path, &screen);
-                Ok(if status == RunStatus::Interrupted { Exit::Interrupted } else { Exit::Done })
+                // Who asks twice, by a flag and by a signal, waits for the signal's effect.
+                let asked = self.call.until.filter(|step| *step == summary.steps && !self.stopping());
+                Ok(match (status, asked) {
+                    (RunStatus::Interrupted, Some(step)) => {
+                        let next = "the same command without --until-step goes on";
+                        screen.line(&format!("stopped after step {step} as asked; {next}"));
+                        Exit::Done
+                    }
+                    (RunStatus::Interrupted, None) => Exit::Interrupted,
+                    _ => Exit::Done,
+                })
             }
         }
     }
 
+    fn plan(&self) -> &Plan {
+        &self.ready.plan
+    }
+
     /// Whether each rank is a process of its own.
     fn in_processes(&self) -> bool {
-        matches!(self.plan.mesh.mode, Mode::Ddp | Mode::Pipeline)
+        matches!(self.plan().mesh.mode, Mode::Ddp | Mode::Pipeline)
     }
 
     /// The program of the first rank.
     fn program(&self) -> &Program {
-        &self.plan.ranks[0].program
+        &self.plan().ranks[0].program
     }
 
     /// Opens the record to go on with it: in this process the state is read with it, else each rank reads its own.
     fn open_record(&self, path: &Path) -> anyhow::Result<Record> {
-        let keep = self.loaded.experiment.checkpoint.keep;
+        let keep = self.experiment.checkpoint.keep;
         if self.in_processes() {
-            let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(path, &self.plan.hash, keep)?;
+            let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(path, &self.plan().hash, keep)?;
             let begin = chosen.map_or(Begin::Fresh, |c| Begin::Checkpoint(c.path, c.step));
             return Ok(Record { recorder, begin, warnings });
         }
         let program = self.program();
         let (layout, device) = (Arc::new(layout(program)), common::device(program.device)?);
         let Opened { recorder, resumed, warnings } =
-            Recorder::open(path, &self.plan.hash, keep, &layout, program.moments(), &device)?;
+            Recorder::open(path, &self.plan().hash, keep, &layout, program.moments(), &device)?;
         let begin = resumed.map_or(Begin::Fresh, |r| Begin::State(Box::new(r.state), r.path));
         Ok(Record { recorder, begin, warnings })
     }
 
     /// Trains to the end; after the death of a rank's process from the last checkpoint again, as often as allowed.
     fn train(&self, mut begin: Begin, run: &mut RunDir, watch: &mut Watch) -> Result<Ended, RunError> {
-        let most = self.loaded.experiment.parallel.max_restarts;
+        let most = self.experiment.parallel.max_restarts;
         let (mut restarts, mut last): (u32, Option<Attempt>) = (0, None);
         loop {
             let from = begin.step();
@@ -215,8 +251,8 @@ impl Job<'_> {
             last = Some(attempt);
             restarts += 1;
             run.restart()?;
-            let keep = self.loaded.experiment.checkpoint.keep;
-            let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(run.path(), &self.plan.hash, keep)?;
+            let keep = self.experiment.checkpoint.keep;
+            let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(run.path(), &self.plan().hash, keep)?;
             watch.recorder = recorder;
             begin = chosen.map_or(Begin::Fresh, |c| Begin::Checkpoint(c.path, c.step));
             let step = begin.step();
@@ -227,13 +263,17 @@ impl Job<'_> {
         }
     }
 
+    fn stop(&self) -> Stop<'_> {
+        Stop { asked: self.interrupt.stop(), after: self.call.until }
+    }
+
     fn stopping(&self) -> bool {
         self.interrupt.stop().load(Ordering::SeqCst)
     }
 
     /// Trains under the plan's layout.
     fn once(&self, begin: Begin, watch: &mut Watch) -> Result<Ended, RunError> {
-        match self.plan.mesh.mode {
+        match self.plan().mesh.mode {
             Mode::Single => self.alone(begin, watch),
             Mode::Dp => self.threads(begin, watch),
             Mode::Ddp | Mode::Pipeline => self.processes(&begin, watch),
@@ -243,13 +283,13 @@ impl Job<'_> {
     fn alone(&self, begin: Begin, watch: &mut Watch) -> Result<Ended, RunError> {
         let resources = self.resources();
         let program = self.program();
-        let outcome = self.pool.install(|| {
+        let outcome = self.ready.pool.install(|| {
             let state = match begin {
                 Begin::State(state, _) => *state,
                 _ => exec::initial_state(program)?,
             };
             let observer: &mut dyn Observer = watch;
-            exec::run(program, &resources, Peers { comm: &Alone, monitor: &() }, state, self.interrupt.stop(), observer)
+            exec::run(program, &resources, Peers { comm: &Alone, monitor: &() }, state, self.stop(), observer)
         })?;
         Self::ended(&outcome, watch)
     }
@@ -259,22 +299,22 @@ impl Job<'_> {
             Begin::State(state, path) => (Some(*state), Some(path)),
             _ => (None, None),
         };
-        let mut ranks = Vec::with_capacity(self.plan.ranks.len());
-        for rank in &self.plan.ranks {
+        let mut ranks = Vec::with_capacity(self.plan().ranks.len());
+        for rank in &self.plan().ranks {
             let program = &rank.program;
             let state = match (first.take(), &path) {
                 (Some(state), _) => state,
                 (None, Some(path)) => {
                     let layout = Arc::new(layout(program));
                     let device = candle_core::Device::Cpu;
-                    checkpoint::load(path, Some(&self.plan.hash), &layout, program.moments(), &device)?
+                    checkpoint::load(path, Some(&self.plan().hash), &layout, program.moments(), &device)?
                 }
-                (None, None) => self.pool.install(|| exec::initial_state(program)).map_err(ExecError::from)?,
+                (None, None) => self.ready.pool.install(|| exec::initial_state(program)).map_err(ExecError::from)?,
             };
             ranks.push(Seated { program, threads: rank.hardware.threads, state });
         }
-        let slots = self.plan.channel_slots;
-        let outcomes = launch::threads::run(ranks, slots, &self.resources(), self.interrupt.stop(), watch)?;
+        let slots = self.plan().channel_slots;
+        let outcomes = launch::threads::run(ranks, slots, &self.resources(), self.stop(), watch)?;
         match outcomes.first() {
             Some(outcome) => Self::ended(outcome, watch),
             None => Ok(Ended { interrupted: false, hash: None, peaks: Vec::new() }),
@@ -285,15 +325,16 @@ impl Job<'_> {
         let run = watch.path.clone();
         let none = Faults::default();
         let launch = Launch {
-            plan: self.plan,
-            experiment: &self.loaded.experiment,
+            plan: self.plan(),
+            experiment: self.experiment,
             run: &run,
             checkpoint: match begin {
                 Begin::Checkpoint(path, _) => Some(path),
                 _ => None,
             },
             from: begin.step(),
-            faults: self.args.test_faults.as_ref().unwrap_or(&none),
+            until: self.call.until,
+            faults: self.call.faults.as_ref().unwrap_or(&none),
         };
         let ended = supervise::run(&launch, self.interrupt.stop(), watch);
         // What ranks wrote and nobody committed.
@@ -311,13 +352,13 @@ impl Job<'_> {
     }
 
     fn resources(&self) -> Resources<'_> {
-        let Prepared { dataset, tokenizer, choice, .. } = self.prepared;
+        let Prepared { dataset, tokenizer, choice, .. } = &self.ready.prepared;
         Resources { dataset, tokenizer, choice: choice.as_deref() }
     }
 
     /// What the summary says of each rank, where there are several.
     fn ranks(&self, peaks: &[Option<u64>]) -> Vec<RankSummary> {
-        if self.plan.world_size < 2 {
+        if self.plan().world_size < 2 {
             return Vec::new();
         }
         let one = |r: &crate::plan::RankPlan| RankSummary {
@@ -327,7 +368,7 @@ impl Job<'_> {
             peak_rss_bytes: peaks.get(r.rank).copied().flatten(),
             planned_memory_bytes: r.memory.total(),
         };
-        self.plan.ranks.iter().map(one).collect()
+        self.plan().ranks.iter().map(one).collect()
     }
 
     fn place(&self) -> Place {
@@ -335,9 +376,9 @@ impl Job<'_> {
         Place {
             git,
             machine: Machine::here(),
-            threads: self.args.threads.count(),
-            overrides: self.args.experiment.set.clone(),
-            environment: environment(self.loaded),
+            threads: self.call.threads,
+            overrides: self.call.overrides.clone(),
+            environment: self.call.environment.clone(),
         }
     }
 
@@ -369,7 +410,7 @@ impl Job<'_> {
 
     /// What other commands call the run: its id where they would look, its folder elsewhere.
     fn name(&self, path: &Path) -> String {
-        let shown = if self.args.root.runs.is_none() { path.file_name().map(PathBuf::from) } else { None };
+        let shown = if self.call.elsewhere { None } else { path.file_name().map(PathBuf::from) };
         shown.unwrap_or_else(|| path.to_owned()).display().to_string()
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use super::calibrate;
-use super::common::ThreadArgs;
+use super::common::{TemplateArgs, ThreadArgs};
 use super::exit::RequestError;
 use super::output;
 use crate::config::Experiment;
@@ -27,6 +27,8 @@ pub struct PlanArgs {
     /// Override a key of the file, such as `train.steps=10`; may be given several times.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
+    #[command(flatten)]
+    pub template: TemplateArgs,
     /// Threads that the run would compute with [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096), conflicts_with = "cluster")]
     pub threads: Option<u16>,

@@ -86,6 +86,6 @@ fn work(args: &RankArgs, parent: &mut Parent, start: &Start, region: &Arc<Region
         Resources { dataset: &prepared.dataset, tokenizer: &prepared.tokenizer, choice: prepared.choice.as_deref() };
     parent.say(&ToParent::Ready)?;
     let checkpoints = args.run.join(CHECKPOINTS);
-    let outcome = pool.install(|| child::run(parent, program, region, &resources, state, &checkpoints, faults))?;
+    let outcome = pool.install(|| child::run(parent, start, region, &resources, state, &checkpoints))?;
     Ok(Done { interrupted: outcome.interrupted, peak_rss_bytes: machine::peak_rss_bytes() })
 }

@@ -84,7 +84,7 @@ fn request(args: &ReportArgs) -> anyhow::Result<Request> {
     let mut add_sweep = |folder: PathBuf| match &request.sweep {
         Some(_) => Err(RequestError("a report shows one sweep".to_owned())),
         None => {
-            request.sweep = Some((folder, root.clone()));
+            request.sweep = Some(folder);
             Ok(())
         }
     };

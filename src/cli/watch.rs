@@ -37,7 +37,9 @@ impl Observer for Watch {
         if let Some(line) = &line {
             self.log.line(line).map_err(|error| ObserveError(Box::new(error)))?;
         }
-        self.screen.json(&JsonEvent::new(event, &self.path));
+        if let Some(line) = JsonEvent::new(event, &self.path) {
+            self.screen.json(&line);
+        }
         match event {
             Event::Step(metrics) => {
                 self.screen.step(metrics.step, || self.lines.numbers(metrics));

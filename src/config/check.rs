@@ -349,7 +349,8 @@ pub(crate) fn one_line(text: &str) -> String {
     text.replace('\n', " ")
 }
 
-fn describe(node: &Node) -> String {
+/// What stands there instead of what was wanted.
+pub(crate) fn describe(node: &Node) -> String {
     match &node.value {
         Yaml::Map(_) => "a mapping".to_owned(),
         Yaml::Seq(_) => "a list".to_owned(),
@@ -371,7 +372,7 @@ fn example(slot: Slot<'static>) -> String {
 }
 
 /// Each key, and the sections that have it.
-fn homes() -> HashMap<&'static str, Vec<String>> {
+pub(crate) fn homes() -> HashMap<&'static str, Vec<String>> {
     fn visit(slot: Slot<'static>, path: &str, out: &mut HashMap<&'static str, Vec<String>>) {
         match slot.shape {
             Shape::Keys(keys) => {

@@ -4,6 +4,8 @@ use std::fmt::{self, Display, Write as _};
 
 use console::measure_text_width;
 
+use crate::template::TemplatePlace;
+
 /// At most this many mistakes are collected; a file with more has one cause.
 pub(crate) const MAX_DIAGNOSTICS: usize = 100;
 /// A source line is shown up to this many characters.
@@ -27,6 +29,8 @@ pub struct Diagnostic {
     pub help: String,
     /// The line of the source, as given.
     pub source_line: String,
+    /// Of a rendered template: the line of the template that the line is from.
+    pub template: Option<Box<TemplatePlace>>,
 }
 
 /// Why there is no experiment: all mistakes that were found, in the order of the file.
@@ -82,19 +86,33 @@ impl Diagnostic {
         let (red, blue, bold, reset) =
             if color { ("\x1b[1;31m", "\x1b[1;34m", "\x1b[1m", "\x1b[0m") } else { ("", "", "", "") };
         let _ = writeln!(out, "{red}error{reset}{bold}: {}{reset}", printable(&self.message));
-        let number = self.line.to_string();
-        let pad = " ".repeat(if self.line == 0 { 1 } else { number.len() });
-        let place = if self.line == 0 {
-            printable(&self.source)
-        } else {
-            format!("{}:{}:{}", printable(&self.source), self.line, self.column)
+        let rendered = Excerpt { line: self.line, column: self.column, length: self.length, text: &self.source_line };
+        let template = self.template.as_deref().map(|t| {
+            (
+                t.file.display().to_string(),
+                Excerpt { line: t.line, column: t.column, length: t.length, text: &t.source_line },
+            )
+        });
+        let (file, main) = template.as_ref().map_or((&self.source, &rendered), |(file, main)| (file, main));
+        let width = main.line.max(self.line).to_string().len();
+        let pad = " ".repeat(if main.line == 0 { 1 } else { width });
+        let place = match main.line {
+            0 => printable(file),
+            line => format!("{}:{line}:{}", printable(file), main.column),
         };
         let _ = writeln!(out, "{pad}{blue}-->{reset} {place}");
-        if self.line > 0 {
-            let (shown, lead, caret) = self.excerpt();
-            let _ = writeln!(out, "{pad} {blue}|{reset}");
-            let _ = writeln!(out, "{blue}{number} |{reset} {shown}");
+        let show = |out: &mut String, excerpt: &Excerpt<'_>| {
+            let (shown, lead, caret) = excerpt.shown();
+            let _ = writeln!(out, "{blue}{:>width$} |{reset} {shown}", excerpt.line);
             let _ = writeln!(out, "{pad} {blue}|{reset} {}{red}{}{reset}", " ".repeat(lead), "^".repeat(caret));
+        };
+        if main.line > 0 {
+            let _ = writeln!(out, "{pad} {blue}|{reset}");
+            show(out, main);
+        }
+        if template.is_some() {
+            let _ = writeln!(out, "{pad} {blue}= rendered:{reset}");
+            show(out, &rendered);
         }
         for (i, line) in self.help.lines().enumerate() {
             let line = printable(line);
@@ -104,15 +122,25 @@ impl Diagnostic {
             };
         }
     }
+}
 
-    /// The source line as shown, and the columns before and under the caret. A long line is cut around the place.
-    fn excerpt(&self) -> (String, usize, usize) {
+/// A line of a source, and a place in it.
+struct Excerpt<'a> {
+    line: usize,
+    column: usize,
+    length: usize,
+    text: &'a str,
+}
+
+impl Excerpt<'_> {
+    /// The line as shown, and the columns before and under the caret. A long line is cut around the place.
+    fn shown(&self) -> (String, usize, usize) {
         let start = self.column.saturating_sub(1);
         let from = if start + self.length.min(40) > MAX_SHOWN { start.saturating_sub(MAX_SHOWN / 2) } else { 0 };
         let mut shown = String::from(if from > 0 { "…" } else { "" });
         let mut lead = String::from(if from > 0 { "…" } else { "" });
         let mut under = String::new();
-        let mut rest = self.source_line.chars().skip(from);
+        let mut rest = self.text.chars().skip(from);
         for (i, c) in (from..).zip(rest.by_ref().take(MAX_SHOWN)) {
             let c = shown_char(c);
             shown.push(c);
@@ -199,6 +227,7 @@ mod tests {
             message: "no".into(),
             help: String::new(),
             source_line: line,
+            template: None,
         };
         let text = ConfigError::new(vec![d]).to_string();
         assert!(text.len() < 1000 && !text.contains('\x1b') && text.contains("bad"), "{text}");

@@ -18,6 +18,7 @@ use super::raw::RawExperiment;
 use super::resolve::Resolver;
 use super::source::{Place, Source};
 use super::tree;
+use crate::template::{self, Inputs, Rendered};
 
 /// A larger file is not an experiment.
 const MAX_BYTES: u64 = 4 << 20;
@@ -33,6 +34,12 @@ pub struct LoadOptions {
     pub absent_files: bool,
     /// Variables of a template, the values as YAML has them.
     pub vars: serde_json::Map<String, Value>,
+    /// Those of `vars` that the template must use.
+    pub named_vars: Vec<String>,
+    /// What a template's `env()` may find, of the names that it lists.
+    pub template_env: BTreeMap<String, String>,
+    /// The second folder of a template's includes. Default: `templates` in the current folder.
+    pub templates: Option<PathBuf>,
 }
 
 /// An experiment, and how it came about.
@@ -40,8 +47,10 @@ pub struct LoadOptions {
 pub struct Loaded {
     pub experiment: Experiment,
     pub path: PathBuf,
-    /// The file as given.
+    /// The file as given; of a template, what was rendered.
     pub text: String,
+    /// What was rendered, and from which files.
+    pub template: Option<Rendered>,
     /// Where each value is from, in the order of the keys.
     pub origins: Vec<Origin>,
     /// The environment variables that had effect.
@@ -54,10 +63,20 @@ pub struct Loaded {
 /// All mistakes of file, environment and flags.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
     let text = read(path).map_err(|d| ConfigError::new(vec![*d]))?;
-    from_str(&text, path, options)
+    if !template::is_template(path) {
+        if !options.vars.is_empty() {
+            return Err(ConfigError::new(vec![template::no_template(path, options)]));
+        }
+        return from_str(&text, path, options);
+    }
+    let rendered = template::render(&text, path, &Inputs::from(options))?;
+    let mut loaded = lower(rendered.source(path), path, options)?;
+    loaded.env_read.extend(rendered.env_read.iter().cloned());
+    loaded.template = Some(rendered);
+    Ok(loaded)
 }
 
-/// As `load`, for a text that is already there; relative paths in it start from the folder of `path`.
+/// As `load`, for a text that is already there and no template; relative paths in it start from the folder of `path`.
 ///
 /// # Errors
 /// As `load`.
@@ -66,6 +85,11 @@ pub fn from_str(text: &str, path: &Path, options: &LoadOptions) -> Result<Loaded
     if text.len() as u64 > MAX_BYTES {
         return Err(ConfigError::new(vec![too_large(&source, text.len() as u64)]));
     }
+    lower(source, path, options).map(|loaded| Loaded { text: text.to_owned(), ..loaded })
+}
+
+/// From the text of the file on.
+fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
     let base = base(path).map_err(|message| ConfigError::new(vec![source.diagnostic_whole(message, String::new())]))?;
     let whole = source.clone();
     let (mut diagnostics, mut poisoned) = (Vec::new(), Vec::new());
@@ -122,7 +146,8 @@ pub fn from_str(text: &str, path: &Path, options: &LoadOptions) -> Result<Loaded
         Some(experiment) if diagnostics.is_empty() => {
             let origins = origins(&experiment, &layers, &notes);
             let env_read = layers.environment();
-            Ok(Loaded { experiment, path: path.to_owned(), text: text.to_owned(), origins, env_read })
+            let text = whole.text;
+            Ok(Loaded { experiment, path: path.to_owned(), text, template: None, origins, env_read })
         }
         _ if diagnostics.is_empty() => Err(internal(&"a section was lost")),
         _ => Err(ConfigError::new(diagnostics)),
@@ -170,8 +195,11 @@ fn too_large(source: &Source, bytes: u64) -> Diagnostic {
     )
 }
 
-/// The text of the file, if it is one.
-fn read(path: &Path) -> Result<String, Box<Diagnostic>> {
+/// The text of the experiment file `path`, if it is one.
+///
+/// # Errors
+/// A file that is not there, too large, or no text.
+pub(crate) fn read(path: &Path) -> Result<String, Box<Diagnostic>> {
     let source = Source::file(path, String::new());
     let whole = |message: String, help: &str| Box::new(source.diagnostic_whole(message, help.to_owned()));
     let unreadable = |e: std::io::Error| match e.kind() {

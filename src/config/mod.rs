@@ -1,33 +1,34 @@
 //! From files, environment and flags to a validated `Experiment`.
 
-mod check;
-mod diagnostic;
+pub(crate) mod check;
+pub(crate) mod diagnostic;
 pub mod experiment;
 mod explain;
 mod layers;
-mod load;
+pub(crate) mod load;
 mod overrides;
 mod presets;
 mod raw;
 mod raw_data;
 mod raw_eval;
 mod raw_parallel;
-mod resolve;
+pub(crate) mod resolve;
 mod resolve_batch;
 mod resolve_data;
 mod resolve_devices;
 mod resolve_model;
 mod resolve_parallel;
 mod resolve_run;
-mod scalar;
+pub(crate) mod scalar;
 mod schema;
-mod shape;
-mod source;
-mod tree;
+pub(crate) mod shape;
+pub(crate) mod source;
+pub(crate) mod tree;
 
 pub use diagnostic::{ConfigError, Diagnostic};
 pub use experiment::Experiment;
 pub use explain::{Origin, explain, to_yaml};
+pub(crate) use load::read;
 pub use load::{LoadOptions, Loaded, from_str, load};
 pub use schema::{schema, schema_text};
 

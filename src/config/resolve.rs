@@ -9,6 +9,7 @@ use super::experiment::{Checkpoint, Experiment, Log};
 use super::layers::{Layers, is_poisoned};
 use super::raw::RawExperiment;
 use super::resolve_run::train;
+use crate::template;
 
 /// What the sections are resolved with, and where their mistakes go.
 pub(crate) struct Resolver<'l> {
@@ -92,28 +93,39 @@ impl Resolver<'_> {
 
     /// The run's folder is called by it.
     fn name(&mut self, given: Option<&str>, path: &Path) -> Option<String> {
-        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let Some(name) = given else {
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-            let name: String = stem.chars().map(|c| if legal(c) { c } else { '-' }).take(100).collect();
+            // Of `exp.yaml.j2`, too, it is `exp`.
+            let plain = if template::is_template(path) { path.with_extension("") } else { path.to_owned() };
+            let stem = plain.file_stem().unwrap_or_default().to_string_lossy();
+            let name: String = stem.chars().map(|c| if legal_in_name(c) { c } else { '-' }).take(100).collect();
             let name = name.trim_start_matches(['.', '-']);
             self.notes.insert("name", "default (name of the file)".into());
             return Some(if name.is_empty() { "experiment".to_owned() } else { name.to_owned() });
         };
-        let problem = if name.is_empty() {
-            "is empty".to_owned()
-        } else if let Some(c) = name.chars().find(|&c| !legal(c)) {
-            format!("has the character `{}`", c.escape_debug())
-        } else if name.starts_with(['.', '-']) {
-            "begins with a dot or a dash".to_owned()
-        } else if name.len() > 100 {
-            format!("has {} characters", name.len())
-        } else {
-            return Some(name.to_owned());
-        };
+        let Some(problem) = name_problem(name) else { return Some(name.to_owned()) };
         let help =
             "it names the run's folder: up to 100 letters, digits, `.`, `_` and `-`, not beginning with `.` or `-`";
         self.error(&["name"], format!("`name` {problem}"), help);
+        None
+    }
+}
+
+/// Of names that folders are called by.
+pub(crate) fn legal_in_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
+}
+
+/// What is wrong with a name that a folder is to be called by.
+pub(crate) fn name_problem(name: &str) -> Option<String> {
+    if name.is_empty() {
+        Some("is empty".to_owned())
+    } else if let Some(c) = name.chars().find(|&c| !legal_in_name(c)) {
+        Some(format!("has the character `{}`", c.escape_debug()))
+    } else if name.starts_with(['.', '-']) {
+        Some("begins with a dot or a dash".to_owned())
+    } else if name.len() > 100 {
+        Some(format!("has {} characters", name.len()))
+    } else {
         None
     }
 }

@@ -1,8 +1,10 @@
 //! A text that settings come from: the file, one environment variable, or one `--set`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::diagnostic::Diagnostic;
+use crate::template::Lines;
 
 /// Where in a source something stands: line and column from 1, and how many characters it has in that line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub(crate) struct Source {
     /// Bytes at the start of `text` that are a name and `=`, before the YAML begins.
     pub skip: usize,
     pub kind: SourceKind,
+    /// Of a rendered template: where its lines are from.
+    pub lines: Option<Arc<Lines>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,18 +36,23 @@ pub(crate) enum SourceKind {
 
 impl Source {
     pub(crate) fn file(path: &Path, text: String) -> Self {
-        Self { label: path.display().to_string(), text, skip: 0, kind: SourceKind::File }
+        Self { label: path.display().to_string(), text, skip: 0, kind: SourceKind::File, lines: None }
     }
 
     /// `NAME=value`.
     pub(crate) fn environment(name: &str, value: &str) -> Self {
         let text = format!("{name}={value}");
-        Self { label: name.to_owned(), text, skip: name.len() + 1, kind: SourceKind::Environment }
+        Self { label: name.to_owned(), text, skip: name.len() + 1, kind: SourceKind::Environment, lines: None }
+    }
+
+    /// `NAME=VALUE` of a template's variable, whose value begins at byte `skip`.
+    pub(crate) fn var(text: &str, skip: usize) -> Self {
+        Self { label: "--var".to_owned(), ..Self::set(text, skip) }
     }
 
     /// `key.path=value`, whose value begins at byte `skip`.
     pub(crate) fn set(text: &str, skip: usize) -> Self {
-        Self { label: "--set".to_owned(), text: text.to_owned(), skip, kind: SourceKind::Set }
+        Self { label: "--set".to_owned(), text: text.to_owned(), skip, kind: SourceKind::Set, lines: None }
     }
 
     /// The YAML in it.
@@ -60,7 +69,12 @@ impl Source {
     /// How `runner validate --explain` names a value at `place`.
     pub(crate) fn origin(&self, place: Place) -> String {
         match self.kind {
-            SourceKind::File => format!("{}:{}:{}", self.label, place.line, place.column),
+            SourceKind::File => {
+                match self.lines.as_ref().and_then(|l| l.locate(place.line, place.column, place.length)) {
+                    Some(at) => format!("{}:{}:{}", at.file.display(), at.line, at.column),
+                    None => format!("{}:{}:{}", self.label, place.line, place.column),
+                }
+            }
             SourceKind::Environment => self.label.clone(),
             SourceKind::Set => format!("--set {}", self.text),
         }
@@ -77,6 +91,11 @@ impl Source {
             message,
             help,
             source_line: nth_line(&self.text, place.line).to_owned(),
+            template: self
+                .lines
+                .as_ref()
+                .and_then(|lines| lines.locate(place.line, place.column, place.length.max(1)))
+                .map(Box::new),
         }
     }
 
@@ -91,6 +110,7 @@ impl Source {
             message,
             help,
             source_line: String::new(),
+            template: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::exec::state::TrainState;
+use crate::exec::watch::WatchedStep;
 
 /// One optimizer step. Times are milliseconds of wall clock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -69,6 +70,8 @@ pub enum Event<'a> {
         step: u64,
     },
     Warning(String),
+    /// Of one step among many: when each rank did what.
+    Watched(WatchedStep),
 }
 
 /// Consumes events. An error stops the run and is returned by it.

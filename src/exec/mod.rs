@@ -14,11 +14,13 @@ mod reduce;
 pub mod state;
 pub mod step;
 pub mod topology;
+pub mod watch;
 
 pub use error::ExecError;
 pub use event::{EvalMetrics, Event, ObserveError, Observer, SampleText, StepMetrics};
 pub use peers::{List, Monitor, Peers};
-pub use rank::{Outcome, Resources, run};
+pub use rank::{Outcome, Resources, Stop, run};
 pub use state::{Best, TrainState};
 pub use step::{Trainer, initial_state};
 pub use topology::topology;
+pub use watch::{WatchedMemory, WatchedSpan, WatchedStep};

@@ -9,6 +9,7 @@ use super::event::{Event, Observer, StepMetrics};
 use super::peers::{Links, List, Peers};
 use super::state::TrainState;
 use super::step::Trainer;
+use super::watch::Stopwatch;
 use super::{diagnose, equal};
 use crate::data::{ChoiceItem, Dataset, Sampler, TextTokenizer};
 use crate::optim;
@@ -23,24 +24,39 @@ pub struct Resources<'a> {
     pub choice: Option<&'a [ChoiceItem]>,
 }
 
+/// When to stop before the program's last step: when asked to, and after a step that all ranks know from the start.
+#[derive(Debug, Clone, Copy)]
+pub struct Stop<'a> {
+    pub asked: &'a AtomicBool,
+    /// Steps done, counting from 1.
+    pub after: Option<u64>,
+}
+
+impl<'a> From<&'a AtomicBool> for Stop<'a> {
+    fn from(asked: &'a AtomicBool) -> Self {
+        Self { asked, after: None }
+    }
+}
+
 /// How a run ended.
 #[derive(Debug)]
 pub struct Outcome {
     pub state: TrainState,
-    /// Stopped on request, before its last step.
+    /// Stopped on request or where it was to stop, before its last step.
     pub interrupted: bool,
 }
 
-/// Runs `program` from `state` on, to its end or until `stop` is set on any rank. What happens goes to `observer`.
+/// Runs `program` from `state` on, to its end or until `stop`: asked of any rank, or after the same step on all. What
+/// happens goes to `observer`.
 ///
 /// # Errors
 /// A number that is not finite, data that cannot be read, memory, the other ranks, or the observer's own.
-pub fn run(
+pub fn run<'a>(
     program: &Program,
     resources: &Resources,
     peers: Peers<'_>,
     state: TrainState,
-    stop: &AtomicBool,
+    stop: impl Into<Stop<'a>>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, ExecError> {
     if (peers.comm.rank(), peers.comm.world_size()) != (program.rank, program.world_size()) {
@@ -52,6 +68,7 @@ pub fn run(
             peers.comm.world_size()
         )));
     }
+    let state_step = state.step;
     let trainer = Trainer::new(program, state)?;
     let (stage, replica) = program.mesh.place(program.rank);
     let rank = Rank {
@@ -62,9 +79,10 @@ pub fn run(
         sampler: Sampler::new(program.seed, resources.dataset.train().rows()),
         trainer,
         observer,
-        stop,
+        stop: stop.into(),
         step: Step::default(),
         waited: Duration::ZERO,
+        begun: state_step,
         at: 0,
     };
     rank.go()
@@ -100,10 +118,12 @@ pub(super) struct Rank<'a> {
     pub trainer: Trainer,
     pub sampler: Sampler,
     pub observer: &'a mut dyn Observer,
-    stop: &'a AtomicBool,
+    stop: Stop<'a>,
     pub step: Step,
     /// What the communicator had waited when the last step was measured.
     waited: Duration,
+    /// The step at which this process began.
+    begun: u64,
     /// The current step, from 0.
     pub at: u64,
 }
@@ -120,7 +140,8 @@ impl Rank<'_> {
         }
         self.waited = self.links.comm.waited();
         // Before the first step there is nothing to save.
-        let mut interrupted = self.trainer.state.step == 0 && self.asked_to_stop() && self.links.mesh.world_size() == 1;
+        let early = self.trainer.state.step == 0 && self.asked_to_stop() && self.links.mesh.world_size() == 1;
+        let mut interrupted = early || self.at_its_stop();
         while self.trainer.state.step < self.program.steps && !interrupted {
             interrupted = self.one_step()?;
         }
@@ -128,7 +149,13 @@ impl Rank<'_> {
     }
 
     pub(super) fn asked_to_stop(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.stop.asked.load(Ordering::Relaxed)
+    }
+
+    /// Whether the step after which all ranks stop is done, and not the last.
+    fn at_its_stop(&self) -> bool {
+        let done = self.trainer.state.step;
+        done < self.program.steps && self.stop.after.is_some_and(|after| after <= done)
     }
 
     /// The step's instructions, then the periodic ones that are due. Returns whether to stop.
@@ -140,18 +167,30 @@ impl Rank<'_> {
             cells: Cells::new(self.program.chunks.len(), self.program.batch.micro_batches()),
             ..Step::default()
         };
+        let mut stopwatch = Stopwatch::for_step(self.at - self.begun + 1, self.program);
         for (index, instruction) in self.program.step.iter().enumerate() {
             self.monitor.at(self.at, List::Step, index);
+            let begun = Instant::now();
             self.execute(*instruction)?;
+            if let Some(watch) = &mut stopwatch {
+                watch.note(self.program.rank, instruction, begun);
+            }
         }
         self.report(started.elapsed())?;
         // Alone, a request counts at any moment; together, as of the beginning of the step, where all heard of it.
         let alone = self.links.mesh.world_size() == 1;
         let done = self.trainer.state.step;
         let unfinished = done < self.program.steps;
-        let mut stopping = unfinished && (self.step.stopping || (alone && self.asked_to_stop()));
+        let asked = self.step.stopping || (alone && self.asked_to_stop());
+        let mut stopping = unfinished && (asked || self.at_its_stop());
         let mut saved = false;
         let waited = self.links.comm.waited();
+        if let Some(mut watch) = stopwatch {
+            watch.weigh(self.program, &self.trainer);
+            if let Some(watched) = watch.gather(&self.links, done)? {
+                self.observer.observe(&Event::Watched(watched))?;
+            }
+        }
         for (index, p) in self.program.periodic.iter().enumerate() {
             if p.due(done, self.program.steps) {
                 self.monitor.at(self.at, List::Periodic, index);

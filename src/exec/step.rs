@@ -181,6 +181,12 @@ impl Trainer {
             + optimizer::squares(&flat.narrow(0, copied.end, rest)?)?)
     }
 
+    /// Whether the forward reads a copy of the weights that is rounded to bf16.
+    #[must_use]
+    pub fn has_rounded_copy(&self) -> bool {
+        self.math.bf16
+    }
+
     /// The forward reads the master weights as they are now.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use super::threads::OnBoard;
 use crate::comm::{CommError, LocalComm, Phase, Region, Seat};
 use crate::eval::EvalError;
 use crate::exec::step::tied_entry;
-use crate::exec::{self, Event, ExecError, ObserveError, Observer, Outcome, Peers, Resources, TrainState};
+use crate::exec::{self, Event, ExecError, ObserveError, Observer, Outcome, Peers, Resources, Stop, TrainState};
 use crate::plan::program::Program;
 use crate::store::checkpoint::{part, pending};
 use crate::store::{PartRecord, PartSpec, StoreError};
@@ -105,19 +105,19 @@ pub fn beat(region: Arc<Region>, rank: usize) -> io::Result<()> {
     thread::Builder::new().name("heartbeat".to_owned()).spawn(work).map(drop)
 }
 
-/// Runs rank `program.rank` to its end in the current thread pool. Checkpoints go to the folder `checkpoints`, as parts.
+/// Runs the rank of `start` to its end in the current thread pool. Checkpoints go to the folder `checkpoints`, as parts.
 ///
 /// # Errors
 /// As `exec::run`; the others are told before this returns.
 pub fn run(
     parent: &mut Parent,
-    program: &Program,
+    start: &Start,
     region: &Arc<Region>,
     resources: &Resources<'_>,
     state: TrainState,
     checkpoints: &Path,
-    faults: &Faults,
 ) -> Result<Outcome, ExecError> {
+    let Start { program, until, faults, .. } = start;
     let rank = program.rank;
     let comm = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
     if let Some(limit) = faults.wait() {
@@ -126,7 +126,8 @@ pub fn run(
     let monitor = Striking { board: OnBoard(comm.seat()), rank, faults };
     let peers = Peers { comm: &comm, monitor: &monitor };
     let mut speaker = Speaker { parent, program, region, seat: comm.seat(), checkpoints, faults };
-    let work = AssertUnwindSafe(|| exec::run(program, resources, peers, state, region.stop(), &mut speaker));
+    let stop = Stop { asked: region.stop(), after: *until };
+    let work = AssertUnwindSafe(|| exec::run(program, resources, peers, state, stop, &mut speaker));
     let result = catch_unwind(work);
     // While the rank still has its seat: one that has left without a word is an error of its own to those who wait for it.
     if let Ok(Ok(outcome)) = &result {
@@ -226,6 +227,7 @@ impl Observer for Speaker<'_> {
             Event::Step(metrics) if first => say(ToParent::Step(metrics.clone())),
             Event::Eval(metrics) if first => say(ToParent::Eval(metrics.clone())),
             Event::Sample(sample) if first => say(ToParent::Sample(sample.clone())),
+            Event::Watched(step) if first => say(ToParent::Watched(step.clone())),
             Event::Warning(message) if first => say(ToParent::Warning(message.clone())),
             _ => Ok(()),
         }

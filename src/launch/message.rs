@@ -9,7 +9,7 @@ use super::faults::Faults;
 use crate::comm::Topology;
 use crate::config::Experiment;
 use crate::data::DataFacts;
-use crate::exec::{Best, EvalMetrics, SampleText, StepMetrics, topology};
+use crate::exec::{Best, EvalMetrics, SampleText, StepMetrics, WatchedStep, topology};
 use crate::plan::program::Program;
 use crate::store::PartRecord;
 
@@ -38,6 +38,8 @@ pub struct Start {
     pub threads: usize,
     /// The checkpoint to go on from; `None`: from the start.
     pub checkpoint: Option<PathBuf>,
+    /// The step after which all ranks stop, if that is before the last.
+    pub until: Option<u64>,
     pub faults: Faults,
 }
 
@@ -60,6 +62,7 @@ pub enum ToParent {
     Eval(EvalMetrics),
     Sample(SampleText),
     Warning(String),
+    Watched(WatchedStep),
     /// What the rank owns of the checkpoint of `step` is on the disk; now it waits for `Committed`.
     Part(Part),
     /// The last message of a rank that came to its end.
@@ -133,6 +136,7 @@ mod tests {
             data: plan.data.clone(),
             threads: 2,
             checkpoint: Some("/runs/a/checkpoints/step-00000003".into()),
+            until: Some(7),
             faults: "hang=1@15".parse().unwrap(),
         }));
         let mut bytes = Vec::new();

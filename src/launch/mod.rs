@@ -17,3 +17,4 @@ pub use error::{RankError, where_in};
 pub use faults::Faults;
 pub use restart::Attempt;
 pub use supervise::{Ended, Launch, Record};
+pub(crate) use system::signal_name;

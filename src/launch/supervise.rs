@@ -44,6 +44,8 @@ pub struct Launch<'a> {
     /// The checkpoint to go on from, and its step; `None` and 0: from the start.
     pub checkpoint: Option<&'a Path>,
     pub from: u64,
+    /// The step after which all ranks stop, if that is before the last.
+    pub until: Option<u64>,
     /// None, except in tests.
     pub faults: &'a Faults,
 }
@@ -59,6 +61,7 @@ impl Launch<'_> {
             data: self.plan.data.clone(),
             threads: planned.hardware.threads,
             checkpoint: self.checkpoint.map(Path::to_owned),
+            until: self.until,
             faults: self.faults.clone(),
         }
     }
@@ -217,6 +220,7 @@ impl Supervisor<'_> {
                 self.note(&Event::Eval(metrics));
             }
             ToParent::Sample(sample) => self.note(&Event::Sample(sample)),
+            ToParent::Watched(step) => self.note(&Event::Watched(step)),
             ToParent::Warning(message) => self.note(&Event::Warning(message)),
         }
     }

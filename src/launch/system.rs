@@ -67,7 +67,7 @@ pub(super) fn name_process(name: &str) {
 }
 
 /// `SIGKILL`.
-pub(super) fn signal_name(signal: i32) -> String {
+pub(crate) fn signal_name(signal: i32) -> String {
     let name = match signal {
         libc::SIGABRT => "SIGABRT",
         libc::SIGBUS => "SIGBUS",

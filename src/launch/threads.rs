@@ -2,13 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use super::error::{RankError, where_in};
 use crate::comm::{LocalComm, Phase, Region, Seat};
 use crate::exec::{
-    self, Event, ExecError, List, Monitor, ObserveError, Observer, Outcome, Peers, Resources, TrainState, topology,
+    self, Event, ExecError, List, Monitor, ObserveError, Observer, Outcome, Peers, Resources, Stop, TrainState,
+    topology,
 };
 use crate::plan::program::Program;
 
@@ -51,13 +51,14 @@ impl Observer for Unheard {
 ///
 /// # Errors
 /// That of the rank that failed first, when all have ended.
-pub fn run(
+pub fn run<'a>(
     ranks: Vec<Seated<'_>>,
     slots: usize,
     resources: &Resources<'_>,
-    stop: &AtomicBool,
+    stop: impl Into<Stop<'a>>,
     observer: &mut (dyn Observer + Send),
 ) -> Result<Vec<Outcome>, RankError> {
+    let stop = stop.into();
     let programs: Vec<&Program> = ranks.iter().map(|r| r.program).collect();
     let failed = |rank: usize, source: ExecError| RankError {
         rank,
@@ -116,7 +117,7 @@ fn one(
     seated: Seated<'_>,
     region: &Arc<Region>,
     resources: &Resources<'_>,
-    stop: &AtomicBool,
+    stop: Stop<'_>,
     observer: &mut (dyn Observer + Send),
 ) -> Result<Outcome, ExecError> {
     let comm = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;

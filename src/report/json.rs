@@ -36,14 +36,14 @@ pub enum JsonEvent<'a> {
 }
 
 impl<'a> JsonEvent<'a> {
-    /// `event` of the run in `run`.
+    /// `event` of the run in `run`; `None` for one that is told nobody.
     #[must_use]
-    pub fn new(event: &'a Event<'_>, run: &'a Path) -> Self {
+    pub fn new(event: &'a Event<'_>, run: &'a Path) -> Option<Self> {
         let metric = |line: MetricLine| match line {
             MetricLine::Train(line) => Self::Train(line),
             MetricLine::Eval(line) => Self::Eval(line),
         };
-        match event {
+        Some(match event {
             Event::Start { step, steps } => Self::Start { run, step: *step, steps: *steps },
             Event::Step(metrics) => metric(metrics.into()),
             Event::Eval(metrics) => metric(metrics.into()),
@@ -52,7 +52,8 @@ impl<'a> JsonEvent<'a> {
                 Self::Checkpoint { step: *step }
             }
             Event::Warning(message) => Self::Warning { message },
-        }
+            Event::Watched(_) => return None,
+        })
     }
 }
 

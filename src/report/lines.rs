@@ -46,6 +46,7 @@ impl Lines {
             Event::Checkpoint { state: TrainState { step, .. } } | Event::Saved { step } => {
                 Some(format!("{}  saved", self.at("save", *step)))
             }
+            Event::Watched(_) => None,
             Event::Warning(message) => Some(format!("warning: {}", printable(message))),
         }
     }

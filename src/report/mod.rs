@@ -4,6 +4,7 @@ pub mod format;
 pub mod html;
 pub mod json;
 pub mod lines;
+pub mod many;
 pub mod prepare;
 pub mod run;
 pub mod screen;
@@ -12,4 +13,5 @@ pub mod table;
 
 pub use json::JsonEvent;
 pub use lines::Lines;
+pub use many::Many;
 pub use screen::{Mode, Screen};

@@ -161,6 +161,7 @@ mod tests {
             id: "chars-0a1b2c3d".into(),
             status: RunStatus::Done,
             error: None,
+            not_finite: false,
             steps: 2000,
             steps_total: 2000,
             tokens: 1_536_000,

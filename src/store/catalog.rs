@@ -13,6 +13,9 @@ use super::metrics::{EvalLine, MetricLine, TrainLine};
 use super::run_dir::{self, MANIFEST, METRICS};
 use super::summary::median;
 
+/// The folder among the runs that holds sweeps, which are no runs.
+pub const SWEEPS: &str = "sweeps";
+
 /// How a run stands, as listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -123,7 +126,7 @@ fn folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
     };
     let mut out: Vec<PathBuf> = entries
         .filter_map(Result::ok)
-        .filter(|e| !e.file_name().to_string_lossy().starts_with('.'))
+        .filter(|e| !e.file_name().to_string_lossy().starts_with('.') && e.file_name() != SWEEPS)
         .map(|e| e.path())
         .filter(|path| path.is_dir())
         .collect();
@@ -243,7 +246,7 @@ mod tests {
         let mut plan = compiled(&experiment());
         name.clone_into(&mut plan.experiment_name);
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], started.to_owned());
-        RunDir::create(root, RunFiles { experiment: "", resolved: "", plan: &plan, manifest }).unwrap()
+        RunDir::create(root, RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest }).unwrap()
     }
 
     #[test]

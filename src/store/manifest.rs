@@ -192,6 +192,14 @@ impl Manifest {
             sessions: Vec::new(),
         }
     }
+
+    /// Whether it may be taken for the run of its plan: not if it began in the middle of another by `fork`, or only shows
+    /// whether another comes out the same.
+    #[must_use]
+    pub fn stands_for_its_plan(&self) -> bool {
+        !matches!(self.origin, Some(RunOrigin::Fork { step: Some(_), .. } | RunOrigin::Reproduction { .. }))
+    }
+
     /// Why a session on `here` may not give the bits that an uninterrupted run would: the sums inside a matrix product are
     /// cut by the processor's caches, and another version may compute otherwise.
     #[must_use]

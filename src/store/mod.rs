@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod recorder;
 pub mod run_dir;
 pub mod summary;
+pub mod sweep_dir;
 pub mod time;
 pub mod timeline;
 
@@ -30,4 +31,4 @@ pub use metrics::MetricLine;
 pub use recorder::{Opened, OpenedRanks, Recorder};
 pub use run_dir::{RunDir, RunFiles};
 pub use summary::{Outcome, RankSummary, Summary};
-pub use timeline::{MeasuredSpan, MeasuredStep};
+pub use timeline::{MeasuredMemory, MeasuredSpan, MeasuredStep};

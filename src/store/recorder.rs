@@ -1,6 +1,6 @@
 //! Consumes a run's events and writes them down: metrics, samples, checkpoints.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::Device;
@@ -10,12 +10,14 @@ use super::error::StoreError;
 use super::lines::{LineFile, keep_through};
 use super::metrics::MetricLine;
 use super::run_dir::{CHECKPOINTS, METRICS, SAMPLES};
+use super::timeline;
 use crate::exec::{Best, Event, ObserveError, Observer};
 use crate::model::ParamLayout;
 
 /// Writes one run's record.
 #[derive(Debug)]
 pub struct Recorder {
+    run: PathBuf,
     metrics: LineFile,
     samples: LineFile,
     checkpoints: Checkpoints,
@@ -104,6 +106,7 @@ impl Recorder {
                 .push(format!("{dropped} lines after step {step} dropped from the record: those steps are done again"));
         }
         Ok(Self {
+            run: run.to_owned(),
             metrics: LineFile::append(&run.join(METRICS))?,
             samples: LineFile::append(&run.join(SAMPLES))?,
             checkpoints,
@@ -161,6 +164,7 @@ impl Recorder {
                 self.saved = Some((state.step, saved.hash));
                 Ok(())
             }
+            Event::Watched(step) => timeline::write(&self.run, step),
             Event::Start { .. } | Event::Saved { .. } | Event::Warning(_) => Ok(()),
         }
     }

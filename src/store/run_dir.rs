@@ -18,6 +18,8 @@ use super::time;
 use crate::plan::Plan;
 
 pub const EXPERIMENT: &str = "experiment.yaml";
+/// The template that the experiment file was rendered from, if it was.
+pub const TEMPLATE: &str = "template.yaml.j2";
 pub const RESOLVED: &str = "resolved.yaml";
 pub const PLAN: &str = "plan.json";
 pub const MANIFEST: &str = "manifest.json";
@@ -36,7 +38,7 @@ pub fn rank_log(rank: usize) -> String {
 }
 
 /// A run directory in the making, and how long one may take before it counts as left behind by a killed process.
-const CREATING: &str = ".creating-";
+pub(super) const CREATING: &str = ".creating-";
 const CREATING_AGE: Duration = Duration::from_secs(10);
 
 /// What a new run starts with.
@@ -45,6 +47,8 @@ pub struct RunFiles<'a> {
     /// The experiment file as given.
     pub experiment: &'a str,
     pub resolved: &'a str,
+    /// The template, if the file was rendered from one.
+    pub template: Option<&'a str>,
     pub plan: &'a Plan,
     pub manifest: Manifest,
 }
@@ -60,7 +64,7 @@ pub struct RunDir {
 /// What is there for a plan.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The newest run of the plan, and its manifest.
+    /// The newest run of the plan that stands for it, and its manifest.
     pub run: Option<(PathBuf, Manifest)>,
     /// Folders of the same name that are no readable runs, and why.
     pub broken: Vec<String>,
@@ -124,10 +128,18 @@ fn siblings(root: &Path, base: &str) -> Vec<(u64, PathBuf)> {
 /// Looks in `root` for runs of `plan` under its experiment's name.
 #[must_use]
 pub fn find(root: &Path, plan: &Plan) -> Found {
+    find_named(root, &plan.experiment_name, &plan.hash)
+}
+
+/// Looks in `root` for runs called `name` of the plan with this hash.
+#[must_use]
+pub fn find_named(root: &Path, name: &str, plan_hash: &str) -> Found {
     let mut found = Found::default();
-    for (_, path) in siblings(root, &base_id(&plan.experiment_name, &plan.hash)) {
+    for (_, path) in siblings(root, &base_id(name, plan_hash)) {
         match manifest(&path) {
-            Ok(manifest) if manifest.plan_hash == plan.hash => found.run = Some((path, manifest)),
+            Ok(manifest) if manifest.plan_hash == plan_hash && manifest.stands_for_its_plan() => {
+                found.run = Some((path, manifest));
+            }
             Ok(_) => {}
             Err(error) => found.broken.push(error.to_string()),
         }
@@ -178,6 +190,9 @@ impl RunDir {
         let lock = RunLock::take(temporary)?;
         write_atomic(&temporary.join(EXPERIMENT), files.experiment.as_bytes())?;
         write_atomic(&temporary.join(RESOLVED), files.resolved.as_bytes())?;
+        if let Some(template) = files.template {
+            write_atomic(&temporary.join(TEMPLATE), template.as_bytes())?;
+        }
         write_json(&temporary.join(PLAN), files.plan)?;
         let checkpoints = temporary.join(CHECKPOINTS);
         fs::create_dir(&checkpoints).map_err(StoreError::io("creating", &checkpoints))?;
@@ -276,7 +291,7 @@ fn same_validation(a: &Plan, b: &Plan) -> bool {
 }
 
 /// Removes folders that processes killed while creating a run left behind: unlocked, and not brand-new.
-fn remove_stale(root: &Path) {
+pub(super) fn remove_stale(root: &Path) {
     let Ok(entries) = fs::read_dir(root) else { return };
     for entry in entries.filter_map(Result::ok) {
         let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
@@ -300,12 +315,14 @@ fn nonce() -> u64 {
 mod tests {
     use super::*;
     use crate::plan::tests::{compiled, experiment};
+    use crate::store::manifest::RunOrigin;
     use crate::store::recorder::Recorder;
     use crate::store::testing::{layout, random_state, values};
 
     fn create(root: &Path, plan: &Plan) -> RunDir {
         let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], time::now());
-        RunDir::create(root, RunFiles { experiment: "a: 1\n", resolved: "b: 2\n", plan, manifest }).unwrap()
+        RunDir::create(root, RunFiles { experiment: "a: 1\n", resolved: "b: 2\n", template: None, plan, manifest })
+            .unwrap()
     }
 
     #[test]
@@ -346,6 +363,33 @@ mod tests {
         assert!(find(root.path(), &plan).run.is_none());
         assert!(create(root.path(), &plan).id().ends_with("-2"));
         assert_eq!(find(root.path(), &twin).run.unwrap().1.plan_hash, twin.hash);
+    }
+
+    #[test]
+    fn what_was_made_from_another_run_is_not_the_run_of_its_plan() {
+        let root = tempfile::tempdir().unwrap();
+        let plan = compiled(&experiment());
+        let (id, plan_hash) = ("other".to_owned(), "f".repeat(64));
+        let fork = |step| RunOrigin::Fork { id: id.clone(), step, plan_hash: plan_hash.clone() };
+        let origins = [fork(Some(3)), RunOrigin::Reproduction { id: id.clone(), plan_hash: plan_hash.clone() }];
+        for origin in origins.map(Some).into_iter() {
+            let manifest = Manifest { origin, ..Manifest::new(&plan, "exp.yaml".into(), vec![], time::now()) };
+            RunDir::create(
+                root.path(),
+                RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest },
+            )
+            .unwrap();
+            assert!(find(root.path(), &plan).run.is_none());
+        }
+        // From the start, only under other settings: that is what a file with those settings would do.
+        let manifest =
+            Manifest { origin: Some(fork(None)), ..Manifest::new(&plan, "exp.yaml".into(), vec![], time::now()) };
+        let run = RunDir::create(
+            root.path(),
+            RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest },
+        )
+        .unwrap();
+        assert_eq!(find(root.path(), &plan).run.unwrap().0, run.path());
     }
 
     #[test]
@@ -406,6 +450,7 @@ mod tests {
         let files = || RunFiles {
             experiment: "a: 1\n",
             resolved: "b: 2\n",
+            template: None,
             plan: &other,
             manifest: Manifest::new(&other, "exp.yaml".into(), vec![], time::now()),
         };
@@ -442,7 +487,7 @@ mod tests {
         fs::write(root.path().join("runs"), "").unwrap();
         let plan = compiled(&experiment());
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], time::now());
-        let files = RunFiles { experiment: "", resolved: "", plan: &plan, manifest };
+        let files = RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest };
         let error = RunDir::create(&root.path().join("runs"), files).unwrap_err().to_string();
         assert!(error.starts_with("creating ") && error.contains("/runs"), "{error}");
     }

@@ -16,6 +16,9 @@ pub struct Summary {
     pub status: RunStatus,
     /// Why it failed.
     pub error: Option<String>,
+    /// Whether it failed of a number that is not finite: then it would fail again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_finite: bool,
     /// Optimizer steps done, and of how many.
     pub steps: u64,
     pub steps_total: u64,
@@ -73,6 +76,7 @@ pub struct Outcome {
     pub id: String,
     pub status: RunStatus,
     pub error: Option<String>,
+    pub not_finite: bool,
     pub steps_total: u64,
     pub wall_seconds: f64,
     pub predicted_step_ms: Option<f64>,
@@ -96,6 +100,7 @@ impl Summary {
             id: outcome.id,
             status: outcome.status,
             error: outcome.error,
+            not_finite: outcome.not_finite,
             steps: totals.last.as_ref().map_or(0, |t| t.step),
             steps_total: outcome.steps_total,
             tokens: totals.tokens,
@@ -219,6 +224,7 @@ mod tests {
             id: "a".into(),
             status: RunStatus::Done,
             error: None,
+            not_finite: false,
             steps_total: 3,
             wall_seconds: 1.0,
             predicted_step_ms: Some(250.0),

@@ -1,8 +1,15 @@
 //! `timeline.json`: when each rank did what in one step that was watched, to be put beside the plan's timeline.
 
+use std::io::ErrorKind;
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
-use crate::plan::forecast::Activity;
+use super::error::StoreError;
+use super::files::{read_json, write_json};
+pub use crate::exec::{WatchedMemory as MeasuredMemory, WatchedSpan as MeasuredSpan, WatchedStep};
+
+pub const TIMELINE: &str = "timeline.json";
 
 /// Version of the file.
 pub const FORMAT: u32 = 1;
@@ -11,22 +18,30 @@ pub const FORMAT: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredStep {
     pub format: u32,
-    /// Which step it was, counting from 1.
     pub step: u64,
-    /// The latest end of a span, in seconds.
     pub end: f64,
-    /// By rank, and in each rank in the order of time.
     pub spans: Vec<MeasuredSpan>,
+    #[serde(default)]
+    pub memory: Vec<MeasuredMemory>,
 }
 
-/// One thing a rank did, in seconds from the moment the first rank began the step.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct MeasuredSpan {
-    pub rank: usize,
-    /// `None`: sending and receiving, which is waiting for the most part.
-    pub what: Option<Activity>,
-    pub mb: Option<usize>,
-    pub chunk: usize,
-    pub start: f64,
-    pub end: f64,
+pub(super) fn write(run: &Path, watched: &WatchedStep) -> Result<(), StoreError> {
+    let WatchedStep { step, end, spans, memory } = watched.clone();
+    write_json(&run.join(TIMELINE), &MeasuredStep { format: FORMAT, step, end, spans, memory })
+}
+
+/// The watched step of the run directory `run`; `None` if it has none.
+///
+/// # Errors
+/// If the file is damaged, or of another version.
+pub fn read(run: &Path) -> Result<Option<MeasuredStep>, StoreError> {
+    let path = run.join(TIMELINE);
+    match read_json::<MeasuredStep>(&path) {
+        Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+        Ok(measured) if measured.format != FORMAT => {
+            let message = format!("format {}, this version reads format {FORMAT}", measured.format);
+            Err(StoreError::damaged(&path, message))
+        }
+        other => other.map(Some),
+    }
 }

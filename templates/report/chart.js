@@ -2,6 +2,8 @@
 
 /** Charts whose crosshairs move together, by name. */
 const linked = new Map();
+/** Points from this many on are joined. */
+const JOINED = 4;
 const MARGIN = { top: 10, right: 14, bottom: 38, left: 58 };
 
 /** `M1,2L3,4…`; a missing value is a gap. */
@@ -81,7 +83,8 @@ function drawSeries(s, atX, atY) {
     .map(([x, y]) => [atX(x), drawable(y) ? atY(y) : null]);
   const style = { "--colour": s.colour, "stroke-dasharray": s.dash ?? "none" };
   const group = svg("g", { class: `series ${s.kind}`, "data-run": s.run, style });
-  if (s.kind !== "points" || points.length > 1) group.append(svg("path", { d: linePath(points) }));
+  // A line between few points would say what nobody measured.
+  if (s.kind !== "points" || points.length >= JOINED) group.append(svg("path", { d: linePath(points) }));
   if (s.error) {
     s.x.forEach((x, i) => {
       if (!drawable(s.y[i]) || !isNumber(s.error[i]) || (atX.log && x <= 0)) return;

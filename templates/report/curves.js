@@ -89,7 +89,7 @@ function curvesToolbar() {
 function thinned(runs) {
   const lengths = runs.map(({ run }) => run.curves.loss?.thinned_from).filter(Boolean);
   if (!lengths.length) return null;
-  return note(`Long curves are thinned (up to ${count(Math.max(...lengths))} points each): of every stretch of steps the least and the greatest value are drawn, and smoothing averages the stretch's means. Spikes stay.`);
+  return note(`Curves of up to ${count(Math.max(...lengths))} points are thinned: of every stretch of steps the least and the greatest value are drawn, and smoothing averages the stretch's means. Spikes stay.`);
 }
 
 function renderCurves(width) {

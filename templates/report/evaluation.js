@@ -15,7 +15,7 @@ function choiceSeries({ run, index }, metric) {
   }];
 }
 
-function evaluationTable() {
+function evaluationTable(scored) {
   const many = data.runs.length > 1;
   const rows = shown().flatMap(({ run, index }) => run.curves.evals.map((e) => [
     many ? el("span", { class: "run-name" }, runName(index)) : null,
@@ -25,8 +25,9 @@ function evaluationTable() {
     isNumber(e.hellaswag_n) ? count(e.hellaswag_n) : null,
   ]));
   const columns = [{ name: "run" }, ...["step", "val loss", "perplexity", "acc", "acc_norm", "items"].map((name) => ({ name, number: true }))];
-  const skip = many ? 0 : 1;
-  return table("Every evaluation; ± is one standard error", columns.slice(skip), rows.map((row) => row.slice(skip)), { tall: rows.length > 14 });
+  const used = (cells) => cells.slice(many ? 0 : 1, scored ? undefined : 4);
+  const caption = scored ? "Every evaluation; ± is one standard error" : "Every evaluation";
+  return table(caption, used(columns), rows.map(used), { tall: rows.length > 14 });
 }
 
 function renderEvaluation(width) {
@@ -44,6 +45,6 @@ function renderEvaluation(width) {
   });
   return [
     scored ? el("div", { class: `grid of-${columns}` }, CHOICES.map(chart)) : note("Multiple choice (HellaSwag) was not configured."),
-    evaluationTable(),
+    evaluationTable(scored),
   ];
 }

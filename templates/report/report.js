@@ -21,6 +21,7 @@ function redraw(id) {
   const host = byId(id).querySelector(".body");
   const width = Math.max(280, Math.floor(host.clientWidth));
   const focused = host.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+  host.classList.remove("lifting");
   host.replaceChildren(...SECTIONS[id].render(width).flat().filter(Boolean));
   if (focused) [...host.querySelectorAll("[data-key]")].find((node) => node.dataset.key === focused)?.focus({ preventScroll: true });
 }
@@ -92,6 +93,14 @@ function setTheme(theme) {
   }
 }
 
+/** Colours between the best and the worst of a sweep are computed, and others in the dark. */
+function restyle() {
+  if (!data.sweep) return;
+  delete byId("legend").dataset.shows;
+  drawLegend();
+  redrawAll();
+}
+
 function startTheme() {
   let theme = "";
   try {
@@ -102,9 +111,9 @@ function startTheme() {
   setTheme(THEMES.includes(theme) ? theme : "");
   byId("theme").addEventListener("click", () => {
     setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme ?? "") + 1) % THEMES.length]);
-    if (data.sweep) redraw("sweep");
+    restyle();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => data.sweep && redraw("sweep"));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
 }
 
 /** Paper has no buttons: what is folded is printed unfolded. */

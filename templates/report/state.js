@@ -35,9 +35,16 @@ function chooseAtFirst() {
 /** The runs that are on, each with its place, which gives its colour. */
 const shown = () => data.runs.map((run, index) => ({ run, index })).filter(({ run }) => !state.hidden.has(run.id));
 
-const runColour = (index) => `var(--run-${index % COLOURS})`;
+/** In a sweep as good as its point is, like the point's line; else one of the runs' own. */
+function runColour(index) {
+  const point = data.sweep?.rows.find((row) => row.run === data.runs[index].id);
+  if (!point) return `var(--run-${index % COLOURS})`;
+  const grade = grades(data.sweep).get(point.point);
+  return grade === null ? "var(--muted)" : ramp(grade);
+}
+
 /** Runs beyond the colours are told apart by dashes. */
-const runDash = (index) => [null, "6 3", "2 3", "9 3 2 3"][Math.floor(index / COLOURS) % 4];
+const runDash = (index) => (data.sweep ? null : [null, "6 3", "2 3", "9 3 2 3"][Math.floor(index / COLOURS) % 4]);
 const runName = (index) => [swatch(runColour(index), runDash(index)), data.runs[index].id];
 
 const AXES = {

@@ -50,8 +50,6 @@ function grades({ rows, minimize }) {
 
 function sweepTable(sweep, passes) {
   const columns = sweepColumns(sweep);
-  const best = sorted({ ...sweep, rows: sweep.rows.filter((r) => isNumber(r.objective)) }, columns.filter((c) => c.id === "objective"));
-  const bestPoint = (sweep.minimize ? best[0] : best[best.length - 1])?.point;
   const sort = (id) => {
     state.sort = { column: id, down: state.sort.column === id ? !state.sort.down : id === "objective" && !sweep.minimize };
     redraw("sweep");
@@ -61,7 +59,7 @@ function sweepTable(sweep, passes) {
   const head = columns.map((c) => el("th", { scope: "col", class: numeric(c) ? "number" : null, "aria-sort": order(c) },
     el("button", { type: "button", class: "sort", "data-key": `sort:${c.id}`, on: { click: () => sort(c.id) } }, c.name)));
   const row = (r) => el("tr", { class: passes(r) ? null : "dim", "data-point": r.point, tabindex: "0", on: { pointerenter: () => lift(r.point), pointerleave: () => lift(null), focus: () => lift(r.point), blur: () => lift(null) } },
-    columns.map((c) => el("td", { class: numeric(c) ? "number" : null }, c.text(r), c.id === "objective" && r.point === bestPoint ? el("span", { class: "best" }, "best") : null)));
+    columns.map((c) => el("td", { class: numeric(c) ? "number" : null }, c.text(r), c.id === "objective" && r.point === sweep.best ? el("span", { class: "best" }, "best") : null)));
   const rows = sorted(sweep, columns);
   return el("div", { class: rows.length > 16 ? "scroll tall" : "scroll", tabindex: "0", role: "region", "aria-label": "Points of the sweep" },
     el("table", { class: "points" }, el("caption", null, `Points of the sweep; a heading sorts by its column`), el("thead", null, el("tr", null, head)), el("tbody", null, rows.map(row))));
@@ -200,11 +198,13 @@ const passesBrushes = (row) =>
     return y >= from - 1 && y <= to + 1;
   });
 
-function importance({ importance: list, importance_method: method }) {
+function importance({ importance: list, measured_at: step }) {
   if (!list.length) return null;
+  const how = [...new Set(list.map((i) => i.how))].join(", ");
+  const method = `share of the variance that goes with it: ${how}${isNumber(step) ? `, of results after ${counted(step, "step")}` : ""}`;
   const most = Math.max(...list.map((i) => i.share), Number.MIN_VALUE);
-  const rows = list.map(({ parameter, share }) => [el("span", { class: "bar-name" }, el("code", null, parameter)), stackedBar([[parameter, share, "var(--accent)"]], most, (v) => percent(v), "Importance"), el("span", { class: "bar-value" }, percent(share))]);
-  return el("div", null, el("h3", null, "What mattered", method ? el("span", { class: "unit" }, ` ${method}`) : null), el("div", { class: "bars" }, rows.flat()));
+  const rows = list.map(({ name: parameter, share }) => [el("span", { class: "bar-name" }, el("code", null, parameter)), stackedBar([[parameter, share, "var(--accent)"]], most, (v) => percent(v), "Importance"), el("span", { class: "bar-value" }, percent(share))]);
+  return el("div", null, el("h3", null, "What mattered", el("span", { class: "unit" }, ` ${method}`)), el("div", { class: "bars" }, rows.flat()));
 }
 
 function renderSweep(width) {

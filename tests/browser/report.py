@@ -294,7 +294,7 @@ def served(checks, browser, lab, run):
         page = browser.open(url)
         page.until("document.querySelector('#live').textContent.includes('no run is going on')")
         page.js("document.querySelector('[data-key=\"toggle:log y\"]').click(); scrollTo(0, 700)")
-        # As if a run went on: the page asks every two seconds while one is at work, so the clock is hurried instead.
+        # The page asks every ten seconds where no run goes on.
         with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": "eval", "step": STEPS + 1, "val_loss": 1.2345}) + "\n")
         page.until("document.querySelector('#evaluation').textContent.includes('1.2345')")

@@ -14,7 +14,7 @@ use super::curves::{self, Curves};
 use super::error::ReportError;
 use super::files;
 use super::gantt::{self, Gantt};
-use super::memory::{self, Categories, Memory};
+use super::memory::{self, Memory};
 use super::samples::{self, Samples};
 use super::settings::{Difference, differences};
 use super::sweep::{self, SweepTable};
@@ -22,14 +22,10 @@ use crate::plan::Plan;
 use crate::store::catalog::{self, Standing};
 use crate::store::manifest::Manifest;
 use crate::store::run_dir::{self, CHECKPOINTS, METRICS, PLAN, RESOLVED, SAMPLES};
-use crate::store::timeline::MeasuredStep;
-use crate::store::{checkpoint, time};
+use crate::store::{checkpoint, time, timeline};
 
 /// Version of the data: a served page reloads itself when it changes.
 pub const FORMAT: u32 = 1;
-/// A step that was watched, and memory by category as measured; neither is in every run.
-pub const TIMELINE: &str = "timeline.json";
-pub const MEMORY: &str = "memory.json";
 
 /// Points of a curve, of all runs together and of one.
 const POINTS: usize = 8000;
@@ -42,8 +38,8 @@ const MOST_CHECKPOINTS: usize = 200;
 pub struct Request {
     /// Run directories, in the order shown.
     pub runs: Vec<PathBuf>,
-    /// The folder of a sweep, whose points' runs are shown, too, and where runs are.
-    pub sweep: Option<(PathBuf, PathBuf)>,
+    /// The folder of a sweep, whose points' runs are shown, too.
+    pub sweep: Option<PathBuf>,
     pub title: Option<String>,
 }
 
@@ -165,8 +161,8 @@ impl Reader {
     pub fn read(&mut self, request: &Request) -> Result<PageData, ReportError> {
         let mut paths = request.runs.clone();
         let sweep = match &request.sweep {
-            Some((folder, root)) => {
-                let (table, runs) = sweep::load(folder, root)?;
+            Some(folder) => {
+                let (table, runs) = sweep::load(folder)?;
                 paths.extend(runs.into_iter().filter(|run| !request.runs.contains(run)));
                 Some(table)
             }
@@ -209,23 +205,16 @@ impl Reader {
             problems.push(error.to_string());
             Samples::default()
         });
-        let mut noted = |result: Result<Option<String>, String>| {
-            result.unwrap_or_else(|p| {
-                problems.push(p);
-                None
-            })
-        };
-        let yaml = noted(files::text(&path.join(RESOLVED)));
-        let watched: Option<MeasuredStep> = files::json(&path.join(TIMELINE)).unwrap_or_else(|problem| {
+        let yaml = files::text(&path.join(RESOLVED)).unwrap_or_else(|problem| {
             problems.push(problem);
             None
         });
-        let categories: Option<Vec<Categories>> = files::json(&path.join(MEMORY)).unwrap_or_else(|problem| {
-            problems.push(problem);
+        let watched = timeline::read(path).unwrap_or_else(|error| {
+            problems.push(error.to_string());
             None
         });
-        let memory =
-            planned.plan.as_ref().map(|plan| memory::memory(plan, summary.as_ref(), &categories.unwrap_or_default()));
+        let held = watched.as_ref().map_or(&[][..], |step| &step.memory);
+        let memory = planned.plan.as_ref().map(|plan| memory::memory(plan, summary.as_ref(), held));
         // A summary from before the run went on says nothing true of it.
         let summary = summary.filter(|s| manifest.as_ref().is_none_or(|m| m.status == s.status));
         RunData {
@@ -327,7 +316,8 @@ mod tests {
     fn create(root: &Path) -> RunDir {
         let plan = compiled(&experiment());
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".to_owned());
-        RunDir::create(root, RunFiles { experiment: "", resolved: "seed: 1\n", plan: &plan, manifest }).unwrap()
+        RunDir::create(root, RunFiles { experiment: "", resolved: "seed: 1\n", template: None, plan: &plan, manifest })
+            .unwrap()
     }
 
     fn page(paths: &[&Path]) -> PageData {
@@ -353,13 +343,13 @@ mod tests {
         let run = create(root.path());
         let path = run.path().to_owned();
         fs::write(path.join(METRICS), "{\"kind\":\"train\",\"step\":1,\"loss\":3.0,\"tokens\":4}\n\u{0}").unwrap();
-        for name in [MANIFEST, PLAN, "summary.json", TIMELINE, MEMORY] {
+        for name in [MANIFEST, PLAN, "summary.json", timeline::TIMELINE] {
             fs::write(path.join(name), "{").unwrap();
         }
         fs::write(path.join(RESOLVED), [0xff, 0xfe]).unwrap();
         let data = page(&[&path]);
         let shown = &data.runs[0];
-        assert_eq!((shown.status, shown.curves.last_step, shown.problems.len()), (Standing::Broken, 1, 6));
+        assert_eq!((shown.status, shown.curves.last_step, shown.problems.len()), (Standing::Broken, 1, 5));
         assert!(serde_json::to_string(&data).is_ok());
         fs::remove_dir_all(&path).unwrap();
         assert_eq!(page(&[&path]).runs[0].status, Standing::Broken);
@@ -371,9 +361,9 @@ mod tests {
         let run = create(root.path());
         let step = r#"{"format":1,"step":5,"end":0.5,"spans":[
             {"rank":0,"what":"forward","mb":0,"chunk":0,"start":0.0,"end":0.2},
-            {"rank":0,"what":null,"mb":null,"chunk":0,"start":0.2,"end":0.5}]}"#;
-        fs::write(run.path().join(TIMELINE), step).unwrap();
-        fs::write(run.path().join(MEMORY), r#"[{"weights": 7}]"#).unwrap();
+            {"rank":0,"what":null,"mb":null,"chunk":0,"start":0.2,"end":0.5}],
+            "memory":[{"rank":0,"weights":7,"gradients":8,"optimizer":9,"step":null}]}"#;
+        fs::write(run.path().join(timeline::TIMELINE), step).unwrap();
         let data = page(&[run.path()]);
         let measured = data.runs[0].measured_timeline.as_ref().unwrap();
         assert_eq!((measured.step, measured.rows[0].stage, measured.rows[0].idle), (Some(5), Some(0), Some(0.6)));

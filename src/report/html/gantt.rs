@@ -178,10 +178,14 @@ mod tests {
             span(1, None, 5.0, 10.0),
             span(0, Some(Activity::Forward), f64::NAN, 1.0),
         ];
-        let gantt = measured(&MeasuredStep { format: FORMAT, step: 7, end: 10.0, spans }, None).unwrap();
+        let gantt =
+            measured(&MeasuredStep { format: FORMAT, step: 7, end: 10.0, spans, memory: vec![] }, None).unwrap();
         assert_eq!((gantt.rows.len(), gantt.rows[0].rank, gantt.rows[0].idle), (1, Some(1), Some(0.5)));
         assert_eq!(gantt.step, Some(7));
-        assert_eq!(measured(&MeasuredStep { format: FORMAT, step: 1, end: 0.0, spans: vec![] }, None), None);
+        assert_eq!(
+            measured(&MeasuredStep { format: FORMAT, step: 1, end: 0.0, spans: vec![], memory: vec![] }, None),
+            None
+        );
     }
 
     #[test]
@@ -190,7 +194,7 @@ mod tests {
             let start = f64::from(i / 100);
             span((i % 100) as usize, Some(Activity::Forward), start, start + 1.0)
         });
-        let step = MeasuredStep { format: FORMAT, step: 1, end: 1000.0, spans: spans.collect() };
+        let step = MeasuredStep { format: FORMAT, step: 1, end: 1000.0, spans: spans.collect(), memory: vec![] };
         let gantt = measured(&step, None).unwrap();
         assert_eq!((gantt.rows.len(), gantt.rows_left_out), (MOST_ROWS, 36));
         assert!(gantt.shown < 70.0 && gantt.rows[0].bars.len() > 50);

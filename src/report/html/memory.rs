@@ -1,9 +1,10 @@
 //! Memory by category, planned beside measured, rank by rank.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::plan::Plan;
-use crate::plan::types::MemoryEstimate;
+use crate::plan::types::{MemoryEstimate, RankPlan};
+use crate::store::MeasuredMemory;
 use crate::store::summary::Summary;
 
 /// Ranks that are shown.
@@ -26,14 +27,12 @@ pub struct RankMemory {
     pub planned: Categories,
     /// The most that was resident; `None` if it was not measured (yet), or if the rank is a thread of a process.
     pub peak_rss: Option<u64>,
-    /// By category, where the run recorded it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub measured: Option<Categories>,
+    /// What it held in the step that was watched.
+    pub measured: Option<MeasuredMemory>,
 }
 
 /// Bytes by what they hold.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Categories {
     pub weights: u64,
     pub gradients: u64,
@@ -56,26 +55,26 @@ impl From<&MemoryEstimate> for Categories {
     }
 }
 
-/// Planned by `plan`, measured as `summary` says, and by category as `measured` says of each rank, in their order.
+/// Planned by `plan`, measured as `summary` says, and in a step that was watched as `held` says of each process by its first rank.
 #[must_use]
-pub fn memory(plan: &Plan, summary: Option<&Summary>, measured: &[Categories]) -> Memory {
+pub fn memory(plan: &Plan, summary: Option<&Summary>, held: &[MeasuredMemory]) -> Memory {
     let peak = |rank: usize| match summary {
         None => None,
         // The sum of several ranks is not one of theirs.
         Some(s) if s.ranks.is_empty() => s.peak_rss_bytes.filter(|_| plan.ranks.len() == 1),
         Some(s) => s.ranks.iter().find(|r| r.rank == rank).and_then(|r| r.peak_rss_bytes),
     };
-    let of = |(i, rank): (usize, &crate::plan::types::RankPlan)| RankMemory {
+    let of = |rank: &RankPlan| RankMemory {
         rank: rank.rank,
         stage: rank.stage,
         replica: rank.replica,
         device: rank.hardware.name.clone(),
         planned: Categories::from(&rank.memory),
         peak_rss: peak(rank.rank),
-        measured: measured.get(i).copied(),
+        measured: held.iter().find(|m| m.rank == rank.rank).copied(),
     };
     Memory {
-        ranks: plan.ranks.iter().enumerate().take(MOST_RANKS).map(of).collect(),
+        ranks: plan.ranks.iter().take(MOST_RANKS).map(of).collect(),
         ranks_left_out: plan.ranks.len().saturating_sub(MOST_RANKS),
     }
 }

@@ -1,33 +1,34 @@
-//! A sweep as the page shows it: a row a point, what mattered. The one place that knows how sweeps are stored.
+//! A sweep as the page shows it: a row a point, what mattered.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::error::ReportError;
-use super::files;
-use crate::store::catalog;
-use crate::store::manifest::SweepPoint;
-use crate::store::run_dir;
-
-/// The file in a sweep's folder, and the folder of sweeps among the runs.
-pub const SWEEP: &str = "sweep.json";
-pub const SWEEPS: &str = "sweeps";
+use crate::store::sweep_dir::{self, RECORD};
+use crate::sweep::frozen::Frozen;
+use crate::sweep::standing::{comparable, progress, read_all, rows};
+use crate::sweep::{Goal, Importance, PointStatus, Results, from_str, importance};
 
 /// A sweep.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SweepTable {
     pub id: String,
     /// `val_loss`, and whether less of it is better.
-    pub metric: String,
+    pub metric: &'static str,
     pub minimize: bool,
     /// The parameters that vary, in the order of the sweep file.
     pub parameters: Vec<String>,
+    /// By point.
     pub rows: Vec<SweepRow>,
-    /// What mattered, the most first, and by which measure.
+    /// The point whose objective is the best, of those that did all their steps if any did.
+    pub best: Option<usize>,
+    /// What mattered, the most first.
     pub importance: Vec<Importance>,
-    pub importance_method: Option<String>,
+    /// The steps after which all that importance compares was measured, where that is not at the end.
+    pub measured_at: Option<u64>,
 }
 
 /// One point.
@@ -37,7 +38,7 @@ pub struct SweepRow {
     pub point: usize,
     /// Of each parameter.
     pub values: Vec<Value>,
-    pub status: String,
+    pub status: PointStatus,
     pub steps: u64,
     pub objective: Option<f64>,
     /// Its run's id.
@@ -45,83 +46,90 @@ pub struct SweepRow {
     pub seconds: Option<f64>,
 }
 
-/// How much a parameter mattered: a share of 1.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Importance {
-    pub parameter: String,
-    pub share: f64,
-}
-
 /// The folder of the sweep that `wanted` means: a folder, or an id among the sweeps of `root`.
 #[must_use]
 pub fn find(root: &Path, wanted: &str) -> Option<PathBuf> {
-    if wanted.is_empty() {
-        return None;
+    let folder = PathBuf::from(wanted);
+    if !wanted.is_empty() && folder.join(RECORD).is_file() {
+        return Some(folder);
     }
-    let is_name = Path::new(wanted).components().count() == 1 && !wanted.starts_with('.');
-    let named = is_name.then(|| root.join(SWEEPS).join(wanted));
-    named.into_iter().chain([PathBuf::from(wanted)]).find(|folder| folder.join(SWEEP).is_file())
+    sweep_dir::folders(root).into_iter().find(|path| path.file_name().is_some_and(|name| name == wanted))
 }
 
-/// The sweep in `folder`, and the directories in `root` of its points' runs, in the order of the points.
+/// The sweep in `folder`, and the directories of its points' runs, in the order of the points.
 ///
 /// # Errors
 /// If there is no sweep, or it cannot be read.
-pub fn load(folder: &Path, root: &Path) -> Result<(SweepTable, Vec<PathBuf>), ReportError> {
-    let none = || format!("{}: no sweep: there is no {SWEEP}", folder.display());
-    let stored: Value = files::json(&folder.join(SWEEP))
-        .map_err(ReportError::Request)?
-        .ok_or_else(none)
-        .map_err(ReportError::Request)?;
-    let id = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let runs = runs_of(&id, root)?;
-    Ok((table(&id, &stored, &runs), runs.into_iter().map(|(_, path)| path).collect()))
+pub fn load(folder: &Path) -> Result<(SweepTable, Vec<PathBuf>), ReportError> {
+    let frozen = sweep_dir::frozen(folder)?;
+    let standings = read_all(&sweep_dir::root(folder), &frozen);
+    let due = progress(&frozen, &standings).due;
+    let rows = rows(&frozen, &standings, &due);
+    // What varied is in the sweep file as it was; without it nothing is said of what mattered.
+    let text = sweep_dir::text(folder).unwrap_or_default();
+    let axes = from_str(&text, &frozen.file).map(|spec| spec.axes).unwrap_or_default();
+    let (measured_at, measured) = comparable(&frozen, &standings, &rows);
+    let mattered = importance(&axes, frozen.objective.goal, &measured);
+    let results = Results::new(frozen.objective, rows);
+    let mut seen = BTreeSet::new();
+    let paths = standings.into_iter().flatten().map(|s| s.path).filter(|path| seen.insert(path.clone())).collect();
+    Ok((table(&frozen, results, mattered, measured_at), paths))
 }
 
-/// The runs in `root` that are points of the sweep `id`, by point.
-fn runs_of(id: &str, root: &Path) -> Result<Vec<(usize, PathBuf)>, ReportError> {
-    let point = |sweep: Option<SweepPoint>| sweep.filter(|s| s.id == id).map(|s| s.point);
-    let mut runs: Vec<(usize, PathBuf)> = catalog::list(root)?
-        .into_iter()
-        .filter_map(|listed| Some((point(run_dir::manifest(&listed.path).ok()?.sweep)?, listed.path)))
-        .collect();
-    runs.sort();
-    Ok(runs)
-}
-
-/// `stored` as a table: `points` with `values`, `objective` with `metric` and `goal`, perhaps `importance`.
-fn table(id: &str, stored: &Value, runs: &[(usize, PathBuf)]) -> SweepTable {
-    let points: &[Value] = stored["points"].as_array().map_or(&[], Vec::as_slice);
+fn table(frozen: &Frozen, results: Results, importance: Vec<Importance>, measured_at: Option<u64>) -> SweepTable {
     let mut parameters: Vec<String> = Vec::new();
-    for name in points.iter().filter_map(|p| p["values"].as_object()).flat_map(serde_json::Map::keys) {
+    for (name, _) in frozen.points.iter().flat_map(|point| &point.values) {
         if !parameters.contains(name) {
             parameters.push(name.clone());
         }
     }
-    let metric = stored["objective"]["metric"].as_str().unwrap_or("val_loss").to_owned();
-    let row = |(i, point): (usize, &Value)| {
-        let index = point["index"].as_u64().map_or(i + 1, |n| n as usize);
-        let run = runs.iter().find(|(n, _)| *n == index).map(|(_, path)| path);
-        let listed = run.map(|path| catalog::describe(path));
-        let summary = run.and_then(|path| run_dir::summary(path).ok().flatten());
-        let measured = listed.as_ref().and_then(|l| if metric == "loss" { l.loss } else { l.val_loss });
-        SweepRow {
-            point: index,
-            values: parameters.iter().map(|name| point["values"][name].clone()).collect(),
-            status: listed.as_ref().map_or("queued", |l| l.status.as_str()).to_owned(),
-            steps: listed.as_ref().map_or(0, |l| l.step),
-            objective: measured.filter(|v| v.is_finite()),
-            run: listed.map(|l| l.id),
-            seconds: summary.map(|s| s.wall_seconds),
-        }
+    let best = results.best().map(|row| row.point);
+    let value = |values: &[(String, Value)], name: &String| {
+        values.iter().find(|(other, _)| other == name).map_or(Value::Null, |(_, value)| value.clone())
     };
+    let row = |row: crate::sweep::Row| SweepRow {
+        point: row.point,
+        values: parameters.iter().map(|name| value(&row.values, name)).collect(),
+        status: row.status,
+        steps: row.steps,
+        objective: row.objective.filter(|y| y.is_finite()),
+        run: row.run,
+        seconds: row.seconds,
+    };
+    let mut rows: Vec<SweepRow> = results.rows.into_iter().map(row).collect();
+    rows.sort_by_key(|row| row.point);
     SweepTable {
-        id: id.to_owned(),
-        minimize: stored["objective"]["goal"].as_str() != Some("maximize"),
-        rows: points.iter().enumerate().map(row).collect(),
-        metric,
+        id: frozen.id.clone(),
+        metric: frozen.objective.metric.name(),
+        minimize: frozen.objective.goal == Goal::Minimize,
+        rows,
+        best,
         parameters,
-        importance: Vec::new(),
-        importance_method: None,
+        importance,
+        measured_at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sweep_dir::{SweepDir, SweepFiles};
+    use crate::sweep::frozen::tests::sweep;
+
+    #[test]
+    fn a_sweep_that_has_not_begun_has_its_points() {
+        let root = tempfile::tempdir().unwrap();
+        let experiments = ["a: 1\n".to_owned(), "a: 2\n".to_owned(), "a: 3\n".to_owned()];
+        let files = SweepFiles { frozen: sweep(), text: "sweep: {}\n", experiments: &experiments };
+        let made = SweepDir::create(root.path(), files).unwrap();
+        let (table, runs) = load(made.path()).unwrap();
+        assert_eq!((table.rows.len(), table.best, runs.len()), (sweep().points.len(), None, 0));
+        assert!(table.rows.iter().all(|row| row.values.len() == table.parameters.len() && row.objective.is_none()));
+        let id = made.frozen().id.clone();
+        assert_eq!(find(root.path(), &id).as_deref(), Some(made.path()));
+        assert_eq!(find(root.path(), made.path().to_str().unwrap()).as_deref(), Some(made.path()));
+        assert_eq!((find(root.path(), ""), find(root.path(), "none")), (None, None));
+        std::fs::write(made.path().join(RECORD), "{").unwrap();
+        assert!(load(made.path()).is_err());
     }
 }

@@ -1,0 +1,43 @@
+//! An experiment with all that a run of it needs here: data, threads, and the plan for this machine.
+
+use super::common::{self, ThreadArgs};
+use super::exit::RequestError;
+use super::plan::local;
+use crate::config::Experiment;
+use crate::data::Prepared;
+use crate::plan::{self, Plan};
+use crate::report::Screen;
+
+/// What a run can be started or resumed with.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub plan: Plan,
+    pub prepared: Prepared,
+    pub pool: rayon::ThreadPool,
+}
+
+impl Ready {
+    /// Prepares the data of `experiment` and plans it for this machine; what the plan notes is told on `screen`.
+    ///
+    /// # Errors
+    /// As `prepare_data` and `plan::compile`.
+    pub(super) fn new(experiment: &Experiment, threads: ThreadArgs, screen: &mut Screen) -> anyhow::Result<Self> {
+        let pool = threads.pool()?;
+        let prepared = common::prepare_data(experiment, &pool, screen)?;
+        let cluster = local(threads.count())?;
+        let plan = plan::compile(experiment, &prepared.facts, &cluster)?;
+        for note in &plan.notes {
+            screen.line(&format!("plan   {note}"));
+        }
+        Ok(Self { plan, prepared, pool })
+    }
+
+    /// # Errors
+    /// If the plan needs more memory than its device has: the run would end in the middle of a step.
+    pub(super) fn refuse_what_cannot_fit(&self) -> anyhow::Result<()> {
+        match &self.plan.shortage {
+            Some(shortage) => Err(RequestError(shortage.clone()).into()),
+            None => Ok(()),
+        }
+    }
+}

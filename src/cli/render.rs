@@ -1,0 +1,54 @@
+//! `runner render`: what a template renders to, whether or not that is an experiment.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::common::TemplateArgs;
+use super::exit::RequestError;
+use crate::config::{ConfigError, LoadOptions, read};
+use crate::template::{self, Inputs, Rendered};
+
+#[derive(Debug, Clone, Args)]
+pub struct RenderArgs {
+    /// The template.
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub template: TemplateArgs,
+    /// Show beside each line the template's file and line that it is from.
+    #[arg(long)]
+    pub lines: bool,
+}
+
+/// The rendered text, which ends in a new line.
+///
+/// # Errors
+/// `ConfigError` with the mistakes of the template; a file that is none.
+pub fn run(args: &RenderArgs) -> anyhow::Result<String> {
+    if !template::is_template(&args.file) {
+        let message = format!("{} is not a template: templates end in .j2", args.file.display());
+        return Err(RequestError(message).into());
+    }
+    let text = read(&args.file).map_err(|mistake| ConfigError::new(vec![*mistake]))?;
+    let options = args.template.over(LoadOptions::default())?;
+    let rendered = template::render(&text, &args.file, &Inputs::from(&options))?;
+    let mut out = if args.lines { beside(&rendered) } else { rendered.text };
+    if !out.is_empty() && !out.ends_with('\n') {
+        out.push('\n');
+    }
+    Ok(out)
+}
+
+/// Each line behind its origin.
+fn beside(rendered: &Rendered) -> String {
+    let origins: Vec<String> = (1..=rendered.text.lines().count())
+        .map(|line| rendered.origin(line).map_or_else(String::new, |(file, at)| format!("{}:{at}", file.display())))
+        .collect();
+    let width = origins.iter().map(|o| o.chars().count()).max().unwrap_or(0);
+    let mut out = String::new();
+    for (origin, line) in origins.iter().zip(rendered.text.lines()) {
+        let _ = writeln!(out, "{origin:width$} | {line}");
+    }
+    out
+}

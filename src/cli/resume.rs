@@ -1,0 +1,84 @@
+//! `runner resume`: goes on with a run from its own folder, whatever became of its file.
+
+use anyhow::bail;
+use clap::Args;
+
+use super::common::{self, RootArgs, ThreadArgs};
+use super::exit::{Exit, RequestError};
+use super::interrupt::Interrupt;
+use super::job::{Call, Job};
+use super::ready::Ready;
+use crate::plan::Plan;
+use crate::report::summary::up_to_date;
+use crate::report::{JsonEvent, Mode, Screen};
+use crate::store::catalog;
+use crate::store::manifest::{DataHashes, Manifest, RunStatus};
+use crate::store::run_dir::{self, RunDir};
+
+#[derive(Debug, Clone, Args)]
+pub struct ResumeArgs {
+    /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    pub run: String,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    #[command(flatten)]
+    pub root: RootArgs,
+    /// Stop after step N with a checkpoint; the same command without this goes on.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub until_step: Option<u64>,
+    /// Print only errors and the last line.
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Print events as JSON lines on standard output, everything else on standard error.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// # Errors
+/// If there is no such run, it cannot be gone on with here, or it failed (which its record then says too).
+pub fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
+    let interrupt = Interrupt::install()?;
+    let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
+    let path = catalog::resolve(&args.root.root(), &args.run)?;
+    // Of a finished run nothing is written, no lock either.
+    if run_dir::manifest(&path)?.status == RunStatus::Done {
+        let summary = run_dir::summary(&path)?;
+        let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        screen.json(&JsonEvent::Summary { run: &path, up_to_date: true, summary: summary.as_ref() });
+        screen.last(&up_to_date(&id, summary.as_ref()));
+        return Ok(Exit::Done);
+    }
+    let run = RunDir::open(&path)?;
+    let experiment = common::resolved(&path)?;
+    let ready = Ready::new(&experiment, args.threads, &mut screen)?;
+    refuse_another(run.manifest(), &ready.plan)?;
+    ready.refuse_what_cannot_fit()?;
+    let call = Call {
+        threads: args.threads.count(),
+        environment: common::own_environment().into_iter().collect(),
+        until: args.until_step,
+        elsewhere: args.root.runs.is_some(),
+        ..Call::default()
+    };
+    Job { call: &call, experiment: &experiment, ready: &ready, interrupt: &interrupt }.work(run, screen)
+}
+
+/// # Errors
+/// If what would be computed is no longer what the run began with.
+pub(super) fn refuse_another(manifest: &Manifest, plan: &Plan) -> anyhow::Result<()> {
+    if manifest.plan_hash == plan.hash {
+        return Ok(());
+    }
+    let (id, version) = (&manifest.id, &manifest.version);
+    let now = DataHashes::from(&plan.data);
+    let why = if manifest.data.tokenizer != now.tokenizer {
+        "its tokenizer, or the text it was made from, has changed".to_owned()
+    } else if manifest.data != now {
+        "its data has changed".to_owned()
+    } else {
+        format!("its resolved.yaml has changed, or it was begun by a program (version {version}) that plans otherwise")
+    };
+    bail!(RequestError(format!(
+        "{id} cannot be resumed: {why}; `runner fork {id} --from latest` makes a new run of it"
+    )))
+}

@@ -1,0 +1,196 @@
+//! What came out of a sweep: the table, what mattered, and how to get the best again.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::events::{Outcome, SweepEvent};
+use super::preview::many;
+use crate::report::Screen;
+use crate::report::format::{count, percent, printable, seconds};
+use crate::report::table::{Align, table};
+use crate::store::sweep_dir;
+use crate::sweep::frozen::Frozen;
+use crate::sweep::standing::{Progress, Standing, comparable, progress, rows};
+use crate::sweep::{Importance, PointStatus, Results, Row, from_str, importance, text};
+
+/// All that is to be said of a sweep at some moment.
+#[derive(Debug)]
+pub(super) struct Closing<'a> {
+    frozen: &'a Frozen,
+    pub results: Results,
+    pub importance: Vec<Importance>,
+    /// The steps after which all that was compared for it was measured, where that is not at the end.
+    measured_at: Option<u64>,
+    /// Whether nothing is left to do, but for what failed.
+    pub over: bool,
+    runs: Option<&'a Path>,
+}
+
+impl<'a> Closing<'a> {
+    /// Of the sweep in `path`. `runs`: the `--runs` flag, where it was given.
+    pub(super) fn new(path: &Path, frozen: &'a Frozen, standings: &[Option<Standing>], runs: Option<&'a Path>) -> Self {
+        let Progress { over, due } = progress(frozen, standings);
+        let rows = rows(frozen, standings, &due);
+        // What varied is in the sweep file as it was; without it nothing is said of what mattered.
+        let text = sweep_dir::text(path).unwrap_or_default();
+        let axes = from_str(&text, &frozen.file).map(|spec| spec.axes).unwrap_or_default();
+        let (step, measured) = comparable(frozen, standings, &rows);
+        let mattered = importance(&axes, frozen.objective.goal, &measured);
+        let results = Results::new(frozen.objective, rows);
+        Self { frozen, results, importance: mattered, measured_at: step, over, runs }
+    }
+
+    /// Points that failed in this call, whatever their runs say: one may never have begun.
+    pub(super) fn failed(&mut self, failed: &[(usize, String)]) {
+        for row in &mut self.results.rows {
+            if failed.iter().any(|(index, _)| *index == row.point) {
+                row.status = PointStatus::Failed;
+            }
+        }
+    }
+
+    /// Points that were judged and do not go on; which these are is known when it is over.
+    pub(super) fn stopped(&self) -> Vec<usize> {
+        if !self.over {
+            return Vec::new();
+        }
+        let stopped = self.results.rows.iter().filter(|row| row.status == PointStatus::Stopped);
+        let mut out: Vec<usize> = stopped.map(|row| row.point).collect();
+        out.sort_unstable();
+        out
+    }
+
+    /// Rows, the best first.
+    pub(super) fn table(&self) -> String {
+        let names: Vec<String> =
+            self.frozen.points.first().map_or_else(Vec::new, |p| p.values.iter().map(|(n, _)| printable(n)).collect());
+        let mut columns: Vec<(&str, Align)> = vec![("point", Align::Right)];
+        columns.extend(names.iter().map(|name| (name.as_str(), Align::Right)));
+        let metric = self.frozen.objective.metric.name();
+        columns.extend([(metric, Align::Right), ("steps", Align::Right), ("status", Align::Left)]);
+        columns.extend([("time", Align::Right), ("run", Align::Left)]);
+        table(&columns, &self.results.rows.iter().map(|row| self.row(row)).collect::<Vec<_>>())
+    }
+
+    fn row(&self, row: &Row) -> Vec<String> {
+        let point = self.frozen.point(row.point);
+        let dash = || "-".to_owned();
+        let mut out = vec![row.point.to_string()];
+        out.extend(row.values.iter().map(|(_, value)| printable(&text(value)).replace('\n', " ")));
+        out.push(row.objective.map_or_else(dash, |value| format!("{value:.4}")));
+        out.push(format!("{}/{}", count(row.steps), count(point.map_or(0, |p| p.steps))));
+        out.push(self.status(row.status, point.and_then(|p| p.same_as)));
+        out.push(row.seconds.map_or_else(dash, seconds));
+        out.push(row.run.as_deref().map_or_else(dash, printable));
+        out
+    }
+
+    fn status(&self, status: PointStatus, same_as: Option<usize>) -> String {
+        let text = match (status, same_as) {
+            (PointStatus::Stopped, _) if self.over => "stopped early".to_owned(),
+            // It may go on yet.
+            (PointStatus::Stopped, _) => "judged".to_owned(),
+            (_, Some(other)) => format!("as point {other}"),
+            (status, _) => status.name().to_owned(),
+        };
+        let styled = console::style(text);
+        let styled = match status {
+            PointStatus::Done => styled.green(),
+            PointStatus::Running => styled.cyan(),
+            PointStatus::Interrupted => styled.yellow(),
+            PointStatus::Failed => styled.red(),
+            PointStatus::Queued | PointStatus::Stopped | PointStatus::Duplicate => styled,
+        };
+        styled.to_string()
+    }
+
+    /// `5 done, 1 failed`.
+    pub(super) fn counts(&self) -> String {
+        const ALL: [PointStatus; 7] = [
+            PointStatus::Done,
+            PointStatus::Stopped,
+            PointStatus::Failed,
+            PointStatus::Running,
+            PointStatus::Interrupted,
+            PointStatus::Queued,
+            PointStatus::Duplicate,
+        ];
+        let of = |status: PointStatus| self.results.rows.iter().filter(|row| row.status == status).count();
+        let words: Vec<String> = ALL
+            .into_iter()
+            .map(|status| (status, of(status)))
+            .filter(|(_, n)| *n > 0)
+            .map(|(status, n)| match status {
+                PointStatus::Stopped if self.over => format!("{n} stopped early"),
+                PointStatus::Stopped => format!("{n} judged"),
+                PointStatus::Duplicate => format!("{n} the same as another"),
+                other => format!("{n} {}", other.name()),
+            })
+            .collect();
+        words.join(", ")
+    }
+
+    /// What early stopping saved of the steps.
+    pub(super) fn saved(&self) -> Option<String> {
+        self.frozen.early_stop?;
+        let own = self.results.rows.iter().filter(|row| row.status != PointStatus::Duplicate);
+        let done: u64 = own.map(|row| row.steps).sum();
+        let all = self.frozen.tasks().all_steps();
+        let share = 1.0 - done as f64 / all.max(1) as f64;
+        Some(format!("{} of {} steps were done: {} saved by early stopping", count(done), count(all), percent(share)))
+    }
+
+    /// Which parameters mattered, a line each.
+    pub(super) fn mattered(&self) -> String {
+        let mut out = String::new();
+        let width = self.importance.iter().map(|i| i.name.chars().count()).max().unwrap_or(0);
+        for i in &self.importance {
+            let best = i.best.as_ref().map_or_else(String::new, |value| format!("  best {}", printable(&text(value))));
+            let _ = writeln!(out, "  {:width$}  {:>6}{best}", printable(&i.name), percent(i.share));
+        }
+        if let Some(first) = self.importance.first() {
+            let at = self.measured_at.map_or_else(String::new, |step| format!(" after {} steps", count(step)));
+            let head = format!("what mattered{at} ({} of {}):\n", first.how, self.frozen.objective.metric);
+            out.insert_str(0, &head);
+        }
+        out
+    }
+
+    /// The best point, and how to get it again.
+    pub(super) fn best(&self) -> Option<String> {
+        let row = self.results.best()?;
+        let words = crate::sweep::frozen::words(&row.values);
+        let metric = self.frozen.objective.metric;
+        let mut out = format!("best: point {} ({words}), {metric} {:.4}", row.point, row.objective?);
+        if let Some(run) = &row.run {
+            let run = printable(run);
+            let runs = self.runs.map_or_else(String::new, |runs| format!(" --runs {}", runs.display()));
+            let _ = write!(out, ", run {run}\n  runner reproduce {run}{runs}");
+        }
+        Some(out)
+    }
+}
+
+/// Says how a sweep ended.
+pub(super) fn print(closing: &Closing<'_>, outcome: Outcome, up_to_date: bool, screen: &Screen) {
+    screen.line(&closing.table());
+    screen.line(&closing.mattered());
+    screen.line(&closing.saved().unwrap_or_default());
+    screen.line(&closing.best().unwrap_or_default());
+    let event =
+        SweepEvent::Summary { status: outcome, up_to_date, results: &closing.results, importance: &closing.importance };
+    if let Ok(line) = serde_json::to_string(&event) {
+        screen.json_line(&line);
+    }
+    let id = printable(&closing.frozen.id);
+    let counts = closing.counts();
+    let points = many(closing.frozen.points.len(), "point");
+    screen.last(&match outcome {
+        Outcome::Done if up_to_date => format!("up to date: sweep {id}, {points}: {counts}"),
+        Outcome::Done => format!("done: sweep {id}, {points}: {counts}"),
+        Outcome::Failed => {
+            format!("failed: sweep {id}, {points}: {counts}; the same command tries failed points again")
+        }
+        Outcome::Interrupted => format!("interrupted: sweep {id}, {points}: {counts}; the same command continues"),
+    });
+}

@@ -1,0 +1,306 @@
+//! From a sweep file to points that are fixed: each one rendered, checked, its data prepared, planned.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rayon::prelude::*;
+
+use super::changed::digest;
+use super::find::absolute;
+use crate::cli::common::{self, TemplateArgs, ThreadArgs};
+use crate::cli::exit::{RequestError, render};
+use crate::cli::plan::local;
+use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
+use crate::data::{DataFacts, TextTokenizer};
+use crate::plan::program::{Device, EvalSpec};
+use crate::plan::{self, ClusterFacts, Plan};
+use crate::report::Screen;
+use crate::store::time;
+use crate::sweep::frozen::{FORMAT, Frozen, FrozenPoint, SourceFile};
+use crate::sweep::problems::Problems;
+use crate::sweep::{Asha, Base, Metric, Point, SweepSpec, expand, options, rungs};
+
+/// A sweep that can start.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub frozen: Frozen,
+    /// The resolved experiment of each point.
+    pub experiments: Vec<String>,
+}
+
+/// What a sweep is prepared with besides its file.
+#[derive(Debug)]
+pub(super) struct With<'a> {
+    /// `--set` flags.
+    pub set: &'a [String],
+    /// Threads of each point, and of this process.
+    pub threads: usize,
+    pub own: ThreadArgs,
+    pub parallel: usize,
+}
+
+/// A mistake that makes the request wrong, in words for a person.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Wrong(String);
+
+/// Makes, checks and plans all points of `spec`.
+///
+/// # Errors
+/// All mistakes of all points, each said once.
+pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) -> anyhow::Result<Ready> {
+    let expanded = expand(spec)?;
+    let mut base = LoadOptions {
+        sets: with.set.to_vec(),
+        env: common::experiment_environment(),
+        ..TemplateArgs::default().over(LoadOptions::default())?
+    };
+    if matches!(spec.base, Base::Template(_)) {
+        // A variable that varies and is not used is a mistake.
+        base.named_vars = spec.names().into_iter().map(str::to_owned).collect();
+    }
+    let pool = with.own.pool()?;
+    let before = sources(spec, &[]);
+    let load = |point: &Point| config::load(spec.base.path(), &options(spec, point, &base));
+    let loaded: Vec<Result<Loaded, ConfigError>> = pool.install(|| expanded.points.par_iter().map(load).collect());
+    let mut problems = Problems::default();
+    let color = console::colors_enabled_stderr();
+    let mut good: Vec<(&Point, Loaded)> = Vec::new();
+    for (point, loaded) in expanded.points.iter().zip(loaded) {
+        match loaded {
+            Ok(loaded) => good.push((point, loaded)),
+            Err(error) => problems.add_config(point.index, &error, color),
+        }
+    }
+    let cluster = local(with.threads)?;
+    let mut data = Cache::default();
+    let mut facts = Vec::new();
+    for (point, loaded) in &good {
+        match data.facts(&loaded.experiment, &pool, screen) {
+            Ok(found) => facts.push(Some(found)),
+            Err(error) => {
+                problems.add(point.index, &error.0);
+                facts.push(None);
+            }
+        }
+    }
+    let plan = |((_, loaded), facts): (&(&Point, Loaded), &Option<DataFacts>)| {
+        facts.as_ref().map(|facts| plan_point(&loaded.experiment, facts, &cluster))
+    };
+    let plans: Vec<Option<_>> = pool.install(|| good.par_iter().zip(&facts).map(plan).collect());
+    let mut points = Vec::new();
+    let mut first: BTreeMap<String, usize> = BTreeMap::new();
+    for ((point, loaded), plan) in good.iter().zip(plans) {
+        let Some(plan) = plan else { continue };
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(error) => {
+                problems.add(point.index, &error.0);
+                continue;
+            }
+        };
+        match freeze(spec, point, &loaded.experiment, &plan) {
+            Ok(mut frozen) => {
+                let earlier = *first.entry(frozen.plan_hash.clone()).or_insert(point.index);
+                frozen.same_as = (earlier != point.index).then_some(earlier);
+                points.push(frozen);
+            }
+            Err(mistakes) => mistakes.iter().for_each(|m| problems.add(point.index, m)),
+        }
+    }
+    if !problems.is_empty() {
+        let values = |index: usize| expanded.points.iter().find(|p| p.index == index);
+        let words = |index: usize| values(index).map_or_else(String::new, |p| crate::sweep::frozen::words(&p.values));
+        return Err(Mistakes(problems.render(expanded.points.len(), words)).into());
+    }
+    let after = sources(spec, &good);
+    if before.iter().any(|source| !after.contains(source)) {
+        let message = format!("{} changed while it was read: run the same command again", spec.base.path().display());
+        return Err(RequestError(message).into());
+    }
+    let environment =
+        good.iter().flat_map(|(_, loaded)| loaded.env_read.iter().cloned()).chain(common::own_environment()).collect();
+    let frozen = Frozen {
+        format: FORMAT,
+        id: id(spec, &points)?,
+        name: spec.name.clone(),
+        created: time::now(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        file: absolute(&spec.path),
+        sources: after,
+        overrides: with.set.to_vec(),
+        environment,
+        objective: spec.objective,
+        early_stop: spec.early_stop,
+        workers: with.parallel,
+        excluded: expanded.excluded.len(),
+        points,
+    };
+    let experiments = good.iter().map(|(_, loaded)| config::to_yaml(&loaded.experiment)).collect();
+    Ok(Ready { frozen, experiments })
+}
+
+/// All that is wrong with a sweep's points, as it is shown.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(in crate::cli) struct Mistakes(String);
+
+/// The files that the points are made of, as they are now.
+fn sources(spec: &SweepSpec, loaded: &[(&Point, Loaded)]) -> Vec<SourceFile> {
+    let read = loaded.iter().filter_map(|(_, loaded)| loaded.template.as_ref()).flat_map(|t| &t.files);
+    let mut files: Vec<PathBuf> = read.map(|file| absolute(&file.path)).collect();
+    files.push(absolute(spec.base.path()));
+    files.sort();
+    files.dedup();
+    files.iter().map(|path| digest(path)).collect()
+}
+
+/// `<name>-<8 digits>` over what the sweep is.
+fn id(spec: &SweepSpec, points: &[FrozenPoint]) -> anyhow::Result<String> {
+    let runs: Vec<(&str, &str)> = points.iter().map(|p| (p.name.as_str(), p.plan_hash.as_str())).collect();
+    let text = serde_json::to_string(&(runs, spec.objective, spec.early_stop))?;
+    let hash = blake3::hash(text.as_bytes()).to_hex();
+    Ok(format!("{}-{}", spec.name, &hash[..8]))
+}
+
+/// Data that was prepared, by what it was made of; mistakes, too, which are not made twice.
+#[derive(Default)]
+struct Cache {
+    all: BTreeMap<String, Result<(DataFacts, TextTokenizer), String>>,
+}
+
+impl Cache {
+    fn facts(
+        &mut self,
+        experiment: &Experiment,
+        pool: &rayon::ThreadPool,
+        screen: &mut Screen,
+    ) -> Result<DataFacts, Wrong> {
+        // Preparing does not depend on the seed.
+        let key = (&experiment.data, &experiment.eval.hellaswag, experiment.model.vocab_size);
+        let key = serde_json::to_string(&key).map_err(|e| Wrong(e.to_string()))?;
+        if !self.all.contains_key(&key) {
+            // Prompts are no part of the data.
+            let mut bare = experiment.clone();
+            bare.eval.samples = None;
+            let prepared = common::prepare_data(&bare, pool, screen);
+            let prepared = prepared.map(|p| (p.facts, p.tokenizer)).map_err(|error| plain(&error));
+            self.all.insert(key.clone(), prepared);
+        }
+        let (facts, tokenizer) = match self.all.get(&key) {
+            Some(Ok(known)) => known,
+            Some(Err(error)) => return Err(Wrong(error.clone())),
+            None => return Err(Wrong("the data was not prepared".to_owned())),
+        };
+        common::check_prompts(experiment, tokenizer).map_err(|error| Wrong(plain(&error)))?;
+        Ok(facts.clone())
+    }
+}
+
+/// An error without its label.
+fn plain(error: &anyhow::Error) -> String {
+    let text = render(error, false);
+    text.strip_prefix("error: ").map_or_else(|| text.clone(), str::to_owned)
+}
+
+fn plan_point(experiment: &Experiment, facts: &DataFacts, cluster: &ClusterFacts) -> Result<Plan, Wrong> {
+    let plan = plan::compile(experiment, facts, cluster).map_err(|error| Wrong(error.to_string()))?;
+    match plan.shortage {
+        Some(shortage) => Err(Wrong(shortage)),
+        None => Ok(plan),
+    }
+}
+
+/// What is kept of a point's plan.
+fn freeze(spec: &SweepSpec, point: &Point, experiment: &Experiment, plan: &Plan) -> Result<FrozenPoint, Vec<String>> {
+    let program = plan.ranks.first().map(|rank| &rank.program);
+    let mut mistakes = Vec::new();
+    if let Some(program) = program {
+        mistakes.extend(unmeasured(spec.objective.metric, &program.eval));
+    }
+    let steps = plan.totals.steps;
+    // Losses and speeds of steps are there after each.
+    let every = if is_evaluated(spec.objective.metric) { experiment.eval.every } else { 1 };
+    let judged = match &spec.early_stop {
+        Some(asha) => {
+            let judged = rungs(asha, steps, every);
+            mistakes.extend(unjudged(asha, &judged, steps, every));
+            judged
+        }
+        None => vec![steps],
+    };
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
+    let host = |rank: &&plan::RankPlan| matches!(rank.device, Device::Cpu);
+    let cuda = plan.ranks.iter().filter_map(|rank| match rank.device {
+        Device::Cuda(index) => Some(index + 1),
+        Device::Cpu => None,
+    });
+    Ok(FrozenPoint {
+        index: point.index,
+        values: point.values.clone(),
+        name: experiment.name.clone(),
+        plan_hash: plan.hash.clone(),
+        same_as: None,
+        steps,
+        rungs: judged,
+        tokens_per_step: plan.totals.tokens_per_step,
+        parameters: plan.totals.parameters,
+        memory_bytes: plan.ranks.iter().filter(host).map(|r| r.memory.total()).fold(0, u64::saturating_add),
+        flops_per_step: plan.totals.flops_per_step,
+        step_seconds: plan.forecast.as_ref().map(|f| f.step_seconds),
+        ranks: plan.ranks.len(),
+        cuda_devices: cuda.max().unwrap_or(0),
+    })
+}
+
+/// Whether a metric comes from evaluations.
+fn is_evaluated(metric: Metric) -> bool {
+    !matches!(metric, Metric::TrainLoss | Metric::TokensPerSecond)
+}
+
+/// Why the objective would never be measured.
+fn unmeasured(metric: Metric, eval: &EvalSpec) -> Option<String> {
+    let (there, what) = match metric {
+        Metric::ValLoss | Metric::ValPerplexity => (eval.loss.is_some(), "data.validation and eval.loss"),
+        Metric::HellaswagAcc | Metric::HellaswagAccNorm => (eval.choice_items.is_some(), "eval.hellaswag"),
+        Metric::TrainLoss | Metric::TokensPerSecond => (true, ""),
+    };
+    (!there).then(|| format!("objective.metric is {metric}, which the experiment does not measure: it needs {what}"))
+}
+
+/// Why early stopping would never judge the point.
+fn unjudged(asha: &Asha, judged: &[u64], steps: u64, every: u64) -> Option<String> {
+    (judged.len() < 2).then(|| {
+        format!(
+            "early_stop.asha.min_steps is {}, but the run has {steps} steps and evaluates every {every}, so that it is \
+             never judged before its end: take fewer min_steps, a smaller eval.every, or no early_stop",
+            asha.min_steps
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::experiment::EvalLoss;
+
+    #[test]
+    fn an_objective_must_be_measured() {
+        let none = EvalSpec { loss: None, choice_items: None, samples: None };
+        let loss = EvalSpec { loss: Some(EvalLoss { batches: 1 }), ..none.clone() };
+        assert!(unmeasured(Metric::ValLoss, &none).unwrap().contains("data.validation"));
+        assert!(unmeasured(Metric::ValPerplexity, &loss).is_none());
+        assert!(unmeasured(Metric::HellaswagAcc, &loss).unwrap().contains("eval.hellaswag"));
+        assert!(unmeasured(Metric::TrainLoss, &none).is_none());
+    }
+
+    #[test]
+    fn early_stopping_must_judge() {
+        let asha = Asha { min_steps: 100, reduction: 3 };
+        let text = unjudged(&asha, &rungs(&asha, 120, 80), 120, 80).unwrap();
+        assert!(text.contains("120 steps") && text.contains("every 80"), "{text}");
+        assert!(unjudged(&asha, &[100, 300], 300, 100).is_none());
+    }
+}

@@ -1,0 +1,132 @@
+//! What a sweep is going to do, before it does it.
+
+use std::fmt::Write as _;
+
+use crate::report::format::{bytes, count, printable, seconds};
+use crate::report::table::{Align, table};
+use crate::sweep::Decision;
+use crate::sweep::frozen::{Frozen, FrozenPoint, Tasks};
+use crate::sweep::text;
+
+/// Rows of the table, unless all are wanted.
+const SHOWN: usize = 40;
+
+/// How a sweep is going to be run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    pub parallel: usize,
+    /// Of each point.
+    pub threads: usize,
+    /// Whether all points are shown, however many.
+    pub all: bool,
+}
+
+/// The points, what they take, and how long all of it is predicted to take.
+pub(super) fn preview(frozen: &Frozen, how: How) -> String {
+    let tasks = frozen.tasks();
+    let mut out = points(frozen, how.all);
+    out.push_str(&counts(frozen, tasks.tasks.len()));
+    out.push_str(&judged(frozen));
+    let _ = writeln!(out, "at once  {}, {} each", many(how.parallel, "run"), many(how.threads, "thread"));
+    out.push_str(&time(frozen, &tasks, frozen.workers(how.parallel)));
+    out
+}
+
+fn points(frozen: &Frozen, all: bool) -> String {
+    let names: Vec<&str> =
+        frozen.points.first().map_or_else(Vec::new, |p| p.values.iter().map(|(n, _)| n.as_str()).collect());
+    let names: Vec<String> = names.into_iter().map(printable).collect();
+    let mut columns: Vec<(&str, Align)> = vec![("point", Align::Right)];
+    columns.extend(names.iter().map(|name| (name.as_str(), Align::Right)));
+    columns.extend(["steps", "parameters", "memory", "predicted"].map(|name| (name, Align::Right)));
+    columns.push(("", Align::Left));
+    let shown = if all { frozen.points.len() } else { SHOWN };
+    let rows: Vec<Vec<String>> = frozen.points.iter().take(shown).map(|p| row(p)).collect();
+    let mut out = table(&columns, &rows);
+    if let Some(more @ 1..) = frozen.points.len().checked_sub(shown) {
+        let _ = writeln!(out, "… and {} (--dry-run shows all)", many(more, "more point"));
+    }
+    out
+}
+
+fn row(p: &FrozenPoint) -> Vec<String> {
+    let mut row = vec![p.index.to_string()];
+    row.extend(p.values.iter().map(|(_, value)| printable(&text(value)).replace('\n', " ")));
+    row.push(count(p.steps));
+    row.push(count(p.parameters));
+    row.push(bytes(p.memory_bytes));
+    row.push(p.step_seconds.map_or_else(|| "?".to_owned(), |s| seconds(s * p.steps as f64)));
+    row.extend(p.same_as.map(|index| format!("the same run as point {index}")));
+    row
+}
+
+fn counts(frozen: &Frozen, runs: usize) -> String {
+    let mut out = format!("sweep    {}: {}", printable(&frozen.id), many(frozen.points.len(), "point"));
+    let same = frozen.points.len() - runs;
+    if same > 0 {
+        let _ = write!(out, ", {}: {same} the same as another", many(runs, "run"));
+    }
+    if frozen.excluded > 0 {
+        let _ = write!(out, "; {} left out by exclude", count(frozen.excluded as u64));
+    }
+    out.push('\n');
+    out
+}
+
+fn judged(frozen: &Frozen) -> String {
+    let o = &frozen.objective;
+    let mut out = format!("judged   by {}, {} it, {} of a run", o.metric, o.goal.name(), o.at.name());
+    if let Some(asha) = &frozen.early_stop {
+        let mut rungs: Vec<&Vec<u64>> = frozen.points.iter().map(|p| &p.rungs).collect();
+        rungs.dedup();
+        let steps = match rungs.as_slice() {
+            [one] => {
+                let (last, first) = one.split_last().map_or((0, &[][..]), |(last, first)| (*last, first));
+                let first: Vec<String> = first.iter().map(|&s| count(s)).collect();
+                format!("after {} of {} steps", first.join(", "), count(last))
+            }
+            _ => format!("from {} steps on", count(asha.min_steps)),
+        };
+        let _ = write!(out, "; early stopping {steps}, the best of {} go on", asha.reduction);
+    }
+    out.push('\n');
+    out
+}
+
+fn time(frozen: &Frozen, tasks: &Tasks, workers: usize) -> String {
+    let expected = tasks.expected(workers, &|_, _| None);
+    let steps: u64 = expected.order.iter().map(|segment| tasks.steps(segment)).sum();
+    let mut out = format!("steps    {}", count(steps));
+    let all = tasks.all_steps();
+    if steps < all {
+        let _ = write!(out, " of {}, as early stopping goes", count(all));
+    }
+    out.push('\n');
+    if tasks.seconds {
+        let hours = device_hours(frozen, tasks, &expected);
+        let took = seconds(expected.virtual_end);
+        let _ =
+            writeln!(out, "time     about {took} predicted, {} device-hours; without evaluations", hours_text(hours));
+    } else {
+        out.push_str("time     not known: runner calibrate measures this machine\n");
+    }
+    out
+}
+
+fn device_hours(frozen: &Frozen, tasks: &Tasks, expected: &Decision) -> f64 {
+    let of = |segment: &crate::sweep::Segment| {
+        let ranks = tasks.points.get(segment.task).and_then(|&i| frozen.points.get(i)).map_or(1, |p| p.ranks);
+        let cost = tasks.tasks.get(segment.task).map_or(0.0, |task| task.step_cost);
+        tasks.steps(segment) as f64 * cost * ranks as f64
+    };
+    expected.order.iter().map(of).sum::<f64>() / 3600.0
+}
+
+fn hours_text(hours: f64) -> String {
+    if hours < 0.095 { format!("{hours:.3}") } else { format!("{hours:.1}") }
+}
+
+/// `1 run`, `2 runs`.
+pub(super) fn many(n: usize, what: &str) -> String {
+    format!("{} {what}{}", count(n as u64), if n == 1 { "" } else { "s" })
+}

@@ -1,0 +1,106 @@
+//! Counts the memory of large allocations, which is what tensors are, beside whatever allocator the program has.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Smaller ones are not counted: there are very many of them, and together they are little.
+const LARGE: usize = 1 << 14;
+
+static COUNTING: AtomicBool = AtomicBool::new(false);
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+/// An allocator whose large allocations are counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counted<A>(pub A);
+
+fn add(size: usize) {
+    if size >= LARGE {
+        let now = NOW.fetch_add(size, Ordering::Relaxed) + size;
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        if !COUNTING.load(Ordering::Relaxed) {
+            COUNTING.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn sub(size: usize) {
+    if size >= LARGE {
+        NOW.fetch_sub(size, Ordering::Relaxed);
+    }
+}
+
+#[expect(unsafe_code, reason = "an allocator")]
+// SAFETY: every call goes to the inner allocator as it came; counting neither allocates nor panics.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for Counted<A> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise, passed on.
+        let out = unsafe { self.0.alloc(layout) };
+        if !out.is_null() {
+            add(layout.size());
+        }
+        out
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise, passed on.
+        let out = unsafe { self.0.alloc_zeroed(layout) };
+        if !out.is_null() {
+            add(layout.size());
+        }
+        out
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        sub(layout.size());
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.0.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: the caller's promise, passed on.
+        let out = unsafe { self.0.realloc(ptr, layout, new_size) };
+        if !out.is_null() {
+            sub(layout.size());
+            add(new_size);
+        }
+        out
+    }
+}
+
+/// Bytes in large allocations now; the peak is counted anew from here. `None` where the program does not count.
+pub fn start_peak() -> Option<u64> {
+    let now = NOW.load(Ordering::Relaxed);
+    PEAK.store(now, Ordering::Relaxed);
+    COUNTING.load(Ordering::Relaxed).then_some(now as u64)
+}
+
+/// The most bytes that were in large allocations at once since `start_peak`.
+#[must_use]
+pub fn peak() -> Option<u64> {
+    COUNTING.load(Ordering::Relaxed).then(|| PEAK.load(Ordering::Relaxed) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::alloc::System;
+
+    use super::*;
+
+    #[test]
+    fn large_allocations_are_counted_and_uncounted() {
+        let allocator = Counted(System);
+        let (small, large) = (Layout::from_size_align(100, 8).unwrap(), Layout::from_size_align(1 << 20, 8).unwrap());
+        let before = start_peak().unwrap_or(0);
+        #[expect(unsafe_code, reason = "an allocator's own test")]
+        // SAFETY: layouts are not of size zero, and each pointer is given back with the layout that it has then.
+        unsafe {
+            let (a, b) = (allocator.alloc(small), allocator.alloc_zeroed(large));
+            let b = allocator.realloc(b, large, 3 << 20);
+            assert_eq!(start_peak().unwrap() - before, 3 << 20);
+            allocator.dealloc(a, small);
+            allocator.dealloc(b, Layout::from_size_align(3 << 20, 8).unwrap());
+        }
+        assert_eq!((peak().unwrap() - before, start_peak().unwrap() - before), (3 << 20, 0));
+    }
+}

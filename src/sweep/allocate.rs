@@ -1,0 +1,123 @@
+//! Which runs are at work together: as many as are allowed, as the memory holds, each with graphics devices of its own. Pure.
+
+use std::collections::BTreeMap;
+
+/// What one run takes of the machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Bytes of the host's memory.
+    pub memory: u64,
+    /// CUDA devices, for itself.
+    pub devices: usize,
+}
+
+/// What there is, and who has it.
+#[derive(Debug)]
+pub struct Allocator {
+    most: usize,
+    /// Bytes; `None`: not known, so not counted.
+    memory: Option<u64>,
+    /// Free ones, as `CUDA_VISIBLE_DEVICES` names them, in the order in which they are given.
+    free: Vec<String>,
+    devices: Vec<String>,
+    taken: BTreeMap<usize, (Need, Vec<String>)>,
+}
+
+impl Allocator {
+    /// At most `most` runs (at least one), in `memory` bytes, on `devices`.
+    #[must_use]
+    pub fn new(most: usize, memory: Option<u64>, devices: Vec<String>) -> Self {
+        Self { most: most.max(1), memory, free: devices.clone(), devices, taken: BTreeMap::new() }
+    }
+
+    /// Takes what `id` needs, if it is free: the devices that it may see. A run that needs more than there is at all goes
+    /// alone, since nothing would change by waiting.
+    pub fn take(&mut self, id: usize, need: Need) -> Option<Vec<String>> {
+        if self.taken.len() >= self.most || self.taken.contains_key(&id) {
+            return None;
+        }
+        let used: u64 = self.taken.values().map(|(need, _)| need.memory).fold(0, u64::saturating_add);
+        let fits = self.memory.is_none_or(|memory| used.saturating_add(need.memory) <= memory);
+        if !(fits && need.devices <= self.free.len() || self.taken.is_empty()) {
+            return None;
+        }
+        let devices: Vec<String> = self.free.drain(..need.devices.min(self.free.len())).collect();
+        self.taken.insert(id, (need, devices.clone()));
+        Some(devices)
+    }
+
+    /// What `id` had is free again.
+    pub fn give_back(&mut self, id: usize) {
+        if let Some((_, devices)) = self.taken.remove(&id) {
+            self.free.extend(devices);
+            // The first ones first, whoever had them: a point that is done again finds the same device.
+            self.free.sort_by_key(|device| self.devices.iter().position(|d| d == device));
+        }
+    }
+
+    /// How many runs have something.
+    #[must_use]
+    pub fn at_work(&self) -> usize {
+        self.taken.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn memory(gib: u64) -> Need {
+        Need { memory: gib * GIB, devices: 0 }
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&n| n.to_owned()).collect()
+    }
+
+    #[test]
+    fn no_more_than_allowed() {
+        let mut machine = Allocator::new(2, None, Vec::new());
+        assert!(machine.take(1, memory(1)).is_some() && machine.take(2, memory(1_000_000)).is_some());
+        assert!(machine.take(3, memory(0)).is_none());
+        machine.give_back(1);
+        assert!(machine.take(2, memory(0)).is_none(), "it has its part");
+        assert!(machine.take(3, memory(0)).is_some());
+        assert_eq!(machine.at_work(), 2);
+        let mut none = Allocator::new(0, None, Vec::new());
+        assert!(none.take(1, memory(1)).is_some(), "at least one");
+    }
+
+    #[test]
+    fn memory_is_shared() {
+        let mut machine = Allocator::new(9, Some(10 * GIB), Vec::new());
+        assert!(machine.take(1, memory(6)).is_some());
+        assert!(machine.take(2, memory(5)).is_none());
+        assert!(machine.take(3, memory(4)).is_some(), "a smaller one goes ahead");
+        machine.give_back(1);
+        assert!(machine.take(2, memory(5)).is_some());
+        assert!(machine.take(4, Need { memory: u64::MAX, devices: 0 }).is_none());
+    }
+
+    #[test]
+    fn what_never_fits_goes_alone() {
+        let mut machine = Allocator::new(2, Some(GIB), Vec::new());
+        assert!(machine.take(1, memory(5)).is_some());
+        assert!(machine.take(2, memory(0)).is_none(), "nothing beside it");
+    }
+
+    #[test]
+    fn devices_are_disjoint_and_come_back() {
+        let two = Need { memory: 0, devices: 2 };
+        let mut machine = Allocator::new(9, None, names(&["3", "1", "GPU-a", "0", "2"]));
+        assert_eq!(machine.take(1, two), Some(names(&["3", "1"])));
+        assert_eq!(machine.take(2, two), Some(names(&["GPU-a", "0"])));
+        assert_eq!(machine.take(3, two), None);
+        assert_eq!(machine.take(4, Need { memory: 0, devices: 1 }), Some(names(&["2"])));
+        machine.give_back(2);
+        machine.give_back(1);
+        machine.give_back(1);
+        assert_eq!(machine.take(5, two), Some(names(&["3", "1"])), "in their order");
+    }
+}

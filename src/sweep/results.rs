@@ -1,0 +1,196 @@
+//! The table of a sweep: one row a point, the best first.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::overlay::text;
+use super::point::{Values, ordered};
+use super::spec::Objective;
+
+/// How far a point came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PointStatus {
+    /// Not begun.
+    Queued,
+    Running,
+    /// Begun and neither running nor at an end.
+    Interrupted,
+    /// All steps.
+    Done,
+    /// Judged and not promoted.
+    Stopped,
+    Failed,
+    /// The same run as another point's.
+    Duplicate,
+}
+
+impl PointStatus {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Interrupted => "interrupted",
+            Self::Done => "done",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+            Self::Duplicate => "duplicate",
+        }
+    }
+}
+
+/// What came out of a point.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// From 1.
+    pub point: usize,
+    #[serde(with = "ordered")]
+    pub values: Values,
+    pub status: PointStatus,
+    /// Optimizer steps done.
+    pub steps: u64,
+    pub objective: Option<f64>,
+    /// Its run's id.
+    pub run: Option<String>,
+    pub seconds: Option<f64>,
+}
+
+/// All rows, sorted by the objective: the best first, those without one last, equals by their index.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    pub objective: Objective,
+    pub rows: Vec<Row>,
+}
+
+impl Results {
+    #[must_use]
+    pub fn new(objective: Objective, mut rows: Vec<Row>) -> Self {
+        rows.sort_by(|a, b| {
+            let valued = match (a.objective, b.objective) {
+                (Some(a), Some(b)) => objective.goal.order(a, b),
+                (a, b) => a.is_none().cmp(&b.is_none()),
+            };
+            valued.then(a.point.cmp(&b.point))
+        });
+        Self { objective, rows }
+    }
+
+    /// The best point: of those that did all their steps, or else of all that have an objective. What was stopped early was
+    /// measured after fewer steps, and is no match for what was not.
+    #[must_use]
+    pub fn best(&self) -> Option<&Row> {
+        let mut valued = self.rows.iter().filter(|row| row.objective.is_some_and(|y| !y.is_nan()));
+        valued.clone().find(|row| row.status == PointStatus::Done).or_else(|| valued.next())
+    }
+
+    /// The table as CSV, one line a row in their order, below a header: `point`, a column for each name that varies, `status`,
+    /// `steps_done`, the metric, `seconds`, `run`. What is not known is empty. A name that another column has already gets `param.`
+    /// before it. A text that a spreadsheet would take for a formula gets `'` before it; numbers are as they are.
+    ///
+    /// # Errors
+    /// None that input could cause.
+    pub fn csv(&self) -> Result<String, csv::Error> {
+        let metric = self.objective.metric.name();
+        let own = ["point", "status", "steps_done", metric, "seconds", "run"];
+        let mut names: Vec<&str> = Vec::new();
+        for (name, _) in self.rows.iter().flat_map(|row| &row.values) {
+            if !names.contains(&name.as_str()) {
+                names.push(name);
+            }
+        }
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let header = names.iter().map(|&n| if own.contains(&n) { format!("param.{n}") } else { plain(n) });
+        writer.write_record(one("point").chain(header).chain(own[1..].iter().map(|&n| n.to_owned())))?;
+        for row in &self.rows {
+            let value = |name: &&str| match row.values.iter().find(|(n, _)| n == name) {
+                Some((_, Value::String(text))) => plain(text),
+                Some((_, other)) => text(other),
+                None => String::new(),
+            };
+            let number = |x: Option<f64>| x.map(|x| text(&Value::from(x))).filter(|t| t != "null").unwrap_or_default();
+            let rest = [
+                row.status.name().to_owned(),
+                row.steps.to_string(),
+                number(row.objective),
+                number(row.seconds),
+                row.run.as_deref().map(plain).unwrap_or_default(),
+            ];
+            writer.write_record(one(&row.point.to_string()).chain(names.iter().map(value)).chain(rest))?;
+        }
+        let bytes = writer.into_inner().map_err(|e| csv::Error::from(e.into_error()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+fn one(text: &str) -> std::iter::Once<String> {
+    std::iter::once(text.to_owned())
+}
+
+/// A text that no spreadsheet computes.
+fn plain(text: &str) -> String {
+    if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::spec::{At, Goal, Metric};
+    use super::*;
+
+    fn row(point: usize, status: PointStatus, objective: Option<f64>) -> Row {
+        let values = vec![("lr".to_owned(), json!(1e-5)), ("decay".to_owned(), json!("=1+1, \"x\""))];
+        Row { point, values, status, steps: 10, objective, run: Some(format!("run-{point}")), seconds: Some(1.5) }
+    }
+
+    fn results(goal: Goal, rows: Vec<Row>) -> Results {
+        Results::new(Objective { metric: Metric::ValLoss, goal, at: At::Last }, rows)
+    }
+
+    #[test]
+    fn the_best_is_first_and_what_has_no_result_last() {
+        let rows = vec![
+            row(1, PointStatus::Failed, None),
+            row(2, PointStatus::Done, Some(f64::NAN)),
+            row(3, PointStatus::Done, Some(2.0)),
+            row(4, PointStatus::Stopped, Some(1.0)),
+            row(6, PointStatus::Done, Some(1.5)),
+            row(5, PointStatus::Done, Some(1.5)),
+            row(7, PointStatus::Queued, None),
+        ];
+        let points = |r: &Results| r.rows.iter().map(|row| row.point).collect::<Vec<_>>();
+        let down = results(Goal::Minimize, rows.clone());
+        assert_eq!(points(&down), [4, 5, 6, 3, 2, 1, 7]);
+        assert_eq!(down.best().unwrap().point, 5, "4 was stopped early");
+        let up = results(Goal::Maximize, rows.clone());
+        assert_eq!(points(&up), [3, 5, 6, 4, 2, 1, 7]);
+        assert_eq!(up.best().unwrap().point, 3);
+        assert_eq!(results(Goal::Minimize, rows[..2].to_vec()).best(), None);
+        assert_eq!(results(Goal::Minimize, vec![rows[3].clone()]).best().unwrap().point, 4);
+    }
+
+    #[test]
+    fn csv_reads_back_and_holds_no_formulas() {
+        let mut first = row(2, PointStatus::Done, Some(1.25));
+        first.values.push(("status".to_owned(), json!(-3)));
+        let table = results(Goal::Minimize, vec![row(1, PointStatus::Failed, None), first]).csv().unwrap();
+        let expected = "point,lr,decay,param.status,status,steps_done,val_loss,seconds,run\n\
+                        2,1e-5,\"'=1+1, \"\"x\"\"\",-3,done,10,1.25,1.5,run-2\n\
+                        1,1e-5,\"'=1+1, \"\"x\"\"\",,failed,10,,1.5,run-1\n";
+        assert_eq!(table, expected);
+        let mut reader = csv::Reader::from_reader(table.as_bytes());
+        assert!(reader.records().all(|record| record.unwrap().len() == 9));
+    }
+
+    #[test]
+    fn json_keeps_the_order_of_the_values_and_reads_back() {
+        let mut rows = vec![row(1, PointStatus::Done, Some(1.0))];
+        rows[0].values.reverse();
+        rows[0].values.push(("a".to_owned(), json!([1])));
+        let table = results(Goal::Minimize, rows);
+        let text = serde_json::to_string(&table).unwrap();
+        assert!(text.contains(r#""values":{"decay":"=1+1, \"x\"","lr":1e-5,"a":[1]}"#), "{text}");
+        assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), table);
+    }
+}

@@ -1,0 +1,149 @@
+//! The functions and filters that templates have besides minijinja's; see `docs/templates.md`.
+
+use std::sync::Arc;
+
+use minijinja::{Environment, Error, ErrorKind, State, Value};
+
+use super::guard::beyond;
+use super::loader::Files;
+use super::units;
+use super::value::flow;
+
+/// For "did you mean".
+pub(super) const FUNCTIONS: [&str; 9] =
+    ["dict", "env", "linspace", "logspace", "namespace", "pow10", "range", "seconds", "tokens"];
+pub(super) const FILTERS: [&str; 5] = ["duration", "seconds", "tokens", "tokens_short", "yaml"];
+
+/// Items of one list.
+const MAX_POINTS: usize = 10_000;
+
+/// Adds them to `env`.
+pub(super) fn add(env: &mut Environment<'static>, files: &Arc<Files>) {
+    env.add_function("pow10", pow10);
+    env.add_function("logspace", logspace);
+    env.add_function("linspace", linspace);
+    env.add_function("tokens", tokens);
+    env.add_function("seconds", seconds);
+    let files = files.clone();
+    env.add_function("env", move |state: &State<'_, '_>, name: &str, default: Option<Value>| {
+        variable(&files, state.name(), name, default)
+    });
+    env.add_filter("tokens", tokens);
+    env.add_filter("tokens_short", |n: u64| units::tokens_short(n));
+    env.add_filter("seconds", seconds);
+    env.add_filter("duration", |seconds: f64| units::duration(seconds).map_err(wrong));
+    env.add_filter("yaml", |value: &Value| flow(value));
+}
+
+fn wrong(message: String) -> Error {
+    beyond(message)
+}
+
+/// 10 to the power of `n`; a whole number where it is one.
+fn pow10(n: f64) -> Result<Value, Error> {
+    if n.fract() != 0.0 {
+        return Ok(Value::from(10_f64.powf(n)));
+    }
+    if (0.0..19.0).contains(&n) {
+        return Ok(Value::from(10_i64.pow(n as u32)));
+    }
+    let value: f64 = format!("1e{n}").parse().map_err(|_| wrong(format!("10 to the power of {n} is no number")))?;
+    if value.is_finite() { Ok(Value::from(value)) } else { Err(wrong(format!("10 to the power of {n} is too large"))) }
+}
+
+/// `n` numbers from `a` to `b`, each the same multiple of the one before.
+fn logspace(a: f64, b: f64, n: usize) -> Result<Vec<f64>, Error> {
+    if !(a > 0.0 && b > 0.0) || !(a.is_finite() && b.is_finite()) {
+        return Err(wrong(format!("logspace needs two positive numbers, and has {a} and {b}")));
+    }
+    spaced(n, a, b, |t| (a.ln() * (1.0 - t) + b.ln() * t).exp())
+}
+
+/// `n` numbers from `a` to `b` at equal distances.
+fn linspace(a: f64, b: f64, n: usize) -> Result<Vec<f64>, Error> {
+    if !(a.is_finite() && b.is_finite()) {
+        return Err(wrong(format!("linspace needs two numbers, and has {a} and {b}")));
+    }
+    spaced(n, a, b, |t| a * (1.0 - t) + b * t)
+}
+
+fn spaced(n: usize, a: f64, b: f64, at: impl Fn(f64) -> f64) -> Result<Vec<f64>, Error> {
+    if n == 0 || n > MAX_POINTS {
+        return Err(wrong(format!("a list of {n} numbers: it may have 1 to {MAX_POINTS}")));
+    }
+    // Both ends are as given; between them no digits that only say how it was computed.
+    let round = |x: f64| format!("{x:.13e}").parse().unwrap_or(x);
+    let inner = |i: usize| match i {
+        0 => a,
+        i if i + 1 == n => b,
+        i => round(at(i as f64 / (n - 1) as f64)),
+    };
+    Ok((0..n).map(inner).collect())
+}
+
+fn tokens(value: &Value) -> Result<u64, Error> {
+    match value.as_str() {
+        Some(text) => units::tokens(text).map_err(wrong),
+        None => u64::try_from(value.clone()).map_err(|_| {
+            let message = if value.is_undefined() {
+                return Error::from(ErrorKind::UndefinedError);
+            } else {
+                format!("{value} is not a count of tokens")
+            };
+            wrong(message)
+        }),
+    }
+}
+
+/// Whole seconds as a whole number.
+fn seconds(value: &Value) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return Err(Error::from(ErrorKind::UndefinedError));
+    }
+    let seconds = match value.as_str() {
+        Some(text) => units::seconds(text).map_err(wrong)?,
+        None => f64::try_from(value.clone())?,
+    };
+    let whole = seconds.fract() == 0.0 && seconds.abs() < 1e15;
+    Ok(if whole { Value::from(seconds as i64) } else { Value::from(seconds) })
+}
+
+/// An environment variable, if the file `template` lists it.
+fn variable(files: &Files, template: &str, name: &str, default: Option<Value>) -> Result<Value, Error> {
+    let listed = files.listed_env(template);
+    if !listed.iter().any(|n| n == name) {
+        let all = listed.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(", ");
+        let message = format!("the file does not list the environment variable `{name}`");
+        return Err(wrong(format!("{message}\nwrite {{# env: {all} #}} at its top")));
+    }
+    match (files.variable(name), default) {
+        (Some(value), _) => Ok(Value::from(value)),
+        (None, Some(default)) if !default.is_undefined() => Ok(default),
+        _ => {
+            let message = format!("the environment variable `{name}` is not set");
+            Err(wrong(format!("{message}\nset it, or give a default: env(\"{name}\", \"…\")")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn powers_and_spaces() {
+        assert_eq!(pow10(-3.0).unwrap().to_string(), "0.001");
+        assert_eq!(pow10(3.0).unwrap().to_string(), "1000");
+        assert_eq!(pow10(-10.0).unwrap(), Value::from(1e-10));
+        assert_eq!(pow10(22.0).unwrap(), Value::from(1e22));
+        assert!(pow10(400.0).is_err() && pow10(f64::NAN).is_err());
+        assert_eq!(logspace(1e-4, 1e-2, 3).unwrap(), [1e-4, 1e-3, 1e-2]);
+        assert_eq!(logspace(1e-5, 1e-1, 5).unwrap(), [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]);
+        assert_eq!(linspace(0.0, 1.0, 5).unwrap(), [0.0, 0.25, 0.5, 0.75, 1.0]);
+        assert_eq!(linspace(0.0, 0.3, 4).unwrap(), [0.0, 0.1, 0.2, 0.3]);
+        assert_eq!(linspace(2.0, 9.0, 1).unwrap(), [2.0]);
+        assert!(
+            logspace(0.0, 1.0, 3).is_err() && linspace(0.0, 1.0, 0).is_err() && linspace(0.0, 1.0, 10_001).is_err()
+        );
+    }
+}

@@ -1,0 +1,27 @@
+//! Templates of experiments: from a minijinja template, variables and nothing else to the text of an experiment file.
+
+mod builtins;
+mod functions;
+mod guard;
+mod loader;
+mod marks;
+mod mistakes;
+mod render;
+mod rewrite;
+mod scan;
+mod units;
+mod value;
+mod vars;
+
+pub(crate) use marks::Lines;
+pub use marks::TemplatePlace;
+pub(crate) use render::no_template;
+pub use render::{Inputs, Rendered, TemplateFile, is_template, render};
+pub use vars::{Variables, variables};
+
+#[cfg(test)]
+mod tests_hostile;
+#[cfg(test)]
+mod tests_mistakes;
+#[cfg(test)]
+mod tests_render;
