@@ -38,7 +38,9 @@ function* visible(series, [from, to]) {
     for (let i = 0; i < x.length; i += 1) {
       if (x[i] < from || x[i] > to || y[i] === null) continue;
       yield y[i];
-      if (error && isNumber(error[i])) yield y[i] + error[i], yield y[i] - error[i];
+      if (!error || !isNumber(error[i])) continue;
+      yield y[i] + error[i];
+      yield y[i] - error[i];
     }
   }
 }
@@ -53,33 +55,52 @@ function timeTicks([lo, hi], n) {
 function xAxis(at, { width, height, axis, log }) {
   const n = Math.max(2, Math.floor((width - MARGIN.left - MARGIN.right) / 84));
   const timed = axis === "seconds" && !log;
-  const ticks = timed ? timeTicks(at.domain, n) : ticksOf(at, n).map((v) => [v, axis === "seconds" ? duration(v) : AXES[axis].tick(v)]);
+  const ticks = timed
+    ? timeTicks(at.domain, n)
+    : ticksOf(at, n).map((v) => [v, axis === "seconds" ? duration(v) : AXES[axis].tick(v)]);
   const base = height - MARGIN.bottom;
   const tick = ([value, text]) => {
     const x = at(value);
-    return [svg("line", { class: "tick", x1: x, x2: x, y1: base, y2: base + 4 }), svg("text", { class: "tick-text", x, y: base + 16, "text-anchor": "middle" }, text)];
+    return [
+      svg("line", { class: "tick", x1: x, x2: x, y1: base, y2: base + 4 }),
+      svg("text", { class: "tick-text", x, y: base + 16, "text-anchor": "middle" }, text),
+    ];
   };
   const middle = (MARGIN.left + width - MARGIN.right) / 2;
-  return svg("g", null,
+  return svg(
+    "g",
+    null,
     svg("line", { class: "axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: base, y2: base }),
     ticks.flatMap(tick),
-    svg("text", { class: "axis-label", x: middle, y: height - 4, "text-anchor": "middle" }, AXES[axis].label + (log ? ", log" : "")),
+    svg(
+      "text",
+      { class: "axis-label", x: middle, y: height - 4, "text-anchor": "middle" },
+      AXES[axis].label + (log ? ", log" : ""),
+    ),
   );
 }
 
 /** The y axis: grid lines and their values. */
 function yAxis(at, { width, height, format }) {
   const ticks = ticksOf(at, Math.max(2, Math.floor((height - MARGIN.top - MARGIN.bottom) / 40)));
-  return svg("g", null, ticks.map((value) => [
-    svg("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: at(value), y2: at(value) }),
-    svg("text", { class: "tick-text", x: MARGIN.left - 8, y: at(value) + 4, "text-anchor": "end" }, format(value)),
-  ]).flat());
+  return svg(
+    "g",
+    null,
+    ticks
+      .map((value) => [
+        svg("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: at(value), y2: at(value) }),
+        svg("text", { class: "tick-text", x: MARGIN.left - 8, y: at(value) + 4, "text-anchor": "end" }, format(value)),
+      ])
+      .flat(),
+  );
 }
 
 /** One series: a line, a faint line, or points with their errors. */
 function drawSeries(s, atX, atY) {
   const drawable = (value) => isNumber(value) && !(atY.log && value <= 0);
-  const points = s.x.map((x, i) => [x, s.y[i]]).filter(([x]) => !atX.log || x > 0)
+  const points = s.x
+    .map((x, i) => [x, s.y[i]])
+    .filter(([x]) => !atX.log || x > 0)
     .map(([x, y]) => [atX(x), drawable(y) ? atY(y) : null]);
   const style = { "--colour": s.colour, "stroke-dasharray": s.dash ?? "none" };
   const group = svg("g", { class: `series ${s.kind}`, "data-run": s.run, style });
@@ -88,12 +109,22 @@ function drawSeries(s, atX, atY) {
   if (s.error) {
     s.x.forEach((x, i) => {
       if (!drawable(s.y[i]) || !isNumber(s.error[i]) || (atX.log && x <= 0)) return;
-      const [top, bottom] = [atY(s.y[i] + s.error[i]), atY(Math.max(s.y[i] - s.error[i], atY.log ? atY.domain[0] : -Infinity))];
-      group.append(svg("path", { class: "error", d: `M${atX(x)},${top}V${bottom}M${atX(x) - 3},${top}h6M${atX(x) - 3},${bottom}h6` }));
+      const [top, bottom] = [
+        atY(s.y[i] + s.error[i]),
+        atY(Math.max(s.y[i] - s.error[i], atY.log ? atY.domain[0] : -Infinity)),
+      ];
+      group.append(
+        svg("path", {
+          class: "error",
+          d: `M${atX(x)},${top}V${bottom}M${atX(x) - 3},${top}h6M${atX(x) - 3},${bottom}h6`,
+        }),
+      );
     });
   }
   const dots = s.kind === "points" || points.length === 1;
-  if (dots) for (const [x, y] of points) if (y !== null) group.append(svg("circle", { cx: x, cy: y, r: points.length > 60 ? 2 : 3.2 }));
+  if (dots)
+    for (const [x, y] of points)
+      if (y !== null) group.append(svg("circle", { cx: x, cy: y, r: points.length > 60 ? 2 : 3.2 }));
   return group;
 }
 
@@ -105,24 +136,68 @@ function drawSeries(s, atX, atY) {
  */
 function lineChart(spec) {
   const { width, height, series, axis } = spec;
-  const all = spec.zoom ?? spec.domain?.slice() ?? extent(series.flatMap((s) => s.x), spec.logX);
+  const all =
+    spec.zoom ??
+    spec.domain?.slice() ??
+    extent(
+      series.flatMap((s) => s.x),
+      spec.logX,
+    );
   if (all && spec.pad) all.splice(0, 2, all[0] - spec.pad * (all[1] - all[0]), all[1] + spec.pad * (all[1] - all[0]));
   const values = all && extent(visible(series, all), spec.logY);
-  const heading = el("figcaption", null, el("span", { class: "chart-title" }, spec.title), spec.unit ? el("span", { class: "unit" }, ` ${spec.unit}`) : null, spec.extra ?? null);
-  if (!values) return el("figure", { class: "chart", "data-chart": spec.name }, heading, empty(spec.none ?? "nothing to show here"));
+  const heading = el(
+    "figcaption",
+    null,
+    el("span", { class: "chart-title" }, spec.title),
+    spec.unit ? el("span", { class: "unit" }, ` ${spec.unit}`) : null,
+    spec.extra ?? null,
+  );
+  if (!values)
+    return el(
+      "figure",
+      { class: "chart", "data-chart": spec.name },
+      heading,
+      empty(spec.none ?? "nothing to show here"),
+    );
   const atX = scale(...all, MARGIN.left, width - MARGIN.right, spec.logX);
   const nY = Math.max(2, Math.floor((height - MARGIN.top - MARGIN.bottom) / 40));
-  const atY = scale(...niceDomain(...values, nY, { log: spec.logY, zero: spec.zero }), height - MARGIN.bottom, MARGIN.top, spec.logY);
+  const atY = scale(
+    ...niceDomain(...values, nY, { log: spec.logY, zero: spec.zero }),
+    height - MARGIN.bottom,
+    MARGIN.top,
+    spec.logY,
+  );
   const clip = `clip-${spec.group}-${spec.name}`;
-  const plot = { x: MARGIN.left, y: MARGIN.top, width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
+  const plot = {
+    x: MARGIN.left,
+    y: MARGIN.top,
+    width: width - MARGIN.left - MARGIN.right,
+    height: height - MARGIN.top - MARGIN.bottom,
+  };
   const cross = svg("g", { class: "cross", visibility: "hidden" });
   const box = svg("rect", { class: "selection", y: plot.y, height: plot.height, visibility: "hidden" });
-  const root = svg("svg",
-    { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0", "aria-label": described(spec), "data-key": `chart:${spec.group}:${spec.name}` },
-    svg("clipPath", { id: clip }, svg("rect", { x: plot.x - 5, y: plot.y - 5, width: plot.width + 10, height: plot.height + 10 })),
+  const root = svg(
+    "svg",
+    {
+      viewBox: `0 0 ${width} ${height}`,
+      role: "img",
+      tabindex: "0",
+      "aria-label": described(spec),
+      "data-key": `chart:${spec.group}:${spec.name}`,
+    },
+    svg(
+      "clipPath",
+      { id: clip },
+      svg("rect", { x: plot.x - 5, y: plot.y - 5, width: plot.width + 10, height: plot.height + 10 }),
+    ),
     yAxis(atY, { width, height, format: spec.tick ?? spec.format }),
     xAxis(atX, { width, height, axis, log: spec.logX }),
-    svg("g", { "clip-path": `url(#${clip})` }, series.map((s) => drawSeries(s, atX, atY)), cross),
+    svg(
+      "g",
+      { "clip-path": `url(#${clip})` },
+      series.map((s) => drawSeries(s, atX, atY)),
+      cross,
+    ),
     box,
   );
   const chart = { spec, root, atX, atY, cross, plot, box };
@@ -133,10 +208,12 @@ function lineChart(spec) {
 
 /** What the chart says to those who cannot see it. */
 function described({ title, unit, series, format, axis }) {
-  const last = series.filter((s) => s.kind !== "faint").map((s) => {
-    const y = s.y.filter((v) => v !== null);
-    return `${data.runs[s.run]?.id ?? ""} ${s.label ?? ""} ends at ${format(y[y.length - 1])}`;
-  });
+  const last = series
+    .filter((s) => s.kind !== "faint")
+    .map((s) => {
+      const y = s.y.filter((v) => v !== null);
+      return `${data.runs[s.run]?.id ?? ""} ${s.label ?? ""} ends at ${format(y[y.length - 1])}`;
+    });
   return `${title}${unit ? `, ${unit}` : ""}, over ${AXES[axis].name}. ${last.slice(0, 8).join("; ")}. Arrow keys read values.`;
 }
 
@@ -198,23 +275,41 @@ function step(chart, event) {
 
 /** Moves the crosshairs of the group to `x`, and shows the values of `chart` beside the pointer. */
 function hover(chart, x, clientX, clientY) {
-  for (const other of linked.values()) if (other.spec.group === chart.spec.group && other.root.isConnected) crosshair(other, x);
+  for (const other of linked.values())
+    if (other.spec.group === chart.spec.group && other.root.isConnected) crosshair(other, x);
   const rows = readings(chart, x);
   const { axis } = chart.spec;
   const head = el("p", { class: "tip-head" }, AXES[axis].format(axis === "seconds" ? x : Math.round(x)));
-  showTip(clientX, clientY, [head, el("table", null, rows.map(({ s, value, text }) =>
-    el("tr", null, el("td", null, swatch(s.colour, s.dash)), el("td", null, data.runs[s.run]?.id ?? ""), el("td", { class: "muted" }, s.label ?? ""), el("td", { class: "number" }, text ?? chart.spec.format(value)))))]);
+  showTip(clientX, clientY, [
+    head,
+    el(
+      "table",
+      null,
+      rows.map(({ s, value, text }) =>
+        el(
+          "tr",
+          null,
+          el("td", null, swatch(s.colour, s.dash)),
+          el("td", null, data.runs[s.run]?.id ?? ""),
+          el("td", { class: "muted" }, s.label ?? ""),
+          el("td", { class: "number" }, text ?? chart.spec.format(value)),
+        ),
+      ),
+    ),
+  ]);
 }
 
 /** What each series says at `x`: the nearest value, if it is near. */
 function readings(chart, x) {
   const near = 24;
-  return chart.spec.series.filter((s) => s.kind !== "faint" && s.x.length).flatMap((s) => {
-    const i = nearest(s.x, x);
-    if (s.y[i] === null || Math.abs(chart.atX(s.x[i]) - chart.atX(x)) > near) return [];
-    const text = s.error && isNumber(s.error[i]) ? percentError(s.y[i], s.error[i]) : null;
-    return [{ s, i, value: s.y[i], text }];
-  });
+  return chart.spec.series
+    .filter((s) => s.kind !== "faint" && s.x.length)
+    .flatMap((s) => {
+      const i = nearest(s.x, x);
+      if (s.y[i] === null || Math.abs(chart.atX(s.x[i]) - chart.atX(x)) > near) return [];
+      const text = s.error && isNumber(s.error[i]) ? percentError(s.y[i], s.error[i]) : null;
+      return [{ s, i, value: s.y[i], text }];
+    });
 }
 
 function crosshair(chart, x) {
@@ -224,8 +319,11 @@ function crosshair(chart, x) {
   const outside = !(p >= plot.x - 1 && p <= plot.x + plot.width + 1);
   cross.setAttribute("visibility", outside ? "hidden" : "visible");
   if (outside) return;
-  const dots = readings(chart, x).filter(({ value }) => !(atY.log && value <= 0)).map(({ s, i, value }) =>
-    svg("circle", { cx: atX(s.x[i]), cy: atY(value), r: 4, style: { "--colour": s.colour } }));
+  const dots = readings(chart, x)
+    .filter(({ value }) => !(atY.log && value <= 0))
+    .map(({ s, i, value }) =>
+      svg("circle", { cx: atX(s.x[i]), cy: atY(value), r: 4, style: { "--colour": s.colour } }),
+    );
   cross.replaceChildren(svg("line", { x1: p, x2: p, y1: plot.y, y2: plot.y + plot.height }), ...dots);
 }
 

@@ -51,7 +51,12 @@ function key(entries) {
  */
 function table(caption, columns, rows, options = {}) {
   const head = columns.map((c) =>
-    el("th", { scope: "col", class: c.number ? "number" : null }, c.name, c.unit ? el("span", { class: "unit" }, ` ${c.unit}`) : null),
+    el(
+      "th",
+      { scope: "col", class: c.number ? "number" : null },
+      c.name,
+      c.unit ? el("span", { class: "unit" }, ` ${c.unit}`) : null,
+    ),
   );
   const cell = (content, i) => {
     const tag = i === 0 && options.rowHeads ? "th" : "td";
@@ -68,26 +73,45 @@ function table(caption, columns, rows, options = {}) {
 /** Buttons of which one is pressed. */
 function choice(label, options, chosen, choose) {
   const button = ([value, text]) =>
-    el("button", { type: "button", "aria-pressed": String(value === chosen), "data-key": `${label}:${value}`, on: { click: () => choose(value) } }, text);
+    el(
+      "button",
+      {
+        type: "button",
+        "aria-pressed": String(value === chosen),
+        "data-key": `${label}:${value}`,
+        on: { click: () => choose(value) },
+      },
+      text,
+    );
   return el("div", { class: "choice", role: "group", "aria-label": label }, options.map(button));
 }
 
 /** A button that is on or off. */
 function toggle(text, on, act) {
-  return el("button", { type: "button", class: "toggle", "aria-pressed": String(on), "data-key": `toggle:${text}`, on: { click: act } }, text);
+  return el(
+    "button",
+    { type: "button", class: "toggle", "aria-pressed": String(on), "data-key": `toggle:${text}`, on: { click: act } },
+    text,
+  );
 }
 
 /** What was unfolded or folded by hand stays so when its section is drawn again. */
 const unfolded = new Map();
 const unbuilt = new WeakMap();
+/** While the page is printed all is unfolded, which nobody chose. */
+const printing = { now: false };
 
 /** A part that can be folded; its content is built when it is first open. */
 function fold(name, summary, build, open) {
-  const details = el("details", { open: unfolded.get(name) ?? open, "data-key": `fold:${name}` }, el("summary", { "data-key": `sum:${name}` }, summary));
+  const details = el(
+    "details",
+    { open: unfolded.get(name) ?? open, "data-key": `fold:${name}` },
+    el("summary", { "data-key": `sum:${name}` }, summary),
+  );
   unbuilt.set(details, build);
   if (details.open) unfold(details);
   details.addEventListener("toggle", () => {
-    unfolded.set(name, details.open);
+    if (!printing.now) unfolded.set(name, details.open);
     if (details.open) unfold(details);
   });
   return details;

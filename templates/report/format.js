@@ -11,7 +11,11 @@ function significant(value, digits = 4) {
   if (!isNumber(value)) return MISSING;
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size < 1e-3 || size >= 1e7) return value.toExponential(digits - 1).replace(/\.?0+e/, "e").replace("e+", "e");
+  if (size < 1e-3 || size >= 1e7)
+    return value
+      .toExponential(digits - 1)
+      .replace(/\.?0+e/, "e")
+      .replace("e+", "e");
   const places = Math.max(0, Math.min(12, digits - 1 - Math.floor(Math.log10(size))));
   const text = value.toFixed(places);
   const short = places > 0 ? text.replace(/\.?0+$/, "") : text;
@@ -24,7 +28,12 @@ const loss = (value) => (isNumber(value) ? value.toFixed(4) : MISSING);
 /** `12.3k`, `4.57M`, `1.2B`. */
 function large(value, digits = 3) {
   if (!isNumber(value)) return MISSING;
-  for (const [size, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]]) {
+  for (const [size, letter] of [
+    [1e12, "T"],
+    [1e9, "B"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ]) {
     if (Math.abs(value) >= size) return `${significant(value / size, digits)}${letter}`;
   }
   return significant(value, digits);

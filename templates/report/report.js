@@ -2,7 +2,20 @@
 
 /** Every section: what it draws, and what of the data it shows, so that it is drawn again when that has changed. */
 const SECTIONS = {
-  overview: { render: renderOverview, shows: () => data.runs.map((r) => [r.id, r.status, r.error, r.problems, r.wall_seconds, r.peak_rss, r.curves.last_step, r.curves.evals]) },
+  overview: {
+    render: renderOverview,
+    shows: () =>
+      data.runs.map((r) => [
+        r.id,
+        r.status,
+        r.error,
+        r.problems,
+        r.wall_seconds,
+        r.peak_rss,
+        r.curves.last_step,
+        r.curves.evals,
+      ]),
+  },
   sweep: { render: renderSweep, shows: () => data.sweep },
   curves: { render: renderCurves, shows: () => data.runs.map((r) => [r.id, r.curves]) },
   steptime: { render: renderStepTime, shows: () => data.runs.map((r) => [r.id, r.curves.phases, r.curves.medians]) },
@@ -11,7 +24,10 @@ const SECTIONS = {
   timeline: { render: renderTimeline, shows: () => data.runs.map((r) => [r.id, r.plan.timeline, r.measured_timeline]) },
   memory: { render: renderMemory, shows: () => data.runs.map((r) => [r.id, r.memory]) },
   settings: { render: renderSettings, shows: () => [data.differences, data.runs.map((r) => [r.id, r.yaml])] },
-  record: { render: renderRecord, shows: () => data.runs.map((r) => [r.id, r.status, r.manifest, r.checkpoints, r.final_hash]) },
+  record: {
+    render: renderRecord,
+    shows: () => data.runs.map((r) => [r.id, r.status, r.manifest, r.checkpoints, r.final_hash]),
+  },
 };
 
 const drawn = new Map();
@@ -23,7 +39,10 @@ function redraw(id) {
   const focused = host.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   host.classList.remove("lifting");
   host.replaceChildren(...SECTIONS[id].render(width).flat().filter(Boolean));
-  if (focused) [...host.querySelectorAll("[data-key]")].find((node) => node.dataset.key === focused)?.focus({ preventScroll: true });
+  if (focused)
+    [...host.querySelectorAll("[data-key]")]
+      .find((node) => node.dataset.key === focused)
+      ?.focus({ preventScroll: true });
 }
 
 function redrawAll() {
@@ -45,11 +64,19 @@ function refresh() {
 
 function drawHeader() {
   const ranks = data.runs.length === 1 ? layoutText(data.runs[0].manifest?.layout) : null;
-  const parts = [data.sweep || data.runs.length !== 1 ? counted(data.runs.length, "run") : null, ranks, `made ${moment(data.made)}`];
+  const parts = [
+    data.sweep || data.runs.length !== 1 ? counted(data.runs.length, "run") : null,
+    ranks,
+    `made ${moment(data.made)}`,
+  ];
   byId("subtitle").textContent = parts.filter(Boolean).join(" · ");
   byId("footer").textContent = `runner ${data.version}. All of this page is in this file.`;
   const links = Object.keys(SECTIONS).filter((id) => !byId(id).hidden);
-  byId("nav").replaceChildren(...links.map((id) => el("li", null, el("a", { href: `#${id}`, "data-section": id }, byId(`${id}-title`).textContent))));
+  byId("nav").replaceChildren(
+    ...links.map((id) =>
+      el("li", null, el("a", { href: `#${id}`, "data-section": id }, byId(`${id}-title`).textContent)),
+    ),
+  );
   drawLegend();
 }
 
@@ -65,16 +92,60 @@ function drawLegend() {
     drawLegend();
     redrawAll();
   };
-  const flip = (run) => () => change(() => (state.hidden.has(run.id) ? state.hidden.delete(run.id) : state.hidden.add(run.id)));
-  const only = (run) => () => change(() => (state.hidden = new Set(data.runs.filter((r) => r !== run).map((r) => r.id))));
-  const button = (run, index) => el("li", null, el("button", {
-    type: "button", class: "run", "aria-pressed": String(!state.hidden.has(run.id)), "data-key": run.id, title: `${run.id}: ${run.status}. Double-click: this run alone`, on: { click: flip(run), dblclick: only(run) },
-  }, swatch(runColour(index), runDash(index)), el("span", null, run.id)));
-  const all = data.runs.length > 2 ? el("div", { class: "legend-all" },
-    el("button", { type: "button", class: "quiet", "data-key": "all", on: { click: () => change(() => state.hidden.clear()) } }, "all"),
-    el("button", { type: "button", class: "quiet", "data-key": "none", on: { click: () => change(() => data.runs.forEach((run) => state.hidden.add(run.id))) } }, "none")) : null;
+  const flip = (run) => () =>
+    change(() => (state.hidden.has(run.id) ? state.hidden.delete(run.id) : state.hidden.add(run.id)));
+  const only = (run) => () =>
+    change(() => (state.hidden = new Set(data.runs.filter((r) => r !== run).map((r) => r.id))));
+  const button = (run, index) =>
+    el(
+      "li",
+      null,
+      el(
+        "button",
+        {
+          type: "button",
+          class: "run",
+          "aria-pressed": String(!state.hidden.has(run.id)),
+          "data-key": run.id,
+          title: `${run.id}: ${run.status}. Double-click: this run alone`,
+          on: { click: flip(run), dblclick: only(run) },
+        },
+        swatch(runColour(index), runDash(index)),
+        el("span", null, run.id),
+      ),
+    );
+  const all =
+    data.runs.length > 2
+      ? el(
+          "div",
+          { class: "legend-all" },
+          el(
+            "button",
+            {
+              type: "button",
+              class: "quiet",
+              "data-key": "all",
+              on: { click: () => change(() => state.hidden.clear()) },
+            },
+            "all",
+          ),
+          el(
+            "button",
+            {
+              type: "button",
+              class: "quiet",
+              "data-key": "none",
+              on: { click: () => change(() => data.runs.forEach((run) => state.hidden.add(run.id))) },
+            },
+            "none",
+          ),
+        )
+      : null;
   legend.replaceChildren(el("ul", null, data.runs.map(button)), ...(all ? [all] : []));
-  if (focused) [...legend.querySelectorAll("[data-key]")].find((node) => node.dataset.key === focused)?.focus({ preventScroll: true });
+  if (focused)
+    [...legend.querySelectorAll("[data-key]")]
+      .find((node) => node.dataset.key === focused)
+      ?.focus({ preventScroll: true });
 }
 
 // Theme: as the system has it, unless chosen.
@@ -120,13 +191,18 @@ function startTheme() {
 function startPrinting() {
   let closed = [];
   addEventListener("beforeprint", () => {
+    printing.now = true;
     closed = [...document.querySelectorAll("details:not([open])")];
     for (const details of closed) {
       unfold(details);
       details.open = true;
     }
   });
-  addEventListener("afterprint", () => closed.forEach((details) => (details.open = false)));
+  addEventListener("afterprint", () => {
+    for (const details of closed) details.open = false;
+    // The events of opening and closing come later.
+    setTimeout(() => (printing.now = false));
+  });
 }
 
 /** Charts fit the width of the page. */
@@ -144,11 +220,14 @@ function startResizing() {
 
 /** Marks in the list of sections which one is being read. */
 function startNavigation() {
-  const watcher = new IntersectionObserver((entries) => {
-    for (const { target, isIntersecting } of entries) {
-      byId("nav").querySelector(`[data-section="${target.id}"]`)?.classList.toggle("here", isIntersecting);
-    }
-  }, { rootMargin: "-30% 0px -60% 0px" });
+  const watcher = new IntersectionObserver(
+    (entries) => {
+      for (const { target, isIntersecting } of entries) {
+        byId("nav").querySelector(`[data-section="${target.id}"]`)?.classList.toggle("here", isIntersecting);
+      }
+    },
+    { rootMargin: "-30% 0px -60% 0px" },
+  );
   for (const id of Object.keys(SECTIONS)) watcher.observe(byId(id));
 }
 

@@ -5,7 +5,9 @@ const prompts = () => [...new Set(data.runs.flatMap((run) => run.samples.items.m
 
 /** The steps at which `prompt` was continued, of all runs. */
 const sampleSteps = (prompt, runs) =>
-  [...new Set(runs.flatMap(({ run }) => run.samples.items.filter((s) => s.prompt === prompt).map((s) => s.step)))].sort((a, b) => a - b);
+  [...new Set(runs.flatMap(({ run }) => run.samples.items.filter((s) => s.prompt === prompt).map((s) => s.step)))].sort(
+    (a, b) => a - b,
+  );
 
 /** The continuations of `prompt` by `run` at `step`, or at its last step before that. */
 function samplesAt(run, prompt, step) {
@@ -16,9 +18,19 @@ function samplesAt(run, prompt, step) {
 
 function sampleCard({ run, index }, prompt, step) {
   const samples = samplesAt(run, prompt, step);
-  const head = el("header", null, el("span", { class: "run-name" }, runName(index)), el("span", { class: "muted" }, samples.length ? `step ${count(samples[0].step)}` : ""));
+  const head = el(
+    "header",
+    null,
+    el("span", { class: "run-name" }, runName(index)),
+    el("span", { class: "muted" }, samples.length ? `step ${count(samples[0].step)}` : ""),
+  );
   const text = (s) => el("p", { class: "sample" }, el("span", { class: "prompt" }, s.prompt), s.text);
-  return el("article", { class: "sample-card", style: { "--colour": runColour(index) } }, head, samples.length ? samples.map(text) : empty("nothing yet at this step"));
+  return el(
+    "article",
+    { class: "sample-card", style: { "--colour": runColour(index) } },
+    head,
+    samples.length ? samples.map(text) : empty("nothing yet at this step"),
+  );
 }
 
 function sampleSlider(steps, at) {
@@ -27,7 +39,17 @@ function sampleSlider(steps, at) {
     redraw("samples");
   };
   const said = `step ${count(steps[at])}`;
-  const slider = el("input", { type: "range", min: 0, max: steps.length - 1, step: 1, value: at, "data-key": "sample-step", "aria-label": "Step of the samples", "aria-valuetext": said, on: { input: (event) => set(Number(event.target.value)) } });
+  const slider = el("input", {
+    type: "range",
+    min: 0,
+    max: steps.length - 1,
+    step: 1,
+    value: at,
+    "data-key": "sample-step",
+    "aria-label": "Step of the samples",
+    "aria-valuetext": said,
+    on: { input: (event) => set(Number(event.target.value)) },
+  });
   return el("label", { class: "slider wide" }, "after", slider, el("output", null, said));
 }
 
@@ -45,23 +67,46 @@ function renderSamples() {
     state.prompt = i;
     redraw("samples");
   };
-  const tools = el("div", { class: "toolbar" },
-    all.length > 1 ? choice("prompt", all.map((text, i) => [i, text.length > 40 ? `${text.slice(0, 39)}…` : text || "(empty)"]), Math.min(state.prompt, all.length - 1), choose) : null);
+  const tools = el(
+    "div",
+    { class: "toolbar" },
+    all.length > 1
+      ? choice(
+          "prompt",
+          all.map((text, i) => [i, text.length > 40 ? `${text.slice(0, 39)}…` : text || "(empty)"]),
+          Math.min(state.prompt, all.length - 1),
+          choose,
+        )
+      : null,
+  );
   if (!steps.length) return [tools, empty("The runs that are on have no samples of this prompt.")];
   const wanted = state.sampleStep ?? steps[steps.length - 1];
-  const at = Math.max(0, steps.findLastIndex((step) => step <= wanted));
+  const at = Math.max(
+    0,
+    steps.findLastIndex((step) => step <= wanted),
+  );
   if (steps.length > 1) {
     if (!state.everySample) tools.append(sampleSlider(steps, at));
-    tools.append(toggle("every step", state.everySample, () => {
-      state.everySample = !state.everySample;
-      redraw("samples");
-    }));
+    tools.append(
+      toggle("every step", state.everySample, () => {
+        state.everySample = !state.everySample;
+        redraw("samples");
+      }),
+    );
   }
   const having = runs.filter(({ run }) => run.samples.items.some((s) => s.prompt === prompt));
-  const row = (step) => el("div", { class: "samples" }, having.map((entry) => sampleCard(entry, prompt, step)));
+  const row = (step) =>
+    el(
+      "div",
+      { class: "samples" },
+      having.map((entry) => sampleCard(entry, prompt, step)),
+    );
   const cut = data.runs.map((run) => run.samples.thinned_from).filter(Boolean);
   return [
-    tools, ...(state.everySample ? steps.flatMap((step) => [el("h3", null, `After ${counted(step, "step")}`), row(step)]) : [row(steps[at])]),
+    tools,
+    ...(state.everySample
+      ? steps.flatMap((step) => [el("h3", null, `After ${counted(step, "step")}`), row(step)])
+      : [row(steps[at])]),
     cut.length ? note(`Samples of ${count(Math.max(...cut))} steps were recorded; 40 of them are here.`) : null,
   ];
 }

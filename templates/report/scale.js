@@ -26,7 +26,8 @@ function linearTicks(lo, hi, n) {
   if (!(hi > lo)) return [lo];
   const step = tickStep(lo, hi, n);
   const ticks = [];
-  for (let i = Math.ceil(lo / step - 1e-9); i * step <= hi + step * 1e-9; i += 1) ticks.push(Number((i * step).toPrecision(12)));
+  for (let i = Math.ceil(lo / step - 1e-9); i * step <= hi + step * 1e-9; i += 1)
+    ticks.push(Number((i * step).toPrecision(12)));
   return ticks;
 }
 

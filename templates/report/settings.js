@@ -15,7 +15,16 @@ function yamlLine(line) {
 }
 
 /** The text with its keys and values in colours. */
-const yaml = (text) => el("pre", { class: "yaml", tabindex: "0" }, el("code", null, text.split("\n").flatMap((line, i) => [i ? "\n" : null, ...yamlLine(line)])));
+const yaml = (text) =>
+  el(
+    "pre",
+    { class: "yaml", tabindex: "0" },
+    el(
+      "code",
+      null,
+      text.split("\n").flatMap((line, i) => [i ? "\n" : null, ...yamlLine(line)]),
+    ),
+  );
 
 /** More runs than this are rows, and settings columns. */
 const MOST_COLUMNS = 6;
@@ -25,10 +34,16 @@ function differenceTable() {
   const caption = "Settings in which the runs differ";
   if (data.runs.length > MOST_COLUMNS) {
     const settings = data.differences.map(({ key: name }) => ({ name: el("code", null, name) }));
-    const rows = data.runs.map((_, i) => [el("span", { class: "run-name" }, runName(i)), ...data.differences.map(({ values }) => text(values[i]))]);
+    const rows = data.runs.map((_, i) => [
+      el("span", { class: "run-name" }, runName(i)),
+      ...data.differences.map(({ values }) => text(values[i])),
+    ]);
     return table(caption, [{ name: "run" }, ...settings], rows, { rowHeads: true, tall: true });
   }
-  const columns = [{ name: "setting" }, ...data.runs.map((run, i) => ({ name: el("span", { class: "run-name" }, runName(i)) }))];
+  const columns = [
+    { name: "setting" },
+    ...data.runs.map((run, i) => ({ name: el("span", { class: "run-name" }, runName(i)) })),
+  ];
   const rows = data.differences.map(({ key: name, values }) => [el("code", null, name), ...values.map(text)]);
   return table(caption, columns, rows, { rowHeads: true, tall: rows.length > 20 });
 }

@@ -48,7 +48,12 @@ const runDash = (index) => (data.sweep ? null : [null, "6 3", "2 3", "9 3 2 3"][
 const runName = (index) => [swatch(runColour(index), runDash(index)), data.runs[index].id];
 
 const AXES = {
-  step: { name: "steps", label: "optimizer step", format: (v) => `step ${count(v)}`, tick: (v) => (v >= 1e4 ? large(v) : significant(v)) },
+  step: {
+    name: "steps",
+    label: "optimizer step",
+    format: (v) => `step ${count(v)}`,
+    tick: (v) => (v >= 1e4 ? large(v) : significant(v)),
+  },
   tokens: { name: "tokens", label: "tokens seen", format: (v) => `${large(v, 4)} tokens`, tick: (v) => large(v) },
   seconds: { name: "time", label: "time spent in steps", format: (v) => `after ${duration(v)}`, tick: (v) => v },
 };
@@ -64,5 +69,12 @@ const isDark = () => {
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 };
 
-const STATUS = { done: "done", running: "running", interrupted: "interrupted", failed: "failed", broken: "broken", queued: "queued" };
+const STATUS = {
+  done: "done",
+  running: "running",
+  interrupted: "interrupted",
+  failed: "failed",
+  broken: "broken",
+  queued: "queued",
+};
 const badge = (status) => el("span", { class: `badge ${STATUS[status] ?? ""}` }, status);

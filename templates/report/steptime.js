@@ -1,12 +1,23 @@
 // Where the time of a step goes: medians as bars, and over the steps as stacked areas.
 
-const PHASES = [["data", "data"], ["forward", "forward"], ["backward", "backward"], ["optimizer", "optimizer"], ["communication", "communication"], ["other", "other"]];
+const PHASES = [
+  ["data", "data"],
+  ["forward", "forward"],
+  ["backward", "backward"],
+  ["optimizer", "optimizer"],
+  ["communication", "communication"],
+  ["other", "other"],
+];
 const phaseColour = (name) => `var(--phase-${name})`;
 const AREAS = 6;
 
 /** A bar of parts `[name, value, colour]` on a scale that ends at `most`. */
 function stackedBar(parts, most, format, label) {
-  const bar = el("div", { class: "bar", role: "img", "aria-label": `${label}: ${parts.map(([name, value]) => `${name} ${format(value)}`).join(", ")}` });
+  const bar = el("div", {
+    class: "bar",
+    role: "img",
+    "aria-label": `${label}: ${parts.map(([name, value]) => `${name} ${format(value)}`).join(", ")}`,
+  });
   for (const [name, value, colour] of parts) {
     if (!(value > 0)) continue;
     const part = el("span", { class: "bar-part", style: { width: `${(100 * value) / most}%`, "--colour": colour } });
@@ -16,8 +27,17 @@ function stackedBar(parts, most, format, label) {
 }
 
 function medianBars(runs) {
-  const parts = ({ medians }) => PHASES.filter(([name]) => isNumber(medians[name])).map(([name, title]) => [title, medians[name], phaseColour(name)]);
-  const total = (curves) => Math.max(curves.medians.step_ms ?? 0, parts(curves).reduce((sum, [, value]) => sum + value, 0));
+  const parts = ({ medians }) =>
+    PHASES.filter(([name]) => isNumber(medians[name])).map(([name, title]) => [
+      title,
+      medians[name],
+      phaseColour(name),
+    ]);
+  const total = (curves) =>
+    Math.max(
+      curves.medians.step_ms ?? 0,
+      parts(curves).reduce((sum, [, value]) => sum + value, 0),
+    );
   const most = Math.max(...runs.map(({ run }) => total(run.curves)), Number.MIN_VALUE);
   const rows = runs.map(({ run, index }) => [
     el("span", { class: "bar-name" }, runName(index)),
@@ -39,24 +59,64 @@ function phaseArea({ run, index }, width, height) {
   const areas = used.map(([name, title]) => {
     const below = base.slice();
     phases[name].forEach((v, i) => (base[i] += v ?? 0));
-    return svg("path", { class: "area", d: stepArea([first, ...phases.x], below, base, atX, atY), style: { "--colour": phaseColour(name) }, "data-name": title });
+    return svg("path", {
+      class: "area",
+      d: stepArea([first, ...phases.x], below, base, atX, atY),
+      style: { "--colour": phaseColour(name) },
+      "data-name": title,
+    });
   });
   const clip = `clip-phase-${index}`;
-  const plot = { x: MARGIN.left, y: MARGIN.top, width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
-  const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Time of a step of ${run.id} by phase over steps, stacked` },
+  const plot = {
+    x: MARGIN.left,
+    y: MARGIN.top,
+    width: width - MARGIN.left - MARGIN.right,
+    height: height - MARGIN.top - MARGIN.bottom,
+  };
+  const root = svg(
+    "svg",
+    {
+      viewBox: `0 0 ${width} ${height}`,
+      role: "img",
+      "aria-label": `Time of a step of ${run.id} by phase over steps, stacked`,
+    },
     svg("clipPath", { id: clip }, svg("rect", plot)),
-    yAxis(atY, { width, height, format: (v) => significant(v, 3) }), svg("g", { "clip-path": `url(#${clip})` }, areas), xAxis(atX, { width, height, axis: "step", log: false }));
+    yAxis(atY, { width, height, format: (v) => significant(v, 3) }),
+    svg("g", { "clip-path": `url(#${clip})` }, areas),
+    xAxis(atX, { width, height, axis: "step", log: false }),
+  );
   tipped(root, (_, event) => {
     const box = root.getBoundingClientRect();
     const step = atX.invert(((event.clientX - box.left) / box.width) * width);
     if (step < first || step > phases.x[phases.x.length - 1]) return null;
-    const i = Math.max(0, phases.x.findIndex((x) => x >= step));
-    const head = phases.bucket > 1 ? `mean of ${count(phases.bucket)} steps to ${count(phases.x[i])}` : `step ${count(phases.x[i])}`;
-    const rows = [...used].reverse().map(([name, title]) => el("tr", null, el("td", null, swatch(phaseColour(name))), el("td", null, title), el("td", { class: "number" }, milliseconds(phases[name][i]))));
+    const i = Math.max(
+      0,
+      phases.x.findIndex((x) => x >= step),
+    );
+    const head =
+      phases.bucket > 1
+        ? `mean of ${count(phases.bucket)} steps to ${count(phases.x[i])}`
+        : `step ${count(phases.x[i])}`;
+    const rows = [...used]
+      .reverse()
+      .map(([name, title]) =>
+        el(
+          "tr",
+          null,
+          el("td", null, swatch(phaseColour(name))),
+          el("td", null, title),
+          el("td", { class: "number" }, milliseconds(phases[name][i])),
+        ),
+      );
     return [el("p", { class: "tip-head" }, head), el("table", null, rows)];
   });
   const unit = phases.bucket > 1 ? `ms, means of ${count(phases.bucket)} steps` : "ms";
-  return el("figure", { class: "chart", "data-chart": "phases" }, el("figcaption", null, el("span", { class: "chart-title" }, runName(index)), el("span", { class: "unit" }, unit)), root);
+  return el(
+    "figure",
+    { class: "chart", "data-chart": "phases" },
+    el("figcaption", null, el("span", { class: "chart-title" }, runName(index)), el("span", { class: "unit" }, unit)),
+    root,
+  );
 }
 
 /** The greatest of `values`, unless a few are far beyond the others: then what nearly all stay below. */
@@ -69,8 +129,15 @@ function robust(values) {
 
 /** The outline of an area that keeps its height over each of its steps. */
 function stepArea(edges, below, above, atX, atY) {
-  const top = above.map((v, i) => `L${atX(edges[i]).toFixed(1)},${atY(v).toFixed(1)}L${atX(edges[i + 1]).toFixed(1)},${atY(v).toFixed(1)}`);
-  const bottom = below.map((v, i) => `L${atX(edges[i + 1]).toFixed(1)},${atY(v).toFixed(1)}L${atX(edges[i]).toFixed(1)},${atY(v).toFixed(1)}`).reverse();
+  const top = above.map(
+    (v, i) => `L${atX(edges[i]).toFixed(1)},${atY(v).toFixed(1)}L${atX(edges[i + 1]).toFixed(1)},${atY(v).toFixed(1)}`,
+  );
+  const bottom = below
+    .map(
+      (v, i) =>
+        `L${atX(edges[i + 1]).toFixed(1)},${atY(v).toFixed(1)}L${atX(edges[i]).toFixed(1)},${atY(v).toFixed(1)}`,
+    )
+    .reverse();
   return `M${top.join("").slice(1)}${bottom.join("")}Z`;
 }
 
@@ -83,10 +150,21 @@ function renderStepTime(width) {
   const each = Math.floor((width - 20 * (columns - 1)) / columns);
   return [
     key(used.map(([name, title]) => [title, phaseColour(name)])),
-    el("h3", null, "Medians"), medianBars(runs),
+    el("h3", null, "Medians"),
+    medianBars(runs),
     el("h3", null, "Over the run"),
-    el("div", { class: `grid of-${columns}` }, runs.slice(0, AREAS).map((entry) => phaseArea(entry, each, 210))),
-    runs.length > AREAS ? note(`The first ${AREAS} of ${runs.length} runs are drawn: switch some off to see others.`) : null,
-    ranks ? note("With several ranks the phases are those of the first rank, and communication is the mean over ranks, waiting included; it may overlap the phases.") : null,
+    el(
+      "div",
+      { class: `grid of-${columns}` },
+      runs.slice(0, AREAS).map((entry) => phaseArea(entry, each, 210)),
+    ),
+    runs.length > AREAS
+      ? note(`The first ${AREAS} of ${runs.length} runs are drawn: switch some off to see others.`)
+      : null,
+    ranks
+      ? note(
+          "With several ranks the phases are those of the first rank, and communication is the mean over ranks, waiting included; it may overlap the phases.",
+        )
+      : null,
   ];
 }

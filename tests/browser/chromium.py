@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import pathlib
 import select
 import shutil
 import subprocess
@@ -112,6 +113,8 @@ class Page:
         self.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ["Page", "Runtime", "Log", "Network"]:
             self.call(f"{domain}.enable")
+        probe = pathlib.Path(__file__).with_name("probe.js").read_text(encoding="utf-8")
+        self.call("Page.addScriptToEvaluateOnNewDocument", source=probe)
         self.size(width, height)
 
     def call(self, method, **parameters):
@@ -159,9 +162,7 @@ class Page:
         """A picture, of the whole page or of the element that `clip` selects."""
         more = {}
         if clip:
-            box = self.js(f"(() => {{ const b = document.querySelector({json.dumps(clip)}).getBoundingClientRect();"
-                          "return {x: b.x + scrollX, y: b.y + scrollY, width: b.width, height: b.height, scale: 1}; })()")
-            more = {"clip": box}
+            more = {"clip": {**self.js(f"probe.box({json.dumps(clip)})"), "scale": 1}}
         data = self.call("Page.captureScreenshot", captureBeyondViewport=whole or bool(clip), **more)["data"]
         with open(path, "wb") as file:
             file.write(base64.b64decode(data))

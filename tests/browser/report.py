@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the pages of `runner report` against a headless Chromium: nothing is refused or fails, the curves are there, runs can be
-switched off, what samples say stays text, and a page that is served follows its run.
+"""Holds the pages of `runner report` against a headless Chromium: nothing is refused or fails, the curves are there,
+runs can be switched off, what samples say stays text, and a page that is served follows its run.
 
     tests/browser/report.py RUNNER [--shots DIR]
 
@@ -29,6 +29,12 @@ train: {{steps: {steps}}}
 eval: {{every: 10, at_start: true, loss: {{batches: 2}}, samples: {{prompts: ["1", "2"], count: 1, max_tokens: 4}}}}
 checkpoint: {{every: 20, keep: 2}}
 """
+SWEEP = """sweep:
+  base: base.yaml
+  grid: {train.steps: [10, 20], optimizer.adamw.lr: [1e-3, 1e-2]}
+  objective: {metric: val_loss, goal: minimize}
+"""
+SPIKE = 9.0
 PIPELINE = "parallel: {mode: pipeline, pipeline: {stages: 2, schedule: gpipe, microbatches: 4}}"
 
 
@@ -99,9 +105,9 @@ def long_run(source, target, steps):
     shutil.copytree(source, target)
     with open(target / "metrics.jsonl", "w", encoding="utf-8") as file:
         for s in range(1, steps + 1):
-            loss = 9.0 if s == steps // 2 else 2 + 5 / (1 + s / 900) + 0.1 * ((s * 7919) % 13) / 13
-            line = {"kind": "train", "step": s, "loss": loss, "lr": 1e-3, "grad_norm": 1.0 + (s % 17) / 20, "tokens": 4096,
-                    "tokens_per_second": 1e5 + s % 1000, "mfu": 0.4, "step_ms": 40.0 + s % 5, "data_ms": 0.1,
+            loss = SPIKE if s == steps // 2 else 2 + 5 / (1 + s / 900) + 0.1 * ((s * 7919) % 13) / 13
+            line = {"kind": "train", "step": s, "loss": loss, "lr": 1e-3, "grad_norm": 1.0 + (s % 17) / 20,
+                    "tokens": 4096, "tokens_per_second": 1e5 + s % 1000, "mfu": 0.4, "step_ms": 40.0 + s % 5, "data_ms": 0.1,
                     "forward_ms": 12.0 + s % 3, "backward_ms": 25.0, "optimizer_ms": 1.5}
             file.write(json.dumps(line) + "\n")
 
@@ -115,6 +121,9 @@ class Checks:
         if not true:
             self.findings.append(what)
 
+    def none(self, what, found):
+        self.that(f"no {what}" + "".join(f"\n      {one}" for one in found), not found)
+
     def shot(self, page, name):
         if self.shots:
             self.shots.mkdir(parents=True, exist_ok=True)
@@ -122,10 +131,12 @@ class Checks:
 
     def quiet(self, page, what):
         """No error, no exception, nothing refused by the page's policy, and nothing asked of the network."""
-        wrong = [e["exceptionDetails"].get("exception", {}).get("description") for e in page.events("Runtime.exceptionThrown")]
-        wrong += [e["entry"]["text"] for e in page.events("Log.entryAdded") if e["entry"]["level"] in ["error", "warning"]]
+        thrown = [e["exceptionDetails"] for e in page.events("Runtime.exceptionThrown")]
+        wrong = [e.get("exception", {}).get("description", e["text"]) for e in thrown]
+        entries = [e["entry"] for e in page.events("Log.entryAdded")]
+        wrong += [e["text"] for e in entries if e["level"] in ["error", "warning"]]
         wrong += [str(e["args"]) for e in page.events("Runtime.consoleAPICalled")]
-        self.that(f"{what}: no console message" + "".join(f"\n      {text}" for text in wrong), not wrong)
+        self.none(f"console message: {what}", wrong)
 
     def closed(self, page):
         asked = {e["request"]["url"] for e in page.events("Network.requestWillBeSent")}
@@ -133,114 +144,89 @@ class Checks:
         self.that(f"nothing is asked of the network {outside or ''}", not outside)
 
 
-def points(page, selector):
-    """How many points the longest line under `selector` has."""
-    return page.js(f"Math.max(0, ...[...document.querySelectorAll('{selector} .series path:not(.error)')]"
-                   ".map((p) => p.getAttribute('d').split(/[ML]/).length - 1))")
-
-
-# Labels of one chart that lie over each other.
-OVERLAPS = """(() => {
-  const found = [];
-  for (const chart of document.querySelectorAll("figure svg")) {
-    const boxes = [...chart.querySelectorAll("text")].map((t) => [t.textContent, t.getBoundingClientRect()]).filter(([, b]) => b.width);
-    for (const [i, [a, p]] of boxes.entries()) for (const [b, q] of boxes.slice(i + 1)) {
-      const x = Math.min(p.right, q.right) - Math.max(p.left, q.left), y = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
-      if (x > 1 && y > 3) found.push(`${chart.closest("figure").dataset.chart}: ${a} | ${b}`);
-    }
-  }
-  return found;
-})()"""
-
-# Text whose contrast with what is behind it is less than 4.5 to 1.
-CONTRAST = """(() => {
-  const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const rgb = (colour) => { paint.clearRect(0, 0, 1, 1); paint.fillStyle = colour; paint.fillRect(0, 0, 1, 1); return [...paint.getImageData(0, 0, 1, 1).data]; };
-  const light = (c) => c.slice(0, 3).map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)).reduce((s, v, i) => s + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = (node) => { for (let n = node; n; n = n.parentElement) { const c = rgb(getComputedStyle(n).backgroundColor); if (c[3] === 255) return c; } return [255, 255, 255, 255]; };
-  const found = new Set();
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const node = walker.currentNode.parentElement;
-    if (!walker.currentNode.textContent.trim() || node.closest("script, style, svg, [hidden], .skip, noscript, :disabled") || !node.getClientRects().length) continue;
-    const [a, b] = [light(rgb(getComputedStyle(node).color)), light(behind(node))];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) found.add(`${node.tagName}.${node.className}: ${ratio.toFixed(2)}`);
-  }
-  return [...found];
-})()"""
-
-
 def several(checks, browser, lab, runs):
     """Two runs beside each other, one of them hostile."""
     page = browser.open(lab.report("several.html", *runs))
     for name in ["loss", "lr", "grad_norm", "tokens_per_second"]:
-        checks.that(f"the {name} chart has its points", points(page, f"#curves [data-chart={name}]") >= STEPS)
-    checks.that("a run has its phases", page.js("document.querySelectorAll('#steptime .area').length") >= 3)
-    checks.that("every run has a curve", page.js("new Set([...document.querySelectorAll('[data-chart=loss] .series')].map((s) => s.dataset.run)).size") == 2)
-    checks.that("images and scripts of others are none", page.js("document.images.length === 0 && document.scripts.length === 2"))
-    checks.that("a hostile sample is text", page.js(f"document.querySelector('#samples').textContent.includes({json.dumps(HOSTILE)})"))
-    page.js("document.querySelectorAll('details').forEach((d) => (d.open = true))")
-    page.until("document.querySelectorAll('details[open] .yaml').length === 2")
-    checks.that("hostile flags and settings are text", page.js("['#record', '#settings'].every((id) => document.querySelector(id).textContent.includes('<img src=x onerror='))"))
+        checks.that(f"the {name} chart has its points", page.js(f"probe.points('{name}')") >= STEPS)
+    checks.that("a run has its phases", page.js("probe.all('#steptime .area').length") >= 3)
+    checks.that("every run has a curve", page.js("probe.runsIn('loss')") == 2)
+    checks.that("images and scripts of others are none", page.js("document.images.length + document.scripts.length") == 2)
+    checks.that("a hostile sample is text", page.js(f"probe.says('#samples', {json.dumps(HOSTILE)})"))
+    page.js("probe.all('details').forEach((d) => (d.open = true))")
+    page.until("probe.all('details[open] .yaml').length === 2")
+    for section in ["#record", "#settings"]:
+        checks.that(f"hostile text in {section} is text", page.js(f"probe.says('{section}', '<img src=x onerror=')"))
     checks.that("nothing hostile has run", "owned" not in page.js("document.title"))
-    page.js("document.querySelectorAll('#legend .run')[1].click()")
-    checks.that("a run that is switched off has no curve", page.js("document.querySelectorAll('#curves .series[data-run=\"1\"]').length === 0 && document.querySelectorAll('#curves .series[data-run=\"0\"]').length > 0"))
-    page.js("document.querySelectorAll('#legend .run')[0].click()")
-    checks.that("with all runs off the page says so", page.js("document.querySelector('#curves .empty') !== null"))
-    page.js("document.querySelectorAll('#legend .run').forEach((b) => b.click())")
+    legend(checks, page)
     pointing(checks, page)
-    checks.that(f"no labels lie over each other {page.js(OVERLAPS)}", not page.js(OVERLAPS))
-    checks.that(f"text can be read {page.js(CONTRAST)}", not page.js(CONTRAST))
+    checks.none("labels over each other", page.js("probe.overlaps()"))
+    checks.none("text that is hard to read", page.js("probe.faint()"))
     checks.shot(page, "several-light")
     page.media(dark=True)
-    checks.that("dark is dark", page.js("getComputedStyle(document.body).backgroundColor") == "rgb(15, 20, 24)")
-    checks.that(f"text can be read in the dark {page.js(CONTRAST)}", not page.js(CONTRAST))
+    checks.that("dark is dark", page.js("probe.background()") == "rgb(15, 20, 24)")
+    checks.none("text that is hard to read in the dark", page.js("probe.faint()"))
     checks.shot(page, "several-dark")
-    page.js("document.querySelector('#theme').click()")
-    checks.that("the theme can be chosen", page.js("getComputedStyle(document.body).backgroundColor") == "rgb(246, 247, 248)")
+    page.js("probe.one('#theme').click()")
+    checks.that("the theme can be chosen", page.js("probe.background()") == "rgb(246, 247, 248)")
     checks.quiet(page, "several runs")
     checks.closed(page)
     page.close()
 
 
+def legend(checks, page):
+    """Runs are switched off and on."""
+    page.js("probe.all('#legend .run')[1].click()")
+    lines = [page.js(f"probe.linesOf({run})") for run in (0, 1)]
+    checks.that(f"a run that is switched off has no curve {lines}", lines[0] > 0 and lines[1] == 0)
+    page.js("probe.all('#legend .run')[0].click()")
+    checks.that("with all runs off the page says so", page.js("probe.one('#curves .empty') !== null"))
+    page.js("probe.all('#legend .run').forEach((button) => button.click())")
+    checks.that("and they come back", page.js("probe.runsIn('loss')") == 2)
+
+
 def pointing(checks, page):
     """The crosshair by mouse and by keys; zooming; the axes."""
-    page.js("scrollTo(0, 0); document.querySelector('[data-chart=loss]').scrollIntoView({block: 'center'})")
-    box = page.js("(() => { const b = document.querySelector('[data-chart=loss] svg').getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; })()")
-    at = lambda x: (box[0] + x * box[2], box[1] + 0.4 * box[3])
+    page.js("probe.one('[data-chart=loss]').scrollIntoView({block: 'center'})")
+    left, top, width, height = page.js("probe.place('[data-chart=loss] svg')")
+
+    def at(share):
+        return left + share * width, top + 0.4 * height
+
     page.mouse("mouseMoved", *at(0.5))
-    checks.that("hovering shows both runs", page.js("!document.querySelector('#tip').hidden && new Set([...document.querySelectorAll('#tip td:nth-child(2)')].map((t) => t.textContent)).size === 2"))
-    checks.that("the other charts follow", page.js("[...document.querySelectorAll('#curves .cross')].every((c) => c.getAttribute('visibility') === 'visible')"))
+    checks.that("hovering shows both runs", page.js("probe.tipRuns()") == 2)
+    checks.that("the other charts follow", page.js("probe.crossed()"))
     page.mouse("mousePressed", *at(0.4), button="left", clickCount=1)
     page.mouse("mouseMoved", *at(0.6), button="left")
     page.mouse("mouseReleased", *at(0.6), button="left", clickCount=1)
-    ticks = "[...document.querySelectorAll('[data-chart=loss] .tick-text[text-anchor=middle]')].map((t) => Number(t.textContent))"
-    checks.that("dragging zooms", page.js(f"Math.min(...{ticks}) > 5 && Math.max(...{ticks}) < {STEPS}"))
-    page.js("document.querySelector('[data-key=zoom]').click()")
-    checks.that("and back", page.js(f"Math.max(...{ticks}) === {STEPS}"))
-    page.js("document.querySelector('[data-key=\"chart:curves:loss\"]').focus()")
+    ticks = page.js("probe.ticks()")
+    checks.that(f"dragging zooms {ticks}", min(ticks) > 5 and max(ticks) < STEPS)
+    page.js("probe.press('whole run')")
+    checks.that("and back", max(page.js("probe.ticks()")) == STEPS)
+    page.js("probe.one('[data-key=\"chart:curves:loss\"]').focus()")
     page.key("ArrowRight")
-    checks.that("arrow keys read values", page.js("!document.querySelector('#tip').hidden"))
+    checks.that("arrow keys read values", page.js("probe.tipRuns()") > 0)
     for label in ["tokens", "time", "log y", "log x", "log x", "log y", "steps"]:
-        page.js(f"[...document.querySelectorAll('#curves .toolbar button')].find((b) => b.textContent === '{label}').click()")
-        checks.that(f"{label}: the curve is there", points(page, "[data-chart=loss]") >= STEPS - 1)
-    checks.that("no curve has a hole of NaN", page.js("![...document.querySelectorAll('path')].some((p) => p.getAttribute('d')?.includes('NaN'))"))
+        page.js(f"probe.press('{label}', '#curves')")
+        checks.that(f"{label}: the curve is there", page.js("probe.points('loss')") >= STEPS - 1)
+    checks.that("no curve is broken", not page.js("probe.broken()"))
 
 
 def narrow_and_paper(checks, browser, lab, runs):
     page = browser.open(lab.report("narrow.html", *runs), width=700)
-    checks.that("at 700 pixels nothing is wider than the page", page.js("document.documentElement.scrollWidth") <= 700)
-    checks.that(f"no labels lie over each other at 700 {page.js(OVERLAPS)}", not page.js(OVERLAPS))
+    checks.that("at 700 pixels nothing is wider", page.js("document.documentElement.scrollWidth") <= 700)
+    checks.none("labels over each other at 700 pixels", page.js("probe.overlaps()"))
     checks.shot(page, "narrow")
     page.size(1280, 1000)
+    page.until("probe.place('[data-chart=loss]')[2] > 700")
     page.media(kind="print", dark=True)
-    checks.that("paper is white and has no controls", page.js("getComputedStyle(document.body).backgroundColor === 'rgb(255, 255, 255)' && getComputedStyle(document.querySelector('.side')).display === 'none'"))
+    checks.that("paper is white", page.js("probe.background()") == "rgb(255, 255, 255)")
+    checks.that("paper has no controls", page.js("getComputedStyle(probe.one('.side')).display") == "none")
     page.js("dispatchEvent(new Event('beforeprint'))")
-    checks.that("the YAML is printed", page.js("document.querySelectorAll('details[open] .yaml').length") == len(runs))
+    checks.that("the YAML is printed", page.js("probe.all('details[open] .yaml').length") == len(runs))
     checks.shot(page, "paper")
     page.js("dispatchEvent(new Event('afterprint'))")
-    checks.that("and folded again after", page.js("document.querySelectorAll('#settings details[open]').length") == 0)
+    checks.that("and folded again after", page.js("probe.all('#settings details[open]').length") == 0)
     checks.that("a PDF comes out", len(page.call("Page.printToPDF", printBackground=True)["data"]) > 20_000)
     checks.quiet(page, "paper")
     page.close()
@@ -249,13 +235,11 @@ def narrow_and_paper(checks, browser, lab, runs):
 def pipeline(checks, browser, lab, run):
     (run / "timeline.json").write_text(json.dumps(watched()))
     page = browser.open(lab.report("pipeline.html", run), dark=True)
-    bars = "document.querySelectorAll('#timeline [data-chart={}] .do.backward').length"
-    checks.that("the plan has four backwards a stage", page.js(bars.format("planned")) == 8)
-    checks.that("so has the measured step", page.js(bars.format("measured")) == 8)
-    axis = "[...document.querySelectorAll('#timeline [data-chart={}] .track')].map((r) => [r.getAttribute('x'), r.getAttribute('width')]).join()"
-    checks.that("both have the same axis", page.js(axis.format("planned")) == page.js(axis.format("measured")))
-    checks.that("each rank has its memory", page.js("document.querySelectorAll('#memory .bar-name.first').length") == 2)
-    checks.that(f"no labels lie over each other {page.js(OVERLAPS)}", not page.js(OVERLAPS))
+    for which in ["planned", "measured"]:
+        checks.that(f"{which}: four backwards a stage", page.js(f"probe.bars('{which}', 'backward')") == 8)
+    checks.that("both have the same axis", page.js("probe.axis('planned')") == page.js("probe.axis('measured')"))
+    checks.that("each rank has its memory", page.js("probe.all('#memory .bar-name.first').length") == 2)
+    checks.none("labels over each other", page.js("probe.overlaps()"))
     checks.shot(page, "pipeline-dark")
     checks.quiet(page, "pipeline")
     page.close()
@@ -270,10 +254,11 @@ def unlucky(checks, browser, lab, run):
         (runs / "bare" / file).unlink()
     for file in ["manifest.json", "plan.json", "timeline.json", "resolved.yaml"]:
         (runs / "broken" / file).write_text("{")
-    (runs / "torn" / "metrics.jsonl").write_text('{"kind":"train","step":1,"loss":null,"tokens":1}\n{"kind":"eval","step":1}\n{"ki')
+    lines = ['{"kind":"train","step":1,"loss":null,"tokens":1}', '{"kind":"eval","step":1}', '{"ki']
+    (runs / "torn" / "metrics.jsonl").write_text("\n".join(lines))
     for name in ["bare", "broken", "torn"]:
         page = browser.open(lab.report(f"{name}.html", runs / name))
-        checks.that(f"{name}: every section says something", page.js("[...document.querySelectorAll('.part:not([hidden]) .body')].every((b) => b.textContent.trim())"))
+        checks.that(f"{name}: every section says something", page.js("probe.silent()") == 0)
         checks.quiet(page, name)
         page.close()
     long_run(run, runs / "long", 100_000)
@@ -281,10 +266,38 @@ def unlucky(checks, browser, lab, run):
     size = (lab.folder / "long.html").stat().st_size
     checks.that(f"100,000 steps make a page of less than 2 MB ({size / 1e6:.2f} MB)", size < 2e6)
     page = browser.open(url)
-    checks.that("it says that it was thinned", page.js("document.querySelector('#curves').textContent.includes('thinned')"))
-    checks.that("and the spike is there", page.js("JSON.parse(document.querySelector('#data').textContent).runs[0].curves.loss.y.includes(9)"))
+    checks.that("it says that it was thinned", page.js("probe.says('#curves', 'thinned')"))
+    loss = page.js("JSON.parse(probe.one('#data').textContent).runs[0].curves.loss.y")
+    checks.that("and the spike is there", SPIKE in loss)
     checks.shot(page, "long")
     checks.quiet(page, "long")
+    page.close()
+
+
+def sweep(checks, browser, lab):
+    """Four points: the lines, the table, and choosing a range."""
+    (lab.folder / "sweep.yaml").write_text(SWEEP)
+    (lab.folder / "base.yaml").write_text(EXPERIMENT.format(name="point", parallel="", steps=STEPS, micro_batch=8))
+    lab.run("sweep", "sweep.yaml", "--threads", "1", "--quiet")
+    name = next((lab.folder / "runs" / "sweeps").iterdir()).name
+    page = browser.open(lab.report("sweep.html", name))
+    checks.that("a line a point", page.js("probe.all('.parallel .lines path').length") == 4)
+    checks.that("a row a point", page.js("probe.all('.points tbody tr').length") == 4)
+    objective = "probe.all('.points tbody tr').map((r) => Number.parseFloat(r.cells[3].textContent))"
+    values = page.js(objective)
+    checks.that(f"the best is first {values}", values == sorted(values))
+    page.js("probe.one('[data-key=\"sort:objective\"]').click()")
+    checks.that("a heading turns the order", page.js(objective) == sorted(values, reverse=True))
+    page.js("probe.one('.parallel').scrollIntoView({block: 'center'})")
+    left, top, width, height = page.js("probe.place('.brush-zone')")
+    x = left + width / 2
+    page.mouse("mousePressed", x, top + 0.7 * height, button="left", clickCount=1)
+    page.mouse("mouseMoved", x, top + height, button="left")
+    page.mouse("mouseReleased", x, top + height, button="left", clickCount=1)
+    checks.that("dragging along an axis chooses", page.js("probe.all('.points tr.dim').length") == 2)
+    checks.none("labels over each other", page.js("probe.overlaps()"))
+    checks.shot(page, "sweep")
+    checks.quiet(page, "sweep")
     page.close()
 
 
@@ -292,18 +305,19 @@ def served(checks, browser, lab, run):
     process, url = lab.serve(run)
     try:
         page = browser.open(url)
-        page.until("document.querySelector('#live').textContent.includes('no run is going on')")
-        page.js("document.querySelector('[data-key=\"toggle:log y\"]').click(); scrollTo(0, 700)")
+        page.until("probe.says('#live', 'no run is going on')")
+        page.js("probe.press('log y', '#curves'); scrollTo(0, 700)")
         # The page asks every ten seconds where no run goes on.
         with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": "eval", "step": STEPS + 1, "val_loss": 1.2345}) + "\n")
-        page.until("document.querySelector('#evaluation').textContent.includes('1.2345')")
+        page.until("probe.says('#evaluation', '1.2345')")
         checks.that("fresh data comes by itself", True)
-        checks.that("what the reader chose stays", page.js("document.querySelector('[data-key=\"toggle:log y\"]').getAttribute('aria-pressed') === 'true' && Math.abs(scrollY - 700) < 5"))
+        pressed = page.js("probe.one('[data-key=\"toggle:log y\"]').getAttribute('aria-pressed')")
+        checks.that("what the reader chose stays", pressed == "true" and abs(page.js("scrollY") - 700) < 5)
         checks.quiet(page, "served")
         process.terminate()
         process.wait()
-        page.until("document.querySelector('#live').textContent.includes('the server is gone')")
+        page.until("probe.says('#live', 'the server is gone')")
         checks.that("the page says that the server is gone", True)
         page.close()
     finally:
@@ -329,6 +343,7 @@ def main():
         several(checks, browser, lab, [one, two])
         narrow_and_paper(checks, browser, lab, [one, two])
         pipeline(checks, browser, lab, piped)
+        sweep(checks, browser, lab)
         unlucky(checks, browser, lab, two)
         served(checks, browser, lab, two)
     print(f"{len(checks.findings)} findings" if checks.findings else "all is well")
