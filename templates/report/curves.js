@@ -165,7 +165,7 @@ function renderCurves(width) {
   const runs = shown();
   if (!data.runs.some((run) => run.curves.steps || run.curves.evals.length))
     return [empty("No step has been recorded yet.")];
-  if (!runs.length) return [curvesToolbar(), empty("All runs are switched off.")];
+  if (!runs.length) return [curvesToolbar(), empty(nothingShown())];
   const known = CURVES.filter((c) => data.runs.some((run) => c.get(run.curves)));
   const series = new Map(
     known.map((c) => [

@@ -58,7 +58,7 @@ function renderEvaluation(width) {
     const configured = data.runs.some((run) => /^eval:\s*$/m.test(run.yaml ?? ""));
     return [empty(configured ? "No evaluation has been recorded yet." : "No evaluation was configured.")];
   }
-  if (!shown().length) return [empty("All runs are switched off.")];
+  if (!shown().length) return [empty(nothingShown())];
   const scored = data.runs.some((run) => run.curves.evals.some((e) => isNumber(e.hellaswag_acc)));
   const columns = width < 640 ? 1 : 2;
   const each = Math.floor((width - 20 * (columns - 1)) / columns);

@@ -56,8 +56,7 @@ function rankBars(rank, most, ranks) {
 
 function renderMemory() {
   const runs = shown().filter(({ run }) => run.memory.ranks.length);
-  if (!runs.length)
-    return [empty(shown().length ? "These runs have no plan that can be read." : "All runs are switched off.")];
+  if (!runs.length) return [empty(shown().length ? "These runs have no plan that can be read." : nothingShown())];
   const ranks = runs.flatMap(({ run }) => run.memory.ranks);
   const most = Math.max(
     ...ranks.map((r) => Math.max(memorySum(r.planned), r.peak_rss ?? 0, r.measured ? heldSum(r.measured) : 0)),

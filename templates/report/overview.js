@@ -106,7 +106,7 @@ function overviewTable() {
 }
 
 function renderOverview() {
-  if (!data.runs.length) return [empty("There is no run to show.")];
+  if (!data.runs.length) return [empty("There is no run yet.")];
   if (data.runs.length <= CARDS) return [el("div", { class: "cards" }, data.runs.map(card))];
   const wrong = data.runs.map((run) => [run, complaints(run)]).filter(([, list]) => list);
   return [overviewTable(), ...wrong.map(([run, list]) => el("div", { class: "wrong" }, el("h3", null, run.id), list))];

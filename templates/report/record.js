@@ -98,16 +98,14 @@ function sessionTable(run) {
     { name: "threads", number: true },
     { name: "version" },
     { name: "git" },
-    { name: "restarts", number: true },
   ];
   const rows = run.manifest.sessions.map((s, i) => [
     i + 1,
     moment(s.started),
-    `${count(s.from_step)} to ${isNumber(s.to_step) ? count(s.to_step) : "…"}`,
+    `${count(s.from_step)} to ${isNumber(s.to_step) ? count(s.to_step) : "…"}${s.restarts ? `, ${counted(s.restarts, "restart")}` : ""}`,
     s.threads,
     s.version,
     s.commit ? hash(s.commit) : null,
-    s.restarts ?? 0,
   ]);
   return rows.length
     ? table("Processes that worked on the run", columns, rows)
@@ -126,7 +124,7 @@ function record(run) {
 }
 
 function renderRecord() {
-  if (!data.runs.length) return [empty("There is no run to show.")];
+  if (!data.runs.length) return [empty("There is no run yet.")];
   if (data.runs.length === 1) return [record(data.runs[0])];
   return data.runs.map((run, index) =>
     fold(

@@ -60,7 +60,7 @@ function renderSamples() {
     return [empty(configured ? "No sample has been recorded yet." : "No samples were configured.")];
   }
   const runs = shown();
-  if (!runs.length) return [empty("All runs are switched off.")];
+  if (!runs.length) return [empty(nothingShown())];
   const prompt = all[Math.min(state.prompt, all.length - 1)];
   const steps = sampleSteps(prompt, runs);
   const choose = (i) => {

@@ -58,5 +58,5 @@ function renderSettings() {
     if (run.yaml) parts.push(fold(`yaml:${run.id}`, name, () => yaml(run.yaml), false));
     else parts.push(note(`${run.id}: its resolved.yaml cannot be read.`));
   }
-  return parts.length ? parts : [empty("There is no run to show.")];
+  return parts.length ? parts : [empty("There is no run yet.")];
 }

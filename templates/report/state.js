@@ -35,6 +35,9 @@ function chooseAtFirst() {
 /** The runs that are on, each with its place, which gives its colour. */
 const shown = () => data.runs.map((run, index) => ({ run, index })).filter(({ run }) => !state.hidden.has(run.id));
 
+/** Why there is nothing to draw of any run. */
+const nothingShown = () => (data.runs.length ? "All runs are switched off." : "There is no run yet.");
+
 /** In a sweep as good as its point is, like the point's line; else one of the runs' own. */
 function runColour(index) {
   const point = data.sweep?.rows.find((row) => row.run === data.runs[index].id);

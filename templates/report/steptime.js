@@ -143,7 +143,7 @@ function stepArea(edges, below, above, atX, atY) {
 
 function renderStepTime(width) {
   const runs = shown().filter(({ run }) => run.curves.phases);
-  if (!runs.length) return [empty(shown().length ? "No step has been timed yet." : "All runs are switched off.")];
+  if (!runs.length) return [empty(shown().length ? "No step has been timed yet." : nothingShown())];
   const ranks = runs.some(({ run }) => isNumber(run.curves.medians.communication));
   const used = PHASES.filter(([name]) => runs.some(({ run }) => isNumber(run.curves.medians[name])));
   const columns = width < 640 || runs.length === 1 ? 1 : 2;

@@ -205,8 +205,7 @@ function timelines(run, width) {
 
 function renderTimeline(width) {
   const runs = shown().filter(({ run }) => run.plan.timeline || run.measured_timeline);
-  if (!runs.length)
-    return [empty(shown().length ? "These runs have no plan that can be read." : "All runs are switched off.")];
+  if (!runs.length) return [empty(shown().length ? "These runs have no plan that can be read." : nothingShown())];
   if (data.runs.length === 1) return [timelines(runs[0].run, width)];
   const most = runs.findIndex(({ run }) => run.measured_timeline || (run.manifest?.layout?.stages ?? 1) > 1);
   return runs.map(({ run, index }, i) =>

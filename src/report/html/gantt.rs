@@ -117,9 +117,10 @@ pub fn measured(step: &MeasuredStep, plan: Option<&Plan>) -> Option<Gantt> {
     }))
 }
 
-/// Seconds in which something other than waiting is done. What runs beside the computation counts once.
+/// Seconds in which something is computed: messages and collectives are waiting for the most part.
 fn busy(bars: &[Bar]) -> f64 {
-    let mut work: Vec<(f64, f64)> = bars.iter().filter(|b| b.what.is_some()).map(|b| (b.start, b.end)).collect();
+    let computes = |bar: &&Bar| !matches!(bar.what, None | Some(Activity::Reduce | Activity::Collective));
+    let mut work: Vec<(f64, f64)> = bars.iter().filter(computes).map(|b| (b.start, b.end)).collect();
     work.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (mut sum, mut until) = (0.0, f64::NEG_INFINITY);
     for (start, end) in work {
@@ -171,10 +172,11 @@ mod tests {
     }
 
     #[test]
-    fn waiting_is_idle_and_overlap_counts_once() {
+    fn waiting_is_idle_and_time_counts_once() {
         let spans = vec![
             span(1, Some(Activity::Forward), 0.0, 4.0),
-            span(1, Some(Activity::Reduce), 2.0, 5.0),
+            span(1, Some(Activity::Update), 3.0, 5.0),
+            span(1, Some(Activity::Reduce), 2.0, 6.0),
             span(1, None, 5.0, 10.0),
             span(0, Some(Activity::Forward), f64::NAN, 1.0),
         ];

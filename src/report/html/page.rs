@@ -112,10 +112,9 @@ mod tests {
         assert!(!html.contains("<img"), "the title is escaped in the markup and in the data");
         assert_eq!(html.matches("</script>").count(), html.matches("<script").count());
         assert!(policy.contains("connect-src 'none'") && policy.starts_with("default-src 'none'"));
-        for outside in ["http://", "https://", "url(", "@import", "src="] {
-            let found = html.match_indices(outside).map(|(at, _)| &html[at..at + 40]);
-            let foreign: Vec<&str> = found.filter(|text| !text.starts_with("http://www.w3.org/")).collect();
-            assert!(foreign.is_empty(), "the page asks for nothing: {foreign:?}");
+        let own = html.replace("http://www.w3.org/", "").replace("url(#", "");
+        for outside in ["http://", "https://", "url(", "@import", " src="] {
+            assert!(!own.contains(outside), "the page asks for nothing: {outside}");
         }
     }
 
