@@ -81,12 +81,9 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
 fn request(args: &ReportArgs) -> anyhow::Result<Request> {
     let root = args.root.root();
     let mut request = Request { title: args.title.clone(), ..Request::default() };
-    let mut add_sweep = |folder: PathBuf| match &request.sweep {
-        Some(_) => Err(RequestError("a report shows one sweep".to_owned())),
-        None => {
-            request.sweep = Some(folder);
-            Ok(())
-        }
+    let mut add_sweep = |folder: PathBuf| {
+        let another = request.sweep.replace(folder).is_some();
+        if another { Err(RequestError("a report shows one sweep".to_owned())) } else { Ok(()) }
     };
     if let Some(wanted) = &args.sweep {
         let folder = sweep::find(&root, wanted);

@@ -19,7 +19,7 @@ function numbers(run) {
     ["val loss", loss(last?.val_loss), bestText],
     ["train loss", loss(curves.final_loss), curves.steps ? `at step ${count(curves.last_step)}` : "no step yet"],
     ["steps", count(curves.last_step), `of ${count(run.steps)}`],
-    ["tokens", large(curves.tokens), isNumber(run.plan.parameters) ? `${large(run.plan.parameters)} parameters` : ""],
+    ["tokens", large(curves.tokens), isNumber(run.plan.parameters) ? `${large(run.plan.parameters)} params` : ""],
     [
       "tokens/s",
       large(medians.tokens_per_second),

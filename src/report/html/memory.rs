@@ -55,7 +55,8 @@ impl From<&MemoryEstimate> for Categories {
     }
 }
 
-/// Planned by `plan`, measured as `summary` says, and in a step that was watched as `held` says of each process by its first rank.
+/// Planned by `plan`, measured as `summary` says, and in a step that was watched as `held` says of each process by its first
+/// rank.
 #[must_use]
 pub fn memory(plan: &Plan, summary: Option<&Summary>, held: &[MeasuredMemory]) -> Memory {
     let peak = |rank: usize| match summary {
