@@ -1,5 +1,7 @@
 //! One page of everything: markup, style, script and data in a file that needs no other and asks for nothing.
 
+use std::fmt::Write as _;
+
 use minijinja::{AutoEscape, Environment, Value, context};
 
 use super::data::PageData;
@@ -81,7 +83,8 @@ pub fn embedded(json: &str) -> String {
     for c in json.chars() {
         match c {
             '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                out.push_str(&format!("\\u{:04x}", c as u32));
+                // Writing into a String cannot fail.
+                let _ = write!(out, "\\u{:04x}", c as u32);
             }
             c => out.push(c),
         }
