@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PYTHON ?= python3
 
-.PHONY: quickstart test check fmt bench bench-kernels docs clean
+.PHONY: quickstart test check check-report fmt bench bench-kernels docs clean
 
 quickstart: ## train a small model on the embedded corpus and show what it learned
 	$(CARGO) build --release
@@ -16,6 +16,10 @@ check: ## what a commit must pass besides the tests
 	$(CARGO) fmt --check
 	$(CARGO) clippy --release --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --no-deps --quiet
+
+check-report: ## the pages of `runner report` in a headless Chromium (apt-get install chromium)
+	$(CARGO) build --release
+	$(PYTHON) tests/browser/report.py $${CARGO_TARGET_DIR:-target}/release/runner
 
 fmt:
 	$(CARGO) fmt

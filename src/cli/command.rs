@@ -8,8 +8,8 @@ use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
 use super::{
-    apply, calibrate, compare, diff, eval, export, export_metrics, fork, gc, output, plan, rank, render, reproduce,
-    resume, runs, runs_tag, sample, schema, sweep, validate,
+    apply, calibrate, compare, diff, eval, export, export_metrics, fork, gc, output, plan, rank, render, report,
+    reproduce, resume, runs, runs_tag, sample, schema, sweep, validate,
 };
 use crate::report::{Mode, Screen};
 
@@ -64,6 +64,8 @@ enum Command {
     Schema(schema::SchemaArgs),
     /// List recorded runs, or show one.
     Runs(runs::RunsArgs),
+    /// Make a page of runs: curves, timelines, memory, samples, settings; or serve it while they go on.
+    Report(report::ReportArgs),
     /// Evaluate a run's checkpoint: validation loss, multiple choice.
     Eval(eval::EvalArgs),
     /// Continue prompts with a run's checkpoint.
@@ -115,6 +117,7 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Reproduce(args) => reproduce::run(args),
         Command::Fork(args) => fork::run(args),
         Command::Runs(args) => runs::run(args),
+        Command::Report(args) => report::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Sample(args) => sample::run(args),
         Command::Export(args) => export::run(args),
@@ -198,6 +201,9 @@ mod tests {
             "runner render exp.yaml.j2 --var lr=1e-3 --vars a.yaml --lines",
             "runner schema",
             "runner schema --sweep",
+            "runner report a b -o out.html --force --title t --runs d --json",
+            "runner report --sweep s -o -",
+            "runner report a --serve --port 0",
             "runner runs --json",
             "runner runs list --runs d",
             "runner runs show abc --json --runs d",
@@ -222,6 +228,9 @@ mod tests {
         for line in [
             "runner apply",
             "runner apply a --threads 0",
+            "runner report a",
+            "runner report -o out.html",
+            "runner report a --serve -o out.html",
             "runner apply a --until-step 0",
             "runner apply a --expect-plan xyz",
             "runner apply a --sweep-point lr:0",

@@ -24,6 +24,7 @@ mod printer;
 pub mod rank;
 mod ready;
 pub mod render;
+pub mod report;
 pub mod reproduce;
 pub mod resume;
 pub mod runs;

@@ -1,6 +1,7 @@
 //! What a person sees: progress, tables, summaries.
 
 pub mod format;
+pub mod html;
 pub mod json;
 pub mod lines;
 pub mod many;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::frozen::{Frozen, FrozenPoint};
+use super::point::Values;
 use super::results::{PointStatus, Row};
 use super::schedule::Finding;
 use super::spec::{At, Metric, Objective};
@@ -204,6 +205,28 @@ fn row(frozen: &Frozen, point: &FrozenPoint, standing: Option<&Standing>, due: b
     row.run = Some(s.id.clone());
     row.seconds = s.seconds;
     row
+}
+
+/// Values and results of points that are runs of their own. Results after different numbers of steps are no match for each
+/// other: with early stopping those after the first rung are taken, which all points have that came so far.
+#[must_use]
+pub fn comparable(
+    frozen: &Frozen,
+    standings: &[Option<Standing>],
+    rows: &[Row],
+) -> (Option<u64>, Vec<(Values, Option<f64>)>) {
+    let own = || frozen.points.iter().zip(standings).zip(rows).filter(|((point, _), _)| point.same_as.is_none());
+    if frozen.early_stop.is_none() {
+        return (None, own().map(|((point, _), row)| (point.values.clone(), row.objective)).collect());
+    }
+    let mut steps: Vec<u64> = own().filter_map(|((point, _), _)| point.rungs.first().copied()).collect();
+    steps.dedup();
+    let first = |point: &FrozenPoint, standing: &Option<Standing>| {
+        let finding = standing.as_ref()?.finding(frozen.objective, *point.rungs.first()?, point.steps)?;
+        if let Finding::Value(value) = finding { Some(value) } else { None }
+    };
+    let one = if let [step] = steps.as_slice() { Some(*step) } else { None };
+    (one, own().map(|((point, standing), _)| (point.values.clone(), first(point, standing))).collect())
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use crate::report::Screen;
 use crate::report::format::{count, percent, printable, seconds};
 use crate::report::table::{Align, table};
 use crate::store::sweep_dir;
-use crate::sweep::frozen::{Frozen, FrozenPoint};
-use crate::sweep::standing::{Progress, Standing, progress, rows};
-use crate::sweep::{Finding, Importance, PointStatus, Results, Row, Values, from_str, importance, text};
+use crate::sweep::frozen::Frozen;
+use crate::sweep::standing::{Progress, Standing, comparable, progress, rows};
+use crate::sweep::{Importance, PointStatus, Results, Row, from_str, importance, text};
 
 /// All that is to be said of a sweep at some moment.
 #[derive(Debug)]
@@ -169,27 +169,6 @@ impl<'a> Closing<'a> {
         }
         Some(out)
     }
-}
-
-/// Values and results of points that are runs of their own. Results after different numbers of steps are no match for each
-/// other: with early stopping those after the first rung are taken, which all points have that came so far.
-fn comparable(
-    frozen: &Frozen,
-    standings: &[Option<Standing>],
-    rows: &[Row],
-) -> (Option<u64>, Vec<(Values, Option<f64>)>) {
-    let own = || frozen.points.iter().zip(standings).zip(rows).filter(|((point, _), _)| point.same_as.is_none());
-    if frozen.early_stop.is_none() {
-        return (None, own().map(|((point, _), row)| (point.values.clone(), row.objective)).collect());
-    }
-    let mut steps: Vec<u64> = own().filter_map(|((point, _), _)| point.rungs.first().copied()).collect();
-    steps.dedup();
-    let first = |point: &FrozenPoint, standing: &Option<Standing>| {
-        let finding = standing.as_ref()?.finding(frozen.objective, *point.rungs.first()?, point.steps)?;
-        if let Finding::Value(value) = finding { Some(value) } else { None }
-    };
-    let one = if let [step] = steps.as_slice() { Some(*step) } else { None };
-    (one, own().map(|((point, standing), _)| (point.values.clone(), first(point, standing))).collect())
 }
 
 /// Says how a sweep ended.

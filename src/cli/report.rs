@@ -1,0 +1,154 @@
+//! `runner report`: a page of runs, as a file or served while they go on.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::common::RootArgs;
+use super::exit::{Exit, RequestError};
+use super::interrupt::Interrupt;
+use super::output::{complain, print, print_json};
+use crate::report::format;
+use crate::report::html::page::MARK;
+use crate::report::html::{Live, Page, ReportError, Request, read, sweep};
+use crate::store::catalog;
+
+#[derive(Debug, Clone, Args)]
+pub struct ReportArgs {
+    /// Run directories, runs' ids, or beginnings of ids that no other run shares; or a sweep's id or folder.
+    #[arg(required_unless_present = "sweep")]
+    pub run: Vec<String>,
+    /// A sweep: its id or its folder.
+    #[arg(long)]
+    pub sweep: Option<String>,
+    /// The file to write; `-` is standard output. An earlier report is replaced.
+    #[arg(long, short, value_name = "FILE", required_unless_present = "serve")]
+    pub output: Option<PathBuf>,
+    /// Replace a file that is no report.
+    #[arg(long)]
+    pub force: bool,
+    /// Serve the page on this machine alone, following the runs, until Ctrl-C.
+    #[arg(long, conflicts_with_all = ["output", "force", "json"])]
+    pub serve: bool,
+    /// The port to serve on; 0 takes a free one.
+    #[arg(long, value_name = "N", default_value_t = 8700, requires = "serve")]
+    pub port: u16,
+    /// The page's title [default: the run's id, or how many runs there are].
+    #[arg(long)]
+    pub title: Option<String>,
+    #[command(flatten)]
+    pub root: RootArgs,
+    /// Print JSON: the file, its size, and the runs on it.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// # Errors
+/// If there is no such run, the file is there and no report, or it cannot be written; if the port is taken.
+pub fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
+    let request = request(args)?;
+    if args.serve {
+        return serve(args.port, request);
+    }
+    let Some(output) = &args.output else { bail!(RequestError("where to? -o FILE".to_owned())) };
+    let standard = output == Path::new("-");
+    if !standard && !args.force && !replaceable(output) {
+        let error = format!("{} is there already and is no report: --force replaces it", output.display());
+        bail!(RequestError(error));
+    }
+    let data = read(&request).map_err(as_request)?;
+    let page = Page::new(&data, false)?;
+    if standard {
+        print(&page.html)?;
+        return Ok(Exit::Done);
+    }
+    write(output, page.html.as_bytes())?;
+    let bytes = page.html.len() as u64;
+    if args.json {
+        let runs: Vec<&str> = data.runs.iter().map(|run| run.id.as_str()).collect();
+        print_json(&serde_json::json!({"path": output, "bytes": bytes, "runs": runs}))?;
+    } else {
+        let runs = if data.runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", data.runs.len()) };
+        print(&format!("{}: {runs}, {}\n", output.display(), format::bytes(bytes)))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// The run directories and the sweep that are meant.
+fn request(args: &ReportArgs) -> anyhow::Result<Request> {
+    let root = args.root.root();
+    let mut request = Request { title: args.title.clone(), ..Request::default() };
+    let mut add_sweep = |folder: PathBuf| {
+        let another = request.sweep.replace(folder).is_some();
+        if another { Err(RequestError("a report shows one sweep".to_owned())) } else { Ok(()) }
+    };
+    if let Some(wanted) = &args.sweep {
+        let folder = sweep::find(&root, wanted);
+        add_sweep(folder.ok_or_else(|| RequestError(format!("no sweep {wanted:?} in {}", root.display())))?)?;
+    }
+    let mut runs: Vec<PathBuf> = Vec::new();
+    for wanted in &args.run {
+        if let Some(folder) = sweep::find(&root, wanted) {
+            add_sweep(folder)?;
+            continue;
+        }
+        let path = catalog::resolve(&root, wanted)?;
+        if !runs.contains(&path) {
+            runs.push(path);
+        }
+    }
+    request.runs = runs;
+    Ok(request)
+}
+
+/// Whether nothing is lost by writing `path`: there is nothing, or an earlier report.
+fn replaceable(path: &Path) -> bool {
+    if path.symlink_metadata().is_err() {
+        return true;
+    }
+    let mut start = vec![0; MARK.len()];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start == MARK.as_bytes()
+}
+
+/// Writes `path` whole or not at all.
+fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let in_words = || format!("writing {}", path.display());
+    fs::create_dir_all(folder).with_context(in_words)?;
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".report-");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // As any file that a program writes: what the process's mask leaves of it. Temporary files are private otherwise.
+        builder.permissions(fs::Permissions::from_mode(0o666));
+    }
+    let mut file = builder.tempfile_in(folder).with_context(in_words)?;
+    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).with_context(in_words)?;
+    file.persist(path).map_err(|error| error.error).with_context(in_words)?;
+    Ok(())
+}
+
+/// Serves until a signal ends the process.
+fn serve(port: u16, request: Request) -> anyhow::Result<Exit> {
+    // Nothing is ever half done here: the first signal ends the process, with the documented code.
+    let _interrupt = Interrupt::install()?;
+    let mut live = Live::bind(port, request).map_err(as_request)?;
+    print(&format!("http://{}/\n", live.address()))?;
+    complain("Ctrl-C ends it");
+    live.serve()?;
+    Ok(Exit::Done)
+}
+
+/// A request that cannot be met, for the exit code.
+fn as_request(error: ReportError) -> anyhow::Error {
+    match error {
+        ReportError::Request(text) => RequestError(text).into(),
+        ReportError::Listen { .. } => RequestError(format!("{error}: --port chooses another")).into(),
+        other => other.into(),
+    }
+}

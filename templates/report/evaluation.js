@@ -1,0 +1,86 @@
+// Multiple choice over the steps, and every evaluation as a table.
+
+const CHOICES = [
+  ["hellaswag_acc_norm", "acc_norm"],
+  ["hellaswag_acc", "acc"],
+];
+
+/** The standard error of a share of `n`. */
+const standardError = (p, n) => (isNumber(p) && n > 0 ? Math.sqrt((p * (1 - p)) / n) : null);
+
+function choiceSeries({ run, index }, metric) {
+  const evals = run.curves.evals.filter((e) => isNumber(e[metric]));
+  if (!evals.length) return [];
+  const label = `of ${count(evals[evals.length - 1].hellaswag_n)}`;
+  return [
+    {
+      run: index,
+      kind: "points",
+      colour: runColour(index),
+      dash: runDash(index),
+      label,
+      x: evals.map((e) => place(run, e.step)),
+      y: evals.map((e) => e[metric]),
+      error: evals.map((e) => standardError(e[metric], e.hellaswag_n)),
+    },
+  ];
+}
+
+function evaluationTable(scored) {
+  const many = data.runs.length > 1;
+  const rows = shown().flatMap(({ run, index }) =>
+    run.curves.evals.map((e) => [
+      many ? el("span", { class: "run-name" }, runName(index)) : null,
+      el(
+        "span",
+        null,
+        count(e.step),
+        e.step === run.curves.best_eval?.step ? el("span", { class: "best" }, "best") : null,
+      ),
+      loss(e.val_loss),
+      significant(e.val_perplexity, 4),
+      percentError(e.hellaswag_acc, standardError(e.hellaswag_acc, e.hellaswag_n)),
+      percentError(e.hellaswag_acc_norm, standardError(e.hellaswag_acc_norm, e.hellaswag_n)),
+      isNumber(e.hellaswag_n) ? count(e.hellaswag_n) : null,
+    ]),
+  );
+  const columns = [
+    { name: "run" },
+    ...["step", "val loss", "perplexity", "acc", "acc_norm", "items"].map((name) => ({ name, number: true })),
+  ];
+  const used = (cells) => cells.slice(many ? 0 : 1, scored ? undefined : 4);
+  const caption = scored ? "Every evaluation; ± is one standard error" : "Every evaluation";
+  return table(caption, used(columns), rows.map(used), { tall: rows.length > 14 });
+}
+
+function renderEvaluation(width) {
+  if (!data.runs.some((run) => run.curves.evals.length)) {
+    const configured = data.runs.some((run) => /^eval:\s*$/m.test(run.yaml ?? ""));
+    return [empty(configured ? "No evaluation has been recorded yet." : "No evaluation was configured.")];
+  }
+  if (!shown().length) return [empty(nothingShown())];
+  const scored = data.runs.some((run) => run.curves.evals.some((e) => isNumber(e.hellaswag_acc)));
+  const columns = width < 640 ? 1 : 2;
+  const each = Math.floor((width - 20 * (columns - 1)) / columns);
+  const chart = ([metric, name]) =>
+    lineChart({
+      group: "choice",
+      name,
+      title: `HellaSwag ${name}`,
+      unit: "share right; bars ± 1 standard error",
+      axis: state.axis,
+      pad: 0.03,
+      width: each,
+      height: 240,
+      format: (v) => percent(v),
+      tick: (v) => percent(v, 0),
+      series: shown().flatMap((entry) => choiceSeries(entry, metric)),
+      none: "these runs were not scored",
+    });
+  return [
+    scored
+      ? el("div", { class: `grid of-${columns}` }, CHOICES.map(chart))
+      : note("Multiple choice (HellaSwag) was not configured."),
+    evaluationTable(scored),
+  ];
+}

@@ -1,0 +1,113 @@
+// The runs in numbers: a card for each of a few, a table of many.
+
+const CARDS = 4;
+
+/** The numbers of a run: `[name, value, what it is compared with]`. */
+function numbers(run) {
+  const { curves } = run;
+  const { medians } = curves;
+  const last = [...curves.evals].reverse().find((e) => isNumber(e.val_loss));
+  const best = curves.best_eval;
+  const forecast = run.plan.forecast;
+  const bestText =
+    best && last && best.step !== last.step
+      ? `best ${loss(best.val_loss)} at step ${count(best.step)}`
+      : last
+        ? `at step ${count(last.step)}`
+        : "not evaluated";
+  return [
+    ["val loss", loss(last?.val_loss), bestText],
+    ["train loss", loss(curves.final_loss), curves.steps ? `at step ${count(curves.last_step)}` : "no step yet"],
+    ["steps", count(curves.last_step), `of ${count(run.steps)}`],
+    ["tokens", large(curves.tokens), isNumber(run.plan.parameters) ? `${large(run.plan.parameters)} params` : ""],
+    [
+      "tokens/s",
+      large(medians.tokens_per_second),
+      forecast ? `planned ${large(forecast.tokens_per_second)}` : "median",
+    ],
+    ["step", milliseconds(medians.step_ms), forecast ? `planned ${milliseconds(forecast.step_ms)}` : "median"],
+    ["memory", bytes(run.peak_rss), isNumber(run.plan.memory_bytes) ? `planned ${bytes(run.plan.memory_bytes)}` : ""],
+    ["time", duration(run.wall_seconds ?? curves.seconds), isNumber(run.wall_seconds) ? "all sessions" : "in steps"],
+    isNumber(medians.mfu) ? ["MFU", percent(medians.mfu), "median"] : null,
+  ].filter(Boolean);
+}
+
+function layoutText(mesh) {
+  if (!mesh) return "";
+  const { mode, stages, replicas } = mesh;
+  const parts = [
+    stages > 1 ? counted(stages, "stage") : null,
+    replicas > 1 ? counted(replicas, "replica") : null,
+  ].filter(Boolean);
+  return parts.length ? `${mode}, ${parts.join(" × ")}` : mode;
+}
+
+/** What is wrong with a run, if anything is. */
+function complaints(run) {
+  const lines = [run.error, ...run.problems].filter((line, i, all) => line && all.indexOf(line) === i);
+  return lines.length
+    ? el(
+        "ul",
+        { class: "complaints" },
+        lines.map((line) => el("li", null, line)),
+      )
+    : null;
+}
+
+function card(run, index) {
+  const tile = ([name, value, more]) =>
+    el(
+      "div",
+      { class: "tile" },
+      el("dt", null, name),
+      el("dd", null, el("strong", null, value), el("span", { class: "muted" }, more)),
+    );
+  const machine = run.manifest?.machine;
+  const where = [
+    layoutText(run.manifest?.layout),
+    machine?.cpu ?? machine?.arch,
+    run.manifest ? `started ${moment(run.manifest.started)}` : null,
+  ];
+  return el(
+    "article",
+    { class: "card", "data-run": index, style: { "--colour": runColour(index) } },
+    el("header", null, el("h3", null, runName(index)), badge(run.status)),
+    el("p", { class: "muted" }, where.filter(Boolean).join(" · ")),
+    complaints(run),
+    el("dl", { class: "tiles" }, numbers(run).map(tile)),
+  );
+}
+
+function overviewTable() {
+  const rows = data.runs.map((run, index) => {
+    const { medians, best_eval: best } = run.curves;
+    const last = [...run.curves.evals].reverse().find((e) => isNumber(e.val_loss));
+    return [
+      el("span", { class: "run-name" }, runName(index)),
+      badge(run.status),
+      `${count(run.curves.last_step)} / ${count(run.steps)}`,
+      loss(last?.val_loss),
+      loss(best?.val_loss),
+      loss(run.curves.final_loss),
+      large(run.curves.tokens),
+      large(medians.tokens_per_second),
+      milliseconds(medians.step_ms),
+      bytes(run.peak_rss),
+      duration(run.wall_seconds ?? run.curves.seconds),
+    ];
+  });
+  const column = (name) => ({ name, number: true });
+  const columns = [
+    { name: "run" },
+    { name: "status" },
+    ...["steps", "val loss", "best", "train loss", "tokens", "tokens/s", "step", "memory", "time"].map(column),
+  ];
+  return table("All runs: losses at the end, medians of speed", columns, rows, { rowHeads: true, tall: true });
+}
+
+function renderOverview() {
+  if (!data.runs.length) return [empty("There is no run yet.")];
+  if (data.runs.length <= CARDS) return [el("div", { class: "cards" }, data.runs.map(card))];
+  const wrong = data.runs.map((run) => [run, complaints(run)]).filter(([, list]) => list);
+  return [overviewTable(), ...wrong.map(([run, list]) => el("div", { class: "wrong" }, el("h3", null, run.id), list))];
+}
