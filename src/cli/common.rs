@@ -59,7 +59,8 @@ impl TemplateArgs {
     /// Flags and files that give no variables.
     pub fn over(&self, options: LoadOptions) -> Result<LoadOptions, ConfigError> {
         let Variables { values, named } = template::variables(&self.var, &self.vars)?;
-        let all = env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let all =
+            env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         Ok(LoadOptions { vars: values, named_vars: named, template_env: all.collect(), ..options })
     }
 }

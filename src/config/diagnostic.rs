@@ -88,7 +88,10 @@ impl Diagnostic {
         let _ = writeln!(out, "{red}error{reset}{bold}: {}{reset}", printable(&self.message));
         let rendered = Excerpt { line: self.line, column: self.column, length: self.length, text: &self.source_line };
         let template = self.template.as_deref().map(|t| {
-            (t.file.display().to_string(), Excerpt { line: t.line, column: t.column, length: t.length, text: &t.source_line })
+            (
+                t.file.display().to_string(),
+                Excerpt { line: t.line, column: t.column, length: t.length, text: &t.source_line },
+            )
         });
         let (file, main) = template.as_ref().map_or((&self.source, &rendered), |(file, main)| (file, main));
         let width = main.line.max(self.line).to_string().len();
@@ -119,7 +122,6 @@ impl Diagnostic {
             };
         }
     }
-
 }
 
 /// A line of a source, and a place in it.

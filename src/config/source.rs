@@ -69,10 +69,12 @@ impl Source {
     /// How `runner validate --explain` names a value at `place`.
     pub(crate) fn origin(&self, place: Place) -> String {
         match self.kind {
-            SourceKind::File => match self.lines.as_ref().and_then(|l| l.locate(place.line, place.column, place.length)) {
-                Some(at) => format!("{}:{}:{}", at.file.display(), at.line, at.column),
-                None => format!("{}:{}:{}", self.label, place.line, place.column),
-            },
+            SourceKind::File => {
+                match self.lines.as_ref().and_then(|l| l.locate(place.line, place.column, place.length)) {
+                    Some(at) => format!("{}:{}:{}", at.file.display(), at.line, at.column),
+                    None => format!("{}:{}:{}", self.label, place.line, place.column),
+                }
+            }
             SourceKind::Environment => self.label.clone(),
             SourceKind::Set => format!("--set {}", self.text),
         }

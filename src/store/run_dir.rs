@@ -312,7 +312,8 @@ mod tests {
 
     fn create(root: &Path, plan: &Plan) -> RunDir {
         let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], time::now());
-        RunDir::create(root, RunFiles { experiment: "a: 1\n", resolved: "b: 2\n", template: None, plan, manifest }).unwrap()
+        RunDir::create(root, RunFiles { experiment: "a: 1\n", resolved: "b: 2\n", template: None, plan, manifest })
+            .unwrap()
     }
 
     #[test]

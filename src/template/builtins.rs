@@ -28,9 +28,34 @@ filters! {
 
 /// For "did you mean".
 pub(super) const TESTS: [&str; 28] = [
-    "boolean", "defined", "divisibleby", "endingwith", "eq", "even", "false", "filter", "float", "ge", "gt", "in",
-    "integer", "iterable", "le", "lower", "lt", "mapping", "ne", "none", "number", "odd", "sequence", "startingwith",
-    "string", "test", "true", "undefined",
+    "boolean",
+    "defined",
+    "divisibleby",
+    "endingwith",
+    "eq",
+    "even",
+    "false",
+    "filter",
+    "float",
+    "ge",
+    "gt",
+    "in",
+    "integer",
+    "iterable",
+    "le",
+    "lower",
+    "lt",
+    "mapping",
+    "ne",
+    "none",
+    "number",
+    "odd",
+    "sequence",
+    "startingwith",
+    "string",
+    "test",
+    "true",
+    "undefined",
 ];
 
 /// Widths and counts that a filter is asked for.
@@ -72,11 +97,15 @@ fn grows(name: &str, args: &[Value]) -> Result<(), Error> {
         "replace" if text(1).is_empty() => (text(0).len() + 1).saturating_mul(text(2).len()),
         "replace" => text(0).matches(text(1)).count().saturating_mul(text(2).len()),
         "indent" | "batch" | "slice" | "tojson" | "round" => {
-            let numbers: Vec<i64> = args.iter().skip(1).flat_map(|arg| {
-                let named = arg.is_kwargs().then(|| arg.try_iter().ok()).flatten();
-                let named = named.into_iter().flatten().filter_map(|key| arg.get_item(&key).ok());
-                named.chain([arg.clone()]).filter_map(|v| v.as_i64()).collect::<Vec<_>>()
-            }).collect();
+            let numbers: Vec<i64> = args
+                .iter()
+                .skip(1)
+                .flat_map(|arg| {
+                    let named = arg.is_kwargs().then(|| arg.try_iter().ok()).flatten();
+                    let named = named.into_iter().flatten().filter_map(|key| arg.get_item(&key).ok());
+                    named.chain([arg.clone()]).filter_map(|v| v.as_i64()).collect::<Vec<_>>()
+                })
+                .collect();
             let widest = numbers.into_iter().max().unwrap_or(0);
             if widest > MAX_WIDTH {
                 return Err(beyond(format!("{widest} is too much for `{name}`: at most {MAX_WIDTH}")));

@@ -108,7 +108,13 @@ impl Lines {
         let text = &mark.file.text;
         let place = mistakes::place(text, range);
         let source_line = lines(text).nth(place.line - 1).unwrap_or_default().to_owned();
-        TemplatePlace { file: mark.file.path.clone(), line: place.line, column: place.column, length: place.length, source_line }
+        TemplatePlace {
+            file: mark.file.path.clone(),
+            line: place.line,
+            column: place.column,
+            length: place.length,
+            source_line,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use super::loader::{Files, environment};
 use super::marks::{Lines, Mark, character};
 use super::mistakes::Scene;
 use super::rewrite::{Rewritten, rewrite};
-use super::scan::GUARD;
+use super::scan::{GUARD, ONE};
 use super::value::printed;
 use crate::config::diagnostic::{list, nearest, short};
 use crate::config::source::{Place, Source};
@@ -97,7 +97,9 @@ impl Rendered {
 pub fn render(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, ConfigError> {
     // Not on this thread: an expression may nest deeper than its stack is.
     let work = || whole(text, path, inputs).map_err(|mistakes| ConfigError::new(*mistakes));
-    let internal = |message: String| ConfigError::new(vec![Source::file(path, String::new()).diagnostic_whole(message, String::new())]);
+    let internal = |message: String| {
+        ConfigError::new(vec![Source::file(path, String::new()).diagnostic_whole(message, String::new())])
+    };
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("template".to_owned()).stack_size(STACK).spawn_scoped(scope, work);
         match thread.map(thread::ScopedJoinHandle::join) {
@@ -168,6 +170,7 @@ impl Pass {
         env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         env.set_fuel(Some(MAX_FUEL));
         functions::add(&mut env, &self.files);
+        env.add_global(ONE, 1);
         let guards = self.guards.clone();
         env.add_function(GUARD, move |state: &State<'_, '_>, id: usize| guards.pass(state, id));
         let guards = self.guards.clone();
@@ -188,7 +191,7 @@ impl Pass {
                 Some(c)
             };
             let mark: Option<&mut dyn FnMut(_) -> _> = if marked { Some(&mut mark) } else { None };
-            let rewritten = rewrite(&file.text, &file.pieces, first, mark);
+            let rewritten = rewrite(&file.text, &file.pieces, Some(first), mark);
             let text = rewritten.text.clone();
             let mut all = state.rewritten.lock().unwrap_or_else(PoisonError::into_inner);
             all.insert(name.to_owned(), (rewritten, first));
@@ -241,10 +244,5 @@ pub(crate) fn no_template(path: &Path, options: &LoadOptions) -> Diagnostic {
     let message = format!("`{}` is not a template, so it has no variable `{}`", path.display(), short(name));
     let help = "templates end in .j2, as exp.yaml.j2; a key of a plain file is overridden with `--set KEY.PATH=VALUE`";
     let source = given(name, options.vars.get(name));
-    source.diagnostic(
-        Place { line: 1, column: 1, length: name.chars().count().max(1) },
-        "",
-        message,
-        help.to_owned(),
-    )
+    source.diagnostic(Place { line: 1, column: 1, length: name.chars().count().max(1) }, "", message, help.to_owned())
 }

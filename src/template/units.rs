@@ -69,7 +69,14 @@ pub(super) fn duration(seconds: f64) -> Result<String, String> {
     let mut out = String::new();
     let (whole, below) = (milliseconds / 1000, milliseconds % 1000);
     for (unit, letter) in [(86400, 'd'), (3600, 'h'), (60, 'm')] {
-        let n = whole / unit % if unit == 86400 { u64::MAX } else if unit == 3600 { 24 } else { 60 };
+        let n = whole / unit
+            % if unit == 86400 {
+                u64::MAX
+            } else if unit == 3600 {
+                24
+            } else {
+                60
+            };
         if n > 0 {
             out.push_str(&format!("{n}{letter}"));
         }
@@ -106,7 +113,14 @@ mod tests {
         for bad in ["", "B", "1.5", "1.0005k", "10X", "-1", "1e9", "18446744073709551616", "99999999T", "1..2k"] {
             assert!(tokens(bad).is_err(), "{bad}");
         }
-        for (n, text) in [(10_000_000_000, "10B"), (1_500_000, "1.5M"), (1234, "1.234k"), (1_234_567, "1234.567k"), (7, "7"), (0, "0")] {
+        for (n, text) in [
+            (10_000_000_000, "10B"),
+            (1_500_000, "1.5M"),
+            (1234, "1.234k"),
+            (1_234_567, "1234.567k"),
+            (7, "7"),
+            (0, "0"),
+        ] {
             assert_eq!(tokens(text), Ok(n));
             if n != 1_234_567 {
                 assert_eq!(tokens_short(n), text);
@@ -119,7 +133,15 @@ mod tests {
 
     #[test]
     fn durations_go_both_ways() {
-        for (text, s) in [("1h30m", 5400.0), ("90s", 90.0), ("1.5h", 5400.0), ("2d", 172_800.0), ("250ms", 0.25), ("12", 12.0), ("1h 5s", 3605.0)] {
+        for (text, s) in [
+            ("1h30m", 5400.0),
+            ("90s", 90.0),
+            ("1.5h", 5400.0),
+            ("2d", 172_800.0),
+            ("250ms", 0.25),
+            ("12", 12.0),
+            ("1h 5s", 3605.0),
+        ] {
             assert_eq!(seconds(text), Ok(s), "{text}");
         }
         for bad in ["", "h", "1x", "-1h", "1h30", "1e3", "nan", "."] {
