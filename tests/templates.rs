@@ -89,6 +89,24 @@ fn render_prints_what_the_template_says() {
     assert!(bench.refused("render nowhere.j2").contains("there is no such file"));
 }
 
+/// Those that come with the program are experiments, with every variable that they have.
+#[test]
+fn shipped_templates_are_experiments() {
+    let bench = Bench::new();
+    let runner = |line: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+        command.current_dir(env!("CARGO_MANIFEST_DIR")).args(line.split(' ')).stdin(Stdio::null());
+        command.env("RUNNER_CACHE", bench.path("cache")).output().unwrap()
+    };
+    for vars in [
+        "--var lr=1e-3",
+        "--var lr=1e-3 --var layers=4 --var d_model=128 --var heads=8 --var warmup=20 --var decay=linear --var steps=100",
+    ] {
+        let output = runner(&format!("validate experiments/stories-lr.yaml.j2 {vars}"));
+        assert!(output.status.success(), "{vars}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 #[test]
 fn mistakes_are_wrong_requests_at_their_place() {
     let bench = Bench::new();

@@ -171,7 +171,7 @@ impl Scene<'_> {
             help = format!("did you mean `{near}`?\n");
         }
         if self.given.contains(missing) {
-            help.push_str("it was given, but an imported file sees only its own names: hand it to the macro");
+            help.push_str("it was given, but here it is an argument that the call leaves out");
         } else {
             help.push_str(&format!("give it with `--var {missing}=VALUE`, or a default: `{missing} | default(…)`"));
         }

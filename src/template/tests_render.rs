@@ -212,7 +212,7 @@ fn a_template_loads_as_the_file_that_it_renders_to() {
     let vars = json!({"seed": 7}).as_object().unwrap().clone();
     let options = LoadOptions { vars: vars.clone(), sets: vec!["train.steps=3".into()], ..LoadOptions::default() };
     let template = load(&folder.path().join("a.yaml.j2"), &options).unwrap();
-    let plain = load(&folder.path().join("a.yaml"), &LoadOptions { vars: Default::default(), ..options }).unwrap();
+    let plain = load(&folder.path().join("a.yaml"), &LoadOptions { vars: serde_json::Map::new(), ..options }).unwrap();
     assert_eq!(template.experiment, plain.experiment);
     assert_eq!((template.experiment.name.as_str(), &template.text), ("a", &plain.text));
     let origin = |key: &str| template.origins.iter().find(|o| o.key == key).unwrap().source.clone();
