@@ -14,7 +14,7 @@ use super::loader::{Files, environment};
 use super::marks::{Lines, Mark, character};
 use super::mistakes::Scene;
 use super::rewrite::{Rewritten, rewrite};
-use super::scan::GUARD;
+use super::scan::{GUARD, ONE};
 use super::value::printed;
 use crate::config::diagnostic::{list, nearest, short};
 use crate::config::source::{Place, Source};
@@ -170,6 +170,7 @@ impl Pass {
         env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         env.set_fuel(Some(MAX_FUEL));
         functions::add(&mut env, &self.files);
+        env.add_global(ONE, 1);
         let guards = self.guards.clone();
         env.add_function(GUARD, move |state: &State<'_, '_>, id: usize| guards.pass(state, id));
         let guards = self.guards.clone();
@@ -190,7 +191,7 @@ impl Pass {
                 Some(c)
             };
             let mark: Option<&mut dyn FnMut(_) -> _> = if marked { Some(&mut mark) } else { None };
-            let rewritten = rewrite(&file.text, &file.pieces, first, mark);
+            let rewritten = rewrite(&file.text, &file.pieces, Some(first), mark);
             let text = rewritten.text.clone();
             let mut all = state.rewritten.lock().unwrap_or_else(PoisonError::into_inner);
             all.insert(name.to_owned(), (rewritten, first));
