@@ -29,7 +29,7 @@ use crate::sweep::child::{Child, DEVICES, End, Work};
 use crate::sweep::frozen::{Frozen, FrozenPoint, Tasks};
 use crate::sweep::problems::these;
 use crate::sweep::standing::{Standing, read_all};
-use crate::sweep::{Decision, Finding, Results, Segment, standing};
+use crate::sweep::{Decision, Finding, PointStatus, Results, Segment, standing};
 
 /// Between looks at the children.
 const TICK: Duration = Duration::from_millis(30);
@@ -212,7 +212,9 @@ impl<'a> Driver<'a> {
     fn best_now(&self) -> Option<(usize, f64)> {
         let rows = standing::rows(self.frozen(), &self.standings, &[]);
         let results = Results::new(self.frozen().objective, rows);
-        results.best().and_then(|row| Some((row.point, row.objective?)))
+        // What others came to after fewer steps is no match.
+        let best = results.best().filter(|row| row.status == PointStatus::Done)?;
+        Some((best.point, best.objective?))
     }
 
     /// Looks after children that ended; whether there were any.
