@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -437,10 +438,10 @@ impl<'a> Driver<'a> {
             format!("{done} done  {} failed  {} running  {queued} queued", self.failed.len(), self.running.len());
         if let Some((index, objective)) = self.best {
             let words = self.frozen().point(index).map_or_else(String::new, name);
-            text.push_str(&format!("  best {objective:.4} {words}"));
+            let _ = write!(text, "  best {objective:.4} {words}");
         }
         if let Some(left) = self.left(cost) {
-            text.push_str(&format!("  {} left", duration(left)));
+            let _ = write!(text, "  {} left", duration(left));
         }
         let cost_now = cost - self.cost_done;
         let all = self.cost_done + self.cost_left;
