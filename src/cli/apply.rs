@@ -61,7 +61,8 @@ pub struct ApplyArgs {
 /// # Errors
 /// A wrong request, a machine that refuses, or a run that failed (which its record then says too).
 pub fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
-    let interrupt = Interrupt::install()?;
+    // A sweep's points end with it.
+    let interrupt = if args.sweep_point.is_some() { Interrupt::install_as_child()? } else { Interrupt::install()? };
     let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
     let loaded = args.experiment.load()?;
     args.continued.look(&args.root.root())?;

@@ -1,20 +1,28 @@
 //! Ctrl-C, SIGTERM and SIGHUP: the first finishes the step and saves, the second ends the process.
 
 use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
 use super::exit::Exit;
 use super::output::complain;
 
+/// Of a process that ends with another one (see `sweep::child`): signals this soon after the first are the same one. When a
+/// process with several threads dies, the kernel tells its children so once for each.
+const ONE: Duration = Duration::from_millis(500);
+
 /// What signals set.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt {
     stop: Arc<AtomicBool>,
     armed: Arc<AtomicBool>,
+    /// How soon after the first signal another one counts.
+    pause: Duration,
+    first: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Interrupt {
@@ -23,12 +31,26 @@ impl Interrupt {
     /// # Errors
     /// If the process already has a handler.
     pub fn install() -> anyhow::Result<Self> {
-        let interrupt = Self::default();
+        Self::install_pausing(Duration::ZERO)
+    }
+
+    /// As `install`, for a process that gets a signal when the one that started it ends.
+    ///
+    /// # Errors
+    /// As `install`.
+    pub fn install_as_child() -> anyhow::Result<Self> {
+        Self::install_pausing(ONE)
+    }
+
+    fn install_pausing(pause: Duration) -> anyhow::Result<Self> {
+        let interrupt = Self { pause, ..Self::default() };
         let hangup_ignored = is_ignored(libc::SIGHUP);
         let seen = interrupt.clone();
         ctrlc::set_handler(move || {
-            if !seen.armed.load(Ordering::SeqCst) || seen.stop.swap(true, Ordering::SeqCst) {
-                std::process::exit(Exit::Interrupted as i32);
+            match seen.heard(Instant::now()) {
+                Heard::First => {}
+                Heard::Same => return,
+                Heard::Last => std::process::exit(Exit::Interrupted as i32),
             }
             // On a thread of its own: a terminal that stands still must not keep the second signal from being heard.
             let say = || complain("\nfinishing the step, then saving; once more ends it at once");
@@ -41,6 +63,22 @@ impl Interrupt {
         Ok(interrupt)
     }
 
+    fn heard(&self, now: Instant) -> Heard {
+        if !self.armed.load(Ordering::SeqCst) {
+            return Heard::Last;
+        }
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stop.store(true, Ordering::SeqCst);
+        match *first {
+            None => {
+                *first = Some(now);
+                Heard::First
+            }
+            Some(first) if now.duration_since(first) < self.pause => Heard::Same,
+            Some(_) => Heard::Last,
+        }
+    }
+
     /// From here on the first signal only sets `stop`.
     pub fn arm(&self) {
         self.armed.store(true, Ordering::SeqCst);
@@ -51,6 +89,17 @@ impl Interrupt {
     pub fn stop(&self) -> &AtomicBool {
         &self.stop
     }
+}
+
+/// What a signal means.
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    /// Stop soon.
+    First,
+    /// The first one again.
+    Same,
+    /// Stop at once.
+    Last,
 }
 
 /// Whether this process was started with `signal` ignored, as by nohup. Where the kernel does not say: no.
@@ -76,6 +125,21 @@ fn ignore_hangup() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_second_signal_counts_and_an_echo_does_not() {
+        let now = Instant::now();
+        let after = |ms| now + Duration::from_millis(ms);
+        let one = Interrupt::default();
+        assert_eq!(one.heard(now), Heard::Last, "nothing to save yet");
+        one.arm();
+        assert_eq!([one.heard(now), one.heard(now)], [Heard::First, Heard::Last]);
+        let child = Interrupt { pause: ONE, ..Interrupt::default() };
+        child.arm();
+        let heard = [now, after(1), after(499), after(500)].map(|at| child.heard(at));
+        assert_eq!(heard, [Heard::First, Heard::Same, Heard::Same, Heard::Last]);
+        assert!(child.stop().load(Ordering::SeqCst));
+    }
 
     #[test]
     fn the_kernels_mask_is_read() {

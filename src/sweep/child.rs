@@ -71,7 +71,7 @@ enum Line {
 }
 
 impl Work {
-    /// Starts it. It gets SIGTERM when the *thread* that calls this ends, however that ends (on Linux); Ctrl-C of a terminal
+    /// Starts it. It gets SIGTERM, perhaps several, when the *thread* that calls this ends, however that ends (on Linux); Ctrl-C of a terminal
     /// does not reach it.
     ///
     /// # Errors

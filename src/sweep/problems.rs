@@ -1,5 +1,7 @@
 //! Mistakes of several points, each said once.
 
+use std::fmt::Write as _;
+
 use crate::config::ConfigError;
 
 /// At most this many mistakes are shown.
@@ -66,12 +68,12 @@ impl Problems {
                 points => these(points, total),
             };
             out.push_str(problem.text.trim_end());
-            out.push_str(&format!("\n  in {who}\n\n"));
+            let _ = write!(out, "\n  in {who}\n\n");
         }
         let n = self.all.len();
         let count = if n == 1 { "1 mistake".to_owned() } else { format!("{n} mistakes") };
         let shown = if n > SHOWN { format!(", of which {SHOWN} are shown") } else { String::new() };
-        out.push_str(&format!("{count} in the sweep's points{shown}; nothing was started"));
+        let _ = write!(out, "{count} in the sweep's points{shown}; nothing was started");
         out
     }
 }

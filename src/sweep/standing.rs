@@ -9,7 +9,7 @@ use super::schedule::Finding;
 use super::spec::{At, Metric, Objective};
 use crate::store::lock::RunLock;
 use crate::store::manifest::RunStatus;
-use crate::store::metrics::{EvalLine, MetricLine, each_metric};
+use crate::store::metrics::{MetricLine, each_metric};
 use crate::store::run_dir::{self, METRICS};
 use crate::store::summary::median;
 
@@ -95,9 +95,13 @@ impl Measured {
                 }
             }
             // What is measured before the first step says nothing of the training.
-            MetricLine::Eval(line) if line.step > 0 => match of_eval(line, metric) {
-                Some(value) => (line.step, value),
-                None => return,
+            // One that is not finite is written as none.
+            MetricLine::Eval(line) if line.step > 0 => match metric {
+                Metric::ValLoss => (line.step, line.val_loss),
+                Metric::ValPerplexity => (line.step, line.val_perplexity),
+                Metric::HellaswagAcc => (line.step, line.hellaswag_acc),
+                Metric::HellaswagAccNorm => (line.step, line.hellaswag_acc_norm),
+                Metric::TrainLoss | Metric::TokensPerSecond => return,
             },
             MetricLine::Eval(_) => return,
         };
@@ -110,21 +114,10 @@ impl Measured {
         let value = match (objective.metric, objective.at) {
             // One step's speed says little.
             (Metric::TokensPerSecond, _) => median(&mut upto().filter(|v| v.is_finite()).collect::<Vec<_>>()),
-            (_, At::Last) => upto().last(),
+            (_, At::Last) => upto().next_back(),
             (_, At::Best) => upto().min_by(|a, b| objective.goal.order(*a, *b)),
         };
         value.unwrap_or(f64::NAN)
-    }
-}
-
-/// The metric in an evaluation, where it is a metric of evaluations; one that is not finite is written as none.
-fn of_eval(line: &EvalLine, metric: Metric) -> Option<Option<f64>> {
-    match metric {
-        Metric::ValLoss => Some(line.val_loss),
-        Metric::ValPerplexity => Some(line.val_perplexity),
-        Metric::HellaswagAcc => Some(line.hellaswag_acc),
-        Metric::HellaswagAccNorm => Some(line.hellaswag_acc_norm),
-        Metric::TrainLoss | Metric::TokensPerSecond => None,
     }
 }
 

@@ -22,6 +22,7 @@ pub struct SweepArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
 pub struct RunArgs {
     /// The sweep file.
     #[arg(required = true)]

@@ -29,7 +29,9 @@ pub(super) fn between(was: &str, is: &str) -> Vec<String> {
 fn parsed(text: &str) -> Option<Value> {
     let mut value: Value = serde_yaml::from_str(text.strip_prefix('\u{FEFF}').unwrap_or(text)).ok()?;
     if let Some(sweep) = value.get_mut("sweep").and_then(Value::as_mapping_mut) {
-        FREE.iter().for_each(|key| drop(sweep.remove(key)));
+        for key in FREE {
+            sweep.remove(key);
+        }
     }
     Some(value)
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -29,7 +30,7 @@ use crate::sweep::child::{Child, DEVICES, End, Work};
 use crate::sweep::frozen::{Frozen, FrozenPoint, Tasks};
 use crate::sweep::problems::these;
 use crate::sweep::standing::{Standing, read_all};
-use crate::sweep::{Decision, Finding, Results, Segment, standing};
+use crate::sweep::{Decision, Finding, PointStatus, Results, Segment, standing};
 
 /// Between looks at the children.
 const TICK: Duration = Duration::from_millis(30);
@@ -212,7 +213,9 @@ impl<'a> Driver<'a> {
     fn best_now(&self) -> Option<(usize, f64)> {
         let rows = standing::rows(self.frozen(), &self.standings, &[]);
         let results = Results::new(self.frozen().objective, rows);
-        results.best().and_then(|row| Some((row.point, row.objective?)))
+        // What others came to after fewer steps is no match.
+        let best = results.best().filter(|row| row.status == PointStatus::Done)?;
+        Some((best.point, best.objective?))
     }
 
     /// Looks after children that ended; whether there were any.
@@ -435,10 +438,10 @@ impl<'a> Driver<'a> {
             format!("{done} done  {} failed  {} running  {queued} queued", self.failed.len(), self.running.len());
         if let Some((index, objective)) = self.best {
             let words = self.frozen().point(index).map_or_else(String::new, name);
-            text.push_str(&format!("  best {objective:.4} {words}"));
+            let _ = write!(text, "  best {objective:.4} {words}");
         }
         if let Some(left) = self.left(cost) {
-            text.push_str(&format!("  {} left", duration(left)));
+            let _ = write!(text, "  {} left", duration(left));
         }
         let cost_now = cost - self.cost_done;
         let all = self.cost_done + self.cost_left;

@@ -41,7 +41,7 @@ fn points(frozen: &Frozen, all: bool) -> String {
     columns.extend(["steps", "parameters", "memory", "predicted"].map(|name| (name, Align::Right)));
     columns.push(("", Align::Left));
     let shown = if all { frozen.points.len() } else { SHOWN };
-    let rows: Vec<Vec<String>> = frozen.points.iter().take(shown).map(|p| row(p)).collect();
+    let rows: Vec<Vec<String>> = frozen.points.iter().take(shown).map(row).collect();
     let mut out = table(&columns, &rows);
     if let Some(more @ 1..) = frozen.points.len().checked_sub(shown) {
         let _ = writeln!(out, "… and {} (--dry-run shows all)", many(more, "more point"));

@@ -70,7 +70,7 @@ impl Call<'_> {
         let sweep = SweepDir::create(&self.root, files)?;
         drop(turn);
         screen.line(&preview(sweep.frozen(), self.how));
-        self.drive(sweep, screen, interrupt)
+        self.drive(&sweep, screen, interrupt)
     }
 
     /// The sweep of this file that is there, unless another one is to begin.
@@ -147,7 +147,7 @@ impl Call<'_> {
             }
             other => anyhow::Error::from(other),
         })?;
-        self.drive(sweep, screen, interrupt)
+        self.drive(&sweep, screen, interrupt)
     }
 
     /// What would be run.
@@ -160,10 +160,10 @@ impl Call<'_> {
         Ok(Exit::Done)
     }
 
-    fn drive(&self, sweep: SweepDir, screen: Screen, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    fn drive(&self, sweep: &SweepDir, screen: Screen, interrupt: &Interrupt) -> anyhow::Result<Exit> {
         match self.args.launcher {
             Launcher::Local => Ok(Driver::new(Drive {
-                sweep: &sweep,
+                sweep,
                 root: &self.root,
                 runs: self.args.root.runs.as_deref(),
                 parallel: self.how.parallel,
