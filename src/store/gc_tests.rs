@@ -69,7 +69,9 @@ fn what_something_may_begin_from_stays() {
     let found = survey(root.path(), None).unwrap();
     let steps: Vec<String> = found.iter().map(|item| id(&item.path)).collect();
     assert_eq!(steps, ["step-00000001", "step-00000004"], "the fork's stays, and all of a sweep that goes on");
-    fs::write(root.path().join("sweeps/lr/state.json"), "{\"status\":\"done\"}").unwrap();
+    // A sweep without open points.
+    let over = crate::sweep::frozen::Frozen { points: Vec::new(), ..crate::sweep::frozen::tests::sweep() };
+    fs::write(root.path().join("sweeps/lr/sweep.json"), serde_json::to_string(&over).unwrap()).unwrap();
     assert_eq!(survey(root.path(), None).unwrap().len(), 5);
     // A fork that came after the survey, and a session.
     let late = RunOrigin::Fork { id: id(&parent), step: Some(4), plan_hash: String::new() };

@@ -11,6 +11,8 @@ use super::files::{TEMPORARY, sync_dir};
 use super::lock::RunLock;
 use super::manifest::{RunOrigin, RunStatus};
 use super::run_dir::{self, CHECKPOINTS, MANIFEST};
+use super::sweep_dir;
+use crate::sweep::standing;
 
 /// A run on its way out; what a kill leaves of it is removed later.
 pub(super) const REMOVING: &str = ".removing-";
@@ -104,8 +106,8 @@ pub fn descendants<'a>(all: &'a [Listed], id: &str) -> Vec<&'a Listed> {
     all.iter().filter(|run| run.id != id && from(run).as_deref() == Some(id)).collect()
 }
 
-/// Whether the sweep `id` of the runs in `root` may go on, and then needs its runs and their checkpoints: its folder is there,
-/// and no file of its state says that it is done.
+/// Whether the sweep `id` of the runs in `root` is there and not finished, and so needs its runs and their checkpoints. One
+/// whose record cannot be read may be.
 #[must_use]
 pub fn sweep_goes_on(root: &Path, id: &str) -> bool {
     let mut parts = Path::new(id).components();
@@ -113,10 +115,5 @@ pub fn sweep_goes_on(root: &Path, id: &str) -> bool {
         return false;
     }
     let folder = root.join(SWEEPS).join(id);
-    let done = |name: &str| {
-        let text = fs::read(folder.join(name)).unwrap_or_default();
-        let value: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-        value.get("status").and_then(|s| s.as_str()) == Some("done")
-    };
-    folder.is_dir() && !["manifest.json", "state.json", "sweep.json"].into_iter().any(done)
+    folder.is_dir() && sweep_dir::frozen(&folder).map_or(true, |frozen| !standing::is_finished(root, &frozen))
 }

@@ -152,6 +152,12 @@ pub fn progress(frozen: &Frozen, standings: &[Option<Standing>]) -> Progress {
     Progress { over: decision.over, due }
 }
 
+/// Whether nothing of a sweep is left to do: what failed is.
+#[must_use]
+pub fn is_finished(root: &Path, frozen: &Frozen) -> bool {
+    progress(frozen, &read_all(root, frozen)).over
+}
+
 /// The table's row of each point. `due`: places of those that go on, as far as is known now.
 #[must_use]
 pub fn rows(frozen: &Frozen, standings: &[Option<Standing>], due: &[usize]) -> Vec<Row> {

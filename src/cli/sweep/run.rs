@@ -18,7 +18,7 @@ use crate::store::StoreError;
 use crate::store::lock;
 use crate::store::sweep_dir::{self, SWEEPS, SweepDir, SweepFiles};
 use crate::sweep::frozen::Frozen;
-use crate::sweep::standing::{progress, read_all};
+use crate::sweep::standing::{is_finished, read_all};
 use crate::sweep::{self, SweepSpec};
 
 /// # Errors
@@ -178,9 +178,4 @@ impl Call<'_> {
             }
         }
     }
-}
-
-/// Whether nothing of a sweep is left to do: what failed is.
-fn is_finished(root: &Path, frozen: &Frozen) -> bool {
-    progress(frozen, &read_all(root, frozen)).over
 }
