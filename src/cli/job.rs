@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use anyhow::Context;
 
+use super::came::{Came, RunError};
 use super::common;
-use super::exit::Exit;
 use super::interrupt::Interrupt;
 use super::printer::Printer;
 use super::ready::Ready;
@@ -21,7 +21,7 @@ use crate::data::Prepared;
 use crate::exec::step::layout;
 use crate::exec::{self, ExecError, Observer, Orders, Peers, Resources, TrainState};
 use crate::launch::threads::Seated;
-use crate::launch::{self, Attempt, Faults, Launch, ProcessError, RankError, supervise};
+use crate::launch::{self, Attempt, Faults, Launch, supervise};
 use crate::plan::Plan;
 use crate::plan::program::{Mode, Program};
 use crate::report::summary::{closing, headline};
@@ -30,7 +30,7 @@ use crate::store::checkpoint::{self, StateHash};
 use crate::store::manifest::{Place, RunStatus};
 use crate::store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
 use crate::store::summary::{Outcome, RankSummary, Summary, step_seconds};
-use crate::store::{Git, Log, Machine, Opened, OpenedRanks, Recorder, StoreError, machine};
+use crate::store::{Git, Log, Machine, Opened, OpenedRanks, Recorder, machine};
 
 /// How this process was asked to work on a run, by whatever command.
 #[derive(Debug, Clone, Default)]
@@ -53,57 +53,6 @@ pub(super) struct Job<'a> {
     pub experiment: &'a Experiment,
     pub ready: &'a Ready,
     pub interrupt: &'a Interrupt,
-}
-
-/// How far a process came with a run that did not fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Came {
-    Done,
-    /// Stopped on request.
-    Interrupted,
-    /// To the step after which it was to stop.
-    Until(u64),
-    /// There were as many steps already: nothing was done.
-    Already(u64),
-}
-
-impl Came {
-    pub(super) fn exit(self) -> Exit {
-        match self {
-            Self::Done | Self::Until(_) | Self::Already(_) => Exit::Done,
-            Self::Interrupted => Exit::Interrupted,
-        }
-    }
-
-    /// What commands with `--until-step` say of it.
-    pub(super) fn tell(self, mode: ScreenMode) {
-        let next = "the same command without --until-step goes on";
-        match self {
-            Self::Done | Self::Interrupted => {}
-            Self::Until(step) => Screen::new(mode).line(&format!("stopped after step {step} as asked; {next}")),
-            Self::Already(step) => {
-                Screen::new(mode)
-                    .last(&format!("the run has {step} steps already, as many as asked for or more; {next}"));
-            }
-        }
-    }
-}
-
-/// Why a run did not come to its end.
-#[derive(Debug, thiserror::Error)]
-enum RunError {
-    #[error(transparent)]
-    Alone(Box<ExecError>),
-    #[error(transparent)]
-    Thread(Box<RankError>),
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    /// As often as it may, it would come again.
-    #[error("{0}; twice in a row the ranks came no further and saved nothing, so they are not started once more")]
-    Repeats(ProcessError),
-    /// The record could not be opened again.
-    #[error(transparent)]
-    Store(#[from] StoreError),
 }
 
 /// What training begins with.
@@ -448,55 +397,6 @@ impl Job<'_> {
     fn name(&self, path: &Path) -> String {
         let shown = if self.call.elsewhere { None } else { path.file_name().map(PathBuf::from) };
         shown.unwrap_or_else(|| path.to_owned()).display().to_string()
-    }
-}
-
-impl From<ExecError> for RunError {
-    fn from(error: ExecError) -> Self {
-        Self::Alone(Box::new(error))
-    }
-}
-
-impl From<RankError> for RunError {
-    fn from(error: RankError) -> Self {
-        Self::Thread(Box::new(error))
-    }
-}
-
-impl RunError {
-    /// The error of a rank in this process.
-    fn of_a_rank(&self) -> Option<&ExecError> {
-        match self {
-            Self::Alone(error) => Some(error),
-            Self::Thread(error) => Some(&error.source),
-            Self::Process(_) | Self::Repeats(_) | Self::Store(_) => None,
-        }
-    }
-
-    fn not_finite(&self) -> bool {
-        match self {
-            Self::Process(error) => error.not_finite(),
-            _ => matches!(self.of_a_rank(), Some(ExecError::NotFinite { .. })),
-        }
-    }
-
-    /// Whether the record could not be kept.
-    fn is_of_the_record(&self) -> bool {
-        match self {
-            Self::Process(error) => matches!(error, ProcessError::Record(_)),
-            Self::Store(_) => true,
-            _ => matches!(self.of_a_rank(), Some(ExecError::Observer(_))),
-        }
-    }
-
-    /// The error inside: exit codes go by what it is.
-    fn into_anyhow(self) -> anyhow::Error {
-        match self {
-            Self::Alone(error) => (*error).into(),
-            Self::Thread(error) => (*error).into(),
-            Self::Process(error) | Self::Repeats(error) => error.into(),
-            Self::Store(error) => error.into(),
-        }
     }
 }
 

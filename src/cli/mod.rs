@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod calibrate;
+mod came;
 mod command;
 pub mod common;
 pub mod compare;

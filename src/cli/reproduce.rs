@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::Args;
 
+use super::came::Came;
 use super::common::{self, RootArgs, ThreadArgs};
 use super::drift::Drift;
 use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
-use super::job::{Call, Came, Job};
+use super::job::{Call, Job};
 use super::ready::Ready;
 use crate::config::{self, Experiment};
 use crate::plan::program::Precision;

@@ -292,10 +292,7 @@ impl RunDir {
     ///
     /// # Errors
     /// If it cannot be written, and those of `text`.
-    pub fn keep<E>(&self, name: &str, text: impl FnOnce() -> Result<String, E>) -> Result<(), E>
-    where
-        E: From<StoreError>,
-    {
+    pub fn keep<E: From<StoreError>>(&self, name: &str, text: impl FnOnce() -> Result<String, E>) -> Result<(), E> {
         let path = self.path.join(name);
         if path.exists() { Ok(()) } else { Ok(write_atomic(&path, text()?.as_bytes())?) }
     }
@@ -418,25 +415,15 @@ mod tests {
         let plan = compiled(&experiment());
         let (id, plan_hash) = ("other".to_owned(), "f".repeat(64));
         let fork = |step| RunOrigin::Fork { id: id.clone(), step, plan_hash: plan_hash.clone() };
-        let origins = [fork(Some(3)), RunOrigin::Reproduction { id: id.clone(), plan_hash: plan_hash.clone() }];
-        for origin in origins.map(Some) {
-            let manifest = Manifest { origin, ..Manifest::new(&plan, "exp.yaml".into(), vec![], time::now()) };
-            RunDir::create(
-                root.path(),
-                RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest },
-            )
-            .unwrap();
-            assert!(find(root.path(), &plan).run.is_none());
+        let reproduction = RunOrigin::Reproduction { id: id.clone(), plan_hash: plan_hash.clone() };
+        // A fork from the start does what a file with its settings would do.
+        for (origin, stands) in [(fork(Some(3)), false), (reproduction, false), (fork(None), true)] {
+            let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], time::now());
+            let manifest = Manifest { origin: Some(origin), ..manifest };
+            let files = RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest };
+            RunDir::create(root.path(), files).unwrap();
+            assert_eq!(find(root.path(), &plan).run.is_some(), stands);
         }
-        // From the start, only under other settings: that is what a file with those settings would do.
-        let manifest =
-            Manifest { origin: Some(fork(None)), ..Manifest::new(&plan, "exp.yaml".into(), vec![], time::now()) };
-        let run = RunDir::create(
-            root.path(),
-            RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest },
-        )
-        .unwrap();
-        assert_eq!(find(root.path(), &plan).run.unwrap().0, run.path());
     }
 
     #[test]
