@@ -51,7 +51,7 @@ fn pow10(n: f64) -> Result<Value, Error> {
 
 /// `n` numbers from `a` to `b`, each the same multiple of the one before.
 fn logspace(a: f64, b: f64, n: usize) -> Result<Vec<f64>, Error> {
-    if !(a > 0.0 && b > 0.0) || !(a.is_finite() && b.is_finite()) {
+    if !(a > 0.0 && b > 0.0 && a.is_finite() && b.is_finite()) {
         return Err(wrong(format!("logspace needs two positive numbers, and has {a} and {b}")));
     }
     spaced(n, a, b, |t| (a.ln() * (1.0 - t) + b.ln() * t).exp())

@@ -38,6 +38,9 @@ struct Task {
     quotes: bool,
 }
 
+/// Names that were not defined, and those that were.
+type Names = (Vec<String>, Vec<String>);
+
 /// The guards of all files of one rendering.
 #[derive(Debug)]
 pub(super) struct Guards {
@@ -46,7 +49,7 @@ pub(super) struct Guards {
     looked: AtomicUsize,
     start: Instant,
     /// The names of each tag that were not defined when it was last reached, and what was.
-    undefined: Mutex<BTreeMap<usize, (Vec<String>, Vec<String>)>>,
+    undefined: Mutex<BTreeMap<usize, Names>>,
 }
 
 impl Guards {
@@ -140,7 +143,7 @@ impl Guards {
     }
 
     /// The names of guard `id`'s tag that were not defined when it was last reached, and the names that were.
-    pub(super) fn undefined(&self, id: usize) -> Option<(Vec<String>, Vec<String>)> {
+    pub(super) fn undefined(&self, id: usize) -> Option<Names> {
         self.undefined.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 }

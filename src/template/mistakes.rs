@@ -1,6 +1,7 @@
 //! What minijinja says is wrong, as a diagnostic at its place in the right file, in the words of templates.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::PoisonError;
 
@@ -90,7 +91,7 @@ impl Scene<'_> {
             if !found.help.is_empty() {
                 found.help.push('\n');
             }
-            found.help.push_str(&format!("included at {}:{}:{}", source.label, at.line, at.column));
+            let _ = write!(found.help, "included at {}:{}:{}", source.label, at.line, at.column);
         }
         found
     }
@@ -173,7 +174,7 @@ impl Scene<'_> {
         if self.given.contains(missing) {
             help.push_str("it was given, but here it is an argument that the call leaves out");
         } else {
-            help.push_str(&format!("give it with `--var {missing}=VALUE`, or a default: `{missing} | default(…)`"));
+            let _ = write!(help, "give it with `--var {missing}=VALUE`, or a default: `{missing} | default(…)`");
         }
         let at = word(said, missing).map(|w| range.start + w.start..range.start + w.end);
         let at = at.or_else(|| word(in_tag, missing).map(|w| before.start + w.start..before.start + w.end));
