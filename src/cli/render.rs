@@ -37,6 +37,10 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<String> {
     if !out.is_empty() && !out.ends_with('\n') {
         out.push('\n');
     }
+    // A file gets what the template says, a terminal nothing that would change it.
+    if console::user_attended() {
+        out = out.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{FFFD}' } else { c }).collect();
+    }
     Ok(out)
 }
 

@@ -41,19 +41,17 @@ fn wrong(message: String) -> Error {
 
 /// 10 to the power of `n`; a whole number where it is one.
 fn pow10(n: f64) -> Result<Value, Error> {
-    if n.fract() != 0.0 {
-        return Ok(Value::from(10_f64.powf(n)));
-    }
-    if (0.0..19.0).contains(&n) {
+    if n.fract() == 0.0 && (0.0..19.0).contains(&n) {
         return Ok(Value::from(10_i64.pow(n as u32)));
     }
-    let value: f64 = format!("1e{n}").parse().map_err(|_| wrong(format!("10 to the power of {n} is no number")))?;
-    if value.is_finite() { Ok(Value::from(value)) } else { Err(wrong(format!("10 to the power of {n} is too large"))) }
+    // Parsed, a whole power is the nearest float, as it is when written out.
+    let value = if n.fract() == 0.0 { format!("1e{n}").parse().unwrap_or(f64::NAN) } else { 10_f64.powf(n) };
+    if value.is_finite() { Ok(Value::from(value)) } else { Err(wrong(format!("10 to the power of {n} is no number"))) }
 }
 
 /// `n` numbers from `a` to `b`, each the same multiple of the one before.
 fn logspace(a: f64, b: f64, n: usize) -> Result<Vec<f64>, Error> {
-    if !(a > 0.0 && b > 0.0) || !(a.is_finite() && b.is_finite()) {
+    if !(a > 0.0 && b > 0.0 && a.is_finite() && b.is_finite()) {
         return Err(wrong(format!("logspace needs two positive numbers, and has {a} and {b}")));
     }
     spaced(n, a, b, |t| (a.ln() * (1.0 - t) + b.ln() * t).exp())

@@ -24,7 +24,7 @@ const MAX_DEPTH: usize = 64;
 /// Values looked at in all: a list that is reached again and again is looked at each time.
 const MAX_LOOKED: usize = 50_000_000;
 /// Repetitions of text that one tag may have.
-const MAX_STARS: usize = 4;
+const MAX_STARS: usize = 2;
 /// Far above what any template needs, which is milliseconds.
 const MAX_TIME: Duration = Duration::from_secs(10);
 
@@ -38,6 +38,9 @@ struct Task {
     quotes: bool,
 }
 
+/// Names that were not defined, and those that were.
+type Names = (Vec<String>, Vec<String>);
+
 /// The guards of all files of one rendering.
 #[derive(Debug)]
 pub(super) struct Guards {
@@ -46,7 +49,7 @@ pub(super) struct Guards {
     looked: AtomicUsize,
     start: Instant,
     /// The names of each tag that were not defined when it was last reached, and what was.
-    undefined: Mutex<BTreeMap<usize, (Vec<String>, Vec<String>)>>,
+    undefined: Mutex<BTreeMap<usize, Names>>,
 }
 
 impl Guards {
@@ -73,8 +76,8 @@ impl Guards {
                 }
                 Kind::Comment => tasks.push(Task::default()),
                 Kind::Value | Kind::Block => {
-                    let Piece { names, stars, quotes, .. } = piece.clone();
-                    tasks.push(Task { names, literal, stars, quotes });
+                    let names = piece.names.clone();
+                    tasks.push(Task { names, literal, stars: piece.stars.len(), quotes: piece.quotes });
                     literal = 0;
                 }
             }
@@ -98,6 +101,8 @@ impl Guards {
         for name in &task.names {
             match state.lookup(name) {
                 None => undefined.push(name.clone()),
+                // Names that a macro saw nothing of, and arguments that it did not get.
+                Some(value) if value.is_undefined() => undefined.push(name.clone()),
                 Some(value) => {
                     let mut size = Size::default();
                     let fits = measure(&value, 0, &mut size);
@@ -138,7 +143,7 @@ impl Guards {
     }
 
     /// The names of guard `id`'s tag that were not defined when it was last reached, and the names that were.
-    pub(super) fn undefined(&self, id: usize) -> Option<(Vec<String>, Vec<String>)> {
+    pub(super) fn undefined(&self, id: usize) -> Option<Names> {
         self.undefined.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 }

@@ -11,7 +11,8 @@ use minijinja::{Environment, Error, ErrorKind};
 use super::builtins;
 use super::guard::beyond;
 use super::mistakes;
-use super::scan::{Piece, listed_env, scan};
+use super::rewrite::rewrite;
+use super::scan::{ONE, Piece, listed_env, scan};
 use crate::config::Diagnostic;
 use crate::config::diagnostic::short;
 use crate::config::source::Source;
@@ -70,10 +71,14 @@ impl Files {
         })?;
         let mut env = Environment::empty();
         syntax(&mut env);
-        let undeclared = match env.template_from_named_str(name, &text) {
-            Ok(template) => template.undeclared_variables(false).into_iter().collect(),
-            Err(error) => return Err(Box::new(mistakes::syntax(&error, &source))),
+        let bare = rewrite(&text, &pieces, None, None);
+        let mut undeclared: Vec<String> = match env.template_from_named_str(name, &bare.text) {
+            Ok(template) => template.undeclared_variables(false).into_iter().filter(|name| name != ONE).collect(),
+            Err(error) => return Err(Box::new(mistakes::syntax(&error, &bare, &source))),
         };
+        // minijinja counts `set x = x | default(1)` as a name that the file sets itself.
+        let itself = pieces.iter().flat_map(|p| p.assigned.iter().filter(|name| p.names.contains(name)));
+        undeclared.extend(itself.cloned());
         let env = listed_env(&text, &pieces);
         let file = Arc::new(Loaded { name: name.to_owned(), path: path.to_owned(), text, pieces, env, undeclared });
         self.read.lock().unwrap_or_else(PoisonError::into_inner).push(file.clone());

@@ -67,7 +67,7 @@ impl Lines {
             }
         }
         let starts = lines(text).map(|line| line.as_ptr() as usize - text.as_ptr() as usize).collect();
-        (plain == text).then(|| Self { text: plain, starts, marks })
+        (plain == text).then_some(Self { text: plain, starts, marks })
     }
 
     /// The template's place of a place in the rendered text.

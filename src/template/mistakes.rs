@@ -1,6 +1,7 @@
 //! What minijinja says is wrong, as a diagnostic at its place in the right file, in the words of templates.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::PoisonError;
 
@@ -8,7 +9,7 @@ use minijinja::{Error, ErrorKind};
 
 use super::loader::Files;
 use super::rewrite::Rewritten;
-use super::scan::{GUARD, Kind};
+use super::scan::{GUARD, Kind, ONE};
 use super::{builtins, functions, guard};
 use crate::config::Diagnostic;
 use crate::config::diagnostic::{list, nearest, short};
@@ -41,7 +42,7 @@ pub(super) fn place(text: &str, range: &Range<usize>) -> Place {
 }
 
 /// A mistake of syntax in `source`.
-pub(super) fn syntax(error: &Error, source: &Source) -> Diagnostic {
+pub(super) fn syntax(error: &Error, rewritten: &Rewritten, source: &Source) -> Diagnostic {
     let message = format!("not a valid template: {}", detail(error));
     let Some(range) = error.range() else {
         return match error.line() {
@@ -49,6 +50,7 @@ pub(super) fn syntax(error: &Error, source: &Source) -> Diagnostic {
             None => source.diagnostic_whole(message, String::new()),
         };
     };
+    let range = rewritten.original_range(&range);
     // What is missing at the end is looked for behind the last thing that is there.
     let end = source.text.trim_end().len();
     let range = if range.start >= end { end..end + 1 } else { range };
@@ -89,7 +91,7 @@ impl Scene<'_> {
             if !found.help.is_empty() {
                 found.help.push('\n');
             }
-            found.help.push_str(&format!("included at {}:{}:{}", source.label, at.line, at.column));
+            let _ = write!(found.help, "included at {}:{}:{}", source.label, at.line, at.column);
         }
         found
     }
@@ -119,9 +121,8 @@ impl Scene<'_> {
             return main.diagnostic_whole(message, help);
         };
         let said = source.text.get(range.clone()).unwrap_or_default();
-        if let Some((name, help)) = self.undefined(error, &range) {
-            let word = word(said, &name).map_or(range.clone(), |w| range.start + w.start..range.start + w.end);
-            return source.diagnostic(place(&source.text, &word), "", format!("`{name}` is not defined"), help);
+        if let Some((name, at, help)) = self.undefined(error, &range) {
+            return source.diagnostic(place(&source.text, &at), "", format!("`{name}` is not defined"), help);
         }
         let (message, help) = self.words(error, said);
         let culprit = match error.kind() {
@@ -135,7 +136,7 @@ impl Scene<'_> {
     }
 
     /// The variable that is missing, if that is what is wrong, and what to do.
-    fn undefined(&self, error: &Error, range: &Range<usize>) -> Option<(String, String)> {
+    fn undefined(&self, error: &Error, range: &Range<usize>) -> Option<(String, Range<usize>, String)> {
         let is = error.kind() == ErrorKind::UndefinedError
             || error.detail().is_some_and(|d| d.contains("undefined") || d.contains("is unknown"));
         if !is || matches!(error.kind(), ErrorKind::UnknownFilter | ErrorKind::UnknownTest) {
@@ -144,30 +145,40 @@ impl Scene<'_> {
         let name = error.name()?;
         let file = self.files.find(name)?;
         let said = file.text.get(range.clone()).unwrap_or_default();
-        let (i, _) =
+        let (i, piece) =
             file.pieces.iter().enumerate().find(|(_, p)| p.range.start <= range.start && range.start < p.range.end)?;
         let (names, known) = self.guards.undefined(self.rewritten.get(name)?.1 + i).unwrap_or_default();
-        let Some(missing) = names.iter().find(|n| word(said, n).is_some()) else {
+        // A filter's error is at the filter, behind what it is applied to.
+        let before = piece.range.start..range.end;
+        let in_tag = file.text.get(before.clone()).unwrap_or_default();
+        let missing = names.iter().find(|n| word(said, n).is_some());
+        let missing = missing.or_else(|| {
+            names.iter().filter(|n| word(in_tag, n).is_some()).max_by_key(|n| word(in_tag, n).map(|w| w.start))
+        });
+        let Some(missing) = missing else {
             if error.kind() != ErrorKind::UndefinedError {
                 return None;
             }
             let help = "nothing of that name is there; `is defined` asks, `| default(…)` gives a value";
-            return Some((short(said), help.to_owned()));
+            return Some((short(said), range.clone(), help.to_owned()));
         };
         if error.kind() == ErrorKind::UnknownFunction {
             return None;
         }
-        let others = known.iter().chain(self.given).map(String::as_str).filter(|k| k != missing && *k != GUARD);
+        let others =
+            known.iter().chain(self.given).map(String::as_str).filter(|k| k != missing && *k != GUARD && *k != ONE);
         let mut help = String::new();
         if let Some(near) = nearest(missing, others) {
             help = format!("did you mean `{near}`?\n");
         }
         if self.given.contains(missing) {
-            help.push_str("it was given, but an imported file sees only its own names: hand it to the macro");
+            help.push_str("it was given, but here it is an argument that the call leaves out");
         } else {
-            help.push_str(&format!("give it with `--var {missing}=VALUE`, or a default: `{missing} | default(…)`"));
+            let _ = write!(help, "give it with `--var {missing}=VALUE`, or a default: `{missing} | default(…)`");
         }
-        Some((missing.clone(), help))
+        let at = word(said, missing).map(|w| range.start + w.start..range.start + w.end);
+        let at = at.or_else(|| word(in_tag, missing).map(|w| before.start + w.start..before.start + w.end));
+        Some((missing.clone(), at.unwrap_or(range.clone()), help))
     }
 
     fn words(&self, error: &Error, said: &str) -> (String, String) {

@@ -14,7 +14,7 @@ use super::loader::{Files, environment};
 use super::marks::{Lines, Mark, character};
 use super::mistakes::Scene;
 use super::rewrite::{Rewritten, rewrite};
-use super::scan::GUARD;
+use super::scan::{GUARD, ONE};
 use super::value::printed;
 use crate::config::diagnostic::{list, nearest, short};
 use crate::config::source::{Place, Source};
@@ -96,7 +96,7 @@ impl Rendered {
 /// A mistake in it or in a file that it includes, at its line and column; a variable that is not used.
 pub fn render(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, ConfigError> {
     // Not on this thread: an expression may nest deeper than its stack is.
-    let work = || whole(text, path, inputs).map_err(|mistakes| ConfigError::new(*mistakes));
+    let work = || whole(text, path, inputs).map_err(ConfigError::new);
     let internal = |message: String| {
         ConfigError::new(vec![Source::file(path, String::new()).diagnostic_whole(message, String::new())])
     };
@@ -110,8 +110,8 @@ pub fn render(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Conf
     })
 }
 
-fn whole(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Box<Vec<Diagnostic>>> {
-    let one = |mistake: Box<Diagnostic>| Box::new(vec![*mistake]);
+fn whole(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Vec<Diagnostic>> {
+    let one = |mistake: Box<Diagnostic>| vec![*mistake];
     let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
     let own = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let own = if path.parent().is_some_and(|p| p.as_os_str().is_empty()) { PathBuf::new() } else { own.to_owned() };
@@ -170,6 +170,7 @@ impl Pass {
         env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         env.set_fuel(Some(MAX_FUEL));
         functions::add(&mut env, &self.files);
+        env.add_global(ONE, 1);
         let guards = self.guards.clone();
         env.add_function(GUARD, move |state: &State<'_, '_>, id: usize| guards.pass(state, id));
         let guards = self.guards.clone();
@@ -190,7 +191,7 @@ impl Pass {
                 Some(c)
             };
             let mark: Option<&mut dyn FnMut(_) -> _> = if marked { Some(&mut mark) } else { None };
-            let rewritten = rewrite(&file.text, &file.pieces, first, mark);
+            let rewritten = rewrite(&file.text, &file.pieces, Some(first), mark);
             let text = rewritten.text.clone();
             let mut all = state.rewritten.lock().unwrap_or_else(PoisonError::into_inner);
             all.insert(name.to_owned(), (rewritten, first));
@@ -202,7 +203,7 @@ impl Pass {
 
 /// # Errors
 /// The variables of `inputs.named` that no file uses.
-fn unused(files: &Files, inputs: &Inputs) -> Result<(), Box<Vec<Diagnostic>>> {
+fn unused(files: &Files, inputs: &Inputs) -> Result<(), Vec<Diagnostic>> {
     let own = |name: &&str| !functions::FUNCTIONS.contains(name);
     let all = files.all();
     let mut used: Vec<&str> = all.iter().flat_map(|f| &f.undeclared).map(String::as_str).filter(own).collect();
@@ -226,7 +227,7 @@ fn unused(files: &Files, inputs: &Inputs) -> Result<(), Box<Vec<Diagnostic>>> {
             )
         })
         .collect();
-    if mistakes.is_empty() { Ok(()) } else { Err(Box::new(mistakes)) }
+    if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
 }
 
 /// `--var NAME=VALUE`, as far as it is still known.

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::scan::{GUARD, Kind, Piece};
+use super::scan::{GUARD, Kind, ONE, Piece};
 
 /// The changed text, and how to find back.
 #[derive(Debug)]
@@ -30,12 +30,13 @@ impl Rewritten {
     }
 }
 
-/// Rewrites `text`. Guard `first_guard + i` stands before piece i; one more is at the end. `mark` gives the character for
+/// Rewrites `text`. Guard `first_guard + i` stands before piece i; one more is at the end; without `first_guard` there are
+/// none. Products with texts get a factor that is no constant: minijinja would compute them before a guard looks. `mark` gives the character for
 /// the original range that is printed next; `None` if there are no more.
 pub(super) fn rewrite(
     text: &str,
     pieces: &[Piece],
-    first_guard: usize,
+    first_guard: Option<usize>,
     mut mark: Option<&mut dyn FnMut(Range<usize>) -> Option<char>>,
 ) -> Rewritten {
     let mut out = Rewritten { text: String::with_capacity(text.len() * 2), inserted: Vec::new() };
@@ -44,10 +45,21 @@ pub(super) fn rewrite(
         let before = out.inserted.last().map_or(0, |&(_, n)| n);
         out.inserted.push((out.text.len(), before + what.len()));
     };
+    // The tag itself.
+    let tag = |out: &mut Rewritten, piece: &Piece| {
+        let mut at = piece.range.start;
+        for &star in piece.stars.iter().filter(|_| piece.quotes) {
+            out.text.push_str(&text[at..star]);
+            put(out, &format!(" {ONE} *"));
+            at = star;
+        }
+        out.text.push_str(&text[at..piece.range.end]);
+    };
     let mut mark = |range: Range<usize>| mark.as_mut().and_then(|mark| mark(range));
     for (i, piece) in pieces.iter().enumerate() {
         let whole = &text[piece.range.clone()];
-        let guard = |sign: &str| format!("{{%{sign} do {GUARD}({}) %}}", first_guard + i);
+        let guard =
+            |sign: &str| first_guard.map_or_else(String::new, |n| format!("{{%{sign} do {GUARD}({}) %}}", n + i));
         let sign = match whole.as_bytes().get(2) {
             Some(b'-') => "-",
             Some(b'+') => "+",
@@ -59,14 +71,14 @@ pub(super) fn rewrite(
             Kind::Comment => out.text.push_str(whole),
             Kind::Block => {
                 put(&mut out, &guard(sign));
-                out.text.push_str(whole);
+                tag(&mut out, piece);
             }
             Kind::Value => {
                 put(&mut out, &guard(sign));
                 if let Some(c) = mark(piece.range.clone()) {
                     put(&mut out, &format!("{{{{ \"{c}\" }}}}"));
                 }
-                out.text.push_str(whole);
+                tag(&mut out, piece);
             }
             Kind::Literal | Kind::Raw => {
                 out.text.push_str(&text[piece.range.start..piece.inner.start]);
@@ -89,8 +101,9 @@ pub(super) fn rewrite(
             }
         }
     }
-    // What does not end gets no guard: it would be inside.
-    put(&mut out, &format!("{{%+ do {GUARD}({}) %}}", first_guard + pieces.len()));
+    if let Some(n) = first_guard {
+        put(&mut out, &format!("{{%+ do {GUARD}({}) %}}", n + pieces.len()));
+    }
     out
 }
 
@@ -104,7 +117,7 @@ mod tests {
         let text = "a: {{ b }}\n  c{% if d %}e{% endif %}";
         let mut marks = 0xF0000_u32..;
         let mut mark = |_| marks.next().and_then(char::from_u32);
-        let out = rewrite(text, &scan(text).unwrap(), 7, Some(&mut mark));
+        let out = rewrite(text, &scan(text).unwrap(), Some(7), Some(&mut mark));
         assert_eq!(out.text.matches(GUARD).count(), 4, "before three tags and at the end: {}", out.text);
         for word in ["a:", "b }}", "c{", "d %}", "e{%", "endif %}"] {
             let (from, to) = (text.find(word).unwrap(), out.text.find(word).unwrap());

@@ -30,8 +30,9 @@ const WORDS: [&str; 14] = [
     "without",
 ];
 
-/// What the guards are called in the text that minijinja gets; a template may not say it.
+/// What the guards are called in the text that minijinja gets, and a 1 that is no constant; a template may not say them.
 pub(super) const GUARD: &str = "_runner_guard_";
+pub(super) const ONE: &str = "_runner_one_";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -54,8 +55,10 @@ pub(super) struct Piece {
     pub inner: Range<usize>,
     /// Names in the tag that may be variables, each once.
     pub names: Vec<String>,
-    /// Operators `*`, which may repeat texts.
-    pub stars: usize,
+    /// Names that it gives a value, as in `set x = …` and `f(x=…)`.
+    pub assigned: Vec<String>,
+    /// Where operators `*` end, which may repeat texts.
+    pub stars: Vec<usize>,
     /// Whether it has a quoted text.
     pub quotes: bool,
 }
@@ -93,7 +96,15 @@ pub(super) fn scan(text: &str) -> Result<Vec<Piece>, Beyond> {
 }
 
 fn plain(kind: Kind, range: Range<usize>) -> Piece {
-    Piece { kind, inner: range.clone(), range, names: Vec::new(), stars: 0, quotes: false }
+    Piece {
+        kind,
+        inner: range.clone(),
+        range,
+        names: Vec::new(),
+        assigned: Vec::new(),
+        stars: Vec::new(),
+        quotes: false,
+    }
 }
 
 fn find_tag(text: &str, from: usize) -> Option<usize> {
@@ -175,8 +186,8 @@ fn expression(text: &str, start: usize, inner: usize, kind: Kind, close: &str) -
             b'a'..=b'z' | b'A'..=b'Z' | b'_' => {
                 length = bytes[at..].iter().take_while(|b| b.is_ascii_alphanumeric() || **b == b'_').count();
                 let name = &text[at..at + length];
-                if name == GUARD {
-                    let message = format!("`{GUARD}` is the program's own");
+                if name == GUARD || name == ONE {
+                    let message = format!("`{name}` is the program's own");
                     return Err(Beyond { at: at..at + length, message, help: "take another name" });
                 }
                 let behind = text[at + length..].trim_ascii_start();
@@ -187,7 +198,9 @@ fn expression(text: &str, start: usize, inner: usize, kind: Kind, close: &str) -
                     || matches!(word, "is" | "is not");
                 if OPERATORS.contains(&name) {
                     operators += 1;
-                } else if !(assigned || other || WORDS.contains(&name) || piece.names.iter().any(|n| n == name)) {
+                } else if assigned {
+                    piece.assigned.push(name.to_owned());
+                } else if !(other || WORDS.contains(&name) || piece.names.iter().any(|n| n == name)) {
                     piece.names.push(name.to_owned());
                 }
                 word = if word == "is" && name == "not" { "is not" } else { name };
@@ -200,7 +213,11 @@ fn expression(text: &str, start: usize, inner: usize, kind: Kind, close: &str) -
                     _ => 0,
                 };
                 operators += usize::from(!c.is_ascii_whitespace() && !matches!(c, b',' | b')' | b']' | b'}'));
-                piece.stars += usize::from(c == b'*' && after != b'*');
+                if rest.starts_with("**") {
+                    length = 2;
+                } else if c == b'*' && !matches!(after, b'(' | b',') {
+                    piece.stars.push(at + 1);
+                }
             }
         }
         if !c.is_ascii_whitespace() {
@@ -293,7 +310,7 @@ mod tests {
         let text = "{{ a.b|c(d, e=f[g]) if not h is defined else 1e5 * 'x' }}";
         let piece = &scan(text).unwrap()[0];
         assert_eq!(piece.names, ["a", "d", "f", "g", "h"]);
-        assert_eq!((piece.stars, piece.quotes), (1, true));
+        assert_eq!((piece.stars.len(), piece.quotes), (1, true));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Counts and durations as people write them: `10B` tokens, `1h30m`.
 
+use std::fmt::Write as _;
+
 const COUNTS: [(char, u64); 5] =
     [('K', 1_000), ('k', 1_000), ('M', 1_000_000), ('B', 1_000_000_000), ('T', 1_000_000_000_000)];
 const TIMES: [(&str, f64); 5] = [("d", 86400.0), ("h", 3600.0), ("ms", 1e-3), ("m", 60.0), ("s", 1.0)];
@@ -27,7 +29,7 @@ pub(super) fn tokens(text: &str) -> Result<u64, String> {
 pub(super) fn tokens_short(n: u64) -> String {
     for (letter, unit) in [('T', COUNTS[4].1), ('B', COUNTS[3].1), ('M', COUNTS[2].1), ('k', COUNTS[1].1)] {
         let thousandth = unit / 1000;
-        if n >= unit && n % thousandth == 0 {
+        if n >= unit && n.is_multiple_of(thousandth) {
             let text = format!("{}.{:03}", n / unit, n % unit / thousandth);
             return format!("{}{letter}", text.trim_end_matches('0').trim_end_matches('.'));
         }
@@ -78,7 +80,7 @@ pub(super) fn duration(seconds: f64) -> Result<String, String> {
                 60
             };
         if n > 0 {
-            out.push_str(&format!("{n}{letter}"));
+            let _ = write!(out, "{n}{letter}");
         }
     }
     if whole % 60 > 0 || below > 0 || out.is_empty() {

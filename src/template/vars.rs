@@ -183,7 +183,50 @@ mod tests {
     #[test]
     fn mistakes_in_flags() {
         let said = given(&["lr", "3x=1", "a-b=2", "=4", "y={a: [", "z=.inf"]).unwrap_err();
-        insta::assert_snapshot!(said);
+        insta::assert_snapshot!(said, @r#"
+    error: `lr` gives no value
+     --> --var:1:1
+      |
+    1 | lr
+      | ^^
+      = help: write `--var lr=VALUE`
+
+    error: `3x` is not the name of a variable
+     --> --var:1:1
+      |
+    1 | 3x=1
+      | ^^
+      = help: names are letters, digits and `_`, and begin with no digit
+
+    error: `a-b` is not the name of a variable
+     --> --var:1:1
+      |
+    1 | a-b=2
+      | ^^^
+      = help: names are letters, digits and `_`, and begin with no digit
+
+    error: `` is not the name of a variable
+     --> --var:1:1
+      |
+    1 | =4
+      | ^
+      = help: names are letters, digits and `_`, and begin with no digit
+
+    error: `.inf` is not a number that can be computed with
+     --> --var:1:3
+      |
+    1 | z=.inf
+      |   ^^^^
+
+    error: not valid YAML: while parsing a node, did not find expected node content
+     --> --var:1:8
+      |
+    1 | y={a: [
+      |        ^
+      = help: look at the indentation here and above, and for a missing `:`, bracket or quote
+
+    6 mistakes; nothing was started
+    "#);
     }
 
     #[test]
@@ -201,6 +244,26 @@ mod tests {
         assert_eq!(found.named, ["z"]);
         let bad = [file("d.yaml", "- 1\n"), file("e.yaml", "x: 1\na b: 2\nx: 3\n"), folder.path().join("nowhere.yaml")];
         let said = variables(&[], &bad).unwrap_err().to_string();
-        insta::assert_snapshot!(said.replace(folder.path().to_str().unwrap(), "DIR"));
+        insta::assert_snapshot!(said.replace(folder.path().to_str().unwrap(), "DIR"), @r#"
+    error: variables are a mapping
+     --> DIR/d.yaml:1:1
+      |
+    1 | - 1
+      | ^
+      = help: write one a line, as `lr: 3e-4`
+
+    error: `x` is given twice
+     --> DIR/e.yaml:3:1
+      |
+    3 | x: 3
+      | ^
+      = help: it stands on line 1 already; delete one of the two
+
+    error: there is no such file
+     --> DIR/nowhere.yaml
+      = help: name a file of variables, as vars.yaml
+
+    3 mistakes; nothing was started
+    "#);
     }
 }
