@@ -38,8 +38,8 @@ impl Lab {
     }
 
     fn sweep(&self, lines: &[&str]) {
-        let lines: String = lines.iter().map(|line| format!("  {line}\n")).collect();
-        fs::write(self.file("s.yaml"), format!("sweep:\n  base: exp.yaml\n{lines}")).unwrap();
+        let lines = lines.join("\n  ");
+        fs::write(self.file("s.yaml"), format!("sweep:\n  base: exp.yaml\n  {lines}\n")).unwrap();
     }
 
     fn file(&self, name: &str) -> PathBuf {
