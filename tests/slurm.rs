@@ -42,7 +42,7 @@ struct Lab(tempfile::TempDir);
 impl Lab {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let text: String = (0..2000u32).map(|i| format!("{} ", i * i % 97)).collect();
+        let text: String = (0..2000u32).flat_map(|i| [(i * i % 97).to_string(), " ".to_owned()]).collect();
         fs::write(dir.path().join("input.txt"), text).unwrap();
         fs::write(dir.path().join("exp.yaml"), EXPERIMENT).unwrap();
         fs::write(dir.path().join("s.yaml"), SWEEP).unwrap();

@@ -174,7 +174,7 @@ impl Call<'_> {
             .run(screen)),
             Launcher::Slurm => {
                 let (How { parallel, threads, .. }, options) = (self.how, &self.args.slurm_option);
-                slurm::submit(&sweep, &self.root, slurm::How { parallel, threads, options }, &screen)
+                slurm::submit(sweep, &self.root, slurm::How { parallel, threads, options }, &screen)
             }
         }
     }
