@@ -101,7 +101,8 @@ fn an_array_gives_what_this_process_gives() {
     let out = lab.submit(&["--parallel", "2", "--slurm-option=--partition=long"]);
     assert!(out.status.success() && text(&out).contains("4 points submitted as job 7"), "{}", text(&out));
     assert_eq!(lab.arrays(), ["1-4"]);
-    let sweep = fs::read_dir(lab.path().join("runs/sweeps")).unwrap().next().unwrap().unwrap().path();
+    let mut folders = fs::read_dir(lab.path().join("runs/sweeps")).unwrap().map(|e| e.unwrap().path());
+    let sweep = folders.find(|path| path.is_dir()).expect("a sweep");
     let script = fs::read_to_string(sweep.join("slurm.sh")).unwrap();
     assert!(script.contains("--array=1-4%2\n") && script.contains("#SBATCH --partition=long\n"), "{script}");
 
