@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 
-use super::common::{self, RootArgs, ThreadArgs, experiment_environment, own_environment};
+use super::common::{self, RootArgs, TemplateArgs, ThreadArgs, experiment_environment, own_environment};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use crate::compare::assumed::{assumed, enough_rows};
@@ -19,6 +19,7 @@ use crate::data::DataFacts;
 use crate::plan::{ClusterFacts, Plan};
 use crate::report::{Mode, Screen};
 use crate::store::{Git, Machine, StoreError, catalog};
+use crate::template;
 
 /// Show what differs between two runs or experiment files, and what that means for the numbers.
 ///
@@ -34,6 +35,8 @@ pub struct DiffArgs {
     /// Override a key of the experiment files among A and B, such as `train.steps=10`; may be given several times.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
+    #[command(flatten)]
+    pub template: TemplateArgs,
     /// Read no data, and take this many training rows for granted: data counts as the same where it is named the same.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: Option<u64>,
@@ -70,6 +73,10 @@ struct FoundRun {
 /// # Errors
 /// A side that is no file and no run, or that cannot be planned; data that cannot be prepared.
 pub fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
+    let named = !args.template.var.is_empty() || !args.template.vars.is_empty();
+    if named && ![&args.a, &args.b].into_iter().any(|path| template::is_template(path)) {
+        return Err(RequestError("--var and --vars are for templates, files that end in .j2".to_owned()).into());
+    }
     let (a, b) = (find(&args.a, args)?, find(&args.b, args)?);
     let mut notes = Vec::new();
     let data = data(args, [&a, &b], &mut notes)?;
@@ -95,6 +102,8 @@ fn find(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Found> {
     // A pipe is read like a file.
     if wanted.exists() && !wanted.is_dir() {
         let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
+        // Of two files perhaps one is a template.
+        let options = if template::is_template(wanted) { args.template.over(options)? } else { options };
         return Ok(Found::File(Box::new(load(wanted, &options)?)));
     }
     let name = wanted.to_str().ok_or_else(|| RequestError(format!("{} is not UTF-8", wanted.display())))?;

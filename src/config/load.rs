@@ -38,7 +38,8 @@ pub struct LoadOptions {
     pub named_vars: Vec<String>,
     /// What a template's `env()` may find, of the names that it lists.
     pub template_env: BTreeMap<String, String>,
-    /// The second folder of a template's includes. Default: `templates` in the current folder.
+    /// The second folder of a template's includes. Default: `templates` in the current folder, then beside the
+    /// template's own folder.
     pub templates: Option<PathBuf>,
 }
 

@@ -37,7 +37,8 @@ pub struct Inputs {
     pub named: Vec<String>,
     /// What `env()` may find, of the names that a file lists.
     pub environment: BTreeMap<String, String>,
-    /// The second folder of includes and macros. Default: `templates` in the current folder.
+    /// The second folder of includes and macros. Default: `templates` in the current folder, then `templates` beside the
+    /// template's own folder.
     pub folder: Option<PathBuf>,
 }
 
@@ -115,8 +116,13 @@ fn whole(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Vec<Diagn
     let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
     let own = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let own = if path.parent().is_some_and(|p| p.as_os_str().is_empty()) { PathBuf::new() } else { own.to_owned() };
-    let second = inputs.folder.clone().unwrap_or_else(|| PathBuf::from("templates"));
-    let files = Arc::new(Files::new(vec![own, second], inputs.environment.clone()));
+    // From wherever the command is called, a project's templates/ lies beside the folder of its experiments.
+    let shared = inputs
+        .folder
+        .clone()
+        .map_or_else(|| vec![PathBuf::from("templates"), own.join("../templates")], |folder| vec![folder]);
+    let folders = std::iter::once(own).chain(shared).collect();
+    let files = Arc::new(Files::new(folders, inputs.environment.clone()));
     let name = path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned());
     files.add(&name, path, text.to_owned()).map_err(one)?;
     let main = Source::file(path, text.to_owned());
