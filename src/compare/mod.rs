@@ -16,6 +16,8 @@ pub mod text;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_pairs;
 
 pub use class::{Class, Part, Training, Verdict};
 pub use diff::{Compared, Diff};
