@@ -12,7 +12,7 @@ use super::tests_pairs::{DDP, PAIRS};
 use crate::config::{self, Experiment, LoadOptions};
 use crate::data::{DataFacts, DataRequest, prepare};
 use crate::plan::tests::cluster;
-use Class::{Bookkeeping, Mathematics, SameRun};
+use Class::{Bookkeeping, Mathematics, Rounding, SameRun};
 
 /// What is common to the pairs; a pair replaces lines by their key, or adds some.
 const BASE: [(&str, &str); 6] = [
