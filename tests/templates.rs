@@ -145,3 +145,17 @@ fn a_run_records_its_template_and_does_not_depend_on_it() {
     fs::remove_file(bench.path("exp.yaml.j2")).unwrap();
     bench.ok("eval tiny --batches 1");
 }
+
+#[test]
+fn a_neighbour_is_included_wherever_the_command_is_called() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("sub")).unwrap();
+    bench.write("sub/part.j2", "part");
+    bench.write("sub/a.j2", "{% include 'part.j2' %} {% import 'sizes.j2' as sizes %}{{ sizes.model(1) }}");
+    let expected = "part {family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 16}";
+    assert_eq!(bench.ok("render sub/a.j2").trim_end(), expected);
+    // By its bare name, from its own folder: templates/ then lies beside that.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+    let output = command.current_dir(bench.path("sub")).args(["render", "a.j2"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), expected, "{output:?}");
+}

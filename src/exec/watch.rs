@@ -70,20 +70,25 @@ impl Stopwatch {
     /// For the `nth` step of this process, counting from 1; `None` if it goes unwatched. The 1st, 2nd, 4th, 8th, … are
     /// watched, since the later one is the better measure, and a record holds the latest.
     pub(super) fn for_step(nth: u64, program: &Program) -> Option<Self> {
-        let watched = nth.is_power_of_two() && program.step.len() <= MOST_SPANS;
-        watched.then(|| Self {
+        // All ranks answer alike: what was noted is gathered. Under dp they share what is allocated.
+        let counts = program.mesh.mode != Mode::Dp || program.rank == 0;
+        nth.is_power_of_two().then(|| Self {
             began: Instant::now(),
             told: Told {
                 began: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64()),
                 ..Told::default()
             },
-            allocated: heap::start_peak(),
+            allocated: if counts { heap::start_peak() } else { None },
         })
     }
 
     /// Notes that `instruction` ran from `start` until now.
     pub(super) fn note(&mut self, rank: usize, instruction: &Instruction, start: Instant) {
         let Some((what, mb, chunk)) = activity(instruction) else { return };
+        // A picture of more shows nothing.
+        if self.told.spans.len() >= MOST_SPANS {
+            return;
+        }
         let since = |at: Instant| at.duration_since(self.began).as_secs_f64();
         self.told.spans.push(WatchedSpan { rank, what, mb, chunk, start: since(start), end: since(Instant::now()) });
     }

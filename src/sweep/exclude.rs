@@ -48,9 +48,19 @@ pub(super) fn compile<'e>(
         let message = format!("an expression of {} characters is too long", exclude.text.chars().count());
         return Err((message, format!("at most {MAX_LENGTH} are read; several expressions may be given")));
     }
+    // Before it is compiled: what is constant is computed then.
+    if exclude.text.contains('*') && exclude.text.contains('[') {
+        return Err(repeats());
+    }
     let expression = environment.compile_expression(&exclude.text).map_err(|e| syntax(&exclude.text, &e))?;
     let names = known(spec);
     let mut used: Vec<String> = expression.undeclared_variables(true).into_iter().collect();
+    let is_list = |name: &String| {
+        spec.axes.iter().any(|axis| axis.has_list(name)) || spec.vars.get(name).is_some_and(Value::is_array)
+    };
+    if exclude.text.contains('*') && used.iter().any(is_list) {
+        return Err(repeats());
+    }
     used.sort();
     for path in used {
         let within = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
@@ -68,6 +78,11 @@ pub(super) fn compile<'e>(
         return Err((format!("`{}` does not vary in this sweep", short(&path)), help));
     }
     Ok(expression)
+}
+
+fn repeats() -> Problem {
+    let message = "`*` in an expression with lists, which it would repeat".to_owned();
+    (message, "compare without `*`, or without lists".to_owned())
 }
 
 /// Whether `point` is left out.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::random::Random;
+use super::random::{Draw, Random};
 
 /// JSON Schema of the sweep file (draft 7), for editors. `read` is what decides; a test holds the two together.
 pub const SCHEMA: &str = include_str!("../../schemas/sweep.schema.json");
@@ -98,6 +98,18 @@ impl Dimension {
             Self::Grid(axis) => vec![&axis.name],
             Self::Zip(axes) => axes.iter().map(|a| a.name.as_str()).collect(),
             Self::Random(random) => random.space.iter().map(|(name, _)| name.as_str()).collect(),
+        }
+    }
+
+    /// Whether a value of what it calls `name` is a list.
+    pub(super) fn has_list(&self, name: &str) -> bool {
+        let in_axis = |axis: &Axis| axis.name == name && axis.values.iter().any(Value::is_array);
+        match self {
+            Self::Grid(axis) => in_axis(axis),
+            Self::Zip(axes) => axes.iter().any(in_axis),
+            Self::Random(random) => random.space.iter().any(|(of, draw)| {
+                of == name && matches!(draw, Draw::Choice(values) if values.iter().any(Value::is_array))
+            }),
         }
     }
 }

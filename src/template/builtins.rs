@@ -4,7 +4,7 @@
 use minijinja::value::Rest;
 use minijinja::{Environment, Error, State, Value, filters};
 
-use super::guard::{MAX_PRINTED, beyond, fits};
+use super::guard::{MAX_PRINTED, Size, beyond, fits, in_time, measure};
 use crate::config::diagnostic::short;
 
 macro_rules! filters {
@@ -79,10 +79,32 @@ fn checked(
     original: Value,
 ) -> impl Fn(&State<'_, '_>, Rest<Value>) -> Result<Value, Error> + Send + Sync + 'static {
     move |state, args| {
+        in_time()?;
         fits(&args)?;
         grows(name, &args)?;
+        compares(name, &args)?;
         original.call(state, &args)
     }
+}
+
+/// What a filter may compare: each item of a list with all of another.
+const MAX_COMPARED: usize = 20_000_000;
+
+/// # Errors
+/// If a filter that goes through a list would look through another one too often.
+fn compares(name: &str, args: &[Value]) -> Result<(), Error> {
+    if !matches!(name, "select" | "reject" | "selectattr" | "rejectattr" | "map" | "unique" | "groupby") {
+        return Ok(());
+    }
+    let items = args.first().and_then(Value::len).unwrap_or(1);
+    let mut others = Size::default();
+    for arg in args.iter().skip(1) {
+        measure(arg, 0, &mut others);
+    }
+    if items.saturating_mul(others.items + others.text) > MAX_COMPARED {
+        return Err(beyond(format!("`{name}` looks through a long list for each item of another")));
+    }
+    Ok(())
 }
 
 /// # Errors

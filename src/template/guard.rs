@@ -3,6 +3,7 @@
 //! A guard runs before each tag. It looks at the values that the tag can reach, so that no value grows from tag to tag
 //! beyond what is left alone here, adds up the text that is printed, and watches the clock.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +20,7 @@ pub(super) const MAX_FUEL: u64 = 5_000_000;
 pub(super) const MAX_PRINTED: usize = 4 << 20;
 /// Bytes of texts in one value, and values in it.
 pub(super) const MAX_TEXT: usize = 1 << 20;
-pub(super) const MAX_ITEMS: usize = 200_000;
+pub(super) const MAX_ITEMS: usize = 20_000;
 const MAX_DEPTH: usize = 64;
 /// Values looked at in all: a list that is reached again and again is looked at each time.
 const MAX_LOOKED: usize = 50_000_000;
@@ -27,6 +28,27 @@ const MAX_LOOKED: usize = 50_000_000;
 const MAX_STARS: usize = 2;
 /// Far above what any template needs, which is milliseconds.
 const MAX_TIME: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// When the template that this thread renders must be done.
+    static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// From here on, this thread renders one template.
+pub(super) fn start_clock() {
+    DEADLINE.set(Some(Instant::now() + MAX_TIME));
+}
+
+/// # Errors
+/// If the time for the template is over.
+pub(super) fn in_time() -> Result<(), Error> {
+    match DEADLINE.get() {
+        Some(deadline) if Instant::now() > deadline => {
+            Err(beyond(format!("this takes longer than {} seconds", MAX_TIME.as_secs())))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// What a guard has to look at.
 #[derive(Debug, Default)]
@@ -47,7 +69,6 @@ pub(super) struct Guards {
     tasks: Mutex<Vec<Task>>,
     printed: AtomicUsize,
     looked: AtomicUsize,
-    start: Instant,
     /// The names of each tag that were not defined when it was last reached, and what was.
     undefined: Mutex<BTreeMap<usize, Names>>,
 }
@@ -58,7 +79,6 @@ impl Guards {
             tasks: Mutex::default(),
             printed: AtomicUsize::new(0),
             looked: AtomicUsize::new(0),
-            start: Instant::now(),
             undefined: Mutex::default(),
         }
     }
@@ -91,9 +111,7 @@ impl Guards {
     /// # Errors
     /// What the template uses up.
     pub(super) fn pass(&self, state: &State<'_, '_>, id: usize) -> Result<(), Error> {
-        if self.start.elapsed() > MAX_TIME {
-            return Err(beyond(format!("this takes longer than {} seconds", MAX_TIME.as_secs())));
-        }
+        in_time()?;
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(task) = tasks.get(id) else { return Ok(()) };
         self.print(task.literal)?;

@@ -119,7 +119,7 @@ impl Files {
         for folder in &self.folders {
             let path = folder.join(name);
             let Ok(real) = path.canonicalize() else { continue };
-            let inside = folder.canonicalize().is_ok_and(|folder| real.starts_with(folder));
+            let inside = here(folder).canonicalize().is_ok_and(|folder| real.starts_with(folder));
             if !inside {
                 return Err(outside("is a link that leads out of the folder"));
             }
@@ -150,7 +150,7 @@ impl Files {
 
     /// Files that could have been meant by a name: those of the folders that look like templates.
     pub(super) fn names(&self) -> Vec<String> {
-        let files = self.folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+        let files = self.folders.iter().filter_map(|folder| fs::read_dir(here(folder)).ok()).flatten();
         let names = files.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         names.filter(|name| Path::new(name).extension().is_some_and(|e| e == "j2")).take(1000).collect()
     }
@@ -169,6 +169,11 @@ impl Files {
     pub(super) fn env_read(&self) -> Vec<(String, String)> {
         self.env_read.lock().unwrap_or_else(PoisonError::into_inner).clone().into_iter().collect()
     }
+}
+
+/// The folder of a file that is named without one.
+fn here(folder: &Path) -> &Path {
+    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
 /// How templates are read: a block's line leaves nothing behind, and the end of the file is as it is.

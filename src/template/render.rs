@@ -9,7 +9,7 @@ use minijinja::{Error, State, UndefinedBehavior, Value};
 use serde_json::{Map, Value as Json};
 
 use super::functions;
-use super::guard::{Guards, MAX_FUEL, fits};
+use super::guard::{Guards, MAX_FUEL, fits, start_clock};
 use super::loader::{Files, environment};
 use super::marks::{Lines, Mark, character};
 use super::mistakes::Scene;
@@ -114,8 +114,8 @@ pub fn render(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Conf
 fn whole(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Vec<Diagnostic>> {
     let one = |mistake: Box<Diagnostic>| vec![*mistake];
     let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
-    let own = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let own = if path.parent().is_some_and(|p| p.as_os_str().is_empty()) { PathBuf::new() } else { own.to_owned() };
+    start_clock();
+    let own = path.parent().map_or_else(PathBuf::new, Path::to_owned);
     // From wherever the command is called, a project's templates/ lies beside the folder of its experiments.
     let shared = inputs
         .folder

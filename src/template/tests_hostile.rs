@@ -76,6 +76,21 @@ fn loops_come_to_an_end() {
 }
 
 #[test]
+fn a_filter_does_not_go_through_a_list_for_each_item_of_another() {
+    for text in [
+        "{{ range(20000)|list|select('in', range(20000)|list)|list|length }}",
+        "{% set l = range(15000)|list %}{{ l|reject('in', l)|list|length }}",
+        "{{ range(100000)|list|select('in', range(100000)|list)|list|length }}",
+        "{{ range(20000)|map('replace', 'b' * 900000, '')|list|length }}",
+    ] {
+        let said = refused(text);
+        assert!(said.contains("looks through a long list") || said.contains("items"), "{text}: {said}");
+    }
+    let few = "{{ range(1000)|list|select('in', range(1000)|list)|list|length }}";
+    assert_eq!(rendered(few, &json!({})).unwrap().text, "1000");
+}
+
+#[test]
 fn recursion_comes_to_an_end() {
     assert!(refused("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}").contains("without an end"));
     assert!(refused("{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}").contains("without an end"));
