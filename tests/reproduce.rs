@@ -307,9 +307,12 @@ fn runs_of_earlier_versions_are_read() {
         // Another processor may round otherwise: as between layouts.
         assert!((evaluated["val_loss"].as_f64().unwrap() - recorded).abs() < 1e-4 * recorded, "{format}: {evaluated}");
         lab.says(0, &format!("sample {id} --threads 1 --max-tokens 4 --prompt Once"));
-        // The processor was made neutral in the record.
+        // The processor was made neutral in the record. Hashes of older formats were made otherwise.
         let said = lab.says(3, &format!("reproduce {id} --threads 1 --check"));
-        assert!(said.contains("plan             same") && said.contains("tokenizer        same"), "{format}: {said}");
+        assert!(
+            said.contains("plan             unknown") && said.contains("tokenizer        same"),
+            "{format}: {said}"
+        );
         assert!(
             said.contains("training data    same") && said.contains("processor        changed"),
             "{format}: {said}"
@@ -318,6 +321,15 @@ fn runs_of_earlier_versions_are_read() {
         assert!(said.contains("bitwise: ") || said.contains("within tolerance: "), "{format}: {said}");
         let said = lab.says(0, &format!("fork {id} --threads 1 --from latest --set train.steps=10"));
         assert!(said.contains(&format!("continuing {id} from step 8 of 10")), "{format}: {said}");
+        // What was edited since shows in what both formats have.
+        let resolved = fs::read_to_string(path.join("resolved.yaml")).unwrap();
+        for (was, is, what) in [("seed: 3", "seed: 4", "seed 4, was 3"), ("\n  every: 4", "\n  every: 2", "periodic [")]
+        {
+            assert!(resolved.contains(was), "{resolved}");
+            fs::write(path.join("resolved.yaml"), resolved.replace(was, is)).unwrap();
+            let said = lab.says(3, &format!("reproduce {id} --threads 1 --check"));
+            assert!(said.contains("plan             changed") && said.contains(what), "{format}: {said}");
+        }
     }
 }
 
@@ -402,7 +414,10 @@ fn a_fork_begins_with_a_checkpoint() {
         lab.says(0, &format!("reproduce {copy} --threads 1 --quiet"));
         fs::remove_dir_all(again.join("checkpoints/step-00000008")).unwrap();
         let said = lab.says(2, &format!("reproduce {copy} --threads 1"));
-        assert!(said.contains(&format!("the checkpoint of {id} after step 8, which neither")), "{name}: {said}");
+        assert!(
+            said.contains(&format!("the checkpoint of {id} after step 8, which neither of them has any more\n")),
+            "{name}: {said}"
+        );
     }
 }
 
@@ -451,19 +466,88 @@ fn a_run_can_be_sampled_from_without_its_data() {
 
 #[test]
 fn a_reproduction_that_was_killed_goes_on() {
-    let lab = Lab::new(DDP);
-    lab.says(0, "apply exp.yaml --threads 1 --quiet");
+    let lab = Lab::new(SINGLE);
+    lab.says(0, "apply exp.yaml --threads 1 --quiet --set train.steps=400");
     let (id, _) = lab.only();
-    lab.says(0, &format!("reproduce {id} --threads 1 --quiet"));
-    let (copy, path) = other(&lab, &id);
-    // As it is when a process is killed in step 10 of 12.
-    fs::remove_file(path.join("verdict.json")).unwrap();
-    fs::remove_file(path.join("summary.json")).unwrap();
-    fs::remove_dir_all(path.join("checkpoints/step-00000012")).unwrap();
-    let manifest = fs::read_to_string(path.join("manifest.json")).unwrap();
-    fs::write(path.join("manifest.json"), manifest.replace("\"status\": \"done\"", "\"status\": \"running\"")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+    command.args(["reproduce", &id, "--threads", "1"]).current_dir(lab.dir.path());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.env_remove("RUNNER_RUNS").env("RUNNER_CACHE", lab.dir.path().join("cache"));
+    let mut child = command.spawn().unwrap();
+    // Until a checkpoint of its own is there, and some steps after it.
+    let copy = loop {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
+        let copy = lab.runs().into_iter().find(|(other, _)| *other != id);
+        let lines = |path: &Path| fs::read_to_string(path.join("metrics.jsonl")).unwrap_or_default().lines().count();
+        match copy {
+            Some((copy, path)) if lines(&path) > 20 => break copy,
+            _ => std::thread::sleep(std::time::Duration::from_millis(1)),
+        }
+    };
+    // A second one waits for it to be done: there is no other to begin.
+    let said = lab.says(2, &format!("reproduce {id} --threads 1"));
+    let locked = said.contains(&format!("{copy}, which does {id} again, is being worked on by another process"));
+    assert!(locked && !said.contains("--new"), "{said}");
+    // SIGKILL.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let path = lab.dir.path().join("runs").join(&copy);
+    assert_eq!(json(&path.join("manifest.json"))["status"], "running");
     let said = lab.says(0, &format!("reproduce {id} --threads 1"));
-    assert!(said.contains(&format!("goes on with {copy}")) && said.contains("resuming from step 8 of 12"), "{said}");
-    assert!(said.contains("bitwise: "), "{said}");
+    assert!(said.contains(&format!("goes on with {copy}")) && said.contains("resuming from step "), "{said}");
+    assert!(said.contains("bitwise: ") && said.contains("400 steps, 100 evaluations"), "{said}");
     assert_eq!(lab.runs().len(), 2);
+}
+
+#[test]
+fn what_is_missing_on_one_side_is_no_bitwise_reproduction() {
+    let lab = Lab::new(SINGLE);
+    lab.says(0, "apply exp.yaml --threads 1 --quiet");
+    let (id, path) = lab.only();
+    let resolved = fs::read_to_string(path.join("resolved.yaml")).unwrap();
+    let metrics = fs::read_to_string(path.join("metrics.jsonl")).unwrap();
+    // Fewer steps than the run has.
+    assert!(resolved.contains("steps: 12"), "{resolved}");
+    fs::write(path.join("resolved.yaml"), resolved.replace("steps: 12", "steps: 3")).unwrap();
+    let said = lab.says(3, &format!("reproduce {id} --threads 1"));
+    // The shorter one evaluates at its end; of steps it has three.
+    assert!(said.contains(&format!("incomplete: {id} has no record of the evaluation after step 3")), "{said}");
+    assert!(said.contains("compared were 3 steps") && !said.contains("bitwise"), "{said}");
+    fs::write(path.join("resolved.yaml"), &resolved).unwrap();
+    // Lines that are gone from the run's record.
+    let kept: Vec<&str> = metrics.lines().filter(|line| !line.contains("\"step\":7,")).collect();
+    fs::write(path.join("metrics.jsonl"), kept.join("\n") + "\n").unwrap();
+    let said = lab.says(3, &format!("reproduce {id} --threads 1"));
+    assert!(said.contains(&format!("incomplete: {id} has no record of step 7, which {id}")), "{said}");
+    // Neither checkpoints nor the hash of the end.
+    fs::write(path.join("metrics.jsonl"), &metrics).unwrap();
+    fs::remove_dir_all(path.join("checkpoints")).unwrap();
+    fs::remove_file(path.join("summary.json")).unwrap();
+    let said = lab.says(0, &format!("reproduce {id} --threads 1"));
+    assert!(said.contains("bitwise, weights not compared: ") && said.contains("12 steps, 3 evaluations;"), "{said}");
+    // No record at all.
+    fs::remove_file(path.join("metrics.jsonl")).unwrap();
+    assert!(lab.says(1, &format!("reproduce {id} --threads 1")).contains("metrics.jsonl"));
+}
+
+#[test]
+fn a_run_that_is_removed_while_it_is_done_again_is_compared_all_the_same() {
+    let lab = Lab::new(SINGLE);
+    lab.says(0, "apply exp.yaml --threads 1 --quiet --set train.steps=400");
+    let (id, path) = lab.only();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+    command.args(["reproduce", &id, "--threads", "1"]).current_dir(lab.dir.path()).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env_remove("RUNNER_RUNS").env("RUNNER_CACHE", lab.dir.path().join("cache"));
+    let mut child = command.spawn().unwrap();
+    while lab.runs().len() < 2 {
+        assert!(child.try_wait().unwrap().is_none());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    lab.says(0, &format!("runs rm {id} --yes"));
+    assert!(child.try_wait().unwrap().is_none() && !path.exists(), "it was removed before the end");
+    let output = child.wait_with_output().unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("bitwise: ") && said.contains("400 steps, 100 evaluations and the weights after step 400"));
 }

@@ -10,15 +10,25 @@ use super::continued::differences;
 use super::ready::Ready;
 use crate::plan::Plan;
 use crate::report::format::printable;
-use crate::store::manifest::{DataHashes, Manifest};
+use crate::store::manifest::{DataHashes, Manifest, Session};
 use crate::store::run_dir::RESOLVED;
 use crate::store::{Git, Machine, stored_plan};
+
+/// What has become of a thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Same,
+    Changed,
+    /// It cannot be told.
+    Unknown,
+}
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Item {
     what: &'static str,
-    changed: bool,
+    state: State,
     /// Whether a change may change numbers.
     counts: bool,
     was: String,
@@ -39,7 +49,8 @@ impl Drift {
     pub(super) fn of(path: &Path, manifest: &Manifest, ready: &Ready, threads: usize) -> anyhow::Result<Self> {
         let mut items = vec![plan(path, manifest)?];
         let mut item = |what, counts, was: String, is: String| {
-            items.push(Item { what, changed: was != is, counts, was, is });
+            let state = if was == is { State::Same } else { State::Changed };
+            items.push(Item { what, state, counts, was, is });
         };
         let (was, is) = (&manifest.data, DataHashes::from(&ready.prepared.facts));
         let absent = || "none".to_owned();
@@ -48,10 +59,14 @@ impl Drift {
         item("training data", true, short(&was.train), short(&is.train));
         item("validation data", true, hash(&was.validation), hash(&is.validation));
         item("multiple choice", true, hash(&was.choice), hash(&is.choice));
-        item("program", true, manifest.version.clone(), env!("CARGO_PKG_VERSION").to_owned());
+        // Each process that did steps counts, not the newest alone.
+        let sessions = surviving(manifest);
+        let version = |session: &Session| session.version.clone();
+        item("program", true, by_steps(&sessions, &manifest.version, version), env!("CARGO_PKG_VERSION").to_owned());
         let here = Machine::here();
         let processor = |m: &Machine| m.cpu.clone().unwrap_or_else(|| m.arch.clone());
-        item("processor", true, processor(&manifest.machine), processor(&here));
+        let was = by_steps(&sessions, &processor(&manifest.machine), |session| processor(&session.machine));
+        item("processor", true, was, processor(&here));
         let devices: Vec<String> = ready.plan.ranks.iter().map(|rank| rank.device.to_string()).collect();
         item("devices", true, manifest.devices.join(" "), devices.join(" "));
         // Any number of threads gives the same bits; the folder's commit is that of the experiments, not of the program.
@@ -68,23 +83,27 @@ impl Drift {
 
     /// Whether something changed that may change numbers.
     pub(super) fn counts(&self) -> bool {
-        self.items.iter().any(|item| item.changed && item.counts)
+        self.items.iter().any(Item::counts)
     }
 
     /// What changed and counts, one line each.
     pub(super) fn changes(&self) -> Vec<String> {
-        let changed = self.items.iter().filter(|item| item.changed && item.counts);
-        changed.map(|item| format!("{}: {}, was {}", item.what, item.is, item.was)).collect()
+        self.items
+            .iter()
+            .filter(|item| item.counts())
+            .map(|item| format!("{}: {}, was {}", item.what, item.is, item.was))
+            .collect()
     }
 
     /// One line for each thing.
     pub(super) fn lines(&self) -> Vec<String> {
         let line = |item: &Item| {
             let (what, is) = (item.what, printable(&item.is));
-            match (item.changed, item.counts) {
-                (false, _) => format!("drift  {what:16} same     {is}"),
-                (true, true) => format!("drift  {what:16} changed  {is}, was {}", printable(&item.was)),
-                (true, false) => {
+            match (item.state, item.counts) {
+                (State::Same, _) => format!("drift  {what:16} same     {is}"),
+                (State::Unknown, _) => format!("drift  {what:16} unknown  {is}, was {}", printable(&item.was)),
+                (State::Changed, true) => format!("drift  {what:16} changed  {is}, was {}", printable(&item.was)),
+                (State::Changed, false) => {
                     format!("drift  {what:16} other    {is}, was {} (no number depends on it)", printable(&item.was))
                 }
             }
@@ -93,23 +112,76 @@ impl Drift {
     }
 }
 
+impl Item {
+    /// Whether it changed, and a change may change numbers.
+    fn counts(&self) -> bool {
+        self.state == State::Changed && self.counts
+    }
+}
+
+/// The sessions of which steps are in the record, each with its last such step; `None`: up to the end. What a session did
+/// after the step where a later one began was done again by that one.
+fn surviving(manifest: &Manifest) -> Vec<(&Session, Option<u64>)> {
+    let mut out = Vec::new();
+    let mut next: Option<u64> = None;
+    for session in manifest.sessions.iter().rev() {
+        let last = session.to_step.into_iter().chain(next).min();
+        if last.is_none_or(|last| last > session.from_step) {
+            out.push((session, last));
+        }
+        next = next.into_iter().chain([session.from_step]).min();
+    }
+    out.reverse();
+    out
+}
+
+/// What `of` says of each session, with the steps if not all say the same; `newest` where a session does not know.
+fn by_steps(sessions: &[(&Session, Option<u64>)], newest: &str, of: impl Fn(&Session) -> String) -> String {
+    let mut parts: Vec<(String, u64, Option<u64>)> = Vec::new();
+    for (session, last) in sessions {
+        let said = Some(of(session)).filter(|said| !said.is_empty()).unwrap_or_else(|| newest.to_owned());
+        match parts.last_mut() {
+            Some((same, _, end)) if *same == said => *end = *last,
+            _ => parts.push((said, session.from_step.saturating_add(1), *last)),
+        }
+    }
+    match parts.as_slice() {
+        [] => newest.to_owned(),
+        [(said, ..)] => said.clone(),
+        parts => {
+            let one = |(said, first, last): &(String, u64, Option<u64>)| match last {
+                Some(last) => format!("{said} (steps {first} to {last})"),
+                None => format!("{said} (from step {first} on)"),
+            };
+            parts.iter().map(one).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
 /// Whether the run's `resolved.yaml` still makes the plan that the run was made by.
 fn plan(path: &Path, manifest: &Manifest) -> anyhow::Result<Item> {
     let rebuilt = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
     let (was, is) = (short(&manifest.plan_hash), short(&rebuilt.hash));
     if manifest.plan_hash == rebuilt.hash {
-        return Ok(Item { what: "plan", changed: false, counts: true, was, is });
+        return Ok(Item { what: "plan", state: State::Same, counts: true, was, is });
     }
     let Some(written) = stored_plan::as_written(path) else {
-        let is = format!("{is} (of an older version's format: its hash {was} cannot be compared)");
-        return Ok(Item { what: "plan", changed: false, counts: true, was, is });
+        let changed = changed_in_both(&stored_plan::as_json(path)?, &rebuilt);
+        let (state, found) = if changed.is_empty() {
+            let found =
+                "the plan is of an older format, whose hash was made otherwise; what both formats have is equal";
+            (State::Unknown, found.to_owned())
+        } else {
+            (State::Changed, format!("{RESOLVED} makes another one: in the program {}", changed.join(", ")))
+        };
+        return Ok(Item { what: "plan", state, counts: true, was, is: format!("{is} ({found})") });
     };
     let keys = changed_keys(&written, &rebuilt);
     let keys = if keys.is_empty() { "this version plans otherwise".to_owned() } else { keys.join(", ") };
     let values = changed_values(&written, &rebuilt);
     let values = if values.is_empty() { String::new() } else { format!("; in the program {}", values.join(", ")) };
     let is = format!("{is} ({RESOLVED} makes another one: {keys}{values})");
-    Ok(Item { what: "plan", changed: true, counts: true, was, is })
+    Ok(Item { what: "plan", state: State::Changed, counts: true, was, is })
 }
 
 /// In what two plans differ, in the file's words.
@@ -129,11 +201,59 @@ fn changed_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
 
 /// The first few numbers and words of the first rank's program that differ, by their place in it.
 fn changed_values(a: &Plan, b: &Plan) -> Vec<String> {
-    const SHOWN: usize = 4;
     let program = |plan: &Plan| plan.ranks.first().and_then(|rank| serde_json::to_value(&rank.program).ok());
     let (Some(a), Some(b)) = (program(a), program(b)) else { return Vec::new() };
     let mut out = Vec::new();
     walk("", &a, &b, &mut out);
+    shortened(out)
+}
+
+/// In what the first rank's program of `plan` differs from what it was in the plan `written`, of an older format: of what both
+/// formats have.
+fn changed_in_both(written: &Value, plan: &Plan) -> Vec<String> {
+    let Some(now) = plan.ranks.first().and_then(|rank| serde_json::to_value(&rank.program).ok()) else {
+        return Vec::new();
+    };
+    let then = &written["ranks"][0]["program"];
+    let mut out = Vec::new();
+    walk_common("", then, &now, &mut out);
+    // Checkpoints are no part of what is computed.
+    let due = |program: &Value| -> Option<Vec<Value>> {
+        let all = program["periodic"].as_array()?;
+        Some(all.iter().filter(|p| p["instruction"] != "checkpoint").cloned().collect())
+    };
+    for (what, a, b) in [
+        ("periodic", due(then), due(&now)),
+        ("start", then["start"].as_array().cloned(), now["start"].as_array().cloned()),
+    ] {
+        if let (Some(a), Some(b)) = (a, b)
+            && a != b
+        {
+            out.push(format!("{what} {}, was {}", Value::from(b), Value::from(a)));
+        }
+    }
+    let (was, is) = (written["world_size"].as_u64(), plan.world_size as u64);
+    if let Some(was) = was.filter(|was| *was != is) {
+        out.push(format!("world_size {is}, was {was}"));
+    }
+    shortened(out)
+}
+
+/// As `walk`, of the keys that both have. Of two words for a choice neither has the other's.
+fn walk_common(at: &str, a: &Value, b: &Value, out: &mut Vec<String>) {
+    let (Value::Object(p), Value::Object(q)) = (a, b) else { return walk(at, a, b, out) };
+    let common: Vec<&String> = p.keys().filter(|key| q.contains_key(*key)).collect();
+    if common.is_empty() && a != b {
+        out.push(format!("{at} {b}, was {a}"));
+    }
+    for key in common {
+        let dot = if at.is_empty() { "" } else { "." };
+        walk_common(&format!("{at}{dot}{key}"), &p[key], &q[key], out);
+    }
+}
+
+fn shortened(mut out: Vec<String>) -> Vec<String> {
+    const SHOWN: usize = 4;
     if out.len() > SHOWN {
         let more = out.len() - SHOWN;
         out.truncate(SHOWN);
@@ -159,4 +279,43 @@ fn walk(at: &str, a: &Value, b: &Value, out: &mut Vec<String>) {
 
 fn short(hash: &str) -> String {
     hash.chars().take(16).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(from_step: u64, to_step: Option<u64>, version: &str) -> Session {
+        let session = serde_json::json!({
+            "started": "", "ended": null, "from_step": from_step, "to_step": to_step, "version": version,
+            "commit": null, "threads": 1,
+        });
+        serde_json::from_value(session).unwrap()
+    }
+
+    #[test]
+    fn every_session_counts_of_which_steps_are_left() {
+        let sessions = [
+            // Killed, and gone back to the start.
+            session(0, None, "0"),
+            session(0, Some(8), "1"),
+            // Done again from step 6 on.
+            session(8, Some(9), "2"),
+            session(6, Some(10), "3"),
+            session(10, Some(12), "3"),
+        ];
+        let file =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/runs/format-2/tiny-f4b4ce03/manifest.json");
+        let text = std::fs::read_to_string(file).unwrap();
+        let mut manifest: Manifest = serde_json::from_str(&text).unwrap();
+        let said = |manifest: &Manifest| by_steps(&surviving(manifest), "newest", |session| session.version.clone());
+        manifest.sessions = sessions.to_vec();
+        assert_eq!(said(&manifest), "1 (steps 1 to 6), 3 (steps 7 to 12)");
+        manifest.sessions.truncate(1);
+        assert_eq!(said(&manifest), "0");
+        manifest.sessions = vec![session(0, Some(3), ""), session(3, None, "b")];
+        assert_eq!(said(&manifest), "newest (steps 1 to 3), b (from step 4 on)");
+        manifest.sessions.clear();
+        assert_eq!(said(&manifest), "newest");
+    }
 }

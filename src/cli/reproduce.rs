@@ -17,10 +17,9 @@ use crate::plan::program::Precision;
 use crate::report::verdict::words;
 use crate::report::{Mode, Screen};
 use crate::store::manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus};
-use crate::store::metrics::{MetricLine, each_metric};
-use crate::store::run_dir::{self, CHECKPOINTS, METRICS, RESOLVED, RunDir, RunFiles};
+use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use crate::store::verdict::{self, Judgement, VERDICT, Verdict};
-use crate::store::{Which, catalog, checkpoint, lock, time};
+use crate::store::{StoreError, Which, catalog, checkpoint, lock, time};
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -70,6 +69,8 @@ struct Original {
     /// From its `resolved.yaml`.
     experiment: Experiment,
     text: String,
+    /// What it recorded, read before anything is trained: the run may be removed meanwhile.
+    known: verdict::Original,
     /// The last step that it recorded.
     last: u64,
 }
@@ -121,15 +122,17 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
     } else {
         drop(screen);
     }
-    let until = original.last.min(steps);
     let tolerance = args.tolerance.unwrap_or_else(|| default_tolerance(original.experiment.precision));
-    let verdict = verdict::compare(&original.path, &path, from, until, tolerance)?;
+    let verdict = verdict::compare(&original.known, &path, tolerance)?;
     let verdict = Verdict { drift: drift.changes(), ..verdict };
-    RunDir::open(&path)?.note(VERDICT, &verdict)?;
+    original.lock(&path)?.note(VERDICT, &verdict)?;
     let screen = Screen::new(mode);
     screen.json_line(&serde_json::json!({"kind": "verdict", "run": path, "verdict": verdict}).to_string());
     screen.last(&words(&verdict));
-    Ok(if verdict.verdict == Judgement::Diverged { Exit::Differ } else { Exit::Done })
+    Ok(match verdict.verdict {
+        Judgement::Diverged | Judgement::Incomplete => Exit::Differ,
+        Judgement::Bitwise | Judgement::BitwiseNumbers | Judgement::WithinTolerance => Exit::Done,
+    })
 }
 
 impl Original {
@@ -137,14 +140,23 @@ impl Original {
         let path = catalog::resolve(root, wanted)?;
         let manifest = run_dir::manifest(&path)?;
         let experiment = common::resolved(&path)?;
-        let mut last = 0;
-        each_metric(&path.join(METRICS), &mut |line| {
-            if let MetricLine::Train(line) = line {
-                last = last.max(line.step);
-            }
-        })?;
+        let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
+        let known = verdict::Original::read(&path, from, manifest.status == RunStatus::Done)?;
+        let last = known.last().unwrap_or(0);
         let text = config::to_yaml(&experiment);
-        Ok(Self { path, manifest, experiment, text, last })
+        Ok(Self { path, manifest, experiment, text, known, last })
+    }
+
+    /// The reproduction in `path`, for this process alone.
+    fn lock(&self, path: &Path) -> anyhow::Result<RunDir> {
+        RunDir::open(path).map_err(|error| match error {
+            StoreError::Locked { id, holder } => RequestError(format!(
+                "{id}, which does {} again, is being worked on by another process{holder}; wait for it",
+                self.manifest.id
+            ))
+            .into(),
+            other => other.into(),
+        })
     }
 
     fn origin(&self) -> RunOrigin {
@@ -167,7 +179,7 @@ impl Original {
             .find(|(path, manifest)| of_this(manifest) && !path.join(VERDICT).exists());
         if let Some((path, manifest)) = unfinished {
             screen.line(&format!("repeat {} goes on with {}", self.manifest.id, manifest.id));
-            let run = if manifest.status == RunStatus::Done { None } else { Some(RunDir::open(&path)?) };
+            let run = if manifest.status == RunStatus::Done { None } else { Some(self.lock(&path)?) };
             return Ok((path, run));
         }
         let file = self.path.join(RESOLVED);
@@ -199,8 +211,7 @@ impl Original {
         found.ok_or_else(|| {
             let (id, other, step) = (&self.manifest.id, &began.id, began.step);
             RequestError(format!(
-                "{id} began with the checkpoint of {other} after step {step}, which neither of them has any more; \
-                 `runner reproduce {other}` does those steps again, if that run is still there"
+                "{id} began with the checkpoint of {other} after step {step}, which neither of them has any more"
             ))
             .into()
         })

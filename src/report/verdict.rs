@@ -12,15 +12,35 @@ pub fn words(verdict: &Verdict) -> String {
     let Verdict { original, copy, .. } = verdict;
     let steps = number(verdict.steps, "step");
     let mut out = match (verdict.verdict, &verdict.diverged) {
-        (Judgement::Bitwise, _) => {
-            let weights = match &verdict.weights {
-                Some(weights) => format!(" and the weights after step {}", count(weights.step)),
-                None => ", as far as they are recorded (no step whose weights both runs kept)".to_owned(),
+        (Judgement::Bitwise | Judgement::BitwiseNumbers, _) => {
+            let (word, weights) = match &verdict.weights {
+                Some(weights) => ("bitwise", format!(" and the weights after step {}", count(weights.step))),
+                None => {
+                    let why = verdict.weights_not_compared.as_deref().unwrap_or("none were kept");
+                    ("bitwise, weights not compared", format!("; {}", printable(why)))
+                }
             };
             format!(
-                "bitwise: {copy} is {original} again: {steps}, {}{weights}",
+                "{word}: {copy} is {original} again: {steps}, {}{weights}",
                 number(verdict.evaluations, "evaluation")
             )
+        }
+        (Judgement::Incomplete, _) => {
+            let what = verdict.first_missing.as_ref().map_or_else(
+                || format!("no step of {original} could be compared"),
+                |first| {
+                    let (lacks, other) = if first.in_original { (original, copy) } else { (copy, original) };
+                    let (what, step) = (printable(&first.what), count(first.step));
+                    let what =
+                        if what == "step" { format!("step {step}") } else { format!("the {what} after step {step}") };
+                    let more = match verdict.missing {
+                        0 | 1 => String::new(),
+                        n => format!(" (of {} such)", count(n)),
+                    };
+                    format!("{lacks} has no record of {what}, which {other} has{more}")
+                },
+            );
+            format!("incomplete: {what}; compared were {steps}, {}", number(verdict.evaluations, "evaluation"))
         }
         (Judgement::Diverged, Some(first)) => {
             format!("diverged at step {}: {}", count(first.step), difference(first))
@@ -36,7 +56,7 @@ pub fn words(verdict: &Verdict) -> String {
     let mut line = |name: &str, text: String| {
         let _ = write!(out, "\n  {name:12}{text}");
     };
-    if verdict.verdict != Judgement::Bitwise {
+    if !matches!(verdict.verdict, Judgement::Bitwise | Judgement::BitwiseNumbers) {
         line("tolerance", format!("{:e} of a loss", verdict.tolerance));
         if let Some(first) = &verdict.first_bits {
             line("bits", format!("differ first at step {}: {}", count(first.step), difference(first)));
@@ -46,7 +66,12 @@ pub fn words(verdict: &Verdict) -> String {
             line("weights", format!("{equal} after step {}", count(weights.step)));
         }
         match &verdict.first_tensor {
-            Some(first) => line("tensor", format!("the first that differs: {}", tensor(first))),
+            Some(first) => {
+                let late = verdict.traced_from.filter(|&n| first.traced.is_some() && n > verdict.from_step + 1);
+                let late =
+                    late.map_or_else(String::new, |n| format!(", of the steps that both traced, from {} on", count(n)));
+                line("tensor", format!("the first that differs: {}{late}", tensor(first)));
+            }
             None => line("tensor", "none was found that differs, in what both runs kept".to_owned()),
         }
         if !verdict.traced {

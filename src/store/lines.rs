@@ -119,20 +119,46 @@ fn each_kept(
 
 /// Calls `line` with each line of `path` with its line end, in order. A file that is not there has none.
 pub fn each_line(path: &Path, line: &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> Result<(), StoreError> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(StoreError::io("reading", path)(error)),
-    };
-    let mut reader = BufReader::with_capacity(1 << 16, file);
-    let mut buffer = Vec::new();
-    loop {
-        buffer.clear();
-        let read = reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut buffer);
-        if read.map_err(StoreError::io("reading", path))? == 0 {
-            return Ok(());
-        }
-        line(&buffer).map_err(StoreError::io("rewriting", path))?;
+    let mut lines = LineReader::open(path)?;
+    while let Some(bytes) = lines.next_line()? {
+        line(bytes).map_err(StoreError::io("rewriting", path))?;
+    }
+    Ok(())
+}
+
+/// Reads a line file line by line.
+#[derive(Debug)]
+pub struct LineReader {
+    path: PathBuf,
+    /// `None` if there is no file.
+    reader: Option<BufReader<File>>,
+    buffer: Vec<u8>,
+}
+
+impl LineReader {
+    /// Of `path`; a file that is not there has no lines.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let reader = match File::open(path) {
+            Ok(file) => Some(BufReader::with_capacity(1 << 16, file)),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(StoreError::io("reading", path)(error)),
+        };
+        Ok(Self { path: path.to_owned(), reader, buffer: Vec::new() })
+    }
+
+    /// The next line with its line end; `None` at the end.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn next_line(&mut self) -> Result<Option<&[u8]>, StoreError> {
+        let Some(reader) = &mut self.reader else { return Ok(None) };
+        self.buffer.clear();
+        let read = reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut self.buffer);
+        let read = read.map_err(StoreError::io("reading", &self.path))?;
+        Ok((read > 0).then_some(self.buffer.as_slice()))
     }
 }
 

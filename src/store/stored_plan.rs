@@ -39,6 +39,14 @@ pub fn as_written(path: &Path) -> Option<Plan> {
     read_plan(&path.join(PLAN)).ok()
 }
 
+/// `plan.json` of the run directory `path`, of whatever format, as it lies there.
+///
+/// # Errors
+/// If it is missing or damaged.
+pub fn as_json(path: &Path) -> Result<serde_json::Value, StoreError> {
+    read_plan(&path.join(PLAN))
+}
+
 /// The plan of the run directory `path`. Of an older format it is what this version makes of the same experiment and data: its
 /// hash is this version's, the stored one is in the manifest.
 ///

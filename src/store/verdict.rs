@@ -1,14 +1,16 @@
 //! Whether a run came out as another one of the same experiment: bit for bit, within a tolerance, or not.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::checkpoint;
+use super::checkpoint::{self, StateHash};
 use super::error::StoreError;
 use super::metrics::{EvalLine, MetricLine, TrainLine, each_metric};
 use super::run_dir::{self, CHECKPOINTS, METRICS, TRACE};
+use super::summary::Summary;
 use super::trace;
 use crate::exec::Traced;
 
@@ -19,11 +21,25 @@ pub const VERDICT: &str = "verdict.json";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judgement {
-    /// Every loss, norm, rate and evaluation, and the weights, have the same bits.
+    /// Every loss, norm, rate and evaluation of the original is there again, and the weights, with the same bits.
     Bitwise,
+    /// As `Bitwise`, but there are no weights of the original that could be compared.
+    BitwiseNumbers,
     /// No loss differs by more than the tolerance.
     WithinTolerance,
+    /// What could be compared is within the tolerance, but a step or an evaluation is missing on one side.
+    Incomplete,
     Diverged,
+}
+
+/// A line that one record has and the other one does not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    pub step: u64,
+    /// `step` or `evaluation`.
+    pub what: String,
+    /// Whether the original lacks it, or else the copy.
+    pub in_original: bool,
 }
 
 /// A number that two runs do not have alike.
@@ -68,6 +84,11 @@ pub struct Verdict {
     /// Steps and evaluations that both have.
     pub steps: u64,
     pub evaluations: u64,
+    /// Steps and evaluations that only one of them has, and the first.
+    #[serde(default)]
+    pub missing: u64,
+    #[serde(default)]
+    pub first_missing: Option<Missing>,
     /// Of losses, relative.
     pub tolerance: f64,
     /// The largest relative difference of a loss.
@@ -78,9 +99,15 @@ pub struct Verdict {
     pub diverged: Option<Difference>,
     /// `None` if there is no step whose weights both kept.
     pub weights: Option<Weights>,
+    /// Why not, then.
+    #[serde(default)]
+    pub weights_not_compared: Option<String>,
     pub first_tensor: Option<FirstTensor>,
     /// Whether both runs were traced.
     pub traced: bool,
+    /// The first step that both traced.
+    #[serde(default)]
+    pub traced_from: Option<u64>,
     /// What was found to have changed before the run.
     pub drift: Vec<String>,
 }
@@ -90,46 +117,109 @@ pub struct Verdict {
 struct Numbers {
     steps: u64,
     evaluations: u64,
+    missing: u64,
+    first_missing: Option<Missing>,
     largest: Option<Difference>,
     first_bits: Option<Difference>,
     diverged: Option<Difference>,
 }
 
-/// Compares the run directories `original` and `copy` over the steps after `from` up to `until`.
+/// What is known of a run before it is done again, so that it counts even if its folder is removed meanwhile.
+#[derive(Debug)]
+pub struct Original {
+    path: PathBuf,
+    from: u64,
+    /// Whether it was at its end.
+    done: bool,
+    record: Record,
+    summary: Option<Summary>,
+    /// The hash of each checkpoint.
+    checkpoints: BTreeMap<u64, StateHash>,
+}
+
+impl Original {
+    /// Of the run directory `path`, whose steps after `from` are its own.
+    ///
+    /// # Errors
+    /// If its record cannot be read, or is gone.
+    pub fn read(path: &Path, from: u64, done: bool) -> Result<Self, StoreError> {
+        let metrics = path.join(METRICS);
+        fs::metadata(&metrics).map_err(StoreError::io("reading", &metrics))?;
+        let record = Record::read(path, from, u64::MAX)?;
+        let folder = path.join(CHECKPOINTS);
+        let hashes = checkpoint::steps(&folder).into_iter().filter(|step| *step > from);
+        let checkpoints = hashes.filter_map(|step| Some((step, checkpoint::recorded_hash(&folder, step)?))).collect();
+        Ok(Self { path: path.to_owned(), from, done, record, summary: run_dir::summary(path)?, checkpoints })
+    }
+
+    /// The last of its own steps.
+    #[must_use]
+    pub fn last(&self) -> Option<u64> {
+        self.record.train.keys().next_back().copied()
+    }
+}
+
+/// Compares `original` and the run directory `copy` over all steps that the original has of its own.
 ///
 /// # Errors
-/// If a record or a checkpoint cannot be read.
-pub fn compare(original: &Path, copy: &Path, from: u64, until: u64, tolerance: f64) -> Result<Verdict, StoreError> {
-    let numbers = Numbers::of(&Record::read(original, from, until)?, &Record::read(copy, from, until)?, tolerance);
-    let weights = weights(original, copy, from, until)?;
-    let traces = trace::compare(&original.join(TRACE), &copy.join(TRACE), from, until)?;
-    let differs = weights.as_ref().is_some_and(|w| !w.equal) || numbers.first_bits.is_some();
-    let first_tensor = match traces.first {
-        Some(line) => Some(FirstTensor { step: line.step, traced: Some(line.what), name: line.name }),
-        None if differs => first_checkpoint_difference(original, copy, from, until)?,
-        None => None,
+/// If the copy's record or a checkpoint cannot be read.
+pub fn compare(original: &Original, copy: &Path, tolerance: f64) -> Result<Verdict, StoreError> {
+    let from = original.from;
+    let until = original.last().unwrap_or(from);
+    let record = Record::read(copy, from, until)?;
+    let numbers = Numbers::of(original, &record, until, tolerance);
+    let (weights, unequal) = weights(original, copy, until)?;
+    let traces = trace::compare(&original.path.join(TRACE), &copy.join(TRACE), from, until)?;
+    let differs = unequal.is_some() || numbers.first_bits.is_some() || weights.as_ref().is_some_and(|w| !w.equal);
+    let traced = traces.first.map(|line| FirstTensor { step: line.step, traced: Some(line.what), name: line.name });
+    // A trace that begins late, or skips what a checkpoint shows, does not have the first.
+    let kept = match unequal {
+        Some(step) if traced.as_ref().is_none_or(|first| step < first.step) => {
+            checkpoint_difference(&original.path, copy, step)?
+        }
+        _ => None,
     };
-    let verdict = match (&numbers.diverged, differs || first_tensor.is_some()) {
-        (Some(_), _) => Judgement::Diverged,
-        (None, true) => Judgement::WithinTolerance,
-        (None, false) => Judgement::Bitwise,
+    let first_tensor = kept.or(traced);
+    let differs = differs || first_tensor.is_some();
+    let verdict = if numbers.diverged.is_some() {
+        Judgement::Diverged
+    } else if numbers.first_missing.is_some() || numbers.steps == 0 {
+        Judgement::Incomplete
+    } else if differs {
+        Judgement::WithinTolerance
+    } else if weights.is_none() {
+        Judgement::BitwiseNumbers
+    } else {
+        Judgement::Bitwise
     };
+    let weights_not_compared = weights.is_none().then(|| {
+        let why = if original.checkpoints.is_empty() && original.end(until).is_none() {
+            "the original keeps neither a checkpoint of these steps nor the hash of its end"
+        } else {
+            "there is no step of which both keep a checkpoint"
+        };
+        why.to_owned()
+    });
     let id = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Verdict {
         verdict,
-        original: id(original),
+        original: id(&original.path),
         copy: id(copy),
         from_step: from,
         to_step: until,
         steps: numbers.steps,
         evaluations: numbers.evaluations,
+        missing: numbers.missing,
+        first_missing: numbers.first_missing,
         tolerance,
         largest: numbers.largest,
         first_bits: numbers.first_bits,
         diverged: numbers.diverged,
         weights,
+        weights_not_compared,
         first_tensor,
         traced: traces.common > 0,
+        traced_from: traces.begins,
         drift: Vec::new(),
     })
 }
@@ -159,25 +249,43 @@ impl Record {
 }
 
 impl Numbers {
-    fn of(original: &Record, copy: &Record, tolerance: f64) -> Self {
+    fn of(known: &Original, copy: &Record, until: u64, tolerance: f64) -> Self {
         let mut numbers = Self::default();
-        let all: std::collections::BTreeSet<u64> = original.train.keys().chain(original.eval.keys()).copied().collect();
-        for step in all {
-            if let (Some(a), Some(b)) = (original.train.get(&step), copy.train.get(&step)) {
-                numbers.steps += 1;
-                numbers.loss(step, "loss", a.loss, b.loss, tolerance);
-                numbers.bits(step, "grad_norm", a.grad_norm, b.grad_norm);
-                numbers.bits(step, "lr", a.lr, b.lr);
-                numbers.bits(step, "tokens", Some(a.tokens as f64), Some(b.tokens as f64));
+        let original = &known.record;
+        let steps = |record: &Record| record.train.keys().chain(record.eval.keys()).copied().collect::<BTreeSet<u64>>();
+        for &step in steps(original).union(&steps(copy)).filter(|step| **step <= until) {
+            match (original.train.get(&step), copy.train.get(&step)) {
+                (Some(a), Some(b)) => {
+                    numbers.steps += 1;
+                    numbers.loss(step, "loss", a.loss, b.loss, tolerance);
+                    numbers.bits(step, "grad_norm", a.grad_norm, b.grad_norm);
+                    numbers.bits(step, "lr", a.lr, b.lr);
+                    numbers.bits(step, "tokens", Some(a.tokens as f64), Some(b.tokens as f64));
+                }
+                (a, b) => numbers.only_one(step, "step", a.is_some(), b.is_some()),
             }
-            if let (Some(a), Some(b)) = (original.eval.get(&step), copy.eval.get(&step)) {
-                numbers.evaluations += 1;
-                numbers.loss(step, "val_loss", a.val_loss, b.val_loss, tolerance);
-                numbers.bits(step, "hellaswag_acc", a.hellaswag_acc, b.hellaswag_acc);
-                numbers.bits(step, "hellaswag_acc_norm", a.hellaswag_acc_norm, b.hellaswag_acc_norm);
+            match (original.eval.get(&step), copy.eval.get(&step)) {
+                (Some(a), Some(b)) => {
+                    numbers.evaluations += 1;
+                    numbers.loss(step, "val_loss", a.val_loss, b.val_loss, tolerance);
+                    numbers.bits(step, "hellaswag_acc", a.hellaswag_acc, b.hellaswag_acc);
+                    numbers.bits(step, "hellaswag_acc_norm", a.hellaswag_acc_norm, b.hellaswag_acc_norm);
+                }
+                // A process that ended between its last step and the evaluation after it lacks nothing.
+                (None, Some(_)) if step == until && !known.done => {}
+                (a, b) => numbers.only_one(step, "evaluation", a.is_some(), b.is_some()),
             }
         }
         numbers
+    }
+
+    /// Notes a line if exactly one side has it.
+    fn only_one(&mut self, step: u64, what: &str, original: bool, copy: bool) {
+        if original != copy {
+            self.missing += 1;
+            let missing = || Missing { step, what: what.to_owned(), in_original: copy };
+            self.first_missing.get_or_insert_with(missing);
+        }
     }
 
     fn bits(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>) {
@@ -209,49 +317,46 @@ impl Difference {
     }
 }
 
-/// Of the last step, if both ended there, else of the newest checkpoint that both have.
-fn weights(original: &Path, copy: &Path, from: u64, until: u64) -> Result<Option<Weights>, StoreError> {
-    if let (Some(a), Some(b)) = (run_dir::summary(original)?, run_dir::summary(copy)?)
-        && (a.steps, b.steps) == (until, until)
-        && (a.error.is_none(), b.error.is_none()) == (true, true)
-        && let (Some(a), Some(b)) = (a.final_hash, b.final_hash)
-    {
-        return Ok(Some(Weights { step: until, equal: a == b }));
+impl Original {
+    /// The hash of its state after `until`, if it ended there.
+    fn end(&self, until: u64) -> Option<&str> {
+        end(self.summary.as_ref()?, until)
     }
-    let newest = common(original, copy, from, until).next_back();
-    Ok(newest.map(|(step, equal)| Weights { step, equal }))
 }
 
-/// The steps after `from` of which both keep a checkpoint, and whether they are equal.
-fn common<'a>(
-    original: &'a Path,
-    copy: &'a Path,
-    from: u64,
-    until: u64,
-) -> impl DoubleEndedIterator<Item = (u64, bool)> + 'a {
-    let steps = checkpoint::steps(&original.join(CHECKPOINTS));
-    steps.into_iter().filter(move |step| (from + 1..=until).contains(step)).filter_map(move |step| {
-        let hash = |run: &Path| checkpoint::recorded_hash(&run.join(CHECKPOINTS), step);
-        Some((step, hash(original)? == hash(copy)?))
-    })
+fn end(summary: &Summary, until: u64) -> Option<&str> {
+    (summary.steps == until && summary.error.is_none()).then_some(summary.final_hash.as_deref()).flatten()
 }
 
-/// The first tensor of the first checkpoint that both have and that is not the same.
-fn first_checkpoint_difference(
-    original: &Path,
-    copy: &Path,
-    from: u64,
-    until: u64,
-) -> Result<Option<FirstTensor>, StoreError> {
-    let Some((step, _)) = common(original, copy, from, until).find(|(_, equal)| !equal) else { return Ok(None) };
-    let name = checkpoint::first_difference(&original.join(CHECKPOINTS), &copy.join(CHECKPOINTS), step)?;
+/// Of the last step, if both ended there, else of the newest checkpoint that both have; and the first step whose checkpoints
+/// are not equal.
+fn weights(original: &Original, copy: &Path, until: u64) -> Result<(Option<Weights>, Option<u64>), StoreError> {
+    let folder = copy.join(CHECKPOINTS);
+    let kept = original.checkpoints.range(..=until);
+    let common: Vec<(u64, bool)> =
+        kept.filter_map(|(&step, hash)| Some((step, checkpoint::recorded_hash(&folder, step)? == *hash))).collect();
+    let unequal = common.iter().find(|(_, equal)| !equal).map(|(step, _)| *step);
+    if let (Some(a), Some(summary)) = (original.end(until), run_dir::summary(copy)?)
+        && let Some(b) = end(&summary, until)
+    {
+        return Ok((Some(Weights { step: until, equal: a == b }), unequal));
+    }
+    Ok((common.last().map(|&(step, equal)| Weights { step, equal }), unequal))
+}
+
+/// The first tensor that differs in the checkpoint of `step`; `None` also if the original's is gone by now.
+fn checkpoint_difference(original: &Path, copy: &Path, step: u64) -> Result<Option<FirstTensor>, StoreError> {
+    let (a, b) = (original.join(CHECKPOINTS), copy.join(CHECKPOINTS));
+    if checkpoint::recorded_hash(&a, step).is_none() {
+        return Ok(None);
+    }
+    let name = checkpoint::first_difference(&a, &b, step)?;
     Ok(name.map(|name| FirstTensor { step, traced: None, name }))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fmt::Write as _;
-    use std::fs;
 
     use super::*;
     use crate::store::checkpoint::Checkpoints;
@@ -277,7 +382,7 @@ mod tests {
     }
 
     fn judged(a: &tempfile::TempDir, b: &tempfile::TempDir, from: u64) -> Verdict {
-        compare(a.path(), b.path(), from, 4, 1e-4).unwrap()
+        compare(&Original::read(a.path(), from, true).unwrap(), b.path(), 1e-4).unwrap()
     }
 
     #[test]
@@ -312,6 +417,87 @@ mod tests {
         assert_eq!(verdict.first_bits.unwrap().step, 3);
         // What was taken over is not looked at.
         assert_eq!(judged(&run(&[1.0, 3.0], 0.0), &run(&[2.0, 3.0], 0.0), 1).verdict, Judgement::Bitwise);
+    }
+
+    /// Without the lines that contain `what`.
+    fn without(dir: &tempfile::TempDir, what: &str) {
+        let path = dir.path().join(METRICS);
+        let text = fs::read_to_string(&path).unwrap();
+        let kept: Vec<&str> = text.lines().filter(|line| !line.contains(what)).collect();
+        fs::write(&path, kept.join("\n") + "\n").unwrap();
+    }
+
+    #[test]
+    fn what_only_one_side_has_is_missing() {
+        let losses = [4.0, 3.0, 2.0, 1.0];
+        for (what, expected) in [("\"step\":3", (3, "step")), ("eval", (0, "evaluation"))] {
+            for in_original in [true, false] {
+                let (a, b) = (run(&losses, 0.0), run(&losses, 0.0));
+                without(if in_original { &a } else { &b }, what);
+                let verdict = judged(&a, &b, 0);
+                let first = verdict.first_missing.unwrap();
+                assert_eq!((verdict.verdict, verdict.missing), (Judgement::Incomplete, 1), "{what}");
+                assert_eq!((first.step, first.what.as_str(), first.in_original), (expected.0, expected.1, in_original));
+            }
+        }
+        // Fewer steps than the original; more of them are none of its.
+        assert_eq!(judged(&run(&losses, 0.0), &run(&losses[..3], 0.0), 0).first_missing.unwrap().step, 4);
+        assert_eq!(judged(&run(&losses[..3], 0.0), &run(&losses, 0.0), 0).verdict, Judgement::Bitwise);
+    }
+
+    #[test]
+    fn an_evaluation_that_a_killed_run_did_not_come_to_is_not_missing() {
+        let (a, b) = (run(&[4.0], 0.0), run(&[4.0], 0.0));
+        let path = b.path().join(METRICS);
+        let text = fs::read_to_string(&path).unwrap() + "{\"kind\":\"eval\",\"step\":1,\"val_loss\":9.0}\n";
+        fs::write(path, text).unwrap();
+        let judged = |done| compare(&Original::read(a.path(), 0, done).unwrap(), b.path(), 1e-4).unwrap().verdict;
+        assert_eq!((judged(false), judged(true)), (Judgement::BitwiseNumbers, Judgement::Incomplete));
+    }
+
+    #[test]
+    fn without_weights_the_numbers_alone_are_bitwise() {
+        let (a, b) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 0.0));
+        fs::remove_dir_all(a.path().join(CHECKPOINTS)).unwrap();
+        let verdict = judged(&a, &b, 0);
+        assert_eq!((verdict.verdict, verdict.weights), (Judgement::BitwiseNumbers, None));
+        assert!(verdict.weights_not_compared.unwrap().contains("neither a checkpoint"));
+    }
+
+    #[test]
+    fn a_record_that_is_removed_meanwhile_counts_as_it_was() {
+        let (a, b, c) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 0.0), run(&[4.0, 2.0], 1.0));
+        let original = Original::read(a.path(), 0, true).unwrap();
+        fs::remove_dir_all(a.path()).unwrap();
+        assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Judgement::Bitwise);
+        let verdict = compare(&original, c.path(), 1e-4).unwrap();
+        assert_eq!((verdict.verdict, verdict.first_tensor), (Judgement::Diverged, None));
+        assert!(Original::read(a.path(), 0, true).unwrap_err().to_string().contains(METRICS));
+        // Nothing to compare is not equal.
+        fs::remove_file(b.path().join(METRICS)).unwrap();
+        assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Judgement::Incomplete);
+        let empty = run(&[], 0.0);
+        assert_eq!(judged(&empty, &empty, 0).verdict, Judgement::Incomplete);
+    }
+
+    #[test]
+    fn the_earlier_of_trace_and_checkpoint_has_the_first_tensor() {
+        let (a, b) = (run(&[4.0, 3.0, 2.0, 1.0], 0.0), run(&[4.0, 3.0, 2.5, 1.0], 1.0));
+        let trace = |dir: &tempfile::TempDir, steps: &[u64], hash: &str| {
+            let line = |step: &u64| {
+                format!("{{\"step\":{step},\"kind\":\"output\",\"block\":0,\"name\":\"x\",\"hash\":\"{hash}\"}}\n")
+            };
+            fs::write(dir.path().join(TRACE), steps.iter().map(line).collect::<String>()).unwrap();
+        };
+        // The checkpoints of step 2 differ.
+        for (steps, expected) in [(&[3, 4][..], 2), (&[2, 3, 4], 2), (&[1, 2], 1)] {
+            trace(&a, steps, "1");
+            trace(&b, steps, "2");
+            let verdict = judged(&a, &b, 0);
+            let first = verdict.first_tensor.unwrap();
+            assert_eq!((first.step, first.traced.is_none()), (expected, steps[0] == 3), "{steps:?}");
+            assert_eq!((verdict.traced, verdict.traced_from), (true, Some(steps[0])));
+        }
     }
 
     #[test]
