@@ -89,18 +89,14 @@ fn request(args: &ReportArgs) -> anyhow::Result<Request> {
         let folder = sweep::find(&root, wanted);
         add_sweep(folder.ok_or_else(|| RequestError(format!("no sweep {wanted:?} in {}", root.display())))?)?;
     }
-    let mut runs: Vec<PathBuf> = Vec::new();
+    let mut runs: Vec<&String> = Vec::new();
     for wanted in &args.run {
-        if let Some(folder) = sweep::find(&root, wanted) {
-            add_sweep(folder)?;
-            continue;
-        }
-        let path = catalog::resolve(&root, wanted)?;
-        if !runs.contains(&path) {
-            runs.push(path);
+        match sweep::find(&root, wanted) {
+            Some(folder) => add_sweep(folder)?,
+            None => runs.push(wanted),
         }
     }
-    request.runs = runs;
+    request.runs = catalog::resolve_all(&root, &runs)?;
     Ok(request)
 }
 
