@@ -195,6 +195,7 @@ mod tests {
         let error = RunLock::take_to_remove(dir.path()).unwrap_err();
         assert!(error.is_request() && error.to_string().contains("without locks"), "{error}");
         fs::remove_file(dir.path().join(NO_LOCKS)).unwrap();
+        let _training = RunLock::take(dir.path()).unwrap();
         assert!(matches!(RunLock::take_to_remove(dir.path()), Err(StoreError::Locked { .. })));
     }
 
