@@ -43,7 +43,7 @@ impl Lab {
     /// What a command that must succeed says on standard output.
     fn say(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output));
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text_of(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -68,7 +68,7 @@ impl Lab {
     fn refused(&self, arguments: &[&str]) -> (i32, String) {
         let output = self.run(arguments);
         assert_ne!(output.status.code(), Some(0), "{arguments:?}");
-        (output.status.code().unwrap(), text(&output))
+        (output.status.code().unwrap(), text_of(&output))
     }
 
     fn path(&self, id: &str) -> PathBuf {
@@ -106,7 +106,7 @@ impl Drop for Live {
     }
 }
 
-fn text(output: &Output) -> String {
+fn text_of(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -188,6 +188,9 @@ fn removing_touches_runs_only() {
         assert!(code == 2 && said.contains(why), "{wanted}: {code} {said}");
     }
     assert!(lab.path(&first).exists(), "with one that is refused nothing is removed");
+    let third = lab.train(3);
+    let said = lab.say(&["runs", "rm", &third, &format!("./runs/{third}"), "--yes"]);
+    assert_eq!(said.lines().count(), 1, "two spellings, one run: {said}");
     lab.say(&["runs", "rm", &first, "--yes", "--keep-record"]);
     assert!(lab.steps(&first).is_empty() && lab.path(&first).join("metrics.jsonl").exists());
     assert!(lab.say(&["apply", "exp.yaml", "--set", "seed=1", "--threads", "1"]).contains("up to date"));
@@ -223,6 +226,12 @@ fn gc_frees_what_it_showed() {
     // What is left is enough to go on with.
     fs::write(lab.dir.path().join("input.txt"), text).unwrap();
     lab.say(&["sample", &kept, "--max-tokens", "2", "--best", "--threads", "1"]);
+    fs::create_dir(lab.dir.path().join("empty")).unwrap();
+    let output = lab.run(&["gc", "--runs", "empty", "--yes"]);
+    assert!(text_of(&output).contains("--cache frees it"), "{}", text_of(&output));
+    assert_eq!(names(&tokens).len(), 1, "an empty folder of runs does not empty the cache");
+    let output = lab.run(&["gc", "--runs", "empty", "--cache"]);
+    assert!(text_of(&output).contains("of runs in other folders goes as well"), "{}", text_of(&output));
     let (code, said) = lab.refused(&["gc", "--runs", "nowhere"]);
     assert!(code == 2 && said.contains("nowhere is no folder of runs"), "{said}");
     let (code, said) = lab.refused(&["gc", "--older-than", "soon"]);
@@ -268,8 +277,8 @@ fn json_that_cannot_be_written_is_an_error_and_the_run_is_recorded() {
     for _ in ["trained", "up to date"] {
         let output =
             lab.command(&apply).stdout(full()).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-        assert!(text(&output).contains("standard output"), "{}", text(&output));
+        assert_eq!(output.status.code(), Some(1), "{}", text_of(&output));
+        assert!(text_of(&output).contains("standard output"), "{}", text_of(&output));
         assert_eq!(lab.ids(&["--status", "done"]).len(), 1);
     }
 }

@@ -6,7 +6,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -138,9 +139,20 @@ fn only_reports_are_replaced() {
     assert_eq!(json["bytes"].as_u64().unwrap(), fs::metadata(lab.dir.path().join("page.html")).unwrap().len());
 }
 
-/// What `address` answers, whole.
+/// A process that is killed when it goes out of scope, if it has not ended by then.
+struct Live(Child);
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What `address` answers, whole; a server that does not answer fails.
 fn ask(address: &str, method: &str, path: &str, more: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
     write!(stream, "{method} {path} HTTP/1.1\r\n{more}Connection: close\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
@@ -150,9 +162,10 @@ fn ask(address: &str, method: &str, path: &str, more: &str) -> String {
 #[test]
 fn a_served_report_answers_this_machine_alone() {
     let lab = Lab::new("");
-    let mut child = lab.command(&["report", "lab", "--serve", "--port", "0"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut command = lab.command(&["report", "lab", "--serve", "--port", "0"]);
+    let mut live = Live(command.stdout(Stdio::piped()).spawn().unwrap());
     let mut url = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
+    BufReader::new(live.0.stdout.take().unwrap()).read_line(&mut url).unwrap();
     let address = url.trim().strip_prefix("http://").unwrap().trim_end_matches('/').to_owned();
     assert!(address.starts_with("127.0.0.1:"), "{url}");
     let host = format!("Host: {address}\r\n");
@@ -183,10 +196,21 @@ fn a_served_report_answers_this_machine_alone() {
     let mut file = fs::OpenOptions::new().append(true).open(metrics).unwrap();
     writeln!(file, "{{\"kind\":\"eval\",\"step\":99,\"val_loss\":1.25}}").unwrap();
     // Data is read anew a second after it was read last.
-    while !ask(&address, "GET", "/data.json", &known).contains("\"val_loss\":1.25") {
-        std::thread::yield_now();
+    // Clients that ask and never read: the page is longer than what the system keeps for them.
+    let mut idle: Vec<TcpStream> = Vec::new();
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        write!(stream, "{}", format!("GET / HTTP/1.1\r\n{host}\r\n").repeat(200)).unwrap();
+        idle.push(stream);
     }
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let started = Instant::now();
+    while !ask(&address, "GET", "/data.json", &known).contains("\"val_loss\":1.25") {
+        assert!(started.elapsed() < Duration::from_mins(1), "what is new is never served");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(idle);
+    let sent = Command::new("kill").args(["-INT", &live.0.id().to_string()]).status().unwrap();
     assert!(sent.success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(live.0.wait().unwrap().code(), Some(130));
 }

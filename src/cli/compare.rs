@@ -72,14 +72,7 @@ pub fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
         may_write(path)?;
     }
     let root = args.root.root();
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for wanted in &args.runs_named {
-        let path = catalog::resolve(&root, wanted)?;
-        // Named twice is there once.
-        if !paths.contains(&path) {
-            paths.push(path);
-        }
-    }
+    let paths = catalog::resolve_all(&root, &args.runs_named)?;
     let read = |path: &PathBuf| -> anyhow::Result<(Record, Experiment)> { Ok((Record::read(path)?, stored(path)?.0)) };
     let runs = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     let mut table = table::compare(&runs);

@@ -45,18 +45,12 @@ pub fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
     }
     let root = args.root.root();
     let mut runs: Vec<Record> = Vec::new();
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for wanted in &args.runs_given {
-        let path = catalog::resolve(&root, wanted)?;
-        if paths.contains(&path) {
-            continue;
-        }
+    for path in catalog::resolve_all(&root, &args.runs_given)? {
         let record = Record::open(&path)?;
         if runs.iter().any(|other| other.id == record.id) {
             return Err(RequestError(format!("two of the runs are called {}", printable(&record.id))).into());
         }
         runs.push(record);
-        paths.push(path);
     }
     let mut written = Vec::new();
     let mut note = |kind: &str, path: PathBuf, rows: u64, size: u64| written.push((kind.to_owned(), path, rows, size));

@@ -69,9 +69,21 @@ pub fn run(args: &GcArgs) -> anyhow::Result<Exit> {
     }
     if all || args.cache {
         let cache = cache_dir()?;
-        let survey = data::gc::survey(&cache, &known_data(&root)?, age);
+        let known = known_data(&root)?;
+        let survey = data::gc::survey(&cache, &known, age);
         unknown = survey.unknown;
         let mut found = survey.unneeded;
+        // Without runs all of the cache is nobody's, which says little in a new or a wrong folder.
+        if known.is_empty() && !args.cache {
+            found.retain(data::gc::Unneeded::is_leftover);
+            complain(&format!(
+                "{} has no runs, so nothing says what prepared data is needed: --cache frees it all the same",
+                printable(&root.display().to_string())
+            ));
+        }
+        if found.iter().any(|item| !item.is_leftover()) {
+            complain("prepared data of runs in other folders goes as well; it is only prepared again");
+        }
         if args.yes && !found.is_empty() {
             found = data::gc::free(&cache, &found).with_context(|| format!("freeing {}", cache.display()))?;
         }

@@ -1,7 +1,7 @@
 //! `runner report`: a page of runs, as a file or served while they go on.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -14,7 +14,7 @@ use super::output::{complain, print, print_json};
 use crate::report::format;
 use crate::report::html::page::MARK;
 use crate::report::html::{Live, Page, ReportError, Request, read, sweep};
-use crate::store::catalog;
+use crate::store::{catalog, write_atomic};
 
 #[derive(Debug, Clone, Args)]
 pub struct ReportArgs {
@@ -89,18 +89,14 @@ fn request(args: &ReportArgs) -> anyhow::Result<Request> {
         let folder = sweep::find(&root, wanted);
         add_sweep(folder.ok_or_else(|| RequestError(format!("no sweep {wanted:?} in {}", root.display())))?)?;
     }
-    let mut runs: Vec<PathBuf> = Vec::new();
+    let mut runs: Vec<&String> = Vec::new();
     for wanted in &args.run {
-        if let Some(folder) = sweep::find(&root, wanted) {
-            add_sweep(folder)?;
-            continue;
-        }
-        let path = catalog::resolve(&root, wanted)?;
-        if !runs.contains(&path) {
-            runs.push(path);
+        match sweep::find(&root, wanted) {
+            Some(folder) => add_sweep(folder)?,
+            None => runs.push(wanted),
         }
     }
-    request.runs = runs;
+    request.runs = catalog::resolve_all(&root, &runs)?;
     Ok(request)
 }
 
@@ -119,25 +115,15 @@ fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let in_words = || format!("writing {}", path.display());
     fs::create_dir_all(folder).with_context(in_words)?;
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".report-");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // As any file that a program writes: what the process's mask leaves of it. Temporary files are private otherwise.
-        builder.permissions(fs::Permissions::from_mode(0o666));
-    }
-    let mut file = builder.tempfile_in(folder).with_context(in_words)?;
-    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).with_context(in_words)?;
-    file.persist(path).map_err(|error| error.error).with_context(in_words)?;
-    Ok(())
+    let path = std::path::absolute(path).with_context(in_words)?;
+    Ok(write_atomic(&path, bytes)?)
 }
 
 /// Serves until a signal ends the process.
 fn serve(port: u16, request: Request) -> anyhow::Result<Exit> {
     // Nothing is ever half done here: the first signal ends the process, with the documented code.
     let _interrupt = Interrupt::install()?;
-    let mut live = Live::bind(port, request).map_err(as_request)?;
+    let live = Live::bind(port, request).map_err(as_request)?;
     print(&format!("http://{}/\n", live.address()))?;
     complain("Ctrl-C ends it");
     live.serve()?;

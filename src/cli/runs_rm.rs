@@ -1,8 +1,5 @@
 //! `runner runs rm`: removes runs, once it has shown what would go and was told to.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
-
 use clap::Args;
 
 use super::common::RootArgs;
@@ -40,16 +37,17 @@ pub struct RmArgs {
 /// If there is no such run, a process works on one, a sweep needs one, nobody said yes, or the file system refuses.
 pub fn run(args: &RmArgs) -> anyhow::Result<Exit> {
     let root = args.root.root();
-    let paths: BTreeSet<PathBuf> =
-        args.runs_given.iter().map(|run| catalog::resolve(&root, run)).collect::<Result<_, _>>()?;
+    let mut paths = catalog::resolve_all(&root, &args.runs_given)?;
+    paths.sort();
     // Everything is looked at before anything is removed.
     let mut going: Vec<(Listed, u64)> = Vec::new();
+    let mut freed = remove::Freed::default();
     for path in &paths {
         remove::check(&root, path)?;
         let listed = catalog::describe(path);
         refuse(args, &listed)?;
         let what = if args.keep_record { path.join(crate::store::run_dir::CHECKPOINTS) } else { path.clone() };
-        going.push((listed, remove::bytes_freed(&what)));
+        going.push((listed, freed.add(&what)));
     }
     let all = catalog::list(&root)?;
     let total: u64 = going.iter().map(|(_, bytes)| bytes).sum();

@@ -1,8 +1,6 @@
 //! `runner runs tag`: words on runs, to find them by.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use clap::Args;
 
@@ -70,7 +68,8 @@ pub fn run(args: &TagArgs) -> anyhow::Result<Exit> {
     }
     // All names first: with a mistake in one nothing is changed.
     let root = args.root.root();
-    let paths: BTreeSet<PathBuf> = runs.iter().map(|run| catalog::resolve(&root, run)).collect::<Result<_, _>>()?;
+    let mut paths = catalog::resolve_all(&root, &runs)?;
+    paths.sort();
     let mut lines = Vec::new();
     for path in paths {
         let now =

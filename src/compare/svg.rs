@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::curves::{Curve, Over, thinned};
+use crate::plan::svg::escape;
 
 const LEFT: f64 = 72.0;
 const TOP: f64 = 44.0;
@@ -209,23 +210,6 @@ fn cut(label: &str) -> String {
     let tail: Vec<char> = label.chars().rev().take(14).collect();
     let head: String = label.chars().take(LETTERS - 15).collect();
     format!("{head}…{}", tail.into_iter().rev().collect::<String>())
-}
-
-/// Text as XML.
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            // XML has no other control characters, and not these two.
-            c if c.is_control() || matches!(c, '\u{FFFE}' | '\u{FFFF}') => out.push(' '),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -135,7 +135,7 @@ fn tick(end: f64) -> f64 {
 }
 
 /// Text as XML.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -143,8 +143,8 @@ fn escape(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // XML has no other control characters.
-            c if c.is_control() => out.push(' '),
+            // XML has no other control characters, and not these two.
+            c if c.is_control() || matches!(c, '\u{FFFE}' | '\u{FFFF}') => out.push(' '),
             c => out.push(c),
         }
     }

@@ -3,6 +3,7 @@
 //! There is no index: each run's own small files are read, so no two processes can disagree about a shared one. Of a run that
 //! stands still these are the manifest and the summary, of one at work the end of its metrics.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -253,6 +254,22 @@ pub fn resolve(root: &Path, wanted: &str) -> Result<PathBuf, StoreError> {
     }
 }
 
+/// The runs that `wanted` mean, in that order; one that is named twice, however it is spelled, is there once.
+///
+/// # Errors
+/// As `resolve`.
+pub fn resolve_all(root: &Path, wanted: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, StoreError> {
+    let mut seen = HashSet::new();
+    let mut out = Vec::new();
+    for wanted in wanted {
+        let path = resolve(root, wanted.as_ref())?;
+        if seen.insert(fs::canonicalize(&path).unwrap_or_else(|_| path.clone())) {
+            out.push(path);
+        }
+    }
+    Ok(out)
+}
+
 /// What there is instead: the nearest names first, not all of many.
 fn known(wanted: &str, ids: &[String]) -> String {
     const SHOWN: usize = 5;
@@ -410,6 +427,9 @@ mod tests {
         assert_eq!(find(other.to_str().unwrap()).unwrap(), other, "a folder");
         let Err(StoreError::Ambiguous { candidates, .. }) = find("shake") else { panic!("ambiguous") };
         assert_eq!(candidates, [id(&first), id(&second)]);
+        let spelled = [id(&other), format!("{}/../{}/", other.display(), id(&other)), id(&first), "st".to_owned()];
+        assert_eq!(resolve_all(root.path(), &spelled).unwrap(), [other, first], "each once");
+        assert!(resolve_all(root.path(), &["st", "x"]).is_err());
         for nothing in ["x", "", "../x", root.path().to_str().unwrap()] {
             let error = find(nothing).unwrap_err();
             assert!(error.is_request() && matches!(error, StoreError::NoSuchRun { .. }), "{nothing}: {error}");

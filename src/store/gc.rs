@@ -1,7 +1,7 @@
 //! Making room among the runs: checkpoints of finished runs beside the newest and the best, and what killed processes left.
 //!
 //! A checkpoint that something may still begin from stays: all of a run that is not done or whose sweep goes on, and those
-//! that another run was forked from.
+//! that another run was forked from or goes on from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use super::error::StoreError;
 use super::files::TEMPORARY;
 use super::lock::{LOCK, RunLock, remove_turn, turn_is_free};
 use super::manifest::RunOrigin;
-use super::remove::{bytes_freed, discard, sweep_goes_on};
+use super::remove::{Freed, bytes_freed, discard, sweep_goes_on};
 use super::run_dir::{CHECKPOINTS, stale};
 use super::time;
 
@@ -27,7 +27,7 @@ use super::time;
 pub enum Kind {
     /// A checkpoint that is neither the newest nor the best of a run that is done.
     Checkpoint,
-    /// One that was set aside because it could not be used.
+    /// One of a run that is done that was set aside because it could not be used.
     Damaged,
     /// What a killed process left.
     Leftover,
@@ -60,32 +60,38 @@ pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<Vec<Unneeded>
             || older_than.is_some_and(|age| !ended_before(run, age))
     };
     let of_runs = runs.par_iter().flat_map_iter(|run| {
-        if run.status == Standing::Running || RunLock::is_held(&run.path) {
+        if run.status == Standing::Running || !RunLock::is_free(&run.path) {
             return Vec::new();
         }
         let none = BTreeSet::new();
         of_run(run, !kept(run), pinned.get(run.id.as_str()).unwrap_or(&none))
     });
     let mut out: Vec<Unneeded> = of_runs.collect();
-    let item = |kind, path: PathBuf| Unneeded { kind, run: None, bytes: bytes_freed(&path), path };
+    let item = |kind, path: PathBuf| Unneeded { kind, run: None, bytes: 0, path };
     out.extend(stale(root).into_iter().map(|path| item(Kind::Leftover, path)));
     let turns = children(root).into_iter().filter(|path| is_turn(path) && turn_is_free(path));
     out.extend(turns.map(|path| item(Kind::Lock, path)));
+    // In the order in which they go.
+    let mut freed = Freed::default();
+    for item in &mut out {
+        item.bytes = freed.add(&item.path);
+    }
     Ok(out)
 }
 
-/// Removes what `survey` found; those that went. A run that someone works on by now keeps everything.
+/// Removes what `survey` found; those that went, with the bytes that this freed. A run that someone works on by now keeps everything.
 ///
 /// # Errors
 /// If the file system refuses; what went before that is gone.
 pub fn free(root: &Path, unneeded: &[Unneeded], older_than: Option<Duration>) -> Result<Vec<Unneeded>, StoreError> {
     let mut gone = Vec::new();
-    let runs: BTreeSet<&PathBuf> = unneeded.iter().filter_map(|item| item.run.as_ref()).collect();
+    let mut runs: Vec<&PathBuf> = unneeded.iter().filter_map(|item| item.run.as_ref()).collect();
+    runs.dedup();
     let mut locks = Vec::new();
     for run in runs {
-        match RunLock::take(run) {
+        match RunLock::take_to_remove(run) {
             Ok(lock) => locks.push((run, lock)),
-            Err(StoreError::Locked { .. }) => {}
+            Err(StoreError::Locked { .. } | StoreError::Refused(_)) => {}
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -96,12 +102,13 @@ pub fn free(root: &Path, unneeded: &[Unneeded], older_than: Option<Duration>) ->
     }
     gone.extend(free_locked(root, unneeded, &mut locks, older_than)?);
     for item in unneeded.iter().filter(|item| item.run.is_none()) {
+        let bytes = bytes_freed(&item.path);
         let went = match item.kind {
             Kind::Lock => remove_turn(&item.path),
-            _ => !RunLock::is_held(&item.path) && fs::remove_dir_all(&item.path).is_ok(),
+            _ => RunLock::is_free(&item.path) && fs::remove_dir_all(&item.path).is_ok(),
         };
         if went {
-            gone.push(item.clone());
+            gone.push(Unneeded { bytes, ..item.clone() });
         }
     }
     Ok(gone)
@@ -124,30 +131,36 @@ fn free_locked(
             || older_than.is_some_and(|age| !ended_before(run, age));
         let none = BTreeSet::new();
         let now = of_run(run, !kept, pinned.get(run.id.as_str()).unwrap_or(&none));
-        for item in unneeded.iter().filter(|item| item.run.as_ref() == Some(path) && now.contains(item)) {
+        // Its bytes may be others by now: those of a file with several names, of which one has gone.
+        let still = |item: &Unneeded| now.iter().any(|other| (other.kind, &other.path) == (item.kind, &item.path));
+        for item in unneeded.iter().filter(|item| item.run.as_ref() == Some(path) && still(item)) {
+            let bytes = bytes_freed(&item.path);
             if item.path.is_dir() {
                 discard(&item.path)?;
             } else {
                 fs::remove_file(&item.path).map_err(StoreError::io("removing", &item.path))?;
             }
-            gone.push(item.clone());
+            gone.push(Unneeded { bytes, ..item.clone() });
         }
     }
     Ok(gone)
 }
 
-/// Steps of checkpoints that other runs were forked from, by the id of the run that has them.
+/// Steps of checkpoints that other runs were forked from or go on from, by the id of the run that has them.
 fn pinned(runs: &[Listed]) -> BTreeMap<&str, BTreeSet<u64>> {
     let mut out: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
     for run in runs {
         if let Some(RunOrigin::Fork { id, step: Some(step), .. }) = &run.origin {
             out.entry(id).or_default().insert(*step);
         }
+        if let Some(from) = &run.continued_from {
+            out.entry(&from.id).or_default().insert(from.step);
+        }
     }
     out
 }
 
-/// What may go of `run`, which nobody works on; of its checkpoints only if `prune`.
+/// What may go of `run`, which nobody works on; of its checkpoints only if `prune`. Bytes are not counted.
 fn of_run(run: &Listed, prune: bool, pinned: &BTreeSet<u64>) -> Vec<Unneeded> {
     let mut out = Vec::new();
     // What lies elsewhere, and is only linked to, is not ours to remove.
@@ -156,7 +169,7 @@ fn of_run(run: &Listed, prune: bool, pinned: &BTreeSet<u64>) -> Vec<Unneeded> {
         return out;
     }
     let mut push = |kind, path: PathBuf| {
-        out.push(Unneeded { kind, run: Some(run.path.clone()), bytes: bytes_freed(&path), path });
+        out.push(Unneeded { kind, run: Some(run.path.clone()), bytes: 0, path });
     };
     let unfinished = |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(TEMPORARY));
     for path in children(&run.path).into_iter().filter(unfinished) {
@@ -166,15 +179,16 @@ fn of_run(run: &Listed, prune: bool, pinned: &BTreeSet<u64>) -> Vec<Unneeded> {
     if !real(&folder) {
         return out;
     }
+    let prune = prune && run.status == Standing::Done;
     for path in children(&folder) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if name.starts_with(TEMPORARY) {
             push(Kind::Leftover, path);
-        } else if name.ends_with(DAMAGED) && real(&path) {
+        } else if prune && name.ends_with(DAMAGED) && real(&path) {
             push(Kind::Damaged, path);
         }
     }
-    if prune && run.status == Standing::Done {
+    if prune {
         let kept = checkpoint::kept(&folder);
         for step in checkpoint::steps(&folder).into_iter().filter(|s| !kept.contains(s) && !pinned.contains(s)) {
             let path = folder.join(checkpoint::dir_name(step));

@@ -3,8 +3,8 @@
 use super::*;
 use crate::plan::tests::{compiled, experiment};
 use crate::store::Checkpoints;
-use crate::store::lock::turn as turn_for_tests;
-use crate::store::manifest::{Manifest, RunStatus, SweepPoint};
+use crate::store::lock::{NO_LOCKS, turn as turn_for_tests};
+use crate::store::manifest::{ContinuedFrom, Manifest, RunStatus, SweepPoint};
 use crate::store::remove::{self, descendants};
 use crate::store::run_dir::{MANIFEST, RunDir, RunFiles};
 use crate::store::testing::random_state;
@@ -69,6 +69,20 @@ fn what_something_may_begin_from_stays() {
     let found = survey(root.path(), None).unwrap();
     let steps: Vec<String> = found.iter().map(|item| id(&item.path)).collect();
     assert_eq!(steps, ["step-00000001", "step-00000004"], "the fork's stays, and all of a sweep that goes on");
+    // `apply --continue`, and a reproduction of such.
+    for (name, step, origin) in [
+        ("e", 1, None),
+        ("f", 4, Some(RunOrigin::Reproduction { id: "gone-12345678".into(), plan_hash: String::new() })),
+    ] {
+        let from = ContinuedFrom { id: id(&parent), step, plan_hash: String::new() };
+        let path = run(root.path(), name, |m| {
+            (m.status, m.origin, m.continued_from) = (RunStatus::Interrupted, origin, Some(from));
+        });
+        let left = survey(root.path(), None).unwrap();
+        let dir = checkpoint::dir_name(step);
+        assert!(!left.iter().any(|item| id(&item.path) == dir), "what {name} goes on from stays: {left:?}");
+        fs::remove_dir_all(path).unwrap();
+    }
     // A sweep without open points.
     let over = crate::sweep::frozen::Frozen { points: Vec::new(), ..crate::sweep::frozen::tests::sweep() };
     fs::write(root.path().join("sweeps/lr/sweep.json"), serde_json::to_string(&over).unwrap()).unwrap();
@@ -87,7 +101,6 @@ fn leftovers_of_kills_go_and_links_are_not_followed() {
     let root = tempfile::tempdir().unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     let path = run(root.path(), "a", |m| m.status = RunStatus::Interrupted);
-    fs::create_dir(path.join("checkpoints/step-00000009.damaged")).unwrap();
     fs::create_dir(path.join("checkpoints/.tmp-old-step-00000008")).unwrap();
     fs::write(path.join(".tmp-manifest.json"), "{").unwrap();
     let long_ago = SystemTime::now() - Duration::from_mins(1);
@@ -102,7 +115,7 @@ fn leftovers_of_kills_go_and_links_are_not_followed() {
     let found = survey(root.path(), None).unwrap();
     let mut kinds: Vec<Kind> = found.iter().map(|item| item.kind).collect();
     kinds.sort();
-    let expected = [Kind::Damaged, Kind::Leftover, Kind::Leftover, Kind::Leftover, Kind::Leftover, Kind::Lock];
+    let expected = [Kind::Leftover, Kind::Leftover, Kind::Leftover, Kind::Leftover, Kind::Lock];
     assert_eq!(kinds, expected, "{found:?}");
     assert_eq!(free(root.path(), &found, None).unwrap().len(), expected.len());
     assert!(survey(root.path(), None).unwrap().is_empty());
@@ -110,6 +123,74 @@ fn leftovers_of_kills_go_and_links_are_not_followed() {
     assert_eq!(checkpoint::steps(&linked.join(CHECKPOINTS)).len(), 5);
     assert!(root.path().join(".b-12345678.lock").exists());
     drop(held);
+}
+
+#[test]
+fn damaged_checkpoints_go_as_others_do() {
+    let root = tempfile::tempdir().unwrap();
+    let paths =
+        [("a", RunStatus::Done), ("b", RunStatus::Interrupted), ("c", RunStatus::Failed), ("d", RunStatus::Done)].map(
+            |(name, status)| {
+                run(root.path(), name, |m| {
+                    m.status = status;
+                    m.sweep = (name == "d").then(|| SweepPoint { id: "lr".into(), point: 1 });
+                })
+            },
+        );
+    fs::create_dir_all(root.path().join("sweeps/lr")).unwrap();
+    for path in &paths {
+        fs::create_dir(path.join("checkpoints/step-00000009.damaged")).unwrap();
+    }
+    let damaged = |older_than| {
+        let found = survey(root.path(), older_than).unwrap();
+        found.into_iter().filter(|item| item.kind == Kind::Damaged).filter_map(|item| item.run).collect::<Vec<_>>()
+    };
+    assert_eq!(damaged(None), [paths[0].clone()], "of others it may hold the only weights");
+    assert!(damaged(Some(Duration::from_hours(24 * 36_500))).is_empty());
+    let found = survey(root.path(), None).unwrap();
+    assert_eq!(free(root.path(), &found, None).unwrap().len(), 4);
+    assert!(damaged(None).is_empty());
+}
+
+#[test]
+fn files_with_several_names_go_and_count_once() {
+    let root = tempfile::tempdir().unwrap();
+    let (first, second) = (run(root.path(), "a", |_| ()), run(root.path(), "b", |_| ()));
+    let alone: u64 = survey(root.path(), None).unwrap().iter().map(|item| item.bytes).sum();
+    // As a run that began with another's checkpoints has them.
+    for step in [1, 3, 5] {
+        let folder = |run: &Path| run.join(CHECKPOINTS).join(checkpoint::dir_name(step));
+        for file in children(&folder(&first)) {
+            let other = folder(&second).join(file.file_name().unwrap());
+            fs::remove_file(&other).unwrap();
+            fs::hard_link(&file, other).unwrap();
+        }
+    }
+    let found = survey(root.path(), None).unwrap();
+    let total: u64 = found.iter().map(|item| item.bytes).sum();
+    let one = bytes_freed(&first.join(CHECKPOINTS).join(checkpoint::dir_name(4)));
+    assert!(found.len() == 6 && total.abs_diff(alone - 2 * one) < 64, "1 and 3 take room once: {alone} {one} {total}");
+    assert_eq!(free(root.path(), &found, None).unwrap(), found);
+    assert_eq!(bytes_freed(&first.join(CHECKPOINTS).join(checkpoint::dir_name(5))), 0);
+    let mut both = Freed::default();
+    assert!(both.add(&first) < both.add(&second), "the last name counts");
+}
+
+#[test]
+fn without_locks_nothing_goes() {
+    let root = tempfile::tempdir().unwrap();
+    let path = run(root.path(), "a", |m| m.status = RunStatus::Running);
+    let found = {
+        fs::create_dir(path.join("checkpoints/.tmp-step-00000006")).unwrap();
+        survey(root.path(), None).unwrap()
+    };
+    assert_eq!(found.len(), 1);
+    let _training = RunLock::take(&path).unwrap();
+    fs::write(path.join(NO_LOCKS), "").unwrap();
+    assert!(survey(root.path(), None).unwrap().is_empty());
+    assert!(free(root.path(), &found, None).unwrap().is_empty());
+    assert!(remove::remove(root.path(), &path).unwrap_err().to_string().contains("without locks"));
+    assert!(path.join("checkpoints/.tmp-step-00000006").exists());
 }
 
 #[test]

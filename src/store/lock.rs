@@ -81,12 +81,29 @@ impl RunLock {
     /// # Errors
     /// `Locked` if another process holds it, naming that process.
     pub fn take(path: &Path) -> Result<Self, StoreError> {
+        Self::take_with(path, false)
+    }
+
+    /// As `take`, for who removes: what may be in use stays.
+    ///
+    /// # Errors
+    /// As `take`; `Refused` on a file system without locks, where nobody knows whether a process works on the run.
+    pub fn take_to_remove(path: &Path) -> Result<Self, StoreError> {
+        Self::take_with(path, true)
+    }
+
+    fn take_with(path: &Path, surely: bool) -> Result<Self, StoreError> {
         let file_path = path.join(LOCK);
         let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&file_path);
         let mut file = open.map_err(StoreError::io("opening", &file_path))?;
         for attempt in 1.. {
-            match file.try_lock() {
+            match without_locks(path).and_then(|()| file.try_lock()) {
                 Ok(()) => break,
+                Err(TryLockError::Error(e)) if surely && e.kind() == ErrorKind::Unsupported => {
+                    let text = "is on a file system without locks, so it is not known whether a process works on it";
+                    let what = "nothing is removed from it; remove it yourself if none does";
+                    return Err(StoreError::Refused(format!("{} {text}: {what}", path.display())));
+                }
                 // A file system without locks: better an unguarded run than none.
                 Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => break,
                 Err(TryLockError::Error(e)) => return Err(StoreError::io("locking", &file_path)(e)),
@@ -112,6 +129,32 @@ impl RunLock {
     pub fn is_held(path: &Path) -> bool {
         File::open(path.join(LOCK)).is_ok_and(|f| matches!(f.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
+
+    /// Whether surely no process works on the run directory `path` now: where there are no locks nobody knows.
+    #[must_use]
+    pub fn is_free(path: &Path) -> bool {
+        match File::open(path.join(LOCK)) {
+            Ok(file) => without_locks(path).and_then(|()| file.try_lock_shared()).is_ok(),
+            // Nobody has worked on it yet.
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        }
+    }
+}
+
+/// In tests a folder with a file of this name stands for one on a file system without locks.
+#[cfg(test)]
+pub(super) const NO_LOCKS: &str = "no-locks";
+
+#[cfg(test)]
+fn without_locks(folder: &Path) -> Result<(), TryLockError> {
+    let none = folder.join(NO_LOCKS).exists();
+    if none { Err(TryLockError::Error(ErrorKind::Unsupported.into())) } else { Ok(()) }
+}
+
+#[cfg(not(test))]
+#[expect(clippy::unnecessary_wraps, reason = "fails in tests")]
+fn without_locks(_: &Path) -> Result<(), TryLockError> {
+    Ok(())
 }
 
 fn holder(file: &mut File) -> Option<u32> {
@@ -140,6 +183,20 @@ mod tests {
         drop(first);
         assert!(!RunLock::is_held(&dir));
         RunLock::take(&dir).unwrap();
+    }
+
+    #[test]
+    fn without_locks_a_run_trains_but_is_not_known_to_be_free() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(NO_LOCKS), "").unwrap();
+        assert!(RunLock::is_free(dir.path()), "nobody has worked on it yet");
+        let _training = RunLock::take(dir.path()).unwrap();
+        assert!(!RunLock::is_free(dir.path()));
+        let error = RunLock::take_to_remove(dir.path()).unwrap_err();
+        assert!(error.is_request() && error.to_string().contains("without locks"), "{error}");
+        fs::remove_file(dir.path().join(NO_LOCKS)).unwrap();
+        let _training = RunLock::take(dir.path()).unwrap();
+        assert!(matches!(RunLock::take_to_remove(dir.path()), Err(StoreError::Locked { .. })));
     }
 
     #[test]

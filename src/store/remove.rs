@@ -1,5 +1,6 @@
 //! Removing runs: out of sight first, by a rename, then from the disk, so that a kill at any moment leaves a run or none.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -38,25 +39,41 @@ pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Bytes that removing `path` frees: of all files under it, links not followed, but files that have another name elsewhere (a
-/// checkpoint that another run began with) not counted.
+/// Counts the bytes that removing several things frees: of all files under them, links not followed. A file with several
+/// names (a checkpoint that another run began with) counts once the last of them goes, if all do.
+#[derive(Debug, Default)]
+pub struct Freed {
+    /// How many names were seen of files that have several, by device and inode.
+    names: HashMap<(u64, u64), u64>,
+}
+
+impl Freed {
+    /// Bytes that removing `path` frees besides what was added before.
+    pub fn add(&mut self, path: &Path) -> u64 {
+        let Ok(meta) = fs::symlink_metadata(path) else { return 0 };
+        if !meta.is_dir() {
+            let seen = if meta.nlink() > 1 { self.names.entry((meta.dev(), meta.ino())).or_default() } else { &mut 0 };
+            *seen += 1;
+            return if *seen == meta.nlink() { meta.len() } else { 0 };
+        }
+        let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
+        entries.map(|entry| self.add(&entry.path())).sum()
+    }
+}
+
+/// Bytes that removing `path` alone frees.
 #[must_use]
 pub fn bytes_freed(path: &Path) -> u64 {
-    let Ok(meta) = fs::symlink_metadata(path) else { return 0 };
-    if !meta.is_dir() {
-        return if meta.nlink() > 1 { 0 } else { meta.len() };
-    }
-    let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
-    entries.map(|entry| bytes_freed(&entry.path())).sum()
+    Freed::default().add(path)
 }
 
 /// Removes the run directory `path` from `root`.
 ///
 /// # Errors
-/// As `check`; `Locked` if a process works on it; if the file system refuses.
+/// As `check`; `Locked` if a process works on it, `Refused` where that is not known; if the file system refuses.
 pub fn remove(root: &Path, path: &Path) -> Result<(), StoreError> {
     check(root, path)?;
-    let _lock = RunLock::take(path)?;
+    let _lock = RunLock::take_to_remove(path)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let aside = root.join(format!("{REMOVING}{name}-{}", std::process::id()));
     fs::rename(path, &aside).map_err(StoreError::io("renaming", path))?;
@@ -70,7 +87,7 @@ pub fn remove(root: &Path, path: &Path) -> Result<(), StoreError> {
 /// As `remove`; `Refused` for a run that is not done: it would start over, and its record with it.
 pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
     check(root, path)?;
-    let _lock = RunLock::take(path)?;
+    let _lock = RunLock::take_to_remove(path)?;
     if run_dir::manifest(path)?.status != RunStatus::Done {
         let why = "is not done: without checkpoints it would start over, and its record with it";
         return Err(StoreError::Refused(format!("{} {why}", path.display())));

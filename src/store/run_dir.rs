@@ -343,7 +343,7 @@ pub(super) fn stale(root: &Path) -> Vec<PathBuf> {
         (name.starts_with(CREATING) || name.starts_with(REMOVING))
             && entry.file_type().is_ok_and(|kind| kind.is_dir())
             && age().is_some_and(|age| age > CREATING_AGE)
-            && !RunLock::is_held(&entry.path())
+            && RunLock::is_free(&entry.path())
     });
     left.map(|entry| entry.path()).collect()
 }

@@ -48,6 +48,12 @@ enum Cell {
     List(Vec<String>),
 }
 
+impl Cell {
+    fn is_none(&self) -> bool {
+        matches!(self, Self::Number(None) | Self::Text(None))
+    }
+}
+
 fn cell(run: &Listed, field: &str) -> Cell {
     let text = |text: &str| Cell::Text(Some(text.to_owned()));
     let (origin, origin_step) = match (&run.origin, &run.continued_from) {
@@ -94,8 +100,8 @@ fn unknown(what: &str, name: &str) -> SelectError {
 
 /// Keeps the runs of which `expression` is true.
 ///
-/// A number that a run does not have is unknown, and a run is kept only if the expression is true whatever that number be: it
-/// is tried with the smallest and with the largest. `x is none` asks whether it is unknown.
+/// A number that a run does not have is unknown, and a run is kept only if the expression is true whatever that number be: see
+/// `Trials`. `x is none` asks whether it is unknown.
 ///
 /// # Errors
 /// If it is no expression, names a field that there is not, or cannot be computed.
@@ -107,9 +113,10 @@ pub fn keep_where(runs: &mut Vec<Listed>, expression: &str) -> Result<(), Select
     let mut env = Environment::new();
     env.set_undefined_behavior(UndefinedBehavior::Strict);
     env.set_fuel(Some(FUEL));
-    env.add_test("none", |value: Value| value.is_none() || f64::try_from(value).is_ok_and(f64::is_infinite));
-    let compiled = env.compile_expression(expression).map_err(|error| wrong(&error))?;
-    let names = compiled.undeclared_variables(false);
+    // Mistakes are explained in the user's own words; what is computed asks `is none` of the field, not of the number tried.
+    let names = env.compile_expression(expression).map_err(|e| wrong(&e))?.undeclared_variables(false);
+    let (text, constants) = prepared(expression);
+    let compiled = env.compile_expression(&text).map_err(|error| wrong(&error))?;
     let globals: Vec<&str> = env.globals().map(|(name, _)| name).collect();
     let mut used = Vec::new();
     for name in &names {
@@ -122,16 +129,23 @@ pub fn keep_where(runs: &mut Vec<Listed>, expression: &str) -> Result<(), Select
     let mut kept = Vec::with_capacity(runs.len());
     for run in runs.drain(..) {
         let cells: Vec<(&str, Cell)> = used.iter().map(|field| (*field, cell(&run, field))).collect();
-        let incomplete = cells.iter().any(|(_, cell)| *cell == Cell::Number(None));
-        let extremes: &[f64] = if incomplete { &[f64::NEG_INFINITY, f64::INFINITY] } else { &[0.0] };
         let mut matches = true;
-        for extreme in extremes {
-            let values: BTreeMap<&str, Value> = cells.iter().map(|(f, c)| (*f, value(c, *extreme))).collect();
+        for trial in Trials::new(&cells, &constants) {
+            let mut values: BTreeMap<String, Value> = BTreeMap::new();
+            let mut tried = trial.into_iter();
+            for (field, cell) in &cells {
+                let number = if *cell == Cell::Number(None) { tried.next() } else { None };
+                values.insert((*field).to_owned(), value(cell, number.unwrap_or(f64::NAN)));
+                values.insert(format!("{NONE}{field}"), Value::from(cell.is_none()));
+            }
             let result = compiled.eval(values).map_err(|error| {
                 let SelectError(text) = wrong(&error);
                 SelectError(format!("{text} (of run {})", run.id.escape_default()))
             })?;
-            matches &= result.is_true();
+            if !result.is_true() {
+                matches = false;
+                break;
+            }
         }
         if matches {
             kept.push(run);
@@ -139,6 +153,129 @@ pub fn keep_where(runs: &mut Vec<Listed>, expression: &str) -> Result<(), Select
     }
     *runs = kept;
     Ok(())
+}
+
+/// Begins the name of the variable that says whether a field is unknown.
+const NONE: &str = "__none_";
+
+/// `expression` with `FIELD is none` as a variable of its own, and the numbers in it.
+fn prepared(expression: &str) -> (String, Vec<f64>) {
+    let (tokens, mut constants) = (tokens(expression), Vec::new());
+    // Where the words of the expression are, without the space between them.
+    let words: Vec<usize> = (0..tokens.len()).filter(|&i| !tokens[i].trim().is_empty()).collect();
+    let word = |at: usize| words.get(at).map_or("", |&i| tokens[i]);
+    let (mut out, mut at) = (String::new(), 0);
+    while at < words.len() {
+        let token = word(at);
+        let attribute = at > 0 && matches!(word(at - 1), "." | "|");
+        let negated = usize::from(word(at + 2) == "not");
+        if !attribute && FIELDS.contains(&token) && word(at + 1) == "is" && word(at + 2 + negated) == "none" {
+            out.push_str(if negated == 1 { "(not " } else { "(" });
+            out.push_str(NONE);
+            out.push_str(token);
+            out.push_str(") ");
+            at += 3 + negated;
+            continue;
+        }
+        if token.starts_with(|c: char| c.is_ascii_digit()) {
+            constants.extend(token.replace('_', "").parse::<f64>().ok().filter(|x| x.is_finite()));
+        }
+        out.push_str(token);
+        out.push_str(&tokens[words[at] + 1..words.get(at + 1).copied().unwrap_or(tokens.len())].concat());
+        at += 1;
+    }
+    let negative: Vec<f64> = constants.iter().map(|x| -x).collect();
+    constants.extend(negative);
+    (out, constants)
+}
+
+/// Words, numbers, strings, and all else character by character; together they are `expression`.
+fn tokens(expression: &str) -> Vec<&str> {
+    let mut out = Vec::new();
+    let mut rest = expression;
+    while let Some(first) = rest.chars().next() {
+        let wordly = |c: char| c.is_alphanumeric() || c == '_';
+        let end = if first == '"' || first == '\'' {
+            let mut escaped = false;
+            let closing = rest.char_indices().skip(1).find(|(_, c)| {
+                let closes = *c == first && !escaped;
+                escaped = *c == '\\' && !escaped;
+                closes
+            });
+            closing.map_or(rest.len(), |(at, c)| at + c.len_utf8())
+        } else if first.is_ascii_digit() {
+            let mut before = first;
+            let after = rest.find(|c: char| {
+                let goes_on = wordly(c) || c == '.' || matches!(c, '+' | '-') && matches!(before, 'e' | 'E');
+                before = c;
+                !goes_on
+            });
+            after.unwrap_or(rest.len())
+        } else if wordly(first) {
+            rest.find(|c: char| !wordly(c)).unwrap_or(rest.len())
+        } else {
+            first.len_utf8()
+        };
+        let (token, after) = rest.split_at(end);
+        out.push(token);
+        rest = after;
+    }
+    out
+}
+
+/// The numbers that are tried for those that a run does not have. A comparison can change only where the number passes one in
+/// the expression, one that the run has, or another unknown one: tried are all of the first two, and between each two of them,
+/// below and above, as many as there are unknown ones, in all combinations.
+struct Trials {
+    numbers: Vec<f64>,
+    /// Of how many unknown numbers, and the next combination; `None` after the last.
+    unknown: usize,
+    next: Option<usize>,
+}
+
+impl Trials {
+    /// More combinations are not tried: of so many unknown numbers a long expression says too little.
+    const MOST: usize = 100_000;
+
+    fn new(cells: &[(&str, Cell)], constants: &[f64]) -> Self {
+        let unknown = cells.iter().filter(|(_, cell)| *cell == Cell::Number(None)).count();
+        let mut numbers = Vec::new();
+        if unknown > 0 {
+            let known = cells.iter().filter_map(|(_, cell)| if let Cell::Number(x) = cell { *x } else { None });
+            let mut bounds: Vec<f64> = constants.iter().copied().chain(known).chain([0.0]).collect();
+            bounds.retain(|x| x.is_finite());
+            bounds.sort_by(f64::total_cmp);
+            bounds.dedup();
+            let between = |a: f64, b: f64| (1..=unknown).map(move |i| a + (b - a) * i as f64 / (unknown + 1) as f64);
+            numbers.extend([f64::NEG_INFINITY, f64::INFINITY]);
+            numbers.extend(bounds.windows(2).flat_map(|pair| between(pair[0], pair[1])));
+            let (low, high) = (bounds[0], bounds[bounds.len() - 1]);
+            let beyond = |x: f64| 1.0 + x.abs();
+            numbers.extend(between(low - beyond(low), low).chain(between(high, high + beyond(high))));
+            numbers.extend(bounds);
+        }
+        Self { numbers, unknown, next: Some(0) }
+    }
+
+    fn combinations(&self) -> usize {
+        self.numbers.len().saturating_pow(u32::try_from(self.unknown).unwrap_or(u32::MAX)).min(Self::MOST)
+    }
+}
+
+impl Iterator for Trials {
+    type Item = Vec<f64>;
+
+    /// A number for each of those that are unknown; one empty list if none is.
+    fn next(&mut self) -> Option<Vec<f64>> {
+        let mut at = self.next?;
+        self.next = (at + 1 < self.combinations()).then_some(at + 1);
+        let mut digit = |_| {
+            let number = self.numbers[at % self.numbers.len()];
+            at /= self.numbers.len();
+            number
+        };
+        Some((0..self.unknown).map(&mut digit).collect())
+    }
 }
 
 fn value(cell: &Cell, unknown: f64) -> Value {
@@ -216,6 +353,20 @@ mod tests {
             ("id in ['a', 'c']", "ac"),
             ("true", "abc"),
             ("0", ""),
+            // Unknown, whatever it is compared with.
+            ("val_loss != 3", "ab"),
+            ("val_loss != 3.5 or val_loss == 3.5", "abc"),
+            ("val_loss != best_val_loss", ""),
+            ("loss <= val_loss", ""),
+            ("loss < val_loss or loss > val_loss", ""),
+            ("loss <= val_loss or loss > val_loss", "abc"),
+            ("not (2 < val_loss < 3)", "a"),
+            ("val_loss != step", "ab"),
+            ("val_loss != -3 and status == 'failed'", ""),
+            ("val_loss not in [1, 3.0e0]", "ab"),
+            ("best_val_loss is none and val_loss is not none", "ab"),
+            ("not val_loss is none and 'val_loss is none' != id", "ab"),
+            ("val_loss - loss < 0", ""),
         ] {
             assert_eq!(kept(expression).unwrap(), expected, "{expression}");
         }

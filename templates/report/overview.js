@@ -71,7 +71,7 @@ function card(run, index) {
   return el(
     "article",
     { class: "card", "data-run": index, style: { "--colour": runColour(index) } },
-    el("header", null, el("h3", null, runName(index)), badge(run.status)),
+    el("header", null, el("h3", null, runName(index)), badge(runStatus(run))),
     el("p", { class: "muted" }, where.filter(Boolean).join(" · ")),
     complaints(run),
     el("dl", { class: "tiles" }, numbers(run).map(tile)),
@@ -84,7 +84,7 @@ function overviewTable() {
     const last = [...run.curves.evals].reverse().find((e) => isNumber(e.val_loss));
     return [
       el("span", { class: "run-name" }, runName(index)),
-      badge(run.status),
+      badge(runStatus(run)),
       `${count(run.curves.last_step)} / ${count(run.steps)}`,
       loss(last?.val_loss),
       loss(best?.val_loss),

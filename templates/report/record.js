@@ -129,7 +129,7 @@ function renderRecord() {
   return data.runs.map((run, index) =>
     fold(
       `record:${run.id}`,
-      el("span", { class: "run-name" }, runName(index), badge(run.status)),
+      el("span", { class: "run-name" }, runName(index), badge(runStatus(run))),
       () => record(run),
       false,
     ),

@@ -80,4 +80,9 @@ const STATUS = {
   broken: "broken",
   queued: "queued",
 };
+/** How a run stands: one that its sweep judged and did not promote was not merely interrupted. */
+function runStatus(run) {
+  const stopped = data.sweep?.rows.some((row) => row.run === run.id && row.status === "stopped");
+  return stopped && run.status === "interrupted" ? "stopped early" : run.status;
+}
 const badge = (status) => el("span", { class: `badge ${STATUS[status] ?? ""}` }, status);

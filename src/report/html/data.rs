@@ -137,12 +137,26 @@ struct StateFile {
 }
 
 /// Length and time of a plan's file, and what was read from it.
-type Remembered = ((u64, SystemTime), Arc<Planned>);
+type Remembered = (Stamp, Arc<Planned>);
 
-/// Reads runs; remembers their plans, which are large and never change.
+/// Length and time of a file.
+type Stamp = (u64, SystemTime);
+
+/// What was read from a run's metrics and samples, and of which these were.
+#[derive(Debug)]
+struct Recorded {
+    stamps: (Option<Stamp>, Option<Stamp>),
+    /// Steps of another run, and points of a curve.
+    shape: (u64, usize),
+    curves: Curves,
+    samples: Samples,
+}
+
+/// Reads runs; remembers their plans, which are large and never change, and the records of those that stand still.
 #[derive(Debug, Default)]
 pub struct Reader {
     plans: HashMap<PathBuf, Remembered>,
+    records: HashMap<PathBuf, Recorded>,
 }
 
 /// Reads what `request` asks for, once.
@@ -163,7 +177,9 @@ impl Reader {
         let sweep = match &request.sweep {
             Some(folder) => {
                 let (table, runs) = sweep::load(folder)?;
-                paths.extend(runs.into_iter().filter(|run| !request.runs.contains(run)));
+                let real = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+                let given: Vec<PathBuf> = request.runs.iter().map(real).collect();
+                paths.extend(runs.into_iter().filter(|run| !given.contains(&real(run))));
                 Some(table)
             }
             None => None,
@@ -197,14 +213,7 @@ impl Reader {
             Arc::default()
         });
         let skip = manifest.as_ref().and_then(|m| m.continued_from.as_ref()).map_or(0, |from| from.step);
-        let curves = curves::read(&path.join(METRICS), skip, most).unwrap_or_else(|error| {
-            problems.push(error.to_string());
-            Curves::default()
-        });
-        let samples = samples::read(&path.join(SAMPLES)).unwrap_or_else(|error| {
-            problems.push(error.to_string());
-            Samples::default()
-        });
+        let (curves, samples) = self.record(path, (skip, most), &mut problems);
         let yaml = files::text(&path.join(RESOLVED)).unwrap_or_else(|problem| {
             problems.push(problem);
             None
@@ -235,6 +244,33 @@ impl Reader {
             manifest,
             yaml,
         }
+    }
+
+    /// Curves and samples of the run in `path`, read again if one of the files is another one.
+    fn record(&mut self, path: &Path, shape: (u64, usize), problems: &mut Vec<String>) -> (Curves, Samples) {
+        let (metrics, samples) = (path.join(METRICS), path.join(SAMPLES));
+        // Taken before reading: what is written meanwhile makes another stamp.
+        let stamps = (files::stamp(&metrics), files::stamp(&samples));
+        if let Some(known) = self.records.get(path)
+            && (known.stamps, known.shape) == (stamps, shape)
+        {
+            return (known.curves.clone(), known.samples.clone());
+        }
+        let before = problems.len();
+        let curves = curves::read(&metrics, shape.0, shape.1).unwrap_or_else(|error| {
+            problems.push(error.to_string());
+            Curves::default()
+        });
+        let samples = samples::read(&samples).unwrap_or_else(|error| {
+            problems.push(error.to_string());
+            Samples::default()
+        });
+        // What could not be read is said each time.
+        if problems.len() == before {
+            let recorded = Recorded { stamps, shape, curves: curves.clone(), samples: samples.clone() };
+            self.records.insert(path.to_owned(), recorded);
+        }
+        (curves, samples)
     }
 
     /// What the plan of the run in `path` says, read again if the file is another one.
@@ -368,6 +404,31 @@ mod tests {
         let measured = data.runs[0].measured_timeline.as_ref().unwrap();
         assert_eq!((measured.step, measured.rows[0].stage, measured.rows[0].idle), (Some(5), Some(0), Some(0.6)));
         assert_eq!(data.runs[0].memory.ranks[0].measured.unwrap().weights, 7);
+    }
+
+    #[test]
+    fn a_record_is_read_again_when_it_is_another() {
+        let root = tempfile::tempdir().unwrap();
+        let run = create(root.path());
+        let metrics = run.path().join(METRICS);
+        let line = |loss: f64| format!("{{\"kind\":\"train\",\"step\":1,\"loss\":{loss:?},\"tokens\":4}}\n");
+        let write = |text: String, seconds: u64| {
+            fs::write(&metrics, text).unwrap();
+            let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            fs::File::options().append(true).open(&metrics).unwrap().set_modified(time).unwrap();
+        };
+        let request = Request { runs: vec![run.path().to_owned()], ..Request::default() };
+        let mut reader = Reader::default();
+        let mut loss = || reader.read(&request).unwrap().runs[0].curves.final_loss;
+        write(line(3.0), 1);
+        assert_eq!(loss(), Some(3.0));
+        // Of the same length and time: only what was read before can still say 3.
+        write(line(4.0), 1);
+        assert_eq!(loss(), Some(3.0), "not parsed again");
+        write(line(4.0), 2);
+        assert_eq!(loss(), Some(4.0));
+        write(line(4.0) + &line(5.0).replace(":1,", ":2,"), 2);
+        assert_eq!(loss(), Some(5.0));
     }
 
     #[test]

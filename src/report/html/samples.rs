@@ -37,22 +37,32 @@ pub struct Samples {
 /// # Errors
 /// If the file cannot be read; one that is not there is empty.
 pub fn read(path: &Path) -> Result<Samples, StoreError> {
+    // Two passes: the texts of a long run, most of which are not shown, need not be in memory together.
+    let mut steps = BTreeSet::new();
+    each_line(path, &mut |bytes| {
+        if let Ok(sample) = serde_json::from_slice::<Sample>(bytes) {
+            steps.insert(sample.step);
+        }
+        Ok(())
+    })?;
+    let steps: Vec<u64> = steps.into_iter().collect();
+    let thinned_from = (steps.len() > STEPS).then_some(steps.len());
+    let kept: BTreeSet<u64> = match thinned_from {
+        None => steps.into_iter().collect(),
+        Some(n) => (0..STEPS).map(|i| steps[i * (n - 1) / (STEPS - 1)]).collect(),
+    };
     let mut items: Vec<Sample> = Vec::new();
     each_line(path, &mut |bytes| {
-        if let Ok(mut sample) = serde_json::from_slice::<Sample>(bytes) {
+        if let Ok(mut sample) = serde_json::from_slice::<Sample>(bytes)
+            && kept.contains(&sample.step)
+        {
             cut(&mut sample.text);
             cut(&mut sample.prompt);
             items.push(sample);
         }
         Ok(())
     })?;
-    let steps: Vec<u64> = items.iter().map(|s| s.step).collect::<BTreeSet<_>>().into_iter().collect();
-    if steps.len() <= STEPS {
-        return Ok(Samples { items, thinned_from: None });
-    }
-    let kept: BTreeSet<u64> = (0..STEPS).map(|i| steps[i * (steps.len() - 1) / (STEPS - 1)]).collect();
-    items.retain(|s| kept.contains(&s.step));
-    Ok(Samples { items, thinned_from: Some(steps.len()) })
+    Ok(Samples { items, thinned_from })
 }
 
 fn cut(text: &mut String) {

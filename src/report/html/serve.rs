@@ -3,6 +3,8 @@
 
 use std::io::Cursor;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tiny_http::{Header, Method, Response, Server};
@@ -14,10 +16,18 @@ use super::page::Page;
 /// Data is read anew when it is asked for and older than this.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// Answers under way at a time: a client that does not read what it asked for holds one, not all.
+const ANSWERING: usize = 8;
+
 /// A report that is being served.
 pub struct Live {
     server: Server,
     address: SocketAddr,
+    source: Mutex<Source>,
+}
+
+/// Where answers come from.
+struct Source {
     request: Request,
     reader: Reader,
     latest: Option<Latest>,
@@ -49,9 +59,9 @@ impl Live {
         let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let server = Server::http(wanted).map_err(|source| ReportError::Listen { port, source })?;
         let address = server.server_addr().to_ip().unwrap_or(wanted);
-        let mut live = Self { server, address, request, reader: Reader::default(), latest: None };
-        live.refresh()?;
-        Ok(live)
+        let mut source = Source { request, reader: Reader::default(), latest: None };
+        source.refresh()?;
+        Ok(Self { server, address, source: Mutex::new(source) })
     }
 
     #[must_use]
@@ -59,11 +69,19 @@ impl Live {
         self.address
     }
 
-    /// Answers requests, one at a time, for as long as the process lives.
+    /// Answers requests for as long as the process lives.
     ///
     /// # Errors
     /// If no more requests can be accepted.
-    pub fn serve(&mut self) -> Result<(), ReportError> {
+    pub fn serve(&self) -> Result<(), ReportError> {
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..ANSWERING).map(|_| scope.spawn(|| self.answer_all())).collect();
+            let ended = threads.into_iter().filter_map(|thread| thread.join().ok());
+            ended.collect::<Result<Vec<()>, _>>().map(|_| ())
+        })
+    }
+
+    fn answer_all(&self) -> Result<(), ReportError> {
         loop {
             let request = self.server.recv().map_err(ReportError::Serve)?;
             let header = |name: &'static str| {
@@ -73,12 +91,18 @@ impl Live {
             let (host, known) = (header("Host"), header("If-None-Match"));
             let get = matches!(request.method(), Method::Get | Method::Head);
             let url = request.url().to_owned();
-            let answer = self.answer(get, &url, host.as_deref(), known.as_deref());
+            let answer = {
+                // What a reading that panicked left is read anew.
+                let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+                source.answer(get, &url, host.as_deref(), known.as_deref())
+            };
             // A reader that went away is no error.
             let _ = request.respond(answer.response());
         }
     }
+}
 
+impl Source {
     fn answer(&mut self, get: bool, url: &str, host: Option<&str>, known: Option<&str>) -> Answer {
         if !host.is_some_and(is_loopback) {
             return Answer::text(403, "this report answers to localhost alone\n");
@@ -205,8 +229,9 @@ mod tests {
 
     #[test]
     fn answers() {
-        let mut live = Live::bind(0, Request::default()).unwrap();
+        let live = Live::bind(0, Request::default()).unwrap();
         assert!(live.address().ip().is_loopback());
+        let mut live = live.source.into_inner().unwrap();
         let host = Some("localhost");
         assert_eq!(live.answer(true, "/", None, None).status, 403);
         assert_eq!(live.answer(true, "/", Some("evil.example"), None).status, 403);
