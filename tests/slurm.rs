@@ -48,7 +48,7 @@ impl Lab {
         fs::write(dir.path().join("s.yaml"), SWEEP).unwrap();
         let lab = Self(dir);
         lab.tool("sbatch", SBATCH);
-        lab.tool("squeue", "#!/bin/sh\nexit 1\n");
+        lab.tool("squeue", "#!/bin/sh\n");
         lab
     }
 
@@ -124,12 +124,41 @@ fn what_failed_is_submitted_again_and_what_waits_is_not() {
     let partial =
         SBATCH.replace("SLURM_ARRAY_TASK_ID", "test $task -gt 1 -a $(wc -l < arrays.txt) = 1 || SLURM_ARRAY_TASK_ID");
     lab.tool("sbatch", &partial);
-    lab.tool("squeue", "#!/bin/sh\necho 3\n");
+    // Another sweep's jobs are there, too, and have the same numbers.
+    let queue = "#!/bin/sh\necho \"4 /other/slurm.sh\"\necho \"N/A /a.sh\"\n\
+                 for s in $PWD/runs/sweeps/*/slurm.sh; do test ! -e $s || echo \"3 $s\"; done\n";
+    lab.tool("squeue", queue);
     assert!(lab.submit(&[]).status.success());
     assert!(lab.submit(&[]).status.success());
     assert_eq!(lab.arrays(), ["1-4", "2,4"]);
     let waiting = lab.submit(&[]);
     assert!(text(&waiting).contains("1 point queued or running"), "{}", text(&waiting));
+    // Whatever was noted of it or not, Slurm is asked; and if it does not answer, nothing is submitted.
+    let down = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)";
+    lab.tool("squeue", &format!("#!/bin/sh\necho '{down}' >&2\nexit 1\n"));
+    let out = lab.submit(&[]);
+    assert!(out.status.code() == Some(1) && text(&out).contains(down), "{}", text(&out));
+    assert_eq!(lab.arrays().len(), 2);
+}
+
+#[test]
+fn more_points_than_an_array_has_numbers_are_refused() {
+    let lab = Lab::new();
+    let seeds: Vec<String> = (0..1001).map(|seed| seed.to_string()).collect();
+    fs::write(
+        lab.path().join("s.yaml"),
+        format!("sweep:\n  base: exp.yaml\n  grid: {{seed: [{}]}}\n", seeds.join(", ")),
+    )
+    .unwrap();
+    for says in ["exit 1", "echo 'MaxArraySize            = 1001'"] {
+        lab.tool("scontrol", &format!("#!/bin/sh\n{says}\n"));
+        let out = lab.submit(&[]);
+        assert!(out.status.code() == Some(2) && text(&out).contains("MaxArraySize"), "{}", text(&out));
+        assert!(!lab.path().join("runs").exists());
+    }
+    lab.tool("scontrol", "#!/bin/sh\necho 'MaxArraySize            = 2000'\n");
+    let out = lab.submit(&["--dry-run"]);
+    assert!(out.status.success(), "{}", text(&out));
 }
 
 #[test]

@@ -360,12 +360,40 @@ fn a_point_that_fails_does_not_stop_the_others() {
     let log = || fs::read_to_string(lab.folder().join("points/0001.log")).unwrap();
     assert_eq!(log().matches("--- ").count(), 1, "what would come again is not tried again: {}", log());
     assert!(lab.rows().contains(&(1, "failed".to_owned(), lab.rows()[0].2)));
-    assert_eq!(code(&lab.go()), 1);
-    assert_eq!(log().matches("--- ").count(), 2, "the same command tries once more");
+    assert!(said.contains("runner resume lab-"), "{said}");
+    // That is what came out of it; nothing is left to do.
+    let output = lab.go();
+    assert_eq!(code(&output), 0, "{}", text(&output));
+    let said = text(&output);
+    assert!(said.contains("up to date") && said.contains("1 failed") && said.contains("runner resume lab-"), "{said}");
+    assert_eq!(log().matches("--- ").count(), 1, "it is not trained again: {}", log());
 }
 
 #[test]
 fn a_process_that_dies_is_tried_again() {
+    for (retries, then) in [(1, 0), (0, 1)] {
+        let lab = Lab::new(&["grid: {seed: [1, 2]}", "set: {train.steps: 600}", &format!("retries: {retries}")]);
+        let mut child = lab.until(5);
+        let run = lab.runs().into_values().next().unwrap();
+        let folder = lab.file("runs").join(run.manifest["id"].as_str().unwrap());
+        let pid = fs::read_to_string(folder.join("lock")).unwrap();
+        assert!(Command::new("kill").args(["-s", "KILL", pid.trim()]).status().unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(then));
+        let runs = lab.runs();
+        let killed = runs.values().find(|r| r.manifest["id"] == run.manifest["id"]).unwrap();
+        assert_eq!(killed.sessions()[0].1, None, "it did not end by itself");
+        if retries == 0 {
+            assert!(lab.rows().contains(&(1, "interrupted".to_owned(), killed.steps)), "{:?}", lab.rows());
+            assert_eq!(code(&lab.go()), 0);
+        }
+        assert!(lab.rows().iter().all(|(_, status, steps)| status == "done" && *steps == 600), "{:?}", lab.rows());
+        let log = fs::read_to_string(lab.folder().join("points/0001.log")).unwrap();
+        assert_eq!(log.matches("--- ").count(), 2, "{log}");
+    }
+}
+
+#[test]
+fn a_run_that_cannot_be_gone_on_with_is_tried_again_and_told() {
     let lab = Lab::new(&["grid: {seed: [1, 2]}", "retries: 1"]);
     assert_eq!(code(&lab.run(&["sweep", "s.yaml", "--dry-run"])), 0);
     let mut child = lab.until(5);
@@ -385,7 +413,7 @@ fn a_process_that_dies_is_tried_again() {
     let output = lab.go();
     assert_eq!(code(&output), 1, "{}", text(&output));
     assert!(
-        text(&output).contains("tried again (1 of 1)") && text(&output).contains("1 done, 1 failed"),
+        text(&output).contains("tried again (1 of 1)") && text(&output).contains("1 failed in this call"),
         "{}",
         text(&output)
     );
@@ -399,6 +427,24 @@ const ASHA: [&str; 3] = [
     "early_stop: {asha: {min_steps: 10, reduction: 2}}",
     "parallel: 2",
 ];
+
+#[test]
+fn what_was_measured_and_not_saved_does_not_count() {
+    let lab = Lab::new(&ASHA);
+    // Checkpoints are too large to be written; all else is small.
+    lab.edit("exp.yaml", "d_model: 16", "d_model: 96");
+    assert_eq!(code(&lab.run(&["sweep", "s.yaml", "--dry-run"])), 0);
+    let limited = "trap '' XFSZ; ulimit -f 256; exec \"$0\" sweep s.yaml --threads 1";
+    let mut command = Command::new("sh");
+    command.args(["-c", limited, env!("CARGO_BIN_EXE_runner")]).current_dir(lab.dir.path());
+    let output = command.env_remove("RUNNER_RUNS").env("RUNNER_CACHE", lab.file("cache")).output().unwrap();
+    let said = text(&output);
+    assert_eq!(code(&output), 1, "{said}");
+    assert!(said.contains("failed") && !said.contains("judged   point"), "{said}");
+    let output = lab.go();
+    assert_eq!(code(&output), 0, "{}", text(&output));
+    assert!(lab.rows().iter().any(|(_, status, steps)| status == "done" && *steps == STEPS));
+}
 
 #[test]
 fn early_stopping_goes_on_from_its_own_checkpoints_and_decides_the_same_after_kills() {

@@ -7,10 +7,11 @@ use clap::Args;
 
 use super::common::{self, ExperimentArgs, RootArgs, ThreadArgs};
 use super::continued::{ContinueArgs, Source};
-use super::exit::Exit;
+use super::exit::{Exit, is_busy, render};
 use super::expect;
 use super::interrupt::Interrupt;
 use super::job::{Call, Job};
+use super::output::complain;
 use super::ready::Ready;
 use crate::config::{self, Loaded};
 use crate::launch::Faults;
@@ -61,6 +62,16 @@ pub struct ApplyArgs {
 /// # Errors
 /// A wrong request, a machine that refuses, or a run that failed (which its record then says too).
 pub fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
+    match apply(args) {
+        Err(error) if args.sweep_point.is_some() && is_busy(&error) => {
+            complain(&render(&error, console::colors_enabled_stderr()));
+            Ok(Exit::Busy)
+        }
+        other => other,
+    }
+}
+
+fn apply(args: &ApplyArgs) -> anyhow::Result<Exit> {
     // A sweep's points end with it.
     let interrupt = if args.sweep_point.is_some() { Interrupt::install_as_child()? } else { Interrupt::install()? };
     let mut screen = Screen::new(Mode::detect(args.json, args.quiet));

@@ -20,6 +20,8 @@ pub enum Exit {
     Request = 2,
     /// Differences were found by a command that looks for them.
     Differ = 3,
+    /// Of a sweep's point, told to the sweep alone: another process has the run.
+    Busy = crate::sweep::ending::BUSY as isize,
     /// Stopped by Ctrl-C or SIGTERM.
     Interrupted = 130,
 }
@@ -54,6 +56,13 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
     // What goes wrong inside a run is the run's failure, whatever its cause.
     let run = error.chain().any(<dyn std::error::Error>::is::<ExecError>);
     if request && !run { Exit::Request } else { Exit::Failed }
+}
+
+/// Whether `error` says that another process has the run.
+#[must_use]
+pub fn is_busy(error: &anyhow::Error) -> bool {
+    let busy = |e: &StoreError| matches!(e, StoreError::Locked { .. } | StoreError::Busy { .. });
+    error.chain().any(|cause| cause.downcast_ref::<StoreError>().is_some_and(busy))
 }
 
 /// Whether `error` only says that the reader of our output went away.
@@ -94,7 +103,9 @@ mod tests {
     #[test]
     fn requests_and_failures_are_told_apart() {
         let locked = StoreError::Locked { id: "a".into(), holder: String::new() };
-        assert_eq!(exit_of(&anyhow::Error::from(locked).context("more")), Exit::Request);
+        let locked = anyhow::Error::from(locked).context("more");
+        assert!(exit_of(&locked) == Exit::Request && is_busy(&locked));
+        assert!(!is_busy(&RequestError("x".into()).into()));
         assert_eq!(exit_of(&RequestError("x".into()).into()), Exit::Request);
         assert_eq!(exit_of(&anyhow::anyhow!("x")), Exit::Failed);
         let full =

@@ -2,6 +2,7 @@
 //!
 //! It is built beside its place and renamed, so a folder of that name always has all of its first files.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -120,20 +121,53 @@ pub fn summary(path: &Path) -> Result<Option<Summary>, StoreError> {
     }
 }
 
-/// The folders called `base` or `base-n` (n from 2), by n.
-fn siblings(root: &Path, base: &str) -> Vec<(u64, PathBuf)> {
-    let Ok(entries) = fs::read_dir(root) else { return Vec::new() };
-    let mut out: Vec<(u64, PathBuf)> = entries
-        .filter_map(Result::ok)
-        .filter_map(|e| {
-            let name = e.file_name();
-            let rest = name.to_str()?.strip_prefix(base)?;
+/// What a folder of runs had in it at one moment.
+#[derive(Debug, Default)]
+pub struct Listing {
+    names: BTreeMap<String, PathBuf>,
+}
+
+impl Listing {
+    /// Of the folder of runs `root`; nothing if it cannot be read.
+    #[must_use]
+    pub fn read(root: &Path) -> Self {
+        let entries = fs::read_dir(root).into_iter().flatten().filter_map(Result::ok);
+        let names = entries.filter_map(|e| Some((e.file_name().into_string().ok()?, e.path()))).collect();
+        Self { names }
+    }
+
+    /// Looks for runs called `name` of the plan with this hash.
+    #[must_use]
+    pub fn find(&self, name: &str, plan_hash: &str) -> Found {
+        let mut found = Found::default();
+        for (_, path) in self.siblings(&base_id(name, plan_hash)) {
+            match manifest(&path) {
+                Ok(manifest) if manifest.plan_hash == plan_hash && manifest.stands_for_its_plan() => {
+                    found.run = Some((path, manifest));
+                }
+                Ok(_) => {}
+                Err(error) => found.broken.push(error.to_string()),
+            }
+        }
+        found
+    }
+
+    /// The folders called `base` or `base-n` (n from 2), by n.
+    fn siblings(&self, base: &str) -> Vec<(u64, PathBuf)> {
+        let from = self.names.range(base.to_owned()..).take_while(|(name, _)| name.starts_with(base));
+        let numbered = from.filter_map(|(name, path)| {
+            let rest = name.strip_prefix(base)?;
             let n = if rest.is_empty() { 1 } else { rest.strip_prefix('-')?.parse().ok()? };
-            Some((n, e.path()))
-        })
-        .collect();
-    out.sort();
-    out
+            Some((n, path.clone()))
+        });
+        let mut out: Vec<(u64, PathBuf)> = numbered.collect();
+        out.sort();
+        out
+    }
+}
+
+fn siblings(root: &Path, base: &str) -> Vec<(u64, PathBuf)> {
+    Listing::read(root).siblings(base)
 }
 
 /// All readable runs of `plan` in `root` under its experiment's name, oldest first, wherever they come from.
@@ -147,23 +181,7 @@ pub fn all(root: &Path, plan: &Plan) -> Vec<(PathBuf, Manifest)> {
 /// Looks in `root` for runs of `plan` under its experiment's name.
 #[must_use]
 pub fn find(root: &Path, plan: &Plan) -> Found {
-    find_named(root, &plan.experiment_name, &plan.hash)
-}
-
-/// Looks in `root` for runs called `name` of the plan with this hash.
-#[must_use]
-pub fn find_named(root: &Path, name: &str, plan_hash: &str) -> Found {
-    let mut found = Found::default();
-    for (_, path) in siblings(root, &base_id(name, plan_hash)) {
-        match manifest(&path) {
-            Ok(manifest) if manifest.plan_hash == plan_hash && manifest.stands_for_its_plan() => {
-                found.run = Some((path, manifest));
-            }
-            Ok(_) => {}
-            Err(error) => found.broken.push(error.to_string()),
-        }
-    }
-    found
+    Listing::read(root).find(&plan.experiment_name, &plan.hash)
 }
 
 impl RunDir {

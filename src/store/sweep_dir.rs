@@ -1,7 +1,7 @@
 //! One sweep's folder: `<root>/sweeps/<name>-<8 digits>[-n]/`, with all that was fixed when it started.
 //!
 //! It is built beside its place and renamed, so a folder of that name is complete. Nothing in it changes afterwards but the
-//! points' logs and what a cluster was given: how far the sweep has come is what its points' run directories say.
+//! points' logs and the script that a cluster was given: how far the sweep has come is what its points' run directories say.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -13,14 +13,12 @@ use super::files::{read_json, read_small, sync_dir, write_atomic, write_json};
 use super::lock::RunLock;
 use super::run_dir::{CREATING, remove_stale};
 use crate::sweep::frozen::{FORMAT, Frozen};
-use crate::sweep::slurm::Submitted;
 
 /// The sweep file as given.
 pub const SWEEP: &str = "sweep.yaml";
 /// What was fixed at the start.
 pub const RECORD: &str = "sweep.json";
-/// The arrays of jobs that a cluster got, and the script of the newest.
-pub const SUBMITTED: &str = "slurm.json";
+/// The script of the newest array of jobs that a cluster got.
 pub const SCRIPT: &str = "slurm.sh";
 /// The points' experiments, resolved, and their logs.
 pub const POINTS: &str = "points";
@@ -130,25 +128,6 @@ impl SweepDir {
             let _ = fs::remove_dir_all(&temporary);
         }
         result
-    }
-
-    /// The arrays of jobs that its points were submitted in.
-    ///
-    /// # Errors
-    /// If the list is damaged.
-    pub fn submitted(&self) -> Result<Vec<Submitted>, StoreError> {
-        match read_json(&self.path.join(SUBMITTED)) {
-            Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-            other => other,
-        }
-    }
-
-    /// Notes them.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn note_submitted(&self, all: &[Submitted]) -> Result<(), StoreError> {
-        write_json(&self.path.join(SUBMITTED), &all)
     }
 
     /// Writes the batch script of an array, and says where.

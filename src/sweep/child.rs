@@ -90,13 +90,14 @@ impl Work {
             command.env(DEVICES, self.devices.join(","));
         }
         ends_with_this_thread(&mut command);
-        let mut process = command.spawn()?;
-        let told = Arc::new(Mutex::new(Told::default()));
-        if let Some(output) = process.stdout.take() {
-            let told = told.clone();
+        let process = command.spawn()?;
+        // From here on it is stopped if this fails.
+        let mut child = Child { process, status: None, told: Arc::default(), log: self.log.clone(), log_from };
+        if let Some(output) = child.process.stdout.take() {
+            let told = child.told.clone();
             thread::Builder::new().name("point".to_owned()).spawn(move || listen(output, &told))?;
         }
-        Ok(Child { process, status: None, told, log: self.log.clone(), log_from })
+        Ok(child)
     }
 }
 

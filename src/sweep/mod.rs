@@ -2,6 +2,7 @@
 
 pub mod allocate;
 pub mod child;
+pub mod ending;
 mod exclude;
 mod expand;
 pub mod frozen;

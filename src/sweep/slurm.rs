@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::frozen::Frozen;
@@ -17,17 +16,6 @@ pub const TEMPLATE: &str = "templates/slurm.sh.j2";
 /// Memory that a job asks for, beside the plan's estimate: a quarter of it, and the program itself.
 const MARGIN: f64 = 1.25;
 const PROGRAM_MB: u64 = 512;
-
-/// An array that was submitted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Submitted {
-    /// Slurm's number of the array.
-    pub job: String,
-    /// RFC 3339, UTC.
-    pub at: String,
-    /// Points, from 1: the array's task numbers.
-    pub points: Vec<usize>,
-}
 
 /// What an array is to be.
 #[derive(Debug, Clone)]

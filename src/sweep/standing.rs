@@ -7,10 +7,11 @@ use super::point::Values;
 use super::results::{PointStatus, Row};
 use super::schedule::Finding;
 use super::spec::{At, Metric, Objective};
+use crate::store::checkpoint;
 use crate::store::lock::RunLock;
 use crate::store::manifest::RunStatus;
 use crate::store::metrics::{MetricLine, each_metric};
-use crate::store::run_dir::{self, METRICS};
+use crate::store::run_dir::{self, CHECKPOINTS, Listing, METRICS};
 use crate::store::summary::median;
 
 /// The run of a point.
@@ -26,23 +27,42 @@ pub struct Standing {
     pub not_finite: bool,
     /// At work, all sessions together.
     pub seconds: Option<f64>,
+    /// Of its newest checkpoint.
+    checkpoint: Option<u64>,
     measured: Measured,
 }
 
-/// What the metrics of a run say of one metric.
+/// What the metrics of a run say of the objective.
 #[derive(Debug, Clone, Default)]
 struct Measured {
     /// Optimizer steps recorded.
+    steps: u64,
+    /// By rung.
+    rungs: Vec<Rung>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Rung {
+    until: u64,
+    /// Whether something was measured after that very step.
+    there: bool,
+    /// The objective of the steps until then; NaN if there is none.
+    value: f64,
+}
+
+/// A metric while it is read.
+#[derive(Debug, Default)]
+struct Series {
     steps: u64,
     /// By step: NaN where it was measured and is no number.
     values: Vec<(u64, f64)>,
 }
 
 impl Standing {
-    /// Of the newest run of `point` in the folder of runs `root`; `None` if there is none.
+    /// Of the newest run of `point` among `runs`; `None` if there is none.
     #[must_use]
-    pub fn read(root: &Path, point: &FrozenPoint, metric: Metric) -> Option<Self> {
-        let (path, manifest) = run_dir::find_named(root, &point.name, &point.plan_hash).run?;
+    pub fn read(runs: &Listing, point: &FrozenPoint, objective: Objective) -> Option<Self> {
+        let (path, manifest) = runs.find(&point.name, &point.plan_hash).run?;
         let held = RunLock::is_held(&path);
         let summary = run_dir::summary(&path).ok().flatten().filter(|s| s.status == manifest.status);
         Some(Self {
@@ -52,7 +72,8 @@ impl Standing {
             not_finite: summary.as_ref().is_some_and(|s| s.not_finite),
             seconds: summary.map(|s| s.wall_seconds),
             error: manifest.error,
-            measured: Measured::read(&path.join(METRICS), metric),
+            checkpoint: checkpoint::steps(&path.join(CHECKPOINTS)).last().copied(),
+            measured: Measured::read(&path.join(METRICS), objective, &point.rungs),
             path,
         })
     }
@@ -63,25 +84,38 @@ impl Standing {
         self.measured.steps
     }
 
-    /// The objective of the first `until` of `total` steps, once they are done and measured. The last step counts when the
-    /// run is done: its last checkpoint and evaluation are there, then.
+    /// What came out at the rung of the first `until` of `total` steps, once they are done, measured and saved. The last
+    /// step counts when the run is done. A run that would fail of the same again has failed at the rungs that it did not
+    /// reach; any other failure says nothing of the point.
     #[must_use]
-    pub fn finding(&self, objective: Objective, until: u64, total: u64) -> Option<Finding> {
-        let complete = if until >= total {
-            self.status == RunStatus::Done
-        } else {
-            self.measured.steps >= until && self.measured.values.iter().any(|(step, _)| *step == until)
-        };
-        complete.then(|| Finding::Value(self.measured.value(objective, until)))
+    pub fn finding(&self, until: u64, total: u64) -> Option<Finding> {
+        let rung = self.measured.rungs.iter().find(|rung| rung.until == until)?;
+        let saved = self.measured.steps >= until && self.checkpoint.is_some_and(|step| step >= until);
+        if self.status == RunStatus::Done || until < total && rung.there && saved {
+            return Some(Finding::Value(rung.value));
+        }
+        (self.status == RunStatus::Failed && self.not_finite).then_some(Finding::Failed)
     }
 }
 
 impl Measured {
+    fn read(path: &Path, objective: Objective, rungs: &[u64]) -> Self {
+        let series = Series::read(path, objective.metric);
+        let rung = |&until: &u64| Rung {
+            until,
+            there: series.values.iter().any(|(step, _)| *step == until),
+            value: series.value(objective, until),
+        };
+        Self { steps: series.steps, rungs: rungs.iter().map(rung).collect() }
+    }
+}
+
+impl Series {
     fn read(path: &Path, metric: Metric) -> Self {
-        let mut measured = Self::default();
+        let mut series = Self::default();
         // What cannot be read counts as not measured: the run itself tells what is wrong when it goes on.
-        let _ = each_metric(path, &mut |line| measured.add(&line, metric));
-        measured
+        let _ = each_metric(path, &mut |line| series.add(&line, metric));
+        series
     }
 
     fn add(&mut self, line: &MetricLine, metric: Metric) {
@@ -124,13 +158,12 @@ impl Measured {
 /// How all points of a sweep stand, in the order of `Frozen::points`; duplicates have none of their own.
 #[must_use]
 pub fn read_all(root: &Path, frozen: &Frozen) -> Vec<Option<Standing>> {
-    let read = |p: &FrozenPoint| {
-        if p.same_as.is_some() { None } else { Standing::read(root, p, frozen.objective.metric) }
-    };
+    let runs = Listing::read(root);
+    let read = |p: &FrozenPoint| if p.same_as.is_some() { None } else { Standing::read(&runs, p, frozen.objective) };
     frozen.points.iter().map(read).collect()
 }
 
-/// How far a sweep has come, as far as its points' runs say; what failed is to be done again.
+/// How far a sweep has come, as far as its points' runs say; what failed and may not fail again is to be done again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     /// Whether nothing is left to do.
@@ -145,14 +178,14 @@ pub fn progress(frozen: &Frozen, standings: &[Option<Standing>]) -> Progress {
     let found = |task: usize, rung: usize| {
         let place = *tasks.points.get(task)?;
         let point = frozen.points.get(place)?;
-        standings.get(place)?.as_ref()?.finding(frozen.objective, *point.rungs.get(rung)?, point.steps)
+        standings.get(place)?.as_ref()?.finding(*point.rungs.get(rung)?, point.steps)
     };
     let decision = tasks.decide(frozen.workers(1), &found);
     let due = decision.due.iter().filter_map(|segment| tasks.points.get(segment.task).copied()).collect();
     Progress { over: decision.over, due }
 }
 
-/// Whether nothing of a sweep is left to do: what failed is.
+/// Whether nothing of a sweep is left to do.
 #[must_use]
 pub fn is_finished(root: &Path, frozen: &Frozen) -> bool {
     progress(frozen, &read_all(root, frozen)).over
@@ -165,7 +198,7 @@ pub fn rows(frozen: &Frozen, standings: &[Option<Standing>], due: &[usize]) -> V
         .points
         .iter()
         .enumerate()
-        .map(|(i, point)| row(frozen, point, standings.get(i).and_then(Option::as_ref), due.contains(&i)))
+        .map(|(i, point)| row(point, standings.get(i).and_then(Option::as_ref), due.contains(&i)))
         .collect();
     let shown = |i: usize| {
         let same = frozen.points[i].same_as.and_then(|index| frozen.points.iter().position(|p| p.index == index));
@@ -176,7 +209,7 @@ pub fn rows(frozen: &Frozen, standings: &[Option<Standing>], due: &[usize]) -> V
     (0..own.len()).map(shown).collect()
 }
 
-fn row(frozen: &Frozen, point: &FrozenPoint, standing: Option<&Standing>, due: bool) -> Row {
+fn row(point: &FrozenPoint, standing: Option<&Standing>, due: bool) -> Row {
     let mut row = Row {
         point: point.index,
         values: point.values.clone(),
@@ -187,7 +220,7 @@ fn row(frozen: &Frozen, point: &FrozenPoint, standing: Option<&Standing>, due: b
         seconds: None,
     };
     let Some(s) = standing else { return row };
-    let value = |until: u64| match s.finding(frozen.objective, until, point.steps) {
+    let value = |until: u64| match s.finding(until, point.steps) {
         Some(Finding::Value(value)) => Some(value),
         _ => None,
     };
@@ -221,7 +254,7 @@ pub fn comparable(
     let mut steps: Vec<u64> = own().filter_map(|((point, _), _)| point.rungs.first().copied()).collect();
     steps.dedup();
     let first = |point: &FrozenPoint, standing: &Option<Standing>| {
-        let finding = standing.as_ref()?.finding(frozen.objective, *point.rungs.first()?, point.steps)?;
+        let finding = standing.as_ref()?.finding(*point.rungs.first()?, point.steps)?;
         if let Finding::Value(value) = finding { Some(value) } else { None }
     };
     let one = if let [step] = steps.as_slice() { Some(*step) } else { None };
@@ -233,11 +266,11 @@ mod tests {
     use super::super::spec::Goal;
     use super::*;
 
-    fn measured(metric: Metric, text: &str) -> Measured {
+    fn measured(objective: Objective, text: &str, rungs: &[u64]) -> Measured {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(METRICS);
         std::fs::write(&path, text).unwrap();
-        Measured::read(&path, metric)
+        Measured::read(&path, objective, rungs)
     }
 
     fn standing(status: RunStatus, measured: Measured) -> Standing {
@@ -249,6 +282,7 @@ mod tests {
             error: None,
             not_finite: false,
             seconds: None,
+            checkpoint: Some(5),
             measured,
         }
     }
@@ -264,7 +298,7 @@ mod tests {
 
     fn value(metric: Metric, at: At, until: u64) -> f64 {
         let objective = Objective { metric, goal: metric.goal(), at };
-        measured(metric, LINES).value(objective, until)
+        measured(objective, LINES, &[until]).rungs[0].value
     }
 
     #[test]
@@ -280,18 +314,31 @@ mod tests {
     }
 
     #[test]
-    fn steps_count_once_they_are_done_and_measured() {
+    fn steps_count_once_they_are_done_measured_and_saved() {
         let objective = Objective { metric: Metric::ValLoss, goal: Goal::Minimize, at: At::Last };
-        let of = |status| standing(status, measured(Metric::ValLoss, LINES));
-        let found = |status, until| of(status).finding(objective, until, 6);
+        let rungs = [4, 5, 6];
+        let of = |status| standing(status, measured(objective, LINES, &rungs));
+        let found = |status, until| of(status).finding(until, 6);
         assert_eq!(found(RunStatus::Running, 4), Some(Finding::Value(2.5)), "whatever became of it");
         assert_eq!(found(RunStatus::Interrupted, 5), None, "not evaluated there");
         assert_eq!(found(RunStatus::Interrupted, 6), None);
         assert_eq!(found(RunStatus::Done, 6), Some(Finding::Value(2.5)));
-        let before = standing(
-            RunStatus::Running,
-            measured(Metric::ValLoss, LINES.split("{\"kind\":\"eval\",\"step\":4").next().unwrap()),
-        );
-        assert_eq!(before.finding(objective, 4, 6), None, "the step is done, its evaluation is not");
+        let until_then = LINES.split("{\"kind\":\"eval\",\"step\":4").next().unwrap();
+        let before = standing(RunStatus::Running, measured(objective, until_then, &rungs));
+        assert_eq!(before.finding(4, 6), None, "the step is done, its evaluation is not");
+        for checkpoint in [None, Some(3)] {
+            let unsaved = Standing { checkpoint, ..of(RunStatus::Failed) };
+            assert_eq!(unsaved.finding(4, 6), None, "measured, and lost");
+        }
+    }
+
+    #[test]
+    fn only_failures_that_would_come_again_are_findings() {
+        let objective = Objective { metric: Metric::ValLoss, goal: Goal::Minimize, at: At::Last };
+        let failed = standing(RunStatus::Failed, measured(objective, LINES, &[4, 6]));
+        assert_eq!(failed.finding(6, 6), None, "a full disk, say");
+        let diverged = Standing { not_finite: true, ..failed };
+        assert_eq!(diverged.finding(4, 6), Some(Finding::Value(2.5)));
+        assert_eq!(diverged.finding(6, 6), Some(Finding::Failed));
     }
 }

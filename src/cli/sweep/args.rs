@@ -107,9 +107,6 @@ pub struct PointArgs {
     pub sweep: PathBuf,
     /// The point's number, from 1.
     pub point: usize,
-    /// Train to this step only.
-    #[arg(long, value_name = "N")]
-    pub until_step: Option<u64>,
     #[command(flatten)]
     pub threads: ThreadArgs,
 }

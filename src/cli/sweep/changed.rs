@@ -60,10 +60,15 @@ fn flow(value: &Value) -> String {
     if text.chars().count() <= 60 { text } else { format!("{}…", text.chars().take(57).collect::<String>()) }
 }
 
-/// The content hash of a file; of one that is not there, of nothing.
+/// The content hash of a file, without a byte order mark, as those are read; of one that is not there, of nothing.
 pub(super) fn digest(path: &Path) -> SourceFile {
     let content = fs::read(path).unwrap_or_default();
-    SourceFile { path: path.to_owned(), blake3: blake3::hash(&content).to_hex().to_string() }
+    SourceFile { path: path.to_owned(), blake3: hash(content.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&content)) }
+}
+
+/// As `digest`, of a file's text.
+pub(super) fn hash(content: &[u8]) -> String {
+    blake3::hash(content).to_hex().to_string()
 }
 
 /// Of the files that points were made of, those that are no longer what they were.

@@ -21,8 +21,10 @@ pub(super) struct Closing<'a> {
     pub importance: Vec<Importance>,
     /// The steps after which all that was compared for it was measured, where that is not at the end.
     measured_at: Option<u64>,
-    /// Whether nothing is left to do, but for what failed.
-    pub over: bool,
+    /// Whether nothing is left to do.
+    over: bool,
+    /// Points that failed in this call.
+    pub failed: usize,
     runs: Option<&'a Path>,
 }
 
@@ -37,16 +39,7 @@ impl<'a> Closing<'a> {
         let (step, measured) = comparable(frozen, standings, &rows);
         let mattered = importance(&axes, frozen.objective.goal, &measured);
         let results = Results::new(frozen.objective, rows);
-        Self { frozen, results, importance: mattered, measured_at: step, over, runs }
-    }
-
-    /// Points that failed in this call, whatever their runs say: one may never have begun.
-    pub(super) fn failed(&mut self, failed: &[(usize, String)]) {
-        for row in &mut self.results.rows {
-            if failed.iter().any(|(index, _)| *index == row.point) {
-                row.status = PointStatus::Failed;
-            }
-        }
+        Self { frozen, results, importance: mattered, measured_at: step, over, failed: 0, runs }
     }
 
     /// Points that were judged and do not go on; which these are is known when it is over.
@@ -140,6 +133,14 @@ impl<'a> Closing<'a> {
         Some(format!("{} of {} steps were done: {} saved by early stopping", count(done), count(all), percent(share)))
     }
 
+    /// The command that goes on with the first of those that failed and would of the same again, if there are any.
+    fn anyway(&self) -> Option<String> {
+        let failed = self.results.rows.iter().filter(|row| self.over && row.status == PointStatus::Failed);
+        let run = printable(failed.min_by_key(|row| row.point)?.run.as_deref()?);
+        let runs = self.runs.map_or_else(String::new, |runs| format!(" --runs {}", runs.display()));
+        Some(format!("runner resume {run}{runs}"))
+    }
+
     /// Which parameters mattered, a line each.
     pub(super) fn mattered(&self) -> String {
         let mut out = String::new();
@@ -185,11 +186,14 @@ pub(super) fn print(closing: &Closing<'_>, outcome: Outcome, up_to_date: bool, s
     let id = printable(&closing.frozen.id);
     let counts = closing.counts();
     let points = many(closing.frozen.points.len(), "point");
+    let anyway = closing.anyway().map_or_else(String::new, |command| format!("; {command} tries again what diverged"));
     screen.last(&match outcome {
-        Outcome::Done if up_to_date => format!("up to date: sweep {id}, {points}: {counts}"),
+        Outcome::Done if up_to_date => format!("up to date: sweep {id}, {points}: {counts}{anyway}"),
+        Outcome::Failed if closing.over => format!("failed: sweep {id}, {points}: {counts}{anyway}"),
         Outcome::Done => format!("done: sweep {id}, {points}: {counts}"),
         Outcome::Failed => {
-            format!("failed: sweep {id}, {points}: {counts}; the same command tries failed points again")
+            let failed = closing.failed;
+            format!("failed: sweep {id}, {points}: {counts}; {failed} failed in this call: the same command goes on")
         }
         Outcome::Interrupted => format!("interrupted: sweep {id}, {points}: {counts}; the same command continues"),
     });

@@ -2,7 +2,7 @@
 //!
 //! Nothing is remembered but in memory: what the points' run directories say is all that a later call needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,15 +18,16 @@ use crate::cli::common;
 use crate::cli::exit::Exit;
 use crate::cli::interrupt::Interrupt;
 use crate::cli::plan::local;
-use crate::launch::signal_name;
 use crate::plan::program::Device;
 use crate::report::format::{count, duration, printable, rate};
 use crate::report::{Many, Screen};
 use crate::store::RunLock;
 use crate::store::manifest::RunStatus;
+use crate::store::run_dir::Listing;
 use crate::store::sweep_dir::{SweepDir, point_log};
 use crate::sweep::allocate::{Allocator, Need};
 use crate::sweep::child::{Child, DEVICES, End, Work};
+use crate::sweep::ending::{Ended, Next};
 use crate::sweep::frozen::{Frozen, FrozenPoint, Tasks};
 use crate::sweep::problems::these;
 use crate::sweep::standing::{Standing, read_all};
@@ -36,8 +37,6 @@ use crate::sweep::{Decision, Finding, PointStatus, Results, Segment, standing};
 const TICK: Duration = Duration::from_millis(30);
 /// How long to wait for a process of an earlier call that still works on a run: it ends after its step.
 const PATIENCE: Duration = Duration::from_mins(10);
-/// What errors about a run that another process has say of it.
-const BUSY: &str = "another process";
 /// Tasks up to which the time that is left is worked out with early stopping in mind.
 const FEW: usize = 2000;
 
@@ -60,12 +59,14 @@ pub(super) struct Driver<'a> {
     workers: usize,
     /// By place in the sweep's list of points.
     standings: Vec<Option<Standing>>,
-    /// Tasks that failed for good, in this call.
-    failed: BTreeMap<usize, String>,
+    /// Tasks that failed in this call and are not tried again in it.
+    failed: BTreeSet<usize>,
     attempts: BTreeMap<usize, u32>,
     running: BTreeMap<usize, Running>,
-    /// Tasks on whose run another process works, and since when.
+    /// Tasks on whose run another process works or did, and since when.
     waiting: BTreeMap<usize, Instant>,
+    /// Those of them on whose run one was at work at the last look.
+    held: BTreeSet<usize>,
     allocator: Allocator,
     best: Option<(usize, f64)>,
     began: Instant,
@@ -83,18 +84,6 @@ struct Running {
     asked_to_stop: bool,
 }
 
-/// How a segment that was not completed is gone on with.
-enum Next {
-    /// Another process has its run: later.
-    Later,
-    /// Stopped on request.
-    Stopped,
-    Failed {
-        error: String,
-        again: bool,
-    },
-}
-
 impl<'a> Driver<'a> {
     /// # Errors
     /// A `RUNNER_PEAK_FLOPS` that is no number.
@@ -108,10 +97,11 @@ impl<'a> Driver<'a> {
             tasks: frozen.tasks(),
             workers: frozen.workers(drive.parallel),
             standings: read_all(drive.root, frozen),
-            failed: BTreeMap::new(),
+            failed: BTreeSet::new(),
             attempts: BTreeMap::new(),
             running: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            held: BTreeSet::new(),
             allocator,
             best: None,
             began: Instant::now(),
@@ -139,8 +129,11 @@ impl<'a> Driver<'a> {
                     break Outcome::Interrupted;
                 }
             } else {
-                if decision.over && self.running.is_empty() {
-                    break if self.failed.is_empty() { Outcome::Done } else { Outcome::Failed };
+                // Where results decide, what failed may be all that the rest waits for.
+                let stuck = decision.due.iter().all(|segment| self.failed.contains(&segment.task));
+                if stuck && self.running.is_empty() {
+                    let well = self.failed.is_empty() && !self.has_diverged();
+                    break if well { Outcome::Done } else { Outcome::Failed };
                 }
                 if self.start_due(&decision.due, &mut screen) {
                     decision = self.decide();
@@ -171,8 +164,13 @@ impl<'a> Driver<'a> {
     fn found(&self, task: usize, rung: usize) -> Option<Finding> {
         let point = self.point(task);
         let until = *point.rungs.get(rung)?;
-        let finding = self.standing(task).and_then(|s| s.finding(self.frozen().objective, until, point.steps));
-        finding.or_else(|| self.failed.contains_key(&task).then_some(Finding::Failed))
+        self.standing(task)?.finding(until, point.steps)
+    }
+
+    /// Whether a point failed and would of the same again.
+    fn has_diverged(&self) -> bool {
+        let last = |task: usize| self.point(task).rungs.len().checked_sub(1).and_then(|rung| self.found(task, rung));
+        (0..self.tasks.tasks.len()).any(|task| last(task) == Some(Finding::Failed))
     }
 
     fn decide(&mut self) -> Decision {
@@ -231,9 +229,13 @@ impl<'a> Driver<'a> {
             self.look(*task);
             let steps = self.standing(*task).map_or(0, Standing::steps).saturating_sub(running.from);
             self.cost_done += steps as f64 * self.tasks.tasks[*task].step_cost;
-            match self.found(*task, running.segment.rung) {
-                Some(Finding::Value(value)) => self.completed(*task, running.segment, value, screen),
-                _ => self.uncompleted(*task, *end, &running, screen),
+            let next = self.next(*task, *end, &running);
+            let since = self.waiting.remove(task);
+            match next {
+                Next::Completed(value) => self.completed(*task, running.segment, value, screen),
+                Next::Stopped => {}
+                Next::Later => self.wait(*task, since, screen),
+                Next::Failed { error, again } => self.fail(*task, &error, again, screen),
             }
         }
         !ended.is_empty()
@@ -241,7 +243,8 @@ impl<'a> Driver<'a> {
 
     /// Reads anew how a task's run stands.
     fn look(&mut self, task: usize) {
-        let standing = Standing::read(self.drive.root, self.point(task), self.frozen().objective.metric);
+        let runs = Listing::read(self.drive.root);
+        let standing = Standing::read(&runs, self.point(task), self.frozen().objective);
         let place = self.place(task);
         self.standings[place] = standing;
     }
@@ -277,54 +280,37 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn uncompleted(&mut self, task: usize, end: End, running: &Running, screen: &Many) {
-        match self.next(task, end, running) {
-            Next::Stopped | Next::Later => {}
-            Next::Failed { error, again } => self.fail(task, error, again, screen),
-        }
-    }
-
     /// Tells of a failure; unless it is tried again, it is for good.
-    fn fail(&mut self, task: usize, error: String, again: bool, screen: &Many) {
+    fn fail(&mut self, task: usize, error: &str, again: bool, screen: &Many) {
         let point = self.point(task);
         let log = point_log(self.drive.sweep.path(), point.index);
-        screen.json(&SweepEvent::Failed { point: point.index, error: &error, log: &log, again });
+        screen.json(&SweepEvent::Failed { point: point.index, error, log: &log, again });
         let tried = self.attempts.get(&task).copied().unwrap_or(0);
         let then =
             if again { format!("; it is tried again ({tried} of {})", self.drive.retries) } else { String::new() };
-        screen.warn(&format!("{} failed: {}; its log is {}{then}", name(point), printable(&error), log.display()));
+        screen.warn(&format!("{} failed: {}; its log is {}{then}", name(point), printable(error), log.display()));
         if !again {
-            self.failed.insert(task, error);
+            self.failed.insert(task);
         }
     }
 
     fn next(&mut self, task: usize, end: End, running: &Running) -> Next {
-        if running.asked_to_stop {
-            return Next::Stopped;
+        let attempts = self.attempts.get(&task).copied().unwrap_or(0);
+        let standing = self.standing(task).filter(|s| s.status == RunStatus::Failed);
+        let next = Ended {
+            end,
+            asked_to_stop: running.asked_to_stop,
+            finding: self.found(task, running.segment.rung),
+            recorded: standing.and_then(|s| s.error.as_deref()),
+            written: running.child.error().as_deref(),
+            attempts,
+            retries: self.drive.retries,
         }
-        // A process that has ended by now may have been the reason.
-        let busy = || running.child.error().is_some_and(|error| error.contains(BUSY));
-        if end == End::Exited(Exit::Request as i32) && (self.standing(task).is_some_and(|s| s.held) || busy()) {
-            return Next::Later;
+        .next();
+        if matches!(next, Next::Failed { again: true, .. }) {
+            self.attempts.insert(task, attempts + 1);
         }
-        let standing = self.standing(task);
-        let recorded = standing.filter(|s| s.status == RunStatus::Failed && end == End::Exited(Exit::Failed as i32));
-        let not_finite = recorded.is_some_and(|s| s.not_finite);
-        let recorded = recorded.and_then(|s| s.error.clone());
-        let written = || running.child.error();
-        let (error, repeats) = match end {
-            End::Exited(0) => ("it ended without the objective at its last step".to_owned(), true),
-            End::Exited(130) => ("it was interrupted from outside".to_owned(), false),
-            End::Exited(code) => {
-                let error = recorded.or_else(written).unwrap_or_else(|| format!("it ended with exit code {code}"));
-                (error, code == Exit::Request as i32 || not_finite)
-            }
-            End::Killed(signal) => (format!("its process was ended by {}", signal_name(signal)), false),
-        };
-        let attempts = self.attempts.entry(task).or_insert(0);
-        let again = !repeats && *attempts < self.drive.retries;
-        *attempts += u32::from(again);
-        Next::Failed { error, again }
+        next
     }
 
     /// Starts what is due and has room; whether that found something new.
@@ -335,14 +321,14 @@ impl<'a> Driver<'a> {
                 break;
             }
             let task = segment.task;
-            if self.running.contains_key(&task) || self.failed.contains_key(&task) {
+            if self.running.contains_key(&task) || self.failed.contains(&task) {
                 continue;
             }
             if self.is_held(task, screen) {
-                news |= self.failed.contains_key(&task);
+                news |= self.failed.contains(&task);
                 continue;
             }
-            if self.waiting.remove(&task).is_some() {
+            if self.held.remove(&task) {
                 // That other process came further, or to the end.
                 self.look(task);
                 news = true;
@@ -352,28 +338,36 @@ impl<'a> Driver<'a> {
             let need = Need { memory: point.memory_bytes, devices: point.cuda_devices };
             let Some(devices) = self.allocator.take(task, need) else { continue };
             self.start(*segment, devices, screen);
-            news |= self.failed.contains_key(&task);
+            news |= self.failed.contains(&task);
         }
         news
     }
 
     /// Whether another process works on the task's run. That of an earlier call ends soon; another one's may not.
     fn is_held(&mut self, task: usize, screen: &Many) -> bool {
-        let Some((path, id)) = self.standing(task).map(|s| (s.path.clone(), s.id.clone())) else { return false };
-        if !RunLock::is_held(&path) {
+        if !self.standing(task).is_some_and(|s| RunLock::is_held(&s.path)) {
             return false;
         }
+        self.held.insert(task);
+        let since = self.waiting.remove(&task);
+        self.wait(task, since, screen);
+        true
+    }
+
+    /// Leaves a task to the process that has its run, since `since` if it was left before.
+    fn wait(&mut self, task: usize, since: Option<Instant>, screen: &Many) {
         let point = self.point(task);
-        let since = *self.waiting.entry(task).or_insert_with(|| {
-            screen.line(&format!("waiting  {}: another process works on its run {id}", name(point)));
+        let run = self.standing(task).map_or_else(String::new, |s| format!(" {}", printable(&s.id)));
+        let since = since.unwrap_or_else(|| {
+            screen.line(&format!("waiting  {}: another process works on its run{run}", name(point)));
             Instant::now()
         });
         if since.elapsed() > PATIENCE {
-            self.waiting.remove(&task);
-            let error = format!("another process has worked on its run {id} for {}", duration(PATIENCE));
-            self.fail(task, error, false, screen);
+            let error = format!("another process has worked on its run{run} for {}", duration(PATIENCE));
+            self.fail(task, &error, false, screen);
+        } else {
+            self.waiting.insert(task, since);
         }
-        true
     }
 
     fn start(&mut self, segment: Segment, devices: Vec<String>, screen: &Many) {
@@ -393,7 +387,7 @@ impl<'a> Driver<'a> {
             Ok(child) => child,
             Err(error) => {
                 self.allocator.give_back(segment.task);
-                self.fail(segment.task, format!("starting its process: {error}"), false, screen);
+                self.fail(segment.task, &format!("starting its process: {error}"), false, screen);
                 return;
             }
         };
@@ -459,10 +453,7 @@ impl<'a> Driver<'a> {
 
     fn close(self, outcome: Outcome, screen: Many) -> Exit {
         let mut closing = Closing::new(self.drive.sweep.path(), self.frozen(), &self.standings, self.drive.runs);
-        closing.over |= outcome != Outcome::Interrupted;
-        closing.failed(
-            &self.failed.iter().map(|(task, error)| (self.point(*task).index, error.clone())).collect::<Vec<_>>(),
-        );
+        closing.failed = self.failed.len();
         let screen = screen.finish();
         let stopped = closing.stopped();
         if !stopped.is_empty() {
@@ -499,14 +490,6 @@ fn visible(count: usize, variable: Option<&str>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::StoreError;
-
-    #[test]
-    fn a_run_that_another_process_has_is_told_apart() {
-        let (id, holder) = ("a".to_owned(), String::new());
-        assert!(StoreError::Locked { id, holder }.to_string().contains(BUSY));
-        assert!(StoreError::Busy { path: "a".into() }.to_string().contains(BUSY));
-    }
 
     #[test]
     fn only_devices_that_are_seen_are_shared_out() {

@@ -27,7 +27,7 @@ pub(super) fn run(args: &PointArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Done);
     }
     let root = sweep_dir::root(&args.sweep);
-    let arguments = arguments(&args.sweep, &frozen, point, &root, args.threads.count(), args.until_step);
+    let arguments = arguments(&args.sweep, &frozen, point, &root, args.threads.count(), None);
     let program = std::env::current_exe().context("this program's file")?;
     let mut command = Command::new(program);
     command.args(arguments);

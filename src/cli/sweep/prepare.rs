@@ -1,11 +1,11 @@
 //! From a sweep file to points that are fixed: each one rendered, checked, its data prepared, planned.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 
 use rayon::prelude::*;
 
-use super::changed::digest;
+use super::changed::hash;
 use super::find::absolute;
 use crate::cli::common::{self, TemplateArgs, ThreadArgs};
 use crate::cli::exit::{RequestError, render};
@@ -60,7 +60,6 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
         base.named_vars = spec.names().into_iter().map(str::to_owned).collect();
     }
     let pool = with.own.pool()?;
-    let before = sources(spec, &[]);
     let load = |point: &Point| config::load(spec.base.path(), &options(spec, point, &base));
     let loaded: Vec<Result<Loaded, ConfigError>> = pool.install(|| expanded.points.par_iter().map(load).collect());
     let mut problems = Problems::default();
@@ -113,11 +112,8 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
         let words = |index: usize| values(index).map_or_else(String::new, |p| crate::sweep::frozen::words(&p.values));
         return Err(Mistakes(problems.render(expanded.points.len(), words)).into());
     }
-    let after = sources(spec, &good);
-    if before.iter().any(|source| !after.contains(source)) {
-        let message = format!("{} changed while it was read: run the same command again", spec.base.path().display());
-        return Err(RequestError(message).into());
-    }
+    let sources = sources(good.iter().map(|(_, loaded)| loaded))?;
+    same_rungs(&points)?;
     let environment =
         good.iter().flat_map(|(_, loaded)| loaded.env_read.iter().cloned()).chain(common::own_environment()).collect();
     let frozen = Frozen {
@@ -127,7 +123,7 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
         created: time::now(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         file: absolute(&spec.path),
-        sources: after,
+        sources,
         overrides: with.set.to_vec(),
         environment,
         objective: spec.objective,
@@ -145,14 +141,50 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
 #[error("{0}")]
 pub(in crate::cli) struct Mistakes(String);
 
-/// The files that the points are made of, as they are now.
-fn sources(spec: &SweepSpec, loaded: &[(&Point, Loaded)]) -> Vec<SourceFile> {
-    let read = loaded.iter().filter_map(|(_, loaded)| loaded.template.as_ref()).flat_map(|t| &t.files);
-    let mut files: Vec<PathBuf> = read.map(|file| absolute(&file.path)).collect();
-    files.push(absolute(spec.base.path()));
-    files.sort();
-    files.dedup();
-    files.iter().map(|path| digest(path)).collect()
+/// The files that the points were made of, as each point read them.
+///
+/// # Errors
+/// If a file was not the same for all points.
+fn sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<SourceFile>, RequestError> {
+    let mut files: BTreeMap<&Path, &str> = BTreeMap::new();
+    for loaded in loaded {
+        let own = loaded.template.is_none().then_some((loaded.path.as_path(), loaded.text.as_str()));
+        let read = loaded.template.iter().flat_map(|t| &t.files).map(|f| (f.path.as_path(), f.text.as_str()));
+        for (path, text) in read.chain(own) {
+            if *files.entry(path).or_insert(text) != text {
+                let message = format!("{} changed while it was read: run the same command again", path.display());
+                return Err(RequestError(message));
+            }
+        }
+    }
+    let file = |(path, text): (&Path, &str)| SourceFile {
+        path: absolute(path),
+        blake3: hash(text.strip_prefix('\u{FEFF}').unwrap_or(text).as_bytes()),
+    };
+    let mut out: Vec<SourceFile> = files.into_iter().map(file).collect();
+    out.sort_by(|a, b| a.path.cmp(&b.path));
+    out.dedup();
+    Ok(out)
+}
+
+/// What early stopping compares must be results after the same steps.
+///
+/// # Errors
+/// If two points are judged after different ones before their end.
+fn same_rungs(points: &[FrozenPoint]) -> Result<(), RequestError> {
+    let below = |p: &FrozenPoint| p.rungs.split_last().map_or(Vec::new(), |(_, below)| below.to_vec());
+    let Some(first) = points.first() else { return Ok(()) };
+    let Some(other) = points.iter().find(|p| below(p) != below(first)) else { return Ok(()) };
+    let words = |p: &FrozenPoint| {
+        let steps: Vec<String> = below(p).iter().map(u64::to_string).collect();
+        format!("point {} ({}) after {} of {} steps", p.index, p.words(), steps.join(", "), p.steps)
+    };
+    Err(RequestError(format!(
+        "early_stop compares points after the same numbers of steps, but {} is judged and {}: leave train.steps and \
+         eval.every the same for all points, or early_stop out",
+        words(first),
+        words(other)
+    )))
 }
 
 /// `<name>-<8 digits>` over what the sweep is.
@@ -294,6 +326,38 @@ mod tests {
         assert!(unmeasured(Metric::ValPerplexity, &loss).is_none());
         assert!(unmeasured(Metric::HellaswagAcc, &loss).unwrap().contains("eval.hellaswag"));
         assert!(unmeasured(Metric::TrainLoss, &none).is_none());
+    }
+
+    #[test]
+    fn a_file_is_the_same_for_all_points() {
+        let dir = tempfile::tempdir().unwrap();
+        let (template, part) = (dir.path().join("a.yaml.j2"), dir.path().join("part.yaml"));
+        let text = "model: {preset: gpt2-micro}\ndata: {train: {text: {files: [input.txt]}}}\n";
+        std::fs::write(&template, "{% include 'part.yaml' %}\n").unwrap();
+        let load = |more: &str| {
+            std::fs::write(&part, format!("{text}{more}")).unwrap();
+            config::load(&template, &LoadOptions::default()).unwrap()
+        };
+        let (one, same, other) = (load(""), load(""), load("\n# other\n"));
+        let found = sources([&one, &same].into_iter()).unwrap();
+        assert_eq!(found.len(), 2);
+        load("");
+        assert!(super::super::changed::sources(&found).is_empty(), "as it is on disk");
+        let error = sources([&one, &other].into_iter()).unwrap_err().to_string();
+        assert!(error.contains("part.yaml changed while"), "{error}");
+    }
+
+    #[test]
+    fn early_stopping_compares_after_the_same_steps() {
+        let mut points = crate::sweep::frozen::tests::sweep().points;
+        points[1].rungs = vec![10, 20, 60];
+        assert!(same_rungs(&points).is_ok(), "the end is judged by nobody");
+        points[1].rungs = vec![10, 30, 40];
+        let error = same_rungs(&points).unwrap_err().to_string();
+        for part in ["point 1 (lr=0.001 layers=2) after 10, 20 of 40", "point 2 (lr=0.01 layers=2) after 10, 30 of 40"]
+        {
+            assert!(error.contains(part), "{part}: {error}");
+        }
     }
 
     #[test]

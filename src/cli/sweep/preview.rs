@@ -102,6 +102,16 @@ fn time(frozen: &Frozen, tasks: &Tasks, workers: usize) -> String {
         let _ = write!(out, " of {}, as early stopping goes", count(all));
     }
     out.push('\n');
+    // Results in the order of the points are those with the fewest promotions.
+    let ends = |segment: &crate::sweep::Segment| {
+        tasks.tasks.get(segment.task).is_some_and(|task| segment.rung + 1 == task.rungs.len())
+    };
+    if !expected.order.iter().any(ends) {
+        out.push_str(
+            "warning: early stopping may let no point reach its last step, and then there is no best one: there are too \
+             few points for so many rungs (take more points, a larger min_steps, or a smaller reduction)\n",
+        );
+    }
     if tasks.seconds {
         let hours = device_hours(frozen, tasks, &expected);
         let took = seconds(expected.virtual_end);
@@ -151,6 +161,18 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part:?}: {text}");
         }
+    }
+
+    #[test]
+    fn a_sweep_that_may_finish_no_point_is_warned_of() {
+        // Two distinct points, of which one goes on from the first rung, and none from the second.
+        assert!(preview(&sweep(), HOW).contains("no point reach its last step"));
+        let mut frozen = sweep();
+        frozen.points.iter_mut().for_each(|p| p.rungs = vec![10, 40]);
+        assert!(!preview(&frozen, HOW).contains("warning"));
+        frozen.early_stop = None;
+        frozen.points.iter_mut().for_each(|p| p.rungs = vec![40]);
+        assert!(!preview(&frozen, HOW).contains("warning"));
     }
 
     #[test]

@@ -57,6 +57,9 @@ impl Call<'_> {
         let set = &self.args.set;
         let with = With { set, threads: self.how.threads, own: self.args.threads, parallel: self.how.parallel };
         let Ready { frozen, experiments } = prepare::prepare(&self.spec, &with, &mut screen)?;
+        if self.args.launcher == Launcher::Slurm {
+            slurm::check_numbers(&frozen)?;
+        }
         if self.args.dry_run {
             return self.show(&frozen, &screen);
         }

@@ -10,12 +10,10 @@ use super::find::absolute;
 use super::preview::many;
 use crate::cli::exit::{Exit, RequestError};
 use crate::report::Screen;
-use crate::store::manifest::RunStatus;
-use crate::store::sweep_dir::SweepDir;
-use crate::store::time;
-use crate::sweep::frozen::Frozen;
-use crate::sweep::slurm::{Array, Submitted, TEMPLATE};
-use crate::sweep::standing::read_all;
+use crate::store::sweep_dir::{SCRIPT, SweepDir};
+use crate::sweep::frozen::{Frozen, FrozenPoint};
+use crate::sweep::slurm::{Array, TEMPLATE};
+use crate::sweep::standing::{Standing, read_all};
 
 /// How points are to be submitted.
 #[derive(Debug, Clone, Copy)]
@@ -42,15 +40,45 @@ pub(super) fn check(early_stop: bool, options: &[String]) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// That Slurm can number the jobs of a sweep's points.
+///
+/// # Errors
+/// If a point's number is too large.
+pub(super) fn check_numbers(frozen: &Frozen) -> anyhow::Result<()> {
+    let last = frozen.points.iter().filter(|p| p.same_as.is_none()).map(|p| p.index).max().unwrap_or(0);
+    // What has no more points than any Slurm allows needs no question.
+    let most = if last < MAX_ARRAY_SIZE { MAX_ARRAY_SIZE } else { max_array_size().unwrap_or(MAX_ARRAY_SIZE) };
+    if last >= most {
+        bail!(RequestError(format!(
+            "jobs of an array have numbers up to {} here (MaxArraySize in slurm.conf), but the last point is {last}: make \
+             several sweeps of it",
+            most - 1
+        )));
+    }
+    Ok(())
+}
+
+/// Slurm's default: one more than the largest number.
+const MAX_ARRAY_SIZE: usize = 1001;
+
+/// What Slurm says of itself; `None` if it does not.
+fn max_array_size() -> Option<usize> {
+    let said = slurm(Command::new("scontrol").args(["show", "config"])).ok()?;
+    let mut settings = said.lines().filter_map(|line| line.split_once('='));
+    settings.find(|(name, _)| name.trim() == "MaxArraySize")?.1.trim().parse().ok()
+}
+
 /// Submits the points that are neither done nor with Slurm already.
 ///
 /// # Errors
 /// If Slurm's commands are not there or refuse; a mistake in the script's template.
 pub(super) fn submit(sweep: &SweepDir, root: &Path, how: How<'_>, screen: &Screen) -> anyhow::Result<Exit> {
     let frozen = sweep.frozen();
-    let before = sweep.submitted()?;
+    let program = std::env::current_exe().context("this program's file")?;
+    let path = absolute(sweep.path());
+    // First what waits: what ends in between is done, then, and in neither list.
+    let queued = queued(&path.join(SCRIPT))?;
     let open = unfinished(root, frozen);
-    let queued = before.iter().map(queued).collect::<anyhow::Result<Vec<_>>>()?.concat();
     let points: Vec<usize> = open.iter().copied().filter(|point| !queued.contains(point)).collect();
     if points.is_empty() {
         screen.line(&format!(
@@ -60,8 +88,6 @@ pub(super) fn submit(sweep: &SweepDir, root: &Path, how: How<'_>, screen: &Scree
         ));
         return Ok(Exit::Done);
     }
-    let program = std::env::current_exe().context("this program's file")?;
-    let path = absolute(sweep.path());
     let array = Array {
         program: &program,
         sweep: &path,
@@ -72,16 +98,14 @@ pub(super) fn submit(sweep: &SweepDir, root: &Path, how: How<'_>, screen: &Scree
     };
     let given = template()?;
     let script = array.script(frozen, given.as_deref())?;
-    let file = sweep.write_script(&script)?;
+    sweep.write_script(&script)?;
+    let file = path.join(SCRIPT);
     let said = slurm(Command::new("sbatch").arg("--parsable").arg(&file))?;
     // `--parsable` prints the number, and on federations `;` and the cluster.
-    let job = said.trim().split(';').next().unwrap_or_default().to_owned();
+    let job = said.trim().split(';').next().unwrap_or_default();
     if job.is_empty() || !job.bytes().all(|b| b.is_ascii_digit()) {
         bail!("sbatch did not say which job it made: {said:?}");
     }
-    let mut all = before;
-    all.push(Submitted { job: job.clone(), at: time::now(), points: points.clone() });
-    sweep.note_submitted(&all)?;
     screen.last(&format!(
         "sweep    {}: {} submitted as job {job}, {} at once ({})\n\
          next     runner sweep status {} shows how they stand; this command again submits those that failed",
@@ -94,23 +118,25 @@ pub(super) fn submit(sweep: &SweepDir, root: &Path, how: How<'_>, screen: &Scree
     Ok(Exit::Done)
 }
 
-/// Points, from 1, that are runs of their own and not done.
+/// Points, from 1, that are runs of their own and of which something is left to do.
 fn unfinished(root: &Path, frozen: &Frozen) -> Vec<usize> {
     let standings = read_all(root, frozen);
-    let done = |i: usize| standings[i].as_ref().is_some_and(|s| s.status == RunStatus::Done);
-    let open = frozen.points.iter().enumerate().filter(|(i, p)| p.same_as.is_none() && !done(*i));
+    let over = |(standing, p): (&Option<Standing>, &FrozenPoint)| {
+        standing.as_ref().is_some_and(|s| s.finding(p.steps, p.steps).is_some())
+    };
+    let open = standings.iter().zip(&frozen.points).filter(|(s, p)| p.same_as.is_none() && !over((s, p)));
     open.map(|(_, p)| p.index).collect()
 }
 
-/// The points of an array that still wait or run.
-fn queued(submitted: &Submitted) -> anyhow::Result<Vec<usize>> {
-    let mut command = Command::new("squeue");
-    command.args(["--noheader", "--array", "--format=%K", "--jobs", &submitted.job]);
-    let output = start(&mut command)?;
-    // Slurm forgets jobs some minutes after their end, and then says so by an error.
-    let said =
-        if output.status.success() { String::from_utf8_lossy(&output.stdout).into_owned() } else { String::new() };
-    Ok(said.lines().filter_map(|line| line.trim().parse().ok()).collect())
+/// The points that wait or run in arrays of this user whose script is `script`, of whichever call.
+///
+/// # Errors
+/// If Slurm does not say: what is queued already must not be submitted twice.
+fn queued(script: &Path) -> anyhow::Result<Vec<usize>> {
+    let said = slurm(Command::new("squeue").args(["--me", "--noheader", "--array", "--format=%K %o"]))?;
+    let script = script.to_string_lossy();
+    let ours = said.lines().filter_map(|line| line.trim().split_once(' ')).filter(|(_, of)| of.trim() == script);
+    Ok(ours.filter_map(|(point, _)| point.parse().ok()).collect())
 }
 
 /// The template of the current folder, if there is one.
