@@ -291,3 +291,36 @@ fn the_check_of_xml_can_fail() {
         assert!(std::panic::catch_unwind(|| well_formed(bad)).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn a_run_that_began_with_a_checkpoint_of_another_mathematics_is_not_the_same() {
+    let lab = Lab::new();
+    let done = |line: &str| {
+        let out = lab.run(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(code(&out), 0, "{line}: {}", said(&out));
+    };
+    let sets = "--set optimizer={\"adamw\":{\"lr\":2e-4}} --set checkpoint.every=4 --set checkpoint.keep=9";
+    done("apply fine.yaml --threads 1 --quiet --set checkpoint.every=4 --set checkpoint.keep=9");
+    done("fork fine --threads 1 --quiet --from 4 --set optimizer={\"adamw\":{\"lr\":2e-4}} --set name=forked");
+    done(&format!("apply fine.yaml --threads 1 --quiet --set name=fresh {sets}"));
+    let found = lab.json(&["diff", "forked", "fresh"]);
+    assert_eq!(
+        (&found["class"], &found["parts"]),
+        (&"mathematics".into(), &serde_json::json!(["beginning"])),
+        "{found}"
+    );
+    assert_eq!(found["training"], "other");
+    let fact = found["plan"].as_array().unwrap().iter().find(|fact| fact["name"] == "began with").unwrap();
+    assert!(fact["a"].as_str().unwrap().starts_with("step 4 of fine-") && fact["b"].is_null(), "{fact}");
+    let text = said(&lab.run(&["diff", "forked", "fresh"]));
+    assert!(text.contains("other mathematics: beginning\n") && text.contains("began with"), "{text}");
+    assert_eq!(code(&lab.run(&["diff", "forked", "fresh", "--exit-code"])), 3);
+    let found = lab.json(&["diff", "fine", "forked"]);
+    assert_eq!(found["parts"], serde_json::json!(["optimizer", "beginning"]));
+    // Two of the same beginning are alike.
+    assert_eq!(lab.json(&["diff", "forked", "forked"])["class"], "same_run");
+    // Under another layout the same was computed.
+    done("apply coarse.yaml --threads 1 --quiet --continue fine --continue-step 8 --set name=continued");
+    done("apply coarse.yaml --threads 1 --quiet");
+    assert_eq!(lab.json(&["diff", "continued", "coarse"])["class"], "rounding");
+}

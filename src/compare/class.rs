@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::beginning::Began;
 use super::side::Side;
 use crate::config::experiment::Samples;
 use crate::data::{ChoiceFacts, SplitFacts};
@@ -35,6 +36,8 @@ pub enum Part {
     Precision,
     Seed,
     Evaluation,
+    /// The checkpoint that a run began with is of another mathematics.
+    Beginning,
 }
 
 impl Part {
@@ -50,6 +53,7 @@ impl Part {
             Self::Precision => "precision",
             Self::Seed => "seed",
             Self::Evaluation => "evaluation",
+            Self::Beginning => "beginning",
         }
     }
 }
@@ -198,6 +202,33 @@ pub fn verdict(a: &Side, b: &Side, kept: bool) -> Verdict {
         _ => "same mathematics, other rounding",
     };
     Verdict { class: Class::Rounding, parts: Vec::new(), training, meaning: meaning.to_owned() }
+}
+
+impl Verdict {
+    /// What the differences mean if the two also `began` so.
+    #[must_use]
+    pub fn with(mut self, began: Began) -> Self {
+        match began {
+            Began::Alike => {}
+            Began::Otherwise => {
+                self.parts.push(Part::Beginning);
+                let names: Vec<&str> = self.parts.iter().map(|part| part.name()).collect();
+                self.meaning = format!("other mathematics: {}", names.join(", "));
+                (self.class, self.training) = (Class::Mathematics, Training::Other);
+            }
+            Began::Rounding if self.training == Training::SameBits => {
+                self.training = Training::Rounding;
+                self.meaning = match self.class {
+                    Class::Mathematics => "other mathematics: evaluation alone; training is the same, up to rounding",
+                    _ => "same mathematics, other rounding: they began under other plans",
+                }
+                .to_owned();
+                self.class = self.class.max(Class::Rounding);
+            }
+            Began::Rounding => {}
+        }
+        self
+    }
 }
 
 /// Of two that compute the same: whether the steps are the same programs, once both evaluate alike.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::beginning::{self, Ancestor};
 use super::class::{Class, Part, Training, Verdict, verdict};
 use super::effect::{Effect, effect};
 use super::facts::{self, Fact, Setting};
@@ -81,6 +82,12 @@ fn named(compared: &Compared) -> Named {
     }
 }
 
+/// Of a run.
+fn ancestors(compared: &Compared) -> Vec<Ancestor> {
+    let Some(record) = &compared.record else { return Vec::new() };
+    beginning::ancestors(&record.path, &record.manifest, &compared.side)
+}
+
 /// Compares `a` and `b`. `notes`: what was found out when they were read.
 #[must_use]
 pub fn diff(a: &Compared, b: &Compared, data_read: bool, notes: Vec<String>) -> Diff {
@@ -92,7 +99,11 @@ pub fn diff(a: &Compared, b: &Compared, data_read: bool, notes: Vec<String>) -> 
         })
         .collect();
     let kept = settings.iter().any(|s| s.effect == Effect::Bookkeeping);
-    let Verdict { class, parts, training, meaning } = verdict(&a.side, &b.side, kept);
+    let (began_a, began_b) = (ancestors(a), ancestors(b));
+    let began = beginning::began((&a.side, &began_a), (&b.side, &began_b));
+    let Verdict { class, parts, training, meaning } = verdict(&a.side, &b.side, kept).with(began);
+    let mut plan = facts::plan(&a.side, &b.side);
+    plan.extend(facts::beginning(&began_a, &began_b));
     Diff {
         a: named(a),
         b: named(b),
@@ -102,7 +113,7 @@ pub fn diff(a: &Compared, b: &Compared, data_read: bool, notes: Vec<String>) -> 
         meaning,
         data_read,
         settings,
-        plan: facts::plan(&a.side, &b.side),
+        plan,
         data: if data_read { facts::data(&a.side.data, &b.side.data) } else { Vec::new() },
         program: facts::program(&a.setting, &b.setting),
         machine: facts::machine(&a.setting, &b.setting),

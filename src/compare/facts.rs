@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use super::beginning::Ancestor;
 use super::class::{first, validation_rows};
 use super::side::Side;
 use crate::data::DataFacts;
@@ -78,6 +79,13 @@ pub fn plan(a: &Side, b: &Side) -> Vec<Fact> {
         ("validation rows read", |p| validation_rows(p).map(Into::into)),
     ];
     table.into_iter().map(|(name, of)| both(name, &a.plan, &b.plan, of)).collect()
+}
+
+/// The checkpoints that runs began with; nothing if both began at the start.
+#[must_use]
+pub fn beginning(a: &[Ancestor], b: &[Ancestor]) -> Vec<Fact> {
+    let one = |ancestors: &[Ancestor]| ancestors.first().map(|first| format!("step {} of {}", first.step, first.id));
+    known([both("began with", a, b, one)])
 }
 
 /// The kinds of devices: `4 cpu`.

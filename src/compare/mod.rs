@@ -1,6 +1,7 @@
 //! What two experiments or runs have in common, what differs, and what that means; tables and curves of several.
 
 pub mod assumed;
+pub mod beginning;
 pub mod class;
 pub mod curves;
 pub mod diff;
