@@ -86,7 +86,8 @@ pub fn run(args: &RmArgs) -> anyhow::Result<Exit> {
             .collect();
         print_json(&serde_json::json!({"removed": rows, "bytes": total}))?;
     } else {
-        print(&format!("removed {}\n", lines.join("\nremoved ")))?;
+        let what = if args.keep_record { "removed the checkpoints of" } else { "removed" };
+        print(&format!("{what} {}\n", lines.join(&format!("\n{what} "))))?;
     }
     Ok(Exit::Done)
 }

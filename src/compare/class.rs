@@ -209,7 +209,6 @@ impl Verdict {
     #[must_use]
     pub fn with(mut self, began: Began) -> Self {
         match began {
-            Began::Alike => {}
             Began::Otherwise => {
                 self.parts.push(Part::Beginning);
                 let names: Vec<&str> = self.parts.iter().map(|part| part.name()).collect();
@@ -218,14 +217,14 @@ impl Verdict {
             }
             Began::Rounding if self.training == Training::SameBits => {
                 self.training = Training::Rounding;
-                self.meaning = match self.class {
+                let meaning = match self.class {
                     Class::Mathematics => "other mathematics: evaluation alone; training is the same, up to rounding",
                     _ => "same mathematics, other rounding: they began under other plans",
-                }
-                .to_owned();
+                };
+                meaning.clone_into(&mut self.meaning);
                 self.class = self.class.max(Class::Rounding);
             }
-            Began::Rounding => {}
+            Began::Alike | Began::Rounding => {}
         }
         self
     }

@@ -190,7 +190,9 @@ fn short(key: &str, keys: &[&String]) -> String {
     while let Some(dot) = key[..from].rfind('.') {
         let end = &key[dot + 1..];
         let others = keys.iter().filter(|k| k.as_str() != key);
-        if !others.into_iter().any(|k| k.as_str() == end || k.ends_with(&key[dot..])) {
+        // The table has columns of its own.
+        let own = end == "run" || OUTCOMES.iter().any(|o| o.head == end);
+        if !own && !others.into_iter().any(|k| k.as_str() == end || k.ends_with(&key[dot..])) {
             return end.to_owned();
         }
         from = dot;

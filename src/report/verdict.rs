@@ -13,12 +13,11 @@ pub fn words(verdict: &Verdict) -> String {
     let steps = number(verdict.steps, "step");
     let mut out = match (verdict.verdict, &verdict.diverged) {
         (Judgement::Bitwise | Judgement::BitwiseNumbers, _) => {
-            let (word, weights) = match &verdict.weights {
-                Some(weights) => ("bitwise", format!(" and the weights after step {}", count(weights.step))),
-                None => {
-                    let why = verdict.weights_not_compared.as_deref().unwrap_or("none were kept");
-                    ("bitwise, weights not compared", format!("; {}", printable(why)))
-                }
+            let (word, weights) = if let Some(weights) = &verdict.weights {
+                ("bitwise", format!(" and the weights after step {}", count(weights.step)))
+            } else {
+                let why = verdict.weights_not_compared.as_deref().unwrap_or("none were kept");
+                ("bitwise, weights not compared", format!("; {}", printable(why)))
             };
             format!(
                 "{word}: {copy} is {original} again: {steps}, {}{weights}",

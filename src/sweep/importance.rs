@@ -16,7 +16,7 @@ use super::point::Values;
 use super::spec::{Dimension, Goal};
 
 const BY_VALUE: &str = "eta squared";
-const BY_QUARTILE: &str = "eta squared of quartiles";
+const BY_QUARTILE: &str = "eta squared over quartiles";
 /// With fewer results there is nothing to compare.
 const MIN_RESULTS: usize = 3;
 /// Groups that a range is cut into.
@@ -29,7 +29,7 @@ pub struct Importance {
     pub name: String,
     /// From 0 to 1.
     pub share: f64,
-    /// `eta squared`; of a range, whose values are cut at their quartiles, `eta squared of quartiles`.
+    /// `eta squared`; of a range, whose values are cut at their quartiles, `eta squared over quartiles`.
     pub how: &'static str,
     /// The value with the best mean; of a range the text `low to high`, of zipped parameters the values joined with `+`.
     pub best: Option<Value>,
