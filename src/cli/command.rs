@@ -219,7 +219,7 @@ mod tests {
             "runner sweep status",
             "runner sweep status abc --json --runs d",
             "runner sweep results abc --csv",
-            "runner sweep point runs/sweeps/abc 3 --until-step 5 --threads 1",
+            "runner sweep point runs/sweeps/abc 3 --threads 1",
             "runner sample abc --step 5 --prompt a --prompt b --top-k 0 --temperature 0",
         ] {
             let words = runs_tag::spelled_out(line.split(' ').map(Into::into).collect());

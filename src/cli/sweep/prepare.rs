@@ -332,7 +332,7 @@ mod tests {
     fn a_file_is_the_same_for_all_points() {
         let dir = tempfile::tempdir().unwrap();
         let (template, part) = (dir.path().join("a.yaml.j2"), dir.path().join("part.yaml"));
-        let text = "model: {preset: gpt2-micro}\ndata: {train: {text: {files: [input.txt]}}}\n";
+        let text = "model: {preset: gpt2-micro}\ndata: {tokenizer: {bytes: {}}, train: {builtin: {corpus: stories}}}\n";
         std::fs::write(&template, "{% include 'part.yaml' %}\n").unwrap();
         let load = |more: &str| {
             std::fs::write(&part, format!("{text}{more}")).unwrap();
