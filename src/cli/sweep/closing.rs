@@ -130,6 +130,9 @@ impl<'a> Closing<'a> {
         let done: u64 = own.map(|row| row.steps).sum();
         let all = self.frozen.tasks().all_steps();
         let share = 1.0 - done as f64 / all.max(1) as f64;
+        if !self.over {
+            return Some(format!("{} of at most {} steps are done", count(done), count(all)));
+        }
         Some(format!("{} of {} steps were done: {} saved by early stopping", count(done), count(all), percent(share)))
     }
 
@@ -162,7 +165,12 @@ impl<'a> Closing<'a> {
         let row = self.results.best()?;
         let words = crate::sweep::frozen::words(&row.values);
         let metric = self.frozen.objective.metric;
-        let mut out = format!("best: point {} ({words}), {metric} {:.4}", row.point, row.objective?);
+        let steps = self.frozen.point(row.point).map_or(row.steps, |point| point.steps);
+        let so_far = if self.over { "" } else { " so far" };
+        let mut out = format!("best{so_far}: point {} ({words}), {metric} {:.4}", row.point, row.objective?);
+        if row.steps < steps {
+            let _ = write!(out, " after {} of {} steps", count(row.steps), count(steps));
+        }
         if let Some(run) = &row.run {
             let run = printable(run);
             let runs = self.runs.map_or_else(String::new, |runs| format!(" --runs {}", runs.display()));
