@@ -94,11 +94,7 @@ fn apply(args: &ApplyArgs) -> anyhow::Result<Exit> {
         elsewhere: args.root.runs.is_some(),
         faults: args.test_faults.clone(),
     };
-    let mode = screen.mode();
-    let job = Job { call: &call, experiment: &loaded.experiment, ready: &ready, interrupt: &interrupt };
-    let came = job.work(run, screen)?;
-    came.tell(mode);
-    Ok(came.exit())
+    Job { call: &call, experiment: &loaded.experiment, ready: &ready, interrupt: &interrupt }.carry_out(run, screen)
 }
 
 /// `ID:N`, with N from 1.

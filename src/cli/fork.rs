@@ -110,11 +110,7 @@ pub fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
         elsewhere: args.root.runs.is_some(),
         faults: args.test_faults.clone(),
     };
-    let mode = screen.mode();
-    let job = Job { call: &call, experiment: &loaded.experiment, ready: &ready, interrupt: &interrupt };
-    let came = job.work(run, screen)?;
-    came.tell(mode);
-    Ok(came.exit())
+    Job { call: &call, experiment: &loaded.experiment, ready: &ready, interrupt: &interrupt }.carry_out(run, screen)
 }
 
 /// The parent's settings under the changes. What the environment says of experiments does not matter here.

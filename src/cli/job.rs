@@ -11,6 +11,7 @@ use anyhow::Context;
 
 use super::came::{Came, RunError};
 use super::common;
+use super::exit::Exit;
 use super::interrupt::Interrupt;
 use super::printer::Printer;
 use super::ready::Ready;
@@ -91,6 +92,17 @@ impl Begin {
 }
 
 impl Job<'_> {
+    /// Works on `run`, says what came of it, and gives the command's exit code.
+    ///
+    /// # Errors
+    /// As `work`.
+    pub(super) fn carry_out(&self, run: RunDir, screen: Screen) -> anyhow::Result<Exit> {
+        let mode = screen.mode();
+        let came = self.work(run, screen)?;
+        came.tell(mode);
+        Ok(came.exit())
+    }
+
     /// Works on `run` until it is done, interrupted or failed, and records which.
     pub(super) fn work(&self, mut run: RunDir, mut screen: Screen) -> anyhow::Result<Came> {
         let path = run.path().to_owned();

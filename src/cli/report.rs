@@ -11,6 +11,7 @@ use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
 use super::output::{complain, print, print_json};
+use super::sweep::find_sweep;
 use crate::report::format;
 use crate::report::html::page::MARK;
 use crate::report::html::{Live, Page, ReportError, Request, read, sweep};
@@ -21,7 +22,7 @@ pub struct ReportArgs {
     /// Run directories, runs' ids, or beginnings of ids that no other run shares; or a sweep's id or folder.
     #[arg(required_unless_present = "sweep")]
     pub run: Vec<String>,
-    /// A sweep: its id or its folder.
+    /// A sweep: its folder, its id, or the beginning of an id that no other sweep shares.
     #[arg(long)]
     pub sweep: Option<String>,
     /// The file to write; `-` is standard output. An earlier report is replaced.
@@ -86,8 +87,7 @@ fn request(args: &ReportArgs) -> anyhow::Result<Request> {
         if another { Err(RequestError("a report shows one sweep".to_owned())) } else { Ok(()) }
     };
     if let Some(wanted) = &args.sweep {
-        let folder = sweep::find(&root, wanted);
-        add_sweep(folder.ok_or_else(|| RequestError(format!("no sweep {wanted:?} in {}", root.display())))?)?;
+        add_sweep(find_sweep(&root, Some(wanted.as_str()))?)?;
     }
     let mut runs: Vec<&String> = Vec::new();
     for wanted in &args.run {

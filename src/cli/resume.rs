@@ -60,11 +60,7 @@ pub fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
         elsewhere: args.root.runs.is_some(),
         ..Call::default()
     };
-    let mode = screen.mode();
-    let job = Job { call: &call, experiment: &experiment, ready: &ready, interrupt: &interrupt };
-    let came = job.work(run, screen)?;
-    came.tell(mode);
-    Ok(came.exit())
+    Job { call: &call, experiment: &experiment, ready: &ready, interrupt: &interrupt }.carry_out(run, screen)
 }
 
 /// # Errors

@@ -12,7 +12,7 @@ use crate::sweep::frozen::Frozen;
 ///
 /// # Errors
 /// If there is none, or there are several.
-pub(super) fn resolve(root: &Path, wanted: Option<&str>) -> anyhow::Result<PathBuf> {
+pub(in crate::cli) fn resolve(root: &Path, wanted: Option<&str>) -> anyhow::Result<PathBuf> {
     let Some(wanted) = wanted else {
         let newest = sweep_dir::list(root).sweeps.pop();
         return newest.map(|(path, _)| path).ok_or_else(|| none(root).into());

@@ -15,4 +15,5 @@ mod slurm;
 mod status;
 
 pub use args::{SweepArgs, run};
+pub(super) use find::resolve as find_sweep;
 pub(super) use prepare::Mistakes;
