@@ -71,6 +71,17 @@ pub struct Model {
     pub norm_eps: f64,
     /// Llama only.
     pub rope_theta: f64,
+    /// `None`: normal(0, 0.02).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<Init>,
+}
+
+/// Where initial weights come from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Init {
+    From(PathBuf),
+    Pytorch { embedding: f64 },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -125,6 +125,29 @@ pub(crate) struct RawModel {
     /// Base of the rotary position embedding (llama). Default: 10000.
     #[schemars(range(max = 1e12), extend("exclusiveMinimum" = 0))]
     pub rope_theta: Option<f64>,
+    /// The weights that training starts from. Default: normal(0, 0.02), GPT-2's residual projections scaled by
+    /// 1/√(2·layers).
+    pub init: Option<RawInit>,
+}
+
+/// Where initial weights come from.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[schemars(rename = "Init")]
+pub(crate) enum RawInit {
+    /// A Hugging Face folder of GPT-2 or Llama weights: `config.json` and safetensors. Its numbers fill this section.
+    From(String),
+    /// As PyTorch's own transformer layers start: Xavier-uniform attention, uniform within ±1/√in elsewhere (gpt2).
+    Pytorch {
+        /// Embedding and head are uniform within ± this.
+        #[serde(default = "embedding_range")]
+        #[schemars(range(max = 10), extend("exclusiveMinimum" = 0))]
+        embedding: f64,
+    },
+}
+
+fn embedding_range() -> f64 {
+    0.1
 }
 
 /// The global batch of one optimizer step, and how much of it one forward pass takes.

@@ -1,9 +1,9 @@
 //! The `model` section: presets, sizes that must fit each other, and what belongs to which family.
 
 use super::diagnostic::list;
-use super::experiment::{Batch, Family, Model};
+use super::experiment::{Batch, Family, Init, Model};
 use super::presets;
-use super::raw::RawModel;
+use super::raw::{RawInit, RawModel};
 use super::resolve::Resolver;
 
 /// More parameters than any machine holds; beyond it arithmetic on sizes would overflow.
@@ -84,6 +84,10 @@ impl Resolver<'_> {
             tie_embeddings: raw.tie_embeddings.unwrap_or(tie),
             norm_eps: raw.norm_eps.unwrap_or(1e-5),
             rope_theta: raw.rope_theta.unwrap_or(10_000.0),
+            init: raw.init.as_ref().map(|init| match init {
+                RawInit::From(folder) => Init::From(self.base.join(folder)),
+                RawInit::Pytorch { embedding } => Init::Pytorch { embedding: *embedding },
+            }),
         };
         let parameters = parameters(&model);
         if parameters > MAX_PARAMETERS {

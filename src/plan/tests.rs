@@ -52,6 +52,7 @@ pub(crate) fn experiment() -> e::Experiment {
             tie_embeddings: true,
             norm_eps: 1e-5,
             rope_theta: 10_000.0,
+            init: None,
         },
         data: e::Data {
             tokenizer: e::Tokenizer::Bytes {},
