@@ -142,7 +142,7 @@ fn text(folder: &std::path::Path) -> Prepared {
         drop_last: false,
     };
     let request =
-        DataRequest { data: &data, choice: None, seed: 0, cache_dir: &folder.join("cache"), vocab_size: None };
+        DataRequest { data: &data, choice: None, test: None, seed: 0, cache_dir: &folder.join("cache"), vocab_size: None };
     prepare(&request, &|_| {}).unwrap()
 }
 

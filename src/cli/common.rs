@@ -171,6 +171,7 @@ pub fn prepare_data(
     let request = DataRequest {
         data: &experiment.data,
         choice: experiment.eval.hellaswag.as_ref(),
+        test: experiment.eval.test.as_ref(),
         seed: experiment.seed,
         cache_dir: &cache_dir,
         vocab_size: experiment.model.vocab_size,
@@ -279,7 +280,7 @@ impl OpenedRun {
         let (was, is) = (&self.plan.data, &prepared.facts);
         let changed = if was.tokenizer_hash != is.tokenizer_hash {
             "tokenizer, or the text it was made from, has"
-        } else if was.train.hash != is.train.hash || was.validation != is.validation {
+        } else if was.train.hash != is.train.hash || was.validation != is.validation || was.test != is.test {
             "data has"
         } else {
             return Ok(prepared);

@@ -34,6 +34,7 @@ pub mod runs_tag;
 pub mod sample;
 pub mod schema;
 pub mod sweep;
+mod test;
 pub mod validate;
 mod watch;
 

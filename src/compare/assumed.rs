@@ -42,6 +42,10 @@ pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
         let rows = part.map_or(rows / 10, |part| (rows as f64 * part) as u64).max(1);
         split(rows, hash(&[data("validation"), of[0].clone(), tokenizer.clone(), layout.clone()]))
     });
+    let test = experiment.eval.test.as_ref().map(|_| {
+        let of = [get(&document, "eval.test").cloned().unwrap_or_default(), tokenizer.clone(), layout.clone()];
+        split((rows / 10).max(1), hash(&of))
+    });
     let choice = experiment.eval.hellaswag.as_ref().map(|hellaswag| ChoiceFacts {
         items: hellaswag.limit.unwrap_or(CHOICES),
         hash: hash(&[get(&document, "eval.hellaswag").cloned().unwrap_or_default(), tokenizer.clone()]),
@@ -55,6 +59,7 @@ pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
         },
         train: split(rows, hash(&of)),
         validation,
+        test,
         choice,
     }
 }

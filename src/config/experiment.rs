@@ -388,6 +388,9 @@ pub struct Eval {
     pub loss: Option<EvalLoss>,
     pub hellaswag: Option<HellaSwag>,
     pub samples: Option<Samples>,
+    /// Measured once, after the last step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<Source>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

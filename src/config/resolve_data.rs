@@ -28,7 +28,7 @@ impl Resolver<'_> {
         let tokenizer = self.tokenizer(raw.tokenizer);
         let layout = self.layout(raw.layout, context);
         let tokens = matches!(raw.train, Some(RawSource::Tokens { .. }));
-        let train = raw.train.and_then(|source| self.source(source));
+        let train = raw.train.and_then(|source| self.source(source, "data.train"));
         let validation = match raw.validation {
             Some(None) => Some(None),
             Some(Some(given)) => self.validation(given).map(Some),
@@ -120,16 +120,18 @@ impl Resolver<'_> {
         }
     }
 
-    fn source(&mut self, raw: RawSource) -> Option<Source> {
+    pub(crate) fn source(&mut self, raw: RawSource, key: &str) -> Option<Source> {
         Some(match raw {
-            RawSource::Text { files } => Source::Text { files: self.files("data.train.text.files", &files)? },
+            RawSource::Text { files } => Source::Text { files: self.files(&format!("{key}.text.files"), &files)? },
             RawSource::Parquet { files, column } => {
-                Source::Parquet { files: self.files("data.train.parquet.files", &files)?, column }
+                Source::Parquet { files: self.files(&format!("{key}.parquet.files"), &files)?, column }
             }
             RawSource::Jsonl { files, field } => {
-                Source::Jsonl { files: self.files("data.train.jsonl.files", &files)?, field }
+                Source::Jsonl { files: self.files(&format!("{key}.jsonl.files"), &files)?, field }
             }
-            RawSource::Tokens { files } => Source::Tokens { files: self.files("data.train.tokens.files", &files)? },
+            RawSource::Tokens { files } => {
+                Source::Tokens { files: self.files(&format!("{key}.tokens.files"), &files)? }
+            }
             RawSource::Builtin { corpus } => Source::Builtin { corpus },
         })
     }

@@ -76,7 +76,12 @@ impl Resolver<'_> {
             Some(given) => Some(self.hellaswag(given)?),
             None => None,
         };
-        Some(Eval { every: raw.every, at_start: raw.at_start, loss, hellaswag, samples: raw.samples.map(samples) })
+        let test = match raw.test {
+            Some(source) => Some(self.source(source, "eval.test")?),
+            None => None,
+        };
+        let samples = raw.samples.map(samples);
+        Some(Eval { every: raw.every, at_start: raw.at_start, loss, hellaswag, samples, test })
     }
 
     fn hellaswag(&mut self, raw: RawHellaSwag) -> Option<HellaSwag> {

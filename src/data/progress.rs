@@ -42,6 +42,7 @@ pub enum Progress {
 pub enum SplitName {
     Train,
     Validation,
+    Test,
 }
 
 /// How preparing reports; shared between threads.

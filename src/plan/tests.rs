@@ -85,6 +85,7 @@ pub(crate) fn experiment() -> e::Experiment {
                 top_p: None,
                 seed: 42,
             }),
+            test: None,
         },
         checkpoint: e::Checkpoint { every: 50, keep: 3 },
         log: e::Log { every: 10 },
@@ -98,6 +99,7 @@ pub(crate) fn data() -> DataFacts {
         tokenizer_hash: "ab".repeat(32),
         train: split(1_000, 8_001, "c0ffee"),
         validation: Some(split(100, 801, "decaf")),
+        test: None,
         choice: Some(ChoiceFacts { items: 50, hash: "beef".to_owned() }),
     }
 }

@@ -44,6 +44,7 @@ fn split(name: SplitName) -> &'static str {
     match name {
         SplitName::Train => "training",
         SplitName::Validation => "validation",
+        SplitName::Test => "test",
     }
 }
 

@@ -12,6 +12,7 @@ use crate::data::fingerprint::{SourceFile, hash_parts};
 pub(in crate::data) enum Origin {
     Train,
     Validation,
+    Test,
 }
 
 impl Origin {
@@ -19,6 +20,7 @@ impl Origin {
         match self {
             Self::Train => "data.train",
             Self::Validation => "data.validation",
+            Self::Test => "eval.test",
         }
     }
 }
