@@ -30,8 +30,10 @@ pub(super) fn test(
         let result = validation_loss(&model, &weights, split, usize::MAX, micro_batch)?;
         Ok(Tested { step, loss: result.loss, perplexity: result.perplexity(), tokens: result.tokens })
     })?;
-    let words =
-        format!("test loss {:.4}  perplexity {:.2}  (checkpoint of step {})", tested.loss, tested.perplexity, tested.step);
+    let words = format!(
+        "test loss {:.4}  perplexity {:.2}  (checkpoint of step {})",
+        tested.loss, tested.perplexity, tested.step
+    );
     watch.log.line(&words).context("the log")?;
     watch.screen.line(&words);
     Ok(Some(tested))

@@ -190,8 +190,35 @@ pub struct Train {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Optimizer {
-    Adamw { lr: f64, betas: [f64; 2], eps: f64, weight_decay: f64 },
-    Sgd { lr: f64, momentum: f64 },
+    Adamw {
+        lr: f64,
+        betas: [f64; 2],
+        eps: f64,
+        weight_decay: f64,
+        #[serde(default, skip_serializing_if = "Decays::is_default")]
+        decays: Decays,
+    },
+    Sgd {
+        lr: f64,
+        momentum: f64,
+    },
+}
+
+/// Which parameters weight decay acts on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Decays {
+    /// Those of two or more dimensions.
+    #[default]
+    Matrices,
+    /// Biases and gains too, as `torch.optim.AdamW(model.parameters())` does.
+    All,
+}
+
+impl Decays {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Optimizer {

@@ -10,7 +10,7 @@ const DEFAULT_STEPS: u64 = 1000;
 impl Resolver<'_> {
     pub(crate) fn optimizer(&mut self, raw: &RawOptimizer) -> Optimizer {
         match *raw {
-            RawOptimizer::Adamw { lr, betas, eps, weight_decay } => {
+            RawOptimizer::Adamw { lr, betas, eps, weight_decay, decays } => {
                 for (i, beta) in betas.iter().enumerate() {
                     if !(0.0..1.0).contains(beta) {
                         self.error(
@@ -20,7 +20,7 @@ impl Resolver<'_> {
                         );
                     }
                 }
-                Optimizer::Adamw { lr, betas, eps, weight_decay }
+                Optimizer::Adamw { lr, betas, eps, weight_decay, decays }
             }
             RawOptimizer::Sgd { lr, momentum } => Optimizer::Sgd { lr, momentum },
         }

@@ -64,7 +64,13 @@ pub(crate) fn experiment() -> e::Experiment {
         },
         batch: e::Batch { sequences: 8, micro_batch: 2 },
         train: e::Train { steps: Some(100), epochs: None, tokens: None, clip_norm: Some(1.0) },
-        optimizer: e::Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.1 },
+        optimizer: e::Optimizer::Adamw {
+            lr: 1e-3,
+            betas: [0.9, 0.99],
+            eps: 1e-8,
+            weight_decay: 0.1,
+            decays: e::Decays::Matrices,
+        },
         schedule: e::Schedule {
             warmup: e::Warmup { steps: 10, from: None },
             decay: e::Decay::Cosine { final_: 0.1, steps: None },
@@ -254,8 +260,24 @@ fn what_changes_a_number_changes_the_hash() {
         ("micro_batch", |x| x.batch.micro_batch = 4),
         ("steps", |x| x.train.steps = Some(101)),
         ("clip_norm", |x| x.train.clip_norm = None),
-        ("lr", |x| x.optimizer = e::Optimizer::Adamw { lr: 2e-3, betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.1 }),
-        ("betas", |x| x.optimizer = e::Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 }),
+        ("lr", |x| {
+            x.optimizer = e::Optimizer::Adamw {
+                lr: 2e-3,
+                betas: [0.9, 0.99],
+                eps: 1e-8,
+                weight_decay: 0.1,
+                decays: e::Decays::Matrices,
+            }
+        }),
+        ("betas", |x| {
+            x.optimizer = e::Optimizer::Adamw {
+                lr: 1e-3,
+                betas: [0.9, 0.95],
+                eps: 1e-8,
+                weight_decay: 0.1,
+                decays: e::Decays::Matrices,
+            }
+        }),
         ("sgd", |x| x.optimizer = e::Optimizer::Sgd { lr: 1e-3, momentum: 0.0 }),
         ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
         ("decay", |x| x.schedule.decay = e::Decay::Constant {}),
