@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """200 training steps of a tiny GPT-2 and a tiny Llama of `transformers`: writes curves.safetensors next to this file.
 
-    python curves.py               # needs torch, transformers, safetensors, numpy; half a minute
+    python curves.py               # needs torch, transformers, safetensors, numpy; a minute
 
 Initial weights and batches come from counters (shared.py), and Rust makes the same, so that the fixture holds losses only:
 of a float64 run, of a float32 run, and of one under `torch.autocast("cpu", torch.bfloat16)`. What the float32 run is off
 from the float64 one says how exact a loss curve can be; what the autocast run is off from the float32 one, how far bf16
-may be.
+may be. That is a matter of luck, too, so three data orders are taken.
 """
 
 import json
@@ -26,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 VOCAB, ROWS, LENGTH = 128, 8, 32
 STEPS, WARMUP, PEAK_LR, LAST, CLIP = 200, 20, 3e-3, 0.1, 1.0
 BATCHES = 1 << 20  # where the counters of batches begin
+SEEDS = 3
 
 CONFIGS = {
     "gpt2": GPT2Config(
@@ -56,9 +57,9 @@ def initial_weights(family):
     return out
 
 
-def batch(step):
+def batch(seed, step):
     """Ids [ROWS, LENGTH + 1]: three of four follow from the one before, the others are drawn."""
-    bits = mix(BATCHES + step, np.arange(ROWS * (LENGTH + 1))).reshape(ROWS, LENGTH + 1)
+    bits = mix(BATCHES + 1000 * seed + step, np.arange(ROWS * (LENGTH + 1))).reshape(ROWS, LENGTH + 1)
     drawn = (bits >> np.uint32(8)) % np.uint32(VOCAB)
     ids = drawn.astype(np.int64)
     for i in range(1, LENGTH + 1):
@@ -73,7 +74,7 @@ def lr_at(step):
     return PEAK_LR * (LAST + (1 - LAST) * 0.5 * (1 + math.cos(math.pi * share)))
 
 
-def train(family, weights, dtype, autocast=False):
+def train(family, weights, seed, dtype, autocast=False):
     model = generate.build(family, weights, dtype, CONFIGS[family])
     parameters = list(model.parameters())
     groups = [
@@ -85,7 +86,7 @@ def train(family, weights, dtype, autocast=False):
     for step in range(STEPS):
         for group in optimizer.param_groups:
             group["lr"] = lr_at(step)
-        ids = batch(step)
+        ids = batch(seed, step)
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             logits = model(input_ids=ids[:, :-1]).logits
@@ -103,13 +104,18 @@ def main():
     tensors, rows = {}, []
     for family in CONFIGS:
         weights = initial_weights(family)
-        exact = train(family, weights, torch.float64)
-        single = train(family, weights, torch.float32)
-        half = train(family, weights, torch.float32, autocast=True)
-        tensors |= {f"{family}.float64": exact, f"{family}.float32": single, f"{family}.bf16": half}
-        for what, a, b in [("float32 - float64", single, exact), ("bf16 - float32", half, single)]:
-            off = np.abs(a - b)
-            rows.append([f"{family}, {what}", f"{b[0]:.4f} … {b[-1]:.4f}", f"{off.mean():.1e}", f"{off.max():.1e}"])
+        for seed in range(SEEDS):
+            single = train(family, weights, seed, torch.float32)
+            half = train(family, weights, seed, torch.float32, autocast=True)
+            tensors |= {f"{family}.{seed}.float32": single, f"{family}.{seed}.bf16": half}
+            pairs = [("bf16 - float32", half, single)]
+            if seed == 0:
+                exact = tensors[f"{family}.{seed}.float64"] = train(family, weights, seed, torch.float64)
+                pairs.insert(0, ("float32 - float64", single, exact))
+            for what, a, b in pairs:
+                off = np.abs(a - b)
+                losses = f"{b[0]:.4f} … {b[-1]:.4f}"
+                rows.append([f"{family}, data {seed}, {what}", losses, f"{off.mean():.1e}", f"{off.max():.1e}"])
     table(rows, ("losses of PyTorch", "first … last", "mean difference", "largest"))
     path = HERE / "curves.safetensors"
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
