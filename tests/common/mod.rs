@@ -15,7 +15,7 @@ use runner::kernels::{Math, Philox};
 use runner::model::{Family, Init, Model, ModelSpec, ParamLayout, ParamSpec, Params, parameters};
 use runner::nn::MicroBatch;
 use runner::plan::program::{
-    self, BatchSpec, Blocks, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Precision, Program,
+    self, BatchSpec, Order, Blocks, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Precision, Program,
 };
 
 /// `n` standard normal numbers, the same for the same purpose.
@@ -122,6 +122,7 @@ pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize, math: Math) -> Mi
         seq,
         step: 0,
         first_sample: 0,
+        sample_stride: 1,
         scale: 1.0,
         training: false,
         math,
@@ -139,7 +140,14 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
         chunks: vec![Blocks { start: 0, end: model.block_count() }],
         buckets: Vec::new(),
         model,
-        batch: BatchSpec { sequences, slice: (0, sequences), micro_batch: sequences, length },
+        batch: BatchSpec {
+            sequences,
+            slice: (0, sequences),
+            stride: 1,
+            micro_batch: sequences,
+            length,
+            order: Order::default(),
+        },
         optimizer: OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
         schedule: LrSchedule { peak: 3e-3, warmup_steps: 0, warmup_from: None, decay: LrDecay::Constant },
         steps: 30,
