@@ -14,8 +14,9 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use common::counter::{below, centred, mix};
 use common::{model_for, program, small_gpt2, small_llama, values, with_values};
-use runner::config::experiment::PipelineSchedule;
-use runner::data::ChoiceItem;
+use runner::config::experiment::{Parallel, ParallelMode, PipelineSchedule};
+use runner::config::{Experiment, LoadOptions, load};
+use runner::data::{ChoiceItem, DataFacts, Sampler, SplitFacts};
 use runner::eval::{Batches, ChoiceBatches, batches};
 use runner::exec::{TrainState, Trainer};
 use runner::kernels::Math;
@@ -23,6 +24,7 @@ use runner::model::{Family, Init, ModelSpec, Output, ParamLayout, ParamSpec, par
 use runner::optim::{self, lr_at};
 use runner::plan::program::{LrDecay, LrSchedule, OptimizerSpec, Precision};
 use runner::plan::schedule::{Work, schedule};
+use runner::plan::{ClusterFacts, RankPlan, compile};
 
 /// A fixture: tensors, and the JSON in its metadata.
 struct Fixture {
@@ -347,4 +349,84 @@ fn multiple_choice_is_scored_as_in_pytorch() {
     let right: Vec<u32> = fixture.tensors["right"].to_vec1().unwrap();
     println!("multiple choice, right of 150: ours {}, {}; PyTorch's {}, {}", score.right, score.right_norm, right[0], right[1]);
     assert_eq!([score.right as u32, score.right_norm as u32], [right[0], right[1]]);
+}
+
+// --- Data of replicas ---
+
+const FILE: &str = "
+version: 1
+name: splits
+model: {family: gpt2, layers: 2, heads: 1, d_model: 8, context_length: 8, vocab_size: 300}
+data: {tokenizer: {bytes: {}}, train: {builtin: {corpus: stories}}, validation: null}
+train: {steps: 100}
+eval: {loss: null}
+";
+
+/// What each rank of `ranks` reads at each step: rows of the source, by the programs that the planner makes and by the
+/// sampler as a rank sets it up.
+fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec<Vec<Vec<u64>>> {
+    let train = SplitFacts { rows, tokens: rows * 8, documents: 1, hash: "assumed".to_owned() };
+    let data =
+        DataFacts { tokenizer_vocab: 300, tokenizer_hash: "assumed".to_owned(), train, validation: None, choice: None };
+    let plan = compile(experiment, &data, &ClusterFacts::local(1)).unwrap();
+    assert_eq!(plan.ranks.len(), ranks);
+    let read = |rank: &RankPlan| {
+        let batch = &rank.program.batch;
+        let used = batch.order.used(rows, batch.sequences);
+        let sampler =
+            if batch.order.sequential { Sampler::sequential(used) } else { Sampler::new(7, rows).of(used) };
+        let step = |step: u64| {
+            let of = |mb: usize| {
+                let (first, count) = batch.rows(mb);
+                let position = step * batch.sequences as u64 + first as u64;
+                (0..count as u64).map(move |row| position + row * batch.stride as u64)
+            };
+            (0..batch.micro_batches()).flat_map(of).map(|p| sampler.index(p)).collect()
+        };
+        (0..steps).map(step).collect()
+    };
+    plan.ranks.iter().map(read).collect()
+}
+
+/// Rank by rank and step by step as a DataLoader over a DistributedSampler, over rows as they lie and over our permutation,
+/// in the first epoch and the second. Without `drop_last` the full steps are the same; then PyTorch repeats the epoch's first
+/// rows until the ranks are even and takes what is left as a smaller batch, where ours begins the next epoch.
+#[test]
+fn replicas_read_what_pytorchs_sampler_gives_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("exp.yaml");
+    std::fs::write(&file, FILE).unwrap();
+    let mut experiment = load(&file, &LoadOptions::default()).unwrap().experiment;
+    let mut steps = 0;
+    for line in include_str!("golden/splits.txt").lines() {
+        let mut parts = line.split(" | ");
+        let head: Vec<&str> = parts.next().unwrap().split(' ').collect();
+        let [rows, ranks, size] = [1, 2, 3].map(|i| head[i].parse::<usize>().unwrap());
+        let places = |text: &str| text.split(' ').map(|p| p.parse().unwrap()).collect::<Vec<u64>>();
+        let theirs: Vec<Vec<Vec<u64>>> = parts.map(|rank| rank.split(';').map(places).collect()).collect();
+        let drop_last = head[0] == "drop_last";
+        let full = rows / (ranks * size);
+        let epochs = if drop_last { 2 } else { 1 };
+        (experiment.batch.sequences, experiment.batch.micro_batch) = (ranks * size, size);
+        experiment.data.drop_last = drop_last;
+        let (mode, pipeline) = (ParallelMode::Ddp, None);
+        experiment.parallel = Parallel { mode, replicas: ranks, pipeline, ..Parallel::single() };
+        for shuffle in [false, true] {
+            experiment.data.shuffle = shuffle;
+            let ours = replicas(&experiment, rows as u64, ranks, (epochs * full) as u64);
+            let used = if drop_last { full * ranks * size } else { rows };
+            let order = if shuffle { Sampler::new(7, rows as u64).of(used as u64) } else { Sampler::sequential(used as u64) };
+            for (rank, ours) in ours.iter().enumerate() {
+                assert!(!drop_last || theirs[rank].len() == full, "{line}");
+                for (step, ours) in ours.iter().enumerate() {
+                    let epoch = (step / full * used) as u64;
+                    let expected: Vec<u64> = theirs[rank][step % full].iter().map(|p| order.index(epoch + p)).collect();
+                    assert_eq!(*ours, expected, "{line}, shuffle {shuffle}, rank {rank}, step {step}");
+                    steps += 1;
+                }
+            }
+        }
+    }
+    println!("replicas: the same rows in {steps} steps of a rank");
+    assert!(steps > 1000);
 }
