@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The first 50 steps of build-nanogpt, by the program and by PyTorch from the same weights on the same rows, side by side.
 
-    python benches/peers/build_nanogpt_start.py --text input.txt --tokenizer GPT2-FILES                    # 4 rows of 64
+    python benches/peers/build_nanogpt_start.py --text input.txt --tokenizer GPT2-FILES                    # 4 rows of 32
     python benches/peers/build_nanogpt_start.py --text input.txt --tokenizer GPT2-FILES --rows 16 --length 1024
 
 The program runs experiments/gpt2-fineweb-start.yaml with the rows and length given. PyTorch's side is GPT-2 124M from the
@@ -85,7 +85,7 @@ def main():
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder with vocab.json and merges.txt")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--rows", type=int, default=4)
-    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--length", type=int, default=32)
     parser.add_argument("--micro-batch", type=int, help="rows of a pass [default: all]")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--scratch", type=Path, help="where the folder for weights and runs is made")

@@ -24,7 +24,7 @@ import gpt2
 EXPERIMENT = """\
 version: 1
 name: hellaswag
-model: {{family: gpt2, layers: 3, heads: 4, d_model: 64, context_length: 256}}
+model: {{family: gpt2, layers: 2, heads: 4, d_model: 32, context_length: 256}}
 data:
   tokenizer: {{gpt2: {{vocab: {tokenizer}/vocab.json, merges: {tokenizer}/merges.txt}}}}
   train: {{text: {{files: [{text}]}}}}
@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--run", type=Path, help="a run of a GPT-2 with GPT-2's tokenizer [default: one is trained]")
     parser.add_argument("--heads", type=int, default=4, help="attention heads of the run's model")
     parser.add_argument("--text", type=Path, help="what to train on")
-    parser.add_argument("--steps", type=int, default=150, help="how long")
+    parser.add_argument("--steps", type=int, default=80, help="how long")
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder with vocab.json and merges.txt")
     parser.add_argument("--items", type=Path, required=True, help="hellaswag_val.jsonl")
     parser.add_argument("--limit", type=int, default=1000)
