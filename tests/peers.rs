@@ -63,7 +63,12 @@ fn compare_rates(what: &str, schedule: &LrSchedule, steps: impl Iterator<Item = 
     let ours: Vec<f64> = steps.take(reference.len()).map(|step| lr_at(schedule, step)).collect();
     let worst = relative(&ours, reference);
     let last = (ours[ours.len() - 1], reference[reference.len() - 1]);
-    println!("{what:<40} {} rates, last {:.9e}  {:.9e}  largest relative difference {worst:.1e}", ours.len(), last.0, last.1);
+    println!(
+        "{what:<40} {} rates, last {:.9e}  {:.9e}  largest relative difference {worst:.1e}",
+        ours.len(),
+        last.0,
+        last.1
+    );
     assert!(worst <= RATES, "{what}: {worst:e}");
 }
 
@@ -82,7 +87,12 @@ fn learning_rates_are_pytorchs_at_every_step() {
     }
     let nanogpt = curve(6e-4, (715, None), cosine(0.1, 19_073 - 715));
     let steps: Vec<u32> = fixture.tensors["nanogpt.steps"].to_vec1().unwrap();
-    compare_rates("build-nanogpt, 1 in 37", &nanogpt, steps.iter().map(|&s| s.into()), &fixture.values("nanogpt.rates"));
+    compare_rates(
+        "build-nanogpt, 1 in 37",
+        &nanogpt,
+        steps.iter().map(|&s| s.into()),
+        &fixture.values("nanogpt.rates"),
+    );
     // Every step, and some more, by the formula as it is written there.
     let (peak, min) = (6e-4, 6e-4 * 0.1);
     let formula = |step: u64| match step {
@@ -104,12 +114,8 @@ fn optimizers_with_clipping_over_100_steps() {
     let fixture = Fixture::read(include_bytes!("golden/optimizers.safetensors"));
     let float32_error: HashMap<String, f64> = serde_json::from_str(&fixture.metadata["float32_error"]).unwrap();
     let shapes: [(&str, &[usize]); 4] = [("up", &[40, 25]), ("up_bias", &[37]), ("down", &[12, 9]), ("norm", &[25])];
-    let specs = shapes.map(|(name, shape)| ParamSpec {
-        name: name.into(),
-        shape: shape.to_vec(),
-        init: Init::Zeros,
-        block: 0,
-    });
+    let specs =
+        shapes.map(|(name, shape)| ParamSpec { name: name.into(), shape: shape.to_vec(), init: Init::Zeros, block: 0 });
     let layout = Arc::new(ParamLayout::new(specs.to_vec()));
     let adamw = OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
     for (name, optimizer, lr, clip) in [
@@ -265,7 +271,9 @@ fn two_hundred_steps_are_pytorchs() {
             let fp32 = losses(family, seed, Precision::Fp32);
             let (mean, most) = apart(&fp32, &float32);
             let (a, b) = (fp32[199], float32[199]);
-            println!("{name} {seed} fp32: last loss {a:.6}  {b:.6}, difference {mean:.1e} (mean), {most:.1e} (largest)");
+            println!(
+                "{name} {seed} fp32: last loss {a:.6}  {b:.6}, difference {mean:.1e} (mean), {most:.1e} (largest)"
+            );
             assert!(most <= 1e-4 && fp32[199] < 0.5 * fp32[0], "{name}: {most:e}");
             ours.push(apart(&losses(family, seed, Precision::Bf16), &fp32));
             theirs.push(apart(&autocast, &float32));
@@ -273,7 +281,11 @@ fn two_hundred_steps_are_pytorchs() {
         let mean = |all: &[(f64, f64)]| all.iter().map(|a| a.0).sum::<f64>() / 3.0;
         let most = |all: &[(f64, f64)]| all.iter().map(|a| a.1).fold(0.0, f64::max);
         let (a, b) = (mean(&ours), mean(&theirs));
-        println!("{name} bf16 - fp32: ours {a:.2e} (mean), {:.1e} (largest); PyTorch's {b:.2e}, {:.1e}", most(&ours), most(&theirs));
+        println!(
+            "{name} bf16 - fp32: ours {a:.2e} (mean), {:.1e} (largest); PyTorch's {b:.2e}, {:.1e}",
+            most(&ours),
+            most(&theirs)
+        );
         assert!(a <= SPREAD * b, "{name}: {ours:?}, PyTorch {theirs:?}");
     }
 }
@@ -347,7 +359,10 @@ fn multiple_choice_is_scored_as_in_pytorch() {
     assert!(worst <= F32_FACTOR * float32_error, "{worst:e}");
     let score = all.finish(&partial).unwrap();
     let right: Vec<u32> = fixture.tensors["right"].to_vec1().unwrap();
-    println!("multiple choice, right of 150: ours {}, {}; PyTorch's {}, {}", score.right, score.right_norm, right[0], right[1]);
+    println!(
+        "multiple choice, right of 150: ours {}, {}; PyTorch's {}, {}",
+        score.right, score.right_norm, right[0], right[1]
+    );
     assert_eq!([score.right as u32, score.right_norm as u32], [right[0], right[1]]);
 }
 
@@ -373,8 +388,7 @@ fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec
     let read = |rank: &RankPlan| {
         let batch = &rank.program.batch;
         let used = batch.order.used(rows, batch.sequences);
-        let sampler =
-            if batch.order.sequential { Sampler::sequential(used) } else { Sampler::new(7, rows).of(used) };
+        let sampler = if batch.order.sequential { Sampler::sequential(used) } else { Sampler::new(7, rows).of(used) };
         let step = |step: u64| {
             let of = |mb: usize| {
                 let (first, count) = batch.rows(mb);
@@ -415,7 +429,8 @@ fn replicas_read_what_pytorchs_sampler_gives_them() {
             experiment.data.shuffle = shuffle;
             let ours = replicas(&experiment, rows as u64, ranks, (epochs * full) as u64);
             let used = if drop_last { full * ranks * size } else { rows };
-            let order = if shuffle { Sampler::new(7, rows as u64).of(used as u64) } else { Sampler::sequential(used as u64) };
+            let order =
+                if shuffle { Sampler::new(7, rows as u64).of(used as u64) } else { Sampler::sequential(used as u64) };
             for (rank, ours) in ours.iter().enumerate() {
                 assert!(!drop_last || theirs[rank].len() == full, "{line}");
                 for (step, ours) in ours.iter().enumerate() {

@@ -15,7 +15,7 @@ use runner::kernels::{Math, Philox};
 use runner::model::{Family, Init, Model, ModelSpec, ParamLayout, ParamSpec, Params, parameters};
 use runner::nn::MicroBatch;
 use runner::plan::program::{
-    self, BatchSpec, Order, Blocks, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Precision, Program,
+    self, BatchSpec, Blocks, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Order, Precision, Program,
 };
 
 /// `n` standard normal numbers, the same for the same purpose.
