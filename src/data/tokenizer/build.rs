@@ -95,9 +95,7 @@ fn from_file(path: &Path) -> Result<TextTokenizer, DataError> {
 /// can count: here it is by bytes.
 fn part(data: &Data) -> Part {
     match (&data.validation, &data.layout) {
-        (Some(Validation::Fraction(fraction)), Layout::Packed { .. } | Layout::Columns { .. }) => {
-            Part::Bytes(1.0 - fraction)
-        }
+        (Some(Validation::Fraction(fraction)), Layout::Packed { .. } | Layout::Columns { .. }) => Part::Bytes(1.0 - fraction),
         (Some(Validation::Fraction(fraction)), Layout::Padded { .. }) => Part::Documents(1.0 - fraction),
         _ => Part::Whole,
     }
