@@ -311,7 +311,7 @@ impl OpenedRun {
         let math = Math { bf16: program.precision == Precision::Bf16 };
         if math.bf16 {
             let rounded = weights.flat.zeros_like()?;
-            optimizer::copy_rounded(&rounded, &weights.flat)?;
+            optimizer::copy_rounded(&rounded, &weights.flat, weights.layout.decayed)?;
             weights.flat = rounded;
         }
         let blocks = 0..program.model.block_count();

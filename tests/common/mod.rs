@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 pub mod cases;
+pub mod counter;
 pub mod oracle;
 pub mod pipeline;
 
