@@ -41,3 +41,5 @@ mod tests_hostile;
 mod tests_load;
 #[cfg(test)]
 mod tests_parallel;
+#[cfg(test)]
+mod tests_sources;

@@ -74,7 +74,11 @@ impl Resolver<'_> {
             & self.hub_revision(&format!("{key}.revision"), &raw.revision);
         for (name, value) in [("config", raw.config.as_ref()), ("split", Some(&raw.split))] {
             if let Some(problem) = value.and_then(|value| hub::word_problem(value)) {
-                self.error(&[&format!("{key}.{name}")], format!("`{name}` {problem}"), "as the dataset's page names it");
+                self.error(
+                    &[&format!("{key}.{name}")],
+                    format!("`{name}` {problem}"),
+                    "as the dataset's page names it",
+                );
                 fits = false;
             }
         }

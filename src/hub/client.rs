@@ -28,7 +28,11 @@ pub(super) struct Client<'a> {
 /// Why an attempt failed.
 pub(super) enum Failure {
     /// Another one may do better; `moved` if this one brought something.
-    Again { message: String, after: Option<Duration>, moved: bool },
+    Again {
+        message: String,
+        after: Option<Duration>,
+        moved: bool,
+    },
     Final(HubError),
 }
 
@@ -117,7 +121,8 @@ impl<'a> Client<'a> {
                     url = target;
                 }
                 408 | 425 | 429 | 500..=599 => {
-                    let after = answer.header("retry-after").and_then(|s| s.trim().parse().ok()).map(Duration::from_secs);
+                    let after =
+                        answer.header("retry-after").and_then(|s| s.trim().parse().ok()).map(Duration::from_secs);
                     let why = if answer.status == 429 { "too many requests: " } else { "" };
                     let message = format!("{why}it answers with status {}", answer.status);
                     return Err(Failure::Again { message, after, moved: false });
@@ -170,7 +175,8 @@ impl<'a> Client<'a> {
         if bytes.len() as u64 > MAX_ANSWER {
             return Err(wrong("too long".to_owned()));
         }
-        serde_json::from_slice(&bytes).map_err(|error| wrong(format!("not what the hub says there: {}", quoted(&error.to_string()))))
+        serde_json::from_slice(&bytes)
+            .map_err(|error| wrong(format!("not what the hub says there: {}", quoted(&error.to_string()))))
     }
 }
 

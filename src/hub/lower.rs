@@ -105,7 +105,9 @@ impl<'a> Hub<'a> {
             return Ok((Tokenizer::Gpt2 { vocab, merges }, snapshot.commit));
         }
         let cached = if snapshot.partial { " in the cache" } else { "" };
-        Err(HubError::Request(format!("model {name} ({revision}) has neither tokenizer.json nor vocab.json and merges.txt{cached}")))
+        Err(HubError::Request(format!(
+            "model {name} ({revision}) has neither tokenizer.json nor vocab.json and merges.txt{cached}"
+        )))
     }
 
     fn dataset(&self, source: &HubSource) -> Result<(Source, String), HubError> {
@@ -116,7 +118,8 @@ impl<'a> Hub<'a> {
         let configs = card(&repository, &snapshot)?;
         let wanted = config.as_deref();
         let wrong = |message: String| HubError::Request(format!("dataset {dataset} ({revision}): {message}"));
-        let mut found = select::select(&snapshot.files, &configs, wanted, split).map_err(wrong)?
+        let mut found = select::select(&snapshot.files, &configs, wanted, split)
+            .map_err(wrong)?
             .map(|selected| (selected, snapshot.clone(), revision.as_str()));
         if found.is_none() && revision == MAIN && !snapshot.partial {
             // What the hub has made of other formats; if there is nothing, what the dataset itself has is what is told.
@@ -128,7 +131,9 @@ impl<'a> Hub<'a> {
         let Some((Selected { format, files }, snapshot, from)) = found else {
             return Err(wrong(select::suggested(&snapshot.files, &configs, wanted, split)));
         };
-        if snapshot.partial && let Some(missing) = select::incomplete(&files) {
+        if snapshot.partial
+            && let Some(missing) = select::incomplete(&files)
+        {
             return Err(wrong(format!("the cache has {missing}, and the hub was not to be asked for the others")));
         }
         let repository = hub.repository(RepoType::Dataset, dataset, from);

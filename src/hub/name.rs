@@ -23,7 +23,9 @@ pub fn name_problem(name: &str) -> Option<String> {
     if let Some(c) = name.chars().find(|&c| !plain(c) && c != '/') {
         return Some(format!("has the character `{}`", c.escape_debug()));
     }
-    let wrong = |part: &&str| part.is_empty() || part.len() > MAX_PART || part.starts_with(['.', '-']) || part.ends_with(['.', '-']);
+    let wrong = |part: &&str| {
+        part.is_empty() || part.len() > MAX_PART || part.starts_with(['.', '-']) || part.ends_with(['.', '-'])
+    };
     if parts.iter().any(wrong) || name.contains("..") || name.contains("--") {
         return Some(format!("is no repository's name: `{}`", crate::config::diagnostic::short(name)));
     }
@@ -40,7 +42,11 @@ pub fn revision_problem(revision: &str) -> Option<String> {
         return Some(format!("has the character `{}`", c.escape_debug()));
     }
     let wrong = |part: &str| part.is_empty() || part.starts_with('.') || part == "..";
-    if revision.len() > MAX_REVISION || revision.starts_with('-') || revision.split('/').any(wrong) || revision.contains("..") {
+    if revision.len() > MAX_REVISION
+        || revision.starts_with('-')
+        || revision.split('/').any(wrong)
+        || revision.contains("..")
+    {
         return Some("is no branch, tag or commit".to_owned());
     }
     None

@@ -119,7 +119,12 @@ impl Repository<'_> {
     }
 
     fn missing(&self, what: &str, why: &str) -> String {
-        format!("{what} of {} ({}) is not in the cache {}, and {why}", self.title(), self.revision, self.client.settings.cache.display())
+        format!(
+            "{what} of {} ({}) is not in the cache {}, and {why}",
+            self.title(),
+            self.revision,
+            self.client.settings.cache.display()
+        )
     }
 
     /// Asks the hub about `revision`, and keeps the list of files.
@@ -128,10 +133,11 @@ impl Repository<'_> {
             return Err(HubError::Request(self.missing("the list of files", "HF_HUB_OFFLINE is set")));
         }
         let url = format!("{}/api/{}", self.client.settings.endpoint, self.repo(revision).api_url());
-        let info: RepoInfo = self.client.json(&url, &|answer| self.refused(answer, None)).map_err(|error| match error {
-            HubError::Unreachable(why) => HubError::Unreachable(self.missing("the list of files", &why)),
-            other => other,
-        })?;
+        let info: RepoInfo =
+            self.client.json(&url, &|answer| self.refused(answer, None)).map_err(|error| match error {
+                HubError::Unreachable(why) => HubError::Unreachable(self.missing("the list of files", &why)),
+                other => other,
+            })?;
         if !is_commit(&info.sha) {
             return Err(self.wrong(format!("`{}` is no commit", quoted(&info.sha))));
         }
@@ -149,10 +155,16 @@ impl Repository<'_> {
         let said = answer.header("x-error-message").map(quoted).filter(|said| !said.is_empty());
         let said = said.map_or_else(String::new, |said| format!(" (the hub says: {said})"));
         let (title, page) = (self.title(), self.page());
-        let token = if self.client.settings.token.is_some() { "the token has no right to it" } else { "set HF_TOKEN to a token that may read it" };
+        let token = if self.client.settings.token.is_some() {
+            "the token has no right to it"
+        } else {
+            "set HF_TOKEN to a token that may read it"
+        };
         HubError::Request(match (answer.status, code) {
             (_, "GatedRepo") | (403, _) => {
-                format!("{title} is gated: accept its terms at {page}, and set HF_TOKEN to a token of that account{said}")
+                format!(
+                    "{title} is gated: accept its terms at {page}, and set HF_TOKEN to a token of that account{said}"
+                )
             }
             (404, "RevisionNotFound") => {
                 format!("{title} has no revision `{}`{}", self.revision, self.revisions())
@@ -179,9 +191,14 @@ impl Repository<'_> {
             #[serde(default)]
             tags: Vec<Named>,
         }
-        let url = self.client.settings.endpoint.clone() + "/api/" + &self.repo("main").api_url().replace("/revision/main", "/refs");
-        let Ok(refs) = self.client.json::<Refs>(&url, &|_| HubError::Request(String::new())) else { return String::new() };
-        let names: Vec<String> = refs.branches.iter().chain(&refs.tags).map(|named| quoted(&named.name)).take(50).collect();
+        let url = self.client.settings.endpoint.clone()
+            + "/api/"
+            + &self.repo("main").api_url().replace("/revision/main", "/refs");
+        let Ok(refs) = self.client.json::<Refs>(&url, &|_| HubError::Request(String::new())) else {
+            return String::new();
+        };
+        let names: Vec<String> =
+            refs.branches.iter().chain(&refs.tags).map(|named| quoted(&named.name)).take(50).collect();
         among(self.revision, &names)
     }
 
@@ -193,7 +210,9 @@ impl Repository<'_> {
         }
         let last = self.name.rsplit('/').next().unwrap_or(self.name);
         let url = format!("{}/api/{}s?search={last}&limit=20", self.client.settings.endpoint, self.noun());
-        let Ok(found) = self.client.json::<Vec<Found>>(&url, &|_| HubError::Request(String::new())) else { return String::new() };
+        let Ok(found) = self.client.json::<Vec<Found>>(&url, &|_| HubError::Request(String::new())) else {
+            return String::new();
+        };
         let names: Vec<String> = found.iter().map(|found| quoted(&found.id)).collect();
         let same_end = names.iter().find(|name| name.rsplit('/').next() == Some(last));
         match nearest(self.name, names.iter().map(String::as_str)).or(same_end.map(String::as_str)) {
@@ -235,9 +254,12 @@ impl From<RepoInfo> for Snapshot {
 
 /// "did you mean", and all there are.
 pub(super) fn among(name: &str, all: &[String]) -> String {
-    let near = nearest(name, all.iter().map(String::as_str)).map(|near| format!(": did you mean `{near}`?"));
-    let known = if all.is_empty() { String::new() } else { format!("; there is {}", crate::config::diagnostic::list(all, "and")) };
-    format!("{}{known}", near.unwrap_or_default())
+    let known = crate::config::diagnostic::list(all, "and");
+    match nearest(name, all.iter().map(String::as_str)) {
+        _ if all.is_empty() => String::new(),
+        Some(near) => format!(": did you mean `{near}`? there is {known}"),
+        None => format!("; there is {known}"),
+    }
 }
 
 /// A download.
@@ -303,7 +325,14 @@ impl Fetch<'_> {
     }
 
     /// Goes on with the download in `part` where it ended; `most` is how far it ever came.
-    fn attempt(&self, url: &str, part: &Path, size: Option<u64>, begun: Instant, most: &mut u64) -> Result<(), Failure> {
+    fn attempt(
+        &self,
+        url: &str,
+        part: &Path,
+        size: Option<u64>,
+        begun: Instant,
+        most: &mut u64,
+    ) -> Result<(), Failure> {
         let io = |error| Failure::Final(HubError::io(part)(error));
         let mut file = OpenOptions::new().append(true).create(true).open(part).map_err(io)?;
         let mut have = file.metadata().map_err(io)?.len();

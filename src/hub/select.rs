@@ -67,7 +67,8 @@ pub(super) fn configs(text: &str) -> Vec<Config> {
     let mut out = Vec::new();
     for config in head.get("configs").and_then(Value::as_sequence).into_iter().flatten() {
         let Some(name) = config.get("config_name").and_then(text) else { continue };
-        let folder = config.get("data_dir").and_then(text).map(|f| f.trim_matches('/').to_owned()).filter(|f| !f.is_empty());
+        let folder =
+            config.get("data_dir").and_then(text).map(|f| f.trim_matches('/').to_owned()).filter(|f| !f.is_empty());
         let within = |pattern: String| folder.as_ref().map_or(pattern.clone(), |folder| format!("{folder}/{pattern}"));
         let mut files = Vec::new();
         match config.get("data_files") {
@@ -107,7 +108,8 @@ pub(super) fn select(
             found.extend(matching(all, pattern)?);
         }
         if !chosen.files.iter().any(|(of, _)| of == split) {
-            let splits: Vec<String> = Vec::from_iter(chosen.files.iter().map(|(split, _)| split.clone()).collect::<BTreeSet<_>>());
+            let splits: Vec<String> =
+                Vec::from_iter(chosen.files.iter().map(|(split, _)| split.clone()).collect::<BTreeSet<_>>());
             return Err(format!("configuration `{}` has no split `{split}`{}", chosen.name, among(split, &splits)));
         }
         return match of_one_format(found) {
@@ -171,7 +173,8 @@ fn folders(config: Option<&str>) -> Vec<String> {
 /// By the names of folders and files: `config/split-…`, `config/split/…`, `data/split-…`, `sample/10BT/…`.
 fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<Selected> {
     for folder in folders(config) {
-        let within: Vec<(&String, &str)> = all.iter().filter_map(|file| Some((file, file.strip_prefix(&folder)?))).collect();
+        let within: Vec<(&String, &str)> =
+            all.iter().filter_map(|file| Some((file, file.strip_prefix(&folder)?))).collect();
         let named = within.iter().filter(|(_, rest)| split_of(rest).is_some_and(|of| of == split));
         if let Some(selected) = of_one_format(named.map(|(file, _)| (*file).clone()).collect()) {
             return Some(selected);
@@ -206,7 +209,8 @@ fn split_of(rest: &str) -> Option<&str> {
 }
 
 fn is_named(rest: &str) -> bool {
-    split_of(rest).is_some_and(|name| matches!(name, "train" | "test" | "validation" | "valid" | "val" | "dev" | "eval"))
+    split_of(rest)
+        .is_some_and(|name| matches!(name, "train" | "test" | "validation" | "valid" | "val" | "dev" | "eval"))
 }
 
 /// Configurations and splits that the names of files suggest, for a message.
@@ -218,6 +222,7 @@ pub(super) fn suggested(all: &[String], configs: &[Config], config: Option<&str>
     for folder in folders(config) {
         splits.extend(data().filter_map(|file| split_of(file.strip_prefix(&folder)?)).map(str::to_owned));
     }
+    splits.retain(|name| !matches!(name.as_str(), "data" | "default"));
     let (names, splits) = (Vec::from_iter(names), Vec::from_iter(splits));
     match config {
         Some(name) if !names.iter().any(|n| n == name) => format!("no configuration `{name}`{}", among(name, &names)),
@@ -260,13 +265,33 @@ mod tests {
 
     #[test]
     fn the_card_says_which_files() {
-        let files = ["README.md", "data/CC-1/0.parquet", "data/CC-2/1.parquet", "data/x.parquet", "sample/10BT/000_0.parquet", "sample/10BT/001_0.parquet", "sample/100BT/0.parquet", "other/a.jsonl", "other/b.jsonl", "other/c.jsonl"];
+        let files = [
+            "README.md",
+            "data/CC-1/0.parquet",
+            "data/CC-2/1.parquet",
+            "data/x.parquet",
+            "sample/10BT/000_0.parquet",
+            "sample/10BT/001_0.parquet",
+            "sample/100BT/0.parquet",
+            "other/a.jsonl",
+            "other/b.jsonl",
+            "other/c.jsonl",
+        ];
         let of = |config, split| chosen(&files, FINEWEB, config, split);
-        assert_eq!(of(Some("sample-10BT"), "train").unwrap(), ["sample/10BT/000_0.parquet", "sample/10BT/001_0.parquet"]);
+        assert_eq!(
+            of(Some("sample-10BT"), "train").unwrap(),
+            ["sample/10BT/000_0.parquet", "sample/10BT/001_0.parquet"]
+        );
         assert_eq!(of(None, "train").unwrap(), ["data/CC-1/0.parquet", "data/CC-2/1.parquet"]);
         assert_eq!(of(Some("two"), "test").unwrap(), ["other/a.jsonl", "other/b.jsonl"]);
-        assert_eq!(of(Some("sample-10BTs"), "train").unwrap_err(), "no configuration `sample-10BTs`: did you mean `sample-10BT`?; there is `default`, `sample-10BT` and `two`");
-        assert_eq!(of(Some("two"), "tests").unwrap_err(), "configuration `two` has no split `tests`: did you mean `test`?; there is `test`");
+        assert_eq!(
+            of(Some("sample-10BTs"), "train").unwrap_err(),
+            "no configuration `sample-10BTs`: did you mean `sample-10BT`? there is `default`, `sample-10BT` and `two`"
+        );
+        assert_eq!(
+            of(Some("two"), "tests").unwrap_err(),
+            "configuration `two` has no split `tests`: did you mean `test`? there is `test`"
+        );
     }
 
     #[test]
@@ -292,7 +317,14 @@ mod tests {
     fn hostile_cards_say_nothing() {
         let bomb = format!("---\na: &a [x]\nb: &b [{}]\nc: [{}]\n---\n", "*a,".repeat(100), "*b,".repeat(10_000));
         let deep = format!("---\nconfigs: {}\n---\n", "[".repeat(100_000));
-        for card in ["---\n", "---\n[1\n---\n", "---\nconfigs: 3\n---\n", "---\nconfigs: [{config_name: [1]}, 4]\n---\n", &bomb, &deep] {
+        for card in [
+            "---\n",
+            "---\n[1\n---\n",
+            "---\nconfigs: 3\n---\n",
+            "---\nconfigs: [{config_name: [1]}, 4]\n---\n",
+            &bomb,
+            &deep,
+        ] {
             assert_eq!(configs(card), []);
         }
         let wide = "---\nconfigs: [{config_name: a, data_files: '*a*a*a*a*a*a*a*a*a*a*b'}]\n---\n";

@@ -25,7 +25,11 @@ pub struct Settings {
 impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let token = self.token.as_ref().map(|_| "…");
-        f.debug_struct("Settings").field("endpoint", &self.endpoint).field("cache", &self.cache).field("token", &token).finish_non_exhaustive()
+        f.debug_struct("Settings")
+            .field("endpoint", &self.endpoint)
+            .field("cache", &self.cache)
+            .field("token", &token)
+            .finish_non_exhaustive()
     }
 }
 
@@ -41,11 +45,15 @@ impl Settings {
         let endpoint = given("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
         let endpoint = endpoint.trim().trim_end_matches('/').to_owned();
         let host = endpoint.strip_prefix("https://").or_else(|| endpoint.strip_prefix("http://"));
-        if host.is_none_or(|host| host.is_empty() || host.contains(|c: char| c.is_whitespace() || matches!(c, '?' | '#' | '@'))) {
+        if host.is_none_or(|host| {
+            host.is_empty() || host.contains(|c: char| c.is_whitespace() || matches!(c, '?' | '#' | '@'))
+        }) {
             return wrong(format!("HF_ENDPOINT is {endpoint:?}, and is an address such as {ENDPOINT}"));
         }
         let home = given("HF_HOME").map(PathBuf::from).or_else(|| {
-            let caches = given("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(PathBuf::from(given("HOME")?).join(".cache")));
+            let caches = given("XDG_CACHE_HOME")
+                .map(PathBuf::from)
+                .or_else(|| Some(PathBuf::from(given("HOME")?).join(".cache")));
             Some(caches?.join("huggingface"))
         });
         let cache = given("HF_HUB_CACHE").or_else(|| given("HUGGINGFACE_HUB_CACHE")).map(PathBuf::from);
@@ -84,12 +92,17 @@ mod tests {
         let home = dir.path().to_str().unwrap();
         let all = [("HF_HOME", home), ("HF_ENDPOINT", "http://localhost:80/"), ("HF_HUB_OFFLINE", "yes")];
         let set = settings(&all).unwrap();
-        assert_eq!((set.endpoint.as_str(), set.offline, set.token.as_deref()), ("http://localhost:80", true, Some("hf_abc")));
+        assert_eq!(
+            (set.endpoint.as_str(), set.offline, set.token.as_deref()),
+            ("http://localhost:80", true, Some("hf_abc"))
+        );
         assert_eq!(set.cache, dir.path().join("hub"));
         assert!(!format!("{set:?}").contains("abc"));
         let set = settings(&[("HF_HOME", home), ("HF_TOKEN", "hf_x"), ("HF_HUB_CACHE", "/c")]).unwrap();
         assert_eq!((set.token.as_deref(), set.cache), (Some("hf_x"), PathBuf::from("/c")));
-        for wrong in [("HF_ENDPOINT", "localhost"), ("HF_ENDPOINT", "http://"), ("HF_TOKEN", "a b"), ("HF_TOKEN", "a\nb")] {
+        for wrong in
+            [("HF_ENDPOINT", "localhost"), ("HF_ENDPOINT", "http://"), ("HF_TOKEN", "a b"), ("HF_TOKEN", "a\nb")]
+        {
             assert!(settings(&[("HOME", "/h"), wrong]).is_err(), "{wrong:?}");
         }
         assert!(settings(&[]).unwrap_err().to_string().contains("set HF_HOME"));

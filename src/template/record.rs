@@ -116,9 +116,12 @@ impl RecordTemplate {
             let absent = self.fields().find(|field| !record.contains_key(*field));
             match (error.kind(), absent) {
                 (ErrorKind::UndefinedError, Some(absent)) => unknown_field("field", absent, record.keys()),
-                (ErrorKind::UndefinedError, None) => format!("the template asks for something that is not there ({})", explain(&error)),
+                (ErrorKind::UndefinedError, None) => {
+                    format!("the template asks for something that is not there ({})", explain(&error))
+                }
                 _ => {
-                    let nulls: Vec<&str> = self.fields().filter(|f| record.get(*f).is_some_and(Json::is_null)).collect();
+                    let nulls: Vec<&str> =
+                        self.fields().filter(|f| record.get(*f).is_some_and(Json::is_null)).collect();
                     let nulls = if nulls.is_empty() { String::new() } else { format!("; {} null here", is(&nulls)) };
                     format!("{}{nulls}", explain(&error))
                 }
@@ -194,13 +197,13 @@ mod tests {
 
     #[test]
     fn mistakes_name_the_field() {
-        let record = json!({"instruction": "add", "output": "3", "none": null, "items": [1]});
+        let record = json!({"instruction": "add", "output": "3", "empty": null, "items": [1]});
         let error = |template: &str| render(template, &record).unwrap_err();
         assert_eq!(
             error("{{ instructions }}"),
-            "no field `instructions`: did you mean `instruction`? the fields are `instruction`, `items`, `none` and `output`"
+            "no field `instructions`: did you mean `instruction`? the fields are `empty`, `instruction`, `items` and `output`"
         );
-        assert!(error("{{ none }}").contains("`none` is null here"), "{}", error("{{ none }}"));
+        assert!(error("{{ empty }}").contains("`empty` is null here"), "{}", error("{{ empty }}"));
         assert!(error("{{ items }}").contains("sequence has no text"), "{}", error("{{ items }}"));
         assert!(error("a\n{{ instruction").contains("line 2"), "{}", error("a\n{{ instruction"));
         assert!(error("only text").contains("uses no field"));

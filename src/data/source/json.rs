@@ -151,7 +151,13 @@ fn for_each_item(path: &Path, sink: &mut dyn FnMut(Place, Value) -> Result<(), D
             match (next, byte) {
                 (_, b' ' | b'\t' | b'\r' | b'\n') => line += u64::from(*byte == b'\n'),
                 (Next::Array, b'[') => next = Next::FirstItem,
-                (Next::Array, b'{') => return Err(at_line(path, line, "an object, not an array of objects; if it has one object a line, take data.train.jsonl")),
+                (Next::Array, b'{') => {
+                    return Err(at_line(
+                        path,
+                        line,
+                        "an object, not an array of objects; if it has one object a line, take data.train.jsonl",
+                    ));
+                }
                 (Next::Array, _) => return Err(at_line(path, line, "not a JSON array")),
                 (Next::FirstItem | Next::Comma, b']') => next = Next::End,
                 (Next::Comma, b',') => next = Next::Item,
@@ -246,7 +252,9 @@ mod tests {
             ", line 3: item 1 of the array (at byte 17): no field `text`: did you mean `texts`? the fields are `body` and `texts`"
         );
         assert!(error("[{\"text\": 3}]").ends_with("field `text` is a number, not a string"));
-        assert!(error("[3, {\"text\": \"a\"}]").contains("item 0 of the array (at byte 1): a number, not a JSON object"));
+        assert!(
+            error("[3, {\"text\": \"a\"}]").contains("item 0 of the array (at byte 1): a number, not a JSON object")
+        );
         assert!(error("{\"text\": \"a\"}\n{}").contains("take data.train.jsonl"));
         assert_eq!(error("[{\"text\": \"a\"}\n{}]"), ", line 2: a comma or `]` is missing at byte 15, behind item 0");
         assert!(error("[{\"text\": \"a\"},]").contains("item 1 of the array (at byte 15): `]` where"));

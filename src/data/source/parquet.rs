@@ -31,7 +31,13 @@ pub(super) fn read(path: &Path, text: &TextOf, sink: &mut Sink<'_>) -> Result<()
     for name in text.fields() {
         let index = find(schema, name).map_err(|message| DataError::file(path, message))?;
         let present = schema.column(index).max_def_level();
-        columns.push(Column { name, index, present, buffer: Vec::with_capacity(ROWS), levels: Vec::with_capacity(ROWS) });
+        columns.push(Column {
+            name,
+            index,
+            present,
+            buffer: Vec::with_capacity(ROWS),
+            levels: Vec::with_capacity(ROWS),
+        });
     }
     let mut row = 0_u64;
     for group in 0..reader.num_row_groups() {

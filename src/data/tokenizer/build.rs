@@ -88,7 +88,8 @@ pub(in crate::data) fn build(
             check_special(special_tokens, "data.tokenizer.words.special_tokens")?;
             let part = part(data);
             let numbers = [format!("{part:?}"), lowercase.to_string(), min_count.to_string()];
-            let key = ["words 1", &train.hash].into_iter().chain(numbers.iter().chain(special_tokens).map(String::as_str));
+            let key =
+                ["words 1", &train.hash].into_iter().chain(numbers.iter().chain(special_tokens).map(String::as_str));
             let key = hash_parts(key);
             let name = "words.json";
             let open = |folder: &Path| {
