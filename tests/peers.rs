@@ -22,7 +22,7 @@ use runner::exec::{TrainState, Trainer};
 use runner::kernels::Math;
 use runner::model::{Family, Init, ModelSpec, Output, ParamLayout, ParamSpec, parameters};
 use runner::optim::{self, lr_at};
-use runner::plan::program::{LrDecay, LrSchedule, OptimizerSpec, Precision};
+use runner::plan::program::{Decays, LrDecay, LrSchedule, OptimizerSpec, Precision};
 use runner::plan::schedule::{Work, schedule};
 use runner::plan::{ClusterFacts, RankPlan, compile};
 
@@ -117,7 +117,7 @@ fn optimizers_with_clipping_over_100_steps() {
     let specs =
         shapes.map(|(name, shape)| ParamSpec { name: name.into(), shape: shape.to_vec(), init: Init::Zeros, block: 0 });
     let layout = Arc::new(ParamLayout::new(specs.to_vec()));
-    let adamw = OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+    let adamw = OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
     for (name, optimizer, lr, clip) in [
         ("adamw", adamw, 1e-3, 1.0),
         ("sgd", OptimizerSpec::Sgd { momentum: 0.0 }, 5.0, 0.5),

@@ -10,7 +10,8 @@ use candle_core::Device;
 
 use super::exit::RequestError;
 use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
-use crate::data::{DataRequest, Prepared, TextTokenizer, prepare};
+use crate::data::{DataRequest, Prepared, Progress, TextTokenizer, prepare};
+use crate::hub::{self, Downloading, Lowered};
 use crate::kernels::{Math, optimizer};
 use crate::model::{Model, ParamLayout, Params, parameters};
 use crate::plan::Plan;
@@ -158,18 +159,48 @@ pub fn cache_dir() -> anyhow::Result<PathBuf> {
         .ok_or_else(|| RequestError(format!("no home folder: set {CACHE} to a folder for prepared data")).into())
 }
 
+/// The data of `experiment` with files of this machine where it names the hub, and with the commits that those are of. `None` if it
+/// names nothing there.
+///
+/// # Errors
+/// `HubError`, or no cache folder.
+pub fn from_hub(experiment: &Experiment, screen: &mut Screen) -> anyhow::Result<Option<Lowered>> {
+    if !hub::is_needed(&experiment.data) {
+        return Ok(None);
+    }
+    let settings = hub::Settings::new(&|name| env::var(name).ok())?;
+    screen.spinner();
+    let preparing = Preparing::new(screen);
+    let show = |part: Downloading| preparing.show(Progress::Downloading(part));
+    let lowered = hub::lower(&experiment.data, &settings, &cache_dir()?.join("hub"), &show);
+    screen.clear();
+    Ok(Some(lowered?))
+}
+
+/// What the experiment names of the hub, it names by commits from here on.
+///
+/// # Errors
+/// As `from_hub`.
+pub fn pin(experiment: &mut Experiment, screen: &mut Screen) -> anyhow::Result<()> {
+    if let Some(lowered) = from_hub(experiment, screen)? {
+        experiment.data = lowered.pinned;
+    }
+    Ok(())
+}
+
 /// Prepares the data of `experiment` in `pool`, with progress on `screen`.
 ///
 /// # Errors
-/// `DataError`, or no cache folder.
+/// `DataError`, `HubError`, or no cache folder.
 pub fn prepare_data(
     experiment: &Experiment,
     pool: &rayon::ThreadPool,
     screen: &mut Screen,
 ) -> anyhow::Result<Prepared> {
     let cache_dir = cache_dir()?;
+    let lowered = from_hub(experiment, screen)?;
     let request = DataRequest {
-        data: &experiment.data,
+        data: lowered.as_ref().map_or(&experiment.data, |lowered| &lowered.local),
         choice: experiment.eval.hellaswag.as_ref(),
         test: experiment.eval.test.as_ref(),
         seed: experiment.seed,

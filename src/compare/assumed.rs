@@ -23,7 +23,7 @@ pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
         Tokenizer::Bytes {} => 257,
         Tokenizer::Bpe { vocab_size, .. } => *vocab_size,
         Tokenizer::Gpt2 { .. } => 50_257,
-        Tokenizer::File(_) | Tokenizer::Chars {} => usize::MAX,
+        Tokenizer::File(_) | Tokenizer::Chars {} | Tokenizer::Words { .. } | Tokenizer::Hub { .. } => usize::MAX,
     };
     let given = experiment.model.vocab_size;
     let tokenizer_vocab = match (known, given) {
@@ -54,7 +54,7 @@ pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
         tokenizer_vocab,
         // A tokenizer that is trained or counted depends on the text.
         tokenizer_hash: match &experiment.data.tokenizer {
-            Tokenizer::Bpe { .. } | Tokenizer::Chars {} => hash(&of[..2]),
+            Tokenizer::Bpe { .. } | Tokenizer::Chars {} | Tokenizer::Words { .. } => hash(&of[..2]),
             _ => hash(&[tokenizer]),
         },
         train: split(rows, hash(&of)),

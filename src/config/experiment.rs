@@ -122,17 +122,62 @@ pub enum Tokenizer {
     Chars {},
     Bytes {},
     Bpe { vocab_size: usize, special_tokens: Vec<String> },
+    Words { lowercase: bool, min_count: u64, special_tokens: Vec<String> },
+    Hub { name: String, revision: String },
 }
 
-/// Where documents come from. `files` may hold glob patterns.
+/// The branch of the hub's repositories that is meant unless another is named.
+pub const MAIN: &str = "main";
+
+/// Where documents come from. `files` may hold glob patterns. Of `column` (or `field`) and `template`, one is given.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Source {
     Text { files: Vec<PathBuf> },
-    Parquet { files: Vec<PathBuf>, column: String },
-    Jsonl { files: Vec<PathBuf>, field: String },
+    Parquet(ParquetSource),
+    Jsonl(JsonSource),
+    Json(JsonSource),
+    Hub(HubSource),
     Tokens { files: Vec<PathBuf> },
     Builtin { corpus: Corpus },
+}
+
+/// Of `column` and `template`, one is given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParquetSource {
+    pub files: Vec<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+}
+
+/// Of `field` and `template`, one is given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JsonSource {
+    pub files: Vec<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+}
+
+/// A dataset of the hub by its name. Of `column` and `template`, one is given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HubSource {
+    pub dataset: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    pub split: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// Branch, tag or commit; in a run's record the commit that was read.
+    pub revision: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
@@ -147,8 +192,10 @@ pub enum Corpus {
 pub enum Validation {
     Fraction(f64),
     Text { files: Vec<PathBuf> },
-    Parquet { files: Vec<PathBuf>, column: String },
-    Jsonl { files: Vec<PathBuf>, field: String },
+    Parquet(ParquetSource),
+    Jsonl(JsonSource),
+    Json(JsonSource),
+    Hub(HubSource),
     Tokens { files: Vec<PathBuf> },
     Builtin { corpus: Corpus },
 }

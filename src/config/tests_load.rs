@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::experiment::{
-    AutoOr, Batch, Decay, Decays, DeviceChoice, DeviceName, Family, Layout, Optimizer, Parallel, ParallelMode,
+    AutoOr, Batch, Decay, Decays, DeviceChoice, DeviceName, Family, Layout, Optimizer, Parallel, ParallelMode, ParquetSource,
     Pipeline, PipelineSchedule, Source, Tokenizer, Validation,
 };
 use super::{Experiment, LoadOptions, Loaded, explain, from_str, load, to_yaml};
@@ -158,8 +158,8 @@ fn every_key_is_read() {
         max_restarts: 3,
     };
     assert_eq!(e.parallel, parallel);
-    let Source::Parquet { files, column } = e.data.train else { panic!() };
-    assert!(files[0].is_absolute() && files[0].ends_with("*.parquet") && column == "text");
+    let Source::Parquet(ParquetSource { files, column, .. }) = e.data.train else { panic!() };
+    assert!(files[0].is_absolute() && files[0].ends_with("*.parquet") && column.as_deref() == Some("text"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! From text to token ids and back.
 
 mod build;
+mod english;
 mod library;
 mod stored;
 mod text_tokenizer;
