@@ -1,7 +1,10 @@
 //! From text to token ids and back.
 
 mod build;
+mod gpt2_words;
+mod letters;
 mod library;
+mod merges;
 mod stored;
 mod text_tokenizer;
 mod train;
