@@ -8,7 +8,7 @@ use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
 use super::{
-    apply, calibrate, compare, diff, eval, export, export_metrics, fork, gc, output, plan, rank, render, report,
+    apply, calibrate, compare, data, diff, eval, export, export_metrics, fork, gc, output, plan, rank, render, report,
     reproduce, resume, runs, runs_tag, sample, schema, sweep, validate,
 };
 use crate::report::{Mode, Screen};
@@ -55,6 +55,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Calibrate(calibrate::CalibrateArgs),
     Compare(compare::CompareArgs),
+    Data(data::DataArgs),
     Diff(diff::DiffArgs),
     /// Check an experiment file: every mistake at its line and column.
     Validate(ValidateArgs),
@@ -113,6 +114,7 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Apply(args) => apply::run(args),
         Command::Resume(args) => resume::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Data(args) => data::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Reproduce(args) => reproduce::run(args),
         Command::Fork(args) => fork::run(args),

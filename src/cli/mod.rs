@@ -8,6 +8,8 @@ pub mod common;
 pub mod compare;
 mod confirm;
 pub mod continued;
+pub mod data;
+pub mod data_prepare;
 pub mod diff;
 mod drift;
 pub mod eval;
@@ -34,6 +36,7 @@ pub mod runs_tag;
 pub mod sample;
 pub mod schema;
 pub mod sweep;
+pub mod text_source;
 pub mod validate;
 mod watch;
 

@@ -8,6 +8,7 @@ pub mod gc;
 mod prepare;
 mod progress;
 mod sampler;
+mod shard;
 mod shards;
 mod source;
 mod split;
@@ -21,6 +22,10 @@ pub use error::DataError;
 pub use prepare::{DataRequest, Prepared, prepare};
 pub use progress::{Progress, SplitName};
 pub use sampler::Sampler;
+pub use shard::{
+    Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut, ShardEvent, ShardFormat, ShardRequest, Sharded,
+    write_shards,
+};
 pub use split::{Dataset, Split};
 pub use tokenizer::TextTokenizer;
 pub use types::{ChoiceFacts, ChoiceItem, DataFacts, IGNORE, Rows, SplitFacts};

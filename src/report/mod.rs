@@ -9,6 +9,7 @@ pub mod prepare;
 pub mod run;
 pub mod runs;
 pub mod screen;
+pub mod shards;
 pub mod summary;
 pub mod table;
 pub mod verdict;

@@ -29,7 +29,8 @@ impl Merges {
             Some(Value::String(text)) => text.is_empty(),
             Some(_) => false,
         };
-        let plain = ["dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"].into_iter().all(off);
+        let plain =
+            ["dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"].into_iter().all(off);
         if !plain {
             return None;
         }
@@ -258,7 +259,8 @@ mod tests {
     fn merges() -> Merges {
         let mut vocabulary: HashMap<String, u32> =
             byte_characters().into_iter().map(|(byte, c)| (c.to_string(), u32::from(byte))).collect();
-        let made = [("a", "b"), ("b", "c"), ("a", "a"), ("aa", "aa"), ("ab", "c"), ("aaaa", "aaaa"), ("c", "a"), ("aa", "ab")];
+        let made =
+            [("a", "b"), ("b", "c"), ("a", "a"), ("aa", "aa"), ("ab", "c"), ("aaaa", "aaaa"), ("c", "a"), ("aa", "ab")];
         for (i, (left, right)) in (256..).zip(made) {
             vocabulary.insert(format!("{left}{right}"), i);
         }
@@ -314,7 +316,9 @@ mod tests {
             byte_characters().into_iter().map(|(byte, c)| (c.to_string(), u32::from(byte))).collect();
         let model = serde_json::json!({"vocab": vocabulary, "merges": [], "dropout": null, "ignore_merges": false});
         assert!(Merges::new(&model).is_some());
-        for (key, value) in [("ignore_merges", true.into()), ("end_of_word_suffix", "</w>".into()), ("dropout", 0.1.into())] {
+        for (key, value) in
+            [("ignore_merges", true.into()), ("end_of_word_suffix", "</w>".into()), ("dropout", 0.1.into())]
+        {
             let mut other = model.clone();
             other[key] = value;
             assert!(Merges::new(&other).is_none(), "{key}");

@@ -2,6 +2,7 @@
 
 mod build;
 mod gpt2_words;
+mod huggingface;
 mod letters;
 mod library;
 mod merges;
