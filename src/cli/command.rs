@@ -9,7 +9,7 @@ use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
 use super::{
     apply, calibrate, compare, data, diff, eval, export, export_metrics, fork, gc, output, plan, rank, render, report,
-    reproduce, resume, runs, runs_tag, sample, schema, sweep, validate,
+    reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
 };
 use crate::report::{Mode, Screen};
 
@@ -74,6 +74,7 @@ enum Command {
     /// Write the weights of a run's checkpoint to a file for other programs.
     Export(export::ExportArgs),
     Sweep(sweep::SweepArgs),
+    Tokenizer(tokenizer::TokenizerArgs),
     ExportMetrics(export_metrics::ExportMetricsArgs),
     Gc(gc::GcArgs),
     #[command(hide = true)]
@@ -127,6 +128,7 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Gc(args) => gc::run(args),
         Command::Rank(args) => rank::run(args),
         Command::Sweep(args) => sweep::run(args),
+        Command::Tokenizer(args) => tokenizer::run(args),
         Command::Render(args) => {
             output::print(&render::run(args)?)?;
             Ok(Exit::Done)

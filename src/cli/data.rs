@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 
+use super::data_inspect;
 use super::data_prepare;
 use super::exit::Exit;
 
@@ -15,6 +16,7 @@ pub struct DataArgs {
 #[derive(Debug, Clone, Subcommand)]
 enum DataCommand {
     Prepare(data_prepare::PrepareArgs),
+    Inspect(data_inspect::InspectArgs),
 }
 
 /// # Errors
@@ -22,5 +24,6 @@ enum DataCommand {
 pub fn run(args: &DataArgs) -> anyhow::Result<Exit> {
     match &args.command {
         DataCommand::Prepare(args) => data_prepare::run(args),
+        DataCommand::Inspect(args) => data_inspect::run(args),
     }
 }

@@ -9,6 +9,7 @@ pub mod compare;
 mod confirm;
 pub mod continued;
 pub mod data;
+pub mod data_inspect;
 pub mod data_prepare;
 pub mod diff;
 mod drift;
@@ -37,6 +38,7 @@ pub mod sample;
 pub mod schema;
 pub mod sweep;
 pub mod text_source;
+pub mod tokenizer;
 pub mod validate;
 mod watch;
 

@@ -5,6 +5,7 @@ mod choice;
 mod error;
 mod fingerprint;
 pub mod gc;
+mod inspect;
 mod prepare;
 mod progress;
 mod sampler;
@@ -19,6 +20,10 @@ mod tokenizer;
 pub mod types;
 
 pub use error::DataError;
+pub use inspect::{
+    Column, Documents as DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary, inspect_text,
+    inspect_tokens,
+};
 pub use prepare::{DataRequest, Prepared, prepare};
 pub use progress::{Progress, SplitName};
 pub use sampler::Sampler;
@@ -27,5 +32,5 @@ pub use shard::{
     write_shards,
 };
 pub use split::{Dataset, Split};
-pub use tokenizer::TextTokenizer;
+pub use tokenizer::{TextTokenizer, load_tokenizer, train_tokenizer};
 pub use types::{ChoiceFacts, ChoiceItem, DataFacts, IGNORE, Rows, SplitFacts};

@@ -2,6 +2,7 @@
 
 pub mod format;
 pub mod html;
+pub mod inspect;
 pub mod json;
 pub mod lines;
 pub mod many;

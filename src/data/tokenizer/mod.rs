@@ -5,6 +5,7 @@ mod gpt2_words;
 mod huggingface;
 mod letters;
 mod library;
+mod load;
 mod merges;
 mod stored;
 mod text_tokenizer;
@@ -12,5 +13,6 @@ mod train;
 mod words;
 
 pub(super) use build::build;
+pub use load::{load_tokenizer, train_tokenizer};
 pub use text_tokenizer::TextTokenizer;
 pub(super) use words::Cut;
