@@ -127,7 +127,10 @@ fn llmc_and_npy_shards_have_the_peers_bytes() {
     lab.good("data prepare docs.jsonl --tokenizer bytes --to llmc-u32 w --validation none");
     let wide: Vec<u8> = stream.concat().iter().flat_map(|&token| u32::from(token).to_le_bytes()).collect();
     assert_eq!(shards("w", ".bin"), [("w_train_000000.bin".to_owned(), llmc(20_240_801, 7, 9, &wide))]);
-    assert_eq!(lab.names("c"), ["dataset.json", "tokenizer.json", "x_train_000001.bin", "x_train_000002.bin", "x_val_000000.bin"]);
+    assert_eq!(
+        lab.names("c"),
+        ["dataset.json", "tokenizer.json", "x_train_000001.bin", "x_train_000002.bin", "x_val_000000.bin"]
+    );
 }
 
 #[test]
@@ -284,14 +287,18 @@ fn losses(lab: &Lab, name: &str, data: &str) -> Vec<String> {
     lab.write(&format!("{name}.yaml"), yaml);
     let out = lab.good(&format!("apply {name}.yaml --threads 1 --json --quiet --runs runs"));
     let lines = out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines.filter(|line| line["kind"] == "train" || line["kind"] == "eval").map(|line| format!("{} {}", line["loss"], line["val_loss"])).collect()
+    lines
+        .filter(|line| line["kind"] == "train" || line["kind"] == "eval")
+        .map(|line| format!("{} {}", line["loss"], line["val_loss"]))
+        .collect()
 }
 
 #[test]
 fn training_on_each_format_is_training_on_the_text() {
     let lab = Lab::new();
     // Documents in front of which the end of text stands, as this program has it too.
-    let source = "tokenizer: {bytes: {}}, train: {builtin: {corpus: stories}}, validation: {builtin: {corpus: stories}}";
+    let source =
+        "tokenizer: {bytes: {}}, train: {builtin: {corpus: stories}}, validation: {builtin: {corpus: stories}}";
     let text = losses(&lab, "text", &format!("{{{source}}}"));
     assert!(text.len() >= 5, "{text:?}");
     for (format, end) in [("llmc", "bin"), ("llmc-u32", "bin"), ("npy", "npy")] {
@@ -304,7 +311,8 @@ fn training_on_each_format_is_training_on_the_text() {
     // One text, of which a tenth is held out: nanoGPT's files, and the same of the text.
     let line = |i: u32| format!("line {i}, {}\n", i * i % 997);
     lab.write("one.txt", (0..2000).map(line).collect::<String>());
-    let text = losses(&lab, "one", "{tokenizer: {bytes: {}}, train: {text: {files: [one.txt]}}, validation: {fraction: 0.1}}");
+    let text =
+        losses(&lab, "one", "{tokenizer: {bytes: {}}, train: {text: {files: [one.txt]}}, validation: {fraction: 0.1}}");
     lab.good("data prepare one.txt --tokenizer bytes --to nanogpt nano");
     let data = "{tokenizer: {file: nano/tokenizer.json}, train: {tokens: {files: [nano/train.bin]}}, validation: {tokens: {files: [nano/val.bin]}}}";
     assert_eq!(losses(&lab, "nano", data), text);
@@ -325,14 +333,20 @@ fn files_say_what_they_hold() {
     let page = lab.good("data inspect set/x_train_000001.npy --texts 1");
     assert!(page.contains("x_train_000001.npy  npy") && page.contains("document 0, 3 tokens\n  cde"), "{page}");
     // Text, with a column that is guessed.
-    lab.write("odd.jsonl", "{\"id\": 1, \"body\": \"long text here\", \"url\": \"x\"}\n{\"id\": 2, \"body\": \"b\", \"url\": \"y\"}\n");
+    lab.write(
+        "odd.jsonl",
+        "{\"id\": 1, \"body\": \"long text here\", \"url\": \"x\"}\n{\"id\": 2, \"body\": \"b\", \"url\": \"y\"}\n",
+    );
     let found = lab.json("data inspect odd.jsonl --tokenizer bytes --json");
     assert_eq!((&found["text"]["column"], &found["tokens"]), (&"body".into(), &15.into()));
     assert_eq!(found["documents"]["shortest"], serde_json::json!([1, 1]));
     // Lies are told with their numbers.
     lab.write("short.bin", llmc(20_240_520, 1, 7, &[1, 0]));
     let text = lab.refused("data inspect short.bin");
-    assert!(text.contains("short.bin: llm.c header says 7 tokens, which is not the file's size (1026 bytes)"), "{text}");
+    assert!(
+        text.contains("short.bin: llm.c header says 7 tokens, which is not the file's size (1026 bytes)"),
+        "{text}"
+    );
     lab.write("huge.npy", [&npy(&[])[..10], &[b' '; 118]].concat());
     assert!(lab.refused("data inspect huge.npy").contains("names no type"));
     // Ids that no vocabulary has take no memory.

@@ -67,7 +67,11 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
     screen.spinner();
     let found = look(args, &files, kind, &screen)?;
     screen.clear();
-    if args.json { print_json(&found)? } else { print(&page(&found))? }
+    if args.json {
+        print_json(&found)?
+    } else {
+        print(&page(&found))?
+    }
     Ok(Exit::Done)
 }
 

@@ -100,11 +100,8 @@ pub fn run(args: &TokenizerArgs) -> anyhow::Result<Exit> {
 }
 
 fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
-    let special = if args.special_token.is_empty() {
-        vec!["<|endoftext|>".to_owned()]
-    } else {
-        args.special_token.clone()
-    };
+    let special =
+        if args.special_token.is_empty() { vec!["<|endoftext|>".to_owned()] } else { args.special_token.clone() };
     check(args.vocab_size, &special)?;
     if !args.force && args.out.symlink_metadata().is_ok() {
         return Err(RequestError(format!("{} is there already: --force replaces it", shown(&args.out))).into());
@@ -119,7 +116,9 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
     screen.spinner();
     let made = {
         let preparing = Preparing::new(&screen);
-        pool.install(|| train_tokenizer(&source, args.vocab_size, &special, &cache, &|progress| preparing.show(progress)))
+        pool.install(|| {
+            train_tokenizer(&source, args.vocab_size, &special, &cache, &|progress| preparing.show(progress))
+        })
     };
     screen.clear();
     let json = made?;
@@ -189,7 +188,9 @@ fn decode(args: &DecodeArgs) -> anyhow::Result<Exit> {
     let words = text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']')).filter(|word| !word.is_empty());
     let parse = |word: &str| match word.parse::<u32>() {
         Ok(id) if (id as usize) < loaded.vocab_size() => Ok(id),
-        Ok(id) => Err(RequestError(format!("{id} is beyond the tokenizer's {} ids", count(loaded.vocab_size() as u64)))),
+        Ok(id) => {
+            Err(RequestError(format!("{id} is beyond the tokenizer's {} ids", count(loaded.vocab_size() as u64))))
+        }
         Err(_) => Err(RequestError(format!("{:?} is no id", printable(word)))),
     };
     let ids = words.map(parse).collect::<Result<Vec<_>, _>>()?;
@@ -203,7 +204,9 @@ fn standard_input() -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     std::io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes).context("standard input")?;
     if bytes.len() as u64 > MOST {
-        return Err(RequestError("standard input: more than 64 MiB; `runner data prepare` is for more".to_owned()).into());
+        return Err(
+            RequestError("standard input: more than 64 MiB; `runner data prepare` is for more".to_owned()).into()
+        );
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();

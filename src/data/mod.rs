@@ -21,8 +21,8 @@ pub mod types;
 
 pub use error::DataError;
 pub use inspect::{
-    Column, Documents as DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary, inspect_text,
-    inspect_tokens,
+    Column, Documents as DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary,
+    inspect_text, inspect_tokens,
 };
 pub use prepare::{DataRequest, Prepared, prepare};
 pub use progress::{Progress, SplitName};

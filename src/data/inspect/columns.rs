@@ -44,6 +44,12 @@ pub(super) fn parquet(path: &Path) -> Result<(Vec<Column>, u64), DataError> {
     Ok((columns.collect(), metadata.file_metadata().num_rows().max(0) as u64))
 }
 
+/// Bytes that `column` of a parquet file takes without compression, if there is such a column.
+pub(in crate::data) fn column_bytes(path: &Path, column: &str) -> Option<u64> {
+    let (columns, _) = parquet(path).ok()?;
+    columns.into_iter().find(|found| found.name == column).map(|found| found.bytes)
+}
+
 /// The fields of the first lines.
 pub(super) fn jsonl(path: &Path) -> Result<Vec<Column>, DataError> {
     let mut fields: BTreeMap<String, (Vec<&'static str>, u64)> = BTreeMap::new();

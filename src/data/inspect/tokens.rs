@@ -36,7 +36,14 @@ pub fn inspect_tokens(
         let bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
         let mut file = |format, segment: &Segment| {
             let bits = Some(segment.width.bytes() as u32 * 8);
-            listed.push(InspectedFile { path: path.clone(), format, bytes, bits, tokens: Some(segment.count), rows: None });
+            listed.push(InspectedFile {
+                path: path.clone(),
+                format,
+                bytes,
+                bits,
+                tokens: Some(segment.count),
+                rows: None,
+            });
         };
         if is_cache(path) {
             if files.len() > 1 {

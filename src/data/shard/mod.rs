@@ -4,10 +4,13 @@ mod card;
 mod file;
 mod format;
 mod job;
+mod meta;
 mod split;
+mod standing;
 mod state;
 mod stream;
 mod units;
+mod work;
 
 pub use card::{Card, CardFile, CardShard, CardSource, CardTokenizer};
 pub use format::ShardFormat;

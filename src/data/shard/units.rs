@@ -167,3 +167,67 @@ pub(super) fn characters(source: &Located) -> Result<u64, DataError> {
 pub(super) fn is_single(source: &Located) -> bool {
     source.documents == Documents::Text && source.files.len() == 1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::fingerprint::SourceFile;
+    use crate::data::source::Origin;
+
+    fn located(path: &std::path::Path, documents: Documents) -> Located {
+        Located { origin: Origin::Train, documents, files: vec![SourceFile::stat(path).unwrap()], hash: String::new() }
+    }
+
+    fn all(source: &Located, cut: Cut, division: Division, from: Place) -> Vec<Unit> {
+        let mut units = Vec::new();
+        let mut take = |batch: Vec<Unit>| {
+            units.extend(batch);
+            Ok(())
+        };
+        batches(source, cut, division, from, 1, &mut take).unwrap();
+        units
+    }
+
+    /// From the start of whichever unit, what follows is what followed.
+    #[test]
+    fn reading_goes_on_at_any_unit() {
+        let dir = tempfile::tempdir().unwrap();
+        let (jsonl, text) = (dir.path().join("a.jsonl"), dir.path().join("a.txt"));
+        let long = "some words ".repeat(LONGEST / 4);
+        let lines: Vec<_> = ["a", &long, "b c", "d"].iter().map(|text| format!("{{\"text\": \"{text}\"}}")).collect();
+        std::fs::write(&jsonl, lines.join("\n")).unwrap();
+        std::fs::write(&text, long.replace("words", "wörds")).unwrap();
+        let sources = [located(&jsonl, Documents::Jsonl { field: "text".into() }), located(&text, Documents::Text)];
+        for source in &sources {
+            let border = LONGEST as u64 / 3;
+            let divisions = [Division::All(SplitName::Train), Division::Drawn(0.5), Division::From(border)];
+            for division in divisions.into_iter().take(if is_single(source) { 3 } else { 2 }) {
+                let whole = all(source, Cut::Words, division, Place::default());
+                assert!(whole.len() > 4, "{}", whole.len());
+                assert!(whole.iter().all(|unit| unit.length <= LONGEST as u64));
+                for (i, unit) in whole.iter().enumerate() {
+                    let from = Place { document: unit.document, offset: unit.offset, tokens: 3 };
+                    let rest = all(source, Cut::Words, division, from);
+                    let joined = |units: &[Unit], split| {
+                        units
+                            .iter()
+                            .filter(|unit| unit.split == split)
+                            .map(|unit| unit.text.as_str())
+                            .collect::<String>()
+                    };
+                    for split in [SplitName::Train, SplitName::Validation] {
+                        assert!(joined(&rest, split) == joined(&whole[i..], split), "{division:?} {i}");
+                    }
+                    let ends = |units: &[Unit]| units.iter().filter(|unit| unit.last).count();
+                    assert_eq!(ends(&rest), ends(&whole[i..]));
+                    assert_eq!(rest.iter().find(|unit| unit.length > 0).map(|unit| unit.first), Some(unit.first));
+                }
+                if let Division::From(border) = division {
+                    let train: String =
+                        whole.iter().filter(|u| u.split == SplitName::Train).map(|u| &*u.text).collect();
+                    assert_eq!(train.chars().count() as u64, border);
+                }
+            }
+        }
+    }
+}

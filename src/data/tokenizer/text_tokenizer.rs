@@ -172,6 +172,14 @@ impl TextTokenizer {
         }
     }
 
+    /// The characters by their ids, where each is a token.
+    pub(in crate::data) fn characters(&self) -> Option<&[char]> {
+        match &self.0.kind {
+            Kind::Chars { characters, .. } => Some(characters),
+            _ => None,
+        }
+    }
+
     /// The highest id a text can have, plus one.
     pub fn vocab_size(&self) -> usize {
         self.0.vocab_size
