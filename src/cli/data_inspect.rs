@@ -68,9 +68,9 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
     let found = look(args, &files, kind, &screen)?;
     screen.clear();
     if args.json {
-        print_json(&found)?
+        print_json(&found)?;
     } else {
-        print(&page(&found))?
+        print(&page(&found))?;
     }
     Ok(Exit::Done)
 }

@@ -1,6 +1,7 @@
 //! Progress and summary of writing token shards.
 
 use std::collections::VecDeque;
+use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -91,7 +92,7 @@ fn describe(done: u64, total: u64, rates: Option<(f64, f64)>) -> String {
     let mut text = format!("{} of {} ({})", bytes(done), bytes(total), percent(done as f64 / total.max(1) as f64));
     if let Some((speed, tokens)) = rates.filter(|rates| rates.0 > 0.0) {
         let left = seconds(total.saturating_sub(done) as f64 / speed);
-        text += &format!(", {:.1} MB/s, {:.2} M tokens/s, {left} left", speed / 1e6, tokens / 1e6);
+        let _ = write!(text, ", {:.1} MB/s, {:.2} M tokens/s, {left} left", speed / 1e6, tokens / 1e6);
     }
     text
 }

@@ -99,7 +99,9 @@ mod tests {
     fn tokens_and_documents_are_counted() {
         let mut tally = Tally::new(1);
         for (ids, ends) in [(&[5_u32, 5, 7][..], true), (&[1], true), (&[u32::MAX, 5], true)] {
-            ids.iter().for_each(|&id| tally.token(id, true));
+            for &id in ids {
+                tally.token(id, true);
+            }
             if ends {
                 tally.end();
             }

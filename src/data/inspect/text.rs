@@ -132,7 +132,9 @@ impl Reader<'_> {
             self.length = Some(self.length.unwrap_or(0) + piece.text.len() as u64);
             self.bytes += piece.text.len() as u64;
             self.characters += piece.text.chars().count() as u64;
-            tokens.into_iter().for_each(|token| self.tally.token(token, true));
+            for token in tokens {
+                self.tally.token(token, true);
+            }
         }
         Ok(())
     }

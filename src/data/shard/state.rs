@@ -1,5 +1,6 @@
 //! How far an unfinished preparation has come: a small file in its folder, replaced each time a shard is whole.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
@@ -85,7 +86,11 @@ impl Used {
 
 impl Serialize for Used {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let hex: String = self.0.iter().map(|bits| format!("{bits:016x}")).collect();
+        let mut hex = String::with_capacity(self.0.len() * 16);
+        for bits in &self.0 {
+            // Writing to a string does not fail.
+            let _ = write!(hex, "{bits:016x}");
+        }
         serializer.serialize_str(&hex)
     }
 }

@@ -45,13 +45,12 @@ impl ShardStream {
 
     /// Writes as many of `tokens` as the shard takes: how many, and the shard if it is whole now.
     pub(super) fn write(&mut self, tokens: &[u32]) -> Result<(usize, Option<CardShard>), DataError> {
-        let mut shard = match self.open.take() {
-            Some(shard) => shard,
-            None => {
-                let name = self.format.file_name(&self.name, self.split, self.next);
-                self.next += 1;
-                OpenShard::create(&self.folder, name, self.split, self.format)?
-            }
+        let mut shard = if let Some(shard) = self.open.take() {
+            shard
+        } else {
+            let name = self.format.file_name(&self.name, self.split, self.next);
+            self.next += 1;
+            OpenShard::create(&self.folder, name, self.split, self.format)?
         };
         let taken = (tokens.len() as u64).min(self.size - shard.tokens()) as usize;
         shard.write(&tokens[..taken])?;
