@@ -8,6 +8,9 @@ pub mod common;
 pub mod compare;
 mod confirm;
 pub mod continued;
+pub mod data;
+pub mod data_inspect;
+pub mod data_prepare;
 pub mod diff;
 mod drift;
 pub mod eval;
@@ -35,6 +38,8 @@ pub mod sample;
 pub mod schema;
 pub mod sweep;
 mod test;
+pub mod text_source;
+pub mod tokenizer;
 pub mod validate;
 mod watch;
 

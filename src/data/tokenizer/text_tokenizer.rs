@@ -128,6 +128,16 @@ impl TextTokenizer {
         Ok(out)
     }
 
+    /// The tokens of a document; what looks like a special token in it is text.
+    ///
+    /// # Errors
+    /// If the tokenizer has no token for a character.
+    pub fn encode_text(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let mut out = Vec::new();
+        self.encode_ordinary(text, &mut out)?;
+        Ok(out)
+    }
+
     /// Appends the tokens of a document to `out`; what looks like a special token in it is text.
     pub(in crate::data) fn encode_ordinary(&self, text: &str, out: &mut Vec<u32>) -> Result<(), DataError> {
         match &self.0.kind {
@@ -178,6 +188,14 @@ impl TextTokenizer {
                 }
                 text + &String::from_utf8_lossy(&bytes)
             }
+        }
+    }
+
+    /// The characters by their ids, where each is a token.
+    pub(in crate::data) fn characters(&self) -> Option<&[char]> {
+        match &self.0.kind {
+            Kind::Chars { characters, .. } => Some(characters),
+            _ => None,
         }
     }
 
