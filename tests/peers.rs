@@ -117,7 +117,8 @@ fn optimizers_with_clipping_over_100_steps() {
     let specs =
         shapes.map(|(name, shape)| ParamSpec { name: name.into(), shape: shape.to_vec(), init: Init::Zeros, block: 0 });
     let layout = Arc::new(ParamLayout::new(specs.to_vec()));
-    let adamw = OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
+    let adamw =
+        OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
     for (name, optimizer, lr, clip) in [
         ("adamw", adamw, 1e-3, 1.0),
         ("sgd", OptimizerSpec::Sgd { momentum: 0.0 }, 5.0, 0.5),
@@ -234,7 +235,7 @@ fn losses(family: Family, seed: u64, precision: Precision) -> Vec<f64> {
     state.buffer = Tensor::from_vec(flat.clone(), flat.len(), &Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
     let mut trainer = Trainer::new(&program, state).unwrap();
     let schedule = curve(3e-3, (20, None), LrDecay::Cosine { last: 0.1, steps: 180 });
-    let mut one = |step: u64| {
+    let one = |step: u64| {
         let (inputs, targets) = batch(seed, step);
         let mut mb = trainer.models[0].micro_batch(&inputs, targets, LENGTH).unwrap();
         (mb.training, mb.step, mb.scale) = (true, step, 1.0 / (ROWS * LENGTH) as f64);
@@ -381,8 +382,14 @@ eval: {loss: null}
 /// sampler as a rank sets it up.
 fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec<Vec<Vec<u64>>> {
     let train = SplitFacts { rows, tokens: rows * 8, documents: 1, hash: "assumed".to_owned() };
-    let data =
-        DataFacts { tokenizer_vocab: 300, tokenizer_hash: "assumed".to_owned(), train, validation: None, choice: None };
+    let data = DataFacts {
+        tokenizer_vocab: 300,
+        tokenizer_hash: "assumed".to_owned(),
+        train,
+        validation: None,
+        test: None,
+        choice: None,
+    };
     let plan = compile(experiment, &data, &ClusterFacts::local(1)).unwrap();
     assert_eq!(plan.ranks.len(), ranks);
     let read = |rank: &RankPlan| {

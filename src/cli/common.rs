@@ -165,14 +165,15 @@ pub fn cache_dir() -> anyhow::Result<PathBuf> {
 /// # Errors
 /// `HubError`, or no cache folder.
 pub fn from_hub(experiment: &Experiment, screen: &mut Screen) -> anyhow::Result<Option<Lowered>> {
-    if !hub::is_needed(&experiment.data) {
+    let test = experiment.eval.test.as_ref();
+    if !hub::is_needed(&experiment.data, test) {
         return Ok(None);
     }
     let settings = hub::Settings::new(&|name| env::var(name).ok())?;
     screen.spinner();
     let preparing = Preparing::new(screen);
     let show = |part: Downloading| preparing.show(Progress::Downloading(part));
-    let lowered = hub::lower(&experiment.data, &settings, &cache_dir()?.join("hub"), &show);
+    let lowered = hub::lower(&experiment.data, test, &settings, &cache_dir()?.join("hub"), &show);
     screen.clear();
     Ok(Some(lowered?))
 }
@@ -184,6 +185,9 @@ pub fn from_hub(experiment: &Experiment, screen: &mut Screen) -> anyhow::Result<
 pub fn pin(experiment: &mut Experiment, screen: &mut Screen) -> anyhow::Result<()> {
     if let Some(lowered) = from_hub(experiment, screen)? {
         experiment.data = lowered.pinned;
+        if let Some((_, pinned)) = lowered.test {
+            experiment.eval.test = Some(pinned);
+        }
     }
     Ok(())
 }
@@ -202,7 +206,7 @@ pub fn prepare_data(
     let request = DataRequest {
         data: lowered.as_ref().map_or(&experiment.data, |lowered| &lowered.local),
         choice: experiment.eval.hellaswag.as_ref(),
-        test: experiment.eval.test.as_ref(),
+        test: lowered.as_ref().and_then(|l| l.test.as_ref().map(|(local, _)| local)).or(experiment.eval.test.as_ref()),
         seed: experiment.seed,
         cache_dir: &cache_dir,
         vocab_size: experiment.model.vocab_size,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::exit::RequestError;
-use crate::config::experiment::{Data, Layout, Source, Tokenizer};
+use crate::config::experiment::{Data, JsonSource, Layout, ParquetSource, Source, Tokenizer};
 use crate::report::format::printable;
 
 /// Files of text.
@@ -27,6 +27,7 @@ pub struct SourceArgs {
 pub enum Kind {
     Text,
     Jsonl,
+    Json,
     Parquet,
     /// Token shards, or something else.
     Other,
@@ -39,6 +40,7 @@ impl Kind {
         match ending.as_str() {
             "txt" | "text" | "md" => Self::Text,
             "jsonl" | "ndjson" => Self::Jsonl,
+            "json" => Self::Json,
             "parquet" => Self::Parquet,
             _ => Self::Other,
         }
@@ -48,6 +50,7 @@ impl Kind {
         match self {
             Self::Text => "text",
             Self::Jsonl => "JSON lines",
+            Self::Json => "a JSON array",
             Self::Parquet => "parquet",
             Self::Other => "no text",
         }
@@ -75,22 +78,28 @@ impl SourceArgs {
                 Kind::of(other).name()
             ));
         }
-        let given = [("--column", &self.column, Kind::Parquet), ("--field", &self.field, Kind::Jsonl)];
-        for (flag, value, of) in given {
-            if value.is_some() && kind != of {
-                return wrong(format!("{flag} is for {}, and {} is {}", of.name(), shown(first), kind.name()));
+        let json = matches!(kind, Kind::Jsonl | Kind::Json);
+        let given =
+            [("--column", &self.column, kind == Kind::Parquet, "parquet"), ("--field", &self.field, json, "JSON")];
+        for (flag, value, fits, of) in given {
+            if value.is_some() && !fits {
+                return wrong(format!("{flag} is for {of}, and {} is {}", shown(first), kind.name()));
             }
         }
-        let text = || "text".to_owned();
+        let text = |given: &Option<String>| Some(given.clone().unwrap_or_else(|| "text".to_owned()));
         // These are files, whatever characters their names have; sources take patterns.
         let escape = |path: &PathBuf| path.to_str().map_or_else(|| path.clone(), |p| glob::Pattern::escape(p).into());
         let files = self.files.iter().map(escape).collect();
         Ok(match kind {
             Kind::Text => Source::Text { files },
-            Kind::Jsonl => Source::Jsonl { files, field: self.field.clone().unwrap_or_else(text) },
-            Kind::Parquet => Source::Parquet { files, column: self.column.clone().unwrap_or_else(text) },
+            Kind::Jsonl => Source::Jsonl(JsonSource { files, field: text(&self.field), template: None }),
+            Kind::Json => Source::Json(JsonSource { files, field: text(&self.field), template: None }),
+            Kind::Parquet => Source::Parquet(ParquetSource { files, column: text(&self.column), template: None }),
             Kind::Other => {
-                return wrong(format!("{} ends in none of .txt, .md, .jsonl and .parquet: what is it?", shown(first)));
+                return wrong(format!(
+                    "{} ends in none of .txt, .md, .jsonl, .json and .parquet: what is it?",
+                    shown(first)
+                ));
             }
         })
     }
@@ -100,7 +109,14 @@ impl SourceArgs {
     /// # Errors
     /// As `source`.
     pub fn data(&self, tokenizer: Tokenizer) -> Result<Data, RequestError> {
-        Ok(Data { tokenizer, train: self.source()?, validation: None, layout: Layout::Packed { length: 1 } })
+        Ok(Data {
+            tokenizer,
+            train: self.source()?,
+            validation: None,
+            layout: Layout::Packed { length: 1 },
+            shuffle: false,
+            drop_last: false,
+        })
     }
 }
 
@@ -195,7 +211,9 @@ mod tests {
             field: None,
         };
         let error = |names: &[&str]| args(names).source().unwrap_err().to_string();
-        assert!(matches!(args(&["b.JSONL"]).source().unwrap(), Source::Jsonl { field, .. } if field == "text"));
+        assert!(
+            matches!(args(&["b.JSONL"]).source().unwrap(), Source::Jsonl(from) if from.field.as_deref() == Some("text"))
+        );
         let Source::Text { files } = args(&["a.txt", "c[1].txt"]).source().unwrap() else { panic!() };
         assert!(files[1].to_str().unwrap().ends_with("c[[]1].txt"));
         assert!(error(&["a.txt", "b.JSONL"]).contains("one kind at a time"));

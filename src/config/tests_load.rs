@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::experiment::{
-    AutoOr, Batch, Decay, Decays, DeviceChoice, DeviceName, Family, Layout, Optimizer, Parallel, ParallelMode, ParquetSource,
-    Pipeline, PipelineSchedule, Source, Tokenizer, Validation,
+    AutoOr, Batch, Decay, Decays, DeviceChoice, DeviceName, Family, Layout, Optimizer, Parallel, ParallelMode,
+    ParquetSource, Pipeline, PipelineSchedule, Source, Tokenizer, Validation,
 };
 use super::{Experiment, LoadOptions, Loaded, explain, from_str, load, to_yaml};
 

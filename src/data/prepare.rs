@@ -132,11 +132,7 @@ impl Preparation<'_> {
             let files = stories::materialize(&self.cache, self.report)?;
             Ok(if origin == Origin::Train { files.train } else { files.validation })
         };
-        let split = match origin {
-            Origin::Train => SplitName::Train,
-            Origin::Validation => SplitName::Validation,
-            Origin::Test => SplitName::Test,
-        };
+        let split = origin.split();
         let report = |bytes_done, bytes_total| (self.report)(Progress::Hashing { split, bytes_done, bytes_total });
         locate(source, origin, &self.cache, &builtin, &report)
     }

@@ -28,24 +28,33 @@ pub struct Lowered {
     pub local: Data,
     /// As it was given, but with the commits that were read as revisions.
     pub pinned: Data,
+    /// Both of what a model is tested on, where that is of the hub.
+    pub test: Option<(Source, Source)>,
 }
 
-/// Whether `data` names anything of the hub.
+/// Whether `data`, or `test`, names anything of the hub.
 #[must_use]
-pub fn is_needed(data: &Data) -> bool {
+pub fn is_needed(data: &Data, test: Option<&Source>) -> bool {
     matches!(data.train, Source::Hub(_))
+        || matches!(test, Some(Source::Hub(_)))
         || matches!(data.validation, Some(Validation::Hub(_)))
         || matches!(data.tokenizer, Tokenizer::Hub { .. })
 }
 
-/// Finds what `data` names of the hub. `memos` is a folder for lists of files.
+/// Finds what `data` and `test` name of the hub. `memos` is a folder for lists of files.
 ///
 /// # Errors
 /// If it is neither in the cache nor to be had, or is not what it should be.
-pub fn lower(data: &Data, settings: &Settings, memos: &Path, report: &Report<'_>) -> Result<Lowered, HubError> {
+pub fn lower(
+    data: &Data,
+    test: Option<&Source>,
+    settings: &Settings,
+    memos: &Path,
+    report: &Report<'_>,
+) -> Result<Lowered, HubError> {
     let client = Client::new(settings);
     let hub = Hub { client: &client, memos, report };
-    let mut out = Lowered { local: data.clone(), pinned: data.clone() };
+    let mut out = Lowered { local: data.clone(), pinned: data.clone(), test: None };
     if let Tokenizer::Hub { name, revision } = &data.tokenizer {
         let (local, commit) = hub.tokenizer(name, revision).map_err(|error| within(error, "data.tokenizer.hub"))?;
         out.local.tokenizer = local;
@@ -65,6 +74,10 @@ pub fn lower(data: &Data, settings: &Settings, memos: &Path, report: &Report<'_>
             _ => None,
         };
         out.pinned.validation = Some(Validation::Hub(HubSource { revision: commit, ..source.clone() }));
+    }
+    if let Some(Source::Hub(source)) = test {
+        let (local, commit) = hub.dataset(source).map_err(|error| within(error, "eval.test.hub"))?;
+        out.test = Some((local, Source::Hub(HubSource { revision: commit, ..source.clone() })));
     }
     Ok(out)
 }

@@ -180,7 +180,7 @@ impl Here {
     }
 
     fn lower(&self, data: &Data) -> Result<Lowered, String> {
-        lower(data, &self.settings, &self.folder.path().join("memos"), &|_| ()).map_err(|error| {
+        lower(data, None, &self.settings, &self.folder.path().join("memos"), &|_| ()).map_err(|error| {
             assert!(!format!("{error:?}").contains("hf_secret"));
             error.to_string()
         })
@@ -208,6 +208,8 @@ fn data(train: HubSource) -> Data {
         train: Source::Hub(train),
         validation: None,
         layout: Layout::Packed { length: 8 },
+        shuffle: true,
+        drop_last: false,
     }
 }
 
@@ -497,7 +499,14 @@ fn tokenizers_are_one_file_or_two() {
     let tokenizer = |name: &str| {
         let train = Source::Text { files: Vec::new() };
         let tokenizer = Tokenizer::Hub { name: name.to_owned(), revision: "main".to_owned() };
-        here.lower(&Data { tokenizer, train, validation: None, layout: Layout::Packed { length: 8 } })
+        here.lower(&Data {
+            tokenizer,
+            train,
+            validation: None,
+            layout: Layout::Packed { length: 8 },
+            shuffle: true,
+            drop_last: false,
+        })
     };
     let one = tokenizer("gpt2").unwrap();
     assert!(matches!(&one.local.tokenizer, Tokenizer::File(path) if fs::read(path).unwrap() == b"{}"));

@@ -10,7 +10,7 @@ use super::tally::Tally;
 use crate::config::experiment::Source;
 use crate::data::error::DataError;
 use crate::data::fingerprint::SourceFile;
-use crate::data::source::{Documents as Lie, Located, Origin, Piece, read};
+use crate::data::source::{Documents as Lie, Located, Origin, Piece, TextOf, read};
 use crate::data::tokenizer::{Cut, TextTokenizer};
 
 /// Text that is encoded at a time, in bytes.
@@ -37,11 +37,12 @@ pub fn inspect_text(
     for path in files {
         let bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
         let (format, found, rows) = match source {
-            Source::Parquet { .. } => {
+            Source::Parquet(_) => {
                 let (columns, rows) = parquet(path)?;
                 ("parquet", columns, Some(rows))
             }
-            Source::Jsonl { .. } => ("jsonl", jsonl(path)?, None),
+            Source::Jsonl(_) => ("jsonl", jsonl(path)?, None),
+            Source::Json(_) => ("json", Vec::new(), None),
             _ => ("text", Vec::new(), None),
         };
         for column in found {
@@ -52,10 +53,24 @@ pub fn inspect_text(
         }
         listed.push(InspectedFile { path: path.clone(), format, bytes, bits: None, tokens: None, rows });
     }
-    let guess = |given: &String| if chosen { given.clone() } else { text_column(&columns).unwrap_or(given).to_owned() };
+    let guess = |given: &Option<String>| {
+        let given = given.as_deref().unwrap_or("text");
+        let name = if chosen { given } else { text_column(&columns).unwrap_or(given) };
+        (TextOf::Field(name.to_owned()), Some(name.to_owned()))
+    };
     let (documents, column) = match source {
-        Source::Parquet { column, .. } => (Lie::Parquet { column: guess(column) }, Some(guess(column))),
-        Source::Jsonl { field, .. } => (Lie::Jsonl { field: guess(field) }, Some(guess(field))),
+        Source::Parquet(from) => {
+            let (text, name) = guess(&from.column);
+            (Lie::Parquet { text }, name)
+        }
+        Source::Jsonl(from) => {
+            let (text, name) = guess(&from.field);
+            (Lie::Jsonl { text }, name)
+        }
+        Source::Json(from) => {
+            let (text, name) = guess(&from.field);
+            (Lie::Json { text }, name)
+        }
         _ => (Lie::Text, None),
     };
     let stats = files.iter().map(|path| SourceFile::stat(path)).collect::<Result<Vec<_>, _>>()?;

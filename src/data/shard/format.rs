@@ -129,6 +129,7 @@ pub(super) fn short(split: SplitName) -> &'static str {
     match split {
         SplitName::Train => "train",
         SplitName::Validation => "val",
+        SplitName::Test => "test",
     }
 }
 

@@ -172,7 +172,7 @@ pub(super) fn is_single(source: &Located) -> bool {
 mod tests {
     use super::*;
     use crate::data::fingerprint::SourceFile;
-    use crate::data::source::Origin;
+    use crate::data::source::{Origin, TextOf};
 
     fn located(path: &std::path::Path, documents: Documents) -> Located {
         Located { origin: Origin::Train, documents, files: vec![SourceFile::stat(path).unwrap()], hash: String::new() }
@@ -197,7 +197,8 @@ mod tests {
         let lines: Vec<_> = ["a", &long, "b c", "d"].iter().map(|text| format!("{{\"text\": \"{text}\"}}")).collect();
         std::fs::write(&jsonl, lines.join("\n")).unwrap();
         std::fs::write(&text, long.replace("words", "wörds")).unwrap();
-        let sources = [located(&jsonl, Documents::Jsonl { field: "text".into() }), located(&text, Documents::Text)];
+        let sources =
+            [located(&jsonl, Documents::Jsonl { text: TextOf::Field("text".into()) }), located(&text, Documents::Text)];
         for source in &sources {
             let border = LONGEST as u64 / 3;
             let divisions = [Division::All(SplitName::Train), Division::Drawn(0.5), Division::From(border)];

@@ -22,7 +22,7 @@ use crate::data::error::DataError;
 use crate::data::fingerprint::SourceFile;
 use crate::data::inspect::column_bytes;
 use crate::data::progress::SplitName;
-use crate::data::source::{Documents, Located, Origin};
+use crate::data::source::{Documents, Located};
 use crate::data::tokenizer::TextTokenizer;
 
 /// A source and where its text goes.
@@ -291,8 +291,11 @@ impl<'a> Job<'a> {
 
 /// About how much text a source has: what is in a compressed column is longer than the file.
 fn text_bytes(source: &Located) -> u64 {
-    let Documents::Parquet { column } = &source.documents else { return source.bytes() };
-    let of_file = |file: &SourceFile| column_bytes(&file.path, column).unwrap_or(file.size);
+    let Documents::Parquet { text } = &source.documents else { return source.bytes() };
+    let of_file = |file: &SourceFile| {
+        let columns = text.fields().into_iter().map(|column| column_bytes(&file.path, column));
+        columns.sum::<Option<u64>>().unwrap_or(file.size)
+    };
     source.files.iter().map(of_file).sum()
 }
 
@@ -302,7 +305,7 @@ fn card_source(source: &Located) -> CardSource {
         bytes: file.size,
         blake3: file.hash.clone(),
     });
-    let split = if source.origin == Origin::Train { SplitName::Train } else { SplitName::Validation };
+    let split = source.origin.split();
     CardSource { split: short(split).to_owned(), files: files.collect() }
 }
 

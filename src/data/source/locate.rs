@@ -7,6 +7,7 @@ use crate::config::experiment::{Source, Validation};
 use crate::data::cache::Cache;
 use crate::data::error::DataError;
 use crate::data::fingerprint::{SourceFile, hash_parts};
+use crate::data::progress::SplitName;
 
 /// Which setting of the experiment a source belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,14 @@ impl Origin {
             Self::Train => "data.train",
             Self::Validation => "data.validation",
             Self::Test => "eval.test",
+        }
+    }
+
+    pub(in crate::data) fn split(self) -> SplitName {
+        match self {
+            Self::Train => SplitName::Train,
+            Self::Validation => SplitName::Validation,
+            Self::Test => SplitName::Test,
         }
     }
 }

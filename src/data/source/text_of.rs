@@ -53,7 +53,7 @@ impl TextOf {
     }
 
     /// The fields that are read.
-    pub(super) fn fields(&self) -> BTreeSet<&str> {
+    pub(in crate::data) fn fields(&self) -> BTreeSet<&str> {
         match self {
             Self::Field(name) => [name.as_str()].into(),
             Self::Template { template, .. } => template.fields().collect(),

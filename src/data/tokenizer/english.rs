@@ -27,10 +27,10 @@ pub(super) struct English {
 /// As it is kept.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
-    lowercase: bool,
-    special_tokens: Vec<String>,
-    words: Vec<String>,
+pub(super) struct Written {
+    pub(super) lowercase: bool,
+    pub(super) special_tokens: Vec<String>,
+    pub(super) words: Vec<String>,
 }
 
 impl TryFrom<Written> for English {

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::english::{UNKNOWN, Written};
 use super::library::END_OF_TEXT;
 use super::merges::byte_characters;
 use super::stored::Kind;
@@ -20,6 +21,7 @@ impl TextTokenizer {
             Kind::Library => return Ok(text),
             Kind::Chars => characters(&text),
             Kind::Bytes => bytes(),
+            Kind::Words => words(&text).map_err(failed)?,
         };
         serde_json::to_string(&json).map_err(|error| failed(error.to_string()))
     }
@@ -32,6 +34,23 @@ fn characters(text: &str) -> Value {
     // There is no token for what is unknown: such a character is left out.
     let model = json!({"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"});
     whole(&[], &split, &json!({"type": "Fuse"}), &model)
+}
+
+/// Words as `english.rs` splits them: the same replacements as a normalizer.
+fn words(text: &str) -> Result<Value, String> {
+    let Written { lowercase, special_tokens, words } = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let all = [UNKNOWN.to_owned()].into_iter().chain(special_tokens).chain(words);
+    let vocabulary: Map<_, _> = all.zip(0..).map(|(word, id)| (word, Value::from(id))).collect();
+    let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+    let mut steps = if lowercase { vec![json!({"type": "Lowercase"})] } else { Vec::new() };
+    steps.push(replace("\"", ""));
+    steps.extend(["'", ".", ",", "(", ")", "!", "?"].map(|mark| replace(mark, &format!(" {mark} "))));
+    steps.extend(["<br />", ";", ":"].map(|mark| replace(mark, " ")));
+    let split = json!({"type": "WhitespaceSplit"});
+    let model = json!({"type": "WordLevel", "vocab": vocabulary, "unk_token": UNKNOWN});
+    let mut whole = whole(&[], &split, &Value::Null, &model);
+    whole["normalizer"] = json!({"type": "Sequence", "normalizers": steps});
+    Ok(whole)
 }
 
 /// Every byte a token, without merges.

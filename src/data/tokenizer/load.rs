@@ -25,7 +25,7 @@ pub fn load_tokenizer(
         return Err(DataError::setting("--tokenizer", message));
     }
     let (train, layout) = (Source::Tokens { files: Vec::new() }, Layout::Packed { length: 1 });
-    let data = Data { tokenizer: tokenizer.clone(), train, validation: None, layout };
+    let data = Data { tokenizer: tokenizer.clone(), train, validation: None, layout, shuffle: false, drop_last: false };
     let (documents, files) = (Documents::Tokens, Vec::new());
     let nothing = Located { origin: Origin::Train, documents, files, hash: String::new() };
     build(&data, &nothing, &Cache::open(cache_dir)?, report)
