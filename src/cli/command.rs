@@ -164,7 +164,7 @@ fn plan_inputs(args: &plan::PlanArgs) -> anyhow::Result<(crate::config::Experime
     // `--threads` is a fact of the planned run, perhaps on another machine; data is prepared on this one.
     let pool = ThreadArgs { threads: None }.pool()?;
     let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
-    let prepared = common::prepare_data(&experiment, &pool, &mut screen)?;
+    let prepared = common::prepare_inputs(&experiment, &pool, &mut screen)?;
     Ok((experiment, Some(prepared.facts)))
 }
 

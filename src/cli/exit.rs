@@ -9,6 +9,7 @@ use crate::eval::EvalError;
 use crate::exec::ExecError;
 use crate::plan::PlanError;
 use crate::store::StoreError;
+use crate::weights::WeightsError;
 
 /// How a command ends; the documented exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,7 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
             || cause.is::<RequestError>()
             || cause.is::<Mistakes>()
             || cause.downcast_ref::<PlanError>().is_some_and(PlanError::is_request)
+            || cause.downcast_ref::<WeightsError>().is_some_and(WeightsError::is_request)
             || cause.downcast_ref::<DataError>().is_some_and(DataError::is_request)
             || cause.downcast_ref::<StoreError>().is_some_and(StoreError::is_request)
             || match cause.downcast_ref::<EvalError>() {

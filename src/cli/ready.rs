@@ -20,10 +20,10 @@ impl Ready {
     /// Prepares the data of `experiment` and plans it for this machine; what the plan notes is told on `screen`.
     ///
     /// # Errors
-    /// As `prepare_data` and `plan::compile`.
+    /// As `prepare_inputs` and `plan::compile`.
     pub(super) fn new(experiment: &Experiment, threads: ThreadArgs, screen: &mut Screen) -> anyhow::Result<Self> {
         let pool = threads.pool()?;
-        let prepared = common::prepare_data(experiment, &pool, screen)?;
+        let prepared = common::prepare_inputs(experiment, &pool, screen)?;
         let cluster = local(threads.count())?;
         let plan = plan::compile(experiment, &prepared.facts, &cluster)?;
         for note in &plan.notes {

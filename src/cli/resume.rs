@@ -73,6 +73,8 @@ pub(super) fn refuse_another(manifest: &Manifest, plan: &Plan) -> anyhow::Result
     let now = DataHashes::from(&plan.data);
     let why = if manifest.data.tokenizer != now.tokenizer {
         "its tokenizer, or the text it was made from, has changed".to_owned()
+    } else if manifest.data.weights != now.weights {
+        "the weights that it started from have changed".to_owned()
     } else if manifest.data != now {
         "its data has changed".to_owned()
     } else {

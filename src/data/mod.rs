@@ -18,9 +18,10 @@ mod tokenizer;
 pub mod types;
 
 pub use error::DataError;
+pub use fingerprint::content_hash;
 pub use prepare::{DataRequest, Prepared, prepare};
 pub use progress::{Progress, SplitName};
 pub use sampler::Sampler;
 pub use split::{Dataset, Split};
 pub use tokenizer::TextTokenizer;
-pub use types::{ChoiceFacts, ChoiceItem, DataFacts, IGNORE, Rows, SplitFacts};
+pub use types::{ChoiceFacts, ChoiceItem, DataFacts, IGNORE, Rows, SplitFacts, WeightsFacts};

@@ -113,6 +113,7 @@ impl Preparation<'_> {
             train: train_facts,
             validation: validation_facts,
             choice: choice_facts,
+            weights: None,
         };
         let (train, validation) = (&facts.train.hash, facts.validation.as_ref().map(|v| &v.hash));
         let in_use = self.cache.hold(&data_key(train, validation, facts.choice.as_ref().map(|c| &c.hash)));

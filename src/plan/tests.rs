@@ -97,6 +97,7 @@ pub(crate) fn data() -> DataFacts {
         train: split(1_000, 8_001, "c0ffee"),
         validation: Some(split(100, 801, "decaf")),
         choice: Some(ChoiceFacts { items: 50, hash: "beef".to_owned() }),
+        weights: None,
     }
 }
 
