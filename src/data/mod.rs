@@ -23,5 +23,5 @@ pub use prepare::{DataRequest, Prepared, prepare};
 pub use progress::{Progress, SplitName};
 pub use sampler::Sampler;
 pub use split::{Dataset, Split};
-pub use tokenizer::TextTokenizer;
+pub use tokenizer::{HfTokenizer, SpecialTokens, TextTokenizer};
 pub use types::{ChoiceFacts, ChoiceItem, DataFacts, IGNORE, Rows, SplitFacts, WeightsFacts};

@@ -1,6 +1,7 @@
 //! From text to token ids and back.
 
 mod build;
+mod hf;
 mod library;
 mod stored;
 mod text_tokenizer;
@@ -8,5 +9,6 @@ mod train;
 mod words;
 
 pub(super) use build::build;
+pub use hf::{HfTokenizer, SpecialTokens};
 pub use text_tokenizer::TextTokenizer;
 pub(super) use words::Cut;
