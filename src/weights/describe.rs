@@ -133,7 +133,7 @@ impl Described {
 
     /// The model that the files hold.
     #[must_use]
-    pub(super) fn spec(&self) -> ModelSpec {
+    pub fn spec(&self) -> ModelSpec {
         ModelSpec {
             family: self.family,
             vocab_size: self.vocab_size,

@@ -24,6 +24,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from generate import Norm64, Rotary64, attention64, modeling_llama
+
 HERE = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 VOCAB, CONTEXT = 40, 16
 
@@ -53,20 +55,22 @@ def write(name, model, seed, dtype, save=lambda model: model, **how):
     folder.mkdir(parents=True)
     save(model).save_pretrained(folder, **how)
     (folder / "generation_config.json").unlink(missing_ok=True)
-    for file in folder.iterdir():
-        file.chmod(0o644)
     # What was stored, not what was in memory.
     stored = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").double()
     stored.eval()
-    if hasattr(stored, "model"):  # angles are kept in float32
-        rotary = stored.model.rotary_emb
-        d = stored.config.hidden_size // stored.config.num_attention_heads
-        theta = stored.config.rope_parameters["rope_theta"]
-        rotary.inv_freq = 1.0 / theta ** (torch.arange(0, d, 2, dtype=torch.float64) / d)
+    for module in stored.modules():
+        if isinstance(module, modeling_llama.LlamaRMSNorm):
+            module.__class__ = Norm64
+        elif isinstance(module, modeling_llama.LlamaRotaryEmbedding):
+            module.__class__ = Rotary64
     tokens = torch.from_numpy(random.integers(0, VOCAB, (3, 12)))
+    modeling_llama.eager_attention_forward, eager = attention64, modeling_llama.eager_attention_forward
     with torch.no_grad():
         logits = stored(tokens).logits
+    modeling_llama.eager_attention_forward = eager
     save_file({"tokens": tokens, "logits": logits.float().contiguous()}, folder / "expected.safetensors")
+    for file in folder.iterdir():
+        file.chmod(0o644)
     print(name, sum(f.stat().st_size for f in folder.iterdir()), "bytes; largest logit", float(logits.abs().max()))
 
 
