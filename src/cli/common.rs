@@ -11,7 +11,7 @@ use candle_core::Device;
 use super::exit::RequestError;
 use crate::config::experiment::Init;
 use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
-use crate::data::{DataRequest, Prepared, TextTokenizer, WeightsFacts, content_hash, prepare};
+use crate::data::{DataError, DataRequest, Prepared, TextTokenizer, WeightsFacts, content_hash, prepare};
 use crate::exec::{self, ExecError, InitialWeights, TrainState};
 use crate::kernels::{Math, optimizer};
 use crate::model::{Model, ParamLayout, Params, parameters};
@@ -198,7 +198,19 @@ pub fn prepare_inputs(
 ) -> anyhow::Result<Prepared> {
     // First, as it takes less time to find out what is wrong with them.
     let weights = initial_weights(experiment)?;
-    let mut prepared = prepare_data(experiment, pool, screen)?;
+    let mut prepared = prepare_data(experiment, pool, screen).map_err(|error| match &weights {
+        Some(weights)
+            if matches!(error.downcast_ref(), Some(DataError::TokenBeyondVocabulary { vocabulary, .. })
+                if *vocabulary == weights.vocab_size()) =>
+        {
+            let rows = weights.vocab_size();
+            error.context(format!(
+                "the weights of model.init.from have {rows} tokens: take the tokenizer that they were trained with, or a larger \
+                 model.vocab_size, whose further rows are drawn"
+            ))
+        }
+        _ => error,
+    })?;
     if let Some(weights) = weights {
         let hash =
             pool.install(|| content_hash(&weights.files, &cache_dir()?, &|_| {}).map_err(anyhow::Error::from))?;

@@ -42,15 +42,12 @@ pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<Found>), Weigh
     names.sort_unstable();
     names.dedup();
     let files: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
+    if let Some((_, absent)) = files.iter().zip(&names).find(|(path, _)| !path.exists()) {
+        return Err(WeightsError::file(&index, format!("it names {}, which is not there", absent.escape_debug())));
+    }
     let (mut found, mut seen) = (Vec::new(), BTreeMap::new());
     for (file, path) in files.iter().enumerate() {
-        let tensors = header::read(path).map_err(|error| match error {
-            WeightsError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-                WeightsError::file(&index, format!("it names {}, which is not there", names[file].escape_debug()))
-            }
-            other => other,
-        })?;
-        for info in tensors {
+        for info in header::read(path)? {
             if let Some(other) = seen.insert(info.name.clone(), file) {
                 let message = format!("tensor {} is in {} and in {}", info.name, names[other], names[file]);
                 return Err(WeightsError::file(&index, message));

@@ -135,7 +135,7 @@ impl Opened {
         // What is expected is listed only for as many layers as the files can hold.
         if *layers > self.tensors.len() {
             let message =
-                format!("{} says {layers} layers, and there are {} tensors", file.display(), self.tensors.len());
+                format!("{} says {layers} layers, too many for {} tensors", file.display(), self.tensors.len());
             return Err(WeightsError::file(path, message));
         }
         let expected = parameters(&self.described.spec());

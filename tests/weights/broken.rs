@@ -46,8 +46,8 @@ fn configurations_that_cannot_be_are_explained() {
     for (from, to, words) in [
         ("\"n_layer\": 2", "\"n_layer\": 3", "tensor transformer.h.2."),
         ("\"n_layer\": 2", "\"n_layer\": 1", "is no part of the model"),
-        ("\"n_layer\": 2", "\"n_layer\": 9000", "9000 layers, and there are 28 tensors"),
-        ("\"n_layer\": 2", "\"n_layer\": 1e30", "`n_layer` is a number (1e30), not a whole number"),
+        ("\"n_layer\": 2", "\"n_layer\": 9000", "9000 layers, too many for 28 tensors"),
+        ("\"n_layer\": 2", "\"n_layer\": 1e30", "`n_layer` is a number (1e+30), not a whole number"),
         ("\"n_layer\": 2", "\"n_layer\": -2", "not a whole number"),
         ("\"n_layer\": 2", "\"n_layer\": 0", "the number of layers is 0"),
         ("\"n_layer\": 2", "\"n_layer\": 999999999999", "1 to 10000 are possible"),
@@ -133,8 +133,8 @@ fn headers_that_lie_are_found_out() {
         (one("[-1]", 0, 4), None, 4, "tensor \"a\""),
         (twice.into(), None, 8, "\"a\" comes twice"),
         (overlap.into(), None, 12, "overlaps the one before"),
-        (one("[1]", 0, 4), None, 4, "transformer.wte.weight and 27 more is missing"),
-        ("{}".into(), None, 0, "0 tensors"),
+        (one("[1]", 0, 4), None, 4, "2 layers, too many for 1 tensors"),
+        ("{}".into(), None, 0, "2 layers, too many for 0 tensors"),
         (
             "{\"a\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]}}".into(),
             None,

@@ -33,7 +33,7 @@ impl Lab {
             "name: {name}\nmodel: {{{model}}}\n\
              data: {{tokenizer: {{bytes: {{}}}}, train: {{text: {{files: [input.txt]}}}}, validation: {{fraction: 0.1}}}}\n\
              batch: {{sequences: 8}}\ntrain: {{steps: 2}}\noptimizer: {{adamw: {{lr: 1e-2}}}}\n\
-             eval: {{every: 2, at_start: true, loss: {{batches: 2}}}}\n{more}"
+             eval: {{every: 2, at_start: true, loss: {{batches: 1000}}}}\n{more}"
         );
         fs::write(self.path(&format!("{name}.yaml")), yaml).unwrap();
     }

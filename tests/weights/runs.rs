@@ -58,7 +58,7 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
     lab.apply("a");
     lab.ok(&["export", "a", "--to", "hf", "out", "--shard-size", "20KB"]);
     let index = json(&lab.path("out/model.safetensors.index.json"));
-    assert!(lab.path("out/model-00002-of-00005.safetensors").exists(), "{index}");
+    assert!(lab.path("out/model-00002-of-00004.safetensors").exists(), "{index}");
     assert!(index["weight_map"].as_object().unwrap().len() > 40);
     let whole = Opened::open(&lab.path("out")).unwrap();
     assert_eq!(whole.vocab_size(), 320);
@@ -143,14 +143,14 @@ fn contradictions_are_errors_at_their_key() {
         ("norm_eps: 1e-6", "`model.norm_eps` is"),
         ("context_length: 17", "`model.context_length` is 17, and the weights of `model.init.from` have 16"),
         ("tie_embeddings: false", "`model.tie_embeddings` is false"),
-        ("vocab_size: 39", "tokenizer produces 257 ids"),
+        ("vocab_size: 39", "beyond the vocabulary of 39"),
         ("dropout: 0.0", "the weights of model.init.from have 40 tokens"),
     ] {
         lab.experiment("x", &format!("{keys}, {from}"), "");
         let said = lab.refused(&["plan", "x.yaml"]);
         assert!(said.contains(words), "{keys}: {said}");
         if said.contains("-->") {
-            assert!(said.contains("x.yaml:2:9"), "at the key: {said}");
+            assert!(said.contains("x.yaml:2:"), "at the key: {said}");
         }
     }
     lab.experiment("x", "init: {from: nowhere}", "");
@@ -184,8 +184,10 @@ fn the_weights_belong_to_the_plan() {
 
     lab.experiment("b", "init: {from: out}", "checkpoint: {every: 1}\n");
     lab.ok(&["apply", "b.yaml", "--threads", "1", "--quiet", "--until-step", "1"]);
-    lab.ok(&["reproduce", "b", "--threads", "1", "--quiet"]);
-    lab.ok(&["fork", "b", "--set", "optimizer.adamw.lr=1e-3", "--name", "c", "--threads", "1", "--quiet"]);
+    let run = lab.folder("b");
+    let b = run.to_str().unwrap();
+    lab.ok(&["reproduce", b, "--threads", "1", "--quiet"]);
+    lab.ok(&["fork", b, "--set", "optimizer.adamw.lr=1e-3", "--name", "c", "--threads", "1", "--quiet"]);
     let sweep = "sweep: {base: b.yaml, grid: {model.init.from: [out, bf16]}}\n";
     fs::write(lab.path("s.yaml"), sweep).unwrap();
     let said = lab.ok(&["sweep", "s.yaml", "--dry-run"]);
@@ -194,16 +196,15 @@ fn the_weights_belong_to_the_plan() {
     // Other weights under the same name.
     fs::rename(lab.path("out"), lab.path("moved")).unwrap();
     fs::rename(lab.path("bf16"), lab.path("out")).unwrap();
-    let said = lab.refused(&["reproduce", "b"]);
+    let said = lab.refused(&["reproduce", b]);
     assert!(said.contains("the weights that it started from") && said.contains("have changed"), "{said}");
-    let output = lab.run(&["reproduce", "b", "--check"]);
+    let output = lab.run(&["reproduce", b, "--check"]);
     assert_eq!(output.status.code(), Some(3));
     fs::remove_dir_all(lab.path("out")).unwrap();
-    let said = lab.refused(&["reproduce", "b"]);
+    let said = lab.refused(&["reproduce", b]);
     assert!(said.contains("the weights of model.init.from are gone"), "{said}");
     // A checkpoint needs them no more.
-    let run = lab.folder("b");
-    lab.ok(&["resume", run.to_str().unwrap(), "--threads", "1", "--quiet"]);
-    lab.ok(&["eval", run.to_str().unwrap()]);
-    lab.ok(&["export", run.to_str().unwrap(), "--to", "hf", "end"]);
+    lab.ok(&["resume", b, "--threads", "1", "--quiet"]);
+    lab.ok(&["eval", b]);
+    lab.ok(&["export", b, "--to", "hf", "end"]);
 }
