@@ -24,3 +24,4 @@ pub mod report;
 pub mod store;
 pub mod sweep;
 pub mod template;
+pub mod weights;

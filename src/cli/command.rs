@@ -8,8 +8,7 @@ use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
 use super::{
-    apply, calibrate, compare, data, diff, eval, export, export_metrics, fork, gc, output, plan, rank, render, report,
-    reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
+    apply, calibrate, compare, data, diff, eval, export, export_metrics, fork, gc, logits, output, plan, rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
 };
 use crate::report::{Mode, Screen};
 
@@ -71,12 +70,14 @@ enum Command {
     Eval(eval::EvalArgs),
     /// Continue prompts with a run's checkpoint.
     Sample(sample::SampleArgs),
-    /// Write the weights of a run's checkpoint to a file for other programs.
+    /// Write the weights of a run's checkpoint for other programs: `transformers`, llm.c.
     Export(export::ExportArgs),
     Sweep(sweep::SweepArgs),
     Tokenizer(tokenizer::TokenizerArgs),
     ExportMetrics(export_metrics::ExportMetricsArgs),
     Gc(gc::GcArgs),
+    #[command(hide = true)]
+    Logits(logits::LogitsArgs),
     #[command(hide = true)]
     Rank(rank::RankArgs),
 }
@@ -126,6 +127,7 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Export(args) => export::run(args),
         Command::ExportMetrics(args) => export_metrics::run(args),
         Command::Gc(args) => gc::run(args),
+        Command::Logits(args) => logits::run(args),
         Command::Rank(args) => rank::run(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
@@ -168,7 +170,7 @@ fn plan_inputs(args: &plan::PlanArgs) -> anyhow::Result<(crate::config::Experime
     // `--threads` is a fact of the planned run, perhaps on another machine; data is prepared on this one.
     let pool = ThreadArgs { threads: None }.pool()?;
     let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
-    let prepared = common::prepare_data(&experiment, &pool, &mut screen)?;
+    let prepared = common::prepare_inputs(&experiment, &pool, &mut screen)?;
     Ok((experiment, Some(prepared.facts)))
 }
 
@@ -225,6 +227,8 @@ mod tests {
             "runner eval abc --best --batches 3 --hellaswag f.jsonl --limit 5 --json",
             "runner export abc --step 5 --to safetensors dir --force --runs d",
             "runner export abc --best --to safetensors dir",
+            "runner export abc --to hf dir --dtype bf16 --shard-size 2GB --vocab trimmed --json",
+            "runner export abc --to llmc model.bin --dtype bf16",
             "runner sweep s.yaml --dry-run --new --parallel 2 --threads 4 --runs d --set a=1 --quiet --launcher local",
             "runner sweep status",
             "runner sweep status abc --json --runs d",

@@ -9,9 +9,11 @@ use anyhow::{Context, anyhow};
 use candle_core::Device;
 
 use super::exit::RequestError;
+use crate::config::experiment::Init;
 use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
-use crate::data::{DataRequest, Prepared, Progress, TextTokenizer, prepare};
-use crate::hub::{self, Downloading, Lowered};
+use crate::data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, WeightsFacts, content_hash, prepare};
+use crate::hub::{Downloading, Lowered, self};
+use crate::exec::{ExecError, InitialWeights, TrainState, self};
 use crate::kernels::{Math, optimizer};
 use crate::model::{Model, ParamLayout, Params, parameters};
 use crate::plan::Plan;
@@ -21,6 +23,7 @@ use crate::report::prepare::Preparing;
 use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED, TOKENIZER};
 use crate::store::{Which, catalog, load_weights};
 use crate::template::{self, Variables};
+use crate::weights::{Opened, WeightsError};
 
 /// Where runs are, unless `--runs` says.
 pub const RUNS: &str = "RUNNER_RUNS";
@@ -218,6 +221,63 @@ pub fn prepare_data(
     let prepared = prepared?;
     check_prompts(experiment, &prepared.tokenizer)?;
     Ok(prepared)
+}
+
+/// As `prepare_data`, with the facts of the weights that `experiment` starts from.
+///
+/// # Errors
+/// As `prepare_data` and `initial_weights`.
+pub fn prepare_inputs(
+    experiment: &Experiment,
+    pool: &rayon::ThreadPool,
+    screen: &mut Screen,
+) -> anyhow::Result<Prepared> {
+    // First, as it takes less time to find out what is wrong with them.
+    let weights = initial_weights(experiment)?;
+    let mut prepared = prepare_data(experiment, pool, screen).map_err(|error| match &weights {
+        Some(weights)
+            if matches!(error.downcast_ref(), Some(DataError::TokenBeyondVocabulary { vocabulary, .. })
+                if *vocabulary == weights.vocab_size()) =>
+        {
+            let rows = weights.vocab_size();
+            error.context(format!(
+                "the weights of model.init.from have {rows} tokens: take the tokenizer that they were trained with, or a larger \
+                 model.vocab_size, whose further rows are drawn"
+            ))
+        }
+        _ => error,
+    })?;
+    if let Some(weights) = weights {
+        let hash =
+            pool.install(|| content_hash(&weights.files, &cache_dir()?, &|_| {}).map_err(anyhow::Error::from))?;
+        prepared.facts.weights = Some(WeightsFacts { hash, vocab_size: weights.vocab_size() });
+    }
+    Ok(prepared)
+}
+
+/// The weights that `experiment` starts from, opened and found to fit its model; `None` if it draws them.
+///
+/// # Errors
+/// `WeightsError`.
+pub fn initial_weights(experiment: &Experiment) -> anyhow::Result<Option<Opened>> {
+    let Some(Init::From(path)) = &experiment.model.init else { return Ok(None) };
+    let weights = Opened::open(path).map_err(|error| match error {
+        WeightsError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound && !path.exists() => {
+            WeightsError::Request(format!("the weights of model.init.from are gone: there is no {}", path.display()))
+        }
+        other => other,
+    })?;
+    weights.check_fits(&experiment.model)?;
+    Ok(Some(weights))
+}
+
+/// The state at step 0 of a run of `program`, drawn or read.
+///
+/// # Errors
+/// If the weights that `experiment` starts from cannot be read, or memory is short.
+pub fn initial_state(experiment: &Experiment, program: &Program) -> Result<TrainState, ExecError> {
+    let weights = initial_weights(experiment).map_err(|error| ExecError::InitialWeights(error.into()))?;
+    exec::initial_state_from(program, weights.as_ref().map(|weights| weights as &dyn InitialWeights))
 }
 
 /// Samples come hours into a run: what cannot be encoded then cannot be encoded now.

@@ -10,6 +10,7 @@ use crate::exec::ExecError;
 use crate::hub::HubError;
 use crate::plan::PlanError;
 use crate::store::StoreError;
+use crate::weights::WeightsError;
 
 /// How a command ends; the documented exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,7 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
             || cause.is::<RequestError>()
             || cause.is::<Mistakes>()
             || cause.downcast_ref::<PlanError>().is_some_and(PlanError::is_request)
+            || cause.downcast_ref::<WeightsError>().is_some_and(WeightsError::is_request)
             || cause.downcast_ref::<DataError>().is_some_and(DataError::is_request)
             || cause.downcast_ref::<HubError>().is_some_and(HubError::is_request)
             || cause.downcast_ref::<StoreError>().is_some_and(StoreError::is_request)

@@ -21,7 +21,7 @@ use crate::comm::Alone;
 use crate::config::Experiment;
 use crate::data::Prepared;
 use crate::exec::step::layout;
-use crate::exec::{self, ExecError, Observer, Orders, Peers, Resources, TrainState};
+use crate::exec::{self, Observer, Orders, Peers, Resources, TrainState};
 use crate::launch::threads::Seated;
 use crate::launch::{self, Attempt, Faults, Launch, supervise};
 use crate::plan::Plan;
@@ -292,7 +292,7 @@ impl Job<'_> {
         let outcome = self.ready.pool.install(|| {
             let state = match begin {
                 Begin::State(state, _) => *state,
-                _ => exec::initial_state(program)?,
+                _ => common::initial_state(self.experiment, program)?,
             };
             let observer: &mut dyn Observer = watch;
             exec::run(program, &resources, Peers { comm: &Alone, monitor: &() }, state, orders, observer)
@@ -315,7 +315,7 @@ impl Job<'_> {
                     let device = candle_core::Device::Cpu;
                     checkpoint::load(path, Some(&self.plan().hash), &layout, program.moments(), &device)?
                 }
-                (None, None) => self.ready.pool.install(|| exec::initial_state(program)).map_err(ExecError::from)?,
+                (None, None) => self.ready.pool.install(|| common::initial_state(self.experiment, program))?,
             };
             ranks.push(Seated { program, threads: rank.hardware.threads, state });
         }

@@ -22,6 +22,7 @@ pub mod fork;
 pub mod gc;
 pub mod interrupt;
 mod job;
+pub mod logits;
 pub mod output;
 pub mod plan;
 mod printer;

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::keys::{document, get};
 use crate::config::Experiment;
-use crate::config::experiment::{Tokenizer, Validation};
-use crate::data::{ChoiceFacts, DataFacts, SplitFacts};
+use crate::config::experiment::{Init, Tokenizer, Validation};
+use crate::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
 
 /// HellaSwag's validation set.
 const CHOICES: usize = 10_042;
@@ -61,6 +61,13 @@ pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
         validation,
         test,
         choice,
+        weights: match &experiment.model.init {
+            Some(Init::From(path)) => Some(WeightsFacts {
+                hash: hash(&[path.to_string_lossy().as_ref().into()]),
+                vocab_size: given.unwrap_or(tokenizer_vocab),
+            }),
+            _ => None,
+        },
     }
 }
 

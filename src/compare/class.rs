@@ -29,6 +29,7 @@ pub enum Class {
 pub enum Part {
     Data,
     Model,
+    InitialWeights,
     Optimizer,
     Schedule,
     Batch,
@@ -46,6 +47,7 @@ impl Part {
         match self {
             Self::Data => "data",
             Self::Model => "model",
+            Self::InitialWeights => "initial weights",
             Self::Optimizer => "optimizer",
             Self::Schedule => "schedule",
             Self::Batch => "batch",
@@ -160,6 +162,7 @@ pub fn parts(a: &Plan, b: &Plan) -> Vec<Part> {
     let table = [
         (Part::Data, data(a) != data(b) || p.batch.length != q.batch.length),
         (Part::Model, p.model != q.model),
+        (Part::InitialWeights, a.data.weights != b.data.weights),
         (Part::Optimizer, p.optimizer != q.optimizer || p.schedule.peak != q.schedule.peak || clip(p) != clip(q)),
         (
             Part::Schedule,

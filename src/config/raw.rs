@@ -135,7 +135,7 @@ pub(crate) struct RawModel {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 #[schemars(rename = "Init")]
 pub(crate) enum RawInit {
-    /// A Hugging Face folder of GPT-2 or Llama weights: `config.json` and safetensors. Its numbers fill this section.
+    /// A Hugging Face folder of a GPT-2 or Llama, or a model file of llm.c. Its numbers fill this section.
     From(String),
     /// As PyTorch's own transformer layers start: Xavier-uniform attention, uniform within ±1/√in elsewhere (gpt2).
     Pytorch {

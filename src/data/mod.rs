@@ -20,10 +20,8 @@ mod tokenizer;
 pub mod types;
 
 pub use error::DataError;
-pub use inspect::{
-    Column, Documents as DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary,
-    inspect_text, inspect_tokens,
-};
+pub use fingerprint::content_hash;
+pub use inspect::{Column, Documents as DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary, inspect_text, inspect_tokens};
 pub use prepare::{DataRequest, Prepared, prepare};
 pub use progress::{Progress, SplitName};
 pub use sampler::Sampler;
@@ -32,5 +30,5 @@ pub use shard::{
     write_shards,
 };
 pub use split::{Dataset, Split};
-pub use tokenizer::{TextTokenizer, load_tokenizer, train_tokenizer};
-pub use types::{ChoiceFacts, ChoiceItem, DataFacts, IGNORE, Rows, SplitFacts};
+pub use tokenizer::{HfTokenizer, SpecialTokens, TextTokenizer, load_tokenizer, train_tokenizer};
+pub use types::{ChoiceFacts, ChoiceItem, DataFacts, IGNORE, Rows, SplitFacts, WeightsFacts};

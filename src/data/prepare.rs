@@ -119,6 +119,7 @@ impl Preparation<'_> {
             validation: validation_facts,
             test: test_facts,
             choice: choice_facts,
+            weights: None,
         };
         let (train, validation) = (&facts.train.hash, facts.validation.as_ref().map(|v| &v.hash));
         let (choice_hash, test_hash) = (facts.choice.as_ref().map(|c| &c.hash), facts.test.as_ref().map(|t| &t.hash));

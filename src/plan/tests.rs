@@ -107,6 +107,7 @@ pub(crate) fn data() -> DataFacts {
         validation: Some(split(100, 801, "decaf")),
         test: None,
         choice: Some(ChoiceFacts { items: 50, hash: "beef".to_owned() }),
+        weights: None,
     }
 }
 

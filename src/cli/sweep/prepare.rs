@@ -219,13 +219,14 @@ impl Cache {
         screen: &mut Screen,
     ) -> Result<DataFacts, Wrong> {
         // Preparing does not depend on the seed.
-        let key = (&experiment.data, &experiment.eval.hellaswag, experiment.model.vocab_size);
+        let model = &experiment.model;
+        let key = (&experiment.data, &experiment.eval.hellaswag, model.vocab_size, &model.init);
         let key = serde_json::to_string(&key).map_err(|e| Wrong(e.to_string()))?;
         if !self.all.contains_key(&key) {
             // Prompts are no part of the data.
             let mut bare = experiment.clone();
             bare.eval.samples = None;
-            let prepared = common::prepare_data(&bare, pool, screen);
+            let prepared = common::prepare_inputs(&bare, pool, screen);
             let prepared = prepared.map(|p| (p.facts, p.tokenizer)).map_err(|error| plain(&error));
             self.all.insert(key.clone(), prepared);
         }

@@ -5,6 +5,7 @@ mod english;
 mod gpt2_words;
 mod huggingface;
 mod letters;
+mod hf;
 mod library;
 mod load;
 mod merges;
@@ -15,5 +16,6 @@ mod words;
 
 pub(super) use build::build;
 pub use load::{load_tokenizer, train_tokenizer};
+pub use hf::{HfTokenizer, SpecialTokens};
 pub use text_tokenizer::TextTokenizer;
 pub(super) use words::Cut;

@@ -209,6 +209,11 @@ impl TextTokenizer {
         self.0.end
     }
 
+    /// What the token `id` is called.
+    pub(super) fn name_of(&self, id: u32) -> Option<String> {
+        self.0.vocabulary.iter().find(|(_, other)| **other == id).map(|(name, _)| name.clone())
+    }
+
     /// Content hash, hex.
     pub fn hash(&self) -> &str {
         &self.0.hash
