@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::variant::{is_false, is_true, is_zero};
+
 /// A whole experiment, ready for the planner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,6 +24,9 @@ pub struct Experiment {
     pub optimizer: Optimizer,
     pub schedule: Schedule,
     pub precision: Precision,
+    /// Under `bf16`: whether f32 weights stand behind the rounded ones. `false`: weights and moments are bf16 values.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub master_weights: bool,
     pub parallel: Parallel,
     pub eval: Eval,
     pub checkpoint: Checkpoint,
@@ -71,10 +76,73 @@ pub struct Model {
     pub norm_eps: f64,
     /// Llama only.
     pub rope_theta: f64,
+    #[serde(default, skip_serializing_if = "NormPlace::is_default")]
+    pub norm: NormPlace,
+    #[serde(default, skip_serializing_if = "Activation::is_default")]
+    pub activation: Activation,
+    #[serde(default, skip_serializing_if = "PositionKind::is_default")]
+    pub positions: PositionKind,
+    /// Whether token embeddings are multiplied by √`d_model`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub embedding_scale: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub head_bias: bool,
+    /// Whether a norm stands before the head.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub final_norm: bool,
+    /// Behind the activation of the feed-forward layer.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub mlp_dropout: f64,
     /// `None`: normal(0, 0.02).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<Init>,
 }
+
+fn yes() -> bool {
+    true
+}
+
+/// Where the norms of a layer stand (gpt2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NormPlace {
+    /// x + f(norm(x)).
+    #[default]
+    Pre,
+    /// norm(x + f(x)).
+    Post,
+}
+
+/// Between the feed-forward layer's two matrices (gpt2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    /// The tanh form.
+    #[default]
+    Gelu,
+    Relu,
+}
+
+/// How a model knows positions (gpt2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PositionKind {
+    #[default]
+    Learned,
+    /// Sines and cosines of fixed frequencies.
+    Sinusoidal,
+}
+
+macro_rules! is_default {
+    ($($name:ident)+) => {
+        $(impl $name {
+            pub(crate) fn is_default(&self) -> bool {
+                *self == Self::default()
+            }
+        })+
+    };
+}
+is_default!(NormPlace Activation PositionKind PaddingMask);
 
 /// Where initial weights come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -139,7 +207,25 @@ pub enum Layout {
     /// One token stream cut into windows: window i predicts tokens i·length+1 … (i+1)·length.
     Packed { length: usize },
     /// One document per row, `length` inputs long, clipped and padded.
-    Padded { length: usize, bos: String, eos: String, pad: String },
+    Padded {
+        length: usize,
+        bos: String,
+        eos: String,
+        pad: String,
+        #[serde(default, skip_serializing_if = "PaddingMask::is_default")]
+        mask: PaddingMask,
+    },
+}
+
+/// Which tokens of a padded row attention sees.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PaddingMask {
+    /// All up to itself.
+    #[default]
+    Causal,
+    /// Of these, those that are no padding.
+    CausalAndPadding,
 }
 
 /// `sequences` is the global batch of one optimizer step, `micro_batch` the sequences of one forward.

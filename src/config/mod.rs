@@ -19,6 +19,7 @@ mod resolve_devices;
 mod resolve_model;
 mod resolve_parallel;
 mod resolve_run;
+mod resolve_variant;
 pub(crate) mod scalar;
 mod schema;
 pub(crate) mod shape;

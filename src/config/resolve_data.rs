@@ -151,7 +151,7 @@ impl Resolver<'_> {
         let length = given.or(context)?;
         Some(match raw {
             RawLayout::Packed { .. } => Layout::Packed { length },
-            RawLayout::Padded { bos, eos, pad, .. } => Layout::Padded { length, bos, eos, pad },
+            RawLayout::Padded { bos, eos, pad, mask, .. } => Layout::Padded { length, bos, eos, pad, mask },
         })
     }
 

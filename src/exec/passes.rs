@@ -18,6 +18,9 @@ impl Rank<'_> {
         let mut rows = Rows::default();
         let indices = (position..position + count as u64).map(|p| self.sampler.index(p));
         self.resources.dataset.train().fill(indices, &mut rows)?;
+        if !self.program.batch.mask_padding {
+            rows.filled.clear();
+        }
         self.step.own_tokens += rows.valid();
         self.step.cells.rows[mb] = Some(rows);
         Ok(())
@@ -36,7 +39,7 @@ impl Rank<'_> {
             first_sample: self.program.batch.rows(mb).0 as u64,
             scale: 1.0 / self.step.tokens.max(1) as f64,
             training: true,
-            ..self.trainer.models[0].micro_batch(&rows.inputs, rows.targets, rows.length)?
+            ..self.trainer.models[0].micro_batch(&rows.inputs, rows.targets, rows.length)?.masked(&rows.filled)
         };
         self.step.cells.batches[mb] = Some(batch);
         Ok(())

@@ -1,8 +1,8 @@
 //! Experiment + data facts + cluster facts → Plan. Pure: no IO, no clock, no environment, no device.
 
-use crate::config::experiment::{Experiment, Family, Layout, Optimizer};
+use crate::config::experiment::{Experiment, Family, Init, Layout, Model, Optimizer, PaddingMask};
 use crate::data::DataFacts;
-use crate::model::spec::ModelSpec;
+use crate::model::spec::{ModelSpec, Variant};
 use crate::plan::cost::{count_params, param_bound};
 use crate::plan::error::PlanError;
 use crate::plan::facts::ClusterFacts;
@@ -32,6 +32,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let model = model_spec(experiment, data)?;
     let length = row_length(experiment)?;
     let (sequences, micro_batch) = batch_sizes(experiment)?;
+    let mask_padding = matches!(experiment.data.layout, Layout::Padded { mask: PaddingMask::CausalAndPadding, .. });
     if data.train.rows < sequences as u64 {
         return Err(PlanError::ShorterThanOneBatch {
             rows: data.train.rows,
@@ -56,11 +57,12 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         seed: experiment.seed,
         device: Device::Cpu,
         precision: experiment.precision,
+        master_weights: experiment.master_weights,
         start: start(experiment, &periodic, mesh),
         step: Vec::new(),
         chunks: Vec::new(),
         buckets: Vec::new(),
-        batch: BatchSpec { sequences, slice: (0, sequences), micro_batch, length },
+        batch: BatchSpec { sequences, slice: (0, sequences), micro_batch, length, mask_padding },
         optimizer: optimizer(&experiment.optimizer),
         schedule,
         steps,
@@ -157,6 +159,7 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, Pl
         tie_embeddings: m.tie_embeddings,
         norm_eps: m.norm_eps,
         rope_theta: m.rope_theta,
+        variant: variant(m)?,
     };
     let bound = param_bound(&spec);
     if bound > MOST_PARAMETERS || m.layers > MOST_LAYERS {
@@ -165,6 +168,28 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, Pl
         return Err(PlanError::value("model", message));
     }
     Ok(spec)
+}
+
+/// What the gpt2 family may have otherwise; nothing of it is llama's.
+fn variant(m: &Model) -> Result<Variant, PlanError> {
+    let pytorch_init = match m.init {
+        Some(Init::Pytorch { embedding }) => Some(embedding),
+        _ => None,
+    };
+    let variant = Variant {
+        norm: m.norm,
+        activation: m.activation,
+        positions: m.positions,
+        embedding_scale: m.embedding_scale,
+        head_bias: m.head_bias,
+        final_norm: m.final_norm,
+        mlp_dropout: m.mlp_dropout,
+        pytorch_init,
+    };
+    if m.family == Family::Llama && !variant.is_default() {
+        return Err(PlanError::value("model", "llama has none of the gpt2 family's variants"));
+    }
+    Ok(variant)
 }
 
 fn row_length(experiment: &Experiment) -> Result<usize, PlanError> {

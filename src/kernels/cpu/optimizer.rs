@@ -1,8 +1,10 @@
-//! Optimizer updates: one parallel pass over flat buffers.
+//! Optimizer updates: one parallel pass over flat buffers. With `BF16`, gradients are rounded to bf16 before, weights and
+//! moments after the arithmetic, as PyTorch's fused optimizers do with bfloat16 tensors.
 
 use rayon::prelude::*;
 
 use super::Real;
+use super::elementwise::round_if;
 use super::simd::{TASK, vectorize};
 
 /// The scalars of one AdamW step.
@@ -21,7 +23,7 @@ pub struct AdamW {
 
 /// Decoupled weight decay (Loshchilov and Hutter 2019), in PyTorch's order of operations: w −= lr·wd·w, then
 /// w −= lr/(1−β1^t)·m / (√v/√(1−β2^t) + eps). The first `decayed` elements decay.
-pub fn adamw<T: Real>(step: &AdamW, decayed: usize, w: &mut [T], m: &mut [T], v: &mut [T], g: &[T]) {
+pub fn adamw<T: Real, const BF16: bool>(step: &AdamW, decayed: usize, w: &mut [T], m: &mut [T], v: &mut [T], g: &[T]) {
     let correction1 = 1.0 - step.beta1.powf(step.t as f64);
     let correction2 = (1.0 - step.beta2.powf(step.t as f64)).sqrt();
     let (b1, b2) = (T::real(step.beta1), T::real(step.beta2));
@@ -40,10 +42,10 @@ pub fn adamw<T: Real>(step: &AdamW, decayed: usize, w: &mut [T], m: &mut [T], v:
                     #[inline(always)]
                     || {
                         for (((w, m), v), &g) in w.iter_mut().zip(m).zip(v).zip(g) {
-                            let g = g * scale;
-                            *m = b1.fma(*m, c1 * g);
-                            *v = b2.fma(*v, c2 * g * g);
-                            *w = *w * shrink - size * *m / (v.root() * inverse + eps);
+                            let g = round_if(g * scale, BF16);
+                            let (m1, v1) = (b1.fma(*m, c1 * g), b2.fma(*v, c2 * g * g));
+                            *w = round_if(*w * shrink - size * m1 / (v1.root() * inverse + eps), BF16);
+                            (*m, *v) = (round_if(m1, BF16), round_if(v1, BF16));
                         }
                     },
                 );
@@ -65,7 +67,7 @@ pub struct Sgd {
 }
 
 /// PyTorch's SGD: buf = momentum·buf + g, w −= lr·buf; without momentum, w −= lr·g.
-pub fn sgd<T: Real>(step: &Sgd, w: &mut [T], buf: Option<&mut [T]>, g: &[T]) {
+pub fn sgd<T: Real, const BF16: bool>(step: &Sgd, w: &mut [T], buf: Option<&mut [T]>, g: &[T]) {
     let (lr, momentum, scale) = (T::real(step.lr), T::real(step.momentum), T::real(step.grad_scale));
     match buf {
         None => w.par_chunks_mut(TASK).zip(g.par_chunks(TASK)).for_each(|(w, g)| {
@@ -73,7 +75,7 @@ pub fn sgd<T: Real>(step: &Sgd, w: &mut [T], buf: Option<&mut [T]>, g: &[T]) {
                 #[inline(always)]
                 || {
                     for (w, &g) in w.iter_mut().zip(g) {
-                        *w -= lr * scale * g;
+                        *w = round_if(*w - if BF16 { lr * round_if(scale * g, true) } else { lr * scale * g }, BF16);
                     }
                 },
             );
@@ -84,8 +86,9 @@ pub fn sgd<T: Real>(step: &Sgd, w: &mut [T], buf: Option<&mut [T]>, g: &[T]) {
                     #[inline(always)]
                     || {
                         for ((w, b), &g) in w.iter_mut().zip(b).zip(g) {
-                            *b = momentum.fma(*b, scale * g);
-                            *w -= lr * *b;
+                            let b1 = momentum.fma(*b, round_if(scale * g, BF16));
+                            *w = round_if(*w - lr * b1, BF16);
+                            *b = round_if(b1, BF16);
                         }
                     },
                 );
