@@ -256,7 +256,8 @@ fn five_steps_of_sgd_with_momentum() {
 /// nearly all elements differ.
 #[test]
 fn bf16_tensors_under_fused_optimizers() {
-    let tensors = candle_core::safetensors::load_buffer(include_bytes!("golden/bf16.safetensors"), &Device::Cpu).unwrap();
+    let tensors =
+        candle_core::safetensors::load_buffer(include_bytes!("golden/bf16.safetensors"), &Device::Cpu).unwrap();
     let both = |prefix: &str| -> Vec<f32> {
         let part = |name: &str| tensors[&format!("{prefix}{name}")].flatten_all().unwrap().to_vec1::<f32>().unwrap();
         [part("matrix"), part("vector")].concat()

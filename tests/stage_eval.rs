@@ -138,6 +138,8 @@ fn text(folder: &std::path::Path) -> Prepared {
         train: Source::Text { files: vec![file] },
         validation: Some(Validation::Fraction(0.5)),
         layout: Layout::Packed { length: 10 },
+        shuffle: true,
+        drop_last: false,
     };
     let request =
         DataRequest { data: &data, choice: None, seed: 0, cache_dir: &folder.join("cache"), vocab_size: None };

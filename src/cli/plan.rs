@@ -12,7 +12,7 @@ use super::common::{TemplateArgs, ThreadArgs};
 use super::exit::RequestError;
 use super::output;
 use crate::config::Experiment;
-use crate::config::experiment::{Layout, Validation};
+use crate::config::experiment::Validation;
 use crate::data::{ChoiceFacts, DataFacts, SplitFacts};
 use crate::plan::{ClusterFacts, Plan, Shown, compile, svg};
 
@@ -121,7 +121,7 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
         let message = "--rows reads no data, so the tokenizer's vocabulary is not known: give model.vocab_size";
         return Err(RequestError(message.to_owned()).into());
     };
-    let (Layout::Packed { length } | Layout::Padded { length, .. }) = experiment.data.layout;
+    let length = experiment.data.layout.length();
     let hash = || "assumed".to_owned();
     let split = |rows: u64| SplitFacts { rows, tokens: rows.saturating_mul(length as u64), documents: 0, hash: hash() };
     let validation = experiment.data.validation.as_ref().map(|validation| {

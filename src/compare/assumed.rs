@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::keys::{document, get};
 use crate::config::Experiment;
-use crate::config::experiment::{Layout, Tokenizer, Validation};
+use crate::config::experiment::{Tokenizer, Validation};
 use crate::data::{ChoiceFacts, DataFacts, SplitFacts};
 
 /// HellaSwag's validation set.
@@ -34,7 +34,7 @@ pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
         (usize::MAX, given) => given.unwrap_or(256),
         (known, given) => given.map_or(known, |given| given.min(known)),
     };
-    let (Layout::Packed { length } | Layout::Padded { length, .. }) = experiment.data.layout;
+    let length = experiment.data.layout.length();
     let split =
         |rows: u64, hash: String| SplitFacts { rows, tokens: rows.saturating_mul(length as u64), documents: 0, hash };
     let part = match &experiment.data.validation {

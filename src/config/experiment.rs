@@ -159,6 +159,22 @@ pub struct Data {
     pub train: Source,
     pub validation: Option<Validation>,
     pub layout: Layout,
+    /// Whether every epoch has a permutation of its own.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub shuffle: bool,
+    /// Whether rows of an epoch that fill no batch are left out.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub drop_last: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_yes(value: &bool) -> bool {
+    *value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_no(value: &bool) -> bool {
+    !*value
 }
 
 /// Paths here are as the user wrote them, already joined to the folder of the experiment file.
@@ -206,6 +222,8 @@ pub enum Validation {
 pub enum Layout {
     /// One token stream cut into windows: window i predicts tokens i·length+1 … (i+1)·length.
     Packed { length: usize },
+    /// One token stream in `count` columns, which is the sequences of a batch; row i·count + c is piece i of column c.
+    Columns { length: usize, count: usize },
     /// One document per row, `length` inputs long, clipped and padded.
     Padded {
         length: usize,
@@ -298,8 +316,12 @@ pub enum Decay {
         final_: f64,
         steps: Option<u64>,
     },
+    /// Exactly one of `every` (steps) and `epochs` is set.
     Step {
-        every: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        every: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        epochs: Option<f64>,
         gamma: f64,
     },
     Constant {},

@@ -320,11 +320,17 @@ pub(crate) enum RawDecay {
         #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
         steps: Option<u64>,
     },
-    /// Times `gamma` after each `every` steps.
+    /// Times `gamma` after each `every` steps, or each so many epochs.
+    #[schemars(extend("x-exclusive" = ["every", "epochs"]))]
     Step {
-        /// Steps between two drops.
+        /// Steps between two drops. Or `epochs`.
+        #[serde(default)]
         #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
-        every: u64,
+        every: Option<u64>,
+        /// Epochs between two drops, in whole steps rounded down. Or `every`.
+        #[serde(default)]
+        #[schemars(range(max = 1e9), extend("exclusiveMinimum" = 0))]
+        epochs: Option<f64>,
         /// Factor of one drop.
         #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
         gamma: f64,

@@ -21,6 +21,11 @@ pub(crate) struct RawData {
     pub validation: Option<Option<RawValidation>>,
     /// How rows are made. Default: packed.
     pub layout: RawLayout,
+    /// A fresh permutation of the rows in every epoch; else they come as they lie in the source. Default: true, and false
+    /// for columns.
+    pub shuffle: Option<bool>,
+    /// Leave out the rows of an epoch that fill no batch; else the next epoch begins within the batch.
+    pub drop_last: bool,
 }
 
 /// One tokenizer.
@@ -159,6 +164,17 @@ pub(crate) enum RawLayout {
         #[serde(default)]
         #[schemars(range(min = 1, max = 16_777_216))]
         length: Option<usize>,
+    },
+    /// One token stream cut into as many columns as a batch has sequences; a batch is the next piece of every column.
+    Columns {
+        /// Inputs per row. Default: model.context_length.
+        #[serde(default)]
+        #[schemars(range(min = 1, max = 16_777_216))]
+        length: Option<usize>,
+        /// How many columns. Default, and the only choice: the sequences of a batch.
+        #[serde(default)]
+        #[schemars(range(min = 1, max = 1_000_000_000))]
+        count: Option<usize>,
     },
     /// One document per row, clipped and padded; the loss ignores the padding.
     Padded {

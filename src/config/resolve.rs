@@ -56,11 +56,14 @@ impl Resolver<'_> {
         self.master_weights(raw.precision, raw.master_weights);
         let model = raw.model.and_then(|m| self.model(&m));
         let context = model.as_ref().map(|m| m.context_length);
-        let data = raw.data.and_then(|d| self.data(d, context));
+        let mut data = raw.data.and_then(|d| self.data(d, context));
         let length = data.as_ref().map(|d| d.layout.length());
         let raw_parallel = self.overridden(raw.parallel);
         let grid = self.grid(&raw_parallel);
         let batch = self.batch(&raw.batch, length, grid.as_ref());
+        if let (Some(data), Some(batch)) = (&mut data, &batch) {
+            self.columns(&mut data.layout, batch.sequences);
+        }
         let parallel = self.parallel(raw_parallel, grid, batch.as_ref(), raw.device, model.as_ref().map(|m| m.layers));
         let train = train(&raw.train);
         let optimizer = self.optimizer(&raw.optimizer);

@@ -17,7 +17,7 @@ impl Layout {
     #[must_use]
     pub fn length(&self) -> usize {
         match *self {
-            Self::Packed { length } | Self::Padded { length, .. } => length,
+            Self::Packed { length } | Self::Columns { length, .. } | Self::Padded { length, .. } => length,
         }
     }
 }
@@ -35,7 +35,40 @@ impl Resolver<'_> {
             None if tokens => Some(None),
             None => Some(Some(Validation::Fraction(HELD_OUT))),
         };
-        Some(Data { tokenizer: tokenizer?, train: train?, validation: validation?, layout: layout? })
+        let columns = matches!(layout, Some(Layout::Columns { .. }));
+        if columns && raw.shuffle == Some(true) {
+            self.error(
+                &["data.shuffle", "data.layout.columns"],
+                "`data.shuffle` is true, and rows of `columns` follow one another",
+                "delete `shuffle`, or take the layout `packed`",
+            );
+        }
+        if raw.shuffle.is_none() && columns {
+            self.notes.insert("data.shuffle", "default of columns".into());
+        }
+        Some(Data {
+            tokenizer: tokenizer?,
+            train: train?,
+            validation: validation?,
+            layout: layout?,
+            shuffle: raw.shuffle.unwrap_or(!columns),
+            drop_last: raw.drop_last,
+        })
+    }
+
+    /// Columns are as many as a batch has sequences, `sequences`.
+    pub(crate) fn columns(&mut self, layout: &mut Layout, sequences: usize) {
+        let Layout::Columns { count, .. } = layout else { return };
+        if *count == 0 {
+            self.notes.insert("data.layout.columns.count", "batch.sequences".into());
+            *count = sequences;
+        } else if *count != sequences {
+            self.error(
+                &["data.layout.columns.count", "batch.sequences"],
+                format!("{count} columns, and a batch has {sequences} sequences: it takes a row of every column"),
+                format!("delete `count`, or make it {sequences}"),
+            );
+        }
     }
 
     fn tokenizer(&mut self, raw: RawTokenizer) -> Option<Tokenizer> {
@@ -133,6 +166,7 @@ impl Resolver<'_> {
     fn layout(&mut self, raw: RawLayout, context: Option<usize>) -> Option<Layout> {
         let (key, given) = match &raw {
             RawLayout::Packed { length } => ("data.layout.packed.length", *length),
+            RawLayout::Columns { length, .. } => ("data.layout.columns.length", *length),
             RawLayout::Padded { length, .. } => ("data.layout.padded.length", *length),
         };
         if given.is_none() {
@@ -151,6 +185,8 @@ impl Resolver<'_> {
         let length = given.or(context)?;
         Some(match raw {
             RawLayout::Packed { .. } => Layout::Packed { length },
+            // Which it is, `columns` settles when the batch is known.
+            RawLayout::Columns { count, .. } => Layout::Columns { length, count: count.unwrap_or(0) },
             RawLayout::Padded { bos, eos, pad, mask, .. } => Layout::Padded { length, bos, eos, pad, mask },
         })
     }

@@ -41,7 +41,16 @@ impl Resolver<'_> {
         let decay = match raw.decay {
             RawDecay::Cosine { final_, steps } => Decay::Cosine { final_, steps },
             RawDecay::Linear { final_, steps } => Decay::Linear { final_, steps },
-            RawDecay::Step { every, gamma } => Decay::Step { every, gamma },
+            RawDecay::Step { every, epochs, gamma } => {
+                if every.is_none() && epochs.is_none() {
+                    self.error(
+                        &["schedule.decay.step"],
+                        "`schedule.decay.step` says `gamma`, and not when",
+                        "give `every:` a number of steps, or `epochs: 1`",
+                    );
+                }
+                Decay::Step { every, epochs, gamma }
+            }
             RawDecay::Constant {} => Decay::Constant {},
         };
         Schedule { warmup, decay }

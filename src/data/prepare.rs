@@ -150,7 +150,7 @@ impl Preparation<'_> {
         }
         // Padded rows bring their own marks.
         let (layout, separator) = match self.request.data.layout {
-            Layout::Packed { .. } => ("packed", tokenizer.eot()),
+            Layout::Packed { .. } | Layout::Columns { .. } => ("packed", tokenizer.eot()),
             Layout::Padded { .. } => ("padded", None),
         };
         let hash = hash_parts(["tokens 1", &source.hash, tokenizer.hash(), layout]);
@@ -220,8 +220,10 @@ impl Preparation<'_> {
         origin: Origin,
         fraction: Option<f64>,
     ) -> Result<(Split, SplitFacts, Option<(Split, SplitFacts)>), DataError> {
-        let length = match self.request.data.layout {
-            Layout::Packed { length } | Layout::Padded { length, .. } => length.max(1),
+        let length = self.request.data.layout.length().max(1);
+        let columns = match self.request.data.layout {
+            Layout::Columns { count, .. } => Some(count),
+            _ => None,
         };
         let units = if marks.is_some() { tokens.documents } else { tokens.stream.count() };
         // As nanoGPT does it: the first int(n · 0.9) are for training.
@@ -232,7 +234,14 @@ impl Preparation<'_> {
                     let token_range = store.document(range.start)..store.document(range.end);
                     (Split::padded(store.clone(), &range, length, marks), token_range)
                 }
-                _ => (Split::packed(tokens.stream.clone(), &range, length), range.clone()),
+                _ => {
+                    let stream = tokens.stream.clone();
+                    let split = match columns {
+                        Some(count) => Split::columns(stream, &range, length, count),
+                        None => Split::packed(stream, &range, length),
+                    };
+                    (split, range.clone())
+                }
             };
             if split.rows() == 0 {
                 let count = range.end - range.start;
@@ -243,6 +252,9 @@ impl Preparation<'_> {
                 };
                 let message = if marks.is_some() {
                     format!("{count} documents{of} make no row")
+                } else if let Some(columns) = columns {
+                    let least = (length + 1) * columns;
+                    format!("{count} tokens{of} are too few: {columns} columns of one row of {length} need {least}")
                 } else {
                     format!("{count} tokens{of} are too few: one row of length {length} needs {}", length + 1)
                 };
@@ -332,10 +344,10 @@ impl Preparation<'_> {
 /// What of a layout makes its rows, in words. How attention looks at them does not; and the words are in hashes.
 fn rows_of(layout: &Layout) -> String {
     match layout {
-        Layout::Packed { length } => format!("Packed {{ length: {length} }}"),
         Layout::Padded { length, bos, eos, pad, mask: _ } => {
             format!("Padded {{ length: {length}, bos: {bos:?}, eos: {eos:?}, pad: {pad:?} }}")
         }
+        other => format!("{other:?}"),
     }
 }
 

@@ -46,7 +46,7 @@ fn text(files: &[&Path]) -> Source {
 }
 
 fn packed(tokenizer: Tokenizer, train: Source, validation: Option<Validation>, length: usize) -> Data {
-    Data { tokenizer, train, validation, layout: Layout::Packed { length } }
+    Data { tokenizer, train, validation, layout: Layout::Packed { length }, shuffle: true, drop_last: false }
 }
 
 fn bpe(vocab_size: usize) -> Tokenizer {
@@ -180,6 +180,8 @@ fn padded_rows_hold_documents() {
         train: source,
         validation: Some(Validation::Fraction(0.2)),
         layout: layout("[BOT]"),
+        shuffle: true,
+        drop_last: false,
     };
     let prepared = folder.prepare(&data).unwrap();
     let validation = prepared.facts.validation.as_ref().unwrap();

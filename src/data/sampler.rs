@@ -13,8 +13,10 @@ const ROUNDS: usize = 12;
 pub struct Sampler {
     seed: u64,
     rows: u64,
-    /// Bits in each half of the network.
-    half: u32,
+    /// Positions of an epoch: `rows`, or fewer.
+    used: u64,
+    /// Bits in each half of the network; `None` where rows come as they lie.
+    half: Option<u32>,
 }
 
 impl Sampler {
@@ -23,36 +25,50 @@ impl Sampler {
     pub fn new(seed: u64, rows: u64) -> Self {
         let rows = rows.max(1);
         let bits = u64::BITS - (rows - 1).leading_zeros();
-        Self { seed, rows, half: bits.div_ceil(2).max(1) }
+        Self { seed, rows, used: rows, half: Some(bits.div_ceil(2).max(1)) }
     }
 
-    /// The row at `position`, counted over the whole run: epoch `position / rows`, the permutation of that epoch at
-    /// `position % rows`.
+    /// Rows as they lie, the same in every epoch.
+    #[must_use]
+    pub fn sequential(rows: u64) -> Self {
+        let rows = rows.max(1);
+        Self { seed: 0, rows, used: rows, half: None }
+    }
+
+    /// The same order, of which each epoch takes the first `used` rows, at least one and at most all.
+    #[must_use]
+    pub fn of(self, used: u64) -> Self {
+        Self { used: used.clamp(1, self.rows), ..self }
+    }
+
+    /// The row at `position`, counted over the whole run: epoch `position / used`, the permutation of that epoch at
+    /// `position % used`.
     #[must_use]
     pub fn index(&self, position: u64) -> u64 {
-        let epoch = position / self.rows;
+        let epoch = position / self.used;
+        let mut x = position % self.used;
+        let Some(half) = self.half else { return x };
         let key = mix(mix(self.seed ^ 0x6461_7461_6f72_6472).wrapping_add(epoch));
-        let mut x = position % self.rows;
         loop {
-            x = self.permute(x, key);
+            x = permute(x, key, half);
             if x < self.rows {
                 return x;
             }
         }
     }
+}
 
-    fn permute(&self, x: u64, key: u64) -> u64 {
-        let mask = (1_u64 << self.half) - 1;
-        let (mut left, mut right) = (x >> self.half, x & mask);
-        let mut round_key = key;
-        for _ in 0..ROUNDS {
-            round_key = round_key.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let next = left ^ (mix(right ^ mix(round_key)) & mask);
-            left = right;
-            right = next;
-        }
-        (left << self.half) | right
+fn permute(x: u64, key: u64, half: u32) -> u64 {
+    let mask = (1_u64 << half) - 1;
+    let (mut left, mut right) = (x >> half, x & mask);
+    let mut round_key = key;
+    for _ in 0..ROUNDS {
+        round_key = round_key.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let next = left ^ (mix(right ^ mix(round_key)) & mask);
+        left = right;
+        right = next;
     }
+    (left << half) | right
 }
 
 /// A 64-bit finalizer: every input bit reaches every output bit.
@@ -83,6 +99,18 @@ mod tests {
                 assert!(seen.into_iter().eq(0..rows), "{rows} rows, epoch {e}");
             }
         }
+    }
+
+    #[test]
+    fn an_epoch_may_leave_rows_out() {
+        let sampler = Sampler::new(7, 10).of(8);
+        let whole = Sampler::new(7, 10);
+        for e in 0..3 {
+            let got: Vec<u64> = (0..8).map(|i| sampler.index(e * 8 + i)).collect();
+            assert_eq!(got, epoch(&whole, 10, e)[..8], "the permutation is that of all rows");
+        }
+        let lying = Sampler::sequential(3);
+        assert_eq!((0..7).map(|i| lying.index(i)).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2, 0]);
     }
 
     #[test]

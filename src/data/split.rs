@@ -36,6 +36,8 @@ pub struct Split {
 enum Layout {
     /// Windows of one stream of tokens, from `start` on.
     Packed { tokens: TokenStream, start: u64 },
+    /// Columns of `height` tokens, from `start` on, `count` of them.
+    Columns { tokens: TokenStream, start: u64, height: u64, count: u64 },
     /// Documents from `first` on.
     Padded { store: Store, first: u64, marks: Marks },
 }
@@ -53,6 +55,14 @@ impl Split {
     pub(super) fn packed(tokens: TokenStream, range: &Range<u64>, length: usize) -> Self {
         let rows = (range.end - range.start).saturating_sub(1) / length as u64;
         Self { rows, length, layout: Layout::Packed { tokens, start: range.start } }
+    }
+
+    /// `count` columns over `range` of `tokens`, of the same height; what is left at the end is left out.
+    pub(super) fn columns(tokens: TokenStream, range: &Range<u64>, length: usize, count: usize) -> Self {
+        let count = (count as u64).max(1);
+        let height = (range.end - range.start) / count;
+        let rows = height.saturating_sub(1) / length as u64 * count;
+        Self { rows, length, layout: Layout::Columns { tokens, start: range.start, height, count } }
     }
 
     /// The documents `range` of `store`.
@@ -90,6 +100,11 @@ impl Split {
             match &self.layout {
                 Layout::Packed { tokens, start } => {
                     tokens.read(start + index * length as u64, length as u64 + 1, |token| row.push(token));
+                }
+                Layout::Columns { tokens, start, height, count } => {
+                    let (piece, column) = (index / count, index % count);
+                    let at = start + column * height + piece * length as u64;
+                    tokens.read(at, length as u64 + 1, |token| row.push(token));
                 }
                 Layout::Padded { store, first, marks } => {
                     let start = store.document(first + index);
@@ -153,6 +168,22 @@ mod tests {
         assert_eq!(Split::packed(store.tokens.clone(), &(0..3), 3).rows(), 0);
         assert_eq!(Split::packed(store.tokens.clone(), &(3..3), 3).rows(), 0);
         assert_eq!(Split::packed(store.tokens, &(0..3), 2).rows(), 1);
+    }
+
+    /// PyTorch's tutorial: `data.view(columns, -1)`, then `length` tokens of each column at a time.
+    #[test]
+    fn a_batch_is_the_next_piece_of_every_column() {
+        let tokens: Vec<u32> = (0..29).collect();
+        let (_dir, store) = store(&[&tokens]);
+        let split = Split::columns(store.tokens.clone(), &(1..29), 4, 3);
+        // 28 tokens: three columns of 9, and one token is left; two pieces need 9 tokens each.
+        assert_eq!(split.rows(), 6);
+        let mut rows = Rows::default();
+        split.fill(0..6, &mut rows).unwrap();
+        let starts: Vec<u32> = rows.inputs.chunks(4).map(|row| row[0]).collect();
+        assert_eq!(starts, [1, 10, 19, 5, 14, 23]);
+        assert_eq!((&rows.inputs[20..], &rows.targets[20..]), (&[23, 24, 25, 26][..], &[24, 25, 26, 27][..]));
+        assert_eq!(Split::columns(store.tokens, &(0..29), 4, 9).rows(), 0);
     }
 
     #[test]

@@ -16,7 +16,8 @@ impl Rank<'_> {
         let (first, count) = self.program.batch.rows(mb);
         let position = self.at * self.program.batch.sequences as u64 + first as u64;
         let mut rows = Rows::default();
-        let indices = (position..position + count as u64).map(|p| self.sampler.index(p));
+        let stride = self.program.batch.stride as u64;
+        let indices = (0..count as u64).map(|row| self.sampler.index(position + row * stride));
         self.resources.dataset.train().fill(indices, &mut rows)?;
         if !self.program.batch.mask_padding {
             rows.filled.clear();
@@ -37,6 +38,7 @@ impl Rank<'_> {
         let batch = MicroBatch {
             step: self.at,
             first_sample: self.program.batch.rows(mb).0 as u64,
+            sample_stride: self.program.batch.stride as u64,
             scale: 1.0 / self.step.tokens.max(1) as f64,
             training: true,
             ..self.trainer.models[0].micro_batch(&rows.inputs, rows.targets, rows.length)?.masked(&rows.filled)

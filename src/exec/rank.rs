@@ -80,7 +80,7 @@ pub fn run<'a>(
         resources,
         monitor: peers.monitor,
         links: Links { comm: peers.comm, mesh: program.mesh, stage, replica },
-        sampler: Sampler::new(program.seed, resources.dataset.train().rows()),
+        sampler: sampler(program, resources.dataset.train().rows()),
         trainer,
         observer,
         orders,
@@ -91,6 +91,13 @@ pub fn run<'a>(
         at: 0,
     };
     rank.go()
+}
+
+/// The order of the training rows.
+fn sampler(program: &Program, rows: u64) -> Sampler {
+    let order = program.batch.order;
+    let used = order.used(rows, program.batch.sequences);
+    if order.sequential { Sampler::sequential(used) } else { Sampler::new(program.seed, rows).of(used) }
 }
 
 /// What one optimizer step adds up.

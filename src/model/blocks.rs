@@ -89,6 +89,7 @@ impl Model {
             filled: None,
             step: 0,
             first_sample: 0,
+            sample_stride: 1,
             scale: 1.0,
             training: false,
             math: self.math,

@@ -20,6 +20,8 @@ pub struct MicroBatch {
     pub step: u64,
     /// Index of the first row within the global batch.
     pub first_sample: u64,
+    /// How far apart the rows lie in the global batch.
+    pub sample_stride: u64,
     /// Weight of each valid token's loss: 1 / valid tokens in the global batch.
     pub scale: f64,
     /// Whether dropout is on.
@@ -57,6 +59,7 @@ impl Dropouts {
             stream: self.stream,
             step: mb.step,
             first_sample: mb.first_sample,
+            sample_stride: mb.sample_stride,
             p: self.p,
         })
     }

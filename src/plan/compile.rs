@@ -11,7 +11,7 @@ use crate::plan::hash::{math_hash, plan_hash};
 use crate::plan::length::run_steps;
 use crate::plan::mesh::{Mesh, Mode};
 use crate::plan::program::{
-    BatchSpec, Blocks, Device, EvalSpec, Instruction, LrDecay, LrSchedule, OptimizerSpec, Periodic, Program,
+    BatchSpec, Blocks, Device, EvalSpec, Instruction, LrDecay, LrSchedule, OptimizerSpec, Order, Periodic, Program,
 };
 use crate::plan::types::{FORMAT, Plan, Totals};
 use crate::plan::{check, devices, fit, ranks};
@@ -41,8 +41,10 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
             sequences,
         });
     }
-    let steps = run_steps(&experiment.train, data.train.rows, sequences, length)?;
-    let schedule = lr_schedule(experiment, steps)?;
+    let order = Order { sequential: !experiment.data.shuffle, drop_last: experiment.data.drop_last };
+    let epoch = order.used(data.train.rows, sequences);
+    let steps = run_steps(&experiment.train, epoch, sequences, length)?;
+    let schedule = lr_schedule(experiment, steps, epoch as f64 / sequences as f64)?;
     let eval = eval_spec(experiment, data, &mut notes)?;
     let mesh = ranks::mesh(&experiment.parallel, sequences)?;
     let periodic = periodic(experiment, &eval, mesh)?;
@@ -62,7 +64,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         step: Vec::new(),
         chunks: Vec::new(),
         buckets: Vec::new(),
-        batch: BatchSpec { sequences, slice: (0, sequences), micro_batch, length, mask_padding },
+        batch: BatchSpec { sequences, slice: (0, sequences), stride: 1, micro_batch, length, mask_padding, order },
         optimizer: optimizer(&experiment.optimizer),
         schedule,
         steps,
@@ -84,7 +86,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         tokens_per_step,
         accumulation_steps: programs.first().map_or(0, |p| p.batch.micro_batches()),
         tokens: steps.saturating_mul(tokens_per_step),
-        epochs: steps as f64 * sequences as f64 / data.train.rows as f64,
+        epochs: steps as f64 * sequences as f64 / epoch as f64,
         parameters: count_params(&common.model, &(0..common.model.block_count())).total,
         flops_per_step,
     };
@@ -193,7 +195,7 @@ fn variant(m: &Model) -> Result<Variant, PlanError> {
 }
 
 fn row_length(experiment: &Experiment) -> Result<usize, PlanError> {
-    let (Layout::Packed { length } | Layout::Padded { length, .. }) = experiment.data.layout;
+    let length = experiment.data.layout.length();
     if length == 0 {
         return Err(PlanError::value("data.layout", "rows of length 0: take at least 1"));
     }
@@ -229,8 +231,8 @@ fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize), PlanError> {
     Ok((sequences, micro_batch))
 }
 
-/// The schedule with its open lengths filled in from the run's.
-fn lr_schedule(experiment: &Experiment, steps: u64) -> Result<LrSchedule, PlanError> {
+/// The schedule with its open lengths filled in from the run's; `epoch` is the steps of one.
+fn lr_schedule(experiment: &Experiment, steps: u64, epoch: f64) -> Result<LrSchedule, PlanError> {
     use crate::config::experiment::Decay;
     let warmup = experiment.schedule.warmup;
     if warmup.steps > steps {
@@ -246,10 +248,14 @@ fn lr_schedule(experiment: &Experiment, steps: u64) -> Result<LrSchedule, PlanEr
     let decay = match experiment.schedule.decay {
         Decay::Cosine { final_, steps } => LrDecay::Cosine { last: final_, steps: steps.unwrap_or(rest) },
         Decay::Linear { final_, steps } => LrDecay::Linear { last: final_, steps: steps.unwrap_or(rest) },
-        Decay::Step { every: 0, .. } => {
+        Decay::Step { every: Some(0), .. } => {
             return Err(PlanError::value("schedule.decay.step.every", "it is 0: take at least 1"));
         }
-        Decay::Step { every, gamma } => LrDecay::Step { every, gamma },
+        // Whole steps, at least one.
+        Decay::Step { every, epochs, gamma } => {
+            let every = every.unwrap_or_else(|| (epochs.unwrap_or(1.0) * epoch).floor().max(1.0) as u64);
+            LrDecay::Step { every, gamma }
+        }
         Decay::Constant {} => LrDecay::Constant,
     };
     let peak = experiment.optimizer.lr();

@@ -165,6 +165,13 @@ pub fn head_saved(s: &ModelSpec) -> Vec<Buffer> {
     out
 }
 
+fn gradients_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Gelu => "gradients of gelu and mlp.c_fc",
+        Activation::Relu => "gradients of relu and mlp.c_fc",
+    }
+}
+
 fn activation_name(activation: Activation) -> &'static str {
     match activation {
         Activation::Gelu => "gelu",
@@ -177,7 +184,7 @@ fn activation_name(activation: Activation) -> &'static str {
 pub fn layer_transient(s: &ModelSpec) -> Vec<Buffer> {
     let d = s.d_model;
     let wide = match s.family {
-        Family::Gpt2 => buffer("gradients of the activation and mlp.c_fc", 2 * s.d_ff),
+        Family::Gpt2 => buffer(gradients_name(s.variant.activation), 2 * s.d_ff),
         Family::Llama => buffer("gradients of swiglu, gate and up", 3 * s.d_ff),
     };
     let mlp = wide.per_position;

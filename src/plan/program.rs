@@ -53,21 +53,57 @@ pub enum Device {
 }
 
 /// The global batch of step s is samples s·sequences … (s+1)·sequences of the data order; this rank takes `slice` of it
-/// (start, count), in micro-batches of `micro_batch` rows, the last of which may be smaller.
+/// (start, count), every `stride`-th row from the start on, in micro-batches of `micro_batch` rows, the last of which may be
+/// smaller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchSpec {
     pub sequences: usize,
     pub slice: (usize, usize),
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub stride: usize,
     pub micro_batch: usize,
     /// Inputs per row.
     pub length: usize,
     /// Whether attention sees no padding.
     #[serde(default, skip_serializing_if = "is_false")]
     pub mask_padding: bool,
+    #[serde(default, skip_serializing_if = "Order::is_default")]
+    pub order: Order,
+}
+
+/// In which order an epoch's rows come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// As they lie in the source, instead of a fresh permutation in every epoch.
+    pub sequential: bool,
+    /// The rows of an epoch that fill no global batch are left out; else the next epoch begins within the batch.
+    pub drop_last: bool,
+}
+
+impl Order {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Rows of an epoch that are trained on, of `rows`, in steps of `sequences`.
+    #[must_use]
+    pub fn used(self, rows: u64, sequences: usize) -> u64 {
+        let sequences = (sequences as u64).max(1);
+        if self.drop_last && rows >= sequences { rows / sequences * sequences } else { rows }
+    }
 }
 
 fn yes() -> bool {
     true
+}
+
+fn one() -> usize {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_one(stride: &usize) -> bool {
+    *stride == 1
 }
 
 impl BatchSpec {
@@ -77,11 +113,11 @@ impl BatchSpec {
         self.slice.1.div_ceil(self.micro_batch)
     }
 
-    /// Rows of micro-batch `mb`, as (start, count) within the global batch.
+    /// Rows of micro-batch `mb`, as (start, count) within the global batch; they are `stride` apart.
     #[must_use]
     pub fn rows(&self, mb: usize) -> (usize, usize) {
         let start = mb * self.micro_batch;
-        (self.slice.0 + start, self.micro_batch.min(self.slice.1 - start))
+        (self.slice.0 + start * self.stride, self.micro_batch.min(self.slice.1 - start))
     }
 }
 

@@ -179,7 +179,10 @@ impl Layout {
                 program.rank = rank;
                 program.device = hardware[rank].device;
                 (program.chunks, program.buckets) = (chunks.clone(), buckets.clone());
-                program.batch.slice = (replica * slice, slice);
+                // As PyTorch divides a batch: DistributedSampler deals rows out in turn, DataParallel cuts.
+                let dealt = mesh.mode != Mode::Dp;
+                program.batch.slice = (if dealt { replica } else { replica * slice }, slice);
+                program.batch.stride = if dealt { mesh.replicas } else { 1 };
                 program.step = if rank == 0 { root.clone() } else { others.clone() };
                 out.push(program);
             }

@@ -83,6 +83,8 @@ pub(crate) fn experiment() -> e::Experiment {
             train: e::Source::Text { files: vec![PathBuf::from("/data/input.txt")] },
             validation: Some(e::Validation::Fraction(0.1)),
             layout: e::Layout::Packed { length: 8 },
+            shuffle: true,
+            drop_last: false,
         },
         batch: e::Batch { sequences: 8, micro_batch: 2 },
         train: e::Train { steps: Some(100), epochs: None, tokens: None, clip_norm: Some(1.0) },

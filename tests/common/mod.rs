@@ -17,7 +17,7 @@ use runner::model::{
 };
 use runner::nn::MicroBatch;
 use runner::plan::program::{
-    self, BatchSpec, Blocks, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Precision, Program,
+    self, BatchSpec, Blocks, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Order, Precision, Program,
 };
 
 /// `n` standard normal numbers, the same for the same purpose.
@@ -144,6 +144,7 @@ pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize, math: Math) -> Mi
         filled: None,
         step: 0,
         first_sample: 0,
+        sample_stride: 1,
         scale: 1.0,
         training: false,
         math,
@@ -162,7 +163,15 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
         chunks: vec![Blocks { start: 0, end: model.block_count() }],
         buckets: Vec::new(),
         model,
-        batch: BatchSpec { sequences, slice: (0, sequences), micro_batch: sequences, length, mask_padding: false },
+        batch: BatchSpec {
+            sequences,
+            slice: (0, sequences),
+            stride: 1,
+            micro_batch: sequences,
+            length,
+            mask_padding: false,
+            order: Order::default(),
+        },
         optimizer: OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
         schedule: LrSchedule { peak: 3e-3, warmup_steps: 0, warmup_from: None, decay: LrDecay::Constant },
         steps: 30,

@@ -95,7 +95,9 @@ fn from_file(path: &Path) -> Result<TextTokenizer, DataError> {
 /// can count: here it is by bytes.
 fn part(data: &Data) -> Part {
     match (&data.validation, &data.layout) {
-        (Some(Validation::Fraction(fraction)), Layout::Packed { .. }) => Part::Bytes(1.0 - fraction),
+        (Some(Validation::Fraction(fraction)), Layout::Packed { .. } | Layout::Columns { .. }) => {
+            Part::Bytes(1.0 - fraction)
+        }
         (Some(Validation::Fraction(fraction)), Layout::Padded { .. }) => Part::Documents(1.0 - fraction),
         _ => Part::Whole,
     }

@@ -13,6 +13,8 @@ pub struct Dropout {
     pub step: u64,
     /// Index within the global batch of the micro-batch's first sample.
     pub first_sample: u64,
+    /// How far apart the samples lie there.
+    pub sample_stride: u64,
     /// Probability of dropping.
     pub p: f64,
 }
@@ -22,7 +24,7 @@ impl Dropout {
     pub fn apply<T: Real>(&self, x: &mut [T], sample: usize, first: usize, bf16: bool) {
         let keep = T::real(1.0 / (1.0 - self.p));
         let threshold = (self.p * 4_294_967_296.0) as u64;
-        let id = (self.first_sample + sample as u64) as u32;
+        let id = (self.first_sample + sample as u64 * self.sample_stride) as u32;
         let mut block = [0; 4];
         let mut current = u64::MAX;
         for (i, v) in x.iter_mut().enumerate() {

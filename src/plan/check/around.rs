@@ -7,6 +7,11 @@ pub(super) fn fault(program: &Program, place: &str, why: String) -> CheckError {
     CheckError { rank: program.rank, place: place.to_owned(), why }
 }
 
+/// `7 rows`, or `7 rows, every 2nd`.
+fn every(count: usize, stride: usize) -> String {
+    if stride == 1 { format!("{count} rows") } else { format!("{count} rows, {stride} apart,") }
+}
+
 /// What must hold before the first instruction.
 pub(super) fn shape(program: &Program) -> Result<(), CheckError> {
     let batch = &program.batch;
@@ -14,8 +19,10 @@ pub(super) fn shape(program: &Program) -> Result<(), CheckError> {
         let why = format!("{} rows in micro-batches of {}", batch.slice.1, batch.micro_batch);
         return Err(fault(program, "batch", why));
     }
-    if batch.slice.0.checked_add(batch.slice.1).is_none_or(|end| end > batch.sequences) {
-        let why = format!("its slice, {} rows from row {}, leaves the global batch", batch.slice.1, batch.slice.0);
+    let (start, count) = batch.slice;
+    let last = (count - 1).checked_mul(batch.stride).and_then(|after| after.checked_add(start));
+    if batch.stride == 0 || last.is_none_or(|last| last >= batch.sequences) {
+        let why = format!("its slice, {} from row {start}, leaves the global batch", every(count, batch.stride));
         return Err(fault(program, "batch", format!("{why} of {} rows", batch.sequences)));
     }
     if program.rank >= program.mesh.world_size() {

@@ -12,8 +12,15 @@ pub struct CheckError {
     pub why: String,
 }
 
-pub(super) fn rows(start: usize, count: usize) -> String {
-    if count == 1 { format!("row {start}") } else { format!("rows {start} … {}", start + count - 1) }
+/// Rows that are `stride` apart.
+pub(super) fn rows(start: usize, count: usize, stride: usize) -> String {
+    let last = start + count.saturating_sub(1) * stride;
+    match (count, stride) {
+        (1, _) => format!("row {start}"),
+        (_, 1) => format!("rows {start} … {last}"),
+        (2, _) => format!("rows {start} and {last}"),
+        _ => format!("rows {start}, {} … {last}", start + stride),
+    }
 }
 
 pub(super) fn place(index: usize, instruction: &Instruction) -> String {

@@ -8,7 +8,8 @@ use super::walk::Walk;
 use crate::plan::mesh::Group;
 use crate::plan::program::Program;
 
-/// Rows `start` … `start + count - 1`, added by micro-batch `mb` of the program at `index`.
+/// Rows `start` … `start + count - 1` of one residue class (rows a stride apart, counted from 0), added by micro-batch `mb` of
+/// the program at `program`.
 #[derive(Debug, Clone, Copy)]
 struct Contribution {
     start: usize,
@@ -31,6 +32,10 @@ pub(super) fn same_work(programs: &[&Program]) -> Result<(), CheckError> {
             return Err(error(p, "mesh", format!("it stands at place {rank}, and its mesh is {:?}", p.mesh)));
         }
         let (a, b) = (&p.batch, &first.batch);
+        if (a.stride, a.order) != (b.stride, b.order) {
+            let why = format!("its rows are taken in another order than rank {}'s", first.rank);
+            return Err(error(p, "batch", why));
+        }
         if (a.sequences, a.length) != (b.sequences, b.length) {
             let why = format!(
                 "its global batch is {}x{}, rank {}'s is {}x{}",
@@ -103,26 +108,48 @@ fn blocks_are_whole(programs: &[&Program]) -> Result<(), CheckError> {
 pub(super) fn coefficients_are_one(programs: &[&Program], walks: &[Walk]) -> Result<(), CheckError> {
     let Some(first) = programs.first() else { return Ok(()) };
     for stage in 0..first.mesh.stages {
-        let mut sum = Vec::new();
+        let (stride, sequences) = (first.batch.stride.max(1), first.batch.sequences);
+        let mut classes: Vec<Vec<Contribution>> = vec![Vec::new(); stride];
         for rank in first.mesh.members(Group::Replicas { stage }) {
             for mb in 0..programs[rank].batch.micro_batches() {
                 let (start, count) = programs[rank].batch.rows(mb);
-                sum.push(Contribution { start, count, program: rank, mb });
+                classes[start % stride].push(Contribution { start: start / stride, count, program: rank, mb });
             }
         }
-        tile(&mut sum, first.batch.sequences, programs, walks)?;
+        for (residue, sum) in classes.iter_mut().enumerate() {
+            tile(sum, Class { residue, stride, sequences }, programs, walks)?;
+        }
     }
     Ok(())
 }
 
-fn tile(sum: &mut [Contribution], sequences: usize, programs: &[&Program], walks: &[Walk]) -> Result<(), CheckError> {
+/// The rows `residue`, `residue + stride`, … of a global batch of `sequences` rows.
+#[derive(Debug, Clone, Copy)]
+struct Class {
+    residue: usize,
+    stride: usize,
+    sequences: usize,
+}
+
+impl Class {
+    fn count(self) -> usize {
+        self.sequences.saturating_sub(self.residue).div_ceil(self.stride)
+    }
+
+    /// The row of the global batch that is `index` of the class.
+    fn row(self, index: usize) -> usize {
+        self.residue + index * self.stride
+    }
+}
+
+fn tile(sum: &mut [Contribution], class: Class, programs: &[&Program], walks: &[Walk]) -> Result<(), CheckError> {
     sum.sort_unstable_by_key(|c| (c.start, c.program, c.mb));
     let by = |c: &Contribution| (programs[c.program], walks[c.program].added[c.mb]);
     let last_rank = sum.last().map_or(0, |c| c.program);
     let missing = |from: usize, to: usize| CheckError {
         rank: last_rank,
         place: "gradients".to_owned(),
-        why: format!("no Backward adds {} of the global batch", rows(from, to - from)),
+        why: format!("no Backward adds {} of the global batch", rows(class.row(from), to - from, class.stride)),
     };
     let mut covered = 0;
     let mut last: Option<&Contribution> = None;
@@ -136,7 +163,7 @@ fn tile(sum: &mut [Contribution], sequences: usize, programs: &[&Program], walks
             let (program, index) = by(last);
             let why = format!(
                 "row {} of the global batch reaches the gradients twice, first by rank {}, {}: its coefficient is 2, not 1",
-                now.start,
+                class.row(now.start),
                 program.rank,
                 place(index, &program.step[index])
             );
@@ -146,8 +173,8 @@ fn tile(sum: &mut [Contribution], sequences: usize, programs: &[&Program], walks
         covered = now.start + now.count;
         last = Some(now);
     }
-    if covered < sequences {
-        return Err(missing(covered, sequences));
+    if covered < class.count() {
+        return Err(missing(covered, class.count()));
     }
     Ok(())
 }

@@ -132,12 +132,15 @@ fn slices_must_tile_the_global_batch() {
     insta::assert_snapshot!(outside, @"rank 0, batch: its slice, 7 rows from row 1, leaves the global batch of 7 rows");
     let empty = rejected(single(), 0, |p| p.batch.micro_batch = 0);
     insta::assert_snapshot!(empty, @"rank 0, batch: 7 rows in micro-batches of 0");
-    let overlapping = rejected(ddp(), 1, |p| p.batch.slice = (6, 8));
-    insta::assert_snapshot!(overlapping, @"rank 1, step[6] Backward 0: row 6 of the global batch reaches the gradients twice, first by rank 0, step[18] Backward[block 0] 3: its coefficient is 2, not 1");
+    let outside = rejected(ddp(), 1, |p| p.batch.slice = (2, 8));
+    insta::assert_snapshot!(outside, @"rank 1, batch: its slice, 8 rows, 2 apart, from row 2, leaves the global batch of 16 rows");
+    let overlapping = rejected(ddp(), 1, |p| p.batch.slice = (0, 8));
+    insta::assert_snapshot!(overlapping, @"rank 1, step[6] Backward 0: row 0 of the global batch reaches the gradients twice, first by rank 0, step[6] Backward 0: its coefficient is 2, not 1");
     // Replicas of 9 and 7 rows, in 3 and 4 micro-batches, the last of one row: odd, and right.
     let mut uneven = ddp();
     for (rank, slice, micro_batch) in [(0, (0, 9), 3), (1, (9, 7), 2)] {
         (uneven[rank].batch.slice, uneven[rank].batch.micro_batch) = (slice, micro_batch);
+        uneven[rank].batch.stride = 1;
     }
     let last = uneven[0].step.iter().rposition(|i| *i == forward(3)).expect("the last micro-batch");
     let third = position(&uneven[0], forward(2));
@@ -184,13 +187,13 @@ fn data_parallel() {
         let at = position(p, forward(3));
         p.step.insert(at, AllReduce { bucket: 0 });
     });
-    insta::assert_snapshot!(early, @"rank 0, step[11] AllReduce bucket 0: Backward 3 has not run: rows 6 … 7 would be missing from bucket 0");
+    insta::assert_snapshot!(early, @"rank 0, step[11] AllReduce bucket 0: Backward 3 has not run: rows 12 and 14 would be missing from bucket 0");
     let after = rejected(ddp(), 0, |p| {
         remove(p, AllReduce { bucket: 0 });
         let at = position(p, backward(2));
         p.step.insert(at, AllReduce { bucket: 0 });
     });
-    insta::assert_snapshot!(after, @"rank 0, step[10] AllReduce bucket 0: Backward 2 has not run: rows 4 … 5 would be missing from bucket 0");
+    insta::assert_snapshot!(after, @"rank 0, step[10] AllReduce bucket 0: Backward 2 has not run: rows 8 and 10 would be missing from bucket 0");
     let unwaited = rejected(ddp(), 0, |p| remove(p, WaitBuckets));
     insta::assert_snapshot!(unwaited, @"rank 0, step[20] ClipNorm 1: WaitBuckets has not run: the sums over the replicas may not be there yet");
     // Both ranks sum the same, one in another order.
@@ -207,7 +210,7 @@ fn data_parallel() {
     });
     insta::assert_snapshot!(uncovered, @"rank 1, buckets: block 0 is in 0 buckets: its gradients would be summed 0 times, not once");
     let other = rejected(ddp(), 1, |p| p.buckets.swap(0, 1));
-    insta::assert_snapshot!(other, @"rank 1, step[13] AllReduce bucket 0: Backward 3 has not run: rows 14 … 15 would be missing from bucket 0");
+    insta::assert_snapshot!(other, @"rank 1, step[13] AllReduce bucket 0: Backward 3 has not run: rows 13 and 15 would be missing from bucket 0");
     let wrong_kind = rejected(ddp(), 0, |p| {
         let at = position(p, AllReduce { bucket: 0 });
         p.step[at] = ReduceToRoot { bucket: 0 };
@@ -284,7 +287,7 @@ fn pipelines() {
     insta::assert_snapshot!(tied_before_replicas, @"rank 0, step[22] SumTied: WaitBuckets has not run: the other replicas' gradients are missing");
     let blocks = rejected(pipeline(OneFOneB, 2, 1), 1, |p| p.chunks[0].start += 1);
     insta::assert_snapshot!(blocks, @"rank 1, chunks: part 1 of the model begins at block 4, and the last ended before 3");
-    let rows = rejected(pipeline(OneFOneB, 2, 2), 2, |p| p.batch.slice = (8, 8));
+    let rows = rejected(pipeline(OneFOneB, 2, 2), 2, |p| p.batch.slice = (1, 8));
     insta::assert_snapshot!(rows, @"rank 2, batch: its rows are not those of rank 0, which it is a later stage of");
 }
 

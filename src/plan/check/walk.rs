@@ -198,7 +198,7 @@ impl Walker<'_> {
 
     fn rows(&self, mb: usize) -> String {
         let (start, count) = self.p.batch.rows(mb);
-        rows(start, count)
+        rows(start, count, self.p.batch.stride)
     }
 
     /// The peer of a message must be the stage that holds part `part` of the model.
