@@ -249,11 +249,11 @@ fn five_steps_of_sgd_with_momentum() {
     }
 }
 
-/// Twenty updates of bf16 tensors with PyTorch's fused optimizers on the same gradients. Both compute in f32 and round to bf16
-/// at the end of a step, in another order of operations: a few units in the last place of f32. Of 2^16 such units in one of bf16
-/// about that many lie next to a rounding edge, so of 864 elements · 20 steps · 3 roundings (52,000) a few fall the other way,
-/// by one unit of bf16, and pass it on. So 1% of the elements may be off, weights by two units: 2^-7, of 0.1 for those near 0. Without our rounding
-/// nearly all elements differ.
+/// Twenty updates of bf16 tensors with PyTorch's fused optimizers on the same gradients: weights and first moments to the bit,
+/// since both compute in f32 in the same order of operations and round at the end of a step. PyTorch fuses some products with
+/// sums, which moves second moments by units in the last place of f32: of 2^16 such units in one of bf16 about one lies next to
+/// a rounding edge, and a moment takes 20 steps to forget. 1% of 864 elements may be off (5 are). Without our rounding most
+/// weights differ.
 #[test]
 fn bf16_tensors_under_fused_optimizers() {
     let tensors =
@@ -289,8 +289,6 @@ fn bf16_tensors_under_fused_optimizers() {
         let differing = |(section, ours): (&&str, &Vec<f32>)| {
             let theirs = both(&format!("{kind}.{section}"));
             let pairs = || ours.iter().zip(&theirs);
-            let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 2_f32.powi(-7) * b.abs().max(0.1);
-            assert!(!section.is_empty() || pairs().all(near), "{kind}: weights are far off");
             pairs().filter(|(a, b)| a != b).count()
         };
         sections.iter().zip(ours).map(differing).collect()
@@ -298,7 +296,8 @@ fn bf16_tensors_under_fused_optimizers() {
     for (kind, rounded, plain) in [("adamw", adamw(true), adamw(false)), ("sgd", sgd(true), sgd(false))] {
         assert!(rounded.iter().flatten().all(|&v| v.round_bf16().to_bits() == v.to_bits()), "{kind}: bf16 values");
         let few = off(kind, &rounded);
-        assert!(few.iter().all(|&n| n <= weights.len() / 100), "{kind}: {few:?} elements are off");
+        assert_eq!(few[..2], [0, 0], "{kind}: weights or first moments are off");
+        assert!(few.get(2).is_none_or(|&n| n <= weights.len() / 100), "{kind}: {few:?} elements are off");
         let all = plain[0].iter().zip(both(&format!("{kind}."))).filter(|(a, b)| **a != *b).count();
         assert!(all > weights.len() / 2, "{kind}: without rounding {all} elements are off");
     }

@@ -102,34 +102,30 @@ fn yes() -> bool {
     true
 }
 
-/// Where the norms of a layer stand (gpt2).
+/// Where the norms of a layer stand (gpt2): x + f(norm(x)), or norm(x + f(x)).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NormPlace {
-    /// x + f(norm(x)).
     #[default]
     Pre,
-    /// norm(x + f(x)).
     Post,
 }
 
-/// Between the feed-forward layer's two matrices (gpt2).
+/// Between the feed-forward layer's two matrices (gpt2). GELU is its tanh form.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
-    /// The tanh form.
     #[default]
     Gelu,
     Relu,
 }
 
-/// How a model knows positions (gpt2).
+/// How a model knows positions (gpt2): by trained vectors, or sines and cosines of fixed frequencies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PositionKind {
     #[default]
     Learned,
-    /// Sines and cosines of fixed frequencies.
     Sinusoidal,
 }
 
@@ -235,14 +231,12 @@ pub enum Layout {
     },
 }
 
-/// Which tokens of a padded row attention sees.
+/// Which tokens of a padded row attention sees: all up to its own, or of these those that are no padding.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PaddingMask {
-    /// All up to itself.
     #[default]
     Causal,
-    /// Of these, those that are no padding.
     CausalAndPadding,
 }
 

@@ -32,7 +32,8 @@ pub fn adamw<T: Real, const BF16: bool>(step: &AdamW, decayed: usize, w: &mut [T
     let inverse = T::real(1.0 / correction2);
     let (eps, scale) = (T::real(step.eps), T::real(step.grad_scale));
     let shrink = T::real(1.0 - step.lr * step.weight_decay);
-    let update = |shrink: T, w: &mut [T], m: &mut [T], v: &mut [T], g: &[T]| {
+    let (decay, root) = (T::real(step.lr * step.weight_decay), T::real(correction2));
+    let update = |shrink: T, decay: T, w: &mut [T], m: &mut [T], v: &mut [T], g: &[T]| {
         w.par_chunks_mut(TASK)
             .zip(m.par_chunks_mut(TASK))
             .zip(v.par_chunks_mut(TASK))
@@ -43,9 +44,18 @@ pub fn adamw<T: Real, const BF16: bool>(step: &AdamW, decayed: usize, w: &mut [T
                     || {
                         for (((w, m), v), &g) in w.iter_mut().zip(m).zip(v).zip(g) {
                             let g = round_if(g * scale, BF16);
-                            let (m1, v1) = (b1.fma(*m, c1 * g), b2.fma(*v, c2 * g * g));
-                            *w = round_if(*w * shrink - size * m1 / (v1.root() * inverse + eps), BF16);
-                            (*m, *v) = (round_if(m1, BF16), round_if(v1, BF16));
+                            if BF16 {
+                                // In the fused kernel's own order, so that what is rounded is the same number.
+                                let m1 = *m + c1 * (g - *m);
+                                let v1 = b2 * *v + c2 * g * g;
+                                let decayed = *w - decay * *w;
+                                *w = (decayed - size * m1 / (v1.root() / root + eps)).round_bf16();
+                                (*m, *v) = (m1.round_bf16(), v1.round_bf16());
+                            } else {
+                                *m = b1.fma(*m, c1 * g);
+                                *v = b2.fma(*v, c2 * g * g);
+                                *w = *w * shrink - size * *m / (v.root() * inverse + eps);
+                            }
                         }
                     },
                 );
@@ -54,8 +64,8 @@ pub fn adamw<T: Real, const BF16: bool>(step: &AdamW, decayed: usize, w: &mut [T
     let (w0, w1) = w.split_at_mut(decayed);
     let (m0, m1) = m.split_at_mut(decayed);
     let (v0, v1) = v.split_at_mut(decayed);
-    update(shrink, w0, m0, v0, &g[..decayed]);
-    update(T::ONE, w1, m1, v1, &g[decayed..]);
+    update(shrink, decay, w0, m0, v0, &g[..decayed]);
+    update(T::ONE, T::ZERO, w1, m1, v1, &g[decayed..]);
 }
 
 /// The scalars of one SGD step.
@@ -86,9 +96,14 @@ pub fn sgd<T: Real, const BF16: bool>(step: &Sgd, w: &mut [T], buf: Option<&mut 
                     #[inline(always)]
                     || {
                         for ((w, b), &g) in w.iter_mut().zip(b).zip(g) {
-                            let b1 = momentum.fma(*b, round_if(scale * g, BF16));
-                            *w = round_if(*w - lr * b1, BF16);
-                            *b = round_if(b1, BF16);
+                            if BF16 {
+                                let b1 = momentum * *b + (scale * g).round_bf16();
+                                *w = (*w - lr * b1).round_bf16();
+                                *b = b1.round_bf16();
+                            } else {
+                                *b = momentum.fma(*b, scale * g);
+                                *w -= lr * *b;
+                            }
                         }
                     },
                 );
