@@ -51,6 +51,20 @@ impl Variant {
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
+
+    /// What is not as in GPT-2, each with a comma before it.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let all = [
+            (self.norm == NormPlace::Post, "norms behind"),
+            (self.activation == Activation::Relu, "relu"),
+            (self.positions == PositionKind::Sinusoidal, "sinusoidal positions"),
+            (self.embedding_scale, "scaled embedding"),
+            (self.head_bias, "biased head"),
+            (!self.final_norm, "no final norm"),
+        ];
+        all.iter().filter(|(given, _)| *given).map(|(_, words)| format!(", {words}")).collect()
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
