@@ -81,6 +81,11 @@ fn transformer_layer() {
 }
 
 #[test]
+fn every_variant_with_every_other() {
+    check(cases::variants());
+}
+
+#[test]
 fn whole_models() {
     check(cases::models(false));
 }

@@ -221,3 +221,54 @@ fn shipped_variants_train_alike() {
     let transformer = losses("transformer-ddp-pipeline-tiny");
     assert!(transformer.len() == 3 && transformer[2] < transformer[0], "{transformer:?}");
 }
+
+/// Encoder layers in bf16 without master weights: a run that was stopped and taken up again ends in the bits of one that was
+/// not; the checkpoint holds bf16 values, evaluates to what the run said, and is sampled from.
+#[test]
+fn encoder_layers_in_bf16_resume_to_the_same_bits() {
+    let model = "model: {family: gpt2, layers: 2, heads: 2, d_model: 16, context_length: 16, dropout: 0.1, norm: post, \
+                 activation: relu, positions: sinusoidal, embedding_scale: true, head_bias: true, final_norm: false, \
+                 tie_embeddings: false, mlp_dropout: 0.1, init: {pytorch: {embedding: 0.1}}}";
+    let line = EXPERIMENT.lines().find(|l| l.starts_with("model:")).unwrap();
+    let bench = Bench::new(&(EXPERIMENT.replace(line, model) + "precision: bf16\nmaster_weights: false\n"));
+    ok(&bench.run(&["apply", "exp.yaml", "--quiet"]));
+    ok(&bench.run_in("parts", &["apply", "exp.yaml", "--quiet", "--until-step", "33"]));
+    ok(&bench.run_in("parts", &["apply", "exp.yaml", "--quiet"]));
+    assert_eq!(bench.final_hash("parts"), bench.final_hash("runs"));
+    let losses: Vec<f64> = bench.metrics("runs", "train").iter().map(|l| l["loss"].as_f64().unwrap()).collect();
+    assert!(losses[59] < 0.8 * losses[0], "it learns: {losses:?}");
+
+    let run = bench.run_dir("runs");
+    let saved = run.join("checkpoints/step-00000060");
+    for file in ["model.safetensors", "optimizer.safetensors"] {
+        let tensors = candle_core::safetensors::load(saved.join(file), &candle_core::Device::Cpu).unwrap();
+        assert!(!tensors.is_empty());
+        for (name, tensor) in &tensors {
+            let values: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
+            assert!(values.iter().all(|v| v.to_bits() & 0xffff == 0), "{file}: {name}");
+        }
+    }
+    let evaluated = bench.run(&["eval", run.to_str().unwrap(), "--json"]);
+    ok(&evaluated);
+    let evaluated: Value = serde_json::from_slice(&evaluated.stdout).unwrap();
+    let said = bench.metrics("runs", "eval");
+    assert_eq!(evaluated["val_loss"], said.last().unwrap()["val_loss"]);
+    ok(&bench.run(&["sample", run.to_str().unwrap(), "--prompt", "the ", "--max-tokens", "4"]));
+}
+
+/// The language model of PyTorch's tutorial on pipelines with data parallelism has exactly this many parameters.
+#[test]
+fn the_plan_of_an_encoder_of_a_billion_parameters() {
+    let bench = Bench::new(
+        "model: {family: gpt2, vocab_size: 28783, layers: 8, heads: 16, d_model: 4096, d_ff: 4096, context_length: 35, \
+         dropout: 0.2, mlp_dropout: 0.2, norm: post, activation: relu, positions: sinusoidal, embedding_scale: true, \
+         head_bias: true, final_norm: false, tie_embeddings: false, init: {pytorch: {embedding: 0.1}}}\n\
+         data: {train: {text: {files: [text.txt]}}}\nbatch: {sequences: 16}\n\
+         optimizer: {sgd: {lr: 5.0}}\ntrain: {steps: 10, clip_norm: 0.5}\n\
+         parallel: {mode: pipeline, replicas: 2, pipeline: {stages: 2, microbatches: 8}}\n",
+    );
+    let planned = bench.run(&["plan", "exp.yaml", "--cluster", "1x4xA100", "--rows", "100000", "--json"]);
+    ok(&planned);
+    let plan: Value = serde_json::from_slice(&planned.stdout).unwrap();
+    assert_eq!(plan["totals"]["parameters"], 1_041_453_167_u64);
+}

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use candle_core::{DType, Device, Tensor};
 use runner::config::{self, LoadOptions};
 use runner::data::{DataRequest, Prepared, prepare};
-use runner::exec::{Event, ObserveError, Observer, Outcome, Resources, TrainState, initial_state};
+use runner::exec::{Event, ObserveError, Observer, Orders, Outcome, Resources, TraceLine, TrainState, initial_state};
 use runner::launch::threads::{self, Seated};
 use runner::plan::{ClusterFacts, Plan, RankPlan, compile};
 
@@ -74,6 +74,10 @@ const LAYOUTS: [(&str, &str); 16] = [
     ),
 ];
 
+/// A stack of PyTorch's encoder layers.
+const ENCODER: &str = "family: gpt2, norm: post, activation: relu, positions: sinusoidal, embedding_scale: true, \
+     head_bias: true, final_norm: false, tie_embeddings: false, init: {pytorch: {embedding: 0.1}}";
+
 const MODELS: [(&str, &str); 5] = [
     ("gpt2, tied", "family: gpt2, dropout: 0.0"),
     ("gpt2, tied, dropout", "family: gpt2, dropout: 0.1"),
@@ -103,12 +107,16 @@ struct Case {
 }
 
 fn case(model: &str, layout: &str, steps: usize) -> Case {
+    masked_case(model, layout, steps, "causal")
+}
+
+fn masked_case(model: &str, layout: &str, steps: usize, mask: &str) -> Case {
     let dir = folder().path();
     let yaml = format!(
         "name: layouts\nmodel: {{{model}, layers: 6, heads: 2, d_model: 16, d_ff: 32, context_length: 24}}\n\
          data:\n  tokenizer: {{bpe: {{vocab_size: 300, special_tokens: ['[BOT]', '[EOT]', '[PAD]']}}}}\n  \
          train: {{jsonl: {{files: [docs.jsonl], field: text}}}}\n  validation: {{fraction: 0.1}}\n  \
-         layout: {{padded: {{length: 24, bos: '[BOT]', eos: '[EOT]', pad: '[PAD]'}}}}\n\
+         layout: {{padded: {{length: 24, bos: '[BOT]', eos: '[EOT]', pad: '[PAD]', mask: {mask}}}}}\n\
          train: {{steps: {steps}}}\noptimizer: {{adamw: {{lr: 3e-3}}}}\nschedule: {{warmup: {{steps: 5}}}}\n\
          eval: {{every: 25, loss: {{batches: 1000}}, hellaswag: {{builtin: stories, limit: 6}}, \
          samples: {{prompts: [the old, snow in], count: 2, max_tokens: 30, temperature: 0.0}}}}\n{layout}\n"
@@ -204,6 +212,10 @@ const WEIGHT: f64 = 1e-11;
 
 fn agrees(model: usize) {
     let (name, model) = MODELS[model];
+    agree(name, model);
+}
+
+fn agree(name: &str, model: &str) {
     let single = run(&case(model, LAYOUTS[0].1, STEPS), DType::F64);
     assert_eq!((single.0.steps.len(), single.0.evals.len(), single.0.samples.len()), (STEPS, 2, 8));
     assert!(single.0.steps[STEPS - 1][0] < 0.8 * single.0.steps[0][0], "{name} learns");
@@ -254,6 +266,89 @@ fn llama_untied() {
 #[test]
 fn llama_tied() {
     agrees(4);
+}
+
+#[test]
+fn encoder_layers() {
+    agree("encoder layers", &format!("{ENCODER}, dropout: 0.0"));
+}
+
+#[test]
+fn encoder_layers_with_dropout() {
+    agree("encoder, dropout", &format!("{ENCODER}, dropout: 0.1, mlp_dropout: 0.1"));
+}
+
+/// Layouts that differ in kind.
+const KINDS: [usize; 6] = [0, 1, 3, 5, 13, 15];
+
+/// Losses and weights are the same to the bit whether attention sees padding or not: in the forward no token that counts
+/// comes behind padding, and in the backward what padding adds to sums is 0 times something finite. That the mask is there
+/// shows in the outputs of layers, which are traced with the padded positions.
+#[test]
+fn the_padding_mask_changes_padding_alone() {
+    #[derive(Default)]
+    struct Traced(Told, Vec<TraceLine>);
+    impl Observer for Traced {
+        fn observe(&mut self, event: &Event<'_>) -> Result<(), ObserveError> {
+            self.0.observe(event)
+        }
+
+        fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {
+            self.1.extend_from_slice(lines);
+            Ok(())
+        }
+    }
+    let run = |model: &str, layout: &str, mask: &str| {
+        let case = masked_case(model, layout, 12, mask);
+        let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
+        let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
+        let state = |rank: &RankPlan| initial_state(&rank.program).unwrap();
+        let seat = |rank: usize| Seated {
+            program: &case.plan.ranks[rank].program,
+            threads: 1,
+            state: state(&case.plan.ranks[rank]),
+        };
+        let ranks = (0..case.plan.ranks.len()).map(seat).collect();
+        let (mut told, stop) = (Traced::default(), AtomicBool::new(false));
+        let orders = Orders { trace: true, ..Orders::from(&stop) };
+        let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, orders, &mut told).unwrap();
+        assert_eq!(case.plan.ranks[0].program.batch.mask_padding, mask != "causal");
+        (told, weights(&outcomes), case.plan)
+    };
+    for model in [MODELS[1].1, MODELS[3].1] {
+        for (name, layout) in KINDS.map(|i| LAYOUTS[i]) {
+            let (causal, causal_weights, plan) = run(model, layout, "causal");
+            let (masked, masked_weights, other) = run(model, layout, "causal_and_padding");
+            assert_eq!(masked.0, causal.0, "{model}, {name}");
+            assert_eq!(masked_weights, causal_weights, "{model}, {name}");
+            assert_eq!((plan.math_hash == other.math_hash, plan.hash == other.hash), (true, false));
+            assert_eq!(masked.1.len(), causal.1.len());
+            let differ = causal.1.iter().zip(&masked.1).filter(|(a, b)| a != b).map(|(a, _)| a);
+            let names: std::collections::BTreeSet<&str> = differ.map(|line| line.name.as_str()).collect();
+            let layers: Vec<String> = (0..6).map(|layer| format!("output of layer {layer}")).collect();
+            assert!(names.iter().copied().eq(layers.iter().map(String::as_str)), "{model}, {name}: {names:?}");
+        }
+    }
+}
+
+/// bf16 without master weights: all ranks hold the same bf16 values (`weights` compares them), the same layout twice gives the
+/// same bits, and layouts agree as well as bf16 lets them: a weight that is rounded the other way is off by 2^-8, and the mean
+/// over thousands of them by much less, so losses by a few 2^-8 at most.
+#[test]
+fn bf16_without_master_weights() {
+    let with = |layout: &str| case(MODELS[1].1, &format!("{layout}\nprecision: bf16\nmaster_weights: false"), 20);
+    let single = run(&with(LAYOUTS[0].1), DType::F32);
+    for (name, layout) in KINDS.map(|i| LAYOUTS[i]) {
+        let case = with(layout);
+        let (first, second) = (run(&case, DType::F32), run(&case, DType::F32));
+        assert_eq!(first, second, "{name}");
+        let mut all = first.1.values().flatten();
+        assert!(all.all(|&v| (v as f32).to_bits() & 0xffff == 0), "{name}: bf16 values");
+        for (a, b) in first.0.steps.iter().zip(&single.0.steps) {
+            assert!(relative(a[0], b[0]) < 2e-2, "{name}: {a:?} and {b:?}");
+        }
+        assert!(first.0.steps[19][0] < first.0.steps[0][0], "{name} learns");
+    }
 }
 
 /// f32, as runs are: every layout twice gives the same bits, and what it differs from `single` by is rounding. A sum of

@@ -288,3 +288,85 @@ fn evaluation_drops_nothing() {
     };
     assert_eq!(logits(0.0), logits(0.5));
 }
+
+/// Initial weights as PyTorch's modules have them: within the bounds that they are drawn from, near them, and with the variance
+/// of a uniform distribution, bound²/3, within five standard errors (the variance of x² is 4/45·bound⁴).
+#[test]
+fn pytorchs_initial_weights() {
+    let variant = runner::model::Variant { pytorch_init: Some(0.1), ..common::encoder() };
+    let spec = ModelSpec { variant, vocab_size: 200, d_model: 64, d_ff: 96, ..common::small_encoder() };
+    let mut program = program(spec, Precision::Fp32, 4, 12);
+    let state = initial_state(&program).unwrap();
+    let flat = values(&state.weights().unwrap());
+    let bounds = [
+        ("attn.c_attn.weight", (6.0_f64 / (4.0 * 64.0)).sqrt()),
+        ("attn.c_attn.bias", 0.0),
+        ("attn.c_proj.weight", 1.0 / 8.0),
+        ("attn.c_proj.bias", 0.0),
+        ("mlp.c_fc.weight", 1.0 / 8.0),
+        ("mlp.c_fc.bias", 1.0 / 8.0),
+        ("mlp.c_proj.weight", 1.0 / 96_f64.sqrt()),
+        ("mlp.c_proj.bias", 1.0 / 96_f64.sqrt()),
+        ("wte.weight", 0.1),
+        ("lm_head.weight", 0.1),
+        ("lm_head.bias", 0.0),
+    ];
+    for entry in &state.layout.entries {
+        let (name, values) = (&entry.spec.name, &flat[entry.range()]);
+        let Some((_, bound)) = bounds.iter().find(|(end, _)| name.ends_with(end)) else {
+            assert!(name.contains(".ln_"), "{name}");
+            assert!(values.iter().all(|&v| v == f64::from(u8::from(name.ends_with("weight")))), "{name}");
+            continue;
+        };
+        let top = largest(values);
+        // Half a unit in the last place of f32 is what rounding may add to the bound.
+        assert!(top <= bound * (1.0 + 6e-8) && top >= 0.9 * bound, "{name}: {top} of {bound}");
+        let n = values.len() as f64;
+        let square = values.iter().map(|v| v * v).sum::<f64>() / n;
+        let error = 5.0 * (4.0 / 45.0 / n).sqrt() * bound * bound;
+        assert!((square - bound * bound / 3.0).abs() <= error, "{name}: {square}");
+    }
+    program.seed += 1;
+    assert_ne!(values(&initial_state(&program).unwrap().weights().unwrap()), flat, "they follow from the seed");
+}
+
+/// Without master weights there is one copy of the weights, which the forward reads: bf16 values from the start, as are the
+/// moments after each update and the gradients before it.
+#[test]
+fn bf16_without_master_weights_holds_nothing_else() {
+    let mut program = program(common::small_encoder(), Precision::Bf16, 2, 12);
+    program.master_weights = false;
+    let mut trainer = Trainer::new(&program, initial_state(&program).unwrap()).unwrap();
+    assert!(!trainer.has_rounded_copy());
+    let ids = below("ids", 24, program.model.vocab_size);
+    let mut mb = trainer.models[0].micro_batch(&ids, ids.clone(), 12).unwrap();
+    (mb.training, mb.scale) = (true, 1.0 / 24.0);
+    for _ in 0..5 {
+        assert!(is_bf16(&trainer.state.buffer), "weights and moments");
+        assert_eq!(values(&trainer.weights.flat), values(&trainer.state.weights().unwrap()), "one copy");
+        let (_, mut saved) = trainer.forward(0, None, &mb).unwrap();
+        trainer.backward(0, &mut saved, None, &mb, 0..program.model.block_count()).unwrap();
+        assert!(!is_bf16(&trainer.grads.flat), "sums over micro-batches are f32");
+        trainer.finish_gradients().unwrap();
+        assert!(is_bf16(&trainer.grads.flat));
+        trainer.update(3e-3, 0.7).unwrap();
+    }
+    // A state that is none, as a checkpoint of another precision holds.
+    let state = initial_state(&common::program(common::small_encoder(), Precision::Fp32, 2, 12)).unwrap();
+    assert!(!is_bf16(&state.buffer));
+    assert!(is_bf16(&Trainer::new(&program, state).unwrap().state.buffer));
+}
+
+/// Tokens before the padding are the same to the bit whether attention sees padding or not; padded ones are not.
+#[test]
+fn padding_that_attention_does_not_see() {
+    for spec in [small_gpt2(), small_llama()] {
+        let (model, params) = common::model(&spec, 0.3);
+        let mb = micro_batch(&below("ids", 24, spec.vocab_size), Vec::new(), 12, FP32);
+        let all = values(&model.logits(&params, &mb).unwrap());
+        let masked = values(&model.logits(&params, &mb.masked(&[5, 12])).unwrap());
+        for (token, (a, b)) in all.chunks(spec.vocab_size).zip(masked.chunks(spec.vocab_size)).enumerate() {
+            assert_eq!(a == b, !(5..12).contains(&token), "{:?}: token {token}", spec.family);
+        }
+    }
+}

@@ -316,7 +316,7 @@ fn a_bad_number_is_found_in_its_chunk() {
         assert_eq!(of(&params, 1, Some(&nan)), said("input of block 1"));
         let layer = if spec.dropout > 0.0 { "h.1." } else { "layers.1." };
         assert_eq!(of(&broken(layer), 1, Some(&hidden)), said("output of layer 1"));
-        let (table, mut mb) = (broken(if spec.dropout > 0.0 { "wpe" } else { "embed_tokens" }), mb.clone());
+        let (table, mut mb) = (broken(if spec.dropout > 0.0 { "wte" } else { "embed_tokens" }), mb.clone());
         mb.ids = mb.ids.zeros_like().unwrap();
         mb.training = false;
         let pipeline = Pipeline::new(&spec, &table, &[0..1, 1..5], 2, FP32);

@@ -8,7 +8,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::clock::{Patience, stopwatch, timed};
 use crate::exec::TrainState;
 use crate::kernels::{Math, optimizer};
-use crate::model::spec::{Family, ModelSpec, parameters};
+use crate::model::spec::{Family, ModelSpec, Variant, parameters};
 use crate::model::{Model, Output, ParamLayout, Params, init};
 use crate::nn::MicroBatch;
 use crate::optim;
@@ -47,6 +47,7 @@ pub(super) fn spec(family: Family, d_model: usize, vocab_size: usize, length: us
         tie_embeddings: false,
         norm_eps: 1e-5,
         rope_theta: 10_000.0,
+        variant: Variant::default(),
     }
 }
 
@@ -92,7 +93,7 @@ pub(super) fn update(busy: Busy, parameters: usize, patience: Patience) -> Resul
         Ok(move || {
             let (seconds, ()) = stopwatch(|| {
                 optimizer::norm(&grads)?;
-                optim::update(&state, &adamw, &grads, 1e-4, 1.0)?;
+                optim::update(&state, &adamw, &grads, 1e-4, 1.0, false)?;
                 optimizer::clear(&grads)
             })?;
             state.step += 1;

@@ -8,7 +8,8 @@ use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
 use super::{
-    apply, calibrate, compare, data, diff, eval, export, export_metrics, fork, gc, logits, output, plan, rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
+    apply, calibrate, compare, data, diff, eval, export, export_metrics, fork, gc, logits, output, plan, rank, render,
+    report, reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
 };
 use crate::report::{Mode, Screen};
 

@@ -113,6 +113,7 @@ pub(super) fn differences(a: &Plan, b: &Plan) -> Vec<&'static str> {
         ("optimizer", p.optimizer != q.optimizer),
         ("schedule or learning rate", p.schedule != q.schedule),
         ("precision", p.precision != q.precision),
+        ("master_weights", p.master_weights != q.master_weights),
     ];
     table.into_iter().filter(|(_, differ)| *differ).map(|(what, _)| what).collect()
 }

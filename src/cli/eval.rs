@@ -10,7 +10,8 @@ use super::common::{self, CheckpointArgs, RootArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use crate::config::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
-use crate::eval::{choice, loss};
+use crate::eval::choice;
+use crate::eval::loss::LossBatches;
 use crate::exec::EvalMetrics;
 use crate::report::{Mode, Screen};
 
@@ -75,8 +76,9 @@ pub fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
         if let Some(split) = prepared.dataset.validation() {
             let configured = opened.experiment.eval.loss.map(|EvalLoss { batches }| batches);
             let batches = args.batches.map(|n| n as usize).or(configured).unwrap_or(usize::MAX);
-            let micro_batch = opened.program()?.batch.micro_batch;
-            let result = loss::validation_loss(&model, &weights, split, batches, micro_batch)?;
+            let batch = &opened.program()?.batch;
+            let all = LossBatches::new(split, batches, batch.micro_batch).masked(batch.mask_padding);
+            let result = all.measure(&model, &weights)?;
             metrics.val_loss = Some(result.loss);
             metrics.val_perplexity = Some(result.perplexity());
         }

@@ -12,9 +12,8 @@ use super::common::{TemplateArgs, ThreadArgs};
 use super::exit::RequestError;
 use super::output;
 use crate::config::Experiment;
-use crate::config::experiment::Validation;
-use crate::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
 use crate::config::experiment::{Init, Validation};
+use crate::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
 use crate::plan::{ClusterFacts, Plan, Shown, compile, svg};
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
@@ -139,7 +138,15 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
         Some(Init::From(_)) => Some(WeightsFacts { hash: hash(), vocab_size: vocab }),
         _ => None,
     };
-    Ok(DataFacts { tokenizer_vocab: vocab, tokenizer_hash: hash(), train: split(rows), validation, test, choice, weights })
+    Ok(DataFacts {
+        tokenizer_vocab: vocab,
+        tokenizer_hash: hash(),
+        train: split(rows),
+        validation,
+        test,
+        choice,
+        weights,
+    })
 }
 
 fn draw(plan: &Plan, path: &Path) -> anyhow::Result<()> {

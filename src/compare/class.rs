@@ -171,7 +171,7 @@ pub fn parts(a: &Plan, b: &Plan) -> Vec<Part> {
         ),
         (Part::Batch, p.batch.sequences != q.batch.sequences),
         (Part::TrainingLength, p.steps != q.steps),
-        (Part::Precision, p.precision != q.precision),
+        (Part::Precision, (p.precision, p.master_weights) != (q.precision, q.master_weights)),
         (Part::Seed, p.seed != q.seed),
         (Part::Evaluation, !same_evaluation(a, b)),
     ];

@@ -42,7 +42,7 @@ impl Group {
             "optimizer" => Self::Optimizer,
             "schedule" => Self::Schedule,
             "train" => Self::Train,
-            "precision" => Self::Precision,
+            "precision" | "master_weights" => Self::Precision,
             "parallel" | "device" => Self::Parallel,
             "eval" => Self::Evaluation,
             _ => Self::Bookkeeping,

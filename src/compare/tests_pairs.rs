@@ -163,6 +163,14 @@ pub(super) const PAIRS: &[Pair] = &[
         &[P::Precision],
         &[("precision", E::Mathematics)],
     ),
+    (
+        "no master weights",
+        "precision: bf16",
+        "precision: bf16\nmaster_weights: false",
+        Mathematics,
+        &[P::Precision],
+        &[("master_weights", E::Mathematics)],
+    ),
     ("bf16", "", "precision: bf16", Mathematics, &[P::Precision], &[("precision", E::Mathematics)]),
     (
         "micro-batches, of which the evaluation counts some",

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::variant::{is_false, is_true, is_zero};
+
 /// A whole experiment, ready for the planner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,6 +24,9 @@ pub struct Experiment {
     pub optimizer: Optimizer,
     pub schedule: Schedule,
     pub precision: Precision,
+    /// Under `bf16`: whether f32 weights stand behind the rounded ones. `false`: weights and moments are bf16 values.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub master_weights: bool,
     pub parallel: Parallel,
     pub eval: Eval,
     pub checkpoint: Checkpoint,
@@ -71,10 +76,69 @@ pub struct Model {
     pub norm_eps: f64,
     /// Llama only.
     pub rope_theta: f64,
+    #[serde(default, skip_serializing_if = "NormPlace::is_default")]
+    pub norm: NormPlace,
+    #[serde(default, skip_serializing_if = "Activation::is_default")]
+    pub activation: Activation,
+    #[serde(default, skip_serializing_if = "PositionKind::is_default")]
+    pub positions: PositionKind,
+    /// Whether token embeddings are multiplied by √`d_model`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub embedding_scale: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub head_bias: bool,
+    /// Whether a norm stands before the head.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub final_norm: bool,
+    /// Behind the activation of the feed-forward layer.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub mlp_dropout: f64,
     /// `None`: normal(0, 0.02).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<Init>,
 }
+
+fn yes() -> bool {
+    true
+}
+
+/// Where the norms of a layer stand (gpt2): x + f(norm(x)), or norm(x + f(x)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NormPlace {
+    #[default]
+    Pre,
+    Post,
+}
+
+/// Between the feed-forward layer's two matrices (gpt2). GELU is its tanh form.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    #[default]
+    Gelu,
+    Relu,
+}
+
+/// How a model knows positions (gpt2): by trained vectors, or sines and cosines of fixed frequencies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PositionKind {
+    #[default]
+    Learned,
+    Sinusoidal,
+}
+
+macro_rules! is_default {
+    ($($name:ident)+) => {
+        $(impl $name {
+            pub(crate) fn is_default(&self) -> bool {
+                *self == Self::default()
+            }
+        })+
+    };
+}
+is_default!(NormPlace Activation PositionKind PaddingMask);
 
 /// Where initial weights come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,10 +161,6 @@ pub struct Data {
     /// Whether rows of an epoch that fill no batch are left out.
     #[serde(default, skip_serializing_if = "is_no")]
     pub drop_last: bool,
-}
-
-fn yes() -> bool {
-    true
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
@@ -208,7 +268,23 @@ pub enum Layout {
     /// One token stream in `count` columns, which is the sequences of a batch; row i·count + c is piece i of column c.
     Columns { length: usize, count: usize },
     /// One document per row, `length` inputs long, clipped and padded.
-    Padded { length: usize, bos: String, eos: String, pad: String },
+    Padded {
+        length: usize,
+        bos: String,
+        eos: String,
+        pad: String,
+        #[serde(default, skip_serializing_if = "PaddingMask::is_default")]
+        mask: PaddingMask,
+    },
+}
+
+/// Which tokens of a padded row attention sees: all up to its own, or of these those that are no padding.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PaddingMask {
+    #[default]
+    Causal,
+    CausalAndPadding,
 }
 
 /// `sequences` is the global batch of one optimizer step, `micro_batch` the sequences of one forward.

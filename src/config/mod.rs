@@ -21,6 +21,7 @@ mod resolve_model;
 mod resolve_parallel;
 mod resolve_run;
 mod resolve_source;
+mod resolve_variant;
 pub(crate) mod scalar;
 mod schema;
 pub(crate) mod shape;

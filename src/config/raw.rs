@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 
-use super::experiment::{Decays, DeviceChoice, Family, Precision};
+use super::experiment::{Activation, Decays, DeviceChoice, Family, NormPlace, PositionKind, Precision};
 pub(crate) use super::raw_data::RawData;
 pub(crate) use super::raw_eval::RawEval;
 pub(crate) use super::raw_parallel::RawParallel;
@@ -46,8 +46,12 @@ pub(crate) struct RawExperiment {
     pub optimizer: RawOptimizer,
     /// The learning rate over the steps, as a factor of the optimizer's `lr`.
     pub schedule: RawSchedule,
-    /// Arithmetic of matrix products and activations. Weights, gradients and the optimizer's state are 32-bit in any case.
+    /// Arithmetic of matrix products and activations. Weights, gradients and the optimizer's state are 32-bit, unless
+    /// `master_weights` is false.
     pub precision: Precision,
+    /// Under `precision: bf16`: whether the rounded weights are copies of 32-bit ones. `false` trains as PyTorch trains a model
+    /// that was cast to bfloat16: weights, gradients and the optimizer's state are bf16, updates are computed in 32 bits.
+    pub master_weights: bool,
     /// How the work is divided among devices.
     pub parallel: RawParallel,
     /// What is measured while training.
@@ -72,6 +76,7 @@ impl Default for RawExperiment {
             optimizer: RawOptimizer::default(),
             schedule: RawSchedule::default(),
             precision: Precision::Fp32,
+            master_weights: true,
             parallel: RawParallel::default(),
             eval: RawEval::default(),
             checkpoint: RawCheckpoint::default(),
@@ -125,6 +130,21 @@ pub(crate) struct RawModel {
     /// Base of the rotary position embedding (llama). Default: 10000.
     #[schemars(range(max = 1e12), extend("exclusiveMinimum" = 0))]
     pub rope_theta: Option<f64>,
+    /// Where a layer's norms stand (gpt2): before attention and MLP, or behind their sums with the residual stream. Default: pre.
+    pub norm: Option<NormPlace>,
+    /// Of the feed-forward layer (gpt2). Default: gelu, its tanh form.
+    pub activation: Option<Activation>,
+    /// Position embeddings (gpt2): trained, or sines and cosines of fixed frequencies. Default: learned.
+    pub positions: Option<PositionKind>,
+    /// Whether token embeddings are multiplied by √d_model before positions are added (gpt2). Default: false.
+    pub embedding_scale: Option<bool>,
+    /// Whether the head has a bias (gpt2). Default: false.
+    pub head_bias: Option<bool>,
+    /// Whether a norm stands before the head (gpt2). Default: true.
+    pub final_norm: Option<bool>,
+    /// Dropout behind the activation of the feed-forward layer (gpt2). Default: 0.
+    #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
+    pub mlp_dropout: Option<f64>,
     /// The weights that training starts from. Default: normal(0, 0.02), GPT-2's residual projections scaled by
     /// 1/√(2·layers).
     pub init: Option<RawInit>,

@@ -3,7 +3,7 @@
 use schemars::{JsonSchema, Schema, json_schema};
 use serde::Deserialize;
 
-use super::experiment::Corpus;
+use super::experiment::{Corpus, PaddingMask};
 use super::raw::given;
 
 /// The text, its tokens and how rows are made of them. Paths are relative to the experiment file.
@@ -273,6 +273,9 @@ pub(crate) enum RawLayout {
         eos: String,
         /// The token that fills the row.
         pad: String,
+        /// What attention sees: tokens up to its own, or of these those that are no padding. Losses of tokens are the same.
+        #[serde(default)]
+        mask: PaddingMask,
     },
 }
 

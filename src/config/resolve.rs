@@ -56,6 +56,7 @@ impl Resolver<'_> {
     /// Resolves everything; `None` after mistakes.
     pub(crate) fn experiment(&mut self, raw: RawExperiment, path: &Path) -> Option<Experiment> {
         let name = self.name(raw.name.as_deref(), path);
+        self.master_weights(raw.precision, raw.master_weights);
         let model = raw.model.and_then(|m| self.model(&m));
         let context = model.as_ref().map(|m| m.context_length);
         let mut data = raw.data.and_then(|d| self.data(d, context));
@@ -90,6 +91,7 @@ impl Resolver<'_> {
             optimizer,
             schedule,
             precision: raw.precision,
+            master_weights: raw.master_weights,
             parallel: parallel?,
             eval: eval?,
             checkpoint: Checkpoint { every: raw.checkpoint.every, keep: raw.checkpoint.keep },

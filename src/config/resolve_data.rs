@@ -161,7 +161,7 @@ impl Resolver<'_> {
             RawLayout::Packed { .. } => Layout::Packed { length },
             // Which it is, `columns` settles when the batch is known.
             RawLayout::Columns { count, .. } => Layout::Columns { length, count: count.unwrap_or(0) },
-            RawLayout::Padded { bos, eos, pad, .. } => Layout::Padded { length, bos, eos, pad },
+            RawLayout::Padded { bos, eos, pad, mask, .. } => Layout::Padded { length, bos, eos, pad, mask },
         })
     }
 

@@ -46,10 +46,12 @@ impl Resolver<'_> {
         }
         let [Some(layers), Some(heads), Some(d_model), Some(context_length)] = sizes.map(|(_, size)| size) else {
             self.family_keys(raw, family);
+            self.variant(raw, family);
             return None;
         };
         self.heads(raw, family, heads, d_model);
         self.family_keys(raw, family);
+        self.variant(raw, family);
         let d_ff = raw.d_ff.unwrap_or_else(|| match family {
             Family::Gpt2 => {
                 self.notes.insert("model.d_ff", "default (4·d_model)".into());
@@ -84,6 +86,13 @@ impl Resolver<'_> {
             tie_embeddings: raw.tie_embeddings.unwrap_or(tie),
             norm_eps: raw.norm_eps.unwrap_or(1e-5),
             rope_theta: raw.rope_theta.unwrap_or(10_000.0),
+            norm: raw.norm.unwrap_or_default(),
+            activation: raw.activation.unwrap_or_default(),
+            positions: raw.positions.unwrap_or_default(),
+            embedding_scale: raw.embedding_scale.unwrap_or(false),
+            head_bias: raw.head_bias.unwrap_or(false),
+            final_norm: raw.final_norm.unwrap_or(true),
+            mlp_dropout: raw.mlp_dropout.unwrap_or(0.0),
             init: raw.init.as_ref().map(|init| match init {
                 RawInit::From(folder) => Init::From(self.base.join(folder)),
                 RawInit::Pytorch { embedding } => Init::Pytorch { embedding: *embedding },

@@ -46,6 +46,10 @@ says! {
     preset_of_another_family: "model: {family: llama, preset: gpt2-124m}\ndata: {train: {text: {files: [input.txt]}}}\n";
     neither_preset_nor_sizes: "model: {layers: 2, heads: 2}\ndata: {train: {text: {files: [input.txt]}}}\n";
     keys_of_the_other_family: "model:\n  preset: gpt2-micro\n  rope_theta: 5e5\n  kv_heads: 2\ndata: {train: {text: {files: [input.txt]}}}\n";
+    variants_are_gpt2s: "model:\n  preset: llama-micro\n  norm: post\n  activation: relu\n  positions: sinusoidal\n  embedding_scale: true\n  head_bias: true\n  final_norm: false\n  mlp_dropout: 0.1\n  init: {pytorch: {}}\ndata: {train: {text: {files: [input.txt]}}}\n";
+    no_masters_under_fp32: with("master_weights: false\n");
+    no_masters_under_tf32: with("precision: tf32\nmaster_weights: false\n");
+    mlp_dropout_of_all: "model: {preset: gpt2-micro, norm: last, mlp_dropout: 1}\ndata: {train: {text: {files: [input.txt]}}}\n";
     absurd_sizes: "model:\n  layers: 1e12\n  heads: 10000\n  d_model: 1_000_000\n  context_length: 99999999999999999999999\ndata: {train: {text: {files: [input.txt]}}}\n";
     too_many_parameters: "model:\n  layers: 10000\n  heads: 1000\n  d_model: 1_000_000\n  context_length: 64\ndata: {train: {text: {files: [input.txt]}}}\n";
     missing_file: "model: {preset: gpt2-micro}\ndata:\n  tokenizer: {gpt2: {vocab: gpt2/vocab.json, merges: input.txt}}\n  train:\n    text:\n      files:\n        - inptu.txt\n        - '*.md'\n";

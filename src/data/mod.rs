@@ -21,7 +21,10 @@ pub mod types;
 
 pub use error::DataError;
 pub use fingerprint::content_hash;
-pub use inspect::{Column, Documents as DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary, inspect_text, inspect_tokens};
+pub use inspect::{
+    Column, Documents as DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary,
+    inspect_text, inspect_tokens,
+};
 pub use prepare::{DataRequest, Prepared, prepare};
 pub use progress::{Progress, SplitName};
 pub use sampler::Sampler;

@@ -268,7 +268,7 @@ impl Preparation<'_> {
                 };
                 return Err(DataError::setting(key, message));
             }
-            let layout = format!("{:?} {marks:?}", self.request.data.layout);
+            let layout = format!("{} {marks:?}", rows_of(&self.request.data.layout));
             let hash = hash_parts([&*tokens.hash, tokenizer.hash(), &layout, &format!("{range:?}")]);
             let facts = SplitFacts {
                 rows: split.rows(),
@@ -346,6 +346,16 @@ impl Preparation<'_> {
             }
         }
         Ok((items, facts))
+    }
+}
+
+/// What of a layout makes its rows, in words. How attention looks at them does not; and the words are in hashes.
+fn rows_of(layout: &Layout) -> String {
+    match layout {
+        Layout::Padded { length, bos, eos, pad, mask: _ } => {
+            format!("Padded {{ length: {length}, bos: {bos:?}, eos: {eos:?}, pad: {pad:?} }}")
+        }
+        other => format!("{other:?}"),
     }
 }
 

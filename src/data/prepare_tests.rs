@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use super::super::types::{IGNORE, Rows};
 use super::*;
-use crate::config::experiment::{JsonSource, ParquetSource, Source, Tokenizer};
+use crate::config::experiment::{JsonSource, PaddingMask, ParquetSource, Source, Tokenizer};
 
 const STORY: &str = "the cat sat on the mat and the dog sat on the log, while the bird sang in the tree. ";
 
@@ -171,7 +171,13 @@ fn padded_rows_hold_documents() {
     let folder = Folder::new();
     let lines: Vec<_> = (0..10).map(|i| format!("{{\"t\": \"the cat {i}\"}}")).collect();
     let file = folder.write("a.jsonl", lines.join("\n"));
-    let layout = |bos: &str| Layout::Padded { length: 24, bos: bos.into(), eos: "[EOT]".into(), pad: "[PAD]".into() };
+    let layout = |bos: &str| Layout::Padded {
+        length: 24,
+        bos: bos.into(),
+        eos: "[EOT]".into(),
+        pad: "[PAD]".into(),
+        mask: PaddingMask::Causal,
+    };
     let source = jsonl(file, "t");
     let mut data = Data {
         tokenizer: bpe(280),
@@ -189,6 +195,15 @@ fn padded_rows_hold_documents() {
     let row = prepared.tokenizer.decode(&rows.inputs);
     assert!(row.starts_with("[BOT]the cat 8[EOT][PAD][PAD]"), "{row}");
     assert_eq!(rows.targets.iter().filter(|&&t| t == IGNORE).count() as u64, 24 - rows.valid());
+    assert_eq!(
+        rows.filled,
+        [24 - rows.inputs.iter().filter(|&&id| id == prepared.tokenizer.named("[PAD]").unwrap()).count()]
+    );
+    // The hash that rows have had since before there was a mask, which does not change them.
+    assert_eq!(rows_of(&data.layout), "Padded { length: 24, bos: \"[BOT]\", eos: \"[EOT]\", pad: \"[PAD]\" }");
+    let Layout::Padded { mask, .. } = &mut data.layout else { panic!("it is padded") };
+    *mask = PaddingMask::CausalAndPadding;
+    assert_eq!(folder.prepare(&data).unwrap().facts, prepared.facts);
     data.layout = layout("[BOS]");
     let message = error(folder.prepare(&data));
     assert!(
@@ -213,7 +228,8 @@ fn token_shards_are_used_in_place() {
     prepared.dataset.train().fill([3, 2], &mut rows).unwrap();
     // The training part is 256 1 2 256 3 4 5 256 1: the last row crosses into the second shard.
     assert_eq!((rows.inputs, rows.targets), (vec![5, 256, 3, 4], vec![256, 1, 4, 5]));
-    let padded = Layout::Padded { length: 2, bos: "a".into(), eos: "a".into(), pad: "a".into() };
+    let padded =
+        Layout::Padded { length: 2, bos: "a".into(), eos: "a".into(), pad: "a".into(), mask: PaddingMask::Causal };
     assert!(folder.prepare(&Data { layout: padded, ..data }).is_err());
 }
 

@@ -94,6 +94,7 @@ impl Split {
         out.length = self.length;
         out.inputs.clear();
         out.targets.clear();
+        out.filled.clear();
         let length = self.length;
         let mut row = Vec::with_capacity(length + 1);
         for index in indices {
@@ -120,6 +121,7 @@ impl Split {
                         row.push(marks.eos);
                     }
                     pad = marks.pad;
+                    out.filled.push(row.len().min(length));
                 }
             }
             let filled = row.len();
@@ -162,6 +164,7 @@ mod tests {
         assert_eq!(rows.targets, (103..123).collect::<Vec<_>>());
         split.fill([2], &mut rows).unwrap();
         assert_eq!((rows.inputs[0], rows.count()), (112, 1));
+        assert!(rows.filled.is_empty(), "windows are full");
         assert!(matches!(split.fill([4], &mut rows), Err(DataError::NoSuchRow { row: 4, rows: 4 })));
     }
 
@@ -199,5 +202,6 @@ mod tests {
         assert_eq!(rows.inputs, [1, 5, 2, 0, 1, 5, 6, 7, 1, 5, 6, 7, 1, 5, 6, 7]);
         assert_eq!(rows.targets, [5, 2, x, x, 5, 6, 7, 2, 5, 6, 7, 8, 5, 6, 7, 8]);
         assert_eq!(rows.valid(), 14);
+        assert_eq!(rows.filled, [3, 4, 4, 4]);
     }
 }

@@ -54,6 +54,8 @@ pub struct Rows {
     pub length: usize,
     pub inputs: Vec<u32>,
     pub targets: Vec<u32>,
+    /// Of each row the inputs before its padding; empty where rows have none.
+    pub filled: Vec<usize>,
 }
 
 impl Rows {

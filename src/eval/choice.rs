@@ -133,7 +133,7 @@ impl Batches for ChoiceBatches<'_> {
             inputs[row * length..][..c.inputs.len()].copy_from_slice(&c.inputs);
             targets[row * length..][..c.targets.len()].copy_from_slice(&c.targets);
         }
-        *out = Rows { length, inputs, targets };
+        *out = Rows { length, inputs, targets, filled: Vec::new() };
         Ok(())
     }
 

@@ -25,6 +25,7 @@ pub struct LossBatches<'a> {
     split: &'a Split,
     rows: u64,
     micro_batch: u64,
+    mask_padding: bool,
 }
 
 impl<'a> LossBatches<'a> {
@@ -32,7 +33,22 @@ impl<'a> LossBatches<'a> {
     #[must_use]
     pub fn new(split: &'a Split, batches: usize, micro_batch: usize) -> Self {
         let micro_batch = micro_batch.max(1) as u64;
-        Self { split, rows: split.rows().min((batches as u64).saturating_mul(micro_batch)), micro_batch }
+        let rows = split.rows().min((batches as u64).saturating_mul(micro_batch));
+        Self { split, rows, micro_batch, mask_padding: false }
+    }
+
+    /// The same with attention that sees no padding, if `mask_padding`.
+    #[must_use]
+    pub fn masked(self, mask_padding: bool) -> Self {
+        Self { mask_padding, ..self }
+    }
+
+    /// The loss of a whole model.
+    ///
+    /// # Errors
+    /// As `validation_loss`.
+    pub fn measure(&self, model: &Model, params: &Params) -> Result<ValidationLoss, EvalError> {
+        self.finish(&batches::run(self, share(self.count(), 0, 1), model, params)?)
     }
 
     /// The loss, when all batches are in `partial`.
@@ -62,7 +78,11 @@ impl Batches for LossBatches<'_> {
 
     fn fill(&self, index: usize, out: &mut Rows) -> Result<(), EvalError> {
         let start = index as u64 * self.micro_batch;
-        Ok(self.split.fill(start..self.rows.min(start + self.micro_batch), out)?)
+        self.split.fill(start..self.rows.min(start + self.micro_batch), out)?;
+        if !self.mask_padding {
+            out.filled.clear();
+        }
+        Ok(())
     }
 
     fn partial(&self) -> Partial {
@@ -88,6 +108,5 @@ pub fn validation_loss(
     batches: usize,
     micro_batch: usize,
 ) -> Result<ValidationLoss, EvalError> {
-    let all = LossBatches::new(split, batches, micro_batch);
-    all.finish(&batches::run(&all, share(all.count(), 0, 1), model, params)?)
+    LossBatches::new(split, batches, micro_batch).measure(model, params)
 }

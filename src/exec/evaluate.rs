@@ -21,7 +21,8 @@ impl Rank<'_> {
         let step = self.trainer.state.step;
         let mut metrics = EvalMetrics { step, ..EvalMetrics::default() };
         if let (Some(spec), Some(split)) = (self.program.eval.loss, self.resources.dataset.validation()) {
-            let batches = LossBatches::new(split, spec.batches, self.program.batch.micro_batch);
+            let batches = LossBatches::new(split, spec.batches, self.program.batch.micro_batch)
+                .masked(self.program.batch.mask_padding);
             let partial = self.all_batches(&batches)?;
             let result = self.finite(batches.finish(&partial))?;
             metrics.val_loss = Some(result.loss);
@@ -70,7 +71,8 @@ impl Rank<'_> {
         let stages = self.links.mesh.stages;
         let shape = [rows.inputs.len(), self.program.model.d_model];
         let dtype = self.trainer.weights.flat.dtype();
-        let mb = self.trainer.models[0].micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?;
+        let mb =
+            self.trainer.models[0].micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?.masked(&rows.filled);
         for (chunk, model) in self.trainer.models.iter().enumerate() {
             let part = self.program.virtual_stage(chunk);
             let input = match part.checked_sub(1) {

@@ -19,6 +19,9 @@ impl Rank<'_> {
         let stride = self.program.batch.stride as u64;
         let indices = (0..count as u64).map(|row| self.sampler.index(position + row * stride));
         self.resources.dataset.train().fill(indices, &mut rows)?;
+        if !self.program.batch.mask_padding {
+            rows.filled.clear();
+        }
         self.step.own_tokens += rows.valid();
         self.step.cells.rows[mb] = Some(rows);
         Ok(())
@@ -38,7 +41,7 @@ impl Rank<'_> {
             sample_stride: self.program.batch.stride as u64,
             scale: 1.0 / self.step.tokens.max(1) as f64,
             training: true,
-            ..self.trainer.models[0].micro_batch(&rows.inputs, rows.targets, rows.length)?
+            ..self.trainer.models[0].micro_batch(&rows.inputs, rows.targets, rows.length)?.masked(&rows.filled)
         };
         self.step.cells.batches[mb] = Some(batch);
         Ok(())

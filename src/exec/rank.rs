@@ -290,6 +290,7 @@ impl Rank<'_> {
     fn clip(&mut self, max: Option<f64>) -> Result<(), ExecError> {
         // Of replicas one counts: under ddp all have the same gradients, under dp the root has them.
         let counts = self.links.replica == 0;
+        self.trainer.finish_gradients()?;
         if let Some(trace) = &mut self.trace {
             trace.gradients(&self.trainer)?;
         }

@@ -27,6 +27,8 @@ pub struct Trainer {
     pub grads: Params,
     optimizer: OptimizerSpec,
     math: Math,
+    /// Whether weights, gradients and moments are bf16 values themselves.
+    bf16_state: bool,
     /// Elements of a tied embedding that another rank holds too and counts.
     copied: Option<Range<usize>>,
 }
@@ -83,12 +85,17 @@ impl Trainer {
         if state.buffer.elem_count() != total * (1 + program.moments()) {
             bail!("the training state does not have this optimizer's moments")
         }
+        let bf16_state = !program.master_weights;
+        if bf16_state {
+            // As they start, and whatever a checkpoint of another run holds.
+            optimizer::round(&state.buffer)?;
+        }
         let chunks = chunks(program);
         let model = |blocks: &Range<usize>| {
             Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, math, &state.buffer)
         };
         let models = chunks.iter().map(model).collect::<Result<Vec<_>>>()?;
-        let flat = if math.bf16 {
+        let flat = if math.bf16 && !bf16_state {
             let copy = Tensor::zeros(total, state.buffer.dtype(), state.buffer.device())?;
             optimizer::copy_rounded(&copy, &state.weights()?, state.layout.decayed)?;
             copy
@@ -104,6 +111,7 @@ impl Trainer {
             state,
             optimizer: program.optimizer,
             math,
+            bf16_state,
             copied,
         })
     }
@@ -194,6 +202,14 @@ impl Trainer {
         self.copied.clone().or_else(|| own().map(|i| self.state.layout.entries[i].range()))
     }
 
+    /// Gradients as they are once they are summed: bf16 values where weights are.
+    ///
+    /// # Errors
+    /// None on a CPU.
+    pub fn finish_gradients(&self) -> Result<()> {
+        if self.bf16_state { optimizer::round(&self.grads.flat) } else { Ok(()) }
+    }
+
     /// The sum of squares of the gradients that this rank answers for: all but a copied embedding's.
     ///
     /// # Errors
@@ -209,7 +225,7 @@ impl Trainer {
     /// Whether the forward reads a copy of the weights whose matrices are rounded to bf16.
     #[must_use]
     pub fn has_rounded_copy(&self) -> bool {
-        self.math.bf16
+        self.math.bf16 && !self.bf16_state
     }
 
     /// The forward reads the master weights as they are now.
@@ -217,7 +233,7 @@ impl Trainer {
     /// # Errors
     /// None on a CPU.
     pub fn refresh(&self) -> Result<()> {
-        if self.math.bf16 {
+        if self.has_rounded_copy() {
             optimizer::copy_rounded(&self.weights.flat, &self.state.weights()?, self.state.layout.decayed)?;
         }
         Ok(())
@@ -228,7 +244,7 @@ impl Trainer {
     /// # Errors
     /// None on a CPU.
     pub fn update(&mut self, lr: f64, grad_scale: f64) -> Result<()> {
-        optim::update(&self.state, &self.optimizer, &self.grads.flat, lr, grad_scale)?;
+        optim::update(&self.state, &self.optimizer, &self.grads.flat, lr, grad_scale, self.bf16_state)?;
         self.refresh()?;
         self.end_step()
     }

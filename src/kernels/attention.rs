@@ -6,17 +6,17 @@ use super::access::{Math, tensor};
 use super::cpu::Real;
 use super::cpu::attention as cpu;
 use super::cpu::decode::{self, LayerCache};
-use super::cpu::dropout::Dropout;
 
-pub use super::cpu::attention::Shape;
+pub use super::cpu::attention::{Masks, Shape};
 
 /// Returns the output, [batch·seq, heads·head_dim], and the log-sum-exps that the backward needs, [batch·heads·seq].
-pub fn attention(qkv: &Tensor, s: Shape, dropout: Option<&Dropout>, math: Math) -> Result<(Tensor, Tensor)> {
+pub fn attention(qkv: &Tensor, s: Shape, masks: Masks<'_>, math: Math) -> Result<(Tensor, Tensor)> {
+    check(s, masks)?;
     with_type!(qkv, T => {
         read!(T; qkv = qkv);
         let mut out = vec![T::ZERO; s.batch * s.seq * s.out_width()];
         let mut lse = vec![T::ZERO; s.batch * s.heads * s.seq];
-        cpu::forward(s, qkv, dropout, &mut out, &mut lse, math.bf16);
+        cpu::forward(s, qkv, masks, &mut out, &mut lse, math.bf16);
         Ok((tensor(out, (s.batch * s.seq, s.out_width()))?, tensor(lse, s.batch * s.heads * s.seq)?))
     })
 }
@@ -28,15 +28,23 @@ pub fn attention_backward(
     lse: &Tensor,
     dout: &Tensor,
     s: Shape,
-    dropout: Option<&Dropout>,
+    masks: Masks<'_>,
     math: Math,
 ) -> Result<Tensor> {
+    check(s, masks)?;
     with_type!(qkv, T => {
         read!(T; qkv = qkv, out = out, lse = lse, dout = dout);
         let mut dqkv = vec![T::ZERO; s.batch * s.seq * s.qkv_width()];
-        cpu::backward(s, qkv, out, lse, dropout, dout, &mut dqkv, math.bf16);
+        cpu::backward(s, qkv, out, lse, masks, dout, &mut dqkv, math.bf16);
         tensor(dqkv, (s.batch * s.seq, s.qkv_width()))
     })
+}
+
+fn check(s: Shape, masks: Masks<'_>) -> Result<()> {
+    match masks.filled {
+        Some(filled) if filled.len() != s.batch => bail!("{} filled lengths for {} samples", filled.len(), s.batch),
+        _ => Ok(()),
+    }
 }
 
 /// One layer's keys and values of the tokens so far.

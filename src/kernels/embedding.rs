@@ -1,14 +1,16 @@
-//! Embedding of token ids, with learned positions where the model has them.
+//! Embedding of token ids, with positions where the model has them.
 
 use candle_core::{Result, Tensor, bail};
 
 use super::access::{Math, tensor, write};
 use super::cpu::{Real, embedding};
 
-/// \[rows\] ids and a [vocab, d] table give [rows, d]; row r is at position `start + r mod seq`.
+/// \[rows\] ids and a [vocab, d] table give [rows, d], the table's rows times `scale` plus those of `positions`; row r is at
+/// position `start + r mod seq`.
 pub fn embed(
     ids: &Tensor,
     table: &Tensor,
+    scale: Option<f64>,
     positions: Option<&Tensor>,
     seq: usize,
     start: usize,
@@ -29,18 +31,25 @@ pub fn embed(
         }
         let mut y = vec![T::ZERO; rows * d];
         read_optional!(T; positions = positions);
-        embedding::embed(ids, table, positions, d, seq, start, &mut y, math.bf16);
+        embedding::embed(ids, table, scale.map(T::real), positions, d, seq, start, &mut y, math.bf16);
         tensor(y, (rows, d))
     })
 }
 
-/// dtable\[ids\[r\]\] += dy\[r\].
-pub fn embed_backward(dtable: &Tensor, ids: &Tensor, dy: &Tensor) -> Result<()> {
+/// The table of sinusoidal positions, [positions, d], like `like` in element type and device.
+pub fn sinusoids(positions: usize, d: usize, like: &Tensor) -> Result<Tensor> {
+    with_type!(like, T => tensor(embedding::sinusoids::<T>(positions, d), (positions, d)))
+}
+
+/// dtable\[ids\[r\]\] += scale·dy\[r\].
+pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Tensor) -> Result<()> {
     let (_, d) = dy.dims2()?;
     with_type!(dy, T => {
         read!(T; dy = dy);
         read_ids!(ids = ids);
-        write::<T>(dtable, "embed_backward", |dt| embedding::scatter_add(dy, d, dt, |r| ids[r] as usize))
+        write::<T>(dtable, "embed_backward", |dt| {
+            embedding::scatter_add(dy, d, T::real(scale.unwrap_or(1.0)), dt, |r| ids[r] as usize);
+        })
     })
 }
 
@@ -49,7 +58,7 @@ pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result
     let (_, d) = dy.dims2()?;
     with_type!(dy, T => {
         read!(T; dy = dy);
-        write::<T>(dpositions, "position_backward", |dp| embedding::scatter_add(dy, d, dp, |r| r % seq))
+        write::<T>(dpositions, "position_backward", |dp| embedding::scatter_add(dy, d, T::ONE, dp, |r| r % seq))
     })
 }
 

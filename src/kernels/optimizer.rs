@@ -7,25 +7,34 @@ use super::cpu::{Real, elementwise, optimizer};
 
 pub use super::cpu::optimizer::{AdamW, Sgd};
 
-/// `state` is weights, first and second moment of grads' length each, one after the other.
-pub fn adamw(state: &Tensor, grads: &Tensor, decayed: usize, step: &AdamW) -> Result<()> {
+/// `state` is weights, first and second moment of grads' length each, one after the other; bf16 values if `bf16`.
+pub fn adamw(state: &Tensor, grads: &Tensor, decayed: usize, step: &AdamW, bf16: bool) -> Result<()> {
     with_type!(state, T => {
         read!(T; g = grads);
         write::<T>(state, "adamw", |state| {
             let (w, moments) = state.split_at_mut(g.len());
             let (m, v) = moments.split_at_mut(g.len());
-            optimizer::adamw(step, decayed, w, m, v, g);
+            if bf16 {
+                optimizer::adamw::<T, true>(step, decayed, w, m, v, g);
+            } else {
+                optimizer::adamw::<T, false>(step, decayed, w, m, v, g);
+            }
         })
     })
 }
 
-/// `state` is weights, and a momentum buffer behind them if it is longer than the gradients.
-pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd) -> Result<()> {
+/// `state` is weights, and a momentum buffer behind them if it is longer than the gradients; bf16 values if `bf16`.
+pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool) -> Result<()> {
     with_type!(state, T => {
         read!(T; g = grads);
         write::<T>(state, "sgd", |state| {
             let (w, momentum) = state.split_at_mut(g.len());
-            optimizer::sgd(step, w, (!momentum.is_empty()).then_some(momentum), g);
+            let momentum = (!momentum.is_empty()).then_some(momentum);
+            if bf16 {
+                optimizer::sgd::<T, true>(step, w, momentum, g);
+            } else {
+                optimizer::sgd::<T, false>(step, w, momentum, g);
+            }
         })
     })
 }
@@ -59,6 +68,11 @@ pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
             elementwise::zip(kept, &src[matrices..], #[inline(always)] |d, s| *d = s);
         })
     })
+}
+
+/// Rounds to bf16 values, in place.
+pub fn round(x: &Tensor) -> Result<()> {
+    with_type!(x, T => write::<T>(x, "round", |x| elementwise::each(x, #[inline(always)] |v| *v = v.round_bf16())))
 }
 
 /// Whether every element is finite.

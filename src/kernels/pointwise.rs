@@ -25,6 +25,24 @@ pub fn gelu_backward(dy: &Tensor, x: &Tensor, math: Math) -> Result<()> {
     })
 }
 
+/// max(x, 0). Values that are bf16 stay so.
+pub fn relu(x: &Tensor) -> Result<Tensor> {
+    with_type!(x, T => {
+        let mut y = vec![T::ZERO; x.elem_count()];
+        read!(T; values = x);
+        activation::relu(values, &mut y);
+        tensor(y, x.shape())
+    })
+}
+
+/// dy becomes dx.
+pub fn relu_backward(dy: &Tensor, x: &Tensor) -> Result<()> {
+    with_type!(x, T => {
+        read!(T; x = x);
+        write::<T>(dy, "relu_backward", |dy| activation::relu_backward(x, dy))
+    })
+}
+
 /// [rows, 2·width] (gate, up) gives [rows, width].
 pub fn swiglu(gate_up: &Tensor, math: Math) -> Result<Tensor> {
     let (rows, twice) = gate_up.dims2()?;

@@ -70,7 +70,7 @@ impl Model {
             bail!("{range:?} is no chunk of {} blocks", spec.block_count())
         }
         let blocks = match spec.family {
-            Family::Gpt2 => gpt2::blocks(spec, &layout, range.clone(), seed)?,
+            Family::Gpt2 => gpt2::blocks(spec, &layout, range.clone(), seed, like)?,
             Family::Llama => llama::blocks(spec, &layout, range.clone(), seed, like)?,
         };
         Ok(Self { spec: spec.clone(), layout, range, blocks, math })
@@ -86,6 +86,7 @@ impl Model {
             targets,
             batch: inputs.len() / seq,
             seq,
+            filled: None,
             step: 0,
             first_sample: 0,
             sample_stride: 1,

@@ -1,20 +1,28 @@
-//! GPT-2 (Radford et al. 2019): learned positions, LayerNorm, biases, GELU.
+//! GPT-2 (Radford et al. 2019): learned positions, LayerNorm, biases, GELU; or what its `Variant` has instead.
 
 use std::ops::Range;
 
-use candle_core::Result;
+use candle_core::{Result, Tensor};
 
 use super::blocks::Block;
 use super::params::ParamLayout;
-use super::spec::ModelSpec;
-use crate::nn::{Attention, Dropouts, Embedding, Head, Linear, Mlp, Norm, TransformerLayer};
+use super::spec::{ModelSpec, PositionKind};
+use crate::kernels::embedding::sinusoids;
+use crate::nn::{Attention, Dropouts, Embedding, Head, Linear, Mlp, Norm, Positions, TransformerLayer};
 
 /// Blocks `range` of the list.
-pub fn blocks(spec: &ModelSpec, layout: &ParamLayout, range: Range<usize>, seed: u64) -> Result<Vec<Block>> {
-    range.map(|index| block(spec, layout, index, seed)).collect()
+pub fn blocks(
+    spec: &ModelSpec,
+    layout: &ParamLayout,
+    range: Range<usize>,
+    seed: u64,
+    like: &Tensor,
+) -> Result<Vec<Block>> {
+    range.map(|index| block(spec, layout, index, seed, like)).collect()
 }
 
-fn block(spec: &ModelSpec, layout: &ParamLayout, index: usize, seed: u64) -> Result<Block> {
+fn block(spec: &ModelSpec, layout: &ParamLayout, index: usize, seed: u64, like: &Tensor) -> Result<Block> {
+    let variant = &spec.variant;
     let at = |name: String| layout.index(&name);
     let dropout = |site: &str| Dropouts::new(seed, &format!("{index}.{site}"), spec.dropout);
     let norm = |prefix: &str| -> Result<Norm> {
@@ -27,14 +35,20 @@ fn block(spec: &ModelSpec, layout: &ParamLayout, index: usize, seed: u64) -> Res
     if index == 0 {
         return Ok(Block::Embedding(Embedding {
             tokens: at("transformer.wte.weight".into())?,
-            positions: Some(at("transformer.wpe.weight".into())?),
+            scale: variant.embedding_scale.then(|| (spec.d_model as f64).sqrt()),
+            positions: match variant.positions {
+                PositionKind::Learned => Positions::Learned(at("transformer.wpe.weight".into())?),
+                PositionKind::Sinusoidal => Positions::Fixed(sinusoids(spec.context_length, spec.d_model, like)?),
+            },
             dropout: dropout("embedding"),
         }));
     }
     if index == spec.layers + 1 {
         let name = if spec.tie_embeddings { "transformer.wte.weight" } else { "lm_head.weight" };
-        let project = Linear { weight: at(name.into())?, stacked: 1, bias: None };
-        return Ok(Block::Head(Head { norm: norm("transformer.ln_f")?, project }));
+        let bias = variant.head_bias.then(|| at("lm_head.bias".into())).transpose()?;
+        let project = Linear { weight: at(name.into())?, stacked: 1, bias };
+        let norm = variant.final_norm.then(|| norm("transformer.ln_f")).transpose()?;
+        return Ok(Block::Head(Head { norm, project }));
     }
     let p = format!("transformer.h.{}", index - 1);
     let linear = |name: &str| -> Result<Linear> {
@@ -45,6 +59,7 @@ fn block(spec: &ModelSpec, layout: &ParamLayout, index: usize, seed: u64) -> Res
         })
     };
     Ok(Block::Layer(Box::new(TransformerLayer {
+        place: variant.norm,
         norm1: norm(&format!("{p}.ln_1"))?,
         attention: Attention {
             qkv: linear("attn.c_attn")?,
@@ -56,7 +71,12 @@ fn block(spec: &ModelSpec, layout: &ParamLayout, index: usize, seed: u64) -> Res
             dropout: dropout("attention"),
         },
         norm2: norm(&format!("{p}.ln_2"))?,
-        mlp: Mlp::Gelu { up: linear("mlp.c_fc")?, down: linear("mlp.c_proj")? },
+        mlp: Mlp::Plain {
+            up: linear("mlp.c_fc")?,
+            activation: variant.activation,
+            dropout: Dropouts::new(seed, &format!("{index}.mlp"), variant.mlp_dropout),
+            down: linear("mlp.c_proj")?,
+        },
         dropout: [dropout("attention.output"), dropout("mlp.output")],
     })))
 }

@@ -6,9 +6,9 @@ use candle_core::{Result, Tensor};
 
 use super::blocks::Block;
 use super::params::ParamLayout;
-use super::spec::ModelSpec;
+use super::spec::{ModelSpec, NormPlace};
 use crate::kernels::pointwise::Rope;
-use crate::nn::{Attention, Dropouts, Embedding, Head, Linear, Mlp, Norm, TransformerLayer};
+use crate::nn::{Attention, Dropouts, Embedding, Head, Linear, Mlp, Norm, Positions, TransformerLayer};
 
 /// Blocks `range` of the list.
 pub fn blocks(
@@ -27,12 +27,12 @@ fn block(spec: &ModelSpec, layout: &ParamLayout, index: usize, seed: u64, rope: 
     let norm = |name: &str| -> Result<Norm> { Ok(Norm::Rms { weight: layout.index(name)?, eps: spec.norm_eps }) };
     if index == 0 {
         let tokens = layout.index("model.embed_tokens.weight")?;
-        return Ok(Block::Embedding(Embedding { tokens, positions: None, dropout: none }));
+        return Ok(Block::Embedding(Embedding { tokens, scale: None, positions: Positions::None, dropout: none }));
     }
     if index == spec.layers + 1 {
         let name = if spec.tie_embeddings { "model.embed_tokens.weight" } else { "lm_head.weight" };
         let project = Linear { weight: layout.index(name)?, stacked: 1, bias: None };
-        return Ok(Block::Head(Head { norm: norm("model.norm.weight")?, project }));
+        return Ok(Block::Head(Head { norm: Some(norm("model.norm.weight")?), project }));
     }
     let p = format!("model.layers.{}", index - 1);
     // Query, key and value lie next to each other, and so do gate and up: see `spec::parameters`.
@@ -40,6 +40,7 @@ fn block(spec: &ModelSpec, layout: &ParamLayout, index: usize, seed: u64, rope: 
         Ok(Linear { weight: layout.index(&format!("{p}.{name}.weight"))?, stacked, bias: None })
     };
     Ok(Block::Layer(Box::new(TransformerLayer {
+        place: NormPlace::Pre,
         norm1: norm(&format!("{p}.input_layernorm.weight"))?,
         attention: Attention {
             qkv: linear("self_attn.q_proj", 3)?,

@@ -9,10 +9,11 @@ pub mod llama;
 pub mod params;
 pub mod spec;
 pub mod stage;
+pub mod variant;
 
 pub use backward::WeightWork;
 pub use blocks::{Block, Model, Output, Saved, Seen};
 pub use decode::{KvCache, StageInput};
 pub use params::{ParamEntry, ParamLayout, Params};
-pub use spec::{Family, Init, ModelSpec, ParamSpec, parameters};
+pub use spec::{Activation, Family, Init, ModelSpec, NormPlace, ParamSpec, PositionKind, Variant, parameters};
 pub use stage::{stage_parameters, tied_copy, tied_original, token_embedding};

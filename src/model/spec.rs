@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::experiment::Family;
+pub use crate::model::variant::{Activation, NormPlace, PositionKind, Variant};
 
 /// A decoder-only transformer. Sizes are counts of elements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,6 +24,9 @@ pub struct ModelSpec {
     pub tie_embeddings: bool,
     pub norm_eps: f64,
     pub rope_theta: f64,
+    /// What the gpt2 family may have otherwise.
+    #[serde(default, skip_serializing_if = "Variant::is_default")]
+    pub variant: Variant,
 }
 
 impl ModelSpec {
@@ -51,7 +55,13 @@ impl ModelSpec {
 pub enum Init {
     Zeros,
     Ones,
-    Normal { std: f64 },
+    Normal {
+        std: f64,
+    },
+    /// Within ± `bound`.
+    Uniform {
+        bound: f64,
+    },
 }
 
 /// One parameter of a model, under its Hugging Face name. Matrices are [out, in].
@@ -98,14 +108,15 @@ fn normal(name: String, shape: [usize; 2], std: f64, block: usize) -> ParamSpec 
     ParamSpec { name, shape: shape.to_vec(), init: Init::Normal { std }, block }
 }
 
-/// GPT-2 (Radford et al. 2019): normal(0, 0.02), residual projections scaled by 1/sqrt(2·layers).
+/// GPT-2 (Radford et al. 2019): normal(0, 0.02), residual projections scaled by 1/sqrt(2·layers). Under `norm: post`, `ln_1`
+/// is the norm behind attention, and `ln_2` the one behind the MLP.
 fn gpt2(s: &ModelSpec) -> Vec<ParamSpec> {
     let residual = STD / (2.0 * s.layers as f64).sqrt();
-    let d = s.d_model;
-    let mut out = vec![
-        normal("transformer.wte.weight".into(), [s.vocab_size, d], STD, 0),
-        normal("transformer.wpe.weight".into(), [s.context_length, d], STD, 0),
-    ];
+    let (d, variant) = (s.d_model, &s.variant);
+    let mut out = vec![normal("transformer.wte.weight".into(), [s.vocab_size, d], STD, 0)];
+    if variant.positions == PositionKind::Learned {
+        out.push(normal("transformer.wpe.weight".into(), [s.context_length, d], STD, 0));
+    }
     let vector = |name: String, len: usize, init: Init, block: usize| ParamSpec { name, shape: vec![len], init, block };
     for i in 0..s.layers {
         let b = i + 1;
@@ -126,12 +137,37 @@ fn gpt2(s: &ModelSpec) -> Vec<ParamSpec> {
         ]);
     }
     let head = s.layers + 1;
-    out.push(vector("transformer.ln_f.weight".into(), d, Init::Ones, head));
-    out.push(vector("transformer.ln_f.bias".into(), d, Init::Zeros, head));
+    if variant.final_norm {
+        out.push(vector("transformer.ln_f.weight".into(), d, Init::Ones, head));
+        out.push(vector("transformer.ln_f.bias".into(), d, Init::Zeros, head));
+    }
     if !s.tie_embeddings {
         out.push(normal("lm_head.weight".into(), [s.vocab_size, d], STD, head));
     }
+    if variant.head_bias {
+        out.push(vector("lm_head.bias".into(), s.vocab_size, Init::Zeros, head));
+    }
+    if let Some(embedding) = variant.pytorch_init {
+        for param in &mut out {
+            param.init = as_pytorch(param, s, embedding);
+        }
+    }
     out
+}
+
+/// How PyTorch's `TransformerEncoderLayer` starts, in a model whose embeddings and head are uniform within ± `embedding`: query,
+/// key and value Xavier-uniform as one matrix, attention's biases 0, everything else uniform within ± 1/√in.
+fn as_pytorch(param: &ParamSpec, s: &ModelSpec, embedding: f64) -> Init {
+    let uniform = |bound: f64| Init::Uniform { bound };
+    let inputs = |n: usize| uniform(1.0 / (n as f64).sqrt());
+    let part = param.name.split_once(".h.").and_then(|(_, name)| Some(name.split_once('.')?.1));
+    match part.unwrap_or(&param.name) {
+        "attn.c_attn.weight" => uniform((6.0 / (s.qkv_rows() + s.d_model) as f64).sqrt()),
+        "attn.c_proj.weight" | "mlp.c_fc.weight" | "mlp.c_fc.bias" => inputs(s.d_model),
+        "mlp.c_proj.weight" | "mlp.c_proj.bias" => inputs(s.d_ff),
+        "transformer.wte.weight" | "transformer.wpe.weight" | "lm_head.weight" => uniform(embedding),
+        _ => param.init,
+    }
 }
 
 /// Llama (Touvron et al. 2023) with `transformers`' initialization: normal(0, 0.02) everywhere. Query, key and value

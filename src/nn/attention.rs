@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Dropouts, GradSink, Linear, MicroBatch};
-use crate::kernels::attention::{self, Cache, Shape};
+use crate::kernels::attention::{self, Cache, Masks, Shape};
 use crate::kernels::pointwise::Rope;
 use crate::model::Params;
 
@@ -45,8 +45,9 @@ impl Attention {
     /// `x`: [batch·seq, d_model]. Returns the same shape.
     pub fn forward(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<(Tensor, Saved)> {
         let qkv = self.project(params, x, 0, mb)?;
-        let mask = self.dropout.mask(mb);
-        let (heads, lse) = attention::attention(&qkv, self.shape(mb.batch, mb.seq), mask.as_ref(), mb.math)?;
+        let dropout = self.dropout.mask(mb);
+        let masks = Masks { dropout: dropout.as_ref(), filled: mb.filled.as_deref() };
+        let (heads, lse) = attention::attention(&qkv, self.shape(mb.batch, mb.seq), masks, mb.math)?;
         Ok((self.out.forward(params, &heads, mb.math)?, Saved { qkv, heads, lse }))
     }
 
@@ -77,8 +78,9 @@ impl Attention {
     ) -> Result<Tensor> {
         let Saved { qkv, heads, lse } = saved;
         let dheads = self.out.backward(params, grads, &heads, dy, mb.math)?;
-        let (shape, mask) = (self.shape(mb.batch, mb.seq), self.dropout.mask(mb));
-        let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, mask.as_ref(), mb.math)?;
+        let (shape, dropout) = (self.shape(mb.batch, mb.seq), self.dropout.mask(mb));
+        let masks = Masks { dropout: dropout.as_ref(), filled: mb.filled.as_deref() };
+        let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, masks, mb.math)?;
         drop((qkv, heads, lse, dheads));
         if let Some(rope) = &self.rope {
             rope.rotate(&dqkv, self.heads + self.kv_heads, mb.seq, 0, true, mb.math)?;

@@ -14,6 +14,8 @@ pub struct MicroBatch {
     pub targets: Vec<u32>,
     pub batch: usize,
     pub seq: usize,
+    /// Of each row the tokens before its padding, where attention is to see no padding.
+    pub filled: Option<Vec<usize>>,
     /// Optimizer step, from 0; with `first_sample`, the key of dropout.
     pub step: u64,
     /// Index of the first row within the global batch.
@@ -25,6 +27,15 @@ pub struct MicroBatch {
     /// Whether dropout is on.
     pub training: bool,
     pub math: Math,
+}
+
+impl MicroBatch {
+    /// With attention that sees the first `filled` tokens of each row alone; of all, if there are no such lengths.
+    #[must_use]
+    pub fn masked(mut self, filled: &[usize]) -> Self {
+        self.filled = (!filled.is_empty()).then(|| filled.to_vec());
+        self
+    }
 }
 
 /// Dropout at one place of a model: nothing when p = 0 or outside training.

@@ -13,7 +13,8 @@ const ROWS: usize = 256;
 /// The last block of a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {
-    pub norm: Norm,
+    /// Before the projection, where the model has one.
+    pub norm: Option<Norm>,
     /// The embedding's own matrix where embeddings are tied.
     pub project: Linear,
 }
@@ -21,8 +22,9 @@ pub struct Head {
 /// What the backward needs; the one [rows, vocab] buffer already holds the logits' gradient.
 #[derive(Debug)]
 pub struct Saved {
-    x: Tensor,
-    stats: Tensor,
+    /// The norm's input and statistics.
+    norm: Option<(Tensor, Tensor)>,
+    /// The projection's input.
     normed: Tensor,
     dlogits: Tensor,
 }
@@ -30,19 +32,28 @@ pub struct Saved {
 impl Head {
     /// `x`: [batch·seq, d_model]. Returns the loss of each token, in nats, 0 where ignored.
     pub fn forward(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<(Vec<f32>, Saved)> {
-        let (normed, stats) = self.norm.forward(params, &x, mb.math)?;
+        let (normed, norm) = match self.norm {
+            Some(norm) => {
+                let (normed, stats) = norm.forward(params, &x, mb.math)?;
+                (normed, Some((x, stats)))
+            }
+            None => (x, None),
+        };
         let logits = self.project.forward(params, &normed, mb.math)?;
         let losses = loss::cross_entropy(&logits, &mb.targets, Some(mb.scale), mb.math)?;
-        Ok((losses, Saved { x, stats, normed, dlogits: logits }))
+        Ok((losses, Saved { norm, normed, dlogits: logits }))
     }
 
     /// Returns dL/dx for L = scale · Σ losses. Weight work keeps the projection's input and the logits' gradient, [rows,
     /// vocab].
     pub fn backward(&self, params: &Params, grads: &mut GradSink<'_>, saved: Saved, math: Math) -> Result<Tensor> {
-        let Saved { x, stats, normed, dlogits } = saved;
+        let Saved { norm, normed, dlogits } = saved;
         let dnormed = self.project.backward(params, grads, &normed, &dlogits, math)?;
         drop((normed, dlogits));
-        self.norm.backward(params, grads, &x, &stats, &dnormed, None, math)
+        match (self.norm, norm) {
+            (Some(layer), Some((x, stats))) => layer.backward(params, grads, &x, &stats, &dnormed, None, math),
+            _ => Ok(dnormed),
+        }
     }
 
     /// Losses without a backward: logits only of rows that have a target, a few rows at a time.
@@ -64,7 +75,10 @@ impl Head {
 
     /// Logits of rows `rows` of `x`, [rows.len(), vocab].
     pub fn logits(&self, params: &Params, x: &Tensor, rows: &[usize], math: Math) -> Result<Tensor> {
-        let (normed, _) = self.norm.forward(params, &embedding::take_rows(x, rows)?, math)?;
-        self.project.forward(params, &normed, math)
+        let x = embedding::take_rows(x, rows)?;
+        match self.norm {
+            Some(norm) => self.project.forward(params, &norm.forward(params, &x, math)?.0, math),
+            None => self.project.forward(params, &x, math),
+        }
     }
 }

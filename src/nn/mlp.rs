@@ -1,26 +1,26 @@
-//! Feed-forward layers: GELU (GPT-2) and SwiGLU (Llama).
+//! Feed-forward layers: two matrices with an activation between them (GPT-2), and SwiGLU (Llama).
 
 use candle_core::{Result, Tensor};
 
-use super::{GradSink, Linear};
-use crate::kernels::{Math, pointwise};
-use crate::model::Params;
+use super::{Dropouts, GradSink, Linear, MicroBatch};
+use crate::kernels::pointwise;
+use crate::model::{Activation, Params};
 
 /// Up, activation, down.
 #[derive(Debug, Clone, Copy)]
 pub enum Mlp {
-    Gelu {
+    Plain {
         up: Linear,
+        activation: Activation,
+        /// Behind the activation.
+        dropout: Dropouts,
         down: Linear,
     },
     /// `gate_up` is the gate's matrix stacked on up's.
-    SwiGlu {
-        gate_up: Linear,
-        down: Linear,
-    },
+    SwiGlu { gate_up: Linear, down: Linear },
 }
 
-/// The activation's input and output.
+/// The activation's input, and its output behind dropout.
 #[derive(Debug)]
 pub struct Saved {
     before: Tensor,
@@ -30,17 +30,24 @@ pub struct Saved {
 impl Mlp {
     fn parts(&self) -> (Linear, Linear) {
         match *self {
-            Self::Gelu { up, down } => (up, down),
+            Self::Plain { up, down, .. } => (up, down),
             Self::SwiGlu { gate_up, down } => (gate_up, down),
         }
     }
 
     /// `x`: [rows, d_model]. Returns the same shape.
-    pub fn forward(&self, params: &Params, x: &Tensor, math: Math) -> Result<(Tensor, Saved)> {
-        let (up, down) = self.parts();
+    pub fn forward(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<(Tensor, Saved)> {
+        let ((up, down), math) = (self.parts(), mb.math);
         let before = up.forward(params, x, math)?;
         let after = match self {
-            Self::Gelu { .. } => pointwise::gelu(&before, math)?,
+            Self::Plain { activation, dropout, .. } => {
+                let after = match activation {
+                    Activation::Gelu => pointwise::gelu(&before, math)?,
+                    Activation::Relu => pointwise::relu(&before)?,
+                };
+                dropout.apply(&after, mb)?;
+                after
+            }
             Self::SwiGlu { .. } => pointwise::swiglu(&before, math)?,
         };
         Ok((down.forward(params, &after, math)?, Saved { before, after }))
@@ -55,15 +62,20 @@ impl Mlp {
         x: &Tensor,
         saved: Saved,
         dy: &Tensor,
-        math: Math,
+        mb: &MicroBatch,
     ) -> Result<Tensor> {
-        let (up, down) = self.parts();
+        let ((up, down), math) = (self.parts(), mb.math);
         let Saved { before, after } = saved;
         let dafter = down.backward(params, grads, &after, dy, math)?;
         drop(after);
         let dbefore = match self {
-            Self::Gelu { .. } => {
-                pointwise::gelu_backward(&dafter, &before, math)?;
+            Self::Plain { activation, dropout, .. } => {
+                // Nobody else has this gradient.
+                dropout.apply(&dafter, mb)?;
+                match activation {
+                    Activation::Gelu => pointwise::gelu_backward(&dafter, &before, math)?,
+                    Activation::Relu => pointwise::relu_backward(&dafter, &before)?,
+                }
                 dafter
             }
             Self::SwiGlu { .. } => pointwise::swiglu_backward(&before, &dafter, math)?,

@@ -10,12 +10,13 @@ pub mod head;
 pub mod linear;
 pub mod mlp;
 pub mod norm;
+mod post_norm;
 pub mod transformer;
 pub mod weight;
 
 pub use attention::Attention;
 pub use batch::{Dropouts, MicroBatch};
-pub use embedding::Embedding;
+pub use embedding::{Embedding, Positions};
 pub use head::Head;
 pub use linear::Linear;
 pub use mlp::Mlp;

@@ -1,15 +1,16 @@
-//! One pre-norm transformer layer: x + attention(norm(x)), then x + mlp(norm(x)).
+//! One transformer layer. With norms before: x + attention(norm(x)), then x + mlp(norm(x)); `post_norm` has the other order.
 
 use candle_core::{Result, Tensor};
 
-use super::{Attention, Dropouts, GradSink, MicroBatch, Mlp, Norm, attention, mlp};
+use super::{Attention, Dropouts, GradSink, MicroBatch, Mlp, Norm, attention, mlp, post_norm};
 use crate::kernels::attention::Cache;
 use crate::kernels::pointwise;
-use crate::model::Params;
+use crate::model::{NormPlace, Params};
 
 /// GPT-2's and Llama's layers are this with other parts.
 #[derive(Debug, Clone)]
 pub struct TransformerLayer {
+    pub place: NormPlace,
     pub norm1: Norm,
     pub attention: Attention,
     pub norm2: Norm,
@@ -20,7 +21,16 @@ pub struct TransformerLayer {
 
 /// What the backward needs.
 #[derive(Debug)]
-pub struct Saved {
+pub struct Saved(Kept);
+
+#[derive(Debug)]
+enum Kept {
+    Pre(PreNorm),
+    Post(post_norm::Saved),
+}
+
+#[derive(Debug)]
+struct PreNorm {
     x: Tensor,
     normed1: Tensor,
     stats1: Tensor,
@@ -34,15 +44,20 @@ pub struct Saved {
 impl TransformerLayer {
     /// `x`: [batch·seq, d_model]. Returns the same shape.
     pub fn forward(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<(Tensor, Saved)> {
+        if self.place == NormPlace::Post {
+            let (y, saved) = post_norm::forward(self, params, x, mb)?;
+            return Ok((y, Saved(Kept::Post(saved))));
+        }
         let (normed1, stats1) = self.norm1.forward(params, &x, mb.math)?;
         let (middle, attention) = self.attention.forward(params, &normed1, mb)?;
         self.dropout[0].apply(&middle, mb)?;
         pointwise::add_assign(&middle, &x, mb.math)?;
         let (normed2, stats2) = self.norm2.forward(params, &middle, mb.math)?;
-        let (y, mlp) = self.mlp.forward(params, &normed2, mb.math)?;
+        let (y, mlp) = self.mlp.forward(params, &normed2, mb)?;
         self.dropout[1].apply(&y, mb)?;
         pointwise::add_assign(&y, &middle, mb.math)?;
-        Ok((y, Saved { x, normed1, stats1, attention, middle, normed2, stats2, mlp }))
+        let saved = PreNorm { x, normed1, stats1, attention, middle, normed2, stats2, mlp };
+        Ok((y, Saved(Kept::Pre(saved))))
     }
 
     /// The forward for tokens from position `start` on, without a backward.
@@ -54,11 +69,14 @@ impl TransformerLayer {
         cache: &mut Cache,
         start: usize,
     ) -> Result<Tensor> {
+        if self.place == NormPlace::Post {
+            return post_norm::extend(self, params, x, mb, cache, start);
+        }
         let (normed, _) = self.norm1.forward(params, x, mb.math)?;
         let middle = self.attention.extend(params, &normed, mb, cache, start)?;
         pointwise::add_assign(&middle, x, mb.math)?;
         let (normed, _) = self.norm2.forward(params, &middle, mb.math)?;
-        let (y, _) = self.mlp.forward(params, &normed, mb.math)?;
+        let (y, _) = self.mlp.forward(params, &normed, mb)?;
         pointwise::add_assign(&y, &middle, mb.math)?;
         Ok(y)
     }
@@ -73,9 +91,13 @@ impl TransformerLayer {
         dy: &Tensor,
         mb: &MicroBatch,
     ) -> Result<Tensor> {
-        let Saved { x, normed1, stats1, attention, middle, normed2, stats2, mlp } = saved;
+        let saved = match saved.0 {
+            Kept::Pre(saved) => saved,
+            Kept::Post(saved) => return post_norm::backward(self, params, grads, saved, dy, mb),
+        };
+        let PreNorm { x, normed1, stats1, attention, middle, normed2, stats2, mlp } = saved;
         let dmlp = self.dropout[1].backward(dy, mb)?;
-        let dnormed = self.mlp.backward(params, grads, &normed2, mlp, &dmlp, mb.math)?;
+        let dnormed = self.mlp.backward(params, grads, &normed2, mlp, &dmlp, mb)?;
         drop((normed2, dmlp));
         let dmiddle = self.norm2.backward(params, grads, &middle, &stats2, &dnormed, Some(dy), mb.math)?;
         drop((middle, dnormed));

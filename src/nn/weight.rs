@@ -53,11 +53,11 @@ impl GradSink<'_> {
     }
 
     /// Of `layer`, given the gradient behind its dropout mask.
-    pub fn embedding(&mut self, layer: Embedding, dy: Tensor, mb: &MicroBatch) -> Result<()> {
+    pub fn embedding(&mut self, layer: &Embedding, dy: Tensor, mb: &MicroBatch) -> Result<()> {
         match self {
             Self::Now(grads) => layer.backward_weight(grads, &dy, mb),
             Self::Later(tasks) => {
-                tasks.push(WeightTask::Embedding { layer, dy });
+                tasks.push(WeightTask::Embedding { layer: layer.clone(), dy });
                 Ok(())
             }
         }

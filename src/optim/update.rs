@@ -16,8 +16,16 @@ pub fn clip_scale(norm: f64, max: Option<f64>) -> f64 {
 }
 
 /// Updates the weights and moments in `state` with `grad_scale`·`grads` ([layout.total]) at learning rate `lr`.
-/// `state.step` counts the updates before this one.
-pub fn update(state: &TrainState, spec: &OptimizerSpec, grads: &Tensor, lr: f64, grad_scale: f64) -> Result<()> {
+/// `state.step` counts the updates before this one. With `bf16`, gradients come in as bf16 values and weights and moments come
+/// out as such; the arithmetic between is that of their storage.
+pub fn update(
+    state: &TrainState,
+    spec: &OptimizerSpec,
+    grads: &Tensor,
+    lr: f64,
+    grad_scale: f64,
+    bf16: bool,
+) -> Result<()> {
     match *spec {
         OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay, decays } => {
             let step = AdamW { lr, beta1, beta2, eps, weight_decay, t: state.step + 1, grad_scale };
@@ -25,8 +33,10 @@ pub fn update(state: &TrainState, spec: &OptimizerSpec, grads: &Tensor, lr: f64,
                 Decays::Matrices => state.layout.decayed,
                 Decays::All => state.layout.total,
             };
-            optimizer::adamw(&state.buffer, grads, decayed, &step)
+            optimizer::adamw(&state.buffer, grads, decayed, &step, bf16)
         }
-        OptimizerSpec::Sgd { momentum } => optimizer::sgd(&state.buffer, grads, &Sgd { lr, momentum, grad_scale }),
+        OptimizerSpec::Sgd { momentum } => {
+            optimizer::sgd(&state.buffer, grads, &Sgd { lr, momentum, grad_scale }, bf16)
+        }
     }
 }

@@ -26,6 +26,7 @@ const ADAMW_BYTES: f64 = 36.0;
 pub(crate) struct Worker<'a> {
     pub model: &'a ModelSpec,
     pub precision: Precision,
+    pub master_weights: bool,
     pub device: &'a DeviceFacts,
     pub rates: &'a DeviceRates,
     /// Ranks on this device, this one included.
@@ -69,13 +70,16 @@ impl Worker<'_> {
         let n = parameters as f64;
         match self.rates {
             DeviceRates::Accelerator(r) => {
-                let copy = precision::rounded_weight_bytes(self.precision, self.device.device) as f64;
-                Some(n * (ADAMW_BYTES * share + copy) / (r.memory_bandwidth * r.memory_efficiency))
+                let copy =
+                    precision::rounded_weight_bytes(self.precision, self.master_weights, self.device.device) as f64;
+                let element = precision::state_bytes(self.master_weights, self.device.device) as f64 / 4.0;
+                Some(n * (ADAMW_BYTES * share * element + copy) / (r.memory_bandwidth * r.memory_efficiency))
             }
             DeviceRates::Measured(r) => {
                 let points = |busy| r.updates.iter().filter(move |p| p.busy == busy);
                 let of = |busy| by_size(points(busy).map(|p| (p.parameters as f64, p.seconds)), n);
-                let rounded = if self.precision == Precision::Bf16 { 1.25 } else { 1.0 };
+                let copied = self.precision == Precision::Bf16 && self.master_weights;
+                let rounded = if copied { 1.25 } else { 1.0 };
                 Some(self.shared(r, of)? * share * rounded)
             }
         }

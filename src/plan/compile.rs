@@ -2,9 +2,9 @@
 
 use std::cmp::Ordering;
 
-use crate::config::experiment::{Experiment, Family, Optimizer};
+use crate::config::experiment::{Experiment, Family, Init, Layout, Model, Optimizer, PaddingMask};
 use crate::data::DataFacts;
-use crate::model::spec::ModelSpec;
+use crate::model::spec::{ModelSpec, Variant};
 use crate::plan::cost::{count_params, param_bound};
 use crate::plan::error::PlanError;
 use crate::plan::facts::ClusterFacts;
@@ -35,6 +35,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     notes.extend(data.weights.as_ref().and_then(|w| rows_apart(w.vocab_size, model.vocab_size)));
     let length = row_length(experiment)?;
     let (sequences, micro_batch) = batch_sizes(experiment)?;
+    let mask_padding = matches!(experiment.data.layout, Layout::Padded { mask: PaddingMask::CausalAndPadding, .. });
     if data.train.rows < sequences as u64 {
         return Err(PlanError::ShorterThanOneBatch {
             rows: data.train.rows,
@@ -61,11 +62,12 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         seed: experiment.seed,
         device: Device::Cpu,
         precision: experiment.precision,
+        master_weights: experiment.master_weights,
         start: start(experiment, &periodic, mesh),
         step: Vec::new(),
         chunks: Vec::new(),
         buckets: Vec::new(),
-        batch: BatchSpec { sequences, slice: (0, sequences), stride: 1, micro_batch, length, order },
+        batch: BatchSpec { sequences, slice: (0, sequences), stride: 1, micro_batch, length, mask_padding, order },
         optimizer: optimizer(&experiment.optimizer),
         schedule,
         steps,
@@ -172,6 +174,7 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, Pl
         tie_embeddings: m.tie_embeddings,
         norm_eps: m.norm_eps,
         rope_theta: m.rope_theta,
+        variant: variant(m)?,
     };
     let bound = param_bound(&spec);
     if bound > MOST_PARAMETERS || m.layers > MOST_LAYERS {
@@ -196,6 +199,28 @@ fn rows_apart(theirs: usize, ours: usize) -> Option<String> {
             theirs - 1
         )),
     }
+}
+
+/// What the gpt2 family may have otherwise; nothing of it is llama's.
+fn variant(m: &Model) -> Result<Variant, PlanError> {
+    let pytorch_init = match m.init {
+        Some(Init::Pytorch { embedding }) => Some(embedding),
+        _ => None,
+    };
+    let variant = Variant {
+        norm: m.norm,
+        activation: m.activation,
+        positions: m.positions,
+        embedding_scale: m.embedding_scale,
+        head_bias: m.head_bias,
+        final_norm: m.final_norm,
+        mlp_dropout: m.mlp_dropout,
+        pytorch_init,
+    };
+    if m.family == Family::Llama && !variant.is_default() {
+        return Err(PlanError::value("model", "llama has none of the gpt2 family's variants"));
+    }
+    Ok(variant)
 }
 
 fn row_length(experiment: &Experiment) -> Result<usize, PlanError> {

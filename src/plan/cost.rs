@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::model::spec::{Family, ModelSpec, ParamSpec, parameters};
+use crate::model::spec::{Activation, Family, ModelSpec, NormPlace, ParamSpec, parameters};
 use crate::plan::program::Blocks;
 use crate::plan::types::{Flops, ParamCounts};
 
@@ -65,7 +65,9 @@ pub fn block_params(spec: &ModelSpec) -> Vec<u64> {
 pub fn param_bound(spec: &ModelSpec) -> f64 {
     let (d, ff) = (spec.d_model as f64, spec.d_ff as f64);
     let layer = 4.0 * d * d + 3.0 * d * ff + 10.0 * d + ff;
-    (2.0 * spec.vocab_size as f64 + spec.context_length as f64 + 2.0) * d + spec.layers as f64 * layer
+    ((2.0 * spec.vocab_size as f64 + spec.context_length as f64 + 2.0) * d)
+        + spec.vocab_size as f64
+        + spec.layers as f64 * layer
 }
 
 /// FLOPs of one optimizer step over `tokens` positions in rows of `length`, for the given blocks.
@@ -125,12 +127,17 @@ fn statistic(name: &'static str, per_position: usize) -> Buffer {
 pub fn layer_saved(s: &ModelSpec) -> Vec<Buffer> {
     let d = s.d_model;
     let (stats, mlp) = match s.family {
-        Family::Gpt2 => ("mean and 1/std of both norms", [buffer("mlp.c_fc output", s.d_ff), buffer("gelu", s.d_ff)]),
+        Family::Gpt2 => {
+            let activation = activation_name(s.variant.activation);
+            ("mean and 1/std of both norms", [buffer("mlp.c_fc output", s.d_ff), buffer(activation, s.d_ff)])
+        }
         Family::Llama => {
             ("1/rms of both norms", [buffer("gate and up projections", 2 * s.d_ff), buffer("swiglu", s.d_ff)])
         }
     };
     let per_norm = if s.family == Family::Gpt2 { 2 } else { 1 };
+    // With norms behind the sums, the second sum is kept in the place of the second norm.
+    let second = if s.variant.norm == NormPlace::Post { "second residual sum" } else { "second norm" };
     let mut out = vec![
         buffer("input", d),
         buffer("first norm", d),
@@ -138,7 +145,7 @@ pub fn layer_saved(s: &ModelSpec) -> Vec<Buffer> {
         buffer("attention output", d),
         statistic("attention log-sum-exp", s.heads),
         buffer("first residual sum", d),
-        buffer("second norm", d),
+        buffer(second, d),
         statistic(stats, 2 * per_norm),
     ];
     out.extend(mlp);
@@ -149,12 +156,27 @@ pub fn layer_saved(s: &ModelSpec) -> Vec<Buffer> {
 #[must_use]
 pub fn head_saved(s: &ModelSpec) -> Vec<Buffer> {
     let per_norm = if s.family == Family::Gpt2 { 2 } else { 1 };
-    vec![
-        buffer("head input", s.d_model),
-        buffer("final norm", s.d_model),
-        statistic("statistics of the final norm", per_norm),
-        statistic("logits", s.vocab_size),
-    ]
+    let mut out = vec![buffer("head input", s.d_model)];
+    if s.variant.final_norm {
+        out.push(buffer("final norm", s.d_model));
+        out.push(statistic("statistics of the final norm", per_norm));
+    }
+    out.push(statistic("logits", s.vocab_size));
+    out
+}
+
+fn gradients_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Gelu => "gradients of gelu and mlp.c_fc",
+        Activation::Relu => "gradients of relu and mlp.c_fc",
+    }
+}
+
+fn activation_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Gelu => "gelu",
+        Activation::Relu => "relu",
+    }
 }
 
 /// The most that one layer's backward holds besides what is saved: the gradients that are alive in its widest operation.
@@ -162,7 +184,7 @@ pub fn head_saved(s: &ModelSpec) -> Vec<Buffer> {
 pub fn layer_transient(s: &ModelSpec) -> Vec<Buffer> {
     let d = s.d_model;
     let wide = match s.family {
-        Family::Gpt2 => buffer("gradients of gelu and mlp.c_fc", 2 * s.d_ff),
+        Family::Gpt2 => buffer(gradients_name(s.variant.activation), 2 * s.d_ff),
         Family::Llama => buffer("gradients of swiglu, gate and up", 3 * s.d_ff),
     };
     let mlp = wide.per_position;
@@ -175,7 +197,11 @@ pub fn layer_transient(s: &ModelSpec) -> Vec<Buffer> {
 /// As `layer_transient`, of the head: the logits' gradient is in the logits' own buffer.
 #[must_use]
 pub fn head_transient(s: &ModelSpec) -> Vec<Buffer> {
-    vec![buffer("gradients of the final norm and its input", 2 * s.d_model)]
+    if s.variant.final_norm {
+        vec![buffer("gradients of the final norm and its input", 2 * s.d_model)]
+    } else {
+        vec![buffer("gradient of the head's input", s.d_model)]
+    }
 }
 
 #[cfg(test)]
@@ -201,6 +227,19 @@ mod tests {
         assert_eq!(count_params(&gpt2, &all(&gpt2)).total, 124_439_808);
         let llama = llama_179m();
         assert_eq!(count_params(&llama, &all(&llama)).total, 179_448_576);
+    }
+
+    /// The language model of PyTorch's tutorial on pipelines and data parallelism; and one layer of it by hand:
+    /// 4·d² + 4·d of attention, 2·d·ff + ff + d of the MLP, 4·d of the norms.
+    #[test]
+    fn the_encoder_of_a_billion_parameters() {
+        let spec = crate::plan::tests::encoder(28_783, 8, 4096, 16);
+        assert_eq!(count_params(&spec, &all(&spec)).total, 1_041_453_167);
+        let (d, ff) = (4096, 4096);
+        assert_eq!(count_params(&spec, &(1..2)).total, 4 * d * d + 4 * d + 2 * d * ff + ff + d + 4 * d);
+        assert_eq!(count_params(&spec, &(0..1)).total, 28_783 * d, "sinusoids are no parameters");
+        assert_eq!(count_params(&spec, &(9..10)).total, 28_783 * (d + 1));
+        assert!(param_bound(&spec) >= 1_041_453_167.0);
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub(crate) fn math_hash(
     (program.mesh, program.device) = (Mesh::single(), Device::Cpu);
     (program.rank, program.batch.slice, program.batch.micro_batch) = (0, (0, 0), 0);
     program.batch.stride = 1;
+    // No token that counts sees padding in either case: it is behind all of them.
+    program.batch.mask_padding = false;
     (program.chunks, program.buckets) = (Vec::new(), Vec::new());
     (program.start, program.periodic) = (Vec::new(), Vec::new());
     program.eval = EvalSpec { loss: None, choice_items: None, samples: None };

@@ -5,6 +5,7 @@
 //! The table says what the executor holds, buffer by buffer: where a measurement disagrees, the table is to be corrected.
 
 use crate::eval::choice::BATCH_TOKENS;
+use crate::model::spec::PositionKind;
 use crate::plan::cost::{self, Buffer, count_chunks};
 use crate::plan::precision;
 use crate::plan::program::{Blocks, Instruction, Program};
@@ -99,6 +100,10 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
     );
     let rows = program.batch.slice.1 as u64;
     workspace("ids and targets per row".to_owned(), ROW_BYTES.saturating_mul(length), rows);
+    if spec.variant.positions == PositionKind::Sinusoidal && program.chunks.iter().any(|c| c.contains(0)) {
+        let table = (spec.context_length as u64).saturating_mul(spec.d_model as u64);
+        workspace("sinusoidal positions".to_owned(), F32.saturating_mul(table), 1);
+    }
     workspace("process".to_owned(), BASELINE, 1);
     items.extend(communication(program, *slots as u64, &sizes));
 
@@ -139,11 +144,18 @@ fn state_items(program: &Program) -> Vec<MemoryItem> {
             items.push(MemoryItem { category, what: what.to_owned(), bytes: element * params, count });
         }
     };
-    push(MemoryCategory::Weights, "f32 weights", F32, 1);
-    let rounded = precision::rounded_weight_bytes(program.precision, program.device);
+    let masters = program.master_weights;
+    let element = precision::state_bytes(masters, program.device);
+    let [weights, gradients, moments] = match (masters, element) {
+        (true, _) => ["f32 weights", "f32 gradients", "moments"],
+        (false, 2) => ["bf16 weights", "bf16 gradients", "bf16 moments"],
+        (false, _) => ["bf16 weights in f32", "bf16 gradients in f32", "bf16 moments in f32"],
+    };
+    push(MemoryCategory::Weights, weights, element, 1);
+    let rounded = precision::rounded_weight_bytes(program.precision, masters, program.device);
     push(MemoryCategory::Weights, "weights rounded to bf16", rounded, 1);
-    push(MemoryCategory::Gradients, "f32 gradients", F32, 1);
-    push(MemoryCategory::Optimizer, "moments", F32, program.moments() as u64);
+    push(MemoryCategory::Gradients, gradients, element, 1);
+    push(MemoryCategory::Optimizer, moments, element, program.moments() as u64);
     items
 }
 

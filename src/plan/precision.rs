@@ -13,6 +13,21 @@ pub fn name(precision: Precision) -> &'static str {
     }
 }
 
+/// One line, where weights are bf16 themselves.
+#[must_use]
+pub fn describe_without_masters(device: Device) -> &'static str {
+    match device {
+        Device::Cpu => {
+            "bf16 without master weights: matmuls, activations, weights, gradients and moments rounded to bf16 where a GPU \
+             would, in f32 storage; f32 arithmetic of updates, norms, softmax and loss"
+        }
+        Device::Cuda(_) => {
+            "bf16 without master weights: matmuls, activations, weights, gradients and moments in bf16; f32 arithmetic of \
+             updates, norms, softmax and loss"
+        }
+    }
+}
+
 /// One line: what a rank on `device` computes and stores under `precision`.
 #[must_use]
 pub fn describe(precision: Precision, device: Device) -> &'static str {
@@ -42,11 +57,21 @@ pub fn peak(precision: Precision, device: Device, peak: &PeakFlops) -> Option<f6
 
 /// Whether the executor keeps a second copy of the weights, rounded to bf16, and the bytes of one of its elements.
 #[must_use]
-pub fn rounded_weight_bytes(precision: Precision, device: Device) -> u64 {
+pub fn rounded_weight_bytes(precision: Precision, master_weights: bool, device: Device) -> u64 {
     match (precision, device) {
+        _ if !master_weights => 0,
         (Precision::Bf16, Device::Cpu) => 4,
         (Precision::Bf16, Device::Cuda(_)) => 2,
         _ => 0,
+    }
+}
+
+/// Bytes of one element of the weights that are trained, their gradients and the moments.
+#[must_use]
+pub fn state_bytes(master_weights: bool, device: Device) -> u64 {
+    match device {
+        Device::Cuda(_) if !master_weights => 2,
+        _ => 4,
     }
 }
 

@@ -12,8 +12,6 @@ use crate::plan::rates::{BlockSeconds, DeviceRates, Link, Links};
 use crate::plan::simulate::{Prices, Transfer};
 use crate::plan::types::RankPlan;
 
-const F32: f64 = 4.0;
-
 /// The stages of a plan with the times of their work.
 #[derive(Debug)]
 pub(crate) struct Priced<'a> {
@@ -118,14 +116,15 @@ impl<'a> Priced<'a> {
         if head && spec.tie_embeddings && !program.chunks.iter().any(|c| c.contains(0)) {
             n += (spec.vocab_size * spec.d_model) as u64;
         }
-        F32 * n as f64
+        element(program) * n as f64
     }
 }
 
 impl<'a> Stage<'a> {
     fn new(rank: &'a RankPlan, rates: &'a DeviceRates, sharers: usize) -> Option<Self> {
         let p = &rank.program;
-        let worker = Worker { model: &p.model, precision: p.precision, device: &rank.hardware, rates, sharers };
+        let (precision, master_weights) = (p.precision, p.master_weights);
+        let worker = Worker { model: &p.model, precision, master_weights, device: &rank.hardware, rates, sharers };
         let full = p.batch.micro_batch.min(p.batch.slice.1);
         let rest = match p.batch.slice.1 % full {
             0 => full,
@@ -203,19 +202,24 @@ impl Prices for Priced<'_> {
                 ring(links.replicas, replicas, self.gradient_bytes(program, program.buckets[bucket]))
             }
             Instruction::ReduceToRoot { bucket } => line(self.gradient_bytes(program, program.buckets[bucket])),
-            Instruction::BroadcastWeights => line(F32 * self.stages[stage].rank.params.total as f64),
+            Instruction::BroadcastWeights => line(element(program) * self.stages[stage].rank.params.total as f64),
             // A few numbers.
             Instruction::CountTokens { .. } | Instruction::ClipNorm { .. } => {
                 links.world.map_or(0.0, |r| 2.0 * r.latency)
             }
             Instruction::SumTied => {
                 let link = links.peers[if stage == 0 { program.mesh.stages - 1 } else { 0 }];
-                let bytes = F32 * (program.model.vocab_size * program.model.d_model) as f64;
+                let bytes = element(program) * (program.model.vocab_size * program.model.d_model) as f64;
                 ring(Some(Reach { link, latency: link.latency }), 2.0, bytes)
             }
             _ => 0.0,
         }
     }
+}
+
+/// Bytes of a weight, or of a gradient.
+fn element(program: &Program) -> f64 {
+    precision::state_bytes(program.master_weights, program.device) as f64
 }
 
 /// The links of each stage, the slowest where several matter. `None` if there is more than one rank and no links are known.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::config::experiment::{Decays, EvalLoss, Precision, Samples};
 use crate::model::spec::ModelSpec;
+use crate::model::variant::{is_false, is_true};
 pub use crate::plan::mesh::{Mesh, Mode};
 
 /// One rank's work: what it holds, what it does in one optimizer step, and what it does from time to time.
@@ -17,6 +18,9 @@ pub struct Program {
     pub seed: u64,
     pub device: Device,
     pub precision: Precision,
+    /// Whether f32 weights stand behind those that are rounded to bf16. If not, weights, gradients and moments are bf16.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub master_weights: bool,
     pub model: ModelSpec,
     /// The parts of the model's block list that this rank holds, in the order of the model. One, except under interleaved
     /// schedules; chunk c of stage s is the c·stages + s-th part of the model.
@@ -60,6 +64,9 @@ pub struct BatchSpec {
     pub micro_batch: usize,
     /// Inputs per row.
     pub length: usize,
+    /// Whether attention sees no padding.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub mask_padding: bool,
     #[serde(default, skip_serializing_if = "Order::is_default")]
     pub order: Order,
 }
@@ -84,6 +91,10 @@ impl Order {
         let sequences = (sequences as u64).max(1);
         if self.drop_last && rows >= sequences { rows / sequences * sequences } else { rows }
     }
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn one() -> usize {

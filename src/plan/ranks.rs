@@ -227,7 +227,11 @@ impl Layout {
             replica: program.replica(),
             chunks: program.chunks.clone(),
             in_flight: walk.in_flight(),
-            precision: precision::describe(program.precision, hardware.device).to_owned(),
+            precision: if program.master_weights {
+                precision::describe(program.precision, hardware.device).to_owned()
+            } else {
+                precision::describe_without_masters(hardware.device).to_owned()
+            },
             params: count_chunks(&self.model, &program.chunks),
             memory: estimate(&request),
             flops: flops(&self.model, &program.chunks, tokens, program.batch.length),
@@ -266,7 +270,8 @@ impl BlockTimes {
         let timed = hardware.first().and_then(|device| {
             let rates = cluster.rates.devices.get(&device.name)?;
             let sharers = hardware.iter().filter(|d| (d.node, d.device) == (device.node, device.device)).count();
-            let worker = Worker { model: &common.model, precision: common.precision, device, rates, sharers };
+            let (precision, master_weights) = (common.precision, common.master_weights);
+            let worker = Worker { model: &common.model, precision, master_weights, device, rates, sharers };
             let rows = common.batch.micro_batch.min(common.batch.sequences);
             let seconds = worker.blocks(rows, common.batch.length)?;
             let (embedding, layer, head) = (seconds.embedding.total(), seconds.layer.total(), seconds.head.total());

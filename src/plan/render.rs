@@ -143,14 +143,15 @@ pub(super) fn model_line(program: &Program) -> String {
     };
     let kv = if m.kv_heads == m.heads { String::new() } else { format!(" ({} for keys and values)", m.kv_heads) };
     format!(
-        "{family}: {} layers, {} heads{kv}, {} wide, d_ff {}, vocabulary {}, context {}, {} embeddings",
+        "{family}: {} layers, {} heads{kv}, {} wide, d_ff {}, vocabulary {}, context {}, {} embeddings{}",
         m.layers,
         m.heads,
         m.d_model,
         m.d_ff,
         count(m.vocab_size as u64),
         m.context_length,
-        if m.tie_embeddings { "tied" } else { "untied" }
+        if m.tie_embeddings { "tied" } else { "untied" },
+        m.variant.words()
     )
 }
 

@@ -131,7 +131,11 @@ impl Plan {
             Basis::Measured => "from what runner calibrate measured",
             Basis::Assumed => "from data sheets and assumed efficiencies",
         });
-        if self.ranks.first().is_some_and(|r| r.program.model.dropout > 0.0) {
+        if self
+            .ranks
+            .first()
+            .is_some_and(|r| r.program.model.dropout > 0.0 || r.program.model.variant.mlp_dropout > 0.0)
+        {
             out.more("without dropout, which is not modelled and may take as long as the rest on a CPU");
         }
         let device = if f.devices == 1 { "device" } else { "devices" };

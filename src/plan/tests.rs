@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::config::experiment as e;
 use crate::data::{ChoiceFacts, DataFacts, SplitFacts};
-use crate::model::spec::ModelSpec;
+use crate::model::spec::{ModelSpec, Variant};
 use crate::plan::facts::{ClusterFacts, Device, DeviceFacts, PeakFlops};
 use crate::plan::program::Instruction;
 use crate::plan::rates::Rates;
@@ -24,7 +24,24 @@ pub(crate) fn gpt2_124m(vocab_size: usize) -> ModelSpec {
         tie_embeddings: true,
         norm_eps: 1e-5,
         rope_theta: 10_000.0,
+        variant: Variant::default(),
     }
+}
+
+/// A stack of PyTorch's encoder layers as its tutorials make a language model of it; d_ff is d_model.
+pub(crate) fn encoder(vocab_size: usize, layers: usize, d_model: usize, heads: usize) -> ModelSpec {
+    let variant = Variant {
+        norm: e::NormPlace::Post,
+        activation: e::Activation::Relu,
+        positions: e::PositionKind::Sinusoidal,
+        embedding_scale: true,
+        head_bias: true,
+        final_norm: false,
+        mlp_dropout: 0.2,
+        pytorch_init: Some(0.1),
+    };
+    let sizes = ModelSpec { layers, heads, kv_heads: heads, d_model, d_ff: d_model, ..gpt2_124m(vocab_size) };
+    ModelSpec { dropout: 0.2, tie_embeddings: false, variant, ..sizes }
 }
 
 pub(crate) fn llama_179m() -> ModelSpec {
@@ -52,6 +69,13 @@ pub(crate) fn experiment() -> e::Experiment {
             tie_embeddings: true,
             norm_eps: 1e-5,
             rope_theta: 10_000.0,
+            norm: e::NormPlace::Pre,
+            activation: e::Activation::Gelu,
+            positions: e::PositionKind::Learned,
+            embedding_scale: false,
+            head_bias: false,
+            final_norm: true,
+            mlp_dropout: 0.0,
             init: None,
         },
         data: e::Data {
@@ -76,6 +100,7 @@ pub(crate) fn experiment() -> e::Experiment {
             decay: e::Decay::Cosine { final_: 0.1, steps: None },
         },
         precision: e::Precision::Fp32,
+        master_weights: true,
         parallel: e::Parallel::single(),
         eval: e::Eval {
             at_start: false,
@@ -243,7 +268,7 @@ fn the_hash_is_stable() {
 #[test]
 fn what_changes_a_number_changes_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 28] = [
+    let changes: [Change<e::Experiment>; 37] = [
         ("seed", |x| x.seed = 1),
         ("family", |x| x.model.family = e::Family::Llama),
         ("vocab_size", |x| x.model.vocab_size = Some(500)),
@@ -256,6 +281,14 @@ fn what_changes_a_number_changes_the_hash() {
         ("dropout", |x| x.model.dropout = 0.1),
         ("tie_embeddings", |x| x.model.tie_embeddings = false),
         ("norm_eps", |x| x.model.norm_eps = 1e-6),
+        ("norm", |x| x.model.norm = e::NormPlace::Post),
+        ("activation", |x| x.model.activation = e::Activation::Relu),
+        ("positions", |x| x.model.positions = e::PositionKind::Sinusoidal),
+        ("embedding_scale", |x| x.model.embedding_scale = true),
+        ("head_bias", |x| x.model.head_bias = true),
+        ("final_norm", |x| x.model.final_norm = false),
+        ("mlp_dropout", |x| x.model.mlp_dropout = 0.1),
+        ("init", |x| x.model.init = Some(e::Init::Pytorch { embedding: 0.1 })),
         ("length", |x| x.data.layout = e::Layout::Packed { length: 4 }),
         ("sequences", |x| x.batch.sequences = 16),
         ("micro_batch", |x| x.batch.micro_batch = 4),
@@ -283,6 +316,7 @@ fn what_changes_a_number_changes_the_hash() {
         ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
         ("decay", |x| x.schedule.decay = e::Decay::Constant {}),
         ("precision", |x| x.precision = e::Precision::Bf16),
+        ("master_weights", |x| (x.precision, x.master_weights) = (e::Precision::Bf16, false)),
         ("eval.every", |x| x.eval.every = 10),
         ("eval.at_start", |x| x.eval.at_start = true),
         ("eval.loss", |x| x.eval.loss = Some(e::EvalLoss { batches: 1 })),

@@ -21,6 +21,7 @@ pub(crate) fn spec() -> ModelSpec {
         tie_embeddings: true,
         norm_eps: 1e-5,
         rope_theta: 1e4,
+        variant: crate::model::Variant::default(),
     }
 }
 

@@ -147,6 +147,7 @@ impl Described {
             tie_embeddings: self.tie_embeddings,
             norm_eps: self.norm_eps,
             rope_theta: self.rope_theta.unwrap_or(10_000.0),
+            variant: Variant::default(),
         }
     }
 }

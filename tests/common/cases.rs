@@ -6,11 +6,16 @@
 use candle_core::Tensor;
 use runner::data::IGNORE;
 use runner::kernels::Math;
+use runner::kernels::embedding::sinusoids;
 use runner::kernels::pointwise::Rope;
-use runner::model::{Model, ModelSpec, Output, ParamSpec, Params};
-use runner::nn::{Attention, Dropouts, Embedding, GradSink, Head, Linear, MicroBatch, Mlp, Norm, TransformerLayer};
+use runner::model::{Activation, Model, ModelSpec, NormPlace, Output, ParamSpec, Params, PositionKind, Variant};
+use runner::nn::{
+    Attention, Dropouts, Embedding, GradSink, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer,
+};
 
-use super::{below, micro_batch, normals, oracle, random, random_params, small_gpt2, small_llama, spec, values};
+use super::{
+    below, micro_batch, normals, oracle, random, random_params, small_encoder, small_gpt2, small_llama, spec, values,
+};
 
 const MATH: Math = Math { bf16: false };
 
@@ -58,7 +63,7 @@ impl Case {
             Layer::Linear(l) => l.forward(params, Self::input(x), MATH).unwrap(),
             Layer::Norm { norm, .. } => norm.forward(params, Self::input(x), MATH).unwrap().0,
             Layer::Attention(a, _) => a.forward(params, Self::input(x), mb).unwrap().0,
-            Layer::Mlp(m) => m.forward(params, Self::input(x), MATH).unwrap().0,
+            Layer::Mlp(m) => m.forward(params, Self::input(x), mb).unwrap().0,
             Layer::Embedding(e) => e.forward(params, mb, 0).unwrap(),
             Layer::Head(h) => {
                 let rows: Vec<usize> = (0..mb.batch * mb.seq).collect();
@@ -159,8 +164,8 @@ impl Case {
                         Some(a.backward(params, grads, Self::input(x), saved, &dy, mb).unwrap())
                     }
                     Layer::Mlp(m) => {
-                        let (_, saved) = m.forward(params, Self::input(x), MATH).unwrap();
-                        Some(m.backward(params, grads, Self::input(x), saved, &dy, MATH).unwrap())
+                        let (_, saved) = m.forward(params, Self::input(x), mb).unwrap();
+                        Some(m.backward(params, grads, Self::input(x), saved, &dy, mb).unwrap())
                     }
                     Layer::Embedding(e) => {
                         e.backward(grads, &dy, mb).unwrap();
@@ -184,7 +189,7 @@ impl Case {
             Layer::Linear(l) => oracle::linear(l, params, Self::input(x)),
             Layer::Norm { norm, .. } => oracle::norm(norm, params, Self::input(x)),
             Layer::Attention(a, theta) => oracle::attention(a, *theta, params, Self::input(x), mb),
-            Layer::Mlp(m) => oracle::mlp(m, params, Self::input(x)),
+            Layer::Mlp(m) => oracle::mlp(m, params, Self::input(x), mb),
             Layer::Embedding(e) => oracle::embedding(e, params, mb),
             Layer::Head(h) => oracle::head(h, params, Self::input(x)),
             Layer::Transformer(t, theta) => oracle::layer(t, *theta, params, Self::input(x), mb),
@@ -302,12 +307,30 @@ pub fn attentions() -> Vec<Case> {
         attention("attention over tiles", (2, 2, 4), None, 0.0, batch(2, 130, 9)),
         attention("attention over tiles with dropout", (2, 2, 4), None, 0.3, batch(2, 130, 9)),
         attention("grouped attention over tiles", (4, 2, 4), Some(50.0), 0.0, batch(2, 130, 9)),
+        attention("attention that sees no padding", (2, 2, 4), None, 0.3, padded(batch(3, 6, 9), &[4, 6, 1])),
+        attention(
+            "grouped attention over tiles, no padding",
+            (4, 2, 4),
+            Some(50.0),
+            0.0,
+            padded(batch(2, 130, 9), &[70, 128]),
+        ),
         attention("attention of just one tile", (2, 1, 4), Some(50.0), 0.0, batch(1, 64, 9)),
     ]
 }
 
+/// The first tokens of each row, as many as `filled` says, are no padding.
+fn padded(mb: MicroBatch, filled: &[usize]) -> MicroBatch {
+    mb.masked(filled)
+}
+
 fn gelu(p: &Params) -> Mlp {
-    Mlp::Gelu { up: single(p, "up", true), down: single(p, "down", true) }
+    plain(p, Activation::Gelu, 0.0)
+}
+
+fn plain(p: &Params, activation: Activation, drop: f64) -> Mlp {
+    let dropout = Dropouts::new(1, "mlp", drop);
+    Mlp::Plain { up: single(p, "up", true), activation, dropout, down: single(p, "down", true) }
 }
 
 fn swiglu(p: &Params) -> Mlp {
@@ -325,20 +348,40 @@ fn swiglu_specs(d: usize, ff: usize) -> Vec<ParamSpec> {
 pub fn mlps() -> Vec<Case> {
     vec![
         case("GELU MLP", |p| Layer::Mlp(gelu(p)), gelu_specs(6, 21), 6, batch(2, 4, 9)),
+        case("ReLU MLP", |p| Layer::Mlp(plain(p, Activation::Relu, 0.0)), gelu_specs(6, 21), 6, batch(2, 4, 9)),
+        case(
+            "ReLU MLP, dropout",
+            |p| Layer::Mlp(plain(p, Activation::Relu, 0.3)),
+            gelu_specs(6, 21),
+            6,
+            batch(2, 4, 9),
+        ),
+        case(
+            "GELU MLP, dropout",
+            |p| Layer::Mlp(plain(p, Activation::Gelu, 0.3)),
+            gelu_specs(6, 21),
+            6,
+            batch(2, 4, 9),
+        ),
         case("SwiGLU MLP", |p| Layer::Mlp(swiglu(p)), swiglu_specs(6, 21), 6, batch(2, 4, 9)),
     ]
 }
 
 pub fn embeddings() -> Vec<Case> {
-    let one = |name: &str, positions: bool, p: f64| {
+    let one = |name: &str, positions: &str, scale: Option<f64>, p: f64| {
         let mut specs = vec![spec("tokens", &[5, 67])];
-        if positions {
+        if positions == "learned" {
             specs.push(spec("positions", &[9, 67]));
         }
         let layer = |params: &Params| {
             Layer::Embedding(Embedding {
                 tokens: index(params, "tokens"),
-                positions: positions.then(|| index(params, "positions")),
+                scale,
+                positions: match positions {
+                    "learned" => Positions::Learned(index(params, "positions")),
+                    "fixed" => Positions::Fixed(sinusoids(9, 67, &params.flat).unwrap()),
+                    _ => Positions::None,
+                },
                 dropout: Dropouts::new(1, "embedding", p),
             })
         };
@@ -346,9 +389,11 @@ pub fn embeddings() -> Vec<Case> {
         case(name, layer, specs, 0, batch(2, 7, 5))
     };
     vec![
-        one("embedding", false, 0.0),
-        one("embedding with positions", true, 0.0),
-        one("embedding with positions and dropout", true, 0.3),
+        one("embedding", "", None, 0.0),
+        one("embedding with positions", "learned", None, 0.0),
+        one("embedding with positions and dropout", "learned", None, 0.3),
+        one("scaled embedding with positions and dropout", "learned", Some(67_f64.sqrt()), 0.3),
+        one("scaled embedding with sinusoids and dropout", "fixed", Some(67_f64.sqrt()), 0.3),
     ]
 }
 
@@ -356,36 +401,50 @@ pub fn heads() -> Vec<Case> {
     let project = |p: &Params| Linear { weight: index(p, "head"), stacked: 1, bias: None };
     let layer = |p: &Params| {
         let norm = Norm::Layer { weight: index(p, "norm"), bias: index(p, "bias"), eps: 1e-5 };
-        Layer::Head(Head { norm, project: project(p) })
+        Layer::Head(Head { norm: Some(norm), project: project(p) })
     };
-    let rms =
-        |p: &Params| Layer::Head(Head { norm: Norm::Rms { weight: index(p, "norm"), eps: 1e-5 }, project: project(p) });
+    let bare = |p: &Params| Layer::Head(Head { norm: None, project: single(p, "head", true) });
+    let rms = |p: &Params| {
+        Layer::Head(Head { norm: Some(Norm::Rms { weight: index(p, "norm"), eps: 1e-5 }), project: project(p) })
+    };
     let specs = vec![spec("norm", &[6]), spec("bias", &[6]), spec("head", &[11, 6])];
     vec![
         case("head after LayerNorm", layer, specs, 6, batch(2, 7, 11)),
+        case(
+            "head with a bias and without a norm",
+            bare,
+            vec![spec("head", &[11, 6]), spec("head.bias", &[11])],
+            6,
+            batch(2, 7, 11),
+        ),
         case("head after RMSNorm", rms, vec![spec("norm", &[6]), spec("head", &[11, 6])], 6, batch(2, 7, 11)),
     ]
 }
 
 pub fn transformers() -> Vec<Case> {
-    let gpt2 = |p: &Params| {
+    let biased = |p: &Params, place: NormPlace, mlp: Mlp, drop: f64| {
         let norm = |n: &str| Norm::Layer { weight: index(p, &format!("{n}norm")), bias: index(p, n), eps: 1e-5 };
         Layer::Transformer(
             TransformerLayer {
+                place,
                 norm1: norm("first"),
-                attention: attention_layer(p, 2, 2, 4, None, 0.2),
+                attention: attention_layer(p, 2, 2, 4, None, drop),
                 norm2: norm("second"),
-                mlp: gelu(p),
-                dropout: [Dropouts::new(1, "attention.output", 0.2), Dropouts::new(1, "mlp.output", 0.2)],
+                mlp,
+                dropout: [Dropouts::new(1, "attention.output", drop), Dropouts::new(1, "mlp.output", drop)],
             },
             None,
         )
     };
+    let gpt2 = |p: &Params| biased(p, NormPlace::Pre, gelu(p), 0.2);
+    let post = |p: &Params| biased(p, NormPlace::Post, gelu(p), 0.0);
+    let encoder = |p: &Params| biased(p, NormPlace::Post, plain(p, Activation::Relu, 0.2), 0.2);
     let llama = |p: &Params| {
         let norm = |n: &str| Norm::Rms { weight: index(p, n), eps: 1e-5 };
         let off = Dropouts::new(1, "off", 0.0);
         Layer::Transformer(
             TransformerLayer {
+                place: NormPlace::Pre,
                 norm1: norm("firstnorm"),
                 attention: attention_layer(p, 4, 2, 4, Some(50.0), 0.0),
                 norm2: norm("secondnorm"),
@@ -401,7 +460,9 @@ pub fn transformers() -> Vec<Case> {
     let second = [attention_specs(4, 2, 4, true), swiglu_specs(16, 12)].concat();
     let second = [second, vectors(&["firstnorm", "secondnorm"], 16)].concat();
     vec![
-        case("GPT-2 layer with dropout", gpt2, first, 8, batch(2, 6, 9)),
+        case("GPT-2 layer with dropout", gpt2, first.clone(), 8, batch(2, 6, 9)),
+        case("layer with norms behind", post, first.clone(), 8, batch(2, 6, 9)),
+        case("encoder layer with dropout", encoder, first, 8, batch(2, 6, 9)),
         case("Llama layer", llama, second, 16, batch(2, 6, 9)),
     ]
 }
@@ -412,15 +473,41 @@ pub fn models(dropout: bool) -> Vec<Case> {
         let (model, params) = super::model(&s, 0.3);
         Case { name: name.into(), layer: Layer::Model(Box::new(model)), params, x: None, mb: batch(2, 9, s.vocab_size) }
     };
-    let (gpt2, llama) = (small_gpt2(), small_llama());
+    let (gpt2, llama, encoder) = (small_gpt2(), small_llama(), small_encoder());
     let mut cases = vec![
         one("GPT-2, tied", gpt2.clone()),
         one("GPT-2, untied", ModelSpec { tie_embeddings: false, ..gpt2.clone() }),
         one("Llama, untied", llama.clone()),
         one("Llama, tied", ModelSpec { tie_embeddings: true, ..llama }),
+        one("encoder layers", encoder.clone()),
+        one("encoder layers, tied", ModelSpec { tie_embeddings: true, ..encoder.clone() }),
     ];
     if dropout {
         cases.push(one("GPT-2 with dropout", ModelSpec { dropout: 0.2, ..gpt2 }));
+        let variant = Variant { mlp_dropout: 0.3, ..encoder.variant };
+        cases.push(one("encoder layers with dropout", ModelSpec { dropout: 0.2, variant, ..encoder }));
+    }
+    cases
+}
+
+/// Every variant of the gpt2 family, each with each other: 128 models.
+pub fn variants() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for bits in 0_u32..128 {
+        let on = |bit: u32| bits >> bit & 1 == 1;
+        let variant = Variant {
+            norm: if on(0) { NormPlace::Post } else { NormPlace::Pre },
+            activation: if on(1) { Activation::Relu } else { Activation::Gelu },
+            positions: if on(2) { PositionKind::Sinusoidal } else { PositionKind::Learned },
+            embedding_scale: on(3),
+            head_bias: on(4),
+            final_norm: !on(5),
+            ..Variant::default()
+        };
+        let spec = ModelSpec { tie_embeddings: on(6), variant, ..small_gpt2() };
+        let (model, params) = super::model(&spec, 0.3);
+        let mb = batch(2, 9, spec.vocab_size);
+        cases.push(Case { name: format!("{variant:?}"), layer: Layer::Model(Box::new(model)), params, x: None, mb });
     }
     cases
 }

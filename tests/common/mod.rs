@@ -12,7 +12,10 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use runner::kernels::{Math, Philox};
-use runner::model::{Family, Init, Model, ModelSpec, ParamLayout, ParamSpec, Params, parameters};
+use runner::model::{
+    Activation, Family, Init, Model, ModelSpec, NormPlace, ParamLayout, ParamSpec, Params, PositionKind, Variant,
+    parameters,
+};
 use runner::nn::MicroBatch;
 use runner::plan::program::{
     self, BatchSpec, Blocks, Decays, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Order, Precision, Program,
@@ -86,7 +89,26 @@ pub fn small_gpt2() -> ModelSpec {
         tie_embeddings: true,
         norm_eps: 1e-5,
         rope_theta: 10_000.0,
+        variant: Variant::default(),
     }
+}
+
+/// What makes a stack of PyTorch's encoder layers of a GPT-2, as its tutorials do; without dropout.
+pub fn encoder() -> Variant {
+    Variant {
+        norm: NormPlace::Post,
+        activation: Activation::Relu,
+        positions: PositionKind::Sinusoidal,
+        embedding_scale: true,
+        head_bias: true,
+        final_norm: false,
+        ..Variant::default()
+    }
+}
+
+/// A small model of such layers: untied.
+pub fn small_encoder() -> ModelSpec {
+    ModelSpec { tie_embeddings: false, variant: encoder(), ..small_gpt2() }
 }
 
 /// A small Llama: 2 layers, 4 heads over 2 key-value heads.
@@ -120,6 +142,7 @@ pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize, math: Math) -> Mi
         targets,
         batch: ids.len() / seq,
         seq,
+        filled: None,
         step: 0,
         first_sample: 0,
         sample_stride: 1,
@@ -137,6 +160,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
         seed: 7,
         device: program::Device::Cpu,
         precision,
+        master_weights: true,
         chunks: vec![Blocks { start: 0, end: model.block_count() }],
         buckets: Vec::new(),
         model,
@@ -146,6 +170,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
             stride: 1,
             micro_batch: sequences,
             length,
+            mask_padding: false,
             order: Order::default(),
         },
         optimizer: OptimizerSpec::AdamW {

@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use candle_core::{D, Tensor};
-use runner::model::{Family, ModelSpec, Params};
-use runner::nn::{Attention, Dropouts, Embedding, Head, Linear, MicroBatch, Mlp, Norm, TransformerLayer};
+use runner::model::{Activation, Family, ModelSpec, NormPlace, Params, PositionKind};
+use runner::nn::{Attention, Dropouts, Embedding, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer};
 
 /// x·wᵀ + b.
 pub fn linear(l: &Linear, params: &Params, x: &Tensor) -> Tensor {
@@ -100,7 +100,13 @@ pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor,
     let scores = (q.matmul(&k.transpose(2, 3).unwrap().contiguous().unwrap()).unwrap() / (hd as f64).sqrt()).unwrap();
     let future: Vec<f64> = (0..seq * seq).map(|n| if n % seq > n / seq { -1e30 } else { 0.0 }).collect();
     let future = Tensor::from_vec(future, (seq, seq), x.device()).unwrap();
-    let mut p = softmax(&scores.broadcast_add(&future).unwrap());
+    let mut scores = scores.broadcast_add(&future).unwrap();
+    if let Some(filled) = &mb.filled {
+        let beyond = filled.iter().flat_map(|&n| (0..seq).map(move |key| if key < n { 0.0 } else { -1e30 }));
+        let beyond = Tensor::from_vec(beyond.collect::<Vec<f64>>(), (batch, 1, 1, seq), x.device()).unwrap();
+        scores = scores.broadcast_add(&beyond).unwrap();
+    }
+    let mut p = softmax(&scores);
     if let Some(mask) = attention_mask(&a.dropout, mb, a.heads) {
         p = (p * mask).unwrap();
     }
@@ -108,14 +114,17 @@ pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor,
     linear(&a.out, params, &heads.reshape((batch * seq, a.heads * hd)).unwrap())
 }
 
-/// GELU's tanh form, or SwiGLU, between two projections.
-pub fn mlp(m: &Mlp, params: &Params, x: &Tensor) -> Tensor {
+/// GELU's tanh form or ReLU with dropout, or SwiGLU, between two projections.
+pub fn mlp(m: &Mlp, params: &Params, x: &Tensor, mb: &MicroBatch) -> Tensor {
     match m {
-        Mlp::Gelu { up, down } => {
+        Mlp::Plain { up, activation: Activation::Relu, dropout: site, down } => {
+            linear(down, params, &dropout(site, mb, &linear(up, params, x).relu().unwrap()))
+        }
+        Mlp::Plain { up, activation: Activation::Gelu, dropout: site, down } => {
             let x = linear(up, params, x);
             let inner = (&x + (x.powf(3.0).unwrap() * 0.044_715).unwrap()).unwrap();
             let tanh = (inner * (2.0 / std::f64::consts::PI).sqrt()).unwrap().tanh().unwrap();
-            linear(down, params, &((x * 0.5).unwrap() * (tanh + 1.0).unwrap()).unwrap())
+            linear(down, params, &dropout(site, mb, &((x * 0.5).unwrap() * (tanh + 1.0).unwrap()).unwrap()))
         }
         Mlp::SwiGlu { gate_up, down } => {
             let both = linear(gate_up, params, x);
@@ -127,27 +136,53 @@ pub fn mlp(m: &Mlp, params: &Params, x: &Tensor) -> Tensor {
     }
 }
 
-/// Token rows, plus position rows, with dropout.
+/// Token rows times the scale, plus position rows, with dropout.
 pub fn embedding(e: &Embedding, params: &Params, mb: &MicroBatch) -> Tensor {
     let mut x = params.view(e.tokens).unwrap().index_select(&mb.ids, 0).unwrap();
-    if let Some(p) = e.positions {
-        let positions: Vec<u32> = (0..mb.batch * mb.seq).map(|r| (r % mb.seq) as u32).collect();
-        let positions = Tensor::from_vec(positions, mb.batch * mb.seq, x.device()).unwrap();
-        x = (x + params.view(p).unwrap().index_select(&positions, 0).unwrap()).unwrap();
+    if let Some(scale) = e.scale {
+        x = (x * scale).unwrap();
+    }
+    let positions: Vec<u32> = (0..mb.batch * mb.seq).map(|r| (r % mb.seq) as u32).collect();
+    let positions = Tensor::from_vec(positions, mb.batch * mb.seq, x.device()).unwrap();
+    match &e.positions {
+        Positions::None => {}
+        Positions::Learned(p) => {
+            x = (x + params.view(*p).unwrap().index_select(&positions, 0).unwrap()).unwrap();
+        }
+        // The waves once more, by their definition.
+        Positions::Fixed(table) => {
+            let d = table.dims2().unwrap().1;
+            let wave = |n: usize| {
+                let (row, column) = (n / d % mb.seq, n % d);
+                let angle = row as f64 / 10_000_f64.powf((column / 2 * 2) as f64 / d as f64);
+                if column % 2 == 0 { angle.sin() } else { angle.cos() }
+            };
+            let waves: Vec<f64> = (0..mb.batch * mb.seq * d).map(wave).collect();
+            x = (x + Tensor::from_vec(waves, (mb.batch * mb.seq, d), table.device()).unwrap()).unwrap();
+        }
     }
     dropout(&e.dropout, mb, &x)
 }
 
 /// Logits.
 pub fn head(h: &Head, params: &Params, x: &Tensor) -> Tensor {
-    linear(&h.project, params, &norm(&h.norm, params, x))
+    match &h.norm {
+        Some(n) => linear(&h.project, params, &norm(n, params, x)),
+        None => linear(&h.project, params, x),
+    }
 }
 
-/// Pre-norm transformer layer.
+/// A transformer layer, with its norms before or behind.
 pub fn layer(l: &TransformerLayer, theta: Option<f64>, params: &Params, x: &Tensor, mb: &MicroBatch) -> Tensor {
+    if l.place == NormPlace::Post {
+        let attended = dropout(&l.dropout[0], mb, &attention(&l.attention, theta, params, x, mb));
+        let x = norm(&l.norm1, params, &(x + attended).unwrap());
+        let fed = dropout(&l.dropout[1], mb, &mlp(&l.mlp, params, &x, mb));
+        return norm(&l.norm2, params, &(&x + fed).unwrap());
+    }
     let attended = attention(&l.attention, theta, params, &norm(&l.norm1, params, x), mb);
     let x = (x + dropout(&l.dropout[0], mb, &attended)).unwrap();
-    let fed = mlp(&l.mlp, params, &norm(&l.norm2, params, &x));
+    let fed = mlp(&l.mlp, params, &norm(&l.norm2, params, &x), mb);
     (&x + dropout(&l.dropout[1], mb, &fed)).unwrap()
 }
 
@@ -166,13 +201,22 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
         if gpt2 { Norm::Layer { weight, bias: at(&format!("{prefix}.bias")), eps } } else { Norm::Rms { weight, eps } }
     };
     let table = if gpt2 { "transformer.wte" } else { "model.embed_tokens" };
-    let positions = gpt2.then(|| at("transformer.wpe.weight"));
+    let variant = &spec.variant;
+    let positions = match variant.positions {
+        _ if !gpt2 => Positions::None,
+        PositionKind::Learned => Positions::Learned(at("transformer.wpe.weight")),
+        PositionKind::Sinusoidal => {
+            Positions::Fixed(Tensor::zeros((1, spec.d_model), params.flat.dtype(), params.flat.device()).unwrap())
+        }
+    };
     let tokens = at(&format!("{table}.weight"));
-    let mut x = embedding(&Embedding { tokens, positions, dropout: off }, params, mb);
+    let scale = variant.embedding_scale.then(|| (spec.d_model as f64).sqrt());
+    let mut x = embedding(&Embedding { tokens, scale, positions, dropout: off }, params, mb);
     for i in 0..spec.layers {
         let l = if gpt2 {
             let p = format!("transformer.h.{i}");
             TransformerLayer {
+                place: variant.norm,
                 norm1: normed(format!("{p}.ln_1")),
                 attention: Attention {
                     qkv: one(format!("{p}.attn.c_attn"), true),
@@ -184,12 +228,18 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
                     dropout: off,
                 },
                 norm2: normed(format!("{p}.ln_2")),
-                mlp: Mlp::Gelu { up: one(format!("{p}.mlp.c_fc"), true), down: one(format!("{p}.mlp.c_proj"), true) },
+                mlp: Mlp::Plain {
+                    up: one(format!("{p}.mlp.c_fc"), true),
+                    activation: variant.activation,
+                    dropout: off,
+                    down: one(format!("{p}.mlp.c_proj"), true),
+                },
                 dropout: [off, off],
             }
         } else {
             let p = format!("model.layers.{i}");
             TransformerLayer {
+                place: NormPlace::Pre,
                 norm1: normed(format!("{p}.input_layernorm")),
                 attention: Attention {
                     qkv: Linear { stacked: 3, ..one(format!("{p}.self_attn.q_proj"), false) },
@@ -212,7 +262,9 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
     }
     let last = if gpt2 { "transformer.ln_f" } else { "model.norm" };
     let project = if spec.tie_embeddings { table } else { "lm_head" };
-    head(&Head { norm: normed(last.into()), project: one(project.into(), false) }, params, &x)
+    let bias = variant.head_bias.then(|| at("lm_head.bias"));
+    let project = Linear { bias, ..one(project.into(), false) };
+    head(&Head { norm: variant.final_norm.then(|| normed(last.into())), project }, params, &x)
 }
 
 /// scale · Σ (logsumexp − logit of the target), over targets that are not ignored.

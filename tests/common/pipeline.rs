@@ -10,11 +10,12 @@ use candle_core::{DType, Tensor};
 use runner::data::IGNORE;
 use runner::kernels::Math;
 use runner::model::{
-    Model, ModelSpec, Output, ParamLayout, Params, Saved, parameters, stage_parameters, tied_copy, tied_original,
+    Model, ModelSpec, Output, ParamLayout, Params, Saved, Variant, parameters, stage_parameters, tied_copy,
+    tied_original,
 };
 use runner::nn::MicroBatch;
 
-use super::{below, micro_batch, random_params, small_gpt2, small_llama, values, with_values};
+use super::{below, encoder, micro_batch, random_params, small_gpt2, small_llama, values, with_values};
 
 /// Element type, and how numbers are kept between kernels.
 pub type Kind = (DType, Math);
@@ -36,12 +37,13 @@ pub struct Pipeline {
     pub stages: Vec<(usize, Model)>,
 }
 
-/// Both families with three layers, tied and untied, with dropout where the family has it.
+/// Both families with three layers, tied and untied, with dropout where the family has it; and a stack of encoder layers.
 pub fn specs() -> Vec<ModelSpec> {
     let gpt2 = ModelSpec { layers: 3, dropout: 0.2, ..small_gpt2() };
     let llama = ModelSpec { layers: 3, ..small_llama() };
     let with = |spec: &ModelSpec, tie_embeddings: bool| ModelSpec { tie_embeddings, ..spec.clone() };
-    vec![with(&gpt2, true), with(&gpt2, false), with(&llama, true), with(&llama, false)]
+    let encoder = ModelSpec { variant: Variant { mlp_dropout: 0.2, ..encoder() }, ..gpt2.clone() };
+    vec![with(&gpt2, true), with(&gpt2, false), with(&llama, true), with(&llama, false), with(&encoder, false)]
 }
 
 /// Every way to cut `blocks` blocks into `count` chunks.

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the golden fixtures gpt2.safetensors and llama.safetensors next to this file.
+"""Writes the golden fixtures gpt2, llama, encoder and bf16 (.safetensors) next to this file.
 
     python -m venv .venv
     .venv/bin/pip install torch transformers safetensors numpy
-    .venv/bin/python generate.py            # writes both files
+    .venv/bin/python generate.py            # writes all files
     .venv/bin/python generate.py --check    # compares with the files that are there, writes nothing
 
-The models are those of `transformers`, the optimizers and the clipping those of PyTorch. Weights are float32; all
+The models are those of `transformers`, and one made of `torch.nn.TransformerEncoderLayer`; the optimizers and the clipping those of PyTorch. Weights are float32; all
 that follows from them is computed in float64 and stored as float32, so that what the fixtures themselves are off by is
 one rounding. The same run in plain float32 is made too, with the models untouched, and how far it ends up from the
 float64 one is stored in the metadata (`float32_error`): this is where a test can take its tolerances from.
@@ -20,6 +20,7 @@ import math
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 os.environ.setdefault("USE_HUB_KERNELS", "0")  # transformers would look for kernels to download
 
@@ -62,9 +63,69 @@ def llama_config():
     )
 
 
+class EncoderConfig(SimpleNamespace):
+    def to_dict(self):
+        return dict(vars(self))
+
+
+def encoder_config():
+    return EncoderConfig(vocab_size=VOCAB, d_model=32, heads=4, d_ff=48, layers=2, positions=32)
+
+
+class Encoder(torch.nn.Module):
+    """A stack of PyTorch's encoder layers as a language model: embeddings times sqrt(d_model), sinusoidal positions, norms
+    behind the sums, ReLU, a causal mask, a head with a bias."""
+
+    # Parameters by the names that GPT-2 has for them.
+    NAMES = {
+        "self_attn.in_proj_weight": "attn.c_attn.weight", "self_attn.in_proj_bias": "attn.c_attn.bias",
+        "self_attn.out_proj.weight": "attn.c_proj.weight", "self_attn.out_proj.bias": "attn.c_proj.bias",
+        "linear1.weight": "mlp.c_fc.weight", "linear1.bias": "mlp.c_fc.bias",
+        "linear2.weight": "mlp.c_proj.weight", "linear2.bias": "mlp.c_proj.bias",
+        "norm1.weight": "ln_1.weight", "norm1.bias": "ln_1.bias", "norm2.weight": "ln_2.weight", "norm2.bias": "ln_2.bias",
+    }
+
+    def __init__(self, config):
+        super().__init__()
+        d = config.d_model
+        self.config = config
+        self.embedding = torch.nn.Embedding(config.vocab_size, d)
+        self.layers = torch.nn.ModuleList(
+            torch.nn.TransformerEncoderLayer(
+                d, config.heads, config.d_ff, dropout=0.0, activation="relu", batch_first=True, norm_first=False
+            )
+            for _ in range(config.layers)
+        )
+        self.head = torch.nn.Linear(d, config.vocab_size)
+
+    def positions(self, length):
+        d, dtype = self.config.d_model, self.head.weight.dtype
+        rates = torch.exp(torch.arange(0, d, 2, dtype=dtype) * (-math.log(10000.0) / d))
+        angles = torch.arange(length, dtype=dtype)[:, None] * rates
+        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
+
+    def forward(self, input_ids):
+        length = input_ids.shape[1]
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(length, dtype=self.head.weight.dtype)
+        x = self.embedding(input_ids) * math.sqrt(self.config.d_model) + self.positions(length)
+        for layer in self.layers:
+            x = layer(x, src_mask=mask, is_causal=True)
+        return SimpleNamespace(logits=self.head(x))
+
+
+def our_name(name):
+    """A parameter's name in the fixtures: that of Hugging Face."""
+    known = {"embedding.weight": "transformer.wte.weight", "head.weight": "lm_head.weight", "head.bias": "lm_head.bias"}
+    if name.startswith("layers."):
+        _, layer, rest = name.split(".", 2)
+        return f"transformer.h.{layer}.{Encoder.NAMES[rest]}"
+    return known.get(name, name)
+
+
 FAMILIES = {
     "gpt2": {"model": GPT2LMHeadModel, "config": gpt2_config, "seed": 2019},
     "llama": {"model": LlamaForCausalLM, "config": llama_config, "seed": 2023},
+    "encoder": {"model": Encoder, "config": encoder_config, "seed": 2017},
 }
 
 
@@ -113,7 +174,7 @@ def build(family, weights, dtype, config=None):
     transposed = conv1d_names(model)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            value = torch.from_numpy(weights[name]).to(dtype)
+            value = torch.from_numpy(weights[our_name(name)]).to(dtype)
             parameter.copy_(value.T if name in transposed else value)
     return model
 
@@ -129,7 +190,7 @@ def export(model, value=lambda parameter: parameter):
     out = {}
     for name, parameter in model.named_parameters():
         tensor = value(parameter).detach().double()
-        out[name] = (tensor.T if name in transposed else tensor).contiguous().numpy().copy()
+        out[our_name(name)] = (tensor.T if name in transposed else tensor).contiguous().numpy().copy()
     return out
 
 
@@ -227,7 +288,7 @@ def results(family, weights, data, dtype):
     out["train.lrs"] = np.array(lrs)
     out |= {f"final.{name}": value for name, value in export(model).items()}
 
-    if family == "gpt2":
+    if family != "llama":
         model = build(family, weights, dtype)
         optimizer = torch.optim.SGD(model.parameters(), **SGD)
         lrs = [SGD["lr"]] * SGD_STEPS
@@ -247,7 +308,7 @@ def group_of(name):
 def float32_error(family, exact, single):
     """The largest absolute difference of the float32 run from the float64 one, by group.
 
-    The gradient of GPT-2's key biases is 0 in exact arithmetic (a constant added to all scores of a row changes no
+    The gradient of key biases is 0 in exact arithmetic (a constant added to all scores of a row changes no
     weight). What AdamW makes of its rounding noise means nothing, so those elements stand apart.
     """
     errors = {}
@@ -256,7 +317,7 @@ def float32_error(family, exact, single):
             continue
         difference = np.abs(value - single[name])
         group = group_of(name)
-        if family == "gpt2" and name.endswith("c_attn.bias"):
+        if family != "llama" and name.endswith("c_attn.bias"):
             third = len(difference) // 3
             keys = float(difference[third : 2 * third].max())
             errors[f"{group}:key biases"] = max(errors.get(f"{group}:key biases", 0.0), keys)
@@ -287,7 +348,7 @@ def fixture(family):
         "adamw": {**ADAMW, "weight_decay": WEIGHT_DECAY}, "clip_norm": CLIP, "steps": STEPS,
         "schedule": {"peak": PEAK_LR, "warmup": WARMUP, "cosine": {"final": LAST, "steps": STEPS - WARMUP}},
     }
-    if family == "gpt2":
+    if family != "llama":
         settings["sgd"] = {**SGD, "clip_norm": SGD_CLIP, "steps": SGD_STEPS}
     config = FAMILIES[family]["config"]().to_dict()
     versions = {"numpy": np.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
@@ -298,6 +359,51 @@ def fixture(family):
         "versions": json.dumps(versions),
     }
     return tensors, metadata, errors
+
+
+def bf16_fixture():
+    """Bfloat16 tensors under PyTorch's fused optimizers: weights, gradients of every step, and what came out.
+
+    All numbers are bfloat16 values, stored as float32.
+    """
+    rng = np.random.Generator(np.random.PCG64(16))
+    shapes = {"matrix": (24, 32), "vector": (96,)}
+    tensors = {}
+
+    def bf16(name, values):
+        tensor = torch.from_numpy(values.astype(np.float32)).bfloat16()
+        tensors[name] = tensor.float().numpy()
+        return tensor
+
+    start = {name: bf16(f"weights.{name}", 0.3 * rng.standard_normal(shape)) for name, shape in shapes.items()}
+    # Sizes from 1e-4 to 1, so that eps, decay and rounding all have a say somewhere.
+    sizes = {name: 10 ** rng.uniform(-4, 0, shape) for name, shape in shapes.items()}
+    grads = [
+        {name: bf16(f"grads.{step}.{name}", sizes[name] * rng.standard_normal(shape)) for name, shape in shapes.items()}
+        for step in range(STEPS)
+    ]
+    for kind in ("adamw", "sgd"):
+        parameters = {name: torch.nn.Parameter(value.clone()) for name, value in start.items()}
+        if kind == "adamw":
+            groups = [{"params": [p], "weight_decay": WEIGHT_DECAY if p.ndim >= 2 else 0.0} for p in parameters.values()]
+            optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, **ADAMW, fused=True)
+        else:
+            optimizer = torch.optim.SGD(parameters.values(), **SGD, fused=True)
+        for step in grads:
+            for name, parameter in parameters.items():
+                parameter.grad = step[name].clone()
+            optimizer.step()
+        moments = {"adamw": {"m": "exp_avg", "v": "exp_avg_sq"}, "sgd": {"m": "momentum_buffer"}}[kind]
+        for name, parameter in parameters.items():
+            tensors[f"{kind}.{name}"] = parameter.detach().float().numpy()
+            for ours, theirs in moments.items():
+                state = optimizer.state[parameter][theirs]
+                assert state.dtype == torch.bfloat16
+                tensors[f"{kind}.{ours}.{name}"] = state.float().numpy()
+    settings = {"adamw": {**ADAMW, "weight_decay": WEIGHT_DECAY, "lr": PEAK_LR}, "sgd": SGD, "steps": STEPS}
+    versions = {"numpy": np.__version__, "torch": torch.__version__}
+    metadata = {"training": json.dumps(settings, sort_keys=True), "versions": json.dumps(versions)}
+    return tensors, metadata
 
 
 def check(path, tensors):
@@ -318,6 +424,13 @@ def main():
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
     good = True
+    path = HERE / "bf16.safetensors"
+    tensors, metadata = bf16_fixture()
+    if only_check:
+        good &= check(path, tensors)
+    else:
+        save(path, tensors, metadata)
+        print(f"{path.name}: {len(tensors)} tensors, {path.stat().st_size:,} bytes")
     for family in FAMILIES:
         tensors, metadata, errors = fixture(family)
         path = HERE / f"{family}.safetensors"
@@ -327,7 +440,7 @@ def main():
         save(path, tensors, metadata)
         print(f"{path.name}: {len(tensors)} tensors, {path.stat().st_size:,} bytes, loss {float(tensors['loss']):.6f}")
         print("  losses    ", " ".join(f"{v:.3f}" for v in tensors["train.losses"]))
-        if family == "gpt2":
+        if family != "llama":
             print("  sgd norms ", " ".join(f"{v:.3f}" for v in tensors["sgd.grad_norms"]))
         print("  grad norms", " ".join(f"{v:.3f}" for v in tensors["train.grad_norms"]))
         for name, value in errors.items():

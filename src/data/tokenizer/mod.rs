@@ -3,9 +3,9 @@
 mod build;
 mod english;
 mod gpt2_words;
+mod hf;
 mod huggingface;
 mod letters;
-mod hf;
 mod library;
 mod load;
 mod merges;
@@ -15,7 +15,7 @@ mod train;
 mod words;
 
 pub(super) use build::build;
-pub use load::{load_tokenizer, train_tokenizer};
 pub use hf::{HfTokenizer, SpecialTokens};
+pub use load::{load_tokenizer, train_tokenizer};
 pub use text_tokenizer::TextTokenizer;
 pub(super) use words::Cut;

@@ -1,4 +1,4 @@
-//! GELU (Hendrycks and Gimpel 2016, the tanh form that GPT-2 uses) and SwiGLU (Shazeer 2020).
+//! GELU (Hendrycks and Gimpel 2016, the tanh form that GPT-2 uses), ReLU and SwiGLU (Shazeer 2020).
 
 use rayon::prelude::*;
 
@@ -36,6 +36,26 @@ pub fn gelu_backward<T: Real>(x: &[T], dy: &mut [T], bf16: bool) {
             let d = half * (T::ONE + t) + half * x * (T::ONE - t * t) * slope;
             *dy = round_if(*dy * d, bf16);
         },
+    );
+}
+
+/// y = max(x, 0); what is no number stays none.
+pub fn relu<T: Real>(x: &[T], y: &mut [T]) {
+    elementwise::zip(
+        y,
+        x,
+        #[inline(always)]
+        |y, x| *y = if x < T::ZERO { T::ZERO } else { x },
+    );
+}
+
+/// dy becomes dx; the slope at 0 is 0, as in PyTorch.
+pub fn relu_backward<T: Real>(x: &[T], dy: &mut [T]) {
+    elementwise::zip(
+        dy,
+        x,
+        #[inline(always)]
+        |dy, x| *dy = if x > T::ZERO { *dy } else { T::ZERO },
     );
 }
 

@@ -26,6 +26,21 @@ pub struct Shape {
     pub head_dim: usize,
 }
 
+/// What is taken from the probabilities besides the future.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Masks<'a> {
+    pub dropout: Option<&'a Dropout>,
+    /// Of each sample the tokens before its padding, at least one: queries see no keys behind them.
+    pub filled: Option<&'a [usize]>,
+}
+
+impl Masks<'_> {
+    /// The keys of sample `b` that its last query sees.
+    fn keys(&self, b: usize) -> usize {
+        self.filled.map_or(usize::MAX, |filled| filled[b].max(1))
+    }
+}
+
 impl Shape {
     #[must_use]
     pub fn qkv_width(&self) -> usize {
@@ -53,7 +68,7 @@ impl Shape {
 }
 
 /// out = softmax(q·kᵀ/√head_dim, causal)·v. `lse` receives the log-sum-exp of each query's scores, [batch, heads, seq].
-pub fn forward<T: Real>(s: Shape, qkv: &[T], dropout: Option<&Dropout>, out: &mut [T], lse: &mut [T], bf16: bool) {
+pub fn forward<T: Real>(s: Shape, qkv: &[T], masks: Masks<'_>, out: &mut [T], lse: &mut [T], bf16: bool) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
     let (shared_out, shared_lse) = (Shared::new(out), Shared::new(lse));
     let group = s.heads / s.kv_heads;
@@ -71,8 +86,8 @@ pub fn forward<T: Real>(s: Shape, qkv: &[T], dropout: Option<&Dropout>, out: &mu
                 let lse = unsafe {
                     std::slice::from_raw_parts_mut(shared_lse.at((b * s.heads + head) * s.seq + from), to - from)
                 };
-                softmax_causal(p, to, from, lse);
-                finish_probabilities(p, to, s, b, head, from, dropout, bf16);
+                softmax_causal(p, to, from, masks.keys(b), lse);
+                finish_probabilities(p, to, s, b, head, from, masks.dropout, bf16);
                 // SAFETY: as above; the rows lie in `out`, whose columns of this head belong to this task.
                 unsafe {
                     let dst = shared_out.at((b * s.seq + from) * out_width + head * hd);
@@ -91,13 +106,13 @@ pub fn forward<T: Real>(s: Shape, qkv: &[T], dropout: Option<&Dropout>, out: &mu
     });
 }
 
-/// Rows of scores become probabilities; row i sees columns up to `from + i`.
-fn softmax_causal<T: Real>(p: &mut [T], width: usize, from: usize, lse: &mut [T]) {
+/// Rows of scores become probabilities; row i sees columns up to `from + i`, and none from `keys` on.
+fn softmax_causal<T: Real>(p: &mut [T], width: usize, from: usize, keys: usize, lse: &mut [T]) {
     vectorize(
         #[inline(always)]
         || {
             for (i, (row, lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
-                let (seen, masked) = row.split_at_mut(from + i + 1);
+                let (seen, masked) = row.split_at_mut((from + i + 1).min(keys));
                 let top = max(seen);
                 for v in seen.iter_mut() {
                     *v = (*v - top).fast_exp();
@@ -148,13 +163,14 @@ pub fn backward<T: Real>(
     qkv: &[T],
     out: &[T],
     lse: &[T],
-    dropout: Option<&Dropout>,
+    masks: Masks<'_>,
     dout: &[T],
     dqkv: &mut [T],
     bf16: bool,
 ) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
     let group = s.heads / s.kv_heads;
+    let dropout = masks.dropout;
     let shared = Shared::new(dqkv);
     s.tasks(|b, kv| {
         let block = BLOCK.min(s.seq);
@@ -173,7 +189,7 @@ pub fn backward<T: Real>(
                 let dy = s.view(dout, out_width, b, from, to, head * hd);
                 let (p, dp) = (&mut p[..n * to], &mut dp[..n * to]);
                 gemm(p, to, T::ZERO, T::real(s.scale()), q, k.t(), Parallelism::None);
-                probabilities_from_lse(p, to, from, &lse[(b * s.heads + head) * s.seq + from..][..n]);
+                probabilities_from_lse(p, to, from, masks.keys(b), &lse[(b * s.heads + head) * s.seq + from..][..n]);
                 gemm(dp, to, T::ZERO, T::ONE, dy, v.t(), Parallelism::None);
                 let seen: &[T] = if dropout.is_some() || bf16 {
                     let dropped = &mut dropped[..n * to];
@@ -231,12 +247,12 @@ pub fn backward<T: Real>(
 }
 
 /// Rows of scores become probabilities, with their known log-sum-exp.
-fn probabilities_from_lse<T: Real>(p: &mut [T], width: usize, from: usize, lse: &[T]) {
+fn probabilities_from_lse<T: Real>(p: &mut [T], width: usize, from: usize, keys: usize, lse: &[T]) {
     vectorize(
         #[inline(always)]
         || {
             for (i, (row, &lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
-                let (seen, masked) = row.split_at_mut(from + i + 1);
+                let (seen, masked) = row.split_at_mut((from + i + 1).min(keys));
                 for v in seen {
                     *v = (*v - lse).fast_exp();
                 }

@@ -1,4 +1,4 @@
-//! Token and learned position embeddings.
+//! Token and position embeddings.
 
 use rayon::prelude::*;
 
@@ -6,10 +6,12 @@ use super::Real;
 use super::elementwise::round_if;
 use super::simd::{Shared, axpy, rows_per_task, vectorize};
 
-/// y = tokens' rows of `table`, plus position rows if `positions` is given; row r is at position `start + r mod seq`.
+/// y = `scale` · tokens' rows of `table`, plus position rows if `positions` is given; row r is at position
+/// `start + r mod seq`.
 pub fn embed<T: Real>(
     tokens: &[u32],
     table: &[T],
+    scale: Option<T>,
     positions: Option<&[T]>,
     d: usize,
     seq: usize,
@@ -25,6 +27,11 @@ pub fn embed<T: Real>(
                 for (i, y) in y.chunks_exact_mut(d).enumerate() {
                     let row = task * rows + i;
                     y.copy_from_slice(&table[tokens[row] as usize * d..][..d]);
+                    if let Some(scale) = scale {
+                        for y in y.iter_mut() {
+                            *y *= scale;
+                        }
+                    }
                     if let Some(p) = positions {
                         let p = &p[(start + row % seq) * d..][..d];
                         for (y, &p) in y.iter_mut().zip(p) {
@@ -40,8 +47,24 @@ pub fn embed<T: Real>(
     });
 }
 
-/// dtable\[index(r)\] += dy\[r\] for each row in order; tasks own columns, so no two add to the same element.
-pub fn scatter_add<T: Real>(dy: &[T], d: usize, dtable: &mut [T], index: impl Fn(usize) -> usize + Sync) {
+/// Rows of sines and cosines (Vaswani et al. 2017), [positions, d]: columns 2i and 2i + 1 of row p are sine and cosine of
+/// p / 10000^(2i/d). Computed in f64.
+#[must_use]
+pub fn sinusoids<T: Real>(positions: usize, d: usize) -> Vec<T> {
+    let mut table = vec![T::ZERO; positions * d];
+    table.par_chunks_mut(d).enumerate().for_each(|(position, row)| {
+        for (pair, columns) in row.chunks_mut(2).enumerate() {
+            let angle = position as f64 * (-(10_000_f64.ln()) * (2 * pair) as f64 / d as f64).exp();
+            for (column, wave) in columns.iter_mut().zip([angle.sin(), angle.cos()]) {
+                *column = T::real(wave);
+            }
+        }
+    });
+    table
+}
+
+/// dtable\[index(r)\] += factor·dy\[r\] for each row in order; tasks own columns, so no two add to the same element.
+pub fn scatter_add<T: Real>(dy: &[T], d: usize, factor: T, dtable: &mut [T], index: impl Fn(usize) -> usize + Sync) {
     const COLUMNS: usize = 64;
     let rows = dy.len() / d;
     let limit = dtable.len() / d;
@@ -57,7 +80,7 @@ pub fn scatter_add<T: Real>(dy: &[T], d: usize, dtable: &mut [T], index: impl Fn
                     assert!(target < limit, "embedding index beyond its table");
                     // SAFETY: the row lies in the table, checked above, and this task alone writes these columns.
                     let out = unsafe { std::slice::from_raw_parts_mut(table.at(target * d + from), width) };
-                    axpy(T::ONE, &dy[row * d + from..][..width], out);
+                    axpy(factor, &dy[row * d + from..][..width], out);
                 }
             },
         );

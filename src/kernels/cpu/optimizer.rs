@@ -1,8 +1,10 @@
-//! Optimizer updates: one parallel pass over flat buffers.
+//! Optimizer updates: one parallel pass over flat buffers. With `BF16`, gradients are rounded to bf16 before, weights and
+//! moments after the arithmetic, as PyTorch's fused optimizers do with bfloat16 tensors.
 
 use rayon::prelude::*;
 
 use super::Real;
+use super::elementwise::round_if;
 use super::simd::{TASK, vectorize};
 
 /// The scalars of one AdamW step.
@@ -21,7 +23,7 @@ pub struct AdamW {
 
 /// Decoupled weight decay (Loshchilov and Hutter 2019), in PyTorch's order of operations: w −= lr·wd·w, then
 /// w −= lr/(1−β1^t)·m / (√v/√(1−β2^t) + eps). The first `decayed` elements decay.
-pub fn adamw<T: Real>(step: &AdamW, decayed: usize, w: &mut [T], m: &mut [T], v: &mut [T], g: &[T]) {
+pub fn adamw<T: Real, const BF16: bool>(step: &AdamW, decayed: usize, w: &mut [T], m: &mut [T], v: &mut [T], g: &[T]) {
     let correction1 = 1.0 - step.beta1.powf(step.t as f64);
     let correction2 = (1.0 - step.beta2.powf(step.t as f64)).sqrt();
     let (b1, b2) = (T::real(step.beta1), T::real(step.beta2));
@@ -30,7 +32,8 @@ pub fn adamw<T: Real>(step: &AdamW, decayed: usize, w: &mut [T], m: &mut [T], v:
     let inverse = T::real(1.0 / correction2);
     let (eps, scale) = (T::real(step.eps), T::real(step.grad_scale));
     let shrink = T::real(1.0 - step.lr * step.weight_decay);
-    let update = |shrink: T, w: &mut [T], m: &mut [T], v: &mut [T], g: &[T]| {
+    let (decay, root) = (T::real(step.lr * step.weight_decay), T::real(correction2));
+    let update = |shrink: T, decay: T, w: &mut [T], m: &mut [T], v: &mut [T], g: &[T]| {
         w.par_chunks_mut(TASK)
             .zip(m.par_chunks_mut(TASK))
             .zip(v.par_chunks_mut(TASK))
@@ -40,10 +43,19 @@ pub fn adamw<T: Real>(step: &AdamW, decayed: usize, w: &mut [T], m: &mut [T], v:
                     #[inline(always)]
                     || {
                         for (((w, m), v), &g) in w.iter_mut().zip(m).zip(v).zip(g) {
-                            let g = g * scale;
-                            *m = b1.fma(*m, c1 * g);
-                            *v = b2.fma(*v, c2 * g * g);
-                            *w = *w * shrink - size * *m / (v.root() * inverse + eps);
+                            let g = round_if(g * scale, BF16);
+                            if BF16 {
+                                // In the fused kernel's own order, so that what is rounded is the same number.
+                                let m1 = *m + c1 * (g - *m);
+                                let v1 = b2 * *v + c2 * g * g;
+                                let decayed = *w - decay * *w;
+                                *w = (decayed - size * m1 / (v1.root() / root + eps)).round_bf16();
+                                (*m, *v) = (m1.round_bf16(), v1.round_bf16());
+                            } else {
+                                *m = b1.fma(*m, c1 * g);
+                                *v = b2.fma(*v, c2 * g * g);
+                                *w = *w * shrink - size * *m / (v.root() * inverse + eps);
+                            }
                         }
                     },
                 );
@@ -52,8 +64,8 @@ pub fn adamw<T: Real>(step: &AdamW, decayed: usize, w: &mut [T], m: &mut [T], v:
     let (w0, w1) = w.split_at_mut(decayed);
     let (m0, m1) = m.split_at_mut(decayed);
     let (v0, v1) = v.split_at_mut(decayed);
-    update(shrink, w0, m0, v0, &g[..decayed]);
-    update(T::ONE, w1, m1, v1, &g[decayed..]);
+    update(shrink, decay, w0, m0, v0, &g[..decayed]);
+    update(T::ONE, T::ZERO, w1, m1, v1, &g[decayed..]);
 }
 
 /// The scalars of one SGD step.
@@ -65,7 +77,7 @@ pub struct Sgd {
 }
 
 /// PyTorch's SGD: buf = momentum·buf + g, w −= lr·buf; without momentum, w −= lr·g.
-pub fn sgd<T: Real>(step: &Sgd, w: &mut [T], buf: Option<&mut [T]>, g: &[T]) {
+pub fn sgd<T: Real, const BF16: bool>(step: &Sgd, w: &mut [T], buf: Option<&mut [T]>, g: &[T]) {
     let (lr, momentum, scale) = (T::real(step.lr), T::real(step.momentum), T::real(step.grad_scale));
     match buf {
         None => w.par_chunks_mut(TASK).zip(g.par_chunks(TASK)).for_each(|(w, g)| {
@@ -73,7 +85,7 @@ pub fn sgd<T: Real>(step: &Sgd, w: &mut [T], buf: Option<&mut [T]>, g: &[T]) {
                 #[inline(always)]
                 || {
                     for (w, &g) in w.iter_mut().zip(g) {
-                        *w -= lr * scale * g;
+                        *w = round_if(*w - if BF16 { lr * round_if(scale * g, true) } else { lr * scale * g }, BF16);
                     }
                 },
             );
@@ -84,8 +96,14 @@ pub fn sgd<T: Real>(step: &Sgd, w: &mut [T], buf: Option<&mut [T]>, g: &[T]) {
                     #[inline(always)]
                     || {
                         for ((w, b), &g) in w.iter_mut().zip(b).zip(g) {
-                            *b = momentum.fma(*b, scale * g);
-                            *w -= lr * *b;
+                            if BF16 {
+                                let b1 = momentum * *b + (scale * g).round_bf16();
+                                *w = (*w - lr * b1).round_bf16();
+                                *b = b1.round_bf16();
+                            } else {
+                                *b = momentum.fma(*b, scale * g);
+                                *w -= lr * *b;
+                            }
                         }
                     },
                 );

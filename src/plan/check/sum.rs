@@ -67,6 +67,8 @@ fn differs(a: &Program, b: &Program) -> Option<(&'static str, &'static str)> {
         ("seed", "seed", a.seed == b.seed),
         ("model", "model", a.model == b.model),
         ("precision", "precision", a.precision == b.precision),
+        ("master_weights", "master weights", a.master_weights == b.master_weights),
+        ("batch.mask_padding", "padding mask", a.batch.mask_padding == b.batch.mask_padding),
         ("optimizer", "optimizer", a.optimizer == b.optimizer),
         ("schedule", "learning-rate schedule", a.schedule == b.schedule),
         ("steps", "number of steps", a.steps == b.steps),

@@ -357,10 +357,12 @@ fn every_layout_is_proved() {
 #[test]
 fn ranks_are_of_one_run() {
     use crate::plan::program::{LrDecay, OptimizerSpec, Precision};
-    let changes: [fn(&mut Program); 11] = [
+    let changes: [fn(&mut Program); 13] = [
         |p| p.seed += 1,
         |p| p.model.norm_eps *= 2.0,
         |p| p.precision = Precision::Bf16,
+        |p| p.master_weights = false,
+        |p| p.batch.mask_padding = true,
         |p| p.optimizer = OptimizerSpec::Sgd { momentum: 0.9 },
         |p| p.schedule.decay = LrDecay::Constant,
         |p| p.steps += 1,

@@ -1,0 +1,79 @@
+//! A transformer layer with its norms behind the sums (Vaswani et al. 2017): norm(x + attention(x)), then norm(x + mlp(x)).
+
+use candle_core::{Result, Tensor};
+
+use super::{GradSink, MicroBatch, TransformerLayer, attention, mlp};
+use crate::kernels::attention::Cache;
+use crate::kernels::pointwise;
+use crate::model::Params;
+
+/// What the backward needs: as much as with norms before.
+#[derive(Debug)]
+pub(super) struct Saved {
+    x: Tensor,
+    attention: attention::Saved,
+    /// The norms' inputs, and what the first one made of its.
+    sum1: Tensor,
+    stats1: Tensor,
+    middle: Tensor,
+    mlp: mlp::Saved,
+    sum2: Tensor,
+    stats2: Tensor,
+}
+
+pub(super) fn forward(
+    layer: &TransformerLayer,
+    params: &Params,
+    x: Tensor,
+    mb: &MicroBatch,
+) -> Result<(Tensor, Saved)> {
+    let (sum1, attention) = layer.attention.forward(params, &x, mb)?;
+    layer.dropout[0].apply(&sum1, mb)?;
+    pointwise::add_assign(&sum1, &x, mb.math)?;
+    let (middle, stats1) = layer.norm1.forward(params, &sum1, mb.math)?;
+    let (sum2, mlp) = layer.mlp.forward(params, &middle, mb)?;
+    layer.dropout[1].apply(&sum2, mb)?;
+    pointwise::add_assign(&sum2, &middle, mb.math)?;
+    let (y, stats2) = layer.norm2.forward(params, &sum2, mb.math)?;
+    Ok((y, Saved { x, attention, sum1, stats1, middle, mlp, sum2, stats2 }))
+}
+
+pub(super) fn extend(
+    layer: &TransformerLayer,
+    params: &Params,
+    x: &Tensor,
+    mb: &MicroBatch,
+    cache: &mut Cache,
+    start: usize,
+) -> Result<Tensor> {
+    let sum = layer.attention.extend(params, x, mb, cache, start)?;
+    pointwise::add_assign(&sum, x, mb.math)?;
+    let (middle, _) = layer.norm1.forward(params, &sum, mb.math)?;
+    let (sum, _) = layer.mlp.forward(params, &middle, mb)?;
+    pointwise::add_assign(&sum, &middle, mb.math)?;
+    Ok(layer.norm2.forward(params, &sum, mb.math)?.0)
+}
+
+/// Returns dL/dx. Sums of gradients are made in buffers that no weight work shares.
+pub(super) fn backward(
+    layer: &TransformerLayer,
+    params: &Params,
+    grads: &mut GradSink<'_>,
+    saved: Saved,
+    dy: &Tensor,
+    mb: &MicroBatch,
+) -> Result<Tensor> {
+    let Saved { x, attention, sum1, stats1, middle, mlp, sum2, stats2 } = saved;
+    let dsum = layer.norm2.backward(params, grads, &sum2, &stats2, dy, None, mb.math)?;
+    drop(sum2);
+    let dmlp = layer.dropout[1].backward(&dsum, mb)?;
+    let dmiddle = layer.mlp.backward(params, grads, &middle, mlp, &dmlp, mb)?;
+    drop((middle, dmlp));
+    pointwise::add_assign(&dmiddle, &dsum, mb.math)?;
+    let dsum = layer.norm1.backward(params, grads, &sum1, &stats1, &dmiddle, None, mb.math)?;
+    drop((sum1, dmiddle));
+    let dattention = layer.dropout[0].backward(&dsum, mb)?;
+    let dx = layer.attention.backward(params, grads, &x, attention, &dattention, mb)?;
+    pointwise::add_assign(&dx, &dsum, mb.math)?;
+    Ok(dx)
+}
