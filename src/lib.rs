@@ -13,6 +13,7 @@ pub mod eval;
 pub mod exec;
 pub mod export;
 pub mod heap;
+pub mod hub;
 pub mod kernels;
 pub mod launch;
 pub mod model;

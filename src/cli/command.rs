@@ -8,8 +8,8 @@ use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
 use super::{
-    apply, calibrate, compare, diff, eval, export, export_metrics, fork, gc, output, plan, rank, render, report,
-    reproduce, resume, runs, runs_tag, sample, schema, sweep, validate,
+    apply, calibrate, compare, data, diff, eval, export, export_metrics, fork, gc, output, plan, rank, render, report,
+    reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
 };
 use crate::report::{Mode, Screen};
 
@@ -55,6 +55,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Calibrate(calibrate::CalibrateArgs),
     Compare(compare::CompareArgs),
+    Data(data::DataArgs),
     Diff(diff::DiffArgs),
     /// Check an experiment file: every mistake at its line and column.
     Validate(ValidateArgs),
@@ -73,6 +74,7 @@ enum Command {
     /// Write the weights of a run's checkpoint to a file for other programs.
     Export(export::ExportArgs),
     Sweep(sweep::SweepArgs),
+    Tokenizer(tokenizer::TokenizerArgs),
     ExportMetrics(export_metrics::ExportMetricsArgs),
     Gc(gc::GcArgs),
     #[command(hide = true)]
@@ -113,6 +115,7 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Apply(args) => apply::run(args),
         Command::Resume(args) => resume::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Data(args) => data::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Reproduce(args) => reproduce::run(args),
         Command::Fork(args) => fork::run(args),
@@ -125,6 +128,7 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Gc(args) => gc::run(args),
         Command::Rank(args) => rank::run(args),
         Command::Sweep(args) => sweep::run(args),
+        Command::Tokenizer(args) => tokenizer::run(args),
         Command::Render(args) => {
             output::print(&render::run(args)?)?;
             Ok(Exit::Done)
@@ -185,6 +189,12 @@ mod tests {
             "runner apply exp.yaml --set a.b=1 --set c=2 --threads 2 --new --runs d --quiet --json",
             "runner apply exp.yaml --until-step 5 --expect-plan 0a1b2c3d --sweep-point lr:3",
             "runner reproduce abc --threads 1 --tolerance 1e-3 --trace --json --quiet --runs d",
+            "runner data prepare a.jsonl b.jsonl --tokenizer gpt2:d --to llmc out --name x --shard-tokens 1_000 --field body --threads 2",
+            "runner data prepare --from exp.yaml --set a.b=1 --to nanogpt out --validation 0.1 --force --quiet --json",
+            "runner data inspect a.bin b.bin --tokenizer bytes --end-of-text 256 --texts 5 --top 20 --threads 2 --json",
+            "runner tokenizer train a.txt --vocab-size 300 --special-token [PAD] --out t.json --force --threads 2 --json",
+            "runner tokenizer encode --tokenizer bytes --special --ids text",
+            "runner tokenizer decode --tokenizer bytes 1 2,3",
             "runner reproduce abc --check",
             "runner fork abc --set optimizer.adamw.lr=1e-4 --from 100 --name other",
             "runner fork abc --from best --new --threads 2 --until-step 5 --trace --json",
@@ -247,6 +257,11 @@ mod tests {
             "runner sweep",
             "runner sweep s.yaml --parallel 0",
             "runner sweep results --csv --json",
+            "runner data prepare a.txt --to llmc out",
+            "runner data prepare a.txt --tokenizer bytes --to llmc",
+            "runner data prepare a.txt --from exp.yaml --to llmc out",
+            "runner data prepare a.txt --tokenizer bytes --to llmc out --shard-tokens 1e8",
+            "runner tokenizer train a.txt",
             "runner nothing",
         ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();

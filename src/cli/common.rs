@@ -10,7 +10,8 @@ use candle_core::Device;
 
 use super::exit::RequestError;
 use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
-use crate::data::{DataRequest, Prepared, TextTokenizer, prepare};
+use crate::data::{DataRequest, Prepared, Progress, TextTokenizer, prepare};
+use crate::hub::{self, Downloading, Lowered};
 use crate::kernels::{Math, optimizer};
 use crate::model::{Model, ParamLayout, Params, parameters};
 use crate::plan::Plan;
@@ -158,19 +159,54 @@ pub fn cache_dir() -> anyhow::Result<PathBuf> {
         .ok_or_else(|| RequestError(format!("no home folder: set {CACHE} to a folder for prepared data")).into())
 }
 
+/// The data of `experiment` with files of this machine where it names the hub, and with the commits that those are of. `None` if it
+/// names nothing there.
+///
+/// # Errors
+/// `HubError`, or no cache folder.
+pub fn from_hub(experiment: &Experiment, screen: &mut Screen) -> anyhow::Result<Option<Lowered>> {
+    let test = experiment.eval.test.as_ref();
+    if !hub::is_needed(&experiment.data, test) {
+        return Ok(None);
+    }
+    let settings = hub::Settings::new(&|name| env::var(name).ok())?;
+    screen.spinner();
+    let preparing = Preparing::new(screen);
+    let show = |part: Downloading| preparing.show(Progress::Downloading(part));
+    let lowered = hub::lower(&experiment.data, test, &settings, &cache_dir()?.join("hub"), &show);
+    screen.clear();
+    Ok(Some(lowered?))
+}
+
+/// What the experiment names of the hub, it names by commits from here on.
+///
+/// # Errors
+/// As `from_hub`.
+pub fn pin(experiment: &mut Experiment, screen: &mut Screen) -> anyhow::Result<()> {
+    if let Some(lowered) = from_hub(experiment, screen)? {
+        experiment.data = lowered.pinned;
+        if let Some((_, pinned)) = lowered.test {
+            experiment.eval.test = Some(pinned);
+        }
+    }
+    Ok(())
+}
+
 /// Prepares the data of `experiment` in `pool`, with progress on `screen`.
 ///
 /// # Errors
-/// `DataError`, or no cache folder.
+/// `DataError`, `HubError`, or no cache folder.
 pub fn prepare_data(
     experiment: &Experiment,
     pool: &rayon::ThreadPool,
     screen: &mut Screen,
 ) -> anyhow::Result<Prepared> {
     let cache_dir = cache_dir()?;
+    let lowered = from_hub(experiment, screen)?;
     let request = DataRequest {
-        data: &experiment.data,
+        data: lowered.as_ref().map_or(&experiment.data, |lowered| &lowered.local),
         choice: experiment.eval.hellaswag.as_ref(),
+        test: lowered.as_ref().and_then(|l| l.test.as_ref().map(|(local, _)| local)).or(experiment.eval.test.as_ref()),
         seed: experiment.seed,
         cache_dir: &cache_dir,
         vocab_size: experiment.model.vocab_size,
@@ -279,7 +315,7 @@ impl OpenedRun {
         let (was, is) = (&self.plan.data, &prepared.facts);
         let changed = if was.tokenizer_hash != is.tokenizer_hash {
             "tokenizer, or the text it was made from, has"
-        } else if was.train.hash != is.train.hash || was.validation != is.validation {
+        } else if was.train.hash != is.train.hash || was.validation != is.validation || was.test != is.test {
             "data has"
         } else {
             return Ok(prepared);
@@ -310,7 +346,7 @@ impl OpenedRun {
         let math = Math { bf16: program.precision == Precision::Bf16 };
         if math.bf16 {
             let rounded = weights.flat.zeros_like()?;
-            optimizer::copy_rounded(&rounded, &weights.flat)?;
+            optimizer::copy_rounded(&rounded, &weights.flat, weights.layout.decayed)?;
             weights.flat = rounded;
         }
         let blocks = 0..program.model.block_count();

@@ -7,6 +7,7 @@ use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::eval::EvalError;
 use crate::exec::ExecError;
+use crate::hub::HubError;
 use crate::plan::PlanError;
 use crate::store::StoreError;
 
@@ -46,6 +47,7 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
             || cause.is::<Mistakes>()
             || cause.downcast_ref::<PlanError>().is_some_and(PlanError::is_request)
             || cause.downcast_ref::<DataError>().is_some_and(DataError::is_request)
+            || cause.downcast_ref::<HubError>().is_some_and(HubError::is_request)
             || cause.downcast_ref::<StoreError>().is_some_and(StoreError::is_request)
             || match cause.downcast_ref::<EvalError>() {
                 Some(EvalError::Request(_)) => true,

@@ -15,6 +15,7 @@ use super::exit::Exit;
 use super::interrupt::Interrupt;
 use super::printer::Printer;
 use super::ready::Ready;
+use super::test;
 use super::watch::Watch;
 use crate::comm::Alone;
 use crate::config::Experiment;
@@ -140,6 +141,15 @@ impl Job<'_> {
         let mut watch = Watch { path: path.clone(), recorder, log, lines, screen };
         self.interrupt.arm();
         let ended = self.train(begin, &mut run, &mut watch);
+        let tested = match &ended {
+            Ok(Ended { interrupted: false, .. }) => test::test(self.experiment, self.ready, &path, &mut watch),
+            _ => Ok(None),
+        };
+        // A test that cannot be made is a failure of the run, which `resume` mends.
+        let (ended, tested) = match tested {
+            Ok(tested) => (ended, tested),
+            Err(error) => (Err(RunError::Test(error)), None),
+        };
         let Watch { recorder, mut log, screen, .. } = watch;
         let (status, error, hash, peaks) = match &ended {
             Ok(Ended { interrupted, hash, peaks }) => {
@@ -168,6 +178,7 @@ impl Job<'_> {
             ranks,
             continued_from: run.manifest().continued_from.as_ref().map_or(0, |c| c.step),
             hash,
+            test: tested,
         };
         let recorded = Summary::new(outcome, &path.join(METRICS)).and_then(|summary| {
             let words = error.as_ref().map_or_else(|| headline(&summary), |e| format!("failed: {e}"));

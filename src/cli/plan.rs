@@ -130,10 +130,11 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
             _ => (rows / 10).max(1),
         })
     });
+    let test = experiment.eval.test.as_ref().map(|_| split((rows / 10).max(1)));
     // HellaSwag's validation set has 10,042 items.
     let choice = experiment.eval.hellaswag.as_ref();
     let choice = choice.map(|h| ChoiceFacts { items: h.limit.unwrap_or(10_042), hash: hash() });
-    Ok(DataFacts { tokenizer_vocab: vocab, tokenizer_hash: hash(), train: split(rows), validation, choice })
+    Ok(DataFacts { tokenizer_vocab: vocab, tokenizer_hash: hash(), train: split(rows), validation, test, choice })
 }
 
 fn draw(plan: &Plan, path: &Path) -> anyhow::Result<()> {

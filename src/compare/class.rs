@@ -89,6 +89,7 @@ struct Evaluation<'a> {
     loss: Option<(&'a SplitFacts, u64)>,
     choice: Option<&'a ChoiceFacts>,
     samples: Option<&'a Samples>,
+    test: Option<&'a SplitFacts>,
 }
 
 /// How often something is done in a run.
@@ -127,6 +128,7 @@ impl<'a> Evaluation<'a> {
             loss: plan.data.validation.as_ref().zip(validation_rows(plan)),
             choice: plan.data.choice.as_ref().filter(|_| program.eval.choice_items.is_some()),
             samples: program.eval.samples.as_ref(),
+            test: plan.data.test.as_ref(),
         })
     }
 }
@@ -236,6 +238,7 @@ fn training(a: &Side, b: &Side) -> Training {
     experiment.eval = a.experiment.eval.clone();
     let mut other = b.clone();
     (other.data.validation, other.data.choice) = (a.data.validation.clone(), a.data.choice.clone());
+    other.data.test = a.data.test.clone();
     match other.replanned(&experiment) {
         Ok(plan) if plan.hash == a.effective().hash => Training::SameBits,
         _ => Training::Rounding,

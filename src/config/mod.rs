@@ -19,6 +19,7 @@ mod resolve_devices;
 mod resolve_model;
 mod resolve_parallel;
 mod resolve_run;
+mod resolve_source;
 mod resolve_variant;
 pub(crate) mod scalar;
 mod schema;
@@ -41,3 +42,5 @@ mod tests_hostile;
 mod tests_load;
 #[cfg(test)]
 mod tests_parallel;
+#[cfg(test)]
+mod tests_sources;

@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 
-use super::experiment::{Activation, DeviceChoice, Family, NormPlace, PositionKind, Precision};
+use super::experiment::{Activation, Decays, DeviceChoice, Family, NormPlace, PositionKind, Precision};
 pub(crate) use super::raw_data::RawData;
 pub(crate) use super::raw_eval::RawEval;
 pub(crate) use super::raw_parallel::RawParallel;
@@ -217,7 +217,7 @@ impl Default for RawTrain {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 #[schemars(rename = "Optimizer")]
 pub(crate) enum RawOptimizer {
-    /// AdamW. Decay acts on tensors of two or more dimensions only.
+    /// AdamW.
     Adamw {
         /// Peak learning rate.
         #[serde(default = "adamw_lr")]
@@ -234,6 +234,9 @@ pub(crate) enum RawOptimizer {
         #[serde(default = "adamw_decay")]
         #[schemars(range(min = 0, max = 10_000))]
         weight_decay: f64,
+        /// What decays: tensors of two or more dimensions (`matrices`), or biases and gains too (`all`).
+        #[serde(default)]
+        decays: Decays,
     },
     /// Stochastic gradient descent.
     Sgd {
@@ -265,7 +268,13 @@ fn adamw_decay() -> f64 {
 
 impl Default for RawOptimizer {
     fn default() -> Self {
-        Self::Adamw { lr: adamw_lr(), betas: adamw_betas(), eps: adamw_eps(), weight_decay: adamw_decay() }
+        Self::Adamw {
+            lr: adamw_lr(),
+            betas: adamw_betas(),
+            eps: adamw_eps(),
+            weight_decay: adamw_decay(),
+            decays: Decays::default(),
+        }
     }
 }
 

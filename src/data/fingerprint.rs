@@ -47,7 +47,8 @@ impl SourceFile {
         Ok(file)
     }
 
-    fn stat(path: &Path) -> Result<Self, DataError> {
+    /// The file as it is now, without a hash.
+    pub(super) fn stat(path: &Path) -> Result<Self, DataError> {
         let path = fs::canonicalize(path).map_err(DataError::io(path))?;
         let meta = fs::metadata(&path).map_err(DataError::io(&path))?;
         if !meta.is_file() {

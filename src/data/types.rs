@@ -13,6 +13,8 @@ pub struct DataFacts {
     pub tokenizer_hash: String,
     pub train: SplitFacts,
     pub validation: Option<SplitFacts>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<SplitFacts>,
     /// Items of the configured multiple-choice set (after `limit`) and its content hash.
     pub choice: Option<ChoiceFacts>,
 }

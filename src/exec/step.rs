@@ -86,7 +86,7 @@ impl Trainer {
         let models = chunks.iter().map(model).collect::<Result<Vec<_>>>()?;
         let flat = if math.bf16 && !bf16_state {
             let copy = Tensor::zeros(total, state.buffer.dtype(), state.buffer.device())?;
-            optimizer::copy_rounded(&copy, &state.weights()?)?;
+            optimizer::copy_rounded(&copy, &state.weights()?, state.layout.decayed)?;
             copy
         } else {
             state.weights()?
@@ -211,7 +211,7 @@ impl Trainer {
             + optimizer::squares(&flat.narrow(0, copied.end, rest)?)?)
     }
 
-    /// Whether the forward reads a copy of the weights that is rounded to bf16.
+    /// Whether the forward reads a copy of the weights whose matrices are rounded to bf16.
     #[must_use]
     pub fn has_rounded_copy(&self) -> bool {
         self.math.bf16 && !self.bf16_state
@@ -223,7 +223,7 @@ impl Trainer {
     /// None on a CPU.
     pub fn refresh(&self) -> Result<()> {
         if self.has_rounded_copy() {
-            optimizer::copy_rounded(&self.weights.flat, &self.state.weights()?)?;
+            optimizer::copy_rounded(&self.weights.flat, &self.state.weights()?, self.state.layout.decayed)?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use super::cpu::Real;
 /// How numbers are kept between kernels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Math {
-    /// Activations and the weights they meet are bf16 values. On the CPU they stay in their wider storage, rounded wherever
+    /// Activations and the matrices they meet are bf16 values. On the CPU they stay in their wider storage, rounded wherever
     /// a GPU would store bf16.
     pub bf16: bool,
 }

@@ -57,11 +57,16 @@ pub fn clear(x: &Tensor) -> Result<()> {
     with_type!(x, T => write::<T>(x, "clear", |x| elementwise::each(x, #[inline(always)] |v| *v = T::ZERO)))
 }
 
-/// dst = src rounded to bf16 values.
-pub fn copy_rounded(dst: &Tensor, src: &Tensor) -> Result<()> {
+/// The first `matrices` elements of `src` rounded to bf16 values, the others as they are: gains near 1 and biases enter
+/// sums in f32, and a bf16 gain would stand still under many updates and then jump.
+pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
     with_type!(dst, T => {
         read!(T; src = src);
-        write::<T>(dst, "copy_rounded", |dst| elementwise::zip(dst, src, #[inline(always)] |d, s| *d = s.round_bf16()))
+        write::<T>(dst, "copy_rounded", |dst| {
+            let (rounded, kept) = dst.split_at_mut(matrices);
+            elementwise::zip(rounded, &src[..matrices], #[inline(always)] |d, s| *d = s.round_bf16());
+            elementwise::zip(kept, &src[matrices..], #[inline(always)] |d, s| *d = s);
+        })
     })
 }
 

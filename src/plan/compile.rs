@@ -264,8 +264,8 @@ fn lr_schedule(experiment: &Experiment, steps: u64, epoch: f64) -> Result<LrSche
 
 fn optimizer(optimizer: &Optimizer) -> OptimizerSpec {
     match *optimizer {
-        Optimizer::Adamw { betas: [beta1, beta2], eps, weight_decay, .. } => {
-            OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay }
+        Optimizer::Adamw { betas: [beta1, beta2], eps, weight_decay, decays, .. } => {
+            OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay, decays }
         }
         Optimizer::Sgd { momentum, .. } => OptimizerSpec::Sgd { momentum },
     }

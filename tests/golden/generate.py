@@ -33,6 +33,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from transformers.models.llama import modeling_llama
 from transformers.pytorch_utils import Conv1D
 
+from shared import save
+
 HERE = Path(__file__).resolve().parent
 VOCAB, BATCH, LENGTH = 96, 4, 24
 IGNORE = 2**32 - 1  # a target that the loss does not count
@@ -156,10 +158,10 @@ def attention64(module, query, key, value, attention_mask, scaling, dropout=0.0,
 EAGER32 = modeling_llama.eager_attention_forward
 
 
-def build(family, weights, dtype):
-    """The model of `family` with `weights` ([out, in] matrices by name), computing in `dtype`."""
+def build(family, weights, dtype, config=None):
+    """The model of `family`, or of `config`, with `weights` ([out, in] matrices by name), computing in `dtype`."""
     spec = FAMILIES[family]
-    model = spec["model"](spec["config"]()).to(dtype).train()
+    model = spec["model"](config or spec["config"]()).to(dtype).train()
     if family == "llama":
         double = dtype == torch.float64
         modeling_llama.eager_attention_forward = attention64 if double else EAGER32
@@ -402,21 +404,6 @@ def bf16_fixture():
     versions = {"numpy": np.__version__, "torch": torch.__version__}
     metadata = {"training": json.dumps(settings, sort_keys=True), "versions": json.dumps(versions)}
     return tensors, metadata
-
-
-def save(path, tensors, metadata):
-    """A safetensors file. The package's own writer puts the metadata in an order that changes from run to run."""
-    header, offset = {"__metadata__": metadata}, 0
-    for name, value in sorted(tensors.items()):
-        dtype = {"float32": "F32", "uint32": "U32"}[value.dtype.name]
-        header[name] = {"dtype": dtype, "shape": value.shape, "data_offsets": [offset, offset + value.nbytes]}
-        offset += value.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _, value in sorted(tensors.items()):
-            file.write(value.astype(value.dtype.newbyteorder("<")).tobytes())
 
 
 def check(path, tensors):

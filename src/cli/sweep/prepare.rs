@@ -71,6 +71,16 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
             Err(error) => problems.add_config(point.index, &error, color),
         }
     }
+    for (point, loaded) in &mut good {
+        if let Err(error) = common::pin(&mut loaded.experiment, screen) {
+            problems.add(point.index, &plain(&error));
+        }
+    }
+    if !problems.is_empty() {
+        let values = |index: usize| expanded.points.iter().find(|p| p.index == index);
+        let words = |index: usize| values(index).map_or_else(String::new, |p| crate::sweep::frozen::words(&p.values));
+        return Err(Mistakes(problems.render(expanded.points.len(), words)).into());
+    }
     let cluster = local(with.threads)?;
     let mut data = Cache::default();
     let mut facts = Vec::new();
