@@ -57,10 +57,13 @@ pub fn initial_state(program: &Program) -> Result<TrainState> {
     drawn(program, &mut |_, _| Ok(()))
 }
 
+/// Changes the elements of a parameter.
+type Then<'a, E> = dyn FnMut(&ParamEntry, &mut [f32]) -> std::result::Result<(), E> + 'a;
+
 /// Weights as they are drawn, each parameter then changed by `then`.
 pub(super) fn drawn<E: From<candle_core::Error>>(
     program: &Program,
-    then: &mut dyn FnMut(&ParamEntry, &mut [f32]) -> std::result::Result<(), E>,
+    then: &mut Then<'_, E>,
 ) -> std::result::Result<TrainState, E> {
     let layout = Arc::new(layout(program));
     let mut values = vec![0.0_f32; layout.total * (1 + program.moments())];

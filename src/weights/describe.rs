@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::error::WeightsError;
-use super::{gpt2, json, llama, llmc};
+use super::{folder, gpt2, json, llama, llmc};
 use crate::model::{Family, ModelSpec};
 
 /// A folder's description of its model.
@@ -64,6 +64,7 @@ pub fn describe(path: &Path) -> Result<Described, WeightsError> {
         }
         None => return Err(config.wrong("`model_type` is missing; `gpt2` and `llama` are read".to_owned())),
     };
+    folder::look(path)?;
     described.checked()
 }
 

@@ -60,7 +60,7 @@ impl HfExport<'_> {
         let mut texts = vec![(CONFIG, self.config())];
         let mut notes = Vec::new();
         if shards.len() > 1 {
-            texts.push((INDEX, self.index(&shards, &name)));
+            texts.push((INDEX, Self::index(&shards, &name)));
         }
         if self.special.eos.is_some() {
             texts.push((GENERATION, self.generation()));
@@ -146,7 +146,7 @@ impl HfExport<'_> {
         Ok(out)
     }
 
-    fn index(&self, shards: &[Vec<Placed<'_>>], name: &dyn Fn(usize) -> String) -> String {
+    fn index(shards: &[Vec<Placed<'_>>], name: &dyn Fn(usize) -> String) -> String {
         let all = || shards.iter().flatten();
         let map: BTreeMap<&str, String> = shards
             .iter()

@@ -34,9 +34,7 @@ pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<Found>), Weigh
         return Ok((vec![single], found));
     }
     let index = folder.join(INDEX);
-    if index.symlink_metadata().is_err() {
-        return Err(nothing(folder));
-    }
+    look(folder)?;
     let map = weight_map(&index)?;
     let mut names: Vec<&String> = map.values().collect();
     names.sort_unstable();
@@ -91,6 +89,13 @@ fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, WeightsError> {
         return Err(wrong("its `weight_map` names no tensor".into()));
     }
     Ok(out)
+}
+
+/// # Errors
+/// If the folder has no file of weights, or index of such.
+pub(super) fn look(folder: &Path) -> Result<(), WeightsError> {
+    let there = [SINGLE, INDEX].into_iter().any(|name| folder.join(name).symlink_metadata().is_ok());
+    if there { Ok(()) } else { Err(nothing(folder)) }
 }
 
 /// Why a folder has no weights that can be read.

@@ -81,7 +81,7 @@ pub fn text(output: &Output) -> String {
 pub fn val_loss(run: &Path, step: u64) -> f64 {
     let metrics = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let found = lines.filter(|line| line["kind"] == "eval" && line["step"] == step).last().expect("evaluated");
+    let found = lines.rev().find(|line| line["kind"] == "eval" && line["step"] == step).expect("evaluated");
     found["val_loss"].as_f64().unwrap()
 }
 
