@@ -125,7 +125,8 @@ impl OpenShard {
     }
 }
 
-fn partial(folder: &Path, name: &str) -> PathBuf {
+/// Where `name` is while it is not whole.
+pub(super) fn partial(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{}{name}{}", PARTIAL.0, PARTIAL.1))
 }
 

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
@@ -10,7 +9,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 
 use super::card::{CARD, Card, CardFile, CardSource, CardTokenizer};
-use super::file::failed;
+use super::file::{failed, partial};
 use super::format::{ShardFormat, short};
 use super::job::{Report, ShardEvent, ShardRequest, TOKENIZER};
 use super::meta::{META, meta};
@@ -315,16 +314,15 @@ fn put(path: &Path, value: &impl serde::Serialize) -> Result<(), DataError> {
     write(path, &bytes)
 }
 
-/// Writes a small file whole, or not at all.
+/// Writes a small file whole, or not at all; what a kill leaves has the name of an unfinished shard, and goes with those.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     let folder = path.parent().unwrap_or(Path::new("."));
+    let unfinished = partial(folder, &path.file_name().unwrap_or_default().to_string_lossy());
     let write = || -> std::io::Result<()> {
-        let mut file = tempfile::Builder::new().prefix(".tmp-").tempfile_in(folder)?;
+        let mut file = File::create(&unfinished)?;
         file.write_all(bytes)?;
-        file.as_file().sync_all()?;
-        // A temporary file is its owner's alone; what is beside it is not.
-        file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
-        file.persist(path)?;
+        file.sync_all()?;
+        fs::rename(&unfinished, path)?;
         File::open(folder)?.sync_all()
     };
     write().map_err(failed(path))
