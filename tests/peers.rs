@@ -234,7 +234,7 @@ fn losses(family: Family, seed: u64, precision: Precision) -> Vec<f64> {
     state.buffer = Tensor::from_vec(flat.clone(), flat.len(), &Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
     let mut trainer = Trainer::new(&program, state).unwrap();
     let schedule = curve(3e-3, (20, None), LrDecay::Cosine { last: 0.1, steps: 180 });
-    let mut one = |step: u64| {
+    let one = |step: u64| {
         let (inputs, targets) = batch(seed, step);
         let mut mb = trainer.models[0].micro_batch(&inputs, targets, LENGTH).unwrap();
         (mb.training, mb.step, mb.scale) = (true, step, 1.0 / (ROWS * LENGTH) as f64);
