@@ -18,7 +18,7 @@ use runner::exec::{TrainState, Trainer};
 use runner::kernels::Math;
 use runner::model::{Family, ModelSpec, Output, ParamLayout, parameters};
 use runner::optim;
-use runner::plan::program::{OptimizerSpec, Precision};
+use runner::plan::program::{Decays, OptimizerSpec, Precision};
 
 const MATH: Math = Math { bf16: false };
 const LENGTH: usize = 24;
@@ -217,7 +217,8 @@ fn train(golden: &Golden, dtype: DType, optimizer: OptimizerSpec, clip: f64, lrs
 fn twenty_steps_of_adamw_with_clipping_and_schedule() {
     everywhere(|golden, dtype| {
         let lrs = golden.values("train.lrs");
-        let adamw = OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+        let adamw =
+            OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
         for rows in [vec![4], vec![1, 3]] {
             let run = train(golden, dtype, adamw, 0.5, &lrs, &rows);
             golden.assert_values("train.losses", &run.losses, dtype, 2.0 * ROUNDING);

@@ -123,6 +123,7 @@ fn case(model: &str, layout: &str, steps: usize) -> Case {
         choice: experiment.eval.hellaswag.as_ref(),
         seed: experiment.seed,
         cache_dir: &dir.join("cache"),
+        test: None,
         vocab_size: experiment.model.vocab_size,
     };
     let prepared = prepare(&request, &|_| {}).unwrap();

@@ -22,7 +22,7 @@ use runner::exec::{TrainState, Trainer};
 use runner::kernels::Math;
 use runner::model::{Family, Init, ModelSpec, Output, ParamLayout, ParamSpec, parameters};
 use runner::optim::{self, lr_at};
-use runner::plan::program::{LrDecay, LrSchedule, OptimizerSpec, Precision};
+use runner::plan::program::{Decays, LrDecay, LrSchedule, OptimizerSpec, Precision};
 use runner::plan::schedule::{Work, schedule};
 use runner::plan::{ClusterFacts, RankPlan, compile};
 
@@ -117,7 +117,8 @@ fn optimizers_with_clipping_over_100_steps() {
     let specs =
         shapes.map(|(name, shape)| ParamSpec { name: name.into(), shape: shape.to_vec(), init: Init::Zeros, block: 0 });
     let layout = Arc::new(ParamLayout::new(specs.to_vec()));
-    let adamw = OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+    let adamw =
+        OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
     for (name, optimizer, lr, clip) in [
         ("adamw", adamw, 1e-3, 1.0),
         ("sgd", OptimizerSpec::Sgd { momentum: 0.0 }, 5.0, 0.5),
@@ -381,8 +382,14 @@ eval: {loss: null}
 /// sampler as a rank sets it up.
 fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec<Vec<Vec<u64>>> {
     let train = SplitFacts { rows, tokens: rows * 8, documents: 1, hash: "assumed".to_owned() };
-    let data =
-        DataFacts { tokenizer_vocab: 300, tokenizer_hash: "assumed".to_owned(), train, validation: None, choice: None };
+    let data = DataFacts {
+        tokenizer_vocab: 300,
+        tokenizer_hash: "assumed".to_owned(),
+        train,
+        validation: None,
+        test: None,
+        choice: None,
+    };
     let plan = compile(experiment, &data, &ClusterFacts::local(1)).unwrap();
     assert_eq!(plan.ranks.len(), ranks);
     let read = |rank: &RankPlan| {

@@ -141,8 +141,14 @@ fn text(folder: &std::path::Path) -> Prepared {
         shuffle: true,
         drop_last: false,
     };
-    let request =
-        DataRequest { data: &data, choice: None, seed: 0, cache_dir: &folder.join("cache"), vocab_size: None };
+    let request = DataRequest {
+        data: &data,
+        choice: None,
+        test: None,
+        seed: 0,
+        cache_dir: &folder.join("cache"),
+        vocab_size: None,
+    };
     prepare(&request, &|_| {}).unwrap()
 }
 

@@ -12,7 +12,7 @@ use crate::model::spec::{Family, ModelSpec, parameters};
 use crate::model::{Model, Output, ParamLayout, Params, init};
 use crate::nn::MicroBatch;
 use crate::optim;
-use crate::plan::program::OptimizerSpec;
+use crate::plan::program::{Decays, OptimizerSpec};
 use crate::plan::rates::{Busy, EmbeddingPoint, HeadPoint, LayerPoint, UpdatePoint};
 
 const SEED: u64 = 1;
@@ -83,7 +83,8 @@ pub(super) fn embedding(busy: Busy, s: Shape, patience: Patience) -> Result<Embe
 
 /// The end of a step under AdamW: norm, update, clearing.
 pub(super) fn update(busy: Busy, parameters: usize, patience: Patience) -> Result<UpdatePoint> {
-    let adamw = OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+    let adamw =
+        OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
     let [seconds] = timed(busy, patience, || {
         let layout = Arc::new(ParamLayout { entries: Vec::new(), total: parameters, decayed: parameters });
         let mut state = TrainState::zeroed(layout, 2, candle_core::DType::F32, &Device::Cpu)?;

@@ -75,7 +75,8 @@ fn apply(args: &ApplyArgs) -> anyhow::Result<Exit> {
     // A sweep's points end with it.
     let interrupt = if args.sweep_point.is_some() { Interrupt::install_as_child()? } else { Interrupt::install()? };
     let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
-    let loaded = args.experiment.load()?;
+    let mut loaded = args.experiment.load()?;
+    common::pin(&mut loaded.experiment, &mut screen)?;
     args.continued.look(&args.root.root())?;
     let ready = Ready::new(&loaded.experiment, args.threads, &mut screen)?;
     if let Some(hash) = &args.expect_plan {

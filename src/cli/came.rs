@@ -52,6 +52,9 @@ pub(super) enum RunError {
     /// As often as it may, it would come again.
     #[error("{0}; twice in a row the ranks came no further and saved nothing, so they are not started once more")]
     Repeats(ProcessError),
+    /// The best checkpoint could not be tested.
+    #[error("eval.test: {0:#}")]
+    Test(anyhow::Error),
     /// The record could not be opened again.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -75,7 +78,7 @@ impl RunError {
         match self {
             Self::Alone(error) => Some(error),
             Self::Thread(error) => Some(&error.source),
-            Self::Process(_) | Self::Repeats(_) | Self::Store(_) => None,
+            Self::Process(_) | Self::Repeats(_) | Self::Store(_) | Self::Test(_) => None,
         }
     }
 
@@ -102,6 +105,7 @@ impl RunError {
             Self::Thread(error) => (*error).into(),
             Self::Process(error) | Self::Repeats(error) => error.into(),
             Self::Store(error) => error.into(),
+            Self::Test(error) => error,
         }
     }
 }

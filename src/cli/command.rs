@@ -8,8 +8,7 @@ use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
 use super::{
-    apply, calibrate, compare, diff, eval, export, export_metrics, fork, gc, output, plan, rank, render, report,
-    reproduce, resume, runs, runs_tag, sample, schema, sweep, validate,
+    apply, calibrate, compare, data, diff, eval, export, export_metrics, fork, gc, logits, output, plan, rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
 };
 use crate::report::{Mode, Screen};
 
@@ -55,6 +54,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Calibrate(calibrate::CalibrateArgs),
     Compare(compare::CompareArgs),
+    Data(data::DataArgs),
     Diff(diff::DiffArgs),
     /// Check an experiment file: every mistake at its line and column.
     Validate(ValidateArgs),
@@ -70,11 +70,14 @@ enum Command {
     Eval(eval::EvalArgs),
     /// Continue prompts with a run's checkpoint.
     Sample(sample::SampleArgs),
-    /// Write the weights of a run's checkpoint to a file for other programs.
+    /// Write the weights of a run's checkpoint for other programs: `transformers`, llm.c.
     Export(export::ExportArgs),
     Sweep(sweep::SweepArgs),
+    Tokenizer(tokenizer::TokenizerArgs),
     ExportMetrics(export_metrics::ExportMetricsArgs),
     Gc(gc::GcArgs),
+    #[command(hide = true)]
+    Logits(logits::LogitsArgs),
     #[command(hide = true)]
     Rank(rank::RankArgs),
 }
@@ -113,6 +116,7 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Apply(args) => apply::run(args),
         Command::Resume(args) => resume::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Data(args) => data::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Reproduce(args) => reproduce::run(args),
         Command::Fork(args) => fork::run(args),
@@ -123,8 +127,10 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Export(args) => export::run(args),
         Command::ExportMetrics(args) => export_metrics::run(args),
         Command::Gc(args) => gc::run(args),
+        Command::Logits(args) => logits::run(args),
         Command::Rank(args) => rank::run(args),
         Command::Sweep(args) => sweep::run(args),
+        Command::Tokenizer(args) => tokenizer::run(args),
         Command::Render(args) => {
             output::print(&render::run(args)?)?;
             Ok(Exit::Done)
@@ -164,7 +170,7 @@ fn plan_inputs(args: &plan::PlanArgs) -> anyhow::Result<(crate::config::Experime
     // `--threads` is a fact of the planned run, perhaps on another machine; data is prepared on this one.
     let pool = ThreadArgs { threads: None }.pool()?;
     let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
-    let prepared = common::prepare_data(&experiment, &pool, &mut screen)?;
+    let prepared = common::prepare_inputs(&experiment, &pool, &mut screen)?;
     Ok((experiment, Some(prepared.facts)))
 }
 
@@ -185,6 +191,12 @@ mod tests {
             "runner apply exp.yaml --set a.b=1 --set c=2 --threads 2 --new --runs d --quiet --json",
             "runner apply exp.yaml --until-step 5 --expect-plan 0a1b2c3d --sweep-point lr:3",
             "runner reproduce abc --threads 1 --tolerance 1e-3 --trace --json --quiet --runs d",
+            "runner data prepare a.jsonl b.jsonl --tokenizer gpt2:d --to llmc out --name x --shard-tokens 1_000 --field body --threads 2",
+            "runner data prepare --from exp.yaml --set a.b=1 --to nanogpt out --validation 0.1 --force --quiet --json",
+            "runner data inspect a.bin b.bin --tokenizer bytes --end-of-text 256 --texts 5 --top 20 --threads 2 --json",
+            "runner tokenizer train a.txt --vocab-size 300 --special-token [PAD] --out t.json --force --threads 2 --json",
+            "runner tokenizer encode --tokenizer bytes --special --ids text",
+            "runner tokenizer decode --tokenizer bytes 1 2,3",
             "runner reproduce abc --check",
             "runner fork abc --set optimizer.adamw.lr=1e-4 --from 100 --name other",
             "runner fork abc --from best --new --threads 2 --until-step 5 --trace --json",
@@ -215,6 +227,8 @@ mod tests {
             "runner eval abc --best --batches 3 --hellaswag f.jsonl --limit 5 --json",
             "runner export abc --step 5 --to safetensors dir --force --runs d",
             "runner export abc --best --to safetensors dir",
+            "runner export abc --to hf dir --dtype bf16 --shard-size 2GB --vocab trimmed --json",
+            "runner export abc --to llmc model.bin --dtype bf16",
             "runner sweep s.yaml --dry-run --new --parallel 2 --threads 4 --runs d --set a=1 --quiet --launcher local",
             "runner sweep status",
             "runner sweep status abc --json --runs d",
@@ -247,6 +261,11 @@ mod tests {
             "runner sweep",
             "runner sweep s.yaml --parallel 0",
             "runner sweep results --csv --json",
+            "runner data prepare a.txt --to llmc out",
+            "runner data prepare a.txt --tokenizer bytes --to llmc",
+            "runner data prepare a.txt --from exp.yaml --to llmc out",
+            "runner data prepare a.txt --tokenizer bytes --to llmc out --shard-tokens 1e8",
+            "runner tokenizer train a.txt",
             "runner nothing",
         ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();

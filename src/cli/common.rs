@@ -9,8 +9,11 @@ use anyhow::{Context, anyhow};
 use candle_core::Device;
 
 use super::exit::RequestError;
+use crate::config::experiment::Init;
 use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
-use crate::data::{DataRequest, Prepared, TextTokenizer, prepare};
+use crate::data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, WeightsFacts, content_hash, prepare};
+use crate::hub::{Downloading, Lowered, self};
+use crate::exec::{ExecError, InitialWeights, TrainState, self};
 use crate::kernels::{Math, optimizer};
 use crate::model::{Model, ParamLayout, Params, parameters};
 use crate::plan::Plan;
@@ -20,6 +23,7 @@ use crate::report::prepare::Preparing;
 use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED, TOKENIZER};
 use crate::store::{Which, catalog, load_weights};
 use crate::template::{self, Variables};
+use crate::weights::{Opened, WeightsError};
 
 /// Where runs are, unless `--runs` says.
 pub const RUNS: &str = "RUNNER_RUNS";
@@ -158,19 +162,54 @@ pub fn cache_dir() -> anyhow::Result<PathBuf> {
         .ok_or_else(|| RequestError(format!("no home folder: set {CACHE} to a folder for prepared data")).into())
 }
 
+/// The data of `experiment` with files of this machine where it names the hub, and with the commits that those are of. `None` if it
+/// names nothing there.
+///
+/// # Errors
+/// `HubError`, or no cache folder.
+pub fn from_hub(experiment: &Experiment, screen: &mut Screen) -> anyhow::Result<Option<Lowered>> {
+    let test = experiment.eval.test.as_ref();
+    if !hub::is_needed(&experiment.data, test) {
+        return Ok(None);
+    }
+    let settings = hub::Settings::new(&|name| env::var(name).ok())?;
+    screen.spinner();
+    let preparing = Preparing::new(screen);
+    let show = |part: Downloading| preparing.show(Progress::Downloading(part));
+    let lowered = hub::lower(&experiment.data, test, &settings, &cache_dir()?.join("hub"), &show);
+    screen.clear();
+    Ok(Some(lowered?))
+}
+
+/// What the experiment names of the hub, it names by commits from here on.
+///
+/// # Errors
+/// As `from_hub`.
+pub fn pin(experiment: &mut Experiment, screen: &mut Screen) -> anyhow::Result<()> {
+    if let Some(lowered) = from_hub(experiment, screen)? {
+        experiment.data = lowered.pinned;
+        if let Some((_, pinned)) = lowered.test {
+            experiment.eval.test = Some(pinned);
+        }
+    }
+    Ok(())
+}
+
 /// Prepares the data of `experiment` in `pool`, with progress on `screen`.
 ///
 /// # Errors
-/// `DataError`, or no cache folder.
+/// `DataError`, `HubError`, or no cache folder.
 pub fn prepare_data(
     experiment: &Experiment,
     pool: &rayon::ThreadPool,
     screen: &mut Screen,
 ) -> anyhow::Result<Prepared> {
     let cache_dir = cache_dir()?;
+    let lowered = from_hub(experiment, screen)?;
     let request = DataRequest {
-        data: &experiment.data,
+        data: lowered.as_ref().map_or(&experiment.data, |lowered| &lowered.local),
         choice: experiment.eval.hellaswag.as_ref(),
+        test: lowered.as_ref().and_then(|l| l.test.as_ref().map(|(local, _)| local)).or(experiment.eval.test.as_ref()),
         seed: experiment.seed,
         cache_dir: &cache_dir,
         vocab_size: experiment.model.vocab_size,
@@ -182,6 +221,63 @@ pub fn prepare_data(
     let prepared = prepared?;
     check_prompts(experiment, &prepared.tokenizer)?;
     Ok(prepared)
+}
+
+/// As `prepare_data`, with the facts of the weights that `experiment` starts from.
+///
+/// # Errors
+/// As `prepare_data` and `initial_weights`.
+pub fn prepare_inputs(
+    experiment: &Experiment,
+    pool: &rayon::ThreadPool,
+    screen: &mut Screen,
+) -> anyhow::Result<Prepared> {
+    // First, as it takes less time to find out what is wrong with them.
+    let weights = initial_weights(experiment)?;
+    let mut prepared = prepare_data(experiment, pool, screen).map_err(|error| match &weights {
+        Some(weights)
+            if matches!(error.downcast_ref(), Some(DataError::TokenBeyondVocabulary { vocabulary, .. })
+                if *vocabulary == weights.vocab_size()) =>
+        {
+            let rows = weights.vocab_size();
+            error.context(format!(
+                "the weights of model.init.from have {rows} tokens: take the tokenizer that they were trained with, or a larger \
+                 model.vocab_size, whose further rows are drawn"
+            ))
+        }
+        _ => error,
+    })?;
+    if let Some(weights) = weights {
+        let hash =
+            pool.install(|| content_hash(&weights.files, &cache_dir()?, &|_| {}).map_err(anyhow::Error::from))?;
+        prepared.facts.weights = Some(WeightsFacts { hash, vocab_size: weights.vocab_size() });
+    }
+    Ok(prepared)
+}
+
+/// The weights that `experiment` starts from, opened and found to fit its model; `None` if it draws them.
+///
+/// # Errors
+/// `WeightsError`.
+pub fn initial_weights(experiment: &Experiment) -> anyhow::Result<Option<Opened>> {
+    let Some(Init::From(path)) = &experiment.model.init else { return Ok(None) };
+    let weights = Opened::open(path).map_err(|error| match error {
+        WeightsError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound && !path.exists() => {
+            WeightsError::Request(format!("the weights of model.init.from are gone: there is no {}", path.display()))
+        }
+        other => other,
+    })?;
+    weights.check_fits(&experiment.model)?;
+    Ok(Some(weights))
+}
+
+/// The state at step 0 of a run of `program`, drawn or read.
+///
+/// # Errors
+/// If the weights that `experiment` starts from cannot be read, or memory is short.
+pub fn initial_state(experiment: &Experiment, program: &Program) -> Result<TrainState, ExecError> {
+    let weights = initial_weights(experiment).map_err(|error| ExecError::InitialWeights(error.into()))?;
+    exec::initial_state_from(program, weights.as_ref().map(|weights| weights as &dyn InitialWeights))
 }
 
 /// Samples come hours into a run: what cannot be encoded then cannot be encoded now.
@@ -279,7 +375,7 @@ impl OpenedRun {
         let (was, is) = (&self.plan.data, &prepared.facts);
         let changed = if was.tokenizer_hash != is.tokenizer_hash {
             "tokenizer, or the text it was made from, has"
-        } else if was.train.hash != is.train.hash || was.validation != is.validation {
+        } else if was.train.hash != is.train.hash || was.validation != is.validation || was.test != is.test {
             "data has"
         } else {
             return Ok(prepared);

@@ -105,6 +105,7 @@ pub(super) fn differences(a: &Plan, b: &Plan) -> Vec<&'static str> {
         ("seed", p.seed != q.seed),
         ("data", a.data.train != b.data.train || a.data.tokenizer_hash != b.data.tokenizer_hash),
         ("model", p.model != q.model),
+        ("model.init", a.data.weights != b.data.weights),
         ("batch.sequences", p.batch.sequences != q.batch.sequences),
         ("data.layout", p.batch.length != q.batch.length),
         ("train.steps", p.steps != q.steps),

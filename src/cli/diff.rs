@@ -149,7 +149,7 @@ fn data(args: &DiffArgs, sides: [&Found; 2], notes: &mut Vec<String>) -> anyhow:
     let mut facts = |side: &Found| match side {
         Found::Run(run) => Ok(run.plan.data.clone()),
         Found::File(file) => {
-            let prepared = common::prepare_data(&file.loaded.experiment, &pool, &mut screen);
+            let prepared = common::prepare_inputs(&file.loaded.experiment, &pool, &mut screen);
             prepared.map(|p| p.facts).with_context(|| file.loaded.path.display().to_string())
         }
     };

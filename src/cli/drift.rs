@@ -59,6 +59,9 @@ impl Drift {
         item("training data", true, short(&was.train), short(&is.train));
         item("validation data", true, hash(&was.validation), hash(&is.validation));
         item("multiple choice", true, hash(&was.choice), hash(&is.choice));
+        if was.weights.is_some() || is.weights.is_some() {
+            item("initial weights", true, hash(&was.weights), hash(&is.weights));
+        }
         // Each process that did steps counts, not the newest alone.
         let sessions = surviving(manifest);
         let version = |session: &Session| session.version.clone();

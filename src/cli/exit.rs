@@ -7,8 +7,10 @@ use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::eval::EvalError;
 use crate::exec::ExecError;
+use crate::hub::HubError;
 use crate::plan::PlanError;
 use crate::store::StoreError;
+use crate::weights::WeightsError;
 
 /// How a command ends; the documented exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +47,9 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
             || cause.is::<RequestError>()
             || cause.is::<Mistakes>()
             || cause.downcast_ref::<PlanError>().is_some_and(PlanError::is_request)
+            || cause.downcast_ref::<WeightsError>().is_some_and(WeightsError::is_request)
             || cause.downcast_ref::<DataError>().is_some_and(DataError::is_request)
+            || cause.downcast_ref::<HubError>().is_some_and(HubError::is_request)
             || cause.downcast_ref::<StoreError>().is_some_and(StoreError::is_request)
             || match cause.downcast_ref::<EvalError>() {
                 Some(EvalError::Request(_)) => true,

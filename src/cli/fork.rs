@@ -96,7 +96,8 @@ pub fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
     let manifest = run_dir::manifest(&path)?;
     let step = args.from.map(|Checkpoint(which)| checkpoint::meant(&path.join(CHECKPOINTS), which)).transpose()?;
     let parent = Parent { path, manifest, step };
-    let loaded = load(args, &parent)?;
+    let mut loaded = load(args, &parent)?;
+    common::pin(&mut loaded.experiment, &mut screen)?;
     let ready = Ready::new(&loaded.experiment, args.threads, &mut screen)?;
     ready.refuse_what_cannot_fit()?;
     parent.refuse_what_cannot_begin(&ready.plan)?;

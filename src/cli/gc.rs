@@ -145,7 +145,12 @@ fn known_data(root: &std::path::Path) -> anyhow::Result<BTreeSet<String>> {
         match run_dir::manifest(&run.path) {
             Ok(manifest) => {
                 let data = &manifest.data;
-                out.insert(data::gc::data_key(&data.train, data.validation.as_ref(), data.choice.as_ref()));
+                out.insert(data::gc::data_key(
+                    &data.train,
+                    data.validation.as_ref(),
+                    data.choice.as_ref(),
+                    data.test.as_ref(),
+                ));
             }
             // What it needs is not known, which is a reason to keep more.
             Err(_) => {

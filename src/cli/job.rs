@@ -15,12 +15,13 @@ use super::exit::Exit;
 use super::interrupt::Interrupt;
 use super::printer::Printer;
 use super::ready::Ready;
+use super::test;
 use super::watch::Watch;
 use crate::comm::Alone;
 use crate::config::Experiment;
 use crate::data::Prepared;
 use crate::exec::step::layout;
-use crate::exec::{self, ExecError, Observer, Orders, Peers, Resources, TrainState};
+use crate::exec::{self, Observer, Orders, Peers, Resources, TrainState};
 use crate::launch::threads::Seated;
 use crate::launch::{self, Attempt, Faults, Launch, supervise};
 use crate::plan::Plan;
@@ -140,6 +141,15 @@ impl Job<'_> {
         let mut watch = Watch { path: path.clone(), recorder, log, lines, screen };
         self.interrupt.arm();
         let ended = self.train(begin, &mut run, &mut watch);
+        let tested = match &ended {
+            Ok(Ended { interrupted: false, .. }) => test::test(self.experiment, self.ready, &path, &mut watch),
+            _ => Ok(None),
+        };
+        // A test that cannot be made is a failure of the run, which `resume` mends.
+        let (ended, tested) = match tested {
+            Ok(tested) => (ended, tested),
+            Err(error) => (Err(RunError::Test(error)), None),
+        };
         let Watch { recorder, mut log, screen, .. } = watch;
         let (status, error, hash, peaks) = match &ended {
             Ok(Ended { interrupted, hash, peaks }) => {
@@ -168,6 +178,7 @@ impl Job<'_> {
             ranks,
             continued_from: run.manifest().continued_from.as_ref().map_or(0, |c| c.step),
             hash,
+            test: tested,
         };
         let recorded = Summary::new(outcome, &path.join(METRICS)).and_then(|summary| {
             let words = error.as_ref().map_or_else(|| headline(&summary), |e| format!("failed: {e}"));
@@ -281,7 +292,7 @@ impl Job<'_> {
         let outcome = self.ready.pool.install(|| {
             let state = match begin {
                 Begin::State(state, _) => *state,
-                _ => exec::initial_state(program)?,
+                _ => common::initial_state(self.experiment, program)?,
             };
             let observer: &mut dyn Observer = watch;
             exec::run(program, &resources, Peers { comm: &Alone, monitor: &() }, state, orders, observer)
@@ -304,7 +315,7 @@ impl Job<'_> {
                     let device = candle_core::Device::Cpu;
                     checkpoint::load(path, Some(&self.plan().hash), &layout, program.moments(), &device)?
                 }
-                (None, None) => self.ready.pool.install(|| exec::initial_state(program)).map_err(ExecError::from)?,
+                (None, None) => self.ready.pool.install(|| common::initial_state(self.experiment, program))?,
             };
             ranks.push(Seated { program, threads: rank.hardware.threads, state });
         }

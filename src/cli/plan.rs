@@ -13,7 +13,8 @@ use super::exit::RequestError;
 use super::output;
 use crate::config::Experiment;
 use crate::config::experiment::Validation;
-use crate::data::{ChoiceFacts, DataFacts, SplitFacts};
+use crate::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
+use crate::config::experiment::{Init, Validation};
 use crate::plan::{ClusterFacts, Plan, Shown, compile, svg};
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
@@ -130,10 +131,15 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
             _ => (rows / 10).max(1),
         })
     });
+    let test = experiment.eval.test.as_ref().map(|_| split((rows / 10).max(1)));
     // HellaSwag's validation set has 10,042 items.
     let choice = experiment.eval.hellaswag.as_ref();
     let choice = choice.map(|h| ChoiceFacts { items: h.limit.unwrap_or(10_042), hash: hash() });
-    Ok(DataFacts { tokenizer_vocab: vocab, tokenizer_hash: hash(), train: split(rows), validation, choice })
+    let weights = match &experiment.model.init {
+        Some(Init::From(_)) => Some(WeightsFacts { hash: hash(), vocab_size: vocab }),
+        _ => None,
+    };
+    Ok(DataFacts { tokenizer_vocab: vocab, tokenizer_hash: hash(), train: split(rows), validation, test, choice, weights })
 }
 
 fn draw(plan: &Plan, path: &Path) -> anyhow::Result<()> {

@@ -11,8 +11,8 @@ use super::common;
 use super::exit::{Exit, RequestError};
 use super::output::complain;
 use crate::comm::Region;
+use crate::exec::Resources;
 use crate::exec::step::layout;
-use crate::exec::{self, Resources};
 use crate::launch::child::{self, Parent};
 use crate::launch::message::{Done, FailureKind, Start, ToParent};
 use crate::launch::where_in;
@@ -73,14 +73,22 @@ fn work(args: &RankArgs, parent: &mut Parent, start: &Start, region: &Arc<Region
     faults.before_data();
     let pool = rayon::ThreadPoolBuilder::new().num_threads((*threads).max(1)).stack_size(8 << 20).build();
     let pool = pool.with_context(|| format!("starting {threads} threads"))?;
-    let prepared = common::prepare_data(experiment, &pool, &mut Screen::new(Mode::Quiet))?;
+    let mut screen = Screen::new(Mode::Quiet);
+    let prepared = if checkpoint.is_none() {
+        common::prepare_inputs(experiment, &pool, &mut screen)?
+    } else {
+        // A checkpoint holds what became of the weights that the run started from.
+        let mut prepared = common::prepare_data(experiment, &pool, &mut screen)?;
+        prepared.facts.weights.clone_from(&data.weights);
+        prepared
+    };
     if prepared.facts != *data {
-        bail!("the data changed since the run was started");
+        bail!("the data, or the weights to start from, changed since the run was started");
     }
     let device = common::device(program.device)?;
     let state = match checkpoint {
         Some(path) => checkpoint::load(path, Some(plan_hash), &Arc::new(layout(program)), program.moments(), &device)?,
-        None => pool.install(|| exec::initial_state(program))?,
+        None => pool.install(|| common::initial_state(experiment, program))?,
     };
     let resources =
         Resources { dataset: &prepared.dataset, tokenizer: &prepared.tokenizer, choice: prepared.choice.as_deref() };

@@ -4,7 +4,7 @@ use super::common::{self, ThreadArgs};
 use super::exit::RequestError;
 use super::plan::local;
 use crate::config::Experiment;
-use crate::data::Prepared;
+use crate::data::{Prepared, WeightsFacts};
 use crate::plan::{self, Plan};
 use crate::report::Screen;
 
@@ -20,10 +20,36 @@ impl Ready {
     /// Prepares the data of `experiment` and plans it for this machine; what the plan notes is told on `screen`.
     ///
     /// # Errors
-    /// As `prepare_data` and `plan::compile`.
+    /// As `prepare_inputs` and `plan::compile`.
     pub(super) fn new(experiment: &Experiment, threads: ThreadArgs, screen: &mut Screen) -> anyhow::Result<Self> {
         let pool = threads.pool()?;
-        let prepared = common::prepare_data(experiment, &pool, screen)?;
+        let prepared = common::prepare_inputs(experiment, &pool, screen)?;
+        Self::with(experiment, threads, screen, pool, prepared)
+    }
+
+    /// As `new`, of a run that has a checkpoint: the weights that it started from, of which `weights` is known, are not needed.
+    ///
+    /// # Errors
+    /// As `prepare_data` and `plan::compile`.
+    pub(super) fn going_on(
+        experiment: &Experiment,
+        weights: Option<WeightsFacts>,
+        threads: ThreadArgs,
+        screen: &mut Screen,
+    ) -> anyhow::Result<Self> {
+        let pool = threads.pool()?;
+        let mut prepared = common::prepare_data(experiment, &pool, screen)?;
+        prepared.facts.weights = weights;
+        Self::with(experiment, threads, screen, pool, prepared)
+    }
+
+    fn with(
+        experiment: &Experiment,
+        threads: ThreadArgs,
+        screen: &mut Screen,
+        pool: rayon::ThreadPool,
+        prepared: Prepared,
+    ) -> anyhow::Result<Self> {
         let cluster = local(threads.count())?;
         let plan = plan::compile(experiment, &prepared.facts, &cluster)?;
         for note in &plan.notes {

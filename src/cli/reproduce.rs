@@ -12,11 +12,12 @@ use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
 use super::job::{Call, Job};
 use super::ready::Ready;
+use crate::config::experiment::Init;
 use crate::config::{self, Experiment};
 use crate::plan::program::Precision;
 use crate::report::verdict::words;
 use crate::report::{Mode, Screen};
-use crate::store::manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus};
+use crate::store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
 use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use crate::store::verdict::{self, Judgement, VERDICT, Verdict};
 use crate::store::{StoreError, Which, catalog, checkpoint, lock, time};
@@ -92,6 +93,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
     if args.check {
         return Ok(if drift.counts() { Exit::Differ } else { Exit::Done });
     }
+    original.refuse_other_weights(&ready)?;
     ready.refuse_what_cannot_fit()?;
     let began = original.manifest.continued_from.as_ref();
     let from = began.map_or(0, |began| began.step);
@@ -157,6 +159,26 @@ impl Original {
             .into(),
             other => other.into(),
         })
+    }
+
+    /// # Errors
+    /// If the weights that it started from are others now: what began elsewhere is no reproduction.
+    fn refuse_other_weights(&self, ready: &Ready) -> anyhow::Result<()> {
+        let (was, is) = (&self.manifest.data.weights, DataHashes::from(&ready.prepared.facts).weights);
+        if *was == is {
+            return Ok(());
+        }
+        let short = |hash: &Option<String>| hash.as_ref().map_or("none".to_owned(), |h| h.chars().take(16).collect());
+        let place = match &self.experiment.model.init {
+            Some(Init::From(path)) => format!(" ({})", path.display()),
+            _ => String::new(),
+        };
+        bail!(RequestError(format!(
+            "{} cannot be reproduced: the weights that it started from{place} have changed: {}, was {}",
+            self.manifest.id,
+            short(&is),
+            short(was)
+        )))
     }
 
     fn origin(&self) -> RunOrigin {

@@ -11,9 +11,9 @@ use super::ready::Ready;
 use crate::plan::Plan;
 use crate::report::summary::up_to_date;
 use crate::report::{JsonEvent, Mode, Screen};
-use crate::store::catalog;
 use crate::store::manifest::{DataHashes, Manifest, RunStatus};
-use crate::store::run_dir::{self, RunDir};
+use crate::store::run_dir::{self, CHECKPOINTS, RunDir};
+use crate::store::{catalog, checkpoint};
 
 #[derive(Debug, Clone, Args)]
 pub struct ResumeArgs {
@@ -50,7 +50,11 @@ pub fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
     }
     let run = RunDir::open(&path)?;
     let experiment = common::resolved(&path)?;
-    let ready = Ready::new(&experiment, args.threads, &mut screen)?;
+    let ready = if checkpoint::steps(&path.join(CHECKPOINTS)).is_empty() {
+        Ready::new(&experiment, args.threads, &mut screen)?
+    } else {
+        Ready::going_on(&experiment, run_dir::plan(&path)?.data.weights, args.threads, &mut screen)?
+    };
     refuse_another(run.manifest(), &ready.plan)?;
     ready.refuse_what_cannot_fit()?;
     let call = Call {
@@ -73,6 +77,8 @@ pub(super) fn refuse_another(manifest: &Manifest, plan: &Plan) -> anyhow::Result
     let now = DataHashes::from(&plan.data);
     let why = if manifest.data.tokenizer != now.tokenizer {
         "its tokenizer, or the text it was made from, has changed".to_owned()
+    } else if manifest.data.weights != now.weights {
+        "the weights that it started from have changed".to_owned()
     } else if manifest.data != now {
         "its data has changed".to_owned()
     } else {

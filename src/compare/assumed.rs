@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::keys::{document, get};
 use crate::config::Experiment;
-use crate::config::experiment::{Tokenizer, Validation};
-use crate::data::{ChoiceFacts, DataFacts, SplitFacts};
+use crate::config::experiment::{Init, Tokenizer, Validation};
+use crate::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
 
 /// HellaSwag's validation set.
 const CHOICES: usize = 10_042;
@@ -23,7 +23,7 @@ pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
         Tokenizer::Bytes {} => 257,
         Tokenizer::Bpe { vocab_size, .. } => *vocab_size,
         Tokenizer::Gpt2 { .. } => 50_257,
-        Tokenizer::File(_) | Tokenizer::Chars {} => usize::MAX,
+        Tokenizer::File(_) | Tokenizer::Chars {} | Tokenizer::Words { .. } | Tokenizer::Hub { .. } => usize::MAX,
     };
     let given = experiment.model.vocab_size;
     let tokenizer_vocab = match (known, given) {
@@ -42,6 +42,10 @@ pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
         let rows = part.map_or(rows / 10, |part| (rows as f64 * part) as u64).max(1);
         split(rows, hash(&[data("validation"), of[0].clone(), tokenizer.clone(), layout.clone()]))
     });
+    let test = experiment.eval.test.as_ref().map(|_| {
+        let of = [get(&document, "eval.test").cloned().unwrap_or_default(), tokenizer.clone(), layout.clone()];
+        split((rows / 10).max(1), hash(&of))
+    });
     let choice = experiment.eval.hellaswag.as_ref().map(|hellaswag| ChoiceFacts {
         items: hellaswag.limit.unwrap_or(CHOICES),
         hash: hash(&[get(&document, "eval.hellaswag").cloned().unwrap_or_default(), tokenizer.clone()]),
@@ -50,12 +54,20 @@ pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
         tokenizer_vocab,
         // A tokenizer that is trained or counted depends on the text.
         tokenizer_hash: match &experiment.data.tokenizer {
-            Tokenizer::Bpe { .. } | Tokenizer::Chars {} => hash(&of[..2]),
+            Tokenizer::Bpe { .. } | Tokenizer::Chars {} | Tokenizer::Words { .. } => hash(&of[..2]),
             _ => hash(&[tokenizer]),
         },
         train: split(rows, hash(&of)),
         validation,
+        test,
         choice,
+        weights: match &experiment.model.init {
+            Some(Init::From(path)) => Some(WeightsFacts {
+                hash: hash(&[path.to_string_lossy().as_ref().into()]),
+                vocab_size: given.unwrap_or(tokenizer_vocab),
+            }),
+            _ => None,
+        },
     }
 }
 

@@ -29,6 +29,7 @@ pub enum Class {
 pub enum Part {
     Data,
     Model,
+    InitialWeights,
     Optimizer,
     Schedule,
     Batch,
@@ -46,6 +47,7 @@ impl Part {
         match self {
             Self::Data => "data",
             Self::Model => "model",
+            Self::InitialWeights => "initial weights",
             Self::Optimizer => "optimizer",
             Self::Schedule => "schedule",
             Self::Batch => "batch",
@@ -89,6 +91,7 @@ struct Evaluation<'a> {
     loss: Option<(&'a SplitFacts, u64)>,
     choice: Option<&'a ChoiceFacts>,
     samples: Option<&'a Samples>,
+    test: Option<&'a SplitFacts>,
 }
 
 /// How often something is done in a run.
@@ -127,6 +130,7 @@ impl<'a> Evaluation<'a> {
             loss: plan.data.validation.as_ref().zip(validation_rows(plan)),
             choice: plan.data.choice.as_ref().filter(|_| program.eval.choice_items.is_some()),
             samples: program.eval.samples.as_ref(),
+            test: plan.data.test.as_ref(),
         })
     }
 }
@@ -158,6 +162,7 @@ pub fn parts(a: &Plan, b: &Plan) -> Vec<Part> {
     let table = [
         (Part::Data, data(a) != data(b) || p.batch.length != q.batch.length),
         (Part::Model, p.model != q.model),
+        (Part::InitialWeights, a.data.weights != b.data.weights),
         (Part::Optimizer, p.optimizer != q.optimizer || p.schedule.peak != q.schedule.peak || clip(p) != clip(q)),
         (
             Part::Schedule,
@@ -236,6 +241,7 @@ fn training(a: &Side, b: &Side) -> Training {
     experiment.eval = a.experiment.eval.clone();
     let mut other = b.clone();
     (other.data.validation, other.data.choice) = (a.data.validation.clone(), a.data.choice.clone());
+    other.data.test = a.data.test.clone();
     match other.replanned(&experiment) {
         Ok(plan) if plan.hash == a.effective().hash => Training::SameBits,
         _ => Training::Rounding,

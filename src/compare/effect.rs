@@ -107,6 +107,7 @@ fn by_data(key: &str, a: &Side, b: &Side) -> Option<Effect> {
         // A part of the training text, or text of its own.
         () if under("data.validation") => (trains, measures),
         () if under("eval.hellaswag") => (false, x.choice != y.choice),
+        () if under("eval.test") => (false, x.test != y.test),
         () => return None,
     };
     // What is named otherwise has the same content.

@@ -113,7 +113,7 @@ fn layers(plan: &Plan) -> Option<String> {
 #[must_use]
 pub fn data(a: &DataFacts, b: &DataFacts) -> Vec<Fact> {
     type Of = fn(&DataFacts) -> Option<Value>;
-    let table: [(&'static str, Of); 12] = [
+    let table: [(&'static str, Of); 13] = [
         ("tokenizer", |d| Some(d.tokenizer_hash.as_str().into())),
         ("tokenizer ids", |d| Some(d.tokenizer_vocab.into())),
         ("train", |d| Some(d.train.hash.as_str().into())),
@@ -126,6 +126,7 @@ pub fn data(a: &DataFacts, b: &DataFacts) -> Vec<Fact> {
         ("validation documents", |d| Some(d.validation.as_ref()?.documents.into())),
         ("multiple choice", |d| Some(d.choice.as_ref()?.hash.as_str().into())),
         ("multiple choice items", |d| Some(d.choice.as_ref()?.items.into())),
+        ("initial weights", |d| Some(d.weights.as_ref()?.hash.as_str().into())),
     ];
     known(table.into_iter().map(|(name, of)| both(name, a, b, of)))
 }

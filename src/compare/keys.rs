@@ -9,8 +9,8 @@ use crate::config::Experiment;
 use crate::config::experiment::Family;
 
 /// Where one of several things is chosen, each with settings of its own: `optimizer: {adamw: {…}}`.
-pub(crate) const CHOICES: [&str; 6] =
-    ["data.layout", "data.tokenizer", "data.train", "data.validation", "optimizer", "schedule.decay"];
+pub(crate) const CHOICES: [&str; 7] =
+    ["data.layout", "data.tokenizer", "data.train", "data.validation", "model.init", "optimizer", "schedule.decay"];
 
 /// The part of an experiment that a key belongs to, in the order in which parts are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

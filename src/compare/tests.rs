@@ -57,6 +57,7 @@ fn facts(experiment: &Experiment) -> DataFacts {
         let request = DataRequest {
             data: &experiment.data,
             choice: experiment.eval.hellaswag.as_ref(),
+            test: None,
             seed: experiment.seed,
             cache_dir: cache(),
             vocab_size: experiment.model.vocab_size,
@@ -151,6 +152,7 @@ fn with_file(folder: &Path, name: &str, content: &str) -> Side {
     let data = DataRequest {
         data: &experiment.data,
         choice: None,
+        test: None,
         seed: 0,
         cache_dir: &folder.join("cache"),
         vocab_size: None,

@@ -91,6 +91,9 @@ impl Checker<'_> {
 
     fn keys(&mut self, node: &Node, key: Place, keys: Keys<'static>, path: &str) -> Option<Value> {
         let Yaml::Map(entries) = &node.value else {
+            if let (Some(short), Yaml::Scalar { text, .. }) = (keys.short, &node.value) {
+                return Some(json!({ short: &**text }));
+            }
             let names = keys.names();
             let help = match &node.value {
                 Yaml::Scalar { text, .. } if path == "model" && presets::family(text).is_some() => {

@@ -122,17 +122,62 @@ pub enum Tokenizer {
     Chars {},
     Bytes {},
     Bpe { vocab_size: usize, special_tokens: Vec<String> },
+    Words { lowercase: bool, min_count: u64, special_tokens: Vec<String> },
+    Hub { name: String, revision: String },
 }
 
-/// Where documents come from. `files` may hold glob patterns.
+/// The branch of the hub's repositories that is meant unless another is named.
+pub const MAIN: &str = "main";
+
+/// Where documents come from. `files` may hold glob patterns. Of `column` (or `field`) and `template`, one is given.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Source {
     Text { files: Vec<PathBuf> },
-    Parquet { files: Vec<PathBuf>, column: String },
-    Jsonl { files: Vec<PathBuf>, field: String },
+    Parquet(ParquetSource),
+    Jsonl(JsonSource),
+    Json(JsonSource),
+    Hub(HubSource),
     Tokens { files: Vec<PathBuf> },
     Builtin { corpus: Corpus },
+}
+
+/// Of `column` and `template`, one is given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParquetSource {
+    pub files: Vec<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+}
+
+/// Of `field` and `template`, one is given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JsonSource {
+    pub files: Vec<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+}
+
+/// A dataset of the hub by its name. Of `column` and `template`, one is given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HubSource {
+    pub dataset: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    pub split: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// Branch, tag or commit; in a run's record the commit that was read.
+    pub revision: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
@@ -147,8 +192,10 @@ pub enum Corpus {
 pub enum Validation {
     Fraction(f64),
     Text { files: Vec<PathBuf> },
-    Parquet { files: Vec<PathBuf>, column: String },
-    Jsonl { files: Vec<PathBuf>, field: String },
+    Parquet(ParquetSource),
+    Jsonl(JsonSource),
+    Json(JsonSource),
+    Hub(HubSource),
     Tokens { files: Vec<PathBuf> },
     Builtin { corpus: Corpus },
 }
@@ -190,8 +237,35 @@ pub struct Train {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Optimizer {
-    Adamw { lr: f64, betas: [f64; 2], eps: f64, weight_decay: f64 },
-    Sgd { lr: f64, momentum: f64 },
+    Adamw {
+        lr: f64,
+        betas: [f64; 2],
+        eps: f64,
+        weight_decay: f64,
+        #[serde(default, skip_serializing_if = "Decays::is_default")]
+        decays: Decays,
+    },
+    Sgd {
+        lr: f64,
+        momentum: f64,
+    },
+}
+
+/// Which parameters weight decay acts on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Decays {
+    /// Those of two or more dimensions.
+    #[default]
+    Matrices,
+    /// Biases and gains too, as `torch.optim.AdamW(model.parameters())` does.
+    All,
+}
+
+impl Decays {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Optimizer {
@@ -388,6 +462,9 @@ pub struct Eval {
     pub loss: Option<EvalLoss>,
     pub hellaswag: Option<HellaSwag>,
     pub samples: Option<Samples>,
+    /// Measured once, after the last step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<Source>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -20,7 +20,12 @@ pub(crate) struct Layer {
 
 pub(crate) enum From {
     Preset(String),
-    Text { source: Source, tree: Node },
+    /// What the weights of `model.init.from` say of their model: the file that says it.
+    Weights(String),
+    Text {
+        source: Source,
+        tree: Node,
+    },
 }
 
 /// All layers, merged.
@@ -142,6 +147,7 @@ impl Layers {
         let layer = self.layer_of(path)?;
         match &self.all[layer].from {
             From::Preset(name) => Some(format!("preset {name}")),
+            From::Weights(file) => Some(file.clone()),
             From::Text { source, .. } => Some(source.origin(self.place_in(layer, path)?.1)),
         }
     }

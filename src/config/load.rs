@@ -19,6 +19,7 @@ use super::resolve::Resolver;
 use super::source::{Place, Source};
 use super::tree;
 use crate::template::{self, Inputs, Rendered};
+use crate::weights::{self, Described};
 
 /// A larger file is not an experiment.
 const MAX_BYTES: u64 = 4 << 20;
@@ -117,6 +118,7 @@ fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, C
     }
     overrides::layers(options, &mut layers, &mut diagnostics, &mut poisoned);
     add_preset(&mut layers, &mut diagnostics, &mut poisoned);
+    let weights = add_weights(&base, options, &mut layers, &mut diagnostics, &mut poisoned);
 
     let internal = |e: &dyn std::fmt::Display| {
         let message = format!("this is a bug of the program, not of the file: {e}");
@@ -139,6 +141,7 @@ fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, C
         poisoned,
         notes: BTreeMap::new(),
         absent_files: options.absent_files,
+        weights,
     };
     let experiment = resolver.experiment(raw, path);
     let Resolver { diagnostics: found, notes, .. } = resolver;
@@ -176,6 +179,46 @@ fn add_preset(layers: &mut Vec<Layer>, diagnostics: &mut Vec<Diagnostic>, poison
         diagnostics.push(source.diagnostic(place, "model.preset", message, help));
     }
     poisoned.push("model.preset".to_owned());
+}
+
+/// Puts what the weights of `model.init.from` say of their model below everything. Where files need not be there, nothing is
+/// wrong with weights that are gone or have changed.
+fn add_weights(
+    base: &Path,
+    options: &LoadOptions,
+    layers: &mut Vec<Layer>,
+    diagnostics: &mut Vec<Diagnostic>,
+    poisoned: &mut Vec<String>,
+) -> Option<Described> {
+    // A higher layer that draws the weights takes the lower one's choice away.
+    let chosen = layers.iter().rev().find_map(|l| Some((l, l.value.pointer("/model/init")?)));
+    let (layer, path) = chosen.and_then(|(l, init)| Some((l, init.get("from")?.as_str()?)))?;
+    match weights::describe(&base.join(path)) {
+        Ok(described) => {
+            let from = From::Weights(described.file.display().to_string());
+            layers.insert(0, Layer { from, value: serde_json::json!({ "model": described.model() }) });
+            (!options.absent_files).then_some(described)
+        }
+        Err(_) if options.absent_files => None,
+        Err(error) => {
+            if let From::Text { source, tree } = &layer.from {
+                let find = |node, key| tree::Node::get(node, key).map(|(_, value)| value);
+                let node = find(tree, "model").and_then(|m| find(m, "init")).and_then(|i| find(i, "from"));
+                let place = node.map_or(tree.place, |value| value.place);
+                let (message, more) = match error.to_string().split_once('\n') {
+                    Some((first, rest)) => (first.to_owned(), rest.to_owned()),
+                    None => (error.to_string(), String::new()),
+                };
+                let help = "`from` names a Hugging Face folder of GPT-2 or Llama weights, or a model file of llm.c; paths are \
+                            relative to the file's folder";
+                let help = if more.is_empty() { help.to_owned() } else { more };
+                diagnostics.push(source.diagnostic(place, "model.init.from", message, help));
+            }
+            // What it would have said is not missing.
+            poisoned.push("model".to_owned());
+            None
+        }
+    }
 }
 
 /// The folder that paths start from, absolute.

@@ -16,9 +16,11 @@ pub(crate) mod resolve;
 mod resolve_batch;
 mod resolve_data;
 mod resolve_devices;
+mod resolve_init;
 mod resolve_model;
 mod resolve_parallel;
 mod resolve_run;
+mod resolve_source;
 pub(crate) mod scalar;
 mod schema;
 pub(crate) mod shape;
@@ -40,3 +42,5 @@ mod tests_hostile;
 mod tests_load;
 #[cfg(test)]
 mod tests_parallel;
+#[cfg(test)]
+mod tests_sources;

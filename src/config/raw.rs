@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 
-use super::experiment::{DeviceChoice, Family, Precision};
+use super::experiment::{Decays, DeviceChoice, Family, Precision};
 pub(crate) use super::raw_data::RawData;
 pub(crate) use super::raw_eval::RawEval;
 pub(crate) use super::raw_parallel::RawParallel;
@@ -135,7 +135,7 @@ pub(crate) struct RawModel {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 #[schemars(rename = "Init")]
 pub(crate) enum RawInit {
-    /// A Hugging Face folder of GPT-2 or Llama weights: `config.json` and safetensors. Its numbers fill this section.
+    /// A Hugging Face folder of a GPT-2 or Llama, or a model file of llm.c. Its numbers fill this section.
     From(String),
     /// As PyTorch's own transformer layers start: Xavier-uniform attention, uniform within ±1/√in elsewhere (gpt2).
     Pytorch {
@@ -197,7 +197,7 @@ impl Default for RawTrain {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 #[schemars(rename = "Optimizer")]
 pub(crate) enum RawOptimizer {
-    /// AdamW. Decay acts on tensors of two or more dimensions only.
+    /// AdamW.
     Adamw {
         /// Peak learning rate.
         #[serde(default = "adamw_lr")]
@@ -214,6 +214,9 @@ pub(crate) enum RawOptimizer {
         #[serde(default = "adamw_decay")]
         #[schemars(range(min = 0, max = 10_000))]
         weight_decay: f64,
+        /// What decays: tensors of two or more dimensions (`matrices`), or biases and gains too (`all`).
+        #[serde(default)]
+        decays: Decays,
     },
     /// Stochastic gradient descent.
     Sgd {
@@ -245,7 +248,13 @@ fn adamw_decay() -> f64 {
 
 impl Default for RawOptimizer {
     fn default() -> Self {
-        Self::Adamw { lr: adamw_lr(), betas: adamw_betas(), eps: adamw_eps(), weight_decay: adamw_decay() }
+        Self::Adamw {
+            lr: adamw_lr(),
+            betas: adamw_betas(),
+            eps: adamw_eps(),
+            weight_decay: adamw_decay(),
+            decays: Decays::default(),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The `data` section as written.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, json_schema};
 use serde::Deserialize;
 
 use super::experiment::Corpus;
@@ -55,6 +55,29 @@ pub(crate) enum RawTokenizer {
         #[serde(default)]
         special_tokens: Vec<String>,
     },
+    /// Words, split as a basic English tokenizer does; the vocabulary is the training source's.
+    Words {
+        /// Whether text is lowercased first.
+        #[serde(default = "yes")]
+        lowercase: bool,
+        /// Words that are there less often are `<unk>`.
+        #[serde(default = "one")]
+        #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+        min_count: u64,
+        /// Tokens of their own, which come after `<unk>` and before the words.
+        #[serde(default)]
+        special_tokens: Vec<String>,
+    },
+    /// That of a model on the Hugging Face hub: its tokenizer.json, or vocab.json and merges.txt.
+    Hub(RawHubTokenizer),
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn one() -> u64 {
+    1
 }
 
 impl Default for RawTokenizer {
@@ -74,24 +97,14 @@ pub(crate) enum RawSource {
         #[schemars(length(min = 1))]
         files: Vec<String>,
     },
-    /// A text column of parquet files; each row is a document.
-    Parquet {
-        /// Paths or patterns.
-        #[schemars(length(min = 1))]
-        files: Vec<String>,
-        /// The column with the text.
-        #[serde(default = "text")]
-        column: String,
-    },
+    /// Parquet files; each row is a document.
+    Parquet(RawParquet),
     /// One JSON object a line; each line is a document.
-    Jsonl {
-        /// Paths or patterns.
-        #[schemars(length(min = 1))]
-        files: Vec<String>,
-        /// The field with the text.
-        #[serde(default = "text")]
-        field: String,
-    },
+    Jsonl(RawJson),
+    /// A file that is one JSON array of objects, each a document.
+    Json(RawJson),
+    /// A dataset of the Hugging Face hub, or of what `HF_ENDPOINT` names.
+    Hub(RawHubSource),
     /// Token shards of llm.c (.bin), nanoGPT (.bin) or build-nanogpt (.npy).
     Tokens {
         /// Paths or patterns.
@@ -105,8 +118,90 @@ pub(crate) enum RawSource {
     },
 }
 
-fn text() -> String {
-    "text".to_owned()
+/// Parquet files, and which text of a row is a document.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Parquet", extend("x-exclusive" = ["column", "template"]))]
+pub(crate) struct RawParquet {
+    /// Paths or patterns.
+    #[schemars(length(min = 1))]
+    pub files: Vec<String>,
+    /// The column with the text. Default: text.
+    #[serde(default)]
+    pub column: Option<String>,
+    /// The text, made of columns: a minijinja template. Or `column`.
+    #[serde(default)]
+    pub template: Option<String>,
+}
+
+/// Files of JSON objects, and which text of an object is a document.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Json", extend("x-exclusive" = ["field", "template"]))]
+pub(crate) struct RawJson {
+    /// Paths or patterns.
+    #[schemars(length(min = 1))]
+    pub files: Vec<String>,
+    /// The field with the text. Default: text.
+    #[serde(default)]
+    pub field: Option<String>,
+    /// The text, made of fields: a minijinja template. Or `field`.
+    #[serde(default)]
+    pub template: Option<String>,
+}
+
+/// A dataset by its name: the files of one split are downloaded into the cache that Python's huggingface_hub has, and read there.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "HubSource", extend("x-exclusive" = ["column", "template"]))]
+pub(crate) struct RawHubSource {
+    /// Its name, as `HuggingFaceFW/fineweb`.
+    pub dataset: String,
+    /// Which of its configurations. Default: the dataset's own default, or its only one.
+    #[serde(default)]
+    pub config: Option<String>,
+    /// Which split. Default: train.
+    #[serde(default = "train")]
+    pub split: String,
+    /// The column or field with the text. Default: text.
+    #[serde(default)]
+    pub column: Option<String>,
+    /// The text, made of columns or fields: a minijinja template. Or `column`.
+    #[serde(default)]
+    pub template: Option<String>,
+    /// Branch, tag or commit. Default: main.
+    #[serde(default = "main")]
+    pub revision: String,
+}
+
+fn train() -> String {
+    "train".to_owned()
+}
+
+fn main() -> String {
+    crate::config::experiment::MAIN.to_owned()
+}
+
+/// A tokenizer by the name of its model. The name alone is enough: `hub: gpt2`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "HubTokenizer", extend("x-short" = "name"), transform = or_text)]
+pub(crate) struct RawHubTokenizer {
+    /// The model's name, as `gpt2` or `openai-community/gpt2`.
+    pub name: String,
+    /// Branch, tag or commit. Default: main.
+    #[serde(default = "main")]
+    pub revision: String,
+}
+
+/// A mapping whose key `x-short` a text alone stands for.
+fn or_text(schema: &mut Schema) {
+    let description = schema.remove("description");
+    let mapping = std::mem::take(schema);
+    *schema = json_schema!({"anyOf": [{"type": "string"}, mapping]});
+    if let Some(description) = description {
+        schema.insert("description".to_owned(), description);
+    }
 }
 
 /// What is held out: a share of the training source, or a source of its own.
@@ -122,24 +217,14 @@ pub(crate) enum RawValidation {
         #[schemars(length(min = 1))]
         files: Vec<String>,
     },
-    /// A text column of parquet files; each row is a document.
-    Parquet {
-        /// Paths or patterns.
-        #[schemars(length(min = 1))]
-        files: Vec<String>,
-        /// The column with the text.
-        #[serde(default = "text")]
-        column: String,
-    },
+    /// Parquet files; each row is a document.
+    Parquet(RawParquet),
     /// One JSON object a line; each line is a document.
-    Jsonl {
-        /// Paths or patterns.
-        #[schemars(length(min = 1))]
-        files: Vec<String>,
-        /// The field with the text.
-        #[serde(default = "text")]
-        field: String,
-    },
+    Jsonl(RawJson),
+    /// A file that is one JSON array of objects, each a document.
+    Json(RawJson),
+    /// A dataset of the Hugging Face hub, or of what `HF_ENDPOINT` names.
+    Hub(RawHubSource),
     /// Token shards of llm.c (.bin), nanoGPT (.bin) or build-nanogpt (.npy).
     Tokens {
         /// Paths or patterns.

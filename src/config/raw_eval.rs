@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use super::experiment::Corpus;
 use super::raw::given;
+use super::raw_data::RawSource;
 
 /// What is measured while training. A part that is `null` is left out.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -24,11 +25,14 @@ pub(crate) struct RawEval {
     pub hellaswag: Option<RawHellaSwag>,
     /// Texts that the model continues. Default: none.
     pub samples: Option<RawSamples>,
+    /// A source as under `data.train`, whose loss is measured once, after the last step, of the best checkpoint by
+    /// validation loss. Default: none.
+    pub test: Option<RawSource>,
 }
 
 impl Default for RawEval {
     fn default() -> Self {
-        Self { every: 250, at_start: false, loss: None, hellaswag: None, samples: None }
+        Self { every: 250, at_start: false, loss: None, hellaswag: None, samples: None, test: None }
     }
 }
 

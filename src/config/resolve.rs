@@ -10,6 +10,7 @@ use super::layers::{Layers, is_poisoned};
 use super::raw::RawExperiment;
 use super::resolve_run::train;
 use crate::template;
+use crate::weights::Described;
 
 /// What the sections are resolved with, and where their mistakes go.
 pub(crate) struct Resolver<'l> {
@@ -22,6 +23,8 @@ pub(crate) struct Resolver<'l> {
     pub notes: BTreeMap<&'static str, String>,
     /// See `LoadOptions`.
     pub absent_files: bool,
+    /// What the weights to start from say of their model, where that must hold.
+    pub weights: Option<Described>,
 }
 
 impl Resolver<'_> {

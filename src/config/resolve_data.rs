@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::diagnostic::{list, nearest, short};
-use super::experiment::{Data, Layout, Source, Tokenizer, Validation};
-use super::raw_data::{RawData, RawLayout, RawSource, RawTokenizer, RawValidation};
+use super::experiment::{Data, Layout, Tokenizer, Validation};
+use super::raw_data::{RawData, RawHubTokenizer, RawLayout, RawSource, RawTokenizer};
 use super::resolve::Resolver;
 
 /// The last part of the training source that is held out unless the file says otherwise.
@@ -28,7 +28,7 @@ impl Resolver<'_> {
         let tokenizer = self.tokenizer(raw.tokenizer);
         let layout = self.layout(raw.layout, context);
         let tokens = matches!(raw.train, Some(RawSource::Tokens { .. }));
-        let train = raw.train.and_then(|source| self.source(source));
+        let train = raw.train.and_then(|source| self.source(source, "data.train"));
         let validation = match raw.validation {
             Some(None) => Some(None),
             Some(Some(given)) => self.validation(given).map(Some),
@@ -96,13 +96,30 @@ impl Resolver<'_> {
                 }
                 Tokenizer::Bpe { vocab_size, special_tokens }
             }
+            RawTokenizer::Words { lowercase, min_count, special_tokens } => {
+                Tokenizer::Words { lowercase, min_count, special_tokens }
+            }
+            RawTokenizer::Hub(RawHubTokenizer { name, revision }) => {
+                if let Some(source) = self.layers.origin("data.tokenizer.hub", false) {
+                    self.notes.insert("data.tokenizer.hub.name", source);
+                }
+                let fits = self.hub_name("data.tokenizer.hub.name", &name)
+                    & self.hub_revision("data.tokenizer.hub.revision", &revision);
+                if !fits {
+                    return None;
+                }
+                Tokenizer::Hub { name, revision }
+            }
         })
     }
 
     /// A trained tokenizer has the special tokens that it is given, and no others.
     fn special_tokens(&mut self, raw: &RawData) {
         let RawLayout::Padded { bos, eos, pad, .. } = &raw.layout else { return };
-        let RawTokenizer::Bpe { special_tokens, .. } = &raw.tokenizer else { return };
+        let (RawTokenizer::Bpe { special_tokens, .. } | RawTokenizer::Words { special_tokens, .. }) = &raw.tokenizer
+        else {
+            return;
+        };
         for (key, token) in [("bos", bos), ("eos", eos), ("pad", pad)] {
             if special_tokens.contains(token) || token == "<|endoftext|>" {
                 continue;
@@ -118,49 +135,6 @@ impl Resolver<'_> {
             let message = format!("`{key}` is `{}`, which is not among the tokenizer's special tokens", short(token));
             self.error(&[&format!("data.layout.padded.{key}")], message, help);
         }
-    }
-
-    fn source(&mut self, raw: RawSource) -> Option<Source> {
-        Some(match raw {
-            RawSource::Text { files } => Source::Text { files: self.files("data.train.text.files", &files)? },
-            RawSource::Parquet { files, column } => {
-                Source::Parquet { files: self.files("data.train.parquet.files", &files)?, column }
-            }
-            RawSource::Jsonl { files, field } => {
-                Source::Jsonl { files: self.files("data.train.jsonl.files", &files)?, field }
-            }
-            RawSource::Tokens { files } => Source::Tokens { files: self.files("data.train.tokens.files", &files)? },
-            RawSource::Builtin { corpus } => Source::Builtin { corpus },
-        })
-    }
-
-    fn validation(&mut self, raw: RawValidation) -> Option<Validation> {
-        Some(match raw {
-            RawValidation::Fraction(fraction) => {
-                if fraction <= 0.0 || fraction >= 1.0 {
-                    self.error(
-                        &["data.validation.fraction"],
-                        format!("`data.validation.fraction` lies between 0 and 1, and is {fraction}"),
-                        "0.1 holds out the last tenth of the training source; `validation: null` holds out nothing",
-                    );
-                    return None;
-                }
-                Validation::Fraction(fraction)
-            }
-            RawValidation::Text { files } => {
-                Validation::Text { files: self.files("data.validation.text.files", &files)? }
-            }
-            RawValidation::Parquet { files, column } => {
-                Validation::Parquet { files: self.files("data.validation.parquet.files", &files)?, column }
-            }
-            RawValidation::Jsonl { files, field } => {
-                Validation::Jsonl { files: self.files("data.validation.jsonl.files", &files)?, field }
-            }
-            RawValidation::Tokens { files } => {
-                Validation::Tokens { files: self.files("data.validation.tokens.files", &files)? }
-            }
-            RawValidation::Builtin { corpus } => Validation::Builtin { corpus },
-        })
     }
 
     fn layout(&mut self, raw: RawLayout, context: Option<usize>) -> Option<Layout> {
@@ -191,7 +165,7 @@ impl Resolver<'_> {
         })
     }
 
-    fn files(&mut self, key: &str, files: &[String]) -> Option<Vec<PathBuf>> {
+    pub(crate) fn files(&mut self, key: &str, files: &[String]) -> Option<Vec<PathBuf>> {
         let found: Vec<Option<PathBuf>> =
             files.iter().enumerate().map(|(i, text)| self.path(&format!("{key}.{i}"), text, true)).collect();
         found.into_iter().collect()

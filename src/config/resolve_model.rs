@@ -89,6 +89,7 @@ impl Resolver<'_> {
                 RawInit::Pytorch { embedding } => Init::Pytorch { embedding: *embedding },
             }),
         };
+        self.model_of_weights(&model);
         let parameters = parameters(&model);
         if parameters > MAX_PARAMETERS {
             self.error(

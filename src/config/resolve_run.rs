@@ -10,7 +10,7 @@ const DEFAULT_STEPS: u64 = 1000;
 impl Resolver<'_> {
     pub(crate) fn optimizer(&mut self, raw: &RawOptimizer) -> Optimizer {
         match *raw {
-            RawOptimizer::Adamw { lr, betas, eps, weight_decay } => {
+            RawOptimizer::Adamw { lr, betas, eps, weight_decay, decays } => {
                 for (i, beta) in betas.iter().enumerate() {
                     if !(0.0..1.0).contains(beta) {
                         self.error(
@@ -20,7 +20,7 @@ impl Resolver<'_> {
                         );
                     }
                 }
-                Optimizer::Adamw { lr, betas, eps, weight_decay }
+                Optimizer::Adamw { lr, betas, eps, weight_decay, decays }
             }
             RawOptimizer::Sgd { lr, momentum } => Optimizer::Sgd { lr, momentum },
         }
@@ -76,7 +76,12 @@ impl Resolver<'_> {
             Some(given) => Some(self.hellaswag(given)?),
             None => None,
         };
-        Some(Eval { every: raw.every, at_start: raw.at_start, loss, hellaswag, samples: raw.samples.map(samples) })
+        let test = match raw.test {
+            Some(source) => Some(self.source(source, "eval.test")?),
+            None => None,
+        };
+        let samples = raw.samples.map(samples);
+        Some(Eval { every: raw.every, at_start: raw.at_start, loss, hellaswag, samples, test })
     }
 
     fn hellaswag(&mut self, raw: RawHellaSwag) -> Option<HellaSwag> {

@@ -36,6 +36,8 @@ pub(crate) struct Keys<'s> {
     properties: Option<&'s Map<String, Value>>,
     required: Option<&'s Vec<Value>>,
     exclusive: Option<&'s Vec<Value>>,
+    /// The key that a text alone stands for.
+    pub short: Option<&'s str>,
 }
 
 /// Legal range of a number.
@@ -85,6 +87,11 @@ fn bare(schema: &'static Value) -> Slot<'static> {
     {
         return Slot { shape: Shape::WordOr { words, other }, nullable: false, description: "" };
     }
+    if let Some([_, mapping]) = schema["anyOf"].as_array().map(Vec::as_slice)
+        && mapping["x-short"].is_string()
+    {
+        return slot(mapping);
+    }
     let (kind, nullable) = match &schema["type"] {
         Value::Array(kinds) => (kinds.first().and_then(Value::as_str), kinds.iter().any(|k| k == "null")),
         kind => (kind.as_str(), false),
@@ -104,6 +111,7 @@ fn bare(schema: &'static Value) -> Slot<'static> {
             properties: schema["properties"].as_object(),
             required: schema["required"].as_array(),
             exclusive: schema[EXCLUSIVE].as_array(),
+            short: schema["x-short"].as_str(),
         }),
         _ => Shape::Text,
     };

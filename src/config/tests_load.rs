@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::experiment::{
-    AutoOr, Batch, Decay, DeviceChoice, DeviceName, Family, Layout, Optimizer, Parallel, ParallelMode, Pipeline,
-    PipelineSchedule, Source, Tokenizer, Validation,
+    AutoOr, Batch, Decay, Decays, DeviceChoice, DeviceName, Family, Layout, Optimizer, Parallel, ParallelMode,
+    ParquetSource, Pipeline, PipelineSchedule, Source, Tokenizer, Validation,
 };
 use super::{Experiment, LoadOptions, Loaded, explain, from_str, load, to_yaml};
 
@@ -105,7 +105,10 @@ fn a_short_file_suffices() {
     assert_eq!(e.data.layout, Layout::Packed { length: 128 });
     assert_eq!(e.batch, Batch { sequences: 32, micro_batch: 8 });
     assert_eq!((e.train.steps, e.train.clip_norm), (Some(1000), Some(1.0)));
-    assert_eq!(e.optimizer, Optimizer::Adamw { lr: 6e-4, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 });
+    assert_eq!(
+        e.optimizer,
+        Optimizer::Adamw { lr: 6e-4, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices }
+    );
     assert_eq!(e.schedule.decay, Decay::Constant {});
     assert_eq!(e.eval.loss.map(|l| l.batches), Some(20));
     assert!(e.eval.hellaswag.is_none() && e.eval.samples.is_none());
@@ -155,8 +158,8 @@ fn every_key_is_read() {
         max_restarts: 3,
     };
     assert_eq!(e.parallel, parallel);
-    let Source::Parquet { files, column } = e.data.train else { panic!() };
-    assert!(files[0].is_absolute() && files[0].ends_with("*.parquet") && column == "text");
+    let Source::Parquet(ParquetSource { files, column, .. }) = e.data.train else { panic!() };
+    assert!(files[0].is_absolute() && files[0].ends_with("*.parquet") && column.as_deref() == Some("text"));
 }
 
 #[test]
@@ -206,7 +209,10 @@ fn another_choice_replaces_the_lower_one() {
     assert!(matches!(e.data.train, Source::Builtin { .. }));
     // The same choice is merged into.
     let e = experiment(&text, &["optimizer.adamw.weight_decay=0"]);
-    assert_eq!(e.optimizer, Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.0 });
+    assert_eq!(
+        e.optimizer,
+        Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.0, decays: Decays::Matrices }
+    );
 }
 
 #[test]

@@ -47,7 +47,8 @@ impl SourceFile {
         Ok(file)
     }
 
-    fn stat(path: &Path) -> Result<Self, DataError> {
+    /// The file as it is now, without a hash.
+    pub(super) fn stat(path: &Path) -> Result<Self, DataError> {
         let path = fs::canonicalize(path).map_err(DataError::io(path))?;
         let meta = fs::metadata(&path).map_err(DataError::io(&path))?;
         if !meta.is_file() {
@@ -88,6 +89,23 @@ fn hash_file(path: &Path, progress: &dyn Fn(u64)) -> Result<String, DataError> {
         hasher.update(&block[..read]);
         progress(read as u64);
     }
+}
+
+/// Content hash of the files at `paths` in their order: of one file blake3 of its content, of several over their hashes. A file
+/// that did not change since it was hashed with the same `cache_dir` is not read again.
+///
+/// # Errors
+/// If one of them cannot be read, or the cache cannot be opened.
+pub fn content_hash(paths: &[PathBuf], cache_dir: &Path, progress: &dyn Fn(u64)) -> Result<String, DataError> {
+    let cache = Cache::open(cache_dir)?;
+    let mut hashes = Vec::with_capacity(paths.len());
+    for path in paths {
+        hashes.push(SourceFile::identify(path, &cache, progress)?.hash);
+    }
+    Ok(match hashes.as_slice() {
+        [one] => one.clone(),
+        several => hash_parts(several.iter().map(String::as_str)),
+    })
 }
 
 /// blake3 over parts, each preceded by its length, so that no two lists of parts run together. Hex.

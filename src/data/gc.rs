@@ -18,8 +18,10 @@ const KINDS: [&str; 3] = ["corpora", "tokenizers", "tokens"];
 
 /// What a run's data is known as: of the content hashes that its manifest has.
 #[must_use]
-pub fn data_key(train: &str, validation: Option<&String>, choice: Option<&String>) -> String {
-    hash_parts([train, validation.map_or("", String::as_str), choice.map_or("", String::as_str)])
+pub fn data_key(train: &str, validation: Option<&String>, choice: Option<&String>, test: Option<&String>) -> String {
+    let text = |hash: Option<&String>| hash.map_or("", String::as_str).to_owned();
+    let parts = [train.to_owned(), text(validation), text(choice)];
+    hash_parts(parts.iter().chain(test).map(String::as_str))
 }
 
 /// Something in the cache that may go.

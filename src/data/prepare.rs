@@ -20,7 +20,7 @@ use super::stories;
 use super::stream::{TokenStream, Width};
 use super::tokenizer::{self, TextTokenizer};
 use super::types::{ChoiceItem, DataFacts, SplitFacts};
-use crate::config::experiment::{Corpus, Data, HellaSwag, Layout, Validation};
+use crate::config::experiment::{Corpus, Data, HellaSwag, Layout, Source, Validation};
 
 /// Text that is encoded in parallel at a time, in bytes: the memory that tokenizing needs is some times this.
 const BATCH: usize = 8 << 20;
@@ -30,6 +30,8 @@ const BATCH: usize = 8 << 20;
 pub struct DataRequest<'a> {
     pub data: &'a Data,
     pub choice: Option<&'a HellaSwag>,
+    /// What the trained model is tested on.
+    pub test: Option<&'a Source>,
     /// The experiment's. Preparing does not depend on it: the data order does, and the built-in corpus has its own.
     pub seed: u64,
     /// Where tokens, trained tokenizers and the built-in corpus are kept; created if need be.
@@ -86,6 +88,10 @@ impl Preparation<'_> {
         if let Some(validation) = &validation {
             check_disjoint(&train, validation)?;
         }
+        let test = self.request.test.map(|source| self.locate(source, Origin::Test)).transpose()?;
+        if let Some(test) = &test {
+            check_disjoint(&train, test)?;
+        }
         let tokenizer = tokenizer::build(data, &train, &self.cache, self.report)?;
         let marks = marks(&data.layout, &tokenizer)?;
         let fraction = match data.validation {
@@ -95,15 +101,14 @@ impl Preparation<'_> {
 
         let tokens = self.tokens(&train, &tokenizer, SplitName::Train)?;
         let (train_split, train_facts, held_out) = self.cut(&tokens, &tokenizer, marks, Origin::Train, fraction)?;
-        let own = match &validation {
-            Some(source) => {
-                let tokens = self.tokens(source, &tokenizer, SplitName::Validation)?;
-                let (split, facts, _) = self.cut(&tokens, &tokenizer, marks, Origin::Validation, None)?;
-                Some((split, facts))
-            }
-            None => held_out,
+        let whole = |source: &Located, name: SplitName| -> Result<(Split, SplitFacts), DataError> {
+            let tokens = self.tokens(source, &tokenizer, name)?;
+            let (split, facts, _) = self.cut(&tokens, &tokenizer, marks, source.origin, None)?;
+            Ok((split, facts))
         };
-        let (validation_split, validation_facts) = own.unzip();
+        let own = validation.as_ref().map(|source| whole(source, SplitName::Validation)).transpose()?;
+        let (validation_split, validation_facts) = own.or(held_out).unzip();
+        let (test_split, test_facts) = test.as_ref().map(|source| whole(source, SplitName::Test)).transpose()?.unzip();
 
         let choice = self.request.choice.map(|set| self.choice(set, &tokenizer)).transpose()?;
         let (choice, choice_facts) = choice.unzip();
@@ -112,20 +117,23 @@ impl Preparation<'_> {
             tokenizer_hash: tokenizer.hash().to_owned(),
             train: train_facts,
             validation: validation_facts,
+            test: test_facts,
             choice: choice_facts,
+            weights: None,
         };
         let (train, validation) = (&facts.train.hash, facts.validation.as_ref().map(|v| &v.hash));
-        let in_use = self.cache.hold(&data_key(train, validation, facts.choice.as_ref().map(|c| &c.hash)));
-        let dataset = Dataset { train: train_split, validation: validation_split };
+        let (choice_hash, test_hash) = (facts.choice.as_ref().map(|c| &c.hash), facts.test.as_ref().map(|t| &t.hash));
+        let in_use = self.cache.hold(&data_key(train, validation, choice_hash, test_hash));
+        let dataset = Dataset { train: train_split, validation: validation_split, test: test_split };
         Ok(Prepared { facts, dataset, tokenizer, choice, _in_use: in_use })
     }
 
-    fn locate(&self, source: &crate::config::experiment::Source, origin: Origin) -> Result<Located, DataError> {
+    fn locate(&self, source: &Source, origin: Origin) -> Result<Located, DataError> {
         let builtin = |origin| {
             let files = stories::materialize(&self.cache, self.report)?;
             Ok(if origin == Origin::Train { files.train } else { files.validation })
         };
-        let split = if origin == Origin::Train { SplitName::Train } else { SplitName::Validation };
+        let split = origin.split();
         let report = |bytes_done, bytes_total| (self.report)(Progress::Hashing { split, bytes_done, bytes_total });
         locate(source, origin, &self.cache, &builtin, &report)
     }
@@ -361,7 +369,7 @@ fn check_disjoint(train: &Located, validation: &Located) -> Result<(), DataError
     shared.map_or(Ok(()), |file| {
         let message =
             format!("{} is in data.train too; hold out a part of it with {{fraction: 0.1}}", file.path.display());
-        Err(DataError::setting("data.validation", message))
+        Err(DataError::setting(validation.origin.key(), message))
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use super::super::types::{IGNORE, Rows};
 use super::*;
-use crate::config::experiment::{Source, Tokenizer};
+use crate::config::experiment::{JsonSource, ParquetSource, Source, Tokenizer};
 
 const STORY: &str = "the cat sat on the mat and the dog sat on the log, while the bird sang in the tree. ";
 
@@ -32,7 +32,7 @@ impl Folder {
     fn prepare_within(&self, data: &Data, vocab_size: Option<usize>) -> Result<(Prepared, bool), DataError> {
         let made = Mutex::new(false);
         let cache_dir = self.0.path().join("cache");
-        let request = DataRequest { data, choice: None, seed: 0, cache_dir: &cache_dir, vocab_size };
+        let request = DataRequest { data, choice: None, test: None, seed: 0, cache_dir: &cache_dir, vocab_size };
         let prepared = prepare(&request, &|progress| {
             *made.lock().unwrap() |= matches!(progress, Progress::Done { .. });
         })?;
@@ -43,6 +43,10 @@ impl Folder {
 
 fn text(files: &[&Path]) -> Source {
     Source::Text { files: files.iter().map(|path| path.to_path_buf()).collect() }
+}
+
+fn jsonl(file: PathBuf, field: &str) -> Source {
+    Source::Jsonl(JsonSource { files: vec![file], field: Some(field.to_owned()), template: None })
 }
 
 fn packed(tokenizer: Tokenizer, train: Source, validation: Option<Validation>, length: usize) -> Data {
@@ -157,7 +161,7 @@ fn several_documents_are_separated() {
     assert_eq!(tokens(text(&[&a, &b])), (2, 256, vec![97, 98, 256, 99]));
     assert_eq!(tokens(text(&[&a])), (1, 97, vec![98]));
     let lines = folder.write("a.jsonl", "{\"t\": \"x\"}\n{\"t\": \"<|endoftext|>\"}\n");
-    let (documents, first, targets) = tokens(Source::Jsonl { files: vec![lines], field: "t".into() });
+    let (documents, first, targets) = tokens(jsonl(lines, "t"));
     // What is written like the separator is text.
     assert_eq!((documents, first, targets.len()), (2, 256, 2 + 13));
 }
@@ -168,7 +172,7 @@ fn padded_rows_hold_documents() {
     let lines: Vec<_> = (0..10).map(|i| format!("{{\"t\": \"the cat {i}\"}}")).collect();
     let file = folder.write("a.jsonl", lines.join("\n"));
     let layout = |bos: &str| Layout::Padded { length: 24, bos: bos.into(), eos: "[EOT]".into(), pad: "[PAD]".into() };
-    let source = Source::Jsonl { files: vec![file], field: "t".into() };
+    let source = jsonl(file, "t");
     let mut data = Data {
         tokenizer: bpe(280),
         train: source,
@@ -265,10 +269,155 @@ fn the_builtin_corpus_is_ready() {
     let data = packed(bpe(512), builtin, Some(Validation::Builtin { corpus: Corpus::Stories }), 64);
     let cache_dir = folder.0.path().join("cache");
     let set = HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: Some(100) };
-    let request = DataRequest { data: &data, choice: Some(&set), seed: 0, cache_dir: &cache_dir, vocab_size: None };
+    let request =
+        DataRequest { data: &data, choice: Some(&set), test: None, seed: 0, cache_dir: &cache_dir, vocab_size: None };
     let prepared = prepare(&request, &|_| ()).unwrap();
     assert_eq!(prepared.choice.unwrap().len(), 100);
     assert_eq!(prepared.facts.choice.unwrap().items, 100);
     assert!(prepared.facts.train.documents > 10_000);
     assert!(prepared.facts.validation.unwrap().documents > 500);
+}
+
+const PROMPT: &str = "Task: {{ instruction }}\n{% if input %}\nGiven: {{ input }}\n{% endif %}\nAnswer: {{ output }}\n";
+
+/// Columns of strings, as a parquet file; `None` is null.
+fn parquet(path: &Path, columns: &[(&str, &[Option<&str>])]) {
+    use std::sync::Arc;
+
+    use ::parquet::data_type::{ByteArray, ByteArrayType};
+    use ::parquet::file::properties::WriterProperties;
+    use ::parquet::file::writer::SerializedFileWriter;
+
+    let fields: String = columns.iter().map(|(name, _)| format!("optional binary {name} (UTF8);")).collect();
+    let schema = ::parquet::schema::parser::parse_message_type(&format!("message m {{ {fields} }}")).unwrap();
+    let file = File::create(path).unwrap();
+    let properties = Arc::new(WriterProperties::builder().set_data_page_row_count_limit(7).build());
+    let mut writer = SerializedFileWriter::new(file, Arc::new(schema), properties).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    for (_, values) in columns {
+        let mut column = group.next_column().unwrap().unwrap();
+        let there: Vec<ByteArray> = values.iter().flatten().map(|v| ByteArray::from(*v)).collect();
+        let levels: Vec<i16> = values.iter().map(|v| i16::from(v.is_some())).collect();
+        column.typed::<ByteArrayType>().write_batch(&there, Some(&levels), None).unwrap();
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+/// The same records as JSON lines, a JSON array and parquet give the same documents; the template is a part of what the data is.
+#[test]
+fn a_template_makes_documents_of_records_in_every_format() {
+    let folder = Folder::new();
+    let (mut lines, mut instructions, mut inputs, mut outputs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut expected = String::new();
+    for i in 0..150 {
+        let input = if i % 3 == 0 { String::new() } else { format!("number {i}") };
+        let (instruction, output) = (format!("do \"{i}\""), format!("done {i}\n"));
+        lines.push(
+            serde_json::json!({"instruction": instruction, "input": input, "output": output, "id": i}).to_string(),
+        );
+        let given = if input.is_empty() { String::new() } else { format!("Given: {input}\n") };
+        expected += &format!("<|endoftext|>Task: {instruction}\n{given}Answer: {output}");
+        instructions.push(instruction);
+        inputs.push(input);
+        outputs.push(output);
+    }
+    let path = folder.0.path().join("a.parquet");
+    let [a, b, c] = [&instructions, &inputs, &outputs].map(|all| Vec::from_iter(all.iter().map(|s| Some(s.as_str()))));
+    parquet(&path, &[("input", &b), ("other", &c), ("instruction", &a), ("output", &c)]);
+    let template = Some(PROMPT.to_owned());
+    let json = |files: PathBuf| JsonSource { files: vec![files], field: None, template: template.clone() };
+    let sources = [
+        Source::Jsonl(json(folder.write("a.jsonl", lines.join("\n")))),
+        Source::Json(json(folder.write("a.json", format!("[{}]", lines.join(","))))),
+        Source::Parquet(ParquetSource { files: vec![path.clone()], column: None, template: template.clone() }),
+    ];
+    let mut hashes = Vec::new();
+    for source in sources {
+        let prepared = folder.prepare(&packed(Tokenizer::Bytes {}, source, None, 64)).unwrap();
+        let facts = &prepared.facts.train;
+        assert_eq!((facts.documents, facts.rows), (150, (facts.tokens - 1) / 64));
+        let mut rows = Rows::default();
+        prepared.dataset.train().fill(0..facts.rows, &mut rows).unwrap();
+        let text = prepared.tokenizer.decode(&rows.inputs);
+        assert!(expected.starts_with(&text) && text.len() + 200 > expected.len(), "{text}");
+        hashes.push(facts.hash.clone());
+    }
+    let other =
+        ParquetSource { files: vec![path.clone()], column: None, template: Some(PROMPT.replace("Task", "Job")) };
+    let other = folder.prepare(&packed(Tokenizer::Bytes {}, Source::Parquet(other), None, 64)).unwrap();
+    hashes.push(other.facts.train.hash);
+    hashes.sort();
+    hashes.dedup();
+    assert_eq!(hashes.len(), 4);
+
+    let wrong = ParquetSource {
+        files: vec![path],
+        column: None,
+        template: Some(PROMPT.replace("instruction", "instructions")),
+    };
+    let message = error(folder.prepare(&packed(Tokenizer::Bytes {}, Source::Parquet(wrong), None, 64)));
+    assert!(
+        message.contains("no column `instructions`; did you mean `instruction`? the columns are `input` (string)"),
+        "{message}"
+    );
+}
+
+#[test]
+fn null_columns_are_no_documents_and_no_text() {
+    let folder = Folder::new();
+    let path = folder.0.path().join("a.parquet");
+    parquet(
+        &path,
+        &[
+            ("text", &[Some("abcdefgh"), None, Some(""), Some("ijklmnop")]),
+            ("more", &[None, Some("x"), None, Some("y")]),
+        ],
+    );
+    let source = |column: Option<&str>, template: Option<&str>| {
+        let (column, template) = (column.map(str::to_owned), template.map(str::to_owned));
+        let source = Source::Parquet(ParquetSource { files: vec![path.clone()], column, template });
+        folder.prepare(&packed(Tokenizer::Bytes {}, source, None, 4))
+    };
+    assert_eq!(source(Some("text"), None).unwrap().facts.train.documents, 2);
+    let either = "{% if text %}{{ text }}{% endif %}{% if more %}{{ more }}{% endif %}";
+    let prepared = source(None, Some(either)).unwrap();
+    assert_eq!((prepared.facts.train.documents, prepared.facts.train.tokens), (3, 3 + 8 + 1 + 9));
+    let message = error(source(None, Some("{{ text }}{{ more }}")));
+    assert!(message.contains("row 0: null has no text") && message.contains("`more` is null here"), "{message}");
+}
+
+#[test]
+fn words_come_from_the_training_part_and_others_are_unknown() {
+    let folder = Folder::new();
+    let text_file = format!("{}{}", "The cat, the dog. ".repeat(30), "zebra zebra zebra ".repeat(4));
+    let file = folder.write("a.txt", &text_file);
+    let words = |min_count| Tokenizer::Words { lowercase: true, min_count, special_tokens: Vec::new() };
+    let data = packed(words(1), text(&[&file]), Some(Validation::Fraction(0.1)), 4);
+    let prepared = folder.prepare(&data).unwrap();
+    // Five words and signs are equally frequent; `the` is twice as frequent.
+    assert_eq!(prepared.tokenizer.decode(&(0..20).collect::<Vec<_>>()), "<unk> the , . cat dog");
+    assert_eq!((prepared.tokenizer.eot(), prepared.facts.tokenizer_vocab), (None, 6));
+    let validation = prepared.facts.validation.as_ref().unwrap();
+    assert_eq!(prepared.facts.train.tokens + validation.tokens, 30 * 6 + 12);
+    let mut rows = Rows::default();
+    prepared.dataset.validation().unwrap().fill([validation.rows - 1], &mut rows).unwrap();
+    assert_eq!(rows.targets, [0; 4]);
+    assert_eq!(folder.prepare(&data).unwrap().facts, prepared.facts);
+    let path = folder.write("tokenizer.json", prepared.tokenizer.to_file().unwrap());
+    assert_eq!(TextTokenizer::read(&path).unwrap().hash(), prepared.tokenizer.hash());
+    let rare = packed(words(40), text(&[&file]), None, 4);
+    assert_eq!(folder.prepare(&rare).unwrap().facts.tokenizer_vocab, 2);
+}
+
+/// A file of some blocks, whose cuts hit everything, has the tokens of its text encoded as a whole.
+#[test]
+fn words_of_a_large_file_are_those_of_its_text() {
+    let folder = Folder::new();
+    let file = folder.write("a.txt", "It's <br /> \"so\" <br\" />; ΑΣ. <BR />x  y\u{a0}z\n".repeat(30_000));
+    let tokenizer = Tokenizer::Words { lowercase: true, min_count: 1, special_tokens: Vec::new() };
+    let prepared = folder.prepare(&packed(tokenizer, text(&[&file]), None, 16)).unwrap();
+    assert_eq!(prepared.facts.train.tokens, 30_000 * 9);
+    assert_eq!(prepared.facts.tokenizer_vocab, 10);
 }

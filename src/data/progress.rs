@@ -1,9 +1,13 @@
 //! What preparing data tells the outside while it works.
 
+use crate::hub::Downloading;
+
 /// Sent from the preparing thread, as often as once per piece of a source: the receiver draws as often as it likes. Bytes
 /// are of the source's text or files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Progress {
+    /// A file of the hub arrives.
+    Downloading(Downloading),
     /// The files of a source are read for their content hash.
     Hashing {
         split: SplitName,
@@ -42,6 +46,7 @@ pub enum Progress {
 pub enum SplitName {
     Train,
     Validation,
+    Test,
 }
 
 /// How preparing reports; shared between threads.

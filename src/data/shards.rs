@@ -55,6 +55,11 @@ pub(super) fn open(
 }
 
 fn segment(path: &Path) -> Result<Segment, DataError> {
+    recognize(path).map(|(segment, _)| segment)
+}
+
+/// The tokens in the file `path`, and what the format is called.
+pub(super) fn recognize(path: &Path) -> Result<(Segment, &'static str), DataError> {
     let wrong = |message: String| DataError::file(path, message);
     // An empty file cannot be mapped everywhere.
     let size = std::fs::metadata(path).map_err(DataError::io(path))?.len();
@@ -65,7 +70,7 @@ fn segment(path: &Path) -> Result<Segment, DataError> {
     let word = |index: usize| {
         map.get(index * 4..).and_then(|bytes| bytes.first_chunk::<4>()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
     };
-    let (offset, width, count) = if map.starts_with(NPY_MAGIC) {
+    let (name, offset, width, count) = if map.starts_with(NPY_MAGIC) {
         let (offset, width, count) = npy(&map).map_err(|message| wrong(format!("a .npy file, but {message}")))?;
         let expected = count.checked_mul(width.bytes() as u64).and_then(|bytes| bytes.checked_add(offset as u64));
         if expected != Some(size) {
@@ -73,7 +78,7 @@ fn segment(path: &Path) -> Result<Segment, DataError> {
                 "the .npy header says {count} tokens, which is not the file's size ({size} bytes)"
             )));
         }
-        (offset, width, count)
+        ("npy", offset, width, count)
     } else if let Some((magic, version)) = [LLMC_GPT2, LLMC_LLAMA].into_iter().find(|(magic, _)| *magic == word(0)) {
         let width = if magic == LLMC_GPT2.0 { Width::U16 } else { Width::U32 };
         if word(1) != version {
@@ -84,16 +89,17 @@ fn segment(path: &Path) -> Result<Segment, DataError> {
             let message = format!("llm.c header says {count} tokens, which is not the file's size ({size} bytes)");
             return Err(wrong(message));
         }
-        (LLMC_HEADER, width, count)
+        (if width == Width::U16 { "llmc" } else { "llmc-u32" }, LLMC_HEADER, width, count)
     } else if path.extension().is_none_or(|e| e != "bin") {
         // Bare 16-bit numbers can be anything, a text too: only the name says that they are tokens.
         return Err(wrong("no header of llm.c or numpy, and tokens without one (nanoGPT's) are in .bin files".into()));
     } else if size.is_multiple_of(2) {
-        (0, Width::U16, size / 2)
+        ("nanogpt", 0, Width::U16, size / 2)
     } else {
         return Err(wrong(format!("{size} bytes are no 16-bit tokens, and there is no header of llm.c or numpy")));
     };
-    Segment::new(path, map, offset, width, count).ok_or_else(|| wrong("shorter than its header says".into()))
+    let segment = Segment::new(path, map, offset, width, count);
+    Ok((segment.ok_or_else(|| wrong("shorter than its header says".into()))?, name))
 }
 
 /// The offset, type and number of the elements of a .npy file of one dimension.

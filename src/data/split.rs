@@ -7,11 +7,12 @@ use super::store::Store;
 use super::stream::TokenStream;
 use super::types::{IGNORE, Rows};
 
-/// The training split and, where there is one, the validation split.
+/// The training split and, where there are some, the splits for validation and test.
 #[derive(Debug, Clone)]
 pub struct Dataset {
     pub(super) train: Split,
     pub(super) validation: Option<Split>,
+    pub(super) test: Option<Split>,
 }
 
 impl Dataset {
@@ -21,6 +22,11 @@ impl Dataset {
 
     pub fn validation(&self) -> Option<&Split> {
         self.validation.as_ref()
+    }
+
+    /// What is measured once, after the last step.
+    pub fn test(&self) -> Option<&Split> {
+        self.test.as_ref()
     }
 }
 

@@ -14,7 +14,7 @@ use memmap2::Mmap;
 use super::error::DataError;
 use super::stream::{Segment, TokenStream, Width, map};
 
-const MAGIC: &[u8; 8] = b"RUNTOK\x00\x01";
+pub(super) const MAGIC: &[u8; 8] = b"RUNTOK\x00\x01";
 const HEADER: usize = 128;
 /// What the header's hash covers; the hash follows.
 const FIELDS: usize = 48;

@@ -36,7 +36,7 @@ pub(super) struct Segment {
     map: Arc<Mmap>,
     /// Where the tokens start, in bytes.
     offset: usize,
-    width: Width,
+    pub(super) width: Width,
     /// How many tokens there are.
     pub(super) count: u64,
 }

@@ -13,8 +13,22 @@ pub struct DataFacts {
     pub tokenizer_hash: String,
     pub train: SplitFacts,
     pub validation: Option<SplitFacts>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<SplitFacts>,
     /// Items of the configured multiple-choice set (after `limit`) and its content hash.
     pub choice: Option<ChoiceFacts>,
+    /// Of the weights that training starts from, where it does not draw them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<WeightsFacts>,
+}
+
+/// What the planner needs to know of weights that a run starts from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightsFacts {
+    /// Content hash of the files that hold them.
+    pub hash: String,
+    /// Rows of their embedding; further ones are drawn.
+    pub vocab_size: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

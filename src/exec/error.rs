@@ -25,6 +25,9 @@ pub enum ExecError {
     /// Ranks that must hold the same numbers do not.
     #[error("after step {step}, the {what} differ between ranks that must hold the same: memory or a device is faulty")]
     Diverged { step: u64, what: &'static str },
+    /// The weights that training starts from.
+    #[error("the initial weights: {0}")]
+    InitialWeights(Box<dyn std::error::Error + Send + Sync>),
     #[error("the program cannot run: {0}")]
     Program(String),
 }

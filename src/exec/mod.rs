@@ -7,6 +7,7 @@ pub mod error;
 mod evaluate;
 pub mod event;
 mod generate;
+mod initial;
 mod passes;
 pub mod peers;
 pub mod rank;
@@ -19,6 +20,7 @@ pub mod watch;
 
 pub use error::ExecError;
 pub use event::{EvalMetrics, Event, ObserveError, Observer, SampleText, StepMetrics};
+pub use initial::{InitialWeights, initial_state_from};
 pub use peers::{List, Monitor, Peers};
 pub use rank::{Orders, Outcome, Resources, run};
 pub use state::{Best, TrainState};

@@ -8,7 +8,8 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::state::TrainState;
 use crate::kernels::{Math, optimizer};
 use crate::model::{
-    Model, Output, ParamLayout, Params, Saved, Seen, WeightWork, init, stage_parameters, tied_copy, tied_original,
+    Model, Output, ParamEntry, ParamLayout, Params, Saved, Seen, WeightWork, init, stage_parameters, tied_copy,
+    tied_original,
 };
 use crate::nn::MicroBatch;
 use crate::optim;
@@ -51,10 +52,20 @@ fn chunks(program: &Program) -> Vec<Range<usize>> {
 /// # Errors
 /// If the device cannot hold them.
 pub fn initial_state(program: &Program) -> Result<TrainState> {
+    drawn(program, &mut |_, _| Ok(()))
+}
+
+/// Weights as they are drawn, each parameter then changed by `then`.
+pub(super) fn drawn<E: From<candle_core::Error>>(
+    program: &Program,
+    then: &mut dyn FnMut(&ParamEntry, &mut [f32]) -> std::result::Result<(), E>,
+) -> std::result::Result<TrainState, E> {
     let layout = Arc::new(layout(program));
     let mut values = vec![0.0_f32; layout.total * (1 + program.moments())];
     for entry in &layout.entries {
-        init::fill(&mut values[entry.range()], entry, program.seed);
+        let values = &mut values[entry.range()];
+        init::fill(values, entry, program.seed);
+        then(entry, values)?;
     }
     let len = values.len();
     let buffer = Tensor::from_vec(values, len, &Device::Cpu)?;

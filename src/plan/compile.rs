@@ -1,5 +1,7 @@
 //! Experiment + data facts + cluster facts → Plan. Pure: no IO, no clock, no environment, no device.
 
+use std::cmp::Ordering;
+
 use crate::config::experiment::{Experiment, Family, Optimizer};
 use crate::data::DataFacts;
 use crate::model::spec::ModelSpec;
@@ -30,6 +32,7 @@ const MOST_LAYERS: usize = 100_000;
 pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts) -> Result<Plan, PlanError> {
     let mut notes = Vec::new();
     let model = model_spec(experiment, data)?;
+    notes.extend(data.weights.as_ref().and_then(|w| rows_apart(w.vocab_size, model.vocab_size)));
     let length = row_length(experiment)?;
     let (sequences, micro_batch) = batch_sizes(experiment)?;
     if data.train.rows < sequences as u64 {
@@ -112,6 +115,16 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
 fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, PlanError> {
     let m = &experiment.model;
     let given = m.vocab_size.unwrap_or(data.tokenizer_vocab);
+    let of_weights = data.weights.as_ref().is_some_and(|w| given == w.vocab_size);
+    if of_weights && given < data.tokenizer_vocab {
+        let tokenizer = data.tokenizer_vocab;
+        let message = format!(
+            "the weights of model.init.from have {given} tokens, but the tokenizer produces {tokenizer} ids (0 to {}): take the \
+             weights' own tokenizer, or model.vocab_size {tokenizer}, whose further rows are drawn",
+            tokenizer - 1
+        );
+        return Err(PlanError::value("model.vocab_size", message));
+    }
     if given < data.tokenizer_vocab {
         return Err(PlanError::VocabularyTooSmall { given, tokenizer: data.tokenizer_vocab });
     }
@@ -167,6 +180,22 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, Pl
         return Err(PlanError::value("model", message));
     }
     Ok(spec)
+}
+
+/// What becomes of rows of the vocabulary that either the weights to start from or the model does not have.
+fn rows_apart(theirs: usize, ours: usize) -> Option<String> {
+    match theirs.cmp(&ours) {
+        Ordering::Equal => None,
+        Ordering::Less => Some(format!(
+            "model.init.from: rows {theirs} to {} of the vocabulary are not in the weights and are drawn, as in a run that starts \
+             from nothing",
+            ours - 1
+        )),
+        Ordering::Greater => Some(format!(
+            "model.init.from: rows {ours} to {} of the weights' vocabulary are left out; the tokenizer does not produce them",
+            theirs - 1
+        )),
+    }
 }
 
 fn row_length(experiment: &Experiment) -> Result<usize, PlanError> {
@@ -239,8 +268,8 @@ fn lr_schedule(experiment: &Experiment, steps: u64, epoch: f64) -> Result<LrSche
 
 fn optimizer(optimizer: &Optimizer) -> OptimizerSpec {
     match *optimizer {
-        Optimizer::Adamw { betas: [beta1, beta2], eps, weight_decay, .. } => {
-            OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay }
+        Optimizer::Adamw { betas: [beta1, beta2], eps, weight_decay, decays, .. } => {
+            OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay, decays }
         }
         Optimizer::Sgd { momentum, .. } => OptimizerSpec::Sgd { momentum },
     }

@@ -47,7 +47,7 @@ pub(crate) fn math_hash(
     (program.chunks, program.buckets) = (Vec::new(), Vec::new());
     (program.start, program.periodic) = (Vec::new(), Vec::new());
     program.eval = EvalSpec { loss: None, choice_items: None, samples: None };
-    let data = DataFacts { validation: None, choice: None, ..data.clone() };
+    let data = DataFacts { validation: None, choice: None, test: None, ..data.clone() };
     // Clipping is an instruction of the step: it stays.
     program.step = vec![Instruction::ClipNorm { max: clip_norm }];
     hashed(&Hashed { format: MATH_FORMAT, data: &data, programs: vec![program] })

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::config::experiment::{EvalLoss, Precision, Samples};
+pub use crate::config::experiment::{Decays, EvalLoss, Precision, Samples};
 use crate::model::spec::ModelSpec;
 pub use crate::plan::mesh::{Mesh, Mode};
 
@@ -113,12 +113,14 @@ impl BatchSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OptimizerSpec {
-    /// Loshchilov and Hutter 2019; decay on parameters of two or more dimensions.
+    /// Loshchilov and Hutter 2019.
     AdamW {
         beta1: f64,
         beta2: f64,
         eps: f64,
         weight_decay: f64,
+        #[serde(default, skip_serializing_if = "Decays::is_default")]
+        decays: Decays,
     },
     Sgd {
         momentum: f64,

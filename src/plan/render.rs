@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::plan::precision;
-use crate::plan::program::{LrDecay, LrSchedule, OptimizerSpec, Program};
+use crate::plan::program::{Decays, LrDecay, LrSchedule, OptimizerSpec, Program};
 use crate::plan::text::fold;
 use crate::plan::types::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
 
@@ -187,8 +187,9 @@ pub(super) fn optimizer_line(program: &Program) -> String {
     });
     let clip = clip.flatten().map_or_else(|| "no clipping".to_owned(), |max| format!("global norm clipped to {max}"));
     match program.optimizer {
-        OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay } => {
-            format!("adamw, betas {beta1} and {beta2}, eps {}, weight decay {weight_decay}; {clip}", sci(eps))
+        OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay, decays } => {
+            let all = if decays == Decays::All { " of all parameters" } else { "" };
+            format!("adamw, betas {beta1} and {beta2}, eps {}, weight decay {weight_decay}{all}; {clip}", sci(eps))
         }
         OptimizerSpec::Sgd { momentum } => format!("sgd, momentum {momentum}; {clip}"),
     }

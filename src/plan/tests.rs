@@ -64,7 +64,13 @@ pub(crate) fn experiment() -> e::Experiment {
         },
         batch: e::Batch { sequences: 8, micro_batch: 2 },
         train: e::Train { steps: Some(100), epochs: None, tokens: None, clip_norm: Some(1.0) },
-        optimizer: e::Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.1 },
+        optimizer: e::Optimizer::Adamw {
+            lr: 1e-3,
+            betas: [0.9, 0.99],
+            eps: 1e-8,
+            weight_decay: 0.1,
+            decays: e::Decays::Matrices,
+        },
         schedule: e::Schedule {
             warmup: e::Warmup { steps: 10, from: None },
             decay: e::Decay::Cosine { final_: 0.1, steps: None },
@@ -85,6 +91,7 @@ pub(crate) fn experiment() -> e::Experiment {
                 top_p: None,
                 seed: 42,
             }),
+            test: None,
         },
         checkpoint: e::Checkpoint { every: 50, keep: 3 },
         log: e::Log { every: 10 },
@@ -98,7 +105,9 @@ pub(crate) fn data() -> DataFacts {
         tokenizer_hash: "ab".repeat(32),
         train: split(1_000, 8_001, "c0ffee"),
         validation: Some(split(100, 801, "decaf")),
+        test: None,
         choice: Some(ChoiceFacts { items: 50, hash: "beef".to_owned() }),
+        weights: None,
     }
 }
 
@@ -252,8 +261,24 @@ fn what_changes_a_number_changes_the_hash() {
         ("micro_batch", |x| x.batch.micro_batch = 4),
         ("steps", |x| x.train.steps = Some(101)),
         ("clip_norm", |x| x.train.clip_norm = None),
-        ("lr", |x| x.optimizer = e::Optimizer::Adamw { lr: 2e-3, betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.1 }),
-        ("betas", |x| x.optimizer = e::Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 }),
+        ("lr", |x| {
+            x.optimizer = e::Optimizer::Adamw {
+                lr: 2e-3,
+                betas: [0.9, 0.99],
+                eps: 1e-8,
+                weight_decay: 0.1,
+                decays: e::Decays::Matrices,
+            }
+        }),
+        ("betas", |x| {
+            x.optimizer = e::Optimizer::Adamw {
+                lr: 1e-3,
+                betas: [0.9, 0.95],
+                eps: 1e-8,
+                weight_decay: 0.1,
+                decays: e::Decays::Matrices,
+            }
+        }),
         ("sgd", |x| x.optimizer = e::Optimizer::Sgd { lr: 1e-3, momentum: 0.0 }),
         ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
         ("decay", |x| x.schedule.decay = e::Decay::Constant {}),

@@ -2,6 +2,7 @@
 
 pub mod format;
 pub mod html;
+pub mod inspect;
 pub mod json;
 pub mod lines;
 pub mod many;
@@ -9,6 +10,7 @@ pub mod prepare;
 pub mod run;
 pub mod runs;
 pub mod screen;
+pub mod shards;
 pub mod summary;
 pub mod table;
 pub mod verdict;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::format::{bytes, count, percent};
 use super::screen::Screen;
 use crate::data::{Progress, SplitName};
+use crate::hub::Downloading;
 
 /// Between lines about the same work where there is no bar.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -44,6 +45,7 @@ fn split(name: SplitName) -> &'static str {
     match name {
         SplitName::Train => "training",
         SplitName::Validation => "validation",
+        SplitName::Test => "test",
     }
 }
 
@@ -55,6 +57,11 @@ fn part(done: u64, total: u64) -> String {
 
 fn describe(progress: Progress) -> String {
     match progress {
+        Progress::Downloading(Downloading { file, files, bytes_done, bytes_total, bytes_per_second }) => {
+            let of = if files > 1 { format!(" {file} of {files}") } else { String::new() };
+            let speed = bytes_per_second / 1e6;
+            format!("data   downloading file{of}: {}, {speed:.1} MB/s", part(bytes_done, bytes_total))
+        }
         Progress::Hashing { split: s, bytes_done, bytes_total } => {
             format!("data   reading the {} source: {}", split(s), part(bytes_done, bytes_total))
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::format::{bytes, count, percent, printable, rate, seconds};
 use crate::store::RunStatus;
 use crate::store::metrics::EvalLine;
-use crate::store::summary::Summary;
+use crate::store::summary::{Summary, Tested};
 
 /// One line: what came of it, and how good it is.
 #[must_use]
@@ -50,6 +50,10 @@ pub fn details(summary: &Summary) -> String {
     {
         let of = hellaswag_n.map_or_else(String::new, |n| format!("  of {} items", count(n)));
         rows.push(("hellaswag", format!("acc {}  acc_norm {}{of}", percent(*acc), percent(*norm))));
+    }
+    if let Some(Tested { step, loss, perplexity, tokens }) = &summary.test {
+        let of = format!("checkpoint of step {}, {} tokens", count(*step), count(*tokens));
+        rows.push(("test loss", format!("{loss:.4}  perplexity {perplexity:.2}  ({of})")));
     }
     let m = &summary.medians;
     if let (Some(speed), Some(step)) = (m.tokens_per_second, m.step_ms) {
@@ -132,6 +136,7 @@ mod tests {
             final_train_loss: Some(1.73),
             last_eval: Some(eval.clone()),
             best_eval: Some(EvalLine { step: 1750, val_loss: Some(1.81), ..eval }),
+            test: Some(Tested { step: 1750, loss: 1.84, perplexity: 6.2965, tokens: 111_488 }),
             medians: Medians {
                 step_ms: Some(55.2),
                 data_ms: Some(0.1),

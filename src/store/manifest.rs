@@ -111,6 +111,11 @@ pub struct DataHashes {
     pub train: String,
     pub validation: Option<String>,
     pub choice: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<String>,
+    /// Of the weights that training started from, where it did not draw them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
 }
 
 impl From<&DataFacts> for DataHashes {
@@ -120,6 +125,8 @@ impl From<&DataFacts> for DataHashes {
             train: facts.train.hash.clone(),
             validation: facts.validation.as_ref().map(|v| v.hash.clone()),
             choice: facts.choice.as_ref().map(|c| c.hash.clone()),
+            test: facts.test.as_ref().map(|t| t.hash.clone()),
+            weights: facts.weights.as_ref().map(|w| w.hash.clone()),
         }
     }
 }

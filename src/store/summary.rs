@@ -30,6 +30,9 @@ pub struct Summary {
     pub last_eval: Option<EvalLine>,
     /// The evaluation with the lowest validation loss, of this run's own: not of one that it continues.
     pub best_eval: Option<EvalLine>,
+    /// Of the best checkpoint, where the file names a test.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<Tested>,
     pub medians: Medians,
     /// What the plan said a step would take, where rates were known; beside `medians.step_ms`.
     #[serde(default)]
@@ -43,6 +46,16 @@ pub struct Summary {
     /// BLAKE3 over step, tokens, weights and moments, and over the weights alone, of the newest checkpoint.
     pub final_hash: Option<String>,
     pub weights_hash: Option<String>,
+}
+
+/// What the test said of the checkpoint of `step`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tested {
+    pub step: u64,
+    /// Mean negative log-likelihood per token, in nats.
+    pub loss: f64,
+    pub perplexity: f64,
+    pub tokens: u64,
 }
 
 /// One rank of a run with several.
@@ -87,6 +100,7 @@ pub struct Outcome {
     /// Steps up to this one were another run's, which this one continues: medians leave them out.
     pub continued_from: u64,
     pub hash: Option<StateHash>,
+    pub test: Option<Tested>,
 }
 
 impl Summary {
@@ -107,6 +121,7 @@ impl Summary {
             tokens: totals.tokens,
             wall_seconds: outcome.wall_seconds,
             final_train_loss: totals.last.as_ref().and_then(|t| t.loss),
+            test: outcome.test,
             medians: totals.medians(),
             last_eval: totals.last_eval,
             best_eval: totals.best_eval,
@@ -236,6 +251,7 @@ mod tests {
             ranks: Vec::new(),
             continued_from: 0,
             hash: Some(StateHash { state: "s".into(), weights: "w".into() }),
+            test: None,
         };
         let summary = Summary::new(outcome, &path).unwrap();
         assert_eq!((summary.steps, summary.tokens, summary.final_train_loss), (3, 30, None));

@@ -4,7 +4,7 @@
 use minijinja::value::Rest;
 use minijinja::{Environment, Error, State, Value, filters};
 
-use super::guard::{MAX_PRINTED, Size, beyond, fits, in_time, measure};
+use super::guard::{Size, beyond, fits, in_time, max_printed, measure};
 use crate::config::diagnostic::short;
 
 macro_rules! filters {
@@ -139,8 +139,8 @@ fn grows(name: &str, args: &[Value]) -> Result<(), Error> {
         }
         _ => 0,
     };
-    if bytes > MAX_PRINTED {
-        return Err(beyond(format!("`{name}` makes more than {} MB of this", MAX_PRINTED >> 20)));
+    if bytes > max_printed() {
+        return Err(beyond(format!("`{name}` makes more than {} MB of this", max_printed() >> 20)));
     }
     Ok(())
 }

@@ -26,17 +26,38 @@ const MAX_DEPTH: usize = 64;
 const MAX_LOOKED: usize = 50_000_000;
 /// Repetitions of text that one tag may have.
 const MAX_STARS: usize = 2;
+/// `MAX_PRINTED` and `MAX_TEXT` of templates that make one text out of one record of a source.
+const RECORD_PRINTED: usize = 64 << 20;
+const RECORD_TEXT: usize = 16 << 20;
 /// Far above what any template needs, which is milliseconds.
 const MAX_TIME: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// When the template that this thread renders must be done.
     static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Bytes that this template may print, and that a value in it may have.
+    static LIMITS: Cell<(usize, usize)> = const { Cell::new((MAX_PRINTED, MAX_TEXT)) };
 }
 
 /// From here on, this thread renders one template.
 pub(super) fn start_clock() {
     DEADLINE.set(Some(Instant::now() + MAX_TIME));
+    LIMITS.set((MAX_PRINTED, MAX_TEXT));
+}
+
+/// From here on, this thread renders a template of one record.
+pub(super) fn start_record() {
+    DEADLINE.set(Some(Instant::now() + MAX_TIME));
+    LIMITS.set((RECORD_PRINTED, RECORD_TEXT));
+}
+
+/// Bytes that the template of this thread may print.
+pub(super) fn max_printed() -> usize {
+    LIMITS.get().0
+}
+
+fn max_text() -> usize {
+    LIMITS.get().1
 }
 
 /// # Errors
@@ -106,6 +127,12 @@ impl Guards {
         first
     }
 
+    /// The next rendering starts with nothing used up.
+    pub(super) fn reset(&self) {
+        self.printed.store(0, Ordering::Relaxed);
+        self.looked.store(0, Ordering::Relaxed);
+    }
+
     /// Guard `id`.
     ///
     /// # Errors
@@ -154,8 +181,8 @@ impl Guards {
     /// If they are too many.
     pub(super) fn print(&self, bytes: usize) -> Result<(), Error> {
         let before = self.printed.fetch_add(bytes, Ordering::Relaxed);
-        if before.saturating_add(bytes) > MAX_PRINTED {
-            return Err(beyond(format!("this prints more than {} MB", MAX_PRINTED >> 20)));
+        if before.saturating_add(bytes) > max_printed() {
+            return Err(beyond(format!("this prints more than {} MB", max_printed() >> 20)));
         }
         Ok(())
     }
@@ -178,8 +205,8 @@ impl std::fmt::Display for Size {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.deep {
             write!(f, "is nested more than {MAX_DEPTH} deep")
-        } else if self.text > MAX_TEXT {
-            write!(f, "is longer than {} MB", MAX_TEXT >> 20)
+        } else if self.text > max_text() {
+            write!(f, "is longer than {} MB", max_text() >> 20)
         } else {
             write!(f, "has more than {MAX_ITEMS} items")
         }
@@ -196,7 +223,7 @@ pub(super) fn measure(value: &Value, depth: usize, size: &mut Size) -> bool {
         size.deep = true;
         return false;
     }
-    if size.text > MAX_TEXT || size.items > MAX_ITEMS {
+    if size.text > max_text() || size.items > MAX_ITEMS {
         return false;
     }
     match value.kind() {

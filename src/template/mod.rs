@@ -1,4 +1,5 @@
-//! Templates of experiments: from a minijinja template, variables and nothing else to the text of an experiment file.
+//! Templates of experiments: from a minijinja template, variables and nothing else to the text of an experiment file. In the
+//! same bounds, the text of one record of a source.
 
 mod builtins;
 mod functions;
@@ -6,6 +7,7 @@ mod guard;
 mod loader;
 mod marks;
 mod mistakes;
+mod record;
 mod render;
 mod rewrite;
 mod scan;
@@ -15,6 +17,7 @@ mod vars;
 
 pub(crate) use marks::Lines;
 pub use marks::TemplatePlace;
+pub(crate) use record::{RecordTemplate, unknown_field};
 pub(crate) use render::no_template;
 pub use render::{Inputs, Rendered, TemplateFile, is_template, render};
 pub use vars::{Variables, variables};

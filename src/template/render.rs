@@ -21,7 +21,7 @@ use crate::config::source::{Place, Source};
 use crate::config::{ConfigError, Diagnostic, LoadOptions};
 
 /// Deep expressions and nested macros stand on it.
-const STACK: usize = 64 << 20;
+pub(super) const STACK: usize = 64 << 20;
 
 /// Whether a file of this name is a template.
 #[must_use]

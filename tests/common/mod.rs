@@ -15,7 +15,7 @@ use runner::kernels::{Math, Philox};
 use runner::model::{Family, Init, Model, ModelSpec, ParamLayout, ParamSpec, Params, parameters};
 use runner::nn::MicroBatch;
 use runner::plan::program::{
-    self, BatchSpec, Blocks, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Order, Precision, Program,
+    self, BatchSpec, Blocks, Decays, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Order, Precision, Program,
 };
 
 /// `n` standard normal numbers, the same for the same purpose.
@@ -148,7 +148,13 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
             length,
             order: Order::default(),
         },
-        optimizer: OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
+        optimizer: OptimizerSpec::AdamW {
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            decays: Decays::Matrices,
+        },
         schedule: LrSchedule { peak: 3e-3, warmup_steps: 0, warmup_from: None, decay: LrDecay::Constant },
         steps: 30,
         start: Vec::new(),

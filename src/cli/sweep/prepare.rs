@@ -71,6 +71,16 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
             Err(error) => problems.add_config(point.index, &error, color),
         }
     }
+    for (point, loaded) in &mut good {
+        if let Err(error) = common::pin(&mut loaded.experiment, screen) {
+            problems.add(point.index, &plain(&error));
+        }
+    }
+    if !problems.is_empty() {
+        let values = |index: usize| expanded.points.iter().find(|p| p.index == index);
+        let words = |index: usize| values(index).map_or_else(String::new, |p| crate::sweep::frozen::words(&p.values));
+        return Err(Mistakes(problems.render(expanded.points.len(), words)).into());
+    }
     let cluster = local(with.threads)?;
     let mut data = Cache::default();
     let mut facts = Vec::new();
@@ -209,13 +219,14 @@ impl Cache {
         screen: &mut Screen,
     ) -> Result<DataFacts, Wrong> {
         // Preparing does not depend on the seed.
-        let key = (&experiment.data, &experiment.eval.hellaswag, experiment.model.vocab_size);
+        let model = &experiment.model;
+        let key = (&experiment.data, &experiment.eval.hellaswag, model.vocab_size, &model.init);
         let key = serde_json::to_string(&key).map_err(|e| Wrong(e.to_string()))?;
         if !self.all.contains_key(&key) {
             // Prompts are no part of the data.
             let mut bare = experiment.clone();
             bare.eval.samples = None;
-            let prepared = common::prepare_data(&bare, pool, screen);
+            let prepared = common::prepare_inputs(&bare, pool, screen);
             let prepared = prepared.map(|p| (p.facts, p.tokenizer)).map_err(|error| plain(&error));
             self.all.insert(key.clone(), prepared);
         }

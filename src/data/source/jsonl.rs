@@ -1,4 +1,4 @@
-//! JSON lines: one object a line, the document in one of its string fields.
+//! JSON lines: one object a line, the document in one of its string fields or made of several.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -7,17 +7,16 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::read::{Piece, Sink};
+use super::text_of::{TextOf, kind};
 use super::{DOCUMENT_LIMIT, megabytes};
 use crate::data::error::DataError;
 
-pub(super) fn read(path: &Path, field: &str, sink: &mut Sink<'_>) -> Result<(), DataError> {
-    for_each_line(path, &mut |line, mut object| {
+pub(super) fn read(path: &Path, text: &TextOf, sink: &mut Sink<'_>) -> Result<(), DataError> {
+    for_each_line(path, &mut |line, object| {
         let wrong = |message: String| DataError::Line { path: path.to_owned(), line, message };
-        match object.remove(field) {
-            Some(Value::String(text)) if text.is_empty() => Ok(true),
-            Some(Value::String(text)) => sink(Piece { text, first: true }).map(|()| true),
-            Some(other) => Err(wrong(format!("field `{field}` is {}, not a string", kind(&other)))),
-            None => Err(wrong(missing(field, &object))),
+        match text.of(object).map_err(wrong)? {
+            Some(text) => sink(Piece { text, first: true }).map(|()| true),
+            None => Ok(true),
         }
     })
 }
@@ -69,7 +68,7 @@ pub(in crate::data) fn for_each_line(
 }
 
 fn one_array() -> String {
-    "the file is one JSON array; JSON lines have one object a line (`jq -c '.[]'` turns one into the other)".into()
+    "the file is one JSON array: take data.train.json; JSON lines have one object a line".into()
 }
 
 /// serde_json counts lines within the text it was given, which here is always one.
@@ -77,24 +76,6 @@ fn at_column(error: &serde_json::Error) -> String {
     let message = error.to_string();
     let message = message.split(" at line ").next().unwrap_or_default();
     format!("{message} at column {}", error.column())
-}
-
-/// A message for a field that is not there, naming the ones that are.
-pub(super) fn missing(field: &str, object: &Map<String, Value>) -> String {
-    let fields: Vec<_> = object.keys().take(20).map(|key| format!("`{key}`")).collect();
-    let fields = if fields.is_empty() { "none".into() } else { fields.join(", ") };
-    format!("no field `{field}`; the fields are {fields}")
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
-    }
 }
 
 #[cfg(test)]
@@ -106,7 +87,7 @@ mod tests {
         let path = dir.path().join("a.jsonl");
         std::fs::write(&path, content).unwrap();
         let mut texts = Vec::new();
-        read(&path, "text", &mut |piece| {
+        read(&path, &TextOf::new(None, None).unwrap(), &mut |piece| {
             assert!(piece.first);
             texts.push(piece.text);
             Ok(())
@@ -125,7 +106,7 @@ mod tests {
     fn mistakes_are_located() {
         let error = |content: &[u8]| texts(content).unwrap_err();
         assert_eq!(error(b"{\"text\": \"a\"}\n{\"text\": a}"), ", line 2: not JSON: expected value at column 10");
-        assert_eq!(error(b"{\"body\": 1, \"id\": 2}"), ", line 1: no field `text`; the fields are `body`, `id`");
+        assert_eq!(error(b"{\"body\": 1, \"id\": 2}"), ", line 1: no field `text`; the fields are `body` and `id`");
         assert_eq!(error(b"{\"text\": 3}"), ", line 1: field `text` is a number, not a string");
         assert_eq!(error(b"\n\"a\""), ", line 2: a string, not a JSON object");
         assert!(error(b"[\n{\"text\": \"a\"}]").contains("one JSON array"));

@@ -2,16 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
+use super::text_of::TextOf;
 use crate::config::experiment::{Source, Validation};
 use crate::data::cache::Cache;
 use crate::data::error::DataError;
 use crate::data::fingerprint::{SourceFile, hash_parts};
+use crate::data::progress::SplitName;
 
 /// Which setting of the experiment a source belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::data) enum Origin {
     Train,
     Validation,
+    Test,
 }
 
 impl Origin {
@@ -19,6 +22,15 @@ impl Origin {
         match self {
             Self::Train => "data.train",
             Self::Validation => "data.validation",
+            Self::Test => "eval.test",
+        }
+    }
+
+    pub(in crate::data) fn split(self) -> SplitName {
+        match self {
+            Self::Train => SplitName::Train,
+            Self::Validation => SplitName::Validation,
+            Self::Test => SplitName::Test,
         }
     }
 }
@@ -28,10 +40,12 @@ impl Origin {
 pub(in crate::data) enum Documents {
     /// Each file is one document.
     Text,
-    /// Each row's string in this column.
-    Parquet { column: String },
-    /// Each line's string in this field.
-    Jsonl { field: String },
+    /// Each row's.
+    Parquet { text: TextOf },
+    /// Each line's.
+    Jsonl { text: TextOf },
+    /// Each item's of one array.
+    Json { text: TextOf },
     /// Token shards: no text at all.
     Tokens,
 }
@@ -42,7 +56,7 @@ pub(in crate::data) struct Located {
     pub(in crate::data) origin: Origin,
     pub(in crate::data) documents: Documents,
     pub(in crate::data) files: Vec<SourceFile>,
-    /// Content hash of the source: kind, column and files, whatever their names.
+    /// Content hash of the source: kind, column or template, and files, whatever their names.
     pub(in crate::data) hash: String,
 }
 
@@ -66,12 +80,20 @@ pub(in crate::data) fn locate(
     builtin: &dyn Fn(Origin) -> Result<PathBuf, DataError>,
     progress: &dyn Fn(u64, u64),
 ) -> Result<Located, DataError> {
+    let text_of = |field: &Option<String>, template: &Option<String>| {
+        TextOf::new(field.as_deref(), template.as_deref())
+            .map_err(|message| DataError::setting(origin.key(), format!("the template of the source: {message}")))
+    };
     let (documents, patterns) = match source {
         Source::Text { files } => (Documents::Text, files.clone()),
-        Source::Parquet { files, column } => (Documents::Parquet { column: column.clone() }, files.clone()),
-        Source::Jsonl { files, field } => (Documents::Jsonl { field: field.clone() }, files.clone()),
+        Source::Parquet(from) => {
+            (Documents::Parquet { text: text_of(&from.column, &from.template)? }, from.files.clone())
+        }
+        Source::Jsonl(from) => (Documents::Jsonl { text: text_of(&from.field, &from.template)? }, from.files.clone()),
+        Source::Json(from) => (Documents::Json { text: text_of(&from.field, &from.template)? }, from.files.clone()),
         Source::Tokens { files } => (Documents::Tokens, files.clone()),
-        Source::Builtin { corpus: _ } => (Documents::Parquet { column: "text".into() }, vec![builtin(origin)?]),
+        Source::Builtin { corpus: _ } => (Documents::Parquet { text: text_of(&None, &None)? }, vec![builtin(origin)?]),
+        Source::Hub(_) => return Err(DataError::setting(origin.key(), "not fetched")),
     };
     let paths = expand(&patterns, origin.key())?;
     let total = paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
@@ -81,12 +103,15 @@ pub(in crate::data) fn locate(
         progress(done.get(), total);
     };
     let files = paths.iter().map(|path| SourceFile::identify(path, cache, &step)).collect::<Result<Vec<_>, _>>()?;
-    let kind = match &documents {
-        Documents::Text => ["text", ""],
-        Documents::Parquet { column } => ["parquet", column],
-        Documents::Jsonl { field } => ["jsonl", field],
-        Documents::Tokens => ["tokens", ""],
+    let (kind, text) = match &documents {
+        Documents::Text => ("text", None),
+        Documents::Parquet { text } => ("parquet", Some(text)),
+        Documents::Jsonl { text } => ("jsonl", Some(text)),
+        Documents::Json { text } => ("json", Some(text)),
+        Documents::Tokens => ("tokens", None),
     };
+    let (how, of) = text.map(TextOf::hashed).unwrap_or_default();
+    let kind = [&format!("{kind}{how}"), of];
     let hash = hash_parts(kind.into_iter().chain(files.iter().map(|file| file.hash.as_str())));
     Ok(Located { origin, documents, files, hash })
 }
@@ -96,8 +121,10 @@ pub(in crate::data) fn own_source(validation: &Validation) -> Option<Source> {
     Some(match validation.clone() {
         Validation::Fraction(_) => return None,
         Validation::Text { files } => Source::Text { files },
-        Validation::Parquet { files, column } => Source::Parquet { files, column },
-        Validation::Jsonl { files, field } => Source::Jsonl { files, field },
+        Validation::Parquet(from) => Source::Parquet(from),
+        Validation::Jsonl(from) => Source::Jsonl(from),
+        Validation::Json(from) => Source::Json(from),
+        Validation::Hub(from) => Source::Hub(from),
         Validation::Tokens { files } => Source::Tokens { files },
         Validation::Builtin { corpus } => Source::Builtin { corpus },
     })

@@ -1,66 +1,152 @@
-//! Parquet: one document a row, in a column of strings. Only that column is read, a few rows at a time.
+//! Parquet: one document a row, in a column of strings or made of several. Only those columns are read, a few rows at a time.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use parquet::basic::{Compression, ConvertedType, LogicalType, Type};
-use parquet::column::reader::ColumnReader;
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::errors::ParquetError;
-use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use parquet::file::reader::{FileReader as _, RowGroupReader, SerializedFileReader};
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
+use serde_json::{Map, Value};
 
 use super::read::{Piece, Sink};
+use super::text_of::TextOf;
 use super::{DOCUMENT_LIMIT, megabytes};
+use crate::config::diagnostic::nearest;
 use crate::data::error::DataError;
 
 /// Rows taken at a time: a batch of long documents stays at some megabytes.
 const ROWS: usize = 64;
 
-pub(super) fn read(path: &Path, column: &str, sink: &mut Sink<'_>) -> Result<(), DataError> {
+type Reader = ColumnReaderImpl<ByteArrayType>;
+
+pub(super) fn read(path: &Path, text: &TextOf, sink: &mut Sink<'_>) -> Result<(), DataError> {
     let file = File::open(path).map_err(DataError::io(path))?;
     let reader = guarded(path, || SerializedFileReader::new(file))?;
     let schema = reader.metadata().file_metadata().schema_descr();
-    let index = find(schema, column).map_err(|message| DataError::file(path, message))?;
+    let mut columns = Vec::new();
+    for name in text.fields() {
+        let index = find(schema, name).map_err(|message| DataError::file(path, message))?;
+        let present = schema.column(index).max_def_level();
+        columns.push(Column {
+            name,
+            index,
+            present,
+            buffer: Vec::with_capacity(ROWS),
+            levels: Vec::with_capacity(ROWS),
+        });
+    }
     let mut row = 0_u64;
     for group in 0..reader.num_row_groups() {
         let group = guarded(path, || reader.get_row_group(group))?;
-        let codec = group.metadata().column(index).compression();
+        let readers = columns.iter().map(|column| column.reader(path, &*group));
+        let mut readers = readers.collect::<Result<Vec<_>, _>>()?;
+        loop {
+            let mut records = None;
+            for (column, reader) in columns.iter_mut().zip(&mut readers) {
+                let read = column.fill(path, reader)?;
+                if *records.get_or_insert(read) != read {
+                    return Err(corrupt(path, "its columns are not equally long"));
+                }
+            }
+            let records = records.unwrap_or(0);
+            if records == 0 {
+                break;
+            }
+            let mut values = columns.iter().map(Column::values).collect::<Vec<_>>();
+            for _ in 0..records {
+                let mut record = Map::new();
+                for (column, values) in columns.iter().zip(&mut values) {
+                    let value = match values.next().flatten() {
+                        Some(value) => Value::String(column.text(path, row, value)?),
+                        None => Value::Null,
+                    };
+                    record.insert(column.name.to_owned(), value);
+                }
+                let document = match text {
+                    // Nulls are no documents.
+                    TextOf::Field(name) if record.get(name).is_some_and(Value::is_null) => None,
+                    _ => text.of(record).map_err(|message| DataError::file(path, format!("row {row}: {message}")))?,
+                };
+                if let Some(text) = document {
+                    sink(Piece { text, first: true })?;
+                }
+                row += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A column of strings, a few rows of it.
+struct Column<'a> {
+    name: &'a str,
+    index: usize,
+    /// The definition level of a value that is there.
+    present: i16,
+    /// Those that are there.
+    buffer: Vec<ByteArray>,
+    /// One a row, unless every row has a value.
+    levels: Vec<i16>,
+}
+
+impl Column<'_> {
+    fn reader(&self, path: &Path, group: &dyn RowGroupReader) -> Result<Reader, DataError> {
+        let codec = group.metadata().column(self.index).compression();
         if !matches!(codec, Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::ZSTD(_)) {
             let message = format!("compressed with {codec}; write it uncompressed, with snappy or with zstd");
             return Err(DataError::file(path, message));
         }
-        let ColumnReader::ByteArrayColumnReader(mut values) = guarded(path, || group.get_column_reader(index))? else {
-            return Err(corrupt(path, "a row group has another type for the column than the file"));
-        };
-        let (mut buffer, mut levels) = (Vec::with_capacity(ROWS), Vec::with_capacity(ROWS));
-        loop {
-            buffer.clear();
-            levels.clear();
-            // Nulls are records without a value: no documents.
-            let (records, ..) = guarded(path, || values.read_records(ROWS, Some(&mut levels), None, &mut buffer))?;
-            if records == 0 {
-                break;
-            }
-            for value in &buffer {
-                let text = guarded(path, || Ok(value.data()))?;
-                let text = std::str::from_utf8(text).map_err(|_| {
-                    let last = row + records as u64;
-                    DataError::file(path, format!("column `{column}` is not UTF-8 text between rows {row} and {last}"))
-                })?;
-                if text.len() > DOCUMENT_LIMIT {
-                    let (last, limit) = (row + records as u64, megabytes(DOCUMENT_LIMIT as u64));
-                    let message = format!("a document between rows {row} and {last} is longer than {limit}");
-                    return Err(DataError::file(path, message));
-                }
-                if !text.is_empty() {
-                    sink(Piece { text: text.to_owned(), first: true })?;
-                }
-            }
-            row += records as u64;
+        match guarded(path, || group.get_column_reader(self.index))? {
+            ColumnReader::ByteArrayColumnReader(reader) => Ok(reader),
+            _ => Err(corrupt(path, "a row group has another type for the column than the file")),
         }
     }
-    Ok(())
+
+    /// The next rows; how many.
+    fn fill(&mut self, path: &Path, reader: &mut Reader) -> Result<usize, DataError> {
+        self.buffer.clear();
+        self.levels.clear();
+        let (buffer, levels) = (&mut self.buffer, &mut self.levels);
+        let (records, ..) = guarded(path, || reader.read_records(ROWS, Some(levels), None, buffer))?;
+        let there = if self.present == 0 {
+            records
+        } else {
+            self.levels.iter().filter(|&&level| level == self.present).count()
+        };
+        if there != self.buffer.len() || (self.present > 0 && self.levels.len() != records) {
+            return Err(corrupt(path, "it has more values than rows, or fewer"));
+        }
+        Ok(records)
+    }
+
+    /// Row by row.
+    fn values(&self) -> impl Iterator<Item = Option<&ByteArray>> {
+        let mut there = self.buffer.iter();
+        let mut levels = self.levels.iter();
+        std::iter::from_fn(move || {
+            if self.present == 0 {
+                return there.next().map(Some);
+            }
+            let level = *levels.next()?;
+            Some(if level == self.present { there.next() } else { None })
+        })
+    }
+
+    fn text(&self, path: &Path, row: u64, value: &ByteArray) -> Result<String, DataError> {
+        let bytes = guarded(path, || Ok(value.data()))?;
+        let name = self.name;
+        if bytes.len() > DOCUMENT_LIMIT {
+            let limit = megabytes(DOCUMENT_LIMIT as u64);
+            return Err(DataError::file(path, format!("row {row}: column `{name}` is longer than {limit}")));
+        }
+        let text = std::str::from_utf8(bytes)
+            .map_err(|_| DataError::file(path, format!("row {row}: column `{name}` is not UTF-8 text")))?;
+        Ok(text.to_owned())
+    }
 }
 
 /// The reader checks most of what a file can get wrong, but not all of it: a panic in it means a corrupt file too. What
@@ -81,7 +167,9 @@ fn find(schema: &SchemaDescriptor, column: &str) -> Result<usize, String> {
     let columns = schema.columns();
     let Some(index) = columns.iter().position(|c| c.path().string() == column) else {
         let names: Vec<_> = columns.iter().take(50).map(|c| format!("`{}` ({})", c.path().string(), kind(c))).collect();
-        return Err(format!("no column `{column}`; the columns are {}", names.join(", ")));
+        let near = nearest(column, columns.iter().map(|c| c.path().parts().last().map_or("", String::as_str)));
+        let near = near.map_or_else(String::new, |near| format!("did you mean `{near}`? "));
+        return Err(format!("no column `{column}`; {near}the columns are {}", names.join(", ")));
     };
     let found = &columns[index];
     if found.max_rep_level() > 0 {
@@ -128,7 +216,7 @@ mod tests {
             texts.push(piece.text);
             Ok(())
         };
-        read(path, column, &mut sink).map_err(|error| error.to_string())?;
+        read(path, &TextOf::new(Some(column), None).unwrap(), &mut sink).map_err(|error| error.to_string())?;
         Ok(texts)
     }
 

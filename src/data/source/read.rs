@@ -1,7 +1,7 @@
 //! Reading a located source as pieces of text.
 
 use super::locate::{Documents, Located};
-use super::{jsonl, parquet, text};
+use super::{json, jsonl, parquet, text};
 use crate::data::error::DataError;
 use crate::data::tokenizer::Cut;
 
@@ -25,8 +25,9 @@ pub(in crate::data) fn read(source: &Located, cut: Cut, sink: &mut Sink<'_>) -> 
     for file in &source.files {
         match &source.documents {
             Documents::Text => text::read(&file.path, cut, sink)?,
-            Documents::Jsonl { field } => jsonl::read(&file.path, field, sink)?,
-            Documents::Parquet { column } => parquet::read(&file.path, column, sink)?,
+            Documents::Jsonl { text } => jsonl::read(&file.path, text, sink)?,
+            Documents::Json { text } => json::read(&file.path, text, sink)?,
+            Documents::Parquet { text } => parquet::read(&file.path, text, sink)?,
             Documents::Tokens => return Err(DataError::file(&file.path, "token shards hold no text")),
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use super::english::English;
 use super::library::Library;
 use super::text_tokenizer::TextTokenizer;
 use super::train::{self, Part};
@@ -82,6 +83,27 @@ pub(in crate::data) fn build(
             };
             Ok(cache.entry("tokenizers", &key, &waiting, &open, &mut make)?.0)
         }
+        Tokenizer::Words { lowercase, min_count, special_tokens } => {
+            trained("data.tokenizer.words", "the words come")?;
+            check_special(special_tokens, "data.tokenizer.words.special_tokens")?;
+            let part = part(data);
+            let numbers = [format!("{part:?}"), lowercase.to_string(), min_count.to_string()];
+            let key =
+                ["words 1", &train.hash].into_iter().chain(numbers.iter().chain(special_tokens).map(String::as_str));
+            let key = hash_parts(key);
+            let name = "words.json";
+            let open = |folder: &Path| {
+                let text = fs::read_to_string(folder.join(name)).map_err(DataError::io(folder))?;
+                English::from_json(&text).map_err(|message| DataError::damaged(folder, message))
+            };
+            let mut make = |folder: &Path| {
+                let english = train::english(train, part, *lowercase, *min_count, special_tokens, &progress)?;
+                train.check_unchanged()?;
+                fs::write(folder.join(name), english.to_json()).map_err(DataError::io(folder))
+            };
+            Ok(TextTokenizer::english(cache.entry("tokenizers", &key, &waiting, &open, &mut make)?.0))
+        }
+        Tokenizer::Hub { .. } => Err(DataError::setting("data.tokenizer.hub", "not fetched")),
     }
 }
 
@@ -95,14 +117,15 @@ fn from_file(path: &Path) -> Result<TextTokenizer, DataError> {
 /// can count: here it is by bytes.
 fn part(data: &Data) -> Part {
     match (&data.validation, &data.layout) {
-        (Some(Validation::Fraction(fraction)), Layout::Packed { .. } | Layout::Columns { .. }) => Part::Bytes(1.0 - fraction),
+        (Some(Validation::Fraction(fraction)), Layout::Packed { .. } | Layout::Columns { .. }) => {
+            Part::Bytes(1.0 - fraction)
+        }
         (Some(Validation::Fraction(fraction)), Layout::Padded { .. }) => Part::Documents(1.0 - fraction),
         _ => Part::Whole,
     }
 }
 
-fn check_bpe(vocab_size: usize, special: &[String]) -> Result<(), DataError> {
-    let key = "data.tokenizer.bpe.special_tokens";
+fn check_special(special: &[String], key: &'static str) -> Result<(), DataError> {
     let distinct: BTreeSet<_> = special.iter().collect();
     if distinct.len() < special.len() {
         return Err(DataError::setting(key, "a token is named twice"));
@@ -110,6 +133,11 @@ fn check_bpe(vocab_size: usize, special: &[String]) -> Result<(), DataError> {
     if let Some(short) = special.iter().find(|name| name.chars().count() < 2) {
         return Err(DataError::setting(key, format!("{short:?} is too short to tell from text")));
     }
+    Ok(())
+}
+
+fn check_bpe(vocab_size: usize, special: &[String]) -> Result<(), DataError> {
+    check_special(special, "data.tokenizer.bpe.special_tokens")?;
     let least = 256 + special.len();
     if vocab_size < least {
         let message = format!("{vocab_size} is too small: 256 bytes and {} special tokens make {least}", special.len());

@@ -1,5 +1,5 @@
-//! Tokenizers of the `tokenizers` crate: GPT-2's two files, any tokenizer.json. Fast on long text where the tokenizer
-//! lets words be encoded on their own, as their tokens are then looked up.
+//! Tokenizers of the `tokenizers` crate: GPT-2's two files, any tokenizer.json. Those that merge bytes in GPT-2's words are
+//! encoded by `merges.rs`, to the same tokens; all others by the crate.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,29 +13,21 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::words::{Cut, words};
+use super::gpt2_words::Words;
+use super::merges::{Memo, Merges};
+use super::words::Cut;
 use crate::data::error::DataError;
 
 /// GPT-2's end of text.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
-/// A memo holds this many words at most; text with more distinct ones starts over.
-const MEMO_WORDS: usize = 1 << 18;
-/// Longer words are rare, and not worth the memory.
-const MEMO_WORD_BYTES: usize = 32;
-
 /// A loaded tokenizer, with special tokens read as ordinary text.
 pub(super) struct Library {
     tokenizer: Tokenizer,
     pub(super) cut: Cut,
+    /// What encodes GPT-2's words, if the model does no more than merge their bytes.
+    merges: Option<Merges>,
     /// Taken and given back by the threads that encode.
     memos: Mutex<Vec<Memo>>,
-}
-
-/// The tokens of words met before.
-#[derive(Default)]
-struct Memo {
-    words: HashMap<Box<str>, (u32, u32)>,
-    tokens: Vec<u32>,
 }
 
 impl Library {
@@ -108,7 +100,9 @@ impl Library {
             && matches!(tokenizer.get_model(), ModelWrapper::BPE(_))
             && tokenizer.get_added_tokens_decoder().values().all(|token| token.special);
         let cut = if gpt2_words && plain { Cut::Words } else { Cut::Never };
-        Self { tokenizer, cut, memos: Mutex::default() }
+        let model = (cut == Cut::Words).then(|| serde_json::to_value(tokenizer.get_model()).ok()).flatten();
+        let merges = model.and_then(|model| Merges::new(&model));
+        Self { tokenizer, cut, merges, memos: Mutex::default() }
     }
 
     /// A tokenizer.json, which `from_json` reads.
@@ -132,29 +126,14 @@ impl Library {
 
     /// Appends the tokens of `text` to `out`.
     pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
-        if self.cut != Cut::Words {
-            return self.encode_whole(text, out);
+        let Some(merges) = &self.merges else { return self.encode_whole(text, out) };
+        let kept = self.memos.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut memo = kept.unwrap_or_else(Memo::new);
+        for (start, end) in Words::new(text) {
+            memo.encode(merges, text.as_bytes(), start, end, out);
         }
-        let mut memo = self.memos.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
-        let result = words(text).try_for_each(|word| {
-            if let Some(&(start, count)) = memo.words.get(word) {
-                out.extend_from_slice(&memo.tokens[start as usize..][..count as usize]);
-                return Ok(());
-            }
-            let before = out.len();
-            self.encode_whole(word, out)?;
-            if word.len() <= MEMO_WORD_BYTES {
-                if memo.words.len() == MEMO_WORDS {
-                    memo = Memo::default();
-                }
-                let tokens = &out[before..];
-                memo.words.insert(word.into(), (memo.tokens.len() as u32, tokens.len() as u32));
-                memo.tokens.extend_from_slice(tokens);
-            }
-            Ok(())
-        });
         self.memos.lock().unwrap_or_else(PoisonError::into_inner).push(memo);
-        result
+        Ok(())
     }
 
     fn encode_whole(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
@@ -184,6 +163,7 @@ mod tests {
     use tokenizers::models::bpe::BpeTrainer;
     use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
 
+    use super::super::words::words;
     use super::*;
 
     const TEXT: &str = "It's a dog's day.\n\nThe  dog  ran 42 miles,\tdidn't it?  \n He'll  run 3.14\n\n\n日本 語 é\u{301} \u{a0}x\u{3000}y 🙂 ok\r\nthe the the  end <|endoftext|> of";
@@ -200,11 +180,11 @@ mod tests {
         byte_level(model, std::iter::once(END_OF_TEXT.to_owned())).unwrap()
     }
 
-    /// The claim of `Cut::Words`, on every text made of some tricky pieces.
+    /// The claims of `Cut::Words` and `merges.rs`, on every text made of some tricky pieces.
     #[test]
     fn words_give_the_tokens_of_the_whole() {
         let library = Library::new(tokenizer());
-        assert_eq!(library.cut, Cut::Words);
+        assert!(library.cut == Cut::Words && library.merges.is_some());
         let pieces = ["a", "'s", " ", "\n", "  ", "7", "!", "é", "\u{3000}", "\t", " b", "日", "\u{301}"];
         let mut texts = vec![TEXT.to_owned()];
         for i in 0..pieces.len().pow(4) {
@@ -215,8 +195,11 @@ mod tests {
         for text in &texts {
             by_words.clear();
             whole.clear();
-            library.encode(text, &mut by_words).unwrap();
+            words(text).for_each(|word| library.encode(word, &mut by_words).unwrap());
             library.encode_whole(text, &mut whole).unwrap();
+            assert_eq!(by_words, whole, "{text:?}");
+            by_words.clear();
+            library.encode(text, &mut by_words).unwrap();
             assert_eq!(by_words, whole, "{text:?}");
             assert_eq!(library.decode(&whole), *text);
         }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::english::English;
 use super::library::Library;
 use super::text_tokenizer::TextTokenizer;
 use crate::data::error::DataError;
@@ -33,6 +34,8 @@ pub(super) enum Kind {
     Chars,
     /// A tokenizer.json.
     Library,
+    /// A vocabulary of words, as JSON.
+    Words,
 }
 
 impl TextTokenizer {
@@ -66,6 +69,10 @@ impl TextTokenizer {
         let tokenizer = match file.kind {
             Kind::Bytes => Self::bytes(),
             Kind::Chars => Self::chars(&file.tokenizer.chars().collect::<BTreeSet<char>>(), hash),
+            Kind::Words => {
+                let english = English::from_json(&file.tokenizer);
+                Self::english(english.map_err(|message| DataError::damaged(path, message))?)
+            }
             Kind::Library => Self::library(Library::from_json(file.tokenizer.as_bytes(), path)?, hash),
         };
         if tokenizer.hash() == file.hash {
@@ -88,9 +95,11 @@ mod tests {
             "pre_tokenizer":{"type":"Whitespace"},"post_processor":null,"decoder":null,
             "model":{"type":"WordLevel","vocab":{"a":0,"b":1,"[UNK]":2},"unk_token":"[UNK]"}}"#;
         let library = Library::from_json(json.as_bytes(), &path).unwrap();
+        let words = r#"{"lowercase": true, "special_tokens": ["[EOT]"], "words": ["b", "a"]}"#;
         let all = [
             TextTokenizer::bytes(),
             TextTokenizer::chars(&"a b\"\n日".chars().collect(), "h".into()),
+            TextTokenizer::english(English::from_json(words).unwrap()),
             TextTokenizer::library(library, "g".into()),
         ];
         for tokenizer in all {

@@ -4,10 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use super::english::English;
 use super::library::{END_OF_TEXT, Library};
 use super::stored;
 use super::words::Cut;
 use crate::data::error::DataError;
+use crate::data::fingerprint::hash_parts;
 
 /// Names that tokenizers give the token between documents, the first that exists counts.
 const END_NAMES: [&str; 8] = [END_OF_TEXT, "<|end_of_text|>", "[EOT]", "<eot>", "</s>", "<eos>", "[EOS]", "<|im_end|>"];
@@ -37,6 +39,7 @@ enum Kind {
     },
     /// The 256 bytes, then end of text.
     Bytes,
+    Words(Box<English>),
 }
 
 impl fmt::Debug for TextTokenizer {
@@ -79,6 +82,16 @@ impl TextTokenizer {
         }))
     }
 
+    /// A vocabulary of words; its hash is that of its content.
+    pub(super) fn english(english: English) -> Self {
+        let special = english.special();
+        let vocabulary: HashMap<String, u32> = special.iter().cloned().collect();
+        let end = END_NAMES.iter().find_map(|&name| vocabulary.get(name).copied());
+        let hash = hash_parts(["words", &english.to_json()]);
+        let vocab_size = english.size();
+        Self(Arc::new(Inner { kind: Kind::Words(Box::new(english)), vocab_size, end, special, vocabulary, hash }))
+    }
+
     fn without_special(kind: Kind, vocab_size: usize, hash: String) -> Self {
         Self(Arc::new(Inner { kind, vocab_size, end: None, special: Vec::new(), vocabulary: HashMap::new(), hash }))
     }
@@ -89,6 +102,7 @@ impl TextTokenizer {
             Kind::Library(library) => (stored::Kind::Library, library.to_json()?),
             Kind::Chars { characters, .. } => (stored::Kind::Chars, characters.iter().collect()),
             Kind::Bytes => (stored::Kind::Bytes, String::new()),
+            Kind::Words(english) => (stored::Kind::Words, english.to_json()),
         })
     }
 
@@ -114,6 +128,16 @@ impl TextTokenizer {
         Ok(out)
     }
 
+    /// The tokens of a document; what looks like a special token in it is text.
+    ///
+    /// # Errors
+    /// If the tokenizer has no token for a character.
+    pub fn encode_text(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let mut out = Vec::new();
+        self.encode_ordinary(text, &mut out)?;
+        Ok(out)
+    }
+
     /// Appends the tokens of a document to `out`; what looks like a special token in it is text.
     pub(in crate::data) fn encode_ordinary(&self, text: &str, out: &mut Vec<u32>) -> Result<(), DataError> {
         match &self.0.kind {
@@ -136,6 +160,10 @@ impl TextTokenizer {
                 out.extend(text.bytes().map(u32::from));
                 Ok(())
             }
+            Kind::Words(english) => {
+                english.encode(text, out);
+                Ok(())
+            }
         }
     }
 
@@ -144,6 +172,7 @@ impl TextTokenizer {
     pub fn decode(&self, ids: &[u32]) -> String {
         match &self.0.kind {
             Kind::Library(library) => library.decode(ids),
+            Kind::Words(english) => english.decode(ids),
             Kind::Chars { characters, .. } => ids.iter().filter_map(|&id| characters.get(id as usize)).collect(),
             Kind::Bytes => {
                 let mut text = String::new();
@@ -162,6 +191,14 @@ impl TextTokenizer {
         }
     }
 
+    /// The characters by their ids, where each is a token.
+    pub(in crate::data) fn characters(&self) -> Option<&[char]> {
+        match &self.0.kind {
+            Kind::Chars { characters, .. } => Some(characters),
+            _ => None,
+        }
+    }
+
     /// The highest id a text can have, plus one.
     pub fn vocab_size(&self) -> usize {
         self.0.vocab_size
@@ -170,6 +207,11 @@ impl TextTokenizer {
     /// The token that separates documents, where there is one.
     pub fn eot(&self) -> Option<u32> {
         self.0.end
+    }
+
+    /// What the token `id` is called.
+    pub(super) fn name_of(&self, id: u32) -> Option<String> {
+        self.0.vocabulary.iter().find(|(_, other)| **other == id).map(|(name, _)| name.clone())
     }
 
     /// Content hash, hex.
@@ -182,6 +224,7 @@ impl TextTokenizer {
         match &self.0.kind {
             Kind::Library(library) => library.cut,
             Kind::Chars { .. } | Kind::Bytes => Cut::Anywhere,
+            Kind::Words(_) => Cut::English,
         }
     }
 

@@ -7,6 +7,7 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
 
+use super::english::{self, English};
 use super::library::byte_level;
 use super::words::{Cut, words};
 use crate::data::error::DataError;
@@ -16,6 +17,8 @@ use crate::data::source::{Located, Piece, read};
 const BATCH: usize = 8 << 20;
 /// Distinct words in memory; past it those met once are forgotten.
 const DISTINCT: usize = 8 << 20;
+/// Bytes of the distinct words of a vocabulary in memory.
+const DISTINCT_BYTES: usize = 1 << 30;
 
 /// How much of the training source is the training part, the rest being validation.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,7 +59,8 @@ pub(super) fn bpe(
     special: &[String],
     progress: &dyn Fn(u64),
 ) -> Result<String, DataError> {
-    let counts = count_words(source, part, progress)?;
+    let mut counts = HashMap::new();
+    read_part(source, part, Cut::Words, progress, &mut |batch| count(batch, &mut counts))?;
     let invalid = |error: String| DataError::setting("data.tokenizer.bpe", error);
     // Counts are added in 32 bits by the trainer.
     let total: u64 = counts.iter().map(|(word, count)| word.len() as u64 * count).sum();
@@ -84,37 +88,82 @@ pub(super) fn bpe(
     tokenizer.to_string(false).map_err(|error| invalid(error.to_string()))
 }
 
-/// How often each word is in `part` of `source`.
-fn count_words(source: &Located, part: Part, progress: &dyn Fn(u64)) -> Result<HashMap<String, u64>, DataError> {
+/// The vocabulary of the words in `part` of `source`, as `Tokenizer::Words` has it.
+pub(super) fn english(
+    source: &Located,
+    part: Part,
+    lowercase: bool,
+    min_count: u64,
+    special: &[String],
+    progress: &dyn Fn(u64),
+) -> Result<English, DataError> {
+    let mut counts = HashMap::new();
+    let mut rare = 1;
+    read_part(source, part, Cut::English, progress, &mut |batch| {
+        let new = batch.par_iter().fold(HashMap::new, |mut counts: HashMap<String, u64>, text| {
+            english::split(text, lowercase, |word| match counts.get_mut(word) {
+                Some(count) => *count += 1,
+                None if word.len() > english::MAX_WORD => {}
+                None => _ = counts.insert(word.to_owned(), 1),
+            });
+            counts
+        });
+        counts = merge(std::mem::take(&mut counts), new.reduce(HashMap::new, merge));
+        batch.clear();
+        while counts.len() > DISTINCT || (counts.len() > DISTINCT / 16 && text_bytes(&counts) > DISTINCT_BYTES) {
+            counts.retain(|_, count| *count > rare);
+            rare *= 2;
+        }
+    })?;
+    let key = "data.tokenizer.words.special_tokens";
+    English::new(counts, lowercase, min_count, special).map_err(|message| DataError::setting(key, message))
+}
+
+fn text_bytes(counts: &HashMap<String, u64>) -> usize {
+    counts.keys().map(String::len).sum()
+}
+
+/// Hands the text of `part` of `source` to `count`, in batches that it empties.
+fn read_part(
+    source: &Located,
+    part: Part,
+    cut: Cut,
+    progress: &dyn Fn(u64),
+    count: &mut dyn FnMut(&mut Vec<String>),
+) -> Result<(), DataError> {
     let (mut bytes_left, mut documents_left) = match part {
         Part::Whole => (u64::MAX, u64::MAX),
         Part::Bytes(fraction) => (portion(measure(source)?.0, fraction), u64::MAX),
         Part::Documents(fraction) => (u64::MAX, portion(measure(source)?.1, fraction)),
     };
-    let mut counts = HashMap::new();
     let (mut batch, mut size, mut done) = (Vec::new(), 0, 0);
-    read(source, Cut::Words, &mut |Piece { mut text, first }| {
+    read(source, cut, &mut |Piece { mut text, first }| {
         if first && documents_left == 0 {
             bytes_left = 0;
         }
         documents_left = documents_left.saturating_sub(u64::from(first));
-        if (text.len() as u64) > bytes_left {
+        let length = text.len() as u64;
+        if length > bytes_left {
             text.truncate(text.floor_char_boundary(bytes_left as usize));
+            // Half a word is none.
+            if cut == Cut::English {
+                text.truncate(cut.last(&text, 0).unwrap_or(0));
+            }
         }
-        bytes_left = bytes_left.saturating_sub(text.len() as u64);
+        bytes_left = bytes_left.saturating_sub(length);
         size += text.len();
         batch.push(text);
         if size >= BATCH {
             done += size as u64;
             size = 0;
-            count(&mut batch, &mut counts);
+            count(&mut batch);
             progress(done);
         }
         Ok(())
     })?;
-    count(&mut batch, &mut counts);
+    count(&mut batch);
     progress(done + size as u64);
-    Ok(counts)
+    Ok(())
 }
 
 /// `fraction` of `count`, as in the split of the tokens, and at least one.

@@ -12,6 +12,8 @@ pub(in crate::data) enum Cut {
     /// what follows alone, and its one look-ahead, `\s+(?!\S)`, never reaches the end of a part, as no part ends in
     /// white space but the last.
     Words,
+    /// As `Words`, but not within a `<br />`, which separates the words of `English` as a whole.
+    English,
     Never,
 }
 
@@ -22,6 +24,7 @@ impl Cut {
             Self::Anywhere => (!text.is_empty()).then_some(text.len()),
             Self::Never => None,
             Self::Words => (searched..text.len()).rev().find(|&at| is_cut(text, at)),
+            Self::English => (searched..text.len()).rev().find(|&at| is_english_cut(text, at)),
         }
     }
 }
@@ -36,6 +39,11 @@ fn is_cut(text: &str, at: usize) -> bool {
     }
     let before = bytes[at - 1];
     if before.is_ascii() { !white(before) } else { text[..at].chars().next_back().is_some_and(|c| !c.is_whitespace()) }
+}
+
+/// Whether `text` may be cut in front of byte `at`: a blank behind `<br` may be that of `<br />`, and `"` count for nothing there.
+fn is_english_cut(text: &str, at: usize) -> bool {
+    is_cut(text, at) && (text.as_bytes()[at] != b' ' || !matches!(text.as_bytes()[at - 1], b'r' | b'R' | b'"'))
 }
 
 /// The parts of `text` between neighbouring cuts: words with their leading blank, mostly.

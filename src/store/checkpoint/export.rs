@@ -43,6 +43,26 @@ pub fn export(folder: &Path, which: Which, layout: &ParamLayout, to: &Path) -> R
     })
 }
 
+/// Is handed pieces of weights: the first element's place in the flat buffer of the layout, and its bytes, little-endian f32. A
+/// tensor comes in order, and no piece has bytes of two.
+pub type Pieces<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), StoreError>;
+
+/// Hands the weights of a checkpoint in `folder`, of all its parts, to `pieces`; what they were given is good only if this
+/// returns without an error. Returns the checkpoint's step.
+///
+/// # Errors
+/// If there is no such checkpoint, or it cannot be used (then the next good one is named), and those of `pieces`.
+pub fn stream(folder: &Path, which: Which, layout: &ParamLayout, pieces: Pieces<'_>) -> Result<u64, StoreError> {
+    let entry = pick(folder, which)?;
+    let mut read = || -> Result<u64, Bad> {
+        let stored = Stored::open(&entry.path)?;
+        let places = stored.find(layout, 0)?;
+        stored.read(&places, false, &mut |place, bytes| pieces(place / 4, bytes))?;
+        Ok(stored.state.step)
+    };
+    read().map_err(|bad| unusable(folder, &entry, bad))
+}
+
 /// The bytes written, and the checkpoint's step.
 fn join(checkpoint: &Path, layout: &ParamLayout, path: &Path) -> Result<(u64, u64), Bad> {
     let stored = Stored::open(checkpoint)?;

@@ -12,7 +12,7 @@ pub mod part;
 mod tensors;
 
 pub use entries::{Entry, Which, dir_name, kept, pending, steps};
-pub use export::{Exported, export};
+pub use export::{Exported, Pieces, export, stream};
 pub(crate) use folder::DAMAGED;
 pub use folder::{Checkpoints, Chosen, Resumed, Saved, load, load_weights};
 pub use format::{FileRecord, MODEL, OPTIMIZER, STATE};

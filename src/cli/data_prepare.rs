@@ -1,0 +1,182 @@
+//! `runner data prepare`: text to token shards of other trainers.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::common::{ThreadArgs, cache_dir, experiment_environment};
+use super::exit::{Exit, RequestError};
+use super::output::print_json;
+use super::text_source::{SourceArgs, shown, tokenizer};
+use crate::config::experiment::Data;
+use crate::config::{self, LoadOptions};
+use crate::data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, write_shards};
+use crate::report::format::printable;
+use crate::report::prepare::Preparing;
+use crate::report::shards::{Sharding, summary};
+use crate::report::{Mode, Screen};
+
+/// Tokenize text into the shards that llm.c, nanoGPT and build-nanogpt read.
+///
+/// Documents are separated as each of them does it, and shard 0 is validation (nanoGPT: a part of the text). The same command goes
+/// on with a preparation that was killed, and finds a finished one done. `dataset.json` beside the shards says what they are.
+#[derive(Debug, Clone, Args)]
+pub struct PrepareArgs {
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Take tokenizer, text and validation from the data section of this experiment file.
+    #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["files", "tokenizer", "column", "field"])]
+    pub from: Option<PathBuf>,
+    /// With --from: override a key of the file, such as `data.tokenizer={bytes: {}}`.
+    #[arg(long, value_name = "KEY.PATH=VALUE", requires = "from")]
+    pub set: Vec<String>,
+    /// The tokenizer: gpt2:FOLDER (with vocab.json and merges.txt), the path of a tokenizer.json, bytes, chars, or bpe:SIZE to
+    /// train one on the text.
+    #[arg(long, value_name = "SPEC", required_unless_present = "from")]
+    pub tokenizer: Option<String>,
+    /// What to write, and the folder for it: llmc, llmc-u32 (32 bits a token), nanogpt or npy (build-nanogpt).
+    #[arg(long, num_args = 2, value_names = ["FORMAT", "DIR"], required = true)]
+    pub to: Vec<String>,
+    /// What shards are called: NAME_train_000001.bin [default: the name of DIR].
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Tokens of a shard.
+    #[arg(long, value_name = "N", default_value_t = 100_000_000, value_parser = number)]
+    pub shard_tokens: u64,
+    /// What is held out: `first-shard`, `none`, or a fraction, of a single text its end, of several documents some drawn at random
+    /// [default: the validation source of the experiment; else the first shard, of nanogpt 0.1 of text files and 0.0005 of other
+    /// documents].
+    #[arg(long, value_name = "WHAT")]
+    pub validation: Option<String>,
+    /// Replace what is there, finished or not.
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    /// Say nothing but errors and the last lines.
+    #[arg(long)]
+    pub quiet: bool,
+    /// Print JSON: the card, and how long it took.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A count, which may have `_` between digits.
+fn number(text: &str) -> Result<u64, String> {
+    text.replace('_', "").parse().map_err(|_| "not a whole number".to_owned())
+}
+
+/// # Errors
+/// If the request is wrong, the text cannot be read or the shards cannot be written.
+pub fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
+    let [format, folder] = &args.to[..] else {
+        return Err(RequestError("--to wants a format and a folder".to_owned()).into());
+    };
+    let (format, folder) = (format_called(format)?, Path::new(folder));
+    let data = data(args)?;
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => name_of(folder)?,
+    };
+    if name.is_empty() || name.contains('/') || name.starts_with('.') || name.chars().any(char::is_control) {
+        let text = format!("--name: {:?} is no name for files", printable(&name));
+        return Err(RequestError(text).into());
+    }
+    let held_out = args.validation.as_deref().map(held_out).transpose()?;
+    let cache_dir = cache_dir()?;
+    let request = ShardRequest {
+        data: &data,
+        cache_dir: &cache_dir,
+        format,
+        folder,
+        name: &name,
+        shard_tokens: args.shard_tokens,
+        held_out,
+        force: args.force,
+    };
+    let pool = args.threads.pool()?;
+    let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
+    screen.spinner();
+    let result = {
+        let (preparing, sharding) = (Preparing::new(&screen), Sharding::new(&screen));
+        let report = |event: ShardEvent<'_>| match event {
+            ShardEvent::Preparing(progress) => preparing.show(progress),
+            other => sharding.show(&other),
+        };
+        pool.install(|| write_shards(&request, &report))
+    };
+    screen.clear();
+    let made = result?;
+    if args.json {
+        let rate = |n: u64| if made.seconds > 0.0 { Some(n as f64 / made.seconds) } else { None };
+        print_json(&serde_json::json!({
+            "folder": folder, "up_to_date": made.up_to_date, "seconds": made.seconds, "bytes": made.bytes,
+            "tokens": made.tokens, "bytes_per_second": rate(made.bytes), "tokens_per_second": rate(made.tokens),
+            "card": made.card,
+        }))?;
+    } else {
+        screen.last(&summary(&made, &shown(folder)));
+    }
+    if made.card.documents > 1 && made.card.tokenizer.end_of_text.is_none() {
+        screen.warn("the tokenizer has no end-of-text token: nothing separates the documents");
+    }
+    Ok(Exit::Done)
+}
+
+/// Tokenizer and sources.
+fn data(args: &PrepareArgs) -> anyhow::Result<Data> {
+    if let Some(file) = &args.from {
+        let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
+        return Ok(config::load(file, &options)?.experiment.data);
+    }
+    let spec = args.tokenizer.as_deref().unwrap_or_default();
+    Ok(args.source.data(tokenizer(spec)?)?)
+}
+
+fn format_called(name: &str) -> Result<ShardFormat, RequestError> {
+    let formats = ShardFormat::ALL;
+    if let Some(format) = formats.into_iter().find(|format| format.name() == name) {
+        return Ok(format);
+    }
+    let names = formats.map(ShardFormat::name);
+    let near = names.into_iter().find(|known| strsim::jaro_winkler(known, &name.to_lowercase()) > 0.8);
+    let near = near.map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
+    Err(RequestError(format!("--to: no format {:?}{near}; there are {}", printable(name), names.join(", "))))
+}
+
+/// The last part of the folder's path.
+fn name_of(folder: &Path) -> Result<String, RequestError> {
+    let name = folder.file_name().map_or_else(
+        || folder.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_owned())),
+        |name| Some(name.to_owned()),
+    );
+    let name = name.and_then(|name| name.into_string().ok());
+    name.ok_or_else(|| RequestError(format!("--name: what shall the shards in {} be called?", shown(folder))))
+}
+
+fn held_out(text: &str) -> Result<HeldOut, RequestError> {
+    match text {
+        "first-shard" => Ok(HeldOut::FirstShard),
+        "none" => Ok(HeldOut::Nothing),
+        _ => text.parse().map(HeldOut::Fraction).map_err(|_| {
+            let text = printable(text);
+            RequestError(format!("--validation: {text:?} is none of `first-shard`, `none` and a fraction such as 0.1"))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_command_line() {
+        assert_eq!(format_called("npy").unwrap(), ShardFormat::Npy);
+        assert!(format_called("nanoGPT").unwrap_err().to_string().contains("did you mean `nanogpt`?"));
+        assert_eq!(held_out("0.05").unwrap(), HeldOut::Fraction(0.05));
+        assert_eq!(held_out("none").unwrap(), HeldOut::Nothing);
+        assert!(held_out("first").is_err());
+        assert_eq!(name_of(Path::new("data/fineweb/")).unwrap(), "fineweb");
+        assert_eq!((number("100_000"), number("1e8").is_err()), (Ok(100_000), true));
+    }
+}

@@ -1,0 +1,50 @@
+//! `runner logits`: what a checkpoint's model gives for tokens, as numbers, to hold other programs against. Hidden.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use candle_core::Tensor;
+use clap::Args;
+
+use super::common::{self, CheckpointArgs, RootArgs, ThreadArgs};
+use super::exit::{Exit, RequestError};
+
+#[derive(Debug, Clone, Args)]
+pub struct LogitsArgs {
+    /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    pub run: String,
+    /// JSON: rows of token ids, all of one length.
+    pub tokens: PathBuf,
+    /// The safetensors file to write: `logits` [rows, length, vocabulary].
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub checkpoint: CheckpointArgs,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    #[command(flatten)]
+    pub root: RootArgs,
+}
+
+/// # Errors
+/// If there is no such run or checkpoint, or the tokens are not rows that its model can read.
+pub fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
+    let opened = common::open_run(&args.root.root(), &args.run)?;
+    let text = std::fs::read_to_string(&args.tokens).with_context(|| args.tokens.display().to_string())?;
+    let rows: Vec<Vec<u32>> =
+        serde_json::from_str(&text).map_err(|e| RequestError(format!("{}: {e}", args.tokens.display())))?;
+    let spec = &opened.program()?.model;
+    let length = rows.first().map_or(0, Vec::len);
+    if length == 0 || length > spec.context_length || rows.iter().any(|row| row.len() != length) {
+        bail!(RequestError(format!("rows of one length are meant, 1 to {} tokens", spec.context_length)));
+    }
+    if let Some(id) = rows.iter().flatten().find(|&&id| id as usize >= spec.vocab_size) {
+        bail!(RequestError(format!("token {id} is beyond the vocabulary of {}", spec.vocab_size)));
+    }
+    let logits = args.threads.pool()?.install(|| -> anyhow::Result<Tensor> {
+        let (model, weights, _) = opened.model(args.checkpoint.which())?;
+        let mb = model.micro_batch(&rows.concat(), Vec::new(), length)?;
+        Ok(model.logits(&weights, &mb)?.reshape((rows.len(), length, spec.vocab_size))?)
+    })?;
+    candle_core::safetensors::save(&[("logits", logits)].into(), &args.out)?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,40 @@
+//! `eval.test`: after the last step, the best checkpoint by validation loss on text that nothing was chosen by.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use super::common::OpenedRun;
+use super::ready::Ready;
+use super::watch::Watch;
+use crate::config::Experiment;
+use crate::eval::loss::validation_loss;
+use crate::store::Which;
+use crate::store::summary::Tested;
+
+/// Tests the run `path`, whose steps are all done; nothing where the experiment names no test.
+///
+/// # Errors
+/// If there is no checkpoint that can be read, or its loss is not finite.
+pub(super) fn test(
+    experiment: &Experiment,
+    ready: &Ready,
+    path: &Path,
+    watch: &mut Watch,
+) -> anyhow::Result<Option<Tested>> {
+    let Some(split) = ready.prepared.dataset.test() else { return Ok(None) };
+    let run = OpenedRun { path: path.to_owned(), plan: ready.plan.clone(), experiment: experiment.clone() };
+    let micro_batch = run.program()?.batch.micro_batch;
+    let tested = ready.pool.install(|| -> anyhow::Result<Tested> {
+        let (model, weights, step) = run.model(Which::Best)?;
+        let result = validation_loss(&model, &weights, split, usize::MAX, micro_batch)?;
+        Ok(Tested { step, loss: result.loss, perplexity: result.perplexity(), tokens: result.tokens })
+    })?;
+    let words = format!(
+        "test loss {:.4}  perplexity {:.2}  (checkpoint of step {})",
+        tested.loss, tested.perplexity, tested.step
+    );
+    watch.log.line(&words).context("the log")?;
+    watch.screen.line(&words);
+    Ok(Some(tested))
+}

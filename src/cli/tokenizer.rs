@@ -1,0 +1,215 @@
+//! `runner tokenizer`: training one, and trying one out.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+
+use super::common::{ThreadArgs, cache_dir};
+use super::exit::{Exit, RequestError};
+use super::output::{print, print_json};
+use super::text_source::{SourceArgs, shown, tokenizer};
+use crate::data::{TextTokenizer, load_tokenizer, train_tokenizer};
+use crate::report::format::{bytes, count, printable};
+use crate::report::prepare::Preparing;
+use crate::report::table::{Align, table};
+use crate::report::{Mode, Screen};
+use crate::store::write_atomic;
+
+/// Text from standard input is read up to this many bytes.
+const MOST: u64 = 64 << 20;
+
+/// Train a tokenizer, or see what one makes of a text.
+#[derive(Debug, Clone, Args)]
+pub struct TokenizerArgs {
+    #[command(subcommand)]
+    command: TokenizerCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum TokenizerCommand {
+    Train(TrainArgs),
+    Encode(EncodeArgs),
+    Decode(DecodeArgs),
+}
+
+/// Train byte-level BPE on files of text, and write it as a tokenizer.json, which Python's tokenizers and transformers load.
+///
+/// The same text gives the same tokenizer. Special tokens have the first ids.
+#[derive(Debug, Clone, Args)]
+pub struct TrainArgs {
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Tokens in all, special ones among them.
+    #[arg(long, value_name = "N")]
+    pub vocab_size: usize,
+    /// A token that text never gives; may be given several times [default: <|endoftext|>].
+    #[arg(long, value_name = "TOKEN")]
+    pub special_token: Vec<String>,
+    /// The file to write.
+    #[arg(long, value_name = "FILE", default_value = "tokenizer.json")]
+    pub out: PathBuf,
+    /// Replace a file that is there.
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Show the tokens of a text: ids and pieces.
+#[derive(Debug, Clone, Args)]
+pub struct EncodeArgs {
+    /// The text [default: standard input].
+    pub text: Option<String>,
+    /// gpt2:FOLDER, the path of a tokenizer.json, or bytes.
+    #[arg(long, value_name = "SPEC")]
+    pub tokenizer: String,
+    /// Read special tokens that are written out, such as <|endoftext|>, as those tokens, not as text.
+    #[arg(long)]
+    pub special: bool,
+    /// Print ids alone.
+    #[arg(long)]
+    pub ids: bool,
+    /// Print JSON.
+    #[arg(long, conflicts_with = "ids")]
+    pub json: bool,
+}
+
+/// Show the text of tokens.
+#[derive(Debug, Clone, Args)]
+pub struct DecodeArgs {
+    /// Ids, with blanks or commas between [default: standard input].
+    pub ids: Vec<String>,
+    /// gpt2:FOLDER, the path of a tokenizer.json, or bytes.
+    #[arg(long, value_name = "SPEC")]
+    pub tokenizer: String,
+}
+
+/// # Errors
+/// If the request is wrong, or something cannot be read or written.
+pub fn run(args: &TokenizerArgs) -> anyhow::Result<Exit> {
+    match &args.command {
+        TokenizerCommand::Train(args) => train(args),
+        TokenizerCommand::Encode(args) => encode(args),
+        TokenizerCommand::Decode(args) => decode(args),
+    }
+}
+
+fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
+    let special =
+        if args.special_token.is_empty() { vec!["<|endoftext|>".to_owned()] } else { args.special_token.clone() };
+    check(args.vocab_size, &special)?;
+    if !args.force && args.out.symlink_metadata().is_ok() {
+        return Err(RequestError(format!("{} is there already: --force replaces it", shown(&args.out))).into());
+    }
+    let folder = args.out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if args.out.is_dir() || !folder.is_dir() {
+        return Err(RequestError(format!("--out: {} is no place for a file", shown(&args.out))).into());
+    }
+    let source = args.source.source()?;
+    let (cache, pool) = (cache_dir()?, args.threads.pool()?);
+    let mut screen = Screen::new(Mode::detect(args.json, false));
+    screen.spinner();
+    let made = {
+        let preparing = Preparing::new(&screen);
+        pool.install(|| {
+            train_tokenizer(&source, args.vocab_size, &special, &cache, &|progress| preparing.show(progress))
+        })
+    };
+    screen.clear();
+    let json = made?;
+    write_atomic(&folder.join(args.out.file_name().unwrap_or_default()), json.as_bytes())?;
+    let spec = crate::config::experiment::Tokenizer::File(args.out.clone());
+    let size = load_tokenizer(&spec, &cache, &|_| ())?.vocab_size();
+    if size < args.vocab_size {
+        screen.warn(&format!("{} tokens: no pair is left that comes up twice", count(size as u64)));
+    }
+    if args.json {
+        print_json(&serde_json::json!({"path": args.out, "vocab_size": size, "bytes": json.len()}))?;
+    } else {
+        let (path, size, length) = (shown(&args.out), count(size as u64), bytes(json.len() as u64));
+        print(&format!("{path}: {size} tokens, {length}\n"))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn check(vocab_size: usize, special: &[String]) -> Result<(), RequestError> {
+    let mut names: Vec<_> = special.iter().collect();
+    names.sort();
+    names.dedup();
+    if names.len() < special.len() {
+        return Err(RequestError("--special-token: a token is named twice".to_owned()));
+    }
+    if let Some(short) = special.iter().find(|name| name.chars().count() < 2) {
+        return Err(RequestError(format!("--special-token: {short:?} is too short to tell from text")));
+    }
+    let least = 256 + special.len();
+    if vocab_size < least || vocab_size > 10_000_000 {
+        let text = format!(
+            "--vocab-size: {vocab_size} is not between {least} (256 bytes and {} special tokens) and 10,000,000",
+            special.len()
+        );
+        return Err(RequestError(text));
+    }
+    Ok(())
+}
+
+fn load(spec: &str) -> anyhow::Result<TextTokenizer> {
+    Ok(load_tokenizer(&tokenizer(spec)?, &cache_dir()?, &|_| ())?)
+}
+
+fn encode(args: &EncodeArgs) -> anyhow::Result<Exit> {
+    let loaded = load(&args.tokenizer)?;
+    let text = args.text.as_ref().map_or_else(standard_input, |text| Ok(text.clone()))?;
+    let ids = if args.special { loaded.encode(&text)? } else { loaded.encode_text(&text)? };
+    let piece = |id: u32| loaded.decode(&[id]);
+    if args.json {
+        let pieces: Vec<_> = ids.iter().map(|&id| piece(id)).collect();
+        print_json(&serde_json::json!({"ids": ids, "pieces": pieces}))?;
+    } else if args.ids {
+        let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
+        print(&(ids.join(" ") + "\n"))?;
+    } else {
+        let lines: Vec<_> =
+            ids.iter().map(|&id| vec![id.to_string(), format!("{:?}", printable(&piece(id)))]).collect();
+        let rows = table(&[("ID", Align::Right), ("PIECE", Align::Left)], &lines);
+        print(&format!("{rows}{} tokens of {}\n", count(ids.len() as u64), bytes(text.len() as u64)))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn decode(args: &DecodeArgs) -> anyhow::Result<Exit> {
+    let loaded = load(&args.tokenizer)?;
+    let text = if args.ids.is_empty() { standard_input()? } else { args.ids.join(" ") };
+    let words = text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']')).filter(|word| !word.is_empty());
+    let parse = |word: &str| match word.parse::<u32>() {
+        Ok(id) if (id as usize) < loaded.vocab_size() => Ok(id),
+        Ok(id) => {
+            Err(RequestError(format!("{id} is beyond the tokenizer's {} ids", count(loaded.vocab_size() as u64))))
+        }
+        Err(_) => Err(RequestError(format!("{:?} is no id", printable(word)))),
+    };
+    let ids = words.map(parse).collect::<Result<Vec<_>, _>>()?;
+    let text = loaded.decode(&ids);
+    // Raw to a file or a program, without what steers a terminal to a person.
+    print(&(if console::user_attended() { printable(&text) } else { text } + "\n"))?;
+    Ok(Exit::Done)
+}
+
+fn standard_input() -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes).context("standard input")?;
+    if bytes.len() as u64 > MOST {
+        return Err(
+            RequestError("standard input: more than 64 MiB; `runner data prepare` is for more".to_owned()).into()
+        );
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        RequestError(format!("standard input: not UTF-8 text: the first bad byte is at offset {at}")).into()
+    })
+}

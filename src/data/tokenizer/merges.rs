@@ -1,0 +1,330 @@
+//! Byte-level byte-pair merging of words, and a table of words met before. The same tokens as the `tokenizers` crate's model,
+//! several times faster; cutting text into words is `gpt2_words.rs`.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use serde_json::Value;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
+/// Words up to this length are merged by looking through all pairs again and again, which is faster while they are few.
+const SHORT: usize = 64;
+/// No merge.
+const NONE: u64 = u64::MAX;
+
+/// The merges of a vocabulary whose tokens are strings of bytes.
+pub(super) struct Merges {
+    /// The token of each byte.
+    bytes: [u32; 256],
+    /// By left and right token: rank and result, the lower rank first.
+    pairs: HashMap<u64, u64, BuildHasherDefault<Mix>>,
+}
+
+impl Merges {
+    /// From a BPE model as tokenizer.json has it; `None` if it does more than merge bytes.
+    pub(super) fn new(model: &Value) -> Option<Self> {
+        let off = |key: &str| match model.get(key) {
+            None | Some(Value::Null | Value::Bool(false)) => true,
+            Some(Value::String(text)) => text.is_empty(),
+            Some(_) => false,
+        };
+        let plain =
+            ["dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"].into_iter().all(off);
+        if !plain {
+            return None;
+        }
+        let vocabulary = model.get("vocab")?.as_object()?;
+        let id = |token: &str| vocabulary.get(token).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+        let mut bytes = [0; 256];
+        for (byte, character) in byte_characters() {
+            // Where a byte has no token, the model may drop it or write another.
+            bytes[usize::from(byte)] = id(character.encode_utf8(&mut [0; 4]))?;
+        }
+        let mut pairs = HashMap::default();
+        for (rank, merge) in (0_u64..).zip(model.get("merges")?.as_array()?) {
+            let (left, right) = match merge {
+                Value::Array(both) => (both.first()?.as_str()?, both.get(1)?.as_str()?),
+                Value::String(both) => both.split_once(' ')?,
+                _ => return None,
+            };
+            let made = id(&format!("{left}{right}"))?;
+            pairs.insert(pair(id(left)?, id(right)?), rank << 32 | u64::from(made));
+        }
+        Some(Self { bytes, pairs })
+    }
+
+    fn merge_of(&self, left: u32, right: u32) -> u64 {
+        self.pairs.get(&pair(left, right)).copied().unwrap_or(NONE)
+    }
+
+    /// Appends the tokens of `word` to `out`: the pair of the lowest rank is merged, the leftmost of several, until none is left.
+    pub(super) fn encode(&self, word: &[u8], out: &mut Vec<u32>) {
+        if word.len() > SHORT {
+            return self.encode_long(word, out);
+        }
+        let (mut ids, mut ranks) = ([0_u32; SHORT], [NONE; SHORT]);
+        let mut count = word.len();
+        for (id, &byte) in ids.iter_mut().zip(word) {
+            *id = self.bytes[usize::from(byte)];
+        }
+        for i in 1..count {
+            ranks[i - 1] = self.merge_of(ids[i - 1], ids[i]);
+        }
+        while count > 1 {
+            let (mut best, mut at) = (NONE, 0);
+            for (i, &rank) in ranks[..count - 1].iter().enumerate() {
+                if rank < best {
+                    (best, at) = (rank, i);
+                }
+            }
+            if best == NONE {
+                break;
+            }
+            ids[at] = best as u32;
+            ids.copy_within(at + 2..count, at + 1);
+            ranks.copy_within(at + 1..count - 1, at);
+            count -= 1;
+            ranks[count - 1] = NONE;
+            if at + 1 < count {
+                ranks[at] = self.merge_of(ids[at], ids[at + 1]);
+            }
+            if at > 0 {
+                ranks[at - 1] = self.merge_of(ids[at - 1], ids[at]);
+            }
+        }
+        out.extend_from_slice(&ids[..count]);
+    }
+
+    /// As `encode`, in time that grows little faster than the word.
+    fn encode_long(&self, word: &[u8], out: &mut Vec<u32>) {
+        let count = word.len();
+        let mut ids: Vec<u32> = word.iter().map(|&byte| self.bytes[usize::from(byte)]).collect();
+        // Neighbours of each part that is left; `count` for none.
+        let mut next: Vec<usize> = (1..=count).collect();
+        let mut previous: Vec<usize> = (0..count).map(|i| i.checked_sub(1).unwrap_or(count)).collect();
+        let mut merges: Vec<u64> = ids.windows(2).map(|two| self.merge_of(two[0], two[1])).collect();
+        merges.push(NONE);
+        let queued = merges.iter().enumerate().filter(|&(_, &merge)| merge != NONE);
+        let mut queue: BinaryHeap<_> = queued.map(|(at, &merge)| Reverse((merge, at))).collect();
+        while let Some(Reverse((merge, at))) = queue.pop() {
+            // Queued before a neighbour was merged away.
+            if merges[at] != merge {
+                continue;
+            }
+            let gone = next[at];
+            ids[at] = merge as u32;
+            merges[gone] = NONE;
+            next[at] = next[gone];
+            if let Some(previous) = previous.get_mut(next[at]) {
+                *previous = at;
+            }
+            let mut renew = |at: usize| {
+                let Some(&right) = next.get(at).and_then(|&next| ids.get(next)) else {
+                    if let Some(merge) = merges.get_mut(at) {
+                        *merge = NONE;
+                    }
+                    return;
+                };
+                merges[at] = self.merge_of(ids[at], right);
+                if merges[at] != NONE {
+                    queue.push(Reverse((merges[at], at)));
+                }
+            };
+            renew(at);
+            renew(previous[at]);
+        }
+        let mut at = 0;
+        while at < count {
+            out.push(ids[at]);
+            at = next[at];
+        }
+    }
+}
+
+/// The bytes, and the characters that stand for them in vocabularies.
+pub(super) fn byte_characters() -> Vec<(u8, char)> {
+    let printed = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let mut next = (256..).filter_map(char::from_u32);
+    let mut characters: Vec<_> = (0..=255).filter(|&b| printed(b)).map(|b| (b, char::from(b))).collect();
+    characters.extend((0..=255).filter(|&b| !printed(b)).filter_map(|b| Some((b, next.next()?))));
+    debug_assert!(characters.iter().all(|(_, c)| ByteLevel::alphabet().contains(c)));
+    characters.sort_unstable();
+    characters
+}
+
+fn pair(left: u32, right: u32) -> u64 {
+    u64::from(left) << 32 | u64::from(right)
+}
+
+/// Spreads the bits of a pair: pairs come from a vocabulary, not from someone who wants them to collide.
+#[derive(Default)]
+pub(super) struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
+/// Bytes of a word that a table's entry holds; its length is the byte after them.
+const WORD: usize = 31;
+/// Tokens that an entry holds.
+const TOKENS: usize = 7;
+/// Entries of a table, as a power of two: 4 MiB, and nearly every word of a text has one.
+const ENTRIES: u32 = 16;
+
+/// A word and its tokens, in one cache line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Entry {
+    word: [u64; 4],
+    count: u32,
+    tokens: [u32; TOKENS],
+}
+
+/// The tokens of words met before. A word has one place, from which it drives another one out: so the table has a fixed size, and
+/// what it holds changes how long encoding takes, and nothing else.
+pub(super) struct Memo(Vec<Entry>);
+
+impl Memo {
+    pub(super) fn new() -> Self {
+        Self(vec![Entry { word: [0; 4], count: 0, tokens: [0; TOKENS] }; 1 << ENTRIES])
+    }
+
+    /// Appends the tokens of the word at `start..end` of `text` to `out`.
+    #[inline]
+    pub(super) fn encode(&mut self, merges: &Merges, text: &[u8], start: usize, end: usize, out: &mut Vec<u32>) {
+        let length = end - start;
+        if length > WORD {
+            return merges.encode(&text[start..end], out);
+        }
+        let word = key(text, start, length);
+        let mut hash = word[0].wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ word[1].wrapping_mul(0xd6e8_feb8_6659_fd93);
+        hash ^= (word[2].wrapping_mul(0xa076_1d64_78bd_642f) ^ word[3]).wrapping_mul(0xe703_7ed1_a0b4_28db);
+        let place = (hash ^ hash >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - ENTRIES);
+        let Some(entry) = self.0.get_mut(place as usize) else { return };
+        if entry.word == word {
+            match entry.count {
+                1 => out.push(entry.tokens[0]),
+                count => out.extend_from_slice(&entry.tokens[..(count as usize).min(TOKENS)]),
+            }
+            return;
+        }
+        let before = out.len();
+        merges.encode(&text[start..end], out);
+        let made = &out[before..];
+        if let Some(tokens) = entry.tokens.get_mut(..made.len()) {
+            tokens.copy_from_slice(made);
+            (entry.word, entry.count) = (word, made.len() as u32);
+        }
+    }
+}
+
+/// The `length` bytes of `text` from `start`, filled up with zeros, the length in the last byte.
+#[inline]
+fn key(text: &[u8], start: usize, length: usize) -> [u64; 4] {
+    let mut bytes = [0; 32];
+    match text.get(start..).and_then(|rest| rest.first_chunk::<32>()) {
+        Some(chunk) => bytes = *chunk,
+        None => bytes[..length].copy_from_slice(&text[start..start + length]),
+    }
+    let mut word = [0; 4];
+    for (i, (word, bytes)) in word.iter_mut().zip(bytes.as_chunks::<8>().0).enumerate() {
+        // Bits of this part that belong to the word.
+        let bits = (length * 8).saturating_sub(i * 64).min(64);
+        let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        *word = u64::from_le_bytes(*bytes) & mask;
+    }
+    word[3] |= (length as u64) << 56;
+    word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "a" … with merges that make every power of two, and pairs that compete.
+    fn merges() -> Merges {
+        let mut vocabulary: HashMap<String, u32> =
+            byte_characters().into_iter().map(|(byte, c)| (c.to_string(), u32::from(byte))).collect();
+        let made =
+            [("a", "b"), ("b", "c"), ("a", "a"), ("aa", "aa"), ("ab", "c"), ("aaaa", "aaaa"), ("c", "a"), ("aa", "ab")];
+        for (i, (left, right)) in (256..).zip(made) {
+            vocabulary.insert(format!("{left}{right}"), i);
+        }
+        let merges: Vec<_> = made.iter().map(|(left, right)| [left, right]).collect();
+        Merges::new(&serde_json::json!({"vocab": vocabulary, "merges": merges})).unwrap()
+    }
+
+    #[test]
+    fn short_and_long_words_are_merged_alike() {
+        let merges = merges();
+        let mut state = 1_u32;
+        for length in 1..=SHORT {
+            for _ in 0..50 {
+                let word: Vec<u8> = (0..length)
+                    .map(|_| {
+                        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                        b"aaabc"[(state >> 16) as usize % 5]
+                    })
+                    .collect();
+                let (mut short, mut long) = (Vec::new(), Vec::new());
+                merges.encode(&word, &mut short);
+                merges.encode_long(&word, &mut long);
+                assert_eq!(short, long, "{}", String::from_utf8_lossy(&word));
+            }
+        }
+        let mut out = Vec::new();
+        merges.encode(b"aaaab", &mut out);
+        assert_eq!(out, [258, 97, 256], "a b first, then a a, the left one");
+        out.clear();
+        merges.encode(&b"a".repeat(800_000), &mut out);
+        assert_eq!(out, vec![261; 100_000]);
+    }
+
+    #[test]
+    fn a_table_gives_what_merging_gives() {
+        let (merges, mut memo) = (merges(), Memo::new());
+        let text = "aabc abc\0 a aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa \0\0 \0 b".as_bytes();
+        for start in 0..text.len() {
+            for end in start + 1..=text.len() {
+                for _ in 0..2 {
+                    let (mut direct, mut looked_up) = (Vec::new(), Vec::new());
+                    merges.encode(&text[start..end], &mut direct);
+                    memo.encode(&merges, text, start, end, &mut looked_up);
+                    assert_eq!(direct, looked_up);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn models_that_do_more_are_left_alone() {
+        let vocabulary: HashMap<String, u32> =
+            byte_characters().into_iter().map(|(byte, c)| (c.to_string(), u32::from(byte))).collect();
+        let model = serde_json::json!({"vocab": vocabulary, "merges": [], "dropout": null, "ignore_merges": false});
+        assert!(Merges::new(&model).is_some());
+        for (key, value) in
+            [("ignore_merges", true.into()), ("end_of_word_suffix", "</w>".into()), ("dropout", 0.1.into())]
+        {
+            let mut other = model.clone();
+            other[key] = value;
+            assert!(Merges::new(&other).is_none(), "{key}");
+        }
+        let mut short = model;
+        short["vocab"].as_object_mut().unwrap().remove("a");
+        assert!(Merges::new(&short).is_none());
+    }
+}

@@ -1,0 +1,207 @@
+//! Requests: who gets the token, which redirects are followed, what is tried again.
+//!
+//! hf-hub's own client sends the token to whatever host a file is redirected to, takes what it gets for a whole file, and has no
+//! other error for a refusal than its number: so requests are made here, and of that crate addresses, answers and folders are used.
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+use super::error::{HubError, quoted};
+use super::settings::Settings;
+
+const MAX_REDIRECTS: usize = 10;
+/// Of one request, if none brings anything.
+const ATTEMPTS: u32 = 5;
+/// A server that asks for more patience is not waited for.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+/// Bytes of an answer that is no file.
+const MAX_ANSWER: u64 = 64 << 20;
+
+pub(super) struct Client<'a> {
+    pub(super) settings: &'a Settings,
+    agent: Agent,
+}
+
+/// Why an attempt failed.
+pub(super) enum Failure {
+    /// Another one may do better; `moved` if this one brought something.
+    Again {
+        message: String,
+        after: Option<Duration>,
+        moved: bool,
+    },
+    Final(HubError),
+}
+
+impl From<HubError> for Failure {
+    fn from(error: HubError) -> Self {
+        Self::Final(error)
+    }
+}
+
+impl Failure {
+    pub(super) fn again(message: impl Into<String>) -> Self {
+        Self::Again { message: message.into(), after: None, moved: false }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Method {
+    /// Redirects to other hosts are answers: what is asked about a file is in them.
+    Head,
+    Get,
+}
+
+/// An answer that is neither a redirect to follow nor worth another attempt.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    response: Response<Body>,
+}
+
+impl Answer {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
+    }
+
+    pub(super) fn into_body(self) -> impl std::io::Read {
+        self.response.into_body().into_with_config().limit(u64::MAX).reader()
+    }
+}
+
+impl<'a> Client<'a> {
+    pub(super) fn new(settings: &'a Settings) -> Self {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .accept_encoding("identity")
+            .user_agent(concat!("runner/", env!("CARGO_PKG_VERSION")))
+            .timeout_connect(Some(Duration::from_secs(10)))
+            .timeout_recv_response(Some(Duration::from_secs(60)))
+            .timeout_per_read(Some(Duration::from_secs(60)))
+            .build();
+        Self { settings, agent: config.into() }
+    }
+
+    /// One attempt at `url`, from byte `from` on.
+    pub(super) fn once(&self, method: Method, url: &str, from: u64) -> Result<Answer, Failure> {
+        let mut url = url.to_owned();
+        for _ in 0..MAX_REDIRECTS {
+            let mut request = match method {
+                Method::Get => self.agent.get(&url),
+                Method::Head => self.agent.head(&url),
+            };
+            if let Some(token) = &self.settings.token
+                && origin(&url) == origin(&self.settings.endpoint)
+            {
+                request = request.header("authorization", format!("Bearer {token}"));
+            }
+            if from > 0 {
+                request = request.header("range", format!("bytes={from}-"));
+            }
+            let response = request.call().map_err(|error| Failure::again(quoted(&error.to_string())))?;
+            let answer = Answer { status: response.status().as_u16(), response };
+            match answer.status {
+                301 | 302 | 303 | 307 | 308 => {
+                    let target = answer.header("location").and_then(|to| absolute(&url, to));
+                    let Some(target) = target else {
+                        let message = "a redirect to nowhere".to_owned();
+                        return Err(HubError::Answer { what: shown(&url), message }.into());
+                    };
+                    if url.starts_with("https:") && !target.starts_with("https:") {
+                        let message = "a redirect to an address without encryption".to_owned();
+                        return Err(HubError::Answer { what: shown(&url), message }.into());
+                    }
+                    if method == Method::Head && origin(&target) != origin(&url) {
+                        return Ok(answer);
+                    }
+                    url = target;
+                }
+                408 | 425 | 429 | 500..=599 => {
+                    let after =
+                        answer.header("retry-after").and_then(|s| s.trim().parse().ok()).map(Duration::from_secs);
+                    let why = if answer.status == 429 { "too many requests: " } else { "" };
+                    let message = format!("{why}it answers with status {}", answer.status);
+                    return Err(Failure::Again { message, after, moved: false });
+                }
+                _ => return Ok(answer),
+            }
+        }
+        Err(HubError::Answer { what: shown(&url), message: "redirects without end".to_owned() }.into())
+    }
+
+    /// Attempts until one succeeds, five in a row bring nothing, or there is no sense in another.
+    ///
+    /// # Errors
+    /// What the last attempt said.
+    pub(super) fn patiently<T>(&self, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, HubError> {
+        let mut failed = 0;
+        loop {
+            let (message, after, moved) = match attempt() {
+                Ok(done) => return Ok(done),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Again { message, after, moved }) => (message, after, moved),
+            };
+            failed = if moved { 1 } else { failed + 1 };
+            let wait = after.unwrap_or(self.settings.wait * 2_u32.pow(failed - 1));
+            if failed >= ATTEMPTS || wait > MAX_WAIT {
+                let endpoint = &self.settings.endpoint;
+                return Err(HubError::Unreachable(format!("the hub at {endpoint} cannot be read: {message}")));
+            }
+            std::thread::sleep(wait);
+        }
+    }
+
+    /// The JSON at `url`; `refused` says what a status that is no success means.
+    pub(super) fn json<T: serde::de::DeserializeOwned>(
+        &self,
+        url: &str,
+        refused: &dyn Fn(&Answer) -> HubError,
+    ) -> Result<T, HubError> {
+        let bytes = self.patiently(|| {
+            let answer = self.once(Method::Get, url, 0)?;
+            if answer.status != 200 {
+                return Err(refused(&answer).into());
+            }
+            let mut bytes = Vec::new();
+            let read = answer.into_body().take(MAX_ANSWER + 1).read_to_end(&mut bytes);
+            read.map_err(|error| Failure::again(quoted(&error.to_string())))?;
+            Ok(bytes)
+        })?;
+        let wrong = |message: String| HubError::Answer { what: format!("the answer of {}", shown(url)), message };
+        if bytes.len() as u64 > MAX_ANSWER {
+            return Err(wrong("too long".to_owned()));
+        }
+        serde_json::from_slice(&bytes)
+            .map_err(|error| wrong(format!("not what the hub says there: {}", quoted(&error.to_string()))))
+    }
+}
+
+/// Scheme, host and port of an address.
+fn origin(url: &str) -> Option<(String, String, u16)> {
+    let uri: ureq::http::Uri = url.parse().ok()?;
+    let scheme = uri.scheme_str()?.to_lowercase();
+    let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+    Some((scheme, uri.host()?.to_lowercase(), port))
+}
+
+/// `to` as it is meant on the page `from`.
+fn absolute(from: &str, to: &str) -> Option<String> {
+    if to.starts_with("http://") || to.starts_with("https://") {
+        return Some(to.to_owned());
+    }
+    let scheme = from.find("://")? + 3;
+    if let Some(other) = to.strip_prefix("//") {
+        return Some(format!("{}{other}", &from[..scheme]));
+    }
+    let host = from[scheme..].find('/').map_or(from.len(), |at| scheme + at);
+    to.starts_with('/').then(|| format!("{}{to}", &from[..host]))
+}
+
+/// An address without what may be secret in it.
+fn shown(url: &str) -> String {
+    quoted(url.split('?').next().unwrap_or_default())
+}

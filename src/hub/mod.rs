@@ -1,0 +1,19 @@
+//! Datasets and tokenizers of the Hugging Face hub by their names: which files those are, and the files.
+
+mod client;
+mod error;
+mod lower;
+mod name;
+mod progress;
+mod repository;
+mod select;
+mod settings;
+
+pub use error::HubError;
+pub use lower::{Lowered, is_needed, lower};
+pub use name::{name_problem, revision_problem, word_problem};
+pub use progress::{Downloading, Report};
+pub use settings::Settings;
+
+#[cfg(test)]
+mod tests;

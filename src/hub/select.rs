@@ -1,0 +1,337 @@
+//! Which files of a dataset are a configuration's split.
+//!
+//! Its card (README.md) says so under `configs`; where it does not, the names of folders and files do.
+
+use std::collections::BTreeSet;
+
+use glob::{MatchOptions, Pattern};
+use serde_yaml::Value;
+
+use super::repository::among;
+
+/// Bytes of a card's head.
+const MAX_HEAD: usize = 1 << 20;
+/// Signs of a pattern that stand for anything: matching takes long with many of them.
+const MAX_STARS: usize = 8;
+
+/// What a dataset's files are in, the first that there is counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Parquet,
+    Jsonl,
+    /// One array, or lines: the file tells.
+    Json,
+}
+
+impl Format {
+    const ALL: [Self; 3] = [Self::Parquet, Self::Jsonl, Self::Json];
+
+    fn ending(self) -> &'static str {
+        match self {
+            Self::Parquet => ".parquet",
+            Self::Jsonl => ".jsonl",
+            Self::Json => ".json",
+        }
+    }
+}
+
+/// The files of a split, in alphabetical order, all of one format.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Selected {
+    pub(super) format: Format,
+    pub(super) files: Vec<String>,
+}
+
+/// A configuration of a card.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Config {
+    name: String,
+    default: bool,
+    /// Split and pattern.
+    files: Vec<(String, String)>,
+}
+
+/// The configurations in the card `text`; none if it has no head, or one that is no YAML.
+pub(super) fn configs(text: &str) -> Vec<Config> {
+    let text = text.trim_start_matches('\u{feff}');
+    let Some(rest) = text.strip_prefix("---\n").or_else(|| text.strip_prefix("---\r\n")) else { return Vec::new() };
+    let Some(end) = rest.match_indices("\n---").map(|(at, _)| at).next().filter(|&end| end <= MAX_HEAD) else {
+        return Vec::new();
+    };
+    let Ok(head) = serde_yaml::from_str::<Value>(&rest[..end]) else { return Vec::new() };
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let many = |value: &Value| match value {
+        Value::Sequence(items) => items.iter().filter_map(text).collect(),
+        other => text(other).into_iter().collect::<Vec<_>>(),
+    };
+    let mut out = Vec::new();
+    for config in head.get("configs").and_then(Value::as_sequence).into_iter().flatten() {
+        let Some(name) = config.get("config_name").and_then(text) else { continue };
+        let folder =
+            config.get("data_dir").and_then(text).map(|f| f.trim_matches('/').to_owned()).filter(|f| !f.is_empty());
+        let within = |pattern: String| folder.as_ref().map_or(pattern.clone(), |folder| format!("{folder}/{pattern}"));
+        let mut files = Vec::new();
+        match config.get("data_files") {
+            Some(Value::Sequence(items)) => {
+                for item in items {
+                    let split = item.get("split").and_then(text).unwrap_or_else(|| "train".to_owned());
+                    let paths = item.get("path").map_or_else(|| many(item), &many);
+                    files.extend(paths.into_iter().map(|path| (split.clone(), within(path))));
+                }
+            }
+            Some(Value::Mapping(splits)) => {
+                for (split, paths) in splits {
+                    files.extend(many(paths).into_iter().filter_map(|path| Some((text(split)?, within(path)))));
+                }
+            }
+            Some(one) => files.extend(text(one).map(|path| ("train".to_owned(), within(path)))),
+            None => files.extend(folder.iter().map(|folder| ("train".to_owned(), format!("{folder}/**")))),
+        }
+        out.push(Config { name, default: config.get("default").and_then(Value::as_bool).unwrap_or(false), files });
+    }
+    out
+}
+
+/// The files among `all` of `split` of `config`.
+///
+/// # Errors
+/// Which configurations or splits there are instead. `Ok(None)` if nothing here says where text is.
+pub(super) fn select(
+    all: &[String],
+    configs: &[Config],
+    config: Option<&str>,
+    split: &str,
+) -> Result<Option<Selected>, String> {
+    if let Some(chosen) = choose(configs, config)? {
+        let mut found = BTreeSet::new();
+        for (_, pattern) in chosen.files.iter().filter(|(of, _)| of == split) {
+            found.extend(matching(all, pattern)?);
+        }
+        if !chosen.files.iter().any(|(of, _)| of == split) {
+            let splits: Vec<String> =
+                Vec::from_iter(chosen.files.iter().map(|(split, _)| split.clone()).collect::<BTreeSet<_>>());
+            return Err(format!("configuration `{}` has no split `{split}`{}", chosen.name, among(split, &splits)));
+        }
+        return match of_one_format(found) {
+            Some(selected) => Ok(Some(selected)),
+            None => Err(format!("split `{split}` of configuration `{}` has no parquet or JSON files", chosen.name)),
+        };
+    }
+    Ok(by_name(all, config, split))
+}
+
+/// The configuration of the card that is meant; `None` if the card is silent.
+fn choose<'c>(configs: &'c [Config], config: Option<&str>) -> Result<Option<&'c Config>, String> {
+    let with_files = || configs.iter().filter(|c| !c.files.is_empty());
+    let names = || with_files().map(|c| c.name.clone()).collect::<Vec<_>>();
+    match config {
+        _ if with_files().next().is_none() => Ok(None),
+        Some(name) => match with_files().find(|c| c.name == name) {
+            Some(found) => Ok(Some(found)),
+            None => Err(format!("no configuration `{name}`{}", among(name, &names()))),
+        },
+        None => {
+            let default = with_files().find(|c| c.default).or_else(|| with_files().find(|c| c.name == "default"));
+            match (default, with_files().count()) {
+                (Some(default), _) => Ok(Some(default)),
+                (None, 1) => Ok(with_files().next()),
+                (None, _) => Err(format!("it has several configurations; give `config`{}", among("", &names()))),
+            }
+        }
+    }
+}
+
+fn matching(all: &[String], pattern: &str) -> Result<Vec<String>, String> {
+    let pattern = pattern.trim_start_matches("./").trim_start_matches('/');
+    if pattern.matches(['*', '?', '[']).count() > MAX_STARS {
+        return Err(format!("its card has a pattern that is too wide: `{}`", super::error::quoted(pattern)));
+    }
+    let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+    let find = |pattern: &str| {
+        let Ok(pattern) = Pattern::new(pattern) else { return Vec::new() };
+        all.iter().filter(|file| pattern.matches_with(file, options)).cloned().collect::<Vec<_>>()
+    };
+    let found = find(pattern);
+    // A folder means what is in it.
+    Ok(if found.is_empty() { find(&format!("{}/**/*", pattern.trim_end_matches('/'))) } else { found })
+}
+
+fn of_one_format(files: BTreeSet<String>) -> Option<Selected> {
+    let of = |format: Format| files.iter().filter(|file| file.ends_with(format.ending())).cloned().collect::<Vec<_>>();
+    Format::ALL.into_iter().map(|format| Selected { format, files: of(format) }).find(|s| !s.files.is_empty())
+}
+
+/// Folders that may hold what `config` is; of none the dataset's own.
+fn folders(config: Option<&str>) -> Vec<String> {
+    match config {
+        None | Some("default") => ["default/", "data/", ""].map(str::to_owned).to_vec(),
+        // As `sample-10BT` lies in sample/10BT.
+        Some(name) => [name.to_owned(), format!("data/{name}"), name.replacen('-', "/", 1)].map(|f| f + "/").to_vec(),
+    }
+}
+
+/// By the names of folders and files: `config/split-…`, `config/split/…`, `data/split-…`, `sample/10BT/…`.
+fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<Selected> {
+    for folder in folders(config) {
+        let within: Vec<(&String, &str)> =
+            all.iter().filter_map(|file| Some((file, file.strip_prefix(&folder)?))).collect();
+        let named = within.iter().filter(|(_, rest)| split_of(rest).is_some_and(|of| of == split));
+        if let Some(selected) = of_one_format(named.map(|(file, _)| (*file).clone()).collect()) {
+            return Some(selected);
+        }
+        // Files of no split are for training.
+        let here = within.iter().filter(|(_, rest)| !rest.contains('/') && !rest.ends_with("dataset_infos.json"));
+        let files: BTreeSet<String> = here.map(|(file, _)| (*file).clone()).collect();
+        let unnamed = |s: &Selected| s.files.iter().all(|f| !is_named(f.strip_prefix(&folder).unwrap_or(f)));
+        if split == "train"
+            && let Some(selected) = of_one_format(files).filter(unnamed)
+            && (!folder.is_empty() || !selected.files.iter().any(|f| f.ends_with("config.json")))
+        {
+            return Some(selected);
+        }
+    }
+    None
+}
+
+/// The split that a path within a configuration names: its folder, or how its file begins.
+fn split_of(rest: &str) -> Option<&str> {
+    let plain = |name: &str| !name.is_empty();
+    match rest.split_once('/') {
+        Some((folder, file)) if !file.contains('/') => Some(folder),
+        Some(_) => None,
+        None => {
+            let stem = rest.rsplit_once('.').map_or(rest, |(stem, _)| stem);
+            // Numbers of shards follow the split: train-00000-of-00005.
+            let end = stem.find(['-', '.']).unwrap_or(stem.len());
+            Some(&stem[..end]).filter(|name| plain(name))
+        }
+    }
+}
+
+fn is_named(rest: &str) -> bool {
+    split_of(rest)
+        .is_some_and(|name| matches!(name, "train" | "test" | "validation" | "valid" | "val" | "dev" | "eval"))
+}
+
+/// Configurations and splits that the names of files suggest, for a message.
+pub(super) fn suggested(all: &[String], configs: &[Config], config: Option<&str>, split: &str) -> String {
+    let data = || all.iter().filter(|file| Format::ALL.iter().any(|format| file.ends_with(format.ending())));
+    let mut names: BTreeSet<String> = configs.iter().map(|c| c.name.clone()).collect();
+    names.extend(data().filter_map(|file| Some(file.split_once('/')?.0.to_owned())).filter(|folder| folder != "data"));
+    let mut splits = BTreeSet::new();
+    for folder in folders(config) {
+        splits.extend(data().filter_map(|file| split_of(file.strip_prefix(&folder)?)).map(str::to_owned));
+    }
+    splits.retain(|name| !matches!(name.as_str(), "data" | "default"));
+    let (names, splits) = (Vec::from_iter(names), Vec::from_iter(splits));
+    match config {
+        Some(name) if !names.iter().any(|n| n == name) => format!("no configuration `{name}`{}", among(name, &names)),
+        _ if splits.is_empty() => format!("no parquet or JSON files of it were found{}", among("", &names)),
+        _ => format!("no split `{split}`{}", among(split, &splits)),
+    }
+}
+
+/// What is missing of files that say how many they are, as `train-00000-of-00005.parquet` does.
+pub(super) fn incomplete(files: &[String]) -> Option<String> {
+    for file in files {
+        let (before, after) = file.rsplit_once("-of-")?;
+        let total: usize = after.chars().take_while(char::is_ascii_digit).collect::<String>().parse().ok()?;
+        let prefix = before.trim_end_matches(|c: char| c.is_ascii_digit());
+        let there = files.iter().filter(|f| f.starts_with(prefix) && f.contains("-of-")).count();
+        if there < total {
+            return Some(format!("{there} of the {total} files `{prefix}…`"));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FINEWEB: &str = "---\nlicense: odc-by\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/*/*\n- config_name: sample-10BT\n  data_files:\n  - split: train\n    path: sample/10BT/*\n- config_name: two\n  data_dir: other\n  data_files:\n  - split: test\n    path: [a.jsonl, b.jsonl]\n---\n# FineWeb\n";
+
+    fn names(files: &[&str]) -> Vec<String> {
+        files.iter().map(|f| (*f).to_owned()).collect()
+    }
+
+    fn chosen(files: &[&str], card: &str, config: Option<&str>, split: &str) -> Result<Vec<String>, String> {
+        let (all, configs) = (names(files), configs(card));
+        match select(&all, &configs, config, split)? {
+            Some(selected) => Ok(selected.files),
+            None => Err(suggested(&all, &configs, config, split)),
+        }
+    }
+
+    #[test]
+    fn the_card_says_which_files() {
+        let files = [
+            "README.md",
+            "data/CC-1/0.parquet",
+            "data/CC-2/1.parquet",
+            "data/x.parquet",
+            "sample/10BT/000_0.parquet",
+            "sample/10BT/001_0.parquet",
+            "sample/100BT/0.parquet",
+            "other/a.jsonl",
+            "other/b.jsonl",
+            "other/c.jsonl",
+        ];
+        let of = |config, split| chosen(&files, FINEWEB, config, split);
+        assert_eq!(
+            of(Some("sample-10BT"), "train").unwrap(),
+            ["sample/10BT/000_0.parquet", "sample/10BT/001_0.parquet"]
+        );
+        assert_eq!(of(None, "train").unwrap(), ["data/CC-1/0.parquet", "data/CC-2/1.parquet"]);
+        assert_eq!(of(Some("two"), "test").unwrap(), ["other/a.jsonl", "other/b.jsonl"]);
+        assert_eq!(
+            of(Some("sample-10BTs"), "train").unwrap_err(),
+            "no configuration `sample-10BTs`: did you mean `sample-10BT`? there is `default`, `sample-10BT` and `two`"
+        );
+        assert_eq!(
+            of(Some("two"), "tests").unwrap_err(),
+            "configuration `two` has no split `tests`: did you mean `test`? there is `test`"
+        );
+    }
+
+    #[test]
+    fn names_say_it_where_the_card_is_silent() {
+        let alpaca = ["README.md", "data/train-00000-of-00001-a09b74b3ef9c3b56.parquet", ".gitattributes"];
+        assert_eq!(chosen(&alpaca, "# no head", None, "train").unwrap(), alpaca[1..2]);
+        assert!(chosen(&alpaca, "", None, "test").unwrap_err().contains("no split `test`; there is `train`"));
+        let configs = ["en/train-0.parquet", "en/test-0.parquet", "de/train.jsonl", "de/dataset.txt"];
+        assert_eq!(chosen(&configs, "", Some("en"), "test").unwrap(), configs[1..2]);
+        assert_eq!(chosen(&configs, "", Some("de"), "train").unwrap(), configs[2..3]);
+        assert!(chosen(&configs, "", Some("fr"), "train").unwrap_err().contains("there is `de` and `en`"));
+        let converted = ["default/train/0000.parquet", "default/train/0001.parquet", "default/test/0000.parquet"];
+        assert_eq!(chosen(&converted, "", None, "train").unwrap(), converted[..2]);
+        let sample = ["sample/10BT/000.parquet", "sample/100BT/000.parquet"];
+        assert_eq!(chosen(&sample, "", Some("sample-10BT"), "train").unwrap(), sample[..1]);
+        let one = ["README.md", "alpaca_data_cleaned.json"];
+        assert_eq!(chosen(&one, "", None, "train").unwrap(), one[1..]);
+        assert!(chosen(&one, "", None, "test").is_err());
+        assert!(chosen(&["a.txt"], "", None, "train").unwrap_err().contains("no parquet or JSON files"));
+    }
+
+    #[test]
+    fn hostile_cards_say_nothing() {
+        let bomb = format!("---\na: &a [x]\nb: &b [{}]\nc: [{}]\n---\n", "*a,".repeat(100), "*b,".repeat(10_000));
+        let deep = format!("---\nconfigs: {}\n---\n", "[".repeat(100_000));
+        for card in [
+            "---\n",
+            "---\n[1\n---\n",
+            "---\nconfigs: 3\n---\n",
+            "---\nconfigs: [{config_name: [1]}, 4]\n---\n",
+            &bomb,
+            &deep,
+        ] {
+            assert_eq!(configs(card), []);
+        }
+        let wide = "---\nconfigs: [{config_name: a, data_files: '*a*a*a*a*a*a*a*a*a*a*b'}]\n---\n";
+        assert!(chosen(&[&"a".repeat(300)], wide, None, "train").unwrap_err().contains("too wide"));
+        let away = "---\nconfigs: [{config_name: a, data_files: ../../etc/passwd}]\n---\n";
+        assert!(chosen(&["x.parquet"], away, None, "train").is_err());
+        assert_eq!(incomplete(&names(&["train-00000-of-00002.parquet"])).unwrap(), "1 of the 2 files `train-…`");
+        assert_eq!(incomplete(&names(&["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"])), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! The tensors of a Hugging Face folder: of one safetensors file, or of several with an index.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::error::WeightsError;
+use super::header::{self, TensorInfo};
+use super::json;
+
+/// The weights in one file.
+pub(super) const SINGLE: &str = "model.safetensors";
+/// Which of several files holds which tensor.
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+/// A larger index is none.
+const MOST: u64 = 16 << 20;
+
+/// A tensor, and the file that holds it.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) file: usize,
+    pub(super) info: TensorInfo,
+}
+
+/// The files of the folder `folder`, and every tensor in them.
+///
+/// # Errors
+/// If there are no safetensors, or files, headers and index do not fit one another.
+pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<Found>), WeightsError> {
+    let single = folder.join(SINGLE);
+    if single.symlink_metadata().is_ok() {
+        let found = header::read(&single)?.into_iter().map(|info| Found { file: 0, info }).collect();
+        return Ok((vec![single], found));
+    }
+    let index = folder.join(INDEX);
+    if index.symlink_metadata().is_err() {
+        return Err(nothing(folder));
+    }
+    let map = weight_map(&index)?;
+    let mut names: Vec<&String> = map.values().collect();
+    names.sort_unstable();
+    names.dedup();
+    let files: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
+    if let Some((_, absent)) = files.iter().zip(&names).find(|(path, _)| !path.exists()) {
+        return Err(WeightsError::file(&index, format!("it names {}, which is not there", absent.escape_debug())));
+    }
+    let (mut found, mut seen) = (Vec::new(), BTreeMap::new());
+    for (file, path) in files.iter().enumerate() {
+        for info in header::read(path)? {
+            if let Some(other) = seen.insert(info.name.clone(), file) {
+                let message = format!("tensor {} is in {} and in {}", info.name, names[other], names[file]);
+                return Err(WeightsError::file(&index, message));
+            }
+            if map.get(&info.name) != Some(names[file]) {
+                let message = format!("{} holds tensor {}, which the index does not say", names[file], info.name);
+                return Err(WeightsError::file(&index, message));
+            }
+            found.push(Found { file, info });
+        }
+    }
+    if let Some((name, shard)) = map.iter().find(|(name, _)| !seen.contains_key(*name)) {
+        return Err(WeightsError::file(&index, format!("tensor {name} should be in {shard}, and is not")));
+    }
+    Ok((files, found))
+}
+
+/// Tensors and the names of their files, which are names of files in the folder.
+fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, WeightsError> {
+    let wrong = |message: String| WeightsError::file(index, message);
+    let mut object = json::object(index, MOST)?;
+    let Some(Value::Object(map)) = object.remove("weight_map") else {
+        return Err(wrong("`weight_map`, an object from tensors to files, is missing".into()));
+    };
+    let mut out = BTreeMap::new();
+    for (tensor, file) in map {
+        let Value::String(file) = file else {
+            return Err(wrong(format!("the file of tensor {tensor} is {}, not a name", json::kind(&file))));
+        };
+        let plain = !file.is_empty() && !file.contains(['/', '\\', '\0']) && file != "." && file != "..";
+        if !plain {
+            let message = format!("tensor {tensor} is said to be in {file:?}, which is no file of the folder itself");
+            return Err(wrong(message));
+        }
+        if !file.ends_with(".safetensors") {
+            return Err(wrong(format!("tensor {tensor} is said to be in {file:?}, which is no safetensors file")));
+        }
+        out.insert(tensor, file);
+    }
+    if out.is_empty() {
+        return Err(wrong("its `weight_map` names no tensor".into()));
+    }
+    Ok(out)
+}
+
+/// Why a folder has no weights that can be read.
+fn nothing(folder: &Path) -> WeightsError {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .take(10_000)
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    let ends = |name: &String, end: &str| name.ends_with(end);
+    if let Some(pickle) = names.iter().find(|n| [".bin", ".pt", ".pth", ".ckpt"].iter().any(|end| ends(n, end))) {
+        return WeightsError::file(folder, format!("{pickle} is a pickle: {}", convert(folder)));
+    }
+    if let Some(shard) = names.iter().find(|n| ends(n, ".safetensors")) {
+        let message = format!("{shard} is there, but neither {SINGLE} nor {INDEX}, which says what the shards hold");
+        return WeightsError::file(folder, message);
+    }
+    WeightsError::file(folder, format!("there are no weights: neither {SINGLE} nor {INDEX}"))
+}
+
+/// How pickles become safetensors.
+pub(super) fn convert(folder: &Path) -> String {
+    let folder = folder.display();
+    format!(
+        "reading one can run any program, so it is not read; convert it to safetensors, once:\n\
+         python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
+    )
+}

@@ -1,0 +1,83 @@
+//! Folders that `transformers` wrote (`tests/golden/hf.py`), and the logits that PyTorch gives for them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use runner::kernels::Math;
+use runner::model::{Family, Model, ParamLayout, Params, parameters};
+use runner::weights::{Opened, describe};
+
+/// Half a unit in the last place of an f32 of magnitude 1: the fixtures were computed in f64 and rounded once.
+const ROUNDING: f64 = 5.960_464_5e-8;
+
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hf").join(name)
+}
+
+/// All parameters of the model that the weights are of, in f64.
+pub fn params(opened: &Opened) -> Params {
+    let layout = Arc::new(ParamLayout::new(parameters(&opened.described.spec())));
+    let mut flat = vec![0.0; layout.total];
+    for entry in &layout.entries {
+        opened.read(&entry.spec.name, &entry.spec.shape, &mut flat[entry.range()]).unwrap();
+    }
+    let flat = Tensor::from_vec(flat, layout.total, &Device::Cpu).unwrap().to_dtype(DType::F64).unwrap();
+    Params { layout, flat }
+}
+
+#[test]
+fn folders_of_transformers_give_the_logits_of_pytorch() {
+    for name in ["gpt2", "gpt2-sharded", "llama", "llama-tied"] {
+        let opened = Opened::open(&fixture(name)).unwrap();
+        let expected =
+            candle_core::safetensors::load(fixture(name).join("expected.safetensors"), &Device::Cpu).unwrap();
+        let tokens: Vec<i64> = expected["tokens"].flatten_all().unwrap().to_vec1().unwrap();
+        let tokens: Vec<u32> = tokens.into_iter().map(|t| t as u32).collect();
+        let params = params(&opened);
+        let spec = opened.described.spec();
+        let blocks = 0..spec.block_count();
+        let model = Model::new(&spec, params.layout.clone(), blocks, 1, Math::default(), &params.flat).unwrap();
+        let mb = model.micro_batch(&tokens, Vec::new(), 12).unwrap();
+        let ours: Vec<f64> = model.logits(&params, &mb).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        let theirs: Vec<f32> = expected["logits"].flatten_all().unwrap().to_vec1().unwrap();
+        assert_eq!(ours.len(), theirs.len());
+        for (a, b) in ours.iter().zip(theirs) {
+            // Sums of terms of order 1 in f64 beside the rounding of the fixture.
+            let tolerance = ROUNDING * f64::from(b).abs() + 1e-12;
+            assert!((a - f64::from(b)).abs() <= tolerance, "{name}: {a:e}, PyTorch {b:e}");
+        }
+    }
+}
+
+#[test]
+fn configurations_say_what_the_models_are() {
+    let of = |name: &str| describe(&fixture(name)).unwrap();
+    let gpt2 = of("gpt2");
+    assert_eq!((gpt2.family, gpt2.d_ff, gpt2.dropout, gpt2.tie_embeddings), (Family::Gpt2, 40, Some(0.0), true));
+    assert_eq!((of("gpt2-sharded").norm_eps, of("gpt2-sharded").d_ff), (1e-6, 64));
+    let llama = of("llama");
+    assert_eq!((llama.rope_theta, llama.kv_heads, llama.heads, llama.tie_embeddings), (Some(500.0), 2, 4, false));
+    assert!(of("llama-tied").tie_embeddings);
+}
+
+#[test]
+fn rows_that_the_file_lacks_stay_and_rows_that_the_model_lacks_are_left() {
+    let opened = Opened::open(&fixture("gpt2")).unwrap();
+    let name = "transformer.wte.weight";
+    let mut whole = vec![0.0; 40 * 16];
+    opened.read(name, &[40, 16], &mut whole).unwrap();
+    let mut more = vec![7.0; 48 * 16];
+    opened.read(name, &[48, 16], &mut more).unwrap();
+    assert!(more[..40 * 16] == whole[..] && more[40 * 16..].iter().all(|&x| x == 7.0));
+    let mut fewer = vec![0.0; 30 * 16];
+    opened.read(name, &[30, 16], &mut fewer).unwrap();
+    assert!(fewer[..] == whole[..30 * 16]);
+    let mut positions = vec![0.0; 8 * 16];
+    opened.read("transformer.wpe.weight", &[8, 16], &mut positions).unwrap();
+    for (name, shape) in [("transformer.ln_f.weight", vec![8]), (name, vec![40, 8]), ("nothing", vec![8])] {
+        let mut values = vec![0.0; shape.iter().product()];
+        let error = opened.read(name, &shape, &mut values).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+}
