@@ -215,7 +215,7 @@ fn batch(seed: u64, step: u64) -> (Vec<u32>, Vec<u32>) {
             let bits = mix((1 << 20) + 1000 * seed + step, (row * (LENGTH + 1) + i) as u64);
             let drawn = (bits >> 8) % VOCAB;
             ids.push(match ids.last() {
-                Some(last) if bits % 4 != 0 => (5 * last + 7) % VOCAB,
+                Some(last) if !bits.is_multiple_of(4) => (5 * last + 7) % VOCAB,
                 _ => drawn,
             });
         }
