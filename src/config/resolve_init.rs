@@ -24,6 +24,21 @@ impl Resolver<'_> {
                 format!("delete it: the numbers of {file} fill this section"),
             );
         }
+        let variants = [
+            ("norm", !model.norm.is_default()),
+            ("activation", !model.activation.is_default()),
+            ("positions", !model.positions.is_default()),
+            ("embedding_scale", model.embedding_scale),
+            ("head_bias", model.head_bias),
+            ("final_norm", !model.final_norm),
+        ];
+        for (key, _) in variants.into_iter().filter(|(_, other)| *other) {
+            self.error(
+                &[&format!("model.{key}"), "model.init.from"],
+                format!("`model.{key}` makes another model than the one whose weights `model.init.from` names"),
+                format!("delete it: {file} is of a GPT-2 as it was published"),
+            );
+        }
         if model.context_length > weights.context_length {
             let (ours, theirs) = (model.context_length, weights.context_length);
             self.error(

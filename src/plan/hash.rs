@@ -8,11 +8,14 @@ use serde_json::Value;
 
 use crate::data::DataFacts;
 use crate::plan::mesh::Mesh;
-use crate::plan::program::{Device, EvalSpec, Instruction, Program};
+use crate::plan::program::{Device, EvalSpec, Instruction, Precision, Program};
 
 /// Changes when the meaning of a program does, so that an old run is not taken for a new one.
 const FORMAT: &str = "runner plan 2";
 const MATH_FORMAT: &str = "runner mathematics 1";
+/// Of runs in bf16: since gains and biases are no longer rounded.
+const FORMAT_BF16: &str = "runner plan 3, bf16";
+const MATH_FORMAT_BF16: &str = "runner mathematics 2, bf16";
 
 #[derive(Serialize)]
 struct Hashed<'a> {
@@ -27,8 +30,9 @@ struct Hashed<'a> {
 /// If a value has no JSON form.
 pub(crate) fn plan_hash(data: &DataFacts, programs: &[Program]) -> Result<String, serde_json::Error> {
     // From the second on, replicas differ in nothing but their rank and rows, which mesh and batch settle.
-    let programs = programs.iter().filter(|p| p.replica() < 2).map(essential).collect();
-    hashed(&Hashed { format: FORMAT, data, programs })
+    let programs: Vec<Program> = programs.iter().filter(|p| p.replica() < 2).map(essential).collect();
+    let bf16 = programs.iter().any(|p| p.precision == Precision::Bf16);
+    hashed(&Hashed { format: if bf16 { FORMAT_BF16 } else { FORMAT }, data, programs })
 }
 
 /// As `plan_hash`, of what is computed, however it is divided among ranks and micro-batches.
@@ -52,7 +56,8 @@ pub(crate) fn math_hash(
     let data = DataFacts { validation: None, choice: None, test: None, ..data.clone() };
     // Clipping is an instruction of the step: it stays.
     program.step = vec![Instruction::ClipNorm { max: clip_norm }];
-    hashed(&Hashed { format: MATH_FORMAT, data: &data, programs: vec![program] })
+    let format = if program.precision == Precision::Bf16 { MATH_FORMAT_BF16 } else { MATH_FORMAT };
+    hashed(&Hashed { format, data: &data, programs: vec![program] })
 }
 
 fn hashed(value: &Hashed<'_>) -> Result<String, serde_json::Error> {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::WeightsError;
 use super::{folder, gpt2, json, llama, llmc};
-use crate::model::{Family, ModelSpec};
+use crate::model::{Family, ModelSpec, Variant};
 
 /// A folder's description of its model.
 pub(super) const CONFIG: &str = "config.json";

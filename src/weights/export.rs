@@ -40,7 +40,10 @@ pub(super) fn weights(
 /// # Errors
 /// If no format of others holds such a model.
 pub(super) fn refuse_extensions(spec: &ModelSpec, format: &str) -> Result<(), WeightsError> {
-    match beyond_format(spec) {
+    // How a model was trained is no part of what it computes.
+    let mut spec = spec.clone();
+    (spec.variant.mlp_dropout, spec.variant.pytorch_init) = (0.0, None);
+    match beyond_format(&spec) {
         Some(what) => {
             Err(WeightsError::Request(format!("{what}, which {format} has not: --to safetensors writes the weights")))
         }
