@@ -327,14 +327,13 @@ pub enum Optimizer {
     },
 }
 
-/// Which parameters weight decay acts on.
+/// Which parameters weight decay acts on: those of two or more dimensions, or biases and gains too, as
+/// `torch.optim.AdamW(model.parameters())` has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Decays {
-    /// Those of two or more dimensions.
     #[default]
     Matrices,
-    /// Biases and gains too, as `torch.optim.AdamW(model.parameters())` does.
     All,
 }
 
