@@ -147,7 +147,7 @@ fn optimizers_with_clipping_over_100_steps() {
                 let of = |i, n| centred((1000 + 8 * step) as u64 + i as u64, n).iter().map(|g| g * size).collect();
                 let grads = tensor(flat(&of));
                 let norm = runner::kernels::optimizer::squares(&grads).unwrap().sqrt();
-                optim::update(&state, &optimizer, &grads, lr, optim::clip_scale(norm, Some(clip))).unwrap();
+                optim::update(&state, &optimizer, &grads, lr, optim::clip_scale(norm, Some(clip)), false).unwrap();
                 state.step += 1;
             }
             let ours = values(&state.weights().unwrap());
