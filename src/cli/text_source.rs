@@ -197,7 +197,7 @@ mod tests {
         let error = |names: &[&str]| args(names).source().unwrap_err().to_string();
         assert!(matches!(args(&["b.JSONL"]).source().unwrap(), Source::Jsonl { field, .. } if field == "text"));
         let Source::Text { files } = args(&["a.txt", "c[1].txt"]).source().unwrap() else { panic!() };
-        assert!(files[1].to_str().unwrap().ends_with("c[[]1].txt"));
+        assert!(files[1].to_str().unwrap().ends_with("c[[]1[]].txt"));
         assert!(error(&["a.txt", "b.JSONL"]).contains("one kind at a time"));
         assert!(error(&["d.bin"]).contains("ends in none of"));
         assert!(error(&["e.txt"]).contains("there is no file"));
