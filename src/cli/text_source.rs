@@ -215,7 +215,7 @@ mod tests {
             matches!(args(&["b.JSONL"]).source().unwrap(), Source::Jsonl(from) if from.field.as_deref() == Some("text"))
         );
         let Source::Text { files } = args(&["a.txt", "c[1].txt"]).source().unwrap() else { panic!() };
-        assert!(files[1].to_str().unwrap().ends_with("c[[]1].txt"));
+        assert!(files[1].to_str().unwrap().ends_with("c[[]1[]].txt"));
         assert!(error(&["a.txt", "b.JSONL"]).contains("one kind at a time"));
         assert!(error(&["d.bin"]).contains("ends in none of"));
         assert!(error(&["e.txt"]).contains("there is no file"));

@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn headers_are_those_of_the_peers() {
         let llmc = ShardFormat::Llmc.header(3);
-        assert_eq!(llmc[..12], [0x88, 0xd6, 0x34, 0x01, 1, 0, 0, 0, 3, 0, 0, 0]);
+        assert_eq!(llmc[..12], [0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 3, 0, 0, 0]);
         assert!(llmc.len() == 1024 && llmc[12..].iter().all(|&b| b == 0));
-        assert_eq!(ShardFormat::LlmcU32.header(1)[..8], [0xa1, 0xd7, 0x34, 0x01, 7, 0, 0, 0]);
+        assert_eq!(ShardFormat::LlmcU32.header(1)[..8], [0xa1, 0xd9, 0x34, 0x01, 7, 0, 0, 0]);
         let npy = ShardFormat::Npy.header(3);
         let text = "{'descr': '<u2', 'fortran_order': False, 'shape': (3,), }";
         let expected = [b"\x93NUMPY\x01\x00\x76\x00".as_slice(), format!("{text:117}\n").as_bytes()].concat();
