@@ -311,7 +311,9 @@ fn a_template_makes_documents_of_records_in_every_format() {
     for i in 0..150 {
         let input = if i % 3 == 0 { String::new() } else { format!("number {i}") };
         let (instruction, output) = (format!("do \"{i}\""), format!("done {i}\n"));
-        lines.push(serde_json::json!({"instruction": instruction, "input": input, "output": output, "id": i}).to_string());
+        lines.push(
+            serde_json::json!({"instruction": instruction, "input": input, "output": output, "id": i}).to_string(),
+        );
         let given = if input.is_empty() { String::new() } else { format!("Given: {input}\n") };
         expected += &format!("<|endoftext|>Task: {instruction}\n{given}Answer: {output}");
         instructions.push(instruction);
@@ -339,23 +341,37 @@ fn a_template_makes_documents_of_records_in_every_format() {
         assert!(expected.starts_with(&text) && text.len() + 200 > expected.len(), "{text}");
         hashes.push(facts.hash.clone());
     }
-    let other = ParquetSource { files: vec![path.clone()], column: None, template: Some(PROMPT.replace("Task", "Job")) };
+    let other =
+        ParquetSource { files: vec![path.clone()], column: None, template: Some(PROMPT.replace("Task", "Job")) };
     let other = folder.prepare(&packed(Tokenizer::Bytes {}, Source::Parquet(other), None, 64)).unwrap();
     hashes.push(other.facts.train.hash);
     hashes.sort();
     hashes.dedup();
     assert_eq!(hashes.len(), 4);
 
-    let wrong = ParquetSource { files: vec![path], column: None, template: Some(PROMPT.replace("instruction", "instructions")) };
+    let wrong = ParquetSource {
+        files: vec![path],
+        column: None,
+        template: Some(PROMPT.replace("instruction", "instructions")),
+    };
     let message = error(folder.prepare(&packed(Tokenizer::Bytes {}, Source::Parquet(wrong), None, 64)));
-    assert!(message.contains("no column `instructions`; did you mean `instruction`? the columns are `input` (string)"), "{message}");
+    assert!(
+        message.contains("no column `instructions`; did you mean `instruction`? the columns are `input` (string)"),
+        "{message}"
+    );
 }
 
 #[test]
 fn null_columns_are_no_documents_and_no_text() {
     let folder = Folder::new();
     let path = folder.0.path().join("a.parquet");
-    parquet(&path, &[("text", &[Some("abcdefgh"), None, Some(""), Some("ijklmnop")]), ("more", &[None, Some("x"), None, Some("y")])]);
+    parquet(
+        &path,
+        &[
+            ("text", &[Some("abcdefgh"), None, Some(""), Some("ijklmnop")]),
+            ("more", &[None, Some("x"), None, Some("y")]),
+        ],
+    );
     let source = |column: Option<&str>, template: Option<&str>| {
         let (column, template) = (column.map(str::to_owned), template.map(str::to_owned));
         let source = Source::Parquet(ParquetSource { files: vec![path.clone()], column, template });
@@ -372,7 +388,7 @@ fn null_columns_are_no_documents_and_no_text() {
 #[test]
 fn words_come_from_the_training_part_and_others_are_unknown() {
     let folder = Folder::new();
-    let text_file = format!("{}{}", "The cat, the dog. ".repeat(30), "zebra zebra zebra ".repeat(4));
+    let text_file = format!("{}{}", "The cat, the dog. ".repeat(30), "zebra ".repeat(10));
     let file = folder.write("a.txt", &text_file);
     let words = |min_count| Tokenizer::Words { lowercase: true, min_count, special_tokens: Vec::new() };
     let data = packed(words(1), text(&[&file]), Some(Validation::Fraction(0.1)), 4);
@@ -381,7 +397,7 @@ fn words_come_from_the_training_part_and_others_are_unknown() {
     assert_eq!(prepared.tokenizer.decode(&(0..20).collect::<Vec<_>>()), "<unk> the , . cat dog");
     assert_eq!((prepared.tokenizer.eot(), prepared.facts.tokenizer_vocab), (None, 6));
     let validation = prepared.facts.validation.as_ref().unwrap();
-    assert_eq!(prepared.facts.train.tokens + validation.tokens, 30 * 6 + 12);
+    assert_eq!(prepared.facts.train.tokens + validation.tokens, 30 * 6 + 10);
     let mut rows = Rows::default();
     prepared.dataset.validation().unwrap().fill([validation.rows - 1], &mut rows).unwrap();
     assert_eq!(rows.targets, [0; 4]);
