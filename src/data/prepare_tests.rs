@@ -285,8 +285,9 @@ fn parquet(path: &Path, columns: &[(&str, &[Option<&str>])]) {
     use ::parquet::file::properties::WriterProperties;
     use ::parquet::file::writer::SerializedFileWriter;
 
-    let fields: String = columns.iter().map(|(name, _)| format!("optional binary {name} (UTF8);")).collect();
-    let schema = ::parquet::schema::parser::parse_message_type(&format!("message m {{ {fields} }}")).unwrap();
+    let fields: Vec<String> = columns.iter().map(|(name, _)| format!("optional binary {name} (UTF8);")).collect();
+    let schema =
+        ::parquet::schema::parser::parse_message_type(&format!("message m {{ {} }}", fields.concat())).unwrap();
     let file = File::create(path).unwrap();
     let properties = Arc::new(WriterProperties::builder().set_data_page_row_count_limit(7).build());
     let mut writer = SerializedFileWriter::new(file, Arc::new(schema), properties).unwrap();
@@ -315,13 +316,14 @@ fn a_template_makes_documents_of_records_in_every_format() {
             serde_json::json!({"instruction": instruction, "input": input, "output": output, "id": i}).to_string(),
         );
         let given = if input.is_empty() { String::new() } else { format!("Given: {input}\n") };
-        expected += &format!("<|endoftext|>Task: {instruction}\n{given}Answer: {output}");
+        expected.extend(["<|endoftext|>Task: ", &instruction, "\n", &given, "Answer: ", &output]);
         instructions.push(instruction);
         inputs.push(input);
         outputs.push(output);
     }
     let path = folder.0.path().join("a.parquet");
-    let [a, b, c] = [&instructions, &inputs, &outputs].map(|all| Vec::from_iter(all.iter().map(|s| Some(s.as_str()))));
+    let [a, b, c] =
+        [&instructions, &inputs, &outputs].map(|all| all.iter().map(|s| Some(s.as_str())).collect::<Vec<_>>());
     parquet(&path, &[("input", &b), ("other", &c), ("instruction", &a), ("output", &c)]);
     let template = Some(PROMPT.to_owned());
     let json = |files: PathBuf| JsonSource { files: vec![files], field: None, template: template.clone() };
