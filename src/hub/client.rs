@@ -80,8 +80,8 @@ impl<'a> Client<'a> {
             .accept_encoding("identity")
             .user_agent(concat!("runner/", env!("CARGO_PKG_VERSION")))
             .timeout_connect(Some(Duration::from_secs(10)))
-            .timeout_recv_response(Some(Duration::from_secs(60)))
-            .timeout_per_read(Some(Duration::from_secs(60)))
+            .timeout_recv_response(Some(Duration::from_mins(1)))
+            .timeout_per_read(Some(Duration::from_mins(1)))
             .build();
         Self { settings, agent: config.into() }
     }

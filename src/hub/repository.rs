@@ -336,7 +336,7 @@ impl Fetch<'_> {
         let io = |error| Failure::Final(HubError::io(part)(error));
         let mut file = OpenOptions::new().append(true).create(true).open(part).map_err(io)?;
         let mut have = file.metadata().map_err(io)?.len();
-        if size.is_some_and(|size| have > size) || size.is_none() {
+        if size.is_none_or(|size| have > size) {
             file.set_len(0).map_err(io)?;
             have = 0;
         }

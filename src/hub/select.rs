@@ -112,7 +112,7 @@ pub(super) fn select(
                 Vec::from_iter(chosen.files.iter().map(|(split, _)| split.clone()).collect::<BTreeSet<_>>());
             return Err(format!("configuration `{}` has no split `{split}`{}", chosen.name, among(split, &splits)));
         }
-        return match of_one_format(found) {
+        return match of_one_format(&found) {
             Some(selected) => Ok(Some(selected)),
             None => Err(format!("split `{split}` of configuration `{}` has no parquet or JSON files", chosen.name)),
         };
@@ -156,7 +156,7 @@ fn matching(all: &[String], pattern: &str) -> Result<Vec<String>, String> {
     Ok(if found.is_empty() { find(&format!("{}/**/*", pattern.trim_end_matches('/'))) } else { found })
 }
 
-fn of_one_format(files: BTreeSet<String>) -> Option<Selected> {
+fn of_one_format(files: &BTreeSet<String>) -> Option<Selected> {
     let of = |format: Format| files.iter().filter(|file| file.ends_with(format.ending())).cloned().collect::<Vec<_>>();
     Format::ALL.into_iter().map(|format| Selected { format, files: of(format) }).find(|s| !s.files.is_empty())
 }
@@ -176,7 +176,7 @@ fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<Selected
         let within: Vec<(&String, &str)> =
             all.iter().filter_map(|file| Some((file, file.strip_prefix(&folder)?))).collect();
         let named = within.iter().filter(|(_, rest)| split_of(rest).is_some_and(|of| of == split));
-        if let Some(selected) = of_one_format(named.map(|(file, _)| (*file).clone()).collect()) {
+        if let Some(selected) = of_one_format(&named.map(|(file, _)| (*file).clone()).collect()) {
             return Some(selected);
         }
         // Files of no split are for training.
@@ -184,7 +184,7 @@ fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<Selected
         let files: BTreeSet<String> = here.map(|(file, _)| (*file).clone()).collect();
         let unnamed = |s: &Selected| s.files.iter().all(|f| !is_named(f.strip_prefix(&folder).unwrap_or(f)));
         if split == "train"
-            && let Some(selected) = of_one_format(files).filter(unnamed)
+            && let Some(selected) = of_one_format(&files).filter(unnamed)
             && (!folder.is_empty() || !selected.files.iter().any(|f| f.ends_with("config.json")))
         {
             return Some(selected);

@@ -42,6 +42,8 @@ impl Reply {
     }
 }
 
+/// What a broken server makes of a request and of the content that is asked for.
+type Broken = fn(&Asked, &[u8]) -> Reply;
 type Answering = dyn Fn(&Asked, usize) -> Reply + Send + Sync;
 
 /// A server, and what it was asked.
@@ -98,7 +100,7 @@ fn serve(mut stream: TcpStream, answer: &Answering, log: &Mutex<Vec<Asked>>) -> 
     let mut head =
         format!("HTTP/1.1 {} x\r\nconnection: close\r\ncontent-length: {}\r\n", reply.status, reply.body.len());
     for (name, value) in &reply.headers {
-        head += &format!("{name}: {value}\r\n");
+        head.extend([name, ": ", value, "\r\n"]);
     }
     stream.write_all((head + "\r\n").as_bytes()).ok()?;
     if asked.method != "HEAD" {
@@ -137,7 +139,7 @@ fn hub(files: Files, cdn: Option<String>) -> Arc<Answering> {
         for (name, commit, files) in &files {
             let revisions = [*commit, if *commit == CONVERTED { "refs%2Fconvert%2Fparquet" } else { "main" }];
             for revision in revisions {
-                if path == format!("/api/{}/revision/{revision}", name) {
+                if path == format!("/api/{name}/revision/{revision}") {
                     let siblings: Vec<_> = files.iter().map(|(f, _)| serde_json::json!({"rfilename": f})).collect();
                     let info = serde_json::json!({"id": name, "sha": commit, "siblings": siblings, "tags": []});
                     return Reply::new(200, info.to_string());
@@ -225,6 +227,7 @@ fn read(lowered: &Lowered) -> Vec<Vec<u8>> {
     local(lowered).iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
+const REFS: &str = r#"{"branches": [{"name": "man", "ref": "refs/heads/man"}], "converts": [], "tags": []}"#;
 const CARD: &str = "---\nconfigs:\n- config_name: small\n  data_files:\n  - split: train\n    path: sample/*.parquet\n  - split: test\n    path: test.jsonl\n---\n";
 
 fn fine() -> Files {
@@ -330,8 +333,7 @@ fn a_broken_download_goes_on_where_it_broke() {
 #[test]
 fn a_server_that_never_sends_all_is_given_up() {
     let large = fine()[0].2[1].1.clone();
-    type Of = fn(&Asked, &[u8]) -> Reply;
-    let cases: [(Of, &str); 4] = [
+    let cases: [(Broken, &str); 4] = [
         // Always from the beginning, always cut.
         (|_, all| Reply { cut: Some(1000), ..Reply::new(200, all) }, "after 1000 of 600000 bytes"),
         (|_, all| Reply::new(200, &all[..5]), "after 5 of 600000 bytes"),
@@ -377,7 +379,6 @@ fn refusals_say_what_to_do() {
     assert!(gated.contains("is gated: accept its terms at HUB/datasets/own/fine, and set HF_TOKEN"), "{gated}");
     let found = refused(404, "RepoNotFound", &[("/api/datasets?search=fine", r#"[{"id": "owner/fine"}]"#)]).0;
     assert_eq!(found, "data.train.hub: there is no dataset own/fine at HUB: did you mean `owner/fine`?");
-    const REFS: &str = r#"{"branches": [{"name": "man", "ref": "refs/heads/man"}], "converts": [], "tags": []}"#;
     let found = refused(404, "RevisionNotFound", &[("/api/datasets/own/fine/refs", REFS)]).0;
     assert_eq!(found, "data.train.hub: dataset own/fine has no revision `main`: did you mean `man`? there is `man`");
     for status in [429, 500] {

@@ -133,7 +133,7 @@ fn for_each_item(path: &Path, sink: &mut dyn FnMut(Place, Value) -> Result<(), D
         while let [byte, behind @ ..] = rest {
             if inside {
                 let (taken, whole) = open.take(rest).map_err(|message| place.error(path, message))?;
-                line += rest[..taken].iter().filter(|&&b| b == b'\n').count() as u64;
+                line += rest[..taken].split(|&b| b == b'\n').count() as u64 - 1;
                 offset += taken as u64;
                 rest = &rest[taken..];
                 if open.bytes.len() > DOCUMENT_LIMIT {

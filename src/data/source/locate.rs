@@ -93,7 +93,9 @@ pub(in crate::data) fn locate(
         Source::Json(from) => (Documents::Json { text: text_of(&from.field, &from.template)? }, from.files.clone()),
         Source::Tokens { files } => (Documents::Tokens, files.clone()),
         Source::Builtin { corpus: _ } => (Documents::Parquet { text: text_of(&None, &None)? }, vec![builtin(origin)?]),
-        Source::Hub(_) => return Err(DataError::setting(origin.key(), "not fetched")),
+        Source::Hub(_) => {
+            return Err(DataError::setting(origin.key(), "on the hub: `hub::lower` finds its files first"));
+        }
     };
     let paths = expand(&patterns, origin.key())?;
     let total = paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();

@@ -103,7 +103,7 @@ pub(in crate::data) fn build(
             };
             Ok(TextTokenizer::english(cache.entry("tokenizers", &key, &waiting, &open, &mut make)?.0))
         }
-        Tokenizer::Hub { .. } => Err(DataError::setting("data.tokenizer.hub", "not fetched")),
+        Tokenizer::Hub { .. } => Err(DataError::setting("data.tokenizer.hub", "`hub::lower` finds its files first")),
     }
 }
 

@@ -184,13 +184,13 @@ pub(super) fn split(text: &str, lowercase: bool, mut word: impl FnMut(&str)) {
             }
             Class::Blank => (1, false),
             Class::Word => (1, true),
-            Class::Break => match line_break(&bytes[at..]) {
-                Some(length) => (length, false),
-                None => {
+            Class::Break => {
+                let Some(length) = line_break(&bytes[at..]) else {
                     at += 1;
                     continue;
-                }
-            },
+                };
+                (length, false)
+            }
             Class::Wide => {
                 let character = text[at..].chars().next().unwrap_or_default();
                 let length = character.len_utf8();
