@@ -186,9 +186,11 @@ fn shipped_systems_can_be_planned() {
         ("llama-dp", 4, 179_448_576_u64),
         ("llama-ddp", 4, 179_448_576),
         ("llama-pipeline", 3, 179_448_576),
-        ("transformer-ddp-pipeline", 4, 1_041_575_936),
+        ("transformer-ddp-pipeline", 4, 1_041_453_167),
+        ("gpt2-fineweb", 8, 124_475_904),
+        ("gpt2-alpaca", 1, 124_439_808),
     ] {
-        let output = bench.run(&["plan", &shipped(name), "--rows", "100000", "--cluster", "1x4xA100", "--json"]);
+        let output = bench.run(&["plan", &shipped(name), "--rows", "100000", "--cluster", "1x8xA100", "--json"]);
         ok(&output);
         let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(plan["totals"]["parameters"], parameters, "{name}");
@@ -218,8 +220,10 @@ fn shipped_variants_train_alike() {
             assert!((a - b).abs() < 1e-4 * b, "{other}: {a} and {b}");
         }
     }
-    let transformer = losses("transformer-ddp-pipeline-tiny");
-    assert!(transformer.len() == 3 && transformer[2] < transformer[0], "{transformer:?}");
+    for name in ["transformer-ddp-pipeline-tiny", "gpt2-alpaca-tiny", "gpt2-fineweb-tiny"] {
+        let got = losses(name);
+        assert!(got.len() == 3 && got[2] < got[0], "{name}: {got:?}");
+    }
 }
 
 /// Encoder layers in bf16 without master weights: a run that was stopped and taken up again ends in the bits of one that was

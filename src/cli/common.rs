@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow};
 use candle_core::Device;
 
 use super::exit::RequestError;
-use crate::config::experiment::Init;
+use crate::config::experiment::{Data, Init, Layout, Source, Tokenizer};
 use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
 use crate::data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, WeightsFacts, content_hash, prepare};
 use crate::exec::{self, ExecError, InitialWeights, TrainState};
@@ -168,17 +168,36 @@ pub fn cache_dir() -> anyhow::Result<PathBuf> {
 /// # Errors
 /// `HubError`, or no cache folder.
 pub fn from_hub(experiment: &Experiment, screen: &mut Screen) -> anyhow::Result<Option<Lowered>> {
-    let test = experiment.eval.test.as_ref();
-    if !hub::is_needed(&experiment.data, test) {
+    lower(&experiment.data, experiment.eval.test.as_ref(), screen)
+}
+
+/// As `from_hub`, of data and what a model is tested on.
+///
+/// # Errors
+/// As `from_hub`.
+pub fn lower(data: &Data, test: Option<&Source>, screen: &mut Screen) -> anyhow::Result<Option<Lowered>> {
+    if !hub::is_needed(data, test) {
         return Ok(None);
     }
     let settings = hub::Settings::new(&|name| env::var(name).ok())?;
     screen.spinner();
     let preparing = Preparing::new(screen);
     let show = |part: Downloading| preparing.show(Progress::Downloading(part));
-    let lowered = hub::lower(&experiment.data, test, &settings, &cache_dir()?.join("hub"), &show);
+    let lowered = hub::lower(data, test, &settings, &cache_dir()?.join("hub"), &show);
     screen.clear();
     Ok(Some(lowered?))
+}
+
+/// `tokenizer` as files of this machine.
+///
+/// # Errors
+/// As `from_hub`.
+pub fn local_tokenizer(tokenizer: Tokenizer, screen: &mut Screen) -> anyhow::Result<Tokenizer> {
+    let train = Source::Tokens { files: Vec::new() };
+    let layout = Layout::Packed { length: 1 };
+    let data = Data { tokenizer, train, validation: None, layout, shuffle: false, drop_last: false };
+    let lowered = lower(&data, None, screen)?;
+    Ok(lowered.map_or(data, |lowered| lowered.local).tokenizer)
 }
 
 /// What the experiment names of the hub, it names by commits from here on.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::common::{ThreadArgs, cache_dir};
+use super::common::{ThreadArgs, cache_dir, local_tokenizer};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::text_source::{Kind, SourceArgs, check_file, tokenizer};
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Show what files of tokens or text hold: documents, the first texts, the vocabulary's use.
 ///
 /// Files of tokens are llm.c's and nanoGPT's .bin, .npy, a folder with a dataset.json, or an entry of the cache; several are looked at
-/// as one stream. Files of text are .txt, .jsonl and .parquet.
+/// as one stream. Files of text are .txt, .jsonl, .json and .parquet.
 #[derive(Debug, Clone, Args)]
 pub struct InspectArgs {
     #[command(flatten)]
@@ -102,7 +102,7 @@ fn look(args: &InspectArgs, files: &[PathBuf], kind: Kind, screen: &Screen) -> a
 /// The tokenizer that was named, or the one beside shards.
 fn load(args: &InspectArgs, first: &Path, kind: Kind) -> anyhow::Result<Option<TextTokenizer>> {
     let spec = match (&args.tokenizer, kind) {
-        (Some(spec), _) => tokenizer(spec)?,
+        (Some(spec), _) => local_tokenizer(tokenizer(spec)?, &mut Screen::new(Mode::Json { quiet: true }))?,
         (None, Kind::Other) => {
             let folder = first.parent().unwrap_or(Path::new("."));
             let beside = folder.join(TOKENIZER);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::{ThreadArgs, cache_dir, experiment_environment};
+use super::common::{ThreadArgs, cache_dir, experiment_environment, local_tokenizer, lower};
 use super::exit::{Exit, RequestError};
 use super::output::print_json;
 use super::text_source::{SourceArgs, shown, tokenizer};
@@ -30,8 +30,8 @@ pub struct PrepareArgs {
     /// With --from: override a key of the file, such as `data.tokenizer={bytes: {}}`.
     #[arg(long, value_name = "KEY.PATH=VALUE", requires = "from")]
     pub set: Vec<String>,
-    /// The tokenizer: gpt2:FOLDER (with vocab.json and merges.txt), the path of a tokenizer.json, bytes, chars, or bpe:SIZE to
-    /// train one on the text.
+    /// The tokenizer: gpt2:FOLDER (with vocab.json and merges.txt), hub:NAME (hub:gpt2), the path of a tokenizer.json, bytes,
+    /// chars, or bpe:SIZE to train one on the text.
     #[arg(long, value_name = "SPEC", required_unless_present = "from")]
     pub tokenizer: Option<String>,
     /// What to write, and the folder for it: llmc, llmc-u32 (32 bits a token), nanogpt or npy (build-nanogpt).
@@ -73,7 +73,8 @@ pub fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
         return Err(RequestError("--to wants a format and a folder".to_owned()).into());
     };
     let (format, folder) = (format_called(format)?, Path::new(folder));
-    let data = data(args)?;
+    let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
+    let data = data(args, &mut screen)?;
     let name = match &args.name {
         Some(name) => name.clone(),
         None => name_of(folder)?,
@@ -95,7 +96,6 @@ pub fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
         force: args.force,
     };
     let pool = args.threads.pool()?;
-    let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
     screen.spinner();
     let result = {
         let (preparing, sharding) = (Preparing::new(&screen), Sharding::new(&screen));
@@ -124,13 +124,14 @@ pub fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
 }
 
 /// Tokenizer and sources.
-fn data(args: &PrepareArgs) -> anyhow::Result<Data> {
+fn data(args: &PrepareArgs, screen: &mut Screen) -> anyhow::Result<Data> {
     if let Some(file) = &args.from {
         let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
-        return Ok(config::load(file, &options)?.experiment.data);
+        let data = config::load(file, &options)?.experiment.data;
+        return Ok(lower(&data, None, screen)?.map_or(data, |lowered| lowered.local));
     }
     let spec = args.tokenizer.as_deref().unwrap_or_default();
-    Ok(args.source.data(tokenizer(spec)?)?)
+    Ok(args.source.data(local_tokenizer(tokenizer(spec)?, screen)?)?)
 }
 
 fn format_called(name: &str) -> Result<ShardFormat, RequestError> {

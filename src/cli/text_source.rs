@@ -5,19 +5,20 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::exit::RequestError;
-use crate::config::experiment::{Data, JsonSource, Layout, ParquetSource, Source, Tokenizer};
+use crate::config::experiment::{Data, JsonSource, Layout, MAIN, ParquetSource, Source, Tokenizer};
+use crate::hub;
 use crate::report::format::printable;
 
 /// Files of text.
 #[derive(Debug, Clone, Args)]
 pub struct SourceArgs {
-    /// Files of text: .txt (a document each), .jsonl (one a line), .parquet (one a row).
+    /// Files of text: .txt (a document each), .jsonl (one a line), .json (an array of them), .parquet (one a row).
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// The column of parquet files that holds the text [default: text].
     #[arg(long, value_name = "NAME")]
     pub column: Option<String>,
-    /// The field of JSON lines that holds the text [default: text].
+    /// The field of JSON objects that holds the text [default: text].
     #[arg(long, value_name = "NAME")]
     pub field: Option<String>,
 }
@@ -145,6 +146,13 @@ pub fn tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
             }
             _ => wrong(format!("bpe:{} wants the size of the vocabulary, 257 or more", printable(size))),
         },
+        ("hub", Some(name)) => {
+            let (name, revision) = name.split_once('@').unwrap_or((name, MAIN));
+            match hub::name_problem(name).or_else(|| hub::revision_problem(revision)) {
+                Some(problem) => wrong(format!("hub:{}: {problem}", printable(name))),
+                None => Ok(Tokenizer::Hub { name: name.to_owned(), revision: revision.to_owned() }),
+            }
+        }
         ("gpt2", folder) => {
             let folder = Path::new(folder.unwrap_or("."));
             let (vocab, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
@@ -167,7 +175,7 @@ pub fn tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
             let help = ["bytes", "chars", "gpt2", "bpe"].into_iter().find(|name| strsim::levenshtein(name, kind) <= 1);
             let help = help.map_or(String::new(), |name| format!(" (did you mean `{name}`?)"));
             wrong(format!(
-                "{} is no file{help}; give gpt2:FOLDER, the path of a tokenizer.json, bytes, chars or bpe:SIZE",
+                "{} is no file{help}; give gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, bytes, chars or bpe:SIZE",
                 printable(spec)
             ))
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 
-use super::common::{ThreadArgs, cache_dir};
+use super::common::{ThreadArgs, cache_dir, local_tokenizer};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::text_source::{SourceArgs, shown, tokenizer};
@@ -159,7 +159,9 @@ fn check(vocab_size: usize, special: &[String]) -> Result<(), RequestError> {
 }
 
 fn load(spec: &str) -> anyhow::Result<TextTokenizer> {
-    Ok(load_tokenizer(&tokenizer(spec)?, &cache_dir()?, &|_| ())?)
+    let quiet = !console::user_attended_stderr();
+    let tokenizer = local_tokenizer(tokenizer(spec)?, &mut Screen::new(Mode::Json { quiet }))?;
+    Ok(load_tokenizer(&tokenizer, &cache_dir()?, &|_| ())?)
 }
 
 fn encode(args: &EncodeArgs) -> anyhow::Result<Exit> {

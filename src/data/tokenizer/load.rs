@@ -20,7 +20,7 @@ pub fn load_tokenizer(
     cache_dir: &Path,
     report: &Report<'_>,
 ) -> Result<TextTokenizer, DataError> {
-    if let Tokenizer::Chars {} | Tokenizer::Bpe { .. } = tokenizer {
+    if let Tokenizer::Chars {} | Tokenizer::Bpe { .. } | Tokenizer::Words { .. } = tokenizer {
         let message = "one that is made from text; here give gpt2:FOLDER, a tokenizer.json or bytes";
         return Err(DataError::setting("--tokenizer", message));
     }
