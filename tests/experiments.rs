@@ -276,3 +276,31 @@ fn the_plan_of_an_encoder_of_a_billion_parameters() {
     let plan: Value = serde_json::from_slice(&planned.stdout).unwrap();
     assert_eq!(plan["totals"]["parameters"], 1_041_453_167_u64);
 }
+
+/// The test is of the best checkpoint, is made again by a run that is told to go on, and is of text that nothing else has.
+#[test]
+fn the_best_checkpoint_is_tested_once() {
+    let bench = Bench::new(EXPERIMENT);
+    let words: Vec<&str> = (0..900_usize).map(|i| ["the", "dog", "saw", "a", "mat"][(i * 7 + i / 5) % 5]).collect();
+    bench.write("test.txt", &words.join(" "));
+    let with = |file: &str| format!("eval.test={{text: {{files: [{file}]}}}}");
+    let often = ["--set", "checkpoint.every=20"];
+    ok(&bench.run(&[&["apply", "exp.yaml", "--quiet", "--set", &with("test.txt")][..], &often].concat()));
+    let summary = bench.summary("runs");
+    let best = summary["best_eval"]["step"].as_u64().unwrap();
+    assert_eq!(summary["test"]["step"].as_u64(), Some(best));
+    let evaluated = bench.run(&["eval", "tiny", "--best", "--json"]);
+    ok(&evaluated);
+    assert!(summary["test"]["loss"].as_f64().unwrap() > 0.0 && summary["test"]["tokens"].as_u64().unwrap() > 1000);
+
+    let whole = summary["test"].clone();
+    let stopped = ["--set", &with("test.txt"), "--until-step", "40"];
+    ok(&bench.run_in("two", &[&["apply", "exp.yaml", "--quiet"][..], &stopped, &often].concat()));
+    assert!(bench.summary("two")["test"].is_null(), "it is not over");
+    ok(&bench.run_in("two", &[&["apply", "exp.yaml", "--quiet", "--set", &with("test.txt")][..], &often].concat()));
+    assert_eq!(bench.summary("two")["test"], whole);
+
+    let same = bench.run(&["apply", "exp.yaml", "--set", &with("text.txt")]);
+    assert_eq!(same.status.code(), Some(2), "{}", text(&same));
+    assert!(text(&same).contains("eval.test") && text(&same).contains("test on other text"), "{}", text(&same));
+}

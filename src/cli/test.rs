@@ -8,7 +8,8 @@ use super::common::OpenedRun;
 use super::ready::Ready;
 use super::watch::Watch;
 use crate::config::Experiment;
-use crate::eval::loss::validation_loss;
+use crate::eval::batches::{self, Batches as _};
+use crate::eval::loss::LossBatches;
 use crate::store::Which;
 use crate::store::summary::Tested;
 
@@ -24,10 +25,11 @@ pub(super) fn test(
 ) -> anyhow::Result<Option<Tested>> {
     let Some(split) = ready.prepared.dataset.test() else { return Ok(None) };
     let run = OpenedRun { path: path.to_owned(), plan: ready.plan.clone(), experiment: experiment.clone() };
-    let micro_batch = run.program()?.batch.micro_batch;
+    let batch = run.program()?.batch.clone();
     let tested = ready.pool.install(|| -> anyhow::Result<Tested> {
         let (model, weights, step) = run.model(Which::Best)?;
-        let result = validation_loss(&model, &weights, split, usize::MAX, micro_batch)?;
+        let all = LossBatches::new(split, usize::MAX, batch.micro_batch).masked(batch.mask_padding);
+        let result = all.finish(&batches::run(&all, 0..all.count(), &model, &weights)?)?;
         Ok(Tested { step, loss: result.loss, perplexity: result.perplexity(), tokens: result.tokens })
     })?;
     let words = format!(

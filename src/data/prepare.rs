@@ -86,11 +86,14 @@ impl Preparation<'_> {
             None => None,
         };
         if let Some(validation) = &validation {
-            check_disjoint(&train, validation)?;
+            check_disjoint(&train, validation, ", which trains; hold out a part of it with {fraction: 0.1}")?;
         }
         let test = self.request.test.map(|source| self.locate(source, Origin::Test)).transpose()?;
         if let Some(test) = &test {
-            check_disjoint(&train, test)?;
+            check_disjoint(&train, test, ", which trains: test on other text")?;
+            for validation in &validation {
+                check_disjoint(validation, test, ", by which the best checkpoint is chosen: test on other text")?;
+            }
         }
         let tokenizer = tokenizer::build(data, &train, &self.cache, self.report)?;
         let marks = marks(&data.layout, &tokenizer)?;
@@ -370,16 +373,16 @@ fn marks(layout: &Layout, tokenizer: &TextTokenizer) -> Result<Option<Marks>, Da
     }))
 }
 
-/// Validation on what is trained on measures memory: the same file, under whatever name, is refused.
-fn check_disjoint(train: &Located, validation: &Located) -> Result<(), DataError> {
-    if train.documents != validation.documents {
+/// Validation on what is trained on measures memory, a test on what checkpoints are chosen by measures luck: the same file, under
+/// whatever name, is refused.
+fn check_disjoint(known: &Located, other: &Located, why: &str) -> Result<(), DataError> {
+    if known.documents != other.documents {
         return Ok(());
     }
-    let shared = validation.files.iter().find(|file| train.files.iter().any(|other| other.hash == file.hash));
+    let shared = other.files.iter().find(|file| known.files.iter().any(|one| one.hash == file.hash));
     shared.map_or(Ok(()), |file| {
-        let message =
-            format!("{} is in data.train too; hold out a part of it with {{fraction: 0.1}}", file.path.display());
-        Err(DataError::setting(validation.origin.key(), message))
+        let message = format!("{} is in {} too{why}", file.path.display(), known.origin.key());
+        Err(DataError::setting(other.origin.key(), message))
     })
 }
 

@@ -220,7 +220,8 @@ impl Cache {
     ) -> Result<DataFacts, Wrong> {
         // Preparing does not depend on the seed.
         let model = &experiment.model;
-        let key = (&experiment.data, &experiment.eval.hellaswag, model.vocab_size, &model.init);
+        let eval = &experiment.eval;
+        let key = (&experiment.data, &eval.hellaswag, &eval.test, model.vocab_size, &model.init);
         let key = serde_json::to_string(&key).map_err(|e| Wrong(e.to_string()))?;
         if !self.all.contains_key(&key) {
             // Prompts are no part of the data.
