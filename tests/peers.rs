@@ -53,7 +53,8 @@ fn relative(ours: &[f64], reference: &[f64]) -> f64 {
 
 // --- Learning rates ---
 
-const RATES: f64 = 1e-7;
+/// Far above what rounding makes of them (3e-13 after 3,000 of PyTorch's recursive steps), far below any other formula.
+const RATES: f64 = 1e-11;
 
 fn curve(peak: f64, warmup: (u64, Option<f64>), decay: LrDecay) -> LrSchedule {
     LrSchedule { peak, warmup_steps: warmup.0, warmup_from: warmup.1, decay }
@@ -257,7 +258,7 @@ fn apart(a: &[f64], b: &[f64]) -> (f64, f64) {
     (apart.iter().sum::<f64>() / apart.len() as f64, common::largest(&apart))
 }
 
-/// fp32: PyTorch's own curve is within 1e-6 of its float64 one, so 1e-4 leaves no room for another computation.
+/// fp32: PyTorch's own curve is up to 9e-7 from its float64 one, and so was ours; another compiler or processor may add as much.
 ///
 /// bf16: what autocast changes in PyTorch's curve is the measure of what ours may change. Both are random numbers: over
 /// the three data orders PyTorch's mean differences spread by a fifth, which is the room given.
@@ -275,7 +276,7 @@ fn two_hundred_steps_are_pytorchs() {
             println!(
                 "{name} {seed} fp32: last loss {a:.6}  {b:.6}, difference {mean:.1e} (mean), {most:.1e} (largest)"
             );
-            assert!(most <= 1e-4 && fp32[199] < 0.5 * fp32[0], "{name}: {most:e}");
+            assert!(most <= 5e-6 && fp32[199] < 0.5 * fp32[0], "{name}: {most:e}");
             ours.push(apart(&losses(family, seed, Precision::Bf16), &fp32));
             theirs.push(apart(&autocast, &float32));
         }

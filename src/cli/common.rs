@@ -423,7 +423,8 @@ impl OpenedRun {
         let program = self.program()?;
         let (mut weights, step) = self.weights(which)?;
         let math = Math { bf16: program.precision == Precision::Bf16 };
-        if math.bf16 {
+        // Weights without a master are bf16 values as they are.
+        if math.bf16 && program.master_weights {
             let rounded = weights.flat.zeros_like()?;
             optimizer::copy_rounded(&rounded, &weights.flat, weights.layout.decayed)?;
             weights.flat = rounded;

@@ -160,7 +160,7 @@ pub fn parts(a: &Plan, b: &Plan) -> Vec<Part> {
     let (Some(p), Some(q)) = (first(a), first(b)) else { return Vec::new() };
     let data = |plan: &Plan| (plan.data.train.clone(), plan.data.tokenizer_hash.clone(), plan.data.tokenizer_vocab);
     let table = [
-        (Part::Data, data(a) != data(b) || p.batch.length != q.batch.length),
+        (Part::Data, data(a) != data(b) || (p.batch.length, p.batch.order) != (q.batch.length, q.batch.order)),
         (Part::Model, p.model != q.model),
         (Part::InitialWeights, a.data.weights != b.data.weights),
         (Part::Optimizer, p.optimizer != q.optimizer || p.schedule.peak != q.schedule.peak || clip(p) != clip(q)),

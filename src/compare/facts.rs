@@ -63,7 +63,7 @@ fn both<T: ?Sized, V: Into<Value>>(name: &'static str, a: &T, b: &T, of: impl Fn
 #[must_use]
 pub fn plan(a: &Side, b: &Side) -> Vec<Fact> {
     type Of = fn(&Plan) -> Option<Value>;
-    let table: [(&'static str, Of); 13] = [
+    let table: [(&'static str, Of); 16] = [
         ("plan hash", |p| Some(p.hash.as_str().into())),
         ("mathematics hash", |p| Some(p.math_hash.as_str().into())),
         ("parameters", |p| Some(p.totals.parameters.into())),
@@ -124,6 +124,9 @@ pub fn data(a: &DataFacts, b: &DataFacts) -> Vec<Fact> {
         ("validation rows", |d| Some(d.validation.as_ref()?.rows.into())),
         ("validation tokens", |d| Some(d.validation.as_ref()?.tokens.into())),
         ("validation documents", |d| Some(d.validation.as_ref()?.documents.into())),
+        ("test", |d| Some(d.test.as_ref()?.hash.as_str().into())),
+        ("test rows", |d| Some(d.test.as_ref()?.rows.into())),
+        ("test tokens", |d| Some(d.test.as_ref()?.tokens.into())),
         ("multiple choice", |d| Some(d.choice.as_ref()?.hash.as_str().into())),
         ("multiple choice items", |d| Some(d.choice.as_ref()?.items.into())),
         ("initial weights", |d| Some(d.weights.as_ref()?.hash.as_str().into())),

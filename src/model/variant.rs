@@ -1,6 +1,8 @@
 //! What a model of the gpt2 family may have otherwise than GPT-2. Together these make the encoder of PyTorch's language-model
 //! tutorials: norms behind the sums, ReLU, sinusoidal positions, a head with weights and a bias of its own.
 
+use std::fmt::Write as _;
+
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::experiment::{Activation, NormPlace, PositionKind};
@@ -63,7 +65,14 @@ impl Variant {
             (self.head_bias, "biased head"),
             (!self.final_norm, "no final norm"),
         ];
-        all.iter().filter(|(given, _)| *given).map(|(_, words)| format!(", {words}")).collect()
+        let mut words: String = all.iter().filter(|(given, _)| *given).map(|(_, words)| format!(", {words}")).collect();
+        if self.mlp_dropout > 0.0 {
+            let _ = write!(words, ", dropout {} within the MLP", self.mlp_dropout);
+        }
+        if let Some(embedding) = self.pytorch_init {
+            let _ = write!(words, ", PyTorch's initial weights (embedding ±{embedding})");
+        }
+        words
     }
 }
 

@@ -30,12 +30,17 @@ pub fn lr_at(schedule: &LrSchedule, step: u64) -> f64 {
             Some(ratio) => between(last * peak, peak, 1.0 - ratio),
             None => last * peak,
         },
-        LrDecay::Step { every, gamma } => {
-            // A gamma below 1 is 0 in f64 long before the exponent saturates.
-            let times = since.checked_div(every).unwrap_or(0);
-            peak * gamma.powi(i32::try_from(times).unwrap_or(i32::MAX))
+        LrDecay::Step { every, gamma } => drops(peak, gamma, since.checked_div(every).unwrap_or(0)),
+        LrDecay::Rows { rows, sequences, gamma } => {
+            let seen = u128::from(since) * u128::from(sequences);
+            drops(peak, gamma, seen.checked_div(u128::from(rows)).map_or(0, |n| n.min(u128::from(u64::MAX)) as u64))
         }
     }
+}
+
+/// `peak` after `times` drops. A gamma below 1 is 0 in f64 long before the exponent saturates.
+fn drops(peak: f64, gamma: f64, times: u64) -> f64 {
+    peak * gamma.powi(i32::try_from(times).unwrap_or(i32::MAX))
 }
 
 /// How much of the decay is over, in [0, 1); `None` when all of it is.
@@ -103,6 +108,15 @@ mod tests {
         assert_eq!(lr_at(&s, 8), 3e-4);
         assert_eq!(lr_at(&s, 13), 1.5e-4);
         assert_eq!(lr_at(&s, u64::MAX), 0.0);
+    }
+
+    /// 14 rows in steps of 8: epochs end within steps 1, 3, 5 …; 40 of them make 70 steps, whose last one is in epoch 39.
+    #[test]
+    fn epochs_that_are_no_whole_steps_do_not_add_up() {
+        let s = schedule(0, None, LrDecay::Rows { rows: 14, sequences: 8, gamma: 0.5 });
+        let drops: Vec<i32> = (0..9).map(|step| (lr_at(&s, step) / 6e-4).log2().round() as i32).collect();
+        assert_eq!(drops, [0, 0, -1, -1, -2, -2, -3, -4, -4]);
+        close(lr_at(&s, 69), 6e-4 * 0.5_f64.powi(39));
     }
 
     #[test]

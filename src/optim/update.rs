@@ -40,3 +40,30 @@ pub fn update(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::testing::{random_state, values, with_buffer};
+
+    /// With gradients of 0 and no moments an update is the decay alone, w·(1 − lr·decay).
+    #[test]
+    fn what_decays() {
+        for decays in [Decays::Matrices, Decays::All] {
+            let state = random_state(1, 2);
+            let total = state.layout.total;
+            let zeros = vec![0.0_f32; 2 * total];
+            let weights: Vec<f32> = values(&state)[..total].iter().map(|bits| f32::from_bits(*bits)).collect();
+            let state = with_buffer(&state, [weights.clone(), zeros].concat());
+            let spec = OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.5, decays };
+            let grads = state.weights().unwrap().zeros_like().unwrap();
+            update(&state, &spec, &grads, 0.5, 1.0, false).unwrap();
+            let decayed = if decays == Decays::All { total } else { state.layout.decayed };
+            assert!(state.layout.decayed > 0 && state.layout.decayed < total);
+            for (i, (before, after)) in weights.iter().zip(values(&state)).enumerate() {
+                let factor = if i < decayed { 0.75 } else { 1.0 };
+                assert_eq!(f32::from_bits(after), before * factor, "{decays:?}, element {i} of {total}");
+            }
+        }
+    }
+}

@@ -44,10 +44,12 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
             sequences,
         });
     }
-    let order = Order { sequential: !experiment.data.shuffle, drop_last: experiment.data.drop_last };
+    // Where an epoch is whole batches, there is nothing to drop.
+    let partial = !data.train.rows.is_multiple_of(sequences.max(1) as u64);
+    let order = Order { sequential: !experiment.data.shuffle, drop_last: experiment.data.drop_last && partial };
     let epoch = order.used(data.train.rows, sequences);
     let steps = run_steps(&experiment.train, epoch, sequences, length)?;
-    let schedule = lr_schedule(experiment, steps, epoch as f64 / sequences as f64)?;
+    let schedule = lr_schedule(experiment, steps, epoch)?;
     let eval = eval_spec(experiment, data, &mut notes)?;
     let mesh = ranks::mesh(&experiment.parallel, sequences)?;
     let periodic = periodic(experiment, &eval, mesh)?;
@@ -260,8 +262,8 @@ fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize), PlanError> {
     Ok((sequences, micro_batch))
 }
 
-/// The schedule with its open lengths filled in from the run's; `epoch` is the steps of one.
-fn lr_schedule(experiment: &Experiment, steps: u64, epoch: f64) -> Result<LrSchedule, PlanError> {
+/// The schedule with its open lengths filled in from the run's; `epoch` is the rows of one.
+fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Result<LrSchedule, PlanError> {
     use crate::config::experiment::Decay;
     let warmup = experiment.schedule.warmup;
     if warmup.steps > steps {
@@ -280,10 +282,11 @@ fn lr_schedule(experiment: &Experiment, steps: u64, epoch: f64) -> Result<LrSche
         Decay::Step { every: Some(0), .. } => {
             return Err(PlanError::value("schedule.decay.step.every", "it is 0: take at least 1"));
         }
-        // Whole steps, at least one.
-        Decay::Step { every, epochs, gamma } => {
-            let every = every.unwrap_or_else(|| (epochs.unwrap_or(1.0) * epoch).floor().max(1.0) as u64);
-            LrDecay::Step { every, gamma }
+        Decay::Step { every: Some(every), gamma, .. } => LrDecay::Step { every, gamma },
+        // An epoch need not be whole steps: it is counted in rows, so that nothing adds up.
+        Decay::Step { every: None, epochs, gamma } => {
+            let rows = (epochs.unwrap_or(1.0) * epoch as f64).round().max(1.0) as u64;
+            LrDecay::Rows { rows, sequences: experiment.batch.sequences as u64, gamma }
         }
         Decay::Constant {} => LrDecay::Constant,
     };

@@ -165,6 +165,8 @@ pub enum LrDecay {
     Cosine { last: f64, steps: u64 },
     Linear { last: f64, steps: u64 },
     Step { every: u64, gamma: f64 },
+    /// At the first step that begins `rows` rows, or a multiple of them, behind the warmup, of `sequences` a step.
+    Rows { rows: u64, sequences: u64, gamma: f64 },
     Constant,
 }
 

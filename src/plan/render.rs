@@ -114,7 +114,11 @@ impl RankPlan {
             &format!("{}: {}, {threads} thread{}, {memory}", self.device, hardware.name, plural(threads)),
         );
         out.line("model", &model_line(&self.program));
-        params_lines(&self.params, out);
+        let decays = match self.program.optimizer {
+            OptimizerSpec::AdamW { decays, .. } => decays,
+            OptimizerSpec::Sgd { .. } => Decays::Matrices,
+        };
+        params_lines(&self.params, decays, out);
         memory_lines(&self.memory, full, out);
         let f = &self.flops;
         out.line("FLOPs a step", &format!("{} for MFU", si(f.step, "FLOP")));
@@ -155,10 +159,14 @@ pub(super) fn model_line(program: &Program) -> String {
     )
 }
 
-fn params_lines(p: &ParamCounts, out: &mut Page) {
+fn params_lines(p: &ParamCounts, decays: Decays, out: &mut Page) {
     out.line("parameters", &count(p.total));
-    out.more(&format!("decayed: {} tensors, {}", p.decayed_tensors, count(p.decayed)));
-    out.more(&format!("not decayed: {} tensors, {}", p.other_tensors, count(p.other)));
+    let [matrices, others] = match decays {
+        Decays::Matrices => ["decayed", "not decayed"],
+        Decays::All => ["matrices", "others"],
+    };
+    out.more(&format!("{matrices}: {} tensors, {}", p.decayed_tensors, count(p.decayed)));
+    out.more(&format!("{others}: {} tensors, {}", p.other_tensors, count(p.other)));
 }
 
 fn memory_lines(memory: &MemoryEstimate, full: bool, out: &mut Page) {
@@ -212,6 +220,10 @@ pub(super) fn schedule_line(s: &LrSchedule) -> String {
         LrDecay::Cosine { last, steps } => until("cosine", last, steps),
         LrDecay::Linear { last, steps } => until("linear", last, steps),
         LrDecay::Step { every, gamma } => format!("times {gamma} every {} steps", count(every)),
+        LrDecay::Rows { rows, sequences, gamma } => {
+            let steps = rows as f64 / sequences.max(1) as f64;
+            format!("times {gamma} every {} rows ({steps:.1} steps)", count(rows))
+        }
         LrDecay::Constant => "constant".to_owned(),
     });
     phases.join("; ")

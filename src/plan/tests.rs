@@ -268,7 +268,7 @@ fn the_hash_is_stable() {
 #[test]
 fn what_changes_a_number_changes_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 37] = [
+    let changes: [Change<e::Experiment>; 42] = [
         ("seed", |x| x.seed = 1),
         ("family", |x| x.model.family = e::Family::Llama),
         ("vocab_size", |x| x.model.vocab_size = Some(500)),
@@ -290,6 +290,17 @@ fn what_changes_a_number_changes_the_hash() {
         ("mlp_dropout", |x| x.model.mlp_dropout = 0.1),
         ("init", |x| x.model.init = Some(e::Init::Pytorch { embedding: 0.1 })),
         ("length", |x| x.data.layout = e::Layout::Packed { length: 4 }),
+        ("shuffle", |x| x.data.shuffle = false),
+        ("sequences that leave some rows", |x| x.batch.sequences = 24),
+        ("drop_last", |x| (x.data.drop_last, x.batch.sequences) = (true, 24)),
+        ("decays", |x| {
+            if let e::Optimizer::Adamw { decays, .. } = &mut x.optimizer {
+                *decays = e::Decays::All;
+            }
+        }),
+        ("epochs of a decay", |x| {
+            x.schedule.decay = e::Decay::Step { every: None, epochs: Some(1.0), gamma: 0.5 };
+        }),
         ("sequences", |x| x.batch.sequences = 16),
         ("micro_batch", |x| x.batch.micro_batch = 4),
         ("steps", |x| x.train.steps = Some(101)),

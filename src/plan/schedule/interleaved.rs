@@ -29,7 +29,7 @@ pub(super) fn schedule(stages: usize, chunks: usize, microbatches: usize) -> Vec
         .collect()
 }
 
-/// Micro-batches of a group; their number is a multiple of it.
+/// Micro-batches of a group: their number is to be a multiple of it. (An experiment takes multiples of `stages` only.)
 fn group(stages: usize, microbatches: usize) -> usize {
     microbatches / (microbatches / stages).max(1)
 }
