@@ -345,7 +345,7 @@ fn bf16_without_master_weights() {
         let (first, second) = (run(&case, DType::F32), run(&case, DType::F32));
         assert_eq!(first, second, "{name}");
         let mut all = first.1.values().flatten();
-        assert!(all.all(|&v| (v as f32).to_bits() & 0xffff == 0), "{name}: bf16 values");
+        assert!(all.all(|&v| (v as f32).to_bits().trailing_zeros() >= 16), "{name}: bf16 values");
         for (a, b) in first.0.steps.iter().zip(&single.0.steps) {
             assert!(relative(a[0], b[0]) < 2e-2, "{name}: {a:?} and {b:?}");
         }

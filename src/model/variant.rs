@@ -63,7 +63,7 @@ impl Variant {
             (self.head_bias, "biased head"),
             (!self.final_norm, "no final norm"),
         ];
-        all.iter().filter(|(given, _)| *given).map(|(_, words)| format!(", {words}")).collect()
+        all.iter().filter(|(given, _)| *given).flat_map(|(_, words)| [", ", words]).collect()
     }
 }
 
