@@ -325,7 +325,9 @@ fn the_padding_mask_changes_padding_alone() {
             assert_eq!(masked.1.len(), causal.1.len());
             let differ = causal.1.iter().zip(&masked.1).filter(|(a, b)| a != b).map(|(a, _)| a);
             let names: std::collections::BTreeSet<&str> = differ.map(|line| line.name.as_str()).collect();
-            let layers: Vec<String> = (0..6).map(|layer| format!("output of layer {layer}")).collect();
+            // The first rank tells of the layers that it holds.
+            let held = |layer: &usize| plan.ranks[0].chunks.iter().any(|chunk| chunk.contains(layer + 1));
+            let layers: Vec<String> = (0..6).filter(held).map(|layer| format!("output of layer {layer}")).collect();
             assert!(names.iter().copied().eq(layers.iter().map(String::as_str)), "{model}, {name}: {names:?}");
         }
     }
@@ -343,7 +345,7 @@ fn bf16_without_master_weights() {
         let (first, second) = (run(&case, DType::F32), run(&case, DType::F32));
         assert_eq!(first, second, "{name}");
         let mut all = first.1.values().flatten();
-        assert!(all.all(|&v| (v as f32).to_bits() & 0xffff == 0), "{name}: bf16 values");
+        assert!(all.all(|&v| (v as f32).to_bits().trailing_zeros() >= 16), "{name}: bf16 values");
         for (a, b) in first.0.steps.iter().zip(&single.0.steps) {
             assert!(relative(a[0], b[0]) < 2e-2, "{name}: {a:?} and {b:?}");
         }

@@ -452,7 +452,12 @@ fn what_a_rank_fails_of_is_told() {
     let status = ended(&lab, &mut child, &ranks, "data changed");
     let errors = lab.errors();
     assert_eq!(status.code(), Some(1), "{errors}");
-    assert!(errors.contains("failed while starting: the data changed since the run was started"), "{errors}");
+    assert!(
+        errors.contains(
+            "failed while starting: the data, or the weights to start from, changed since the run was started"
+        ),
+        "{errors}"
+    );
 }
 
 #[test]

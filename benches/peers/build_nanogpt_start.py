@@ -6,8 +6,8 @@
 
 The program runs experiments/gpt2-fineweb-start.yaml with the rows and length given. PyTorch's side is GPT-2 124M from the
 weights that the program starts from (exported before), over the text's tokens in their order, with torch.optim.AdamW at
-3e-4 as it is by default; that it decays biases and norms too makes no difference that can be seen in 50 steps. With the
-same weights and rows the two curves differ by rounding alone, which training enlarges. The whole size (16 × 1,024) needs
+3e-4 as it is by default, which decays biases and norms too, as the experiment does (`decays: all`). With the same weights
+and rows the two curves differ by rounding alone, which training enlarges. The whole size (16 × 1,024) needs
 some 30 GB and hours on a CPU's core. Needs torch, safetensors, tokenizers; `--scratch` needs 4 GB.
 """
 

@@ -7,7 +7,7 @@ The program runs experiments/shakespeare-chars.yaml. PyTorch's side is written a
 layers, 4 heads, 128 wide without biases, 12 rows of 64 characters that start anywhere in the first nine tenths of the text,
 AdamW at 1e-3 with betas 0.9 and 0.99, warmup of 100 steps, cosine to a tenth, clipping at 1. `--bias` gives it the biases
 that GPT-2 and the program's model have. Two things differ in the two runs' data: nanoGPT draws windows with replacement,
-the program takes each of the text's windows once per epoch. So the curves agree as two seeds do; both models are measured
+the program takes each of the text's windows once per epoch. So the curves are two runs, not one; both models are measured
 on all windows of the last tenth. The README says 1.88 for the end.
 """
 

@@ -59,6 +59,7 @@ pub enum Precision {
 /// The model section. Sizes are counts of elements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "keys of the file that are true or false")]
 pub struct Model {
     pub family: Family,
     /// `None`: the tokenizer's size, known once the data is there.

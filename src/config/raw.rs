@@ -330,22 +330,27 @@ pub(crate) enum RawDecay {
         steps: Option<u64>,
     },
     /// Times `gamma` after each `every` steps, or each so many epochs.
-    #[schemars(extend("x-exclusive" = ["every", "epochs"]))]
-    Step {
-        /// Steps between two drops. Or `epochs`.
-        #[serde(default)]
-        #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
-        every: Option<u64>,
-        /// Epochs between two drops, in whole steps rounded down. Or `every`.
-        #[serde(default)]
-        #[schemars(range(max = 1e9), extend("exclusiveMinimum" = 0))]
-        epochs: Option<f64>,
-        /// Factor of one drop.
-        #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
-        gamma: f64,
-    },
+    Step(RawStep),
     /// The peak learning rate to the end.
     Constant {},
+}
+
+/// Drops of the learning rate.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "StepDecay", extend("x-exclusive" = ["every", "epochs"]))]
+pub(crate) struct RawStep {
+    /// Steps between two drops. Or `epochs`.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+    pub every: Option<u64>,
+    /// Epochs between two drops, counted in rows. Or `every`.
+    #[serde(default)]
+    #[schemars(range(max = 1e9), extend("exclusiveMinimum" = 0))]
+    pub epochs: Option<f64>,
+    /// Factor of one drop.
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+    pub gamma: f64,
 }
 
 fn decay_final() -> f64 {

@@ -1,7 +1,7 @@
 //! How the run goes: `train`, `optimizer`, `schedule` and `eval`.
 
 use super::experiment::{Decay, Eval, EvalLoss, HellaSwag, Optimizer, Samples, Schedule, Train, Warmup};
-use super::raw::{RawDecay, RawEval, RawOptimizer, RawSchedule, RawTrain};
+use super::raw::{RawDecay, RawEval, RawOptimizer, RawSchedule, RawStep, RawTrain};
 use super::raw_eval::{RawHellaSwag, RawLoss, RawSamples};
 use super::resolve::Resolver;
 
@@ -41,7 +41,7 @@ impl Resolver<'_> {
         let decay = match raw.decay {
             RawDecay::Cosine { final_, steps } => Decay::Cosine { final_, steps },
             RawDecay::Linear { final_, steps } => Decay::Linear { final_, steps },
-            RawDecay::Step { every, epochs, gamma } => {
+            RawDecay::Step(RawStep { every, epochs, gamma }) => {
                 if every.is_none() && epochs.is_none() {
                     self.error(
                         &["schedule.decay.step"],

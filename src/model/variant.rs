@@ -65,7 +65,7 @@ impl Variant {
             (self.head_bias, "biased head"),
             (!self.final_norm, "no final norm"),
         ];
-        let mut words: String = all.iter().filter(|(given, _)| *given).map(|(_, words)| format!(", {words}")).collect();
+        let mut words: String = all.iter().filter(|(given, _)| *given).flat_map(|(_, words)| [", ", words]).collect();
         if self.mlp_dropout > 0.0 {
             let _ = write!(words, ", dropout {} within the MLP", self.mlp_dropout);
         }

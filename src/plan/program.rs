@@ -162,11 +162,24 @@ pub struct LrSchedule {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LrDecay {
-    Cosine { last: f64, steps: u64 },
-    Linear { last: f64, steps: u64 },
-    Step { every: u64, gamma: f64 },
+    Cosine {
+        last: f64,
+        steps: u64,
+    },
+    Linear {
+        last: f64,
+        steps: u64,
+    },
+    Step {
+        every: u64,
+        gamma: f64,
+    },
     /// At the first step that begins `rows` rows, or a multiple of them, behind the warmup, of `sequences` a step.
-    Rows { rows: u64, sequences: u64, gamma: f64 },
+    Rows {
+        rows: u64,
+        sequences: u64,
+        gamma: f64,
+    },
     Constant,
 }
 

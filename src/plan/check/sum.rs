@@ -67,7 +67,7 @@ fn differs(a: &Program, b: &Program) -> Option<(&'static str, &'static str)> {
         ("seed", "seed", a.seed == b.seed),
         ("model", "model", a.model == b.model),
         ("precision", "precision", a.precision == b.precision),
-        ("master_weights", "master weights", a.master_weights == b.master_weights),
+        ("master_weights", "choice of master weights", a.master_weights == b.master_weights),
         ("batch.mask_padding", "padding mask", a.batch.mask_padding == b.batch.mask_padding),
         ("optimizer", "optimizer", a.optimizer == b.optimizer),
         ("schedule", "learning-rate schedule", a.schedule == b.schedule),
