@@ -186,7 +186,7 @@ fn shipped_systems_can_be_planned() {
         ("llama-dp", 4, 179_448_576_u64),
         ("llama-ddp", 4, 179_448_576),
         ("llama-pipeline", 3, 179_448_576),
-        ("transformer-ddp-pipeline", 4, 1_041_575_936),
+        ("transformer-ddp-pipeline", 4, 1_041_453_167),
     ] {
         let output = bench.run(&["plan", &shipped(name), "--rows", "100000", "--cluster", "1x4xA100", "--json"]);
         ok(&output);
