@@ -189,6 +189,7 @@ fn shipped_systems_can_be_planned() {
         ("transformer-ddp-pipeline", 4, 1_041_453_167),
         ("gpt2-fineweb", 8, 124_475_904),
         ("gpt2-alpaca", 1, 124_439_808),
+        ("gpt2-fineweb-start", 1, 124_439_808),
     ] {
         let output = bench.run(&["plan", &shipped(name), "--rows", "100000", "--cluster", "1x8xA100", "--json"]);
         ok(&output);

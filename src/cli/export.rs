@@ -26,7 +26,7 @@ pub struct ExportArgs {
     pub dir: PathBuf,
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
-    /// Type of the written numbers [default: f32]. Weights are trained in f32 in any case; others are rounded to the nearest.
+    /// Type of the written numbers [default: f32]. Weights are f32, and of runs without master weights bf16 values; others are rounded to the nearest.
     #[arg(long, value_enum)]
     pub dtype: Option<DtypeArg>,
     /// Of hf: weights in one file, at most; of a larger model there are several, with an index [default: 5GB].

@@ -63,7 +63,7 @@ fn both<T: ?Sized, V: Into<Value>>(name: &'static str, a: &T, b: &T, of: impl Fn
 #[must_use]
 pub fn plan(a: &Side, b: &Side) -> Vec<Fact> {
     type Of = fn(&Plan) -> Option<Value>;
-    let table: [(&'static str, Of); 16] = [
+    let table: [(&'static str, Of); 13] = [
         ("plan hash", |p| Some(p.hash.as_str().into())),
         ("mathematics hash", |p| Some(p.math_hash.as_str().into())),
         ("parameters", |p| Some(p.totals.parameters.into())),
@@ -113,7 +113,7 @@ fn layers(plan: &Plan) -> Option<String> {
 #[must_use]
 pub fn data(a: &DataFacts, b: &DataFacts) -> Vec<Fact> {
     type Of = fn(&DataFacts) -> Option<Value>;
-    let table: [(&'static str, Of); 13] = [
+    let table: [(&'static str, Of); 16] = [
         ("tokenizer", |d| Some(d.tokenizer_hash.as_str().into())),
         ("tokenizer ids", |d| Some(d.tokenizer_vocab.into())),
         ("train", |d| Some(d.train.hash.as_str().into())),

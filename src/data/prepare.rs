@@ -91,7 +91,7 @@ impl Preparation<'_> {
         let test = self.request.test.map(|source| self.locate(source, Origin::Test)).transpose()?;
         if let Some(test) = &test {
             check_disjoint(&train, test, ", which trains: test on other text")?;
-            for validation in &validation {
+            if let Some(validation) = &validation {
                 check_disjoint(validation, test, ", by which the best checkpoint is chosen: test on other text")?;
             }
         }

@@ -13,6 +13,8 @@ use super::stream::{Segment, TokenStream, Width, map};
 
 const LLMC_HEADER: usize = 1024;
 const LLMC_GPT2: (u32, u32) = (20_240_520, 1);
+/// Other files of llm.c, which are called .bin, too.
+const LLMC_OTHERS: [(&str, u32); 3] = [("model", 20_240_326), ("debug state", 20_240_327), ("tokenizer", 20_240_328)];
 const LLMC_LLAMA: (u32, u32) = (20_240_801, 7);
 const NPY_MAGIC: &[u8] = b"\x93NUMPY";
 
@@ -79,6 +81,8 @@ pub(super) fn recognize(path: &Path) -> Result<(Segment, &'static str), DataErro
             )));
         }
         ("npy", offset, width, count)
+    } else if let Some((what, _)) = LLMC_OTHERS.into_iter().find(|(_, magic)| *magic == word(0)) {
+        return Err(wrong(format!("llm.c's {what}, not tokens")));
     } else if let Some((magic, version)) = [LLMC_GPT2, LLMC_LLAMA].into_iter().find(|(magic, _)| *magic == word(0)) {
         let width = if magic == LLMC_GPT2.0 { Width::U16 } else { Width::U32 };
         if word(1) != version {
@@ -179,6 +183,7 @@ mod tests {
         assert_eq!(tokens(&llmc(20_240_520, 1, 2, &[1, 0, 2, 0])).unwrap(), [1, 2]);
         assert_eq!(tokens(&llmc(20_240_801, 7, 1, &[0, 0, 1, 0])).unwrap(), [65_536]);
         assert_eq!(tokens(&[1, 0, 0, 1]).unwrap(), [1, 256]);
+        assert!(tokens(&llmc(20_240_326, 3, 2, &[1, 0, 2, 0])).unwrap_err().contains("llm.c's model"));
     }
 
     #[test]

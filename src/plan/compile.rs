@@ -54,6 +54,13 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let mesh = ranks::mesh(&experiment.parallel, sequences)?;
     let periodic = periodic(experiment, &eval, mesh)?;
     let hardware = devices::choose(experiment, mesh, cluster)?;
+    let (evaluated, saved) = (experiment.eval.every, experiment.checkpoint.every);
+    if data.test.is_some() && eval.loss.is_some() && !evaluated.is_multiple_of(saved.max(1)) {
+        notes.push(format!(
+            "eval.test: a checkpoint is made every {saved} steps and an evaluation every {evaluated}; the best is chosen among \
+             steps that have both: make eval.every a multiple of checkpoint.every"
+        ));
+    }
 
     let tokens_per_step = sequences as u64 * length as u64;
     let whole = [Blocks { start: 0, end: model.block_count() }];

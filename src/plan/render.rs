@@ -251,7 +251,9 @@ pub(super) fn program_lines(program: &Program, full: bool, out: &mut Page) {
     let e = &program.eval;
     let mut evaluated = Vec::new();
     if let Some(loss) = e.loss {
-        evaluated.push(format!("validation loss over {} micro-batches", loss.batches));
+        let rows = (loss.batches as u64).saturating_mul(program.batch.micro_batch as u64);
+        let batches = count(loss.batches as u64);
+        evaluated.push(format!("validation loss over {batches} micro-batches, {} rows at most", count(rows)));
     }
     if let Some(items) = e.choice_items {
         evaluated.push(format!("{} multiple-choice items", count(items as u64)));

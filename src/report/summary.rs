@@ -163,6 +163,7 @@ mod tests {
           train loss  1.7300
           val loss    1.8123  perplexity 6.12  best 1.8100 at step 1750
           hellaswag   acc 31.0%  acc_norm 33.5%  of 200 items
+          test loss   1.8400  perplexity 6.30  (checkpoint of step 1,750, 111,488 tokens)
           speed       13,913 tokens/s  55.2 ms a step  (medians, 51.0 predicted)
           phases      data 0.1  forward 18.0  backward 35.0  optimizer 2.0 ms
           memory      peak 330 MiB  planned 320 MiB
@@ -181,6 +182,7 @@ mod tests {
             steps: 6,
             last_eval: None,
             best_eval: None,
+            test: None,
             ..summary()
         };
         insta::assert_snapshot!(closing(&failed, "r", Path::new("runs/r")), @r#"

@@ -67,7 +67,7 @@ fn an_undefined_variable() {
       = rendered:
     1 | 1
       | ^
-      = help: its keys are `batch`, `checkpoint`, `data`, `device`, `eval`, `log`, `model`, `name`, `optimizer`, `parallel`, `precision`, `schedule`, `seed`, `train` and `version`
+      = help: its keys are `batch`, `checkpoint`, `data`, `device`, `eval`, `log`, `master_weights`, `model`, `name`, `optimizer`, `parallel`, `precision`, `schedule`, `seed`, `train` and `version`
 
     1 mistake; nothing was started
     "#);
