@@ -10,7 +10,7 @@ use super::client::Client;
 use super::error::HubError;
 use super::progress::Report;
 use super::repository::{Repository, Snapshot};
-use super::select::{self, Format, Selected};
+use super::select::{self, By, Format, Selected};
 use super::settings::Settings;
 use crate::config::experiment::{Data, HubSource, JsonSource, MAIN, ParquetSource, Source, Tokenizer, Validation};
 
@@ -103,6 +103,15 @@ impl<'a> Hub<'a> {
         Repository { client: self.client, memos: self.memos, report: self.report, kind, name, revision }
     }
 
+    /// `message` about what `snapshot` lacks, and why no more of it is known.
+    fn lacking(&self, snapshot: &Snapshot, message: String) -> HubError {
+        match &snapshot.partial {
+            None => HubError::Request(message),
+            Some(why) if self.client.settings.offline => HubError::Request(format!("{message}; {why}")),
+            Some(why) => HubError::Unreachable(format!("{message}; {why}")),
+        }
+    }
+
     fn tokenizer(&self, name: &str, revision: &str) -> Result<(Tokenizer, String), HubError> {
         let hub = Hub { ..*self };
         let repository = hub.repository(RepoType::Model, name, revision);
@@ -117,10 +126,8 @@ impl<'a> Hub<'a> {
             let merges = repository.file(&snapshot.commit, PAIR[1], (2, 2))?;
             return Ok((Tokenizer::Gpt2 { vocab, merges }, snapshot.commit));
         }
-        let cached = if snapshot.partial { " in the cache" } else { "" };
-        Err(HubError::Request(format!(
-            "model {name} ({revision}) has neither tokenizer.json nor vocab.json and merges.txt{cached}"
-        )))
+        let message = format!("model {name} ({revision}) has neither tokenizer.json nor vocab.json and merges.txt");
+        Err(self.lacking(&snapshot, message))
     }
 
     fn dataset(&self, source: &HubSource) -> Result<(Source, String), HubError> {
@@ -130,25 +137,36 @@ impl<'a> Hub<'a> {
         let snapshot = repository.snapshot()?;
         let configs = card(&repository, &snapshot)?;
         let wanted = config.as_deref();
-        let wrong = |message: String| HubError::Request(format!("dataset {dataset} ({revision}): {message}"));
+        let of = |message: String| format!("dataset {dataset} ({revision}): {message}");
         let mut found = select::select(&snapshot.files, &configs, wanted, split)
-            .map_err(wrong)?
+            .map_err(|message| self.lacking(&snapshot, of(message)))?
             .map(|selected| (selected, snapshot.clone(), revision.as_str()));
-        if found.is_none() && revision == MAIN && !snapshot.partial {
+        // What was guessed once, and downloaded, stays what it is.
+        let guessed = found.as_ref().is_none_or(|(selected, ..)| {
+            selected.by == By::Guess && !selected.files.iter().all(|file| repository.has(&snapshot.commit, file))
+        });
+        if guessed && revision == MAIN && snapshot.partial.is_none() {
             // What the hub has made of other formats; if there is nothing, what the dataset itself has is what is told.
-            if let Ok(converted) = hub.repository(RepoType::Dataset, dataset, CONVERTED).snapshot() {
-                let selected = select::select(&converted.files, &[], wanted, split).map_err(wrong)?;
-                found = selected.map(|selected| (selected, converted, CONVERTED));
+            match hub.repository(RepoType::Dataset, dataset, CONVERTED).snapshot() {
+                Ok(converted) => {
+                    let selected = select::select(&converted.files, &[], wanted, split)
+                        .map_err(|message| self.lacking(&converted, of(message)))?;
+                    found = selected.map(|selected| (selected, converted, CONVERTED)).or(found);
+                }
+                Err(HubError::Request(_)) => {}
+                Err(error) => return Err(error),
             }
         }
-        let Some((Selected { format, files }, snapshot, from)) = found else {
-            return Err(wrong(select::suggested(&snapshot.files, &configs, wanted, split)));
+        let Some((selected, snapshot, from)) = found else {
+            let message = select::suggested(&snapshot.files, &configs, wanted, split);
+            return Err(self.lacking(&snapshot, of(message)));
         };
-        if snapshot.partial
-            && let Some(missing) = select::incomplete(&files)
+        if snapshot.partial.is_some()
+            && let Some(missing) = select::incomplete(&selected)
         {
-            return Err(wrong(format!("the cache has {missing}, and the hub was not to be asked for the others")));
+            return Err(self.lacking(&snapshot, of(format!("the cache has {missing}"))));
         }
+        let Selected { format, files, .. } = selected;
         let repository = hub.repository(RepoType::Dataset, dataset, from);
         let paths: Vec<PathBuf> = (1..)
             .zip(&files)

@@ -2,6 +2,7 @@
 
 mod client;
 mod error;
+mod fetch;
 mod lower;
 mod name;
 mod progress;
@@ -17,3 +18,5 @@ pub use settings::Settings;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_server;

@@ -4,21 +4,19 @@
 //! `snapshots/<commit>/` has links to files in `blobs/`. What is there is taken without asking, so that a branch stays at the
 //! commit at which it was first read. Only the list of a commit's files has no place there: it is kept in our own cache.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read as _, Write as _};
+use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use hf_hub::api::{RepoInfo, Siblings};
 use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 
-use super::client::{Answer, Client, Failure, Method};
+use super::client::{Answer, Client};
 use super::error::{HubError, quoted};
-use super::name::{is_commit, is_etag, is_inside};
-use super::progress::{Downloading, Report};
+use super::fetch::Fetch;
+use super::name::{is_commit, is_inside};
+use super::progress::Report;
 use crate::config::diagnostic::nearest;
-
-const BLOCK: usize = 256 << 10;
 
 pub(super) struct Repository<'a> {
     pub(super) client: &'a Client<'a>,
@@ -35,16 +33,16 @@ pub(super) struct Repository<'a> {
 pub(super) struct Snapshot {
     pub(super) commit: String,
     pub(super) files: Vec<String>,
-    /// Whether these are only those that are in the cache.
-    pub(super) partial: bool,
+    /// Why these are only those that are in the cache, if so.
+    pub(super) partial: Option<String>,
 }
 
 impl Repository<'_> {
-    fn repo(&self, revision: &str) -> Repo {
+    pub(super) fn repo(&self, revision: &str) -> Repo {
         Repo::with_revision(self.name.to_owned(), self.kind, revision.to_owned())
     }
 
-    fn cached(&self, revision: &str) -> CacheRepo {
+    pub(super) fn cached(&self, revision: &str) -> CacheRepo {
         Cache::new(self.client.settings.cache.clone()).repo(self.repo(revision))
     }
 
@@ -75,17 +73,22 @@ impl Repository<'_> {
         let memo = self.memo(&commit);
         let known = fs::read(&memo).ok().and_then(|bytes| serde_json::from_slice::<Vec<String>>(&bytes).ok());
         if let Some(files) = known.filter(|files| files.iter().all(|file| is_inside(file))) {
-            return Ok(Snapshot { commit, files, partial: false });
+            return Ok(Snapshot { commit, files, partial: None });
         }
         match self.info(&commit) {
             Ok(info) if info.sha == commit => Ok(info.into()),
             Ok(info) => Err(self.wrong(format!("commit {commit} is said to be {}", quoted(&info.sha)))),
-            Err(error) => {
+            // Only where nobody can be asked; what the hub says against it stands.
+            Err(error) if self.client.settings.offline || matches!(error, HubError::Unreachable(_)) => {
                 let root = self.cached(&commit).pointer_path(&commit);
                 let mut files = Vec::new();
                 walk(&root, "", &mut files);
-                if files.is_empty() { Err(error) } else { Ok(Snapshot { commit, files, partial: true }) }
+                if files.is_empty() {
+                    return Err(error);
+                }
+                Ok(Snapshot { commit, files, partial: Some(error.to_string()) })
             }
+            Err(error) => Err(error),
         }
     }
 
@@ -114,7 +117,7 @@ impl Repository<'_> {
         self.memos.join(format!("{}.json", blake3::hash(name.as_bytes()).to_hex()))
     }
 
-    fn wrong(&self, message: String) -> HubError {
+    pub(super) fn wrong(&self, message: String) -> HubError {
         HubError::Answer { what: format!("the hub's answer about {}", self.title()), message }
     }
 
@@ -150,7 +153,7 @@ impl Repository<'_> {
     }
 
     /// What an answer means that brings nothing. `file` if it was asked for one.
-    fn refused(&self, answer: &Answer, file: Option<&str>) -> HubError {
+    pub(super) fn refused(&self, answer: &Answer, file: Option<&str>) -> HubError {
         let code = answer.header("x-error-code").unwrap_or_default();
         let said = answer.header("x-error-message").map(quoted).filter(|said| !said.is_empty());
         let said = said.map_or_else(String::new, |said| format!(" (the hub says: {said})"));
@@ -221,6 +224,15 @@ impl Repository<'_> {
         }
     }
 
+    fn pointer(&self, commit: &str, path: &str) -> PathBuf {
+        self.cached(commit).pointer_path(commit).join(path)
+    }
+
+    /// Whether the file `path` of `commit` is in the cache.
+    pub(super) fn has(&self, commit: &str, path: &str) -> bool {
+        is_inside(path) && self.pointer(commit, path).is_file()
+    }
+
     /// The file `path` of `commit` on this machine, number `number` of some.
     ///
     /// # Errors
@@ -229,7 +241,7 @@ impl Repository<'_> {
         if !is_inside(path) {
             return Err(self.wrong(format!("`{}` is no file of a repository", quoted(path))));
         }
-        let pointer = self.cached(commit).pointer_path(commit).join(path);
+        let pointer = self.pointer(commit, path);
         if pointer.is_file() {
             return Ok(pointer);
         }
@@ -248,7 +260,7 @@ impl Repository<'_> {
 impl From<RepoInfo> for Snapshot {
     fn from(info: RepoInfo) -> Self {
         let files = info.siblings.into_iter().map(|Siblings { rfilename }| rfilename).collect();
-        Self { commit: info.sha, files, partial: false }
+        Self { commit: info.sha, files, partial: None }
     }
 }
 
@@ -259,172 +271,6 @@ pub(super) fn among(name: &str, all: &[String]) -> String {
         _ if all.is_empty() => String::new(),
         Some(near) => format!(": did you mean `{near}`? there is {known}"),
         None => format!("; there is {known}"),
-    }
-}
-
-/// A download.
-struct Fetch<'a> {
-    repository: &'a Repository<'a>,
-    commit: &'a str,
-    path: &'a str,
-    number: (usize, usize),
-}
-
-impl Fetch<'_> {
-    fn run(&self, pointer: &Path) -> Result<PathBuf, HubError> {
-        let Self { repository, commit, path, .. } = *self;
-        let client = repository.client;
-        let repo = repository.repo(commit);
-        let encoded: Vec<String> = path.split('/').map(percent).collect();
-        let url = format!("{}/{}/resolve/{commit}/{}", client.settings.endpoint, repo.url(), encoded.join("/"));
-        let (etag, size) = client.patiently(|| {
-            let answer = client.once(Method::Head, &url, 0)?;
-            if !(200..400).contains(&answer.status) {
-                return Err(repository.refused(&answer, Some(path)).into());
-            }
-            self.facts(&answer).map_err(Failure::from)
-        })?;
-        let blob = repository.cached(commit).blob_path(&etag);
-        let locks = client.settings.cache.join(".locks").join(repo.folder_name());
-        let parent = blob.parent().unwrap_or(&blob).to_owned();
-        for folder in [&parent, &locks] {
-            fs::create_dir_all(folder).map_err(HubError::io(folder))?;
-        }
-        // The same lock as huggingface_hub's.
-        let lock = locks.join(format!("{etag}.lock"));
-        let held = File::create(&lock).map_err(HubError::io(&lock))?;
-        let _ = held.lock();
-        let whole = |path: &Path| fs::metadata(path).is_ok_and(|m| size.is_none_or(|size| m.len() == size));
-        if !whole(&blob) {
-            let part = parent.join(format!("{etag}.incomplete"));
-            let (begun, mut most) = (Instant::now(), 0);
-            client.patiently(|| self.attempt(&url, &part, size, begun, &mut most))?;
-            fs::rename(&part, &blob).map_err(HubError::io(&blob))?;
-        }
-        link(&blob, pointer, path)?;
-        Ok(pointer.to_owned())
-    }
-
-    /// Name of the content, and its length.
-    fn facts(&self, answer: &Answer) -> Result<(String, Option<u64>), HubError> {
-        let wrong = |message: String| self.repository.wrong(format!("`{}`: {message}", self.path));
-        if let Some(other) = answer.header("x-repo-commit").filter(|other| *other != self.commit) {
-            return Err(wrong(format!("of commit {}, not {}", quoted(other), self.commit)));
-        }
-        let etag = answer.header("x-linked-etag").or_else(|| answer.header("etag"));
-        let etag = etag.ok_or_else(|| wrong("no etag".to_owned()))?;
-        let etag = etag.trim().trim_start_matches("W/").trim_matches('"');
-        if !is_etag(etag) {
-            return Err(wrong(format!("`{}` is no etag", quoted(etag))));
-        }
-        // Of a redirect, the length is that of the redirect.
-        let length = if answer.status == 200 { answer.header("content-length") } else { None };
-        let size = answer.header("x-linked-size").or(length);
-        let size = size.map(|size| size.trim().parse().map_err(|_| wrong(format!("`{}` is no size", quoted(size)))));
-        Ok((etag.to_owned(), size.transpose()?))
-    }
-
-    /// Goes on with the download in `part` where it ended; `most` is how far it ever came.
-    fn attempt(
-        &self,
-        url: &str,
-        part: &Path,
-        size: Option<u64>,
-        begun: Instant,
-        most: &mut u64,
-    ) -> Result<(), Failure> {
-        let io = |error| Failure::Final(HubError::io(part)(error));
-        let mut file = OpenOptions::new().append(true).create(true).open(part).map_err(io)?;
-        let mut have = file.metadata().map_err(io)?.len();
-        if size.is_none_or(|size| have > size) {
-            file.set_len(0).map_err(io)?;
-            have = 0;
-        }
-        if size == Some(have) && have > 0 {
-            return Ok(());
-        }
-        let answer = self.repository.client.once(Method::Get, url, have)?;
-        match answer.status {
-            200 => {
-                file.set_len(0).map_err(io)?;
-                have = 0;
-            }
-            206 => {
-                let range = answer.header("content-range").and_then(content_range);
-                if range.is_none_or(|(from, total)| from != have || total.zip(size).is_some_and(|(a, b)| a != b)) {
-                    file.set_len(0).map_err(io)?;
-                    return Err(Failure::again(format!("`{}`: it sends another part than was asked for", self.path)));
-                }
-            }
-            416 => {
-                file.set_len(0).map_err(io)?;
-                return Err(Failure::again(format!("`{}`: it has no more bytes", self.path)));
-            }
-            _ => return Err(self.repository.refused(&answer, Some(self.path)).into()),
-        }
-        let size = size.or_else(|| answer.header("content-length")?.trim().parse().ok());
-        let (start, mut body, mut block) = (have, answer.into_body(), vec![0; BLOCK]);
-        let ended = loop {
-            match body.read(&mut block) {
-                Ok(0) => break "the connection ended".to_owned(),
-                Ok(read) => {
-                    file.write_all(&block[..read]).map_err(io)?;
-                    have += read as u64;
-                    let seconds = begun.elapsed().as_secs_f64().max(1e-3);
-                    (self.repository.report)(Downloading {
-                        file: self.number.0,
-                        files: self.number.1,
-                        bytes_done: have,
-                        bytes_total: size.unwrap_or(have),
-                        bytes_per_second: (have - start) as f64 / seconds,
-                    });
-                    if size.is_some_and(|size| have > size) {
-                        break "it goes on behind its end".to_owned();
-                    }
-                }
-                Err(error) => break quoted(&error.to_string()),
-            }
-        };
-        if size.is_some_and(|size| have != size) {
-            if size.is_some_and(|size| have > size) {
-                file.set_len(0).map_err(io)?;
-            }
-            let of = size.unwrap_or_default();
-            let message = format!("`{}`: {ended} after {have} of {of} bytes", self.path);
-            // A server that begins anew each time brings nothing.
-            let moved = have > *most && have < of;
-            *most = have.max(*most);
-            return Err(Failure::Again { message, after: None, moved });
-        }
-        file.sync_all().map_err(io)
-    }
-}
-
-/// First byte and length of the whole, of `bytes 5-9/10`.
-fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
-    let (range, total) = text.trim().strip_prefix("bytes")?.trim().split_once('/')?;
-    Some((range.split_once('-')?.0.trim().parse().ok()?, total.trim().parse().ok()))
-}
-
-/// A part of a path, in an address.
-fn percent(part: &str) -> String {
-    let keep = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'~' | b'=' | b'+' | b'@');
-    part.bytes().map(|b| if keep(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
-}
-
-/// `pointer`, which is `path` in a snapshot, becomes a link to `blob`.
-fn link(blob: &Path, pointer: &Path, path: &str) -> Result<(), HubError> {
-    let folder = pointer.parent().unwrap_or(pointer);
-    fs::create_dir_all(folder).map_err(HubError::io(folder))?;
-    let name = blob.file_name().unwrap_or_default();
-    let up = "../".repeat(2 + path.matches('/').count());
-    let target = Path::new(&up).join("blobs").join(name);
-    // It may be a link to a blob that went away.
-    let _ = fs::remove_file(pointer);
-    match std::os::unix::fs::symlink(&target, pointer) {
-        Err(_) if pointer.is_file() => Ok(()),
-        Err(_) => fs::hard_link(blob, pointer).map_err(HubError::io(pointer)),
-        Ok(()) => Ok(()),
     }
 }
 

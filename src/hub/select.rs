@@ -2,7 +2,7 @@
 //!
 //! Its card (README.md) says so under `configs`; where it does not, the names of folders and files do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use glob::{MatchOptions, Pattern};
 use serde_yaml::Value;
@@ -13,6 +13,9 @@ use super::repository::among;
 const MAX_HEAD: usize = 1 << 20;
 /// Signs of a pattern that stand for anything: matching takes long with many of them.
 const MAX_STARS: usize = 8;
+
+/// Files about data.
+const NO_DATA: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "metadata.json", "state.json"];
 
 /// What a dataset's files are in, the first that there is counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +43,20 @@ impl Format {
 pub(super) struct Selected {
     pub(super) format: Format,
     pub(super) files: Vec<String>,
+    pub(super) by: By,
+}
+
+/// What says that these are the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// The card, each by its name, and each is there.
+    List,
+    /// The card, by what matches.
+    Pattern,
+    /// Names of folders and files.
+    Name,
+    /// Nothing but that they are JSON, as many a file is that has no text.
+    Guess,
 }
 
 /// A configuration of a card.
@@ -112,7 +129,10 @@ pub(super) fn select(
                 Vec::from_iter(chosen.files.iter().map(|(split, _)| split.clone()).collect::<BTreeSet<_>>());
             return Err(format!("configuration `{}` has no split `{split}`{}", chosen.name, among(split, &splits)));
         }
-        return match of_one_format(&found) {
+        let mut patterns = chosen.files.iter().filter(|(of, _)| of == split);
+        let by =
+            if patterns.all(|(_, path)| all.iter().any(|file| file == plain(path))) { By::List } else { By::Pattern };
+        return match of_one_format(&found, by) {
             Some(selected) => Ok(Some(selected)),
             None => Err(format!("split `{split}` of configuration `{}` has no parquet or JSON files", chosen.name)),
         };
@@ -141,8 +161,13 @@ fn choose<'c>(configs: &'c [Config], config: Option<&str>) -> Result<Option<&'c 
     }
 }
 
+/// A path of a card as the list of files has it.
+fn plain(path: &str) -> &str {
+    path.trim_start_matches("./").trim_start_matches('/')
+}
+
 fn matching(all: &[String], pattern: &str) -> Result<Vec<String>, String> {
-    let pattern = pattern.trim_start_matches("./").trim_start_matches('/');
+    let pattern = plain(pattern);
     if pattern.matches(['*', '?', '[']).count() > MAX_STARS {
         return Err(format!("its card has a pattern that is too wide: `{}`", super::error::quoted(pattern)));
     }
@@ -156,9 +181,9 @@ fn matching(all: &[String], pattern: &str) -> Result<Vec<String>, String> {
     Ok(if found.is_empty() { find(&format!("{}/**/*", pattern.trim_end_matches('/'))) } else { found })
 }
 
-fn of_one_format(files: &BTreeSet<String>) -> Option<Selected> {
+fn of_one_format(files: &BTreeSet<String>, by: By) -> Option<Selected> {
     let of = |format: Format| files.iter().filter(|file| file.ends_with(format.ending())).cloned().collect::<Vec<_>>();
-    Format::ALL.into_iter().map(|format| Selected { format, files: of(format) }).find(|s| !s.files.is_empty())
+    Format::ALL.into_iter().map(|format| Selected { format, files: of(format), by }).find(|s| !s.files.is_empty())
 }
 
 /// Folders that may hold what `config` is; of none the dataset's own.
@@ -176,18 +201,19 @@ fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<Selected
         let within: Vec<(&String, &str)> =
             all.iter().filter_map(|file| Some((file, file.strip_prefix(&folder)?))).collect();
         let named = within.iter().filter(|(_, rest)| split_of(rest).is_some_and(|of| of == split));
-        if let Some(selected) = of_one_format(&named.map(|(file, _)| (*file).clone()).collect()) {
+        if let Some(selected) = of_one_format(&named.map(|(file, _)| (*file).clone()).collect(), By::Name) {
             return Some(selected);
         }
         // Files of no split are for training.
-        let here = within.iter().filter(|(_, rest)| !rest.contains('/') && !rest.ends_with("dataset_infos.json"));
+        let here = within.iter().filter(|(_, rest)| !rest.contains('/') && !NO_DATA.contains(rest));
         let files: BTreeSet<String> = here.map(|(file, _)| (*file).clone()).collect();
         let unnamed = |s: &Selected| s.files.iter().all(|f| !is_named(f.strip_prefix(&folder).unwrap_or(f)));
         if split == "train"
-            && let Some(selected) = of_one_format(&files).filter(unnamed)
+            && let Some(selected) = of_one_format(&files, By::Name).filter(unnamed)
             && (!folder.is_empty() || !selected.files.iter().any(|f| f.ends_with("config.json")))
         {
-            return Some(selected);
+            let guess = folder.is_empty() && selected.format == Format::Json;
+            return Some(Selected { by: if guess { By::Guess } else { By::Name }, ..selected });
         }
     }
     None
@@ -231,18 +257,40 @@ pub(super) fn suggested(all: &[String], configs: &[Config], config: Option<&str>
     }
 }
 
-/// What is missing of files that say how many they are, as `train-00000-of-00005.parquet` does.
-pub(super) fn incomplete(files: &[String]) -> Option<String> {
-    for file in files {
-        let (before, after) = file.rsplit_once("-of-")?;
-        let total: usize = after.chars().take_while(char::is_ascii_digit).collect::<String>().parse().ok()?;
-        let prefix = before.trim_end_matches(|c: char| c.is_ascii_digit());
-        let there = files.iter().filter(|f| f.starts_with(prefix) && f.contains("-of-")).count();
-        if there < total {
-            return Some(format!("{there} of the {total} files `{prefix}…`"));
+/// What is missing of `selected`, or may be, where only some files of the dataset are known. `None` if the card names each, if they say
+/// how many they are, as `train-00000-of-00005.parquet` does, or if it is one that is called as no part of several.
+pub(super) fn incomplete(selected: &Selected) -> Option<String> {
+    if selected.by == By::List {
+        return None;
+    }
+    let mut shards: BTreeMap<(&str, usize), BTreeSet<usize>> = BTreeMap::new();
+    for file in &selected.files {
+        if let Some((prefix, index, total)) = shard(file) {
+            shards.entry((prefix, total)).or_default().insert(index);
+        } else if selected.by == By::Pattern || selected.files.len() > 1 || is_numbered(file) {
+            let files = selected.files.len();
+            return Some(format!("`{file}`, {files} in all, and nothing there tells whether there are more"));
         }
     }
-    None
+    let missing = shards.iter().find(|((_, total), there)| there.len() < *total);
+    missing.map(|((prefix, total), there)| format!("{} of the {total} files `{prefix}…`", there.len()))
+}
+
+/// What `data/train-00001-of-00005.parquet` says: `data/train-`, 1 and 5.
+fn shard(file: &str) -> Option<(&str, usize, usize)> {
+    let (before, after) = file.rsplit_once("-of-")?;
+    let prefix = before.trim_end_matches(|c: char| c.is_ascii_digit());
+    let end = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+    let (index, total) = (before[prefix.len()..].parse().ok()?, after[..end].parse().ok()?);
+    (index < total).then_some((prefix, index, total))
+}
+
+/// Whether a file is called by a number, as `0000.parquet`, `000_00000.parquet` and `part-3.jsonl`.
+fn is_numbered(file: &str) -> bool {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    let stem = name.split_once('.').map_or(name, |(stem, _)| stem);
+    let last = stem.rsplit(['-', '_']).next().unwrap_or(stem);
+    !last.is_empty() && last.bytes().all(|b| b.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -331,7 +379,37 @@ mod tests {
         assert!(chosen(&[&"a".repeat(300)], wide, None, "train").unwrap_err().contains("too wide"));
         let away = "---\nconfigs: [{config_name: a, data_files: ../../etc/passwd}]\n---\n";
         assert!(chosen(&["x.parquet"], away, None, "train").is_err());
-        assert_eq!(incomplete(&names(&["train-00000-of-00002.parquet"])).unwrap(), "1 of the 2 files `train-…`");
-        assert_eq!(incomplete(&names(&["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"])), None);
+    }
+
+    #[test]
+    fn files_tell_whether_they_are_all_or_not() {
+        let told = |files: &[&str], by| incomplete(&Selected { format: Format::Parquet, files: names(files), by });
+        let shards = ["train-00000-of-00002-a0.parquet", "train-00001-of-00002-b1.parquet"];
+        assert_eq!(told(&shards[..1], By::Pattern).unwrap(), "1 of the 2 files `train-…`");
+        assert_eq!(told(&shards, By::Pattern), None);
+        // A file that is no shard does not hide that one is missing.
+        assert!(told(&["a.parquet", shards[0]], By::Name).is_some());
+        assert!(told(&["a.parquet", "b.parquet"], By::Name).unwrap().contains("whether there are more"));
+        assert_eq!(told(&["a.parquet", "b.parquet"], By::List), None);
+        for one in ["train.parquet", "data/wikitext2.parquet", "corpus-v2.jsonl"] {
+            assert_eq!(told(&[one], By::Name), None, "{one}");
+            assert!(told(&[one], By::Pattern).is_some(), "{one}");
+        }
+        for one in ["0000.parquet", "sample/10BT/000_00000.parquet", "train-0.jsonl", "train-00003-of-00002.parquet"] {
+            assert!(told(&[one], By::Name).is_some(), "{one}");
+        }
+        // A card's list of which not all is there is no list.
+        let card = "---\nconfigs: [{config_name: a, data_files: [{split: train, path: [a.jsonl, b.jsonl]}]}]\n---\n";
+        let by = |files: &[&str]| select(&names(files), &configs(card), None, "train").unwrap().unwrap().by;
+        assert_eq!((by(&["a.jsonl", "b.jsonl"]), by(&["a.jsonl"])), (By::List, By::Pattern));
+    }
+
+    #[test]
+    fn json_files_about_data_are_none() {
+        let train = |files: &[&str]| select(&names(files), &[], None, "train").unwrap();
+        assert_eq!(train(&["metadata.json", "dataset_infos.json", "x.txt"]), None);
+        let one = train(&["metadata.json", "alpaca.json"]).unwrap();
+        assert_eq!((one.files, one.by), (names(&["alpaca.json"]), By::Guess));
+        assert_eq!(train(&["train.json"]).unwrap().by, By::Name);
     }
 }

@@ -1,132 +1,23 @@
 //! Against a server on loopback that answers as the hub does, and one on another port that files are redirected to.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ring::digest::{SHA256, digest};
+
+use super::fetch::hex;
+use super::tests_server::{Answering, Asked, Broken, Reply, Server, ranged};
 use super::*;
 use crate::config::experiment::{Data, HubSource, Layout, Source, Tokenizer, Validation};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const CONVERTED: &str = "89abcdef0123456789abcdef0123456789abcdef";
 
-#[derive(Debug, Clone)]
-struct Asked {
-    method: String,
-    path: String,
-    headers: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Reply {
-    status: u16,
-    headers: Vec<(&'static str, String)>,
-    body: Vec<u8>,
-    /// The connection ends after so many bytes of the body.
-    cut: Option<usize>,
-}
-
-impl Reply {
-    fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
-        Self { status, body: body.into(), ..Self::default() }
-    }
-
-    fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.headers.push((name, value.into()));
-        self
-    }
-}
-
-/// What a broken server makes of a request and of the content that is asked for.
-type Broken = fn(&Asked, &[u8]) -> Reply;
-type Answering = dyn Fn(&Asked, usize) -> Reply + Send + Sync;
-
-/// A server, and what it was asked.
-struct Server {
-    address: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
-}
-
-impl Server {
-    /// `answer` also hears how often it was called before.
-    fn start(answer: Arc<Answering>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("http://{}", listener.local_addr().unwrap());
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let log = asked.clone();
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (answer, log) = (answer.clone(), log.clone());
-                thread::spawn(move || serve(stream, &*answer, &log));
-            }
-        });
-        Self { address, asked }
-    }
-
-    fn count(&self) -> usize {
-        self.asked.lock().unwrap().len()
-    }
-
-    fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
-    }
-}
-
-fn serve(mut stream: TcpStream, answer: &Answering, log: &Mutex<Vec<Asked>>) -> Option<()> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
-    let mut line = String::new();
-    reader.read_line(&mut line).ok()?;
-    let mut words = line.split_whitespace();
-    let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
-    let mut headers = BTreeMap::new();
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok()?;
-        let Some((name, value)) = line.trim().split_once(':') else { break };
-        headers.insert(name.to_lowercase(), value.trim().to_owned());
-    }
-    let asked = Asked { method, path, headers };
-    let before = {
-        let mut log = log.lock().unwrap();
-        log.push(asked.clone());
-        log.len() - 1
-    };
-    let reply = answer(&asked, before);
-    let mut head =
-        format!("HTTP/1.1 {} x\r\nconnection: close\r\ncontent-length: {}\r\n", reply.status, reply.body.len());
-    for (name, value) in &reply.headers {
-        head.extend([name, ": ", value, "\r\n"]);
-    }
-    stream.write_all((head + "\r\n").as_bytes()).ok()?;
-    if asked.method != "HEAD" {
-        stream.write_all(&reply.body[..reply.cut.unwrap_or(reply.body.len())]).ok()?;
-    }
-    stream.flush().ok()?;
-    stream.shutdown(std::net::Shutdown::Write).ok()?;
-    // Until the other side has it: closing at once could take it back.
-    let _ = reader.read(&mut [0; 64]);
-    Some(())
-}
-
-/// `content`, or the part that is asked for.
-fn ranged(asked: &Asked, content: &[u8]) -> Reply {
-    let from =
-        asked.headers.get("range").and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
-    match from {
-        None => Reply::new(200, content),
-        Some(from) if from >= content.len() => Reply::new(416, ""),
-        Some(from) => Reply::new(206, &content[from..])
-            .with("content-range", format!("bytes {from}-{}/{}", content.len() - 1, content.len())),
-    }
-}
-
 fn etag(content: &[u8]) -> String {
-    blake3::hash(content).to_hex().to_string()
+    hex(digest(&SHA256, content).as_ref())
 }
 
 /// What the server has: repository, commit and files.
@@ -357,6 +248,136 @@ fn a_server_that_never_sends_all_is_given_up() {
 }
 
 #[test]
+fn a_reply_without_length_is_whole_only_if_it_ends_as_it_should() {
+    const LARGE: usize = 600_000;
+    // The etag, what its sending is like, after how many bytes each breaks off, and what comes of it.
+    let sha256 = etag(&fine()[0].2[1].1);
+    let (cut, whole) = (Some(5000), None);
+    let cases = [
+        ("abc", true, vec![whole], Ok(1)),
+        ("abc", true, vec![cut, whole], Ok(2)),
+        ("abc", true, vec![cut], Err("after 5000 bytes")),
+        (&sha256, true, vec![cut, whole], Ok(2)),
+        ("abc", false, vec![whole], Err("nothing tells where it ends")),
+        (&sha256, false, vec![cut, whole], Ok(2)),
+        (&sha256, false, vec![cut], Err("its content is not what its SHA-256 says")),
+    ];
+    for (name, chunked, cuts, expected) in cases {
+        let inner = hub(fine(), None);
+        let gets = AtomicUsize::new(0);
+        let tag = format!("\"{name}\"");
+        let server = Server::start(Arc::new(move |asked: &Asked, before| {
+            let reply = inner(asked, before);
+            if !asked.path.contains("sample/000") {
+                return reply;
+            }
+            let get = if asked.method == "GET" { gets.fetch_add(1, Ordering::SeqCst) } else { 0 };
+            let cut = cuts[get.min(cuts.len() - 1)];
+            Reply { headers: vec![("etag", tag.clone())], chunked, endless: !chunked, cut, ..reply }
+        }));
+        let here = Here::new(&server.address);
+        let found = here.lower(&data(source("own/fine", Some("small"), "train")));
+        let pointer = here.repo("datasets--own--fine/snapshots").join(COMMIT).join("sample/000.parquet");
+        let gets = || server.asked().iter().filter(|a| a.method == "GET" && a.path.contains("sample/000")).count();
+        match expected {
+            Ok(count) => {
+                assert_eq!(read(&found.unwrap())[0].len(), LARGE, "{name} {chunked}");
+                assert_eq!(gets(), count, "{name} {chunked}");
+            }
+            Err(expected) => {
+                let message = found.unwrap_err();
+                assert!(message.contains(expected) && !pointer.exists(), "{name} {chunked}: {message}");
+                assert!(!here.repo("datasets--own--fine/blobs").join(name).exists());
+            }
+        }
+    }
+}
+
+#[test]
+fn what_others_left_is_not_taken_for_the_file() {
+    let content = fine()[0].2[1].1.clone();
+    let sha256 = etag(&content);
+    for (name, begun) in [
+        (sha256.as_str(), vec![7; content.len()]),
+        (&sha256, vec![7; 1000]),
+        ("abc", vec![7; content.len()]),
+        ("abc", vec![7; 1000]),
+    ] {
+        let (inner, tag) = (hub(fine(), None), format!("\"{name}\""));
+        let server = Server::start(Arc::new(move |asked: &Asked, before| {
+            let mut reply = inner(asked, before);
+            if asked.path.contains("sample/000") {
+                reply.headers.retain(|(name, _)| *name != "etag");
+                reply.headers.push(("etag", tag.clone()));
+            }
+            reply
+        }));
+        let here = Here::new(&server.address);
+        let blobs = here.repo("datasets--own--fine").join("blobs");
+        fs::create_dir_all(&blobs).unwrap();
+        fs::write(blobs.join(format!("{name}.incomplete")), &begun).unwrap();
+        let found = here.lower(&data(source("own/fine", Some("small"), "train"))).unwrap();
+        assert!(read(&found)[0] == content, "{name} {}", begun.len());
+    }
+    // A server that sends what it does not say.
+    let inner = hub(fine(), None);
+    let server = Server::start(Arc::new(move |asked: &Asked, before| {
+        let mut reply = inner(asked, before);
+        if asked.path.contains("sample/000") {
+            reply.body.reverse();
+        }
+        reply
+    }));
+    let here = Here::new(&server.address);
+    let message = here.lower(&data(source("own/fine", Some("small"), "train"))).unwrap_err();
+    assert!(message.contains("`sample/000.parquet`") && message.contains("SHA-256"), "{message}");
+    assert!(!here.repo("datasets--own--fine/blobs").join(&sha256).exists());
+}
+
+#[test]
+fn a_part_of_a_split_is_not_the_split() {
+    let (hub, cdn) = pair();
+    let mut here = Here::new(&hub.address);
+    let wanted = data(source("own/fine", Some("small"), "train"));
+    here.lower(&wanted).unwrap();
+    here.settings.offline = true;
+    let second = here.repo("datasets--own--fine/snapshots").join(COMMIT).join("sample/001.parquet");
+    let link = fs::read_link(&second).unwrap();
+    // The list of files is known: what is missing has a name.
+    fs::remove_file(&second).unwrap();
+    let message = here.lower(&wanted).unwrap_err();
+    assert!(message.contains("`sample/001.parquet` of dataset own/fine (main) is not in the cache"), "{message}");
+    // It is not known, and the card has a pattern: neither one nor two may be all.
+    fs::remove_dir_all(here.folder.path().join("memos")).unwrap();
+    for files in ["1 in all", "2 in all"] {
+        let message = here.lower(&wanted).unwrap_err();
+        let told = ["`sample/000.parquet`", files, "whether there are more", "HF_HUB_OFFLINE is set"];
+        assert!(told.iter().all(|part| message.contains(part)), "{message}");
+        let _ = std::os::unix::fs::symlink(&link, &second);
+    }
+    // One that the card names is.
+    let test = data(source("own/fine", Some("small"), "test"));
+    let message = here.lower(&test).unwrap_err();
+    assert!(message.contains("has no parquet or JSON files") && message.contains("HF_HUB_OFFLINE"), "{message}");
+    fs::write(second.parent().unwrap().parent().unwrap().join("test.jsonl"), "{}").unwrap();
+    assert_eq!(local(&here.lower(&test).unwrap()).len(), 1);
+    // A server that cannot be reached is as good as none; one that refuses is heard.
+    here.settings.offline = false;
+    here.settings.endpoint = "http://127.0.0.1:1".to_owned();
+    assert!(here.lower(&wanted).unwrap_err().contains("127.0.0.1:1 cannot be read"));
+    assert_eq!(local(&here.lower(&test).unwrap()).len(), 1);
+    let refusing = Server::start(Arc::new(|_: &Asked, _| Reply::new(403, "{}")));
+    here.settings.endpoint.clone_from(&refusing.address);
+    assert!(here.lower(&test).unwrap_err().contains("is gated"));
+    // Asked again, the hub brings the rest.
+    fs::remove_file(&second).unwrap();
+    here.settings.endpoint.clone_from(&hub.address);
+    let before = cdn.count();
+    assert_eq!(read(&here.lower(&wanted).unwrap())[1], b"PAR1 second");
+    assert!(cdn.count() == before);
+}
+
+#[test]
 fn refusals_say_what_to_do() {
     let refused = |status: u16, code: &'static str, extra: &'static [(&'static str, &'static str)]| {
         let server = Server::start(Arc::new(move |asked: &Asked, _| {
@@ -485,6 +506,35 @@ fn what_the_hub_converted_is_read_where_there_is_nothing_else() {
     assert_eq!(server.count(), count);
     let message = here.lower(&data(source("own/plain", None, "test"))).unwrap_err();
     assert!(message.contains("no parquet or JSON files"), "{message}");
+}
+
+#[test]
+fn what_the_hub_converted_goes_before_json_of_no_split() {
+    let own = vec![("notes.json", b"[]".to_vec()), ("input.txt", b"x".to_vec())];
+    let plain = vec![("datasets/own/plain", COMMIT, own)];
+    let mut both = plain.clone();
+    both.push(("datasets/own/plain", CONVERTED, vec![("default/train/0000.parquet", b"PAR1".to_vec())]));
+    let wanted = data(source("own/plain", None, "train"));
+    let server = Server::start(hub(both, None));
+    let here = Here::new(&server.address);
+    assert!(local(&here.lower(&wanted).unwrap())[0].ends_with("default/train/0000.parquet"));
+    // Nothing was converted: then it is what there is, and stays so.
+    let server = Server::start(hub(plain.clone(), None));
+    let mut here = Here::new(&server.address);
+    let lowered = here.lower(&wanted).unwrap();
+    assert!(local(&lowered)[0].ends_with("notes.json"));
+    let before = server.count();
+    assert_eq!(here.lower(&wanted).unwrap(), lowered);
+    here.settings.offline = true;
+    assert_eq!(here.lower(&wanted).unwrap(), lowered);
+    assert_eq!(server.count(), before);
+    // Whether something was converted is not known.
+    let inner = hub(plain, None);
+    let server = Server::start(Arc::new(move |asked: &Asked, before| {
+        if asked.path.contains("convert") { Reply::new(503, "busy") } else { inner(asked, before) }
+    }));
+    let message = Here::new(&server.address).lower(&wanted).unwrap_err();
+    assert!(message.contains("(refs/convert/parquet)") && message.contains("status 503"), "{message}");
 }
 
 #[test]
