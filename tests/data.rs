@@ -261,7 +261,7 @@ fn mistakes_are_told_before_anything_is_written() {
     assert!(text.contains("not UTF-8 text: the first bad byte is at offset 5"), "{text}");
     assert_eq!(lab.names("d"), [""; 0]);
     lab.write("empty.txt", "");
-    assert!(lab.refused("data prepare empty.txt --tokenizer bytes --to npy d").contains("the source is empty"));
+    assert!(lab.refused("data prepare empty.txt --tokenizer bytes --to npy d").contains("the files: no text at all"));
     // A vocabulary that 16 bits do not hold.
     let vocabulary: serde_json::Map<_, _> = (0..70_000).map(|i| (format!("w{i}"), Value::from(i))).collect();
     let json = serde_json::json!({
@@ -272,7 +272,7 @@ fn mistakes_are_told_before_anything_is_written() {
     lab.write("large.json", json.to_string());
     for format in ["llmc", "npy", "nanogpt"] {
         let text = lab.refused(&format!("data prepare docs.jsonl --tokenizer large.json --to {format} d"));
-        assert!(text.contains("70000 ids") && text.contains("--to llmc-u32"), "{text}");
+        assert!(text.contains("70000 ids") && text.contains("--to: ") && text.contains("llmc-u32"), "{text}");
     }
     lab.good("data prepare docs.jsonl --tokenizer large.json --to llmc-u32 large --validation none");
     // What someone else put there is not replaced.
@@ -281,6 +281,36 @@ fn mistakes_are_told_before_anything_is_written() {
     let text = lab.refused("data prepare docs.jsonl --tokenizer bytes --to nanogpt other --validation none");
     assert!(text.contains("holds train.bin already; --force"), "{text}");
     assert_eq!(fs::read(lab.path("other/train.bin")).unwrap(), b"mine");
+    let text = lab.refused("tokenizer encode --tokenizer chars a");
+    assert!(text.contains("--tokenizer: made from text, of which there is none here"), "{text}");
+}
+
+#[test]
+fn what_lies_beside_shards_is_replaced_on_demand_only() {
+    let lab = Lab::new();
+    lab.write("a.txt", "the cat sat on the mat, the cat sat on the mat. ".repeat(40));
+    fs::create_dir_all(lab.path("d")).unwrap();
+    lab.good("tokenizer train a.txt --vocab-size 280 --out d/tokenizer.json");
+    // The same tokenizer with other white space: the file stays as it is.
+    let json: Value = serde_json::from_slice(&fs::read(lab.path("d/tokenizer.json")).unwrap()).unwrap();
+    let mine = format!("{json}\n\n");
+    lab.write("d/tokenizer.json", &mine);
+    let text = lab.refused("data prepare a.txt --tokenizer bytes --to nanogpt d");
+    assert!(text.contains("holds another tokenizer.json already; --force replaces it"), "{text}");
+    lab.good("data prepare a.txt --tokenizer d/tokenizer.json --to nanogpt d");
+    assert_eq!(fs::read(lab.path("d/tokenizer.json")).unwrap(), mine.as_bytes());
+    lab.good("data prepare a.txt --tokenizer d/tokenizer.json --to nanogpt d --force");
+    assert_eq!(fs::read(lab.path("d/tokenizer.json")).unwrap(), mine.as_bytes());
+    lab.good("data prepare a.txt --tokenizer bytes --to nanogpt d --force");
+    assert_ne!(fs::read(lab.path("d/tokenizer.json")).unwrap(), mine.as_bytes());
+    fs::create_dir_all(lab.path("e")).unwrap();
+    lab.write("e/meta.pkl", "mine");
+    lab.write("e/.movie.mkv.partial", "mine");
+    let text = lab.refused("data prepare a.txt --tokenizer chars --to nanogpt e");
+    assert!(text.contains("holds another meta.pkl already"), "{text}");
+    assert_eq!(lab.names("e"), [".movie.mkv.partial", "meta.pkl"]);
+    lab.good("data prepare a.txt --tokenizer chars --to nanogpt e --force");
+    assert_eq!(fs::read(lab.path("e/.movie.mkv.partial")).unwrap(), b"mine");
 }
 
 /// Losses of a few steps on `data`.
@@ -345,6 +375,10 @@ fn files_say_what_they_hold() {
     let found = lab.json("data inspect odd.jsonl --tokenizer bytes --json");
     assert_eq!((&found["text"]["column"], &found["tokens"]), (&"body".into(), &15.into()));
     assert_eq!(found["documents"]["shortest"], serde_json::json!([1, 1]));
+    lab.write("odd.json", "[{\"content\": \"a b\", \"id\": 1},\n {\"content\": \"c\", \"id\": null}]");
+    let found = lab.json("data inspect odd.json --json");
+    assert_eq!((&found["text"]["column"], &found["documents"]["count"]), (&"content".into(), &2.into()));
+    assert_eq!(found["text"]["columns"][1], serde_json::json!({"name": "id", "kind": "number or null", "bytes": 0}));
     // Lies are told with their numbers.
     lab.write("short.bin", llmc(20_240_520, 1, 7, &[1, 0]));
     let text = lab.refused("data inspect short.bin");

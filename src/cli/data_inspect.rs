@@ -9,7 +9,7 @@ use clap::Args;
 use super::common::{ThreadArgs, cache_dir, local_tokenizer};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
-use super::text_source::{Kind, SourceArgs, check_file, tokenizer};
+use super::text_source::{Kind, SourceArgs, check_file, tokenizer, worded};
 use crate::config::experiment::Tokenizer;
 use crate::data::{Card, Inspected, TextTokenizer, inspect_text, inspect_tokens, load_tokenizer};
 use crate::report::format::bytes;
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Show what files of tokens or text hold: documents, the first texts, the vocabulary's use.
 ///
 /// Files of tokens are llm.c's and nanoGPT's .bin, .npy, a folder with a dataset.json, or an entry of the cache; several are looked at
-/// as one stream. Files of text are .txt, .jsonl, .json and .parquet.
+/// as one stream. Files of text are .txt, .md, .jsonl, .json and .parquet.
 #[derive(Debug, Clone, Args)]
 pub struct InspectArgs {
     #[command(flatten)]
@@ -96,7 +96,7 @@ fn look(args: &InspectArgs, files: &[PathBuf], kind: Kind, screen: &Screen) -> a
     let source = named.source()?;
     let pool = args.threads.pool()?;
     let inspect = || inspect_text(&source, files, chosen, tokenizer, args.texts, args.top, &progress);
-    Ok(pool.install(inspect)?)
+    Ok(pool.install(inspect).map_err(|error| worded(error, true))?)
 }
 
 /// The tokenizer that was named, or the one beside shards.
@@ -115,7 +115,7 @@ fn load(args: &InspectArgs, first: &Path, kind: Kind) -> anyhow::Result<Option<T
         (None, _) => return Ok(None),
     };
     let cache = cache_dir()?;
-    Ok(Some(load_tokenizer(&spec, &cache, &|_| ())?))
+    Ok(Some(load_tokenizer(&spec, &cache, &|_| ()).map_err(|error| worded(error, true))?))
 }
 
 /// The files that a path means: a folder of shards with its card, a cache's entry, or the path itself.

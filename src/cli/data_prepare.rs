@@ -7,7 +7,7 @@ use clap::Args;
 use super::common::{ThreadArgs, cache_dir, experiment_environment, local_tokenizer, lower};
 use super::exit::{Exit, RequestError};
 use super::output::print_json;
-use super::text_source::{SourceArgs, shown, tokenizer};
+use super::text_source::{SourceArgs, shown, tokenizer, worded};
 use crate::config::experiment::Data;
 use crate::config::{self, LoadOptions};
 use crate::data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, write_shards};
@@ -106,7 +106,7 @@ pub fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
         pool.install(|| write_shards(&request, &report))
     };
     screen.clear();
-    let made = result?;
+    let made = result.map_err(|error| worded(error, args.from.is_none()))?;
     if args.json {
         let rate = |n: u64| if made.seconds > 0.0 { Some(n as f64 / made.seconds) } else { None };
         print_json(&serde_json::json!({

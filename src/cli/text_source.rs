@@ -6,13 +6,14 @@ use clap::Args;
 
 use super::exit::RequestError;
 use crate::config::experiment::{Data, JsonSource, Layout, MAIN, ParquetSource, Source, Tokenizer};
+use crate::data::DataError;
 use crate::hub;
 use crate::report::format::printable;
 
 /// Files of text.
 #[derive(Debug, Clone, Args)]
 pub struct SourceArgs {
-    /// Files of text: .txt (a document each), .jsonl (one a line), .json (an array of them), .parquet (one a row).
+    /// Files of text: .txt and .md (a document each), .jsonl (one a line), .json (an array of them), .parquet (one a row).
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// The column of parquet files that holds the text [default: text].
@@ -179,6 +180,32 @@ pub fn tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
                 printable(spec)
             ))
         }
+    }
+}
+
+/// `error` in the words of the command line. `files`: the text is that of files named there, not that of an experiment.
+#[must_use]
+pub fn worded(error: DataError, files: bool) -> DataError {
+    const FILES: &str = "the files";
+    let words = |key: &'static str| match key {
+        "format" => "--to",
+        "shard_tokens" => "--shard-tokens",
+        "held_out" => "--validation",
+        "tokenizer" => "--tokenizer",
+        "data.train" if files => FILES,
+        _ if files && key.starts_with("data.tokenizer") => "--tokenizer",
+        _ => key,
+    };
+    let place = |context: String| if files && context == "data.train" { FILES.to_owned() } else { context };
+    match error {
+        DataError::Setting { key, message } => DataError::Setting { key: words(key), message },
+        DataError::NoFile { key, path } => DataError::NoFile { key: words(key), path },
+        DataError::Pattern { key, path, message } => DataError::Pattern { key: words(key), path, message },
+        DataError::UnknownCharacter { context, character, known } => {
+            DataError::UnknownCharacter { context: place(context), character, known }
+        }
+        DataError::Encode { context, message } => DataError::Encode { context: place(context), message },
+        other => other,
     }
 }
 

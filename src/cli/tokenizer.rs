@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use super::common::{ThreadArgs, cache_dir, local_tokenizer};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
-use super::text_source::{SourceArgs, shown, tokenizer};
+use super::text_source::{SourceArgs, shown, tokenizer, worded};
 use crate::data::{TextTokenizer, load_tokenizer, train_tokenizer};
 use crate::report::format::{bytes, count, printable};
 use crate::report::prepare::Preparing;
@@ -121,7 +121,7 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
         })
     };
     screen.clear();
-    let json = made?;
+    let json = made.map_err(|error| worded(error, true))?;
     write_atomic(&folder.join(args.out.file_name().unwrap_or_default()), json.as_bytes())?;
     let spec = crate::config::experiment::Tokenizer::File(args.out.clone());
     let size = load_tokenizer(&spec, &cache, &|_| ())?.vocab_size();
@@ -161,7 +161,7 @@ fn check(vocab_size: usize, special: &[String]) -> Result<(), RequestError> {
 fn load(spec: &str) -> anyhow::Result<TextTokenizer> {
     let quiet = !console::user_attended_stderr();
     let tokenizer = local_tokenizer(tokenizer(spec)?, &mut Screen::new(Mode::Json { quiet }))?;
-    Ok(load_tokenizer(&tokenizer, &cache_dir()?, &|_| ())?)
+    Ok(load_tokenizer(&tokenizer, &cache_dir()?, &|_| ()).map_err(|error| worded(error, true))?)
 }
 
 fn encode(args: &EncodeArgs) -> anyhow::Result<Exit> {

@@ -2,6 +2,7 @@
 //! same bounds, the text of one record of a source.
 
 mod builtins;
+mod called;
 mod functions;
 mod guard;
 mod loader;

@@ -13,6 +13,7 @@ use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 use serde_json::{Map, Value as Json};
 
 use super::builtins::environment;
+use super::called::{FUNCTIONS, is_called};
 use super::guard::{Guards, MAX_FUEL, beyond, fits, start_record};
 use super::render::STACK;
 use super::rewrite::rewrite;
@@ -30,6 +31,8 @@ pub(crate) struct RecordTemplate {
     environment: Environment<'static>,
     guards: Arc<Guards>,
     fields: BTreeSet<String>,
+    /// Functions that it calls, which a field of the same name is not to hide.
+    functions: Vec<&'static str>,
 }
 
 impl fmt::Debug for RecordTemplate {
@@ -92,15 +95,22 @@ impl RecordTemplate {
             print.print(text.len())?;
             Ok(out.write_str(&text)?)
         });
-        let text = rewrite(text, &pieces, Some(0), None).text;
-        env.add_template_owned(NAME, text).map_err(|error| explain(&error))?;
+        let rewritten = rewrite(text, &pieces, Some(0), None).text;
+        env.add_template_owned(NAME, rewritten).map_err(|error| explain(&error))?;
         let template = env.get_template(NAME).map_err(|error| explain(&error))?;
         let mut fields: BTreeSet<String> = template.undeclared_variables(false).into_iter().collect();
-        fields.retain(|name| ![GUARD, ONE, "range", "dict", "namespace"].contains(&name.as_str()));
+        fields.retain(|name| ![GUARD, ONE].contains(&name.as_str()));
+        let mut functions = Vec::new();
+        for name in FUNCTIONS {
+            if fields.contains(name) && is_called(text, &pieces, name)? == Some(true) {
+                fields.remove(name);
+                functions.push(name);
+            }
+        }
         if fields.is_empty() {
             return Err("the template uses no field; write `{{ name }}` where a field's text goes".to_owned());
         }
-        Ok(Self { environment: env, guards, fields })
+        Ok(Self { environment: env, guards, fields, functions })
     }
 
     /// The fields that it uses.
@@ -116,7 +126,17 @@ impl RecordTemplate {
         start_record();
         self.guards.reset();
         let template = self.environment.get_template(NAME).map_err(|error| explain(&error))?;
-        template.render(Value::from_serialize(record)).map_err(|error| {
+        let hides = |(name, _): &(&String, &Json)| self.functions.contains(&name.as_str());
+        let context = if record.iter().any(|field| hides(&field)) {
+            record
+                .iter()
+                .filter(|field| !hides(field))
+                .map(|(name, value)| (name.clone(), Value::from_serialize(value)))
+                .collect()
+        } else {
+            Value::from_serialize(record)
+        };
+        template.render(context).map_err(|error| {
             let absent = self.fields().find(|field| !record.contains_key(*field));
             match (error.kind(), absent) {
                 (ErrorKind::UndefinedError, Some(absent)) => unknown_field("field", absent, record.keys()),
@@ -197,6 +217,20 @@ mod tests {
         assert_eq!(render(chat, &record).unwrap(), "<a>hi\n<b>3\n");
         let fields = RecordTemplate::new(template).unwrap();
         assert_eq!(fields.fields().collect::<Vec<_>>(), ["input", "instruction", "output"]);
+    }
+
+    /// Whether a record has such a field or not, and so whether it is JSON or parquet, of which only named columns are read.
+    #[test]
+    fn names_of_functions_are_fields_unless_they_are_called() {
+        let record = json!({"range": "1-3", "dict": "d", "namespace": {"a": 1}, "a": "x"});
+        let read = "{{ range }} {{ dict }} {{ namespace.a }}";
+        assert_eq!(RecordTemplate::new(read).unwrap().fields().collect::<Vec<_>>(), ["dict", "namespace", "range"]);
+        assert_eq!(render(read, &record).unwrap(), "1-3 d 1");
+        assert!(render(read, &json!({"a": "x"})).unwrap_err().contains("no field `dict`"));
+        let call = "{% for i in range(2) %}{{ i }}{{ a }}{% endfor %}";
+        assert_eq!(RecordTemplate::new(call).unwrap().fields().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(render(call, &record).unwrap(), "0x1x");
+        assert!(render("{{ range }}{{ range(2) }}", &record).unwrap_err().contains("one of them only"));
     }
 
     #[test]

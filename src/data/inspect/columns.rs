@@ -1,4 +1,4 @@
-//! The columns of parquet files and the fields of JSON lines, and which of them holds the text.
+//! The columns of parquet files and the fields of JSON objects, and which of them holds the text.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use parquet::basic::{ConvertedType, LogicalType, Type};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::report::Column;
 use crate::data::error::DataError;
-use crate::data::source::for_each_line;
+use crate::data::source::{for_each_item, for_each_line};
 
-/// Lines that are looked at for their fields.
-const LINES: usize = 1000;
+/// Objects that are looked at for their fields.
+const OBJECTS: usize = 1000;
 /// The column that is the text, where it exists.
 const TEXT: &str = "text";
 
@@ -52,9 +52,28 @@ pub(in crate::data) fn column_bytes(path: &Path, column: &str) -> Option<u64> {
 
 /// The fields of the first lines.
 pub(super) fn jsonl(path: &Path) -> Result<Vec<Column>, DataError> {
-    let mut fields: BTreeMap<String, (Vec<&'static str>, u64)> = BTreeMap::new();
-    let mut left = LINES;
-    for_each_line(path, &mut |_, object| {
+    let mut fields = Fields::default();
+    for_each_line(path, &mut |_, object| Ok(fields.take(object)))?;
+    Ok(fields.columns())
+}
+
+/// The fields of the first items of an array.
+pub(super) fn json(path: &Path) -> Result<Vec<Column>, DataError> {
+    let mut fields = Fields::default();
+    for_each_item(path, &mut |_, object| Ok(fields.take(object)))?;
+    Ok(fields.columns())
+}
+
+/// What objects have: by name the types that come up, and bytes of strings.
+#[derive(Default)]
+struct Fields {
+    found: BTreeMap<String, (Vec<&'static str>, u64)>,
+    objects: usize,
+}
+
+impl Fields {
+    /// Takes the next object; whether more are wanted.
+    fn take(&mut self, object: Map<String, Value>) -> bool {
         for (name, value) in object {
             let kind = match value {
                 Value::Null => "null",
@@ -64,17 +83,20 @@ pub(super) fn jsonl(path: &Path) -> Result<Vec<Column>, DataError> {
                 Value::Array(_) => "array",
                 Value::Object(_) => "object",
             };
-            let field = fields.entry(name).or_default();
+            let field = self.found.entry(name).or_default();
             if !field.0.contains(&kind) {
                 field.0.push(kind);
             }
             field.1 += value.as_str().map_or(0, |text| text.len() as u64);
         }
-        left -= 1;
-        Ok(left > 0)
-    })?;
-    let column = |(name, (kinds, bytes)): (String, (Vec<_>, u64))| Column { name, kind: kinds.join(" or "), bytes };
-    Ok(fields.into_iter().map(column).collect())
+        self.objects += 1;
+        self.objects < OBJECTS
+    }
+
+    fn columns(self) -> Vec<Column> {
+        let column = |(name, (kinds, bytes)): (String, (Vec<_>, u64))| Column { name, kind: kinds.join(" or "), bytes };
+        self.found.into_iter().map(column).collect()
+    }
 }
 
 /// The column that holds the text, probably: `text`, or the strings that take the most room.

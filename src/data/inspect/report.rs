@@ -26,7 +26,7 @@ pub struct Inspected {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct InspectedFile {
     pub path: PathBuf,
-    /// `llmc`, `llmc-u32`, `nanogpt`, `npy`, `cache`, `text`, `jsonl`, `parquet`.
+    /// `llmc`, `llmc-u32`, `nanogpt`, `npy`, `cache`, `text`, `jsonl`, `json`, `parquet`.
     pub format: &'static str,
     pub bytes: u64,
     /// Bits of a token.
@@ -45,13 +45,13 @@ pub struct TextFacts {
     pub characters: u64,
 }
 
-/// A column of a parquet file, or a field of JSON lines.
+/// A column of a parquet file, or a field of JSON objects.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Column {
     pub name: String,
     /// The types it has, `string` among them if it may hold text.
     pub kind: String,
-    /// Bytes, uncompressed: of a field, those of strings in the first lines.
+    /// Bytes, uncompressed: of a field, those of strings in the first objects.
     pub bytes: u64,
 }
 

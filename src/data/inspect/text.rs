@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rayon::prelude::*;
 
-use super::columns::{jsonl, parquet, text_column};
+use super::columns::{json, jsonl, parquet, text_column};
 use super::report::{Column, Documents, Inspected, InspectedFile, Sample, TextFacts};
 use super::tally::Tally;
 use crate::config::experiment::Source;
@@ -42,7 +42,7 @@ pub fn inspect_text(
                 ("parquet", columns, Some(rows))
             }
             Source::Jsonl(_) => ("jsonl", jsonl(path)?, None),
-            Source::Json(_) => ("json", Vec::new(), None),
+            Source::Json(_) => ("json", json(path)?, None),
             _ => ("text", Vec::new(), None),
         };
         for column in found {

@@ -4,8 +4,11 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::card::CardShard;
+use super::card::{CARD, CardShard};
 use super::format::{ShardFormat, short};
+use super::job::TOKENIZER;
+use super::meta::META;
+use super::state::STATE;
 use crate::data::error::DataError;
 use crate::data::progress::SplitName;
 use crate::data::stream::Width;
@@ -130,15 +133,20 @@ pub(super) fn partial(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{}{name}{}", PARTIAL.0, PARTIAL.1))
 }
 
-/// Removes unfinished shards of `folder` other than those called `kept`.
+/// Removes what an earlier preparation left unfinished in `folder`, other than files called `kept`. What others call so stays.
 pub(super) fn remove_partials(folder: &Path, kept: &[&str]) {
     for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
         let name = entry.file_name();
         let inner = name.to_str().and_then(|name| name.strip_prefix(PARTIAL.0)?.strip_suffix(PARTIAL.1));
-        if inner.is_some_and(|inner| !kept.contains(&inner)) {
+        if inner.is_some_and(|inner| is_ours(inner) && !kept.contains(&inner)) {
             let _ = fs::remove_file(entry.path());
         }
     }
+}
+
+/// Whether a preparation, of whatever format and name, writes a file called `name`.
+fn is_ours(name: &str) -> bool {
+    [CARD, STATE, TOKENIZER, META].contains(&name) || ShardFormat::ALL.into_iter().any(|format| format.is_any(name))
 }
 
 /// An error of writing, with what to do about it.
@@ -152,5 +160,27 @@ pub(super) fn failed(path: &Path) -> impl FnOnce(io::Error) -> DataError + '_ {
             _ => return DataError::Io { path: path.to_owned(), source },
         };
         DataError::Io { path: path.to_owned(), source: io::Error::new(source.kind(), text) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_preparation_leaves_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = ["x_train_000001.bin", "any name_val_000000.npy", "train.bin", ".prepare.json", "tokenizer.json"];
+        let theirs = [".movie.mkv.partial", ".x_train_1.bin.partial", "train.bin.partial", ".partial", "..partial"];
+        for name in left.map(|name| format!(".{name}.partial")).into_iter().chain(theirs.map(str::to_owned)) {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        remove_partials(dir.path(), &["train.bin"]);
+        let mut found: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        found.sort();
+        let mut expected: Vec<_> = theirs.into_iter().chain([".train.bin.partial"]).collect();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
     }
 }

@@ -81,14 +81,25 @@ impl ShardFormat {
 
     /// Whether a file called `file` may be one of a set called `name`.
     pub(super) fn is_of(self, name: &str, file: &str) -> bool {
+        self.set_of(file).is_some_and(|set| set.is_none_or(|set| set == name))
+    }
+
+    /// Whether a file called `file` may be one of any set.
+    pub(super) fn is_any(self, file: &str) -> bool {
+        self.set_of(file).is_some()
+    }
+
+    /// What the set is called that a file called `file` may be of: `Some(None)` where names of sets do not matter.
+    fn set_of(self, file: &str) -> Option<Option<&str>> {
         let end = if self == Self::Npy { ".npy" } else { ".bin" };
-        let numbered = |rest: &str| rest.len() == 6 && rest.bytes().all(|b| b.is_ascii_digit());
-        [SplitName::Train, SplitName::Validation].into_iter().any(|split| match self {
-            Self::NanoGpt => file == self.file_name(name, split, 0),
-            _ => file
-                .strip_prefix(&format!("{name}_{}_", short(split)))
-                .and_then(|rest| rest.strip_suffix(end))
-                .is_some_and(numbered),
+        [SplitName::Train, SplitName::Validation].into_iter().find_map(|split| {
+            if self == Self::NanoGpt {
+                return (file == self.file_name("", split, 0)).then_some(None);
+            }
+            let (rest, number) = file.strip_suffix(end)?.rsplit_once('_')?;
+            let numbered = number.len() == 6 && number.bytes().all(|b| b.is_ascii_digit());
+            let name = rest.strip_suffix(short(split))?.strip_suffix('_')?;
+            (numbered && !name.is_empty()).then_some(Some(name))
         })
     }
 

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
+use super::beside;
 use super::card::{Card, CardShard, Settings};
 use super::file::{failed, remove_partials};
 use super::format::ShardFormat;
@@ -82,7 +83,7 @@ pub(super) type Report<'a> = dyn Fn(ShardEvent<'_>) + Sync + 'a;
 /// Writes shards, or goes on with them, or finds them whole. Works in the current rayon pool.
 ///
 /// # Errors
-/// Whatever is wrong with sources and settings, other things in the folder unless `force`, and whatever keeps files from being
+/// Whatever is wrong with sources and settings (named by their keys in the experiment, or as fields of `request`), other things in the folder unless `force`, and whatever keeps files from being
 /// written.
 pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<Sharded, DataError> {
     let cache = Cache::open(request.cache_dir)?;
@@ -143,6 +144,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<S
             (State { format: 1, settings, pass: 0, place, counts, shards, open }, false)
         }
     };
+    beside::clear_the_way(request, &tokenizer)?;
     let passes = passes(&train, validation.as_ref(), held_out)?;
     let mut job = Job::new(request, &tokenizer, state, units::is_single(&train), report)?;
     if resumed {
@@ -189,21 +191,21 @@ fn check(request: &ShardRequest<'_>, held_out: HeldOut, tokenizer: &TextTokenize
     let (format, vocabulary) = (request.format, tokenizer.vocab_size());
     if format.width() == Width::U16 && vocabulary > 1 << 16 {
         let message = format!(
-            "the tokenizer has {vocabulary} ids, and {} holds ids below 65536; `--to llmc-u32` writes llm.c's shards of 32 bits",
+            "the tokenizer has {vocabulary} ids, and {} holds ids below 65536; llmc-u32, llm.c's shards of 32 bits, holds them",
             format.name()
         );
-        return Err(DataError::setting("--to", message));
+        return Err(DataError::setting("format", message));
     }
     if request.shard_tokens == 0 || request.shard_tokens > format.most_tokens() {
         let message = format!("a shard of {} has 1 to {} tokens", format.name(), format.most_tokens());
-        return Err(DataError::setting("--shard-tokens", message));
+        return Err(DataError::setting("shard_tokens", message));
     }
     match held_out {
         HeldOut::FirstShard if format.one_file() => {
-            Err(DataError::setting("--validation", "nanoGPT's files are no shards; give a fraction, such as 0.1"))
+            Err(DataError::setting("held_out", "nanoGPT's files are no shards; give a fraction, such as 0.1"))
         }
         HeldOut::Fraction(fraction) if !(fraction > 0.0 && fraction < 1.0) => {
-            Err(DataError::setting("--validation", format!("a fraction lies between 0 and 1, and this is {fraction}")))
+            Err(DataError::setting("held_out", format!("a fraction lies between 0 and 1, and this is {fraction}")))
         }
         _ => Ok(()),
     }

@@ -1,5 +1,6 @@
 //! Token shards for other trainers: text in, llm.c's, nanoGPT's or build-nanogpt's files out.
 
+mod beside;
 mod card;
 mod file;
 mod format;

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 
+use super::beside;
 use super::card::{CARD, Card, CardFile, CardSource, CardTokenizer};
 use super::file::{failed, partial};
-use super::format::{ShardFormat, short};
+use super::format::short;
 use super::job::{Report, ShardEvent, ShardRequest, TOKENIZER};
-use super::meta::{META, meta};
 use super::split::HeldOut;
 use super::state::{STATE, Side, State};
 use super::stream::ShardStream;
@@ -216,16 +216,16 @@ impl<'a> Job<'a> {
         let tokens = self.train.pending() + self.validation.pending();
         let whole = |split| self.state.shards.iter().any(|shard| shard.split == short(split));
         if self.state.counts.documents == 0 {
-            return Err(DataError::setting("data.train", "the source is empty: there is no text in it"));
+            return Err(DataError::setting("data.train", "no text at all"));
         }
         if held_out == HeldOut::FirstShard && self.train.pending() == 0 && !whole(SplitName::Train) {
             let tokens = tokens + self.state.shards.iter().map(|shard| shard.tokens).sum::<u64>();
             self.abandon();
             let message = format!(
-                "the first shard is validation, and all {tokens} tokens are in it: give fewer, such as {}, or `--validation none`",
+                "the first shard is validation, and all {tokens} tokens are in it: give fewer, such as {}, or hold nothing out",
                 (tokens / 10).max(1)
             );
-            return Err(DataError::setting("--shard-tokens", message));
+            return Err(DataError::setting("shard_tokens", message));
         }
         if let (HeldOut::Fraction(fraction), 0, false) =
             (held_out, self.validation.pending(), whole(SplitName::Validation))
@@ -234,7 +234,7 @@ impl<'a> Job<'a> {
             self.abandon();
             let message =
                 format!("of {documents} documents a fraction of {fraction} is none; give a larger one, such as 0.1");
-            return Err(DataError::setting("--validation", message));
+            return Err(DataError::setting("held_out", message));
         }
         for stream in [&mut self.validation, &mut self.train] {
             if let Some(shard) = stream.finish()? {
@@ -245,13 +245,7 @@ impl<'a> Job<'a> {
         self.state.open.clear();
         let mut shards = self.state.shards.clone();
         shards.sort_by_key(|shard| (shard.split != short(SplitName::Validation), shard.file.clone()));
-        let file = self.tokenizer.to_huggingface().ok();
-        if let Some(json) = &file {
-            write(&self.request.folder.join(TOKENIZER), json.as_bytes())?;
-        }
-        if let (ShardFormat::NanoGpt, Some(characters)) = (self.request.format, self.tokenizer.characters()) {
-            write(&self.request.folder.join(META), &meta(characters))?;
-        }
+        let has_tokenizer = beside::complete(self.request, self.tokenizer)?;
         let counts = &self.state.counts;
         let end_of_text_is =
             self.end.map(|_| if self.request.format.appends_end() { "after" } else { "before" }.to_owned());
@@ -269,7 +263,7 @@ impl<'a> Job<'a> {
                 highest: counts.used.highest(),
                 end_of_text: self.end,
                 end_of_text_is,
-                file: file.map(|_| TOKENIZER.to_owned()),
+                file: has_tokenizer.then(|| TOKENIZER.to_owned()),
             },
             sources: passes.iter().map(|pass| card_source(pass.source)).collect(),
             shards,
@@ -315,7 +309,7 @@ fn put(path: &Path, value: &impl serde::Serialize) -> Result<(), DataError> {
 }
 
 /// Writes a small file whole, or not at all; what a kill leaves has the name of an unfinished shard, and goes with those.
-fn write(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let unfinished = partial(folder, &path.file_name().unwrap_or_default().to_string_lossy());
     let write = || -> std::io::Result<()> {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::read::{Piece, Sink};
 use super::text_of::{TextOf, kind};
@@ -17,21 +17,15 @@ const BLOCK: usize = 256 << 10;
 const MAX_DEPTH: usize = 120;
 
 pub(super) fn read(path: &Path, text: &TextOf, sink: &mut Sink<'_>) -> Result<(), DataError> {
-    for_each_item(path, &mut |place, item| {
-        let wrong = |message: String| place.error(path, message);
-        let Value::Object(record) = item else {
-            return Err(wrong(format!("{}, not a JSON object", kind(&item))));
-        };
-        match text.of(record).map_err(wrong)? {
-            Some(text) => sink(Piece { text, first: true }),
-            None => Ok(()),
-        }
+    for_each_item(path, &mut |place, record| match text.of(record).map_err(|message| place.error(path, message))? {
+        Some(text) => sink(Piece { text, first: true }).map(|()| true),
+        None => Ok(true),
     })
 }
 
 /// Where an item begins.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+pub(in crate::data) struct Place {
     /// From 0, as JSON counts.
     item: u64,
     line: u64,
@@ -110,7 +104,14 @@ impl Open {
     }
 }
 
-fn for_each_item(path: &Path, sink: &mut dyn FnMut(Place, Value) -> Result<(), DataError>) -> Result<(), DataError> {
+/// Hands each item's place and object to `sink`, which says whether to go on.
+///
+/// # Errors
+/// If the file is not an array of JSON objects, as far as it is read, or `sink` fails.
+pub(in crate::data) fn for_each_item(
+    path: &Path,
+    sink: &mut dyn FnMut(Place, Map<String, Value>) -> Result<bool, DataError>,
+) -> Result<(), DataError> {
     let mut file = File::open(path).map_err(DataError::io(path))?;
     let mut block = vec![0; BLOCK];
     let (mut next, mut open) = (Next::Array, Open::default());
@@ -141,7 +142,13 @@ fn for_each_item(path: &Path, sink: &mut dyn FnMut(Place, Value) -> Result<(), D
                     return Err(place.error(path, format!("longer than {limit}")));
                 }
                 if whole {
-                    sink(place, parse(path, place, &open.bytes)?)?;
+                    let record = match parse(path, place, &open.bytes)? {
+                        Value::Object(record) => record,
+                        other => return Err(place.error(path, format!("{}, not a JSON object", kind(&other)))),
+                    };
+                    if !sink(place, record)? {
+                        return Ok(());
+                    }
                     open.bytes.clear();
                     (inside, next) = (false, Next::Comma);
                     place.item += 1;
@@ -155,7 +162,7 @@ fn for_each_item(path: &Path, sink: &mut dyn FnMut(Place, Value) -> Result<(), D
                     return Err(at_line(
                         path,
                         line,
-                        "an object, not an array of objects; if it has one object a line, take data.train.jsonl",
+                        "an object, not an array of objects; if it has one object a line, it is JSON lines (`jsonl`)",
                     ));
                 }
                 (Next::Array, _) => return Err(at_line(path, line, "not a JSON array")),
@@ -255,7 +262,7 @@ mod tests {
         assert!(
             error("[3, {\"text\": \"a\"}]").contains("item 0 of the array (at byte 1): a number, not a JSON object")
         );
-        assert!(error("{\"text\": \"a\"}\n{}").contains("take data.train.jsonl"));
+        assert!(error("{\"text\": \"a\"}\n{}").contains("it is JSON lines (`jsonl`)"));
         assert_eq!(error("[{\"text\": \"a\"}\n{}]"), ", line 2: a comma or `]` is missing at byte 15, behind item 0");
         assert!(error("[{\"text\": \"a\"},]").contains("item 1 of the array (at byte 15): `]` where"));
         assert!(error("[{\"text\": \"a\"}] x").contains("something follows the array, at byte 16"));

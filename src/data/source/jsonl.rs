@@ -68,7 +68,7 @@ pub(in crate::data) fn for_each_line(
 }
 
 fn one_array() -> String {
-    "the file is one JSON array: take data.train.json; JSON lines have one object a line".into()
+    "the file is one JSON array (`json`); JSON lines have one object a line".into()
 }
 
 /// serde_json counts lines within the text it was given, which here is always one.

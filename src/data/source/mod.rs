@@ -8,6 +8,7 @@ mod read;
 mod text;
 mod text_of;
 
+pub(super) use json::for_each_item;
 pub(super) use jsonl::for_each_line;
 pub(super) use locate::{Documents, Located, Origin, locate, own_source};
 pub(super) use read::{Piece, read};

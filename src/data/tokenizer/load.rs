@@ -14,15 +14,22 @@ use crate::data::source::{Documents, Located, Origin, locate};
 /// A tokenizer that needs no text to be made from.
 ///
 /// # Errors
-/// If its files are not a tokenizer's, or it would have to be made from text.
+/// If its files are not a tokenizer's, or it would have to be made from text or fetched from the hub (key `tokenizer`).
 pub fn load_tokenizer(
     tokenizer: &Tokenizer,
     cache_dir: &Path,
     report: &Report<'_>,
 ) -> Result<TextTokenizer, DataError> {
-    if let Tokenizer::Chars {} | Tokenizer::Bpe { .. } | Tokenizer::Words { .. } = tokenizer {
-        let message = "one that is made from text; here give gpt2:FOLDER, a tokenizer.json or bytes";
-        return Err(DataError::setting("--tokenizer", message));
+    let problem = match tokenizer {
+        Tokenizer::Chars {} | Tokenizer::Bpe { .. } | Tokenizer::Words { .. } => {
+            "made from text, of which there is none here"
+        }
+        Tokenizer::Hub { .. } => "on the hub, and its files are not here yet",
+        Tokenizer::Gpt2 { .. } | Tokenizer::File(_) | Tokenizer::Bytes {} => "",
+    };
+    if !problem.is_empty() {
+        let message = format!("{problem}; give GPT-2's vocab.json and merges.txt, a tokenizer.json or bytes");
+        return Err(DataError::setting("tokenizer", message));
     }
     let (train, layout) = (Source::Tokens { files: Vec::new() }, Layout::Packed { length: 1 });
     let data = Data { tokenizer: tokenizer.clone(), train, validation: None, layout, shuffle: false, drop_last: false };
