@@ -11,7 +11,9 @@ use candle_core::Device;
 use super::exit::RequestError;
 use crate::config::experiment::{Data, Init, Layout, Source, Tokenizer};
 use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
-use crate::data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, WeightsFacts, content_hash, prepare};
+use crate::data::{
+    DataError, DataFacts, DataRequest, Prepared, Progress, TextTokenizer, WeightsFacts, content_hash, prepare,
+};
 use crate::exec::{self, ExecError, InitialWeights, TrainState};
 use crate::hub::{self, Downloading, Lowered};
 use crate::kernels::{Math, optimizer};
@@ -256,9 +258,9 @@ pub fn prepare_inputs(
     let mut prepared = prepare_data(experiment, pool, screen).map_err(|error| match &weights {
         Some(weights)
             if matches!(error.downcast_ref(), Some(DataError::TokenBeyondVocabulary { vocabulary, .. })
-                if *vocabulary == weights.vocab_size()) =>
+                if *vocabulary == weights.described.vocab_size) =>
         {
-            let rows = weights.vocab_size();
+            let rows = weights.described.vocab_size;
             error.context(format!(
                 "the weights of model.init.from have {rows} tokens: take the tokenizer that they were trained with, or a larger \
                  model.vocab_size, whose further rows are drawn"
@@ -290,13 +292,26 @@ pub fn initial_weights(experiment: &Experiment) -> anyhow::Result<Option<Opened>
     Ok(Some(weights))
 }
 
-/// The state at step 0 of a run of `program`, drawn or read.
+/// The state at step 0 of a run of `program`, drawn or read: of the weights with the content that is in `facts`.
 ///
 /// # Errors
-/// If the weights that `experiment` starts from cannot be read, or memory is short.
-pub fn initial_state(experiment: &Experiment, program: &Program) -> Result<TrainState, ExecError> {
+/// If the weights that `experiment` starts from cannot be read or have changed, or memory is short.
+pub fn initial_state(experiment: &Experiment, program: &Program, facts: &DataFacts) -> Result<TrainState, ExecError> {
     let weights = initial_weights(experiment).map_err(|error| ExecError::InitialWeights(error.into()))?;
-    exec::initial_state_from(program, weights.as_ref().map(|weights| weights as &dyn InitialWeights))
+    let state = exec::initial_state_from(program, weights.as_ref().map(|weights| weights as &dyn InitialWeights))?;
+    // What was hashed is what was read, if it is there still: it is hashed again only if its size or time is another.
+    let changed = |weights: &Opened| -> anyhow::Result<bool> {
+        let hash = content_hash(&weights.files, &cache_dir()?, &|_| {})?;
+        Ok(facts.weights.as_ref().is_none_or(|hashed| hashed.hash != hash))
+    };
+    match weights.as_ref().map(changed) {
+        None | Some(Ok(false)) => Ok(state),
+        Some(Ok(true)) => {
+            let message = "the weights of model.init.from changed after the run was planned".to_owned();
+            Err(ExecError::InitialWeights(WeightsError::Request(message).into()))
+        }
+        Some(Err(error)) => Err(ExecError::InitialWeights(error.into())),
+    }
 }
 
 /// Samples come hours into a run: what cannot be encoded then cannot be encoded now.

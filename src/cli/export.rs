@@ -1,6 +1,6 @@
 //! `runner export`: a checkpoint's weights as files for other programs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
@@ -10,10 +10,9 @@ use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json};
 use crate::model::{ParamLayout, parameters};
 use crate::report::{Mode, Screen};
-use crate::store::StoreError;
 use crate::store::checkpoint::{self, MODEL};
 use crate::store::run_dir::CHECKPOINTS;
-use crate::weights::{Dtype, HfExport, LlmcExport, WeightsError, Written};
+use crate::weights::{Dtype, Foreign, HfExport, LlmcExport, WeightsError, Written};
 
 #[derive(Debug, Clone, Args)]
 pub struct ExportArgs {
@@ -22,7 +21,7 @@ pub struct ExportArgs {
     /// What to write.
     #[arg(long, value_enum)]
     pub to: Target,
-    /// The folder to write to, which is created if missing; of llmc the file, or a folder for model.bin.
+    /// The folder to write to, which is created if missing; of llmc the file (*.bin), or a folder for model.bin.
     pub dir: PathBuf,
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
@@ -168,7 +167,7 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
         special: tokenizer.special_tokens(rows).0,
     };
     let source = &mut |take: Take<'_>| stream(args, opened, &layout, take);
-    export.write(&args.dir, args.force, source)
+    Ok(export.write(&args.dir, args.force, source)?)
 }
 
 fn llmc(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
@@ -180,33 +179,20 @@ fn llmc(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
         dtype: args.dtype.map_or(Dtype::F32, Into::into),
         vocab_size: opened.plan.data.tokenizer_vocab.clamp(1, spec.vocab_size),
     };
-    let is_file = args.dir.extension().is_some() && !args.dir.is_dir();
+    let is_file = args.dir.extension().is_some_and(|end| end == "bin") && !args.dir.is_dir();
     let to = if is_file { args.dir.clone() } else { args.dir.join("model.bin") };
     let source = &mut |take: Take<'_>| stream(args, opened, &layout, take);
-    export.write(&to, args.force, source)
+    Ok(export.write(&to, args.force, source)?)
 }
 
 type Take<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>;
 
 /// Hands the checkpoint's weights to `take`; the step that they are of.
-fn stream(args: &ExportArgs, opened: &OpenedRun, layout: &ParamLayout, take: Take<'_>) -> anyhow::Result<u64> {
-    let mut refused = None;
+fn stream(args: &ExportArgs, opened: &OpenedRun, layout: &ParamLayout, take: Take<'_>) -> Result<u64, Foreign> {
     let folder = opened.path.join(CHECKPOINTS);
-    let stop = |path: &Path| StoreError::Io {
-        action: "writing",
-        path: path.to_owned(),
-        source: std::io::ErrorKind::Other.into(),
-    };
-    let step = checkpoint::stream(&folder, args.checkpoint.which(), layout, &mut |place, bytes| {
-        take(place, bytes).map_err(|error| {
-            refused = Some(error);
-            stop(&args.dir)
-        })
-    });
-    match refused {
-        Some(error) => Err(error.into()),
-        None => Ok(step?),
-    }
+    let step =
+        checkpoint::stream(&folder, args.checkpoint.which(), layout, &mut |place, bytes| Ok(take(place, bytes)?))?;
+    Ok(step)
 }
 
 #[cfg(test)]

@@ -292,7 +292,7 @@ impl Job<'_> {
         let outcome = self.ready.pool.install(|| {
             let state = match begin {
                 Begin::State(state, _) => *state,
-                _ => common::initial_state(self.experiment, program)?,
+                _ => common::initial_state(self.experiment, program, &self.plan().data)?,
             };
             let observer: &mut dyn Observer = watch;
             exec::run(program, &resources, Peers { comm: &Alone, monitor: &() }, state, orders, observer)
@@ -315,7 +315,9 @@ impl Job<'_> {
                     let device = candle_core::Device::Cpu;
                     checkpoint::load(path, Some(&self.plan().hash), &layout, program.moments(), &device)?
                 }
-                (None, None) => self.ready.pool.install(|| common::initial_state(self.experiment, program))?,
+                (None, None) => {
+                    self.ready.pool.install(|| common::initial_state(self.experiment, program, &self.plan().data))?
+                }
             };
             ranks.push(Seated { program, threads: rank.hardware.threads, state });
         }

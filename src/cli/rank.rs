@@ -88,7 +88,7 @@ fn work(args: &RankArgs, parent: &mut Parent, start: &Start, region: &Arc<Region
     let device = common::device(program.device)?;
     let state = match checkpoint {
         Some(path) => checkpoint::load(path, Some(plan_hash), &Arc::new(layout(program)), program.moments(), &device)?,
-        None => pool.install(|| common::initial_state(experiment, program))?,
+        None => pool.install(|| common::initial_state(experiment, program, data))?,
     };
     let resources =
         Resources { dataset: &prepared.dataset, tokenizer: &prepared.tokenizer, choice: prepared.choice.as_deref() };

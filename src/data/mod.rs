@@ -33,5 +33,6 @@ pub use shard::{
     write_shards,
 };
 pub use split::{Dataset, Split};
+pub(crate) use tokenizer::pretty;
 pub use tokenizer::{HfTokenizer, SpecialTokens, TextTokenizer, load_tokenizer, train_tokenizer};
 pub use types::{ChoiceFacts, ChoiceItem, DataFacts, IGNORE, Rows, SplitFacts, WeightsFacts};

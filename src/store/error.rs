@@ -33,6 +33,9 @@ pub enum StoreError {
     /// Something that is not done for good reason.
     #[error("{0}")]
     Refused(String),
+    /// Who was handed a checkpoint's weights could not take them.
+    #[error("{0}")]
+    Receiver(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::error::StoreError;
@@ -14,6 +15,20 @@ const MAX_SMALL: u64 = 64 << 20;
 
 /// A plan of the most that is planned, a million passes, takes about this many.
 const MAX_PLAN: u64 = 4 << 30;
+
+/// A new file in `folder` for what is written there: under a name that no other process has, readable as the user's files
+/// are. Dropped without being put in place, it is removed.
+pub(crate) fn temporary_file(folder: &Path) -> std::io::Result<tempfile::TempPath> {
+    let mut builder = tempfile::Builder::new();
+    // By itself it would be the user's alone.
+    builder.prefix(TEMPORARY).permissions(fs::Permissions::from_mode(0o666));
+    Ok(builder.tempfile_in(folder)?.into_temp_path())
+}
+
+/// As `temporary_file`, a folder.
+pub(crate) fn temporary_dir(folder: &Path) -> std::io::Result<tempfile::TempDir> {
+    tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(folder)
+}
 
 /// Makes a folder's entries durable.
 pub(super) fn sync_dir(path: &Path) -> Result<(), StoreError> {

@@ -31,7 +31,7 @@ pub(crate) mod testing;
 pub use catalog::{Listed, Standing};
 pub use checkpoint::{Checkpoints, Chosen, PartRecord, PartSpec, Resumed, StateHash, Which, load_weights, state_hash};
 pub use error::StoreError;
-pub(crate) use files::write_atomic;
+pub(crate) use files::{temporary_dir, temporary_file, write_atomic};
 pub use lock::RunLock;
 pub use log::Log;
 pub use machine::{Git, Machine};

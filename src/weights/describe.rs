@@ -19,7 +19,7 @@ pub struct Described {
     /// The file that says so.
     pub file: PathBuf,
     pub family: Family,
-    /// Rows of the embedding.
+    /// Tokens: rows of the embedding without the padding of llm.c's files.
     pub vocab_size: usize,
     pub context_length: usize,
     pub layers: usize,
@@ -196,7 +196,7 @@ impl Config<'_> {
     }
 
     /// # Errors
-    /// If the flag `key`, false where it is missing, is not `wanted`; `why` says what that would need.
+    /// If the flag `key`, `absent` where it is missing, is not `wanted`; `why` says what that would need.
     pub(super) fn must_be(&self, key: &str, absent: bool, wanted: bool, why: &str) -> Result<(), WeightsError> {
         if self.flag(key)?.unwrap_or(absent) == wanted {
             return Ok(());

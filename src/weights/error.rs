@@ -3,6 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// An error of whoever hands weights out.
+pub type Foreign = Box<dyn std::error::Error + Send + Sync>;
+
 /// Why weights cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
@@ -14,6 +17,9 @@ pub enum WeightsError {
     /// What is asked for cannot be: the model, or a flag.
     #[error("{0}")]
     Request(String),
+    /// What was to be written could not be handed out.
+    #[error("{0}")]
+    Source(#[source] Foreign),
 }
 
 impl WeightsError {
@@ -31,6 +37,8 @@ impl WeightsError {
         match self {
             Self::Io { source, .. } => matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
             Self::File { .. } | Self::Request(_) => true,
+            // Its cause says.
+            Self::Source(_) => false,
         }
     }
 }

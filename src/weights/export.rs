@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use super::dtype::Dtype;
-use super::error::WeightsError;
-use super::names::beyond_format;
+use super::error::{Foreign, WeightsError};
+use super::fits::beyond_format;
 use super::writer::{Begun, Target, Writer};
 use crate::model::{ModelSpec, ParamLayout};
 
 /// Hands out weights piece by piece: the first element's place in the layout's buffer, and little-endian f32. Returns the step
 /// that they are of, once all have been handed out and found right.
-pub type Source<'a> = &'a mut dyn FnMut(&mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>) -> anyhow::Result<u64>;
+pub type Source<'a> = &'a mut dyn FnMut(&mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>) -> Result<u64, Foreign>;
 
 /// What is in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,9 +30,9 @@ pub(super) fn weights(
     files: &[Begun],
     targets: Vec<Option<Target>>,
     source: Source<'_>,
-) -> anyhow::Result<u64> {
+) -> Result<u64, WeightsError> {
     let mut writer = Writer::begin(layout, dtype, files, targets)?;
-    let step = source(&mut |place, bytes| writer.take(place, bytes))?;
+    let step = source(&mut |place, bytes| writer.take(place, bytes)).map_err(WeightsError::Source)?;
     writer.finish()?;
     Ok(step)
 }
@@ -40,13 +40,10 @@ pub(super) fn weights(
 /// # Errors
 /// If no format of others holds such a model.
 pub(super) fn refuse_extensions(spec: &ModelSpec, format: &str) -> Result<(), WeightsError> {
-    // How a model was trained is no part of what it computes.
-    let mut spec = spec.clone();
-    (spec.variant.mlp_dropout, spec.variant.pytorch_init) = (0.0, None);
-    match beyond_format(&spec) {
-        Some(what) => {
-            Err(WeightsError::Request(format!("{what}, which {format} has not: --to safetensors writes the weights")))
-        }
+    match beyond_format(spec).first() {
+        Some((key, value)) => Err(WeightsError::Request(format!(
+            "model.{key} is {value}, which {format} has not: --to safetensors writes the weights"
+        ))),
         None => Ok(()),
     }
 }

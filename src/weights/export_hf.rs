@@ -13,7 +13,7 @@ use super::folder::{INDEX, SINGLE};
 use super::names::{has_token_rows, is_conv1d};
 use super::place::Draft;
 use super::writer::{Begun, Target, small};
-use crate::data::{HfTokenizer, SpecialTokens};
+use crate::data::{HfTokenizer, SpecialTokens, pretty};
 use crate::model::{Family, ModelSpec, ParamEntry, ParamLayout, parameters};
 
 /// Of the tokenizer.
@@ -50,7 +50,7 @@ impl HfExport<'_> {
     ///
     /// # Errors
     /// If the model has no such form, files are there, or something cannot be read or written.
-    pub fn write(&self, to: &Path, force: bool, source: Source<'_>) -> anyhow::Result<Written> {
+    pub fn write(&self, to: &Path, force: bool, source: Source<'_>) -> Result<Written, WeightsError> {
         refuse_extensions(self.spec, "a Hugging Face folder")?;
         let shards = self.shards();
         let name = |i: usize| match shards.len() {
@@ -74,7 +74,7 @@ impl HfExport<'_> {
         }
         let names: Vec<String> =
             (0..shards.len()).map(&name).chain(texts.iter().map(|(name, _)| (*name).to_owned())).collect();
-        let draft = Draft::begin(to, &names, force)?;
+        let draft = Draft::begin(to, names.clone(), is_own, force)?;
         let (mut files, mut targets) = (Vec::new(), vec![None; self.layout.entries.len()]);
         for (file, shard) in shards.iter().enumerate() {
             let header = self.header(shard)?;
@@ -92,11 +92,7 @@ impl HfExport<'_> {
         for (name, text) in &texts {
             small(&draft.path(name), text)?;
         }
-        draft.finish(&names, |name| {
-            let weights =
-                name == INDEX || name == SINGLE || (name.starts_with("model-") && name.ends_with(".safetensors"));
-            weights || name == GENERATION || name == TOKENIZER || name == TOKENIZER_CONFIG
-        })?;
+        draft.finish()?;
         Ok(Written { files: names.iter().map(|name| to.join(name)).collect(), bytes, step, notes })
     }
 
@@ -227,6 +223,8 @@ impl HfExport<'_> {
     }
 }
 
-fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+/// Whether an export may have written the file `name`: one that stays beside another export would be read with it.
+fn is_own(name: &str) -> bool {
+    let shard = name.starts_with("model-") && name.ends_with(".safetensors");
+    shard || [SINGLE, INDEX, GENERATION, TOKENIZER, TOKENIZER_CONFIG].contains(&name)
 }

@@ -9,6 +9,7 @@ use super::export::{Source, Written, refuse_extensions, weights};
 use super::llmc::{HEADER, Header, PADDING};
 use super::writer::{Begun, Target};
 use crate::model::{Family, ModelSpec, ParamLayout};
+use crate::store::temporary_file;
 
 /// A model to write as llm.c's file.
 #[derive(Debug)]
@@ -27,31 +28,31 @@ impl LlmcExport<'_> {
     ///
     /// # Errors
     /// If llm.c has no such model, the file is there, or something cannot be read or written.
-    pub fn write(&self, to: &Path, force: bool, source: Source<'_>) -> anyhow::Result<Written> {
+    pub fn write(&self, to: &Path, force: bool, source: Source<'_>) -> Result<Written, WeightsError> {
         let header = self.header()?;
-        let Some(name) = to.file_name() else {
-            return Err(WeightsError::Request(format!("{} is no name of a file", to.display())).into());
-        };
-        if !force && to.symlink_metadata().is_ok() {
-            let message = format!("{} is there already: --force replaces it", to.display());
-            return Err(WeightsError::Request(message).into());
+        if to.file_name().is_none() {
+            return Err(WeightsError::Request(format!("{} is no name of a file", to.display())));
         }
-        let folder = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(folder).map_err(WeightsError::io(folder))?;
-        let mut hidden = std::ffi::OsString::from(".tmp-");
-        hidden.push(name);
-        let aside = folder.join(hidden);
-        let (header, targets, bytes) = self.places(header);
-        let files = [Begun { path: aside.clone(), header, bytes }];
-        let put = |source: Source<'_>| -> anyhow::Result<u64> {
-            let step = weights(self.layout, self.dtype, &files, targets, source)?;
-            fs::rename(&aside, to).map_err(WeightsError::io(to))?;
-            fs::File::open(folder).and_then(|f| f.sync_all()).map_err(WeightsError::io(folder))?;
-            Ok(step)
+        let free = || match to.symlink_metadata() {
+            Ok(_) if !force => {
+                Err(WeightsError::Request(format!("{} is there already: --force replaces it", to.display())))
+            }
+            _ => Ok(()),
         };
-        let step = put(source).inspect_err(|_| {
-            let _ = fs::remove_file(&files[0].path);
-        })?;
+        free()?;
+        let folder = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if folder.exists() && !folder.is_dir() {
+            return Err(WeightsError::Request(format!("{} is not a folder", folder.display())));
+        }
+        fs::create_dir_all(folder).map_err(WeightsError::io(folder))?;
+        let aside = temporary_file(folder).map_err(WeightsError::io(folder))?;
+        let (header, targets, bytes) = self.places(header);
+        let files = [Begun { path: aside.to_path_buf(), header, bytes }];
+        let step = weights(self.layout, self.dtype, &files, targets, source)?;
+        // Another may have been faster.
+        free()?;
+        aside.persist(to).map_err(|error| WeightsError::io(to)(error.error))?;
+        fs::File::open(folder).and_then(|f| f.sync_all()).map_err(WeightsError::io(folder))?;
         Ok(Written { files: vec![to.to_owned()], bytes, step, notes: Vec::new() })
     }
 

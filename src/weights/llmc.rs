@@ -17,6 +17,9 @@ pub(super) const HEADER: u64 = 1024;
 /// The vocabulary is rounded up to a multiple of this.
 pub(super) const PADDING: usize = 128;
 
+/// Rows of an embedding are no more.
+const MOST_ROWS: usize = 100_000_000;
+
 /// What the header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
@@ -80,7 +83,7 @@ impl Header {
         let described = Described {
             file: path.to_owned(),
             family: Family::Gpt2,
-            vocab_size: self.padded_vocab_size,
+            vocab_size: self.vocab_size,
             context_length: self.context_length,
             layers: self.layers,
             heads: self.heads,
@@ -93,8 +96,11 @@ impl Header {
             rope_theta: None,
         };
         let described = described.checked()?;
-        if self.vocab_size > self.padded_vocab_size {
-            let (vocab, padded) = (self.vocab_size, self.padded_vocab_size);
+        let (vocab, padded) = (self.vocab_size, self.padded_vocab_size);
+        if padded > MOST_ROWS {
+            return Err(WeightsError::file(path, format!("an embedding of {padded} rows; {MOST_ROWS} are possible")));
+        }
+        if vocab > padded {
             let message = format!("a vocabulary of {vocab} in an embedding of {padded} rows");
             return Err(WeightsError::file(path, message));
         }

@@ -1,5 +1,4 @@
-//! What a parameter is called in a Hugging Face file, which tensors of such a file are none, and which models these files
-//! can hold.
+//! What a parameter is called in a Hugging Face file, and which tensors of such a file are none.
 
 use crate::model::Family;
 
@@ -43,33 +42,6 @@ pub(super) fn has_token_rows(family: Family, name: &str) -> bool {
 /// The position embedding: a row for each position.
 pub(super) fn has_position_rows(name: &str) -> bool {
     name == "transformer.wpe.weight"
-}
-
-/// What of `model`, a specification or the section of an experiment, neither Hugging Face's GPT-2 and Llama nor llm.c's GPT-2
-/// has; `None` if nothing.
-///
-/// A model's extensions are left out of its JSON where they say what was always so; any other key is one.
-#[must_use]
-pub fn beyond_format(model: &impl serde::Serialize) -> Option<String> {
-    const KNOWN: [&str; 14] = [
-        "family",
-        "vocab_size",
-        "pad_vocab_to",
-        "context_length",
-        "layers",
-        "heads",
-        "kv_heads",
-        "d_model",
-        "d_ff",
-        "dropout",
-        "tie_embeddings",
-        "norm_eps",
-        "rope_theta",
-        "init",
-    ];
-    let value = serde_json::to_value(model).unwrap_or_default();
-    let extra = value.as_object()?.iter().find(|(key, value)| !KNOWN.contains(&key.as_str()) && !value.is_null());
-    extra.map(|(key, value)| format!("model.{key} is {value}"))
 }
 
 #[cfg(test)]

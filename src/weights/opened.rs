@@ -9,17 +9,14 @@ use std::path::{Path, PathBuf};
 use super::describe::{Described, describe};
 use super::dtype::Dtype;
 use super::error::WeightsError;
+use super::fits::{Difference, differences};
 use super::folder::{self, Found};
 use super::header::TensorInfo;
-use super::names::{HEAD, beyond_format, canonical, has_position_rows, has_token_rows, is_buffer, is_conv1d};
+use super::names::{HEAD, canonical, has_position_rows, has_token_rows, is_buffer, is_conv1d};
 use super::{llmc, names};
 use crate::config::experiment::Model;
 use crate::exec::InitialWeights;
 use crate::model::{Family, ParamSpec, parameters, token_embedding};
-
-/// Keys of the model section that weights settle. (The vocabulary may be another, the context shorter, dropout is free.)
-pub(crate) const FIXED: [&str; 9] =
-    ["family", "layers", "heads", "kv_heads", "d_model", "d_ff", "tie_embeddings", "norm_eps", "rope_theta"];
 
 /// Bytes read at a time.
 const CHUNK: usize = 1 << 20;
@@ -179,24 +176,14 @@ impl Opened {
     /// # Errors
     /// With the first number that differs.
     pub fn check_fits(&self, model: &Model) -> Result<(), WeightsError> {
-        let d = &self.described;
-        let wrong = |message: String| Err(WeightsError::file(&d.file, message));
-        if let Some(what) = beyond_format(model) {
-            return wrong(format!("{what}, which the model of these weights has not"));
-        }
-        let theirs = d.model();
-        let ours = serde_json::to_value(model).unwrap_or_default();
-        for key in FIXED {
-            let (Some(theirs), Some(ours)) = (theirs.get(key), ours.get(key)) else { continue };
-            if theirs != ours && theirs.as_f64().is_none_or(|t| Some(t) != ours.as_f64()) {
-                return wrong(format!("its model has {key} {theirs}, and model.{key} is {ours}"));
-            }
-        }
-        if model.context_length > d.context_length {
-            let (theirs, ours) = (d.context_length, model.context_length);
-            return wrong(format!("its model has a context_length of {theirs}, and model.context_length is {ours}"));
-        }
-        Ok(())
+        let Some(Difference { key, ours, theirs }) = differences(&self.described, model).into_iter().next() else {
+            return Ok(());
+        };
+        let message = match theirs {
+            Some(theirs) => format!("its model has {key} {theirs}, and model.{key} is {ours}"),
+            None => format!("model.{key} is {ours}, which the model of these weights has not"),
+        };
+        Err(WeightsError::file(&self.described.file, message))
     }
 
     /// Reads the parameter `name` of shape `shape` into `values`, which has as many elements. Rows that the file does not have
@@ -230,10 +217,11 @@ impl Opened {
         read.map_err(WeightsError::io(path))
     }
 
-    /// Rows of the vocabulary that the file has.
+    /// Rows of the vocabulary that the file has, the padding of llm.c's files among them.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
-        self.described.vocab_size
+        let embedding = self.tensors.get(token_embedding(self.described.family));
+        embedding.and_then(|tensor| tensor.shape.first().copied()).unwrap_or(self.described.vocab_size)
     }
 }
 

@@ -65,6 +65,13 @@ impl Lab {
         self.folder(name)
     }
 
+    /// What is unfinished, in the lab's folder and the ones in it.
+    pub fn leftovers(&self) -> Vec<String> {
+        let folders = fs::read_dir(self.dir.path()).unwrap().map(|e| e.unwrap().path()).filter(|path| path.is_dir());
+        let all = folders.chain([self.dir.path().to_owned()]).flat_map(|folder| fs::read_dir(folder).unwrap());
+        all.map(|e| e.unwrap().file_name().into_string().unwrap()).filter(|name| name.starts_with(".tmp-")).collect()
+    }
+
     /// The folder of the run of `name`.
     pub fn folder(&self, name: &str) -> PathBuf {
         let runs = fs::read_dir(self.path("runs")).unwrap().map(|e| e.unwrap().path());

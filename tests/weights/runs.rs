@@ -1,6 +1,7 @@
 //! Runs that are exported, and runs that start from what was exported.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use candle_core::Device;
 use runner::weights::{Opened, describe};
@@ -105,7 +106,7 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
         let said = lab.refused(&[vec!["export", "a"], flags].concat());
         assert!(said.contains(words), "{said}");
     }
-    assert!(!lab.path("x").exists() && !lab.path(".tmp-x").exists());
+    assert!(!lab.path("x").exists() && lab.leftovers().is_empty());
 }
 
 #[test]
@@ -116,13 +117,19 @@ fn llmc_files_close_the_loop() {
     lab.ok(&["export", "a", "--to", "llmc", "m.bin"]);
     lab.ok(&["export", "a", "--to", "llmc", "folder", "--dtype", "bf16"]);
     let described = describe(&lab.path("m.bin")).unwrap();
-    assert_eq!((described.vocab_size, described.layers, described.context_length), (384, 4, 16));
+    assert_eq!((described.vocab_size, described.layers, described.context_length), (257, 4, 16));
+    assert_eq!(Opened::open(&lab.path("m.bin")).unwrap().vocab_size(), 384);
     let size = |path: &str| fs::metadata(lab.path(path)).unwrap().len();
     assert_eq!(size("m.bin") - 1024, 2 * (size("folder/model.bin") - 1024));
-    // Rows beyond the run's own are not taken.
+    // The file has the run's padding; rows beyond the run's own are not taken.
     lab.experiment("b", "vocab_size: 320, init: {from: m.bin}", MESH);
     let second = lab.apply("b");
     assert_eq!(val_loss(&first, 2), val_loss(&second, 0));
+
+    // A name with a dot is a folder's, but for .bin.
+    lab.ok(&["export", "a", "--to", "llmc", "weights.v1"]);
+    assert!(lab.path("weights.v1/model.bin").is_file());
+    assert!(lab.refused(&["export", "a", "--to", "llmc", "input.txt"]).contains("input.txt is not a folder"));
 
     lab.experiment("llama", LLAMA, SINGLE);
     lab.apply("llama");
@@ -130,6 +137,89 @@ fn llmc_files_close_the_loop() {
     lab.experiment("untied", &format!("{GPT2}, tie_embeddings: false"), SINGLE);
     lab.apply("untied");
     assert!(lab.refused(&["export", "untied", "--to", "llmc", "l.bin"]).contains("tie_embeddings"));
+}
+
+/// Padding takes no part in the softmax unless it is asked for.
+#[test]
+fn both_formats_of_a_run_start_with_the_same_loss() {
+    let lab = Lab::new();
+    lab.experiment("a", GPT2, SINGLE);
+    let first = val_loss(&lab.apply("a"), 2);
+    lab.ok(&["export", "a", "--to", "hf", "out"]);
+    lab.ok(&["export", "a", "--to", "llmc", "m.bin"]);
+    for (name, keys) in [("hf", "init: {from: out}"), ("llmc", "init: {from: m.bin}")] {
+        lab.experiment(name, keys, SINGLE);
+        assert_eq!(val_loss(&lab.apply(name), 0), first, "{name}");
+    }
+    let plan = lab.ok(&["plan", "llmc.yaml"]);
+    assert!(plan.contains("rows 257 to 383 of the weights' vocabulary are left out"), "{plan}");
+    lab.experiment("padded", "pad_vocab_to: 128, init: {from: m.bin}", SINGLE);
+    let padded = val_loss(&lab.apply("padded"), 0);
+    assert!(padded > first + 0.1, "127 rows of zeros take a share: {padded} after {first}");
+}
+
+/// How a model is trained is free: in the file, for the weights that it starts from, and for what is written of it.
+#[test]
+fn what_concerns_training_alone_is_no_other_model() {
+    let lab = Lab::new();
+    lab.experiment("a", &format!("{GPT2}, mlp_dropout: 0.1, init: {{pytorch: {{}}}}"), SINGLE);
+    let first = lab.apply("a");
+    lab.ok(&["export", "a", "--to", "hf", "out"]);
+    lab.experiment("b", "init: {from: out}, mlp_dropout: 0.1", SINGLE);
+    lab.ok(&["validate", "b.yaml"]);
+    assert_eq!(val_loss(&lab.apply("b"), 0), val_loss(&first, 2));
+
+    lab.experiment("c", "init: {from: out}, norm: post", SINGLE);
+    let said = lab.refused(&["validate", "c.yaml"]);
+    assert!(said.contains("`model.norm` makes another model"), "{said}");
+    lab.experiment("c", &format!("{GPT2}, norm: post"), SINGLE);
+    lab.apply("c");
+    let said = lab.refused(&["export", "c", "--to", "hf", "other"]);
+    assert!(said.contains(r#"model.norm is "post", which a Hugging Face folder has not"#), "{said}");
+}
+
+#[test]
+fn files_of_the_user_stay_without_force() {
+    let lab = Lab::new();
+    lab.experiment("a", GPT2, SINGLE);
+    lab.apply("a");
+    let own = ["model-00001-of-00002.safetensors", "model.safetensors.index.json"];
+    fs::create_dir(lab.path("out")).unwrap();
+    for name in own {
+        fs::write(lab.path("out").join(name), "mine").unwrap();
+        let said = lab.refused(&["export", "a", "--to", "hf", "out"]);
+        assert!(said.contains(&format!("{name} is there already")) && said.contains("--force removes it"), "{said}");
+        let names: Vec<_> = fs::read_dir(lab.path("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, [name], "nothing was written or removed");
+        fs::remove_file(lab.path("out").join(name)).unwrap();
+    }
+    fs::write(lab.path("out").join(own[0]), "mine").unwrap();
+    lab.ok(&["export", "a", "--to", "hf", "out", "--force"]);
+    assert!(!lab.path("out").join(own[0]).exists());
+}
+
+/// Each of several exports at once is whole.
+#[test]
+fn exports_at_once_do_not_mix() {
+    let lab = Lab::new();
+    lab.experiment("a", GPT2, SINGLE);
+    lab.apply("a");
+    for (to, place) in [("hf", "out"), ("llmc", "m.bin"), ("safetensors", "whole")] {
+        let codes = || -> Vec<Option<i32>> {
+            let export = || lab.run(&["export", "a", "--to", to, place, "--force"]).status.code();
+            std::thread::scope(|scope| {
+                let running: Vec<_> = (0..4).map(|_| scope.spawn(export)).collect();
+                running.into_iter().map(|thread| thread.join().unwrap()).collect()
+            })
+        };
+        assert_eq!(codes(), [Some(0); 4], "{to}");
+    }
+    Opened::open(&lab.path("out")).unwrap();
+    Opened::open(&lab.path("m.bin")).unwrap();
+    candle_core::safetensors::load(lab.path("whole/model.safetensors"), &Device::Cpu).unwrap();
+    assert_eq!(lab.leftovers(), Vec::<String>::new());
+    let mode = |path: &str| fs::metadata(lab.path(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!([mode("m.bin"), mode("whole/model.safetensors")], [mode("a.yaml"); 2], "as the user's other files");
 }
 
 #[test]

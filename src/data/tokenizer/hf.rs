@@ -63,7 +63,8 @@ impl TextTokenizer {
     }
 }
 
-fn pretty(value: &Value) -> String {
+/// As files for `transformers` are written: indented, with an end of line.
+pub(crate) fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 

@@ -15,6 +15,7 @@ mod train;
 mod words;
 
 pub(super) use build::build;
+pub(crate) use hf::pretty;
 pub use hf::{HfTokenizer, SpecialTokens};
 pub use load::{load_tokenizer, train_tokenizer};
 pub use text_tokenizer::TextTokenizer;

@@ -11,7 +11,7 @@ use super::load::{Bad, Stored};
 use super::part::PartSpec;
 use crate::model::ParamLayout;
 use crate::store::error::StoreError;
-use crate::store::files::{TEMPORARY, sync_dir};
+use crate::store::files::{sync_dir, temporary_file};
 
 /// A file of weights that is in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,33 +31,29 @@ pub struct Exported {
 pub fn export(folder: &Path, which: Which, layout: &ParamLayout, to: &Path) -> Result<Exported, StoreError> {
     fs::create_dir_all(to).map_err(StoreError::io("creating", to))?;
     let entry = pick(folder, which)?;
-    let (path, temporary) = (to.join(MODEL), to.join(format!("{TEMPORARY}{MODEL}")));
-    let put = || -> Result<Exported, StoreError> {
-        let (bytes, step) = join(&entry.path, layout, &temporary).map_err(|bad| unusable(folder, &entry, bad))?;
-        fs::rename(&temporary, &path).map_err(StoreError::io("renaming into place", &path))?;
-        sync_dir(to)?;
-        Ok(Exported { path: path.clone(), bytes, step })
-    };
-    put().inspect_err(|_| {
-        let _ = fs::remove_file(&temporary);
-    })
+    let path = to.join(MODEL);
+    let temporary = temporary_file(to).map_err(StoreError::io("creating a file in", to))?;
+    let (bytes, step) = join(&entry.path, layout, &temporary).map_err(|bad| unusable(folder, &entry, bad))?;
+    temporary.persist(&path).map_err(|e| StoreError::io("renaming into place", &path)(e.error))?;
+    sync_dir(to)?;
+    Ok(Exported { path, bytes, step })
 }
 
 /// Is handed pieces of weights: the first element's place in the flat buffer of the layout, and its bytes, little-endian f32. A
 /// tensor comes in order, and no piece has bytes of two.
-pub type Pieces<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), StoreError>;
+pub type Pieces<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Hands the weights of a checkpoint in `folder`, of all its parts, to `pieces`; what they were given is good only if this
 /// returns without an error. Returns the checkpoint's step.
 ///
 /// # Errors
-/// If there is no such checkpoint, or it cannot be used (then the next good one is named), and those of `pieces`.
+/// If there is no such checkpoint, or it cannot be used (then the next good one is named), and `Receiver` with those of `pieces`.
 pub fn stream(folder: &Path, which: Which, layout: &ParamLayout, pieces: Pieces<'_>) -> Result<u64, StoreError> {
     let entry = pick(folder, which)?;
     let mut read = || -> Result<u64, Bad> {
         let stored = Stored::open(&entry.path)?;
         let places = stored.find(layout, 0)?;
-        stored.read(&places, false, &mut |place, bytes| pieces(place / 4, bytes))?;
+        stored.read(&places, false, &mut |place, bytes| pieces(place / 4, bytes).map_err(StoreError::Receiver))?;
         Ok(stored.state.step)
     };
     read().map_err(|bad| unusable(folder, &entry, bad))
