@@ -8,7 +8,7 @@ use super::common::{ThreadArgs, cache_dir, experiment_environment, local_tokeniz
 use super::exit::{Exit, RequestError};
 use super::output::print_json;
 use super::text_source::{SourceArgs, shown, tokenizer, worded};
-use crate::config::experiment::Data;
+use crate::config::experiment::{Data, Validation};
 use crate::config::{self, LoadOptions};
 use crate::data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, write_shards};
 use crate::report::format::printable;
@@ -83,7 +83,11 @@ pub fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
         let text = format!("--name: {:?} is no name for files", printable(&name));
         return Err(RequestError(text).into());
     }
-    let held_out = args.validation.as_deref().map(held_out).transpose()?;
+    let fraction = match data.validation {
+        Some(Validation::Fraction(fraction)) => Some(HeldOut::Fraction(fraction)),
+        _ => None,
+    };
+    let held_out = args.validation.as_deref().map(held_out).transpose()?.or(fraction);
     let cache_dir = cache_dir()?;
     let request = ShardRequest {
         data: &data,
