@@ -47,6 +47,7 @@ fn data() -> DataFacts {
         tokenizer_hash: "assumed".to_owned(),
         train,
         validation: None,
+        test: None,
         choice: None,
         weights: None,
     }

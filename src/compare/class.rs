@@ -241,7 +241,7 @@ fn training(a: &Side, b: &Side) -> Training {
     experiment.eval = a.experiment.eval.clone();
     let mut other = b.clone();
     (other.data.validation, other.data.choice) = (a.data.validation.clone(), a.data.choice.clone());
-    other.data.test = a.data.test.clone();
+    other.data.test.clone_from(&a.data.test);
     match other.replanned(&experiment) {
         Ok(plan) if plan.hash == a.effective().hash => Training::SameBits,
         _ => Training::Rounding,

@@ -339,6 +339,7 @@ pub enum Decays {
 }
 
 impl Decays {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
     pub(crate) fn is_default(&self) -> bool {
         *self == Self::default()
     }

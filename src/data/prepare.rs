@@ -240,19 +240,16 @@ impl Preparation<'_> {
         // As nanoGPT does it: the first int(n · 0.9) are for training.
         let border = fraction.map_or(units, |f| ((units as f64 * (1.0 - f)) as u64).min(units));
         let make = |range: Range<u64>, key: &'static str| {
-            let (split, token_range) = match (&tokens.store, marks) {
-                (Some(store), Some(marks)) => {
-                    let token_range = store.document(range.start)..store.document(range.end);
-                    (Split::padded(store.clone(), &range, length, marks), token_range)
-                }
-                _ => {
-                    let stream = tokens.stream.clone();
-                    let split = match columns {
-                        Some(count) => Split::columns(stream, &range, length, count),
-                        None => Split::packed(stream, &range, length),
-                    };
-                    (split, range.clone())
-                }
+            let (split, token_range) = if let (Some(store), Some(marks)) = (&tokens.store, marks) {
+                let token_range = store.document(range.start)..store.document(range.end);
+                (Split::padded(store.clone(), &range, length, marks), token_range)
+            } else {
+                let stream = tokens.stream.clone();
+                let split = match columns {
+                    Some(count) => Split::columns(stream, &range, length, count),
+                    None => Split::packed(stream, &range, length),
+                };
+                (split, range.clone())
             };
             if split.rows() == 0 {
                 let count = range.end - range.start;

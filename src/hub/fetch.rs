@@ -70,12 +70,11 @@ impl Fetch<'_> {
         let lock = locks.join(format!("{etag}.lock"));
         let held = File::create(&lock).map_err(HubError::io(&lock))?;
         // Where files cannot be locked, others may write to the part of that name: then it is one of our own, which nobody goes on with.
-        let own = match held.lock() {
-            Ok(()) => None,
-            Err(_) => {
-                let named = tempfile::Builder::new().prefix(etag).suffix(".incomplete").tempfile_in(&parent);
-                Some(named.map_err(HubError::io(&parent))?.into_temp_path())
-            }
+        let own = if held.lock().is_ok() {
+            None
+        } else {
+            let named = tempfile::Builder::new().prefix(etag).suffix(".incomplete").tempfile_in(&parent);
+            Some(named.map_err(HubError::io(&parent))?.into_temp_path())
         };
         let whole = |path: &Path| fs::metadata(path).is_ok_and(|m| facts.size.is_none_or(|size| m.len() == size));
         if !whole(&blob) {
@@ -212,7 +211,8 @@ fn is_content(part: &Path, facts: &Facts) -> io::Result<bool> {
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 /// First byte and length of the whole, of `bytes 5-9/10`.

@@ -81,6 +81,7 @@ pub struct Order {
 }
 
 impl Order {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
     fn is_default(&self) -> bool {
         *self == Self::default()
     }

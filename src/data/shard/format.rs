@@ -90,6 +90,7 @@ impl ShardFormat {
     }
 
     /// What the set is called that a file called `file` may be of: `Some(None)` where names of sets do not matter.
+    #[expect(clippy::option_option, reason = "three states: no shard, a shard of any set, a shard of this set")]
     fn set_of(self, file: &str) -> Option<Option<&str>> {
         let end = if self == Self::Npy { ".npy" } else { ".bin" };
         [SplitName::Train, SplitName::Validation].into_iter().find_map(|split| {
