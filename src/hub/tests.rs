@@ -1,151 +1,15 @@
 //! Against a server on loopback that answers as the hub does, and one on another port that files are redirected to.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use ring::digest::{SHA256, digest};
-
-use super::fetch::hex;
-use super::tests_server::{Answering, Asked, Broken, Reply, Server, ranged};
-use super::*;
+use super::tests_server::{
+    Asked, Broken, COMMIT, CONVERTED, Files, Here, REFS, Reply, Server, data, etag, fine, hub, local, pair, ranged,
+    read, source,
+};
 use crate::config::experiment::{Data, HubSource, Layout, Source, Tokenizer, Validation};
-
-const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-const CONVERTED: &str = "89abcdef0123456789abcdef0123456789abcdef";
-
-fn etag(content: &[u8]) -> String {
-    hex(digest(&SHA256, content).as_ref())
-}
-
-/// What the server has: repository, commit and files.
-type Files = Vec<(&'static str, &'static str, Vec<(&'static str, Vec<u8>)>)>;
-
-/// A hub of `files` that redirects to `cdn` what ends in .parquet.
-fn hub(files: Files, cdn: Option<String>) -> Arc<Answering> {
-    Arc::new(move |asked, _| {
-        let path = asked.path.as_str();
-        for (name, commit, files) in &files {
-            let revisions = [*commit, if *commit == CONVERTED { "refs%2Fconvert%2Fparquet" } else { "main" }];
-            for revision in revisions {
-                if path == format!("/api/{name}/revision/{revision}") {
-                    let siblings: Vec<_> = files.iter().map(|(f, _)| serde_json::json!({"rfilename": f})).collect();
-                    let info = serde_json::json!({"id": name, "sha": commit, "siblings": siblings, "tags": []});
-                    return Reply::new(200, info.to_string());
-                }
-            }
-            let place = name.strip_prefix("models/").unwrap_or(name);
-            let Some(file) = path.strip_prefix(&format!("/{place}/resolve/{commit}/")) else { continue };
-            let Some((_, content)) = files.iter().find(|(f, _)| *f == file) else { continue };
-            let tag = format!("\"{}\"", etag(content));
-            if let Some(cdn) = cdn.as_ref().filter(|_| file.ends_with(".parquet")) {
-                return Reply::new(302, "moved")
-                    .with("location", format!("{cdn}/blob/{}?secret=1", etag(content)))
-                    .with("etag", "\"of-the-redirect\"")
-                    .with("x-linked-etag", tag)
-                    .with("x-linked-size", content.len().to_string())
-                    .with("x-repo-commit", *commit);
-            }
-            return ranged(asked, content).with("etag", tag).with("x-repo-commit", *commit);
-        }
-        Reply::new(404, "{}").with("x-error-code", "RepoNotFound")
-    })
-}
-
-struct Here {
-    folder: tempfile::TempDir,
-    settings: Settings,
-}
-
-impl Here {
-    fn new(endpoint: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let settings = Settings {
-            endpoint: endpoint.to_owned(),
-            cache: folder.path().join("hub"),
-            token: Some("hf_secret".to_owned()),
-            offline: false,
-            wait: Duration::from_millis(1),
-        };
-        Self { folder, settings }
-    }
-
-    fn lower(&self, data: &Data) -> Result<Lowered, String> {
-        lower(data, None, &self.settings, &self.folder.path().join("memos"), &|_| ()).map_err(|error| {
-            assert!(!format!("{error:?}").contains("hf_secret"));
-            error.to_string()
-        })
-    }
-
-    fn repo(&self, name: &str) -> PathBuf {
-        self.settings.cache.join(name)
-    }
-}
-
-fn source(dataset: &str, config: Option<&str>, split: &str) -> HubSource {
-    HubSource {
-        dataset: dataset.to_owned(),
-        config: config.map(str::to_owned),
-        split: split.to_owned(),
-        column: Some("text".to_owned()),
-        template: None,
-        revision: "main".to_owned(),
-    }
-}
-
-fn data(train: HubSource) -> Data {
-    Data {
-        tokenizer: Tokenizer::Bytes {},
-        train: Source::Hub(train),
-        validation: None,
-        layout: Layout::Packed { length: 8 },
-        shuffle: true,
-        drop_last: false,
-    }
-}
-
-fn local(lowered: &Lowered) -> Vec<PathBuf> {
-    match &lowered.local.train {
-        Source::Parquet(from) => from.files.clone(),
-        Source::Jsonl(from) | Source::Json(from) => from.files.clone(),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn read(lowered: &Lowered) -> Vec<Vec<u8>> {
-    local(lowered).iter().map(|path| fs::read(path).unwrap()).collect()
-}
-
-const REFS: &str = r#"{"branches": [{"name": "man", "ref": "refs/heads/man"}], "converts": [], "tags": []}"#;
-const CARD: &str = "---\nconfigs:\n- config_name: small\n  data_files:\n  - split: train\n    path: sample/*.parquet\n  - split: test\n    path: test.jsonl\n---\n";
-
-fn fine() -> Files {
-    let large: Vec<u8> = (0..600_000_u32).map(|i| (i % 251) as u8).collect();
-    vec![(
-        "datasets/own/fine",
-        COMMIT,
-        vec![
-            ("README.md", CARD.into()),
-            ("sample/000.parquet", large),
-            ("sample/001.parquet", b"PAR1 second".to_vec()),
-            ("test.jsonl", b"{\"text\": \"a\"}\n".to_vec()),
-            ("other/x.parquet", b"never asked for".to_vec()),
-        ],
-    )]
-}
-
-/// A server of blobs, and a hub that redirects to it.
-fn pair() -> (Server, Server) {
-    let contents: Vec<Vec<u8>> = fine()[0].2.iter().map(|(_, content)| content.clone()).collect();
-    let cdn = Server::start(Arc::new(move |asked, _| {
-        let found = contents.iter().find(|c| asked.path == format!("/blob/{}?secret=1", etag(c)));
-        found.map_or(Reply::new(404, ""), |content| ranged(asked, content))
-    }));
-    let hub = Server::start(hub(fine(), Some(cdn.address.clone())));
-    (hub, cdn)
-}
 
 #[test]
 fn a_split_is_downloaded_once_and_the_token_stays_with_the_hub() {
