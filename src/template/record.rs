@@ -101,10 +101,13 @@ impl RecordTemplate {
         let mut fields: BTreeSet<String> = template.undeclared_variables(false).into_iter().collect();
         fields.retain(|name| ![GUARD, ONE].contains(&name.as_str()));
         let mut functions = Vec::new();
-        for name in FUNCTIONS {
-            if fields.contains(name) && is_called(text, &pieces, name)? == Some(true) {
+        for name in FUNCTIONS.into_iter().filter(|&name| fields.contains(name)).collect::<Vec<_>>() {
+            if is_called(text, &pieces, name)? == Some(true) {
                 fields.remove(name);
                 functions.push(name);
+            } else {
+                // Where the field is missing there is nothing of that name.
+                env.remove_global(name);
             }
         }
         if fields.is_empty() {
