@@ -299,19 +299,22 @@ pub fn initial_weights(experiment: &Experiment) -> anyhow::Result<Option<Opened>
 pub fn initial_state(experiment: &Experiment, program: &Program, facts: &DataFacts) -> Result<TrainState, ExecError> {
     let weights = initial_weights(experiment).map_err(|error| ExecError::InitialWeights(error.into()))?;
     let state = exec::initial_state_from(program, weights.as_ref().map(|weights| weights as &dyn InitialWeights))?;
-    // What was hashed is what was read, if it is there still: it is hashed again only if its size or time is another.
-    let changed = |weights: &Opened| -> anyhow::Result<bool> {
-        let hash = content_hash(&weights.files, &cache_dir()?, &|_| {})?;
-        Ok(facts.weights.as_ref().is_none_or(|hashed| hashed.hash != hash))
-    };
-    match weights.as_ref().map(changed) {
-        None | Some(Ok(false)) => Ok(state),
-        Some(Ok(true)) => {
-            let message = "the weights of model.init.from changed after the run was planned".to_owned();
-            Err(ExecError::InitialWeights(WeightsError::Request(message).into()))
-        }
-        Some(Err(error)) => Err(ExecError::InitialWeights(error.into())),
+    if let Some(weights) = &weights {
+        let checked = cache_dir().and_then(|cache| check_unchanged(weights, facts, &cache));
+        checked.map_err(|error| ExecError::InitialWeights(error.into()))?;
     }
+    Ok(state)
+}
+
+/// # Errors
+/// If the files of `weights` are not those whose hash is in `facts`. They are read again only if their size or time is another.
+fn check_unchanged(weights: &Opened, facts: &DataFacts, cache: &Path) -> anyhow::Result<()> {
+    let hash = content_hash(&weights.files, cache, &|_| {})?;
+    if facts.weights.as_ref().is_some_and(|hashed| hashed.hash == hash) {
+        return Ok(());
+    }
+    let file = weights.described.file.display();
+    Err(RequestError(format!("{file}: the weights of model.init.from changed after the run was planned")).into())
 }
 
 /// Samples come hours into a run: what cannot be encoded then cannot be encoded now.
@@ -480,6 +483,26 @@ mod tests {
     fn the_flag_says_where_runs_are() {
         let args = RootArgs { runs: Some(PathBuf::from("/elsewhere")) };
         assert_eq!(args.root(), Path::new("/elsewhere"));
+    }
+
+    #[test]
+    fn weights_that_changed_are_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hf/gpt2");
+        for name in ["config.json", "model.safetensors"] {
+            std::fs::write(dir.path().join(name), std::fs::read(fixture.join(name)).unwrap()).unwrap();
+        }
+        let (weights, cache) = (Opened::open(dir.path()).unwrap(), dir.path().join("cache"));
+        let hash = content_hash(&weights.files, &cache, &|_| {}).unwrap();
+        let mut facts = crate::plan::tests::data();
+        facts.weights = Some(WeightsFacts { hash, vocab_size: weights.vocab_size() });
+        check_unchanged(&weights, &facts, &cache).unwrap();
+        // One number of the last tensor.
+        let mut bytes = std::fs::read(&weights.files[0]).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&weights.files[0], bytes).unwrap();
+        let error = check_unchanged(&weights, &facts, &cache).unwrap_err().to_string();
+        assert!(error.contains("changed after the run was planned"), "{error}");
     }
 
     #[test]
