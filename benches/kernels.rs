@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use candle_core::{DType, Device, Tensor};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use runner::kernels::attention::{Shape, attention, attention_backward};
+use runner::kernels::attention::{Masks, Shape, attention, attention_backward};
 use runner::kernels::{Math, loss, matmul, norm, optimizer, pointwise};
 
 const ROWS: usize = 1024;
@@ -67,16 +67,16 @@ fn heads(c: &mut Criterion) {
     for seq in [128, 256, 1024] {
         let s = Shape { batch: ROWS / seq, seq, heads: 12, kv_heads: 12, head_dim: 64 };
         let qkv = random((ROWS, s.qkv_width()));
-        let (out, lse) = attention(&qkv, s, None, math).unwrap();
+        let (out, lse) = attention(&qkv, s, Masks::default(), math).unwrap();
         // Scores and their product with the values, counted in full, as in PaLM.
         let forward = 4 * ROWS * seq * s.out_width();
         group.throughput(Throughput::Elements(forward as u64));
         group.bench_function(format!("forward {seq}"), |b| {
-            b.iter(|| attention(black_box(&qkv), s, None, math).unwrap());
+            b.iter(|| attention(black_box(&qkv), s, Masks::default(), math).unwrap());
         });
         group.throughput(Throughput::Elements(2 * forward as u64));
         group.bench_function(format!("backward {seq}"), |b| {
-            b.iter(|| attention_backward(black_box(&qkv), &out, &lse, &out, s, None, math).unwrap());
+            b.iter(|| attention_backward(black_box(&qkv), &out, &lse, &out, s, Masks::default(), math).unwrap());
         });
     }
     group.finish();
