@@ -40,13 +40,6 @@ pub(super) fn weights(
 /// # Errors
 /// If no format of others holds such a model.
 pub(super) fn refuse_extensions(spec: &ModelSpec, format: &str) -> Result<(), WeightsError> {
-    let variant = spec.variant.words();
-    if !spec.variant.is_default() && !variant.is_empty() {
-        let what = variant.trim_start_matches(", ");
-        return Err(WeightsError::Request(format!(
-            "a GPT-2 of another kind ({what}), which {format} has not: --to safetensors writes the weights"
-        )));
-    }
     match beyond_format(spec).first() {
         Some((key, value)) => Err(WeightsError::Request(format!(
             "model.{key} is {value}, which {format} has not: --to safetensors writes the weights"

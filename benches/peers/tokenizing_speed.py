@@ -1,6 +1,6 @@
 """Speed of tokenizing with GPT-2's vocabulary beside tiktoken and `tokenizers`, in MB/s of text, with the same threads.
 
-    python benches/peers/tokenize.py RUNNER GPT2_FOLDER FILE... [--threads 1,2] [--times 3] [--megabytes 32] [--cpu]
+    python benches/peers/tokenizing_speed.py RUNNER GPT2_FOLDER FILE... [--threads 1,2] [--times 3] [--megabytes 32] [--cpu]
 
 Ours is `runner data prepare` from JSON lines to .npy shards: reading, decoding JSON, writing and syncing are in its time; loading the
 tokenizer is not. Theirs is `encode_ordinary_batch` and `encode_batch_fast` of texts in memory. Each FILE, cut into documents (lines of
