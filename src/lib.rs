@@ -16,6 +16,7 @@ pub mod heap;
 pub mod hub;
 pub mod kernels;
 pub mod launch;
+mod left_out;
 pub mod model;
 pub mod nn;
 pub mod optim;

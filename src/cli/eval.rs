@@ -6,8 +6,10 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::Args;
 
-use super::common::{self, CheckpointArgs, RootArgs, ThreadArgs};
+use super::common::{RootArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
+use super::opened;
+use super::opened::CheckpointArgs;
 use super::output::{print, print_json};
 use crate::config::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
 use crate::eval::choice;
@@ -63,7 +65,7 @@ impl EvalArgs {
 /// # Errors
 /// If there is no such run or checkpoint, its data is gone, or nothing is left to evaluate.
 pub fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
-    let opened = common::open_run(&args.root.root(), &args.run)?;
+    let opened = opened::open_run(&args.root.root(), &args.run)?;
     let mut experiment = opened.experiment.clone();
     args.apply_to(&mut experiment)?;
     let pool = args.threads.pool()?;

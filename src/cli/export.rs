@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 
-use super::common::{self, CheckpointArgs, OpenedRun, RootArgs, ThreadArgs};
+use super::common::{RootArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
+use super::opened;
+use super::opened::{CheckpointArgs, OpenedRun};
 use super::output::{complain, print, print_json};
 use crate::model::{ParamLayout, parameters};
 use crate::report::{Mode, Screen};
@@ -105,7 +107,7 @@ pub fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
             "--dtype is for --to hf and --to llmc: of safetensors the numbers are those of the run".into()
         ));
     }
-    let opened = common::open_run(&args.root.root(), &args.run)?;
+    let opened = opened::open_run(&args.root.root(), &args.run)?;
     let written = match args.to {
         Target::Safetensors => safetensors(args, &opened)?,
         Target::Hf => hf(args, &opened)?,

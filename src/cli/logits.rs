@@ -6,8 +6,10 @@ use anyhow::{Context, bail};
 use candle_core::Tensor;
 use clap::Args;
 
-use super::common::{self, CheckpointArgs, RootArgs, ThreadArgs};
+use super::common::{RootArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
+use super::opened;
+use super::opened::CheckpointArgs;
 
 #[derive(Debug, Clone, Args)]
 pub struct LogitsArgs {
@@ -28,7 +30,7 @@ pub struct LogitsArgs {
 /// # Errors
 /// If there is no such run or checkpoint, or the tokens are not rows that its model can read.
 pub fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
-    let opened = common::open_run(&args.root.root(), &args.run)?;
+    let opened = opened::open_run(&args.root.root(), &args.run)?;
     let text = std::fs::read_to_string(&args.tokens).with_context(|| args.tokens.display().to_string())?;
     let rows: Vec<Vec<u32>> =
         serde_json::from_str(&text).map_err(|e| RequestError(format!("{}: {e}", args.tokens.display())))?;

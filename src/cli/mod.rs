@@ -23,6 +23,7 @@ pub mod gc;
 pub mod interrupt;
 mod job;
 pub mod logits;
+pub mod opened;
 pub mod output;
 pub mod plan;
 mod printer;

@@ -11,6 +11,7 @@ use super::drift::Drift;
 use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
 use super::job::{Call, Job};
+use super::opened;
 use super::ready::Ready;
 use crate::config::experiment::Init;
 use crate::config::{self, Experiment};
@@ -141,7 +142,7 @@ impl Original {
     fn open(root: &Path, wanted: &str) -> anyhow::Result<Self> {
         let path = catalog::resolve(root, wanted)?;
         let manifest = run_dir::manifest(&path)?;
-        let experiment = common::resolved(&path)?;
+        let experiment = opened::resolved(&path)?;
         let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
         let known = verdict::Original::read(&path, from, manifest.status == RunStatus::Done)?;
         let last = known.last().unwrap_or(0);

@@ -7,6 +7,7 @@ use super::common::{self, RootArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
 use super::job::{Call, Job};
+use super::opened;
 use super::ready::Ready;
 use crate::plan::Plan;
 use crate::report::summary::up_to_date;
@@ -49,7 +50,7 @@ pub fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Done);
     }
     let run = RunDir::open(&path)?;
-    let experiment = common::resolved(&path)?;
+    let experiment = opened::resolved(&path)?;
     let ready = if checkpoint::steps(&path.join(CHECKPOINTS)).is_empty() {
         Ready::new(&experiment, args.threads, &mut screen)?
     } else {

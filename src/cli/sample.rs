@@ -4,8 +4,10 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::common::{self, CheckpointArgs, RootArgs, ThreadArgs};
+use super::common::{RootArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
+use super::opened;
+use super::opened::CheckpointArgs;
 use super::output::{complain, print, print_json};
 use crate::config::experiment::Samples;
 use crate::eval::generate;
@@ -96,7 +98,7 @@ impl SampleArgs {
 /// # Errors
 /// If there is no such run or checkpoint, its tokenizer is gone, or a prompt cannot be encoded.
 pub fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
-    let opened = common::open_run(&args.root.root(), &args.run)?;
+    let opened = opened::open_run(&args.root.root(), &args.run)?;
     let spec = args.over(opened.experiment.eval.samples.clone())?;
     let pool = args.threads.pool()?;
     let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });

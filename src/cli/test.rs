@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::common::OpenedRun;
+use super::opened::OpenedRun;
 use super::ready::Ready;
 use super::watch::Watch;
 use crate::config::Experiment;

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::variant::{is_false, is_true, is_zero};
+pub use super::experiment_parallel::{AutoOr, DeviceName, Parallel, ParallelMode, Pipeline, PipelineSchedule};
+use crate::left_out::{is_false, is_true, is_zero, yes};
 
 /// A whole experiment, ready for the planner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -99,10 +100,6 @@ pub struct Model {
     pub init: Option<Init>,
 }
 
-fn yes() -> bool {
-    true
-}
-
 /// Where the norms of a layer stand (gpt2): x + f(norm(x)), or norm(x + f(x)).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -157,21 +154,11 @@ pub struct Data {
     pub validation: Option<Validation>,
     pub layout: Layout,
     /// Whether every epoch has a permutation of its own.
-    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub shuffle: bool,
     /// Whether rows of an epoch that fill no batch are left out.
-    #[serde(default, skip_serializing_if = "is_no")]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub drop_last: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
-fn is_yes(value: &bool) -> bool {
-    *value
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
-fn is_no(value: &bool) -> bool {
-    !*value
 }
 
 /// Paths here are as the user wrote them, already joined to the folder of the experiment file.
@@ -394,139 +381,6 @@ pub enum Decay {
         gamma: f64,
     },
     Constant {},
-}
-
-/// How the work is divided among ranks. `world_size` = `replicas` · stages.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Parallel {
-    pub mode: ParallelMode,
-    /// Data-parallel replicas: of the model (dp, ddp), or of the whole pipeline. 1 under `single`.
-    pub replicas: usize,
-    /// Gradients are all-reduced in buckets of about this many MiB.
-    pub bucket_mb: f64,
-    /// Set under mode `pipeline` only.
-    pub pipeline: Option<Pipeline>,
-    pub devices: AutoOr<Vec<DeviceName>>,
-    /// How often all ranks are restarted from the last checkpoint after one has died.
-    pub max_restarts: u32,
-}
-
-impl Parallel {
-    /// One rank.
-    #[must_use]
-    pub fn single() -> Self {
-        Self {
-            mode: ParallelMode::Single,
-            replicas: 1,
-            bucket_mb: 25.0,
-            pipeline: None,
-            devices: AutoOr::Auto,
-            max_restarts: 0,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ParallelMode {
-    Single,
-    Dp,
-    Ddp,
-    Pipeline,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Pipeline {
-    pub stages: usize,
-    /// Layers of each chunk in the order of the model, stages · chunks of them.
-    pub partition: AutoOr<Vec<usize>>,
-    pub schedule: PipelineSchedule,
-    /// Model chunks per rank; more than 1 under `interleaved_1f1b` only.
-    pub chunks: usize,
-    /// Micro-batches of one replica in one optimizer step.
-    pub microbatches: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
-pub enum PipelineSchedule {
-    #[serde(rename = "gpipe")]
-    Gpipe,
-    #[serde(rename = "1f1b")]
-    OneFOneB,
-    #[serde(rename = "interleaved_1f1b")]
-    Interleaved,
-    #[serde(rename = "zero_bubble")]
-    ZeroBubble,
-}
-
-/// The word `auto`, or a value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AutoOr<T> {
-    Auto,
-    Given(T),
-}
-
-impl<T: Serialize> Serialize for AutoOr<T> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Auto => serializer.serialize_str("auto"),
-            Self::Given(value) => value.serialize(serializer),
-        }
-    }
-}
-
-impl<'de, T: serde::de::DeserializeOwned> Deserialize<'de> for AutoOr<T> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = serde_json::Value::deserialize(deserializer)?;
-        if value == "auto" {
-            return Ok(Self::Auto);
-        }
-        serde_json::from_value(value).map(Self::Given).map_err(serde::de::Error::custom)
-    }
-}
-
-/// `cpu` or `cuda:1`, as written in a list of devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DeviceName {
-    Cpu,
-    Cuda(usize),
-}
-
-impl std::fmt::Display for DeviceName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(index) => write!(f, "cuda:{index}"),
-        }
-    }
-}
-
-impl std::str::FromStr for DeviceName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        // Digits alone: a number's `parse` would take a sign too.
-        let digits = |index: &&str| index.bytes().all(|b| b.is_ascii_digit());
-        let cuda = || text.strip_prefix("cuda:").filter(digits)?.parse().ok();
-        match text {
-            "cpu" => Ok(Self::Cpu),
-            _ => cuda().map(Self::Cuda).ok_or_else(|| format!("`{text}` is no device: `cpu`, or `cuda:` and a number")),
-        }
-    }
-}
-
-impl Serialize for DeviceName {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for DeviceName {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
 }
 
 /// `every` is in optimizer steps; evaluation also follows the last step. A part that is `None` is not evaluated.

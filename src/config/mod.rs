@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod diagnostic;
 pub mod experiment;
+mod experiment_parallel;
 mod explain;
 mod layers;
 mod load;

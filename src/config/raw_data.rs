@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use super::experiment::{Corpus, PaddingMask};
 use super::raw::given;
+use crate::left_out::yes;
 
 /// The text, its tokens and how rows are made of them. Paths are relative to the experiment file.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -70,10 +71,6 @@ pub(crate) enum RawTokenizer {
     },
     /// That of a model on the Hugging Face hub: its tokenizer.json, or vocab.json and merges.txt.
     Hub(RawHubTokenizer),
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn one() -> u64 {

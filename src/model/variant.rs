@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::experiment::{Activation, NormPlace, PositionKind};
+use crate::left_out::{is_false, is_true, is_zero};
 
 /// The default is GPT-2, and Llama. What is as in GPT-2 is left out where it is written down.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -74,19 +75,4 @@ impl Variant {
         }
         words
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-pub(crate) fn is_false(v: &bool) -> bool {
-    !*v
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-pub(crate) fn is_true(v: &bool) -> bool {
-    *v
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-pub(crate) fn is_zero(v: &f64) -> bool {
-    *v == 0.0
 }

@@ -37,6 +37,8 @@ mod simulate_tests;
 
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(test)]
+mod tests_hash;
 
 pub use cluster::{ClusterError, KNOWN_DEVICES};
 pub use compile::compile;

@@ -5,8 +5,8 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::experiment::{Decays, EvalLoss, Precision, Samples};
+use crate::left_out::{is_false, is_true, yes};
 use crate::model::spec::ModelSpec;
-use crate::model::variant::{is_false, is_true};
 pub use crate::plan::mesh::{Mesh, Mode};
 
 /// One rank's work: what it holds, what it does in one optimizer step, and what it does from time to time.
@@ -92,10 +92,6 @@ impl Order {
         let sequences = (sequences as u64).max(1);
         if self.drop_last && rows >= sequences { rows / sequences * sequences } else { rows }
     }
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn one() -> usize {

@@ -1,0 +1,153 @@
+//! A recorded run, opened for reading: its plan, experiment, data, tokenizer, and the model of a checkpoint.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::anyhow;
+
+use super::common::{device, prepare_data};
+use super::exit::RequestError;
+use crate::config::{self, Experiment, LoadOptions};
+use crate::data::{Prepared, TextTokenizer};
+use crate::kernels::{Math, optimizer};
+use crate::model::{Model, ParamLayout, Params, parameters};
+use crate::plan::Plan;
+use crate::plan::program::{Precision, Program};
+use crate::report::Screen;
+use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED, TOKENIZER};
+use crate::store::{Which, catalog, load_weights};
+
+/// A recorded run, opened for reading.
+#[derive(Debug)]
+pub struct OpenedRun {
+    pub path: PathBuf,
+    pub plan: Plan,
+    /// From its `resolved.yaml`.
+    pub experiment: Experiment,
+}
+
+/// Opens the run that `wanted` means in `root`: a folder, an id, or the unique beginning of an id.
+///
+/// # Errors
+/// `StoreError` if there is no such run or its files are damaged; `ConfigError` for its `resolved.yaml`.
+pub fn open_run(root: &Path, wanted: &str) -> anyhow::Result<OpenedRun> {
+    let path = catalog::resolve(root, wanted)?;
+    let plan = run_dir::plan(&path)?;
+    let experiment = resolved(&path)?;
+    Ok(OpenedRun { path, plan, experiment })
+}
+
+/// The experiment of the run directory `path`, as it was resolved when the run began. Files that it names need not be there:
+/// what needs the data reads it later, and says what is missing.
+///
+/// # Errors
+/// `ConfigError`.
+pub fn resolved(path: &Path) -> anyhow::Result<Experiment> {
+    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
+    Ok(config::load(&path.join(RESOLVED), &options)?.experiment)
+}
+
+impl OpenedRun {
+    /// The program of the first rank.
+    ///
+    /// # Errors
+    /// If the plan has none, or one of a size that nothing here could have planned.
+    pub fn program(&self) -> anyhow::Result<&Program> {
+        const MOST: usize = 1 << 32;
+        let rank = self.plan.ranks.first().ok_or_else(|| anyhow!("{}: a plan without ranks", self.path.display()))?;
+        let m = &rank.program.model;
+        let sizes = [m.vocab_size, m.context_length, m.heads, m.kv_heads, m.d_model, m.d_ff];
+        if m.layers > 100_000 || sizes.iter().any(|&size| size == 0 || size > MOST) {
+            return Err(anyhow!("{}: its plan is damaged: impossible model sizes", self.path.display()));
+        }
+        Ok(&rank.program)
+    }
+
+    /// The run's tokenizer: the one that it keeps, or made again from its data where a run of an earlier version keeps none.
+    ///
+    /// # Errors
+    /// As `prepare_data`.
+    pub fn tokenizer(&self, pool: &rayon::ThreadPool, screen: &mut Screen) -> anyhow::Result<TextTokenizer> {
+        let kept = TextTokenizer::read(&self.path.join(TOKENIZER)).ok();
+        match kept.filter(|tokenizer| tokenizer.hash() == self.plan.data.tokenizer_hash) {
+            Some(tokenizer) => Ok(tokenizer),
+            None => Ok(self.prepare_data(&self.experiment, pool, screen)?.tokenizer),
+        }
+    }
+
+    /// Prepares the run's data again, for an experiment that differs from the run's in its evaluation at most.
+    ///
+    /// # Errors
+    /// As `prepare_data`, and if the data is no longer what the run was trained on.
+    pub fn prepare_data(
+        &self,
+        experiment: &Experiment,
+        pool: &rayon::ThreadPool,
+        screen: &mut Screen,
+    ) -> anyhow::Result<Prepared> {
+        let prepared = prepare_data(experiment, pool, screen)?;
+        let (was, is) = (&self.plan.data, &prepared.facts);
+        let changed = if was.tokenizer_hash != is.tokenizer_hash {
+            "tokenizer, or the text it was made from, has"
+        } else if was.train.hash != is.train.hash || was.validation != is.validation || was.test != is.test {
+            "data has"
+        } else {
+            return Ok(prepared);
+        };
+        Err(RequestError(format!("{}: its {changed} changed since it was trained", self.path.display())).into())
+    }
+
+    /// The weights of a checkpoint, and the steps they were trained for.
+    ///
+    /// # Errors
+    /// `StoreError` if there is none or it is damaged.
+    pub fn weights(&self, which: Which) -> anyhow::Result<(Params, u64)> {
+        let program = self.program()?;
+        // The whole model's, whatever the run's ranks hold of it.
+        let layout = Arc::new(ParamLayout::new(parameters(&program.model)));
+        let device = device(program.device)?;
+        let (flat, step) = load_weights(&self.path.join(CHECKPOINTS), which, &layout, &device)?;
+        Ok((Params { layout, flat }, step))
+    }
+
+    /// The model of a checkpoint with the weights that its forward reads, and the steps they were trained for.
+    ///
+    /// # Errors
+    /// As `weights`.
+    pub fn model(&self, which: Which) -> anyhow::Result<(Model, Params, u64)> {
+        let program = self.program()?;
+        let (mut weights, step) = self.weights(which)?;
+        let math = Math { bf16: program.precision == Precision::Bf16 };
+        // Weights without a master are bf16 values as they are.
+        if math.bf16 && program.master_weights {
+            let rounded = weights.flat.zeros_like()?;
+            optimizer::copy_rounded(&rounded, &weights.flat, weights.layout.decayed)?;
+            weights.flat = rounded;
+        }
+        let blocks = 0..program.model.block_count();
+        let model = Model::new(&program.model, weights.layout.clone(), blocks, program.seed, math, &weights.flat)?;
+        Ok((model, weights, step))
+    }
+}
+
+/// Which checkpoint of a run, on the command line.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct CheckpointArgs {
+    /// The checkpoint after this many steps [default: the newest].
+    #[arg(long, value_name = "N")]
+    pub step: Option<u64>,
+    /// The checkpoint with the lowest validation loss.
+    #[arg(long, conflicts_with = "step")]
+    pub best: bool,
+}
+
+impl CheckpointArgs {
+    #[must_use]
+    pub fn which(self) -> Which {
+        match self.step {
+            Some(step) => Which::Step(step),
+            None if self.best => Which::Best,
+            None => Which::Latest,
+        }
+    }
+}
