@@ -12,7 +12,7 @@ use runner::config::experiment::{Data, Layout, Samples, Source, Tokenizer, Valid
 use runner::data::{ChoiceItem, DataRequest, Prepared, Rows, prepare};
 use runner::eval::{
     Batches, ChoiceBatches, Decoder, EvalError, Feed, LossBatches, Partial, StageDecoder, WholeDecoder, choice,
-    generate, generate_with, loss, share,
+    generate, generate_with, share,
 };
 use runner::kernels::Math;
 use runner::model::{ModelSpec, Output, StageInput};
@@ -164,7 +164,7 @@ fn validation_loss_does_not_depend_on_replicas_and_stages() {
     for (count, micro_batch) in [(usize::MAX, 4), (3, 2), (1, 3)] {
         let batches = LossBatches::new(split, count, micro_batch);
         let model = &one.stages[0].1;
-        let expected = loss::validation_loss(model, &one.ranks[0].params, split, count, micro_batch).unwrap();
+        let expected = batches.measure(model, &one.ranks[0].params).unwrap();
         let rows = split.rows().min((count as u64).saturating_mul(micro_batch as u64));
         assert_eq!(expected.tokens, rows * 10);
         for replicas in 1..=4 {

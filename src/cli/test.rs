@@ -8,7 +8,6 @@ use super::opened::OpenedRun;
 use super::ready::Ready;
 use super::watch::Watch;
 use crate::config::Experiment;
-use crate::eval::batches::{self, Batches as _};
 use crate::eval::loss::LossBatches;
 use crate::store::Which;
 use crate::store::summary::Tested;
@@ -29,7 +28,7 @@ pub(super) fn test(
     let tested = ready.pool.install(|| -> anyhow::Result<Tested> {
         let (model, weights, step) = run.model(Which::Best)?;
         let all = LossBatches::new(split, usize::MAX, batch.micro_batch).masked(batch.mask_padding);
-        let result = all.finish(&batches::run(&all, 0..all.count(), &model, &weights)?)?;
+        let result = all.measure(&model, &weights)?;
         Ok(Tested { step, loss: result.loss, perplexity: result.perplexity(), tokens: result.tokens })
     })?;
     let words = format!(

@@ -46,7 +46,7 @@ impl<'a> LossBatches<'a> {
     /// The loss of a whole model.
     ///
     /// # Errors
-    /// As `validation_loss`.
+    /// If the split cannot be read or holds no valid token.
     pub fn measure(&self, model: &Model, params: &Params) -> Result<ValidationLoss, EvalError> {
         self.finish(&batches::run(self, share(self.count(), 0, 1), model, params)?)
     }
@@ -95,18 +95,4 @@ impl Batches for LossBatches<'_> {
         partial.values[2 * index + 1] = rows.valid() as f64;
         Ok(())
     }
-}
-
-/// The loss of a whole model over the first `batches`·`micro_batch` rows of `split`, or all of it if it is shorter.
-///
-/// # Errors
-/// If the split cannot be read or holds no valid token.
-pub fn validation_loss(
-    model: &Model,
-    params: &Params,
-    split: &Split,
-    batches: usize,
-    micro_batch: usize,
-) -> Result<ValidationLoss, EvalError> {
-    LossBatches::new(split, batches, micro_batch).measure(model, params)
 }
