@@ -6,11 +6,13 @@
 mod context;
 mod launch;
 mod memory;
+mod timing;
 mod upload;
 
 pub use context::{Gpu, of, open};
 pub use launch::{Arg, Dims};
 pub use memory::{DeviceMemory, address, address_or_null, memory};
+pub use timing::Moment;
 
 use candle_core::cuda_backend::cudarc::driver::DriverError;
 
