@@ -1,5 +1,8 @@
-// x[i] = value for i < n. Any grid.
-extern "C" __global__ void fill_f32(float *x, float value, long long n) {
-    const long long stride = (long long)gridDim.x * blockDim.x;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) x[i] = value;
+// Sets the elements of an array.
+#include "common.cuh"
+
+extern "C" __global__ void fill_f32(float* x, float value, i64 n) {
+    for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x) {
+        x[i] = value;
+    }
 }
