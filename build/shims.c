@@ -93,11 +93,15 @@ static void *open_library(const struct library *library) {
 
 /* `_exit`: what runs at a usual exit may call CUDA again. */
 __attribute__((noreturn)) static void missing(const struct function *f, const char *what) {
-    fprintf(stderr, "error: %s of %s was called, and %s; looked for", f->name, f->library->name, what);
-    for (const char *const *file = f->library->sonames; *file; file++) fprintf(stderr, " %s", *file);
+    fprintf(stderr, "error: %s of %s was called, and %s", f->name, f->library->name, what);
     const char *listed = getenv("RUNNER_CUDA_LIBS");
-    fprintf(stderr, " in RUNNER_CUDA_LIBS (%s), the loader's folders, CUDA_HOME/lib64; `runner doctor` tells more\n",
-            listed ? listed : "not set");
+    for (const char *const *file = f->library->sonames; *file; file++) {
+        fprintf(stderr, "%s%s", file == f->library->sonames ? "; looked for " : ", ", *file);
+    }
+    if (*f->library->sonames) {
+        fprintf(stderr, " in RUNNER_CUDA_LIBS (%s), the loader's folders, CUDA_HOME/lib64", listed ? listed : "not set");
+    }
+    fputs("; `runner doctor` tells more\n", stderr);
     fflush(stderr);
     _exit(1);
 }
