@@ -17,14 +17,19 @@
 
 #include "fibers.h"
 
+#ifdef RUNNER_ENTRIES // table.py looks for them
+#define __global__ RUNNER_ENTRY
+#define __launch_bounds__(...) RUNNER_BOUNDS(__VA_ARGS__)
+#else
 #define __global__
+#define __launch_bounds__(...)
+#endif
 #define __device__
 #define __host__
 #define __constant__ static
 #define __shared__ static thread_local // one block at a time per host thread
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
-#define __launch_bounds__(...)
 #define DYNAMIC_SHARED(name) unsigned char* const name = emulated::now.host->shared
 
 #define threadIdx (emulated::now.thread)

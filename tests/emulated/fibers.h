@@ -199,6 +199,8 @@ struct Host {
 struct Now {
     Host* host; // not null while a kernel runs
     Index thread, block, block_dim, grid_dim;
+    void* context; // the driver's current context
+    void* group;   // NCCL's open group
 };
 inline thread_local Now now __attribute__((tls_model("initial-exec"))) = {};
 
