@@ -29,6 +29,7 @@ struct Desc {
 struct Preference {
     unsigned long long workspace;
     unsigned alignment[4];
+    unsigned reductions; // how parts of sums may be added: here there are none
 };
 static_assert(sizeof(Layout) <= 64 && sizeof(Desc) <= 256 && sizeof(Preference) <= 64, "as large as the library's");
 
@@ -94,6 +95,9 @@ Field field_of(Desc& d, int attribute) {
 Field field_of(Preference& p, int attribute) {
     if (attribute == 1) {
         return {&p.workspace, 8};
+    }
+    if (attribute == 3) {
+        return {&p.reductions, 4};
     }
     return attribute >= 5 && attribute <= 8 ? Field{&p.alignment[attribute - 5], 4} : Field{nullptr, 0};
 }
@@ -241,7 +245,7 @@ API Status cublasLtMatmulDescGetAttribute(Desc* desc, int attribute, void* value
     return get(desc, attribute, value, size, written);
 }
 API Status cublasLtMatmulPreferenceCreate(Preference** preference) {
-    *preference = new Preference{0, {256, 256, 256, 256}};
+    *preference = new Preference{0, {256, 256, 256, 256}, ~0u};
     return SUCCESS;
 }
 API Status cublasLtMatmulPreferenceDestroy(Preference* preference) {
