@@ -96,6 +96,7 @@ impl Trainer {
         let chunks = chunks(program);
         let model = |blocks: &Range<usize>| {
             Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, math, &state.buffer)
+                .map(|model| model.recomputing(program.recompute))
         };
         let models = chunks.iter().map(model).collect::<Result<Vec<_>>>()?;
         let flat = if math.bf16 && !bf16_state {
