@@ -9,9 +9,12 @@ pub mod comm;
 pub mod compare;
 pub mod config;
 pub mod data;
+pub mod doctor;
 pub mod eval;
 pub mod exec;
 pub mod export;
+#[cfg(feature = "cuda")]
+pub mod gpu;
 pub mod heap;
 pub mod hub;
 pub mod kernels;
