@@ -62,6 +62,18 @@ __device__ __forceinline__ float round_bf16(float x) {
     return to_float(to_bf16(x));
 }
 
+// 2 to the power of x, to two units in the last place; results below the smallest normal number are 0.
+__device__ __forceinline__ float fast_exp2(float x) {
+#ifdef RUNNER_EMULATED
+    const float y = exp2f(x);
+    return y < 1.17549435e-38f ? 0.f : y;
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
 // What is stored of an f32 in an array of T.
 template <typename T> __device__ __forceinline__ T from_float(float x);
 template <> __device__ __forceinline__ float from_float<float>(float x) {
