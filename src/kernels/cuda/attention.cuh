@@ -54,21 +54,20 @@ template <typename T, int D> struct Tile {
     static const int ROW = D * (int)sizeof(T);
 
     static __device__ __forceinline__ int at(int row, int chunk) {
-        return row * ROW + (chunk ^ (row & 7)) * 16;
+        return row * ROW + (chunk & ~7) * 16 + ((chunk ^ row) & 7) * 16;
     }
 
     // Starts to fill `rows` rows with those at `from`, `stride` elements apart; zeros from row `valid` and from column `width` on.
     template <int ROWS>
     static __device__ __forceinline__ void load(unsigned char* tile, const T* from, int stride, int valid, int width, bool aligned) {
         if (aligned) {
+            const int chunk = threadIdx.x % C;
+            const T* const column = from + chunk * E;
 #pragma unroll
-            for (int n = 0; n < (ROWS * C + THREADS - 1) / THREADS; n++) {
-                const int i = n * THREADS + threadIdx.x;
-                if (ROWS * C % THREADS == 0 || i < ROWS * C) {
-                    const int row = i / C, chunk = i % C;
-                    const bool inside = row < valid && chunk * E < width;
-                    copy_async(tile + at(row, chunk), inside ? from + row * stride + chunk * E : from, inside);
-                }
+            for (int n = 0; n < ROWS * C / THREADS; n++) {
+                const int row = threadIdx.x / C + n * (THREADS / C);
+                const bool inside = row < valid && chunk * E < width;
+                copy_async(tile + at(row, chunk), inside ? column + row * stride : from, inside);
             }
         } else {
             for (int i = threadIdx.x; i < ROWS * D; i += THREADS) {
@@ -108,7 +107,7 @@ template <typename T, int D> struct Tile {
         if (aligned) {
 #pragma unroll
             for (int n = 0; n < 16 * MT * C / 32; n++) {
-                const int i = n * 32 + lane, row = i / C, chunk = i % C;
+                const int chunk = lane % C, row = lane / C + n * (32 / C);
                 if (row < valid && chunk * E < width) {
                     store_vector(to + row * stride + chunk * E, *reinterpret_cast<const Vector<T>*>(tile + at(row, chunk)));
                 }

@@ -319,7 +319,7 @@ __device__ __forceinline__ void attention_queries(const typename M::T* qkv, cons
     }
 
 #define ATTENTION_KEYS(name, M, D, QN, HELD, DROPOUT)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(THREADS) attention_keys_##name(                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_keys_##name(                                                          \
         const M::T* qkv, const M::T* dout, const float* lse, const float* delta, M::T* dqkv, const unsigned* filled, int seq, int heads,  \
         int kv_heads, int width, float scale, unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride, unsigned step, \
         unsigned threshold, float keep) {                                                                                                 \
@@ -328,7 +328,7 @@ __device__ __forceinline__ void attention_queries(const typename M::T* qkv, cons
     }
 
 #define ATTENTION_QUERIES(name, M, D, MT, KN, HELD, DROPOUT)                                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS) attention_queries_##name(                                                       \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_queries_##name(                                                       \
         const M::T* qkv, const M::T* dout, const float* lse, const float* delta, M::T* dqkv, const unsigned* filled, int seq, int heads,  \
         int kv_heads, int width, float scale, unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride, unsigned step, \
         unsigned threshold, float keep) {                                                                                                 \

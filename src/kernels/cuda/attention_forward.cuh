@@ -170,7 +170,7 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
 }
 
 #define ATTENTION_FORWARD(name, M, D, MT, KN, HELD, DROPOUT)                                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS) attention_forward_##name(                                                       \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_forward_##name(                                                       \
         const M::T* qkv, M::T* out, float* lse, const unsigned* filled, int seq, int heads, int kv_heads, int width, float scale,         \
         unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride, unsigned step, unsigned threshold, float keep) {     \
         attention_forward<M, D, MT, KN, HELD, DROPOUT>(qkv, out, lse, filled, seq, heads, kv_heads, width, scale, key0, key1,             \
