@@ -182,7 +182,7 @@ __device__ __forceinline__ void product(float (&s)[MT][NT][4], const Rows<M, D, 
     }
     if (M::TENSOR) {
         const int i = lane / 8;
-#pragma unroll
+#pragma unroll(HELD ? Of::C / 2 : sizeof(typename M::T) == 2 ? 8 : 4)
         for (int k = 0; k < Of::C / 2; k++) {
             unsigned a[MT][4];
             rows.step(a, k);

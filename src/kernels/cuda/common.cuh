@@ -178,5 +178,6 @@ __device__ __forceinline__ Words philox(unsigned key0, unsigned key1, unsigned c
 __device__ __forceinline__ unsigned dropout_word(unsigned key0, unsigned key1, u64 element, unsigned sample, unsigned step) {
     const u64 block = element / 4;
     const Words w = philox(key0, key1, (unsigned)block, (unsigned)(block >> 32), sample, step);
-    return w.at[element % 4];
+    const unsigned low = element & 1 ? w.at[1] : w.at[0], high = element & 1 ? w.at[3] : w.at[2];
+    return element & 2 ? high : low;
 }
