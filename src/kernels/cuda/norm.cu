@@ -14,12 +14,7 @@ __device__ __forceinline__ void norm_forward(T* y, float* stats, T* sum, const T
     float v[COUNT];
     load_held<COUNT>(v, x + row * d, d, t, threads);
     if (residual) {
-        float u[COUNT];
-        load_held<COUNT>(u, residual + row * d, d, t, threads);
-#pragma unroll
-        for (int e = 0; e < COUNT; e++) {
-            v[e] = stored<T>(v[e] + u[e]);
-        }
+        add_held<COUNT>(v, residual + row * d, d, t, threads);
         store_held<COUNT>(sum + row * d, v, d, t, threads);
     }
     float mean = 0.0f, squares = 0.0f;

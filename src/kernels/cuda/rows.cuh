@@ -192,6 +192,34 @@ __device__ __forceinline__ void store_held(T* row, const float v[COUNT], int d, 
     }
 }
 
+// v += the elements of a row, each sum as an array of T would hold it.
+template <int COUNT, typename T>
+__device__ __forceinline__ void add_held(float v[COUNT], const T* row, int d, int t, int threads) {
+    if (d % PIECE == 0) {
+        const bool vector = is_vector(row);
+#pragma unroll
+        for (int k = 0; k < COUNT; k += PIECE) {
+            const int i = k * threads + t * PIECE;
+            if (i < d) {
+                float u[PIECE];
+                load_piece(u, row + i, vector);
+#pragma unroll
+                for (int j = 0; j < PIECE; j++) {
+                    v[k + j] = stored<T>(v[k + j] + u[j]);
+                }
+            }
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) {
+            const int i = k * threads + t;
+            if (i < d) {
+                v[k] = stored<T>(v[k] + to_float(row[i]));
+            }
+        }
+    }
+}
+
 // Two sums at once, over the threads of a row: a warp, or the whole block. `scratch` has 64 elements of shared memory.
 __device__ __forceinline__ void row_sums(float& a, float& b, int threads, float* scratch) {
     a = warp_sum(a);
@@ -215,7 +243,7 @@ __device__ __forceinline__ float row_sum(float x, int threads, float* scratch) {
 
 // ---- flat arrays ----
 
-// Runs `f(i, vector)` on each piece of `n` elements that starts at i, and `g(i)` on each element behind the last whole one.
+// Runs `f(i)` for each piece of eight elements from i on, of `n` elements, and `g(i)` for each element i behind the last whole one.
 template <typename F, typename G> __device__ __forceinline__ void each_piece(i64 n, F f, G g) {
     const i64 first = blockIdx.x * (i64)blockDim.x + threadIdx.x, all = (i64)gridDim.x * blockDim.x, pieces = n / PIECE;
     for (i64 k = first; k < pieces; k += all) {
