@@ -262,6 +262,12 @@ impl Trainer {
         self.end_step()
     }
 
+    /// What it computes on.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Waits for what was launched, on a device that runs beside the host.
     ///
     /// # Errors

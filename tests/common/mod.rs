@@ -5,6 +5,7 @@
 
 pub mod cases;
 pub mod counter;
+pub mod layouts;
 pub mod oracle;
 pub mod pipeline;
 
