@@ -457,7 +457,9 @@ inline void poison_static() {
     static const StaticShared memory = find_static_shared();
     if (memory.size != 0) {
         const Now saved = now;
-        memset((char*)&now - memory.offset, POISON, memory.size);
+        char* start = (char*)&now - memory.offset;
+        __asm__ volatile("" : "+r"(start) : : "memory"); // compilers take it for a part of `now`
+        memset(start, POISON, memory.size);
         now = saved;
     }
 }
@@ -473,6 +475,8 @@ inline void on_fault(int signal, siginfo_t* info, void*) {
         Host* h = now.host;
         if (signal == SIGFPE) {
             fail(error, "division by zero");
+        } else if (info->si_code == SI_KERNEL) { // what the processor says of both, without the address
+            fail(MISALIGNED, "an access that is not aligned, or to what is no address at all");
         } else if (at >= h->shared_end && at < h->shared_end + 65536) {
             fail(error, "dynamic shared memory: access %td bytes behind its start, of %zu given", at - (const char*)h->shared, h->launch->shared);
         } else if (at >= h->stacks && at < h->stacks + STACK * MAX_THREADS) {
