@@ -3,7 +3,11 @@
 //!
 //! `cargo bench --features cuda --bench gpu`, or `-- --tiny` for shapes that an emulated driver computes in seconds.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program that prints a table, and stops where it cannot")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a program that prints a table, and stops where it cannot"
+)]
 
 use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use candle_core::{DType, Device, Result, Tensor};
@@ -72,7 +76,8 @@ impl Bench<'_> {
             Floor::Bytes(n) => (n as f64, self.card.bytes, "GB/s"),
             Floor::Flops(n) => (n as f64, self.card.flops, "GFLOP/s"),
         };
-        let share = if limit > 0.0 { format!("{:6.1}%", 100.0 * amount / limit / seconds) } else { "      ?".to_owned() };
+        let share =
+            if limit > 0.0 { format!("{:6.1}%", 100.0 * amount / limit / seconds) } else { "      ?".to_owned() };
         println!("{name:<34} {:>10.1} {:>12.0} {unit:<8} {share}", seconds * 1e6, amount / seconds / 1e9);
         Ok(())
     }
@@ -106,7 +111,8 @@ fn rows(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let (x, dy) = (activations(gpu, (rows, d))?, activations(gpu, (rows, d))?);
     let (weight, bias) = (gpu.zeros(DType::F32, d)?, gpu.zeros(DType::F32, d)?);
     let stats = cuda::norm::layer_norm(&x, &weight, &bias, 1e-5)?.1;
-    bench.row("LayerNorm", &Floor::Bytes(4 * n), &mut || cuda::norm::layer_norm(&x, &weight, &bias, 1e-5).map(|_| ()))?;
+    bench
+        .row("LayerNorm", &Floor::Bytes(4 * n), &mut || cuda::norm::layer_norm(&x, &weight, &bias, 1e-5).map(|_| ()))?;
     bench.row("sum and LayerNorm", &Floor::Bytes(8 * n), &mut || {
         cuda::norm::add_layer_norm(&x, &dy, &weight, &bias, 1e-5).map(|_| ())
     })?;
@@ -139,8 +145,10 @@ fn embeddings(bench: &Bench<'_>, s: &Shape, dy: &Tensor) -> Result<()> {
     let (gpu, rows, d) = (bench.gpu, s.batch * s.seq, s.d);
     let n = rows * d;
     // Most of a text is a few frequent tokens.
-    let ids: Vec<u32> =
-        (0..rows).map(|r| ((r * 7919 % rows) as f64 / rows as f64).powi(4) * s.vocab as f64).map(|v| v as u32).collect();
+    let ids: Vec<u32> = (0..rows)
+        .map(|r| ((r * 7919 % rows) as f64 / rows as f64).powi(4) * s.vocab as f64)
+        .map(|v| v as u32)
+        .collect();
     let ids = gpu.upload(&ids)?;
     let (table, positions) = (activations(gpu, (s.vocab, d))?, activations(gpu, (s.seq, d))?);
     bench.row("embedding", &Floor::Bytes(4 * n), &mut || {
@@ -198,8 +206,7 @@ fn products(bench: &Bench<'_>, s: &Shape) -> Result<()> {
 /// Passes over all parameters.
 fn flat(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let (gpu, n) = (bench.gpu, s.parameters);
-    let (state, grads, copy) =
-        (gpu.zeros(DType::F32, 3 * n)?, gpu.zeros(DType::F32, n)?, gpu.zeros(DType::BF16, n)?);
+    let (state, grads, copy) = (gpu.zeros(DType::F32, 3 * n)?, gpu.zeros(DType::F32, n)?, gpu.zeros(DType::BF16, n)?);
     let step = AdamW { lr: 1e-3, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, t: 1, grad_scale: 1.0 };
     bench.row("AdamW with a bf16 copy", &Floor::Bytes(30 * n), &mut || {
         cuda::optimizer::adamw(&state, &grads, n, &step, false, Some(&copy))

@@ -97,7 +97,11 @@ enum Rule {
     Equal,
     /// Sums of `terms` numbers; `size` is that of the sums of absolute values where it is not the largest result. Rounded to
     /// what the run stores `roundings` times, of which all but the last are of numbers of that size.
-    Near { terms: usize, size: f64, roundings: usize },
+    Near {
+        terms: usize,
+        size: f64,
+        roundings: usize,
+    },
 }
 
 impl Out {

@@ -131,10 +131,8 @@ pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
     }
     let launch = Launch::on(dst)?;
     let dims = launch.flat(matrices);
-    let launch = launch
-        .array("dst", dst, DType::BF16, matrices)?
-        .part("src", src, DType::F32, 0, matrices)?
-        .long(matrices);
+    let launch =
+        launch.array("dst", dst, DType::BF16, matrices)?.part("src", src, DType::F32, 0, matrices)?.long(matrices);
     // SAFETY: (y, x, n).
     unsafe { launch.run("cast_f32_bf16", dims) }
 }
@@ -147,8 +145,7 @@ pub fn round(x: &Tensor) -> Result<()> {
 fn rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
     let (n, launch) = (src.elem_count(), Launch::on(dst)?);
     let dims = launch.flat(n);
-    let launch =
-        launch.array("dst", dst, DType::F32, n)?.array("src", src, DType::F32, n)?.long(n).long(matrices);
+    let launch = launch.array("dst", dst, DType::F32, n)?.array("src", src, DType::F32, n)?.long(n).long(matrices);
     // SAFETY: (y, x, n, rounded); each element is read before it is written.
     unsafe { launch.run("round_f32", dims) }
 }
