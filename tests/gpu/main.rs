@@ -8,5 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod device;
+mod kernels;
 mod layouts;
 mod runs;
+mod sides;
