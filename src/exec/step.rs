@@ -103,6 +103,7 @@ impl Trainer {
         let chunks = chunks(program);
         let model = |blocks: &Range<usize>| {
             Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, math, &state.buffer)
+                .map(|model| model.recomputing(program.recompute))
         };
         let models = chunks.iter().map(model).collect::<Result<Vec<_>>>()?;
         // Weights that are bf16 values anyhow need no rounded copy but where bf16 is a type of its own.

@@ -39,8 +39,9 @@ static OPENED: RwLock<Vec<Arc<Gpu>>> = RwLock::new(Vec::new());
 /// Opens GPU `ordinal` for one rank: a stream of its own, the kernels loaded, freed memory kept.
 ///
 /// # Errors
-/// If there is no such GPU, or it takes none of the kernels' images.
+/// If there is no such GPU, a library is missing, or the GPU takes none of the kernels' images.
 pub fn open(ordinal: usize) -> Result<Device> {
+    crate::doctor::usable().map_err(candle_core::Error::msg)?;
     let device = CudaDevice::new_with_stream(ordinal)?;
     let stream = device.cuda_stream();
     let context = stream.context().clone();
