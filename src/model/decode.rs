@@ -33,7 +33,7 @@ impl Model {
             .blocks
             .iter()
             .filter_map(|b| match b {
-                Block::Layer(l) => Some(Cache::new(l.attention.shape(batch, 1), capacity, like.dtype())),
+                Block::Layer(l) => Some(Cache::new(l.attention.shape(batch, 1), capacity, like)),
                 _ => None,
             })
             .collect();
