@@ -25,7 +25,7 @@ pub const RUNS: &str = "RUNNER_RUNS";
 /// Where prepared data is cached.
 pub const CACHE: &str = "RUNNER_CACHE";
 /// The program's own variables, which are no keys of the experiment.
-const OWN: [&str; 3] = [RUNS, CACHE, super::plan::PEAK_FLOPS];
+const OWN: [&str; 4] = [RUNS, CACHE, super::plan::PEAK_FLOPS, crate::doctor::LIBRARY_FOLDERS];
 
 /// An experiment on the command line.
 #[derive(Debug, Clone, clap::Args)]
