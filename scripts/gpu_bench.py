@@ -96,9 +96,8 @@ class Peer:
 
     def start(self, limit):
         self.errors = self.options.scratch / "torch.err"
-        self.process = subprocess.Popen([self.options.python, str(PEER), "--serve", "--device", self.options.device],
-                                        env=self.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=self.errors.open("a"), text=True, start_new_session=True)
+        self.process = common.spawn([self.options.python, PEER, "--serve", "--device", self.options.device], env=self.environment(),
+                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors.open("a"), text=True)
         self.lines = queue.Queue()
         threading.Thread(target=self.follow, args=(self.process, self.lines), daemon=True).start()
         ready = self.read(limit)
@@ -194,8 +193,8 @@ class Bench:
         environment = common.runner_environment(self.options.scratch) | {"RUNNER_RUNS": str(folder / "runs")}
         clock, arrivals = common.Clock(limit), []
         with (folder / "errors").open("w") as errors, common.MemoryWatch(self.options.device == "cuda") as watch:
-            process = subprocess.Popen([str(c) for c in command], cwd=common.ROOT, env=environment, stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+            process = common.spawn(command, cwd=common.ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=errors, text=True)
             lines = queue.Queue()
             threading.Thread(target=Peer.follow, args=(process, lines), daemon=True).start()
             while len(arrivals) < warmup + timed:

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -66,6 +67,27 @@ def flags(settings):
     return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
 
 
+# Processes that lead sessions of their own, so that they can be ended with all that they started.
+LIVE = set()
+
+
+def spawn(command, **options):
+    """Starts a process that does not outlive this one."""
+    process = subprocess.Popen([str(part) for part in command], start_new_session=True, **options)
+    LIVE.add(process)
+    return process
+
+
+def end_all(number, _frame):
+    for process in list(LIVE):
+        end(process)
+    sys.exit(128 + number)
+
+
+signal.signal(signal.SIGTERM, end_all)
+signal.signal(signal.SIGINT, end_all)
+
+
 def tail(text, lines=12):
     return "\n".join(text.strip().splitlines()[-lines:])
 
@@ -74,10 +96,11 @@ def run(command, folder, limit, expect=(0,), environment=None):
     """Runs to its end: (exit code, standard output, both outputs). `limit` in seconds."""
     command = [str(part) for part in command]
     environment = runner_environment(folder) | (environment or {})
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
+    process = spawn(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    text=True, errors="replace")
     try:
         out, error = process.communicate(timeout=max(limit, 1))
+        LIVE.discard(process)
     except subprocess.TimeoutExpired:
         end(process)
         out, error = process.communicate()
@@ -89,6 +112,7 @@ def run(command, folder, limit, expect=(0,), environment=None):
 
 def end(process):
     """Ends a process that leads a session of its own, and what it started."""
+    LIVE.discard(process)
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)

@@ -149,8 +149,8 @@ class Parity:
         folder.mkdir(parents=True, exist_ok=True)
         command = self.command(model, self.options.device, precision, threads=1)
         with (folder / "output").open("w") as output:
-            process = subprocess.Popen([str(c) for c in command], cwd=common.ROOT, env=common.runner_environment(folder),
-                                       stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+            process = common.spawn(command, cwd=common.ROOT, env=common.runner_environment(folder), stdin=subprocess.DEVNULL,
+                                   stdout=output, stderr=output)
             steps, until = 0, time.monotonic() + min(60, self.clock.left())
             while process.poll() is None and steps < 4 and time.monotonic() < until:
                 for path in (folder / "runs").glob(f"parity-{model}-*/metrics.jsonl"):
@@ -160,6 +160,7 @@ class Parity:
                 process.send_signal(signal.SIGINT)
             try:
                 code = process.wait(timeout=max(1, min(60, self.clock.left())))
+                common.LIVE.discard(process)
             except subprocess.TimeoutExpired:
                 common.end(process)
                 raise common.Failed(f"an interrupt did not end it:\n{common.tail((folder / 'output').read_text())}") from None
