@@ -216,7 +216,7 @@ struct Now {
     void* context; // the driver's current context
     void* group;   // NCCL's open group
 };
-inline thread_local Now now __attribute__((tls_model("initial-exec"))) = {};
+inline thread_local Now now = {};
 
 inline const char* kind_name(unsigned kind);
 
@@ -435,11 +435,12 @@ struct StaticShared {
 
 inline StaticShared find_static_shared() {
     struct Search {
+        char* mine; // asking for its address makes it, on a thread that never did
         StaticShared found;
         static int visit(dl_phdr_info* info, size_t, void* self) {
             for (int i = 0; i < info->dlpi_phnum; i++) {
                 const auto& part = info->dlpi_phdr[i];
-                const ptrdiff_t offset = (char*)&now - (char*)info->dlpi_tls_data;
+                const ptrdiff_t offset = ((Search*)self)->mine - (char*)info->dlpi_tls_data;
                 if (part.p_type == PT_TLS && info->dlpi_tls_data && offset >= 0 && offset < (ptrdiff_t)part.p_memsz) {
                     ((Search*)self)->found = {offset, part.p_memsz};
                     return 1;
@@ -447,7 +448,7 @@ inline StaticShared find_static_shared() {
             }
             return 0;
         }
-    } search = {{0, 0}};
+    } search = {(char*)&now, {0, 0}};
     dl_iterate_phdr(Search::visit, &search);
     return search.found;
 }
