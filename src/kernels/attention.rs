@@ -93,16 +93,6 @@ impl Cache {
             other => bail!("kernels take f32 or f64, not {other:?}"),
         })
     }
-
-    /// A cache of its own with the same keys and values.
-    pub fn copy(&self) -> Result<Self> {
-        Ok(match self {
-            Self::F32(cache) => Self::F32(cache.clone()),
-            Self::F64(cache) => Self::F64(cache.clone()),
-            #[cfg(feature = "cuda")]
-            Self::Device(cache) => Self::Device(cache.copy()?),
-        })
-    }
 }
 
 /// Appends the new tokens of `qkv` at position `start` to the cache and attends over it.

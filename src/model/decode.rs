@@ -8,7 +8,7 @@ use crate::kernels::attention::Cache;
 use crate::nn::MicroBatch;
 
 /// Keys and values of every layer of a chunk for the tokens so far.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct KvCache {
     layers: Vec<Cache>,
     pub batch: usize,

@@ -7,6 +7,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod attention;
 mod device;
 mod kernels;
 mod layouts;

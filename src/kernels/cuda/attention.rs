@@ -304,15 +304,6 @@ impl DeviceCache {
     pub fn new(capacity: usize) -> Self {
         Self { capacity, tensors: None }
     }
-
-    /// A cache of its own with the same keys and values.
-    pub fn copy(&self) -> Result<Self> {
-        let tensors = match &self.tensors {
-            Some((keys, values)) => Some((keys.copy()?, values.copy()?)),
-            None => None,
-        };
-        Ok(Self { capacity: self.capacity, tensors })
-    }
 }
 
 /// As `kernels::attention::attend`.
