@@ -25,6 +25,14 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, math: Math) -> Resu
     })
 }
 
+/// x·wᵀ + bias, and its GELU: `linear`, then `pointwise::gelu`. On a GPU in fewer passes.
+pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor, math: Math) -> Result<(Tensor, Tensor)> {
+    on_gpu!(x => super::cuda::matmul::linear_gelu(x, w, bias));
+    let before = linear(x, w, Some(bias), math)?;
+    let after = super::pointwise::gelu(&before, math)?;
+    Ok((before, after))
+}
+
 /// dL/dx = dy·w: [rows, out] and [out, in] give [rows, in].
 pub fn linear_backward_input(dy: &Tensor, w: &Tensor, math: Math) -> Result<Tensor> {
     on_gpu!(dy => super::cuda::matmul::linear_backward_input(dy, w));

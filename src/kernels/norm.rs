@@ -82,35 +82,33 @@ pub fn rms_norm_backward(
     })
 }
 
-/// `x` + `residual`, and its LayerNorm: (sum, output, statistics). On a GPU in one pass.
+/// `x` + `residual`, and its LayerNorm: (sum, output, statistics). On a GPU in one pass; on a CPU the sum is made in `x`.
 pub fn add_layer_norm(
-    x: &Tensor,
+    x: Tensor,
     residual: &Tensor,
     weight: &Tensor,
     bias: &Tensor,
     eps: f64,
     math: Math,
 ) -> Result<(Tensor, Tensor, Tensor)> {
-    on_gpu!(x => super::cuda::norm::add_layer_norm(x, residual, weight, bias, eps));
-    let sum = x.copy()?;
-    add_assign(&sum, residual, math)?;
-    let (y, stats) = layer_norm(&sum, weight, bias, eps, math)?;
-    Ok((sum, y, stats))
+    on_gpu!(x => super::cuda::norm::add_layer_norm(&x, residual, weight, bias, eps));
+    add_assign(&x, residual, math)?;
+    let (y, stats) = layer_norm(&x, weight, bias, eps, math)?;
+    Ok((x, y, stats))
 }
 
-/// `x` + `residual`, and its RMSNorm: (sum, output, statistics). On a GPU in one pass.
+/// `x` + `residual`, and its RMSNorm, as `add_layer_norm`.
 pub fn add_rms_norm(
-    x: &Tensor,
+    x: Tensor,
     residual: &Tensor,
     weight: &Tensor,
     eps: f64,
     math: Math,
 ) -> Result<(Tensor, Tensor, Tensor)> {
-    on_gpu!(x => super::cuda::norm::add_rms_norm(x, residual, weight, eps));
-    let sum = x.copy()?;
-    add_assign(&sum, residual, math)?;
-    let (y, stats) = rms_norm(&sum, weight, eps, math)?;
-    Ok((sum, y, stats))
+    on_gpu!(x => super::cuda::norm::add_rms_norm(&x, residual, weight, eps));
+    add_assign(&x, residual, math)?;
+    let (y, stats) = rms_norm(&x, weight, eps, math)?;
+    Ok((x, y, stats))
 }
 
 fn add_vector<T: Real>(dst: &Tensor, src: &[T]) -> Result<()> {

@@ -9,7 +9,20 @@ pub use super::cpu::optimizer::{AdamW, Sgd};
 
 /// `state` is weights, first and second moment of grads' length each, one after the other; bf16 values if `bf16`.
 pub fn adamw(state: &Tensor, grads: &Tensor, decayed: usize, step: &AdamW, bf16: bool) -> Result<()> {
-    on_gpu!(state => super::cuda::optimizer::adamw(state, grads, decayed, step, bf16, None));
+    adamw_copied(state, grads, decayed, step, bf16, None)
+}
+
+/// `adamw`; on a GPU, `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
+pub fn adamw_copied(
+    state: &Tensor,
+    grads: &Tensor,
+    decayed: usize,
+    step: &AdamW,
+    bf16: bool,
+    copy: Option<&Tensor>,
+) -> Result<()> {
+    on_gpu!(state => super::cuda::optimizer::adamw(state, grads, decayed, step, bf16, copy));
+    without(copy)?;
     with_type!(state, T => {
         read!(T; g = grads);
         write::<T>(state, "adamw", |state| {
@@ -26,7 +39,13 @@ pub fn adamw(state: &Tensor, grads: &Tensor, decayed: usize, step: &AdamW, bf16:
 
 /// `state` is weights, and a momentum buffer behind them if it is longer than the gradients; bf16 values if `bf16`.
 pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool) -> Result<()> {
-    on_gpu!(state => super::cuda::optimizer::sgd(state, grads, step, bf16, None));
+    sgd_copied(state, grads, step, bf16, None)
+}
+
+/// `sgd`, with `copy` as in `adamw_copied`.
+pub fn sgd_copied(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<&Tensor>) -> Result<()> {
+    on_gpu!(state => super::cuda::optimizer::sgd(state, grads, step, bf16, copy));
+    without(copy)?;
     with_type!(state, T => {
         read!(T; g = grads);
         write::<T>(state, "sgd", |state| {
@@ -39,6 +58,11 @@ pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool) -> Result<()>
             }
         })
     })
+}
+
+/// The CPU's copy has another type, and is refreshed by `copy_rounded`.
+fn without(copy: Option<&Tensor>) -> Result<()> {
+    if copy.is_some() { candle_core::bail!("a bf16 copy of weights on a CPU") } else { Ok(()) }
 }
 
 /// The sum of squares.

@@ -57,7 +57,7 @@ fn layer_norm_and_its_gradients() {
             let (y, stats) = norm::layer_norm(&x, &weight, &bias, 1e-5, side.math())?;
             let dx = norm::layer_norm_backward(&dw, &db, &x, &weight, &stats, &dy, None, side.math())?;
             let skipped = norm::layer_norm_backward(&dw, &db, &x, &weight, &stats, &dy, Some(&skip), side.math())?;
-            let (sum, y2, stats2) = norm::add_layer_norm(&x, &skip, &weight, &bias, 1e-5, side.math())?;
+            let (sum, y2, stats2) = norm::add_layer_norm(x.copy()?, &skip, &weight, &bias, 1e-5, side.math())?;
             Ok(vec![
                 Out::stored("y", &y, d),
                 Out::f32("stats", &stats, d, 1.0),
@@ -83,7 +83,7 @@ fn rms_norm_and_its_gradient() {
             let (y, stats) = norm::rms_norm(&x, &weight, 1e-6, side.math())?;
             let dx = norm::rms_norm_backward(&dw, &x, &weight, &stats, &dy, None, side.math())?;
             let skipped = norm::rms_norm_backward(&dw, &x, &weight, &stats, &dy, Some(&skip), side.math())?;
-            let (sum, y2, _) = norm::add_rms_norm(&x, &skip, &weight, 1e-6, side.math())?;
+            let (sum, y2, _) = norm::add_rms_norm(x.copy()?, &skip, &weight, 1e-6, side.math())?;
             Ok(vec![
                 Out::stored("y", &y, d),
                 Out::f32("stats", &stats, d, 1.0),
