@@ -7,7 +7,7 @@
 #
 #   --data     a folder with Tiny Shakespeare (input.txt) and GPT-2's vocab.json and merges.txt [default: data/, if it is there]
 #   --out      where log, results and table go: gpu-check-DATE.log, .jsonl, .md [default: the current folder]
-#   --seconds  for all parts together [default: 520]
+#   --seconds  for all parts together [default: 520; with small sizes 1800]
 #   --parts    some of doctor,tests,parity,bench,kernels,start,ranks,sanitize
 #   --python   the interpreter, with PyTorch if there is one [default: $PYTHON, or python3]
 #   --scratch  where a folder for runs is made, and removed: 8 GB [default: /dev/shm if it has the room, else the temporary folder]
@@ -27,7 +27,7 @@ fail() {
     exit 2
 }
 
-data="" out=$PWD seconds=520 parts=$ALL python=${PYTHON:-python3} scratch="" tiny="" device=${RUNNER_GPU_CHECK_DEVICE:-cuda}
+data="" out=$PWD seconds="" parts=$ALL python=${PYTHON:-python3} scratch="" tiny="" device=${RUNNER_GPU_CHECK_DEVICE:-cuda}
 unset RUNNER_GPU_CHECK_DEVICE
 while [ $# -gt 0 ]; do
     case $1 in
@@ -50,6 +50,8 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ "$device" = cpu ] && tiny=--tiny
+[ -n "$tiny" ] && for name in "${!LIMITS[@]}"; do LIMITS[$name]=240; done
+seconds=${seconds:-$([ -n "$tiny" ] && echo 1800 || echo 520)}
 [ "$device" = cpu ] || [ "$device" = cuda ] || fail "the device is cuda or cpu, not $device"
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || fail "--seconds is a whole number above 0, not $seconds"
 for name in ${parts//,/ }; do
@@ -80,7 +82,7 @@ background=()
 # shellcheck disable=SC2317,SC2329  # called by trap
 clean() {
     for pid in "${background[@]}"; do kill "$pid" 2>/dev/null; done
-    wait
+    for pid in "${background[@]}"; do wait "$pid" 2>/dev/null; done
     rm -rf "$work"
 }
 trap clean EXIT
@@ -151,10 +153,10 @@ note() { # part, name, ok, value, note
 
 with_libraries() { LD_LIBRARY_PATH=$library_path "$@"; }
 
-script() { # name, arguments…
-    local name=$1
-    shift
-    "$python" "$root/scripts/$name.py" --runner "$runner" --scratch "$work/run" --device "$device" --results "$results" $tiny "$@"
+script() { # name, seconds, arguments…; it ends by itself, and with all that it started if it does not
+    local name=$1 limit=$2
+    shift 2
+    timeout -k 10 $((limit + 4)) "$python" "$root/scripts/$name.py" --runner "$runner" --scratch "$work/run" --device "$device" --results "$results" --seconds "$limit" $tiny "$@"
 }
 
 run_doctor() {
@@ -174,14 +176,17 @@ run_tests() {
 
 run_parity() {
     # The CPU's runs began when the script did.
-    wait "${references:-}" 2>/dev/null
-    [ -s "$work/references.out" ] && cat "$work/references.out"
-    script gpu_parity --threads "$cores" --seconds $(($1 - 5))
+    local began=$SECONDS
+    while [ -n "${references:-}" ] && kill -0 "$references" 2>/dev/null && [ $((SECONDS - began)) -lt $(($1 / 2)) ]; do sleep 0.2; done
+    [ -z "${references:-}" ] || { kill "$references" 2>/dev/null; wait "$references" 2>/dev/null; }
+    [ ! -s "$work/references.out" ] || cat "$work/references.out"
+    set -- $(($1 - (SECONDS - began)))
+    script gpu_parity $(($1 - 6)) --threads "$cores"
 }
 
 run_bench() {
     [ -z "${warming:-}" ] || { kill "$warming" 2>/dev/null && wait "$warming"; echo "compiled beforehand by PyTorch:"; cat "$work/warm.out"; }
-    script gpu_bench --python "$torch" --seconds $(($1 - 5)) --threads "$cores"
+    script gpu_bench $(($1 - 6)) --python "$torch" --threads "$cores"
 }
 
 run_kernels() {
@@ -195,11 +200,11 @@ run_kernels() {
 
 run_start() {
     [ -n "$data" ] || { note start "GPT-2's start on Tiny Shakespeare" null "" "no data: --data FOLDER" && return 0; }
-    script gpu_start --data "$data" --python "$torch" --seconds $(($1 - 5)) --threads "$cores"
+    script gpu_start $(($1 - 6)) --data "$data" --python "$torch" --threads "$cores"
 }
 
 run_ranks() {
-    script gpu_ranks --seconds $(($1 - 5))
+    script gpu_ranks $(($1 - 6))
 }
 
 run_sanitize() {
@@ -246,9 +251,7 @@ part() { # name, after
                 if [ -z "$have_python" ]; then
                     note "$name" "$name" null "" "there is no Python 3.8 or newer"
                 else
-                    "run_$name" "$limit" &
-                    guard $! "$limit"
-                    code=$?
+                    "run_$name" "$limit" || code=$?
                 fi
                 ;;
             *) "run_$name" "$limit" || code=$? ;;
@@ -264,30 +267,14 @@ part() { # name, after
     echo
 }
 
-# Waits for a process, ends it and its children when its time is over, and gives its exit code, or 124.
-guard() { # pid, seconds
-    local pid=$1 until=$((SECONDS + $2 + 5))
-    while kill -0 "$pid" 2>/dev/null; do
-        if [ $SECONDS -ge $until ]; then
-            pkill -TERM -P "$pid" 2>/dev/null
-            sleep 2
-            kill -9 "$pid" 2>/dev/null
-            wait "$pid" 2>/dev/null
-            return 124
-        fi
-        sleep 0.2
-    done
-    wait "$pid"
-}
-
 # What can be done beside the first parts: the CPU's runs, and PyTorch's compiling.
 if [ -n "$have_python" ] && [[ ,$parts, == *,parity,* ]]; then
-    script gpu_parity --references-only --threads "$cores" --seconds 150 >"$work/references.out" 2>&1 &
+    script gpu_parity 150 --references-only --threads "$cores" >"$work/references.out" 2>&1 &
     references=$!
     background+=("$references")
 fi
 if [ -n "$torch" ] && [ "$device" = cuda ] && [ -z "$tiny" ] && [[ ,$parts, == *,bench,* ]]; then
-    "$python" "$root/scripts/gpu_bench.py" --warm --runner "$runner" --scratch "$work/run" --python "$torch" --seconds 200 >"$work/warm.out" 2>&1 &
+    timeout -k 10 200 "$python" "$root/scripts/gpu_bench.py" --warm --runner "$runner" --scratch "$work/run" --python "$torch" --seconds 200 >"$work/warm.out" 2>&1 &
     warming=$!
     background+=("$warming")
 fi
