@@ -14,8 +14,10 @@
 #   --tiny     small sizes, to try the script on an emulated driver
 #   --cpu      the same on the CPU, with small sizes, to try the script without a GPU (or RUNNER_GPU_CHECK_DEVICE=cpu)
 #
-# Each part has a time limit, and goes on when another failed. Exit codes: 0 all checks passed, 1 one failed, 2 the request was wrong.
+# Each part has a time limit, and is done whether or not another failed. Exit codes: 0 all checks passed, 1 one failed, 2 the request was wrong.
 set -uo pipefail
+# shellcheck disable=SC2086,SC2329  # $tiny is one flag or nothing; parts are called by name
+
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 ALL=doctor,tests,parity,bench,kernels,start,ranks,sanitize
@@ -60,7 +62,7 @@ done
 [ -z "$data" ] || [ -d "$data" ] || fail "--data: $data is not a folder"
 [ -n "$data" ] || { [ -d "$root/data" ] && data=$root/data; }
 [ -z "$data" ] || data=$(cd "$data" && pwd)
-mkdir -p "$out" && out=$(cd "$out" && pwd) || fail "--out: $out cannot be made"
+{ mkdir -p "$out" && out=$(cd "$out" && pwd); } || fail "--out: $out cannot be made"
 
 # Of the bundle, or of a checkout.
 runner=${RUNNER:-}
