@@ -90,7 +90,7 @@ class Peer:
 
     def environment(self):
         kept = {k: v for k, v in os.environ.items() if not k.startswith("RUNNER_")}
-        cache = self.options.scratch / "inductor"
+        cache = Path(os.environ.get("GPU_CHECK_CODE") or self.options.scratch) / "inductor"
         return {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton"), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
                 "TORCHINDUCTOR_AUTOGRAD_CACHE": "1", "PYTHONWARNINGS": "ignore"} | kept
 

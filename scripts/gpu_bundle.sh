@@ -59,6 +59,9 @@ if [ -f benches/gpu.rs ]; then
 else
     echo "benches/gpu.rs is missing: the bundle has no gpu-bench" >&2
 fi
+# The kernels' images are in each of the three programs: packed, they leave room.
+gzip -9 "$fresh"/gpu-tests
+[ ! -f "$fresh/gpu-bench" ] || gzip -9 "$fresh/gpu-bench"
 cp scripts/gpu_check.sh scripts/gpu_*.py "$fresh/scripts/"
 cp benches/peers/gpu_torch.py "$fresh/benches/peers/"
 mkdir "$fresh/experiments/gpu"

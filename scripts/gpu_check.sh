@@ -15,8 +15,8 @@
 #   --cpu      the same on the CPU, with small sizes, to try the script without a GPU (or RUNNER_GPU_CHECK_DEVICE=cpu)
 #
 # Each part has a time limit, and is done whether or not another failed. Exit codes: 0 all checks passed, 1 one failed, 2 the request was wrong.
-set -uo pipefail
 # shellcheck disable=SC2086,SC2329  # $tiny is one flag or nothing; parts are called by name
+set -uo pipefail
 
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -47,7 +47,7 @@ while [ $# -gt 0 ]; do
             ;;
         --tiny) tiny=--tiny && shift ;;
         --cpu) device=cpu && shift ;;
-        -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" && exit 0 ;;
+        -h | --help) sed -n '2,/^# shellcheck /{/^# shellcheck /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" && exit 0 ;;
         *) fail "unknown option $1 (--help tells those there are)" ;;
     esac
 done
@@ -80,12 +80,16 @@ if [ -z "$scratch" ]; then
     [ "${free:-0}" -gt 8000000 ] && [ -w /dev/shm ] && scratch=/dev/shm
 fi
 work=$(mktemp -d "$scratch/gpu-check-XXXXXX") || fail "--scratch: no folder can be made in $scratch"
+# What is executed lies elsewhere: /dev/shm is often mounted noexec.
+code_folder=$work
+[ "$scratch" != /dev/shm ] || code_folder=$(mktemp -d "${TMPDIR:-/tmp}/gpu-check-XXXXXX") || fail "no folder can be made in ${TMPDIR:-/tmp}"
+export GPU_CHECK_CODE=$code_folder
 background=()
 # shellcheck disable=SC2317,SC2329  # called by trap
 clean() {
     for pid in "${background[@]}"; do kill "$pid" 2>/dev/null; done
     for pid in "${background[@]}"; do wait "$pid" 2>/dev/null; done
-    rm -rf "$work"
+    rm -rf "$work" "$code_folder"
 }
 trap clean EXIT
 trap 'exit 130' INT TERM HUP
@@ -161,15 +165,27 @@ script() { # name, seconds, arguments…; it ends by itself, and with all that i
     timeout -k 10 $((limit + 4)) "$python" "$root/scripts/$name.py" --runner "$runner" --scratch "$work/run" --device "$device" --results "$results" --seconds "$limit" $tiny "$@"
 }
 
+# The path of a program of the bundle, unpacked if it is packed; nothing if it is not there.
+program() {
+    if [ -x "$root/$1" ]; then
+        echo "$root/$1"
+    elif [ -f "$root/$1.gz" ]; then
+        [ -x "$code_folder/$1" ] || { gzip -dc "$root/$1.gz" >"$code_folder/$1" && chmod +x "$code_folder/$1"; }
+        echo "$code_folder/$1"
+    fi
+}
+
 run_doctor() {
     with_libraries timeout -k 5 "$1" "$runner" doctor
 }
 
 run_tests() {
-    [ -x "$root/gpu-tests" ] || { note tests "kernel tests" null "" "there is no gpu-tests beside the program" && return 0; }
+    local tests
+    tests=$(program gpu-tests)
+    [ -n "$tests" ] || { note tests "kernel tests" null "" "there is no gpu-tests beside the program" && return 0; }
     [ "$device" = cuda ] || { note tests "kernel tests" null "" "they need a GPU" && return 0; }
     local ok=true code=0
-    with_libraries env RUNNER_GPU_REQUIRED=1 RUNNER_GPU_BINARY="$runner" timeout -k 5 "$1" "$root/gpu-tests" --test-threads=4 2>&1 | tee "$work/tests.out"
+    with_libraries env RUNNER_GPU_REQUIRED=1 RUNNER_GPU_BINARY="$runner" timeout -k 5 "$1" "$tests" --test-threads=4 2>&1 | tee "$work/tests.out"
     code=${PIPESTATUS[0]}
     [ "$code" -eq 0 ] || ok=false
     note tests "kernel tests" $ok "$(grep '^test result' "$work/tests.out" | tail -1)" "exit code $code$([ "$code" -eq 124 ] && echo ': no time was left')"
@@ -192,10 +208,12 @@ run_bench() {
 }
 
 run_kernels() {
-    [ -x "$root/gpu-bench" ] || { note kernels "kernels beside their floors" null "" "there is no gpu-bench beside the program" && return 0; }
+    local bench
+    bench=$(program gpu-bench)
+    [ -n "$bench" ] || { note kernels "kernels beside their floors" null "" "there is no gpu-bench beside the program" && return 0; }
     [ "$device" = cuda ] || { note kernels "kernels beside their floors" null "" "they need a GPU" && return 0; }
     local code=0 ok=true
-    with_libraries timeout -k 5 "$1" "$root/gpu-bench" $tiny || { code=$? && ok=false; }
+    with_libraries timeout -k 5 "$1" "$bench" $tiny || { code=$? && ok=false; }
     note kernels "kernels beside their floors" $ok "" "exit code $code; the table is in the log"
     return $code
 }
