@@ -146,8 +146,8 @@ if command -v nvidia-smi >/dev/null; then
 fi
 if [ -n "$have_python" ]; then echo "Python     $("$python" --version 2>&1)"; else echo "Python     none: only doctor, tests, kernels and sanitize"; fi
 echo "PyTorch    $([ -n "$torch" ] && echo "there" || echo "none: nothing is compared with it")"
-echo "libraries  ${libraries:-the loader\'s}"
-echo "data       ${data:-none: Tiny Shakespeare\'s start is left out}"
+echo "libraries  ${libraries:-those of the loader}"
+echo "data       ${data:-none: the start on Tiny Shakespeare is left out}"
 echo "scratch    $work"
 echo
 
