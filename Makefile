@@ -60,8 +60,8 @@ test-emulated: emulated ## kernels and the CUDA executor on it
 gpu-bundle: cuda ## one folder, and a .tar.gz of it, with what checks and measures GPUs on another machine (GPU_DATA=FOLDER: with Tiny Shakespeare)
 	scripts/gpu_bundle.sh $(CUDA_KIT) $(CUDA_TARGET) $(GPU_BUNDLE) $(GPU_DATA)
 
-gpu-check: gpu-bundle ## on a machine with a GPU: everything about GPUs, in nine minutes
-	PYTHON=$(PYTHON) $(GPU_BUNDLE)/scripts/gpu_check.sh --out $(GPU_BUNDLE)
+gpu-check: gpu-bundle ## on a machine with a GPU: everything about GPUs, in nine minutes (log, results and table here)
+	PYTHON=$(PYTHON) $(GPU_BUNDLE)/scripts/gpu_check.sh --out .
 
 test-gpu-check: ## what gpu-check runs, in small and on the CPU; and that it notices what is wrong
 	$(CARGO) build --release
