@@ -83,7 +83,7 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
         copied_by_ranks: true,
     };
     let links = Some(Links { within: link, between: link });
-    let rates = Rates { devices: [(device.to_owned(), DeviceRates::Measured(rates))].into(), links };
+    let rates = Rates { devices: [(device.to_owned(), DeviceRates::Measured(rates))].into(), links, gpu_links: None };
     Ok(Calibration { version: VERSION.to_owned(), device: device.to_owned(), cores, rates })
 }
 

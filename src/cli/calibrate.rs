@@ -68,7 +68,7 @@ pub fn known(cluster: &ClusterFacts) -> Option<Rates> {
 /// The processor and the cores that this process may use.
 fn machine() -> (String, usize) {
     let cores = ThreadArgs { threads: None }.count();
-    let name = ClusterFacts::local(cores).devices.first().map_or_else(String::new, |d| d.name.clone());
+    let name = ClusterFacts::cpu(cores).devices.first().map_or_else(String::new, |d| d.name.clone());
     (name, cores)
 }
 

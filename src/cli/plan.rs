@@ -99,7 +99,9 @@ pub fn run(
 pub fn local(threads: usize) -> anyhow::Result<ClusterFacts> {
     let mut cluster = ClusterFacts::local(threads).with_peak_flops(peak_flops(env::var_os(PEAK_FLOPS))?);
     if let Some(rates) = calibrate::known(&cluster) {
-        cluster.rates = rates;
+        // Of the CPU; what is known of GPUs stays.
+        cluster.rates.devices.extend(rates.devices);
+        cluster.rates.links = rates.links;
     }
     Ok(cluster)
 }

@@ -69,7 +69,7 @@ pub fn cluster_of(plan: &Plan) -> ClusterFacts {
             devices.push(rank.hardware.clone());
         }
     }
-    ClusterFacts { devices, rates: Rates::default() }
+    ClusterFacts { devices, rates: Rates::default(), no_gpu: None }
 }
 
 /// `local`, and the GPUs that `experiment` names, whether they are here or not: comparing needs none.
@@ -101,6 +101,7 @@ pub fn cluster_for(experiment: &Experiment, local: ClusterFacts) -> ClusterFacts
                 memory_bytes: None,
                 peak_flops: crate::plan::facts::PeakFlops::default(),
                 compute_capability: None,
+                estimated: false,
             });
         }
     }

@@ -3,7 +3,12 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::error::ExecError;
+use super::shortage::Room;
+use super::watch::WatchedDevice;
+use crate::heap;
 use crate::model::{ParamLayout, Params};
+#[cfg(feature = "cuda")]
+use crate::plan::facts::ComputeCapability;
 use crate::plan::program::{self, Program};
 
 /// Opens what `program` computes on, for the thread that calls.
@@ -59,4 +64,62 @@ pub(super) fn synchronize(device: &Device) -> Result<()> {
 #[cfg(not(feature = "cuda"))]
 pub(super) fn synchronize(_: &Device) -> Result<()> {
     Ok(())
+}
+
+/// How much memory `device` has, for an error; `None` where there is no driver to ask.
+#[cfg(feature = "cuda")]
+pub(super) fn room(device: &Device) -> Option<Room> {
+    let memory = crate::gpu::memory(device)?;
+    let (major, minor) = crate::gpu::Gpu::of(device).ok()?.compute_capability();
+    let capability = ComputeCapability { major: major.unsigned_abs(), minor: minor.unsigned_abs() };
+    let capability = Some(capability);
+    Some(Room { reserved: memory.reserved, free: memory.free, total: memory.total, capability })
+}
+
+/// As above.
+#[cfg(not(feature = "cuda"))]
+pub(super) fn room(_: &Device) -> Option<Room> {
+    None
+}
+
+/// The same of `program`'s device, which could not be filled.
+#[cfg(feature = "cuda")]
+pub(super) fn room_of(program: &Program) -> Option<Room> {
+    let program::Device::Cuda(ordinal) = program.device else { return None };
+    room(&crate::gpu::open(ordinal).ok()?)
+}
+
+/// As above.
+#[cfg(not(feature = "cuda"))]
+pub(super) fn room_of(_: &Program) -> Option<Room> {
+    None
+}
+
+/// Bytes of `device`'s memory in tensors now; the peak is counted anew from here. `None` where nobody counts.
+pub(super) fn start_peak(device: &Device) -> Option<u64> {
+    if device.is_cpu() {
+        return heap::start_peak();
+    }
+    #[cfg(feature = "cuda")]
+    {
+        crate::gpu::reset_peak(device).ok()?;
+        crate::gpu::memory(device).map(|memory| memory.used)
+    }
+    #[cfg(not(feature = "cuda"))]
+    None
+}
+
+/// The most bytes of tensors since `start_peak`, and of a GPU what its driver says of it.
+pub(super) fn peak(device: &Device) -> (Option<u64>, Option<WatchedDevice>) {
+    if device.is_cpu() {
+        return (heap::peak(), None);
+    }
+    #[cfg(feature = "cuda")]
+    {
+        let Some(memory) = crate::gpu::memory(device) else { return (None, None) };
+        let used = memory.total.saturating_sub(memory.free);
+        (Some(memory.peak), Some(WatchedDevice { reserved: memory.reserved, used, total: memory.total }))
+    }
+    #[cfg(not(feature = "cuda"))]
+    (None, None)
 }

@@ -1,6 +1,7 @@
 //! Why a run stopped.
 
 use super::event::ObserveError;
+use super::shortage::Shortage;
 use crate::comm::CommError;
 use crate::data::DataError;
 use crate::eval::EvalError;
@@ -10,6 +11,8 @@ use crate::eval::EvalError;
 pub enum ExecError {
     #[error(transparent)]
     Kernel(#[from] candle_core::Error),
+    #[error("{0}")]
+    OutOfMemory(Box<Shortage>),
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]

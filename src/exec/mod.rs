@@ -14,6 +14,7 @@ mod passes;
 pub mod peers;
 pub mod rank;
 mod reduce;
+pub mod shortage;
 pub mod state;
 pub mod step;
 pub mod topology;
@@ -25,8 +26,9 @@ pub use event::{EvalMetrics, Event, ObserveError, Observer, SampleText, StepMetr
 pub use initial::{InitialWeights, initial_state_from};
 pub use peers::{List, Monitor, Peers};
 pub use rank::{Orders, Outcome, Resources, run};
+pub use shortage::{Room, Shortage};
 pub use state::{Best, TrainState};
 pub use step::{Trainer, initial_state};
 pub use topology::topology;
 pub use trace::{TraceLine, Traced};
-pub use watch::{WatchedMemory, WatchedSpan, WatchedStep};
+pub use watch::{WatchedDevice, WatchedMemory, WatchedSpan, WatchedStep};

@@ -8,11 +8,12 @@ use super::clock::{Clock, Phase};
 use super::error::ExecError;
 use super::event::{Event, Observer, StepMetrics};
 use super::peers::{Links, List, Peers};
+use super::shortage::explained;
 use super::state::TrainState;
 use super::step::Trainer;
 use super::trace::Trace;
 use super::watch::Stopwatch;
-use super::{diagnose, equal};
+use super::{device, diagnose, equal};
 use crate::data::{ChoiceItem, Dataset, Sampler, TextTokenizer};
 use crate::optim;
 use crate::plan::program::{Instruction, Mode, Program};
@@ -73,7 +74,8 @@ pub fn run<'a>(
         )));
     }
     let state_step = state.step;
-    let trainer = Trainer::new(program, state)?;
+    let starting = |e| explained(e, program, state_step, None, || device::room_of(program));
+    let trainer = Trainer::new(program, state).map_err(starting)?;
     let clock = Clock::new(trainer.device())?;
     let (stage, replica) = program.mesh.place(program.rank);
     let orders = orders.into();
@@ -180,7 +182,7 @@ impl Rank<'_> {
             cells: Cells::new(self.program.chunks.len(), self.program.batch.micro_batches()),
             ..Step::default()
         };
-        let mut stopwatch = Stopwatch::for_step(self.at - self.begun + 1, self.program);
+        let mut stopwatch = Stopwatch::for_step(self.at - self.begun + 1, self.program, self.trainer.device());
         for (index, instruction) in self.program.step.iter().enumerate() {
             self.monitor.at(self.at, List::Step, index);
             let begun = Instant::now();
@@ -230,6 +232,12 @@ impl Rank<'_> {
     }
 
     fn execute(&mut self, instruction: Instruction) -> Result<(), ExecError> {
+        let done = self.execute_one(instruction);
+        let room = || device::room(self.trainer.device());
+        done.map_err(|e| explained(e, self.program, self.at, Some(instruction), room))
+    }
+
+    fn execute_one(&mut self, instruction: Instruction) -> Result<(), ExecError> {
         let lap = self.clock.start()?;
         match instruction {
             Instruction::Load { mb } => {

@@ -4,10 +4,12 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use candle_core::Device;
+
+use super::device;
 use super::error::ExecError;
 use super::peers::Links;
 use super::step::Trainer;
-use crate::heap;
 use crate::plan::forecast::{Activity, MOST_SPANS};
 use crate::plan::program::{Instruction, Mode, Program};
 
@@ -47,6 +49,19 @@ pub struct WatchedMemory {
     /// Activations, workspace and messages at their peak: what the step allocated over what was there when it began.
     /// `None` where allocations are not counted.
     pub step: Option<u64>,
+    /// Of a GPU, what its driver says besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<WatchedDevice>,
+}
+
+/// Bytes of a GPU, of all its processes, but for `reserved`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchedDevice {
+    /// What this process's pool holds for tensors, used or not.
+    pub reserved: u64,
+    /// What is not free: contexts, code and libraries too.
+    pub used: u64,
+    pub total: u64,
 }
 
 /// What one rank tells the others of the step.
@@ -69,7 +84,7 @@ pub(super) struct Stopwatch {
 impl Stopwatch {
     /// For the `nth` step of this process, counting from 1; `None` if it goes unwatched. The 1st, 2nd, 4th, 8th, … are
     /// watched, since the later one is the better measure, and a record holds the latest.
-    pub(super) fn for_step(nth: u64, program: &Program) -> Option<Self> {
+    pub(super) fn for_step(nth: u64, program: &Program, device: &Device) -> Option<Self> {
         // All ranks answer alike: what was noted is gathered. Under dp they share what is allocated.
         let counts = program.mesh.mode != Mode::Dp || program.rank == 0;
         nth.is_power_of_two().then(|| Self {
@@ -78,7 +93,7 @@ impl Stopwatch {
                 began: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64()),
                 ..Told::default()
             },
-            allocated: if counts { heap::start_peak() } else { None },
+            allocated: if counts { device::start_peak(device) } else { None },
         })
     }
 
@@ -100,14 +115,23 @@ impl Stopwatch {
             return;
         }
         let bytes = |elements: usize| (elements * trainer.state.buffer.dtype().size_in_bytes()) as u64;
-        let total = trainer.state.layout.total;
+        let layout = &trainer.state.layout;
+        let total = layout.total;
+        let copy = match (trainer.has_rounded_copy(), trainer.device().is_cpu()) {
+            (false, _) => 0,
+            (true, true) => bytes(total),
+            // Of the matrices, two bytes each.
+            (true, false) => 2 * layout.decayed as u64,
+        };
+        let (peak, device) = device::peak(trainer.device());
         self.told.memory = Some(WatchedMemory {
             rank: program.rank,
-            weights: sharing * bytes(total * if trainer.has_rounded_copy() { 2 } else { 1 }),
+            weights: sharing * (bytes(total) + copy),
             gradients: sharing * bytes(total),
             // Under dp the root alone has moments.
             optimizer: bytes(total * trainer.state.moments),
-            step: self.allocated.zip(heap::peak()).map(|(before, peak)| peak.saturating_sub(before)),
+            step: self.allocated.zip(peak).map(|(before, peak)| peak.saturating_sub(before)),
+            device,
         });
     }
 

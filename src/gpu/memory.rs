@@ -50,6 +50,22 @@ fn pool_attribute(context: &CudaContext, attribute: sys::CUmemPool_attribute) ->
     Ok(value)
 }
 
+/// `DeviceMemory::peak` is counted anew from here.
+///
+/// # Errors
+/// If it is no GPU, or the driver refuses.
+#[expect(unsafe_code, reason = "FFI")]
+pub fn reset_peak(device: &Device) -> Result<()> {
+    let gpu = Gpu::of(device)?;
+    let mut zero = 0_u64;
+    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+    // SAFETY: the device is the context's; the attribute is a 64-bit number, of which 0 alone can be set.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(gpu.stream().context().cu_device()).map_err(driver)?;
+        result::mem_pool::set_attribute(pool, attribute, std::ptr::from_mut(&mut zero).cast()).map_err(driver)
+    }
+}
+
 /// Freed memory stays in the pool, for the next step; by default every synchronization gives it back to the system.
 #[expect(unsafe_code, reason = "FFI")]
 pub(super) fn keep_freed_memory(context: &Arc<CudaContext>) -> Result<()> {

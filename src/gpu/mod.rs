@@ -13,7 +13,7 @@ mod upload;
 pub use blaslt::{Epilogue, Operand, Product};
 pub use context::{Gpu, of, open};
 pub use launch::{Arg, Dims};
-pub use memory::{DeviceMemory, address, address_or_null, memory};
+pub use memory::{DeviceMemory, address, address_or_null, memory, reset_peak};
 pub use timing::Moment;
 
 use candle_core::cuda_backend::cudarc::driver::DriverError;

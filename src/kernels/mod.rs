@@ -17,6 +17,7 @@ pub mod loss;
 pub mod matmul;
 pub mod norm;
 pub mod optimizer;
+pub mod out_of_memory;
 pub mod philox;
 pub mod pointwise;
 

@@ -7,6 +7,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::blocks::{Block, Model, Saved};
 use super::params::Params;
+use crate::kernels::out_of_memory::within;
 use crate::nn::{GradSink, MicroBatch, WeightTask};
 
 /// The weight gradients of one block that are still to be added, with what they need: of a layer the inputs of its four
@@ -50,8 +51,9 @@ impl Model {
     ) -> Result<Option<Tensor>> {
         self.check_turn(&blocks, saved.len())?;
         let mut d = dy;
-        for block in self.held(&blocks).iter().rev() {
-            d = self.block(params, &mut GradSink::Now(grads), block, saved.pop(), d, mb)?;
+        for (index, block) in blocks.clone().zip(self.held(&blocks)).rev() {
+            let done = self.block(params, &mut GradSink::Now(grads), block, saved.pop(), d, mb);
+            d = done.map_err(|e| within(e, || format!("block {index}")))?;
         }
         Ok(d)
     }

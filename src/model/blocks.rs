@@ -12,6 +12,7 @@ use super::{Recompute, gpt2, llama};
 use crate::kernels::Math;
 use crate::kernels::loss::Losses;
 use crate::kernels::optimizer::all_finite;
+use crate::kernels::out_of_memory::within;
 use crate::nn::{Embedding, Head, MicroBatch, TransformerLayer, head, transformer};
 
 /// One entry of the block list.
@@ -162,12 +163,12 @@ impl Model {
                     saved.push(Saved::Embedding);
                 }
                 (Block::Layer(l), Some(h)) => {
-                    let (y, s) = l.forward(params, h, mb)?;
+                    let (y, s) = l.forward(params, h, mb).map_err(|e| within(e, || format!("layer {}", index - 1)))?;
                     x = Some(y);
                     saved.push(Saved::Layer(Box::new(s)));
                 }
                 (Block::Head(h), Some(hidden)) => {
-                    let (losses, s) = h.forward(params, hidden, mb)?;
+                    let (losses, s) = h.forward(params, hidden, mb).map_err(|e| within(e, || "the head".to_owned()))?;
                     saved.push(Saved::Head(s));
                     let output = match losses {
                         Losses::Read(losses) => Output::Losses(losses),

@@ -60,14 +60,14 @@ pub struct KnownDevice {
 /// `product_efficiency` of A100 and H100 is chosen so that GPT-2 124M, micro-batches of 64 rows of 1,024, takes what llm.c
 /// measured on 8 of them (218k and 468k tokens/s per GPU); the others take that of the nearest of the two.
 pub const KNOWN_DEVICES: [KnownDevice; 8] = [
-    device("V100", (7, 0), 32e9, [15.7e12, 0.0, 0.0], 900e9, 0.83, 150e9, 50e9),
-    device("A100-40GB", (8, 0), 40e9, [19.5e12, 156e12, 312e12], 1555e9, 0.83, 300e9, 200e9),
-    device("A100", (8, 0), 80e9, [19.5e12, 156e12, 312e12], 2039e9, 0.83, 300e9, 200e9),
-    device("H100", (9, 0), 80e9, [67e12, 494.7e12, 989.4e12], 3350e9, 0.64, 450e9, 400e9),
-    device("H200", (9, 0), 141e9, [67e12, 494.7e12, 989.4e12], 4800e9, 0.64, 450e9, 400e9),
-    device("B200", (10, 0), 180e9, [75e12, 1125e12, 2250e12], 8000e9, 0.64, 900e9, 400e9),
-    device("L40S", (8, 9), 48e9, [91.6e12, 183e12, 362e12], 864e9, 0.64, 32e9, 50e9),
-    device("RTX4090", (8, 9), 24e9, [82.6e12, 82.6e12, 165.2e12], 1008e9, 0.83, 32e9, 12.5e9),
+    device("V100", (7, 0), 32e9, [15.7e12, 0.0, 0.0], 900e9, 0.78, 150e9, 50e9),
+    device("A100-40GB", (8, 0), 40e9, [19.5e12, 156e12, 312e12], 1555e9, 0.78, 300e9, 200e9),
+    device("A100", (8, 0), 80e9, [19.5e12, 156e12, 312e12], 2039e9, 0.78, 300e9, 200e9),
+    device("H100", (9, 0), 80e9, [67e12, 494.7e12, 989.4e12], 3350e9, 0.58, 450e9, 400e9),
+    device("H200", (9, 0), 141e9, [67e12, 494.7e12, 989.4e12], 4800e9, 0.58, 450e9, 400e9),
+    device("B200", (10, 0), 180e9, [75e12, 1125e12, 2250e12], 8000e9, 0.58, 900e9, 400e9),
+    device("L40S", (8, 9), 48e9, [91.6e12, 183e12, 362e12], 864e9, 0.58, 32e9, 50e9),
+    device("RTX4090", (8, 9), 24e9, [82.6e12, 82.6e12, 165.2e12], 1008e9, 0.78, 32e9, 12.5e9),
 ];
 
 /// Seconds until a message's first byte is there.
@@ -148,6 +148,7 @@ fn cluster(nodes: usize, devices: usize, described: &Numbers, links: Links) -> R
         memory_bytes: Some(described.memory as u64),
         peak_flops: described.peak_flops.into(),
         compute_capability: described.capability,
+        estimated: false,
     };
     let devices = (0..nodes).flat_map(|node| (0..devices).map(move |index| one(node, index))).collect();
     let rates = DeviceRates::Accelerator(AcceleratorRates {
@@ -155,12 +156,34 @@ fn cluster(nodes: usize, devices: usize, described: &Numbers, links: Links) -> R
         product_efficiency: described.product_efficiency,
         memory_efficiency: described.memory_efficiency,
     });
-    let rates = Rates { devices: [(described.name.clone(), rates)].into(), links: Some(links) };
-    Ok(ClusterFacts { devices, rates })
+    let rates = Rates { devices: [(described.name.clone(), rates)].into(), links: Some(links), gpu_links: None };
+    Ok(ClusterFacts { devices, rates, no_gpu: None })
 }
 
 impl KnownDevice {
-    fn links(&self) -> Links {
+    /// Dense, from its data sheet.
+    pub(crate) fn peak_flops(&self) -> PeakFlops {
+        Numbers::from(self).peak_flops.into()
+    }
+
+    pub(crate) fn rates(&self) -> AcceleratorRates {
+        AcceleratorRates {
+            memory_bandwidth: self.memory_bandwidth,
+            product_efficiency: self.product_efficiency,
+            ..Self::assumed_rates()
+        }
+    }
+
+    /// What is assumed of a device of which nothing is known, but for its bandwidth.
+    pub(crate) fn assumed_rates() -> AcceleratorRates {
+        AcceleratorRates {
+            memory_bandwidth: 0.0,
+            product_efficiency: PRODUCT_EFFICIENCY,
+            memory_efficiency: MEMORY_EFFICIENCY,
+        }
+    }
+
+    pub(crate) fn links(&self) -> Links {
         let link = |bytes_per_second, latency| Link { bytes_per_second, latency, copied_by_ranks: false };
         Links { within: link(self.within, WITHIN_LATENCY), between: link(self.between, BETWEEN_LATENCY) }
     }

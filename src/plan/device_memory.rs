@@ -36,8 +36,14 @@ pub fn usable_bytes(device: &DeviceFacts) -> Option<u64> {
     let all = device.memory_bytes?;
     Some(match device.device {
         Device::Cpu => all,
-        Device::Cuda(_) => all / 100 * USABLE_PERCENT,
+        Device::Cuda(_) => usable(all),
     })
+}
+
+/// Of a GPU's `all` bytes those that a plan may fill.
+#[must_use]
+pub fn usable(all: u64) -> u64 {
+    all / 100 * USABLE_PERCENT
 }
 
 fn is_hopper(capability: Option<ComputeCapability>) -> bool {

@@ -1,6 +1,7 @@
 //! Why an experiment cannot be planned, in the experiment file's vocabulary and with the arithmetic that failed.
 
 use crate::plan::check::CheckError;
+use crate::plan::facts::NoGpu;
 
 /// Mistakes in the request, except `Check` and `Json`, which are the planner's own (see `is_request`).
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -31,6 +32,8 @@ pub enum PlanError {
     WarmupTooLong { warmup: u64, steps: u64, from: String },
     #[error("device: {wanted} is not on this machine, which has {has}")]
     NoDevice { wanted: &'static str, has: String },
+    #[error("{key}: {wanted} is asked for, and {}", no_gpu(why))]
+    NoGpu { key: &'static str, wanted: String, why: NoGpu },
     #[error("eval.hellaswag is set, but no items of it were prepared")]
     NoChoiceItems,
     #[error("{key}: {message}")]
@@ -39,6 +42,16 @@ pub enum PlanError {
     Check(#[from] CheckError),
     #[error("the plan cannot be written as JSON (a bug in the planner): {0}")]
     Json(String),
+}
+
+/// Why there is none, and what to do.
+fn no_gpu(why: &NoGpu) -> String {
+    match why {
+        NoGpu::NotBuilt => {
+            "this program was built without CUDA: build it with `make cuda`, or take device: cpu".to_owned()
+        }
+        NoGpu::Missing(what) => format!("no GPU can be used here: {what}; device: cpu needs none"),
+    }
 }
 
 impl PlanError {

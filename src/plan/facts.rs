@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::left_out::is_false;
 pub use crate::plan::program::Device;
 use crate::plan::rates::Rates;
 
@@ -12,6 +13,19 @@ pub struct ClusterFacts {
     /// How fast they are, as far as it is known.
     #[serde(default)]
     pub rates: Rates,
+    /// Why no GPU is among them, where one was looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_gpu: Option<NoGpu>,
+}
+
+/// Why a machine has no GPU that this program could use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoGpu {
+    /// The program was built without CUDA.
+    NotBuilt,
+    /// What of driver and libraries is missing.
+    Missing(String),
 }
 
 /// One device. What is not known is `None`, never a guess.
@@ -31,6 +45,9 @@ pub struct DeviceFacts {
     /// Of a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_capability: Option<ComputeCapability>,
+    /// Whether its speed is not from a data sheet, but made of its clocks and multiprocessors.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub estimated: bool,
 }
 
 /// What a GPU's multiprocessors can do, as the vendor counts it: 9.0 is Hopper.

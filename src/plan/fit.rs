@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::config::experiment::PipelineSchedule;
 use crate::plan::check::{self, Live};
 use crate::plan::device_memory::usable_bytes;
+use crate::plan::facts::DeviceFacts;
 use crate::plan::memory::{MemoryRequest, estimate};
 use crate::plan::mesh::Mode;
 use crate::plan::program::{Program, Recompute};
@@ -74,6 +75,46 @@ fn recomputing(ranks: &[RankPlan], slots: usize) -> Option<String> {
     more.into_iter().find(|(recompute, _)| fitting(*recompute)).map(|(_, name)| format!("train.recompute: {name}"))
 }
 
+/// What would let `program`'s rank alone fit into `room` bytes: the largest smaller micro-batch, or the least recomputation.
+#[must_use]
+pub fn would_fit(program: &Program, hardware: &DeviceFacts, room: u64) -> Option<String> {
+    let live = check::check_one(program).ok()?.live;
+    let slice = program.batch.slice.1;
+    let largest = program.batch.micro_batch.min(4096 + 1);
+    let smaller = (1..largest).rev().filter(|mb| slice.is_multiple_of(*mb));
+    let mut smaller = smaller.filter(|&mb| with_micro_batch(program, &live, hardware, check::SLOTS, mb) <= room);
+    let again =
+        [(Recompute::Attention, "attention"), (Recompute::Block, "block")].into_iter().find(|(recompute, _)| {
+            if *recompute == program.recompute || program.recompute == Recompute::Block {
+                return false;
+            }
+            let program = Program { recompute: *recompute, ..program.clone() };
+            let live = check::check_one(&program).map_or_else(|_| live.clone(), |walk| walk.live);
+            estimate(&MemoryRequest { program: &program, live: &live, slots: check::SLOTS, hardware }).total() <= room
+        });
+    match (smaller.next(), again) {
+        (Some(mb), Some((_, name))) => {
+            Some(format!("batch.micro_batch {mb} would fit, and so would train.recompute: {name}"))
+        }
+        (Some(mb), None) => Some(format!("batch.micro_batch {mb} would fit")),
+        (None, Some((_, name))) => Some(format!("train.recompute: {name} would fit")),
+        (None, None) => None,
+    }
+}
+
+/// Bytes that the rank of `program` needs with another micro-batch.
+fn with_micro_batch(program: &Program, live: &[Live], hardware: &DeviceFacts, slots: usize, micro_batch: usize) -> u64 {
+    let mut smaller = program.clone();
+    smaller.batch.micro_batch = micro_batch;
+    // With smaller micro-batches more of them are alive under GPipe: what was alive stays alive.
+    let in_flight: usize = live.iter().map(|l| l.saved + l.work).sum();
+    let gpipe = in_flight >= program.batch.micro_batches() * program.chunks.len();
+    let scale = if gpipe && in_flight > 1 { program.batch.micro_batch.div_ceil(micro_batch) } else { 1 };
+    let scaled = |l: &Live| Live { saved: l.saved * scale, work: l.work * scale };
+    let live: Vec<Live> = live.iter().map(scaled).collect();
+    estimate(&MemoryRequest { program: &smaller, live: &live, slots, hardware }).total()
+}
+
 /// What `need` says of each rank; of replicas, which are alike, one is asked.
 fn each(ranks: &[RankPlan], need: impl Fn(&RankPlan) -> u64) -> Vec<u64> {
     let mut last: Option<((usize, bool), u64)> = None;
@@ -118,17 +159,7 @@ fn smaller_micro_batch(layout: &Layout, ranks: &[RankPlan], slots: usize) -> Opt
     // Bounded, so that an absurd batch is not searched for long; of replicas one is estimated.
     let largest = program.batch.micro_batch.min(4096 + 1);
     let needs = |micro_batch: usize| -> Vec<u64> {
-        each(ranks, |rank| {
-            let mut smaller = rank.program.clone();
-            smaller.batch.micro_batch = micro_batch;
-            // With smaller micro-batches more of them are alive under GPipe: what was alive stays alive.
-            let gpipe = rank.in_flight >= rank.program.batch.micro_batches() * rank.chunks.len();
-            let scaled = gpipe && rank.in_flight > 1;
-            let scale = if scaled { program.batch.micro_batch.div_ceil(micro_batch) } else { 1 };
-            let scaled = |l: Live| Live { saved: l.saved * scale, work: l.work * scale };
-            let live: Vec<Live> = live(rank).into_iter().map(scaled).collect();
-            estimate(&MemoryRequest { program: &smaller, live: &live, slots, hardware: &rank.hardware }).total()
-        })
+        each(ranks, |rank| with_micro_batch(&rank.program, &live(rank), &rank.hardware, slots, micro_batch))
     };
     let interleaved = layout.schedule == PipelineSchedule::Interleaved && layout.mesh.mode == Mode::Pipeline;
     let legal =

@@ -2,14 +2,23 @@
 
 use std::fs;
 
-use crate::plan::facts::{ClusterFacts, Device, DeviceFacts, PeakFlops};
+#[cfg(feature = "cuda")]
+use crate::plan::facts::ComputeCapability;
+use crate::plan::facts::{ClusterFacts, Device, DeviceFacts, NoGpu, PeakFlops};
+use crate::plan::gpu_facts::GpuFacts;
 use crate::plan::rates::Rates;
 
 impl ClusterFacts {
-    /// This machine's CPU, with `threads` threads for the rank. The peak FLOP/s is not guessed: it stays unknown until
-    /// someone says it.
+    /// This machine: its CPU, with `threads` threads for the rank, and the GPUs that this program can use. A CPU's peak FLOP/s
+    /// is not guessed: it stays unknown until someone says it.
     #[must_use]
     pub fn local(threads: usize) -> Self {
+        Self::cpu(threads).with_gpus(gpus(), threads)
+    }
+
+    /// This machine's CPU alone.
+    #[must_use]
+    pub fn cpu(threads: usize) -> Self {
         let cpu = DeviceFacts {
             device: Device::Cpu,
             node: 0,
@@ -18,18 +27,83 @@ impl ClusterFacts {
             memory_bytes: memory_bytes(),
             peak_flops: PeakFlops::default(),
             compute_capability: None,
+            estimated: false,
         };
-        Self { devices: vec![cpu], rates: Rates::default() }
+        Self { devices: vec![cpu], rates: Rates::default(), no_gpu: None }
     }
 
-    /// The same machine with `peak` FLOP/s for every device and precision.
+    /// The same machine with the GPUs that were `found`, which share the host's `threads`.
     #[must_use]
-    pub fn with_peak_flops(mut self, peak: Option<f64>) -> Self {
-        for device in &mut self.devices {
-            device.peak_flops = PeakFlops::all(peak);
+    pub fn with_gpus(mut self, found: Result<Vec<GpuFacts>, NoGpu>, threads: usize) -> Self {
+        match found {
+            Ok(gpus) => {
+                let each = threads / gpus.len().max(1);
+                self.devices.extend(gpus.iter().map(|gpu| gpu.device(each)));
+                let rates = gpus.iter().filter_map(|gpu| Some((gpu.name.clone(), gpu.rates()?)));
+                self.rates.devices.extend(rates);
+                self.rates.gpu_links = gpus.first().and_then(GpuFacts::links);
+            }
+            Err(why) => self.no_gpu = Some(why),
         }
         self
     }
+
+    /// The same machine with `peak` FLOP/s for every device and precision, if it is given.
+    #[must_use]
+    pub fn with_peak_flops(mut self, peak: Option<f64>) -> Self {
+        if let Some(peak) = peak {
+            for device in &mut self.devices {
+                device.peak_flops = PeakFlops::all(Some(peak));
+                device.estimated = false;
+            }
+        }
+        self
+    }
+}
+
+/// The GPUs that the driver shows to this process, by the numbers that it gives them. Nothing is opened on them.
+#[cfg(feature = "cuda")]
+fn gpus() -> Result<Vec<GpuFacts>, NoGpu> {
+    // A function of a library that is not there would end the process.
+    crate::doctor::usable().map_err(NoGpu::Missing)?;
+    asked().map_err(|error| NoGpu::Missing(format!("the driver says {error}; `runner doctor` tells what is missing")))
+}
+
+/// Without CUDA there is nothing to ask.
+#[cfg(not(feature = "cuda"))]
+fn gpus() -> Result<Vec<GpuFacts>, NoGpu> {
+    Err(NoGpu::NotBuilt)
+}
+
+#[cfg(feature = "cuda")]
+#[expect(unsafe_code, reason = "FFI")]
+fn asked() -> Result<Vec<GpuFacts>, candle_core::cuda_backend::cudarc::driver::DriverError> {
+    use candle_core::cuda_backend::cudarc::driver::result::{device, init};
+    use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute as Attribute;
+    init()?;
+    let one = |index: i32| {
+        let gpu = device::get(index)?;
+        // SAFETY: `gpu` is one that the driver has just named.
+        let attribute = |which| unsafe { device::get_attribute(gpu, which) };
+        let number = |which| attribute(which).map_or(0, i32::unsigned_abs);
+        Ok(GpuFacts {
+            index: index.unsigned_abs() as usize,
+            name: device::get_name(gpu)?,
+            // SAFETY: as above.
+            memory_bytes: unsafe { device::total_mem(gpu) }? as u64,
+            // Only a context would tell.
+            free_bytes: 0,
+            compute_capability: ComputeCapability {
+                major: attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?.unsigned_abs(),
+                minor: attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?.unsigned_abs(),
+            },
+            sms: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+            clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
+            memory_clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE),
+            bus_width: number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH),
+        })
+    };
+    (0..device::get_count()?).map(one).collect()
 }
 
 fn cpu_name() -> String {
@@ -54,6 +128,7 @@ fn parse_meminfo(info: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::gpu_facts::tests::gpu;
 
     #[test]
     fn reads_the_kernel_table() {
@@ -63,9 +138,22 @@ mod tests {
     }
 
     #[test]
+    fn gpus_that_were_found_are_devices_with_their_speeds() {
+        let gpu = |index, name: &str| GpuFacts { index, ..gpu(name, (9, 0), 132, [1_980_000, 2_619_000], 5120) };
+        let found = vec![gpu(0, "NVIDIA H100 80GB HBM3"), gpu(1, "NVIDIA H100 80GB HBM3")];
+        let facts = ClusterFacts::cpu(16).with_gpus(Ok(found), 16);
+        let devices: Vec<(Device, usize)> = facts.devices.iter().map(|d| (d.device, d.threads)).collect();
+        assert_eq!(devices, [(Device::Cpu, 16), (Device::Cuda(0), 8), (Device::Cuda(1), 8)]);
+        assert!(facts.rates.devices.contains_key("NVIDIA H100 80GB HBM3") && facts.rates.gpu_links.is_some());
+        assert_eq!(facts.with_peak_flops(None).devices[1].peak_flops.bf16, Some(989.4e12));
+        let none = ClusterFacts::cpu(16).with_gpus(Err(NoGpu::NotBuilt), 16);
+        assert_eq!((none.devices.len(), none.no_gpu), (1, Some(NoGpu::NotBuilt)));
+    }
+
+    #[test]
     fn there_is_always_one_cpu_with_a_thread() {
         let facts = ClusterFacts::local(0);
-        assert_eq!(facts.devices.len(), 1);
+        assert_eq!(facts.devices.iter().filter(|d| d.device == Device::Cpu).count(), 1);
         assert_eq!(facts.devices[0].threads, 1);
         assert!(!facts.devices[0].name.is_empty());
         assert_eq!(facts.with_peak_flops(Some(1e12)).devices[0].peak_flops.bf16, Some(1e12));

@@ -10,7 +10,7 @@ use crate::plan::check::Live;
 use crate::plan::cost::{self, Buffer, count_chunks};
 use crate::plan::facts::DeviceFacts;
 use crate::plan::program::{Blocks, Device, Instruction, Program, Recompute};
-use crate::plan::types::{MemoryCategory, MemoryEstimate, MemoryItem};
+use crate::plan::types::{MemoryCategory, MemoryEstimate, MemoryItem, PROCESS};
 use crate::plan::{device_memory, precision};
 
 /// The process without any model: code, allocator, thread stacks, GEMM's packing buffers.
@@ -118,7 +118,7 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
         workspace("rotary positions".to_owned(), F32.saturating_mul(table), 1);
     }
     if program.device == Device::Cpu {
-        workspace("process".to_owned(), BASELINE, 1);
+        workspace(PROCESS.to_owned(), BASELINE, 1);
     } else {
         items.push(MemoryItem {
             category: MemoryCategory::Context,
@@ -267,7 +267,8 @@ fn sum(items: &[MemoryItem], category: MemoryCategory) -> u64 {
 mod tests {
     use super::*;
     use crate::plan::program::{OptimizerSpec, Precision};
-    use crate::plan::tests::{cluster, compiled, experiment};
+    use crate::plan::tests::{cluster, compiled, data, experiment};
+    use crate::plan::{ClusterFacts, compile};
 
     const ONE: Live = Live { saved: 1, work: 0 };
 
@@ -308,6 +309,30 @@ mod tests {
         let positions = 2 * 8;
         let want = 4 * positions * (3 * 262 + 34 + program.model.vocab_size as u64);
         assert_eq!(of(&program).activations, want);
+    }
+
+    /// bf16 on an H100, by hand: f32 weights, a bf16 copy of the matrices; per position the 262 + 34 + vocabulary elements of
+    /// the test above, in bf16 but for statistics: 2·2 of each layer's norms, 2 log-sum-exps, 2 of the final norm.
+    #[test]
+    fn bf16_on_a_gpu() {
+        let cluster = ClusterFacts::named("1x1xH100").expect("known");
+        let mut experiment = experiment();
+        experiment.precision = Precision::Bf16;
+        for masters in [true, false] {
+            experiment.master_weights = masters;
+            let plan = compile(&experiment, &data(), &cluster).expect("it is planned");
+            let (rank, memory) = (&plan.ranks[0], &plan.ranks[0].memory);
+            let n = rank.params.total;
+            assert_eq!(
+                [memory.weights, memory.gradients, memory.optimizer],
+                [4 * n + 2 * rank.params.decayed, 4 * n, 8 * n]
+            );
+            let (all, f32s) = (3 * 262 + 34 + rank.program.model.vocab_size as u64, 3 * (4 + 2) + 2);
+            assert_eq!(memory.activations, 2 * 8 * (2 * all + 2 * f32s));
+            assert_eq!(memory.context, 512 << 20);
+            let scratch = memory.items.iter().find(|i| i.what == "scratch of matrix products");
+            assert_eq!(scratch.map(|i| i.bytes), Some(32 << 20));
+        }
     }
 
     #[test]

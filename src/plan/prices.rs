@@ -87,7 +87,9 @@ impl<'a> Priced<'a> {
             }
             stages.push(slowest?);
         }
-        let links = stage_links(ranks, cluster.rates.links)?;
+        let gpus = ranks.iter().any(|rank| rank.device != Device::Cpu);
+        let rates = &cluster.rates;
+        let links = stage_links(ranks, if gpus { rates.gpu_links.or(rates.links) } else { rates.links })?;
         Some(Self { stages, basis, devices: sharers.len(), params: block_params(&first.program.model), links })
     }
 

@@ -13,6 +13,9 @@ pub struct Rates {
     pub devices: BTreeMap<String, DeviceRates>,
     #[serde(default)]
     pub links: Option<Links>,
+    /// Between GPUs, where they are on a machine whose processors are described too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_links: Option<Links>,
 }
 
 /// How the time of a block is predicted on a device.

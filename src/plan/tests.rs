@@ -151,8 +151,9 @@ pub(crate) fn cluster() -> ClusterFacts {
         memory_bytes: Some(24 << 30),
         peak_flops: PeakFlops::default(),
         compute_capability: None,
+        estimated: false,
     };
-    ClusterFacts { devices: vec![cpu], rates: Rates::default() }
+    ClusterFacts { devices: vec![cpu], rates: Rates::default(), no_gpu: None }
 }
 
 pub(crate) fn compiled(experiment: &e::Experiment) -> Plan {
@@ -182,7 +183,7 @@ fn the_plan_in_full() {
     experiment.train.clip_norm = None;
     let plan = compile(&experiment, &data(), &cluster().with_peak_flops(Some(2e11))).expect("plans");
     insta::assert_snapshot!(plan.render_with(true));
-    insta::assert_snapshot!(plan.summary_line(), @"15,248 parameters, 100 steps of 24 tokens, about 56.77 MiB, bf16 on cpu");
+    insta::assert_snapshot!(plan.summary_line(), @"15,248 parameters, 100 steps of 24 tokens, about 55.77 MiB, bf16 on cpu");
 }
 
 /// What is computed again costs FLOPs that MFU does not count, and saves activations.
@@ -275,7 +276,7 @@ fn a_model_that_does_not_fit_gets_a_note_with_an_offer() {
         compile(&experiment, &data(), &cluster).expect("plans").shortage.unwrap_or_default()
     };
     assert_eq!(plan(24 << 30), "");
-    insta::assert_snapshot!(plan(60 << 20), @"memory: the run is 8.58 MiB over on cpu: about 68.58 MiB needed, 60.00 MiB there: batch.micro_batch 256 fits");
+    insta::assert_snapshot!(plan(60 << 20), @"memory: the run is 8.58 MiB over on cpu: about 68.58 MiB needed, 60.00 MiB there: batch.micro_batch 256 fits, and so does train.recompute: block");
     insta::assert_snapshot!(plan(1 << 20), @"memory: the run is 67.58 MiB over on cpu: about 68.58 MiB needed, 1.00 MiB there: no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may");
 }
 
@@ -368,7 +369,7 @@ fn a_model_too_large_for_any_rank_fits_a_pipeline() {
 #[test]
 fn a_stage_that_does_not_fit_gets_another_partition() {
     let plan = compile(&pipeline(3, e::AutoOr::Given(vec![2, 2, 8])), &data(), &machines(3, 225 << 20)).expect("plans");
-    insta::assert_snapshot!(plan.shortage.expect("stage 2 is too large"), @"memory: stage 2 is 26.78 MiB over on cpu: about 251.78 MiB needed, 225.00 MiB there: partition [3, 4, 5] fits");
+    insta::assert_snapshot!(plan.shortage.expect("stage 2 is too large"), @"memory: stage 2 is 10.78 MiB over on cpu: about 235.78 MiB needed, 225.00 MiB there: partition [2, 3, 7] fits");
 }
 
 #[test]

@@ -87,6 +87,9 @@ pub struct ParamCounts {
     pub total: u64,
 }
 
+/// The line of the memory table that stands for the process without any tensor.
+pub(crate) const PROCESS: &str = "process";
+
 /// Peak bytes by category, and the table they are the sums of.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemoryEstimate {
@@ -117,6 +120,13 @@ impl MemoryEstimate {
             (MemoryCategory::Communication, self.communication),
             (MemoryCategory::Context, self.context),
         ]
+    }
+
+    /// Bytes of tensors: of all categories, without the process itself and a GPU's context.
+    #[must_use]
+    pub fn tensors(&self) -> u64 {
+        let process = self.items.iter().filter(|i| i.what == PROCESS).map(|i| i.bytes).sum();
+        self.total().saturating_sub(self.context).saturating_sub(process)
     }
 
     /// Bytes of all categories.

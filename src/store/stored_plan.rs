@@ -89,9 +89,10 @@ fn cluster(manifest: &Manifest) -> ClusterFacts {
         memory_bytes: None,
         peak_flops: PeakFlops::default(),
         compute_capability: None,
+        estimated: false,
     };
     // Ranks on the CPU share the one there is.
     let mut devices: Vec<DeviceFacts> = manifest.devices.iter().map(facts).collect();
     devices.dedup_by(|a, b| a.device == b.device);
-    ClusterFacts { devices, rates: Rates::default() }
+    ClusterFacts { devices, rates: Rates::default(), no_gpu: None }
 }

@@ -1,6 +1,6 @@
 // Memory by category: what the plan says beside what was measured, rank by rank.
 
-const CATEGORIES = ["weights", "gradients", "optimizer", "activations", "workspace", "communication"];
+const CATEGORIES = ["weights", "gradients", "optimizer", "activations", "workspace", "communication", "context"];
 const categoryColour = (name) => `var(--mem-${name})`;
 
 /** What a process held in the step that was watched; the step is activations, workspace and messages together. */
@@ -10,8 +10,12 @@ const heldParts = (held) => [
 ];
 const heldSum = (held) => heldParts(held).reduce((sum, [, value]) => sum + value, 0);
 
-const memoryParts = (categories) => CATEGORIES.map((name) => [name, categories[name], categoryColour(name)]);
-const memorySum = (categories) => CATEGORIES.reduce((sum, name) => sum + categories[name], 0);
+const memoryParts = (categories) => CATEGORIES.map((name) => [name, categories[name] ?? 0, categoryColour(name)]);
+const memorySum = (categories) => CATEGORIES.reduce((sum, name) => sum + (categories[name] ?? 0), 0);
+
+/** How far what is held in tensors is from what was planned of them. */
+const abovePlan = ({ above_plan: share }) =>
+  isNumber(share) ? ` (${share < 0 ? "−" : "+"}${percent(Math.abs(share), 1)} of the plan's tensors)` : "";
 
 /** `stage 1, replica 0`, as far as the run has several. */
 function rankPlace(rank, ranks) {
@@ -36,7 +40,7 @@ function rankBars(rank, most, ranks) {
     rows.push(
       el("span"),
       stackedBar(heldParts(rank.measured), most, bytes, `${name}, held in a step`),
-      el("span", { class: "bar-value" }, `${bytes(heldSum(rank.measured))} held`),
+      el("span", { class: "bar-value" }, `${bytes(heldSum(rank.measured))} held${abovePlan(rank)}`),
     );
   const share = isNumber(rank.peak_rss) && planned > 0 ? ` (${percent(rank.peak_rss / planned, 0)})` : "";
   const peak = isNumber(rank.peak_rss)

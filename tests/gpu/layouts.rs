@@ -12,7 +12,7 @@ const STEPS: usize = 20;
 
 /// `count` GPUs beside this machine's CPU.
 fn cluster(count: usize) -> ClusterFacts {
-    let mut facts = ClusterFacts::local(1);
+    let mut facts = ClusterFacts::cpu(1);
     facts.devices.extend((0..count).map(|index| DeviceFacts {
         device: Device::Cuda(index),
         node: 0,
@@ -20,6 +20,8 @@ fn cluster(count: usize) -> ClusterFacts {
         threads: 1,
         memory_bytes: None,
         peak_flops: PeakFlops::default(),
+        compute_capability: None,
+        estimated: false,
     }));
     facts
 }

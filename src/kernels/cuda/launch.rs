@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::gpu::{self, Arg, Dims, Gpu};
 
@@ -30,8 +30,9 @@ impl Launch {
         if tensor.elem_count() != len {
             bail!("{what} has {} elements, not {len}", tensor.elem_count())
         }
-        if !tensor.device().same_device(&candle_core::Device::Cuda(self.gpu.device().clone())) {
-            bail!("{what} is on another device")
+        match tensor.device() {
+            Device::Cuda(device) if device.id() == self.gpu.device().id() => {}
+            _ => bail!("{what} is on another device"),
         }
         self.args.push(Arg::Address(gpu::address(tensor)?));
         Ok(self)
@@ -124,5 +125,6 @@ pub(super) fn warp_per_row(rows: usize) -> Dims {
 
 /// One block per row of `width` elements.
 pub(super) fn block_per_row(rows: usize, width: usize) -> Dims {
-    Dims::of(rows, warps(width.div_ceil(PIECE)).min(256))
+    let threads = warps(width.div_ceil(PIECE)).min(256);
+    Dims { grid: [rows as u32, 1, 1], block: [threads as u32, 1, 1], shared: 0 }
 }

@@ -18,8 +18,8 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, scale: Option<f64>) -> R
         .int(vocab)?
         .float(scale.unwrap_or(0.0))
         .int(usize::from(scale.is_some()))?;
-    let dims = Dims::of(rows, warps(vocab.div_ceil(8)).min(1024));
-    let dims = if rows == 0 { Dims { grid: [0; 3], ..dims } } else { dims };
+    let threads = warps(vocab.div_ceil(8)).min(1024);
+    let dims = Dims { grid: [rows as u32, 1, 1], block: [threads as u32, 1, 1], shared: 0 };
     // SAFETY: (losses, logits, targets, vocab, scale, gradient), a block for each row.
     unsafe { launch.run(of_type(dtype, ["cross_entropy_f32", "cross_entropy_bf16"])?, dims)? }
     Ok(losses)

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code, reason = "the kernels' room: launches, whose arguments are looked at before")]
 
+pub mod attention;
 pub mod embedding;
 mod launch;
 pub mod loss;

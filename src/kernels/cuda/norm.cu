@@ -122,7 +122,7 @@ __device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x,
     }
 }
 
-// Rows up to 1,024 elements go to a warp, or up to 32,768 to a block (`wide`); of a block up to 8,192 each thread has eight.
+// Rows of up to 1,024 elements are held by a warp, of up to 8,192 by a block, eight elements by each thread.
 #define FORWARD(suffix, T, COUNT, BOUND)                                                                                       \
     extern "C" __global__ void __launch_bounds__(BOUND) layer_norm_##suffix(                                                   \
         T* y, float* stats, T* sum, const T* x, const T* residual, const float* weight, const float* bias, i64 rows, int d,    \
@@ -138,8 +138,6 @@ FORWARD(f32, float, 8, 1024)
 FORWARD(bf16, bf16, 8, 1024)
 FORWARD(warp_f32, float, 32, 128)
 FORWARD(warp_bf16, bf16, 32, 128)
-FORWARD(wide_f32, float, 32, 1024)
-FORWARD(wide_bf16, bf16, 32, 1024)
 
 #define BACKWARD(suffix, T, COUNT, BOUND)                                                                                      \
     extern "C" __global__ void __launch_bounds__(BOUND) layer_norm_backward_##suffix(                                          \
@@ -156,5 +154,3 @@ BACKWARD(f32, float, 8, 256)
 BACKWARD(bf16, bf16, 8, 256)
 BACKWARD(block_f32, float, 8, 1024)
 BACKWARD(block_bf16, bf16, 8, 1024)
-BACKWARD(wide_f32, float, 32, 1024)
-BACKWARD(wide_bf16, bf16, 32, 1024)

@@ -8,8 +8,9 @@ use crate::gpu::Dims;
 
 /// Elements of a row that one thread holds: few where many threads share it.
 const HELD: usize = 8;
-const MANY: usize = 32;
-const MOST_THREADS: usize = 1024;
+const HELD_BY_A_WARP: usize = 32;
+/// What the largest block holds.
+const WIDEST: usize = 1024 * HELD;
 
 /// LayerNorm has means and biases.
 #[derive(Debug, Clone, Copy)]
@@ -19,31 +20,23 @@ struct Affine<'a> {
     eps: f64,
 }
 
-/// Threads that hold a row, threads of a block, and which of three kernels: for warps, blocks, and very wide rows.
-fn split(d: usize) -> Result<(usize, usize, usize)> {
+/// Threads of a block that holds a row.
+fn holding(d: usize) -> Result<usize> {
     match d {
-        0 => bail!("rows of nothing have no norm"),
-        _ if d <= 32 * MANY => Ok((32, 128, 0)),
-        _ if d <= MOST_THREADS * HELD => Ok((warps(d.div_ceil(HELD)), warps(d.div_ceil(HELD)), 1)),
-        _ if d <= MOST_THREADS * MANY => Ok((MOST_THREADS, MOST_THREADS, 2)),
-        _ => bail!("norms of rows of {d} elements; {} are the most", MOST_THREADS * MANY),
+        1..=WIDEST => Ok(warps(d.div_ceil(HELD))),
+        _ => bail!("norms of rows of {d} elements; they can have up to {WIDEST}"),
     }
 }
 
 /// Of `x`, or of x + residual, which is returned too: (sum, y, stats).
 fn forward(x: &Tensor, residual: Option<&Tensor>, affine: Affine<'_>) -> Result<(Option<Tensor>, Tensor, Tensor)> {
-    const LAYER: [[&str; 2]; 3] = [
-        ["layer_norm_warp_f32", "layer_norm_warp_bf16"],
-        ["layer_norm_f32", "layer_norm_bf16"],
-        ["layer_norm_wide_f32", "layer_norm_wide_bf16"],
-    ];
-    const RMS: [[&str; 2]; 3] = [
-        ["rms_norm_warp_f32", "rms_norm_warp_bf16"],
-        ["rms_norm_f32", "rms_norm_bf16"],
-        ["rms_norm_wide_f32", "rms_norm_wide_bf16"],
-    ];
+    const LAYER: [[&str; 2]; 2] =
+        [["layer_norm_warp_f32", "layer_norm_warp_bf16"], ["layer_norm_f32", "layer_norm_bf16"]];
+    const RMS: [[&str; 2]; 2] = [["rms_norm_warp_f32", "rms_norm_warp_bf16"], ["rms_norm_f32", "rms_norm_bf16"]];
     let (rows, d) = x.dims2()?;
-    let (threads, block, which) = split(d)?;
+    // A warp alone needs no meeting of the block.
+    let alone = d <= 32 * HELD_BY_A_WARP;
+    let (threads, block) = if alone { (32, 128) } else { (holding(d)?, holding(d)?) };
     let launch = Launch::on(x)?;
     let (gpu, dtype, n) = (launch.gpu.clone(), x.dtype(), rows * d);
     let y = gpu.empty(dtype, (rows, d))?;
@@ -63,6 +56,7 @@ fn forward(x: &Tensor, residual: Option<&Tensor>, affine: Affine<'_>) -> Result<
         .float(affine.eps)
         .int(threads)?;
     let kernels = if layer { LAYER } else { RMS };
+    let which = usize::from(!alone);
     let dims = Dims::of(rows.div_ceil(block / threads), block);
     // SAFETY: (y, stats, sum, x, residual, weight, bias, rows, d, eps, threads); the blocks' threads hold a row of d elements.
     unsafe { launch.run(of_type(dtype, kernels[which])?, dims)? }
@@ -110,23 +104,18 @@ fn backward(
     dy: &Tensor,
     skip: Option<&Tensor>,
 ) -> Result<Tensor> {
-    const LAYER: [[&str; 2]; 3] = [
+    // For blocks of up to 256 threads, which may have more registers, and for larger ones.
+    const LAYER: [[&str; 2]; 2] = [
         ["layer_norm_backward_f32", "layer_norm_backward_bf16"],
         ["layer_norm_backward_block_f32", "layer_norm_backward_block_bf16"],
-        ["layer_norm_backward_wide_f32", "layer_norm_backward_wide_bf16"],
     ];
-    const RMS: [[&str; 2]; 3] = [
+    const RMS: [[&str; 2]; 2] = [
         ["rms_norm_backward_f32", "rms_norm_backward_bf16"],
         ["rms_norm_backward_block_f32", "rms_norm_backward_block_bf16"],
-        ["rms_norm_backward_wide_f32", "rms_norm_backward_wide_bf16"],
     ];
     let (rows, d) = x.dims2()?;
-    let (threads, which) = match warps(d.div_ceil(HELD)) {
-        threads if threads <= 256 => (threads, 0),
-        threads if threads <= MOST_THREADS => (threads, 1),
-        _ if d <= MOST_THREADS * MANY => (MOST_THREADS, 2),
-        _ => bail!("norms of rows of {d} elements; {} are the most", MOST_THREADS * MANY),
-    };
+    let threads = holding(d)?;
+    let which = usize::from(threads > 256);
     let launch = Launch::on(x)?;
     let (gpu, dtype, n) = (launch.gpu.clone(), x.dtype(), rows * d);
     let vectors = 1 + usize::from(dbias.is_some());

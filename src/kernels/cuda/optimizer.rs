@@ -122,35 +122,30 @@ pub fn all_finite(x: &Tensor) -> Result<bool> {
 /// The first `matrices` elements of `src` (f32) rounded to bf16: stored as such if `dst` is a bf16 tensor, which then has these
 /// alone, otherwise with the other elements behind them as they are.
 pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
-    let launch = Launch::on(dst)?;
-    let (stored, kernel) = match dst.dtype() {
-        DType::BF16 => (matrices, "cast_f32_bf16"),
-        _ => (src.elem_count(), of_type(dst.dtype(), ["round_f32", ""])?),
-    };
-    if matrices > src.elem_count() || dst.elem_count() != stored {
-        bail!("{matrices} of {} elements rounded into {}", src.elem_count(), dst.elem_count())
+    let n = src.elem_count();
+    if matrices > n {
+        bail!("{matrices} matrices' elements of {n}")
     }
+    if dst.dtype() != DType::BF16 {
+        return rounded(dst, src, matrices);
+    }
+    let launch = Launch::on(dst)?;
     let dims = launch.flat(matrices);
     let launch =
-        launch.part("dst", dst, dst.dtype(), 0, matrices)?.part("src", src, DType::F32, 0, matrices)?.long(matrices);
+        launch.array("dst", dst, DType::BF16, matrices)?.part("src", src, DType::F32, 0, matrices)?.long(matrices);
     // SAFETY: (y, x, n).
-    unsafe { launch.run(kernel, dims)? }
-    if stored > matrices {
-        let (kept, rest) = (dst.narrow(0, matrices, stored - matrices)?, src.narrow(0, matrices, stored - matrices)?);
-        gpu::of(dst)?.clear(&kept)?;
-        super::pointwise::add_assign(&kept, &rest)?;
-    }
-    Ok(())
+    unsafe { launch.run("cast_f32_bf16", dims) }
 }
 
 /// Rounds f32 to bf16 values, in place; bf16 tensors are so already.
 pub fn round(x: &Tensor) -> Result<()> {
-    if x.dtype() == DType::BF16 {
-        return Ok(());
-    }
-    let (n, launch) = (x.elem_count(), Launch::on(x)?);
+    if x.dtype() == DType::BF16 { Ok(()) } else { rounded(x, x, x.elem_count()) }
+}
+
+fn rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
+    let (n, launch) = (src.elem_count(), Launch::on(dst)?);
     let dims = launch.flat(n);
-    let launch = launch.array("y", x, DType::F32, n)?.array("x", x, DType::F32, n)?.long(n);
-    // SAFETY: (y, x, n); each element is read before it is written.
+    let launch = launch.array("dst", dst, DType::F32, n)?.array("src", src, DType::F32, n)?.long(n).long(matrices);
+    // SAFETY: (y, x, n, rounded); each element is read before it is written.
     unsafe { launch.run("round_f32", dims) }
 }

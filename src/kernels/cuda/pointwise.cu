@@ -83,9 +83,21 @@ extern "C" __global__ void cast_bf16_f32(float* y, const bf16* x, i64 n) {
     map(y, x, n, [](float x) { return x; });
 }
 
-// To bf16 numbers that stay f32: in place, or of another array.
-extern "C" __global__ void round_f32(float* y, const float* x, i64 n) {
-    map(y, x, n, [](float x) { return round_bf16(x); });
+// The first `rounded` elements become bf16 numbers that stay f32, the others are copied; in place, too.
+extern "C" __global__ void round_f32(float* y, const float* x, i64 n, i64 rounded) {
+    const bool y_vector = is_vector(y), x_vector = is_vector(x);
+    each_piece(
+        n,
+        [&](i64 i) {
+            float v[PIECE];
+            load_piece(v, x + i, x_vector);
+#pragma unroll
+            for (int j = 0; j < PIECE; j++) {
+                v[j] = i + j < rounded ? round_bf16(v[j]) : v[j];
+            }
+            store_piece(y + i, v, y_vector);
+        },
+        [&](i64 i) { y[i] = i < rounded ? round_bf16(x[i]) : x[i]; });
 }
 
 // ---- bias ----

@@ -29,6 +29,8 @@ pub struct RankMemory {
     pub peak_rss: Option<u64>,
     /// What it held in the step that was watched.
     pub measured: Option<MeasuredMemory>,
+    /// By how much that is above what was planned of tensors, as a share of it.
+    pub above_plan: Option<f64>,
 }
 
 /// Bytes by what they hold.
@@ -68,6 +70,7 @@ pub fn memory(plan: &Plan, summary: Option<&Summary>, held: &[MeasuredMemory]) -
         Some(s) if s.ranks.is_empty() => s.peak_rss_bytes.filter(|_| plan.ranks.len() == 1),
         Some(s) => s.ranks.iter().find(|r| r.rank == rank).and_then(|r| r.peak_rss_bytes),
     };
+    let found = |rank: &RankPlan| held.iter().find(|m| m.rank == rank.rank).copied();
     let of = |rank: &RankPlan| RankMemory {
         rank: rank.rank,
         stage: rank.stage,
@@ -75,10 +78,37 @@ pub fn memory(plan: &Plan, summary: Option<&Summary>, held: &[MeasuredMemory]) -
         device: rank.hardware.name.clone(),
         planned: Categories::from(&rank.memory),
         peak_rss: peak(rank.rank),
-        measured: held.iter().find(|m| m.rank == rank.rank).copied(),
+        measured: found(rank),
+        above_plan: found(rank).and_then(|measured| above_plan(&rank.memory, &measured)),
     };
     Memory {
         ranks: plan.ranks.iter().take(MOST_RANKS).map(of).collect(),
         ranks_left_out: plan.ranks.len().saturating_sub(MOST_RANKS),
+    }
+}
+
+/// What a process holds in tensors beside what was planned of them: without its code, and a GPU's context.
+fn above_plan(planned: &MemoryEstimate, measured: &MeasuredMemory) -> Option<f64> {
+    let held = measured.weights + measured.gradients + measured.optimizer + measured.step?;
+    let tensors = planned.tensors();
+    (tensors > 0).then(|| held as f64 / tensors as f64 - 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::{compiled, experiment};
+
+    #[test]
+    fn the_difference_is_of_tensors() {
+        let planned = &compiled(&experiment()).ranks[0].memory;
+        let step = planned.tensors() - planned.weights - planned.gradients - planned.optimizer;
+        let MemoryEstimate { weights, gradients, optimizer, .. } = *planned;
+        let measured = |step| MeasuredMemory { rank: 0, weights, gradients, optimizer, step, device: None };
+        assert_eq!(above_plan(planned, &measured(Some(step))), Some(0.0));
+        let more = step + planned.tensors() / 10;
+        assert!((above_plan(planned, &measured(Some(more))).unwrap() - 0.1).abs() < 1e-6);
+        assert_eq!(above_plan(planned, &measured(None)), None);
+        assert!(planned.tensors() < planned.total(), "the process itself is planned too");
     }
 }
