@@ -90,7 +90,7 @@ class Peer:
 
     def environment(self):
         kept = {k: v for k, v in os.environ.items() if not k.startswith("RUNNER_")}
-        cache = self.options.scratch / "inductor"
+        cache = Path(os.environ.get("GPU_CHECK_CODE") or self.options.scratch) / "inductor"
         return {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton"), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
                 "TORCHINDUCTOR_AUTOGRAD_CACHE": "1", "PYTHONWARNINGS": "ignore"} | kept
 
@@ -280,7 +280,8 @@ class Bench:
             off = f["measured"] / f["planned"] - 1
             ok = abs(off) <= 0.05 if self.options.device == "cuda" else None
             self.notes.add(f"{line['name']}: memory beside the plan's", ok, f"{f['measured'] / 2**30:.2f} of {f['planned'] / 2**30:.2f} GiB",
-                           "5%", f"{off:+.1%}" + ("" if ok is not None else " (a CPU's are not held to it)"))
+                           "5%", f"{off:+.1%}" + (f", the driver shows {f['driver_bytes'] / 2**30:.2f} GiB more in use" if f["driver_bytes"] else "")
+                           + ("" if ok is not None else " (a CPU's are not held to it)"))
 
 
 def warm(options):

@@ -7,15 +7,17 @@
 #
 #   --data     a folder with Tiny Shakespeare (input.txt) and GPT-2's vocab.json and merges.txt [default: data/, if it is there]
 #   --out      where log, results and table go: gpu-check-DATE.log, .jsonl, .md [default: the current folder]
-#   --seconds  for all parts together [default: 520]
+#   --seconds  for all parts together [default: 520; with small sizes 1800]
 #   --parts    some of doctor,tests,parity,bench,kernels,start,ranks,sanitize
 #   --python   the interpreter, with PyTorch if there is one [default: $PYTHON, or python3]
 #   --scratch  where a folder for runs is made, and removed: 8 GB [default: /dev/shm if it has the room, else the temporary folder]
 #   --tiny     small sizes, to try the script on an emulated driver
 #   --cpu      the same on the CPU, with small sizes, to try the script without a GPU (or RUNNER_GPU_CHECK_DEVICE=cpu)
 #
-# Each part has a time limit, and goes on when another failed. Exit codes: 0 all checks passed, 1 one failed, 2 the request was wrong.
+# Each part has a time limit, and is done whether or not another failed. Exit codes: 0 all checks passed, 1 one failed, 2 the request was wrong.
+# shellcheck disable=SC2086,SC2329  # $tiny is one flag or nothing; parts are called by name
 set -uo pipefail
+
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 ALL=doctor,tests,parity,bench,kernels,start,ranks,sanitize
@@ -27,7 +29,7 @@ fail() {
     exit 2
 }
 
-data="" out=$PWD seconds=520 parts=$ALL python=${PYTHON:-python3} scratch="" tiny="" device=${RUNNER_GPU_CHECK_DEVICE:-cuda}
+data="" out=$PWD seconds="" parts=$ALL python=${PYTHON:-python3} scratch="" tiny="" device=${RUNNER_GPU_CHECK_DEVICE:-cuda}
 unset RUNNER_GPU_CHECK_DEVICE
 while [ $# -gt 0 ]; do
     case $1 in
@@ -45,11 +47,13 @@ while [ $# -gt 0 ]; do
             ;;
         --tiny) tiny=--tiny && shift ;;
         --cpu) device=cpu && shift ;;
-        -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" && exit 0 ;;
+        -h | --help) sed -n '2,/^# shellcheck /{/^# shellcheck /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" && exit 0 ;;
         *) fail "unknown option $1 (--help tells those there are)" ;;
     esac
 done
 [ "$device" = cpu ] && tiny=--tiny
+[ -n "$tiny" ] && for name in "${!LIMITS[@]}"; do LIMITS[$name]=240; done
+seconds=${seconds:-$([ -n "$tiny" ] && echo 1800 || echo 520)}
 [ "$device" = cpu ] || [ "$device" = cuda ] || fail "the device is cuda or cpu, not $device"
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || fail "--seconds is a whole number above 0, not $seconds"
 for name in ${parts//,/ }; do
@@ -58,7 +62,7 @@ done
 [ -z "$data" ] || [ -d "$data" ] || fail "--data: $data is not a folder"
 [ -n "$data" ] || { [ -d "$root/data" ] && data=$root/data; }
 [ -z "$data" ] || data=$(cd "$data" && pwd)
-mkdir -p "$out" && out=$(cd "$out" && pwd) || fail "--out: $out cannot be made"
+{ mkdir -p "$out" && out=$(cd "$out" && pwd); } || fail "--out: $out cannot be made"
 
 # Of the bundle, or of a checkout.
 runner=${RUNNER:-}
@@ -76,12 +80,16 @@ if [ -z "$scratch" ]; then
     [ "${free:-0}" -gt 8000000 ] && [ -w /dev/shm ] && scratch=/dev/shm
 fi
 work=$(mktemp -d "$scratch/gpu-check-XXXXXX") || fail "--scratch: no folder can be made in $scratch"
+# What is executed lies elsewhere: /dev/shm is often mounted noexec.
+code_folder=$work
+[ "$scratch" != /dev/shm ] || code_folder=$(mktemp -d "${TMPDIR:-/tmp}/gpu-check-XXXXXX") || fail "no folder can be made in ${TMPDIR:-/tmp}"
+export GPU_CHECK_CODE=$code_folder
 background=()
 # shellcheck disable=SC2317,SC2329  # called by trap
 clean() {
     for pid in "${background[@]}"; do kill "$pid" 2>/dev/null; done
-    wait
-    rm -rf "$work"
+    for pid in "${background[@]}"; do wait "$pid" 2>/dev/null; done
+    rm -rf "$work" "$code_folder"
 }
 trap clean EXIT
 trap 'exit 130' INT TERM HUP
@@ -138,8 +146,8 @@ if command -v nvidia-smi >/dev/null; then
 fi
 if [ -n "$have_python" ]; then echo "Python     $("$python" --version 2>&1)"; else echo "Python     none: only doctor, tests, kernels and sanitize"; fi
 echo "PyTorch    $([ -n "$torch" ] && echo "there" || echo "none: nothing is compared with it")"
-echo "libraries  ${libraries:-the loader\'s}"
-echo "data       ${data:-none: Tiny Shakespeare\'s start is left out}"
+echo "libraries  ${libraries:-those of the loader}"
+echo "data       ${data:-none: the start on Tiny Shakespeare is left out}"
 echo "scratch    $work"
 echo
 
@@ -151,10 +159,20 @@ note() { # part, name, ok, value, note
 
 with_libraries() { LD_LIBRARY_PATH=$library_path "$@"; }
 
-script() { # name, arguments…
-    local name=$1
-    shift
-    "$python" "$root/scripts/$name.py" --runner "$runner" --scratch "$work/run" --device "$device" --results "$results" $tiny "$@"
+script() { # name, seconds, arguments…; it ends by itself, and with all that it started if it does not
+    local name=$1 limit=$2
+    shift 2
+    timeout -k 10 $((limit + 4)) "$python" "$root/scripts/$name.py" --runner "$runner" --scratch "$work/run" --device "$device" --results "$results" --seconds "$limit" $tiny "$@"
+}
+
+# The path of a program of the bundle, unpacked if it is packed; nothing if it is not there.
+program() {
+    if [ -x "$root/$1" ]; then
+        echo "$root/$1"
+    elif [ -f "$root/$1.gz" ]; then
+        [ -x "$code_folder/$1" ] || { gzip -dc "$root/$1.gz" >"$code_folder/$1" && chmod +x "$code_folder/$1"; }
+        echo "$code_folder/$1"
+    fi
 }
 
 run_doctor() {
@@ -162,10 +180,12 @@ run_doctor() {
 }
 
 run_tests() {
-    [ -x "$root/gpu-tests" ] || { note tests "kernel tests" null "" "there is no gpu-tests beside the program" && return 0; }
+    local tests
+    tests=$(program gpu-tests)
+    [ -n "$tests" ] || { note tests "kernel tests" null "" "there is no gpu-tests beside the program" && return 0; }
     [ "$device" = cuda ] || { note tests "kernel tests" null "" "they need a GPU" && return 0; }
     local ok=true code=0
-    with_libraries env RUNNER_GPU_REQUIRED=1 RUNNER_GPU_BINARY="$runner" timeout -k 5 "$1" "$root/gpu-tests" --test-threads=4 2>&1 | tee "$work/tests.out"
+    with_libraries env RUNNER_GPU_REQUIRED=1 RUNNER_GPU_BINARY="$runner" timeout -k 5 "$1" "$tests" --test-threads=4 2>&1 | tee "$work/tests.out"
     code=${PIPESTATUS[0]}
     [ "$code" -eq 0 ] || ok=false
     note tests "kernel tests" $ok "$(grep '^test result' "$work/tests.out" | tail -1)" "exit code $code$([ "$code" -eq 124 ] && echo ': no time was left')"
@@ -174,32 +194,37 @@ run_tests() {
 
 run_parity() {
     # The CPU's runs began when the script did.
-    wait "${references:-}" 2>/dev/null
-    [ -s "$work/references.out" ] && cat "$work/references.out"
-    script gpu_parity --threads "$cores" --seconds $(($1 - 5))
+    local began=$SECONDS
+    while [ -n "${references:-}" ] && kill -0 "$references" 2>/dev/null && [ $((SECONDS - began)) -lt $(($1 / 2)) ]; do sleep 0.2; done
+    [ -z "${references:-}" ] || { kill "$references" 2>/dev/null; wait "$references" 2>/dev/null; }
+    [ ! -s "$work/references.out" ] || cat "$work/references.out"
+    set -- $(($1 - (SECONDS - began)))
+    script gpu_parity $(($1 - 6)) --threads "$cores"
 }
 
 run_bench() {
     [ -z "${warming:-}" ] || { kill "$warming" 2>/dev/null && wait "$warming"; echo "compiled beforehand by PyTorch:"; cat "$work/warm.out"; }
-    script gpu_bench --python "$torch" --seconds $(($1 - 5)) --threads "$cores"
+    script gpu_bench $(($1 - 6)) --python "$torch" --threads "$cores"
 }
 
 run_kernels() {
-    [ -x "$root/gpu-bench" ] || { note kernels "kernels beside their floors" null "" "there is no gpu-bench beside the program" && return 0; }
+    local bench
+    bench=$(program gpu-bench)
+    [ -n "$bench" ] || { note kernels "kernels beside their floors" null "" "there is no gpu-bench beside the program" && return 0; }
     [ "$device" = cuda ] || { note kernels "kernels beside their floors" null "" "they need a GPU" && return 0; }
     local code=0 ok=true
-    with_libraries timeout -k 5 "$1" "$root/gpu-bench" $tiny || { code=$? && ok=false; }
+    with_libraries timeout -k 5 "$1" "$bench" $tiny || { code=$? && ok=false; }
     note kernels "kernels beside their floors" $ok "" "exit code $code; the table is in the log"
     return $code
 }
 
 run_start() {
     [ -n "$data" ] || { note start "GPT-2's start on Tiny Shakespeare" null "" "no data: --data FOLDER" && return 0; }
-    script gpu_start --data "$data" --python "$torch" --seconds $(($1 - 5)) --threads "$cores"
+    script gpu_start $(($1 - 6)) --data "$data" --python "$torch" --threads "$cores"
 }
 
 run_ranks() {
-    script gpu_ranks --seconds $(($1 - 5))
+    script gpu_ranks $(($1 - 6))
 }
 
 run_sanitize() {
@@ -246,9 +271,7 @@ part() { # name, after
                 if [ -z "$have_python" ]; then
                     note "$name" "$name" null "" "there is no Python 3.8 or newer"
                 else
-                    "run_$name" "$limit" &
-                    guard $! "$limit"
-                    code=$?
+                    "run_$name" "$limit" || code=$?
                 fi
                 ;;
             *) "run_$name" "$limit" || code=$? ;;
@@ -264,30 +287,14 @@ part() { # name, after
     echo
 }
 
-# Waits for a process, ends it and its children when its time is over, and gives its exit code, or 124.
-guard() { # pid, seconds
-    local pid=$1 until=$((SECONDS + $2 + 5))
-    while kill -0 "$pid" 2>/dev/null; do
-        if [ $SECONDS -ge $until ]; then
-            pkill -TERM -P "$pid" 2>/dev/null
-            sleep 2
-            kill -9 "$pid" 2>/dev/null
-            wait "$pid" 2>/dev/null
-            return 124
-        fi
-        sleep 0.2
-    done
-    wait "$pid"
-}
-
 # What can be done beside the first parts: the CPU's runs, and PyTorch's compiling.
 if [ -n "$have_python" ] && [[ ,$parts, == *,parity,* ]]; then
-    script gpu_parity --references-only --threads "$cores" --seconds 150 >"$work/references.out" 2>&1 &
+    script gpu_parity 150 --references-only --threads "$cores" >"$work/references.out" 2>&1 &
     references=$!
     background+=("$references")
 fi
 if [ -n "$torch" ] && [ "$device" = cuda ] && [ -z "$tiny" ] && [[ ,$parts, == *,bench,* ]]; then
-    "$python" "$root/scripts/gpu_bench.py" --warm --runner "$runner" --scratch "$work/run" --python "$torch" --seconds 200 >"$work/warm.out" 2>&1 &
+    timeout -k 10 200 "$python" "$root/scripts/gpu_bench.py" --warm --runner "$runner" --scratch "$work/run" --python "$torch" --seconds 200 >"$work/warm.out" 2>&1 &
     warming=$!
     background+=("$warming")
 fi

@@ -14,7 +14,8 @@ The limits come from what rounding was measured to do on a CPU in these runs, an
 - `bf16`: both sides round in the same places, but a value near the middle falls to either side when a sum before it differs in the
   last bit, and a fused kernel rounds once where the CPU rounds twice. On the CPU another micro-batch alone moved losses by 3e-3
   at most and 6e-4 on average; twice that is granted, and for the first loss four times what bf16 moves it by.
-A wrong mask, a missing gradient or a wrong scale moves losses by more than 1e-2 within 50 steps (tests/gpu_check.py shows it).
+Norms of gradients moved by at most 9e-6 (fp32), by 6.2e-2, 1.1e-2 on average (bf16 beside fp32), and 9.9e-2, 1.5e-2 on average (bf16
+under another micro-batch), relative; the same reasons make their limits. tests/gpu_check/test.py shows what mistakes pass none of this.
 """
 
 import argparse
@@ -34,6 +35,12 @@ LIMITS = {
     "fp32": {"first": 5e-6, "most": 2e-4, "mean": 5e-5},
     "tf32": {"first": 1.5e-4, "most": 2e-3, "mean": 4e-4},
     "bf16": {"first": 6e-4, "most": 6e-3, "mean": 1.2e-3},
+}
+# The same of the gradients' norms, relative. AdamW hides a gradient of the wrong scale from the losses; the norm shows it.
+NORMS = {
+    "fp32": {"first": 2e-5, "most": 1e-3, "mean": 1e-4},
+    "tf32": {"first": 3e-3, "most": 6e-2, "mean": 1.1e-2},
+    "bf16": {"first": 1e-2, "most": 0.2, "mean": 3e-2},
 }
 MODELS = ("gpt2", "llama")
 # Sizes for trying this script without a GPU.
@@ -111,6 +118,11 @@ class Parity:
             if precision == "tf32" and self.options.device == "cuda" and self.equals_fp32(model, mine):
                 note += "; the same losses as fp32: no product used TF32"
             self.notes.add(name, not wrong, value, ", ".join(f"{limits[k]:.2g}" for k in limits), note.removeprefix("; "))
+            norms = [[step["grad_norm"] for step in common.metrics(run, "train")] for run in (mine, reference)]
+            found, wrong = ({}, "a norm is 0 or missing") if not all(norms[1]) else \
+                compare([a / b if a is not None else None for a, b in zip(*norms)], [1.0] * len(norms[1]), NORMS[precision])
+            value = ", ".join(f"{key} {number:.1e}" for key, number in found.items())
+            self.notes.add(f"{model} {precision}: norms of gradients", not wrong, value, ", ".join(f"{v:.2g}" for v in NORMS[precision].values()), wrong)
             evaluated = [[e["val_loss"] for e in common.metrics(run, "eval")] for run in (mine, reference)]
             _, wrong = compare(*evaluated, {"first": limits["first"], "most": limits["most"], "mean": limits["most"]})
             value = " and ".join(f"{v[-1]:.6f}" for v in evaluated if v)
