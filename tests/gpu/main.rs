@@ -5,9 +5,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
 #![allow(clippy::print_stdout, reason = "tables of deviations, with --nocapture")]
 
+mod attention;
 #[path = "../common/mod.rs"]
 mod common;
-mod attention;
 mod device;
 mod layouts;
 mod runs;

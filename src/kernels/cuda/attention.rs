@@ -124,7 +124,9 @@ fn lengths(gpu: &Gpu, filled: Option<&Filled>) -> Result<Option<Tensor>> {
     let Some(filled) = filled else { return Ok(None) };
     match &filled.device {
         Some(there) => Ok(Some(there.clone())),
-        None => gpu.upload(&filled.host.iter().map(|&n| u32::try_from(n).unwrap_or(u32::MAX)).collect::<Vec<_>>()).map(Some),
+        None => {
+            gpu.upload(&filled.host.iter().map(|&n| u32::try_from(n).unwrap_or(u32::MAX)).collect::<Vec<_>>()).map(Some)
+        }
     }
 }
 
