@@ -161,6 +161,11 @@ fn follows_the_cpu(precision: Precision) {
         let (out, lse) = attention(&x, s, masks, Math::default()).unwrap();
         let dqkv = attention_backward(&x, &out, &lse, &dy, s, masks, Math::default()).unwrap();
 
+        // The twin in f32 keeps the same bounds.
+        let (xf, dyf) = (x.to_dtype(DType::F32).unwrap(), dy.to_dtype(DType::F32).unwrap());
+        let twin = attention(&xf, s, masks, math).unwrap();
+        let twin_gradient = attention_backward(&xf, &twin.0, &twin.1, &dyf, s, masks, math).unwrap();
+
         let x = there(&qkv, (rows, widths[0]), precision, &device, case.shifted);
         let dy = there(&dout, (rows, widths[1]), precision, &device, case.shifted);
         let once = attention(&x, s, masks, math).unwrap();
@@ -180,6 +185,8 @@ fn follows_the_cpu(precision: Precision) {
             ("out", worst(&once.0, &out, s.head_dim, unit), precision.units()),
             ("lse", worst(&once.1, &lse, 1, lse_unit), lse_units),
             ("dqkv", worst(&gradient, &dqkv, s.head_dim, unit), precision.units()),
+            ("the twin's out", worst(&twin.0, &out, s.head_dim, unit), precision.units()),
+            ("the twin's dqkv", worst(&twin_gradient, &dqkv, s.head_dim, unit), precision.units()),
         ];
         println!("{precision:?} {case:?}: {found:.1?}");
         for (what, units, most) in found {

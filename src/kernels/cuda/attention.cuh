@@ -7,6 +7,11 @@
 // All products of attention are of two kinds, and so one source serves bf16, TF32 and exact f32:
 //   product:    S = A·Bᵀ, rows of both from tiles    (Q·Kᵀ, dO·Vᵀ and their transposes)
 //   accumulate: O += P·B, P from registers, B a tile (P·V, dS·K, Pᵀ·dO, dSᵀ·Q): a result's fragments are the next product's operand.
+//
+// What bounds them: a bf16 product of 16 × 8 × 16 takes a multiprocessor of an A100 2 clocks (1024 multiply-adds each), and its right
+// operand, 256 bytes, as long to come from shared memory (128 bytes a clock). So a warp has two pieces of 16 rows (MT = 2) where
+// registers allow: then reads take half of the products' time there, and as long as them at the 2048 multiply-adds of an H100, whose
+// full rate needs wgmma anyway. The kernel for dK and dV has two sums, and so one piece: on an A100 its reads take as long as its products.
 #pragma once
 
 #include "mma.cuh"
