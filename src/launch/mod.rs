@@ -2,6 +2,7 @@
 
 pub mod child;
 pub mod death;
+pub mod environment;
 pub mod error;
 pub mod faults;
 pub mod message;

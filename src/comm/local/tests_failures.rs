@@ -8,10 +8,10 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor};
 
 use super::region::unlinked_file;
-use super::tests::{ALL, channel, tensor, world};
 use super::{LocalComm, Phase, Region, RegionError};
 use crate::comm::communicator::Communicator;
 use crate::comm::error::CommError;
+use crate::comm::tests::{ALL, channel, tensor, world};
 use crate::comm::topology::{GroupId, Lane, Topology};
 
 fn with_channel(slots: usize, slot_bytes: usize) -> Topology {
