@@ -2,8 +2,10 @@
 
 CARGO ?= cargo
 PYTHON ?= python3
+CUDA_KIT ?= target/cuda-kit
+CUDA_TARGET ?= target/cuda
 
-.PHONY: quickstart test check check-report fmt bench bench-kernels docs clean
+.PHONY: quickstart test check check-report cuda check-cuda fmt bench bench-kernels docs clean
 
 quickstart: ## train a small model on the embedded corpus and show what it learned
 	$(CARGO) build --release
@@ -20,6 +22,15 @@ check: ## what a commit must pass besides the tests
 check-report: ## the pages of `runner report` in a headless Chromium (apt-get install chromium)
 	$(CARGO) build --release
 	$(PYTHON) tests/browser/report.py $${CARGO_TARGET_DIR:-target}/release/runner
+
+cuda: ## build for NVIDIA GPUs, with the toolkit that is installed or one from PyPI, and show what the kernels take
+	scripts/cuda_kit.sh $(CUDA_KIT)
+	. $(CUDA_KIT)/env.sh && $(CARGO) build --release --features cuda,nccl --target-dir $(CUDA_TARGET)
+	scripts/cuda_kernels.sh $(CUDA_TARGET)
+
+check-cuda: ## lints of what only that build has
+	scripts/cuda_kit.sh $(CUDA_KIT)
+	. $(CUDA_KIT)/env.sh && $(CARGO) clippy --release --features cuda,nccl --all-targets --target-dir $(CUDA_TARGET) -- -D warnings
 
 fmt:
 	$(CARGO) fmt

@@ -12,6 +12,8 @@ pub mod data;
 pub mod eval;
 pub mod exec;
 pub mod export;
+#[cfg(feature = "cuda")]
+pub mod gpu;
 pub mod heap;
 pub mod hub;
 pub mod kernels;

@@ -18,7 +18,7 @@ fn check(cases: Vec<Case>) {
         let name = &case.name;
         let flat = Var::from_tensor(&case.params.flat).unwrap();
         let x = case.x.as_ref().map(|x| Var::from_tensor(x).unwrap());
-        let params = Params { layout: case.params.layout.clone(), flat: flat.as_tensor().clone() };
+        let params = Params::new(case.params.layout.clone(), flat.as_tensor().clone());
         let input = x.as_ref().map(Var::as_tensor);
 
         let expected = case.oracle_output(&params, input);

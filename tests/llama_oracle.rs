@@ -22,7 +22,7 @@ const MATH: Math = Math { bf16: false };
 const F32_TOLERANCE: f64 = 1e-5;
 
 fn in_f32(params: &Params) -> Params {
-    Params { layout: params.layout.clone(), flat: params.flat.to_dtype(DType::F32).unwrap() }
+    Params::new(params.layout.clone(), params.flat.to_dtype(DType::F32).unwrap())
 }
 
 fn peer_model(spec: &ModelSpec, params: &Params) -> (peer::Llama, peer::Config) {

@@ -41,7 +41,7 @@ const FP32: Math = Math { bf16: false };
 fn rounded(params: &Params) -> Params {
     let flat: Vec<f32> = params.flat.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
     let flat: Vec<f32> = flat.iter().map(|&v| half::bf16::from_f32(v).to_f32()).collect();
-    Params { layout: params.layout.clone(), flat: Tensor::from_slice(&flat, flat.len(), &Device::Cpu).unwrap() }
+    Params::new(params.layout.clone(), Tensor::from_slice(&flat, flat.len(), &Device::Cpu).unwrap())
 }
 
 /// Same bf16 weights, rounded activations against full ones. Each of about 10 roundings per layer, in 2 layers, is off by

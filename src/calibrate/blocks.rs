@@ -123,8 +123,8 @@ impl Piece {
             init::fill(&mut values[entry.range()], entry, SEED);
         }
         let flat = Tensor::from_vec(values, layout.total, &Device::Cpu)?;
-        let grads = Params { layout: layout.clone(), flat: flat.zeros_like()? };
-        let weights = Params { layout: layout.clone(), flat };
+        let grads = Params::new(layout.clone(), flat.zeros_like()?);
+        let weights = Params::new(layout.clone(), flat);
         let model = Model::new(spec, layout, blocks.clone(), SEED, Math { bf16 }, &weights.flat)?;
         let ids: Vec<u32> = (0..s.positions).map(|i| (i * 7919 % spec.vocab_size) as u32).collect();
         let hidden = || Tensor::randn(0.0_f32, 1.0, (s.positions, s.d_model), &Device::Cpu);

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::Context;
-use candle_core::Device;
 
 use super::exit::RequestError;
 use crate::config::experiment::{Data, Init, Layout, Source, Tokenizer};
@@ -15,7 +14,7 @@ use crate::data::{
 };
 use crate::exec::{self, ExecError, InitialWeights, TrainState};
 use crate::hub::{self, Downloading, Lowered};
-use crate::plan::program::{self, Program};
+use crate::plan::program::Program;
 use crate::report::Screen;
 use crate::report::prepare::Preparing;
 use crate::template::{self, Variables};
@@ -321,17 +320,6 @@ pub fn check_prompts(experiment: &Experiment, tokenizer: &TextTokenizer) -> anyh
         encoded.map_err(|error| RequestError(format!("eval.samples.prompts: {prompt:?}: {error}")))?;
     }
     Ok(())
-}
-
-/// candle's device for a program's.
-///
-/// # Errors
-/// If this build has no such device.
-pub fn device(device: program::Device) -> anyhow::Result<Device> {
-    match device {
-        program::Device::Cpu => Ok(Device::Cpu),
-        program::Device::Cuda(_) => Err(RequestError("this build has no CUDA: take device: cpu".to_owned()).into()),
-    }
 }
 
 #[cfg(test)]

@@ -230,7 +230,8 @@ impl Job<'_> {
             return Ok(Record { recorder, begin, warnings });
         }
         let program = self.program();
-        let (layout, device) = (Arc::new(layout(program)), common::device(program.device)?);
+        // The rank takes it to its device.
+        let (layout, device) = (Arc::new(layout(program)), candle_core::Device::Cpu);
         let Opened { recorder, resumed, warnings } =
             Recorder::open(path, &self.plan().hash, keep, &layout, program.moments(), &device)?;
         let begin = resumed.map_or(Begin::Fresh, |r| Begin::State(Box::new(r.state), r.path));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 
-use super::common::{device, prepare_data};
+use super::common::prepare_data;
 use super::exit::RequestError;
 use crate::config::{self, Experiment, LoadOptions};
 use crate::data::{Prepared, TextTokenizer};
@@ -105,9 +105,8 @@ impl OpenedRun {
         let program = self.program()?;
         // The whole model's, whatever the run's ranks hold of it.
         let layout = Arc::new(ParamLayout::new(parameters(&program.model)));
-        let device = device(program.device)?;
-        let (flat, step) = load_weights(&self.path.join(CHECKPOINTS), which, &layout, &device)?;
-        Ok((Params { layout, flat }, step))
+        let (flat, step) = load_weights(&self.path.join(CHECKPOINTS), which, &layout, &candle_core::Device::Cpu)?;
+        Ok((Params::new(layout, flat), step))
     }
 
     /// The model of a checkpoint with the weights that its forward reads, and the steps they were trained for.

@@ -85,7 +85,8 @@ fn work(args: &RankArgs, parent: &mut Parent, start: &Start, region: &Arc<Region
     if prepared.facts != *data {
         bail!("the data, or the weights to start from, changed since the run was started");
     }
-    let device = common::device(program.device)?;
+    // The rank takes it to its device.
+    let device = candle_core::Device::Cpu;
     let state = match checkpoint {
         Some(path) => checkpoint::load(path, Some(plan_hash), &Arc::new(layout(program)), program.moments(), &device)?,
         None => pool.install(|| common::initial_state(experiment, program, data))?,

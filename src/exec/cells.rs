@@ -29,6 +29,8 @@ pub(super) struct Cells {
     pub batches: Vec<Option<MicroBatch>>,
     by_chunk: Vec<Vec<Cell>>,
     pub pending: Vec<Pending>,
+    /// Losses of micro-batches that a GPU may not have come to.
+    pub unread: Vec<(usize, Tensor)>,
 }
 
 impl Cells {
@@ -41,6 +43,7 @@ impl Cells {
             batches: empty(micro_batches),
             by_chunk: std::iter::repeat_with(|| empty(micro_batches)).take(chunks).collect(),
             pending: Vec::new(),
+            unread: Vec::new(),
         }
     }
 

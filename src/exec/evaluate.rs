@@ -82,6 +82,7 @@ impl Rank<'_> {
             match model.evaluate(&self.trainer.weights, input, &mb)? {
                 Output::Hidden(hidden) => self.links.send((part + 1) % stages, Lane::Activation, &hidden)?,
                 Output::Losses(losses) => all.enter(index, &rows, &losses, partial)?,
+                Output::Unread(losses) => all.enter(index, &rows, &losses.to_vec1()?, partial)?,
             }
         }
         Ok(())

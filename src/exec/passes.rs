@@ -60,8 +60,11 @@ impl Rank<'_> {
                 self.trainer.forward_seen(chunk, input, batch, &mut seen)?
             }
         };
-        if let (Some(trace), Output::Losses(losses)) = (&mut self.trace, &output) {
-            trace.losses(mb, self.program.model.layers + 1, losses);
+        let head = self.program.model.layers + 1;
+        match (&mut self.trace, &output) {
+            (Some(trace), Output::Losses(losses)) => trace.losses(mb, head, losses),
+            (Some(trace), Output::Unread(losses)) => trace.losses(mb, head, &losses.to_vec1::<f32>()?),
+            _ => {}
         }
         match output {
             Output::Hidden(hidden) => {
@@ -77,6 +80,29 @@ impl Rank<'_> {
                 self.step.loss += loss;
                 self.step.cells.cell(mb, chunk).saved = Some(saved);
             }
+            Output::Unread(losses) => {
+                self.step.cells.unread.push((mb, losses));
+                self.step.cells.cell(mb, chunk).saved = Some(saved);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds up the losses that a GPU still held: where a step waits for it.
+    pub(super) fn read_losses(&mut self) -> Result<(), ExecError> {
+        for (mb, losses) in std::mem::take(&mut self.step.cells.unread) {
+            let loss = losses.to_vec1::<f32>()?.into_iter().map(f64::from).sum::<f64>();
+            if !loss.is_finite() {
+                let chunk = self.program.chunks.len() - 1;
+                // What another stage sent is gone; the chunk's own blocks can be looked at from the ids on.
+                let first = if self.program.chunks[chunk].start == 0 {
+                    diagnose::forward(&self.trainer, chunk, None, self.step.cells.batch(mb)?)?
+                } else {
+                    diagnose::weights(&self.trainer)?.unwrap_or_else(|| "the losses".to_owned())
+                };
+                return Err(ExecError::NotFinite { step: self.at + 1, what: "loss", first });
+            }
+            self.step.loss += loss;
         }
         Ok(())
     }

@@ -158,7 +158,7 @@ impl Rank<'_> {
         while self.trainer.state.step < self.program.steps && !interrupted {
             interrupted = self.one_step()?;
         }
-        Ok(Outcome { state: self.trainer.state, interrupted })
+        Ok(Outcome { state: self.trainer.state.on_host()?, interrupted })
     }
 
     pub(super) fn asked_to_stop(&self) -> bool {
@@ -186,6 +186,8 @@ impl Rank<'_> {
             let begun = Instant::now();
             self.execute(*instruction)?;
             if let Some(watch) = &mut stopwatch {
+                // A span ends when its work is done, not when it is launched.
+                self.trainer.synchronize()?;
                 watch.note(self.program.rank, instruction, begun);
             }
         }
@@ -280,7 +282,7 @@ impl Rank<'_> {
                     return Err(ExecError::NotFinite { step: self.trainer.state.step, what: "update", first });
                 }
                 equal::states(&self.links, self.program, &self.trainer)?;
-                self.observer.observe(&Event::Checkpoint { state: &self.trainer.state })?;
+                self.observer.observe(&Event::Checkpoint { state: &self.trainer.state.on_host()? })?;
             }
         }
         Ok(())
@@ -294,6 +296,7 @@ impl Rank<'_> {
         if let Some(trace) = &mut self.trace {
             trace.gradients(&self.trainer)?;
         }
+        self.read_losses()?;
         let mine = self.trainer.grad_squares()?;
         let waited = self.links.comm.waited();
         let spent = waited.saturating_sub(self.waited).as_secs_f64();

@@ -47,6 +47,15 @@ impl TrainState {
         self.buffer.narrow(0, index * self.layout.total, self.layout.total)
     }
 
+    /// The same with its buffer in the host's memory: itself on a CPU, a copy on a GPU.
+    ///
+    /// # Errors
+    /// That of the device.
+    pub fn on_host(&self) -> Result<Self> {
+        let buffer = self.buffer.to_device(&Device::Cpu)?;
+        Ok(Self { layout: self.layout.clone(), buffer, ..*self })
+    }
+
     /// The weights, [layout.total]. A view.
     ///
     /// # Errors

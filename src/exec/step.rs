@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{Device, Result, Tensor};
 
+use super::device;
+use super::error::ExecError;
 use super::state::TrainState;
 use crate::kernels::{Math, optimizer};
 use crate::model::{
@@ -26,11 +28,13 @@ pub struct Trainer {
     /// Sums over the micro-batches of the current step.
     pub grads: Params,
     optimizer: OptimizerSpec,
-    math: Math,
+    /// Whether `weights` are a rounded copy.
+    copied_weights: bool,
     /// Whether weights, gradients and moments are bf16 values themselves.
     bf16_state: bool,
     /// Elements of a tied embedding that another rank holds too and counts.
     copied: Option<Range<usize>>,
+    device: Device,
 }
 
 /// The layout of the parameters that `program`'s rank holds.
@@ -82,11 +86,14 @@ impl Trainer {
     ///
     /// # Errors
     /// If the state is not one of this program, or memory is short.
-    pub fn new(program: &Program, state: TrainState) -> Result<Self> {
+    pub fn new(program: &Program, mut state: TrainState) -> std::result::Result<Self, ExecError> {
+        let device = device::open(program)?;
+        state.buffer = state.buffer.to_device(&device)?;
         let math = Math { bf16: program.precision == Precision::Bf16 };
         let total = state.layout.total;
         if state.buffer.elem_count() != total * (1 + program.moments()) {
-            bail!("the training state does not have this optimizer's moments")
+            let what = "the training state does not have this optimizer's moments";
+            return Err(ExecError::Kernel(candle_core::Error::msg(what)));
         }
         let bf16_state = !program.master_weights;
         if bf16_state {
@@ -98,25 +105,28 @@ impl Trainer {
             Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, math, &state.buffer)
         };
         let models = chunks.iter().map(model).collect::<Result<Vec<_>>>()?;
-        let flat = if math.bf16 && !bf16_state {
-            let copy = Tensor::zeros(total, state.buffer.dtype(), state.buffer.device())?;
-            optimizer::copy_rounded(&copy, &state.weights()?, state.layout.decayed)?;
-            copy
+        // Weights that are bf16 values anyhow need no rounded copy but where bf16 is a type of its own.
+        let copied_weights = math.bf16 && !(bf16_state && device.is_cpu());
+        let weights = if copied_weights {
+            device::rounded(&state.layout, state.weights()?)?
         } else {
-            state.weights()?
+            Params::new(state.layout.clone(), state.weights()?)
         };
         let grads = Tensor::zeros(total, state.buffer.dtype(), state.buffer.device())?;
         let copied = tied_copy(&state.layout, &program.model, &chunks).map(|i| state.layout.entries[i].range());
-        Ok(Self {
-            weights: Params { layout: state.layout.clone(), flat },
-            grads: Params { layout: state.layout.clone(), flat: grads },
+        let trainer = Self {
+            weights,
+            grads: Params::new(state.layout.clone(), grads),
             models,
             state,
             optimizer: program.optimizer,
-            math,
+            copied_weights,
             bf16_state,
             copied,
-        })
+            device,
+        };
+        trainer.refresh()?;
+        Ok(trainer)
     }
 
     /// The forward of one chunk: `input` from the chunk before, nothing for the first.
@@ -228,7 +238,7 @@ impl Trainer {
     /// Whether the forward reads a copy of the weights whose matrices are rounded to bf16.
     #[must_use]
     pub fn has_rounded_copy(&self) -> bool {
-        self.math.bf16 && !self.bf16_state
+        self.copied_weights
     }
 
     /// The forward reads the master weights as they are now.
@@ -250,6 +260,14 @@ impl Trainer {
         optim::update(&self.state, &self.optimizer, &self.grads.flat, lr, grad_scale, self.bf16_state)?;
         self.refresh()?;
         self.end_step()
+    }
+
+    /// Waits for what was launched, on a device that runs beside the host.
+    ///
+    /// # Errors
+    /// That of a kernel.
+    pub fn synchronize(&self) -> Result<()> {
+        device::synchronize(&self.device)
     }
 
     /// Clears the gradients and counts the step: how one ends on a rank that updates no weights.

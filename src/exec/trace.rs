@@ -92,7 +92,7 @@ impl Trace {
             };
             self.lines.push(line(step, Traced::Output, block, name, &hasher.finalize()));
         }
-        let weights = Params { layout: trainer.state.layout.clone(), flat: trainer.state.weights()? };
+        let weights = Params::new(trainer.state.layout.clone(), trainer.state.weights()?);
         self.params(Traced::Parameter, &weights, step)?;
         let mut lines = std::mem::take(&mut self.lines);
         lines.sort_by(|a, b| a.order().cmp(&b.order()));

@@ -7,6 +7,7 @@ trait Plain: Copy {}
 impl Plain for f32 {}
 impl Plain for f64 {}
 impl Plain for u32 {}
+impl Plain for half::bf16 {}
 
 #[expect(unsafe_code, reason = "numbers as bytes")]
 fn bytes<T: Plain>(x: &[T]) -> &[u8] {
@@ -20,7 +21,7 @@ fn bytes_mut<T: Plain>(x: &mut [T]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), size_of_val(x)) }
 }
 
-/// Runs `f` on the bytes of a contiguous f32, f64 or u32 tensor.
+/// Runs `f` on the bytes of a contiguous f32, f64, bf16 or u32 tensor.
 ///
 /// # Errors
 /// If it is strided, of another type or on another device.
@@ -32,6 +33,7 @@ pub(crate) fn read<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Result<R> 
         CpuStorage::F32(v) => f(bytes(&v[start..end])),
         CpuStorage::F64(v) => f(bytes(&v[start..end])),
         CpuStorage::U32(v) => f(bytes(&v[start..end])),
+        CpuStorage::BF16(v) => f(bytes(&v[start..end])),
         _ => return unsupported(tensor.dtype()),
     })
 }
@@ -47,12 +49,13 @@ pub(crate) fn write(tensor: &Tensor, f: impl Fn(&mut [u8])) -> Result<()> {
 /// A new CPU tensor of `shape` whose elements are `bytes`.
 ///
 /// # Errors
-/// If the bytes are not as many as the shape has, or the type is none of the three.
+/// If the bytes are not as many as the shape has, or the type is none of the four.
 pub(crate) fn tensor(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Tensor> {
     match dtype {
         DType::F32 => Tensor::from_vec(elements::<f32>(bytes), shape, &Device::Cpu),
         DType::F64 => Tensor::from_vec(elements::<f64>(bytes), shape, &Device::Cpu),
         DType::U32 => Tensor::from_vec(elements::<u32>(bytes), shape, &Device::Cpu),
+        DType::BF16 => Tensor::from_vec(elements::<half::bf16>(bytes), shape, &Device::Cpu),
         other => unsupported(other),
     }
 }
@@ -63,7 +66,7 @@ fn range(layout: &Layout) -> Result<(usize, usize)> {
 }
 
 fn unsupported<T>(dtype: DType) -> Result<T> {
-    bail!("f32, f64 and u32 can be sent, not {dtype:?}")
+    bail!("f32, f64, bf16 and u32 can be sent, not {dtype:?}")
 }
 
 #[expect(unsafe_code, reason = "numbers from bytes")]
@@ -91,7 +94,8 @@ impl<F: Fn(&mut [u8])> InplaceOp1 for Write<F> {
             CpuStorage::F32(v) => (self.0)(bytes_mut(&mut v[start..end])),
             CpuStorage::F64(v) => (self.0)(bytes_mut(&mut v[start..end])),
             CpuStorage::U32(v) => (self.0)(bytes_mut(&mut v[start..end])),
-            _ => bail!("f32, f64 and u32 can be received, not this type"),
+            CpuStorage::BF16(v) => (self.0)(bytes_mut(&mut v[start..end])),
+            _ => bail!("f32, f64, bf16 and u32 can be received, not this type"),
         }
         Ok(())
     }

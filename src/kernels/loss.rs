@@ -8,9 +8,34 @@ use super::cpu::cross_entropy;
 /// A target that the loss ignores (padding).
 pub const IGNORE: u32 = u32::MAX;
 
-/// Per-row losses in nats, 0 where the target is `IGNORE`. With `scale`, `logits` ([rows, vocab]) become their own
-/// gradient times `scale`, in place.
-pub fn cross_entropy(logits: &Tensor, targets: &[u32], scale: Option<f64>, math: Math) -> Result<Vec<f32>> {
+/// The losses of rows, in nats, 0 where the target is `IGNORE`.
+#[derive(Debug)]
+pub enum Losses {
+    Read(Vec<f32>),
+    /// \[rows\] f32 on a GPU that may not have come to them yet: reading them is waiting.
+    There(Tensor),
+}
+
+impl Losses {
+    /// # Errors
+    /// That of the device.
+    pub fn read(self) -> Result<Vec<f32>> {
+        match self {
+            Self::Read(losses) => Ok(losses),
+            Self::There(losses) => losses.to_vec1(),
+        }
+    }
+}
+
+/// Per-row losses. With `scale`, `logits` ([rows, vocab]) become their own gradient times `scale`, in place. `there` are the
+/// targets on the logits' device, where that is a GPU: then nothing is waited for.
+pub fn losses(
+    logits: &Tensor,
+    targets: &[u32],
+    there: Option<&Tensor>,
+    scale: Option<f64>,
+    math: Math,
+) -> Result<Losses> {
     let (rows, vocab) = logits.dims2()?;
     if targets.len() != rows {
         bail!("{} targets for {rows} rows of logits", targets.len())
@@ -18,9 +43,21 @@ pub fn cross_entropy(logits: &Tensor, targets: &[u32], scale: Option<f64>, math:
     if let Some(t) = targets.iter().find(|&&t| t != IGNORE && t as usize >= vocab) {
         bail!("target {t} is beyond the vocabulary of {vocab}")
     }
+    #[cfg(feature = "cuda")]
+    if logits.device().is_cuda() {
+        let uploaded = there.map_or_else(|| crate::gpu::of(logits)?.upload(targets), |there| Ok(there.clone()))?;
+        let _ = (uploaded, scale);
+        bail!("the kernel is on its way");
+    }
+    let _ = there;
     let losses = std::cell::RefCell::new(vec![0.0_f32; rows]);
     with_type!(logits, T => write::<T>(logits, "cross_entropy", |logits| {
         cross_entropy::cross_entropy(logits, vocab, targets, scale, &mut losses.borrow_mut(), math.bf16);
     }))?;
-    Ok(losses.into_inner())
+    Ok(Losses::Read(losses.into_inner()))
+}
+
+/// `losses`, read.
+pub fn cross_entropy(logits: &Tensor, targets: &[u32], scale: Option<f64>, math: Math) -> Result<Vec<f32>> {
+    losses(logits, targets, None, scale, math)?.read()
 }

@@ -10,6 +10,7 @@ use super::params::{ParamLayout, Params};
 use super::spec::{Family, ModelSpec};
 use super::{gpt2, llama};
 use crate::kernels::Math;
+use crate::kernels::loss::Losses;
 use crate::kernels::optimizer::all_finite;
 use crate::nn::{Embedding, Head, MicroBatch, TransformerLayer, head, transformer};
 
@@ -39,6 +40,8 @@ pub enum Output {
     Hidden(Tensor),
     /// Per token, in nats, 0 where ignored.
     Losses(Vec<f32>),
+    /// The same, [batch·seq], still on a GPU.
+    Unread(Tensor),
 }
 
 /// Blocks `range` of a model's list. It knows the places of its parameters, not their values.
@@ -50,6 +53,7 @@ pub struct Model {
     pub range: Range<usize>,
     pub(super) blocks: Vec<Block>,
     math: Math,
+    device: Device,
 }
 
 impl Model {
@@ -73,7 +77,7 @@ impl Model {
             Family::Gpt2 => gpt2::blocks(spec, &layout, range.clone(), seed, like)?,
             Family::Llama => llama::blocks(spec, &layout, range.clone(), seed, like)?,
         };
-        Ok(Self { spec: spec.clone(), layout, range, blocks, math })
+        Ok(Self { spec: spec.clone(), layout, range, blocks, math, device: like.device().clone() })
     }
 
     /// A micro-batch of `inputs` (row after row of `seq` ids) on this model's terms, with targets.
@@ -81,9 +85,11 @@ impl Model {
         if seq == 0 || !inputs.len().is_multiple_of(seq) {
             bail!("{} ids are no rows of {seq}", inputs.len())
         }
+        let (ids, targets_there) = self.there(inputs, &targets)?;
         Ok(MicroBatch {
-            ids: Tensor::from_slice(inputs, inputs.len(), &Device::Cpu)?,
+            ids,
             targets,
+            targets_there,
             batch: inputs.len() / seq,
             seq,
             filled: None,
@@ -94,6 +100,24 @@ impl Model {
             training: false,
             math: self.math,
         })
+    }
+
+    /// Ids and targets on the model's device. A GPU's kernels take ids at their word.
+    #[cfg(feature = "cuda")]
+    fn there(&self, inputs: &[u32], targets: &[u32]) -> Result<(Tensor, Option<Tensor>)> {
+        if self.device.is_cpu() {
+            return Ok((Tensor::from_slice(inputs, inputs.len(), &Device::Cpu)?, None));
+        }
+        if let Some(id) = inputs.iter().find(|&&id| id as usize >= self.spec.vocab_size) {
+            bail!("token id {id} is beyond the vocabulary of {}", self.spec.vocab_size)
+        }
+        let gpu = crate::gpu::Gpu::of(&self.device)?;
+        Ok((gpu.upload(inputs)?, Some(gpu.upload(targets)?)))
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn there(&self, inputs: &[u32], _: &[u32]) -> Result<(Tensor, Option<Tensor>)> {
+        Ok((Tensor::from_slice(inputs, inputs.len(), &self.device)?, None))
     }
 
     /// Runs the blocks in order. `input` is the previous chunk's output, nothing for the first chunk.
@@ -134,7 +158,11 @@ impl Model {
                 (Block::Head(h), Some(hidden)) => {
                     let (losses, s) = h.forward(params, hidden, mb)?;
                     saved.push(Saved::Head(s));
-                    return Ok((Output::Losses(losses), saved));
+                    let output = match losses {
+                        Losses::Read(losses) => Output::Losses(losses),
+                        Losses::There(losses) => Output::Unread(losses),
+                    };
+                    return Ok((output, saved));
                 }
                 _ => bail!("a chunk was given input that does not fit its first block"),
             }
@@ -164,6 +192,7 @@ impl Model {
     pub fn losses(&self, params: &Params, mb: &MicroBatch) -> Result<Vec<f32>> {
         match self.evaluate(params, None, mb)? {
             Output::Losses(losses) => Ok(losses),
+            Output::Unread(losses) => losses.to_vec1(),
             Output::Hidden(_) => bail!("a chunk without the head has no loss"),
         }
     }

@@ -72,18 +72,37 @@ impl ParamLayout {
 #[derive(Debug, Clone)]
 pub struct Params {
     pub layout: Arc<ParamLayout>,
-    /// [layout.total]
+    /// [layout.total]; of matrices alone, [layout.decayed], where `vectors` has the others.
     pub flat: Tensor,
+    /// On a GPU in a bf16 run, where `flat` is a bf16 tensor: the f32 buffer, [layout.total], whose gains and biases are used as
+    /// they are.
+    vectors: Option<Tensor>,
 }
 
 impl Params {
+    /// All parameters in one buffer, [layout.total].
+    #[must_use]
+    pub fn new(layout: Arc<ParamLayout>, flat: Tensor) -> Self {
+        Self { layout, flat, vectors: None }
+    }
+
+    /// Matrices in `matrices`, [layout.decayed], the others in `all`, [layout.total].
+    #[must_use]
+    pub fn of_two(layout: Arc<ParamLayout>, matrices: Tensor, all: Tensor) -> Self {
+        Self { layout, flat: matrices, vectors: Some(all) }
+    }
+
     /// The parameters `entries[index]`, in its own shape. A view: in-place kernels write through it.
     ///
     /// # Errors
     /// If the buffer does not match the layout.
     pub fn view(&self, index: usize) -> Result<Tensor> {
         let entry = &self.layout.entries[index];
-        self.flat.narrow(0, entry.offset, entry.spec.len())?.reshape(entry.spec.shape.as_slice())
+        let flat = match &self.vectors {
+            Some(vectors) if entry.offset >= self.layout.decayed => vectors,
+            _ => &self.flat,
+        };
+        flat.narrow(0, entry.offset, entry.spec.len())?.reshape(entry.spec.shape.as_slice())
     }
 
     /// `count` matrices from `entries[first]` on, which lie next to each other and have the same columns, as one matrix.

@@ -12,6 +12,8 @@ pub struct MicroBatch {
     pub ids: Tensor,
     /// [batch·seq]; `IGNORE` where the loss looks away.
     pub targets: Vec<u32>,
+    /// The same on the GPU that computes the loss, where there is one.
+    pub targets_there: Option<Tensor>,
     pub batch: usize,
     pub seq: usize,
     /// Of each row the tokens before its padding, where attention is to see no padding.

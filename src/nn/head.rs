@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::{GradSink, Linear, MicroBatch, Norm};
-use crate::kernels::loss::{self, IGNORE};
+use crate::kernels::loss::{self, IGNORE, Losses};
 use crate::kernels::{Math, embedding};
 use crate::model::Params;
 
@@ -30,8 +30,8 @@ pub struct Saved {
 }
 
 impl Head {
-    /// `x`: [batch·seq, d_model]. Returns the loss of each token, in nats, 0 where ignored.
-    pub fn forward(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<(Vec<f32>, Saved)> {
+    /// `x`: [batch·seq, d_model]. Returns the loss of each token.
+    pub fn forward(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<(Losses, Saved)> {
         let (normed, norm) = match self.norm {
             Some(norm) => {
                 let (normed, stats) = norm.forward(params, &x, mb.math)?;
@@ -40,7 +40,7 @@ impl Head {
             None => (x, None),
         };
         let logits = self.project.forward(params, &normed, mb.math)?;
-        let losses = loss::cross_entropy(&logits, &mb.targets, Some(mb.scale), mb.math)?;
+        let losses = loss::losses(&logits, &mb.targets, mb.targets_there.as_ref(), Some(mb.scale), mb.math)?;
         Ok((losses, Saved { norm, normed, dlogits: logits }))
     }
 

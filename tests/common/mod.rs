@@ -5,6 +5,7 @@
 
 pub mod cases;
 pub mod counter;
+pub mod layouts;
 pub mod oracle;
 pub mod pipeline;
 
@@ -66,12 +67,12 @@ pub fn random_params(specs: Vec<ParamSpec>, std: f64) -> Params {
 /// Parameters with these values.
 pub fn with_values(layout: &Arc<ParamLayout>, flat: Vec<f64>, dtype: DType) -> Params {
     let flat = Tensor::from_vec(flat, layout.total, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
-    Params { layout: layout.clone(), flat }
+    Params::new(layout.clone(), flat)
 }
 
 /// Gradient buffers of zeros.
 pub fn zeros(like: &Params) -> Params {
-    Params { layout: like.layout.clone(), flat: like.flat.zeros_like().unwrap() }
+    Params::new(like.layout.clone(), like.flat.zeros_like().unwrap())
 }
 
 /// A small GPT-2: 2 layers, 2 heads.
@@ -138,6 +139,7 @@ pub fn model_for(spec: &ModelSpec, params: &Params, math: Math) -> Model {
 /// A micro-batch of `batch` rows of `seq` ids below `vocab`, without targets.
 pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize, math: Math) -> MicroBatch {
     MicroBatch {
+        targets_there: None,
         ids: Tensor::from_slice(ids, ids.len(), &Device::Cpu).unwrap(),
         targets,
         batch: ids.len() / seq,

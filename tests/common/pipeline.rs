@@ -112,6 +112,7 @@ impl Pipeline {
             match output {
                 Output::Hidden(y) => x = Some(y),
                 Output::Losses(losses) => return (losses, all),
+                Output::Unread(losses) => return (losses.to_vec1().unwrap(), all),
             }
         }
         panic!("{}: no head", self.name)

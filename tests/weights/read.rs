@@ -23,7 +23,7 @@ pub fn params(opened: &Opened) -> Params {
         opened.read(&entry.spec.name, &entry.spec.shape, &mut flat[entry.range()]).unwrap();
     }
     let flat = Tensor::from_vec(flat, layout.total, &Device::Cpu).unwrap().to_dtype(DType::F64).unwrap();
-    Params { layout, flat }
+    Params::new(layout, flat)
 }
 
 #[test]

@@ -1,0 +1,144 @@
+//! Memory of a GPU: new tensors, addresses of old ones, and how much there is.
+
+use std::sync::Arc;
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::CudaStorageSlice;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, DevicePtr, result, sys};
+use candle_core::op::BackpropOp;
+use candle_core::{CudaStorage, DType, Device, Result, Shape, Storage, Tensor, bail};
+
+use super::Gpu;
+use super::driver;
+
+/// Bytes of one device. `used` and `peak` are this process's tensors; `reserved` is what its pool holds of the device for them;
+/// `free` and `total` are the device's, all processes together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceMemory {
+    pub used: u64,
+    pub peak: u64,
+    pub reserved: u64,
+    pub free: u64,
+    pub total: u64,
+}
+
+/// How much memory a device has and holds; `None` if it is no GPU, or the driver does not say.
+#[must_use]
+pub fn memory(device: &Device) -> Option<DeviceMemory> {
+    use sys::CUmemPool_attribute as Attribute;
+    let gpu = Gpu::of(device).ok()?;
+    let context = gpu.stream().context();
+    let (free, total) = context.mem_get_info().ok()?;
+    let pool = |attribute| pool_attribute(context, attribute).ok();
+    Some(DeviceMemory {
+        used: pool(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
+        peak: pool(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
+        reserved: pool(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
+        free: free as u64,
+        total: total as u64,
+    })
+}
+
+#[expect(unsafe_code, reason = "FFI")]
+fn pool_attribute(context: &CudaContext, attribute: sys::CUmemPool_attribute) -> Result<u64> {
+    let mut value = 0_u64;
+    // SAFETY: the device is the context's; these attributes are 64-bit numbers (cuMemPoolGetAttribute).
+    unsafe {
+        let pool = result::device::get_default_mem_pool(context.cu_device()).map_err(driver)?;
+        result::mem_pool::get_attribute(pool, attribute, std::ptr::from_mut(&mut value).cast()).map_err(driver)?;
+    }
+    Ok(value)
+}
+
+/// Freed memory stays in the pool, for the next step; by default every synchronization gives it back to the system.
+#[expect(unsafe_code, reason = "FFI")]
+pub(super) fn keep_freed_memory(context: &Arc<CudaContext>) -> Result<()> {
+    if !context.has_async_alloc() {
+        bail!("this GPU's driver has no memory pools: CUDA 11.2 or newer is needed")
+    }
+    let mut all = u64::MAX;
+    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the device is the context's; the attribute is a 64-bit number.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(context.cu_device()).map_err(driver)?;
+        result::mem_pool::set_attribute(pool, attribute, std::ptr::from_mut(&mut all).cast()).map_err(driver)
+    }
+}
+
+impl Gpu {
+    /// A tensor whose elements are whatever the memory held.
+    ///
+    /// # Errors
+    /// If memory is short, or the type is none of f32, bf16, u32 and f64.
+    #[expect(unsafe_code, reason = "uninitialized device memory")]
+    pub fn empty(&self, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
+        let shape = shape.into();
+        // The driver refuses an allocation of nothing.
+        let len = shape.elem_count().max(1);
+        // SAFETY: device memory, of types for which any bits are a value; kernels write it before anything reads it.
+        let slice = unsafe {
+            match dtype {
+                DType::F32 => CudaStorageSlice::F32(self.device().alloc(len)?),
+                DType::BF16 => CudaStorageSlice::BF16(self.device().alloc(len)?),
+                DType::U32 => CudaStorageSlice::U32(self.device().alloc(len)?),
+                DType::F64 => CudaStorageSlice::F64(self.device().alloc(len)?),
+                other => bail!("GPU tensors are f32, bf16, u32 or f64, not {other:?}"),
+            }
+        };
+        let storage = CudaStorage { slice, device: self.device().clone() };
+        Ok(Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false))
+    }
+
+    /// A tensor of zeros.
+    ///
+    /// # Errors
+    /// As `empty`.
+    pub fn zeros(&self, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
+        let tensor = self.empty(dtype, shape)?;
+        self.clear(&tensor)?;
+        Ok(tensor)
+    }
+
+    /// Sets all bits of a tensor to zero.
+    ///
+    /// # Errors
+    /// If it is strided, or not on this device.
+    #[expect(unsafe_code, reason = "FFI")]
+    pub fn clear(&self, tensor: &Tensor) -> Result<()> {
+        let (start, bytes) = (address(tensor)?, tensor.elem_count() * tensor.dtype().size_in_bytes());
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.stream().context().bind_to_thread().map_err(driver)?;
+        // SAFETY: the range is the tensor's, which lives until the stream-ordered free behind this.
+        unsafe { result::memset_d8_async(start, 0, bytes, self.stream().cu_stream()).map_err(driver) }
+    }
+}
+
+/// Of the first element of a contiguous tensor on a GPU. The memory is the tensor's: freed, in the order of the stream, when
+/// its last handle is dropped.
+///
+/// # Errors
+/// If it is strided, or not on a GPU.
+pub fn address(tensor: &Tensor) -> Result<u64> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let Storage::Cuda(cuda) = &*storage else { bail!("a kernel for GPUs was given a tensor on the CPU") };
+    let Some((start, _)) = layout.contiguous_offsets() else { bail!("a kernel was given a strided tensor") };
+    let stream = cuda.device.cuda_stream();
+    let base = match &cuda.slice {
+        CudaStorageSlice::F32(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::BF16(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::U32(slice) => slice.device_ptr(&stream).0,
+        CudaStorageSlice::F64(slice) => slice.device_ptr(&stream).0,
+        _ => bail!("GPU tensors are f32, bf16, u32 or f64, not {:?}", cuda.dtype()),
+    };
+    Ok(base + (start * cuda.dtype().size_in_bytes()) as u64)
+}
+
+/// `address`, or a null pointer for nothing.
+///
+/// # Errors
+/// As `address`.
+pub fn address_or_null(tensor: Option<&Tensor>) -> Result<u64> {
+    tensor.map_or(Ok(0), address)
+}

@@ -1,0 +1,205 @@
+//! One experiment under many layouts, run in one process: ranks are threads.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+
+use candle_core::DType;
+use runner::config::{self, LoadOptions};
+use runner::data::{DataRequest, Prepared, prepare};
+use runner::exec::{Event, ObserveError, Observer, Outcome, Resources, initial_state};
+use runner::launch::threads::{self, Seated};
+use runner::plan::{ClusterFacts, Plan, RankPlan, compile};
+
+/// 24 sequences a step. Single takes them as 4 micro-batches of 6.
+pub const LAYOUTS: [(&str, &str); 16] = [
+    ("single", "batch: {sequences: 24, micro_batch: 6}"),
+    ("dp 2", "batch: {sequences: 24, micro_batch: 3}\nparallel: {mode: dp, replicas: 2, bucket_mb: 0.004}"),
+    ("ddp 2", "batch: {sequences: 24, micro_batch: 3}\nparallel: {mode: ddp, replicas: 2, bucket_mb: 0.004}"),
+    ("ddp 4", "batch: {sequences: 24, micro_batch: 2}\nparallel: {mode: ddp, replicas: 4, bucket_mb: 0.02}"),
+    (
+        "gpipe 2",
+        "batch: {sequences: 24}\nparallel: {mode: pipeline, pipeline: {stages: 2, schedule: gpipe, microbatches: 4}}",
+    ),
+    (
+        "gpipe 3",
+        "batch: {sequences: 24}\nparallel: {mode: pipeline, pipeline: {stages: 3, schedule: gpipe, microbatches: 4}}",
+    ),
+    (
+        "1f1b 2",
+        "batch: {sequences: 24}\nparallel: {mode: pipeline, pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}",
+    ),
+    (
+        "1f1b 3",
+        "batch: {sequences: 24}\nparallel: {mode: pipeline, pipeline: {stages: 3, schedule: 1f1b, microbatches: 4}}",
+    ),
+    (
+        "interleaved 2",
+        "batch: {sequences: 24}\nparallel: {mode: pipeline, pipeline: {stages: 2, schedule: interleaved_1f1b, chunks: 2, microbatches: 4}}",
+    ),
+    (
+        "interleaved 3",
+        "batch: {sequences: 24}\nparallel: {mode: pipeline, pipeline: {stages: 3, schedule: interleaved_1f1b, chunks: 2, microbatches: 6}}",
+    ),
+    (
+        "zero bubble 2",
+        "batch: {sequences: 24}\nparallel: {mode: pipeline, pipeline: {stages: 2, schedule: zero_bubble, microbatches: 4}}",
+    ),
+    (
+        "zero bubble 3",
+        "batch: {sequences: 24}\nparallel: {mode: pipeline, pipeline: {stages: 3, schedule: zero_bubble, microbatches: 4}}",
+    ),
+    (
+        "gpipe 2 x 2",
+        "batch: {sequences: 24}\nparallel: {mode: pipeline, replicas: 2, bucket_mb: 0.004, pipeline: {stages: 2, schedule: gpipe, microbatches: 4}}",
+    ),
+    (
+        "1f1b 2 x 2",
+        "batch: {sequences: 24}\nparallel: {mode: pipeline, replicas: 2, bucket_mb: 0.004, pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}",
+    ),
+    (
+        "interleaved 2 x 2",
+        "batch: {sequences: 24}\nparallel: {mode: pipeline, replicas: 2, bucket_mb: 0.004, pipeline: {stages: 2, schedule: interleaved_1f1b, chunks: 2, microbatches: 4}}",
+    ),
+    (
+        "zero bubble 2 x 2",
+        "batch: {sequences: 24}\nparallel: {mode: pipeline, replicas: 2, bucket_mb: 0.004, pipeline: {stages: 2, schedule: zero_bubble, microbatches: 4}}",
+    ),
+];
+
+/// A stack of PyTorch's encoder layers.
+pub const ENCODER: &str = "family: gpt2, norm: post, activation: relu, positions: sinusoidal, embedding_scale: true, \
+     head_bias: true, final_norm: false, tie_embeddings: false, init: {pytorch: {embedding: 0.1}}";
+
+pub const MODELS: [(&str, &str); 5] = [
+    ("gpt2, tied", "family: gpt2, dropout: 0.0"),
+    ("gpt2, tied, dropout", "family: gpt2, dropout: 0.1"),
+    ("gpt2, untied, dropout", "family: gpt2, dropout: 0.1, tie_embeddings: false"),
+    ("llama, untied", "family: llama, kv_heads: 1"),
+    ("llama, tied", "family: llama, kv_heads: 1, tie_embeddings: true"),
+];
+
+/// Documents of different lengths, some longer than a row and most shorter: rows are padded.
+fn folder() -> &'static tempfile::TempDir {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let words = ["the", "old", "fox", "ran", "over", "a", "hill", "and", "saw", "snow", "in", "spring"];
+        let document = |i: usize| {
+            let text: Vec<&str> = (0..3 + i * 7 % 23).map(|w| words[(i * 31 + w * w * 17) % words.len()]).collect();
+            serde_json::json!({ "text": text.join(" ") }).to_string() + "\n"
+        };
+        fs::write(dir.path().join("docs.jsonl"), (0..200).map(document).collect::<String>()).unwrap();
+        dir
+    })
+}
+
+pub struct Case {
+    pub plan: Plan,
+    pub prepared: Prepared,
+}
+
+pub fn case(model: &str, layout: &str, steps: usize) -> Case {
+    masked_case(model, layout, steps, "causal")
+}
+
+/// The same on `cluster`; `more` is added to the file.
+pub fn case_on(model: &str, layout: &str, more: &str, steps: usize, cluster: &ClusterFacts) -> Case {
+    any_case(model, &format!("{layout}\n{more}"), steps, "causal", cluster)
+}
+
+pub fn masked_case(model: &str, layout: &str, steps: usize, mask: &str) -> Case {
+    any_case(model, layout, steps, mask, &ClusterFacts::local(1))
+}
+
+fn any_case(model: &str, layout: &str, steps: usize, mask: &str, cluster: &ClusterFacts) -> Case {
+    let dir = folder().path();
+    let yaml = format!(
+        "name: layouts\nmodel: {{{model}, layers: 6, heads: 2, d_model: 16, d_ff: 32, context_length: 24}}\n\
+         data:\n  tokenizer: {{bpe: {{vocab_size: 300, special_tokens: ['[BOT]', '[EOT]', '[PAD]']}}}}\n  \
+         train: {{jsonl: {{files: [docs.jsonl], field: text}}}}\n  validation: {{fraction: 0.1}}\n  \
+         layout: {{padded: {{length: 24, bos: '[BOT]', eos: '[EOT]', pad: '[PAD]', mask: {mask}}}}}\n\
+         train: {{steps: {steps}}}\noptimizer: {{adamw: {{lr: 3e-3}}}}\nschedule: {{warmup: {{steps: 5}}}}\n\
+         eval: {{every: 25, loss: {{batches: 1000}}, hellaswag: {{builtin: stories, limit: 6}}, \
+         samples: {{prompts: [the old, snow in], count: 2, max_tokens: 30, temperature: 0.0}}}}\n{layout}\n"
+    );
+    let name = format!("{:x}.yaml", yaml.bytes().fold(7_u64, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(b))));
+    let file = dir.join(name);
+    fs::write(&file, yaml).unwrap();
+    let experiment =
+        config::load(&file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{layout}: {e}")).experiment;
+    let request = DataRequest {
+        data: &experiment.data,
+        choice: experiment.eval.hellaswag.as_ref(),
+        seed: experiment.seed,
+        cache_dir: &dir.join("cache"),
+        test: None,
+        vocab_size: experiment.model.vocab_size,
+    };
+    let prepared = prepare(&request, &|_| {}).unwrap();
+    let plan =
+        compile(&experiment, &prepared.facts, cluster).unwrap_or_else(|e| panic!("{layout}: {e}"));
+    Case { plan, prepared }
+}
+
+/// What a run says of itself.
+#[derive(Debug, Default, PartialEq)]
+pub struct Told {
+    /// Loss and gradient norm of each step.
+    pub steps: Vec<[f64; 2]>,
+    /// Validation loss and multiple-choice accuracies.
+    pub evals: Vec<[f64; 3]>,
+    pub samples: Vec<String>,
+}
+
+impl Observer for Told {
+    fn observe(&mut self, event: &Event<'_>) -> Result<(), ObserveError> {
+        match event {
+            Event::Step(m) => self.steps.push([m.loss, m.grad_norm]),
+            Event::Eval(m) => {
+                let numbers = [m.val_loss, m.hellaswag_acc, m.hellaswag_acc_norm];
+                self.evals.push(numbers.map(|n| n.expect("it is evaluated")));
+            }
+            Event::Sample(s) => self.samples.push(format!("{} {}: {}", s.prompt, s.index, s.text)),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The run's story, and its final weights by name.
+pub fn run<'a>(case: &'a Case, dtype: DType) -> (Told, BTreeMap<String, Vec<f64>>) {
+    let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
+    let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
+    let state = |rank: &RankPlan| {
+        let mut state = initial_state(&rank.program).unwrap();
+        state.buffer = state.buffer.to_dtype(dtype).unwrap();
+        state
+    };
+    let seat = |rank: &'a RankPlan| Seated { program: &rank.program, threads: 1, state: state(rank) };
+    let ranks = case.plan.ranks.iter().map(seat).collect();
+    let mut told = Told::default();
+    let stop = AtomicBool::new(false);
+    let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut told).unwrap();
+    (told, weights(&outcomes))
+}
+
+pub fn weights(outcomes: &[Outcome]) -> BTreeMap<String, Vec<f64>> {
+    let mut out = BTreeMap::new();
+    for outcome in outcomes {
+        let state = &outcome.state;
+        let flat: Vec<f64> = state.weights().unwrap().to_dtype(DType::F64).unwrap().to_vec1().unwrap();
+        for entry in &state.layout.entries {
+            let values = flat[entry.range()].to_vec();
+            if let Some(earlier) = out.insert(entry.spec.name.clone(), values.clone())
+                && outcome.state.moments > 0
+            {
+                assert_eq!(earlier, values, "{} differs between ranks", entry.spec.name);
+            }
+        }
+    }
+    out
+}
