@@ -89,7 +89,8 @@ fn sources() -> Result<Vec<PathBuf>, String> {
 
 /// Compiles what has changed, as many files at once as cargo allows. Returns each file's name and what the assembler said.
 fn compile_all(nvcc: &Nvcc, sources: &[PathBuf], out: &Path) -> Result<Vec<(String, String)>, String> {
-    let workers = env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1_usize).clamp(1, sources.len().max(1));
+    let workers =
+        env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1_usize).clamp(1, sources.len().max(1));
     let next = AtomicUsize::new(0);
     let work = || {
         let mut done = Vec::new();
@@ -100,7 +101,10 @@ fn compile_all(nvcc: &Nvcc, sources: &[PathBuf], out: &Path) -> Result<Vec<(Stri
     };
     let outcomes: Vec<Result<(String, String), String>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|t| t.join().unwrap_or_else(|_| vec![Err("a thread panicked".to_owned())])).collect()
+        threads
+            .into_iter()
+            .flat_map(|t| t.join().unwrap_or_else(|_| vec![Err("a thread panicked".to_owned())]))
+            .collect()
     });
     let mistakes: Vec<&str> = outcomes.iter().filter_map(|o| o.as_ref().err().map(String::as_str)).collect();
     if mistakes.is_empty() { Ok(outcomes.into_iter().flatten().collect()) } else { Err(mistakes.join("\n")) }
@@ -148,7 +152,10 @@ fn with_headers(file: &Path, files: &mut BTreeSet<PathBuf>) -> Result<(), String
     let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
     for line in text.lines() {
         let Some(rest) = line.trim_start().strip_prefix('#') else { continue };
-        let Some(name) = rest.trim_start().strip_prefix("include").and_then(|r| r.trim_start().strip_prefix('"')) else { continue };
+        let Some(name) = rest.trim_start().strip_prefix("include").and_then(|r| r.trim_start().strip_prefix('"'))
+        else {
+            continue;
+        };
         let header = file.with_file_name(name.split('"').next().unwrap_or_default());
         // One that is not here is for another compiler, or nvcc's mistake to report.
         if header.exists() {
@@ -165,7 +172,9 @@ fn images(sources: &[PathBuf], out: &Path) -> String {
     for source in sources {
         let name = stem(source);
         let path = out.join(format!("{name}.fatbin"));
-        text += &format!("    ({name:?}, {{ static IMAGE: &Image<[u8]> = &Image(*include_bytes!({path:?})); &IMAGE.0 }}),\n");
+        text += &format!(
+            "    ({name:?}, {{ static IMAGE: &Image<[u8]> = &Image(*include_bytes!({path:?})); &IMAGE.0 }}),\n"
+        );
     }
     text + "];\n"
 }

@@ -28,7 +28,16 @@ pub(crate) fn read(file: &str, log: &str) -> Vec<Usage> {
             let mut words = rest.split('\'');
             let kernel = words.next().unwrap_or_default().to_owned();
             let arch = words.nth(1).unwrap_or_default().to_owned();
-            all.push(Usage { arch, file: file.to_owned(), kernel, registers: 0, shared: 0, stack: 0, stores: 0, loads: 0 });
+            all.push(Usage {
+                arch,
+                file: file.to_owned(),
+                kernel,
+                registers: 0,
+                shared: 0,
+                stack: 0,
+                stores: 0,
+                loads: 0,
+            });
         } else if let Some((_, name)) = line.split_once("Function properties for ") {
             of_kernel = all.last().is_some_and(|usage| usage.kernel == name.trim());
         } else if let Some(usage) = all.last_mut() {
@@ -57,7 +66,8 @@ pub(crate) fn table(mut all: Vec<Usage>) -> String {
     let head = ["gpu", "file", "kernel", "registers", "shared", "stack", "spilled", "reloaded", ""].map(str::to_owned);
     let rows = all.iter().map(|u| {
         let mark = if u.stores + u.loads > 0 { "<- spills" } else { "" };
-        let [registers, shared, stack, stores, loads] = [u.registers, u.shared, u.stack, u.stores, u.loads].map(|n| n.to_string());
+        let [registers, shared, stack, stores, loads] =
+            [u.registers, u.shared, u.stack, u.stores, u.loads].map(|n| n.to_string());
         [u.arch.clone(), u.file.clone(), u.kernel.clone(), registers, shared, stack, stores, loads, mark.to_owned()]
     });
     let rows: Vec<[String; 9]> = std::iter::once(head).chain(rows).collect();
@@ -66,8 +76,13 @@ pub(crate) fn table(mut all: Vec<Usage>) -> String {
     let mut text = String::new();
     for row in &rows {
         let cells = row.iter().zip(&widths).enumerate();
-        let line: Vec<String> =
-            cells.map(|(i, (cell, width))| if (3..8).contains(&i) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }).collect();
+        let line: Vec<String> = cells
+            .map(
+                |(i, (cell, width))| {
+                    if (3..8).contains(&i) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+                },
+            )
+            .collect();
         text += line.join("  ").trim_end();
         text += "\n";
     }

@@ -15,6 +15,9 @@ use super::output::complain;
 /// process with several threads dies, the kernel tells its children so once for each.
 const ONE: Duration = Duration::from_millis(500);
 
+/// Launchers look for what became of their processes every few seconds, and pass signals on then.
+const TWICE: Duration = Duration::from_secs(5);
+
 /// What signals set.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt {
@@ -40,6 +43,14 @@ impl Interrupt {
     /// As `install`.
     pub fn install_as_child() -> anyhow::Result<Self> {
         Self::install_pausing(ONE)
+    }
+
+    /// As `install`, for one of several processes that a launcher tells of a signal that a terminal has told them already.
+    ///
+    /// # Errors
+    /// As `install`.
+    pub fn install_as_rank() -> anyhow::Result<Self> {
+        Self::install_pausing(TWICE)
     }
 
     fn install_pausing(pause: Duration) -> anyhow::Result<Self> {

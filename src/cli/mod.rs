@@ -44,5 +44,6 @@ pub mod text_source;
 pub mod tokenizer;
 pub mod validate;
 mod watch;
+mod world;
 
 pub use command::run;

@@ -5,6 +5,8 @@ mod background;
 pub mod communicator;
 pub mod error;
 pub mod local;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 pub mod tcp;
 pub mod topology;
 

@@ -73,6 +73,7 @@ pub fn run<'a>(
     }
     let state_step = state.step;
     let trainer = Trainer::new(program, state)?;
+    peers.comm.attach(trainer.state.buffer.device())?;
     let (stage, replica) = program.mesh.place(program.rank);
     let orders = orders.into();
     let rank = Rank {

@@ -158,7 +158,8 @@ impl<'a> Env<'a> {
     /// `RUNNER_TOKEN`, where it is set, and what the launcher has of its own.
     fn token(self, launcher: &str, own: &[&str]) -> String {
         let own = own.iter().map(|name| self.get(name).unwrap_or_default());
-        let parts: Vec<&str> = [launcher, self.get("RUNNER_TOKEN").unwrap_or_default()].into_iter().chain(own).collect();
+        let parts: Vec<&str> =
+            [launcher, self.get("RUNNER_TOKEN").unwrap_or_default()].into_iter().chain(own).collect();
         parts.join("\n")
     }
 }

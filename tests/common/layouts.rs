@@ -140,8 +140,7 @@ fn any_case(model: &str, layout: &str, steps: usize, mask: &str, cluster: &Clust
         vocab_size: experiment.model.vocab_size,
     };
     let prepared = prepare(&request, &|_| {}).unwrap();
-    let plan =
-        compile(&experiment, &prepared.facts, cluster).unwrap_or_else(|e| panic!("{layout}: {e}"));
+    let plan = compile(&experiment, &prepared.facts, cluster).unwrap_or_else(|e| panic!("{layout}: {e}"));
     Case { plan, prepared }
 }
 

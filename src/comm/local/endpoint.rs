@@ -93,8 +93,11 @@ pub(in crate::comm) fn buffers(operation: Kind, tensors: &[Tensor]) -> Result<Bu
 /// # Errors
 /// If the buffers cannot be summed.
 pub(in crate::comm) fn sum_request(kind: Kind, root: Option<usize>, buffers: &Buffers) -> Result<Request, CommError> {
-    if buffers.element == Element::U32 {
-        return Err(CommError::Request { operation: kind, what: "sums are of f32 or f64, not u32".to_owned() });
+    if !matches!(buffers.element, Element::F32 | Element::F64 | Element::Bytes) {
+        return Err(CommError::Request {
+            operation: kind,
+            what: format!("sums are of f32 or f64, not {}", buffers.element),
+        });
     }
     Ok(Request { kind, element: buffers.element, bytes: buffers.bytes, root })
 }
@@ -157,6 +160,10 @@ impl Communicator for LocalComm {
 
     fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError> {
         self.timed(|| channel::receive(&self.core, from, lane, dtype, shape))
+    }
+
+    fn aborted(&self) -> Option<usize> {
+        self.core.region.aborted()
     }
 
     fn waited(&self) -> Duration {

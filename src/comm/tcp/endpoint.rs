@@ -158,6 +158,10 @@ impl Communicator for TcpComm {
         self.timed(|| channel::receive(&self.core.mesh.shared, from, lane, dtype, shape))
     }
 
+    fn aborted(&self) -> Option<usize> {
+        self.mesh().ended().map(|ended| ended.by)
+    }
+
     fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited.load(Ordering::Relaxed))
     }
