@@ -47,3 +47,10 @@ docs:
 
 clean:
 	$(CARGO) clean
+
+.PHONY: emulated test-emulated
+emulated: ## a CUDA driver for machines without a GPU (tests/emulated)
+	$(MAKE) -C tests/emulated OUT=$(CURDIR)/target/emulated
+
+test-emulated: emulated ## kernels and the CUDA executor on it
+	$(MAKE) -C tests/emulated OUT=$(CURDIR)/target/emulated test

@@ -45,7 +45,7 @@ pub(crate) fn build() -> Result<(), String> {
     let out = PathBuf::from(crate::variable("OUT_DIR")?);
     let sources = sources()?;
     let outcomes = compile_all(&nvcc, &sources, &out)?;
-    write(&out.join("images.rs"), &images(&sources, &out))?;
+    write(&out.join("images.rs"), &images(&sources))?;
     let usage: Vec<Usage> = outcomes.iter().flat_map(|(name, log)| usage::read(name, log)).collect();
     write(&out.join("kernels.txt"), &usage::table(usage))
 }
@@ -166,17 +166,17 @@ fn with_headers(file: &Path, files: &mut BTreeSet<PathBuf>) -> Result<(), String
 }
 
 /// The driver reads an image in words, so it starts at a multiple of 64 bytes.
-fn images(sources: &[PathBuf], out: &Path) -> String {
-    let mut text = "#[repr(C, align(64))]\nstruct Image<T: ?Sized>(T);\n\n".to_owned();
-    text += "/// Name and image of each file of kernels.\npub static IMAGES: &[(&str, &[u8])] = &[\n";
-    for source in sources {
+fn images(sources: &[PathBuf]) -> String {
+    let image = |source: &PathBuf| {
         let name = stem(source);
-        let path = out.join(format!("{name}.fatbin"));
-        text += &format!(
-            "    ({name:?}, {{ static IMAGE: &Image<[u8]> = &Image(*include_bytes!({path:?})); &IMAGE.0 }}),\n"
-        );
-    }
-    text + "];\n"
+        let bytes = format!("include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}.fatbin\"))");
+        format!("    (\"{name}\", {{ static IMAGE: &Image<[u8]> = &Image(*{bytes}); &IMAGE.0 }}),\n")
+    };
+    let images: String = sources.iter().map(image).collect();
+    format!(
+        "#[repr(C, align(64))]\nstruct Image<T: ?Sized>(T);\n\n\
+         /// Name and image of each file of kernels.\npub static IMAGES: &[(&str, &[u8])] = &[\n{images}];\n"
+    )
 }
 
 fn stem(source: &Path) -> String {

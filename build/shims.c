@@ -34,7 +34,7 @@ struct function {
 /* Each is named in assembly only. */
 #define LIBRARY(name, ...)                                                                       \
     static const char *const sonames_##name[] = {__VA_ARGS__ __VA_OPT__(, ) NULL};               \
-    HIDDEN __attribute__((used)) struct library runner_library_##name = {"lib" #name, sonames_##name, NULL};
+    HIDDEN __attribute__((used)) struct library runner_library_##name = {#name, sonames_##name, NULL};
 
 LIBRARY(cuda, "libcuda.so.1")
 LIBRARY(cublas, "libcublas.so.13", "libcublas.so.12")
@@ -42,7 +42,8 @@ LIBRARY(cublasLt, "libcublasLt.so.13", "libcublasLt.so.12")
 LIBRARY(curand, "libcurand.so.10")
 LIBRARY(nvrtc, "libnvrtc.so.13", "libnvrtc.so.12")
 LIBRARY(nccl, "libnccl.so.2")
-LIBRARY(cudart)
+/* candle's kernels for quantized models, half of what the program would weigh. Nothing calls them. */
+LIBRARY(quantized)
 
 /* DIR/FILE, or DIR/PACKAGE/lib/FILE as in the folder `nvidia` of a Python environment. */
 static void *open_in(const char *dir, size_t length, const char *file) {
@@ -93,11 +94,15 @@ static void *open_library(const struct library *library) {
 
 /* `_exit`: what runs at a usual exit may call CUDA again. */
 __attribute__((noreturn)) static void missing(const struct function *f, const char *what) {
-    fprintf(stderr, "error: %s of %s was called, and %s; looked for", f->name, f->library->name, what);
-    for (const char *const *file = f->library->sonames; *file; file++) fprintf(stderr, " %s", *file);
+    fprintf(stderr, "error: %s of %s was called, and %s", f->name, f->library->name, what);
     const char *listed = getenv("RUNNER_CUDA_LIBS");
-    fprintf(stderr, " in RUNNER_CUDA_LIBS (%s), the loader's folders, CUDA_HOME/lib64; `runner doctor` tells more\n",
-            listed ? listed : "not set");
+    for (const char *const *file = f->library->sonames; *file; file++) {
+        fprintf(stderr, "%s%s", file == f->library->sonames ? "; looked for " : ", ", *file);
+    }
+    if (*f->library->sonames) {
+        fprintf(stderr, " in RUNNER_CUDA_LIBS (%s), the loader's folders, CUDA_HOME/lib64", listed ? listed : "not set");
+    }
+    fputs("; `runner doctor` tells more\n", stderr);
     fflush(stderr);
     _exit(1);
 }
@@ -108,7 +113,7 @@ HIDDEN __attribute__((used)) void *runner_shim_resolve(struct function *f) {
     void *handle = __atomic_load_n(&library->handle, __ATOMIC_ACQUIRE);
     if (!handle) {
         handle = open_library(library);
-        if (!handle) missing(f, *library->sonames ? "that library is not to be found" : "this program is built without it");
+        if (!handle) missing(f, *library->sonames ? "no such library is to be found" : "this program is built without it");
         __atomic_store_n(&library->handle, handle, __ATOMIC_RELEASE);
     }
     void *address = dlsym(handle, f->name);
@@ -253,14 +258,3 @@ __asm__(".pushsection .text.runner_shim_first,\"ax\",%progbits\n"
 #endif
 
 #include "symbols.inc"
-
-/* candle's kernels in object code register themselves when the program starts. Nothing here calls them, so nothing is done. */
-HIDDEN void **__cudaRegisterFatBinary(void *image) {
-    static void *handle;
-    (void)image;
-    return &handle;
-}
-HIDDEN void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
-HIDDEN void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
-HIDDEN void __cudaRegisterFunction(void) {}
-HIDDEN void __cudaRegisterVar(void) {}

@@ -10,6 +10,8 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# Counts changes of what this script makes: an older folder is made anew.
+EDITION=1
 OLDEST=12
 # What cudarc 0.19.10 has declarations of; a newer toolkit is taken for this one.
 NEWEST_DECLARED=13.4
@@ -66,7 +68,7 @@ from_wheels() {
 case $1 in -*) fail 2 "usage: scripts/cuda_kit.sh DIR" ;; esac
 dir=$(realpath -m "$1")
 case $dir in *[[:space:]\'\"\$\\:]*) fail 2 "$dir: nvcc and make cannot do with such a name" ;; esac
-if [ -f "$dir/env.sh" ] && [ -n "$(version_of "$dir/bin/nvcc")" ]; then
+if [ -f "$dir/env.sh" ] && [ "$(cat "$dir/.cuda-kit")" = "$EDITION" ] && [ -n "$(version_of "$dir/bin/nvcc")" ]; then
     echo "$dir is there already: CUDA $(version_of "$dir/bin/nvcc")"
     exit 0
 fi
@@ -78,7 +80,7 @@ command -v cc >/dev/null || fail 1 "no C compiler (cc), which nvcc needs (Debian
 mkdir -p "$(dirname "$dir")"
 new=$(mktemp -d "$dir.new-XXXXXX")
 trap 'rm -rf "$new"' EXIT
-touch "$new/.cuda-kit"
+echo "$EDITION" >"$new/.cuda-kit"
 nvcc=$(installed)
 if [ -z "$nvcc" ]; then
     nvcc=$(from_wheels "$new")
@@ -88,7 +90,19 @@ fi
 # nvcc finds its parts beside itself, so it is called by its own path. cudarc would have the linker look in $CUDA_HOME/lib64:
 # there is none here, since the program is linked without CUDA's libraries.
 mkdir "$new/bin"
-printf '#!/bin/sh\nexec %s "$@"\n' "$nvcc" >"$new/bin/nvcc"
+cat >"$new/bin/nvcc" <<NVCC
+#!/bin/sh
+# candle's kernels for quantized models take minutes to compile. Nothing here calls them, and build/shims.c stands in for them.
+if [ "\${CARGO_PKG_NAME:-}" = candle-kernels ]; then
+    for last in "\$@"; do :; done
+    case \$last in *src/moe/*.cu | *src/mmvq_gguf.cu | *src/mmq_gguf/*.cu)
+        while [ \$# -gt 1 ] && [ "\$1" != -o ]; do shift; done
+        exec cc -c -x c /dev/null -o "\$2"
+        ;;
+    esac
+fi
+exec $nvcc "\$@"
+NVCC
 chmod +x "$new/bin/nvcc"
 ln -s "$(dirname "$(dirname "$nvcc")")/include" "$new/include"
 cat >"$new/env.sh" <<ENV

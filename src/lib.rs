@@ -9,6 +9,7 @@ pub mod comm;
 pub mod compare;
 pub mod config;
 pub mod data;
+pub mod doctor;
 pub mod eval;
 pub mod exec;
 pub mod export;

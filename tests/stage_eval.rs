@@ -27,6 +27,7 @@ fn evaluate(pipeline: &Pipeline, mb: &MicroBatch) -> Vec<f32> {
         match model.evaluate(&pipeline.ranks[*rank].params, x.take(), mb).unwrap() {
             Output::Hidden(y) => x = Some(y),
             Output::Losses(losses) => return losses,
+            Output::Unread(losses) => return losses.to_vec1().unwrap(),
         }
     }
     panic!("{}: no head", pipeline.name)

@@ -8,8 +8,8 @@ use super::common::{self, ExperimentArgs, ThreadArgs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
 use super::{
-    apply, calibrate, compare, data, diff, eval, export, export_metrics, fork, gc, logits, output, plan, rank, render,
-    report, reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
+    apply, calibrate, compare, data, diff, doctor, eval, export, export_metrics, fork, gc, logits, output, plan, rank,
+    render, report, reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
 };
 use crate::report::{Mode, Screen};
 
@@ -57,6 +57,7 @@ enum Command {
     Compare(compare::CompareArgs),
     Data(data::DataArgs),
     Diff(diff::DiffArgs),
+    Doctor(doctor::DoctorArgs),
     /// Check an experiment file: every mistake at its line and column.
     Validate(ValidateArgs),
     /// Print what a template (a file that ends in .j2) renders to.
@@ -140,6 +141,10 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
             plan::run(args, || plan_inputs(args))?;
             Ok(Exit::Done)
         }
+        Command::Doctor(args) => {
+            doctor::run(args)?;
+            Ok(Exit::Done)
+        }
         Command::Calibrate(args) => {
             calibrate::run(args)?;
             Ok(Exit::Done)
@@ -208,6 +213,7 @@ mod tests {
             "runner compare a b c --plot out.svg --metric val_loss --x tokens --smooth 10 --sort val_loss --json --runs d",
             "runner diff a.yaml b --set a.b=1 --rows 5 --threads 2 --json --exit-code --runs d",
             "runner calibrate --show --json",
+            "runner doctor --json",
             "runner validate exp.yaml --explain",
             "runner validate exp.yaml.j2 --var lr=1e-3 --var=x=-1 --vars a.yaml --vars b.yaml",
             "runner plan exp.yaml.j2 --var lr=1e-3 --vars a.yaml",

@@ -28,7 +28,7 @@ pub const CACHE: &str = "RUNNER_CACHE";
 /// What ranks of a run that a launcher started know, and others do not.
 pub const TOKEN: &str = "RUNNER_TOKEN";
 /// The program's own variables, which are no keys of the experiment.
-const OWN: [&str; 4] = [RUNS, CACHE, TOKEN, super::plan::PEAK_FLOPS];
+const OWN: [&str; 5] = [RUNS, CACHE, TOKEN, super::plan::PEAK_FLOPS, crate::doctor::LIBRARY_FOLDERS];
 
 /// An experiment on the command line.
 #[derive(Debug, Clone, clap::Args)]

@@ -12,6 +12,7 @@ pub mod data;
 pub mod data_inspect;
 pub mod data_prepare;
 pub mod diff;
+pub mod doctor;
 mod drift;
 pub mod eval;
 pub mod exit;

@@ -239,6 +239,8 @@ impl Verdict {
 fn training(a: &Side, b: &Side) -> Training {
     let mut experiment = b.experiment.clone();
     experiment.eval = a.experiment.eval.clone();
+    // What is computed again has the same bits.
+    experiment.train.recompute = a.experiment.train.recompute;
     let mut other = b.clone();
     (other.data.validation, other.data.choice) = (a.data.validation.clone(), a.data.choice.clone());
     other.data.test.clone_from(&a.data.test);

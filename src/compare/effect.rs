@@ -26,8 +26,12 @@ pub enum Effect {
 /// Passes in a step of all ranks, from which on plans are not made again for each setting: that would take long.
 const MOST_PASSES: usize = 1 << 13;
 
+/// It is said of training, and changes no number.
+const RECOMPUTE: &str = "train.recompute";
+
 /// Settings that are one thing: where one of them is missing on a side, all are taken from the other.
-const UNITS: [(&str, &[&str]); 8] = [
+const UNITS: [(&str, &[&str]); 9] = [
+    (RECOMPUTE, &[RECOMPUTE]),
     ("train", &["train.steps", "train.epochs", "train.tokens"]),
     ("optimizer", &["optimizer"]),
     ("schedule.decay", &["schedule.decay"]),
@@ -51,7 +55,8 @@ pub fn effect(difference: &Difference, a: &Side, b: &Side) -> Effect {
     }
     let passes = |side: &Side| side.plan.world_size.saturating_mul(side.plan.totals.accumulation_steps);
     if passes(a).max(passes(b)) > MOST_PASSES {
-        return by_data.unwrap_or(by_group(difference.group));
+        let most = if difference.key == RECOMPUTE { Effect::Rounding } else { by_group(difference.group) };
+        return by_data.unwrap_or(most);
     }
     let by_plan = [(a, b), (b, a)].into_iter().filter_map(|(to, from)| taken(difference, to, from)).max();
     by_plan.max(by_data).unwrap_or(by_group(difference.group))

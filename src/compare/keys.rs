@@ -207,7 +207,7 @@ mod tests {
     fn settings_of_the_other_side_are_put_in_and_taken_out() {
         let a = experiment();
         let mut b = experiment();
-        b.train = e::Train { steps: None, epochs: Some(2.0), tokens: None, clip_norm: None };
+        b.train = e::Train { steps: None, epochs: Some(2.0), clip_norm: None, ..b.train };
         let swapped = with(&document(&a), &document(&b), &["train.steps", "train.epochs", "train.tokens"]);
         let experiment: Experiment = serde_json::from_value(swapped).unwrap();
         assert_eq!(experiment.train, e::Train { clip_norm: Some(1.0), ..b.train });

@@ -100,6 +100,7 @@ pub fn cluster_for(experiment: &Experiment, local: ClusterFacts) -> ClusterFacts
                 threads: 1,
                 memory_bytes: None,
                 peak_flops: crate::plan::facts::PeakFlops::default(),
+                compute_capability: None,
             });
         }
     }

@@ -94,6 +94,22 @@ pub(super) const PAIRS: &[Pair] = &[
         &[],
         &[("batch.micro_batch", E::Rounding)],
     ),
+    (
+        "layers that are computed again",
+        "",
+        "train: {steps: 100, recompute: block}",
+        Rounding,
+        &[],
+        &[("train.recompute", E::Rounding)],
+    ),
+    (
+        "attention and layers that are computed again",
+        "train: {steps: 100, recompute: attention}",
+        "train: {steps: 100, recompute: block}",
+        Rounding,
+        &[],
+        &[("train.recompute", E::Rounding)],
+    ),
     ("single and ddp", "", DDP, Rounding, &[], &[("parallel.mode", E::Rounding), ("parallel.replicas", E::Rounding)]),
     ("dp and ddp", "parallel: {mode: dp, replicas: 2}", DDP, Rounding, &[], &[("parallel.mode", E::Rounding)]),
     (

@@ -136,7 +136,7 @@ macro_rules! is_default {
         })+
     };
 }
-is_default!(NormPlace Activation PositionKind PaddingMask);
+is_default!(NormPlace Activation PositionKind PaddingMask Recompute);
 
 /// Where initial weights come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -296,6 +296,19 @@ pub struct Train {
     pub tokens: Option<u64>,
     /// Global L2 norm to which gradients are clipped; `None` leaves them.
     pub clip_norm: Option<f64>,
+    #[serde(default, skip_serializing_if = "Recompute::is_default")]
+    pub recompute: Recompute,
+}
+
+/// What a layer's backward computes again of the forward, instead of keeping it: nothing; attention's projections, outputs and
+/// log-sum-exps; or all but the layer's input. The numbers are the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    #[default]
+    None,
+    Attention,
+    Block,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 
-use super::experiment::{Activation, Decays, DeviceChoice, Family, NormPlace, PositionKind, Precision};
+use super::experiment::{Activation, Decays, DeviceChoice, Family, NormPlace, PositionKind, Precision, Recompute};
 pub(crate) use super::raw_data::RawData;
 pub(crate) use super::raw_eval::RawEval;
 pub(crate) use super::raw_parallel::RawParallel;
@@ -204,11 +204,14 @@ pub(crate) struct RawTrain {
     /// Global L2 norm to which gradients are clipped; `null` leaves them as they are.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub clip_norm: Option<f64>,
+    /// What a layer computes again in its backward instead of keeping it: nothing, attention's part, or all but the layer's
+    /// input. Less memory, more work, the same numbers.
+    pub recompute: Recompute,
 }
 
 impl Default for RawTrain {
     fn default() -> Self {
-        Self { steps: None, epochs: None, tokens: None, clip_norm: Some(1.0) }
+        Self { steps: None, epochs: None, tokens: None, clip_norm: Some(1.0), recompute: Recompute::None }
     }
 }
 

@@ -114,5 +114,6 @@ pub(crate) fn train(raw: &RawTrain) -> Option<Train> {
         (steps, _, _) => steps,
     };
     let count = usize::from(steps.is_some()) + usize::from(raw.epochs.is_some()) + usize::from(raw.tokens.is_some());
-    (count == 1).then_some(Train { steps, epochs: raw.epochs, tokens: raw.tokens, clip_norm: raw.clip_norm })
+    let (clip_norm, recompute) = (raw.clip_norm, raw.recompute);
+    (count == 1).then_some(Train { steps, epochs: raw.epochs, tokens: raw.tokens, clip_norm, recompute })
 }

@@ -1,6 +1,7 @@
 //! The executor: interprets a Program, emits events; prints nothing, writes nothing.
 
 mod cells;
+mod clock;
 mod device;
 pub mod diagnose;
 mod equal;

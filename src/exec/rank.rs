@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::cells::Cells;
+use super::clock::{Clock, Phase};
 use super::error::ExecError;
 use super::event::{Event, Observer, StepMetrics};
 use super::peers::{Links, List, Peers};
@@ -73,7 +74,8 @@ pub fn run<'a>(
     }
     let state_step = state.step;
     let trainer = Trainer::new(program, state)?;
-    peers.comm.attach(trainer.state.buffer.device())?;
+    peers.comm.attach(trainer.device())?;
+    let clock = Clock::new(trainer.device())?;
     let (stage, replica) = program.mesh.place(program.rank);
     let orders = orders.into();
     let rank = Rank {
@@ -87,6 +89,7 @@ pub fn run<'a>(
         orders,
         trace: (orders.trace && replica == 0).then(Trace::default),
         step: Step::default(),
+        clock,
         waited: Duration::ZERO,
         begun: state_step,
         at: 0,
@@ -117,10 +120,6 @@ pub(super) struct Step {
     pub stopping: bool,
     /// Mean over ranks of the time spent in communication.
     pub comm: Duration,
-    pub data: Duration,
-    pub forward: Duration,
-    pub backward: Duration,
-    pub optimizer: Duration,
 }
 
 pub(super) struct Rank<'a> {
@@ -134,6 +133,7 @@ pub(super) struct Rank<'a> {
     orders: Orders<'a>,
     pub trace: Option<Trace>,
     pub step: Step,
+    clock: Clock,
     /// What the communicator had waited when the last step was measured.
     waited: Duration,
     /// The step at which this process began.
@@ -231,29 +231,29 @@ impl Rank<'_> {
     }
 
     fn execute(&mut self, instruction: Instruction) -> Result<(), ExecError> {
-        let started = Instant::now();
+        let lap = self.clock.start()?;
         match instruction {
             Instruction::Load { mb } => {
                 self.load(mb)?;
-                self.step.data += started.elapsed();
+                self.clock.stop(lap, Phase::Data)?;
             }
             Instruction::CountTokens { numerator } => self.count_tokens(numerator)?,
             Instruction::BroadcastWeights => self.broadcast_weights()?,
             Instruction::Forward { mb, chunk } => {
                 self.forward(mb, chunk)?;
-                self.step.forward += started.elapsed();
+                self.clock.stop(lap, Phase::Forward)?;
             }
             Instruction::Backward { mb, chunk, blocks } => {
                 self.backward(mb, chunk, blocks)?;
-                self.step.backward += started.elapsed();
+                self.clock.stop(lap, Phase::Backward)?;
             }
             Instruction::BackwardInput { mb, chunk } => {
                 self.backward_input(mb, chunk)?;
-                self.step.backward += started.elapsed();
+                self.clock.stop(lap, Phase::Backward)?;
             }
             Instruction::BackwardWeight { mb, chunk, blocks } => {
                 self.backward_weight(mb, chunk, blocks)?;
-                self.step.backward += started.elapsed();
+                self.clock.stop(lap, Phase::Backward)?;
             }
             Instruction::SendActivation { mb, chunk, to } => self.send_activation(mb, chunk, to)?,
             Instruction::RecvActivation { mb, chunk, from } => self.receive_activation(mb, chunk, from)?,
@@ -265,12 +265,12 @@ impl Rank<'_> {
             Instruction::SumTied => self.sum_tied()?,
             Instruction::ClipNorm { max } => {
                 self.clip(max)?;
-                self.step.optimizer += started.elapsed();
+                self.clock.stop(lap, Phase::Optimizer)?;
             }
             Instruction::OptimizerStep => {
                 self.trainer.update(self.step.lr, self.step.grad_scale)?;
                 self.trainer.state.tokens += self.step.tokens;
-                self.step.optimizer += started.elapsed();
+                self.clock.stop(lap, Phase::Optimizer)?;
             }
             Instruction::ZeroGradients => {
                 self.trainer.end_step()?;
@@ -319,6 +319,7 @@ impl Rank<'_> {
     }
 
     fn report(&mut self, elapsed: Duration) -> Result<(), ExecError> {
+        let phases = self.clock.take()?;
         let s = &self.step;
         let ms = |d: Duration| d.as_secs_f64() * 1e3;
         let seconds = elapsed.as_secs_f64();
@@ -331,10 +332,10 @@ impl Rank<'_> {
             tokens_per_second: s.tokens as f64 / seconds,
             mfu: self.program.peak_flops.map(|peak| self.program.flops_per_step / (peak * seconds)),
             step_ms: ms(elapsed),
-            data_ms: ms(s.data),
-            forward_ms: ms(s.forward),
-            backward_ms: ms(s.backward),
-            optimizer_ms: ms(s.optimizer),
+            data_ms: ms(phases.data),
+            forward_ms: ms(phases.forward),
+            backward_ms: ms(phases.backward),
+            optimizer_ms: ms(phases.optimizer),
             comm_ms: (self.links.mesh.world_size() > 1).then(|| ms(s.comm)),
         });
         Ok(self.observer.observe(&event)?)

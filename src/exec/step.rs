@@ -103,6 +103,7 @@ impl Trainer {
         let chunks = chunks(program);
         let model = |blocks: &Range<usize>| {
             Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, math, &state.buffer)
+                .map(|model| model.recomputing(program.recompute))
         };
         let models = chunks.iter().map(model).collect::<Result<Vec<_>>>()?;
         // Weights that are bf16 values anyhow need no rounded copy but where bf16 is a type of its own.
@@ -260,6 +261,12 @@ impl Trainer {
         optim::update(&self.state, &self.optimizer, &self.grads.flat, lr, grad_scale, self.bf16_state)?;
         self.refresh()?;
         self.end_step()
+    }
+
+    /// What it computes on.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Waits for what was launched, on a device that runs beside the host.

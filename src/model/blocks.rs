@@ -8,7 +8,7 @@ use candle_core::{Device, Result, Tensor, bail};
 
 use super::params::{ParamLayout, Params};
 use super::spec::{Family, ModelSpec};
-use super::{gpt2, llama};
+use super::{Recompute, gpt2, llama};
 use crate::kernels::Math;
 use crate::kernels::loss::Losses;
 use crate::kernels::optimizer::all_finite;
@@ -78,6 +78,17 @@ impl Model {
             Family::Llama => llama::blocks(spec, &layout, range.clone(), seed, like)?,
         };
         Ok(Self { spec: spec.clone(), layout, range, blocks, math, device: like.device().clone() })
+    }
+
+    /// The same, whose layers compute again in the backward what `recompute` says.
+    #[must_use]
+    pub fn recomputing(mut self, recompute: Recompute) -> Self {
+        for block in &mut self.blocks {
+            if let Block::Layer(layer) = block {
+                layer.recompute = recompute;
+            }
+        }
+        self
     }
 
     /// A micro-batch of `inputs` (row after row of `seq` ids) on this model's terms, with targets.

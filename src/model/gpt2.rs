@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Result, Tensor};
 
+use super::Recompute;
 use super::blocks::Block;
 use super::params::ParamLayout;
 use super::spec::{ModelSpec, PositionKind};
@@ -78,5 +79,6 @@ fn block(spec: &ModelSpec, layout: &ParamLayout, index: usize, seed: u64, like: 
             down: linear("mlp.c_proj")?,
         },
         dropout: [dropout("attention.output"), dropout("mlp.output")],
+        recompute: Recompute::None,
     })))
 }

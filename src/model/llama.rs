@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Result, Tensor};
 
+use super::Recompute;
 use super::blocks::Block;
 use super::params::ParamLayout;
 use super::spec::{ModelSpec, NormPlace};
@@ -54,5 +55,6 @@ fn block(spec: &ModelSpec, layout: &ParamLayout, index: usize, seed: u64, rope: 
         norm2: norm(&format!("{p}.post_attention_layernorm.weight"))?,
         mlp: Mlp::SwiGlu { gate_up: linear("mlp.gate_proj", 2)?, down: linear("mlp.down_proj", 1)? },
         dropout: [none, none],
+        recompute: Recompute::None,
     })))
 }

@@ -11,6 +11,7 @@ pub mod spec;
 pub mod stage;
 pub mod variant;
 
+pub use crate::config::experiment::Recompute;
 pub use backward::WeightWork;
 pub use blocks::{Block, Model, Output, Saved, Seen};
 pub use decode::{KvCache, StageInput};

@@ -19,12 +19,24 @@ pub struct Attention {
     pub dropout: Dropouts,
 }
 
-/// What the backward needs: the rotated projections, the heads' outputs, and the log-sum-exps.
+/// What the backward needs, or nothing: then it computes that again from the layer's input.
 #[derive(Debug)]
-pub struct Saved {
+pub struct Saved(Option<Kept>);
+
+/// The rotated projections, the heads' outputs, and the log-sum-exps.
+#[derive(Debug)]
+struct Kept {
     qkv: Tensor,
     heads: Tensor,
     lse: Tensor,
+}
+
+impl Saved {
+    /// As if nothing had been kept.
+    #[must_use]
+    pub fn dropped(self) -> Self {
+        Self(None)
+    }
 }
 
 impl Attention {
@@ -42,13 +54,19 @@ impl Attention {
         Ok(qkv)
     }
 
-    /// `x`: [batch·seq, d_model]. Returns the same shape.
-    pub fn forward(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<(Tensor, Saved)> {
+    /// The forward before its last product.
+    fn attend(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<Kept> {
         let qkv = self.project(params, x, 0, mb)?;
         let dropout = self.dropout.mask(mb);
         let masks = Masks { dropout: dropout.as_ref(), filled: mb.filled.as_deref() };
         let (heads, lse) = attention::attention(&qkv, self.shape(mb.batch, mb.seq), masks, mb.math)?;
-        Ok((self.out.forward(params, &heads, mb.math)?, Saved { qkv, heads, lse }))
+        Ok(Kept { qkv, heads, lse })
+    }
+
+    /// `x`: [batch·seq, d_model]. Returns the same shape.
+    pub fn forward(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<(Tensor, Saved)> {
+        let kept = self.attend(params, x, mb)?;
+        Ok((self.out.forward(params, &kept.heads, mb.math)?, Saved(Some(kept))))
     }
 
     /// The forward for tokens from position `start` on, over the keys and values of those before.
@@ -76,7 +94,10 @@ impl Attention {
         dy: &Tensor,
         mb: &MicroBatch,
     ) -> Result<Tensor> {
-        let Saved { qkv, heads, lse } = saved;
+        let Kept { qkv, heads, lse } = match saved.0 {
+            Some(kept) => kept,
+            None => self.attend(params, x, mb)?,
+        };
         let dheads = self.out.backward(params, grads, &heads, dy, mb.math)?;
         let (shape, dropout) = (self.shape(mb.batch, mb.seq), self.dropout.mask(mb));
         let masks = Masks { dropout: dropout.as_ref(), filled: mb.filled.as_deref() };

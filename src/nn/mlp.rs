@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Dropouts, GradSink, Linear, MicroBatch};
-use crate::kernels::pointwise;
+use crate::kernels::{Math, pointwise};
 use crate::model::{Activation, Params};
 
 /// Up, activation, down.
@@ -37,7 +37,18 @@ impl Mlp {
 
     /// `x`: [rows, d_model]. Returns the same shape.
     pub fn forward(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<(Tensor, Saved)> {
-        let ((up, down), math) = (self.parts(), mb.math);
+        let saved = self.hidden(params, x, mb)?;
+        Ok((self.project(params, &saved, mb.math)?, saved))
+    }
+
+    /// The forward's last product, of what `hidden` gave.
+    pub(super) fn project(&self, params: &Params, saved: &Saved, math: Math) -> Result<Tensor> {
+        self.parts().1.forward(params, &saved.after, math)
+    }
+
+    /// The forward before its last product.
+    pub(super) fn hidden(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<Saved> {
+        let ((up, _), math) = (self.parts(), mb.math);
         let before = up.forward(params, x, math)?;
         let after = match self {
             Self::Plain { activation, dropout, .. } => {
@@ -50,7 +61,7 @@ impl Mlp {
             }
             Self::SwiGlu { .. } => pointwise::swiglu(&before, math)?,
         };
-        Ok((down.forward(params, &after, math)?, Saved { before, after }))
+        Ok(Saved { before, after })
     }
 
     /// `x` as in the forward. Returns dL/dx. Weight work keeps `x`, the activation's output, and the gradients of the

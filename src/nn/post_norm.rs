@@ -27,7 +27,7 @@ pub(super) fn forward(
     x: Tensor,
     mb: &MicroBatch,
 ) -> Result<(Tensor, Saved)> {
-    let (sum1, attention) = layer.attention.forward(params, &x, mb)?;
+    let (sum1, attention) = layer.attend(params, &x, mb)?;
     layer.dropout[0].apply(&sum1, mb)?;
     pointwise::add_assign(&sum1, &x, mb.math)?;
     let (middle, stats1) = layer.norm1.forward(params, &sum1, mb.math)?;

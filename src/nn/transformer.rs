@@ -1,11 +1,11 @@
 //! One transformer layer. With norms before: x + attention(norm(x)), then x + mlp(norm(x)); `post_norm` has the other order.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 use super::{Attention, Dropouts, GradSink, MicroBatch, Mlp, Norm, attention, mlp, post_norm};
 use crate::kernels::attention::Cache;
 use crate::kernels::pointwise;
-use crate::model::{NormPlace, Params};
+use crate::model::{NormPlace, Params, Recompute};
 
 /// GPT-2's and Llama's layers are this with other parts.
 #[derive(Debug, Clone)]
@@ -17,9 +17,10 @@ pub struct TransformerLayer {
     pub mlp: Mlp,
     /// On the attention's and on the MLP's output.
     pub dropout: [Dropouts; 2],
+    pub recompute: Recompute,
 }
 
-/// What the backward needs.
+/// What the backward needs, or makes again.
 #[derive(Debug)]
 pub struct Saved(Kept);
 
@@ -27,6 +28,8 @@ pub struct Saved(Kept);
 enum Kept {
     Pre(PreNorm),
     Post(post_norm::Saved),
+    /// The layer's input, to run the forward on again.
+    Input(Tensor),
 }
 
 #[derive(Debug)]
@@ -44,20 +47,47 @@ struct PreNorm {
 impl TransformerLayer {
     /// `x`: [batch·seq, d_model]. Returns the same shape.
     pub fn forward(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<(Tensor, Saved)> {
-        if self.place == NormPlace::Post {
-            let (y, saved) = post_norm::forward(self, params, x, mb)?;
-            return Ok((y, Saved(Kept::Post(saved))));
-        }
+        let input = (self.recompute == Recompute::Block).then(|| x.clone());
+        let (y, kept) = match self.place {
+            NormPlace::Pre => {
+                let saved = self.keep(params, x, mb)?;
+                let y = self.mlp.project(params, &saved.mlp, mb.math)?;
+                self.dropout[1].apply(&y, mb)?;
+                pointwise::add_assign(&y, &saved.middle, mb.math)?;
+                (y, Kept::Pre(saved))
+            }
+            NormPlace::Post => {
+                let (y, saved) = post_norm::forward(self, params, x, mb)?;
+                (y, Kept::Post(saved))
+            }
+        };
+        Ok((y, Saved(input.map_or(kept, Kept::Input))))
+    }
+
+    /// The forward before the MLP's last product: all that the backward reads.
+    fn keep(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<PreNorm> {
         let (normed1, stats1) = self.norm1.forward(params, &x, mb.math)?;
-        let (middle, attention) = self.attention.forward(params, &normed1, mb)?;
+        let (middle, attention) = self.attend(params, &normed1, mb)?;
         self.dropout[0].apply(&middle, mb)?;
         pointwise::add_assign(&middle, &x, mb.math)?;
         let (normed2, stats2) = self.norm2.forward(params, &middle, mb.math)?;
-        let (y, mlp) = self.mlp.forward(params, &normed2, mb)?;
-        self.dropout[1].apply(&y, mb)?;
-        pointwise::add_assign(&y, &middle, mb.math)?;
-        let saved = PreNorm { x, normed1, stats1, attention, middle, normed2, stats2, mlp };
-        Ok((y, Saved(Kept::Pre(saved))))
+        let mlp = self.mlp.hidden(params, &normed2, mb)?;
+        Ok(PreNorm { x, normed1, stats1, attention, middle, normed2, stats2, mlp })
+    }
+
+    /// What the backward of a layer of which only the input `x` was kept needs. Dropout's masks are the same as before, since
+    /// they follow from what `mb` says.
+    fn again(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<Kept> {
+        Ok(match self.place {
+            NormPlace::Pre => Kept::Pre(self.keep(params, x, mb)?),
+            NormPlace::Post => Kept::Post(post_norm::forward(self, params, x, mb)?.1),
+        })
+    }
+
+    /// The attention's forward; what it keeps is dropped where it is computed again alone.
+    pub(super) fn attend(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<(Tensor, attention::Saved)> {
+        let (y, saved) = self.attention.forward(params, x, mb)?;
+        Ok((y, if self.recompute == Recompute::Attention { saved.dropped() } else { saved }))
     }
 
     /// The forward for tokens from position `start` on, without a backward.
@@ -91,9 +121,14 @@ impl TransformerLayer {
         dy: &Tensor,
         mb: &MicroBatch,
     ) -> Result<Tensor> {
-        let saved = match saved.0 {
+        let kept = match saved.0 {
+            Kept::Input(x) => self.again(params, x, mb)?,
+            kept => kept,
+        };
+        let saved = match kept {
             Kept::Pre(saved) => saved,
             Kept::Post(saved) => return post_norm::backward(self, params, grads, saved, dy, mb),
+            Kept::Input(_) => bail!("a layer was to compute its forward again, twice"),
         };
         let PreNorm { x, normed1, stats1, attention, middle, normed2, stats2, mlp } = saved;
         let dmlp = self.dropout[1].backward(dy, mb)?;

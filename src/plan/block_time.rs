@@ -5,8 +5,9 @@ use crate::plan::cost::{self, Buffer};
 use crate::plan::facts::DeviceFacts;
 use crate::plan::interpolate::{by_size, by_width};
 use crate::plan::precision;
-use crate::plan::program::{OptimizerSpec, Precision};
+use crate::plan::program::{OptimizerSpec, Precision, Recompute};
 use crate::plan::rates::{AcceleratorRates, BlockSeconds, Busy, DeviceRates, MeasuredRates};
+use crate::plan::types::ParamCounts;
 
 /// Kernels of one block's forward, and the seconds that starting one takes. Its backward starts twice as many.
 const KERNELS: f64 = 12.0;
@@ -27,6 +28,7 @@ pub(crate) struct Worker<'a> {
     pub model: &'a ModelSpec,
     pub precision: Precision,
     pub master_weights: bool,
+    pub recompute: Recompute,
     pub device: &'a DeviceFacts,
     pub rates: &'a DeviceRates,
     /// Ranks on this device, this one included.
@@ -61,19 +63,18 @@ impl Worker<'_> {
         }
     }
 
-    /// The end of a step on `parameters` parameters; without `optimizer`, the gradients are only cleared.
-    pub(crate) fn update(&self, parameters: u64, optimizer: Option<OptimizerSpec>) -> Option<f64> {
+    /// The end of a step on `counts` parameters; without `optimizer`, the gradients are only cleared.
+    pub(crate) fn update(&self, counts: &ParamCounts, optimizer: Option<OptimizerSpec>) -> Option<f64> {
         // Of AdamW's 9 passes over the parameters: the norm's and the clearing's, then weight twice and gradient, then
         // two for each moment.
         let passes = optimizer.map_or(1.0, |o| 5.0 + 2.0 * o.moments() as f64);
         let share = passes / 9.0;
-        let n = parameters as f64;
+        let n = counts.total as f64;
         match self.rates {
             DeviceRates::Accelerator(r) => {
                 let copy =
-                    precision::rounded_weight_bytes(self.precision, self.master_weights, self.device.device) as f64;
-                let element = precision::state_bytes(self.master_weights, self.device.device) as f64 / 4.0;
-                Some(n * (ADAMW_BYTES * share * element + copy) / (r.memory_bandwidth * r.memory_efficiency))
+                    precision::rounded_copy(self.precision, self.master_weights, self.device.device).bytes(counts);
+                Some((n * ADAMW_BYTES * share + copy as f64) / (r.memory_bandwidth * r.memory_efficiency))
             }
             DeviceRates::Measured(r) => {
                 let points = |busy| r.updates.iter().filter(move |p| p.busy == busy);
@@ -107,9 +108,15 @@ impl Worker<'_> {
                 weight: (linear / products).max(start),
             }
         };
+        let mut layer = of(1, 4.0 * (spec.d_model * length) as f64, moved(&cost::layer_saved(spec)));
+        if self.recompute != Recompute::None {
+            let (again, _) = cost::recomputed_per_position(spec, self.recompute, length);
+            let dropped = moved(&cost::layer_saved(spec)) - moved(&cost::layer_kept(spec, self.recompute));
+            layer.input += n * (again / products + FORWARD_PASSES * dropped / memory);
+        }
         Some(Seconds {
             embedding: of(0, 0.0, spec.d_model as f64 * bytes),
-            layer: of(1, 4.0 * (spec.d_model * length) as f64, moved(&cost::layer_saved(spec))),
+            layer,
             head: of(spec.layers + 1, 0.0, moved(&cost::head_saved(spec))),
         })
     }
@@ -180,9 +187,16 @@ impl Worker<'_> {
             Some((by_width(&linears, d)? * linear, by_width(&attentions, d)? * d * length * n))
         };
         let (forward, backward) = (of(|p| p.forward)?, of(|p| p.backward)?);
+        let again = match cost::recomputed_per_position(spec, self.recompute, length as usize) {
+            (all, attention) if all > 0.0 => {
+                let layer = cost::flops(spec, &(1..2), 1, length as usize).forward;
+                forward.0 * (all - attention) / (layer - attention) + forward.1
+            }
+            _ => 0.0,
+        };
         Some(BlockSeconds {
             forward: forward.0 + forward.1,
-            input: backward.0 / 2.0 + backward.1,
+            input: backward.0 / 2.0 + backward.1 + again,
             weight: backward.0 / 2.0,
         })
     }

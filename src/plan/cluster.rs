@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
 
-use crate::plan::facts::{ClusterFacts, Device, DeviceFacts, PeakFlops};
+use crate::plan::facts::{ClusterFacts, ComputeCapability, Device, DeviceFacts, PeakFlops};
 use crate::plan::rates::{AcceleratorRates, DeviceRates, Link, Links, Rates};
 
 /// More devices than a plan has ranks for.
@@ -39,6 +39,7 @@ pub enum ClusterError {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KnownDevice {
     pub name: &'static str,
+    capability: ComputeCapability,
     /// Bytes as sold (10^9).
     memory: f64,
     /// FLOP/s: fp32, tf32, bf16; 0 where it has none.
@@ -59,14 +60,14 @@ pub struct KnownDevice {
 /// `product_efficiency` of A100 and H100 is chosen so that GPT-2 124M, micro-batches of 64 rows of 1,024, takes what llm.c
 /// measured on 8 of them (218k and 468k tokens/s per GPU); the others take that of the nearest of the two.
 pub const KNOWN_DEVICES: [KnownDevice; 8] = [
-    device("V100", 32e9, [15.7e12, 0.0, 0.0], 900e9, 0.83, 150e9, 50e9),
-    device("A100-40GB", 40e9, [19.5e12, 156e12, 312e12], 1555e9, 0.83, 300e9, 200e9),
-    device("A100", 80e9, [19.5e12, 156e12, 312e12], 2039e9, 0.83, 300e9, 200e9),
-    device("H100", 80e9, [67e12, 494.7e12, 989.4e12], 3350e9, 0.64, 450e9, 400e9),
-    device("H200", 141e9, [67e12, 494.7e12, 989.4e12], 4800e9, 0.64, 450e9, 400e9),
-    device("B200", 180e9, [75e12, 1125e12, 2250e12], 8000e9, 0.64, 900e9, 400e9),
-    device("L40S", 48e9, [91.6e12, 183e12, 362e12], 864e9, 0.64, 32e9, 50e9),
-    device("RTX4090", 24e9, [82.6e12, 82.6e12, 165.2e12], 1008e9, 0.83, 32e9, 12.5e9),
+    device("V100", (7, 0), 32e9, [15.7e12, 0.0, 0.0], 900e9, 0.83, 150e9, 50e9),
+    device("A100-40GB", (8, 0), 40e9, [19.5e12, 156e12, 312e12], 1555e9, 0.83, 300e9, 200e9),
+    device("A100", (8, 0), 80e9, [19.5e12, 156e12, 312e12], 2039e9, 0.83, 300e9, 200e9),
+    device("H100", (9, 0), 80e9, [67e12, 494.7e12, 989.4e12], 3350e9, 0.64, 450e9, 400e9),
+    device("H200", (9, 0), 141e9, [67e12, 494.7e12, 989.4e12], 4800e9, 0.64, 450e9, 400e9),
+    device("B200", (10, 0), 180e9, [75e12, 1125e12, 2250e12], 8000e9, 0.64, 900e9, 400e9),
+    device("L40S", (8, 9), 48e9, [91.6e12, 183e12, 362e12], 864e9, 0.64, 32e9, 50e9),
+    device("RTX4090", (8, 9), 24e9, [82.6e12, 82.6e12, 165.2e12], 1008e9, 0.83, 32e9, 12.5e9),
 ];
 
 /// Seconds until a message's first byte is there.
@@ -75,6 +76,7 @@ const BETWEEN_LATENCY: f64 = 15e-6;
 
 const fn device(
     name: &'static str,
+    capability: (u32, u32),
     memory: f64,
     peaks: [f64; 3],
     memory_bandwidth: f64,
@@ -82,7 +84,8 @@ const fn device(
     within: f64,
     between: f64,
 ) -> KnownDevice {
-    KnownDevice { name, memory, peaks, memory_bandwidth, product_efficiency, within, between }
+    let capability = ComputeCapability { major: capability.0, minor: capability.1 };
+    KnownDevice { name, capability, memory, peaks, memory_bandwidth, product_efficiency, within, between }
 }
 
 fn known_names() -> String {
@@ -144,6 +147,7 @@ fn cluster(nodes: usize, devices: usize, described: &Numbers, links: Links) -> R
         threads: 1,
         memory_bytes: Some(described.memory as u64),
         peak_flops: described.peak_flops.into(),
+        compute_capability: described.capability,
     };
     let devices = (0..nodes).flat_map(|node| (0..devices).map(move |index| one(node, index))).collect();
     let rates = DeviceRates::Accelerator(AcceleratorRates {
@@ -193,6 +197,9 @@ struct Numbers {
     product_efficiency: f64,
     #[serde(default = "memory_efficiency", deserialize_with = "share")]
     memory_efficiency: f64,
+    /// Not in a file: it is known of known devices.
+    #[serde(skip)]
+    capability: Option<ComputeCapability>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -301,6 +308,7 @@ impl From<&KnownDevice> for Numbers {
             memory_bandwidth: d.memory_bandwidth,
             product_efficiency: d.product_efficiency,
             memory_efficiency: MEMORY_EFFICIENCY,
+            capability: Some(d.capability),
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::plan::length::run_steps;
 use crate::plan::mesh::{Mesh, Mode};
 use crate::plan::program::{
     BatchSpec, Blocks, Device, EvalSpec, Instruction, LrDecay, LrSchedule, OptimizerSpec, Order, Periodic, Program,
+    Recompute,
 };
 use crate::plan::types::{FORMAT, Plan, Totals};
 use crate::plan::{check, devices, fit, ranks};
@@ -64,7 +65,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
 
     let tokens_per_step = sequences as u64 * length as u64;
     let whole = [Blocks { start: 0, end: model.block_count() }];
-    let flops_per_step = ranks::flops(&model, &whole, tokens_per_step, length).step;
+    let flops_per_step = ranks::flops(&model, Recompute::None, &whole, tokens_per_step, length).step;
     let common = Program {
         rank: 0,
         mesh,
@@ -72,6 +73,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         device: Device::Cpu,
         precision: experiment.precision,
         master_weights: experiment.master_weights,
+        recompute: experiment.train.recompute,
         start: start(experiment, &periodic, mesh),
         step: Vec::new(),
         chunks: Vec::new(),

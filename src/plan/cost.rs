@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::config::experiment::Recompute;
 use crate::model::spec::{Activation, Family, ModelSpec, NormPlace, ParamSpec, parameters};
 use crate::plan::program::Blocks;
 use crate::plan::types::{Flops, ParamCounts};
@@ -94,9 +95,41 @@ pub fn flops(spec: &ModelSpec, blocks: &Range<usize>, tokens: u64, length: usize
         forward,
         // Each product of the forward has two in the backward: one for its input, one for its weight.
         backward: 2.0 * forward,
+        recomputed: 0.0,
         step: tokens * (6.0 * all + 3.0 * attention),
         convention: CONVENTION.to_owned(),
     }
+}
+
+/// What the backwards of the layers among `blocks` compute again in one step over `tokens` positions in rows of `length`.
+#[must_use]
+pub fn recomputed_flops(
+    spec: &ModelSpec,
+    recompute: Recompute,
+    blocks: &Range<usize>,
+    tokens: u64,
+    length: usize,
+) -> f64 {
+    let layers = blocks.clone().filter(|&b| b > 0 && b <= spec.layers).count() as f64;
+    layers * tokens as f64 * recomputed_per_position(spec, recompute, length).0
+}
+
+/// FLOPs that one layer's backward computes again for each position, and what of them is attention's two products.
+pub(crate) fn recomputed_per_position(spec: &ModelSpec, recompute: Recompute, length: usize) -> (f64, f64) {
+    let (d, ff) = (spec.d_model as f64, spec.d_ff as f64);
+    let attention = 4.0 * d * length as f64;
+    let all = match recompute {
+        Recompute::None => return (0.0, 0.0),
+        // The output's projection is not needed.
+        Recompute::Attention => 2.0 * d * spec.qkv_rows() as f64 + attention,
+        Recompute::Block => {
+            let layer = flops(spec, &(1..2), 1, length).forward;
+            // Nor is the MLP's last product, unless a norm reads what it is added to.
+            let last = if spec.variant.norm == NormPlace::Post { 0.0 } else { 2.0 * ff * d };
+            layer - last
+        }
+    };
+    (all, attention)
 }
 
 /// Embeddings are read by row: no matrix product. They are all that block 0 holds.
@@ -110,7 +143,7 @@ fn is_lookup(param: &ParamSpec) -> bool {
 pub struct Buffer {
     pub name: &'static str,
     pub per_position: usize,
-    /// Activations are kept in the run's precision; statistics (means, log-sum-exps, logits) in f32 always.
+    /// Activations and logits are kept in the run's precision; statistics (means, log-sum-exps) in f32 always.
     pub always_f32: bool,
 }
 
@@ -122,7 +155,8 @@ fn statistic(name: &'static str, per_position: usize) -> Buffer {
     Buffer { name, per_position, always_f32: true }
 }
 
-/// What one layer keeps from its forward to its backward. Dropout masks are recomputed, not kept.
+/// What one layer's backward reads of its forward: the tensors in `nn::transformer`'s, `nn::attention`'s and `nn::mlp`'s `Saved`.
+/// Dropout masks are made again.
 #[must_use]
 pub fn layer_saved(s: &ModelSpec) -> Vec<Buffer> {
     let d = s.d_model;
@@ -138,18 +172,62 @@ pub fn layer_saved(s: &ModelSpec) -> Vec<Buffer> {
     let per_norm = if s.family == Family::Gpt2 { 2 } else { 1 };
     // With norms behind the sums, the second sum is kept in the place of the second norm.
     let second = if s.variant.norm == NormPlace::Post { "second residual sum" } else { "second norm" };
-    let mut out = vec![
-        buffer("input", d),
-        buffer("first norm", d),
-        buffer("query, key, value", s.qkv_rows()),
-        buffer("attention output", d),
-        statistic("attention log-sum-exp", s.heads),
-        buffer("first residual sum", d),
-        buffer(second, d),
-        statistic(stats, 2 * per_norm),
-    ];
+    let mut out = vec![buffer("input", d), buffer("first norm", d)];
+    out.extend(attention_saved(s));
+    out.extend([buffer("first residual sum", d), buffer(second, d), statistic(stats, 2 * per_norm)]);
     out.extend(mlp);
     out
+}
+
+/// What of it is the attention's.
+pub(crate) fn attention_saved(s: &ModelSpec) -> [Buffer; 3] {
+    [
+        buffer("query, key, value", s.qkv_rows()),
+        buffer("attention output", s.d_model),
+        statistic("attention log-sum-exp", s.heads),
+    ]
+}
+
+/// What a layer keeps from its forward to its backward.
+#[must_use]
+pub fn layer_kept(s: &ModelSpec, recompute: Recompute) -> Vec<Buffer> {
+    let mut out = layer_saved(s);
+    match recompute {
+        Recompute::None => {}
+        Recompute::Attention => out.retain(|b| !attention_saved(s).contains(b)),
+        Recompute::Block => out.truncate(1),
+    }
+    out
+}
+
+/// What the weights' gradients of a layer need when its input's gradient is there (split backwards): the inputs of its four
+/// products and the gradients of their outputs, nearly as much as the whole backward reads.
+#[must_use]
+pub fn layer_work(s: &ModelSpec) -> Vec<Buffer> {
+    let d = s.d_model;
+    let up = if s.family == Family::Gpt2 { s.d_ff } else { 2 * s.d_ff };
+    vec![
+        buffer("inputs of four products", 3 * d + s.d_ff),
+        buffer("gradients of four products", s.qkv_rows() + 2 * d + up),
+    ]
+}
+
+/// What attention's part of a layer's backward holds of the forward at its peak, where it computes that again: the MLP's are
+/// free by then.
+#[must_use]
+pub(crate) fn attention_again(s: &ModelSpec) -> Vec<Buffer> {
+    let mut out = vec![buffer("input", s.d_model), buffer("first norm", s.d_model)];
+    out.extend(attention_saved(s));
+    out
+}
+
+/// The gradients in attention's backward.
+pub(crate) fn attention_transient(s: &ModelSpec) -> Vec<Buffer> {
+    let d = s.d_model;
+    vec![
+        buffer("gradient of the residual stream and of the norm", 2 * d),
+        buffer("gradients of query, key, value and attention", s.qkv_rows() + d),
+    ]
 }
 
 /// What the head keeps: the logits become their own gradient.
@@ -161,14 +239,14 @@ pub fn head_saved(s: &ModelSpec) -> Vec<Buffer> {
         out.push(buffer("final norm", s.d_model));
         out.push(statistic("statistics of the final norm", per_norm));
     }
-    out.push(statistic("logits", s.vocab_size));
+    out.push(buffer("logits", s.vocab_size));
     out
 }
 
-fn gradients_name(activation: Activation) -> &'static str {
+fn gradient_name(activation: Activation) -> &'static str {
     match activation {
-        Activation::Gelu => "gradients of gelu and mlp.c_fc",
-        Activation::Relu => "gradients of relu and mlp.c_fc",
+        Activation::Gelu => "gradient of gelu and mlp.c_fc",
+        Activation::Relu => "gradient of relu and mlp.c_fc",
     }
 }
 
@@ -184,8 +262,10 @@ fn activation_name(activation: Activation) -> &'static str {
 pub fn layer_transient(s: &ModelSpec) -> Vec<Buffer> {
     let d = s.d_model;
     let wide = match s.family {
-        Family::Gpt2 => buffer(gradients_name(s.variant.activation), 2 * s.d_ff),
-        Family::Llama => buffer("gradients of swiglu, gate and up", 3 * s.d_ff),
+        // The activation's gradient is turned into its input's in place.
+        Family::Gpt2 => buffer(gradient_name(s.variant.activation), s.d_ff),
+        // The activation itself is free when the gradients of gate and up are made.
+        Family::Llama => buffer("gradients of swiglu, gate and up", 2 * s.d_ff),
     };
     let mlp = wide.per_position;
     let attention = s.qkv_rows() + d;
@@ -275,6 +355,33 @@ mod tests {
         let got = flops(&spec, &all(&spec), 6, 2);
         assert_eq!(got.forward, f64::from(6 * per_token));
         assert_eq!(got.backward, 2.0 * got.forward);
+    }
+
+    /// The same model: attention computes its projections and both of its products again; a layer all but the MLP's second
+    /// product, which its backward does not read; unless a norm behind the sum does.
+    #[test]
+    fn what_is_computed_again() {
+        let spec = ModelSpec { layers: 1, heads: 2, kv_heads: 2, d_model: 4, d_ff: 8, ..gpt2_124m(16) };
+        let of = |spec: &ModelSpec, recompute| recomputed_flops(spec, recompute, &all(spec), 6, 2);
+        let products = 2 * (2 * 2 * 4);
+        assert_eq!(of(&spec, Recompute::None), 0.0);
+        assert_eq!(of(&spec, Recompute::Attention), f64::from(6 * (2 * 4 * 12 + products)));
+        let layer = 2 * (4 * 12 + 4 * 4 + 4 * 8) + products;
+        assert_eq!(of(&spec, Recompute::Block), f64::from(6 * layer));
+        let mut post = spec.clone();
+        post.variant.norm = NormPlace::Post;
+        assert_eq!(of(&post, Recompute::Block), f64::from(6 * (layer + 2 * 8 * 4)));
+    }
+
+    #[test]
+    fn what_is_kept_is_part_of_what_is_read() {
+        for spec in [gpt2_124m(50_304), llama_179m(), crate::plan::tests::encoder(28_783, 8, 4096, 16)] {
+            let sum = |buffers: Vec<Buffer>| buffers.iter().map(|b| b.per_position).sum::<usize>();
+            let (all, d) = (sum(layer_saved(&spec)), spec.d_model);
+            assert_eq!(sum(layer_kept(&spec, Recompute::None)), all);
+            assert_eq!(sum(layer_kept(&spec, Recompute::Attention)), all - spec.qkv_rows() - d - spec.heads);
+            assert_eq!(sum(layer_kept(&spec, Recompute::Block)), d);
+        }
     }
 
     #[test]

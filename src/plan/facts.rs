@@ -28,6 +28,27 @@ pub struct DeviceFacts {
     pub memory_bytes: Option<u64>,
     /// Peak FLOP/s of matrix products by precision; MFU is reported against it.
     pub peak_flops: PeakFlops,
+    /// Of a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_capability: Option<ComputeCapability>,
+}
+
+/// What a GPU's multiprocessors can do, as the vendor counts it: 9.0 is Hopper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ComputeCapability {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl ComputeCapability {
+    /// The first whose matrix units take bf16: Ampere.
+    pub const BF16: Self = Self { major: 8, minor: 0 };
+}
+
+impl std::fmt::Display for ComputeCapability {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
 }
 
 /// Peak FLOP/s of matrix products, where known.

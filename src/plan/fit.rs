@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::config::experiment::PipelineSchedule;
-use crate::plan::check;
+use crate::plan::check::{self, Live};
+use crate::plan::device_memory::usable_bytes;
 use crate::plan::memory::{MemoryRequest, estimate};
 use crate::plan::mesh::Mode;
-use crate::plan::program::Program;
+use crate::plan::program::{Program, Recompute};
 use crate::plan::ranks::Layout;
 use crate::plan::render::bytes;
 use crate::plan::types::RankPlan;
@@ -29,17 +30,63 @@ pub(crate) fn shortage(layout: &Layout, ranks: &[RankPlan], slots: usize) -> Opt
         .filter(|(_, r)| (r.hardware.node, r.device) == (rank.hardware.node, rank.device))
         .fold(0, |sum, (need, _)| sum.saturating_add(*need));
     let available = rank.hardware.memory_bytes.unwrap_or(0);
-    let offer = smaller_micro_batch(layout, ranks, slots).or_else(|| other_partition(layout, ranks, slots));
-    let offer = offer.unwrap_or_else(|| {
-        "no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may".to_owned()
-    });
+    let offer = offer(layout, ranks, slots);
+    let usable = usable_bytes(&rank.hardware).filter(|usable| *usable < available);
+    let usable = usable.map_or_else(String::new, |usable| format!(", of which {} may be filled", bytes(usable)));
     Some(format!(
-        "memory: {who} is {} over on {}: about {} needed{shared}, {} there: {offer}",
+        "memory: {who} is {} over on {}: about {} needed{shared}, {} there{usable}: {offer}",
         bytes(over),
         rank.device,
         bytes(need),
         bytes(available)
     ))
+}
+
+/// What would fit, in the file's words.
+fn offer(layout: &Layout, ranks: &[RankPlan], slots: usize) -> String {
+    let smaller = smaller_micro_batch(layout, ranks, slots);
+    let again = recomputing(ranks, slots);
+    match (smaller, again) {
+        (Some(smaller), Some(again)) => format!("{smaller}, and so does {again}"),
+        (Some(smaller), None) => smaller,
+        (None, Some(again)) => format!("{again} fits"),
+        (None, None) => other_partition(layout, ranks, slots).unwrap_or_else(|| {
+            "no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may".to_owned()
+        }),
+    }
+}
+
+/// The least recomputation with which every rank fits.
+fn recomputing(ranks: &[RankPlan], slots: usize) -> Option<String> {
+    let names = [(Recompute::Attention, "attention"), (Recompute::Block, "block")];
+    let planned = ranks.first()?.program.recompute;
+    let more = names.into_iter().filter(|(recompute, _)| *recompute != planned && planned != Recompute::Block);
+    let fitting = |recompute: Recompute| {
+        let needs = each(ranks, |rank| {
+            let mut program = rank.program.clone();
+            program.recompute = recompute;
+            // Which micro-batches weigh most may change with what they hold.
+            let live = check::check_one(&program).map_or_else(|_| live(rank), |walk| walk.live);
+            estimate(&MemoryRequest { program: &program, live: &live, slots, hardware: &rank.hardware }).total()
+        });
+        fits(ranks, &needs)
+    };
+    more.into_iter().find(|(recompute, _)| fitting(*recompute)).map(|(_, name)| format!("train.recompute: {name}"))
+}
+
+/// What `need` says of each rank; of replicas, which are alike, one is asked.
+fn each(ranks: &[RankPlan], need: impl Fn(&RankPlan) -> u64) -> Vec<u64> {
+    let mut last: Option<((usize, bool), u64)> = None;
+    let mut of = |rank: &RankPlan| {
+        let key = (rank.stage, rank.program.owns_optimizer());
+        if let Some((_, need)) = last.filter(|(k, _)| *k == key) {
+            return need;
+        }
+        let need = need(rank);
+        last = Some((key, need));
+        need
+    };
+    ranks.iter().map(&mut of).collect()
 }
 
 /// The device that is most over, by its first rank, and how much it is over. Ranks may share a device.
@@ -54,7 +101,7 @@ fn worst(ranks: &[RankPlan], needs: &[u64]) -> Option<(usize, u64)> {
         }
     }
     let over = sums.into_values().filter_map(|(index, sum)| {
-        let over = sum.checked_sub(ranks[index].hardware.memory_bytes?)?;
+        let over = sum.checked_sub(usable_bytes(&ranks[index].hardware)?)?;
         (over > 0).then_some((index, over))
     });
     over.max_by_key(|&(index, over)| (over, std::cmp::Reverse(index)))
@@ -71,26 +118,17 @@ fn smaller_micro_batch(layout: &Layout, ranks: &[RankPlan], slots: usize) -> Opt
     // Bounded, so that an absurd batch is not searched for long; of replicas one is estimated.
     let largest = program.batch.micro_batch.min(4096 + 1);
     let needs = |micro_batch: usize| -> Vec<u64> {
-        let mut last: Option<((usize, bool), u64)> = None;
-        ranks
-            .iter()
-            .map(|rank| {
-                let key = (rank.stage, rank.program.owns_optimizer());
-                if let Some((_, need)) = last.filter(|(k, _)| *k == key) {
-                    return need;
-                }
-                let mut smaller = rank.program.clone();
-                smaller.batch.micro_batch = micro_batch;
-                // With smaller micro-batches more of them are alive under GPipe: what was alive stays alive.
-                let scale = if rank.in_flight > 1 { program.batch.micro_batch.div_ceil(micro_batch) } else { 1 };
-                let gpipe = rank.in_flight >= rank.program.batch.micro_batches() * rank.chunks.len();
-                let live = live(rank).iter().map(|n| if gpipe { n * scale } else { *n }).collect::<Vec<_>>();
-                let request = MemoryRequest { program: &smaller, live: &live, slots, threads: rank.hardware.threads };
-                let need = estimate(&request).total();
-                last = Some((key, need));
-                need
-            })
-            .collect()
+        each(ranks, |rank| {
+            let mut smaller = rank.program.clone();
+            smaller.batch.micro_batch = micro_batch;
+            // With smaller micro-batches more of them are alive under GPipe: what was alive stays alive.
+            let gpipe = rank.in_flight >= rank.program.batch.micro_batches() * rank.chunks.len();
+            let scaled = gpipe && rank.in_flight > 1;
+            let scale = if scaled { program.batch.micro_batch.div_ceil(micro_batch) } else { 1 };
+            let scaled = |l: Live| Live { saved: l.saved * scale, work: l.work * scale };
+            let live: Vec<Live> = live(rank).into_iter().map(scaled).collect();
+            estimate(&MemoryRequest { program: &smaller, live: &live, slots, hardware: &rank.hardware }).total()
+        })
     };
     let interleaved = layout.schedule == PipelineSchedule::Interleaved && layout.mesh.mode == Mode::Pipeline;
     let legal =
@@ -102,8 +140,9 @@ fn smaller_micro_batch(layout: &Layout, ranks: &[RankPlan], slots: usize) -> Opt
     })
 }
 
-fn live(rank: &RankPlan) -> Vec<usize> {
-    check::check_one(&rank.program).map_or_else(|_| vec![rank.in_flight; rank.chunks.len()], |walk| walk.live)
+fn live(rank: &RankPlan) -> Vec<Live> {
+    let unknown = |_| vec![Live { saved: rank.in_flight, work: 0 }; rank.chunks.len()];
+    check::check_one(&rank.program).map_or_else(unknown, |walk| walk.live)
 }
 
 /// Moves layers from the fullest stage to the emptiest, one by one, until all fit.
@@ -114,13 +153,12 @@ fn other_partition(layout: &Layout, ranks: &[RankPlan], slots: usize) -> Option<
     if layout.mesh.stages < 2 || parts > 512 || shared {
         return None;
     }
-    let lives: Vec<Vec<usize>> =
-        (0..layout.mesh.stages).map(|stage| live(&ranks[layout.mesh.rank(stage, 0)])).collect();
+    let lives: Vec<Vec<Live>> = (0..layout.mesh.stages).map(|stage| live(&ranks[layout.mesh.rank(stage, 0)])).collect();
     let of_stage = |candidate: &Layout, stage: usize| -> u64 {
         let rank = &ranks[layout.mesh.rank(stage, 0)];
         let mut program: Program = rank.program.clone();
         program.chunks = candidate.stage_chunks(stage);
-        let request = MemoryRequest { program: &program, live: &lives[stage], slots, threads: rank.hardware.threads };
+        let request = MemoryRequest { program: &program, live: &lives[stage], slots, hardware: &rank.hardware };
         estimate(&request).total()
     };
     let mut counts = layout.counts.clone();
@@ -132,7 +170,7 @@ fn other_partition(layout: &Layout, ranks: &[RankPlan], slots: usize) -> Option<
             return (counts != layout.counts).then(|| format!("partition {counts:?} fits"));
         }
         let room = |stage: usize| {
-            let available = ranks[layout.mesh.rank(stage, 0)].hardware.memory_bytes.unwrap_or(u64::MAX);
+            let available = usable_bytes(&ranks[layout.mesh.rank(stage, 0)].hardware).unwrap_or(u64::MAX);
             i128::from(available) - i128::from(stages[stage])
         };
         let full = (0..parts).filter(|&p| counts[p] > 1).min_by_key(|&p| (room(p % layout.mesh.stages), p))?;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::data::DataFacts;
 use crate::plan::mesh::Mesh;
-use crate::plan::program::{Device, EvalSpec, Instruction, Precision, Program};
+use crate::plan::program::{Device, EvalSpec, Instruction, Precision, Program, Recompute};
 
 /// Changes when the meaning of a program does, so that an old run is not taken for a new one.
 const FORMAT: &str = "runner plan 2";
@@ -48,6 +48,8 @@ pub(crate) fn math_hash(
     (program.mesh, program.device) = (Mesh::single(), Device::Cpu);
     (program.rank, program.batch.slice, program.batch.micro_batch) = (0, (0, 0), 0);
     program.batch.stride = 1;
+    // What is computed again is the same.
+    program.recompute = Recompute::None;
     // No token that counts sees padding in either case: it is behind all of them.
     program.batch.mask_padding = false;
     (program.chunks, program.buckets) = (Vec::new(), Vec::new());

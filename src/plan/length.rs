@@ -61,9 +61,10 @@ pub fn run_steps(train: &Train, rows: u64, sequences: usize, length: usize) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::experiment::Recompute;
 
     fn train(steps: Option<u64>, epochs: Option<f64>, tokens: Option<u64>) -> Train {
-        Train { steps, epochs, tokens, clip_norm: None }
+        Train { steps, epochs, tokens, clip_norm: None, recompute: Recompute::None }
     }
 
     #[test]

@@ -17,6 +17,7 @@ impl ClusterFacts {
             threads: threads.max(1),
             memory_bytes: memory_bytes(),
             peak_flops: PeakFlops::default(),
+            compute_capability: None,
         };
         Self { devices: vec![cpu], rates: Rates::default() }
     }

@@ -5,11 +5,13 @@
 //! The table says what the executor holds, buffer by buffer: where a measurement disagrees, the table is to be corrected.
 
 use crate::eval::choice::BATCH_TOKENS;
-use crate::model::spec::PositionKind;
+use crate::model::spec::{Family, PositionKind};
+use crate::plan::check::Live;
 use crate::plan::cost::{self, Buffer, count_chunks};
-use crate::plan::precision;
-use crate::plan::program::{Blocks, Instruction, Program};
+use crate::plan::facts::DeviceFacts;
+use crate::plan::program::{Blocks, Device, Instruction, Program, Recompute};
 use crate::plan::types::{MemoryCategory, MemoryEstimate, MemoryItem};
+use crate::plan::{device_memory, precision};
 
 /// The process without any model: code, allocator, thread stacks, GEMM's packing buffers.
 const BASELINE: u64 = 50 << 20;
@@ -31,50 +33,52 @@ const TILE_QUERIES: u64 = 64;
 pub struct MemoryRequest<'a> {
     pub program: &'a Program,
     /// Micro-batches of each chunk whose activations are alive at once, at most (`check` counts them).
-    pub live: &'a [usize],
+    pub live: &'a [Live],
     /// Messages that each channel holds.
     pub slots: usize,
-    pub threads: usize,
+    pub hardware: &'a DeviceFacts,
 }
 
 /// Peak bytes of the rank, by category. Workspace is what the peak needs beyond the saved activations: transient
 /// gradients, or whatever an evaluation or sampling holds if that is more.
 #[must_use]
 pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
-    let MemoryRequest { program, live, slots, threads } = request;
+    let MemoryRequest { program, live, slots, hardware } = request;
     let spec = &program.model;
     let mut items = state_items(program);
 
     let head = spec.layers + 1;
     let count = |chunk: &Blocks| chunk.range().filter(|&b| b > 0 && b < head).count() as u64;
-    let layers: u64 = program.chunks.iter().zip(*live).map(|(chunk, &n)| count(chunk) * n as u64).sum();
+    let mut layers = [0, 0];
+    for (chunk, live) in program.chunks.iter().zip(*live) {
+        // Where nothing is dropped, the weights' work is as much as what was saved.
+        let (saved, work) = match program.recompute {
+            Recompute::None => (live.saved + live.work, 0),
+            _ => (live.saved, live.work),
+        };
+        layers = [layers[0] + count(chunk) * saved as u64, layers[1] + count(chunk) * work as u64];
+    }
     let heads = program.chunks.iter().zip(*live).filter(|(chunk, _)| chunk.contains(head));
-    let heads: u64 = heads.map(|(_, &n)| n as u64).sum();
+    let heads: u64 = heads.map(|(_, live)| (live.saved + live.work) as u64).sum();
     let has_head = heads > 0;
     let sizes = Sizes::of(program);
-
-    for buffer in if layers > 0 { cost::layer_saved(spec) } else { Vec::new() } {
-        items.push(MemoryItem {
+    let mut activations = |of: &str, buffers: Vec<Buffer>, count: u64| {
+        items.extend(buffers.iter().filter(|_| count > 0).map(|buffer| MemoryItem {
             category: MemoryCategory::Activations,
-            what: format!("layer: {}", buffer.name),
-            bytes: sizes.bytes(&buffer),
-            count: layers,
-        });
-    }
-    for buffer in if has_head { cost::head_saved(spec) } else { Vec::new() } {
-        items.push(MemoryItem {
-            category: MemoryCategory::Activations,
-            what: format!("head: {}", buffer.name),
-            bytes: sizes.bytes(&buffer),
-            count: heads,
-        });
-    }
+            what: format!("{of}: {}", buffer.name),
+            bytes: sizes.bytes(buffer),
+            count,
+        }));
+    };
+    activations("layer", cost::layer_kept(spec, program.recompute), layers[0]);
+    activations("layer, for its weights", cost::layer_work(spec), layers[1]);
+    activations("head", cost::head_saved(spec), heads);
     let saved = sum(&items, MemoryCategory::Activations);
 
     // The head's backward comes first, with everything saved; a layer's when the head's buffers are free again.
     let head_freed = if has_head { sizes.total(&cost::head_saved(spec)) } else { 0 };
     let head_peak = if has_head { saved.saturating_add(sizes.total(&cost::head_transient(spec))) } else { saved };
-    let layer_peak = (saved - head_freed).saturating_add(sizes.total(&cost::layer_transient(spec)));
+    let layer_peak = (saved - head_freed).saturating_add(layer_backward(program, &sizes));
     let (evaluation, sampling) = (evaluation(program), sampling(program));
     let peaks = [
         ("backward of the head", head_peak),
@@ -93,18 +97,36 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
     };
     workspace(format!("beyond the activations, {}", widest.0), widest.1 - saved, 1);
     let length = program.batch.length as u64;
-    workspace(
-        "attention tiles per thread".to_owned(),
-        F32.saturating_mul(TILES * TILE_QUERIES.min(length)).saturating_mul(length),
-        *threads as u64,
-    );
+    if program.device == Device::Cpu {
+        workspace(
+            "attention tiles per thread".to_owned(),
+            F32.saturating_mul(TILES * TILE_QUERIES.min(length)).saturating_mul(length),
+            hardware.threads as u64,
+        );
+    } else {
+        let scratch = device_memory::matmul_workspace_bytes(hardware.compute_capability);
+        workspace("scratch of matrix products".to_owned(), scratch, 1);
+    }
     let rows = program.batch.slice.1 as u64;
     workspace("ids and targets per row".to_owned(), ROW_BYTES.saturating_mul(length), rows);
     if spec.variant.positions == PositionKind::Sinusoidal && program.chunks.iter().any(|c| c.contains(0)) {
         let table = (spec.context_length as u64).saturating_mul(spec.d_model as u64);
         workspace("sinusoidal positions".to_owned(), F32.saturating_mul(table), 1);
     }
-    workspace("process".to_owned(), BASELINE, 1);
+    if spec.family == Family::Llama && layers != [0, 0] {
+        let table = (spec.context_length as u64).saturating_mul(spec.head_dim() as u64);
+        workspace("rotary positions".to_owned(), F32.saturating_mul(table), 1);
+    }
+    if program.device == Device::Cpu {
+        workspace("process".to_owned(), BASELINE, 1);
+    } else {
+        items.push(MemoryItem {
+            category: MemoryCategory::Context,
+            what: "the driver's context and the kernels' code (assumed)".to_owned(),
+            bytes: device_memory::context_bytes(hardware.compute_capability),
+            count: 1,
+        });
+    }
     items.extend(communication(program, *slots as u64, &sizes));
 
     MemoryEstimate {
@@ -114,7 +136,26 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
         activations: saved,
         workspace: sum(&items, MemoryCategory::Workspace),
         communication: sum(&items, MemoryCategory::Communication),
+        context: sum(&items, MemoryCategory::Context),
         items,
+    }
+}
+
+/// What a layer's backward needs at its peak beyond what is saved: gradients, and what it computes again.
+fn layer_backward(program: &Program, sizes: &Sizes) -> u64 {
+    let spec = &program.model;
+    let gradients = sizes.total(&cost::layer_transient(spec));
+    let all = sizes.total(&cost::layer_saved(spec));
+    let kept = sizes.total(&cost::layer_kept(spec, program.recompute));
+    match program.recompute {
+        Recompute::None => gradients,
+        Recompute::Block => (all - kept).saturating_add(gradients),
+        // Either in the MLP's backward, before attention is computed again, or in attention's, when the MLP's is free.
+        Recompute::Attention => {
+            let attention = sizes.total(&cost::attention_again(spec));
+            let attention = attention.saturating_add(sizes.total(&cost::attention_transient(spec)));
+            gradients.max(attention.saturating_sub(kept))
+        }
     }
 }
 
@@ -129,33 +170,38 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
     let has = |work: fn(&Instruction) -> bool| u64::from(program.step.iter().any(work));
     let channels = has(|i| matches!(i, Instruction::RecvActivation { .. }))
         + has(|i| matches!(i, Instruction::RecvGradient { .. }));
-    let message = sizes.positions.saturating_mul(program.model.d_model as u64).saturating_mul(F32);
-    push("activations and gradients under way", message, channels * slots);
-    push("pieces of gradients being summed", REDUCE_PIECES, u64::from(program.mesh.replicas > 1));
+    let message = sizes.positions.saturating_mul(program.model.d_model as u64).saturating_mul(sizes.element);
+    if program.device == Device::Cpu {
+        push("activations and gradients under way", message, channels * slots);
+        push("pieces of gradients being summed", REDUCE_PIECES, u64::from(program.mesh.replicas > 1));
+    } else {
+        // A message is received where it is used: one of each kind is under way.
+        push("activations and gradients under way", message, channels);
+        push("communicators (assumed)", device_memory::COMMUNICATOR_BYTES, device_memory::communicators(program));
+    }
     items
 }
 
 /// Weights, gradients and moments: buffers of the parameters' size.
 fn state_items(program: &Program) -> Vec<MemoryItem> {
-    let params = count_chunks(&program.model, &program.chunks).total;
+    let counts = count_chunks(&program.model, &program.chunks);
     let mut items = Vec::new();
-    let mut push = |category, what: &str, element: u64, count: u64| {
-        if element * count > 0 {
-            items.push(MemoryItem { category, what: what.to_owned(), bytes: element * params, count });
+    let mut push = |category, what: &str, bytes: u64, count: u64| {
+        if bytes * count > 0 {
+            items.push(MemoryItem { category, what: what.to_owned(), bytes, count });
         }
     };
-    let masters = program.master_weights;
-    let element = precision::state_bytes(masters, program.device);
-    let [weights, gradients, moments] = match (masters, element) {
-        (true, _) => ["f32 weights", "f32 gradients", "moments"],
-        (false, 2) => ["bf16 weights", "bf16 gradients", "bf16 moments"],
-        (false, _) => ["bf16 weights in f32", "bf16 gradients in f32", "bf16 moments in f32"],
+    let [weights, gradients, moments] = if program.master_weights {
+        ["f32 weights", "f32 gradients", "moments"]
+    } else {
+        ["bf16 weights in f32", "bf16 gradients in f32", "bf16 moments in f32"]
     };
-    push(MemoryCategory::Weights, weights, element, 1);
-    let rounded = precision::rounded_weight_bytes(program.precision, masters, program.device);
-    push(MemoryCategory::Weights, "weights rounded to bf16", rounded, 1);
-    push(MemoryCategory::Gradients, gradients, element, 1);
-    push(MemoryCategory::Optimizer, moments, element, program.moments() as u64);
+    let state = precision::STATE_BYTES * counts.total;
+    push(MemoryCategory::Weights, weights, state, 1);
+    let copy = precision::rounded_copy(program.precision, program.master_weights, program.device);
+    push(MemoryCategory::Weights, copy.what(), copy.bytes(&counts), 1);
+    push(MemoryCategory::Gradients, gradients, state, 1);
+    push(MemoryCategory::Optimizer, moments, state, program.moments() as u64);
     items
 }
 
@@ -204,10 +250,11 @@ fn sampling(program: &Program) -> u64 {
     let length = prompt.saturating_add(samples.max_tokens).min(spec.context_length) as u64;
     let rows = samples.count as u64;
     let cache = 2 * (spec.layers * spec.kv_heads * spec.head_dim()) as u64;
-    let cached = rows.saturating_mul(length).saturating_mul(cache).saturating_mul(F32);
+    let element = precision::activation_bytes(program.precision, program.device);
+    let cached = rows.saturating_mul(length).saturating_mul(cache).saturating_mul(element);
     let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32);
     // The prompt's pass through one layer, for all continuations.
-    let sizes = Sizes { positions: rows.saturating_mul(prompt.min(spec.context_length) as u64), element: F32 };
+    let sizes = Sizes { positions: rows.saturating_mul(prompt.min(spec.context_length) as u64), element };
     cached.saturating_add(logits).saturating_add(sizes.total(&cost::layer_saved(spec)))
 }
 
@@ -220,10 +267,12 @@ fn sum(items: &[MemoryItem], category: MemoryCategory) -> u64 {
 mod tests {
     use super::*;
     use crate::plan::program::{OptimizerSpec, Precision};
-    use crate::plan::tests::{compiled, experiment};
+    use crate::plan::tests::{cluster, compiled, experiment};
+
+    const ONE: Live = Live { saved: 1, work: 0 };
 
     fn of(program: &Program) -> MemoryEstimate {
-        estimate(&MemoryRequest { program, live: &[1], slots: 2, threads: 2 })
+        estimate(&MemoryRequest { program, live: &[ONE], slots: 2, hardware: &cluster().devices[0] })
     }
 
     fn program() -> Program {
@@ -264,7 +313,9 @@ mod tests {
     #[test]
     fn activations_follow_the_micro_batches_in_flight() {
         let program = program();
-        let two = estimate(&MemoryRequest { program: &program, live: &[2], slots: 2, threads: 2 });
+        let live = [Live { saved: 2, work: 0 }];
+        let two =
+            estimate(&MemoryRequest { program: &program, live: &live, slots: 2, hardware: &cluster().devices[0] });
         assert_eq!(two.activations, 2 * of(&program).activations);
     }
 }

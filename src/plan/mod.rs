@@ -5,6 +5,7 @@ pub mod check;
 pub mod cluster;
 pub mod compile;
 pub mod cost;
+pub mod device_memory;
 mod devices;
 mod emit;
 pub mod error;

@@ -2,6 +2,7 @@
 
 use crate::plan::facts::PeakFlops;
 use crate::plan::program::{Device, Precision};
+use crate::plan::types::ParamCounts;
 
 /// The name of `precision` in an experiment file.
 #[must_use]
@@ -22,8 +23,8 @@ pub fn describe_without_masters(device: Device) -> &'static str {
              would, in f32 storage; f32 arithmetic of updates, norms, softmax and loss"
         }
         Device::Cuda(_) => {
-            "bf16 without master weights: matmuls, activations, weights, gradients and moments in bf16; f32 arithmetic of \
-             updates, norms, softmax and loss"
+            "bf16 without master weights: matmuls and activations in bf16; weights, gradients and moments are bf16 values in f32 \
+             storage; f32 arithmetic of updates, norms, softmax and loss"
         }
     }
 }
@@ -55,23 +56,46 @@ pub fn peak(precision: Precision, device: Device, peak: &PeakFlops) -> Option<f6
     }
 }
 
-/// Whether the executor keeps a second copy of the weights, rounded to bf16, and the bytes of one of its elements.
+/// Bytes of one element of the weights that are trained, their gradients and the moments: f32, though the values may be bf16's.
+pub const STATE_BYTES: u64 = 4;
+
+/// The copy of the weights that products read in a bf16 run, besides those that are trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoundedCopy {
+    None,
+    /// Of all weights, as f32: a CPU has no bf16 arithmetic.
+    InF32,
+    /// Of the matrices, as bf16; gains and biases are read from the f32 weights.
+    Matrices,
+}
+
+/// Whether the executor keeps a rounded copy of the weights.
 #[must_use]
-pub fn rounded_weight_bytes(precision: Precision, master_weights: bool, device: Device) -> u64 {
+pub fn rounded_copy(precision: Precision, master_weights: bool, device: Device) -> RoundedCopy {
     match (precision, device) {
-        _ if !master_weights => 0,
-        (Precision::Bf16, Device::Cpu) => 4,
-        (Precision::Bf16, Device::Cuda(_)) => 2,
-        _ => 0,
+        (Precision::Bf16, Device::Cuda(_)) => RoundedCopy::Matrices,
+        (Precision::Bf16, Device::Cpu) if master_weights => RoundedCopy::InF32,
+        _ => RoundedCopy::None,
     }
 }
 
-/// Bytes of one element of the weights that are trained, their gradients and the moments.
-#[must_use]
-pub fn state_bytes(master_weights: bool, device: Device) -> u64 {
-    match device {
-        Device::Cuda(_) if !master_weights => 2,
-        _ => 4,
+impl RoundedCopy {
+    /// Of a rank that holds `counts` parameters.
+    #[must_use]
+    pub fn bytes(self, counts: &ParamCounts) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::InF32 => 4 * counts.total,
+            Self::Matrices => 2 * counts.decayed,
+        }
+    }
+
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::InF32 => "weights rounded to bf16",
+            Self::Matrices => "matrices in bf16",
+        }
     }
 }
 

@@ -116,7 +116,7 @@ impl<'a> Priced<'a> {
         if head && spec.tie_embeddings && !program.chunks.iter().any(|c| c.contains(0)) {
             n += (spec.vocab_size * spec.d_model) as u64;
         }
-        element(program) * n as f64
+        ELEMENT * n as f64
     }
 }
 
@@ -124,14 +124,15 @@ impl<'a> Stage<'a> {
     fn new(rank: &'a RankPlan, rates: &'a DeviceRates, sharers: usize) -> Option<Self> {
         let p = &rank.program;
         let (precision, master_weights) = (p.precision, p.master_weights);
-        let worker = Worker { model: &p.model, precision, master_weights, device: &rank.hardware, rates, sharers };
+        let (model, recompute, device) = (&p.model, p.recompute, &rank.hardware);
+        let worker = Worker { model, precision, master_weights, recompute, device, rates, sharers };
         let full = p.batch.micro_batch.min(p.batch.slice.1);
         let rest = match p.batch.slice.1 % full {
             0 => full,
             rest => rest,
         };
         let full_seconds = worker.blocks(full, p.batch.length)?;
-        let update = worker.update(rank.params.total, p.owns_optimizer().then_some(p.optimizer))?;
+        let update = worker.update(&rank.params, p.owns_optimizer().then_some(p.optimizer))?;
         // The norm reads what the update moves several times.
         let norm = update / 9.0;
         Some(Self {
@@ -202,14 +203,14 @@ impl Prices for Priced<'_> {
                 ring(links.replicas, replicas, self.gradient_bytes(program, program.buckets[bucket]))
             }
             Instruction::ReduceToRoot { bucket } => line(self.gradient_bytes(program, program.buckets[bucket])),
-            Instruction::BroadcastWeights => line(element(program) * self.stages[stage].rank.params.total as f64),
+            Instruction::BroadcastWeights => line(ELEMENT * self.stages[stage].rank.params.total as f64),
             // A few numbers.
             Instruction::CountTokens { .. } | Instruction::ClipNorm { .. } => {
                 links.world.map_or(0.0, |r| 2.0 * r.latency)
             }
             Instruction::SumTied => {
                 let link = links.peers[if stage == 0 { program.mesh.stages - 1 } else { 0 }];
-                let bytes = element(program) * (program.model.vocab_size * program.model.d_model) as f64;
+                let bytes = ELEMENT * (program.model.vocab_size * program.model.d_model) as f64;
                 ring(Some(Reach { link, latency: link.latency }), 2.0, bytes)
             }
             _ => 0.0,
@@ -218,9 +219,7 @@ impl Prices for Priced<'_> {
 }
 
 /// Bytes of a weight, or of a gradient.
-fn element(program: &Program) -> f64 {
-    precision::state_bytes(program.master_weights, program.device) as f64
-}
+const ELEMENT: f64 = precision::STATE_BYTES as f64;
 
 /// The links of each stage, the slowest where several matter. `None` if there is more than one rank and no links are known.
 fn stage_links(ranks: &[RankPlan], links: Option<Links>) -> Option<Vec<StageLinks>> {

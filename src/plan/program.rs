@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::config::experiment::{Decays, EvalLoss, Precision, Samples};
+pub use crate::config::experiment::{Decays, EvalLoss, Precision, Recompute, Samples};
 use crate::left_out::{is_false, is_true, yes};
 use crate::model::spec::ModelSpec;
 pub use crate::plan::mesh::{Mesh, Mode};
@@ -21,6 +21,9 @@ pub struct Program {
     /// Whether f32 weights stand behind those that are rounded to bf16. If not, weights, gradients and moments are bf16.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub master_weights: bool,
+    /// What a layer's backward computes again.
+    #[serde(default, skip_serializing_if = "Recompute::is_default")]
+    pub recompute: Recompute,
     pub model: ModelSpec,
     /// The parts of the model's block list that this rank holds, in the order of the model. One, except under interleaved
     /// schedules; chunk c of stage s is the c·stages + s-th part of the model.

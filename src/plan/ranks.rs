@@ -12,7 +12,7 @@ use crate::plan::memory::{MemoryRequest, estimate};
 use crate::plan::mesh::{Mesh, Mode};
 use crate::plan::partition::{self, BlockCosts};
 use crate::plan::precision;
-use crate::plan::program::{Blocks, Program};
+use crate::plan::program::{Blocks, Program, Recompute};
 use crate::plan::rates::DeviceRates;
 use crate::plan::schedule::{Op, schedule};
 use crate::plan::types::{Flops, RankPlan};
@@ -218,7 +218,7 @@ impl Layout {
 
     fn cost(&self, program: &Program, walk: &Walk, slots: usize, hardware: &DeviceFacts) -> RankPlan {
         let tokens = (program.batch.slice.1 * program.batch.length) as u64;
-        let request = MemoryRequest { program, live: &walk.live, slots, threads: hardware.threads };
+        let request = MemoryRequest { program, live: &walk.live, slots, hardware };
         RankPlan {
             rank: program.rank,
             device: hardware.device,
@@ -234,19 +234,21 @@ impl Layout {
             },
             params: count_chunks(&self.model, &program.chunks),
             memory: estimate(&request),
-            flops: flops(&self.model, &program.chunks, tokens, program.batch.length),
+            flops: flops(&self.model, program.recompute, &program.chunks, tokens, program.batch.length),
             program: program.clone(),
         }
     }
 }
 
 /// FLOPs of several parts of a model.
-pub(crate) fn flops(model: &ModelSpec, chunks: &[Blocks], tokens: u64, length: usize) -> Flops {
-    let mut sum = Flops { forward: 0.0, backward: 0.0, step: 0.0, convention: cost::CONVENTION.to_owned() };
+pub(crate) fn flops(model: &ModelSpec, recompute: Recompute, chunks: &[Blocks], tokens: u64, length: usize) -> Flops {
+    let convention = cost::CONVENTION.to_owned();
+    let mut sum = Flops { forward: 0.0, backward: 0.0, recomputed: 0.0, step: 0.0, convention };
     for chunk in chunks {
         let part = cost::flops(model, &chunk.range(), tokens, length);
         sum.forward += part.forward;
         sum.backward += part.backward;
+        sum.recomputed += cost::recomputed_flops(model, recompute, &chunk.range(), tokens, length);
         sum.step += part.step;
     }
     sum
@@ -271,7 +273,9 @@ impl BlockTimes {
             let rates = cluster.rates.devices.get(&device.name)?;
             let sharers = hardware.iter().filter(|d| (d.node, d.device) == (device.node, device.device)).count();
             let (precision, master_weights) = (common.precision, common.master_weights);
-            let worker = Worker { model: &common.model, precision, master_weights, device, rates, sharers };
+            // Layers are divided as if nothing were computed again: so the same numbers come out with and without.
+            let (model, recompute) = (&common.model, Recompute::None);
+            let worker = Worker { model, precision, master_weights, recompute, device, rates, sharers };
             let rows = common.batch.micro_batch.min(common.batch.sequences);
             let seconds = worker.blocks(rows, common.batch.length)?;
             let (embedding, layer, head) = (seconds.embedding.total(), seconds.layer.total(), seconds.head.total());

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::plan::precision;
-use crate::plan::program::{Decays, LrDecay, LrSchedule, OptimizerSpec, Program};
+use crate::plan::program::{Decays, LrDecay, LrSchedule, OptimizerSpec, Program, Recompute};
 use crate::plan::text::fold;
 use crate::plan::types::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
 
@@ -128,6 +128,7 @@ impl RankPlan {
             si(f.forward, "FLOP"),
             si(f.backward, "FLOP")
         ));
+        recompute_line(&self.program, f.recomputed, out);
         match self.program.peak_flops {
             Some(peak) => out.more(&format!("MFU against {}", si(peak, "FLOP/s"))),
             None => out.more("MFU is not reported: the device's peak FLOP/s is not known"),
@@ -137,6 +138,16 @@ impl RankPlan {
         out.line("learning rate", &schedule_line(&self.program.schedule));
         program_lines(&self.program, full, out);
     }
+}
+
+/// What is computed again, where something is: `flops` in a step.
+pub(super) fn recompute_line(program: &Program, flops: f64, out: &mut Page) {
+    let what = match program.recompute {
+        Recompute::None => return,
+        Recompute::Attention => "attention, from each layer's first norm on",
+        Recompute::Block => "each layer, from its input",
+    };
+    out.more(&format!("computed again in the backward: {what}, {}; not in the MFU", si(flops, "FLOP")));
 }
 
 pub(super) fn model_line(program: &Program) -> String {
@@ -171,18 +182,11 @@ fn params_lines(p: &ParamCounts, decays: Decays, out: &mut Page) {
 
 fn memory_lines(memory: &MemoryEstimate, full: bool, out: &mut Page) {
     out.line("memory", &format!("{} at the peak (estimate)", bytes(memory.total())));
-    let categories = [
-        (MemoryCategory::Weights, "weights", memory.weights),
-        (MemoryCategory::Gradients, "gradients", memory.gradients),
-        (MemoryCategory::Optimizer, "optimizer", memory.optimizer),
-        (MemoryCategory::Activations, "activations", memory.activations),
-        (MemoryCategory::Workspace, "workspace", memory.workspace),
-        (MemoryCategory::Communication, "messages", memory.communication),
-    ];
-    for (category, name, sum) in
-        categories.into_iter().filter(|(c, _, sum)| *c != MemoryCategory::Communication || *sum > 0)
+    use MemoryCategory as Of;
+    for (category, sum) in
+        memory.categories().into_iter().filter(|(of, sum)| !matches!(of, Of::Communication | Of::Context) || *sum > 0)
     {
-        out.more(&format!("{name:<12}{:>12}", bytes(sum)));
+        out.more(&format!("{:<12}{:>12}", category.name(), bytes(sum)));
         for item in memory.items.iter().filter(|i| full && i.category == category) {
             out.more(&format!("  {:>12} × {:<6}{}", bytes(item.bytes), item.count, item.what));
         }

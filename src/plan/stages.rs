@@ -5,9 +5,9 @@ use crate::plan::mesh::Mode;
 use crate::plan::precision;
 use crate::plan::program::Device;
 use crate::plan::render::{
-    Page, bytes, count, model_line, optimizer_line, plural, program_lines, schedule_line, short, si,
+    Page, bytes, count, model_line, optimizer_line, plural, program_lines, recompute_line, schedule_line, short, si,
 };
-use crate::plan::types::{MemoryEstimate, Plan, RankPlan};
+use crate::plan::types::{MemoryCategory, MemoryEstimate, Plan, RankPlan};
 
 /// Stages whose programs are shown in short; of more only the first and the last.
 const FEW_STAGES: usize = 4;
@@ -61,6 +61,7 @@ impl Plan {
         out.line("parameters", &count(f.parameters));
         out.line("FLOPs a step", &format!("{} for MFU, all ranks", si(f.flops_per_step, "FLOP")));
         out.more(&first.flops.convention);
+        recompute_line(&first.program, self.ranks.iter().map(|r| r.flops.recomputed).sum(), out);
         match first.program.peak_flops {
             Some(peak) => out.more(&format!("MFU against {}, all devices", si(peak, "FLOP/s"))),
             None => out.more("MFU is not reported: the devices' peak FLOP/s is not known"),
@@ -214,16 +215,24 @@ impl Alike<'_> {
 }
 
 fn memory_table(alike: &[Alike<'_>], out: &mut Page) {
-    let columns = ["weights", "gradients", "optimizer", "activations", "workspace", "messages", "total"];
-    let row = |cells: &[String]| cells.iter().map(|c| format!("{c:>13}")).collect::<Vec<_>>().concat();
+    // What a plan has none of has no column.
+    let shown = |of: MemoryCategory| {
+        let sum =
+            |a: &Alike<'_>| a.ranks[0].memory.categories().into_iter().find(|(c, _)| *c == of).map_or(0, |(_, b)| b);
+        of != MemoryCategory::Context || alike.iter().any(|a| sum(a) > 0)
+    };
+    let columns = |memory: &MemoryEstimate| memory.categories().into_iter().filter(|(of, _)| shown(*of));
+    let row = |cells: Vec<String>| cells.iter().map(|c| format!("{c:>13}")).collect::<Vec<_>>().concat();
     let width = alike.iter().map(|a| a.name().chars().count()).max().unwrap_or(0);
-    out.line("memory", &format!("{:<width$}{}", "per rank", row(&columns.map(str::to_owned))));
+    let Some(first) = alike.first() else { return };
+    let mut names: Vec<String> = columns(&first.ranks[0].memory).map(|(of, _)| of.name().to_owned()).collect();
+    names.push("total".to_owned());
+    out.line("memory", &format!("{:<width$}{}", "per rank", row(names)));
     for group in alike {
-        let MemoryEstimate { weights, gradients, optimizer, activations, workspace, communication, .. } =
-            &group.ranks[0].memory;
-        let total = group.ranks[0].memory.total();
-        let cells = [weights, gradients, optimizer, activations, workspace, communication, &total].map(|b| bytes(*b));
-        out.more(&format!("{:<width$}{}", group.name(), row(&cells)));
+        let memory = &group.ranks[0].memory;
+        let mut cells: Vec<String> = columns(memory).map(|(_, sum)| bytes(sum)).collect();
+        cells.push(bytes(memory.total()));
+        out.more(&format!("{:<width$}{}", group.name(), row(cells)));
     }
 }
 

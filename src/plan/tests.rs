@@ -87,7 +87,13 @@ pub(crate) fn experiment() -> e::Experiment {
             drop_last: false,
         },
         batch: e::Batch { sequences: 8, micro_batch: 2 },
-        train: e::Train { steps: Some(100), epochs: None, tokens: None, clip_norm: Some(1.0) },
+        train: e::Train {
+            steps: Some(100),
+            epochs: None,
+            tokens: None,
+            clip_norm: Some(1.0),
+            recompute: e::Recompute::None,
+        },
         optimizer: e::Optimizer::Adamw {
             lr: 1e-3,
             betas: [0.9, 0.99],
@@ -144,6 +150,7 @@ pub(crate) fn cluster() -> ClusterFacts {
         threads: 2,
         memory_bytes: Some(24 << 30),
         peak_flops: PeakFlops::default(),
+        compute_capability: None,
     };
     ClusterFacts { devices: vec![cpu], rates: Rates::default() }
 }
@@ -176,6 +183,23 @@ fn the_plan_in_full() {
     let plan = compile(&experiment, &data(), &cluster().with_peak_flops(Some(2e11))).expect("plans");
     insta::assert_snapshot!(plan.render_with(true));
     insta::assert_snapshot!(plan.summary_line(), @"15,248 parameters, 100 steps of 24 tokens, about 56.77 MiB, bf16 on cpu");
+}
+
+/// What is computed again costs FLOPs that MFU does not count, and saves activations.
+#[test]
+fn recomputation_is_in_the_plan() {
+    let mut experiment = experiment();
+    let none = compiled(&experiment);
+    let mut last = none.ranks[0].memory.activations;
+    for recompute in [e::Recompute::Attention, e::Recompute::Block] {
+        experiment.train.recompute = recompute;
+        let plan = compiled(&experiment);
+        assert!(plan.ranks[0].memory.activations < last && plan.ranks[0].flops.recomputed > 0.0);
+        assert_eq!(plan.totals, none.totals);
+        assert_eq!((&plan.math_hash, plan.hash == none.hash), (&none.math_hash, false));
+        last = plan.ranks[0].memory.activations;
+    }
+    insta::assert_snapshot!(compiled(&experiment).render());
 }
 
 /// GPT-2 124M as the file has it: 64 sequences of 1,024 tokens in micro-batches of 4.
@@ -214,7 +238,7 @@ fn json_loads_back_to_an_equal_value() {
 #[test]
 fn epochs_and_totals() {
     let mut experiment = experiment();
-    experiment.train = e::Train { steps: None, epochs: Some(2.0), tokens: None, clip_norm: Some(1.0) };
+    experiment.train = e::Train { steps: None, epochs: Some(2.0), ..experiment.train };
     let totals = compiled(&experiment).totals;
     // 1,000 rows twice / 8 rows a step.
     assert_eq!((totals.steps, totals.tokens_per_step, totals.tokens), (250, 64, 16_000));

@@ -46,7 +46,7 @@ fn the_hash_is_stable() {
 #[test]
 fn what_changes_a_number_changes_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 42] = [
+    let changes: [Change<e::Experiment>; 43] = [
         ("seed", |x| x.seed = 1),
         ("family", |x| x.model.family = e::Family::Llama),
         ("vocab_size", |x| x.model.vocab_size = Some(500)),
@@ -105,6 +105,8 @@ fn what_changes_a_number_changes_the_hash() {
         ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
         ("decay", |x| x.schedule.decay = e::Decay::Constant {}),
         ("precision", |x| x.precision = e::Precision::Bf16),
+        // It changes none, but is a plan of its own.
+        ("recompute", |x| x.train.recompute = e::Recompute::Block),
         ("master_weights", |x| (x.precision, x.master_weights) = (e::Precision::Bf16, false)),
         ("eval.every", |x| x.eval.every = 10),
         ("eval.at_start", |x| x.eval.at_start = true),

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::data::DataFacts;
+use crate::left_out::is_zero;
 use crate::plan::facts::DeviceFacts;
 use crate::plan::forecast::Forecast;
 use crate::plan::mesh::Mesh;
@@ -97,16 +98,31 @@ pub struct MemoryEstimate {
     /// Messages between ranks.
     #[serde(default)]
     pub communication: u64,
+    /// What a process costs a GPU before its first tensor.
+    #[serde(default, skip_serializing_if = "none")]
+    pub context: u64,
     pub items: Vec<MemoryItem>,
 }
 
 impl MemoryEstimate {
+    /// Bytes of each category.
+    #[must_use]
+    pub fn categories(&self) -> [(MemoryCategory, u64); 7] {
+        [
+            (MemoryCategory::Weights, self.weights),
+            (MemoryCategory::Gradients, self.gradients),
+            (MemoryCategory::Optimizer, self.optimizer),
+            (MemoryCategory::Activations, self.activations),
+            (MemoryCategory::Workspace, self.workspace),
+            (MemoryCategory::Communication, self.communication),
+            (MemoryCategory::Context, self.context),
+        ]
+    }
+
     /// Bytes of all categories.
     #[must_use]
     pub fn total(&self) -> u64 {
-        let parts =
-            [self.weights, self.gradients, self.optimizer, self.activations, self.workspace, self.communication];
-        parts.into_iter().fold(0, u64::saturating_add)
+        self.categories().into_iter().fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
     }
 }
 
@@ -129,6 +145,27 @@ pub enum MemoryCategory {
     Activations,
     Workspace,
     Communication,
+    Context,
+}
+
+impl MemoryCategory {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Weights => "weights",
+            Self::Gradients => "gradients",
+            Self::Optimizer => "optimizer",
+            Self::Activations => "activations",
+            Self::Workspace => "workspace",
+            Self::Communication => "messages",
+            Self::Context => "context",
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn none(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// FLOPs of one optimizer step. `forward` and `backward` count every matrix product exactly (2·m·n·k, causal attention in
@@ -137,6 +174,9 @@ pub enum MemoryCategory {
 pub struct Flops {
     pub forward: f64,
     pub backward: f64,
+    /// What the backward computes again of the forward: neither in `backward` nor in `step`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub recomputed: f64,
     pub step: f64,
     pub convention: String,
 }

@@ -88,6 +88,7 @@ fn cluster(manifest: &Manifest) -> ClusterFacts {
         threads: manifest.threads.max(1),
         memory_bytes: None,
         peak_flops: PeakFlops::default(),
+        compute_capability: None,
     };
     // Ranks on the CPU share the one there is.
     let mut devices: Vec<DeviceFacts> = manifest.devices.iter().map(facts).collect();

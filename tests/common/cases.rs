@@ -8,7 +8,9 @@ use runner::data::IGNORE;
 use runner::kernels::Math;
 use runner::kernels::embedding::sinusoids;
 use runner::kernels::pointwise::Rope;
-use runner::model::{Activation, Model, ModelSpec, NormPlace, Output, ParamSpec, Params, PositionKind, Variant};
+use runner::model::{
+    Activation, Model, ModelSpec, NormPlace, Output, ParamSpec, Params, PositionKind, Recompute, Variant,
+};
 use runner::nn::{
     Attention, Dropouts, Embedding, GradSink, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer,
 };
@@ -432,6 +434,7 @@ pub fn transformers() -> Vec<Case> {
                 norm2: norm("second"),
                 mlp,
                 dropout: [Dropouts::new(1, "attention.output", drop), Dropouts::new(1, "mlp.output", drop)],
+                recompute: Recompute::None,
             },
             None,
         )
@@ -450,6 +453,7 @@ pub fn transformers() -> Vec<Case> {
                 norm2: norm("secondnorm"),
                 mlp: swiglu(p),
                 dropout: [off, off],
+                recompute: Recompute::None,
             },
             Some(50.0),
         )

@@ -20,6 +20,7 @@ use runner::model::{
 use runner::nn::MicroBatch;
 use runner::plan::program::{
     self, BatchSpec, Blocks, Decays, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Order, Precision, Program,
+    Recompute,
 };
 
 /// `n` standard normal numbers, the same for the same purpose.
@@ -163,6 +164,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
         device: program::Device::Cpu,
         precision,
         master_weights: true,
+        recompute: Recompute::None,
         chunks: vec![Blocks { start: 0, end: model.block_count() }],
         buckets: Vec::new(),
         model,

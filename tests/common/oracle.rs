@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use candle_core::{D, Tensor};
-use runner::model::{Activation, Family, ModelSpec, NormPlace, Params, PositionKind};
+use runner::model::{Activation, Family, ModelSpec, NormPlace, Params, PositionKind, Recompute};
 use runner::nn::{Attention, Dropouts, Embedding, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer};
 
 /// x·wᵀ + b.
@@ -235,6 +235,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
                     down: one(format!("{p}.mlp.c_proj"), true),
                 },
                 dropout: [off, off],
+                recompute: Recompute::None,
             }
         } else {
             let p = format!("model.layers.{i}");
@@ -256,6 +257,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
                     down: one(format!("{p}.mlp.down_proj"), false),
                 },
                 dropout: [off, off],
+                recompute: Recompute::None,
             }
         };
         x = layer(&l, (!gpt2).then_some(spec.rope_theta), params, &x, mb);

@@ -17,14 +17,19 @@
 
 #include "fibers.h"
 
+#ifdef RUNNER_ENTRIES // table.py looks for them
+#define __global__ RUNNER_ENTRY
+#define __launch_bounds__(...) RUNNER_BOUNDS(__VA_ARGS__)
+#else
 #define __global__
+#define __launch_bounds__(...)
+#endif
 #define __device__
 #define __host__
 #define __constant__ static
 #define __shared__ static thread_local // one block at a time per host thread
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
-#define __launch_bounds__(...)
 #define DYNAMIC_SHARED(name) unsigned char* const name = emulated::now.host->shared
 
 #define threadIdx (emulated::now.thread)
@@ -103,7 +108,7 @@ struct Nothing {
     void operator()(Slot*) const {}
 };
 
-template <typename T> T shuffle(unsigned mask, Kind kind, T value, int number, int width) {
+template <typename T> EMULATED_UNCHECKED T shuffle(unsigned mask, Kind kind, T value, int number, int width) {
     static_assert(std::is_arithmetic<T>::value, "shuffles are of numbers");
     if (width <= 0 || width > 32 || (width & (width - 1)) != 0) {
         fail(LAUNCH_FAILED, "%s with the width %d", kind_name(kind), width);
@@ -128,13 +133,13 @@ template <typename T> T shuffle(unsigned mask, Kind kind, T value, int number, i
     return value;
 }
 
-inline unsigned vote(unsigned mask, int predicate) {
+EMULATED_UNCHECKED inline unsigned vote(unsigned mask, int predicate) {
     Slot mine;
-    mine.number = predicate != 0;
+    mine.value = predicate != 0;
     const Slot* slots = meet(mask, VOTE, mine, Nothing());
     unsigned all = 0;
     for (int i = 0; i < 32; i++) {
-        all |= (unsigned)slots[i].number << i;
+        all |= (unsigned)slots[i].value << i;
     }
     return all;
 }
@@ -179,8 +184,10 @@ inline int __all_sync(unsigned mask, int predicate) {
 
 namespace emulated {
 
-// D = A·B + D, once all lanes have come: products and sums in f32, in the order of k. `K` words' worth of k per fragment column.
-template <bool BF16> void multiply(Slot* slots) {
+typedef float Eight __attribute__((vector_size(32)));
+
+// D = A·B + D, once all lanes have come: products and sums in f32, in the order of k.
+template <bool BF16> EMULATED_UNCHECKED void multiply(Slot* slots) {
     const int K = BF16 ? 16 : 8;
     float a[16][16], b[16][8];
     for (int lane = 0; lane < 32; lane++) {
@@ -206,24 +213,28 @@ template <bool BF16> void multiply(Slot* slots) {
         }
     }
     for (int row = 0; row < 16; row++) {
-        float sums[8];
-        for (int n = 0; n < 8; n++) {
-            sums[n] = static_cast<const float*>(slots[row % 8 * 4 + n / 2].at[0])[row / 8 * 2 + n % 2];
+        // Lanes 4·(row % 8) .. + 3 hold the row's eight elements, two each.
+        float* d[4];
+        Eight sums;
+        for (int t = 0; t < 4; t++) {
+            d[t] = static_cast<float*>(const_cast<void*>(slots[row % 8 * 4 + t].at[0])) + row / 8 * 2;
+            sums[2 * t] = d[t][0];
+            sums[2 * t + 1] = d[t][1];
         }
         for (int k = 0; k < K; k++) {
-            for (int n = 0; n < 8; n++) {
-                sums[n] += a[row][k] * b[k][n];
-            }
+            Eight columns;
+            memcpy(&columns, b[k], sizeof columns);
+            sums += columns * a[row][k];
         }
-        for (int n = 0; n < 8; n++) {
-            float* d = static_cast<float*>(const_cast<void*>(slots[row % 8 * 4 + n / 2].at[0]));
-            d[row / 8 * 2 + n % 2] = sums[n];
+        for (int t = 0; t < 4; t++) {
+            d[t][0] = sums[2 * t];
+            d[t][1] = sums[2 * t + 1];
         }
     }
 }
 
 // Tile i has its rows at the addresses of lanes 8i .. 8i+7.
-template <bool TRANSPOSED> void read_tiles(Slot* slots) {
+template <bool TRANSPOSED> EMULATED_UNCHECKED void read_tiles(Slot* slots) {
     for (int i = 0; i < 4; i++) {
         unsigned short tile[8][8];
         for (int row = 0; row < 8; row++) {
@@ -247,18 +258,18 @@ inline void need_16(const void* address, const char* what) {
 } // namespace emulated
 
 inline void emulated_mma_bf16(float* d, const unsigned* a, const unsigned* b) {
-    emulated::meet(0xffffffffu, emulated::MMA_BF16, {{d, a, b}, 0, 0}, emulated::multiply<true>);
+    emulated::meet(0xffffffffu, emulated::MMA_BF16, {{d, a, b}}, emulated::multiply<true>);
 }
 inline void emulated_mma_tf32(float* d, const unsigned* a, const unsigned* b) {
-    emulated::meet(0xffffffffu, emulated::MMA_TF32, {{d, a, b}, 0, 0}, emulated::multiply<false>);
+    emulated::meet(0xffffffffu, emulated::MMA_TF32, {{d, a, b}}, emulated::multiply<false>);
 }
 inline void emulated_load_tiles(unsigned* r, const void* row) {
     emulated::need_16(row, "load_tiles: a row");
-    emulated::meet(0xffffffffu, emulated::TILES, {{r, row, nullptr}, 0, 0}, emulated::read_tiles<false>);
+    emulated::meet(0xffffffffu, emulated::TILES, {{r, row, nullptr}}, emulated::read_tiles<false>);
 }
 inline void emulated_load_tiles_transposed(unsigned* r, const void* row) {
     emulated::need_16(row, "load_tiles_transposed: a row");
-    emulated::meet(0xffffffffu, emulated::TILES_TRANSPOSED, {{r, row, nullptr}, 0, 0}, emulated::read_tiles<true>);
+    emulated::meet(0xffffffffu, emulated::TILES_TRANSPOSED, {{r, row, nullptr}}, emulated::read_tiles<true>);
 }
 // At once: what waits too little is not found.
 inline void emulated_copy_async(void* shared, const void* global, bool inside) {

@@ -27,6 +27,9 @@
 #include <ucontext.h>
 #endif
 
+// The emulator's own code does not pay for the checks that kernels are compiled with.
+#define EMULATED_UNCHECKED __attribute__((no_sanitize("undefined")))
+
 namespace emulated {
 
 // CUDA's own error numbers, so that a driver can hand them on.
@@ -161,10 +164,10 @@ inline void make_context(Context* context, char* bottom, size_t size, void (*ent
 
 // ---- what a host thread has to run a block ----
 
-struct Slot {
+// What a lane brings to a meeting.
+union Slot {
     const void* at[3];
     unsigned long long value;
-    int number;
 };
 
 // Lanes as bits. A lane is in exactly one of `ready`, `meeting`, `barrier` and `done`.
@@ -199,6 +202,8 @@ struct Host {
 struct Now {
     Host* host; // not null while a kernel runs
     Index thread, block, block_dim, grid_dim;
+    void* context; // the driver's current context
+    void* group;   // NCCL's open group
 };
 inline thread_local Now now __attribute__((tls_model("initial-exec"))) = {};
 
@@ -265,7 +270,7 @@ inline __attribute__((format(printf, 3, 4))) void fail_block(Host* h, int error,
 inline void fiber_main();
 
 // Gives the processor to thread `t`, which must be ready.
-inline void enter(Context* save, unsigned t) {
+EMULATED_UNCHECKED inline void enter(Context* save, unsigned t) {
     Host* h = now.host;
     Fiber& f = h->fibers[t];
     Warp& w = h->warps[t / 32];
@@ -286,7 +291,7 @@ inline void enter(Context* save, unsigned t) {
 }
 
 // A thread that can go on: of the current warp if there is one. -1 if there is none at all.
-inline int next_ready() {
+EMULATED_UNCHECKED inline int next_ready() {
     Host* h = now.host;
     const unsigned warps = (h->threads + 31) / 32;
     unsigned i = h->current / 32;
@@ -309,7 +314,7 @@ inline int next_ready() {
 }
 
 // The current thread cannot go on until another makes it ready.
-inline void wait() {
+EMULATED_UNCHECKED inline void wait() {
     Host* h = now.host;
     const unsigned me = h->current;
     const int next = next_ready();
@@ -319,7 +324,7 @@ inline void wait() {
     enter(&h->fibers[me].context, (unsigned)next);
 }
 
-inline void fiber_main() {
+EMULATED_UNCHECKED inline void fiber_main() {
     Host* h = now.host;
     const int stack = h->fibers[h->current].stack;
     for (;;) {
@@ -351,7 +356,7 @@ inline void fiber_main() {
     }
 }
 
-inline __attribute__((noinline)) void block_barrier() {
+EMULATED_UNCHECKED inline __attribute__((noinline)) void block_barrier() {
     Host* h = now.host;
     if (++h->at_barrier == h->threads) {
         for (unsigned i = 0; i < (h->threads + 31) / 32; i++) {
@@ -369,7 +374,7 @@ inline __attribute__((noinline)) void block_barrier() {
 }
 
 // All 32 lanes of a warp deposit `mine`; the last who comes does `last(slots)`; each gets the slots of all.
-template <typename Last> __attribute__((noinline)) const Slot* meet(unsigned mask, unsigned kind, const Slot& mine, Last last) {
+template <typename Last> EMULATED_UNCHECKED __attribute__((noinline)) const Slot* meet(unsigned mask, unsigned kind, const Slot& mine, Last last) {
     Host* h = now.host;
     Warp& w = h->warps[h->current / 32];
     const unsigned lane = h->current % 32, bit = 1u << lane;
@@ -526,7 +531,7 @@ struct Hosts {
 };
 
 // Runs one block. `h` keeps the indices of its threads from one block of the launch to the next.
-inline void run_block(Host* h, Launch& launch, long long number) {
+EMULATED_UNCHECKED inline void run_block(Host* h, Launch& launch, long long number) {
     const long long x = launch.grid.x, y = launch.grid.y;
     h->block = {(unsigned)(number % x), (unsigned)(number / x % y), (unsigned)(number / x / y)};
     now.block = h->block;

@@ -20,7 +20,7 @@ use crate::plan::program::Program;
 
 pub use error::CheckError;
 pub use meet::{Meeting, SLOTS};
-pub use walk::Walk;
+pub use walk::{Live, Walk};
 
 /// Proves `programs`, one per rank in order, which all work on the same global batch.
 ///

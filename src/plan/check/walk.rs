@@ -2,13 +2,14 @@
 
 use super::around::{fault, periodic, shape};
 use super::error::{CheckError, at, place, rows};
-use crate::plan::program::{Blocks, Instruction, Mode, Program};
+use crate::plan::cost;
+use crate::plan::program::{Blocks, Instruction, Mode, Program, Recompute};
 
 /// What walking one program showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Walk {
-    /// Micro-batches that are forwarded and not yet through the backward, per chunk, at the moment when they are most.
-    pub live: Vec<usize>,
+    /// Micro-batches that are forwarded and not yet through the backward, per chunk, at the moment when they hold the most.
+    pub live: Vec<Live>,
     /// Where the gradients of each micro-batch are whole: the index of the last instruction that adds to them.
     pub(super) added: Vec<usize>,
 }
@@ -17,7 +18,40 @@ impl Walk {
     /// Micro-batches in flight at the peak, all chunks together.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.live.iter().sum()
+        self.live.iter().map(|l| l.saved + l.work).sum()
+    }
+}
+
+/// Micro-batches of a chunk that hold activations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Those whose backward has not begun.
+    pub saved: usize,
+    /// Those of which only the weights' gradients are left to do.
+    pub work: usize,
+}
+
+/// What a micro-batch holds on one chunk in either state, relative to others: elements per position.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    saved: usize,
+    work: usize,
+}
+
+impl Held {
+    fn of(program: &Program, chunk: Blocks) -> Self {
+        let spec = &program.model;
+        // Without recomputation, what weight work keeps is as much as was saved: micro-batches are counted.
+        if program.recompute == Recompute::None {
+            return Self { saved: 1, work: 1 };
+        }
+        let sum = |buffers: &[cost::Buffer]| buffers.iter().map(|b| b.per_position).sum::<usize>();
+        let layers = chunk.range().filter(|&b| b > 0 && b <= spec.layers).count();
+        let head = if chunk.contains(spec.layers + 1) { sum(&cost::head_saved(spec)) } else { 0 };
+        Self {
+            saved: layers * sum(&cost::layer_kept(spec, program.recompute)) + head,
+            work: layers * sum(&cost::layer_work(spec)) + head,
+        }
     }
 }
 
@@ -47,8 +81,9 @@ struct Walker<'a> {
     tied: Option<usize>,
     clipped: Option<usize>,
     ended: Option<usize>,
-    live: Vec<usize>,
-    most: Vec<usize>,
+    live: Vec<Live>,
+    held: Vec<Held>,
+    most: Vec<Live>,
     added: Vec<usize>,
 }
 
@@ -72,8 +107,9 @@ pub(super) fn walk(program: &Program) -> Result<Walk, CheckError> {
         tied: None,
         clipped: None,
         ended: None,
-        live: vec![0; program.chunks.len()],
-        most: vec![0; program.chunks.len()],
+        live: vec![Live::default(); program.chunks.len()],
+        held: program.chunks.iter().map(|chunk| Held::of(program, *chunk)).collect(),
+        most: vec![Live::default(); program.chunks.len()],
         added: vec![0; mbs],
     };
     for (index, instruction) in program.step.iter().enumerate() {
@@ -261,11 +297,19 @@ impl Walker<'_> {
             return Err(format!("{} has already run it", self.name(earlier)));
         }
         cell.forward = Some(index);
-        self.live[chunk] += 1;
-        if self.live.iter().sum::<usize>() > self.most.iter().sum() {
+        self.live[chunk].saved += 1;
+        self.weigh();
+        Ok(())
+    }
+
+    /// Keeps what is alive, if it is more than it ever was.
+    fn weigh(&mut self) {
+        let all = |live: &[Live]| -> usize {
+            live.iter().zip(&self.held).map(|(l, h)| l.saved * h.saved + l.work * h.work).sum()
+        };
+        if all(&self.live) > all(&self.most) {
             self.most.clone_from(&self.live);
         }
-        Ok(())
     }
 
     fn send_activation(&mut self, index: usize, mb: usize, chunk: usize, to: usize) -> Result<(), String> {
@@ -313,7 +357,11 @@ impl Walker<'_> {
         if cell.below < end && cell.input.is_none() {
             return Err("a whole backward of it has already begun".to_owned());
         }
-        once(self.p, &mut cell.input, index)
+        once(self.p, &mut cell.input, index)?;
+        let live = &mut self.live[chunk];
+        (live.saved, live.work) = (live.saved.saturating_sub(1), live.work + 1);
+        self.weigh();
+        Ok(())
     }
 
     fn backward(
@@ -361,7 +409,9 @@ impl Walker<'_> {
         (cell.below, cell.backward) = (blocks.start, Some(index));
         self.added[mb] = self.added[mb].max(index);
         if blocks.start == whole.start {
-            self.live[chunk] = self.live[chunk].saturating_sub(1);
+            let live = &mut self.live[chunk];
+            let left = if split { &mut live.work } else { &mut live.saved };
+            *left = left.saturating_sub(1);
         }
         Ok(())
     }

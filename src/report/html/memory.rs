@@ -40,6 +40,8 @@ pub struct Categories {
     pub activations: u64,
     pub workspace: u64,
     pub communication: u64,
+    /// What a process costs a GPU before its first tensor.
+    pub context: u64,
 }
 
 impl From<&MemoryEstimate> for Categories {
@@ -51,6 +53,7 @@ impl From<&MemoryEstimate> for Categories {
             activations: m.activations,
             workspace: m.workspace,
             communication: m.communication,
+            context: m.context,
         }
     }
 }

@@ -1,0 +1,243 @@
+//! NVIDIA's driver and the GPUs that it shows to this process. Nothing is computed on them.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fs;
+use std::ptr;
+
+use serde::Serialize;
+
+use super::library::{DRIVER, Loaded, NVML, text_in};
+
+/// What the driver says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct DriverFacts {
+    /// As `580.65.06`: of the kernel's module.
+    pub version: Option<String>,
+    /// The newest CUDA that it runs, as `13.0`.
+    pub cuda: Option<String>,
+    pub gpus: Vec<Gpu>,
+    /// `peers[a][b]`: whether GPU a reads the memory of GPU b itself.
+    pub peers: Vec<Vec<bool>>,
+    /// Why there are no GPUs.
+    pub error: Option<String>,
+}
+
+/// One GPU, by the number that it has in this process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Gpu {
+    pub index: usize,
+    pub name: String,
+    pub memory_bytes: u64,
+    /// `None`: the driver does not say without work on the GPU.
+    pub free_bytes: Option<u64>,
+    /// Major and minor.
+    pub compute_capability: (i32, i32),
+    pub multiprocessors: i32,
+    pub pci_bus_id: String,
+}
+
+impl DriverFacts {
+    /// Asks the driver.
+    pub(super) fn here() -> Self {
+        let mut facts = Self { version: module_version(), cuda: DRIVER.facts().version, ..Self::default() };
+        let nvml = NVML.open().ok().and_then(|library| Nvml::start(&library));
+        match DRIVER.open().and_then(|library| Driver::start(&library)) {
+            Ok(driver) => match driver.gpus(nvml.as_ref()) {
+                Ok(gpus) => {
+                    facts.peers = driver.peers(gpus.len());
+                    facts.gpus = gpus;
+                }
+                Err(error) => facts.error = Some(error),
+            },
+            Err(error) => facts.error = Some(error),
+        }
+        facts
+    }
+}
+
+/// How many GPUs this process can use.
+///
+/// # Errors
+/// If there is no driver, or it does not work.
+pub(super) fn count() -> Result<usize, String> {
+    Driver::start(&DRIVER.open()?)?.count()
+}
+
+/// From the kernel: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...`, or `... Open Kernel Module for x86_64  580.65.06`.
+fn module_version() -> Option<String> {
+    version_in(&fs::read_to_string("/proc/driver/nvidia/version").ok()?)
+}
+
+fn version_in(text: &str) -> Option<String> {
+    let number = |word: &&str| word.contains('.') && word.chars().all(|c| c.is_ascii_digit() || c == '.');
+    text.lines().find(|line| line.starts_with("NVRM"))?.split_whitespace().find(number).map(str::to_owned)
+}
+
+type Status = c_int;
+
+/// Functions of libcuda, which has been started.
+struct Driver {
+    error_name: Option<unsafe extern "C" fn(Status, *mut *const c_char) -> Status>,
+    count: unsafe extern "C" fn(*mut c_int) -> Status,
+    get: unsafe extern "C" fn(*mut c_int, c_int) -> Status,
+    name: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> Status,
+    memory: unsafe extern "C" fn(*mut usize, c_int) -> Status,
+    attribute: unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status,
+    bus: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> Status,
+    peer: Option<unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status>,
+}
+
+const MULTIPROCESSORS: c_int = 16;
+const CAPABILITY: [c_int; 2] = [75, 76];
+
+#[expect(unsafe_code, reason = "FFI")]
+impl Driver {
+    fn start(library: &Loaded) -> Result<Self, String> {
+        let lacks = |name: &CStr| format!("libcuda.so.1 has no {}", name.to_string_lossy());
+        // SAFETY: the signatures are those of cuda.h, the same in all versions; cuInit may be called any number of times.
+        unsafe {
+            macro_rules! function {
+                ($name:literal) => {
+                    library.function($name).ok_or_else(|| lacks($name))?
+                };
+            }
+            let driver = Self {
+                error_name: library.function(c"cuGetErrorName"),
+                count: function!(c"cuDeviceGetCount"),
+                get: function!(c"cuDeviceGet"),
+                name: function!(c"cuDeviceGetName"),
+                memory: function!(c"cuDeviceTotalMem_v2"),
+                attribute: function!(c"cuDeviceGetAttribute"),
+                bus: function!(c"cuDeviceGetPCIBusId"),
+                peer: library.function(c"cuDeviceCanAccessPeer"),
+            };
+            let init: unsafe extern "C" fn(c_uint) -> Status = function!(c"cuInit");
+            driver.check("cuInit", init(0))?;
+            Ok(driver)
+        }
+    }
+
+    fn check(&self, what: &str, status: Status) -> Result<(), String> {
+        if status == 0 {
+            return Ok(());
+        }
+        let mut name: *const c_char = ptr::null();
+        // SAFETY: it writes the address of a text that lives as long as the library.
+        let known = self.error_name.is_some_and(|f| unsafe { f(status, &raw mut name) } == 0) && !name.is_null();
+        // SAFETY: as above.
+        let name = if known { unsafe { CStr::from_ptr(name) }.to_string_lossy() } else { "an unknown error".into() };
+        Err(format!("the driver's {what} says {name} ({status})"))
+    }
+
+    fn count(&self) -> Result<usize, String> {
+        let mut count = 0;
+        // SAFETY: writes to a number that outlives the call.
+        self.check("cuDeviceGetCount", unsafe { (self.count)(&raw mut count) })?;
+        Ok(count.max(0) as usize)
+    }
+
+    fn gpus(&self, nvml: Option<&Nvml>) -> Result<Vec<Gpu>, String> {
+        (0..self.count()?).map(|index| self.gpu(index, nvml)).collect()
+    }
+
+    fn gpu(&self, index: usize, nvml: Option<&Nvml>) -> Result<Gpu, String> {
+        let (mut device, mut memory, mut name, mut bus) = (0, 0_usize, [0 as c_char; 256], [0 as c_char; 64]);
+        // SAFETY: each function writes to what outlives the call, and at most as many bytes as it is told.
+        unsafe {
+            self.check("cuDeviceGet", (self.get)(&raw mut device, index as c_int))?;
+            self.check("cuDeviceGetName", (self.name)(name.as_mut_ptr(), 255, device))?;
+            self.check("cuDeviceTotalMem", (self.memory)(&raw mut memory, device))?;
+            self.check("cuDeviceGetPCIBusId", (self.bus)(bus.as_mut_ptr(), 63, device))?;
+        }
+        let attribute = |which| {
+            let mut value = 0;
+            // SAFETY: writes to a number that outlives the call.
+            self.check("cuDeviceGetAttribute", unsafe { (self.attribute)(&raw mut value, which, device) })?;
+            Ok::<c_int, String>(value)
+        };
+        Ok(Gpu {
+            index,
+            name: text_in(&name),
+            memory_bytes: memory as u64,
+            free_bytes: nvml.and_then(|nvml| nvml.free(&bus)),
+            compute_capability: (attribute(CAPABILITY[0])?, attribute(CAPABILITY[1])?),
+            multiprocessors: attribute(MULTIPROCESSORS)?,
+            pci_bus_id: text_in(&bus),
+        })
+    }
+
+    fn peers(&self, count: usize) -> Vec<Vec<bool>> {
+        let can = |a: usize, b: usize| {
+            let mut can = 0;
+            // SAFETY: writes to a number that outlives the call. Devices are numbered from 0 in every version of the driver.
+            let status = self.peer.map(|f| unsafe { f(&raw mut can, a as c_int, b as c_int) });
+            a == b || (status == Some(0) && can != 0)
+        };
+        (0..count).map(|a| (0..count).map(|b| can(a, b)).collect()).collect()
+    }
+}
+
+/// NVIDIA's management library: it knows how much memory is free without work on the GPU.
+struct Nvml {
+    handle: unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> Status,
+    memory: unsafe extern "C" fn(*mut c_void, *mut NvmlMemory) -> Status,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct NvmlMemory {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+#[expect(unsafe_code, reason = "FFI")]
+impl Nvml {
+    fn start(library: &Loaded) -> Option<Self> {
+        // SAFETY: the signatures are those of nvml.h; starting it twice counts.
+        unsafe {
+            let init: unsafe extern "C" fn() -> Status = library.function(c"nvmlInit_v2")?;
+            let nvml = Self {
+                handle: library.function(c"nvmlDeviceGetHandleByPciBusId_v2")?,
+                memory: library.function(c"nvmlDeviceGetMemoryInfo")?,
+            };
+            (init() == 0).then_some(nvml)
+        }
+    }
+
+    fn free(&self, bus: &[c_char]) -> Option<u64> {
+        let (mut handle, mut memory) = (ptr::null_mut(), NvmlMemory::default());
+        // SAFETY: `bus` ends with a zero; the rest is written to what outlives the calls.
+        unsafe {
+            let found = (self.handle)(bus.as_ptr(), &raw mut handle) == 0;
+            (found && (self.memory)(handle, &raw mut memory) == 0).then_some(memory.free)
+        }
+    }
+}
+
+/// What NVML calls the driver's version.
+#[expect(unsafe_code, reason = "FFI")]
+pub(super) fn nvml_driver_version(library: &Loaded) -> Option<String> {
+    Nvml::start(library)?;
+    let mut text = [0 as c_char; 96];
+    // SAFETY: the signature is that of nvml.h; at most 95 bytes are written.
+    unsafe {
+        let ask: unsafe extern "C" fn(*mut c_char, c_uint) -> Status =
+            library.function(c"nvmlSystemGetDriverVersion")?;
+        (ask(text.as_mut_ptr(), 95) == 0).then(|| text_in(&text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version_in;
+
+    #[test]
+    fn the_kernel_modules_version() {
+        let old = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: 12.2.0\n";
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n";
+        assert_eq!(version_in(old).as_deref(), Some("550.54.15"));
+        assert_eq!(version_in(open).as_deref(), Some("580.65.06"));
+        assert_eq!(version_in("GCC version: 12.2.0"), None);
+    }
+}

@@ -1,0 +1,190 @@
+//! What can be used here, and what is missing for the rest: a pure function of what was found.
+
+use serde::Serialize;
+
+use super::driver::DriverFacts;
+use super::library::{CUBLAS, CUBLAS_LT, CURAND, LibraryFacts, NCCL};
+use super::report::Build;
+
+/// One thing that a user may want.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Feature {
+    pub name: &'static str,
+    pub ready: bool,
+    /// What is missing, and how it is mended.
+    pub missing: Vec<Missing>,
+}
+
+/// One thing that is missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    pub what: String,
+    /// A command, or advice.
+    pub mend: String,
+}
+
+/// The oldest GPUs that the kernels have code for, and that compute in bf16 and TF32: A100.
+const OLDEST: (i32, i32) = (8, 0);
+
+pub(super) fn features(build: &Build, driver: &DriverFacts, libraries: &[LibraryFacts]) -> Vec<Feature> {
+    let one = on_one_gpu(build, driver, libraries);
+    let mut several = one.clone();
+    if build.cuda.is_some() && !build.nccl {
+        several.push(missing("this build has no NCCL".to_owned(), "make cuda"));
+    }
+    several.extend(library(&NCCL, driver, libraries));
+    if driver.gpus.len() == 1 {
+        let mend = "a machine with several, or several nodes with one each";
+        several.push(missing("there is one GPU".to_owned(), mend));
+    }
+    let mut tensor_cores = one.clone();
+    for gpu in driver.gpus.iter().filter(|gpu| gpu.compute_capability < OLDEST) {
+        let (major, minor) = gpu.compute_capability;
+        let what = format!("GPU {} ({}) has compute capability {major}.{minor}, needed is 8.0", gpu.index, gpu.name);
+        tensor_cores.push(missing(what, "CUDA_VISIBLE_DEVICES chooses among GPUs"));
+    }
+    let mut all =
+        vec![feature("training on the CPU", Vec::new()), feature("training on one GPU", tensor_cores.clone())];
+    all.push(feature("training on several GPUs (NCCL)", several));
+    all.push(feature("precision: bf16 and tf32 on a GPU", tensor_cores.clone()));
+    all.push(feature("flash attention on a GPU", tensor_cores));
+    all
+}
+
+fn on_one_gpu(build: &Build, driver: &DriverFacts, libraries: &[LibraryFacts]) -> Vec<Missing> {
+    let mut all = Vec::new();
+    if build.cuda.is_none() {
+        all.push(missing("this build has no CUDA".to_owned(), "make cuda"));
+    }
+    if driver.gpus.is_empty() {
+        let what = driver.error.clone().unwrap_or_else(|| "the driver shows no GPU".to_owned());
+        let mend = match (&driver.cuda, &driver.version) {
+            // The kernel's module is there without its library: a container that was started without GPUs.
+            (None, Some(_)) => "start the container with its GPUs (docker run --gpus all), or install libcuda.so.1",
+            (None, None) => "install NVIDIA's driver (Debian, Ubuntu: apt-get install nvidia-driver)",
+            (Some(_), _) => "nvidia-smi must list a GPU; CUDA_VISIBLE_DEVICES must not hide it",
+        };
+        all.push(missing(format!("no GPU: {what}"), mend));
+    }
+    all.extend(too_old(build.cuda, driver.cuda.as_deref()));
+    for wanted in [&CUBLAS, &CUBLAS_LT, &CURAND] {
+        all.extend(library(wanted, driver, libraries));
+    }
+    all
+}
+
+/// A driver that is older than the compiler does not read what it made.
+pub(super) fn too_old(built: Option<&str>, driver: Option<&str>) -> Option<Missing> {
+    let number = |text: &str| {
+        let (major, minor) = text.split_once('.')?;
+        Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?))
+    };
+    let (built, runs) = (built?, driver?);
+    (number(runs)? < number(built)?).then(|| {
+        let mend =
+            format!("update the driver, or build with CUDA {runs}: NVCC=/usr/local/cuda-{runs}/bin/nvcc make cuda");
+        Missing { what: format!("the driver runs CUDA up to {runs}, and this build is of CUDA {built}"), mend }
+    })
+}
+
+fn library(wanted: &super::library::Library, driver: &DriverFacts, libraries: &[LibraryFacts]) -> Option<Missing> {
+    let found = libraries.iter().find(|found| found.name == wanted.name)?;
+    let error = found.error.as_ref()?;
+    // The packages of CUDA 13 have no number in their names, but for NCCL's.
+    let (end, nccl) = match driver.cuda.as_deref() {
+        Some(version) if version.starts_with("12.") => ("-cu12", "-cu12"),
+        _ => ("", "-cu13"),
+    };
+    let package = match wanted.name {
+        "libcurand" => format!("nvidia-curand{end}"),
+        "libnccl" => format!("nvidia-nccl{nccl}"),
+        _ => format!("nvidia-cublas{end}"),
+    };
+    let folder = r#"export RUNNER_CUDA_LIBS=$(python3 -c "import nvidia; print(*nvidia.__path__, sep=':')")"#;
+    Some(missing(format!("{}: {error}", wanted.name), &format!("pip install {package}; {folder}")))
+}
+
+fn missing(what: String, mend: &str) -> Missing {
+    Missing { what, mend: mend.to_owned() }
+}
+
+fn feature(name: &'static str, missing: Vec<Missing>) -> Feature {
+    Feature { name, ready: missing.is_empty(), missing }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::driver::Gpu;
+    use super::*;
+
+    fn gpu(index: usize, compute_capability: (i32, i32)) -> Gpu {
+        Gpu {
+            index,
+            name: "X100".to_owned(),
+            memory_bytes: 80 << 30,
+            free_bytes: None,
+            compute_capability,
+            multiprocessors: 132,
+            pci_bus_id: format!("0000:0{index}:00.0"),
+        }
+    }
+
+    fn driver(gpus: Vec<Gpu>, cuda: &str) -> DriverFacts {
+        DriverFacts { cuda: Some(cuda.to_owned()), gpus, ..DriverFacts::default() }
+    }
+
+    fn libraries(lacks: &[&str]) -> Vec<LibraryFacts> {
+        let facts = |name: &'static str| {
+            let error = lacks.contains(&name).then(|| "not there".to_owned());
+            LibraryFacts { name, version: None, path: None, error }
+        };
+        [CUBLAS.name, CUBLAS_LT.name, CURAND.name, NCCL.name].map(facts).into()
+    }
+
+    const FULL: Build = Build { version: "1", cuda: Some("13.0"), nccl: true };
+
+    /// What is missing for each feature, by the first words.
+    fn verdicts(build: &Build, driver: &DriverFacts, lacks: &[&str]) -> Vec<String> {
+        let all = features(build, driver, &libraries(lacks));
+        all.iter().map(|f| f.missing.iter().map(|m| m.what.as_str()).collect::<Vec<_>>().join("; ")).collect()
+    }
+
+    #[test]
+    fn everything_is_there() {
+        let two = driver(vec![gpu(0, (9, 0)), gpu(1, (8, 0))], "13.0");
+        assert_eq!(verdicts(&FULL, &two, &[]), [""; 5]);
+    }
+
+    #[test]
+    fn each_lack_is_named_where_it_counts() {
+        let one = driver(vec![gpu(0, (9, 0))], "13.1");
+        let lacks = "libnccl: not there; there is one GPU";
+        assert_eq!(verdicts(&FULL, &one, &["libnccl"]), ["", "", lacks, "", ""]);
+        let without = Build { cuda: None, nccl: false, ..FULL };
+        assert!(verdicts(&without, &one, &[])[1..].iter().all(|v| v.starts_with("this build has no CUDA")));
+        let old = verdicts(&FULL, &driver(vec![gpu(0, (7, 5)), gpu(1, (9, 0))], "13.0"), &["libcurand"]);
+        assert_eq!(old[2], "libcurand: not there");
+        assert_eq!(old[3], "libcurand: not there; GPU 0 (X100) has compute capability 7.5, needed is 8.0");
+        let none = DriverFacts { error: Some("no libcuda.so.1".to_owned()), ..DriverFacts::default() };
+        assert_eq!(verdicts(&FULL, &none, &[])[1], "no GPU: no libcuda.so.1");
+    }
+
+    #[test]
+    fn the_driver_must_be_as_new_as_the_compiler() {
+        assert_eq!(too_old(Some("13.0"), Some("13.0")), None);
+        assert_eq!(too_old(Some("12.9"), Some("12.10")), None, "not as text");
+        assert_eq!(too_old(None, Some("12.0")), None);
+        assert!(too_old(Some("13.0"), Some("12.8")).unwrap().mend.contains("/usr/local/cuda-12.8/"));
+    }
+
+    #[test]
+    fn packages_go_by_the_drivers_cuda() {
+        let mend = |cuda: &str, name: &'static str| {
+            let all = features(&FULL, &driver(vec![gpu(0, (9, 0))], cuda), &libraries(&[name]));
+            all[2].missing.iter().find(|m| m.what.starts_with(name)).unwrap().mend.clone()
+        };
+        assert!(mend("12.8", "libcublasLt").starts_with("pip install nvidia-cublas-cu12;"));
+        assert!(mend("13.0", "libcurand").starts_with("pip install nvidia-curand;"));
+        assert!(mend("13.0", "libnccl").starts_with("pip install nvidia-nccl-cu13;"));
+    }
+}

@@ -1,0 +1,19 @@
+//! Which GPUs the tests have.
+
+use candle_core::cuda_backend::cudarc::driver::CudaContext;
+
+/// Set where tests must not be passed over.
+const REQUIRED: &str = "RUNNER_GPU_REQUIRED";
+
+/// How many GPUs there are, if at least `least`; otherwise the test that asked is passed over.
+pub fn gpus(least: usize) -> Option<usize> {
+    let found = runner::doctor::usable().map(|()| CudaContext::device_count().unwrap_or(0) as usize);
+    match found {
+        Ok(n) if n >= least => return Some(n),
+        Ok(n) => println!("passed over: {n} GPUs, {least} are needed"),
+        Err(why) => println!("passed over: {why}"),
+    }
+    // More GPUs than one are nobody's duty to have.
+    assert!(least > 1 || std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set, and no GPU can be used");
+    None
+}

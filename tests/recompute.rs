@@ -1,0 +1,170 @@
+//! What a layer's backward computes again has the same bits, under every schedule, and saves the memory that the plan says.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
+#![allow(clippy::print_stdout, reason = "the table of bytes, with --nocapture")]
+
+use std::alloc::System;
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use candle_core::DType;
+use runner::config::{self, LoadOptions};
+use runner::data::{DataRequest, Prepared, prepare};
+use runner::exec::{Event, ObserveError, Observer, Resources, WatchedMemory, initial_state};
+use runner::heap::Counted;
+use runner::launch::threads::{self, Seated};
+use runner::plan::types::MemoryCategory;
+use runner::plan::{ClusterFacts, Plan, RankPlan, compile};
+
+#[global_allocator]
+static ALLOCATOR: Counted<System> = Counted(System);
+
+/// Runs one after the other: what is allocated is counted for the whole process.
+fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const LAYOUTS: [&str; 6] = [
+    "batch: {sequences: 12, micro_batch: 3}",
+    "batch: {sequences: 12, micro_batch: 3}\nparallel: {mode: ddp, replicas: 2, bucket_mb: 0.004}",
+    "batch: {sequences: 12}\nparallel: {mode: pipeline, pipeline: {stages: 2, schedule: gpipe, microbatches: 4}}",
+    "batch: {sequences: 12}\nparallel: {mode: pipeline, pipeline: {stages: 2, schedule: interleaved_1f1b, chunks: 2, microbatches: 4}}",
+    "batch: {sequences: 12}\nparallel: {mode: pipeline, pipeline: {stages: 2, schedule: zero_bubble, microbatches: 4}}",
+    "batch: {sequences: 24}\nparallel: {mode: pipeline, replicas: 2, bucket_mb: 0.004, pipeline: {stages: 3, schedule: zero_bubble, microbatches: 4}}",
+];
+
+const MODELS: [&str; 3] = [
+    "family: gpt2, dropout: 0.1, heads: 2, d_ff: 48",
+    "family: llama, heads: 4, kv_heads: 2, d_ff: 48",
+    "family: gpt2, norm: post, activation: relu, positions: sinusoidal, dropout: 0.1, mlp_dropout: 0.2, heads: 2, d_ff: 48",
+];
+
+struct Case {
+    plan: Plan,
+    prepared: Prepared,
+}
+
+fn case(model: &str, rest: &str) -> Case {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let dir = FOLDER.get_or_init(|| tempfile::tempdir().unwrap());
+    let yaml = format!(
+        "name: again\nmodel: {{{model}}}\ndata: {{tokenizer: {{bytes: {{}}}}, train: {{builtin: {{corpus: stories}}}}}}\n\
+         optimizer: {{adamw: {{lr: 3e-3}}}}\neval: {{every: 100, loss: {{batches: 1}}}}\n{rest}\n"
+    );
+    let file = dir.path().join("again.yaml");
+    fs::write(&file, yaml).unwrap();
+    let loaded = config::load(&file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}", e.render(false)));
+    let experiment = loaded.experiment;
+    let request = DataRequest {
+        data: &experiment.data,
+        choice: None,
+        seed: experiment.seed,
+        cache_dir: &dir.path().join("cache"),
+        test: None,
+        vocab_size: experiment.model.vocab_size,
+    };
+    let prepared = prepare(&request, &|_| {}).unwrap();
+    let plan = compile(&experiment, &prepared.facts, &ClusterFacts::local(1)).unwrap_or_else(|e| panic!("{rest}: {e}"));
+    Case { plan, prepared }
+}
+
+/// Losses and gradient norms as bits, and what the last watched step held.
+#[derive(Debug, Default, PartialEq)]
+struct Told {
+    steps: Vec<[u64; 2]>,
+    memory: Vec<WatchedMemory>,
+}
+
+impl Observer for Told {
+    fn observe(&mut self, event: &Event<'_>) -> Result<(), ObserveError> {
+        match event {
+            Event::Step(m) => self.steps.push([m.loss.to_bits(), m.grad_norm.to_bits()]),
+            Event::Watched(w) => self.memory.clone_from(&w.memory),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// What the run told, and its weights and moments by rank.
+fn run<'a>(case: &'a Case) -> (Told, BTreeMap<usize, Vec<u32>>) {
+    let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
+    let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
+    let seat = |rank: &'a RankPlan| Seated {
+        program: &rank.program,
+        threads: 1,
+        state: initial_state(&rank.program).unwrap(),
+    };
+    let ranks = case.plan.ranks.iter().map(seat).collect();
+    let mut told = Told::default();
+    let stop = AtomicBool::new(false);
+    let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut told).unwrap();
+    let bits = |o: &runner::exec::Outcome| {
+        let flat: Vec<f32> = o.state.buffer.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
+        flat.into_iter().map(f32::to_bits).collect()
+    };
+    (told, outcomes.iter().enumerate().map(|(rank, outcome)| (rank, bits(outcome))).collect())
+}
+
+/// Losses, gradient norms, weights and moments after three steps, in f32 and in bf16.
+#[test]
+fn the_same_bits() {
+    let _alone = alone();
+    for model in MODELS {
+        for (layout, precision) in LAYOUTS.into_iter().zip(["fp32", "bf16"].into_iter().cycle()) {
+            let of = |recompute: &str| {
+                let model = format!("{model}, layers: 4, d_model: 16, context_length: 16");
+                let rest = format!("train: {{steps: 3, recompute: {recompute}}}\nprecision: {precision}\n{layout}");
+                case(&model, &rest)
+            };
+            let none = of("none");
+            let kept = run(&none);
+            assert_eq!(kept.0.steps.len(), 3);
+            for recompute in ["attention", "block"] {
+                let again = of(recompute);
+                assert_ne!(again.plan.hash, none.plan.hash, "the plan says what is computed again");
+                assert_eq!(again.plan.math_hash, none.plan.math_hash, "and that the numbers are the same");
+                let told = run(&again);
+                assert_eq!(told.0.steps, kept.0.steps, "{model}, {layout}, {recompute}");
+                assert!(told.1 == kept.1, "{model}, {layout}, {recompute}: weights and moments");
+            }
+        }
+    }
+}
+
+/// What the plan says that a step holds: activations, and the workspace of tensors.
+fn planned(rank: &RankPlan) -> u64 {
+    let tensors =
+        rank.memory.items.iter().filter(|i| i.what.starts_with("beyond") || i.what.starts_with("attention tiles"));
+    let activations = rank.memory.items.iter().filter(|i| i.category == MemoryCategory::Activations);
+    activations.chain(tensors).map(|i| i.bytes * i.count).sum()
+}
+
+/// Tensors below 16 KiB (statistics) are not counted, and a product's packed panels are not planned: 8%.
+#[test]
+fn memory_falls_as_the_plan_says() {
+    let _alone = alone();
+    for model in MODELS {
+        let mut last = (u64::MAX, u64::MAX);
+        for recompute in ["none", "attention", "block"] {
+            let model = format!("{model}, layers: 8, d_model: 64, context_length: 128");
+            let model = model.replace("d_ff: 48", "d_ff: 256");
+            let case = case(
+                &model,
+                &format!("train: {{steps: 2, recompute: {recompute}}}\nbatch: {{sequences: 8, micro_batch: 4}}"),
+            );
+            let (told, _) = run(&case);
+            let (measured, planned) = (told.memory[0].step.expect("it is counted"), planned(&case.plan.ranks[0]));
+            println!(
+                "{recompute:<10} planned {planned:>10} measured {measured:>10} {:.3}",
+                measured as f64 / planned as f64
+            );
+            assert!(measured.abs_diff(planned) * 100 < planned * 8, "{model}, {recompute}: {measured} of {planned}");
+            assert!(measured < last.0 && planned < last.1, "{model}, {recompute}");
+            last = (measured, planned);
+        }
+    }
+}
