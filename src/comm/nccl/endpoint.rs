@@ -195,7 +195,8 @@ impl Communicator for NcclComm {
         let there = place(buffer).map_err(|what| CommError::Request { operation: kind, what })?;
         let operation = |handle: &super::library::Handle, stream: &_| handle.reduce(&there, root, stream);
         let over = member.link.start(kind, attached.gpu.stream(), vec![buffer.clone()], operation);
-        self.follow(attached, kind, &*over.map_err(|error| self.failed(kind, &error))?)
+        let over = over.map_err(|error| self.failed(kind, &error))?;
+        self.follow(attached, kind, &over)
     }
 
     fn broadcast(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
@@ -207,7 +208,8 @@ impl Communicator for NcclComm {
         let there = place(buffer).map_err(|what| CommError::Request { operation: kind, what })?;
         let operation = |handle: &super::library::Handle, stream: &_| handle.broadcast(&there, root, stream);
         let over = member.link.start(kind, attached.gpu.stream(), vec![buffer.clone()], operation);
-        self.follow(attached, kind, &*over.map_err(|error| self.failed(kind, &error))?)
+        let over = over.map_err(|error| self.failed(kind, &error))?;
+        self.follow(attached, kind, &over)
     }
 
     fn all_gather(&self, group: GroupId, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {

@@ -1,7 +1,7 @@
 //! NCCL's functions, as far as they are used, with errors in words.
 
 use std::ffi::CStr;
-use std::os::raw::c_int;
+use std::os::raw::{c_char, c_int, c_void};
 
 use candle_core::DType;
 use cudarc::driver::CudaStream;
@@ -51,7 +51,7 @@ pub(super) fn unique_id() -> Result<Vec<u8>, NcclError> {
     let mut id = sys::ncclUniqueId { internal: [0; 128] };
     // SAFETY: writes the id, which outlives the call.
     checked(unsafe { sys::ncclGetUniqueId(&raw mut id) })?;
-    Ok(id.internal.iter().map(|byte| byte.cast_unsigned()).collect())
+    Ok(id.internal.iter().flat_map(|byte| byte.to_ne_bytes()).collect())
 }
 
 /// Elements that NCCL knows, of tensors that it is given.
@@ -90,7 +90,7 @@ impl Handle {
             return Err(NcclError(format!("an id of {} bytes instead of {ID}", id.len())));
         }
         for (to, from) in unique.internal.iter_mut().zip(id) {
-            *to = from.cast_signed();
+            *to = c_char::from_ne_bytes([*from]);
         }
         let mut comm: sys::ncclComm_t = std::ptr::null_mut();
         // SAFETY: writes the handle, which outlives the call; the id is passed by value.
@@ -112,7 +112,7 @@ impl Handle {
     pub(super) fn all_reduce(&self, places: &[Place], stream: &CudaStream) -> Result<(), NcclError> {
         grouped(|| {
             places.iter().try_for_each(|place| {
-                let (at, sum) = (place.address as *mut _, sys::ncclRedOp_t::ncclSum);
+                let (at, sum) = (place.address as *mut c_void, sys::ncclRedOp_t::ncclSum);
                 // SAFETY: the place is on the communicator's device, and its tensor is kept until the stream is behind it.
                 checked(unsafe {
                     sys::ncclAllReduce(at, at, place.count, place.element, sum, self.0, stream.cu_stream().cast())
@@ -124,7 +124,7 @@ impl Handle {
     /// Sums over the members, to the place of `root`.
     #[expect(unsafe_code, reason = "FFI")]
     pub(super) fn reduce(&self, place: &Place, root: usize, stream: &CudaStream) -> Result<(), NcclError> {
-        let (at, sum) = (place.address as *mut _, sys::ncclRedOp_t::ncclSum);
+        let (at, sum) = (place.address as *mut c_void, sys::ncclRedOp_t::ncclSum);
         let Place { count, element, .. } = *place;
         // SAFETY: as in `all_reduce`.
         checked(unsafe {
@@ -135,7 +135,7 @@ impl Handle {
     /// Copies `root`'s place to all.
     #[expect(unsafe_code, reason = "FFI")]
     pub(super) fn broadcast(&self, place: &Place, root: usize, stream: &CudaStream) -> Result<(), NcclError> {
-        let at = place.address as *mut _;
+        let at = place.address as *mut c_void;
         let Place { count, element, .. } = *place;
         // SAFETY: as in `all_reduce`.
         checked(unsafe { sys::ncclBroadcast(at, at, count, element, root as c_int, self.0, stream.cu_stream().cast()) })
@@ -144,7 +144,7 @@ impl Handle {
     /// Sends a place to member `to`.
     #[expect(unsafe_code, reason = "FFI")]
     pub(super) fn send(&self, place: &Place, to: usize, stream: &CudaStream) -> Result<(), NcclError> {
-        let at = place.address as *const _;
+        let at = place.address as *const c_void;
         // SAFETY: as in `all_reduce`.
         checked(unsafe {
             sys::ncclSend(at, place.count, place.element, to as c_int, self.0, stream.cu_stream().cast())
@@ -154,7 +154,7 @@ impl Handle {
     /// Receives from member `from` what it sends next.
     #[expect(unsafe_code, reason = "FFI")]
     pub(super) fn receive(&self, place: &Place, from: usize, stream: &CudaStream) -> Result<(), NcclError> {
-        let at = place.address as *mut _;
+        let at = place.address as *mut c_void;
         // SAFETY: as in `all_reduce`.
         checked(unsafe {
             sys::ncclRecv(at, place.count, place.element, from as c_int, self.0, stream.cu_stream().cast())
