@@ -69,7 +69,7 @@ pub fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
     if args.sweep_point.is_none()
         && let Some(seat) = args.launcher.seat()?
     {
-        let interrupt = Interrupt::install_as_rank()?;
+        let interrupt = Interrupt::install_as_rank(seat.rank == 0)?;
         return see_through(seat, args.test_faults.as_ref(), |world| apply(args, &interrupt, Some(world)));
     }
     let interrupt = if args.sweep_point.is_some() { Interrupt::install_as_child()? } else { Interrupt::install()? };

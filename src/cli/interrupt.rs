@@ -45,22 +45,26 @@ impl Interrupt {
         Self::install_pausing(ONE)
     }
 
-    /// As `install`, for one of several processes that a launcher tells of a signal that a terminal has told them already.
+    /// As `install`, for one of several processes, of which one `speaks`, that a launcher tells of a signal that a terminal has told them already.
     ///
     /// # Errors
     /// As `install`.
-    pub fn install_as_rank() -> anyhow::Result<Self> {
-        Self::install_pausing(TWICE)
+    pub fn install_as_rank(speaks: bool) -> anyhow::Result<Self> {
+        Self::install_with(TWICE, speaks)
     }
 
     fn install_pausing(pause: Duration) -> anyhow::Result<Self> {
+        Self::install_with(pause, true)
+    }
+
+    fn install_with(pause: Duration, speaks: bool) -> anyhow::Result<Self> {
         let interrupt = Self { pause, ..Self::default() };
         let hangup_ignored = is_ignored(libc::SIGHUP);
         let seen = interrupt.clone();
         ctrlc::set_handler(move || {
             match seen.heard(Instant::now()) {
-                Heard::First => {}
-                Heard::Same => return,
+                Heard::First if speaks => {}
+                Heard::First | Heard::Same => return,
                 Heard::Last => std::process::exit(Exit::Interrupted as i32),
             }
             // On a thread of its own: a terminal that stands still must not keep the second signal from being heard.

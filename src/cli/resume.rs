@@ -45,7 +45,7 @@ pub fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
     match args.launcher.seat()? {
         None => resume(args, &Interrupt::install()?, None),
         Some(seat) => {
-            let interrupt = Interrupt::install_as_rank()?;
+            let interrupt = Interrupt::install_as_rank(seat.rank == 0)?;
             see_through(seat, None, |world| resume(args, &interrupt, Some(world)))
         }
     }

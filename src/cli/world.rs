@@ -83,10 +83,8 @@ pub(super) fn see_through(
         let text = text.strip_prefix("error: ").unwrap_or(&text);
         world.fail(exit_of(&error) as u8, &format!("rank {} failed while starting: {text}", world.rank()));
     }
-    let ended = world.ended(None);
-    match ended {
-        // What a command says of its own is more than what the others are told.
-        Some((_, _, text)) if world.speaks() && (follows || !world.leads()) => Err(anyhow!(text)),
+    match world.ended(None) {
+        Some((_, _, text)) if world.speaks() && follows => Err(anyhow!(text)),
         _ if world.speaks() => Err(error),
         Some((_, code, _)) => Ok(exit_for(code)),
         None => Ok(exit_of(&error)),

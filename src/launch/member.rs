@@ -6,8 +6,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -21,16 +21,20 @@ use super::message::{Done, Part};
 use super::supervise::{Ended, Record};
 use super::threads::OnBoard;
 use super::world::{FromFirst, NOT_FINITE, World};
-use crate::comm::{CommError, Communicator, GroupId, Phase};
+use crate::comm::{CommError, Communicator, GroupId, Mesh, Phase};
 use crate::exec::step::layout;
 use crate::exec::{
-    self, Best, Event, ExecError, ObserveError, Observer, Orders, Outcome, Peers, Resources, TraceLine, TrainState,
+    self, Best, Event, ExecError, List, Monitor, ObserveError, Observer, Orders, Outcome, Peers, Resources, TraceLine,
+    TrainState,
 };
 use crate::plan::Plan;
 use crate::plan::mesh::Group;
 use crate::plan::program::Program;
 use crate::store::machine::peak_rss_bytes;
 use crate::store::run_dir::CHECKPOINTS;
+
+/// Between the steps that the others are shown.
+const SHOWN: Duration = Duration::from_millis(50);
 
 /// How long a file that another machine wrote may take to be seen here.
 const SEEN: Duration = Duration::from_secs(3);
@@ -217,7 +221,8 @@ impl Task<'_> {
     fn run(&self, begin: &Begin, share: bool, observer: &mut (dyn Observer + Send)) -> Result<Outcome, MemberError> {
         let state = self.begin_with(begin, share)?;
         let seat = self.world.mesh.seat();
-        let monitor = Striking { board: OnBoard(seat), rank: self.program.rank, faults: self.faults };
+        let board = Striking { board: OnBoard(seat), rank: self.program.rank, faults: self.faults };
+        let monitor = Shown { board, mesh: &self.world.mesh, last: Mutex::new(Instant::now()) };
         let peers = Peers { comm: self.comm, monitor: &monitor };
         let orders = Orders { stop: self.stop, until: begin.until, trace: begin.trace };
         let work = || exec::run(self.program, self.resources, peers, state, orders, observer);
@@ -283,6 +288,30 @@ impl Task<'_> {
                 Err(error)
             }
         }
+    }
+}
+
+/// Shows the others now and then in which step this rank is: what they say of it if it is lost.
+struct Shown<'a> {
+    board: Striking<'a>,
+    mesh: &'a Mesh,
+    last: Mutex<Instant>,
+}
+
+impl Monitor for Shown<'_> {
+    fn at(&self, step: u64, list: List, index: usize) {
+        self.board.at(step, list, index);
+        if (list, index) == (List::Step, 0) {
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.elapsed() >= SHOWN {
+                *last = Instant::now();
+                self.mesh.show();
+            }
+        }
+    }
+
+    fn alive(&self) {
+        self.board.alive();
     }
 }
 

@@ -123,6 +123,11 @@ impl Mesh {
         self.shared.view(rank)
     }
 
+    /// Shows the others where this rank is, before its next sign of life.
+    pub fn show(&self) {
+        self.shared.beat();
+    }
+
     /// How long an operation may wait for a rank before it is a `Timeout`; 30 minutes at first.
     pub fn set_limit(&self, limit: Duration) {
         self.shared.set_limit(limit);
@@ -203,6 +208,9 @@ fn shown(plan: &str) -> String {
 
 impl Drop for Mesh {
     fn drop(&mut self) {
+        if thread::panicking() {
+            self.abort(self.rank(), 1, &format!("rank {} panicked: {}", self.rank(), self.seat().view()));
+        }
         self.shared.close();
         let view = wire::view_bytes(&self.shared.seat.view());
         for peer in self.shared.peers() {
