@@ -196,10 +196,10 @@ impl World {
         Some((by, 1, format!("rank {by} was lost {place}: {text}")))
     }
 
-    /// Whether this rank has to say why the run ended: rank 0, or, where that is gone, the first that is there.
+    /// Whether this rank has to say why the run ended: rank 0, or, where that was lost, the next one that was not.
     #[must_use]
     pub fn speaks(&self) -> bool {
-        (0..self.rank()).all(|rank| !self.mesh.is_here(rank))
+        (0..self.rank()).all(|rank| self.mesh.is_lost(rank))
     }
 }
 

@@ -173,6 +173,12 @@ impl Mesh {
         &self.streams
     }
 
+    /// Whether `rank` went without a word.
+    #[must_use]
+    pub fn is_lost(&self, rank: usize) -> bool {
+        self.shared.is_lost(rank)
+    }
+
     /// Shows the others `plan` and is shown theirs; then operations of `topology` may begin.
     ///
     /// # Errors

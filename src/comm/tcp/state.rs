@@ -249,6 +249,12 @@ impl Shared {
         peer == self.rank || lock(&self.state).peers.get(peer).is_some_and(|peer| peer.gone.is_none())
     }
 
+    /// Whether `peer` went without a word.
+    pub(super) fn is_lost(&self, peer: usize) -> bool {
+        let state = lock(&self.state);
+        state.peers.get(peer).is_some_and(|peer| matches!(peer.gone, Some(Gone::Lost(_))))
+    }
+
     /// Notes the end of the run; whether it was the first.
     pub(super) fn end(&self, ended: Ended) -> bool {
         let mut state = lock(&self.state);
