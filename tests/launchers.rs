@@ -94,11 +94,16 @@ impl Lab {
         text(&outputs[0])
     }
 
+    /// The runs in `folder`.
+    fn runs(&self, folder: &str) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(self.dir.path().join(folder)) else { return Vec::new() };
+        let entries = entries.map(|entry| entry.unwrap());
+        entries.filter(|e| !e.file_name().to_string_lossy().starts_with('.')).map(|e| e.path()).collect()
+    }
+
     /// The only run in `folder`.
     fn run(&self, folder: &str) -> PathBuf {
-        let entries = fs::read_dir(self.dir.path().join(folder)).unwrap().map(|entry| entry.unwrap());
-        let runs: Vec<PathBuf> =
-            entries.filter(|e| !e.file_name().to_string_lossy().starts_with('.')).map(|e| e.path()).collect();
+        let runs = self.runs(folder);
         assert_eq!(runs.len(), 1, "{runs:?}");
         runs[0].clone()
     }
@@ -234,7 +239,7 @@ fn killed(victim: usize) -> Vec<String> {
     let mut ranks: Vec<Running> = (0..4)
         .map(|rank| Running(lab.rank(rank, 4, port, &["apply", "exp.yaml", "--threads", "2"]).spawn().unwrap()))
         .collect();
-    until(|| lab.dir.path().join("runs").exists() && fs::read_dir(lab.dir.path().join("runs")).unwrap().count() > 1);
+    until(|| !lab.runs("runs").is_empty());
     until(|| steps(&lab.run("runs")) >= 12);
     let started = Instant::now();
     signal(ranks[victim].0.id(), libc::SIGKILL);
@@ -297,7 +302,7 @@ fn another_plan_on_one_rank_is_told_with_both() {
     let told = fails(&outputs, 1);
     assert!(told.contains("rank 1 has the plan ") && told.contains(", and rank 0 has "), "{told}");
     assert_eq!(told.matches("error:").count(), 1, "{told}");
-    assert!(!lab.dir.path().join("runs").exists(), "no run is made");
+    assert!(lab.runs("runs").is_empty(), "no run is made");
 }
 
 #[test]

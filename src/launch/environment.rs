@@ -196,6 +196,8 @@ fn slurm(env: Env<'_>) -> Result<Seat, EnvironmentError> {
     let port = env.port()?.unwrap_or(derived as u16);
     let host = match env.get("MASTER_ADDR") {
         Some(host) => host.to_owned(),
+        // Nobody to meet.
+        None if world_size == 1 => "localhost".to_owned(),
         None => first_node(env)?,
     };
     let token = env.token("slurm", &["SLURM_JOB_ID", "SLURM_STEP_ID"]);

@@ -161,6 +161,19 @@ impl Handle {
         })
     }
 
+    /// As `abort`, while another thread may be in a call that does not come back: that call then ends with an error.
+    #[expect(unsafe_code, reason = "FFI")]
+    pub(super) fn abort_from_outside(address: usize) {
+        // SAFETY: the handle was made by `join` and never ended, as whoever calls this is the one that ends it. NCCL lets other
+        // threads abort what one of them waits for.
+        let _ = unsafe { sys::ncclCommAbort(address as sys::ncclComm_t) };
+    }
+
+    /// What `abort_from_outside` takes.
+    pub(super) fn address(&self) -> usize {
+        self.0 as usize
+    }
+
     /// Ends it where nothing is under way; may wait for the other members.
     #[expect(unsafe_code, reason = "FFI")]
     pub(super) fn destroy(self) {

@@ -1,5 +1,6 @@
 //! A communicator of NCCL with its stream: joined by all its members, watched, and ended without ever hanging.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -15,6 +16,9 @@ use crate::gpu;
 
 /// How long members may take to join.
 const JOINING: Duration = Duration::from_mins(10);
+
+/// How long a call may take that another thread waits for, before it is ended from outside.
+const STUCK: Duration = Duration::from_secs(1);
 
 /// Between looks whether the run was ended meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
@@ -33,11 +37,14 @@ pub(super) struct Flight {
 pub(super) struct Link {
     stream: Arc<CudaStream>,
     state: Mutex<State>,
+    /// Of the handle, for who must end it while a call on it does not come back.
+    address: usize,
+    ended: AtomicBool,
 }
 
 #[derive(Debug)]
 struct State {
-    /// `None` once it was ended.
+    /// `None` once it was ended in good order.
     handle: Option<Handle>,
     flights: Vec<Flight>,
 }
@@ -80,7 +87,9 @@ pub(super) fn join(
     loop {
         match joined.recv_timeout(LOOK) {
             Ok(Ok(handle)) => {
-                return Ok(Link { stream, state: Mutex::new(State { handle: Some(handle), flights: Vec::new() }) });
+                let address = handle.address();
+                let state = Mutex::new(State { handle: Some(handle), flights: Vec::new() });
+                return Ok(Link { stream, state, address, ended: AtomicBool::new(false) });
             }
             Ok(Err(error)) => return Err(device(error.to_string())),
             Err(RecvTimeoutError::Disconnected) => return Err(device("joining panicked".to_owned())),
@@ -111,7 +120,8 @@ impl Link {
     ) -> Result<Arc<CudaEvent>, NcclError> {
         let mut state = self.state();
         state.land();
-        let Some(handle) = &state.handle else { return Err(NcclError("the communicator was ended".to_owned())) };
+        let handle = state.handle.as_ref().filter(|_| !self.ended.load(Ordering::SeqCst));
+        let Some(handle) = handle else { return Err(NcclError("the communicator was ended".to_owned())) };
         wait(&self.stream, &event(compute)?)?;
         operation(handle, &self.stream)?;
         let over = Arc::new(event(&self.stream)?);
@@ -121,9 +131,10 @@ impl Link {
 
     /// What went wrong, if anything did: an error of NCCL, or an operation that has been under way for longer than `limit`.
     pub(super) fn trouble(&self, limit: Duration) -> Option<(Kind, String)> {
-        let mut state = self.state();
+        // Who is in a call is not in the way: the next look comes soon.
+        let mut state = self.state.try_lock().ok()?;
         state.land();
-        let handle = state.handle.as_ref()?;
+        let handle = state.handle.as_ref().filter(|_| !self.ended.load(Ordering::SeqCst))?;
         let kind = state.flights.first().map_or(Kind::Wait, |flight| flight.kind);
         if let Err(error) = handle.failed() {
             return Some((kind, error.to_string()));
@@ -139,14 +150,27 @@ impl Link {
         state.flights.is_empty()
     }
 
-    /// Takes the handle out, to be ended.
-    pub(super) fn take(&self) -> Option<Handle> {
-        self.state().handle.take()
+    /// Ends it, in good order where `well`; else at once, also while a call on it does not come back.
+    pub(super) fn end(&self, well: bool) {
+        if self.ended.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let started = Instant::now();
+        loop {
+            let state = self.state.try_lock();
+            match state.map(|mut state| state.handle.take()) {
+                Ok(Some(handle)) if well => return handle.destroy(),
+                Ok(Some(handle)) => return handle.abort(),
+                Ok(None) => return,
+                Err(_) if started.elapsed() > STUCK => return Handle::abort_from_outside(self.address),
+                Err(_) => thread::sleep(Duration::from_millis(5)),
+            }
+        }
     }
 
     /// Whether it was ended.
     pub(super) fn is_over(&self) -> bool {
-        self.state().handle.is_none()
+        self.ended.load(Ordering::SeqCst)
     }
 }
 

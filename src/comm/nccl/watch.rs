@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaContext;
 
-use super::library::Handle;
 use super::link::Link;
 use crate::comm::communicator::Communicator;
 use crate::comm::error::{CommError, Kind};
@@ -81,7 +80,7 @@ impl Watched {
                 lock(&self.failure).get_or_insert(trouble);
             }
             if failed || self.host.aborted().is_some() {
-                end(&links, context, Handle::abort);
+                end(&links, context, false);
             }
         }
     }
@@ -96,21 +95,21 @@ impl Watched {
             thread::sleep(Duration::from_millis(5));
         }
         let idle = well() && links.iter().all(|link| link.is_idle());
-        end(&links, context, if idle { Handle::destroy } else { Handle::abort });
+        end(&links, context, idle);
     }
 }
 
-/// Ends handles on a thread of its own, which is left behind if NCCL does not come back.
-fn end(links: &[Arc<Link>], context: &Arc<CudaContext>, how: fn(Handle)) {
-    let handles: Vec<Handle> = links.iter().filter(|link| !link.is_over()).filter_map(|link| link.take()).collect();
-    if handles.is_empty() {
+/// Ends links on a thread of its own, which is left behind if NCCL does not come back.
+fn end(links: &[Arc<Link>], context: &Arc<CudaContext>, well: bool) {
+    let links: Vec<Arc<Link>> = links.iter().filter(|link| !link.is_over()).cloned().collect();
+    if links.is_empty() {
         return;
     }
     let (say, done) = channel();
     let context = Arc::clone(context);
     let work = move || {
         let _ = context.bind_to_thread();
-        handles.into_iter().for_each(how);
+        links.iter().for_each(|link| link.end(well));
         let _ = say.send(());
     };
     if thread::Builder::new().name("nccl end".to_owned()).spawn(work).is_ok() {
