@@ -139,11 +139,11 @@ impl Product {
 fn describe<T>(
     product: sys::cublasLtMatmulDesc_t,
     attribute: sys::cublasLtMatmulDescAttributes_t,
-    value: T,
+    value: &T,
 ) -> Result<()> {
     // SAFETY: the description lives; the library copies the value, whose size it compares with the attribute's.
     let set = unsafe {
-        result::set_matmul_desc_attribute(product, attribute, std::ptr::from_ref(&value).cast(), size_of::<T>())
+        result::set_matmul_desc_attribute(product, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
     };
     set.map_err(named("a product's attribute"))
 }
@@ -153,11 +153,11 @@ fn describe<T>(
 fn prefer<T>(
     preference: sys::cublasLtMatmulPreference_t,
     attribute: sys::cublasLtMatmulPreferenceAttributes_t,
-    value: T,
+    value: &T,
 ) -> Result<()> {
     // SAFETY: as `describe`.
     let set = unsafe {
-        result::set_matmul_pref_attribute(preference, attribute, std::ptr::from_ref(&value).cast(), size_of::<T>())
+        result::set_matmul_pref_attribute(preference, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
     };
     set.map_err(named("a preference"))
 }
@@ -167,10 +167,10 @@ fn point(product: sys::cublasLtMatmulDesc_t, epilogue: Epilogue) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     match epilogue {
         Epilogue::None => Ok(()),
-        Epilogue::Bias(bias) => describe(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias),
+        Epilogue::Bias(bias) => describe(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias),
         Epilogue::GeluAux { bias, before } => {
-            describe(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
-            describe(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, before)
+            describe(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+            describe(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &before)
         }
     }
 }
@@ -195,23 +195,24 @@ impl Products {
     fn find(&self, product: &Product, kind: &Kind) -> Result<Way> {
         use sys::cublasLtEpilogue_t as Epilogues;
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        let compute = match kind.tf32 {
-            true => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
-            false => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+        let compute = if kind.tf32 {
+            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
+        } else {
+            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F
         };
         let description =
             result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F).map_err(named("a description"))?;
         // CUBLAS_OP_N and CUBLAS_OP_T.
-        describe(description, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, i32::from(kind.transposed[0]))?;
-        describe(description, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, i32::from(kind.transposed[1]))?;
+        describe(description, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(kind.transposed[0]))?;
+        describe(description, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(kind.transposed[1]))?;
         let epilogue = match product.epilogue {
             Epilogue::None => Epilogues::CUBLASLT_EPILOGUE_DEFAULT,
             Epilogue::Bias(_) => Epilogues::CUBLASLT_EPILOGUE_BIAS,
             Epilogue::GeluAux { .. } => Epilogues::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
         };
-        describe(description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue as u32)?;
+        describe(description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
         if matches!(product.epilogue, Epilogue::GeluAux { .. }) {
-            describe(description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.m as i64)?;
+            describe(description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(product.m as i64))?;
         }
         // The search looks at how these are aligned.
         point(description, product.epilogue)?;
@@ -239,19 +240,19 @@ impl Products {
     ) -> Result<(sys::cublasLtMatmulAlgo_t, usize)> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let preference = result::create_matmul_pref().map_err(named("a preference"))?;
-        prefer(preference, Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, self.bytes())?;
+        prefer(preference, Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &self.bytes())?;
         for (attribute, aligned) in [
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kind.aligned[0]),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kind.aligned[1]),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kind.aligned[2]),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kind.aligned[2]),
         ] {
-            prefer(preference, attribute, aligned)?;
+            prefer(preference, attribute, &aligned)?;
         }
         if kind.types[1] == DType::BF16 {
             // Parts of a sum are not rounded to the output's type before they are added.
             let scheme = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
-            prefer(preference, Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, scheme)?;
+            prefer(preference, Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme)?;
         }
         // SAFETY: all that is given was made just now and lives.
         let found = unsafe {
@@ -280,22 +281,20 @@ impl Gpu {
         if product.a.dtype != product.b.dtype {
             bail!("a product of {:?} and {:?}", product.a.dtype, product.b.dtype)
         }
-        let products = match self.blaslt.0.get() {
-            Some(products) => products,
-            None => {
-                let new = Mutex::new(Products::new(self)?);
-                self.blaslt.0.get_or_init(|| new)
-            }
+        let products = if let Some(products) = self.blaslt.0.get() {
+            products
+        } else {
+            let new = Mutex::new(Products::new(self)?);
+            self.blaslt.0.get_or_init(|| new)
         };
         let mut products = products.lock().unwrap_or_else(PoisonError::into_inner);
         let kind = product.kind(self.tf32());
-        let way = match products.ways.get(&kind) {
-            Some(way) => *way,
-            None => {
-                let way = products.find(product, &kind)?;
-                products.ways.insert(kind, way);
-                way
-            }
+        let way = if let Some(way) = products.ways.get(&kind) {
+            *way
+        } else {
+            let way = products.find(product, &kind)?;
+            products.ways.insert(kind, way);
+            way
         };
         point(way.product, product.epilogue)?;
         let (one, beta) = (1.0_f32, if product.accumulate { 1.0_f32 } else { 0.0 });

@@ -22,46 +22,46 @@ const F32: f64 = 5.96e-8;
 const BF16: f64 = 1.0 / 128.0;
 
 /// Where and how a case runs.
-pub struct Side {
+pub(crate) struct Side {
     device: Device,
-    pub bf16: bool,
+    pub(crate) bf16: bool,
     /// How far from an aligned address tensors begin, in elements.
     offset: usize,
     margins: RefCell<Vec<(Tensor, usize, usize)>>,
 }
 
 impl Side {
-    pub fn math(&self) -> Math {
+    pub(crate) fn math(&self) -> Math {
         Math { bf16: self.bf16 }
     }
 
-    pub fn is_gpu(&self) -> bool {
+    pub(crate) fn is_gpu(&self) -> bool {
         self.device.is_cuda()
     }
 
     /// Normal numbers, as activations are stored: bf16 values in bf16 runs.
-    pub fn activations(&self, seed: u64, shape: &[usize]) -> Tensor {
+    pub(crate) fn activations(&self, seed: u64, shape: &[usize]) -> Tensor {
         let values = normals(seed, shape.iter().product());
         let values = if self.bf16 { values.iter().map(|&v| bf16::from_f32(v).to_f32()).collect() } else { values };
         self.stored(&values, shape)
     }
 
     /// These numbers as activations; in bf16 runs they must be bf16 values.
-    pub fn stored(&self, values: &[f32], shape: &[usize]) -> Tensor {
+    pub(crate) fn stored(&self, values: &[f32], shape: &[usize]) -> Tensor {
         self.place(values, shape, self.bf16 && self.is_gpu())
     }
 
     /// Normal numbers that are f32 on both sides: gains, gradients of weights, master weights.
-    pub fn numbers(&self, seed: u64, shape: &[usize]) -> Tensor {
+    pub(crate) fn numbers(&self, seed: u64, shape: &[usize]) -> Tensor {
         self.place(&normals(seed, shape.iter().product()), shape, false)
     }
 
     /// These numbers, f32 on both sides.
-    pub fn exactly(&self, values: &[f32], shape: &[usize]) -> Tensor {
+    pub(crate) fn exactly(&self, values: &[f32], shape: &[usize]) -> Tensor {
         self.place(values, shape, false)
     }
 
-    pub fn ids(&self, ids: &[u32]) -> Tensor {
+    pub(crate) fn ids(&self, ids: &[u32]) -> Tensor {
         Tensor::from_slice(ids, ids.len(), &self.device).unwrap()
     }
 
@@ -87,7 +87,7 @@ impl Side {
 }
 
 /// A tensor that came out, and how near the two sides must be.
-pub struct Out {
+pub(crate) struct Out {
     name: &'static str,
     tensor: Tensor,
     rule: Rule,
@@ -105,26 +105,26 @@ enum Rule {
 }
 
 impl Out {
-    pub fn equal(name: &'static str, tensor: &Tensor) -> Self {
+    pub(crate) fn equal(name: &'static str, tensor: &Tensor) -> Self {
         Self { name, tensor: tensor.clone(), rule: Rule::Equal }
     }
 
     /// Rounded once to the run's type.
-    pub fn stored(name: &'static str, tensor: &Tensor, terms: usize) -> Self {
+    pub(crate) fn stored(name: &'static str, tensor: &Tensor, terms: usize) -> Self {
         Self { name, tensor: tensor.clone(), rule: Rule::Near { terms, size: 0.0, roundings: 1 } }
     }
 
-    pub fn rounded_twice(name: &'static str, tensor: &Tensor, terms: usize) -> Self {
+    pub(crate) fn rounded_twice(name: &'static str, tensor: &Tensor, terms: usize) -> Self {
         Self { name, tensor: tensor.clone(), rule: Rule::Near { terms, size: 0.0, roundings: 2 } }
     }
 
     /// Kept in f32.
-    pub fn f32(name: &'static str, tensor: &Tensor, terms: usize, size: f64) -> Self {
+    pub(crate) fn f32(name: &'static str, tensor: &Tensor, terms: usize, size: f64) -> Self {
         Self { name, tensor: tensor.clone(), rule: Rule::Near { terms, size, roundings: 0 } }
     }
 }
 
-pub fn normals(seed: u64, len: usize) -> Vec<f32> {
+pub(crate) fn normals(seed: u64, len: usize) -> Vec<f32> {
     let stream = Philox::new(seed, "kernel tests");
     let mut values: Vec<f32> = (0..len.div_ceil(4)).flat_map(|i| stream.normals(i as u64)).map(|v| v as f32).collect();
     values.truncate(len);
@@ -132,13 +132,13 @@ pub fn normals(seed: u64, len: usize) -> Vec<f32> {
 }
 
 /// Of any type, as f32 on the host.
-pub fn read(tensor: &Tensor) -> Vec<f32> {
+pub(crate) fn read(tensor: &Tensor) -> Vec<f32> {
     let there = tensor.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
     there.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// Runs `case` on the CPU and on a GPU: in f32 and bf16, aligned and not. Passed over without a GPU.
-pub fn compare(name: &str, case: impl Fn(&Side) -> Result<Vec<Out>>) {
+pub(crate) fn compare(name: &str, case: impl Fn(&Side) -> Result<Vec<Out>>) {
     if gpus(1).is_none() {
         return;
     }

@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::launch::{Launch, of_type};
-use super::pointwise::add_bias;
+use super::pointwise::{add_bias, gelu};
 use crate::gpu::{Dims, Epilogue, Operand, Product, address, of};
 
 /// The product's type of a tensor's, f32 or bf16.
@@ -54,8 +54,13 @@ pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor) -> Result<(Tensor, Ten
     if bias.elem_count() != out {
         bail!("a bias of {} for {out} columns", bias.elem_count())
     }
+    if bias.dtype() == x.dtype() && !out.is_multiple_of(8) {
+        let before = linear(x, w, Some(bias))?;
+        let after = gelu(&before)?;
+        return Ok((before, after));
+    }
     let before = of(x)?.empty(x.dtype(), (rows, out))?;
-    if bias.dtype() == x.dtype() && out.is_multiple_of(8) {
+    if bias.dtype() == x.dtype() {
         let after = of(x)?.empty(x.dtype(), (rows, out))?;
         product(x, w, &after, Epilogue::GeluAux { bias: address(bias)?, before: address(&before)? })?;
         return Ok((before, after));
