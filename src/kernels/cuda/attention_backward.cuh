@@ -39,12 +39,7 @@ __device__ __forceinline__ void attention_delta(const T* out, const T* dout, flo
     }
 }
 
-// The shared memory of the kernel for dK and dV: keys, values, and twice QN queries with their gradients and statistics.
-template <class M, int D, int QN> struct KeysBackward {
-    static const int SHARED = (2 * 64 + 4 * QN) * D * (int)sizeof(typename M::T) + 4 * QN * (int)sizeof(float);
-};
-
-// Grid: (tiles of 64 keys, kv_heads, batch).
+// dK and dV. Grid: (tiles of 64 keys, kv_heads, batch). Shared memory: 128 + 4·QN rows of a tile, and 4·QN floats.
 template <class M, int D, int QN, bool HELD, bool DROPOUT>
 __device__ __forceinline__ void attention_keys(const typename M::T* qkv, const typename M::T* dout, const float* lse, const float* delta,
                                                typename M::T* dqkv, const unsigned* filled, int seq, int heads, int kv_heads, int width,
@@ -187,12 +182,7 @@ __device__ __forceinline__ void attention_keys(const typename M::T* qkv, const t
     }
 }
 
-// The shared memory of the kernel for dQ: queries with their gradients, and twice KN keys and values.
-template <class M, int D, int MT, int KN> struct QueriesBackward {
-    static const int SHARED = (2 * 64 * MT + 4 * KN) * D * (int)sizeof(typename M::T);
-};
-
-// Grid: (tiles of 64·MT queries, heads, batch).
+// dQ. Grid: (tiles of 64·MT queries, heads, batch). Shared memory: 128·MT + 4·KN rows of a tile.
 template <class M, int D, int MT, int KN, bool HELD, bool DROPOUT>
 __device__ __forceinline__ void attention_queries(const typename M::T* qkv, const typename M::T* dout, const float* lse, const float* delta,
                                                   typename M::T* dqkv, const unsigned* filled, int seq, int heads, int kv_heads, int width,

@@ -6,14 +6,8 @@
 
 #include "attention.cuh"
 
-template <class M, int D, int MT, int KN> struct Forward {
-    typedef typename M::T T;
-    static const int QUERIES = 64 * MT;
-    static const int SHARED = (QUERIES + 2 * KN) * D * (int)sizeof(T);
-};
-
 // qkv: [batch·seq, (heads + 2·kv_heads)·width], out: [batch·seq, heads·width], lse: [batch, heads, seq].
-// Grid: (tiles of queries, heads, batch).
+// Grid: (tiles of 64·MT queries, heads, batch). Shared memory: 64·MT + 2·KN rows of a tile.
 template <class M, int D, int MT, int KN, bool HELD, bool DROPOUT>
 __device__ __forceinline__ void attention_forward(const typename M::T* qkv, typename M::T* out, float* lse, const unsigned* filled, int seq,
                                                   int heads, int kv_heads, int width, float scale, unsigned key0, unsigned key1,
