@@ -188,16 +188,13 @@ impl Task<'_> {
 
     fn follow_on(&self) -> Result<u8, MemberError> {
         let world = self.world;
-        let begin = match world.from_first()? {
+        let begin = match world.next_order()? {
             FromFirst::Begin(begin) => begin,
             FromFirst::Over { code } => return Ok(code),
             _ => return Err(world.garbled(0).into()),
         };
         self.say(&ToFirst::Ready { sees: sees(&begin) });
-        let share = match world.from_first()? {
-            FromFirst::Go { share } => share,
-            _ => return Err(world.garbled(0).into()),
-        };
+        let FromFirst::Go { share } = world.next_order()? else { return Err(world.garbled(0).into()) };
         let checkpoints = begin.run.join(CHECKPOINTS);
         let mut observer = Following { task: self, checkpoints: &checkpoints };
         let outcome = self.run(&begin, share, &mut observer)?;
@@ -386,7 +383,7 @@ impl Observer for Following<'_> {
         let record = child::save(program, state, self.checkpoints, faults).map_err(boxed)?;
         faults.after_part(state.step);
         self.task.say(&ToFirst::Part(Part { step: state.step, tokens: state.tokens, best: state.best, record }));
-        match world.from_first().map_err(boxed)? {
+        match world.next_order().map_err(boxed)? {
             FromFirst::Committed { step } if step == state.step => {}
             _ => return Err(boxed(world.garbled(0))),
         }

@@ -142,7 +142,7 @@ impl World {
     }
 
     /// What rank 0 says next.
-    pub(super) fn from_first(&self) -> Result<FromFirst, CommError> {
+    pub(super) fn next_order(&self) -> Result<FromFirst, CommError> {
         let said = self.mesh.hear(0)?;
         serde_json::from_slice(&said).map_err(|_| self.garbled(0))
     }
@@ -164,7 +164,7 @@ impl World {
     pub fn await_over(&self) -> Result<u8, CommError> {
         self.mesh.set_limit(CLOSING);
         loop {
-            if let FromFirst::Over { code } = self.from_first()? {
+            if let FromFirst::Over { code } = self.next_order()? {
                 return Ok(code);
             }
         }

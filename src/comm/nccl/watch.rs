@@ -109,7 +109,9 @@ fn end(links: &[Arc<Link>], context: &Arc<CudaContext>, well: bool) {
     let context = Arc::clone(context);
     let work = move || {
         let _ = context.bind_to_thread();
-        links.iter().for_each(|link| link.end(well));
+        for link in &links {
+            link.end(well);
+        }
         let _ = say.send(());
     };
     if thread::Builder::new().name("nccl end".to_owned()).spawn(work).is_ok() {

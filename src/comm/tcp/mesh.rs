@@ -81,7 +81,7 @@ impl Mesh {
                 let mut stream = writing;
                 while let Some((header, bytes)) = to_write.outgoing[peer].next() {
                     if let Err(error) = wire::write(&mut stream, &header, &bytes) {
-                        to_write.lose(peer, &format!("nothing can be sent to it ({error})"));
+                        to_write.lose(peer, &broken(&error));
                         return;
                     }
                 }
@@ -261,17 +261,25 @@ fn read(shared: &Shared, peer: usize, from: &mut impl Read) -> Result<(), String
         match from.read_exact(&mut header) {
             Ok(()) => {}
             Err(_) if left => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err("its connection was closed without a word".to_owned());
-            }
-            Err(error) => return Err(format!("its connection broke ({error})")),
+            Err(error) => return Err(broken(&error)),
         }
         let garbled = || "it sent what is no frame".to_owned();
         let (tag, length) = wire::parse(&header).ok_or_else(garbled)?;
         shared.longest(peer, tag).filter(|longest| length <= *longest).ok_or_else(garbled)?;
-        let bytes = wire::read_bytes(from, length).map_err(|error| format!("its connection broke ({error})"))?;
+        let bytes = wire::read_bytes(from, length).map_err(|error| broken(&error))?;
         shared.deliver(peer, tag, bytes)?;
         left |= tag == Tag::Goodbye;
+    }
+}
+
+/// Why a connection that was not to end did.
+fn broken(error: &io::Error) -> String {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    match error.kind() {
+        BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof => {
+            "its connection was closed without a word".to_owned()
+        }
+        _ => format!("its connection broke ({error})"),
     }
 }
 

@@ -339,7 +339,7 @@ fn follow(meeting: &Meeting, deadline: Instant) -> Result<Joined, JoinError> {
                         }
                         Ok(met) => return connect(meeting, stream, met, deadline),
                         Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
-                            wait.why = "it does not answer".to_owned();
+                            "it does not answer".clone_into(&mut wait.why);
                         }
                         Err(error) => wait.why = format!("what listens there is no rank 0 of this run ({error})"),
                     },
