@@ -67,7 +67,7 @@ fn case(model: &str, rest: &str) -> Case {
         vocab_size: experiment.model.vocab_size,
     };
     let prepared = prepare(&request, &|_| {}).unwrap();
-    let plan = compile(&experiment, &prepared.facts, &ClusterFacts::local(1)).unwrap_or_else(|e| panic!("{rest}: {e}"));
+    let plan = compile(&experiment, &prepared.facts, &ClusterFacts::cpu(1)).unwrap_or_else(|e| panic!("{rest}: {e}"));
     Case { plan, prepared }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::plan::facts::DeviceFacts;
 use crate::plan::precision;
 use crate::plan::program::{Decays, LrDecay, LrSchedule, OptimizerSpec, Program, Recompute};
 use crate::plan::text::fold;
@@ -130,7 +131,7 @@ impl RankPlan {
         ));
         recompute_line(&self.program, f.recomputed, out);
         match self.program.peak_flops {
-            Some(peak) => out.more(&format!("MFU against {}", si(peak, "FLOP/s"))),
+            Some(peak) => out.more(&format!("MFU against {}{}", si(peak, "FLOP/s"), estimated(hardware))),
             None => out.more("MFU is not reported: the device's peak FLOP/s is not known"),
         }
         out.line("precision", &self.precision);
@@ -138,6 +139,11 @@ impl RankPlan {
         out.line("learning rate", &schedule_line(&self.program.schedule));
         program_lines(&self.program, full, out);
     }
+}
+
+/// Said of a peak that is from no data sheet.
+pub(super) fn estimated(device: &DeviceFacts) -> &'static str {
+    if device.estimated { " (estimated from multiprocessors and clock)" } else { "" }
 }
 
 /// What is computed again, where something is: `flops` in a step.

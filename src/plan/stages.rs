@@ -5,7 +5,8 @@ use crate::plan::mesh::Mode;
 use crate::plan::precision;
 use crate::plan::program::Device;
 use crate::plan::render::{
-    Page, bytes, count, model_line, optimizer_line, plural, program_lines, recompute_line, schedule_line, short, si,
+    Page, bytes, count, estimated, model_line, optimizer_line, plural, program_lines, recompute_line, schedule_line,
+    short, si,
 };
 use crate::plan::types::{MemoryCategory, MemoryEstimate, Plan, RankPlan};
 
@@ -63,7 +64,10 @@ impl Plan {
         out.more(&first.flops.convention);
         recompute_line(&first.program, self.ranks.iter().map(|r| r.flops.recomputed).sum(), out);
         match first.program.peak_flops {
-            Some(peak) => out.more(&format!("MFU against {}, all devices", si(peak, "FLOP/s"))),
+            Some(peak) => {
+                let estimated = estimated(&first.hardware);
+                out.more(&format!("MFU against {}, all devices{estimated}", si(peak, "FLOP/s")));
+            }
             None => out.more("MFU is not reported: the devices' peak FLOP/s is not known"),
         }
         out.line("precision", &first.precision);
