@@ -75,13 +75,7 @@ impl Lab {
 
     /// All ranks of a world, to their end.
     fn ranks(&self, world: usize, arguments: &[&str]) -> Vec<Output> {
-        self.ranks_with(world, |rank, port| self.rank(rank, world, port, arguments))
-    }
-
-    fn ranks_with(&self, world: usize, command: impl Fn(usize, u16) -> Command) -> Vec<Output> {
-        let port = free_port();
-        let children: Vec<Child> = (0..world).map(|rank| command(rank, port).spawn().unwrap()).collect();
-        children.into_iter().map(|child| child.wait_with_output().unwrap()).collect()
+        ranks_with(world, |rank, port| self.rank(rank, world, port, arguments))
     }
 
     /// As `ranks`, all of which must come to their end well; what rank 0 said. The others say nothing.
@@ -114,6 +108,13 @@ impl Lab {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));
         self.run("local")
     }
+}
+
+/// Starts what `command` gives for each rank and a port, and waits for all.
+fn ranks_with(world: usize, command: impl Fn(usize, u16) -> Command) -> Vec<Output> {
+    let port = free_port();
+    let children: Vec<Child> = (0..world).map(|rank| command(rank, port).spawn().unwrap()).collect();
+    children.into_iter().map(|child| child.wait_with_output().unwrap()).collect()
 }
 
 fn free_port() -> u16 {
@@ -295,7 +296,7 @@ fn another_number_of_ranks_is_told_once_with_both() {
 #[test]
 fn another_plan_on_one_rank_is_told_with_both() {
     let lab = Lab::new(DDP, 20);
-    let outputs = lab.ranks_with(2, |rank, port| {
+    let outputs = ranks_with(2, |rank, port| {
         let seed = format!("seed={}", 7 + rank);
         lab.rank(rank, 2, port, &["apply", "exp.yaml", "--threads", "1", "--set", &seed])
     });
@@ -308,7 +309,7 @@ fn another_plan_on_one_rank_is_told_with_both() {
 #[test]
 fn a_mistake_that_one_rank_alone_finds_is_told_by_rank_0() {
     let lab = Lab::new(DDP, 20);
-    let outputs = lab.ranks_with(2, |rank, port| {
+    let outputs = ranks_with(2, |rank, port| {
         let set = if rank == 1 { "data.train.text.files=[nothing.txt]" } else { "train.steps=20" };
         lab.rank(rank, 2, port, &["apply", "exp.yaml", "--threads", "1", "--set", set])
     });
