@@ -1,6 +1,6 @@
 //! Causal self-attention over packed query, key and value rows, and over a key-value cache.
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::access::{Math, tensor};
 use super::cpu::Real;
@@ -14,8 +14,22 @@ pub use super::cpu::attention::Shape;
 #[derive(Debug, Clone)]
 pub struct Filled {
     pub host: Vec<usize>,
-    /// The same on the GPU that computes, \[batch\] u32, where there is one. Without it each kernel's call brings them there.
+    /// The same on the GPU that computes, \[batch\] u32, where there is one.
     pub device: Option<Tensor>,
+}
+
+impl Filled {
+    /// `lengths`, one for each sample, brought to `device` where that is a GPU.
+    pub fn new(lengths: &[usize], device: &Device) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            let words: Vec<u32> = lengths.iter().map(|&n| u32::try_from(n).unwrap_or(u32::MAX)).collect();
+            let there = crate::gpu::Gpu::of(device)?.upload(&words)?;
+            return Ok(Self { host: lengths.to_vec(), device: Some(there) });
+        }
+        let _ = device;
+        Ok(Self { host: lengths.to_vec(), device: None })
+    }
 }
 
 /// What is taken from the probabilities besides the future.

@@ -34,10 +34,12 @@ pub struct MicroBatch {
 
 impl MicroBatch {
     /// With attention that sees the first `filled` tokens of each row alone; of all, if there are no such lengths.
-    #[must_use]
-    pub fn masked(mut self, filled: &[usize]) -> Self {
-        self.filled = (!filled.is_empty()).then(|| Filled { host: filled.to_vec(), device: None });
-        self
+    ///
+    /// # Errors
+    /// If they cannot be brought to the device.
+    pub fn masked(mut self, filled: &[usize]) -> Result<Self> {
+        self.filled = if filled.is_empty() { None } else { Some(Filled::new(filled, self.ids.device())?) };
+        Ok(self)
     }
 }
 

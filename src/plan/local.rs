@@ -77,7 +77,7 @@ fn gpus() -> Result<Vec<GpuFacts>, NoGpu> {
 
 #[cfg(feature = "cuda")]
 #[expect(unsafe_code, reason = "FFI")]
-fn asked() -> Result<Vec<GpuFacts>, candle_core::cuda_backend::cudarc::driver::DriverError> {
+fn asked() -> Result<Vec<GpuFacts>, cudarc::driver::DriverError> {
     use candle_core::cuda_backend::cudarc::driver::result::{device, init};
     use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute as Attribute;
     init()?;
