@@ -5,6 +5,7 @@ use candle_core::Tensor;
 use super::error::ExecError;
 use crate::comm::Pending;
 use crate::data::Rows;
+use crate::kernels::optimizer::Sum;
 use crate::model::{Saved, WeightWork};
 use crate::nn::MicroBatch;
 
@@ -29,8 +30,8 @@ pub(super) struct Cells {
     pub batches: Vec<Option<MicroBatch>>,
     by_chunk: Vec<Vec<Cell>>,
     pub pending: Vec<Pending>,
-    /// Losses of micro-batches that a GPU may not have come to.
-    pub unread: Vec<(usize, Tensor)>,
+    /// Summed losses of micro-batches that a GPU may not have come to.
+    pub unread: Vec<(usize, Sum)>,
 }
 
 impl Cells {

@@ -36,7 +36,7 @@ pub(super) fn open(program: &Program) -> std::result::Result<Device, ExecError> 
 }
 
 /// What the forward of a bf16 run reads, given the f32 buffer, `all`: on a CPU the same with matrices rounded in place of
-/// matrices, on a GPU the matrices as a bf16 tensor beside it. `refresh` fills it.
+/// matrices, on a GPU all of it as a bf16 tensor, beside which norms read `all`. `refresh` fills it.
 ///
 /// # Errors
 /// If memory is short.
@@ -44,8 +44,8 @@ pub(super) fn rounded(layout: &std::sync::Arc<ParamLayout>, all: Tensor) -> Resu
     if all.device().is_cpu() {
         return Ok(Params::new(layout.clone(), all.zeros_like()?));
     }
-    let matrices = Tensor::zeros(layout.decayed, DType::BF16, all.device())?;
-    Ok(Params::of_two(layout.clone(), matrices, all))
+    let rounded = Tensor::zeros(layout.total, DType::BF16, all.device())?;
+    Ok(Params::of_two(layout.clone(), rounded, all))
 }
 
 /// Waits for what was launched, where kernels run beside the host.

@@ -7,6 +7,7 @@ use super::error::ExecError;
 use super::rank::Rank;
 use crate::comm::Lane;
 use crate::data::Rows;
+use crate::kernels::loss::sum_there;
 use crate::model::Output;
 use crate::nn::MicroBatch;
 use crate::plan::program::Blocks;
@@ -81,7 +82,7 @@ impl Rank<'_> {
                 self.step.cells.cell(mb, chunk).saved = Some(saved);
             }
             Output::Unread(losses) => {
-                self.step.cells.unread.push((mb, losses));
+                self.step.cells.unread.push((mb, sum_there(&losses)?));
                 self.step.cells.cell(mb, chunk).saved = Some(saved);
             }
         }
@@ -91,7 +92,7 @@ impl Rank<'_> {
     /// Adds up the losses that a GPU still held: where a step waits for it.
     pub(super) fn read_losses(&mut self) -> Result<(), ExecError> {
         for (mb, losses) in std::mem::take(&mut self.step.cells.unread) {
-            let loss = losses.to_vec1::<f32>()?.into_iter().map(f64::from).sum::<f64>();
+            let loss = losses.read()?;
             if !loss.is_finite() {
                 let chunk = self.program.chunks.len() - 1;
                 // What another stage sent is gone; the chunk's own blocks can be looked at from the ids on.

@@ -15,6 +15,7 @@ use super::trace::Trace;
 use super::watch::Stopwatch;
 use super::{device, diagnose, equal};
 use crate::data::{ChoiceItem, Dataset, Sampler, TextTokenizer};
+use crate::kernels::optimizer::Sum;
 use crate::optim;
 use crate::plan::program::{Instruction, Mode, Program};
 
@@ -305,8 +306,10 @@ impl Rank<'_> {
         if let Some(trace) = &mut self.trace {
             trace.gradients(&self.trainer)?;
         }
+        // Here a step waits for a GPU, once: what is read is launched before.
+        let squares = self.trainer.grad_squares_there()?;
         self.read_losses()?;
-        let mine = self.trainer.grad_squares()?;
+        let mine = squares.into_iter().map(Sum::read).sum::<candle_core::Result<f64>>()?;
         let waited = self.links.comm.waited();
         let spent = waited.saturating_sub(self.waited).as_secs_f64();
         self.waited = waited;

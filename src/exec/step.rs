@@ -229,11 +229,18 @@ impl Trainer {
     /// # Errors
     /// None on a CPU.
     pub fn grad_squares(&self) -> Result<f64> {
+        self.grad_squares_there()?.into_iter().map(optimizer::Sum::read).sum()
+    }
+
+    /// Parts of `grad_squares`, which a GPU may not have come to yet.
+    ///
+    /// # Errors
+    /// That of a launch.
+    pub fn grad_squares_there(&self) -> Result<Vec<optimizer::Sum>> {
         let flat = &self.grads.flat;
-        let Some(copied) = &self.copied else { return optimizer::squares(flat) };
-        let rest = flat.elem_count() - copied.end;
-        Ok(optimizer::squares(&flat.narrow(0, 0, copied.start)?)?
-            + optimizer::squares(&flat.narrow(0, copied.end, rest)?)?)
+        let Some(copied) = &self.copied else { return Ok(vec![optimizer::squares_there(flat)?]) };
+        let rest = flat.narrow(0, copied.end, flat.elem_count() - copied.end)?;
+        Ok(vec![optimizer::squares_there(&flat.narrow(0, 0, copied.start)?)?, optimizer::squares_there(&rest)?])
     }
 
     /// Whether the forward reads a copy of the weights whose matrices are rounded to bf16.
@@ -248,7 +255,10 @@ impl Trainer {
     /// None on a CPU.
     pub fn refresh(&self) -> Result<()> {
         if self.has_rounded_copy() {
-            optimizer::copy_rounded(&self.weights.flat, &self.state.weights()?, self.state.layout.decayed)?;
+            // A CPU keeps gains and biases as they are.
+            let layout = &self.state.layout;
+            let rounded = if self.device.is_cpu() { layout.decayed } else { layout.total };
+            optimizer::copy_rounded(&self.weights.flat, &self.state.weights()?, rounded)?;
         }
         Ok(())
     }

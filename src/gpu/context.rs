@@ -1,5 +1,6 @@
 //! One `Gpu` per candle device: its stream, its kernels, and what they share.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -10,7 +11,7 @@ use candle_core::{CudaDevice, Device, Result, Tensor, bail};
 
 use super::blaslt::BlasLt;
 use super::driver;
-use super::memory::keep_freed_memory;
+use super::memory::{keep_freed_memory, share_with_peers};
 use super::upload::Uploads;
 
 /// One image per source, each with code for several architectures: `IMAGES: &[(&str, &[u8])]`, by build.rs.
@@ -36,11 +37,26 @@ pub struct Gpu {
 /// All that were opened. A process has a handful and keeps them to its end.
 static OPENED: RwLock<Vec<Arc<Gpu>>> = RwLock::new(Vec::new());
 
-/// Opens GPU `ordinal` for one rank: a stream of its own, the kernels loaded, freed memory kept.
+thread_local! {
+    /// By ordinal, what this thread opened: a rank is a thread, and has a GPU once.
+    static HERE: RefCell<HashMap<usize, Device>> = RefCell::default();
+}
+
+/// GPU `ordinal` for one rank, which is the thread that calls: a stream of its own, the kernels loaded, freed memory kept. Again it
+/// is the same.
 ///
 /// # Errors
 /// If there is no such GPU, a library is missing, or the GPU takes none of the kernels' images.
 pub fn open(ordinal: usize) -> Result<Device> {
+    if let Some(device) = HERE.with_borrow(|here| here.get(&ordinal).cloned()) {
+        return Ok(device);
+    }
+    let device = opened(ordinal)?;
+    HERE.with_borrow_mut(|here| here.insert(ordinal, device.clone()));
+    Ok(device)
+}
+
+fn opened(ordinal: usize) -> Result<Device> {
     crate::doctor::usable().map_err(candle_core::Error::msg)?;
     let device = CudaDevice::new_with_stream(ordinal)?;
     let stream = device.cuda_stream();
@@ -53,9 +69,10 @@ pub fn open(ordinal: usize) -> Result<Device> {
         device.disable_event_tracking();
     }
     keep_freed_memory(&context)?;
+    share_with_peers(&context)?;
     let load = |(name, image): &(&str, &[u8])| {
         let loaded = context.load_module(Ptx::from_binary(image.to_vec()));
-        loaded.map_err(|e| candle_core::Error::Msg(format!("kernels `{name}` are not for this GPU: {e}")))
+        loaded.map_err(|e| driver(e).context(format!("loading the kernels `{name}`")))
     };
     let modules = images::IMAGES.iter().map(load).collect::<Result<Vec<_>>>()?;
     let count = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT).map_err(driver)?;

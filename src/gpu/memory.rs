@@ -81,6 +81,33 @@ pub(super) fn keep_freed_memory(context: &Arc<CudaContext>) -> Result<()> {
     }
 }
 
+/// Other GPUs of this machine may read and write this one's pool: NCCL lets ranks of one process at each other's buffers.
+#[expect(unsafe_code, reason = "FFI")]
+pub(super) fn share_with_peers(context: &Arc<CudaContext>) -> Result<()> {
+    let own = context.cu_device();
+    let mut peers = Vec::new();
+    for index in 0..CudaContext::device_count().map_err(driver)? {
+        let mut can = 0;
+        let device = result::device::get(index).map_err(driver)?;
+        // SAFETY: both devices are the driver's; the answer goes to a number that lives.
+        let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, device, own) };
+        if device != own && asked.result().is_ok() && can != 0 {
+            peers.push(sys::CUmemAccessDesc {
+                location: sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device },
+                flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            });
+        }
+    }
+    if peers.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the device is the context's; as many descriptions as are said, which the driver copies.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(own).map_err(driver)?;
+        sys::cuMemPoolSetAccess(pool, peers.as_ptr(), peers.len()).result().map_err(driver)
+    }
+}
+
 impl Gpu {
     /// A tensor whose elements are whatever the memory held.
     ///

@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::access::{Math, write};
 use super::cpu::cross_entropy;
+use super::optimizer::Sum;
 
 /// A target that the loss ignores (padding).
 pub const IGNORE: u32 = u32::MAX;
@@ -25,6 +26,15 @@ impl Losses {
             Self::There(losses) => losses.to_vec1(),
         }
     }
+}
+
+/// Σ of losses that are still on a GPU (`Losses::There`), there too.
+///
+/// # Errors
+/// If they are not.
+pub fn sum_there(losses: &Tensor) -> Result<Sum> {
+    on_gpu!(losses => super::cuda::loss::sum_there(losses).map(Sum::There));
+    bail!("losses on a CPU are read already")
 }
 
 /// Per-row losses. With `scale`, `logits` ([rows, vocab]) become their own gradient times `scale`, in place. `there` are the

@@ -67,11 +67,35 @@ fn without(copy: Option<&Tensor>) -> Result<()> {
 
 /// The sum of squares.
 pub fn squares(x: &Tensor) -> Result<f64> {
-    on_gpu!(x => super::cuda::optimizer::squares(x));
+    squares_there(x)?.read()
+}
+
+/// The sum of squares, which a GPU may not have come to yet.
+pub fn squares_there(x: &Tensor) -> Result<Sum> {
+    on_gpu!(x => super::cuda::optimizer::squares_there(x).map(Sum::There));
     with_type!(x, T => {
         read!(T; x = x);
-        Ok(elementwise::sum_of_squares(x))
+        Ok(Sum::Read(elementwise::sum_of_squares(x)))
     })
+}
+
+/// A number that is made of a whole tensor.
+#[derive(Debug)]
+pub enum Sum {
+    Read(f64),
+    /// \[1\] f64 on a GPU: reading it is waiting.
+    There(Tensor),
+}
+
+impl Sum {
+    /// # Errors
+    /// That of the device.
+    pub fn read(self) -> Result<f64> {
+        match self {
+            Self::Read(sum) => Ok(sum),
+            Self::There(sum) => sum.squeeze(0)?.to_scalar(),
+        }
+    }
 }
 
 /// The L2 norm.

@@ -72,10 +72,9 @@ impl ParamLayout {
 #[derive(Debug, Clone)]
 pub struct Params {
     pub layout: Arc<ParamLayout>,
-    /// [layout.total]; of matrices alone, [layout.decayed], where `vectors` has the others.
+    /// [layout.total]
     pub flat: Tensor,
-    /// On a GPU in a bf16 run, where `flat` is a bf16 tensor: the f32 buffer, [layout.total], whose gains and biases are used as
-    /// they are.
+    /// On a GPU in a bf16 run, where `flat` is a bf16 tensor: the f32 buffer, [layout.total], whose gains and biases norms read.
     vectors: Option<Tensor>,
 }
 
@@ -86,10 +85,10 @@ impl Params {
         Self { layout, flat, vectors: None }
     }
 
-    /// Matrices in `matrices`, [layout.decayed], the others in `all`, [layout.total].
+    /// What products read in `rounded`, gains and biases of norms in `exact`; both [layout.total].
     #[must_use]
-    pub fn of_two(layout: Arc<ParamLayout>, matrices: Tensor, all: Tensor) -> Self {
-        Self { layout, flat: matrices, vectors: Some(all) }
+    pub fn of_two(layout: Arc<ParamLayout>, rounded: Tensor, exact: Tensor) -> Self {
+        Self { layout, flat: rounded, vectors: Some(exact) }
     }
 
     /// The parameters `entries[index]`, in its own shape. A view: in-place kernels write through it.
@@ -103,6 +102,15 @@ impl Params {
             _ => &self.flat,
         };
         flat.narrow(0, entry.offset, entry.spec.len())?.reshape(entry.spec.shape.as_slice())
+    }
+
+    /// The vector `entries[index]` that is added to a product: of the product's type on a GPU, where it is added in its epilogue.
+    ///
+    /// # Errors
+    /// As `view`.
+    pub fn bias(&self, index: usize) -> Result<Tensor> {
+        let entry = &self.layout.entries[index];
+        self.flat.narrow(0, entry.offset, entry.spec.len())
     }
 
     /// `count` matrices from `entries[first]` on, which lie next to each other and have the same columns, as one matrix.

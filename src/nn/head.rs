@@ -63,7 +63,9 @@ impl Head {
         }
         let wanted: Vec<usize> = (0..mb.targets.len()).filter(|&r| mb.targets[r] != IGNORE).collect();
         let mut losses = vec![0.0; mb.targets.len()];
-        for rows in wanted.chunks(ROWS) {
+        // A GPU has room for the logits of a training step, and waits for each part.
+        let most = if x.device().is_cpu() { ROWS } else { mb.targets.len() };
+        for rows in wanted.chunks(most) {
             let logits = self.logits(params, x, rows, mb.math)?;
             let targets: Vec<u32> = rows.iter().map(|&r| mb.targets[r]).collect();
             for (&row, loss) in rows.iter().zip(loss::cross_entropy(&logits, &targets, None, mb.math)?) {

@@ -19,14 +19,14 @@ pub struct Linear {
 impl Linear {
     /// `x`: [rows, in]. Returns [rows, out].
     pub fn forward(&self, params: &Params, x: &Tensor, math: Math) -> Result<Tensor> {
-        let bias = self.bias.map(|b| params.view(b)).transpose()?;
+        let bias = self.bias.map(|b| params.bias(b)).transpose()?;
         matmul::linear(x, &params.stacked(self.weight, self.stacked)?, bias.as_ref(), math)
     }
 
     /// The forward, and its GELU.
     pub fn forward_gelu(&self, params: &Params, x: &Tensor, math: Math) -> Result<(Tensor, Tensor)> {
         if let Some(bias) = self.bias {
-            return matmul::linear_gelu(x, &params.stacked(self.weight, self.stacked)?, &params.view(bias)?, math);
+            return matmul::linear_gelu(x, &params.stacked(self.weight, self.stacked)?, &params.bias(bias)?, math);
         }
         let before = self.forward(params, x, math)?;
         let after = pointwise::gelu(&before, math)?;

@@ -338,6 +338,8 @@ API Result cuDeviceGetAttribute(int* value, int attribute, int device) {
     }
     return SUCCESS;
 }
+// All devices are one memory.
+API Result cuMemPoolSetAccess(void*, const void*, size_t) { return SUCCESS; }
 API Result cuDeviceCanAccessPeer(int* can, int device, int peer) {
     *can = device != peer;
     return is_device(device) && is_device(peer) ? SUCCESS : ERROR_INVALID_DEVICE;

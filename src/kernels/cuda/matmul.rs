@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::launch::{Launch, of_type};
-use super::pointwise::{add_bias, gelu};
+use super::pointwise::{add_bias, cast, gelu};
 use crate::gpu::{Dims, Epilogue, Operand, Product, address, of};
 
 /// The product's type of a tensor's, f32 or bf16.
@@ -32,16 +32,22 @@ fn product(x: &Tensor, w: &Tensor, y: &Tensor, epilogue: Epilogue) -> Result<()>
     unsafe { of(x)?.multiply(&product) }
 }
 
-/// Bias of the output's own type is added by the product; f32 bias on bf16 outputs, which cuBLASLt has not, by a pass behind it.
+/// `add_bias`, whatever the type of the bias.
+fn add_any_bias(x: &Tensor, bias: &Tensor, activated: bool) -> Result<Option<Tensor>> {
+    if bias.dtype() == DType::F32 { add_bias(x, bias, activated) } else { add_bias(x, &cast(bias)?, activated) }
+}
+
+/// Bias of the output's own type is added by the product. By a pass behind it: f32 bias on bf16 outputs, which cuBLASLt has not, and
+/// what it finds no algorithm for.
 pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let ((rows, _), (out, _)) = (x.dims2()?, w.dims2()?);
     let y = of(x)?.empty(x.dtype(), (rows, out))?;
     match bias {
         Some(bias) if bias.elem_count() != out => bail!("a bias of {} for {out} columns", bias.elem_count()),
-        Some(bias) if bias.dtype() == x.dtype() => product(x, w, &y, Epilogue::Bias(address(bias)?))?,
+        Some(bias) if bias.dtype() == x.dtype() && product(x, w, &y, Epilogue::Bias(address(bias)?)).is_ok() => {}
         Some(bias) => {
             product(x, w, &y, Epilogue::None)?;
-            add_bias(&y, bias, false)?;
+            add_any_bias(&y, bias, false)?;
         }
         None => product(x, w, &y, Epilogue::None)?,
     }
@@ -62,11 +68,13 @@ pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor) -> Result<(Tensor, Ten
     let before = of(x)?.empty(x.dtype(), (rows, out))?;
     if bias.dtype() == x.dtype() {
         let after = of(x)?.empty(x.dtype(), (rows, out))?;
-        product(x, w, &after, Epilogue::GeluAux { bias: address(bias)?, before: address(&before)? })?;
-        return Ok((before, after));
+        let epilogue = Epilogue::GeluAux { bias: address(bias)?, before: address(&before)? };
+        if product(x, w, &after, epilogue).is_ok() {
+            return Ok((before, after));
+        }
     }
     product(x, w, &before, Epilogue::None)?;
-    match add_bias(&before, bias, true)? {
+    match add_any_bias(&before, bias, true)? {
         Some(after) => Ok((before, after)),
         None => bail!("an activation without its output"),
     }
