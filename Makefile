@@ -53,8 +53,11 @@ clean:
 emulated: ## a CUDA driver for machines without a GPU (tests/emulated)
 	$(MAKE) -C tests/emulated OUT=$(CURDIR)/target/emulated
 
-test-emulated: emulated ## kernels and the CUDA executor on it
+test-emulated: emulated ## kernels, steps, layouts and runs on four GPUs of it
 	$(MAKE) -C tests/emulated OUT=$(CURDIR)/target/emulated test
+	scripts/cuda_kit.sh $(CUDA_KIT)
+	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_DEVICES=4 \
+	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET)
 
 .PHONY: gpu-bundle gpu-check test-gpu-check
 gpu-bundle: cuda ## one folder, and a .tar.gz of it, with what checks and measures GPUs on another machine (GPU_DATA=FOLDER: with Tiny Shakespeare)
