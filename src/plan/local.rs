@@ -3,6 +3,9 @@
 use std::fs;
 
 #[cfg(feature = "cuda")]
+use candle_core::cuda_backend::cudarc::driver::DriverError;
+
+#[cfg(feature = "cuda")]
 use crate::plan::facts::ComputeCapability;
 use crate::plan::facts::{ClusterFacts, Device, DeviceFacts, NoGpu, PeakFlops};
 use crate::plan::gpu_facts::GpuFacts;
@@ -77,7 +80,7 @@ fn gpus() -> Result<Vec<GpuFacts>, NoGpu> {
 
 #[cfg(feature = "cuda")]
 #[expect(unsafe_code, reason = "FFI")]
-fn asked() -> Result<Vec<GpuFacts>, candle_core::cuda_backend::cudarc::driver::DriverError> {
+fn asked() -> Result<Vec<GpuFacts>, DriverError> {
     use candle_core::cuda_backend::cudarc::driver::result::{device, init};
     use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute as Attribute;
     init()?;
