@@ -4,6 +4,7 @@ CARGO ?= cargo
 PYTHON ?= python3
 CUDA_KIT ?= target/cuda-kit
 CUDA_TARGET ?= target/cuda
+GPU_BUNDLE ?= target/gpu-bundle
 
 .PHONY: quickstart test check check-report cuda check-cuda fmt bench bench-kernels docs clean
 
@@ -54,3 +55,14 @@ emulated: ## a CUDA driver for machines without a GPU (tests/emulated)
 
 test-emulated: emulated ## kernels and the CUDA executor on it
 	$(MAKE) -C tests/emulated OUT=$(CURDIR)/target/emulated test
+
+.PHONY: gpu-bundle gpu-check test-gpu-check
+gpu-bundle: cuda ## one folder, and a .tar.gz of it, with what checks and measures GPUs on another machine (GPU_DATA=FOLDER: with Tiny Shakespeare)
+	scripts/gpu_bundle.sh $(CUDA_KIT) $(CUDA_TARGET) $(GPU_BUNDLE) $(GPU_DATA)
+
+gpu-check: gpu-bundle ## on a machine with a GPU: everything about GPUs, in nine minutes (log, results and table here)
+	PYTHON=$(PYTHON) $(GPU_BUNDLE)/scripts/gpu_check.sh --out .
+
+test-gpu-check: ## what gpu-check runs, in small and on the CPU; and that it notices what is wrong
+	$(CARGO) build --release
+	$(PYTHON) tests/gpu_check/test.py $${CARGO_TARGET_DIR:-target}/release/runner

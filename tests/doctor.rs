@@ -108,11 +108,12 @@ int cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a == 0; return 0; }
     assert!(path.ends_with("cu13/lib/libcublasLt.so.12"), "{path}");
     let several = &find(&report["features"], "training on several GPUs (NCCL)")["missing"];
     let lacks: Vec<&str> = several.as_array().unwrap().iter().map(|lack| lack["what"].as_str().unwrap()).collect();
-    assert!(lacks.iter().all(|what| what.starts_with("this build has no")), "{lacks:?}");
-    let bf16 = find(&report["features"], "precision: bf16 and tf32 on a GPU")["missing"].to_string();
-    assert!(bf16.contains("compute capability 7.5"), "{bf16}");
+    assert!(lacks.iter().any(|what| what.contains("compute capability 7.5")), "{lacks:?}");
+    assert!(!lacks.iter().any(|what| what.contains("libnccl")), "{lacks:?}");
+    let bf16 = &find(&report["features"], "precision: bf16 and tf32 on a GPU")["missing"];
+    assert!(!bf16.to_string().contains("compute capability"), "the other GPU will do: {bf16}");
     let text = String::from_utf8(doctor(&[], Some(dir.path())).stdout).unwrap();
-    assert!(text.contains("Large   80.0 GiB") && !text.contains('\u{1b}'), "{text}");
+    assert!(text.contains("80.0 GiB") && !text.contains('\u{1b}'), "{text}");
 
     library(&at("libcuda.so.1"), "int cuInit(unsigned f) { return 803; }");
     let error = json(Some(dir.path()))["driver"]["error"].to_string();

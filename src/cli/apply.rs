@@ -13,8 +13,9 @@ use super::interrupt::Interrupt;
 use super::job::{Call, Job};
 use super::output::complain;
 use super::ready::Ready;
+use super::world::{Joined, LauncherArgs, see_through};
 use crate::config::{self, Loaded};
-use crate::launch::Faults;
+use crate::launch::{Faults, World};
 use crate::plan::Plan;
 use crate::report::summary::up_to_date;
 use crate::report::{JsonEvent, Mode, Screen};
@@ -29,6 +30,8 @@ pub struct ApplyArgs {
     pub experiment: ExperimentArgs,
     #[command(flatten)]
     pub threads: ThreadArgs,
+    #[command(flatten)]
+    pub launcher: LauncherArgs,
     #[command(flatten)]
     pub root: RootArgs,
     /// Start another run, even if this experiment has one.
@@ -62,7 +65,15 @@ pub struct ApplyArgs {
 /// # Errors
 /// A wrong request, a machine that refuses, or a run that failed (which its record then says too).
 pub fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
-    match apply(args) {
+    // A sweep's points end with it, and are nobody's ranks.
+    if args.sweep_point.is_none()
+        && let Some(seat) = args.launcher.seat()?
+    {
+        let interrupt = Interrupt::install_as_rank(seat.rank == 0)?;
+        return see_through(seat, args.test_faults.as_ref(), |world| apply(args, &interrupt, Some(world)));
+    }
+    let interrupt = if args.sweep_point.is_some() { Interrupt::install_as_child()? } else { Interrupt::install()? };
+    match apply(args, &interrupt, None) {
         Err(error) if args.sweep_point.is_some() && is_busy(&error) => {
             complain(&render(&error, console::colors_enabled_stderr()));
             Ok(Exit::Busy)
@@ -71,23 +82,33 @@ pub fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
     }
 }
 
-fn apply(args: &ApplyArgs) -> anyhow::Result<Exit> {
-    // A sweep's points end with it.
-    let interrupt = if args.sweep_point.is_some() { Interrupt::install_as_child()? } else { Interrupt::install()? };
-    let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
+/// `world`: of ranks that a launcher started.
+fn apply(args: &ApplyArgs, interrupt: &Interrupt, world: Option<&World>) -> anyhow::Result<Exit> {
+    let leads = world.is_none_or(World::leads);
+    let mut screen = Screen::new(if leads { Mode::detect(args.json, args.quiet) } else { Mode::Quiet });
     let mut loaded = args.experiment.load()?;
     common::pin(&mut loaded.experiment, &mut screen)?;
-    args.continued.look(&args.root.root())?;
-    let ready = Ready::new(&loaded.experiment, args.threads, &mut screen)?;
+    if leads {
+        args.continued.look(&args.root.root())?;
+    }
+    let threads = args.threads.among(world);
+    let ready = Ready::new(&loaded.experiment, threads, &mut screen)?;
     if let Some(hash) = &args.expect_plan {
         expect::same_plan(hash, &ready.plan, &args.root.root())?;
     }
-    ready.refuse_what_cannot_fit()?;
+    let joined = world.map(|world| Joined::new(world, &ready.plan)).transpose()?;
+    // This machine's memory says nothing of that of others.
+    if world.is_none_or(|world| world.machines() == 1) {
+        ready.refuse_what_cannot_fit()?;
+    }
+    if let Some(joined) = joined.as_ref().filter(|_| !leads) {
+        return joined.follow(&loaded.experiment, &ready, interrupt, args.test_faults.as_ref());
+    }
     let source = args.continued.source(&args.root.root(), &ready.plan)?;
     let run = open_or_create(args, &loaded, &ready.plan, source.as_ref(), &mut screen)?;
     let Some(run) = run else { return Ok(Exit::Done) };
     let call = Call {
-        threads: args.threads.count(),
+        threads: threads.count(),
         overrides: args.experiment.set.clone(),
         environment: environment(&loaded),
         until: args.until_step,
@@ -95,7 +116,8 @@ fn apply(args: &ApplyArgs) -> anyhow::Result<Exit> {
         elsewhere: args.root.runs.is_some(),
         faults: args.test_faults.clone(),
     };
-    Job { call: &call, experiment: &loaded.experiment, ready: &ready, interrupt: &interrupt }.carry_out(run, screen)
+    let (experiment, joined) = (&loaded.experiment, joined.as_ref());
+    Job { call: &call, experiment, ready: &ready, interrupt, joined }.carry_out(run, screen)
 }
 
 /// `ID:N`, with N from 1.

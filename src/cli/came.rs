@@ -2,7 +2,7 @@
 
 use super::exit::Exit;
 use crate::exec::ExecError;
-use crate::launch::{ProcessError, RankError};
+use crate::launch::{MemberError, ProcessError, RankError};
 use crate::report::{Mode, Screen};
 use crate::store::StoreError;
 
@@ -49,6 +49,9 @@ pub(super) enum RunError {
     Thread(Box<RankError>),
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// Of ranks that a launcher started.
+    #[error(transparent)]
+    Member(#[from] MemberError),
     /// As often as it may, it would come again.
     #[error("{0}; twice in a row the ranks came no further and saved nothing, so they are not started once more")]
     Repeats(ProcessError),
@@ -78,13 +81,14 @@ impl RunError {
         match self {
             Self::Alone(error) => Some(error),
             Self::Thread(error) => Some(&error.source),
-            Self::Process(_) | Self::Repeats(_) | Self::Store(_) | Self::Test(_) => None,
+            Self::Process(_) | Self::Member(_) | Self::Repeats(_) | Self::Store(_) | Self::Test(_) => None,
         }
     }
 
     pub(super) fn not_finite(&self) -> bool {
         match self {
             Self::Process(error) => error.not_finite(),
+            Self::Member(error) => error.not_finite(),
             _ => matches!(self.of_a_rank(), Some(ExecError::NotFinite { .. })),
         }
     }
@@ -93,6 +97,7 @@ impl RunError {
     pub(super) fn is_of_the_record(&self) -> bool {
         match self {
             Self::Process(error) => matches!(error, ProcessError::Record(_)),
+            Self::Member(error) => matches!(error, MemberError::Record(_)),
             Self::Store(_) => true,
             _ => matches!(self.of_a_rank(), Some(ExecError::Observer(_))),
         }
@@ -104,6 +109,7 @@ impl RunError {
             Self::Alone(error) => (*error).into(),
             Self::Thread(error) => (*error).into(),
             Self::Process(error) | Self::Repeats(error) => error.into(),
+            Self::Member(error) => error.into(),
             Self::Store(error) => error.into(),
             Self::Test(error) => error,
         }

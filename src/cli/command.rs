@@ -25,7 +25,8 @@ use crate::report::{Mode, Screen};
     after_help = "Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 3 differences\n\
                   found, 130 interrupted.\n\
                   Environment: RUNNER_RUNS (folder of runs), RUNNER_CACHE (folder of prepared data), RUNNER_PEAK_FLOPS\n\
-                  (of the device, for MFU), RUNNER_<KEY>__<KEY> (a key of the experiment), NO_COLOR."
+                  (of the device, for MFU), RUNNER_CUDA_LIBS (folders of CUDA's libraries), RUNNER_<KEY>__<KEY> (a key of the\n\
+                  experiment), NO_COLOR."
 )]
 struct Cli {
     #[command(subcommand)]

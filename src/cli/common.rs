@@ -14,6 +14,7 @@ use crate::data::{
 };
 use crate::exec::{self, ExecError, InitialWeights, TrainState};
 use crate::hub::{self, Downloading, Lowered};
+use crate::launch::World;
 use crate::plan::program::Program;
 use crate::report::Screen;
 use crate::report::prepare::Preparing;
@@ -24,8 +25,10 @@ use crate::weights::{Opened, WeightsError};
 pub const RUNS: &str = "RUNNER_RUNS";
 /// Where prepared data is cached.
 pub const CACHE: &str = "RUNNER_CACHE";
+/// What ranks of a run that a launcher started know, and others do not.
+pub const TOKEN: &str = "RUNNER_TOKEN";
 /// The program's own variables, which are no keys of the experiment.
-const OWN: [&str; 4] = [RUNS, CACHE, super::plan::PEAK_FLOPS, crate::doctor::LIBRARY_FOLDERS];
+const OWN: [&str; 5] = [RUNS, CACHE, TOKEN, super::plan::PEAK_FLOPS, crate::doctor::LIBRARY_FOLDERS];
 
 /// An experiment on the command line.
 #[derive(Debug, Clone, clap::Args)]
@@ -115,6 +118,14 @@ impl ThreadArgs {
         self.threads.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from)
     }
 
+    /// Those of one rank of `world`, whose machine is shared with others of them.
+    #[must_use]
+    pub fn among(self, world: Option<&World>) -> Self {
+        let Some(world) = world else { return self };
+        let share = world.threads(self.count(), self.threads.is_some());
+        Self { threads: Some(u16::try_from(share).unwrap_or(u16::MAX)) }
+    }
+
     /// A pool of that many threads, in which to prepare data and compute.
     ///
     /// # Errors
@@ -139,10 +150,13 @@ pub fn is_own(name: &str) -> bool {
     OWN.contains(&name)
 }
 
-/// The program's own variables that are set.
+/// The program's own variables that are set, but for what is secret.
 #[must_use]
 pub fn own_environment() -> Vec<(String, String)> {
-    OWN.iter().filter_map(|name| Some(((*name).to_owned(), env::var(name).ok()?))).collect()
+    OWN.iter()
+        .filter(|name| **name != TOKEN)
+        .filter_map(|name| Some(((*name).to_owned(), env::var(name).ok()?)))
+        .collect()
 }
 
 /// The folder of prepared data: `RUNNER_CACHE`, else `runner` in the user's cache folder.

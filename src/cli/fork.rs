@@ -111,7 +111,8 @@ pub fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
         elsewhere: args.root.runs.is_some(),
         faults: args.test_faults.clone(),
     };
-    Job { call: &call, experiment: &loaded.experiment, ready: &ready, interrupt: &interrupt }.carry_out(run, screen)
+    Job { call: &call, experiment: &loaded.experiment, ready: &ready, interrupt: &interrupt, joined: None }
+        .carry_out(run, screen)
 }
 
 /// The parent's settings under the changes. What the environment says of experiments does not matter here.

@@ -15,6 +15,9 @@ use super::output::complain;
 /// process with several threads dies, the kernel tells its children so once for each.
 const ONE: Duration = Duration::from_millis(500);
 
+/// Launchers look for what became of their processes every few seconds, and pass signals on then.
+const TWICE: Duration = Duration::from_secs(5);
+
 /// What signals set.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt {
@@ -42,14 +45,26 @@ impl Interrupt {
         Self::install_pausing(ONE)
     }
 
+    /// As `install`, for one of several processes, of which one `speaks`, that a launcher tells of a signal that a terminal has told them already.
+    ///
+    /// # Errors
+    /// As `install`.
+    pub fn install_as_rank(speaks: bool) -> anyhow::Result<Self> {
+        Self::install_with(TWICE, speaks)
+    }
+
     fn install_pausing(pause: Duration) -> anyhow::Result<Self> {
+        Self::install_with(pause, true)
+    }
+
+    fn install_with(pause: Duration, speaks: bool) -> anyhow::Result<Self> {
         let interrupt = Self { pause, ..Self::default() };
         let hangup_ignored = is_ignored(libc::SIGHUP);
         let seen = interrupt.clone();
         ctrlc::set_handler(move || {
             match seen.heard(Instant::now()) {
-                Heard::First => {}
-                Heard::Same => return,
+                Heard::First if speaks => {}
+                Heard::First | Heard::Same => return,
                 Heard::Last => std::process::exit(Exit::Interrupted as i32),
             }
             // On a thread of its own: a terminal that stands still must not keep the second signal from being heard.

@@ -17,11 +17,13 @@ use super::printer::Printer;
 use super::ready::Ready;
 use super::test;
 use super::watch::Watch;
+use super::world::{Joined, state_of};
 use crate::comm::Alone;
 use crate::config::Experiment;
 use crate::data::Prepared;
 use crate::exec::step::layout;
 use crate::exec::{self, Observer, Orders, Peers, Resources, TrainState};
+use crate::launch::member::Kept;
 use crate::launch::threads::Seated;
 use crate::launch::{self, Attempt, Faults, Launch, supervise};
 use crate::plan::Plan;
@@ -55,6 +57,8 @@ pub(super) struct Job<'a> {
     pub experiment: &'a Experiment,
     pub ready: &'a Ready,
     pub interrupt: &'a Interrupt,
+    /// This rank among those that a launcher started; `None`: this process starts the ranks itself.
+    pub joined: Option<&'a Joined<'a>>,
 }
 
 /// What training begins with.
@@ -213,7 +217,7 @@ impl Job<'_> {
 
     /// Whether each rank is a process of its own.
     fn in_processes(&self) -> bool {
-        matches!(self.plan().mesh.mode, Mode::Ddp | Mode::Pipeline)
+        matches!(self.plan().mesh.mode, Mode::Ddp | Mode::Pipeline) || self.joined.is_some()
     }
 
     /// The program of the first rank.
@@ -279,6 +283,9 @@ impl Job<'_> {
 
     /// Trains under the plan's layout.
     fn once(&self, begin: Begin, watch: &mut Watch) -> Result<Ended, RunError> {
+        if let Some(joined) = self.joined {
+            return self.lead(joined, &begin, watch);
+        }
         match self.plan().mesh.mode {
             Mode::Single => self.alone(begin, watch),
             Mode::Dp => self.threads(begin, watch),
@@ -348,6 +355,31 @@ impl Job<'_> {
             faults: self.call.faults.as_ref().unwrap_or(&none),
         };
         let ended = supervise::run(&launch, self.interrupt.stop(), watch);
+        // What ranks wrote and nobody committed.
+        watch.recorder.abandon_all();
+        let supervise::Ended { interrupted, peak_rss_bytes } = ended?;
+        let hash = watch.recorder.saved().map(|(_, hash)| hash.clone());
+        Ok(Ended { interrupted, hash, peaks: peak_rss_bytes })
+    }
+
+    /// As the first of the ranks that a launcher started.
+    fn lead(&self, joined: &Joined<'_>, begin: &Begin, watch: &mut Watch) -> Result<Ended, RunError> {
+        let run = watch.path.clone();
+        let none = Faults::default();
+        let resources = self.resources();
+        let state = state_of(self.experiment, self.plan(), &joined.program);
+        let faults = self.call.faults.as_ref().unwrap_or(&none);
+        let task = joined.task(self.ready, &resources, &state, self.interrupt, faults);
+        let kept = Kept {
+            run: &run,
+            checkpoint: match begin {
+                Begin::Checkpoint(path, _) => Some(path),
+                _ => None,
+            },
+            until: self.call.until,
+            trace: watch.recorder.is_tracing(),
+        };
+        let ended = task.lead(&kept, watch);
         // What ranks wrote and nobody committed.
         watch.recorder.abandon_all();
         let supervise::Ended { interrupted, peak_rss_bytes } = ended?;

@@ -45,5 +45,6 @@ pub mod text_source;
 pub mod tokenizer;
 pub mod validate;
 mod watch;
+mod world;
 
 pub use command::run;

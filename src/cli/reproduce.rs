@@ -118,7 +118,8 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
             elsewhere: args.root.runs.is_some(),
             ..Call::default()
         };
-        let job = Job { call: &call, experiment: &original.experiment, ready: &ready, interrupt: &interrupt };
+        let job =
+            Job { call: &call, experiment: &original.experiment, ready: &ready, interrupt: &interrupt, joined: None };
         if job.work(run, screen)? == Came::Interrupted {
             return Ok(Exit::Interrupted);
         }

@@ -9,6 +9,8 @@ use super::interrupt::Interrupt;
 use super::job::{Call, Job};
 use super::opened;
 use super::ready::Ready;
+use super::world::{Joined, LauncherArgs, see_through};
+use crate::launch::World;
 use crate::plan::Plan;
 use crate::report::summary::up_to_date;
 use crate::report::{JsonEvent, Mode, Screen};
@@ -22,6 +24,8 @@ pub struct ResumeArgs {
     pub run: String,
     #[command(flatten)]
     pub threads: ThreadArgs,
+    #[command(flatten)]
+    pub launcher: LauncherArgs,
     #[command(flatten)]
     pub root: RootArgs,
     /// Stop after step N with a checkpoint; the same command without this goes on.
@@ -38,8 +42,19 @@ pub struct ResumeArgs {
 /// # Errors
 /// If there is no such run, it cannot be gone on with here, or it failed (which its record then says too).
 pub fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
-    let interrupt = Interrupt::install()?;
-    let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
+    match args.launcher.seat()? {
+        None => resume(args, &Interrupt::install()?, None),
+        Some(seat) => {
+            let interrupt = Interrupt::install_as_rank(seat.rank == 0)?;
+            see_through(seat, None, |world| resume(args, &interrupt, Some(world)))
+        }
+    }
+}
+
+/// `world`: of ranks that a launcher started.
+fn resume(args: &ResumeArgs, interrupt: &Interrupt, world: Option<&World>) -> anyhow::Result<Exit> {
+    let leads = world.is_none_or(World::leads);
+    let mut screen = Screen::new(if leads { Mode::detect(args.json, args.quiet) } else { Mode::Quiet });
     let path = catalog::resolve(&args.root.root(), &args.run)?;
     // Of a finished run nothing is written, no lock either.
     if run_dir::manifest(&path)?.status == RunStatus::Done {
@@ -49,23 +64,35 @@ pub fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
         screen.last(&up_to_date(&id, summary.as_ref()));
         return Ok(Exit::Done);
     }
-    let run = RunDir::open(&path)?;
+    // The lock is for who keeps the record.
+    let run = if leads { Some(RunDir::open(&path)?) } else { None };
     let experiment = opened::resolved(&path)?;
+    let threads = args.threads.among(world);
     let ready = if checkpoint::steps(&path.join(CHECKPOINTS)).is_empty() {
-        Ready::new(&experiment, args.threads, &mut screen)?
+        Ready::new(&experiment, threads, &mut screen)?
     } else {
-        Ready::going_on(&experiment, run_dir::plan(&path)?.data.weights, args.threads, &mut screen)?
+        Ready::going_on(&experiment, run_dir::plan(&path)?.data.weights, threads, &mut screen)?
+    };
+    let joined = world.map(|world| Joined::new(world, &ready.plan)).transpose()?;
+    let Some(run) = run else {
+        return match &joined {
+            Some(joined) => joined.follow(&experiment, &ready, interrupt, None),
+            None => Ok(Exit::Done),
+        };
     };
     refuse_another(run.manifest(), &ready.plan)?;
-    ready.refuse_what_cannot_fit()?;
+    if world.is_none_or(|world| world.machines() == 1) {
+        ready.refuse_what_cannot_fit()?;
+    }
     let call = Call {
-        threads: args.threads.count(),
+        threads: threads.count(),
         environment: common::own_environment().into_iter().collect(),
         until: args.until_step,
         elsewhere: args.root.runs.is_some(),
         ..Call::default()
     };
-    Job { call: &call, experiment: &experiment, ready: &ready, interrupt: &interrupt }.carry_out(run, screen)
+    let joined = joined.as_ref();
+    Job { call: &call, experiment: &experiment, ready: &ready, interrupt, joined }.carry_out(run, screen)
 }
 
 /// # Errors

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::error::CommError;
 use super::topology::{GroupId, Lane};
@@ -76,6 +76,21 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// See `CommError`.
     fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError>;
+
+    /// Is told the device that the rank computes on, before the first operation on its tensors, by all ranks at once. Transports
+    /// of the host take no notice.
+    ///
+    /// # Errors
+    /// If the ranks' devices cannot be connected.
+    fn attach(&self, device: &Device) -> Result<(), CommError> {
+        let _ = device;
+        Ok(())
+    }
+
+    /// The rank that ended the run before its time, if it is known that one did.
+    fn aborted(&self) -> Option<usize> {
+        None
+    }
 
     /// How long calling threads have been blocked or copying in this communicator so far.
     fn waited(&self) -> Duration {

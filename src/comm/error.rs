@@ -48,6 +48,9 @@ pub enum CommError {
     NotMember { group: usize, rank: usize },
     #[error("{operation}: {what}")]
     Request { operation: Kind, what: String },
+    /// Of a transport between devices.
+    #[error("rank {rank} in {operation}: {what}")]
+    Device { operation: Kind, rank: usize, what: String },
     #[error("no thread for started operations: {0}")]
     Thread(#[source] std::io::Error),
     #[error(transparent)]
@@ -105,10 +108,11 @@ pub enum Element {
     F32,
     F64,
     U32,
+    Bf16,
 }
 
 impl Element {
-    const ALL: [Self; 4] = [Self::Bytes, Self::F32, Self::F64, Self::U32];
+    const ALL: [Self; 5] = [Self::Bytes, Self::F32, Self::F64, Self::U32, Self::Bf16];
 
     /// Of a tensor; `None` if it cannot be sent.
     #[must_use]
@@ -117,6 +121,7 @@ impl Element {
             DType::F32 => Some(Self::F32),
             DType::F64 => Some(Self::F64),
             DType::U32 => Some(Self::U32),
+            DType::BF16 => Some(Self::Bf16),
             _ => None,
         }
     }
@@ -127,6 +132,7 @@ impl Element {
             Self::F32 => DType::F32,
             Self::F64 => DType::F64,
             Self::U32 => DType::U32,
+            Self::Bf16 => DType::BF16,
         }
     }
 
@@ -142,6 +148,7 @@ impl fmt::Display for Element {
             Self::F32 => "f32",
             Self::F64 => "f64",
             Self::U32 => "u32",
+            Self::Bf16 => "bf16",
         })
     }
 }
@@ -200,7 +207,7 @@ mod tests {
     #[test]
     fn operations_survive_their_header() {
         for kind in Kind::ALL {
-            for (element, root) in Element::ALL.into_iter().zip([None, Some(0), Some(1), Some(70_000)]) {
+            for (element, root) in Element::ALL.into_iter().zip([None, Some(0), Some(1), Some(70_000), None]) {
                 let op = Operation { kind, element, bytes: 12, root, sequence: 9 };
                 assert_eq!(Operation::from_words(op.code(), 12, 9), op);
             }

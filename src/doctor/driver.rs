@@ -40,8 +40,8 @@ impl DriverFacts {
     /// Asks the driver.
     pub(super) fn here() -> Self {
         let mut facts = Self { version: module_version(), cuda: DRIVER.facts().version, ..Self::default() };
-        let nvml = NVML.open().ok().and_then(|library| Nvml::start(&library));
-        match DRIVER.open().and_then(|library| Driver::start(&library)) {
+        let nvml = NVML.open().ok().and_then(Nvml::start);
+        match DRIVER.open().and_then(Driver::start) {
             Ok(driver) => match driver.gpus(nvml.as_ref()) {
                 Ok(gpus) => {
                     facts.peers = driver.peers(gpus.len());
@@ -60,7 +60,7 @@ impl DriverFacts {
 /// # Errors
 /// If there is no driver, or it does not work.
 pub(super) fn count() -> Result<usize, String> {
-    Driver::start(&DRIVER.open()?)?.count()
+    Driver::start(DRIVER.open()?)?.count()
 }
 
 /// From the kernel: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...`, or `... Open Kernel Module for x86_64  580.65.06`.
@@ -92,7 +92,7 @@ const CAPABILITY: [c_int; 2] = [75, 76];
 
 #[expect(unsafe_code, reason = "FFI")]
 impl Driver {
-    fn start(library: &Loaded) -> Result<Self, String> {
+    fn start(library: Loaded) -> Result<Self, String> {
         let lacks = |name: &CStr| format!("libcuda.so.1 has no {}", name.to_string_lossy());
         // SAFETY: the signatures are those of cuda.h, the same in all versions; cuInit may be called any number of times.
         unsafe {
@@ -193,7 +193,7 @@ struct NvmlMemory {
 
 #[expect(unsafe_code, reason = "FFI")]
 impl Nvml {
-    fn start(library: &Loaded) -> Option<Self> {
+    fn start(library: Loaded) -> Option<Self> {
         // SAFETY: the signatures are those of nvml.h; starting it twice counts.
         unsafe {
             let init: unsafe extern "C" fn() -> Status = library.function(c"nvmlInit_v2")?;
@@ -217,7 +217,7 @@ impl Nvml {
 
 /// What NVML calls the driver's version.
 #[expect(unsafe_code, reason = "FFI")]
-pub(super) fn nvml_driver_version(library: &Loaded) -> Option<String> {
+pub(super) fn nvml_driver_version(library: Loaded) -> Option<String> {
     Nvml::start(library)?;
     let mut text = [0 as c_char; 96];
     // SAFETY: the signature is that of nvml.h; at most 95 bytes are written.

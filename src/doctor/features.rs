@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::driver::DriverFacts;
+use super::driver::{DriverFacts, Gpu};
 use super::library::{CUBLAS, CUBLAS_LT, CURAND, LibraryFacts, NCCL};
 use super::report::Build;
 
@@ -37,12 +37,12 @@ pub(super) fn features(build: &Build, driver: &DriverFacts, libraries: &[Library
         let mend = "a machine with several, or several nodes with one each";
         several.push(missing("there is one GPU".to_owned(), mend));
     }
-    let mut tensor_cores = one.clone();
-    for gpu in driver.gpus.iter().filter(|gpu| gpu.compute_capability < OLDEST) {
-        let (major, minor) = gpu.compute_capability;
-        let what = format!("GPU {} ({}) has compute capability {major}.{minor}, needed is 8.0", gpu.index, gpu.name);
-        tensor_cores.push(missing(what, "CUDA_VISIBLE_DEVICES chooses among GPUs"));
+    let old: Vec<Missing> = driver.gpus.iter().filter(|gpu| gpu.compute_capability < OLDEST).map(too_small).collect();
+    let mut tensor_cores = one;
+    if old.len() == driver.gpus.len() {
+        tensor_cores.extend(old.clone());
     }
+    several.extend(old);
     let mut all =
         vec![feature("training on the CPU", Vec::new()), feature("training on one GPU", tensor_cores.clone())];
     all.push(feature("training on several GPUs (NCCL)", several));
@@ -71,6 +71,12 @@ fn on_one_gpu(build: &Build, driver: &DriverFacts, libraries: &[LibraryFacts]) -
         all.extend(library(wanted, driver, libraries));
     }
     all
+}
+
+fn too_small(gpu: &Gpu) -> Missing {
+    let (major, minor) = gpu.compute_capability;
+    let what = format!("GPU {} ({}) has compute capability {major}.{minor}, needed is 8.0", gpu.index, gpu.name);
+    missing(what, "CUDA_VISIBLE_DEVICES chooses among GPUs")
 }
 
 /// A driver that is older than the compiler does not read what it made.
@@ -114,7 +120,6 @@ fn feature(name: &'static str, missing: Vec<Missing>) -> Feature {
 
 #[cfg(test)]
 mod tests {
-    use super::super::driver::Gpu;
     use super::*;
 
     fn gpu(index: usize, compute_capability: (i32, i32)) -> Gpu {
@@ -163,8 +168,10 @@ mod tests {
         let without = Build { cuda: None, nccl: false, ..FULL };
         assert!(verdicts(&without, &one, &[])[1..].iter().all(|v| v.starts_with("this build has no CUDA")));
         let old = verdicts(&FULL, &driver(vec![gpu(0, (7, 5)), gpu(1, (9, 0))], "13.0"), &["libcurand"]);
-        assert_eq!(old[2], "libcurand: not there");
-        assert_eq!(old[3], "libcurand: not there; GPU 0 (X100) has compute capability 7.5, needed is 8.0");
+        let small = "GPU 0 (X100) has compute capability 7.5, needed is 8.0";
+        assert_eq!(old[2], format!("libcurand: not there; {small}"));
+        assert_eq!(old[3], "libcurand: not there", "GPU 1 will do");
+        assert_eq!(verdicts(&FULL, &driver(vec![gpu(0, (7, 5))], "13.0"), &[])[1], small);
         let none = DriverFacts { error: Some("no libcuda.so.1".to_owned()), ..DriverFacts::default() };
         assert_eq!(verdicts(&FULL, &none, &[])[1], "no GPU: no libcuda.so.1");
     }

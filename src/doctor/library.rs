@@ -33,7 +33,7 @@ pub(super) enum Version {
     Number(&'static CStr),
     /// `size_t f(void)`, the same number.
     Size(&'static CStr),
-    Text(fn(&Loaded) -> Option<String>),
+    Text(fn(Loaded) -> Option<String>),
 }
 
 pub(super) const DRIVER: Library =
@@ -118,8 +118,8 @@ impl Library {
         match self.open() {
             Ok(loaded) => LibraryFacts {
                 name: self.name,
-                version: self.version_of(&loaded),
-                path: self.anchor().and_then(|name| loaded.path(name)),
+                version: self.version_of(loaded),
+                path: loaded.path(self.anchor()),
                 error: None,
             },
             Err(error) => LibraryFacts { name: self.name, version: None, path: None, error: Some(error) },
@@ -127,18 +127,18 @@ impl Library {
     }
 
     /// A function that the library has.
-    fn anchor(&self) -> Option<&'static CStr> {
-        Some(match self.version {
+    fn anchor(&self) -> &'static CStr {
+        match self.version {
             Version::Driver(name)
             | Version::Property(name)
             | Version::Pair(name)
             | Version::Number(name)
             | Version::Size(name) => name,
             Version::Text(_) => c"nvmlInit_v2",
-        })
+        }
     }
 
-    fn version_of(&self, loaded: &Loaded) -> Option<String> {
+    fn version_of(&self, loaded: Loaded) -> Option<String> {
         type Number = unsafe extern "C" fn(*mut c_int) -> c_int;
         type Property = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
         type Pair = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
@@ -213,7 +213,7 @@ impl Loaded {
     /// # Safety
     /// `F` is the type of a pointer to a function of this signature.
     #[expect(unsafe_code, reason = "FFI")]
-    pub(super) unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
+    pub(super) unsafe fn function<F: Copy>(self, name: &CStr) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         // SAFETY: the handle is open, and `F` a function pointer by this function's contract.
         unsafe {
@@ -223,7 +223,7 @@ impl Loaded {
     }
 
     /// The file that has the function `name`.
-    fn path(&self, name: &CStr) -> Option<PathBuf> {
+    fn path(self, name: &CStr) -> Option<PathBuf> {
         #[expect(unsafe_code, reason = "FFI")]
         // SAFETY: `dladdr` fills what it finds, and its name lives as long as the library, which is never closed.
         unsafe {

@@ -1,5 +1,6 @@
 //! Continuations of prompts, with a key-value cache: each new token costs one pass over the cache.
 
+use candle_core::{DType, Device, Tensor};
 use candle_transformers::generation::{LogitsProcessor, Sampling};
 use serde::{Deserialize, Serialize};
 
@@ -101,7 +102,12 @@ fn continuations(
     let mut rows: Vec<Vec<u32>> = vec![start.clone(); batch];
     let mut ended = vec![false; batch];
     let mut window = Window::new(start.len().saturating_add(spec.max_tokens), model.context_length);
-    let mut logits = decoder.feed(&window.next(&rows))?;
+    // Wherever the model is, tokens are drawn here, from logits as f32.
+    let mut feed = |rows: &[Vec<u32>]| -> Result<Tensor, EvalError> {
+        let logits = decoder.feed(&window.next(rows))?.to_device(&Device::Cpu)?;
+        Ok(if logits.dtype() == DType::BF16 { logits.to_dtype(DType::F32)? } else { logits })
+    };
+    let mut logits = feed(&rows)?;
     for n in 0..spec.max_tokens {
         for (row, processor) in processors.iter_mut().enumerate() {
             // Rows of a padded vocabulary are no tokens.
@@ -112,7 +118,7 @@ fn continuations(
         if ended.iter().all(|&e| e) || n + 1 == spec.max_tokens {
             break;
         }
-        logits = decoder.feed(&window.next(&rows))?;
+        logits = feed(&rows)?;
     }
     let continuation = |(index, row): (usize, &Vec<u32>)| {
         let new: Vec<u32> = row[start.len()..].iter().copied().take_while(|&t| Some(t) != tokenizer.eot()).collect();

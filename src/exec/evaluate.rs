@@ -71,8 +71,9 @@ impl Rank<'_> {
         let stages = self.links.mesh.stages;
         let shape = [rows.inputs.len(), self.program.model.d_model];
         let dtype = self.trainer.weights.flat.dtype();
-        let mb =
-            self.trainer.models[0].micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?.masked(&rows.filled);
+        let mb = self.trainer.models[0]
+            .micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?
+            .masked(&rows.filled)?;
         for (chunk, model) in self.trainer.models.iter().enumerate() {
             let part = self.program.virtual_stage(chunk);
             let input = match part.checked_sub(1) {

@@ -41,7 +41,7 @@ impl Rank<'_> {
             sample_stride: self.program.batch.stride as u64,
             scale: 1.0 / self.step.tokens.max(1) as f64,
             training: true,
-            ..self.trainer.models[0].micro_batch(&rows.inputs, rows.targets, rows.length)?.masked(&rows.filled)
+            ..self.trainer.models[0].micro_batch(&rows.inputs, rows.targets, rows.length)?.masked(&rows.filled)?
         };
         self.step.cells.batches[mb] = Some(batch);
         Ok(())

@@ -258,8 +258,12 @@ impl Trainer {
     /// # Errors
     /// None on a CPU.
     pub fn update(&mut self, lr: f64, grad_scale: f64) -> Result<()> {
-        optim::update(&self.state, &self.optimizer, &self.grads.flat, lr, grad_scale, self.bf16_state)?;
-        self.refresh()?;
+        let (state, grads) = (&self.state, &self.grads.flat);
+        let copy = (self.copied_weights && !self.device.is_cpu()).then_some(&self.weights.flat);
+        optim::update_copied(state, &self.optimizer, grads, lr, grad_scale, self.bf16_state, copy)?;
+        if copy.is_none() {
+            self.refresh()?;
+        }
         self.end_step()
     }
 

@@ -8,6 +8,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaModule, CudaSt
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::{CudaDevice, Device, Result, Tensor, bail};
 
+use super::blaslt::BlasLt;
 use super::driver;
 use super::memory::keep_freed_memory;
 use super::upload::Uploads;
@@ -28,6 +29,7 @@ pub struct Gpu {
     multiprocessors: usize,
     compute_capability: (i32, i32),
     tf32: AtomicBool,
+    pub(super) blaslt: BlasLt,
     pub(super) uploads: Mutex<Uploads>,
 }
 
@@ -64,6 +66,7 @@ pub fn open(ordinal: usize) -> Result<Device> {
         multiprocessors: count.max(1) as usize,
         compute_capability: context.compute_capability().map_err(driver)?,
         tf32: AtomicBool::new(false),
+        blaslt: BlasLt::default(),
         uploads: Mutex::default(),
         device: device.clone(),
     };

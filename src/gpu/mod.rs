@@ -3,12 +3,14 @@
 //! A rank has one candle device, with one stream on which all that it computes runs in order. Which kernel computes what is the
 //! business of `kernels`; how ranks talk, that of `comm`.
 
+mod blaslt;
 mod context;
 mod launch;
 mod memory;
 mod timing;
 mod upload;
 
+pub use blaslt::{Epilogue, Operand, Product};
 pub use context::{Gpu, of, open};
 pub use launch::{Arg, Dims};
 pub use memory::{DeviceMemory, address, address_or_null, memory, reset_peak};

@@ -29,6 +29,16 @@ macro_rules! with_type {
     };
 }
 
+/// Where the tensor is on a GPU, returns from the function with what the kernel there gives.
+macro_rules! on_gpu {
+    ($tensor:expr => $call:expr) => {
+        #[cfg(feature = "cuda")]
+        if $tensor.device().is_cuda() {
+            return $call;
+        }
+    };
+}
+
 /// Binds names to the elements of tensors for the rest of the scope.
 macro_rules! read {
     ($T:ty; $($name:ident = $tensor:expr),+ $(,)?) => {

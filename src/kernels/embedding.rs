@@ -16,6 +16,7 @@ pub fn embed(
     start: usize,
     math: Math,
 ) -> Result<Tensor> {
+    on_gpu!(table => super::cuda::embedding::embed(ids, table, scale, positions, seq, start));
     let (vocab, d) = table.dims2()?;
     let rows = ids.elem_count();
     if let Some(p) = positions
@@ -36,13 +37,15 @@ pub fn embed(
     })
 }
 
-/// The table of sinusoidal positions, [positions, d], like `like` in element type and device.
+/// The table of sinusoidal positions, [positions, d], on the device of `like` and like it in element type, but f32 on a GPU.
 pub fn sinusoids(positions: usize, d: usize, like: &Tensor) -> Result<Tensor> {
+    on_gpu!(like => tensor(embedding::sinusoids::<f32>(positions, d), (positions, d))?.to_device(like.device()));
     with_type!(like, T => tensor(embedding::sinusoids::<T>(positions, d), (positions, d)))
 }
 
 /// dtable\[ids\[r\]\] += scale·dy\[r\].
 pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Tensor) -> Result<()> {
+    on_gpu!(dy => super::cuda::embedding::embed_backward(dtable, ids, scale, dy));
     let (_, d) = dy.dims2()?;
     with_type!(dy, T => {
         read!(T; dy = dy);
@@ -55,6 +58,7 @@ pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Te
 
 /// dpositions\[r mod seq\] += dy\[r\].
 pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result<()> {
+    on_gpu!(dy => super::cuda::embedding::position_backward(dpositions, seq, dy));
     let (_, d) = dy.dims2()?;
     with_type!(dy, T => {
         read!(T; dy = dy);
@@ -64,6 +68,7 @@ pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result
 
 /// Rows `rows` of `x`, in order: [rows.len(), d].
 pub fn take_rows(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
+    on_gpu!(x => super::cuda::embedding::take_rows(x, rows));
     let (_, d) = x.dims2()?;
     with_type!(x, T => {
         read!(T; x = x);

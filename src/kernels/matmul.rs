@@ -8,6 +8,7 @@ use super::cpu::{Real, elementwise};
 
 /// x·wᵀ + bias: [rows, in] and [out, in] give [rows, out].
 pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, math: Math) -> Result<Tensor> {
+    on_gpu!(x => super::cuda::matmul::linear(x, w, bias));
     let (rows, inner) = x.dims2()?;
     let (out, _) = w.dims2()?;
     with_type!(x, T => {
@@ -24,8 +25,17 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, math: Math) -> Resu
     })
 }
 
+/// x·wᵀ + bias, and its GELU: `linear`, then `pointwise::gelu`. On a GPU in fewer passes.
+pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor, math: Math) -> Result<(Tensor, Tensor)> {
+    on_gpu!(x => super::cuda::matmul::linear_gelu(x, w, bias));
+    let before = linear(x, w, Some(bias), math)?;
+    let after = super::pointwise::gelu(&before, math)?;
+    Ok((before, after))
+}
+
 /// dL/dx = dy·w: [rows, out] and [out, in] give [rows, in].
 pub fn linear_backward_input(dy: &Tensor, w: &Tensor, math: Math) -> Result<Tensor> {
+    on_gpu!(dy => super::cuda::matmul::linear_backward_input(dy, w));
     let (rows, out) = dy.dims2()?;
     let (_, inner) = w.dims2()?;
     with_type!(dy, T => {
@@ -41,6 +51,7 @@ pub fn linear_backward_input(dy: &Tensor, w: &Tensor, math: Math) -> Result<Tens
 
 /// dw += dyᵀ·x, never rounded: weight gradients are full precision.
 pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()> {
+    on_gpu!(dy => super::cuda::matmul::linear_backward_weight(dw, dy, x));
     let (rows, out) = dy.dims2()?;
     let (_, inner) = x.dims2()?;
     with_type!(dw, T => {
@@ -53,6 +64,7 @@ pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()
 
 /// dbias += the column sums of dy.
 pub fn bias_backward(dbias: &Tensor, dy: &Tensor) -> Result<()> {
+    on_gpu!(dy => super::cuda::matmul::bias_backward(dbias, dy));
     with_type!(dbias, T => {
         read!(T; dy = dy);
         write::<T>(dbias, "bias_backward", |dbias| elementwise::bias_backward(dy, dbias))

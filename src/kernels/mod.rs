@@ -10,6 +10,8 @@ mod access;
 pub mod attention;
 pub(crate) mod bytes;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod embedding;
 pub mod loss;
 pub mod matmul;

@@ -4,9 +4,11 @@ use candle_core::{Result, Tensor};
 
 use super::access::{Math, tensor, write};
 use super::cpu::{Real, norm};
+use super::pointwise::add_assign;
 
 /// Returns the output and the statistics that the backward needs, [rows, 2].
 pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64, math: Math) -> Result<(Tensor, Tensor)> {
+    on_gpu!(x => super::cuda::norm::layer_norm(x, weight, bias, eps));
     let (rows, d) = x.dims2()?;
     with_type!(x, T => {
         read!(T; x = x, weight = weight, bias = bias);
@@ -27,6 +29,7 @@ pub fn layer_norm_backward(
     skip: Option<&Tensor>,
     math: Math,
 ) -> Result<Tensor> {
+    on_gpu!(x => super::cuda::norm::layer_norm_backward(dweight, dbias, x, weight, stats, dy, skip));
     let (rows, d) = x.dims2()?;
     with_type!(x, T => {
         let mut dx = vec![T::ZERO; rows * d];
@@ -44,6 +47,7 @@ pub fn layer_norm_backward(
 
 /// Returns the output and the statistics that the backward needs, \[rows\].
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64, math: Math) -> Result<(Tensor, Tensor)> {
+    on_gpu!(x => super::cuda::norm::rms_norm(x, weight, eps));
     let (rows, d) = x.dims2()?;
     with_type!(x, T => {
         read!(T; x = x, weight = weight);
@@ -63,6 +67,7 @@ pub fn rms_norm_backward(
     skip: Option<&Tensor>,
     math: Math,
 ) -> Result<Tensor> {
+    on_gpu!(x => super::cuda::norm::rms_norm_backward(dweight, x, weight, stats, dy, skip));
     let (rows, d) = x.dims2()?;
     with_type!(x, T => {
         let mut dx = vec![T::ZERO; rows * d];
@@ -75,6 +80,35 @@ pub fn rms_norm_backward(
         add_vector(dweight, &dw)?;
         tensor(dx, (rows, d))
     })
+}
+
+/// `x` + `residual`, and its LayerNorm: (sum, output, statistics). On a GPU in one pass; on a CPU the sum is made in `x`.
+pub fn add_layer_norm(
+    x: Tensor,
+    residual: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    eps: f64,
+    math: Math,
+) -> Result<(Tensor, Tensor, Tensor)> {
+    on_gpu!(x => super::cuda::norm::add_layer_norm(&x, residual, weight, bias, eps));
+    add_assign(&x, residual, math)?;
+    let (y, stats) = layer_norm(&x, weight, bias, eps, math)?;
+    Ok((x, y, stats))
+}
+
+/// `x` + `residual`, and its RMSNorm, as `add_layer_norm`.
+pub fn add_rms_norm(
+    x: Tensor,
+    residual: &Tensor,
+    weight: &Tensor,
+    eps: f64,
+    math: Math,
+) -> Result<(Tensor, Tensor, Tensor)> {
+    on_gpu!(x => super::cuda::norm::add_rms_norm(&x, residual, weight, eps));
+    add_assign(&x, residual, math)?;
+    let (y, stats) = rms_norm(&x, weight, eps, math)?;
+    Ok((x, y, stats))
 }
 
 fn add_vector<T: Real>(dst: &Tensor, src: &[T]) -> Result<()> {

@@ -9,6 +9,20 @@ pub use super::cpu::optimizer::{AdamW, Sgd};
 
 /// `state` is weights, first and second moment of grads' length each, one after the other; bf16 values if `bf16`.
 pub fn adamw(state: &Tensor, grads: &Tensor, decayed: usize, step: &AdamW, bf16: bool) -> Result<()> {
+    adamw_copied(state, grads, decayed, step, bf16, None)
+}
+
+/// `adamw`; on a GPU, `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
+pub fn adamw_copied(
+    state: &Tensor,
+    grads: &Tensor,
+    decayed: usize,
+    step: &AdamW,
+    bf16: bool,
+    copy: Option<&Tensor>,
+) -> Result<()> {
+    on_gpu!(state => super::cuda::optimizer::adamw(state, grads, decayed, step, bf16, copy));
+    without(copy)?;
     with_type!(state, T => {
         read!(T; g = grads);
         write::<T>(state, "adamw", |state| {
@@ -25,6 +39,13 @@ pub fn adamw(state: &Tensor, grads: &Tensor, decayed: usize, step: &AdamW, bf16:
 
 /// `state` is weights, and a momentum buffer behind them if it is longer than the gradients; bf16 values if `bf16`.
 pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool) -> Result<()> {
+    sgd_copied(state, grads, step, bf16, None)
+}
+
+/// `sgd`, with `copy` as in `adamw_copied`.
+pub fn sgd_copied(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<&Tensor>) -> Result<()> {
+    on_gpu!(state => super::cuda::optimizer::sgd(state, grads, step, bf16, copy));
+    without(copy)?;
     with_type!(state, T => {
         read!(T; g = grads);
         write::<T>(state, "sgd", |state| {
@@ -39,8 +60,14 @@ pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool) -> Result<()>
     })
 }
 
+/// The CPU's copy has another type, and is refreshed by `copy_rounded`.
+fn without(copy: Option<&Tensor>) -> Result<()> {
+    if copy.is_some() { candle_core::bail!("a bf16 copy of weights on a CPU") } else { Ok(()) }
+}
+
 /// The sum of squares.
 pub fn squares(x: &Tensor) -> Result<f64> {
+    on_gpu!(x => super::cuda::optimizer::squares(x));
     with_type!(x, T => {
         read!(T; x = x);
         Ok(elementwise::sum_of_squares(x))
@@ -54,12 +81,14 @@ pub fn norm(x: &Tensor) -> Result<f64> {
 
 /// Sets every element to zero.
 pub fn clear(x: &Tensor) -> Result<()> {
+    on_gpu!(x => super::cuda::optimizer::clear(x));
     with_type!(x, T => write::<T>(x, "clear", |x| elementwise::each(x, #[inline(always)] |v| *v = T::ZERO)))
 }
 
 /// The first `matrices` elements of `src` rounded to bf16 values, the others as they are: gains near 1 and biases enter
 /// sums in f32, and a bf16 gain would stand still under many updates and then jump.
 pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
+    on_gpu!(dst => super::cuda::optimizer::copy_rounded(dst, src, matrices));
     with_type!(dst, T => {
         read!(T; src = src);
         write::<T>(dst, "copy_rounded", |dst| {
@@ -72,11 +101,13 @@ pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
 
 /// Rounds to bf16 values, in place.
 pub fn round(x: &Tensor) -> Result<()> {
+    on_gpu!(x => super::cuda::optimizer::round(x));
     with_type!(x, T => write::<T>(x, "round", |x| elementwise::each(x, #[inline(always)] |v| *v = v.round_bf16())))
 }
 
 /// Whether every element is finite.
 pub fn all_finite(x: &Tensor) -> Result<bool> {
+    on_gpu!(x => super::cuda::optimizer::all_finite(x));
     with_type!(x, T => {
         read!(T; x = x);
         Ok(elementwise::all_finite(x))

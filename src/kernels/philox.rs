@@ -27,6 +27,12 @@ impl Philox {
         Self { key: [word(0), word(4)] }
     }
 
+    /// What tells this stream from others.
+    #[must_use]
+    pub fn key(self) -> [u32; 2] {
+        self.key
+    }
+
     /// The four words at `counter`.
     #[must_use]
     #[inline]

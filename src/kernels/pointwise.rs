@@ -9,6 +9,7 @@ use super::cpu::{Real, activation, elementwise, rope};
 
 /// GELU, tanh form.
 pub fn gelu(x: &Tensor, math: Math) -> Result<Tensor> {
+    on_gpu!(x => super::cuda::pointwise::gelu(x));
     with_type!(x, T => {
         let mut y = vec![T::ZERO; x.elem_count()];
         read!(T; values = x);
@@ -19,6 +20,7 @@ pub fn gelu(x: &Tensor, math: Math) -> Result<Tensor> {
 
 /// dy becomes dx.
 pub fn gelu_backward(dy: &Tensor, x: &Tensor, math: Math) -> Result<()> {
+    on_gpu!(x => super::cuda::pointwise::gelu_backward(dy, x));
     with_type!(x, T => {
         read!(T; x = x);
         write::<T>(dy, "gelu_backward", |dy| activation::gelu_backward(x, dy, math.bf16))
@@ -27,6 +29,7 @@ pub fn gelu_backward(dy: &Tensor, x: &Tensor, math: Math) -> Result<()> {
 
 /// max(x, 0). Values that are bf16 stay so.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
+    on_gpu!(x => super::cuda::pointwise::relu(x));
     with_type!(x, T => {
         let mut y = vec![T::ZERO; x.elem_count()];
         read!(T; values = x);
@@ -37,6 +40,7 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
 
 /// dy becomes dx.
 pub fn relu_backward(dy: &Tensor, x: &Tensor) -> Result<()> {
+    on_gpu!(x => super::cuda::pointwise::relu_backward(dy, x));
     with_type!(x, T => {
         read!(T; x = x);
         write::<T>(dy, "relu_backward", |dy| activation::relu_backward(x, dy))
@@ -45,6 +49,7 @@ pub fn relu_backward(dy: &Tensor, x: &Tensor) -> Result<()> {
 
 /// [rows, 2·width] (gate, up) gives [rows, width].
 pub fn swiglu(gate_up: &Tensor, math: Math) -> Result<Tensor> {
+    on_gpu!(gate_up => super::cuda::pointwise::swiglu(gate_up));
     let (rows, twice) = gate_up.dims2()?;
     with_type!(gate_up, T => {
         let mut y = vec![T::ZERO; rows * twice / 2];
@@ -56,6 +61,7 @@ pub fn swiglu(gate_up: &Tensor, math: Math) -> Result<Tensor> {
 
 /// Returns dL/d(gate_up).
 pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor, math: Math) -> Result<Tensor> {
+    on_gpu!(gate_up => super::cuda::pointwise::swiglu_backward(gate_up, dy));
     let (rows, twice) = gate_up.dims2()?;
     with_type!(gate_up, T => {
         let mut dx = vec![T::ZERO; rows * twice];
@@ -67,6 +73,7 @@ pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor, math: Math) -> Result<Tens
 
 /// y += x.
 pub fn add_assign(y: &Tensor, x: &Tensor, math: Math) -> Result<()> {
+    on_gpu!(y => super::cuda::pointwise::add_assign(y, x));
     with_type!(y, T => {
         read!(T; x = x);
         write::<T>(y, "add_assign", |y| elementwise::zip(y, x, #[inline(always)] |y, x| *y = round_if(*y + x, math.bf16)))
@@ -75,6 +82,7 @@ pub fn add_assign(y: &Tensor, x: &Tensor, math: Math) -> Result<()> {
 
 /// Drops elements of `x` ([samples·seq, width]) in place; a backward applies it to the gradient.
 pub fn dropout(x: &Tensor, seq: usize, dropout: &Dropout, math: Math) -> Result<()> {
+    on_gpu!(x => super::cuda::pointwise::dropout(x, seq, dropout));
     let (_, width) = x.dims2()?;
     with_type!(x, T => write::<T>(x, "dropout", |x| dropout.apply_all(x, seq * width, math.bf16)))
 }
@@ -87,8 +95,13 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Tables like `like` in element type and device.
+    /// Tables on the device of `like` and like it in element type, but f32 on a GPU.
     pub fn new(positions: usize, head_dim: usize, theta: f64, like: &Tensor) -> Result<Self> {
+        on_gpu!(like => {
+            let (cos, sin) = rope::tables::<f32>(positions, head_dim, theta);
+            let there = |table| tensor(table, (positions, head_dim / 2))?.to_device(like.device());
+            Ok(Self { cos: there(cos)?, sin: there(sin)? })
+        });
         with_type!(like, T => {
             let (cos, sin) = rope::tables::<T>(positions, head_dim, theta);
             let shape = (positions, head_dim / 2);
@@ -98,6 +111,7 @@ impl Rope {
 
     /// Rotates the first `heads` heads of the rows of `x`, in place; row r is at position `start + r mod seq`.
     pub fn rotate(&self, x: &Tensor, heads: usize, seq: usize, start: usize, inverse: bool, math: Math) -> Result<()> {
+        on_gpu!(x => super::cuda::pointwise::rotate(x, &self.cos, &self.sin, heads, seq, start, inverse));
         let (_, stride) = x.dims2()?;
         let (positions, half) = self.cos.dims2()?;
         if start + seq > positions {

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
+use super::device::on_device;
 use super::faults::{Faults, Striking};
 use super::message::{Failure, FailureKind, Part, Start, ToParent, ToRank, write};
 use super::progress::culprit;
@@ -121,22 +122,24 @@ pub fn run(
 ) -> Result<Outcome, ExecError> {
     let Start { program, until, trace, faults, .. } = start;
     let rank = program.rank;
-    let comm = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
+    let local = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
     if let Some(limit) = faults.wait() {
-        comm.set_limit(limit);
+        local.set_limit(limit);
     }
-    let monitor = Striking { board: OnBoard(comm.seat()), rank, faults };
-    let peers = Peers { comm: &comm, monitor: &monitor };
-    let mut speaker = Speaker { parent, program, region, seat: comm.seat(), checkpoints, faults };
+    let seat = region.seat(rank).ok_or_else(|| ExecError::Program(format!("there is no rank {rank}")))?;
+    let comm = on_device(Box::new(local), program.device, region.topology());
+    let monitor = Striking { board: OnBoard(seat), rank, faults };
+    let peers = Peers { comm: &*comm, monitor: &monitor };
+    let mut speaker = Speaker { parent, program, region, seat, checkpoints, faults };
     let orders = Orders { stop: region.stop(), until: *until, trace: *trace };
     let work = AssertUnwindSafe(|| exec::run(program, resources, peers, state, orders, &mut speaker));
     let result = catch_unwind(work);
     // While the rank still has its seat: one that has left without a word is an error of its own to those who wait for it.
     if let Ok(Ok(outcome)) = &result {
-        comm.seat().set_phase(if outcome.interrupted { Phase::Stopped } else { Phase::Finished });
+        seat.set_phase(if outcome.interrupted { Phase::Stopped } else { Phase::Finished });
     } else {
         region.abort(cause(&result, rank, region));
-        comm.seat().set_phase(Phase::Failed);
+        seat.set_phase(Phase::Failed);
     }
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
@@ -199,17 +202,27 @@ impl Speaker<'_> {
         self.seat.progress();
     }
 
-    /// Of a stage its first replica saves the parameters; a tied embedding is the first stage's.
     fn save(&self, state: &TrainState) -> Result<Option<PartRecord>, StoreError> {
-        if self.program.replica() > 0 {
-            return Ok(None);
-        }
-        let copy = tied_entry(self.program, &state.layout);
-        let owned: Vec<usize> = (0..state.layout.entries.len()).filter(|index| Some(*index) != copy).collect();
-        let spec = PartSpec { index: self.program.stage(), count: self.program.mesh.stages };
-        let create = |path: &Path| self.faults.create(self.program.rank, state.step, path);
-        part::write_with(&pending(self.checkpoints, state.step), spec, state, &owned, &create).map(Some)
+        save(self.program, state, self.checkpoints, self.faults)
     }
+}
+
+/// Of a stage its first replica saves the parameters, to a part of the checkpoint in the making; a tied embedding is the first
+/// stage's.
+pub(super) fn save(
+    program: &Program,
+    state: &TrainState,
+    checkpoints: &Path,
+    faults: &Faults,
+) -> Result<Option<PartRecord>, StoreError> {
+    if program.replica() > 0 {
+        return Ok(None);
+    }
+    let copy = tied_entry(program, &state.layout);
+    let owned: Vec<usize> = (0..state.layout.entries.len()).filter(|index| Some(*index) != copy).collect();
+    let spec = PartSpec { index: program.stage(), count: program.mesh.stages };
+    let create = |path: &Path| faults.create(program.rank, state.step, path);
+    part::write_with(&pending(checkpoints, state.step), spec, state, &owned, &create).map(Some)
 }
 
 impl Observer for Speaker<'_> {

@@ -77,7 +77,7 @@ impl Faults {
         self.patience.map(Duration::from_millis)
     }
 
-    pub(super) fn wait(&self) -> Option<Duration> {
+    pub(crate) fn wait(&self) -> Option<Duration> {
         self.wait.map(Duration::from_millis)
     }
 

@@ -95,6 +95,24 @@ pub(super) fn is_stopped(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
+/// The machine that this process runs on, by name and by when it was started; two may have one name.
+pub(super) fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let boot: String = read("/proc/sys/kernel/random/boot_id").chars().take(8).collect();
+    let name = match read("/proc/sys/kernel/hostname") {
+        name if name.is_empty() => std::env::var("HOSTNAME").unwrap_or_default(),
+        name => name,
+    };
+    format!("{name} {boot}")
+}
+
+/// The cores that this process may use, such as `0-3,8`; nothing where the kernel does not say.
+pub(super) fn cores() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.unwrap_or_default().trim().to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

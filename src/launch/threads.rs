@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
+use super::device::on_device;
 use super::error::{RankError, where_in};
 use crate::comm::{LocalComm, Phase, Region, Seat};
 use crate::exec::{
@@ -120,10 +121,11 @@ fn one(
     orders: Orders<'_>,
     observer: &mut (dyn Observer + Send),
 ) -> Result<Outcome, ExecError> {
-    let comm = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
+    let local = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
+    let comm = on_device(Box::new(local), seated.program.device, region.topology());
     let pool = rayon::ThreadPoolBuilder::new().num_threads(seated.threads.max(1)).stack_size(8 << 20).build();
     let pool = pool.map_err(|e| ExecError::Program(format!("threads of rank {rank}: {e}")))?;
-    let monitor = OnBoard(comm.seat());
-    let peers = Peers { comm: &comm, monitor: &monitor };
+    let monitor = OnBoard(region.seat(rank).ok_or_else(|| ExecError::Program(format!("there is no rank {rank}")))?);
+    let peers = Peers { comm: &*comm, monitor: &monitor };
     pool.install(|| exec::run(seated.program, resources, peers, seated.state, orders, observer))
 }

@@ -8,7 +8,7 @@ use crate::kernels::attention::Cache;
 use crate::nn::MicroBatch;
 
 /// Keys and values of every layer of a chunk for the tokens so far.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct KvCache {
     layers: Vec<Cache>,
     pub batch: usize,
@@ -33,7 +33,7 @@ impl Model {
             .blocks
             .iter()
             .filter_map(|b| match b {
-                Block::Layer(l) => Some(Cache::new(l.attention.shape(batch, 1), capacity, like.dtype())),
+                Block::Layer(l) => Some(Cache::new(l.attention.shape(batch, 1), capacity, like)),
                 _ => None,
             })
             .collect();

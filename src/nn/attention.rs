@@ -58,7 +58,7 @@ impl Attention {
     fn attend(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<Kept> {
         let qkv = self.project(params, x, 0, mb)?;
         let dropout = self.dropout.mask(mb);
-        let masks = Masks { dropout: dropout.as_ref(), filled: mb.filled.as_deref() };
+        let masks = Masks { dropout: dropout.as_ref(), filled: mb.filled.as_ref() };
         let (heads, lse) = attention::attention(&qkv, self.shape(mb.batch, mb.seq), masks, mb.math)?;
         Ok(Kept { qkv, heads, lse })
     }
@@ -100,7 +100,7 @@ impl Attention {
         };
         let dheads = self.out.backward(params, grads, &heads, dy, mb.math)?;
         let (shape, dropout) = (self.shape(mb.batch, mb.seq), self.dropout.mask(mb));
-        let masks = Masks { dropout: dropout.as_ref(), filled: mb.filled.as_deref() };
+        let masks = Masks { dropout: dropout.as_ref(), filled: mb.filled.as_ref() };
         let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, masks, mb.math)?;
         drop((qkv, heads, lse, dheads));
         if let Some(rope) = &self.rope {

@@ -2,6 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
+use crate::kernels::attention::Filled;
 use crate::kernels::cpu::dropout::Dropout;
 use crate::kernels::{Math, Philox, pointwise};
 
@@ -17,7 +18,7 @@ pub struct MicroBatch {
     pub batch: usize,
     pub seq: usize,
     /// Of each row the tokens before its padding, where attention is to see no padding.
-    pub filled: Option<Vec<usize>>,
+    pub filled: Option<Filled>,
     /// Optimizer step, from 0; with `first_sample`, the key of dropout.
     pub step: u64,
     /// Index of the first row within the global batch.
@@ -33,10 +34,12 @@ pub struct MicroBatch {
 
 impl MicroBatch {
     /// With attention that sees the first `filled` tokens of each row alone; of all, if there are no such lengths.
-    #[must_use]
-    pub fn masked(mut self, filled: &[usize]) -> Self {
-        self.filled = (!filled.is_empty()).then(|| filled.to_vec());
-        self
+    ///
+    /// # Errors
+    /// If they cannot be brought to the device.
+    pub fn masked(mut self, filled: &[usize]) -> Result<Self> {
+        self.filled = if filled.is_empty() { None } else { Some(Filled::new(filled, self.ids.device())?) };
+        Ok(self)
     }
 }
 

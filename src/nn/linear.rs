@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::GradSink;
-use crate::kernels::{Math, matmul};
+use crate::kernels::{Math, matmul, pointwise};
 use crate::model::Params;
 
 /// One or several matrices that lie next to each other in flat storage, used as one.
@@ -21,6 +21,16 @@ impl Linear {
     pub fn forward(&self, params: &Params, x: &Tensor, math: Math) -> Result<Tensor> {
         let bias = self.bias.map(|b| params.view(b)).transpose()?;
         matmul::linear(x, &params.stacked(self.weight, self.stacked)?, bias.as_ref(), math)
+    }
+
+    /// The forward, and its GELU.
+    pub fn forward_gelu(&self, params: &Params, x: &Tensor, math: Math) -> Result<(Tensor, Tensor)> {
+        if let Some(bias) = self.bias {
+            return matmul::linear_gelu(x, &params.stacked(self.weight, self.stacked)?, &params.view(bias)?, math);
+        }
+        let before = self.forward(params, x, math)?;
+        let after = pointwise::gelu(&before, math)?;
+        Ok((before, after))
     }
 
     /// `x` as in the forward, `dy`: [rows, out]. Returns dL/dx. Weight work keeps both.

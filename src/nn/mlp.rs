@@ -49,18 +49,22 @@ impl Mlp {
     /// The forward before its last product.
     pub(super) fn hidden(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<Saved> {
         let ((up, _), math) = (self.parts(), mb.math);
-        let before = up.forward(params, x, math)?;
-        let after = match self {
-            Self::Plain { activation, dropout, .. } => {
-                let after = match activation {
-                    Activation::Gelu => pointwise::gelu(&before, math)?,
-                    Activation::Relu => pointwise::relu(&before)?,
-                };
-                dropout.apply(&after, mb)?;
-                after
+        let (before, after) = match self {
+            Self::Plain { activation: Activation::Gelu, .. } => up.forward_gelu(params, x, math)?,
+            Self::Plain { activation: Activation::Relu, .. } => {
+                let before = up.forward(params, x, math)?;
+                let after = pointwise::relu(&before)?;
+                (before, after)
             }
-            Self::SwiGlu { .. } => pointwise::swiglu(&before, math)?,
+            Self::SwiGlu { .. } => {
+                let before = up.forward(params, x, math)?;
+                let after = pointwise::swiglu(&before, math)?;
+                (before, after)
+            }
         };
+        if let Self::Plain { dropout, .. } = self {
+            dropout.apply(&after, mb)?;
+        }
         Ok(Saved { before, after })
     }
 

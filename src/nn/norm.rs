@@ -24,6 +24,22 @@ impl Norm {
         }
     }
 
+    /// The forward of `x` + `residual`: the sum, the output and the statistics. `x` is used up.
+    pub fn forward_sum(
+        &self,
+        params: &Params,
+        x: Tensor,
+        residual: &Tensor,
+        math: Math,
+    ) -> Result<(Tensor, Tensor, Tensor)> {
+        match *self {
+            Self::Layer { weight, bias, eps } => {
+                norm::add_layer_norm(x, residual, &params.view(weight)?, &params.view(bias)?, eps, math)
+            }
+            Self::Rms { weight, eps } => norm::add_rms_norm(x, residual, &params.view(weight)?, eps, math),
+        }
+    }
+
     /// Returns dL/dx, plus `skip`: the gradient that came past the norm along the residual stream. Weight work
     /// keeps the finished gradients of weight and bias.
     pub fn backward(

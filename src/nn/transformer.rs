@@ -67,10 +67,9 @@ impl TransformerLayer {
     /// The forward before the MLP's last product: all that the backward reads.
     fn keep(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<PreNorm> {
         let (normed1, stats1) = self.norm1.forward(params, &x, mb.math)?;
-        let (middle, attention) = self.attend(params, &normed1, mb)?;
-        self.dropout[0].apply(&middle, mb)?;
-        pointwise::add_assign(&middle, &x, mb.math)?;
-        let (normed2, stats2) = self.norm2.forward(params, &middle, mb.math)?;
+        let (attended, attention) = self.attend(params, &normed1, mb)?;
+        self.dropout[0].apply(&attended, mb)?;
+        let (middle, normed2, stats2) = self.norm2.forward_sum(params, attended, &x, mb.math)?;
         let mlp = self.mlp.hidden(params, &normed2, mb)?;
         Ok(PreNorm { x, normed1, stats1, attention, middle, normed2, stats2, mlp })
     }

@@ -4,4 +4,4 @@ pub mod lr;
 pub mod update;
 
 pub use lr::lr_at;
-pub use update::{clip_scale, update};
+pub use update::{clip_scale, update, update_copied};

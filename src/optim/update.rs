@@ -26,6 +26,19 @@ pub fn update(
     grad_scale: f64,
     bf16: bool,
 ) -> Result<()> {
+    update_copied(state, spec, grads, lr, grad_scale, bf16, None)
+}
+
+/// `update`; on a GPU, `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
+pub fn update_copied(
+    state: &TrainState,
+    spec: &OptimizerSpec,
+    grads: &Tensor,
+    lr: f64,
+    grad_scale: f64,
+    bf16: bool,
+    copy: Option<&Tensor>,
+) -> Result<()> {
     match *spec {
         OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay, decays } => {
             let step = AdamW { lr, beta1, beta2, eps, weight_decay, t: state.step + 1, grad_scale };
@@ -33,10 +46,10 @@ pub fn update(
                 Decays::Matrices => state.layout.decayed,
                 Decays::All => state.layout.total,
             };
-            optimizer::adamw(&state.buffer, grads, decayed, &step, bf16)
+            optimizer::adamw_copied(&state.buffer, grads, decayed, &step, bf16, copy)
         }
         OptimizerSpec::Sgd { momentum } => {
-            optimizer::sgd(&state.buffer, grads, &Sgd { lr, momentum, grad_scale }, bf16)
+            optimizer::sgd_copied(&state.buffer, grads, &Sgd { lr, momentum, grad_scale }, bf16, copy)
         }
     }
 }

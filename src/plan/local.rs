@@ -3,9 +3,6 @@
 use std::fs;
 
 #[cfg(feature = "cuda")]
-use candle_core::cuda_backend::cudarc::driver::DriverError;
-
-#[cfg(feature = "cuda")]
 use crate::plan::facts::ComputeCapability;
 use crate::plan::facts::{ClusterFacts, Device, DeviceFacts, NoGpu, PeakFlops};
 use crate::plan::gpu_facts::GpuFacts;
@@ -80,7 +77,7 @@ fn gpus() -> Result<Vec<GpuFacts>, NoGpu> {
 
 #[cfg(feature = "cuda")]
 #[expect(unsafe_code, reason = "FFI")]
-fn asked() -> Result<Vec<GpuFacts>, DriverError> {
+fn asked() -> Result<Vec<GpuFacts>, cudarc::driver::DriverError> {
     use candle_core::cuda_backend::cudarc::driver::result::{device, init};
     use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute as Attribute;
     init()?;

@@ -323,7 +323,7 @@ pub fn attentions() -> Vec<Case> {
 
 /// The first tokens of each row, as many as `filled` says, are no padding.
 fn padded(mb: MicroBatch, filled: &[usize]) -> MicroBatch {
-    mb.masked(filled)
+    mb.masked(filled).unwrap()
 }
 
 fn gelu(p: &Params) -> Mlp {

@@ -102,7 +102,7 @@ pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor,
     let future = Tensor::from_vec(future, (seq, seq), x.device()).unwrap();
     let mut scores = scores.broadcast_add(&future).unwrap();
     if let Some(filled) = &mb.filled {
-        let beyond = filled.iter().flat_map(|&n| (0..seq).map(move |key| if key < n { 0.0 } else { -1e30 }));
+        let beyond = filled.host.iter().flat_map(|&n| (0..seq).map(move |key| if key < n { 0.0 } else { -1e30 }));
         let beyond = Tensor::from_vec(beyond.collect::<Vec<f64>>(), (batch, 1, 1, seq), x.device()).unwrap();
         scores = scores.broadcast_add(&beyond).unwrap();
     }

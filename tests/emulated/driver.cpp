@@ -53,6 +53,7 @@ struct Handle {
 };
 struct Event : Handle {
     bool timed, recorded;
+    bool over; // the program knows that it is
     std::chrono::steady_clock::time_point at;
 };
 
@@ -625,7 +626,7 @@ API Result cuEventCreate(void** event, unsigned flags) {
     e->kind = EVENT;
     e->device = d;
     e->timed = (flags & 2) == 0;
-    e->recorded = false;
+    e->recorded = e->over = false;
     *event = (Handle*)e;
     return SUCCESS;
 }
@@ -645,15 +646,29 @@ API Result cuEventRecord(void* event, void* stream) {
         return ERROR_INVALID_HANDLE;
     }
     e->recorded = true;
+    e->over = false;
     e->at = std::chrono::steady_clock::now();
     return SUCCESS;
 }
 API Result cuEventQuery(void* event) {
-    return as(event, EVENT) ? SUCCESS : ERROR_INVALID_HANDLE;
+    Event* e = (Event*)as(event, EVENT);
+    if (e == nullptr) {
+        return ERROR_INVALID_HANDLE;
+    }
+    e->over = true;
+    return SUCCESS;
 }
+// Who has asked before, and heard that it is over, does not wait here.
 API Result cuEventSynchronize(void* event) {
-    count(EVENT_SYNCHRONIZE);
-    return as(event, EVENT) ? SUCCESS : ERROR_INVALID_HANDLE;
+    Event* e = (Event*)as(event, EVENT);
+    if (e == nullptr) {
+        return ERROR_INVALID_HANDLE;
+    }
+    if (e->recorded && !e->over) {
+        count(EVENT_SYNCHRONIZE);
+    }
+    e->over = true;
+    return SUCCESS;
 }
 API Result cuEventElapsedTime_v2(float* ms, void* from, void* to) {
     Event *a = (Event*)as(from, EVENT), *b = (Event*)as(to, EVENT);

@@ -271,15 +271,45 @@ inline void emulated_load_tiles_transposed(unsigned* r, const void* row) {
     emulated::need_16(row, "load_tiles_transposed: a row");
     emulated::meet(0xffffffffu, emulated::TILES_TRANSPOSED, {{r, row, nullptr}}, emulated::read_tiles<true>);
 }
-// At once: what waits too little is not found.
+
+namespace emulated {
+
+inline void perform(const Copy& copy) {
+    if (copy.from != nullptr) {
+        memcpy(copy.to, copy.from, 16);
+    } else {
+        memset(copy.to, 0, 16);
+    }
+}
+
+} // namespace emulated
+
+// As late as it may be, so that who waits too little reads old data; in the reverse order of threads, as early.
 inline void emulated_copy_async(void* shared, const void* global, bool inside) {
     emulated::need_16(shared, "copy_async: the destination");
     if (inside) {
         emulated::need_16(global, "copy_async: the source");
-        memcpy(shared, global, 16);
-    } else {
-        memset(shared, 0, 16);
     }
+    emulated::Host* h = emulated::now.host;
+    emulated::Fiber& fiber = h->fibers[h->current];
+    const emulated::Copy copy = {shared, inside ? global : nullptr, fiber.groups};
+    if (h->reverse) {
+        emulated::perform(copy);
+    } else {
+        fiber.copies.push_back(copy);
+    }
+}
+inline void emulated_copy_commit() {
+    emulated::now.host->fibers[emulated::now.host->current].groups++;
+}
+// Until at most `pending` of the closed groups are left.
+inline void emulated_copy_wait(unsigned pending) {
+    emulated::Fiber& fiber = emulated::now.host->fibers[emulated::now.host->current];
+    size_t done = 0;
+    while (done < fiber.copies.size() && fiber.groups - fiber.copies[done].group > pending) {
+        emulated::perform(fiber.copies[done++]);
+    }
+    fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + (ptrdiff_t)done);
 }
 
 // ---- numbers ----

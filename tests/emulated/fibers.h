@@ -51,6 +51,7 @@ struct Launch {
     void** params;
     Index grid, block;
     size_t shared;
+    bool reverse;
     std::atomic<long long> next{0}; // the first block that nobody took yet
     std::atomic<int> error{OK};
 };
@@ -178,10 +179,19 @@ struct Warp {
     Slot slots[2][32];
 };
 
+// An asynchronous copy that was started but not waited for.
+struct Copy {
+    void* to;
+    const void* from; // null: zeros
+    unsigned group;
+};
+
 struct Fiber {
     Context context;
     Index index;
     int stack;
+    unsigned groups; // of copies, closed so far
+    std::vector<Copy> copies;
 };
 
 struct Host {
@@ -189,6 +199,7 @@ struct Host {
     Index block;
     unsigned threads, finished, at_barrier, current;
     unsigned fresh_stacks; // stacks from here on were never used
+    bool reverse; // see `in_reverse`
     Context home;
     Warp warps[MAX_THREADS / 32];
     Fiber fibers[MAX_THREADS];
@@ -205,7 +216,7 @@ struct Now {
     void* context; // the driver's current context
     void* group;   // NCCL's open group
 };
-inline thread_local Now now __attribute__((tls_model("initial-exec"))) = {};
+inline thread_local Now now = {};
 
 inline const char* kind_name(unsigned kind);
 
@@ -290,24 +301,37 @@ EMULATED_UNCHECKED inline void enter(Context* save, unsigned t) {
     switch_context(save, &f.context);
 }
 
+// Whether blocks and threads run from the last to the first. Who forgot a barrier gets other numbers, in one order or the other.
+inline bool in_reverse() {
+    const char* order = getenv("RUNNER_EMULATED_ORDER");
+    return order != nullptr && strcmp(order, "reverse") == 0;
+}
+
+// The next lane of `ready`, which is not empty, in the order of threads, after `lane`.
+EMULATED_UNCHECKED inline unsigned next_lane(unsigned ready, unsigned lane, bool reverse) {
+    if (reverse) {
+        const unsigned later = ready & ((1u << lane) - 1);
+        return 31 - (unsigned)__builtin_clz(later != 0 ? later : ready);
+    }
+    const unsigned later = ready & ~((2u << lane) - 1);
+    return (unsigned)__builtin_ctz(later != 0 ? later : ready);
+}
+
 // A thread that can go on: of the current warp if there is one. -1 if there is none at all.
 EMULATED_UNCHECKED inline int next_ready() {
     Host* h = now.host;
     const unsigned warps = (h->threads + 31) / 32;
     unsigned i = h->current / 32;
-    const unsigned from = (h->current + 1) % 32;
-    const unsigned ready = h->warps[i].ready;
-    if (ready != 0) {
-        const unsigned later = ready >> from << from;
-        return (int)(i * 32) + __builtin_ctz(later != 0 ? later : ready);
+    if (h->warps[i].ready != 0) {
+        return (int)(i * 32 + next_lane(h->warps[i].ready, h->current % 32, h->reverse));
     }
     if (h->warps[i].meeting != 0) {
         return -1; // those lanes wait for others of their warp, who cannot come
     }
     for (unsigned k = 1; k < warps; k++) {
-        i = i + 1 == warps ? 0 : i + 1;
+        i = h->reverse ? (i == 0 ? warps - 1 : i - 1) : (i + 1 == warps ? 0 : i + 1);
         if (h->warps[i].ready != 0) {
-            return (int)(i * 32) + __builtin_ctz(h->warps[i].ready);
+            return (int)(i * 32 + next_lane(h->warps[i].ready, h->reverse ? 0 : 31, h->reverse));
         }
     }
     return -1;
@@ -334,6 +358,7 @@ EMULATED_UNCHECKED inline void fiber_main() {
         w.ready &= ~bit;
         w.done |= bit;
         h->finished++;
+        h->fibers[h->current].copies.clear();
         const int next = next_ready();
         Context lost;
         if (next < 0) {
@@ -410,11 +435,12 @@ struct StaticShared {
 
 inline StaticShared find_static_shared() {
     struct Search {
+        char* mine; // asking for its address makes it, on a thread that never did
         StaticShared found;
         static int visit(dl_phdr_info* info, size_t, void* self) {
             for (int i = 0; i < info->dlpi_phnum; i++) {
                 const auto& part = info->dlpi_phdr[i];
-                const ptrdiff_t offset = (char*)&now - (char*)info->dlpi_tls_data;
+                const ptrdiff_t offset = ((Search*)self)->mine - (char*)info->dlpi_tls_data;
                 if (part.p_type == PT_TLS && info->dlpi_tls_data && offset >= 0 && offset < (ptrdiff_t)part.p_memsz) {
                     ((Search*)self)->found = {offset, part.p_memsz};
                     return 1;
@@ -422,7 +448,7 @@ inline StaticShared find_static_shared() {
             }
             return 0;
         }
-    } search = {{0, 0}};
+    } search = {(char*)&now, {0, 0}};
     dl_iterate_phdr(Search::visit, &search);
     return search.found;
 }
@@ -432,7 +458,9 @@ inline void poison_static() {
     static const StaticShared memory = find_static_shared();
     if (memory.size != 0) {
         const Now saved = now;
-        memset((char*)&now - memory.offset, POISON, memory.size);
+        char* start = (char*)&now - memory.offset;
+        __asm__ volatile("" : "+r"(start) : : "memory"); // compilers take it for a part of `now`
+        memset(start, POISON, memory.size);
         now = saved;
     }
 }
@@ -448,6 +476,8 @@ inline void on_fault(int signal, siginfo_t* info, void*) {
         Host* h = now.host;
         if (signal == SIGFPE) {
             fail(error, "division by zero");
+        } else if (info->si_code == SI_KERNEL) { // what the processor says of both, without the address
+            fail(MISALIGNED, "an access that is not aligned, or to what is no address at all");
         } else if (at >= h->shared_end && at < h->shared_end + 65536) {
             fail(error, "dynamic shared memory: access %td bytes behind its start, of %zu given", at - (const char*)h->shared, h->launch->shared);
         } else if (at >= h->stacks && at < h->stacks + STACK * MAX_THREADS) {
@@ -535,8 +565,8 @@ EMULATED_UNCHECKED inline void run_block(Host* h, Launch& launch, long long numb
     const long long x = launch.grid.x, y = launch.grid.y;
     h->block = {(unsigned)(number % x), (unsigned)(number / x % y), (unsigned)(number / x / y)};
     now.block = h->block;
-    h->finished = h->at_barrier = h->current = 0;
-    h->fresh_stacks = 0;
+    h->finished = h->at_barrier = 0;
+    h->fresh_stacks = 0; // stacks and copies of a block that failed are given up
     h->free_stacks.clear();
     const unsigned warps = (h->threads + 31) / 32;
     for (unsigned i = 0; i < warps; i++) {
@@ -548,7 +578,7 @@ EMULATED_UNCHECKED inline void run_block(Host* h, Launch& launch, long long numb
     const size_t rounded = (launch.shared + 15) / 16 * 16;
     memset(h->shared, POISON, rounded);
     now.host = h;
-    enter(&h->home, 0);
+    enter(&h->home, h->reverse ? h->threads - 1 : 0);
     now.host = nullptr;
     for (size_t i = launch.shared; i < rounded && launch.error == OK; i++) {
         if (h->shared[i] != POISON) {
@@ -574,14 +604,16 @@ inline void run_blocks(Launch& launch) {
             h->launch = &launch;
             h->threads = launch.block.x * launch.block.y * launch.block.z;
             for (unsigned t = 0; t < h->threads; t++) {
+                h->fibers[t].copies.clear();
                 h->fibers[t].index = {t % launch.block.x, t / launch.block.x % launch.block.y, t / launch.block.x / launch.block.y};
             }
+            h->reverse = launch.reverse;
             h->shared = (unsigned char*)h->shared_end - (launch.shared + 15) / 16 * 16;
             now.block_dim = launch.block;
             now.grid_dim = launch.grid;
         }
         for (long long i = first; i < first + chunk && i < blocks && launch.error == OK; i++) {
-            run_block(h, launch, i);
+            run_block(h, launch, h->reverse ? blocks - 1 - i : i);
         }
     }
     if (h != nullptr) {
@@ -683,6 +715,7 @@ inline int run(Launch& launch) {
                 g.z, b.x, b.y, b.z, launch.shared, wrong);
         return INVALID_VALUE;
     }
+    launch.reverse = in_reverse();
     const unsigned long long blocks = (unsigned long long)g.x * g.y * g.z;
     // Waking a thread costs some microseconds: as much as a few thousand emulated threads.
     const unsigned more = blocks * threads < 4096 ? 0 : (unsigned)std::min<unsigned long long>(blocks - 1, host_threads() - 1);

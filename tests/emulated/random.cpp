@@ -1,4 +1,4 @@
-// cuRAND and NVRTC, as far as candle calls them when a device is opened: nothing here is random, and nothing is compiled.
+// cuRAND and NVRTC, as far as they are called when a device is opened (nothing here is random, and nothing is compiled), and versions.
 #include "device.h"
 
 using namespace emulated;
@@ -48,5 +48,18 @@ API int curandGetVersion(int* version) {
 API int nvrtcVersion(int* major, int* minor) {
     *major = 13;
     *minor = 0;
+    return 0;
+}
+
+// Versions, by parts: major, minor, patch.
+API int cublasGetProperty(int part, int* value) {
+    *value = part == 0 ? 13 : 0;
+    return 0;
+}
+API int cublasLtGetProperty(int part, int* value) {
+    return cublasGetProperty(part, value);
+}
+API int curandGetProperty(int part, int* value) {
+    *value = part == 0 ? 10 : part == 1 ? 4 : 0;
     return 0;
 }

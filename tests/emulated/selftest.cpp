@@ -9,6 +9,7 @@
 // ---- the checks ----
 
 static int failures = 0;
+static void test_products();
 
 #define CHECK(condition)                                                       \
     do {                                                                       \
@@ -159,15 +160,38 @@ extern "C" __global__ void count_threads(int* total, int* largest, int* places) 
     places[x + (int)(gridDim.x * blockDim.x) * (y + (int)(gridDim.y * blockDim.y) * z)] += 1;
 }
 
+// Two mistakes that no barrier tells: a missing __syncthreads, and a copy that is not waited for.
+extern "C" __global__ void hasty(float* out, const float* x, int with_barrier, int with_wait) {
+    __shared__ __align__(16) float fixed[64];
+    __shared__ __align__(16) float copied[256];
+    fixed[threadIdx.x] = (float)threadIdx.x;
+    copy_async(copied + threadIdx.x * 4, x, true);
+    copy_commit();
+    copy_async(copied + threadIdx.x * 4, x + 4, true);
+    copy_commit();
+    if (with_wait == 2) {
+        copy_wait<1>();
+    } else if (with_wait == 1) {
+        copy_wait<0>();
+    }
+    out[threadIdx.x + 64] = copied[threadIdx.x * 4];
+    if (with_barrier) {
+        __syncthreads();
+    }
+    out[threadIdx.x] = fixed[63 - threadIdx.x];
+}
+
 // Reads what it never wrote: all of a block but its first thread.
 extern "C" __global__ void unset(float* out, int threads) {
     __shared__ float fixed[8];
     DYNAMIC_SHARED(memory);
     if ((int)threadIdx.x < threads) {
-        fixed[threadIdx.x] = 1;
+        fixed[threadIdx.x] = out[0] + (float)threadIdx.x;
     }
-    out[0] = fixed[threadIdx.x];
-    out[1] = ((float*)memory)[threadIdx.x];
+    if (threadIdx.x == 7) {
+        out[0] = fixed[threadIdx.x];
+        out[1] = ((float*)memory)[threadIdx.x];
+    }
 }
 
 static void test_kernels() {
@@ -207,6 +231,32 @@ static void test_kernels() {
     float read[2] = {0, 0};
     CHECK(emulated::launch("unset", unset, {1, 1, 1}, {8, 1, 1}, 32, read, 1) == 0);
     CHECK(std::isnan(read[0]) && std::isnan(read[1]));
+}
+
+// The number of outputs that are not what they should be.
+static int run_hasty(int with_barrier, int with_wait) {
+    float out[128];
+    alignas(16) float x[8] = {1, 1, 1, 1, 2, 2, 2, 2};
+    CHECK(emulated::launch("hasty", hasty, {1, 1, 1}, {64, 1, 1}, 0, out, x, with_barrier, with_wait) == 0);
+    int bad = 0;
+    for (int i = 0; i < 64; i++) {
+        bad += (out[i] != (float)(63 - i)) + (out[64 + i] != 2.0f);
+    }
+    return bad;
+}
+
+// Order of threads shows what depends on it.
+static void test_order() {
+    CHECK(run_hasty(1, 1) == 0);
+    CHECK(run_hasty(1, 2) == 64); // the first group is there, the second is not
+    CHECK(run_hasty(1, 0) == 64);
+    CHECK(run_hasty(0, 1) == 32); // the first warp reads before the second has written
+    setenv("RUNNER_EMULATED_ORDER", "reverse", 1);
+    CHECK(run_hasty(1, 1) == 0);
+    CHECK(run_hasty(0, 1) == 32);
+    test_kernels();
+    test_products();
+    unsetenv("RUNNER_EMULATED_ORDER");
 }
 
 static void test_products() {
@@ -306,7 +356,7 @@ static void test_mistakes() {
     EXPECT(700, "the index 32 is outside of the array", run(INDEX));
     EXPECT(700, "byte 1000 was written, of 1000 given", run(DYNAMIC_BEHIND));
     EXPECT(700, "access 8000 bytes behind its start, of 1000 given", run(DYNAMIC_FAR));
-    EXPECT(716, "is not aligned for the type", run(VECTOR));
+    EXPECT(716, "not aligned", run(VECTOR));
     EXPECT(716, "copy_async: the destination", run(COPY));
     EXPECT(716, "load_tiles: a row", run(TILES_ROW));
     EXPECT(700, "access to the address 0x10", run(ADDRESS));
@@ -390,7 +440,7 @@ struct Memory {
 };
 
 static void test_driver() {
-    void *context, *other, *stream, *module, *fill;
+    void *context = nullptr, *other = nullptr, *stream, *module, *fill = nullptr;
     CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuDevicePrimaryCtxRetain(&other, 1) == 0);
     EXPECT(201, "", (cuStreamCreate(&stream, 1) == 201 && fputs("\n", stderr)) ? 201 : 0); // no context yet
     CHECK(cuCtxSetCurrent(context) == 0 && cuStreamCreate(&stream, 1) == 0);
@@ -476,7 +526,7 @@ static void test_product(bool transpose_a, bool transpose_b, bool in_bf16, bool 
             }
         }
     }
-    void *handle, *desc, *la, *lb, *lc;
+    void *handle, *desc = nullptr, *la, *lb, *lc;
     const int in_type = in_bf16 ? 14 : 0, out_type = out_bf16 ? 14 : 0, ta = transpose_a, tb = transpose_b;
     CHECK(cublasLtCreate(&handle) == 0 && cublasLtMatmulDescCreate(&desc, compute, 0) == 0);
     CHECK(cublasLtMatmulDescSetAttribute(desc, 3, &ta, 4) == 0 && cublasLtMatmulDescSetAttribute(desc, 4, &tb, 4) == 0);
@@ -537,7 +587,7 @@ static void test_epilogues() {
             outer[i + j * m] = (float)(0.5 * x * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x))));
         }
     }
-    void *handle, *desc, *la, *lb, *ld;
+    void *handle, *desc = nullptr, *la, *lb, *ld;
     CHECK(cublasLtCreate(&handle) == 0 && cublasLtMatmulDescCreate(&desc, 68, 0) == 0);
     CHECK(cublasLtMatrixLayoutCreate(&la, 0, m, k, m) == 0 && cublasLtMatrixLayoutCreate(&lb, 0, k, n, k) == 0);
     CHECK(cublasLtMatrixLayoutCreate(&ld, 0, m, n, m) == 0);
@@ -645,6 +695,7 @@ int main() {
     setenv("RUNNER_EMULATED_NCCL_TIMEOUT", "1", 1);
     test_kernels();
     test_products();
+    test_order();
     test_mistakes();
     test_driver();
     for (int i = 0; i < 8; i++) {

@@ -4,9 +4,13 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
 #![allow(clippy::print_stdout, reason = "tables of deviations, with --nocapture")]
+#![allow(unreachable_pub, reason = "modules of one test binary")]
 
+mod attention;
 #[path = "../common/mod.rs"]
 mod common;
 mod device;
+mod kernels;
 mod layouts;
 mod runs;
+mod sides;

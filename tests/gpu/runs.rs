@@ -27,7 +27,9 @@ impl Lab {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+        // Where the tests are carried to another machine, the binary is elsewhere, too.
+        let binary = std::env::var("RUNNER_GPU_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_runner").to_owned());
+        let mut command = Command::new(binary);
         command.args(arguments).current_dir(self.0.path()).stdin(Stdio::null()).env_remove("RUNNER_RUNS");
         command.env("RUNNER_CACHE", self.0.path().join("cache")).output().unwrap()
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 /// Rung after a counter that others wait for has grown.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct Bell {
     word: AtomicU32,

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::bell::Bell;
 
 /// The caller's own operations, and those that it started.
-pub(super) const LINES: usize = 2;
-pub(super) const FOREGROUND: usize = 0;
-pub(super) const BACKGROUND: usize = 1;
+pub(in crate::comm) const LINES: usize = 2;
+pub(in crate::comm) const FOREGROUND: usize = 0;
+pub(in crate::comm) const BACKGROUND: usize = 1;
 
 /// Where a rank is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,6 +34,12 @@ pub enum Phase {
 const PHASES: [Phase; 7] =
     [Phase::Starting, Phase::Step, Phase::Periodic, Phase::Saving, Phase::Finished, Phase::Stopped, Phase::Failed];
 
+impl Phase {
+    pub(in crate::comm) fn from_code(code: u64) -> Option<Self> {
+        PHASES.get(usize::try_from(code).ok()?).copied()
+    }
+}
+
 /// Whether somebody has a seat.
 const TAKEN: u32 = 1;
 const LEFT: u32 = 2;
@@ -43,7 +49,7 @@ const PARENT: u64 = u64::MAX;
 const STARTED: u64 = u64::MAX - 1;
 
 /// One rank's line of the board. Its rank writes, everyone reads; each field by itself, so a view may mix two moments.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct Seat {
     heartbeat: AtomicU64,
@@ -88,7 +94,7 @@ impl Seat {
     }
 
     /// Whether the rank waits for an operation that it started.
-    pub(super) fn set_waiting_for_started(&self, waits: bool) {
+    pub(in crate::comm) fn set_waiting_for_started(&self, waits: bool) {
         self.waiting[FOREGROUND].store(if waits { STARTED } else { 0 }, Ordering::Release);
     }
 
@@ -106,7 +112,7 @@ impl Seat {
         self.occupancy.load(Ordering::Acquire) == LEFT
     }
 
-    pub(super) fn set_waiting(&self, line: usize, peer: Option<usize>) {
+    pub(in crate::comm) fn set_waiting(&self, line: usize, peer: Option<usize>) {
         self.waiting[line].store(peer.map_or(0, |p| p as u64 + 1), Ordering::Release);
     }
 

@@ -14,11 +14,11 @@ use crate::comm::topology::GroupId;
 
 /// What the caller wants done.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Request {
-    pub(super) kind: Kind,
-    pub(super) element: Element,
-    pub(super) bytes: usize,
-    pub(super) root: Option<usize>,
+pub(in crate::comm) struct Request {
+    pub(in crate::comm) kind: Kind,
+    pub(in crate::comm) element: Element,
+    pub(in crate::comm) bytes: usize,
+    pub(in crate::comm) root: Option<usize>,
 }
 
 /// One operation of one member under way.

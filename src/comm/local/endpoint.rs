@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Tensor};
 
-use super::background::Background;
-use super::board::{FOREGROUND, Seat};
+use super::board::{BACKGROUND, FOREGROUND, Seat};
 use super::channel;
 use super::collective::{self, Request};
 use super::core::Core;
 use super::region::{Region, RegionError};
 use super::work::{Barrier, Broadcast, Buffers, Gather, Sum};
+use crate::comm::background::{Background, Reduces};
 use crate::comm::communicator::{Communicator, Pending};
 use crate::comm::error::{CommError, Element, Kind};
 use crate::comm::topology::{GroupId, Lane};
@@ -74,15 +74,30 @@ impl Drop for LocalComm {
     }
 }
 
-fn buffers(operation: Kind, tensors: &[Tensor]) -> Result<Buffers<'_>, CommError> {
+impl Reduces for Core {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn all_reduce_started(&self, group: GroupId, tensors: &[Tensor]) -> Result<(), CommError> {
+        let buffers = buffers(Kind::AllReduce, tensors)?;
+        let request = sum_request(Kind::AllReduce, None, &buffers)?;
+        collective::run(self, group, BACKGROUND, request, &mut Sum { buffers })
+    }
+}
+
+pub(in crate::comm) fn buffers(operation: Kind, tensors: &[Tensor]) -> Result<Buffers<'_>, CommError> {
     Buffers::new(tensors).map_err(|what| CommError::Request { operation, what })
 }
 
 /// # Errors
 /// If the buffers cannot be summed.
-pub(super) fn sum_request(kind: Kind, root: Option<usize>, buffers: &Buffers) -> Result<Request, CommError> {
-    if buffers.element == Element::U32 {
-        return Err(CommError::Request { operation: kind, what: "sums are of f32 or f64, not u32".to_owned() });
+pub(in crate::comm) fn sum_request(kind: Kind, root: Option<usize>, buffers: &Buffers) -> Result<Request, CommError> {
+    if !matches!(buffers.element, Element::F32 | Element::F64 | Element::Bytes) {
+        return Err(CommError::Request {
+            operation: kind,
+            what: format!("sums are of f32 or f64, not {}", buffers.element),
+        });
     }
     Ok(Request { kind, element: buffers.element, bytes: buffers.bytes, root })
 }
@@ -145,6 +160,10 @@ impl Communicator for LocalComm {
 
     fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError> {
         self.timed(|| channel::receive(&self.core, from, lane, dtype, shape))
+    }
+
+    fn aborted(&self) -> Option<usize> {
+        self.core.region.aborted()
     }
 
     fn waited(&self) -> Duration {

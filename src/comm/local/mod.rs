@@ -3,7 +3,6 @@
 //! The region is zeroes at first and consists of atomics and of plain bytes. Plain bytes have one owner at a time: who that
 //! is follows from sequence numbers (`collective`, `channel`), which only ever grow and are each written by one rank.
 
-mod background;
 mod bell;
 mod board;
 mod channel;
@@ -15,14 +14,16 @@ mod region;
 mod work;
 
 #[cfg(test)]
-mod tests;
-#[cfg(test)]
 mod tests_failures;
 #[cfg(test)]
 mod tests_processes;
 #[cfg(test)]
 mod tests_speed;
 
+pub(in crate::comm) use board::{BACKGROUND, FOREGROUND, LINES};
 pub use board::{BoardView, Phase, Seat};
+pub(in crate::comm) use collective::Request;
 pub use endpoint::LocalComm;
+pub(in crate::comm) use endpoint::{buffers, sum_request};
 pub use region::{Region, RegionError};
+pub(in crate::comm) use work::Buffers;

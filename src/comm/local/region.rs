@@ -115,6 +115,10 @@ impl Region {
         Ok(Arc::new(region))
     }
 
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
     pub fn world_size(&self) -> usize {
         self.topology.world_size
     }

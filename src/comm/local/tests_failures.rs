@@ -8,10 +8,10 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor};
 
 use super::region::unlinked_file;
-use super::tests::{ALL, channel, tensor, world};
 use super::{LocalComm, Phase, Region, RegionError};
 use crate::comm::communicator::Communicator;
 use crate::comm::error::CommError;
+use crate::comm::tests::{ALL, channel, tensor, world};
 use crate::comm::topology::{GroupId, Lane, Topology};
 
 fn with_channel(slots: usize, slot_bytes: usize) -> Topology {
@@ -103,8 +103,8 @@ fn wrong_requests_are_refused_alone() {
         assert_eq!(text(comm.reduce(ALL, 2, &numbers(1))), "rank 2 is not in group 0");
         let ids = Tensor::zeros(4, DType::U32, &Device::Cpu).unwrap();
         assert_eq!(text(comm.all_reduce(ALL, &ids)), "all-reduce: sums are of f32 or f64, not u32");
-        let halves = Tensor::zeros(4, DType::BF16, &Device::Cpu).unwrap();
-        assert!(text(comm.broadcast(ALL, 0, &halves)).contains("BF16"));
+        let halves = Tensor::zeros(4, DType::F16, &Device::Cpu).unwrap();
+        assert!(text(comm.broadcast(ALL, 0, &halves)).contains("F16"));
         let strided = numbers(6).reshape((2, 3)).unwrap().t().unwrap();
         assert!(text(comm.all_reduce(ALL, &strided)).contains("[3, 2]"));
         let mixed = vec![numbers(2), tensor(DType::F64, 0, 0, 2)];

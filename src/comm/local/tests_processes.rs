@@ -10,10 +10,10 @@ use candle_core::DType;
 
 use super::layout::Layout;
 use super::region::unlinked_file;
-use super::tests::{ALL, bits, channel, expected, tensor};
 use super::{LocalComm, Phase, Region};
 use crate::comm::communicator::Communicator;
 use crate::comm::error::CommError;
+use crate::comm::tests::{ALL, bits, channel, expected, tensor};
 use crate::comm::topology::{Lane, Topology};
 
 /// "rank descriptor", for a process that is to be a rank.

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::tests::{ALL, channel, world};
 use crate::comm::communicator::Communicator;
+use crate::comm::tests::{ALL, channel, world};
 use crate::comm::topology::{Lane, Topology};
 
 const BYTES: usize = 64 << 20;

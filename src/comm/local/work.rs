@@ -38,15 +38,15 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
 }
 
 /// Tensors as one run of bytes.
-pub(super) struct Buffers<'a> {
+pub(in crate::comm) struct Buffers<'a> {
     tensors: &'a [Tensor],
-    pub(super) element: Element,
-    pub(super) bytes: usize,
+    pub(in crate::comm) element: Element,
+    pub(in crate::comm) bytes: usize,
 }
 
 impl<'a> Buffers<'a> {
     /// Says what is wrong with them, if anything.
-    pub(super) fn new(tensors: &'a [Tensor]) -> Result<Self, String> {
+    pub(in crate::comm) fn new(tensors: &'a [Tensor]) -> Result<Self, String> {
         let mut element = None;
         for t in tensors {
             let this = Element::of(t.dtype()).ok_or_else(|| format!("no {:?}", t.dtype()))?;
@@ -70,6 +70,22 @@ impl<'a> Buffers<'a> {
             let both = overlap(&whole, &range)?;
             Some((t, both.start - whole.start..both.end - whole.start, both.start - range.start))
         })
+    }
+
+    /// The bytes of `range`, added to `out`.
+    pub(in crate::comm) fn read(&self, range: Range<usize>, out: &mut Vec<u8>) -> Result<(), CommError> {
+        for (tensor, inside, _) in self.parts(range) {
+            bytes::read(tensor, |from| out.extend_from_slice(&from[inside]))?;
+        }
+        Ok(())
+    }
+
+    /// Puts `from` where the bytes from `start` on are.
+    pub(in crate::comm) fn write(&self, start: usize, from: &[u8]) -> Result<(), CommError> {
+        for (tensor, inside, at) in self.parts(start..start + from.len()) {
+            bytes::write(tensor, |to| to[inside.clone()].copy_from_slice(&from[at..at + inside.len()]))?;
+        }
+        Ok(())
     }
 
     fn copy_in(&self, range: Range<usize>, to: *mut u8) -> Result<(), CommError> {

@@ -20,10 +20,16 @@ pub struct Dropout {
 }
 
 impl Dropout {
+    /// Elements are kept whose random word is not below it.
+    #[must_use]
+    pub fn threshold(&self) -> u64 {
+        (self.p * 4_294_967_296.0) as u64
+    }
+
     /// Multiplies elements `first .. first + x.len()` of sample `sample` of the micro-batch by 0 or 1/(1 − p).
     pub fn apply<T: Real>(&self, x: &mut [T], sample: usize, first: usize, bf16: bool) {
         let keep = T::real(1.0 / (1.0 - self.p));
-        let threshold = (self.p * 4_294_967_296.0) as u64;
+        let threshold = self.threshold();
         let id = (self.first_sample + sample as u64 * self.sample_stride) as u32;
         let mut block = [0; 4];
         let mut current = u64::MAX;

@@ -62,6 +62,18 @@ __device__ __forceinline__ float round_bf16(float x) {
     return to_float(to_bf16(x));
 }
 
+// 2 to the power of x, to two units in the last place; results below the smallest normal number are 0.
+__device__ __forceinline__ float fast_exp2(float x) {
+#ifdef RUNNER_EMULATED
+    const float y = exp2f(x);
+    return y < 1.17549435e-38f ? 0.f : y;
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
 // What is stored of an f32 in an array of T.
 template <typename T> __device__ __forceinline__ T from_float(float x);
 template <> __device__ __forceinline__ float from_float<float>(float x) {
@@ -166,5 +178,6 @@ __device__ __forceinline__ Words philox(unsigned key0, unsigned key1, unsigned c
 __device__ __forceinline__ unsigned dropout_word(unsigned key0, unsigned key1, u64 element, unsigned sample, unsigned step) {
     const u64 block = element / 4;
     const Words w = philox(key0, key1, (unsigned)block, (unsigned)(block >> 32), sample, step);
-    return w.at[element % 4];
+    const unsigned low = element & 1 ? w.at[1] : w.at[0], high = element & 1 ? w.at[3] : w.at[2];
+    return element & 2 ? high : low;
 }

@@ -84,14 +84,18 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, boo
 
 // Closes the group of copies started so far.
 __device__ __forceinline__ void copy_commit() {
-#ifndef RUNNER_EMULATED
+#ifdef RUNNER_EMULATED
+    emulated_copy_commit();
+#else
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
 // Waits until at most `N` of the latest groups are still on their way. Other threads see the data after __syncthreads.
 template <int N> __device__ __forceinline__ void copy_wait() {
-#ifndef RUNNER_EMULATED
+#ifdef RUNNER_EMULATED
+    emulated_copy_wait(N);
+#else
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 #endif
 }

@@ -1,19 +1,22 @@
 //! Started operations: a thread per rank, made at first use, that works through them in the order started.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use candle_core::Tensor;
 
-use super::board::{BACKGROUND, Seat};
-use super::collective;
-use super::core::{Core, lock};
-use super::endpoint::sum_request;
-use super::work::{Buffers, Sum};
-use crate::comm::communicator::Pending;
-use crate::comm::error::{CommError, Kind};
-use crate::comm::topology::GroupId;
+use super::communicator::Pending;
+use super::error::{CommError, Kind};
+use super::local::Seat;
+use super::topology::GroupId;
+
+/// What a transport does of a started operation, on the thread.
+pub(super) trait Reduces: Send + Sync + 'static {
+    fn rank(&self) -> usize;
+
+    fn all_reduce_started(&self, group: GroupId, buffers: &[Tensor]) -> Result<(), CommError>;
+}
 
 /// One started all-reduce.
 struct Job {
@@ -45,12 +48,17 @@ pub(super) struct Background {
 
 impl Background {
     /// Puts an all-reduce, found to be right, into the queue.
-    pub(super) fn start(&self, core: &Arc<Core>, group: GroupId, buffers: Vec<Tensor>) -> Result<Pending, CommError> {
+    pub(super) fn start<C: Reduces>(
+        &self,
+        core: &Arc<C>,
+        group: GroupId,
+        buffers: Vec<Tensor>,
+    ) -> Result<Pending, CommError> {
         let mut thread = lock(&self.thread);
         if thread.is_none() {
             let (core, queue) = (Arc::clone(core), Arc::clone(&self.queue));
-            let name = format!("comm {}", core.rank);
-            let made = thread::Builder::new().name(name).spawn(move || work(&core, &queue));
+            let name = format!("comm {}", core.rank());
+            let made = thread::Builder::new().name(name).spawn(move || work(&*core, &queue));
             *thread = Some(made.map_err(CommError::Thread)?);
         }
         let mut state = lock(&self.queue.state);
@@ -107,7 +115,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-fn work(core: &Core, queue: &Queue) {
+fn work(core: &dyn Reduces, queue: &Queue) {
     let ending = Ending(queue);
     loop {
         let mut state = lock(&queue.state);
@@ -123,7 +131,7 @@ fn work(core: &Core, queue: &Queue) {
             state = queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
         drop(state);
-        let result = all_reduce(core, job.group, &job.buffers);
+        let result = core.all_reduce_started(job.group, &job.buffers);
         // Let go of the caller's tensors before it is told.
         drop(job);
         let mut state = lock(&queue.state);
@@ -136,9 +144,7 @@ fn work(core: &Core, queue: &Queue) {
     }
 }
 
-fn all_reduce(core: &Core, group: GroupId, buffers: &[Tensor]) -> Result<(), CommError> {
-    let what = |what| CommError::Request { operation: Kind::AllReduce, what };
-    let buffers = Buffers::new(buffers).map_err(what)?;
-    let request = sum_request(Kind::AllReduce, None, &buffers)?;
-    collective::run(core, group, BACKGROUND, request, &mut Sum { buffers })
+/// The queue is right at any moment.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

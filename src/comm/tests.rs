@@ -1,4 +1,4 @@
-//! Ranks as threads: what the operations compute.
+//! Ranks as threads, over every transport on this machine: what the operations compute.
 
 use std::sync::Arc;
 use std::thread;
@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::layout::PIECE;
-use super::{LocalComm, Region};
-use crate::comm::communicator::Communicator;
-use crate::comm::topology::{Channel, GroupId, Lane, Topology};
+use super::communicator::Communicator;
+use super::local::{LocalComm, Region};
+use super::tcp;
+use super::topology::{Channel, GroupId, Lane, Topology};
+
+/// Bytes that both transports pass at a time.
+const PIECE: usize = 256 << 10;
 
 pub(super) const ALL: GroupId = GroupId(0);
 
@@ -26,6 +29,13 @@ pub(super) fn world<R: Send>(topology: &Topology, rank: impl Fn(LocalComm) -> R 
         let threads: Vec<_> = (0..topology.world_size).map(|r| s.spawn(move || one(r))).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     })
+}
+
+/// As `world`, over each transport; what the ranks of each returned.
+fn everywhere<R: Send>(topology: &Topology, rank: impl Fn(&dyn Communicator) -> R + Sync) -> Vec<R> {
+    let mut all = world(topology, |comm| rank(&comm));
+    all.extend(tcp::tests::world(topology, |comm| rank(&comm)));
+    all
 }
 
 pub(super) fn channel(from: usize, to: usize, lane: Lane, slots: usize, slot_bytes: usize) -> Channel {
@@ -71,7 +81,7 @@ const LENGTHS: [usize; 6] = [0, 1, 1003, PIECE / 4, PIECE / 4 + 1, 3 * PIECE / 4
 fn sums_have_the_bits_of_a_serial_sum_in_rank_order() {
     for world_size in 1..=5 {
         let ranks: Vec<usize> = (0..world_size).collect();
-        world(&Topology::everyone(world_size), |comm| {
+        everywhere(&Topology::everyone(world_size), |comm| {
             for (round, n) in LENGTHS.into_iter().enumerate() {
                 for dtype in [DType::F32, DType::F64] {
                     let wanted = expected(dtype, round, &ranks, n);
@@ -96,7 +106,7 @@ fn sums_have_the_bits_of_a_serial_sum_in_rank_order() {
 fn the_order_of_sums_is_the_group_s() {
     let groups = vec![vec![0, 1, 2, 3], vec![3, 0, 2], vec![2, 1], vec![1]];
     let topology = Topology { groups: groups.clone(), ..Topology::everyone(4) };
-    world(&topology, |comm| {
+    everywhere(&topology, |comm| {
         for (g, ranks) in groups.iter().enumerate().filter(|(_, ranks)| ranks.contains(&comm.rank())) {
             let x = tensor(DType::F32, g, comm.rank(), 1003);
             comm.all_reduce(GroupId(g), &x).unwrap();
@@ -107,7 +117,7 @@ fn the_order_of_sums_is_the_group_s() {
 
 #[test]
 fn a_view_is_reduced_and_its_neighbours_are_not() {
-    world(&Topology::everyone(2), |comm| {
+    everywhere(&Topology::everyone(2), |comm| {
         let flat = tensor(DType::F32, 0, comm.rank(), 300);
         let before = bits(&flat);
         comm.all_reduce(ALL, &flat.narrow(0, 100, 100).unwrap()).unwrap();
@@ -120,7 +130,7 @@ fn a_view_is_reduced_and_its_neighbours_are_not() {
 #[test]
 fn broadcast_copies_the_root_s_buffer() {
     for world_size in [1, 2, 3, 5] {
-        world(&Topology::everyone(world_size), |comm| {
+        everywhere(&Topology::everyone(world_size), |comm| {
             for (round, n) in LENGTHS.into_iter().enumerate() {
                 let root = (round + 1) % world_size;
                 let x = tensor(DType::F64, round, comm.rank(), n);
@@ -141,7 +151,7 @@ fn bytes_of_different_lengths_are_gathered_in_order() {
         (0..n).map(|i| (i % 251 + rank) as u8).collect()
     };
     for world_size in [1, 2, 3, 5] {
-        world(&Topology::everyone(world_size), |comm| {
+        everywhere(&Topology::everyone(world_size), |comm| {
             for round in 0..5 {
                 let all = comm.all_gather(ALL, &mine(comm.rank(), round)).unwrap();
                 let wanted: Vec<_> = (0..world_size).map(|r| mine(r, round)).collect();
@@ -157,15 +167,17 @@ fn bytes_of_different_lengths_are_gathered_in_order() {
 #[test]
 fn a_barrier_holds_everyone() {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    let arrived = AtomicUsize::new(0);
-    world(&Topology::everyone(4), |comm| {
+    let hold = |comm: &dyn Communicator, arrived: &AtomicUsize| {
         for round in 1..=50 {
             thread::sleep(Duration::from_micros((comm.rank() * 37 + round * 11) as u64 % 100));
             arrived.fetch_add(1, Ordering::SeqCst);
             comm.barrier(ALL).unwrap();
             assert!(arrived.load(Ordering::SeqCst) >= 4 * round);
         }
-    });
+    };
+    let (local, tcp) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    world(&Topology::everyone(4), |comm| hold(&comm, &local));
+    tcp::tests::world(&Topology::everyone(4), |comm| hold(&comm, &tcp));
 }
 
 #[test]
@@ -176,7 +188,7 @@ fn messages_come_in_the_order_sent_per_lane() {
         channel(1, 0, Lane::Gradient, 1, 4),
     ];
     let topology = Topology { channels, ..Topology::everyone(2) };
-    world(&topology, |comm| {
+    everywhere(&topology, |comm| {
         let ids = |v: u32, n: usize| Tensor::full(v, n, &Device::Cpu).unwrap();
         if comm.rank() == 0 {
             // Both fit their channels, so neither blocks, whatever the other rank reads first.
@@ -221,7 +233,7 @@ fn started_reductions_run_beside_everything_else() {
     let ranks: Vec<usize> = (0..RANKS).collect();
     let channels = (0..RANKS).map(|r| channel(r, (r + 1) % RANKS, Lane::Activation, 2, 400)).collect();
     let topology = Topology { channels, ..Topology::everyone(RANKS) };
-    world(&topology, |comm| {
+    everywhere(&topology, |comm| {
         let me = comm.rank();
         let mut seed = me as u64 + 1;
         let mut pause = move || {
@@ -281,7 +293,7 @@ impl candle_core::InplaceOp1 for Negate {
 #[test]
 fn many_rounds_under_random_delays() {
     let ranks = [0, 1, 2, 3];
-    world(&Topology::everyone(4), |comm| {
+    everywhere(&Topology::everyone(4), |comm| {
         let mut seed = comm.rank() as u64 + 77;
         for round in 0..400 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -299,7 +311,7 @@ fn many_rounds_under_random_delays() {
 
 #[test]
 fn time_in_operations_is_counted() {
-    let waited = world(&Topology::everyone(2), |comm| {
+    let waited = everywhere(&Topology::everyone(2), |comm| {
         if comm.rank() == 0 {
             thread::sleep(Duration::from_millis(30));
         }

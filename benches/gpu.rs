@@ -1,0 +1,216 @@
+//! Kernels on a GPU beside their floors: the bytes that they must move over the memory's bandwidth, or the operations that they
+//! must do over the tensor cores' peak. In bf16, of a model's shapes; GPT-2 124M's by default.
+//!
+//! `cargo bench --features cuda --bench gpu`, or `-- --tiny` for shapes that an emulated driver computes in seconds.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a program that prints a table, and stops where it cannot"
+)]
+
+use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute as Attribute;
+use candle_core::{DType, Device, Result, Tensor};
+use runner::gpu::Gpu;
+use runner::kernels::cpu::dropout::Dropout;
+use runner::kernels::optimizer::AdamW;
+use runner::kernels::pointwise::Rope;
+use runner::kernels::{Philox, cuda};
+
+/// Sizes of a step.
+struct Shape {
+    batch: usize,
+    seq: usize,
+    d: usize,
+    vocab: usize,
+    parameters: usize,
+    repeats: usize,
+}
+
+const GPT2: Shape = Shape { batch: 16, seq: 1024, d: 768, vocab: 50_304, parameters: 124_475_904, repeats: 20 };
+const TINY: Shape = Shape { batch: 2, seq: 8, d: 64, vocab: 320, parameters: 4096, repeats: 2 };
+
+/// What a kernel must at least do.
+enum Floor {
+    Bytes(usize),
+    Flops(usize),
+}
+
+/// The card's limits per second, 0 where the driver does not say.
+struct Card {
+    bytes: f64,
+    flops: f64,
+}
+
+impl Card {
+    fn of(gpu: &Gpu) -> Self {
+        let attribute = |a| f64::from(gpu.stream().context().attribute(a).unwrap_or(0));
+        // kHz and bits; two transfers for each cycle.
+        let clock = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) * 1e3;
+        let bytes = 2.0 * clock * attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8.0;
+        // Dense bf16 operations of one multiprocessor in one cycle.
+        let per = if gpu.compute_capability().0 >= 9 { 4096.0 } else { 2048.0 };
+        let clock = attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE) * 1e3;
+        Self { bytes, flops: gpu.multiprocessors() as f64 * clock * per }
+    }
+}
+
+struct Bench<'a> {
+    gpu: &'a Gpu,
+    card: Card,
+    repeats: usize,
+}
+
+impl Bench<'_> {
+    fn row(&self, name: &str, floor: &Floor, f: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        f()?;
+        f()?;
+        let from = self.gpu.moment()?;
+        for _ in 0..self.repeats {
+            f()?;
+        }
+        let to = self.gpu.moment()?;
+        self.gpu.synchronize()?;
+        let seconds = to.since(&from)?.map_or(0.0, |t| t.as_secs_f64()) / self.repeats as f64;
+        let (amount, limit, unit) = match *floor {
+            Floor::Bytes(n) => (n as f64, self.card.bytes, "GB/s"),
+            Floor::Flops(n) => (n as f64, self.card.flops, "GFLOP/s"),
+        };
+        let share =
+            if limit > 0.0 { format!("{:6.1}%", 100.0 * amount / limit / seconds) } else { "      ?".to_owned() };
+        println!("{name:<34} {:>10.1} {:>12.0} {unit:<8} {share}", seconds * 1e6, amount / seconds / 1e9);
+        Ok(())
+    }
+}
+
+fn main() -> Result<()> {
+    if let Err(why) = runner::doctor::usable() {
+        println!("no GPU: {why}");
+        return Ok(());
+    }
+    let shape = if std::env::args().any(|a| a == "--tiny") { TINY } else { GPT2 };
+    let device = runner::gpu::open(0)?;
+    let gpu = Gpu::of(&device)?;
+    let bench = Bench { card: Card::of(&gpu), repeats: shape.repeats, gpu: &gpu };
+    println!("bandwidth {:.0} GB/s, bf16 peak {:.0} TFLOP/s", bench.card.bytes / 1e9, bench.card.flops / 1e12);
+    println!("{:<34} {:>10} {:>12} {:<8} {:>7}", "kernel", "µs", "", "", "of it");
+    rows(&bench, &shape)?;
+    products(&bench, &shape)?;
+    flat(&bench, &shape)
+}
+
+/// Like activations, in bf16.
+fn activations(gpu: &Gpu, shape: (usize, usize)) -> Result<Tensor> {
+    let values = Tensor::randn(0.0_f32, 1.0, shape, &Device::Cpu)?.to_dtype(DType::BF16)?;
+    values.to_device(&Device::Cuda(gpu.device().clone()))
+}
+
+fn rows(bench: &Bench<'_>, s: &Shape) -> Result<()> {
+    let (gpu, rows, d) = (bench.gpu, s.batch * s.seq, s.d);
+    let n = rows * d;
+    let (x, dy) = (activations(gpu, (rows, d))?, activations(gpu, (rows, d))?);
+    let (weight, bias) = (gpu.zeros(DType::F32, d)?, gpu.zeros(DType::F32, d)?);
+    let stats = cuda::norm::layer_norm(&x, &weight, &bias, 1e-5)?.1;
+    bench
+        .row("LayerNorm", &Floor::Bytes(4 * n), &mut || cuda::norm::layer_norm(&x, &weight, &bias, 1e-5).map(|_| ()))?;
+    bench.row("sum and LayerNorm", &Floor::Bytes(8 * n), &mut || {
+        cuda::norm::add_layer_norm(&x, &dy, &weight, &bias, 1e-5).map(|_| ())
+    })?;
+    bench.row("LayerNorm backward", &Floor::Bytes(8 * n), &mut || {
+        cuda::norm::layer_norm_backward(&weight, &bias, &x, &weight, &stats, &dy, Some(&dy)).map(|_| ())
+    })?;
+    bench.row("RMSNorm", &Floor::Bytes(4 * n), &mut || cuda::norm::rms_norm(&x, &weight, 1e-5).map(|_| ()))?;
+    bench.row("residual sum", &Floor::Bytes(6 * n), &mut || cuda::pointwise::add_assign(&x, &dy))?;
+    let stream = Philox::new(1, "bench");
+    let dropout = Dropout { stream, step: 1, first_sample: 0, sample_stride: 1, p: 0.1 };
+    bench.row("dropout", &Floor::Bytes(4 * n), &mut || cuda::pointwise::dropout(&x, s.seq, &dropout))?;
+    let rope = Rope::new(s.seq, 64.min(d), 10_000.0, &x)?;
+    let (heads, math) = (d / 64.min(d), runner::kernels::Math { bf16: true });
+    bench.row("rotation", &Floor::Bytes(4 * n), &mut || rope.rotate(&x, heads, s.seq, 0, false, math))?;
+    bench.row("bias gradient", &Floor::Bytes(2 * n), &mut || cuda::matmul::bias_backward(&bias, &dy))?;
+    let (wide, dwide) = (activations(gpu, (rows, 4 * d))?, activations(gpu, (rows, 4 * d))?);
+    bench.row("GELU", &Floor::Bytes(16 * n), &mut || cuda::pointwise::gelu(&wide).map(|_| ()))?;
+    bench.row("GELU backward", &Floor::Bytes(24 * n), &mut || cuda::pointwise::gelu_backward(&dwide, &wide))?;
+    let wide_bias = gpu.zeros(DType::F32, 4 * d)?;
+    bench.row("bias gradient, 4 d", &Floor::Bytes(8 * n), &mut || cuda::matmul::bias_backward(&wide_bias, &dwide))?;
+    bench.row("SwiGLU", &Floor::Bytes(12 * n), &mut || cuda::pointwise::swiglu(&wide).map(|_| ()))?;
+    let half = activations(gpu, (rows, 2 * d))?;
+    bench.row("SwiGLU backward", &Floor::Bytes(20 * n), &mut || {
+        cuda::pointwise::swiglu_backward(&wide, &half).map(|_| ())
+    })?;
+    embeddings(bench, s, &dy)
+}
+
+fn embeddings(bench: &Bench<'_>, s: &Shape, dy: &Tensor) -> Result<()> {
+    let (gpu, rows, d) = (bench.gpu, s.batch * s.seq, s.d);
+    let n = rows * d;
+    // Most of a text is a few frequent tokens.
+    let ids: Vec<u32> = (0..rows)
+        .map(|r| ((r * 7919 % rows) as f64 / rows as f64).powi(4) * s.vocab as f64)
+        .map(|v| v as u32)
+        .collect();
+    let ids = gpu.upload(&ids)?;
+    let (table, positions) = (activations(gpu, (s.vocab, d))?, activations(gpu, (s.seq, d))?);
+    bench.row("embedding", &Floor::Bytes(4 * n), &mut || {
+        cuda::embedding::embed(&ids, &table, None, Some(&positions), s.seq, 0).map(|_| ())
+    })?;
+    let (dtable, dpositions) = (gpu.zeros(DType::F32, (s.vocab, d))?, gpu.zeros(DType::F32, (s.seq, d))?);
+    bench.row("embedding backward", &Floor::Bytes(2 * n), &mut || {
+        cuda::embedding::embed_backward(&dtable, &ids, None, dy)
+    })?;
+    bench.row("position backward", &Floor::Bytes(2 * n), &mut || {
+        cuda::embedding::position_backward(&dpositions, s.seq, dy)
+    })?;
+    let targets = ids;
+    let logits = gpu.zeros(DType::BF16, (rows, s.vocab))?;
+    bench.row("cross-entropy and gradient", &Floor::Bytes(4 * rows * s.vocab), &mut || {
+        cuda::loss::cross_entropy(&logits, &targets, Some(1e-4)).map(|_| ())
+    })
+}
+
+/// Each linear layer: forward, and the gradients of input and weight.
+fn products(bench: &Bench<'_>, s: &Shape) -> Result<()> {
+    let (gpu, rows, d) = (bench.gpu, s.batch * s.seq, s.d);
+    for (name, inner, out) in
+        [("qkv", d, 3 * d), ("attention's out", d, d), ("up", d, 4 * d), ("down", 4 * d, d), ("head", d, s.vocab)]
+    {
+        let (x, w) = (activations(gpu, (rows, inner))?, activations(gpu, (out, inner))?);
+        let (dy, dw) = (gpu.zeros(DType::BF16, (rows, out))?, gpu.zeros(DType::F32, (out, inner))?);
+        let (bias, own) = (gpu.zeros(DType::F32, out)?, gpu.zeros(DType::BF16, out)?);
+        let floor = Floor::Flops(2 * rows * inner * out);
+        bench.row(&format!("{name}: forward"), &floor, &mut || cuda::matmul::linear(&x, &w, None).map(|_| ()))?;
+        bench.row(&format!("{name}: forward, f32 bias"), &floor, &mut || {
+            cuda::matmul::linear(&x, &w, Some(&bias)).map(|_| ())
+        })?;
+        bench.row(&format!("{name}: forward, bf16 bias"), &floor, &mut || {
+            cuda::matmul::linear(&x, &w, Some(&own)).map(|_| ())
+        })?;
+        if name == "up" {
+            bench.row("up: forward, f32 bias, GELU", &floor, &mut || {
+                cuda::matmul::linear_gelu(&x, &w, &bias).map(|_| ())
+            })?;
+            bench.row("up: forward, bf16 bias, GELU", &floor, &mut || {
+                cuda::matmul::linear_gelu(&x, &w, &own).map(|_| ())
+            })?;
+        }
+        bench.row(&format!("{name}: input's gradient"), &floor, &mut || {
+            cuda::matmul::linear_backward_input(&dy, &w).map(|_| ())
+        })?;
+        bench.row(&format!("{name}: weight's gradient"), &floor, &mut || {
+            cuda::matmul::linear_backward_weight(&dw, &dy, &x)
+        })?;
+    }
+    Ok(())
+}
+
+/// Passes over all parameters.
+fn flat(bench: &Bench<'_>, s: &Shape) -> Result<()> {
+    let (gpu, n) = (bench.gpu, s.parameters);
+    let (state, grads, copy) = (gpu.zeros(DType::F32, 3 * n)?, gpu.zeros(DType::F32, n)?, gpu.zeros(DType::BF16, n)?);
+    let step = AdamW { lr: 1e-3, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, t: 1, grad_scale: 1.0 };
+    bench.row("AdamW with a bf16 copy", &Floor::Bytes(30 * n), &mut || {
+        cuda::optimizer::adamw(&state, &grads, n, &step, false, Some(&copy))
+    })?;
+    bench.row("squares", &Floor::Bytes(4 * n), &mut || cuda::optimizer::squares_there(&grads).map(|_| ()))?;
+    bench.row("clear", &Floor::Bytes(4 * n), &mut || cuda::optimizer::clear(&grads))
+}

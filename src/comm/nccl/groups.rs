@@ -1,0 +1,56 @@
+//! Groups: a link each, made when the group is first used for tensors, which all members do at the same place of their programs.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::CudaContext;
+
+use super::library;
+use super::link::{self, Link};
+use super::watch::Watched;
+use crate::comm::error::{CommError, Kind};
+use crate::comm::topology::{GroupId, Topology};
+
+/// This rank in a group.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    pub(super) link: Arc<Link>,
+    pub(super) ranks: Vec<usize>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    made: Mutex<HashMap<usize, Member>>,
+}
+
+impl Groups {
+    /// The link of a group; `None` if this rank is its only member.
+    pub(super) fn link(
+        &self,
+        watched: &Watched,
+        topology: &Topology,
+        context: &Arc<CudaContext>,
+        group: GroupId,
+    ) -> Result<Option<Member>, CommError> {
+        let host = &*watched.host;
+        let rank = host.rank();
+        let ranks = topology.groups.get(group.0).filter(|ranks| ranks.contains(&rank));
+        let ranks = ranks.ok_or(CommError::NotMember { group: group.0, rank })?;
+        if ranks.len() == 1 {
+            return Ok(None);
+        }
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(member) = made.get(&group.0) {
+            return Ok(Some(member.clone()));
+        }
+        let me = ranks.iter().position(|r| *r == rank).unwrap_or(0);
+        let id = if me == 0 { library::unique_id() } else { Ok(Vec::new()) };
+        let id = id.map_err(|error| watched.error(Kind::AllGather, error.to_string()))?;
+        // The first member's; it is also how all know that all are there.
+        let id = host.all_gather(group, &id)?.into_iter().next().unwrap_or_default();
+        let link = watched.add(link::join(host, context, id, ranks.len(), me)?);
+        let member = Member { link, ranks: ranks.clone() };
+        made.insert(group.0, member.clone());
+        Ok(Some(member))
+    }
+}

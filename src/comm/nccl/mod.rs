@@ -1,0 +1,14 @@
+//! Ranks on GPUs: tensors go through NCCL, on streams of their own, and everything else through another communicator (that of
+//! one machine's memory, or of sockets), which also tells of ranks that ended.
+//!
+//! The host never waits for a transfer: the stream that a rank computes on and those of NCCL wait for each other by events.
+
+mod channels;
+mod endpoint;
+mod groups;
+mod library;
+mod link;
+mod watch;
+
+pub use endpoint::NcclComm;
+pub use library::version;

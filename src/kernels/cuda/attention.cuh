@@ -1,0 +1,389 @@
+// What the attention kernels share: tiles in shared memory, the two kinds of products over them, and the masks.
+//
+// A tile is [rows][D] elements in chunks of 16 bytes; chunk c of row r lies at place c ^ (r & 7) of its row, so that eight rows' chunks
+// of one column (what ldmatrix reads) lie in all 32 banks. A block has 4 warps; a warp owns rows of a product's result, held as the
+// fragments of mma.cuh in each kind of arithmetic: lane (g, t) has columns 2t, 2t+1 of rows g and g + 8 of each 16 × 8 piece.
+//
+// All products of attention are of two kinds, and so one source serves bf16, TF32 and exact f32:
+//   product:    S = A·Bᵀ, rows of both from tiles    (Q·Kᵀ, dO·Vᵀ and their transposes)
+//   accumulate: O += P·B, P from registers, B a tile (P·V, dS·K, Pᵀ·dO, dSᵀ·Q): a result's fragments are the next product's operand.
+//
+// What bounds them: a bf16 product of 16 × 8 × 16 takes a multiprocessor of an A100 2 clocks (1024 multiply-adds each), and its right
+// operand, 256 bytes, as long to come from shared memory (128 bytes a clock). So a warp has two pieces of 16 rows (MT = 2) where
+// registers allow: then reads take half of the products' time there, and as long as them at the 2048 multiply-adds of an H100, whose
+// full rate needs wgmma anyway. The kernel for dK and dV has two sums, and so one piece: on an A100 its reads take as long as its products.
+#pragma once
+
+#include "mma.cuh"
+
+#define THREADS 128
+#define LOG2_E 1.4426950408889634f
+
+// ---- arithmetic ----
+
+struct Bf16 {
+    typedef bf16 T;
+    static const bool TENSOR = true;
+    static __device__ __forceinline__ void mma(float d[4], const unsigned a[4], const unsigned b[2]) {
+        mma_bf16(d, a, b);
+    }
+    static __device__ __forceinline__ void round(unsigned[4]) {}
+};
+
+struct Tf32 {
+    typedef float T;
+    static const bool TENSOR = true;
+    static __device__ __forceinline__ void mma(float d[4], const unsigned a[4], const unsigned b[2]) {
+        mma_tf32(d, a, b);
+    }
+    static __device__ __forceinline__ void round(unsigned w[4]) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            w[i] = to_tf32(__uint_as_float(w[i]));
+        }
+    }
+};
+
+struct Exact {
+    typedef float T;
+    static const bool TENSOR = false;
+    static __device__ __forceinline__ void mma(float*, const unsigned*, const unsigned*) {}
+    static __device__ __forceinline__ void round(unsigned*) {}
+};
+
+// ---- tiles ----
+
+template <typename T, int D> struct Tile {
+    static const int E = 16 / (int)sizeof(T); // elements of a chunk
+    static const int C = D / E;               // chunks of a row
+    static const int ROW = D * (int)sizeof(T);
+
+    static __device__ __forceinline__ int at(int row, int chunk) {
+        return row * ROW + (chunk & ~7) * 16 + ((chunk ^ row) & 7) * 16;
+    }
+
+    // Starts to fill `rows` rows with those at `from`, `stride` elements apart; zeros from row `valid` and from column `width` on.
+    template <int ROWS>
+    static __device__ __forceinline__ void load(unsigned char* tile, const T* from, int stride, int valid, int width, bool aligned) {
+        if (aligned) {
+            const int chunk = threadIdx.x % C;
+            const T* const column = from + chunk * E;
+#pragma unroll
+            for (int n = 0; n < ROWS * C / THREADS; n++) {
+                const int row = threadIdx.x / C + n * (THREADS / C);
+                const bool inside = row < valid && chunk * E < width;
+                copy_async(tile + at(row, chunk), inside ? column + row * stride : from, inside);
+            }
+        } else {
+            for (int i = threadIdx.x; i < ROWS * D; i += THREADS) {
+                const int row = i / D, column = i % D;
+                T* to = reinterpret_cast<T*>(tile + at(row, column / E)) + column % E;
+                *to = row < valid && column < width ? from[row * stride + column] : from_float<T>(0.f);
+            }
+        }
+    }
+
+    // Writes the fragments of a warp's 16·MT rows, times `scale`, to rows at `to`, by way of as many rows of a tile that are the
+    // warp's own. Rows from `valid` and columns from `width` on are left out.
+    template <int MT>
+    static __device__ __forceinline__ void store(unsigned char* tile, const float (&x)[MT][D / 8][4], const float (&scale)[MT][2], T* to,
+                                                 int stride, int valid, int width, bool aligned) {
+        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        __syncwarp();
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int row = m * 16 + half * 8 + g, column = n * 8 + 2 * t;
+                    unsigned char* p = tile + at(row, column / E) + column % E * (int)sizeof(T);
+                    const float a = x[m][n][2 * half] * scale[m][half], b = x[m][n][2 * half + 1] * scale[m][half];
+                    if (sizeof(T) == 2) {
+                        *reinterpret_cast<unsigned*>(p) = pack_bf16(a, b);
+                    } else {
+                        reinterpret_cast<float*>(p)[0] = a;
+                        reinterpret_cast<float*>(p)[1] = b;
+                    }
+                }
+            }
+        }
+        __syncwarp();
+        if (aligned) {
+#pragma unroll
+            for (int n = 0; n < 16 * MT * C / 32; n++) {
+                const int chunk = lane % C, row = lane / C + n * (32 / C);
+                if (row < valid && chunk * E < width) {
+                    store_vector(to + row * stride + chunk * E, *reinterpret_cast<const Vector<T>*>(tile + at(row, chunk)));
+                }
+            }
+        } else {
+            for (int i = lane; i < 16 * MT * D; i += 32) {
+                const int row = i / D, column = i % D;
+                if (row < valid && column < width) {
+                    to[row * stride + column] = *(reinterpret_cast<const T*>(tile + at(row, column / E)) + column % E);
+                }
+            }
+        }
+    }
+};
+
+// ---- products ----
+
+// The fragments of a warp's 16·MT rows of a tile as the left operand, in registers for the whole kernel (HELD) or read at each use.
+template <class M, int D, int MT, bool HELD> struct Rows {
+    typedef Tile<typename M::T, D> Of;
+    static const int STEPS = Of::C / 2;
+    unsigned words[HELD ? STEPS : 1][MT][4];
+    const unsigned char* tile;
+
+    __device__ __forceinline__ void read(unsigned a[MT][4], int step) const {
+        const int lane = threadIdx.x % 32, i = lane / 8;
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            load_tiles(a[m], tile + Of::at(m * 16 + (i & 1) * 8 + lane % 8, 2 * step + (i >> 1)));
+            M::round(a[m]);
+        }
+    }
+
+    __device__ __forceinline__ void hold() {
+        if (HELD) {
+#pragma unroll
+            for (int k = 0; k < STEPS; k++) {
+                read(words[HELD ? k : 0], k);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void step(unsigned a[MT][4], int k) const {
+        if (HELD) {
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    a[m][i] = words[HELD ? k : 0][m][i];
+                }
+            }
+        } else {
+            read(a, k);
+        }
+    }
+};
+
+// s = A·Bᵀ of the warp's rows and 8·NT rows of the tile `b`.
+template <class M, int D, int MT, int NT, bool HELD>
+__device__ __forceinline__ void product(float (&s)[MT][NT][4], const Rows<M, D, MT, HELD>& rows, const unsigned char* b) {
+    typedef Tile<typename M::T, D> Of;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s[m][n][i] = 0.f;
+            }
+        }
+    }
+    if (M::TENSOR) {
+        const int i = lane / 8;
+#pragma unroll(HELD ? Of::C / 2 : sizeof(typename M::T) == 2 ? 8 : 4)
+        for (int k = 0; k < Of::C / 2; k++) {
+            unsigned a[MT][4];
+            rows.step(a, k);
+#pragma unroll
+            for (int n = 0; n < NT / 2; n++) {
+                unsigned w[4];
+                load_tiles(w, b + Of::at(n * 16 + (i >> 1) * 8 + lane % 8, 2 * k + (i & 1)));
+                M::round(w);
+#pragma unroll
+                for (int m = 0; m < MT; m++) {
+                    M::mma(s[m][2 * n], a[m], w);
+                    M::mma(s[m][2 * n + 1], a[m], w + 2);
+                }
+            }
+        }
+    } else {
+        const int g = lane / 4, t = lane % 4;
+#pragma unroll 2
+        for (int c = 0; c < Of::C; c++) {
+            Vector<float> a[MT][2];
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    a[m][half] = *reinterpret_cast<const Vector<float>*>(rows.tile + Of::at(m * 16 + half * 8 + g, c));
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+#pragma unroll
+                for (int odd = 0; odd < 2; odd++) {
+                    const Vector<float> w = *reinterpret_cast<const Vector<float>*>(b + Of::at(n * 8 + 2 * t + odd, c));
+#pragma unroll
+                    for (int m = 0; m < MT; m++) {
+#pragma unroll
+                        for (int e = 0; e < 4; e++) {
+                            s[m][n][odd] = fmaf(a[m][0].at[e], w.at[e], s[m][n][odd]);
+                            s[m][n][2 + odd] = fmaf(a[m][1].at[e], w.at[e], s[m][n][2 + odd]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+// o += P·B with P in registers (16·MT × 8·NT) and B the first 8·NT rows of a tile.
+template <class M, int D, int MT, int NT>
+__device__ __forceinline__ void accumulate(float (&o)[MT][D / 8][4], const float (&p)[MT][NT][4], const unsigned char* b) {
+    typedef Tile<typename M::T, D> Of;
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if (M::TENSOR && sizeof(typename M::T) == 2) {
+        const int i = lane / 8;
+#pragma unroll
+        for (int k = 0; k < NT / 2; k++) {
+            unsigned a[MT][4];
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                a[m][0] = pack_bf16(p[m][2 * k][0], p[m][2 * k][1]);
+                a[m][1] = pack_bf16(p[m][2 * k][2], p[m][2 * k][3]);
+                a[m][2] = pack_bf16(p[m][2 * k + 1][0], p[m][2 * k + 1][1]);
+                a[m][3] = pack_bf16(p[m][2 * k + 1][2], p[m][2 * k + 1][3]);
+            }
+#pragma unroll
+            for (int n = 0; n < D / 16; n++) {
+                unsigned w[4];
+                load_tiles_transposed(w, b + Of::at(k * 16 + (i & 1) * 8 + lane % 8, 2 * n + (i >> 1)));
+#pragma unroll
+                for (int m = 0; m < MT; m++) {
+                    M::mma(o[m][2 * n], a[m], w);
+                    M::mma(o[m][2 * n + 1], a[m], w + 2);
+                }
+            }
+        }
+    } else if (M::TENSOR) {
+        // The sum's terms may be taken in any order: columns t and t + 4 of the operand are columns 2t and 2t + 1 of P.
+#pragma unroll
+        for (int k = 0; k < NT; k++) {
+            unsigned a[MT][4];
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                a[m][0] = to_tf32(p[m][k][0]);
+                a[m][1] = to_tf32(p[m][k][2]);
+                a[m][2] = to_tf32(p[m][k][1]);
+                a[m][3] = to_tf32(p[m][k][3]);
+            }
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+                unsigned w[2];
+#pragma unroll
+                for (int odd = 0; odd < 2; odd++) {
+                    const unsigned char* q = b + Of::at(k * 8 + 2 * t + odd, 2 * n + g / 4);
+                    w[odd] = to_tf32(reinterpret_cast<const float*>(q)[g % 4]);
+                }
+#pragma unroll
+                for (int m = 0; m < MT; m++) {
+                    M::mma(o[m][n], a[m], w);
+                }
+            }
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < NT; k++) {
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                float a[MT][2];
+#pragma unroll
+                for (int m = 0; m < MT; m++) {
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        a[m][half] = __shfl_sync(FULL_MASK, p[m][k][2 * half + (j & 1)], (lane & ~3) | (j / 2));
+                    }
+                }
+#pragma unroll
+                for (int n = 0; n < D / 8; n++) {
+                    const float* q = reinterpret_cast<const float*>(b + Of::at(k * 8 + j, 2 * n + t / 2)) + 2 * (t % 2);
+                    const float low = q[0], high = q[1];
+#pragma unroll
+                    for (int m = 0; m < MT; m++) {
+                        o[m][n][0] = fmaf(a[m][0], low, o[m][n][0]);
+                        o[m][n][1] = fmaf(a[m][0], high, o[m][n][1]);
+                        o[m][n][2] = fmaf(a[m][1], low, o[m][n][2]);
+                        o[m][n][3] = fmaf(a[m][1], high, o[m][n][3]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// ---- masks ----
+
+// The dropout of one head's probabilities: element (head·seq + query)·seq + key of its sample.
+struct Dropped {
+    unsigned key0, key1, sample, step, threshold;
+    int seq;
+    u64 base;
+
+    __device__ __forceinline__ Dropped(unsigned key0, unsigned key1, unsigned sample, unsigned step, unsigned threshold, int seq, int head)
+        : key0(key0), key1(key1), sample(sample), step(step), threshold(threshold), seq(seq), base((u64)head * seq * seq) {}
+
+    __device__ __forceinline__ u64 element(int query, int key) const {
+        return base + (u64)query * seq + key;
+    }
+
+    __device__ __forceinline__ unsigned one(int query, int key) const {
+        return block(query, key) >> (element(query, key) % 4) & 1;
+    }
+
+    // Which elements are kept of the four in the block of the random stream that has (query, key).
+    __device__ __forceinline__ unsigned block(int query, int key) const {
+        const u64 n = element(query, key) / 4;
+        const Words w = philox(key0, key1, (unsigned)n, (unsigned)(n >> 32), sample, step);
+        unsigned kept = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            kept |= (unsigned)(w.at[i] >= threshold) << i;
+        }
+        return kept;
+    }
+
+    // Which elements of a lane's fragment are kept: bit i for d[i], d[0] being (query, key), rows being queries.
+    __device__ __forceinline__ unsigned kept(int query, int key) const {
+        if (seq % 4 == 0) {
+            // Lanes t and t ^ 1 share the blocks of two rows: each draws one.
+            const bool odd = threadIdx.x & 1;
+            const unsigned mine = block(odd ? query + 8 : query, key & ~3);
+            const unsigned other = __shfl_xor_sync(FULL_MASK, mine, 1);
+            return odd ? (other >> 2) | (mine & 12) : (mine & 3) | (other & 3) << 2;
+        }
+        return one(query, key) | one(query, key + 1) << 1 | one(query + 8, key) << 2 | one(query + 8, key + 1) << 3;
+    }
+
+    // The same where rows are keys and columns queries.
+    __device__ __forceinline__ unsigned kept_transposed(int query, int key) const {
+        if (seq % 4 == 0) {
+            // The four lanes of neighbouring rows share the blocks of their four elements: each draws one.
+            const int r = threadIdx.x / 4 & 3;
+            const unsigned mine = block(query + (r & 1), (key & ~3) + (r & 2) * 4);
+            unsigned kept = (mine >> r & 1) << r;
+#pragma unroll
+            for (int x = 1; x < 4; x++) {
+                const unsigned other = __shfl_xor_sync(FULL_MASK, mine, 4 * x);
+                kept |= (other >> r & 1) << (r ^ x);
+            }
+            return kept;
+        }
+        return one(query, key) | one(query + 1, key) << 1 | one(query, key + 8) << 2 | one(query + 1, key + 8) << 3;
+    }
+};
+
+// The keys of a sample that its last query sees, at least one.
+__device__ __forceinline__ int visible_keys(const unsigned* filled, int sample, int seq) {
+    if (filled == nullptr) {
+        return seq;
+    }
+    const unsigned n = filled[sample];
+    return n < 1 ? 1 : n < (unsigned)seq ? (int)n : seq;
+}

@@ -1,0 +1,327 @@
+// Causal attention, backward, deterministic: one kernel for dK and dV (a block per 64 keys, over the queries that see them, of all heads
+// of the group in order), one for dQ (a block per 64·MT queries, over their keys). Each computes the probabilities again from the saved
+// log-sum-exps: seven products instead of five, but no sums between blocks, so neither atomics nor a buffer for dQ in f32.
+//
+// Both kernels hold results so that a product's fragments are the next product's left operand: scores never go through shared memory.
+// What they walk over is double-buffered: the next tiles arrive while these are used.
+#pragma once
+
+#include "attention.cuh"
+
+// delta[batch, heads, seq] = Σ out·dout over each head: eight lanes per head of a row. `count` is batch·seq·heads.
+template <typename T>
+__device__ __forceinline__ void attention_delta(const T* out, const T* dout, float* delta, int seq, int heads, int width, i64 count) {
+    const i64 n = (blockIdx.x * (i64)blockDim.x + threadIdx.x) / 8;
+    const int lane = threadIdx.x % 8, E = Vector<T>::N;
+    float sum = 0.f;
+    if (n < count) {
+        const T *a = out + n * width, *b = dout + n * width;
+        if (is_aligned(out, width) && is_aligned(dout, width)) {
+            for (int c = lane * E; c < width; c += 8 * E) {
+                const Vector<T> x = load_vector(a + c), y = load_vector(b + c);
+#pragma unroll
+                for (int i = 0; i < E; i++) {
+                    sum = fmaf(to_float(x.at[i]), to_float(y.at[i]), sum);
+                }
+            }
+        } else {
+            for (int c = lane; c < width; c += 8) {
+                sum = fmaf(to_float(a[c]), to_float(b[c]), sum);
+            }
+        }
+    }
+    for (int x = 4; x > 0; x /= 2) {
+        sum += __shfl_xor_sync(FULL_MASK, sum, x);
+    }
+    if (n < count && lane == 0) {
+        const i64 row = n / heads;
+        delta[(row / seq * heads + n % heads) * seq + row % seq] = sum;
+    }
+}
+
+// dK and dV. Grid: (tiles of 64 keys, kv_heads, batch). Shared memory: 128 + 4·QN rows of a tile, and 4·QN floats.
+template <class M, int D, int QN, bool HELD, bool DROPOUT>
+__device__ __forceinline__ void attention_keys(const typename M::T* qkv, const typename M::T* dout, const float* lse, const float* delta,
+                                               typename M::T* dqkv, const unsigned* filled, int seq, int heads, int kv_heads, int width,
+                                               float scale, unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride,
+                                               unsigned step, unsigned threshold, float keep) {
+    typedef typename M::T T;
+    typedef Tile<T, D> Of;
+    const int KEYS = 64, NT = QN / 8;
+    DYNAMIC_SHARED(shared);
+    unsigned char* const keys = shared;
+    unsigned char* const values = keys + KEYS * Of::ROW;
+    unsigned char* const queries = values + KEYS * Of::ROW;           // two stages of [QN] queries
+    unsigned char* const gradients = queries + 2 * QN * Of::ROW;      // and of dOut
+    float* const stats = reinterpret_cast<float*>(gradients + 2 * QN * Of::ROW); // two stages of [QN] lse·log2(e), [QN] delta
+
+    // The first keys have the most queries.
+    const int from = blockIdx.x * KEYS, kv = blockIdx.y, sample = blockIdx.z, group = heads / kv_heads;
+    const int visible = visible_keys(filled, sample, seq);
+    const int stride = (heads + 2 * kv_heads) * width, out_stride = heads * width;
+    const i64 first = (i64)sample * seq; // the sample's first row
+    const T* const k = qkv + (first + from) * stride + (heads + kv) * width;
+    const T* const v = k + kv_heads * width;
+    const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width) && is_aligned(dqkv, width);
+
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int warp_from = from + warp * 16; // the warp's first key
+    const float scale_log2 = scale * LOG2_E;
+
+    // The walk: over the heads of the group, and in each over the tiles of queries from the diagonal on.
+    const int first_tile = from / QN, tiles = (seq + QN - 1) / QN - first_tile;
+    const int steps = from < visible ? group * tiles : 0; // keys that nobody sees have gradients of zero
+
+    // Of step n: the tiles on their way to their stage, and the statistics that this thread brings there later.
+    auto fetch = [&](int n) {
+        const int head = kv * group + n / tiles, at = (first_tile + n % tiles) * QN, stage = n & 1;
+        Of::template load<QN>(queries + stage * QN * Of::ROW, qkv + (first + at) * stride + head * width, stride, seq - at, width, aligned);
+        Of::template load<QN>(gradients + stage * QN * Of::ROW, dout + (first + at) * out_stride + head * width, out_stride, seq - at,
+                              width, aligned);
+        float stat = 0.f;
+        if (threadIdx.x < 2 * QN) {
+            const bool is_lse = threadIdx.x < QN;
+            const int query = at + threadIdx.x % QN;
+            const i64 row = ((i64)sample * heads + head) * seq + query;
+            if (query < seq) {
+                stat = is_lse ? lse[row] * LOG2_E : delta[row];
+            } else {
+                stat = is_lse ? INFINITY : 0.f; // probabilities of zero
+            }
+        }
+        return stat;
+    };
+    auto keep_stat = [&](int n, float stat) {
+        if (threadIdx.x < 2 * QN) {
+            stats[(n & 1) * 2 * QN + threadIdx.x] = stat;
+        }
+    };
+
+    Rows<M, D, 1, HELD> key_rows, value_rows;
+    key_rows.tile = keys + warp * 16 * Of::ROW;
+    value_rows.tile = values + warp * 16 * Of::ROW;
+    float dk[1][D / 8][4], dv[1][D / 8][4];
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            dk[0][n][i] = 0.f;
+            dv[0][n][i] = 0.f;
+        }
+    }
+    if (steps > 0) {
+        Of::template load<KEYS>(keys, k, stride, seq - from, width, aligned);
+        Of::template load<KEYS>(values, v, stride, seq - from, width, aligned);
+        keep_stat(0, fetch(0));
+        copy_commit();
+    }
+    for (int n = 0; n < steps; n++) {
+        copy_wait<0>();
+        __syncthreads(); // this stage is there, and the other is read
+        float stat = 0.f;
+        if (n + 1 < steps) {
+            stat = fetch(n + 1);
+        }
+        copy_commit();
+        if (HELD && n == 0) {
+            key_rows.hold();
+            value_rows.hold();
+        }
+        const int head = kv * group + n / tiles, at = (first_tile + n % tiles) * QN, stage = n & 1;
+        const unsigned char* const q = queries + stage * QN * Of::ROW;
+        const unsigned char* const dy = gradients + stage * QN * Of::ROW;
+        const float* const row_lse = stats + stage * 2 * QN;
+        const float* const row_delta = row_lse + QN;
+        if (at + QN - 1 >= warp_from && warp_from < visible) {
+            float p[1][NT][4], ds[1][NT][4];
+            product<M, D, 1, NT>(p, key_rows, q);
+            const bool edge = at < warp_from + 15 || warp_from + 16 > visible;
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int column = j * 8 + 2 * t + i % 2, key = warp_from + g + i / 2 * 8;
+                    const float x = fast_exp2(fmaf(p[0][j][i], scale_log2, -row_lse[column]));
+                    p[0][j][i] = edge && (key > at + column || key >= visible) ? 0.f : x;
+                }
+            }
+            product<M, D, 1, NT>(ds, value_rows, dy);
+            const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, seq, head);
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                unsigned kept = 15;
+                if (DROPOUT) {
+                    kept = dropped.kept_transposed(at + j * 8 + 2 * t, warp_from + g);
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float difference = row_delta[j * 8 + 2 * t + i % 2];
+                    if (DROPOUT) {
+                        const float dp = kept >> i & 1 ? ds[0][j][i] * keep : 0.f;
+                        ds[0][j][i] = p[0][j][i] * (dp - difference);
+                        p[0][j][i] = kept >> i & 1 ? p[0][j][i] * keep : 0.f;
+                    } else {
+                        ds[0][j][i] = p[0][j][i] * (ds[0][j][i] - difference);
+                    }
+                }
+            }
+            accumulate<M, D, 1, NT>(dv, p, dy);
+            accumulate<M, D, 1, NT>(dk, ds, q);
+        }
+        if (n + 1 < steps) {
+            keep_stat(n + 1, stat);
+        }
+    }
+
+    // A warp's rows of the keys' and values' tiles are its own.
+    if (warp_from < seq) {
+        const float key_scale[1][2] = {{scale, scale}}, one[1][2] = {{1.f, 1.f}};
+        T* const to = dqkv + (first + warp_from) * stride + (heads + kv) * width;
+        Of::template store<1>(keys + warp * 16 * Of::ROW, dk, key_scale, to, stride, seq - warp_from, width, aligned);
+        Of::template store<1>(values + warp * 16 * Of::ROW, dv, one, to + kv_heads * width, stride, seq - warp_from, width, aligned);
+    }
+}
+
+// dQ. Grid: (tiles of 64·MT queries, heads, batch). Shared memory: 128·MT + 4·KN rows of a tile.
+template <class M, int D, int MT, int KN, bool HELD, bool DROPOUT>
+__device__ __forceinline__ void attention_queries(const typename M::T* qkv, const typename M::T* dout, const float* lse, const float* delta,
+                                                  typename M::T* dqkv, const unsigned* filled, int seq, int heads, int kv_heads, int width,
+                                                  float scale, unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride,
+                                                  unsigned step, unsigned threshold, float keep) {
+    typedef typename M::T T;
+    typedef Tile<T, D> Of;
+    const int QUERIES = 64 * MT, NT = KN / 8;
+    DYNAMIC_SHARED(shared);
+    unsigned char* const queries = shared;
+    unsigned char* const gradients = queries + QUERIES * Of::ROW;
+    unsigned char* const keys = gradients + QUERIES * Of::ROW; // two stages of [KN] keys
+    unsigned char* const values = keys + 2 * KN * Of::ROW;     // and values
+
+    // The longest rows come first.
+    const int from = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, sample = blockIdx.z;
+    const int kv = head / (heads / kv_heads), visible = visible_keys(filled, sample, seq);
+    const int tiles = (min(min(from + QUERIES, seq), visible) + KN - 1) / KN;
+    const int stride = (heads + 2 * kv_heads) * width, out_stride = heads * width;
+    const i64 first = (i64)sample * seq; // the sample's first row
+    const T* const k = qkv + first * stride + (heads + kv) * width;
+    const T* const v = k + kv_heads * width;
+    const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width) && is_aligned(dqkv, width);
+
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int warp_from = from + warp * 16 * MT; // the warp's first query
+    const float scale_log2 = scale * LOG2_E;
+    const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, seq, head);
+
+    auto fetch = [&](int tile) {
+        const int at = tile * KN, stage = tile & 1;
+        Of::template load<KN>(keys + stage * KN * Of::ROW, k + (i64)at * stride, stride, seq - at, width, aligned);
+        Of::template load<KN>(values + stage * KN * Of::ROW, v + (i64)at * stride, stride, seq - at, width, aligned);
+    };
+    Of::template load<QUERIES>(queries, qkv + (first + from) * stride + head * width, stride, seq - from, width, aligned);
+    Of::template load<QUERIES>(gradients, dout + (first + from) * out_stride + head * width, out_stride, seq - from, width, aligned);
+    fetch(0);
+    copy_commit();
+
+    Rows<M, D, MT, HELD> query_rows, gradient_rows;
+    query_rows.tile = queries + warp * 16 * MT * Of::ROW;
+    gradient_rows.tile = gradients + warp * 16 * MT * Of::ROW;
+    float dq[MT][D / 8][4], row_lse[MT][2], row_delta[MT][2], scales[MT][2];
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                dq[m][n][i] = 0.f;
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int query = warp_from + m * 16 + half * 8 + g;
+            const i64 row = ((i64)sample * heads + head) * seq + query;
+            row_lse[m][half] = query < seq ? lse[row] * LOG2_E : INFINITY;
+            row_delta[m][half] = query < seq ? delta[row] : 0.f;
+            scales[m][half] = scale;
+        }
+    }
+
+    for (int tile = 0; tile < tiles; tile++) {
+        const int at = tile * KN, stage = tile & 1;
+        copy_wait<0>();
+        __syncthreads(); // this stage is there, and the other is read
+        if (tile + 1 < tiles) {
+            fetch(tile + 1);
+        }
+        copy_commit();
+        if (HELD && tile == 0) {
+            query_rows.hold();
+            gradient_rows.hold();
+        }
+        if (warp_from >= seq || at > warp_from + 16 * MT - 1) {
+            continue;
+        }
+        const unsigned char* const key_tile = keys + stage * KN * Of::ROW;
+        float p[MT][NT][4], ds[MT][NT][4];
+        product<M, D, MT, NT>(p, query_rows, key_tile);
+        const bool edge = at + KN - 1 > warp_from || at + KN > visible;
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int query = warp_from + m * 16 + g + i / 2 * 8, key = at + n * 8 + 2 * t + i % 2;
+                    const float x = fast_exp2(fmaf(p[m][n][i], scale_log2, -row_lse[m][i / 2]));
+                    p[m][n][i] = edge && (key > query || key >= visible) ? 0.f : x;
+                }
+            }
+        }
+        product<M, D, MT, NT>(ds, gradient_rows, values + stage * KN * Of::ROW);
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                unsigned kept = 15;
+                if (DROPOUT) {
+                    kept = dropped.kept(warp_from + m * 16 + g, at + n * 8 + 2 * t);
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float dp = !DROPOUT ? ds[m][n][i] : kept >> i & 1 ? ds[m][n][i] * keep : 0.f;
+                    ds[m][n][i] = p[m][n][i] * (dp - row_delta[m][i / 2]);
+                }
+            }
+        }
+        accumulate<M, D, MT, NT>(dq, ds, key_tile);
+    }
+
+    // A warp's rows of the queries' tile are its own.
+    if (warp_from < seq) {
+        Of::template store<MT>(queries + warp * 16 * MT * Of::ROW, dq, scales, dqkv + (first + warp_from) * stride + head * width, stride,
+                               seq - warp_from, width, aligned);
+    }
+}
+
+#define ATTENTION_DELTA(name, T)                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(256)                                                                                     \
+        attention_delta_##name(const T* out, const T* dout, float* delta, int seq, int heads, int width, i64 count) {                     \
+        attention_delta<T>(out, dout, delta, seq, heads, width, count);                                                                   \
+    }
+
+#define ATTENTION_KEYS(name, M, D, QN, HELD, DROPOUT)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_keys_##name(                                                          \
+        const M::T* qkv, const M::T* dout, const float* lse, const float* delta, M::T* dqkv, const unsigned* filled, int seq, int heads,  \
+        int kv_heads, int width, float scale, unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride, unsigned step, \
+        unsigned threshold, float keep) {                                                                                                 \
+        attention_keys<M, D, QN, HELD, DROPOUT>(qkv, dout, lse, delta, dqkv, filled, seq, heads, kv_heads, width, scale, key0, key1,      \
+                                                first_sample, sample_stride, step, threshold, keep);                                      \
+    }
+
+#define ATTENTION_QUERIES(name, M, D, MT, KN, HELD, DROPOUT)                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_queries_##name(                                                       \
+        const M::T* qkv, const M::T* dout, const float* lse, const float* delta, M::T* dqkv, const unsigned* filled, int seq, int heads,  \
+        int kv_heads, int width, float scale, unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride, unsigned step, \
+        unsigned threshold, float keep) {                                                                                                 \
+        attention_queries<M, D, MT, KN, HELD, DROPOUT>(qkv, dout, lse, delta, dqkv, filled, seq, heads, kv_heads, width, scale, key0,     \
+                                                       key1, first_sample, sample_stride, step, threshold, keep);                         \
+    }

@@ -1,0 +1,172 @@
+// Causal attention, forward: one block per 64·MT queries of one head, over tiles of KN keys with a running softmax (Dao et al. 2022).
+//
+// One buffer for keys and one for values: values arrive during Q·Kᵀ, the next keys during the softmax and P·V; blocks on the same
+// multiprocessor fill what waits are left. Keys behind the diagonal, or that nobody sees, are not read.
+#pragma once
+
+#include "attention.cuh"
+
+// qkv: [batch·seq, (heads + 2·kv_heads)·width], out: [batch·seq, heads·width], lse: [batch, heads, seq].
+// Grid: (tiles of 64·MT queries, heads, batch). Shared memory: 64·MT + 2·KN rows of a tile.
+template <class M, int D, int MT, int KN, bool HELD, bool DROPOUT>
+__device__ __forceinline__ void attention_forward(const typename M::T* qkv, typename M::T* out, float* lse, const unsigned* filled, int seq,
+                                                  int heads, int kv_heads, int width, float scale, unsigned key0, unsigned key1,
+                                                  unsigned first_sample, unsigned sample_stride, unsigned step, unsigned threshold,
+                                                  float keep) {
+    typedef typename M::T T;
+    typedef Tile<T, D> Of;
+    const int QUERIES = 64 * MT, NT = KN / 8;
+    DYNAMIC_SHARED(shared);
+    unsigned char* const keys = shared + QUERIES * Of::ROW;
+    unsigned char* const values = keys + KN * Of::ROW;
+
+    // The longest rows come first.
+    const int from = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, sample = blockIdx.z;
+    const int kv = head / (heads / kv_heads), visible = visible_keys(filled, sample, seq);
+    const int tiles = (min(min(from + QUERIES, seq), visible) + KN - 1) / KN;
+    const int stride = (heads + 2 * kv_heads) * width;
+    const i64 first = (i64)sample * seq; // the sample's first row
+    const T* const q = qkv + (first + from) * stride + head * width;
+    const T* const k = qkv + first * stride + (heads + kv) * width;
+    const T* const v = k + kv_heads * width;
+    const bool aligned = is_aligned(qkv, width) && is_aligned(out, width);
+
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int warp_from = from + warp * 16 * MT; // the warp's first query
+    unsigned char* const own = shared + warp * 16 * MT * Of::ROW;
+    const float scale_log2 = scale * LOG2_E;
+    const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, seq, head);
+
+    Of::template load<QUERIES>(shared, q, stride, seq - from, width, aligned);
+    Of::template load<KN>(keys, k, stride, seq, width, aligned);
+    copy_commit();
+
+    Rows<M, D, MT, HELD> rows;
+    rows.tile = own;
+    float o[MT][D / 8][4], top[MT][2], sum[MT][2];
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                o[m][n][i] = 0.f;
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            top[m][half] = -INFINITY;
+            sum[m][half] = 0.f;
+        }
+    }
+
+    for (int tile = 0; tile < tiles; tile++) {
+        const int at = tile * KN;
+        copy_wait<0>();
+        __syncthreads(); // these keys are there, and the last values are read
+        Of::template load<KN>(values, v + (i64)at * stride, stride, seq - at, width, aligned);
+        copy_commit();
+        if (HELD && tile == 0) {
+            rows.hold();
+        }
+        const bool busy = warp_from < seq && at <= warp_from + 16 * MT - 1;
+        float s[MT][NT][4];
+        if (busy) {
+            product<M, D, MT, NT>(s, rows, keys);
+        }
+        copy_wait<0>();
+        __syncthreads(); // these values are there, and the keys are read
+        if (tile + 1 < tiles) {
+            Of::template load<KN>(keys, k + (i64)(at + KN) * stride, stride, seq - at - KN, width, aligned);
+        }
+        copy_commit();
+        if (!busy) {
+            continue;
+        }
+        if (at + KN - 1 > warp_from || at + KN > visible) {
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const int query = warp_from + m * 16 + g + i / 2 * 8, key = at + n * 8 + 2 * t + i % 2;
+                        if (key > query || key >= visible) {
+                            s[m][n][i] = -INFINITY;
+                        }
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float high = top[m][half];
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    high = fmaxf(high, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+                }
+                high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 1));
+                high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 2));
+                // All queries see key 0, so `high` is finite unless the scores are not.
+                const float base = high * scale_log2, shrink = fast_exp2(top[m][half] * scale_log2 - base);
+                top[m][half] = high;
+                sum[m][half] *= shrink;
+#pragma unroll
+                for (int n = 0; n < D / 8; n++) {
+                    o[m][n][2 * half] *= shrink;
+                    o[m][n][2 * half + 1] *= shrink;
+                }
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+#pragma unroll
+                    for (int i = 2 * half; i < 2 * half + 2; i++) {
+                        s[m][n][i] = fast_exp2(fmaf(s[m][n][i], scale_log2, -base));
+                        sum[m][half] += s[m][n][i];
+                    }
+                }
+            }
+            if (DROPOUT) {
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    const unsigned kept = dropped.kept(warp_from + m * 16 + g, at + n * 8 + 2 * t);
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        s[m][n][i] = kept >> i & 1 ? s[m][n][i] : 0.f;
+                    }
+                }
+            }
+        }
+        accumulate<M, D, MT, NT>(o, s, values);
+    }
+
+    if (warp_from < seq) {
+        float inverse[MT][2];
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float total = sum[m][half];
+                total += __shfl_xor_sync(FULL_MASK, total, 1);
+                total += __shfl_xor_sync(FULL_MASK, total, 2);
+                inverse[m][half] = (DROPOUT ? keep : 1.f) / total;
+                const int query = warp_from + m * 16 + half * 8 + g;
+                if (t == 0 && query < seq) {
+                    lse[((i64)sample * heads + head) * seq + query] = top[m][half] * scale + logf(total);
+                }
+            }
+        }
+        const int out_stride = heads * width;
+        Of::template store<MT>(own, o, inverse, out + (first + warp_from) * out_stride + head * width, out_stride, seq - warp_from, width,
+                               aligned);
+    }
+}
+
+#define ATTENTION_FORWARD(name, M, D, MT, KN, HELD, DROPOUT)                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_forward_##name(                                                       \
+        const M::T* qkv, M::T* out, float* lse, const unsigned* filled, int seq, int heads, int kv_heads, int width, float scale,         \
+        unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride, unsigned step, unsigned threshold, float keep) {     \
+        attention_forward<M, D, MT, KN, HELD, DROPOUT>(qkv, out, lse, filled, seq, heads, kv_heads, width, scale, key0, key1,             \
+                                                       first_sample, sample_stride, step, threshold, keep);                               \
+    }

@@ -1,0 +1,161 @@
+//! Matrix products of linear layers, by cuBLASLt, and gradients of biases.
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use super::launch::{Launch, of_type};
+use super::pointwise::{add_bias, gelu};
+use crate::gpu::{Dims, Epilogue, Operand, Product, address, of};
+
+/// The product's type of a tensor's, f32 or bf16.
+fn operand(x: &Tensor, transposed: bool) -> Result<Operand> {
+    Ok(Operand { address: address(x)?, dtype: x.dtype(), transposed })
+}
+
+/// x·wᵀ, row-major: [rows, in] and [out, in] give [rows, out]. To cuBLASLt, which counts columns first, that is w·x of the
+/// transposes.
+fn product(x: &Tensor, w: &Tensor, y: &Tensor, epilogue: Epilogue) -> Result<()> {
+    let ((rows, inner), (out, width)) = (x.dims2()?, w.dims2()?);
+    if inner != width || x.dtype() != w.dtype() {
+        bail!("a product of {:?} {:?} and {:?} {:?}", x.dims(), x.dtype(), w.dims(), w.dtype())
+    }
+    let product = Product {
+        m: out,
+        n: rows,
+        k: inner,
+        a: operand(w, true)?,
+        b: operand(x, false)?,
+        out: operand(y, false)?,
+        accumulate: false,
+        epilogue,
+    };
+    // SAFETY: w is [out, in], x [rows, in], y [rows, out], as looked at here or made by the callers.
+    unsafe { of(x)?.multiply(&product) }
+}
+
+/// Bias of the output's own type is added by the product; f32 bias on bf16 outputs, which cuBLASLt has not, by a pass behind it.
+pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let ((rows, _), (out, _)) = (x.dims2()?, w.dims2()?);
+    let y = of(x)?.empty(x.dtype(), (rows, out))?;
+    match bias {
+        Some(bias) if bias.elem_count() != out => bail!("a bias of {} for {out} columns", bias.elem_count()),
+        Some(bias) if bias.dtype() == x.dtype() => product(x, w, &y, Epilogue::Bias(address(bias)?))?,
+        Some(bias) => {
+            product(x, w, &y, Epilogue::None)?;
+            add_bias(&y, bias, false)?;
+        }
+        None => product(x, w, &y, Epilogue::None)?,
+    }
+    Ok(y)
+}
+
+/// (x·wᵀ + bias, GELU of it). In the product itself where bias is of the output's type and rows are of whole vectors.
+pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor) -> Result<(Tensor, Tensor)> {
+    let ((rows, _), (out, _)) = (x.dims2()?, w.dims2()?);
+    if bias.elem_count() != out {
+        bail!("a bias of {} for {out} columns", bias.elem_count())
+    }
+    if bias.dtype() == x.dtype() && !out.is_multiple_of(8) {
+        let before = linear(x, w, Some(bias))?;
+        let after = gelu(&before)?;
+        return Ok((before, after));
+    }
+    let before = of(x)?.empty(x.dtype(), (rows, out))?;
+    if bias.dtype() == x.dtype() {
+        let after = of(x)?.empty(x.dtype(), (rows, out))?;
+        product(x, w, &after, Epilogue::GeluAux { bias: address(bias)?, before: address(&before)? })?;
+        return Ok((before, after));
+    }
+    product(x, w, &before, Epilogue::None)?;
+    match add_bias(&before, bias, true)? {
+        Some(after) => Ok((before, after)),
+        None => bail!("an activation without its output"),
+    }
+}
+
+/// dL/dx = dy·w: [rows, out] and [out, in] give [rows, in].
+pub fn linear_backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
+    let ((rows, out), (height, inner)) = (dy.dims2()?, w.dims2()?);
+    if out != height || dy.dtype() != w.dtype() {
+        bail!("a product of {:?} {:?} and {:?} {:?}", dy.dims(), dy.dtype(), w.dims(), w.dtype())
+    }
+    let dx = of(dy)?.empty(dy.dtype(), (rows, inner))?;
+    let product = Product {
+        m: inner,
+        n: rows,
+        k: out,
+        a: operand(w, false)?,
+        b: operand(dy, false)?,
+        out: operand(&dx, false)?,
+        accumulate: false,
+        epilogue: Epilogue::None,
+    };
+    // SAFETY: w is [out, in], dy [rows, out], dx [rows, in].
+    unsafe { of(dy)?.multiply(&product)? }
+    Ok(dx)
+}
+
+/// dw += dyᵀ·x, dw f32, [out, in].
+pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()> {
+    let ((rows, out), (height, inner)) = (dy.dims2()?, x.dims2()?);
+    if rows != height || dy.dtype() != x.dtype() || dw.dims2()? != (out, inner) || dw.dtype() != DType::F32 {
+        let (a, b, c) = (dy.dims(), x.dims(), dw.dims());
+        bail!("a product of {a:?} {:?} and {b:?} {:?} into {c:?} {:?}", dy.dtype(), x.dtype(), dw.dtype())
+    }
+    let product = Product {
+        m: inner,
+        n: out,
+        k: rows,
+        a: operand(x, false)?,
+        b: operand(dy, true)?,
+        out: operand(dw, false)?,
+        accumulate: true,
+        epilogue: Epilogue::None,
+    };
+    // SAFETY: x is [rows, in], dy [rows, out], dw [out, in].
+    unsafe { of(dy)?.multiply(&product) }
+}
+
+/// dbias (f32) += the column sums of dy.
+pub fn bias_backward(dbias: &Tensor, dy: &Tensor) -> Result<()> {
+    const COLUMNS: usize = 256;
+    const ROWS: usize = 32;
+    let (rows, width) = dy.dims2()?;
+    let launch = Launch::on(dy)?;
+    let tiles = width.div_ceil(COLUMNS).max(1);
+    // Eight blocks for each multiprocessor, but none for a few rows.
+    let splits = (launch.gpu.multiprocessors() * 8 / tiles).clamp(1, rows.div_ceil(ROWS).max(1));
+    let per = rows.div_ceil(splits).max(1);
+    let splits = rows.div_ceil(per).max(1);
+    let partial = launch.gpu.empty(DType::F32, (splits, width))?;
+    let launch = launch
+        .array("partial", &partial, DType::F32, splits * width)?
+        .array("dy", dy, dy.dtype(), rows * width)?
+        .long(rows)
+        .int(width)?
+        .long(per);
+    let dims = Dims { grid: [tiles as u32, splits as u32, 1], block: [256, 1, 1], shared: 0 };
+    // SAFETY: (partial, x, rows, width, per), blocks of 256 columns and of `per` rows.
+    unsafe { launch.run(of_type(dy.dtype(), ["column_sums_f32", "column_sums_bf16"])?, dims)? }
+    add_columns(dbias, None, &partial)
+}
+
+/// Adds the column sums of `partial` to `out`, and those of the columns behind to `other`.
+pub(super) fn add_columns(out: &Tensor, other: Option<&Tensor>, partial: &Tensor) -> Result<()> {
+    let (rows, width) = partial.dims2()?;
+    let first = out.elem_count();
+    if first > width {
+        bail!("{first} sums of {width} columns")
+    }
+    let launch = Launch::on(out)?
+        .array("sums", out, DType::F32, first)?
+        .maybe("sums", other, DType::F32, width - first)?
+        .array("partial", partial, DType::F32, rows * width)?
+        .int(rows)?
+        .int(width)?
+        .int(first)?;
+    if other.is_none() && first != width {
+        bail!("{first} sums of {width} columns")
+    }
+    // SAFETY: (out, other, partial, rows, width, split), blocks of 32 columns.
+    unsafe { launch.run("add_columns", Dims::of(width.div_ceil(32), 512)) }
+}

@@ -1,0 +1,156 @@
+// LayerNorm and RMSNorm over rows, with the residual sum before them, and their gradients. A row is held in registers, by a warp
+// or by a block: read once, written once.
+#include "rows.cuh"
+
+// y = norm(x), or of sum = x + residual, which is stored too. `threads` of the block hold a row: 32, or all of them.
+template <typename T, int COUNT, bool LAYER>
+__device__ __forceinline__ void norm_forward(T* y, float* stats, T* sum, const T* x, const T* residual, const float* weight, const float* bias, i64 rows, int d, float eps, int threads) {
+    __shared__ float scratch[32];
+    const i64 row = blockIdx.x * (i64)(blockDim.x / threads) + threadIdx.x / threads;
+    if (row >= rows) {
+        return;
+    }
+    const int t = threadIdx.x % threads;
+    float v[COUNT];
+    load_held<COUNT>(v, x + row * d, d, t, threads);
+    if (residual) {
+        add_held<COUNT>(v, residual + row * d, d, t, threads);
+        store_held<COUNT>(sum + row * d, v, d, t, threads);
+    }
+    float mean = 0.0f, squares = 0.0f;
+    if (LAYER) {
+        float all = 0.0f;
+#pragma unroll
+        for (int e = 0; e < COUNT; e++) {
+            all += v[e];
+        }
+        mean = row_sum(all, threads, scratch) / (float)d;
+    }
+    each_held<COUNT>(d, t, threads, [&](int e, int) {
+        const float c = v[e] - mean;
+        squares = fmaf(c, c, squares);
+    });
+    const float rstd = 1.0f / sqrtf(row_sum(squares, threads, scratch) / (float)d + eps);
+    if (t == 0) {
+        if (LAYER) {
+            stats[2 * row] = mean;
+            stats[2 * row + 1] = rstd;
+        } else {
+            stats[row] = rstd;
+        }
+    }
+    if (d % PIECE == 0) {
+        const bool weight_vector = is_vector(weight), bias_vector = is_vector(bias), vector = is_vector(y + row * d);
+#pragma unroll
+        for (int k = 0; k < COUNT; k += PIECE) {
+            const int i = k * threads + t * PIECE;
+            if (i < d) {
+                float w[PIECE], b[PIECE];
+                load_piece(w, weight + i, weight_vector);
+                if (LAYER) {
+                    load_piece(b, bias + i, bias_vector);
+                }
+#pragma unroll
+                for (int j = 0; j < PIECE; j++) {
+                    const float hat = (v[k + j] - mean) * rstd;
+                    w[j] = LAYER ? fmaf(hat, w[j], b[j]) : hat * w[j];
+                }
+                store_piece(y + row * d + i, w, vector);
+            }
+        }
+    } else {
+        each_held<COUNT>(d, t, threads, [&](int e, int i) {
+            const float hat = (v[e] - mean) * rstd;
+            y[row * d + i] = from_float<T>(LAYER ? fmaf(hat, weight[i], bias[i]) : hat * weight[i]);
+        });
+    }
+}
+
+// dx = rstd · (g − mean(g) − hat · mean(g · hat)) + skip with g = dy · weight, where RMSNorm has no mean(g). Each block takes
+// every gridDim.x-th row, and leaves its sums of dy · hat, and for LayerNorm of dy, in `partial` ([blocks][1 or 2][d]).
+template <typename T, int COUNT, bool LAYER>
+__device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows, int d) {
+    __shared__ float scratch[64];
+    const int t = threadIdx.x, threads = blockDim.x;
+    float w[COUNT], dweight[COUNT], dbias[COUNT];
+    load_held<COUNT>(w, weight, d, t, threads);
+#pragma unroll
+    for (int e = 0; e < COUNT; e++) {
+        dweight[e] = 0.0f;
+        dbias[e] = 0.0f;
+    }
+    for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
+        float hat[COUNT], g[COUNT], s[COUNT];
+        load_held<COUNT>(hat, x + row * d, d, t, threads);
+        load_held<COUNT>(g, dy + row * d, d, t, threads);
+        if (skip) {
+            load_held<COUNT>(s, skip + row * d, d, t, threads);
+        }
+        const float mean = LAYER ? stats[2 * row] : 0.0f, rstd = LAYER ? stats[2 * row + 1] : stats[row];
+        float sum_g = 0.0f, sum_gh = 0.0f;
+#pragma unroll
+        for (int e = 0; e < COUNT; e++) {
+            // Behind the row's end g is 0, so that hat does not matter there.
+            hat[e] = (hat[e] - mean) * rstd;
+            dweight[e] = fmaf(g[e], hat[e], dweight[e]);
+            if (LAYER) {
+                dbias[e] += g[e];
+            }
+            g[e] *= w[e];
+            if (LAYER) {
+                sum_g += g[e];
+            }
+            sum_gh = fmaf(g[e], hat[e], sum_gh);
+        }
+        if (LAYER) {
+            row_sums(sum_g, sum_gh, 64, scratch);
+        } else {
+            sum_gh = block_sum(sum_gh, scratch);
+        }
+        const float mean_g = sum_g / (float)d, mean_gh = sum_gh / (float)d;
+#pragma unroll
+        for (int e = 0; e < COUNT; e++) {
+            const float v = rstd * (g[e] - mean_g - hat[e] * mean_gh);
+            hat[e] = skip ? v + s[e] : v;
+        }
+        store_held<COUNT>(dx + row * d, hat, d, t, threads);
+    }
+    float* to = partial + (i64)blockIdx.x * (LAYER ? 2 : 1) * d;
+    store_held<COUNT>(to, dweight, d, t, threads);
+    if (LAYER) {
+        store_held<COUNT>(to + d, dbias, d, t, threads);
+    }
+}
+
+// Rows of up to 1,024 elements are held by a warp, of up to 8,192 by a block, eight elements by each thread.
+#define FORWARD(suffix, T, COUNT, BOUND)                                                                                       \
+    extern "C" __global__ void __launch_bounds__(BOUND) layer_norm_##suffix(                                                   \
+        T* y, float* stats, T* sum, const T* x, const T* residual, const float* weight, const float* bias, i64 rows, int d,    \
+        float eps, int threads) {                                                                                              \
+        norm_forward<T, COUNT, true>(y, stats, sum, x, residual, weight, bias, rows, d, eps, threads);                         \
+    }                                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(BOUND) rms_norm_##suffix(                                                     \
+        T* y, float* stats, T* sum, const T* x, const T* residual, const float* weight, const float* bias, i64 rows, int d,    \
+        float eps, int threads) {                                                                                              \
+        norm_forward<T, COUNT, false>(y, stats, sum, x, residual, weight, bias, rows, d, eps, threads);                        \
+    }
+FORWARD(f32, float, 8, 1024)
+FORWARD(bf16, bf16, 8, 1024)
+FORWARD(warp_f32, float, 32, 128)
+FORWARD(warp_bf16, bf16, 32, 128)
+
+#define BACKWARD(suffix, T, COUNT, BOUND)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(BOUND) layer_norm_backward_##suffix(                                          \
+        T* dx, float* partial, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows,      \
+        int d) {                                                                                                               \
+        norm_backward<T, COUNT, true>(dx, partial, x, weight, stats, dy, skip, rows, d);                                       \
+    }                                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(BOUND) rms_norm_backward_##suffix(                                            \
+        T* dx, float* partial, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows,      \
+        int d) {                                                                                                               \
+        norm_backward<T, COUNT, false>(dx, partial, x, weight, stats, dy, skip, rows, d);                                      \
+    }
+BACKWARD(f32, float, 8, 256)
+BACKWARD(bf16, bf16, 8, 256)
+BACKWARD(block_f32, float, 8, 1024)
+BACKWARD(block_bf16, bf16, 8, 1024)

@@ -1,0 +1,118 @@
+// AdamW and SGD over flat buffers, in one pass: weights and moments are updated, and the bf16 copy of the matrices is made anew.
+// S is how state is stored. ROUNDED state is of bf16 numbers, whatever it is stored as: gradients are rounded before, weights and
+// moments after the arithmetic.
+#include "rows.cuh"
+
+// The scalars of kernels/cpu/optimizer.rs.
+struct AdamW {
+    float beta1, beta2, rest1, rest2, size, inverse, root, eps, scale, shrink, decay;
+};
+
+template <bool ROUNDED> __device__ __forceinline__ void adamw_one(const AdamW& a, bool decays, float& w, float& m, float& v, float g) {
+    g *= a.scale;
+    if (ROUNDED) {
+        g = round_bf16(g);
+        const float m1 = m + a.rest1 * (g - m), v1 = a.beta2 * v + a.rest2 * g * g;
+        const float decayed = decays ? w - a.decay * w : w;
+        w = round_bf16(decayed - a.size * m1 / (sqrtf(v1) / a.root + a.eps));
+        m = round_bf16(m1);
+        v = round_bf16(v1);
+    } else {
+        m = fmaf(a.beta1, m, a.rest1 * g);
+        v = fmaf(a.beta2, v, a.rest2 * g * g);
+        w = (decays ? w * a.shrink : w) - a.size * m / (sqrtf(v) * a.inverse + a.eps);
+    }
+}
+
+// The first `decayed` elements decay; the first `copied` go to `copy`, which may be null. `m` and `v` lie behind `w`.
+template <typename S, bool ROUNDED>
+__device__ __forceinline__ void adamw(S* w, S* m, S* v, const float* g, bf16* copy, i64 n, i64 decayed, i64 copied, const AdamW& a) {
+    const bool w_vector = is_vector(w), m_vector = is_vector(m), v_vector = is_vector(v), g_vector = is_vector(g);
+    const bool copy_vector = is_vector(copy);
+    auto one = [&](i64 i) {
+        float x = to_float(w[i]), y = to_float(m[i]), z = to_float(v[i]);
+        adamw_one<ROUNDED>(a, i < decayed, x, y, z, g[i]);
+        w[i] = from_float<S>(x);
+        m[i] = from_float<S>(y);
+        v[i] = from_float<S>(z);
+        if (copy && i < copied) {
+            copy[i] = to_bf16(x);
+        }
+    };
+    each_piece(
+        n,
+        [&](i64 i) {
+            float x[PIECE], y[PIECE], z[PIECE], d[PIECE];
+            load_piece(x, w + i, w_vector);
+            load_piece(y, m + i, m_vector);
+            load_piece(z, v + i, v_vector);
+            load_piece(d, g + i, g_vector);
+#pragma unroll
+            for (int j = 0; j < PIECE; j++) {
+                adamw_one<ROUNDED>(a, i + j < decayed, x[j], y[j], z[j], d[j]);
+            }
+            store_piece(w + i, x, w_vector);
+            store_piece(m + i, y, m_vector);
+            store_piece(v + i, z, v_vector);
+            if (copy && i + PIECE <= copied) {
+                store_piece(copy + i, x, copy_vector);
+            } else if (copy && i < copied) {
+                for (int j = 0; i + j < copied; j++) {
+                    copy[i + j] = to_bf16(x[j]);
+                }
+            }
+        },
+        one);
+}
+
+#define ADAMW(name, S, ROUNDED)                                                                                                \
+    extern "C" __global__ void __launch_bounds__(256)                                                                          \
+        name(S* w, S* m, S* v, const float* g, bf16* copy, i64 n, i64 decayed, i64 copied, float beta1, float beta2,           \
+             float rest1, float rest2, float size, float inverse, float root, float eps, float scale, float shrink,            \
+             float decay) {                                                                                                    \
+        const AdamW a = {beta1, beta2, rest1, rest2, size, inverse, root, eps, scale, shrink, decay};                          \
+        adamw<S, ROUNDED>(w, m, v, g, copy, n, decayed, copied, a);                                                            \
+    }
+ADAMW(adamw_f32, float, false)
+ADAMW(adamw_rounded, float, true)
+ADAMW(adamw_bf16, bf16, true)
+
+template <bool ROUNDED> __device__ __forceinline__ void sgd_one(float& w, float& b, float g, bool momentous, float lr, float momentum, float scale) {
+    if (ROUNDED) {
+        g = round_bf16(scale * g);
+        const float step = momentous ? momentum * b + g : g;
+        w = round_bf16(w - lr * step);
+        b = round_bf16(step);
+    } else if (momentous) {
+        b = fmaf(momentum, b, scale * g);
+        w -= lr * b;
+    } else {
+        w -= lr * scale * g;
+    }
+}
+
+// `b`, the momentum, may be null.
+template <typename S, bool ROUNDED>
+__device__ __forceinline__ void sgd(S* w, S* b, const float* g, bf16* copy, i64 n, i64 copied, float lr, float momentum, float scale) {
+    const i64 all = (i64)gridDim.x * blockDim.x;
+    for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < n; i += all) {
+        float x = to_float(w[i]), y = b ? to_float(b[i]) : 0.0f;
+        sgd_one<ROUNDED>(x, y, g[i], b != 0, lr, momentum, scale);
+        w[i] = from_float<S>(x);
+        if (b) {
+            b[i] = from_float<S>(y);
+        }
+        if (copy && i < copied) {
+            copy[i] = to_bf16(x);
+        }
+    }
+}
+
+#define SGD(name, S, ROUNDED)                                                                                                  \
+    extern "C" __global__ void name(S* w, S* b, const float* g, bf16* copy, i64 n, i64 copied, float lr, float momentum,       \
+                                    float scale) {                                                                             \
+        sgd<S, ROUNDED>(w, b, g, copy, n, copied, lr, momentum, scale);                                                        \
+    }
+SGD(sgd_f32, float, false)
+SGD(sgd_rounded, float, true)
+SGD(sgd_bf16, bf16, true)

@@ -1,0 +1,256 @@
+// Rows and flat arrays in pieces of eight elements: what the kernels of one pass over memory share.
+#pragma once
+
+#include "common.cuh"
+
+// Elements that a thread reads or writes at once: one vector of bf16, two of f32.
+const int PIECE = 8;
+
+struct __align__(16) FourWords {
+    unsigned at[4];
+};
+
+// Whether pieces from `p` on, at multiples of eight elements, can be read as vectors.
+__device__ __forceinline__ bool is_vector(const void* p) {
+    return ((u64)p & 15) == 0;
+}
+
+__device__ __forceinline__ void load_piece(float v[PIECE], const float* p, bool vector) {
+    if (vector) {
+#pragma unroll
+        for (int h = 0; h < PIECE; h += 4) {
+            const Vector<float> x = load_vector(p + h);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                v[h + j] = x.at[j];
+            }
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < PIECE; j++) {
+            v[j] = p[j];
+        }
+    }
+}
+
+__device__ __forceinline__ void load_piece(float v[PIECE], const bf16* p, bool vector) {
+    if (vector) {
+        const FourWords x = *reinterpret_cast<const FourWords*>(p);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            v[2 * j] = __uint_as_float(x.at[j] << 16);
+            v[2 * j + 1] = __uint_as_float(x.at[j] & 0xffff0000u);
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < PIECE; j++) {
+            v[j] = to_float(p[j]);
+        }
+    }
+}
+
+__device__ __forceinline__ void store_piece(float* p, const float v[PIECE], bool vector) {
+    if (vector) {
+#pragma unroll
+        for (int h = 0; h < PIECE; h += 4) {
+            Vector<float> x;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                x.at[j] = v[h + j];
+            }
+            store_vector(p + h, x);
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < PIECE; j++) {
+            p[j] = v[j];
+        }
+    }
+}
+
+__device__ __forceinline__ void store_piece(bf16* p, const float v[PIECE], bool vector) {
+    if (vector) {
+        FourWords x;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            x.at[j] = pack_bf16(v[2 * j], v[2 * j + 1]);
+        }
+        *reinterpret_cast<FourWords*>(p) = x;
+    } else {
+#pragma unroll
+        for (int j = 0; j < PIECE; j++) {
+            p[j] = to_bf16(v[j]);
+        }
+    }
+}
+
+// A number as an array of T would hold it.
+template <typename T> __device__ __forceinline__ float stored(float x) {
+    return to_float(from_float<T>(x));
+}
+
+// exp and division: for f32 to the last digits, for bf16 as fast as rounding to 8 bits allows.
+template <typename T> __device__ __forceinline__ float exp_for(float x);
+template <> __device__ __forceinline__ float exp_for<float>(float x) {
+    return expf(x);
+}
+template <> __device__ __forceinline__ float exp_for<bf16>(float x) {
+    return __expf(x);
+}
+template <typename T> __device__ __forceinline__ float divide_for(float a, float b);
+template <> __device__ __forceinline__ float divide_for<float>(float a, float b) {
+    return a / b;
+}
+template <> __device__ __forceinline__ float divide_for<bf16>(float a, float b) {
+#ifdef RUNNER_EMULATED
+    return a / b;
+#else
+    return __fdividef(a, b);
+#endif
+}
+
+// Bits that are set.
+__device__ __forceinline__ int count_bits(unsigned x) {
+#ifdef RUNNER_EMULATED
+    return __builtin_popcount(x);
+#else
+    return __popc(x);
+#endif
+}
+
+// ---- a row of `d` elements held by `threads` threads, up to COUNT elements in each one's registers ----
+
+// Calls f(e, i) for the elements of thread `t`: register e holds element i. Widths that are multiples of eight go in pieces.
+template <int COUNT, typename F> __device__ __forceinline__ void each_held(int d, int t, int threads, F f) {
+    if (d % PIECE == 0) {
+#pragma unroll
+        for (int k = 0; k < COUNT; k += PIECE) {
+            const int i = k * threads + t * PIECE;
+            if (i < d) {
+#pragma unroll
+                for (int j = 0; j < PIECE; j++) {
+                    f(k + j, i + j);
+                }
+            }
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) {
+            const int i = k * threads + t;
+            if (i < d) {
+                f(k, i);
+            }
+        }
+    }
+}
+
+// The elements of a row, 0 behind its end.
+template <int COUNT, typename T>
+__device__ __forceinline__ void load_held(float v[COUNT], const T* row, int d, int t, int threads) {
+    if (d % PIECE == 0) {
+        const bool vector = is_vector(row);
+#pragma unroll
+        for (int k = 0; k < COUNT; k += PIECE) {
+            const int i = k * threads + t * PIECE;
+            if (i < d) {
+                load_piece(v + k, row + i, vector);
+            } else {
+#pragma unroll
+                for (int j = 0; j < PIECE; j++) {
+                    v[k + j] = 0.0f;
+                }
+            }
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) {
+            const int i = k * threads + t;
+            v[k] = i < d ? to_float(row[i]) : 0.0f;
+        }
+    }
+}
+
+template <int COUNT, typename T>
+__device__ __forceinline__ void store_held(T* row, const float v[COUNT], int d, int t, int threads) {
+    if (d % PIECE == 0) {
+        const bool vector = is_vector(row);
+#pragma unroll
+        for (int k = 0; k < COUNT; k += PIECE) {
+            const int i = k * threads + t * PIECE;
+            if (i < d) {
+                store_piece(row + i, v + k, vector);
+            }
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) {
+            const int i = k * threads + t;
+            if (i < d) {
+                row[i] = from_float<T>(v[k]);
+            }
+        }
+    }
+}
+
+// v += the elements of a row, each sum as an array of T would hold it.
+template <int COUNT, typename T>
+__device__ __forceinline__ void add_held(float v[COUNT], const T* row, int d, int t, int threads) {
+    if (d % PIECE == 0) {
+        const bool vector = is_vector(row);
+#pragma unroll
+        for (int k = 0; k < COUNT; k += PIECE) {
+            const int i = k * threads + t * PIECE;
+            if (i < d) {
+                float u[PIECE];
+                load_piece(u, row + i, vector);
+#pragma unroll
+                for (int j = 0; j < PIECE; j++) {
+                    v[k + j] = stored<T>(v[k + j] + u[j]);
+                }
+            }
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < COUNT; k++) {
+            const int i = k * threads + t;
+            if (i < d) {
+                v[k] = stored<T>(v[k] + to_float(row[i]));
+            }
+        }
+    }
+}
+
+// Two sums at once, over the threads of a row: a warp, or the whole block. `scratch` has 64 elements of shared memory.
+__device__ __forceinline__ void row_sums(float& a, float& b, int threads, float* scratch) {
+    a = warp_sum(a);
+    b = warp_sum(b);
+    if (threads > 32) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+        __syncthreads();
+        if (lane == 0) {
+            scratch[warp] = a;
+            scratch[32 + warp] = b;
+        }
+        __syncthreads();
+        a = warp_sum(lane < warps ? scratch[lane] : 0.0f);
+        b = warp_sum(lane < warps ? scratch[32 + lane] : 0.0f);
+    }
+}
+
+__device__ __forceinline__ float row_sum(float x, int threads, float* scratch) {
+    return threads > 32 ? block_sum(x, scratch) : warp_sum(x);
+}
+
+// ---- flat arrays ----
+
+// Runs `f(i)` for each piece of eight elements from i on, of `n` elements, and `g(i)` for each element i behind the last whole one.
+template <typename F, typename G> __device__ __forceinline__ void each_piece(i64 n, F f, G g) {
+    const i64 first = blockIdx.x * (i64)blockDim.x + threadIdx.x, all = (i64)gridDim.x * blockDim.x, pieces = n / PIECE;
+    for (i64 k = first; k < pieces; k += all) {
+        f(k * PIECE);
+    }
+    const i64 rest = pieces * PIECE + first;
+    if (rest < n) {
+        g(rest);
+    }
+}

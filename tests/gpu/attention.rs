@@ -1,0 +1,252 @@
+//! Attention on a GPU against its twin on the CPU in f64, over shapes, masks and precisions; new tokens over a cache.
+//!
+//! Errors are held against the numbers beside them: an element's row of its head, and with a part the whole tensor, as sums that
+//! cancel keep the error of their terms. In units of the last place of what products and results are rounded to.
+
+use candle_core::{DType, Device, Tensor};
+use half::bf16;
+use runner::kernels::attention::{Cache, Filled, Masks, Shape, attend, attention, attention_backward};
+use runner::kernels::cpu::dropout::Dropout;
+use runner::kernels::{Math, Philox};
+
+use crate::device::gpus;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Precision {
+    F32,
+    Tf32,
+    Bf16,
+}
+
+impl Precision {
+    /// Half a unit in the last place of 1 of what goes into a product.
+    fn unit(self) -> f64 {
+        match self {
+            Self::F32 => 2_f64.powi(-24),
+            Self::Tf32 => 2_f64.powi(-11),
+            Self::Bf16 => 2_f64.powi(-8),
+        }
+    }
+
+    /// How many of these an element may be off. A score is a sum over the head and goes into an exponential: its error, a few units
+    /// times the score, is a relative one of the probability. The gradients have two such factors. In f32 the sums themselves have
+    /// an error of √n units; in the others sums are f32.
+    fn units(self) -> f64 {
+        match self {
+            Self::F32 => 64.0,
+            Self::Tf32 | Self::Bf16 => 8.0,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    shape: [usize; 5],
+    dropout: bool,
+    filled: bool,
+    /// Whether tensors begin where vectors cannot.
+    shifted: bool,
+}
+
+const fn case(shape: [usize; 5], dropout: bool, filled: bool, shifted: bool) -> Case {
+    Case { shape, dropout, filled, shifted }
+}
+
+/// Batch, positions, heads, key-value heads, width of a head.
+const CASES: [Case; 16] = [
+    case([1, 1, 1, 1, 16], false, false, false),
+    case([2, 1, 3, 1, 64], true, true, false),
+    case([2, 7, 3, 3, 32], false, false, false),
+    case([1, 7, 12, 4, 128], true, false, false),
+    case([1, 64, 3, 1, 64], false, true, false),
+    case([2, 64, 1, 1, 80], true, false, false),
+    case([1, 65, 12, 4, 64], false, false, false),
+    case([2, 65, 3, 3, 96], true, true, false),
+    case([1, 100, 12, 3, 48], true, true, false),
+    case([2, 100, 1, 1, 128], false, false, false),
+    case([1, 257, 3, 1, 64], false, true, false),
+    case([1, 257, 3, 3, 128], true, false, false),
+    case([2, 65, 3, 1, 20], true, true, false),
+    case([1, 100, 3, 1, 64], false, false, true),
+    case([1, 33, 4, 2, 130], true, true, false),
+    case([2, 40, 2, 1, 256], false, false, false),
+];
+
+impl Case {
+    fn shape(self) -> Shape {
+        let [batch, seq, heads, kv_heads, head_dim] = self.shape;
+        Shape { batch, seq, heads, kv_heads, head_dim }
+    }
+
+    fn dropout(self) -> Option<Dropout> {
+        let stream = Philox::new(5, "attention");
+        self.dropout.then_some(Dropout { stream, step: 3, first_sample: 6, sample_stride: 2, p: 0.2 })
+    }
+
+    /// One sample is as good as empty, one a third full.
+    fn filled(self) -> Option<Filled> {
+        let s = self.shape();
+        let host = (0..s.batch).map(|b| if b == 1 { 0 } else { s.seq.div_ceil(3) }).collect();
+        self.filled.then_some(Filled { host, device: None })
+    }
+}
+
+fn normals(seed: u64, n: usize, precision: Precision) -> Vec<f32> {
+    let stream = Philox::new(seed, "test");
+    let values = (0..n.div_ceil(4) as u64).flat_map(|i| stream.normals(i)).take(n).map(|v| v as f32);
+    match precision {
+        Precision::Bf16 => values.map(|v| bf16::from_f32(v).to_f32()).collect(),
+        _ => values.collect(),
+    }
+}
+
+/// On the GPU, in a run's type.
+fn there(values: &[f32], shape: (usize, usize), precision: Precision, device: &Device, shifted: bool) -> Tensor {
+    let mut all = vec![0.0; usize::from(shifted)];
+    all.extend_from_slice(values);
+    let all = Tensor::new(all.as_slice(), &Device::Cpu).unwrap();
+    let all = if precision == Precision::Bf16 { all.to_dtype(DType::BF16).unwrap() } else { all };
+    let all = all.to_device(device).unwrap();
+    all.narrow(0, usize::from(shifted), values.len()).unwrap().reshape(shape).unwrap()
+}
+
+fn in_f64(values: &[f32], shape: (usize, usize)) -> Tensor {
+    Tensor::from_slice(values, shape, &Device::Cpu).unwrap().to_dtype(DType::F64).unwrap()
+}
+
+fn read(t: &Tensor) -> Vec<f64> {
+    let t = t.to_device(&Device::Cpu).unwrap().to_dtype(DType::F64).unwrap();
+    t.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn bits(t: &Tensor) -> Vec<u64> {
+    read(t).into_iter().map(f64::to_bits).collect()
+}
+
+/// The largest error, in units beside an element's group of `width` and the whole.
+fn worst(got: &Tensor, right: &Tensor, width: usize, unit: f64) -> f64 {
+    let (got, right) = (read(got), read(right));
+    assert_eq!(got.len(), right.len());
+    let mean = (right.iter().map(|v| v * v).sum::<f64>() / right.len() as f64).sqrt();
+    let mut worst = 0.0_f64;
+    for (got, right) in got.chunks(width).zip(right.chunks(width)) {
+        let beside = right.iter().fold(mean, |m, v| m.max(v.abs()));
+        for (a, b) in got.iter().zip(right) {
+            assert!(a.is_finite(), "{a} instead of {b}");
+            worst = worst.max((a - b).abs() / beside / unit);
+        }
+    }
+    worst
+}
+
+fn device(precision: Precision) -> Option<Device> {
+    gpus(1)?;
+    let device = runner::gpu::open(0).unwrap();
+    runner::gpu::Gpu::of(&device).unwrap().set_tf32(precision == Precision::Tf32);
+    Some(device)
+}
+
+fn follows_the_cpu(precision: Precision) {
+    let Some(device) = device(precision) else { return };
+    let math = Math { bf16: precision == Precision::Bf16 };
+    for case in CASES {
+        let s = case.shape();
+        let (rows, widths) = (s.batch * s.seq, [s.qkv_width(), s.out_width()]);
+        let qkv = normals(1, rows * widths[0], precision);
+        let dout = normals(2, rows * widths[1], precision);
+        let (dropout, filled) = (case.dropout(), case.filled());
+        let masks = Masks { dropout: dropout.as_ref(), filled: filled.as_ref() };
+
+        let (x, dy) = (in_f64(&qkv, (rows, widths[0])), in_f64(&dout, (rows, widths[1])));
+        let (out, lse) = attention(&x, s, masks, Math::default()).unwrap();
+        let dqkv = attention_backward(&x, &out, &lse, &dy, s, masks, Math::default()).unwrap();
+
+        let (xf, dyf) = (x.to_dtype(DType::F32).unwrap(), dy.to_dtype(DType::F32).unwrap());
+        let twin = attention(&xf, s, masks, math).unwrap();
+        let twin_gradient = attention_backward(&xf, &twin.0, &twin.1, &dyf, s, masks, math).unwrap();
+
+        let x = there(&qkv, (rows, widths[0]), precision, &device, case.shifted);
+        let dy = there(&dout, (rows, widths[1]), precision, &device, case.shifted);
+        let once = attention(&x, s, masks, math).unwrap();
+        let gradient = attention_backward(&x, &once.0, &once.1, &dy, s, masks, math).unwrap();
+        let again = attention(&x, s, masks, math).unwrap();
+        let gradient_again = attention_backward(&x, &again.0, &again.1, &dy, s, masks, math).unwrap();
+        assert_eq!((once.0.dtype(), gradient.dtype(), once.1.dtype()), (x.dtype(), x.dtype(), DType::F32));
+        assert_eq!(bits(&once.0), bits(&again.0), "{case:?}: outputs of two runs");
+        assert_eq!(bits(&once.1), bits(&again.1), "{case:?}: log-sum-exps of two runs");
+        assert_eq!(bits(&gradient), bits(&gradient_again), "{case:?}: gradients of two runs");
+
+        let unit = precision.unit();
+        // Log-sum-exps are f32; of bf16 numbers their products are exact.
+        let lse_unit = if precision == Precision::Bf16 { Precision::F32.unit() } else { unit };
+        let lse_units = if precision == Precision::Tf32 { precision.units() } else { Precision::F32.units() };
+        // Where a sample sees one key alone, dS is a difference of equal numbers: there the twin in f32 loses as many digits.
+        let (twin_out, twin_dqkv) =
+            (worst(&twin.0, &out, s.head_dim, unit), worst(&twin_gradient, &dqkv, s.head_dim, unit));
+        let found = [
+            ("out", worst(&once.0, &out, s.head_dim, unit), precision.units().max(3.0 * twin_out)),
+            ("lse", worst(&once.1, &lse, 1, lse_unit), lse_units),
+            ("dqkv", worst(&gradient, &dqkv, s.head_dim, unit), precision.units().max(3.0 * twin_dqkv)),
+        ];
+        println!("{precision:?} {case:?}: {found:.1?}");
+        for (what, units, most) in found {
+            assert!(units <= most, "{precision:?} {case:?}: {what} is {units} units off, {most} are allowed");
+        }
+    }
+}
+
+/// The masks of dropout are the CPU's: one element kept that is dropped there would be off by far more.
+#[test]
+fn f32_follows_the_cpu() {
+    follows_the_cpu(Precision::F32);
+}
+
+#[test]
+fn tf32_follows_the_cpu() {
+    follows_the_cpu(Precision::Tf32);
+}
+
+#[test]
+fn bf16_follows_the_cpu() {
+    follows_the_cpu(Precision::Bf16);
+}
+
+/// Token by token, or some at a time, gives the rows of the whole.
+#[test]
+fn new_tokens_over_a_cache() {
+    for (shape, pieces) in [
+        ([2, 9, 3, 1, 64], &[1, 1, 3, 1, 1, 2][..]),
+        ([1, 70, 4, 2, 128], &[64, 1, 5][..]),
+        ([2, 33, 2, 2, 20], &[30, 1, 1, 1][..]),
+        ([1, 12, 2, 1, 160], &[4, 1, 7][..]),
+    ] {
+        for precision in [Precision::F32, Precision::Bf16] {
+            let Some(device) = device(precision) else { return };
+            let math = Math { bf16: precision == Precision::Bf16 };
+            let [batch, seq, heads, kv_heads, head_dim] = shape;
+            let s = Shape { batch, seq, heads, kv_heads, head_dim };
+            let width = s.qkv_width();
+            let qkv = normals(1, batch * seq * width, precision);
+            let whole = in_f64(&qkv, (batch * seq, width));
+            let (right, _) = attention(&whole, s, Masks::default(), Math::default()).unwrap();
+            let right = right.reshape((batch, seq, s.out_width())).unwrap();
+
+            let mut cache = Cache::new(s, seq + 2, &there(&[0.0], (1, 1), precision, &device, false)).unwrap();
+            let mut start = 0;
+            for &n in pieces {
+                let part: Vec<f32> =
+                    (0..batch).flat_map(|b| qkv[(b * seq + start) * width..][..n * width].to_vec()).collect();
+                let part = there(&part, (batch * n, width), precision, &device, false);
+                let s = Shape { seq: n, ..s };
+                let got = attend(&part, s, start, &mut cache, math).unwrap();
+                let right = right.narrow(1, start, n).unwrap().contiguous().unwrap();
+                let units = worst(&got, &right, head_dim, precision.unit());
+                assert!(units <= precision.units(), "{precision:?} {shape:?} at {start}: {units} units off");
+                start += n;
+            }
+            assert_eq!(start, seq);
+            let last = there(&vec![0.0; batch * 3 * width], (batch * 3, width), precision, &device, false);
+            assert!(attend(&last, Shape { seq: 3, ..s }, start, &mut cache, math).is_err(), "beyond the cache");
+        }
+    }
+}

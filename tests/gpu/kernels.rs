@@ -1,0 +1,418 @@
+//! Every kernel on a GPU against its twin on the CPU, on random numbers: odd sizes, single rows, long rows, padding, unaligned
+//! views.
+
+use candle_core::{DType, Tensor};
+use runner::kernels::cpu::dropout::Dropout;
+use runner::kernels::optimizer::{AdamW, Sgd};
+use runner::kernels::pointwise::Rope;
+use runner::kernels::{Philox, cuda, embedding, loss, matmul, norm, optimizer, pointwise};
+
+use crate::sides::{Out, Side, compare, normals, read};
+
+#[test]
+fn activations_and_their_gradients() {
+    for n in [1, 7, 8, 1000, 20_003] {
+        compare(&format!("activations of {n}"), |side| {
+            let (x, math) = (side.activations(1, &[n]), side.math());
+            let (dgelu, drelu, sum) = (side.activations(2, &[n]), side.activations(2, &[n]), side.activations(2, &[n]));
+            pointwise::gelu_backward(&dgelu, &x, math)?;
+            pointwise::relu_backward(&drelu, &x)?;
+            pointwise::add_assign(&sum, &x, math)?;
+            Ok(vec![
+                Out::stored("gelu", &pointwise::gelu(&x, math)?, 1),
+                Out::stored("dgelu", &dgelu, 1),
+                Out::equal("relu", &pointwise::relu(&x)?),
+                Out::equal("drelu", &drelu),
+                Out::equal("sum", &sum),
+            ])
+        });
+    }
+}
+
+#[test]
+fn swiglu_and_its_gradient() {
+    for (rows, width) in [(1, 1), (3, 7), (5, 64), (2, 2731)] {
+        compare(&format!("swiglu of {rows} x {width}"), |side| {
+            let (x, dy) = (side.activations(1, &[rows, 2 * width]), side.activations(2, &[rows, width]));
+            Ok(vec![
+                Out::stored("y", &pointwise::swiglu(&x, side.math())?, 1),
+                Out::stored("dx", &pointwise::swiglu_backward(&x, &dy, side.math())?, 1),
+            ])
+        });
+    }
+}
+
+/// Rows that a warp holds, and that blocks of all sizes hold.
+const NORMS: [(usize, usize); 9] =
+    [(1, 8), (3, 5), (1, 768), (70, 768), (33, 250), (5, 1025), (3, 1600), (2, 4096), (3, 8191)];
+
+#[test]
+fn layer_norm_and_its_gradients() {
+    for (rows, d) in NORMS {
+        compare(&format!("layer norm of {rows} x {d}"), |side| {
+            let (x, dy, skip) =
+                (side.activations(1, &[rows, d]), side.activations(2, &[rows, d]), side.activations(3, &[rows, d]));
+            let (weight, bias) = (side.numbers(4, &[d]), side.numbers(5, &[d]));
+            let (dw, db) = (side.numbers(6, &[d]), side.numbers(7, &[d]));
+            let (y, stats) = norm::layer_norm(&x, &weight, &bias, 1e-5, side.math())?;
+            let dx = norm::layer_norm_backward(&dw, &db, &x, &weight, &stats, &dy, None, side.math())?;
+            let skipped = norm::layer_norm_backward(&dw, &db, &x, &weight, &stats, &dy, Some(&skip), side.math())?;
+            let (sum, y2, stats2) = norm::add_layer_norm(x.copy()?, &skip, &weight, &bias, 1e-5, side.math())?;
+            Ok(vec![
+                Out::stored("y", &y, d),
+                Out::f32("stats", &stats, d, 1.0),
+                Out::stored("dx", &dx, d),
+                Out::stored("dx + skip", &skipped, d),
+                Out::f32("dweight", &dw, rows, 2.0 * rows as f64),
+                Out::f32("dbias", &db, rows, 2.0 * rows as f64),
+                Out::equal("sum", &sum),
+                Out::stored("norm of the sum", &y2, d),
+                Out::f32("its stats", &stats2, d, 1.0),
+            ])
+        });
+    }
+}
+
+#[test]
+fn rms_norm_and_its_gradient() {
+    for (rows, d) in NORMS {
+        compare(&format!("RMS norm of {rows} x {d}"), |side| {
+            let (x, dy, skip) =
+                (side.activations(1, &[rows, d]), side.activations(2, &[rows, d]), side.activations(3, &[rows, d]));
+            let (weight, dw) = (side.numbers(4, &[d]), side.numbers(6, &[d]));
+            let (y, stats) = norm::rms_norm(&x, &weight, 1e-6, side.math())?;
+            let dx = norm::rms_norm_backward(&dw, &x, &weight, &stats, &dy, None, side.math())?;
+            let skipped = norm::rms_norm_backward(&dw, &x, &weight, &stats, &dy, Some(&skip), side.math())?;
+            let (sum, y2, _) = norm::add_rms_norm(x.copy()?, &skip, &weight, 1e-6, side.math())?;
+            Ok(vec![
+                Out::stored("y", &y, d),
+                Out::f32("stats", &stats, d, 1.0),
+                Out::stored("dx", &dx, d),
+                Out::stored("dx + skip", &skipped, d),
+                Out::f32("dweight", &dw, rows, 2.0 * rows as f64),
+                Out::equal("sum", &sum),
+                Out::stored("norm of the sum", &y2, d),
+            ])
+        });
+    }
+}
+
+/// Ids as text has them: a few that are everywhere, and many that are rare.
+fn ids(n: usize, vocab: usize) -> Vec<u32> {
+    let uniform = |v: f32| f64::from(v.abs()).fract();
+    normals(9, n).into_iter().map(|v| (vocab as f64 * uniform(v).powi(4)) as u32).collect()
+}
+
+#[test]
+fn embeddings_with_positions() {
+    for (vocab, d, seq, batch, start) in
+        [(50_257, 8, 13, 3, 0), (11, 5, 4, 2, 3), (300, 768, 16, 2, 0), (1, 32, 1, 1, 0)]
+    {
+        compare(&format!("embedding of {vocab} x {d}"), |side| {
+            let ids = side.ids(&ids(batch * seq, vocab));
+            let (table, learned) = (side.activations(1, &[vocab, d]), side.activations(2, &[start + seq, d]));
+            let fixed = side.numbers(3, &[start + seq, d]);
+            let embed = |scale, positions| embedding::embed(&ids, &table, scale, positions, seq, start, side.math());
+            Ok(vec![
+                Out::equal("tokens", &embed(None, None)?),
+                Out::equal("learned", &embed(None, Some(&learned))?),
+                Out::stored("fixed and scaled", &embed(Some(3.7), Some(&fixed))?, 1),
+            ])
+        });
+    }
+}
+
+/// Gradients that are small whole numbers have sums that are exact in any order, so they are equal; others differ by the order of
+/// runs that several blocks add.
+#[test]
+fn gradients_of_embeddings() {
+    for (vocab, d, n) in
+        [(50_257, 9, 700), (50_257, 64, 1), (3, 768, 130), (1, 8, 1000), (70_000, 16, 3000), (300_000, 8, 40)]
+    {
+        compare(&format!("gradient of {n} rows of {vocab} x {d}"), |side| {
+            let ids = side.ids(&ids(n, vocab));
+            let whole: Vec<f32> = normals(1, n * d).iter().map(|v| (v * 4.0).round()).collect();
+            let (whole, any) = (side.stored(&whole, &[n, d]), side.activations(1, &[n, d]));
+            let start: Vec<f32> = normals(2, vocab * d).iter().map(|v| (v * 4.0).round()).collect();
+            let (exact, table) = (side.exactly(&start, &[vocab, d]), side.exactly(&start, &[vocab, d]));
+            embedding::embed_backward(&exact, &ids, None, &whole)?;
+            embedding::embed_backward(&table, &ids, Some(0.3), &any)?;
+            Ok(vec![Out::equal("whole numbers", &exact), Out::f32("any numbers", &table, n, n as f64 / 4.0)])
+        });
+    }
+    for (batch, seq, d) in [(1, 1, 1), (3, 5, 7), (4, 16, 64)] {
+        compare(&format!("gradient of {seq} positions"), |side| {
+            let (dy, positions) = (side.activations(1, &[batch * seq, d]), side.numbers(2, &[seq + 2, d]));
+            embedding::position_backward(&positions, seq, &dy)?;
+            Ok(vec![Out::equal("positions", &positions)])
+        });
+    }
+}
+
+#[test]
+fn rows_by_number() {
+    for d in [1, 7, 768] {
+        compare(&format!("rows of {d}"), |side| {
+            let x = side.activations(1, &[9, d]);
+            Ok(vec![Out::equal("rows", &embedding::take_rows(&x, &[8, 0, 3, 3])?)])
+        });
+    }
+}
+
+/// The masks are the CPU's, bit for bit, and so is what is left.
+#[test]
+fn dropout_masks_are_equal() {
+    for (samples, seq, width, p) in [(1, 1, 1, 0.5), (3, 5, 7, 0.1), (2, 16, 64, 0.37), (2, 3, 3000, 1.0 / 3.0)] {
+        compare(&format!("dropout of {samples} x {seq} x {width}"), |side| {
+            let x = side.activations(1, &[samples * seq, width]);
+            let stream = Philox::new(3, "dropout");
+            let dropout = Dropout { stream, step: 70_000, first_sample: 5, sample_stride: 3, p };
+            pointwise::dropout(&x, seq, &dropout, side.math())?;
+            Ok(vec![Out::equal("x", &x)])
+        });
+    }
+}
+
+#[test]
+fn rotary_embedding() {
+    for (head_dim, heads, extra, seq) in [(2, 1, 0, 1), (10, 3, 4, 7), (64, 4, 128, 9), (128, 2, 0, 3)] {
+        compare(&format!("rotation of {heads} heads of {head_dim}"), |side| {
+            let x = side.activations(1, &[2 * seq, heads * head_dim + extra]);
+            let back = side.activations(1, &[2 * seq, heads * head_dim + extra]);
+            let rope = Rope::new(seq + 5, head_dim, 10_000.0, &x)?;
+            rope.rotate(&x, heads, seq, 5, false, side.math())?;
+            rope.rotate(&back, heads, seq, 0, true, side.math())?;
+            Ok(vec![Out::stored("forward", &x, 2), Out::stored("inverse", &back, 2)])
+        });
+    }
+}
+
+#[test]
+fn cross_entropy_and_its_gradient() {
+    for (rows, vocab) in [(1, 2), (3, 5), (5, 1000), (3, 50_257), (2, 50_304)] {
+        compare(&format!("cross-entropy of {rows} x {vocab}"), |side| {
+            let targets: Vec<u32> = (0..rows)
+                .map(|r| if r % 3 == 1 { loss::IGNORE } else { (r * 7919 + vocab - 1) as u32 % vocab as u32 })
+                .collect();
+            let (logits, kept) = (side.activations(1, &[rows, vocab]), side.activations(1, &[rows, vocab]));
+            let losses = loss::cross_entropy(&logits, &targets, Some(0.125), side.math())?;
+            let again = loss::cross_entropy(&kept, &targets, None, side.math())?;
+            assert_eq!(losses, again, "with and without a gradient");
+            let sum = if side.is_gpu() {
+                let there = side.exactly(&losses, &[rows]);
+                cuda::loss::sum(&there)?
+            } else {
+                losses.iter().map(|&l| f64::from(l)).sum()
+            };
+            let device = candle_core::Device::Cpu;
+            Ok(vec![
+                Out::f32("losses", &Tensor::from_slice(&losses, rows, &device)?, vocab, 1.0),
+                Out::f32("sum", &Tensor::from_slice(&[sum as f32], 1, &device)?, vocab, rows as f64),
+                Out::stored("gradient", &logits, vocab),
+                Out::equal("logits", &kept),
+            ])
+        });
+    }
+}
+
+#[test]
+fn gradients_of_biases() {
+    for (rows, width) in [(1, 1), (3, 7), (1000, 256), (130, 2305), (2000, 40)] {
+        compare(&format!("bias gradient of {rows} x {width}"), |side| {
+            let (dy, dbias) = (side.activations(1, &[rows, width]), side.numbers(2, &[width]));
+            matmul::bias_backward(&dbias, &dy)?;
+            Ok(vec![Out::f32("dbias", &dbias, rows, rows as f64)])
+        });
+    }
+}
+
+/// f32 biases on bf16 outputs are added in a pass of their own, after the product was rounded.
+#[test]
+fn products_of_linear_layers() {
+    for (rows, inner, out) in [(1, 1, 1), (5, 3, 7), (33, 65, 17), (64, 48, 96)] {
+        compare(&format!("products of {rows} x {inner} x {out}"), |side| {
+            let (x, w) = (side.activations(1, &[rows, inner]), side.activations(2, &[out, inner]));
+            let (bias, dy) = (side.numbers(3, &[out]), side.activations(4, &[rows, out]));
+            let (dw, math) = (side.numbers(5, &[out, inner]), side.math());
+            matmul::linear_backward_weight(&dw, &dy, &x)?;
+            let y = matmul::linear(&x, &w, Some(&bias), math)?;
+            // The bias in the run's own type: added in the product, with GELU where rows are of whole vectors.
+            let own = side.activations(6, &[out]);
+            let (fused, before, after) = if side.is_gpu() {
+                let (before, after) = cuda::matmul::linear_gelu(&x, &w, &own)?;
+                (matmul::linear(&x, &w, Some(&own), math)?, before, after)
+            } else {
+                let before = matmul::linear(&x, &w, Some(&own), math)?;
+                (before.clone(), before.clone(), pointwise::gelu(&before, math)?)
+            };
+            let (separate, separate_after) = if side.is_gpu() {
+                cuda::matmul::linear_gelu(&x, &w, &bias)?
+            } else {
+                (y.clone(), pointwise::gelu(&y, math)?)
+            };
+            Ok(vec![
+                Out::stored("x·wᵀ", &matmul::linear(&x, &w, None, math)?, inner),
+                Out::rounded_twice("x·wᵀ + bias", &y, inner),
+                Out::stored("x·wᵀ + bias in one", &fused, inner),
+                Out::stored("before GELU", &before, inner),
+                Out::rounded_twice("GELU", &after, inner),
+                Out::rounded_twice("before GELU, f32 bias", &separate, inner),
+                Out::rounded_twice("GELU, f32 bias", &separate_after, inner),
+                Out::stored("dy·w", &matmul::linear_backward_input(&dy, &w, math)?, out),
+                Out::f32("dw", &dw, rows, rows as f64),
+            ])
+        });
+    }
+}
+
+/// TF32 keeps ten bits of the factors' mantissas; a GPU that was told so uses them, others do not.
+#[test]
+fn products_in_tf32() {
+    let Some(_) = crate::device::gpus(1) else { return };
+    let (rows, inner, out) = (32, 256, 48);
+    let (x, w) = (normals(1, rows * inner), normals(2, out * inner));
+    let product = |tf32: bool| {
+        let device = runner::gpu::open(0).unwrap();
+        runner::gpu::Gpu::of(&device).unwrap().set_tf32(tf32);
+        let x = Tensor::from_slice(&x, (rows, inner), &device).unwrap();
+        let w = Tensor::from_slice(&w, (out, inner), &device).unwrap();
+        read(&matmul::linear(&x, &w, None, runner::kernels::Math::default()).unwrap())
+    };
+    let error = |y: &[f32]| {
+        let exact = |r: usize, c: usize| -> f64 {
+            (0..inner).map(|i| f64::from(x[r * inner + i]) * f64::from(w[c * inner + i])).sum()
+        };
+        (0..rows * out).map(|i| (f64::from(y[i]) - exact(i / out, i % out)).abs()).fold(0.0, f64::max)
+    };
+    // Rounding errors of both factors, up to 2^-11 each, of random signs in sums of 256 products: the largest of 1,536 sums is
+    // some four deviations (√(2·256)·2^-11/√3 each).
+    let (full, tf32) = (error(&product(false)), error(&product(true)));
+    assert!(full < 1e-4 && tf32 < 0.05, "{full:e}, {tf32:e}");
+    assert!(tf32 > 10.0 * full, "TF32 was not used: {tf32:e}, in f32 {full:e}");
+}
+
+/// State as a run keeps it: f32 masters, f32 that hold bf16 values, and bf16 tensors.
+#[test]
+fn optimizers() {
+    for (n, decayed, copied) in [(1, 1, 0), (1003, 500, 500), (4096, 0, 4096), (2049, 2049, 1001)] {
+        compare(&format!("updates of {n}"), |side| {
+            let state = |slots: usize| {
+                // Second moments are squares.
+                let positive = |(i, v): (usize, f32)| if i < 2 * n { v } else { v * v };
+                let values: Vec<f32> = normals(1, slots * n).into_iter().enumerate().map(positive).collect();
+                let rounded = values.iter().map(|&v| half::bf16::from_f32(v).to_f32()).collect();
+                let values = if side.bf16 { rounded } else { values };
+                (side.exactly(&values, &[slots * n]), side.stored(&values, &[slots * n]))
+            };
+            let grads = side.numbers(2, &[n]);
+            let mut outs = Vec::new();
+            for t in [1, 1000] {
+                let step =
+                    AdamW { lr: 0.01, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, t, grad_scale: 0.7 };
+                let (kept, stored) = state(3);
+                let copy = side.stored(&vec![0.0; copied], &[copied]);
+                adamw(side, &kept, &grads, decayed, &step, &copy)?;
+                optimizer::adamw(&stored, &grads, decayed, &step, side.bf16)?;
+                outs.extend([
+                    Out::stored("AdamW", &kept, 1),
+                    Out::stored("AdamW, state as activations", &stored, 1),
+                    Out::stored("its copy", &copy, 1),
+                ]);
+            }
+            for (slots, momentum) in [(1, 0.0), (2, 0.9)] {
+                let (kept, stored) = state(slots);
+                let step = Sgd { lr: 0.1, momentum, grad_scale: 0.7 };
+                optimizer::sgd(&kept, &grads, &step, side.bf16)?;
+                optimizer::sgd(&stored, &grads, &step, side.bf16)?;
+                outs.extend([Out::stored("SGD", &kept, 1), Out::stored("SGD, state as activations", &stored, 1)]);
+            }
+            Ok(outs)
+        });
+    }
+}
+
+/// AdamW with a bf16 copy of the first weights, where there is one: only on a GPU, in bf16.
+fn adamw(
+    side: &Side,
+    state: &Tensor,
+    grads: &Tensor,
+    decayed: usize,
+    step: &AdamW,
+    copy: &Tensor,
+) -> candle_core::Result<()> {
+    let copied = copy.elem_count();
+    if side.is_gpu() && side.bf16 {
+        return cuda::optimizer::adamw(state, grads, decayed, step, side.bf16, Some(copy));
+    }
+    optimizer::adamw(state, grads, decayed, step, side.bf16)?;
+    if copied == 0 {
+        return Ok(());
+    }
+    if side.is_gpu() {
+        // As there is no f32 copy on a GPU, it is made as one would be there.
+        return optimizer::copy_rounded(copy, &state.narrow(0, 0, copied)?.contiguous()?, 0);
+    }
+    optimizer::copy_rounded(copy, &state.narrow(0, 0, copied)?.contiguous()?, if side.bf16 { copied } else { 0 })
+}
+
+#[test]
+fn measures_of_flat_buffers() {
+    for n in [1, 9, 1000, 300_001] {
+        compare(&format!("measures of {n}"), |side| {
+            let (x, numbers, zeros) = (side.activations(1, &[n]), side.numbers(2, &[n]), side.numbers(3, &[n]));
+            let (rounded, copied) = (side.numbers(2, &[n]), side.numbers(3, &[n]));
+            optimizer::clear(&zeros)?;
+            optimizer::round(&rounded)?;
+            optimizer::copy_rounded(&copied, &numbers, n / 2)?;
+            let measure = |x: &Tensor| Tensor::new(&[optimizer::squares(x)? as f32], &candle_core::Device::Cpu);
+            assert!(optimizer::all_finite(&x)? && optimizer::all_finite(&numbers)?);
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                for at in [0, n / 2, n - 1] {
+                    let mut values = vec![1.0; n];
+                    values[at] = bad;
+                    assert!(!optimizer::all_finite(&side.exactly(&values, &[n]))?, "{bad} at {at} of {n}");
+                    assert!(!optimizer::all_finite(&side.stored(&values, &[n]))?, "{bad} at {at} of {n}");
+                }
+            }
+            let (there, back) = if side.is_gpu() {
+                let there = cuda::pointwise::cast(&numbers)?;
+                assert_eq!(there.dtype(), DType::BF16);
+                (there.clone(), cuda::pointwise::cast(&there)?)
+            } else {
+                (rounded.clone(), rounded.clone())
+            };
+            Ok(vec![
+                // Squares are summed in f64 on the GPU, in f32 within a task on the CPU.
+                Out::f32("squares of activations", &measure(&x)?, 16_384, n as f64),
+                Out::f32("squares", &measure(&numbers)?, 16_384, n as f64),
+                Out::equal("zeros", &zeros),
+                Out::equal("rounded", &rounded),
+                Out::equal("the first half rounded", &copied),
+                Out::equal("as bf16", &there),
+                Out::equal("and back", &back),
+            ])
+        });
+    }
+}
+
+/// What a kernel cannot take is said, and nothing is launched.
+#[test]
+fn what_does_not_fit_is_refused() {
+    let Some(_) = crate::device::gpus(1) else { return };
+    let gpu = runner::gpu::open(0).unwrap();
+    let there =
+        |len: usize| Tensor::zeros(len, DType::F32, &candle_core::Device::Cpu).unwrap().to_device(&gpu).unwrap();
+    let short = pointwise::add_assign(&there(8), &there(7), runner::kernels::Math::default()).unwrap_err();
+    assert!(short.to_string().contains("7 elements, not 8"), "{short}");
+    let here = Tensor::zeros(8, DType::F32, &candle_core::Device::Cpu).unwrap();
+    let here = pointwise::add_assign(&there(8), &here, runner::kernels::Math::default()).unwrap_err();
+    assert!(here.to_string().contains("another device"), "{here}");
+    let wide = there(2 * 8200).reshape((2, 8200)).unwrap();
+    let wide = norm::rms_norm(&wide, &there(8200), 1e-5, runner::kernels::Math::default()).unwrap_err();
+    assert!(wide.to_string().contains("8192"), "{wide}");
+    // An id beyond the table is no address beyond it.
+    let table = there(6).reshape((3, 2)).unwrap();
+    let ids = Tensor::from_slice(&[1_u32, 3], 2, &gpu).unwrap();
+    let rows = embedding::embed(&ids, &table, None, None, 2, 0, runner::kernels::Math::default()).unwrap();
+    assert!(read(&rows)[..2].iter().all(|&v| v == 0.0) && read(&rows)[2..].iter().all(|v| v.is_nan()));
+}
