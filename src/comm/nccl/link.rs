@@ -1,7 +1,7 @@
 //! A communicator of NCCL with its stream: joined by all its members, watched, and ended without ever hanging.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, SendError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -78,9 +78,15 @@ pub(super) fn join(
     let stream = context.new_stream().map_err(|error| device(error.to_string()))?;
     let (say, joined) = channel();
     let own = Arc::clone(context);
+    let given_up = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&given_up);
     let work = move || {
         let bound = own.bind_to_thread().map_err(|error| NcclError(error.to_string()));
-        let _ = say.send(bound.and_then(|()| Handle::join(&id, members, me)));
+        let handle = bound.and_then(|()| Handle::join(&id, members, me, || told.load(Ordering::SeqCst)));
+        // One that nobody waits for any more.
+        if let Err(SendError(Ok(handle))) = say.send(handle) {
+            handle.abort();
+        }
     };
     thread::Builder::new().name("nccl".to_owned()).spawn(work).map_err(CommError::Thread)?;
     let started = Instant::now();
@@ -96,9 +102,11 @@ pub(super) fn join(
             Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(by) = host.aborted() {
+            given_up.store(true, Ordering::SeqCst);
             return Err(CommError::Aborted { by });
         }
         if started.elapsed() > JOINING {
+            given_up.store(true, Ordering::SeqCst);
             return Err(device(format!("the {members} ranks did not come together in {} s", JOINING.as_secs())));
         }
     }
@@ -124,6 +132,7 @@ impl Link {
         let Some(handle) = handle else { return Err(NcclError("the communicator was ended".to_owned())) };
         wait(&self.stream, &event(compute)?)?;
         operation(handle, &self.stream)?;
+        handle.settled(|| self.ended.load(Ordering::SeqCst))?;
         let over = Arc::new(event(&self.stream)?);
         state.flights.push(Flight { over: Arc::clone(&over), kind, since: Instant::now(), _kept: kept });
         Ok(over)
