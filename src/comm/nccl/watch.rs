@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::CudaContext;
 
 use super::link::Link;
+use super::waits::Waits;
 use crate::comm::communicator::Communicator;
 use crate::comm::error::{CommError, Kind};
 
@@ -29,6 +30,7 @@ pub(super) struct Watched {
     links: Mutex<Vec<Arc<Link>>>,
     failure: Mutex<Option<(Kind, String)>>,
     pub(super) closed: AtomicBool,
+    pub(super) waits: Waits,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -37,7 +39,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Watched {
     pub(super) fn new(host: Box<dyn Communicator>) -> Self {
-        Self { host, links: Mutex::default(), failure: Mutex::default(), closed: AtomicBool::new(false) }
+        Self {
+            host,
+            links: Mutex::default(),
+            failure: Mutex::default(),
+            closed: AtomicBool::new(false),
+            waits: Waits::default(),
+        }
     }
 
     pub(super) fn add(&self, link: Link) -> Arc<Link> {
