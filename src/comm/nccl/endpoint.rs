@@ -24,6 +24,8 @@ use crate::gpu::Gpu;
 pub struct NcclComm {
     watched: Arc<Watched>,
     topology: Topology,
+    /// Of this rank, those that sum tensors, in the order of their numbers.
+    summing: Vec<GroupId>,
     groups: Groups,
     attached: OnceLock<Attached>,
     started: Mutex<Started>,
@@ -49,12 +51,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl NcclComm {
-    /// `host` is of the same topology. Until `attach` gives it a GPU everything goes through `host`.
+    /// `host` is of the same topology. Until `attach` gives it a GPU everything goes through `host`. `summing` are the groups of
+    /// this rank whose tensors are summed or broadcast, as all their members say: `attach` connects them.
     #[must_use]
-    pub fn over(host: Box<dyn Communicator>, topology: Topology) -> Self {
+    pub fn over(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>) -> Self {
+        summing.sort_unstable();
+        summing.dedup();
         Self {
             watched: Arc::new(Watched::new(host)),
             topology,
+            summing,
             groups: Groups::default(),
             attached: OnceLock::new(),
             started: Mutex::default(),
@@ -138,7 +144,12 @@ impl Communicator for NcclComm {
         let watch = thread::Builder::new().name("nccl watch".to_owned());
         // From before the first link: a rank that ends while the others connect is noticed, too.
         let watch = watch.spawn(move || watched.watch(&context)).map_err(CommError::Thread)?;
-        let channels = match Channels::open(&self.watched, &self.topology, device) {
+        let channels = Channels::open(&self.watched, &self.topology, device);
+        let open = |channels| {
+            self.groups.open(&self.watched, &self.topology, &gpu, &self.summing)?;
+            Ok(channels)
+        };
+        let channels = match channels.and_then(open) {
             Ok(channels) => channels,
             Err(error) => {
                 self.watched.close(gpu.stream().context());
