@@ -1,8 +1,8 @@
 //! Channels: a link of two ranks for each, so that lanes do not wait for each other.
 //!
 //! The proof of a plan that its messages cannot wait for each other in a ring asks that a send does not block while the channel
-//! has a free slot. Here it never blocks: the transfer is launched on the channel's stream, and the tensor is kept until it is
-//! over. That holds from the first message on, since each channel is used once when it is made, in one order on all ranks:
+//! has a free slot. Here the host never blocks: the transfer is launched on the channel's stream, and the tensor is kept until it
+//! is over. Where all slots are taken, what is computed next waits until the oldest message was received. That holds from the first message on, since each channel is used once when it is made, in one order on all ranks:
 //! NCCL connects two ranks in their first transfer, and the host of the sender waits for the receiver then.
 
 use std::collections::HashMap;
@@ -23,7 +23,14 @@ pub(super) const RECEIVER: usize = 1;
 
 #[derive(Debug, Default)]
 pub(super) struct Channels {
-    links: HashMap<(usize, usize, Lane), Arc<Link>>,
+    ends: HashMap<(usize, usize, Lane), End>,
+}
+
+/// This rank's end of a channel.
+#[derive(Debug)]
+pub(super) struct End {
+    link: Arc<Link>,
+    slots: usize,
 }
 
 impl Channels {
@@ -48,7 +55,7 @@ impl Channels {
         let gpu = Gpu::of(device)?;
         let context = gpu.stream().context();
         let mut taken = vec![0; topology.world_size];
-        let mut links = HashMap::new();
+        let mut ends = HashMap::new();
         for channel in &topology.channels {
             let at = taken[channel.from];
             taken[channel.from] += ID;
@@ -62,23 +69,23 @@ impl Channels {
             // The first transfer, which connects them.
             let word = gpu.zeros(DType::U32, 1)?;
             let there = place(&word).map_err(failed)?;
-            let over = link.start(Kind::Barrier, gpu.stream(), vec![word], |handle, stream| match me {
+            let over = link.start(Kind::Barrier, gpu.stream(), Some(word), |handle, stream| match me {
                 SENDER => handle.send(&there, RECEIVER, stream),
                 _ => handle.receive(&there, SENDER, stream),
             });
             over.map_err(|error| failed(error.to_string()))?;
-            links.insert((channel.from, channel.to, channel.lane), link);
+            ends.insert((channel.from, channel.to, channel.lane), End { link, slots: channel.slots });
         }
-        Ok(Self { links })
+        Ok(Self { ends })
     }
 
-    pub(super) fn link(&self, from: usize, to: usize, lane: Lane) -> Result<&Arc<Link>, CommError> {
-        self.links.get(&(from, to, lane)).ok_or(CommError::NoChannel { from, to, lane })
+    pub(super) fn end(&self, from: usize, to: usize, lane: Lane) -> Result<&End, CommError> {
+        self.ends.get(&(from, to, lane)).ok_or(CommError::NoChannel { from, to, lane })
     }
 }
 
 /// Sends, on the channel's stream, what `data` is when the computation has come here.
-pub(super) fn send(watched: &Watched, link: &Link, gpu: &Gpu, data: &Tensor) -> Result<(), CommError> {
+pub(super) fn send(watched: &Watched, end: &End, gpu: &Gpu, data: &Tensor) -> Result<(), CommError> {
     let failed = |what: String| watched.error(Kind::Send, what);
     // The header of a feed is made on the host.
     let data = if data.device().is_cpu() { data.to_device(&Device::Cuda(gpu.device().clone()))? } else { data.clone() };
@@ -88,13 +95,15 @@ pub(super) fn send(watched: &Watched, link: &Link, gpu: &Gpu, data: &Tensor) -> 
         return Ok(());
     }
     let operation = |handle: &library::Handle, stream: &_| handle.send(&there, RECEIVER, stream);
-    link.start(Kind::Send, gpu.stream(), vec![data], operation).map(drop).map_err(|error| failed(error.to_string()))
+    let room = end.link.make_room(&watched.waits, gpu, end.slots);
+    let started = room.and_then(|()| end.link.start(Kind::Send, gpu.stream(), Some(data), operation));
+    started.map(drop).map_err(|error| failed(error.to_string()))
 }
 
 /// A tensor that the channel's next message comes into; what is computed from here on waits for it.
 pub(super) fn receive(
     watched: &Watched,
-    link: &Link,
+    end: &End,
     gpu: &Gpu,
     dtype: DType,
     shape: &[usize],
@@ -106,8 +115,8 @@ pub(super) fn receive(
         return Ok(tensor);
     }
     let operation = |handle: &library::Handle, stream: &_| handle.receive(&there, SENDER, stream);
-    let over = link.start(Kind::Receive, gpu.stream(), vec![tensor.clone()], operation);
-    let over = over.map_err(|error| failed(error.to_string()))?;
-    link::follow(gpu.stream(), &over).map_err(|error| failed(error.to_string()))?;
+    let over = end.link.start(Kind::Receive, gpu.stream(), None, operation);
+    let followed = over.and_then(|over| watched.waits.follow(gpu, &over));
+    followed.map_err(|error| failed(error.to_string()))?;
     Ok(tensor)
 }

@@ -12,7 +12,7 @@ use cudarc::driver::CudaEvent;
 use super::channels::{self, Channels};
 use super::groups::{Groups, Member};
 use super::library::NcclError;
-use super::link::{self, place};
+use super::link::place;
 use super::watch::Watched;
 use crate::comm::communicator::{Communicator, Pending};
 use crate::comm::error::{CommError, Kind};
@@ -24,6 +24,8 @@ use crate::gpu::Gpu;
 pub struct NcclComm {
     watched: Arc<Watched>,
     topology: Topology,
+    /// Of this rank, those that sum tensors, in the order of their numbers.
+    summing: Vec<GroupId>,
     groups: Groups,
     attached: OnceLock<Attached>,
     started: Mutex<Started>,
@@ -49,12 +51,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl NcclComm {
-    /// `host` is of the same topology. Until `attach` gives it a GPU everything goes through `host`.
+    /// `host` is of the same topology. Until `attach` gives it a GPU everything goes through `host`. `summing` are the groups of
+    /// this rank whose tensors are summed or broadcast, as all their members say: `attach` connects them.
     #[must_use]
-    pub fn over(host: Box<dyn Communicator>, topology: Topology) -> Self {
+    pub fn over(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>) -> Self {
+        summing.sort_unstable();
+        summing.dedup();
         Self {
             watched: Arc::new(Watched::new(host)),
             topology,
+            summing,
             groups: Groups::default(),
             attached: OnceLock::new(),
             started: Mutex::default(),
@@ -93,8 +99,8 @@ impl NcclComm {
         let Some(Member { link, .. }) = self.member(attached, group)? else { return Ok(None) };
         let places = tensors.iter().filter(|t| t.elem_count() > 0).map(place).collect::<Result<Vec<_>, _>>();
         let places = places.map_err(|what| CommError::Request { operation: kind, what })?;
-        let started = link
-            .start(kind, attached.gpu.stream(), tensors.to_vec(), |handle, stream| handle.all_reduce(&places, stream));
+        let started =
+            link.start(kind, attached.gpu.stream(), None, |handle, stream| handle.all_reduce(&places, stream));
         started.map(Some).map_err(|error| self.failed(kind, &error))
     }
 
@@ -104,7 +110,7 @@ impl NcclComm {
 
     /// What is computed from here on waits for `over`.
     fn follow(&self, attached: &Attached, operation: Kind, over: &CudaEvent) -> Result<(), CommError> {
-        link::follow(attached.gpu.stream(), over).map_err(|error| self.failed(operation, &error))
+        self.watched.waits.follow(&attached.gpu, over).map_err(|error| self.failed(operation, &error))
     }
 }
 
@@ -138,7 +144,12 @@ impl Communicator for NcclComm {
         let watch = thread::Builder::new().name("nccl watch".to_owned());
         // From before the first link: a rank that ends while the others connect is noticed, too.
         let watch = watch.spawn(move || watched.watch(&context)).map_err(CommError::Thread)?;
-        let channels = match Channels::open(&self.watched, &self.topology, device) {
+        let channels = Channels::open(&self.watched, &self.topology, device);
+        let open = |channels| {
+            self.groups.open(&self.watched, &self.topology, &gpu, &self.summing)?;
+            Ok(channels)
+        };
+        let channels = match channels.and_then(open) {
             Ok(channels) => channels,
             Err(error) => {
                 self.watched.close(gpu.stream().context());
@@ -194,7 +205,7 @@ impl Communicator for NcclComm {
         let root = Self::root(&member, group, root)?;
         let there = place(buffer).map_err(|what| CommError::Request { operation: kind, what })?;
         let operation = |handle: &super::library::Handle, stream: &_| handle.reduce(&there, root, stream);
-        let over = member.link.start(kind, attached.gpu.stream(), vec![buffer.clone()], operation);
+        let over = member.link.start(kind, attached.gpu.stream(), None, operation);
         let over = over.map_err(|error| self.failed(kind, &error))?;
         self.follow(attached, kind, &over)
     }
@@ -207,7 +218,7 @@ impl Communicator for NcclComm {
         let root = Self::root(&member, group, root)?;
         let there = place(buffer).map_err(|what| CommError::Request { operation: kind, what })?;
         let operation = |handle: &super::library::Handle, stream: &_| handle.broadcast(&there, root, stream);
-        let over = member.link.start(kind, attached.gpu.stream(), vec![buffer.clone()], operation);
+        let over = member.link.start(kind, attached.gpu.stream(), None, operation);
         let over = over.map_err(|error| self.failed(kind, &error))?;
         self.follow(attached, kind, &over)
     }
@@ -225,17 +236,18 @@ impl Communicator for NcclComm {
     fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
         let Some(attached) = self.attached.get() else { return self.host().send(to, lane, data) };
         self.watched.alive(Kind::Send)?;
-        channels::send(&self.watched, attached.channels.link(self.rank(), to, lane)?, &attached.gpu, data)
+        channels::send(&self.watched, attached.channels.end(self.rank(), to, lane)?, &attached.gpu, data)
     }
 
     fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError> {
         let Some(attached) = self.attached.get() else { return self.host().receive(from, lane, dtype, shape) };
         self.watched.alive(Kind::Receive)?;
-        let link = attached.channels.link(from, self.rank(), lane)?;
-        channels::receive(&self.watched, link, &attached.gpu, dtype, shape)
+        let end = attached.channels.end(from, self.rank(), lane)?;
+        channels::receive(&self.watched, end, &attached.gpu, dtype, shape)
     }
 
+    /// What the host waited, and what the compute stream did. Both at once count twice.
     fn waited(&self) -> Duration {
-        self.host().waited()
+        self.host().waited() + self.watched.waits.so_far()
     }
 }

@@ -1,15 +1,21 @@
-//! Groups: a link each, made when the group is first used for tensors, which all members do at the same place of their programs.
+//! Groups: a link each. Those that are known to sum tensors are made and used once at the start, since NCCL allocates at both;
+//! any other when it is first used for tensors, which all members do at the same place of their programs.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use candle_core::DType;
 use cudarc::driver::CudaContext;
 
 use super::library;
-use super::link::{self, Link};
+use super::link::{self, Link, place};
 use super::watch::Watched;
 use crate::comm::error::{CommError, Kind};
 use crate::comm::topology::{GroupId, Topology};
+use crate::gpu::Gpu;
+
+/// Elements of the first sums, in f32: NCCL connects members anew for each of its ways to sum, which it chooses by length.
+const FIRST: [usize; 2] = [1, 1 << 20];
 
 /// This rank in a group.
 #[derive(Debug, Clone)]
@@ -24,6 +30,31 @@ pub(super) struct Groups {
 }
 
 impl Groups {
+    /// Connects `groups` of this rank, which all their members name in the order of their numbers.
+    pub(super) fn open(
+        &self,
+        watched: &Watched,
+        topology: &Topology,
+        gpu: &Gpu,
+        groups: &[GroupId],
+    ) -> Result<(), CommError> {
+        for group in groups {
+            let Some(member) = self.link(watched, topology, gpu.stream().context(), *group)? else { continue };
+            for count in FIRST {
+                let failed = |what: String| watched.error(Kind::Barrier, what);
+                let tensor = gpu.zeros(DType::F32, count)?;
+                let places = [place(&tensor).map_err(failed)?];
+                let started = member
+                    .link
+                    .start(Kind::Barrier, gpu.stream(), None, |handle, stream| handle.all_reduce(&places, stream));
+                let over = started.map_err(|error| failed(error.to_string()))?;
+                // Of no step, so it is not measured.
+                gpu.stream().wait(&over).map_err(|error| failed(error.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
     /// The link of a group; `None` if this rank is its only member.
     pub(super) fn link(
         &self,

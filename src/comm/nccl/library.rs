@@ -2,10 +2,15 @@
 
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_int, c_void};
+use std::thread;
+use std::time::Duration;
 
 use candle_core::DType;
 use cudarc::driver::CudaStream;
 use cudarc::nccl::sys;
+
+/// Between looks at a communicator that is still at work on a call.
+const LOOK: Duration = Duration::from_micros(50);
 
 /// Bytes of an id by which ranks find each other.
 pub(super) const ID: usize = size_of::<sys::ncclUniqueId>();
@@ -15,6 +20,7 @@ pub(super) const ID: usize = size_of::<sys::ncclUniqueId>();
 #[error("NCCL: {0}")]
 pub(super) struct NcclError(pub(super) String);
 
+/// What is still under way is no error: `Handle::settled` waits for that.
 fn checked(result: sys::ncclResult_t) -> Result<(), NcclError> {
     match result {
         sys::ncclResult_t::ncclSuccess | sys::ncclResult_t::ncclInProgress => Ok(()),
@@ -82,9 +88,10 @@ pub(super) struct Handle(sys::ncclComm_t);
 unsafe impl Send for Handle {}
 
 impl Handle {
-    /// Joins `members` ranks as number `me`; returns when all have come. The context of the device must be bound to the thread.
+    /// Joins `members` ranks as number `me`; returns when all have come, or soon after `given_up` is true where NCCL does not block.
+    /// The context of the device must be bound to the thread.
     #[expect(unsafe_code, reason = "FFI")]
-    pub(super) fn join(id: &[u8], members: usize, me: usize) -> Result<Self, NcclError> {
+    pub(super) fn join(id: &[u8], members: usize, me: usize, given_up: impl Fn() -> bool) -> Result<Self, NcclError> {
         let mut unique = sys::ncclUniqueId { internal: [0; 128] };
         if id.len() != ID {
             return Err(NcclError(format!("an id of {} bytes instead of {ID}", id.len())));
@@ -95,16 +102,41 @@ impl Handle {
         let mut comm: sys::ncclComm_t = std::ptr::null_mut();
         // SAFETY: writes the handle, which outlives the call; the id is passed by value.
         checked(unsafe { sys::ncclCommInitRank(&raw mut comm, members as c_int, unique, me as c_int) })?;
-        Ok(Self(comm))
+        let handle = Self(comm);
+        match handle.settled(given_up) {
+            Ok(()) => Ok(handle),
+            Err(error) => {
+                handle.abort();
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns when the call before this one is done as far as the host has to do with it. NCCL answers before that where the
+    /// user's NCCL_COMM_BLOCKING=0 says so, and takes neither the next call nor an event on its stream until then.
+    pub(super) fn settled(&self, given_up: impl Fn() -> bool) -> Result<(), NcclError> {
+        while self.state()? == sys::ncclResult_t::ncclInProgress {
+            if given_up() {
+                return Err(NcclError("given up while it was under way".to_owned()));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Success, or that something is under way; anything else is an error.
+    #[expect(unsafe_code, reason = "FFI")]
+    fn state(&self) -> Result<sys::ncclResult_t, NcclError> {
+        let mut state = sys::ncclResult_t::ncclSuccess;
+        // SAFETY: the handle is alive; writes one code, which outlives the call.
+        checked(unsafe { sys::ncclCommGetAsyncError(self.0, &raw mut state) })?;
+        checked(state)?;
+        Ok(state)
     }
 
     /// What went wrong since, if anything did.
-    #[expect(unsafe_code, reason = "FFI")]
     pub(super) fn failed(&self) -> Result<(), NcclError> {
-        let mut error = sys::ncclResult_t::ncclSuccess;
-        // SAFETY: the handle is alive; writes one code, which outlives the call.
-        checked(unsafe { sys::ncclCommGetAsyncError(self.0, &raw mut error) })?;
-        checked(error)
+        self.state().map(drop)
     }
 
     /// Sums places over the members, in place, as one operation.

@@ -1,7 +1,7 @@
 //! A communicator of NCCL with its stream: joined by all its members, watched, and ended without ever hanging.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, SendError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,9 +10,10 @@ use candle_core::Tensor;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
 
 use super::library::{Handle, NcclError, Place, element};
+use super::waits::Waits;
 use crate::comm::communicator::Communicator;
 use crate::comm::error::{CommError, Kind};
-use crate::gpu;
+use crate::gpu::{self, Gpu};
 
 /// How long members may take to join.
 const JOINING: Duration = Duration::from_mins(10);
@@ -23,13 +24,14 @@ const STUCK: Duration = Duration::from_secs(1);
 /// Between looks whether the run was ended meanwhile.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// One operation under way, with what must live until it is over.
+/// One operation under way.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) over: Arc<CudaEvent>,
     kind: Kind,
     since: Instant,
-    _kept: Vec<Tensor>,
+    /// What must live until it is over, and nobody else keeps.
+    kept: Option<Tensor>,
 }
 
 /// A group's or a channel's.
@@ -78,9 +80,15 @@ pub(super) fn join(
     let stream = context.new_stream().map_err(|error| device(error.to_string()))?;
     let (say, joined) = channel();
     let own = Arc::clone(context);
+    let given_up = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&given_up);
     let work = move || {
         let bound = own.bind_to_thread().map_err(|error| NcclError(error.to_string()));
-        let _ = say.send(bound.and_then(|()| Handle::join(&id, members, me)));
+        let handle = bound.and_then(|()| Handle::join(&id, members, me, || told.load(Ordering::SeqCst)));
+        // One that nobody waits for any more.
+        if let Err(SendError(Ok(handle))) = say.send(handle) {
+            handle.abort();
+        }
     };
     thread::Builder::new().name("nccl".to_owned()).spawn(work).map_err(CommError::Thread)?;
     let started = Instant::now();
@@ -96,9 +104,11 @@ pub(super) fn join(
             Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(by) = host.aborted() {
+            given_up.store(true, Ordering::SeqCst);
             return Err(CommError::Aborted { by });
         }
         if started.elapsed() > JOINING {
+            given_up.store(true, Ordering::SeqCst);
             return Err(device(format!("the {members} ranks did not come together in {} s", JOINING.as_secs())));
         }
     }
@@ -109,13 +119,13 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts an operation that begins when what `compute` has so far is done. `kept` lives until it is over; the event is when
-    /// that is.
+    /// Starts an operation that begins when what `compute` has so far is done; the event is when it is over. Memory is freed in
+    /// the order of `compute`, so what the operation works on is to be `kept` where `compute` does not wait for the event.
     pub(super) fn start(
         &self,
         kind: Kind,
         compute: &Arc<CudaStream>,
-        kept: Vec<Tensor>,
+        kept: Option<Tensor>,
         operation: impl FnOnce(&Handle, &CudaStream) -> Result<(), NcclError>,
     ) -> Result<Arc<CudaEvent>, NcclError> {
         let mut state = self.state();
@@ -124,9 +134,24 @@ impl Link {
         let Some(handle) = handle else { return Err(NcclError("the communicator was ended".to_owned())) };
         wait(&self.stream, &event(compute)?)?;
         operation(handle, &self.stream)?;
+        handle.settled(|| self.ended.load(Ordering::SeqCst))?;
         let over = Arc::new(event(&self.stream)?);
-        state.flights.push(Flight { over: Arc::clone(&over), kind, since: Instant::now(), _kept: kept });
+        state.flights.push(Flight { over: Arc::clone(&over), kind, since: Instant::now(), kept });
         Ok(over)
+    }
+
+    /// Makes room for one more operation that keeps a tensor, so that at most `slots` do: what is computed from here on waits
+    /// for the others, whose tensors are let go. The host runs ahead of all this, and would keep any number of them else.
+    pub(super) fn make_room(&self, waits: &Waits, gpu: &Gpu, slots: usize) -> Result<(), NcclError> {
+        let mut state = self.state();
+        state.land();
+        let keeping = state.flights.iter().filter(|flight| flight.kept.is_some()).count();
+        let surplus = (keeping + 1).saturating_sub(slots.max(1));
+        for flight in state.flights.iter_mut().filter(|flight| flight.kept.is_some()).take(surplus) {
+            waits.follow(gpu, &flight.over)?;
+            flight.kept = None;
+        }
+        Ok(())
     }
 
     /// What went wrong, if anything did: an error of NCCL, or an operation that has been under way for longer than `limit`.
@@ -180,9 +205,4 @@ impl State {
         let over = self.flights.iter().take_while(|flight| flight.over.is_complete()).count();
         self.flights.drain(..over);
     }
-}
-
-/// Makes `compute` wait for an event; the host does not.
-pub(super) fn follow(compute: &CudaStream, event: &CudaEvent) -> Result<(), NcclError> {
-    wait(compute, event)
 }

@@ -8,6 +8,7 @@ mod endpoint;
 mod groups;
 mod library;
 mod link;
+mod waits;
 mod watch;
 
 pub use endpoint::NcclComm;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::CudaContext;
 
 use super::link::Link;
+use super::waits::Waits;
 use crate::comm::communicator::Communicator;
 use crate::comm::error::{CommError, Kind};
 
@@ -29,6 +30,7 @@ pub(super) struct Watched {
     links: Mutex<Vec<Arc<Link>>>,
     failure: Mutex<Option<(Kind, String)>>,
     pub(super) closed: AtomicBool,
+    pub(super) waits: Waits,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -37,7 +39,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Watched {
     pub(super) fn new(host: Box<dyn Communicator>) -> Self {
-        Self { host, links: Mutex::default(), failure: Mutex::default(), closed: AtomicBool::new(false) }
+        Self {
+            host,
+            links: Mutex::default(),
+            failure: Mutex::default(),
+            closed: AtomicBool::new(false),
+            waits: Waits::default(),
+        }
     }
 
     pub(super) fn add(&self, link: Link) -> Arc<Link> {
@@ -99,22 +107,29 @@ impl Watched {
     }
 }
 
-/// Ends links on a thread of its own, which is left behind if NCCL does not come back.
+/// Ends links beside this thread, and leaves those behind from which NCCL does not come back. What is to end at once does so
+/// together: an end waits for kernels of the device, and those of other links would go on until their own end.
 fn end(links: &[Arc<Link>], context: &Arc<CudaContext>, well: bool) {
     let links: Vec<Arc<Link>> = links.iter().filter(|link| !link.is_over()).cloned().collect();
     if links.is_empty() {
         return;
     }
-    let (say, done) = channel();
-    let context = Arc::clone(context);
-    let work = move || {
-        let _ = context.bind_to_thread();
-        for link in &links {
-            link.end(well);
-        }
-        let _ = say.send(());
-    };
-    if thread::Builder::new().name("nccl end".to_owned()).spawn(work).is_ok() {
-        let _ = done.recv_timeout(GRACE);
+    // In good order they end one after another, as they do on the other ranks.
+    let size = if well { links.len() } else { 1 };
+    let (say, done) = channel::<()>();
+    for links in links.chunks(size) {
+        let (links, context, say) = (links.to_vec(), Arc::clone(context), say.clone());
+        let work = move || {
+            let _ = context.bind_to_thread();
+            for link in &links {
+                link.end(well);
+            }
+            drop(say);
+        };
+        // What has no thread is tried again at the next look.
+        let _ = thread::Builder::new().name("nccl end".to_owned()).spawn(work);
     }
+    drop(say);
+    // Nothing is ever said: it ends when all have.
+    let _ = done.recv_timeout(GRACE);
 }
