@@ -16,6 +16,8 @@ pub(super) struct Uploads(Vec<Upload>);
 struct Upload {
     /// Pinned.
     from: PinnedHostSlice<u32>,
+    /// Where that begins. Asking for it each time would ask the driver whether an event is over that nobody records.
+    start: usize,
     /// Behind the copy.
     over: CudaEvent,
 }
@@ -37,18 +39,22 @@ impl Gpu {
         let (stream, to) = (self.stream(), address(&tensor)?);
         let mut uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |u: &Upload| u.from.len() >= values.len() && u.over.is_complete();
-        let mut upload = if let Some(i) = uploads.0.iter().position(fits) {
+        let upload = if let Some(i) = uploads.0.iter().position(fits) {
             uploads.0.remove(i)
         } else {
             let len = values.len().next_power_of_two().max(SMALLEST);
             // SAFETY: memory of the host, of a type for which any bits are a value.
-            let from = unsafe { stream.context().alloc_pinned_with_flags(len, 0).map_err(driver)? };
-            Upload { from, over: stream.context().new_event(None).map_err(driver)? }
+            let mut from = unsafe { stream.context().alloc_pinned_with_flags(len, 0).map_err(driver)? };
+            let start = from.as_mut_ptr().map_err(driver)? as usize;
+            Upload { from, start, over: stream.context().new_event(None).map_err(driver)? }
         };
-        upload.from.as_mut_slice().map_err(driver)?[..values.len()].copy_from_slice(values);
-        let from = upload.from.as_slice().map_err(driver)?;
-        // SAFETY: `to` has room for the values; the pinned buffer is not written to before the event behind the copy.
-        unsafe { result::memcpy_htod_async(to, &from[..values.len()], stream.cu_stream()).map_err(driver)? };
+        // SAFETY: `from` is as long and lives, and nobody else has it: the copy that last read it is over. `to` has room; the
+        // buffer is not written to again before the event behind the copy.
+        unsafe {
+            std::ptr::copy_nonoverlapping(values.as_ptr(), upload.start as *mut u32, values.len());
+            let from = std::slice::from_raw_parts(upload.start as *const u32, values.len());
+            result::memcpy_htod_async(to, from, stream.cu_stream()).map_err(driver)?;
+        }
         upload.over.record(stream).map_err(driver)?;
         uploads.0.push(upload);
         Ok(tensor)

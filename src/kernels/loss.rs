@@ -34,7 +34,7 @@ impl Losses {
 /// If they are not.
 pub fn sum_there(losses: &Tensor) -> Result<Sum> {
     on_gpu!(losses => super::cuda::loss::sum_there(losses).map(Sum::There));
-    bail!("losses on a CPU are read already")
+    bail!("losses on {:?} are read already", losses.device().location())
 }
 
 /// Per-row losses. With `scale`, `logits` ([rows, vocab]) become their own gradient times `scale`, in place. `there` are the
