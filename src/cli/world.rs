@@ -16,7 +16,7 @@ use crate::exec::Resources;
 use crate::exec::step::layout;
 use crate::launch::environment::{self, Seat};
 use crate::launch::member::StateOf;
-use crate::launch::{Faults, Task, World};
+use crate::launch::{Faults, Task, World, gpus};
 use crate::plan::Plan;
 use crate::plan::program::{Device, Mode, Program};
 use crate::store::checkpoint;
@@ -67,6 +67,9 @@ pub(super) fn see_through(
     faults: Option<&Faults>,
     work: impl FnOnce(&World) -> anyhow::Result<Exit>,
 ) -> anyhow::Result<Exit> {
+    if seat.world_size > 1 {
+        gpus::tell_this_process();
+    }
     let world = World::join(seat, faults.and_then(Faults::wait))?;
     let error = match work(&world) {
         Ok(exit) => {

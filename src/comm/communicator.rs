@@ -92,6 +92,12 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// # Errors
+    /// What ended the run before its time, as every operation would say it from now on.
+    fn alive(&self) -> Result<(), CommError> {
+        self.aborted().map_or(Ok(()), |by| Err(CommError::Aborted { by }))
+    }
+
     /// How long calling threads have been blocked or copying in this communicator so far.
     fn waited(&self) -> Duration {
         Duration::ZERO

@@ -4,6 +4,7 @@ mod cells;
 mod clock;
 mod device;
 pub mod diagnose;
+mod ended;
 mod equal;
 pub mod error;
 mod evaluate;

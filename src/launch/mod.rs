@@ -6,6 +6,7 @@ mod device;
 pub mod environment;
 pub mod error;
 pub mod faults;
+pub(crate) mod gpus;
 pub mod member;
 pub mod message;
 mod process;

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Sender, SyncSender, channel};
 use std::thread;
 
 use super::death::How;
+use super::gpus;
 use super::message::{ToParent, ToRank, write};
 use super::system;
 use crate::store::run_dir::{RANKS, rank_log};
@@ -57,6 +58,9 @@ impl Process {
         command.arg0(std::env::current_exe()?).arg("rank").arg("--run").arg(run);
         command.args(["--rank", &rank.to_string(), "--fd", &number.to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+        if let ToRank::Start(start) = &start {
+            gpus::tell(&mut command, &start.program);
+        }
         system::as_rank(&mut command, number);
         let mut child = command.spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());

@@ -166,6 +166,10 @@ impl Communicator for NcclComm {
         self.host().aborted()
     }
 
+    fn alive(&self) -> Result<(), CommError> {
+        self.watched.alive(Kind::Wait)
+    }
+
     fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError> {
         let Some(attached) = self.gpu(buffer) else { return self.host().all_reduce(group, buffer) };
         match self.sums(attached, group, std::slice::from_ref(buffer))? {
