@@ -158,6 +158,13 @@ def planned(run_dir):
     return [{k: v for k, v in rank["memory"].items() if isinstance(v, int)} for rank in plan["ranks"]]
 
 
+def planned_tensors(run_dir):
+    """As `planned`, of each rank the sum that its process's tensors take: without the driver's context and NCCL's buffers."""
+    plan = json.loads((run_dir / "plan.json").read_text())
+    outside = lambda item: item["category"] == "context" or item["what"].startswith("communicators")
+    return [sum(i["bytes"] * i["count"] for i in rank["memory"]["items"] if not outside(i)) for rank in plan["ranks"]]
+
+
 def driver():
     """(name, bytes, (major, minor)) of every GPU that CUDA's driver shows; nothing without a driver."""
     try:

@@ -92,7 +92,7 @@ fn apply(args: &ApplyArgs, interrupt: &Interrupt, world: Option<&World>) -> anyh
         args.continued.look(&args.root.root())?;
     }
     let threads = args.threads.among(world);
-    let ready = Ready::new(&loaded.experiment, threads, &mut screen)?;
+    let ready = Ready::new(&loaded.experiment, threads, world, &mut screen)?;
     if let Some(hash) = &args.expect_plan {
         expect::same_plan(hash, &ready.plan, &args.root.root())?;
     }

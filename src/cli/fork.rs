@@ -98,7 +98,7 @@ pub fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
     let parent = Parent { path, manifest, step };
     let mut loaded = load(args, &parent)?;
     common::pin(&mut loaded.experiment, &mut screen)?;
-    let ready = Ready::new(&loaded.experiment, args.threads, &mut screen)?;
+    let ready = Ready::new(&loaded.experiment, args.threads, None, &mut screen)?;
     ready.refuse_what_cannot_fit()?;
     parent.refuse_what_cannot_begin(&ready.plan)?;
     let Some(run) = parent.open_or_create(args, &loaded, &ready.plan, &mut screen)? else { return Ok(Exit::Done) };

@@ -3,8 +3,10 @@
 use super::common::{self, ThreadArgs};
 use super::exit::RequestError;
 use super::plan::local;
+use super::world;
 use crate::config::Experiment;
 use crate::data::{Prepared, WeightsFacts};
+use crate::launch::World;
 use crate::plan::{self, Plan};
 use crate::report::Screen;
 
@@ -17,14 +19,20 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Prepares the data of `experiment` and plans it for this machine; what the plan notes is told on `screen`.
+    /// Prepares the data of `experiment` and plans it for this machine, or for the machines of the `world` that a launcher
+    /// started; what the plan notes is told on `screen`.
     ///
     /// # Errors
-    /// As `prepare_inputs` and `plan::compile`.
-    pub(super) fn new(experiment: &Experiment, threads: ThreadArgs, screen: &mut Screen) -> anyhow::Result<Self> {
+    /// As `prepare_inputs` and `plan::compile`; if the world has another number of ranks.
+    pub(super) fn new(
+        experiment: &Experiment,
+        threads: ThreadArgs,
+        world: Option<&World>,
+        screen: &mut Screen,
+    ) -> anyhow::Result<Self> {
         let pool = threads.pool()?;
         let prepared = common::prepare_inputs(experiment, &pool, screen)?;
-        Self::with(experiment, threads, screen, pool, prepared)
+        Self::with(experiment, threads, world, screen, pool, prepared)
     }
 
     /// As `new`, of a run that has a checkpoint: the weights that it started from, of which `weights` is known, are not needed.
@@ -35,22 +43,31 @@ impl Ready {
         experiment: &Experiment,
         weights: Option<WeightsFacts>,
         threads: ThreadArgs,
+        world: Option<&World>,
         screen: &mut Screen,
     ) -> anyhow::Result<Self> {
         let pool = threads.pool()?;
         let mut prepared = common::prepare_data(experiment, &pool, screen)?;
         prepared.facts.weights = weights;
-        Self::with(experiment, threads, screen, pool, prepared)
+        Self::with(experiment, threads, world, screen, pool, prepared)
     }
 
     fn with(
         experiment: &Experiment,
         threads: ThreadArgs,
+        world: Option<&World>,
         screen: &mut Screen,
         pool: rayon::ThreadPool,
         prepared: Prepared,
     ) -> anyhow::Result<Self> {
-        let cluster = local(threads.count())?;
+        let mut cluster = local(threads.count())?;
+        if let Some(world) = world {
+            // Before the plan looks for as many devices as it has ranks.
+            if let Ok(mesh) = plan::mesh(&experiment.parallel, experiment.batch.sequences) {
+                world::as_many(world, mesh)?;
+            }
+            cluster = cluster.seated(world.seats());
+        }
         let plan = plan::compile(experiment, &prepared.facts, &cluster)?;
         for note in &plan.notes {
             screen.line(&format!("plan   {note}"));

@@ -85,7 +85,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
     let mode = screen.mode();
     let root = args.root.root();
     let original = Original::open(&root, &args.run)?;
-    let ready = Ready::new(&original.experiment, args.threads, &mut screen)?;
+    let ready = Ready::new(&original.experiment, args.threads, None, &mut screen)?;
     let drift = Drift::of(&original.path, &original.manifest, &ready, args.threads.count())?;
     for line in drift.lines() {
         if args.check { screen.last(&line) } else { screen.line(&line) }

@@ -69,9 +69,9 @@ fn resume(args: &ResumeArgs, interrupt: &Interrupt, world: Option<&World>) -> an
     let experiment = opened::resolved(&path)?;
     let threads = args.threads.among(world);
     let ready = if checkpoint::steps(&path.join(CHECKPOINTS)).is_empty() {
-        Ready::new(&experiment, threads, &mut screen)?
+        Ready::new(&experiment, threads, world, &mut screen)?
     } else {
-        Ready::going_on(&experiment, run_dir::plan(&path)?.data.weights, threads, &mut screen)?
+        Ready::going_on(&experiment, run_dir::plan(&path)?.data.weights, threads, world, &mut screen)?
     };
     let joined = world.map(|world| Joined::new(world, &ready.plan)).transpose()?;
     let Some(run) = run else {

@@ -18,6 +18,7 @@ use crate::launch::environment::{self, Seat};
 use crate::launch::member::StateOf;
 use crate::launch::{Faults, Task, World, gpus};
 use crate::plan::Plan;
+use crate::plan::mesh::Mesh;
 use crate::plan::program::{Device, Mode, Program};
 use crate::store::checkpoint;
 
@@ -111,12 +112,10 @@ impl<'a> Joined<'a> {
     /// # Errors
     /// If the plan is for another number of ranks, or the others have another plan.
     pub(super) fn new(world: &'a World, plan: &Plan) -> anyhow::Result<Self> {
-        if let Some(mismatch) = world.seat().mismatch(plan.world_size, &shape(plan)) {
-            return Err(RequestError(mismatch).into());
-        }
+        as_many(world, plan.mesh)?;
         let mut program = plan.ranks[world.rank()].program.clone();
-        if let Device::Cuda(_) = program.device {
-            program.device = Device::Cuda(gpu(world.seat().local_rank));
+        if let Device::Cuda(index) = program.device {
+            program.device = Device::Cuda(visible(index));
         }
         let comm = world.agree(plan, program.device)?;
         Ok(Self { world, comm, program })
@@ -186,9 +185,17 @@ pub(super) fn state_of<'a>(
     }
 }
 
+/// # Errors
+/// If `world` has another number of ranks than a plan of `mesh`.
+pub(super) fn as_many(world: &World, mesh: Mesh) -> anyhow::Result<()> {
+    match world.seat().mismatch(mesh.world_size(), &shape(mesh)) {
+        Some(mismatch) => Err(RequestError(mismatch).into()),
+        None => Ok(()),
+    }
+}
+
 /// `ddp: 4 replicas`.
-fn shape(plan: &Plan) -> String {
-    let mesh = plan.mesh;
+fn shape(mesh: Mesh) -> String {
     let replicas = format!("{} replicas", mesh.replicas);
     match mesh.mode {
         Mode::Single => "mode: single".to_owned(),
@@ -199,17 +206,18 @@ fn shape(plan: &Plan) -> String {
     }
 }
 
-/// The GPU of the `local_rank`-th rank of a machine: the only one there is, where the launcher shows each rank its own.
+/// As which the driver shows the GPU that the plan calls `index`: the only one there is, where the launcher shows each rank its
+/// own.
 #[cfg(feature = "cuda")]
-fn gpu(local_rank: usize) -> usize {
+fn visible(index: usize) -> usize {
     use candle_core::cuda_backend::cudarc::driver::CudaContext;
-    CudaContext::device_count().map_or(local_rank, |count| local_rank % count.max(1) as usize)
+    CudaContext::device_count().map_or(index, |count| index % count.max(1) as usize)
 }
 
 /// As above; this build has no GPUs.
 #[cfg(not(feature = "cuda"))]
-fn gpu(local_rank: usize) -> usize {
-    local_rank
+fn visible(index: usize) -> usize {
+    index
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use crate::config::Experiment;
 use crate::config::experiment::{AutoOr, DeviceChoice, DeviceName, Precision};
 use crate::data::DataFacts;
 use crate::plan::program::Device;
-use crate::plan::rates::Rates;
 use crate::plan::{ClusterFacts, DeviceFacts, Plan, PlanError, compile};
 
 /// An experiment and its plan.
@@ -59,17 +58,18 @@ fn effective<'a>(experiment: &'a Experiment, plan: &Plan) -> Cow<'a, Experiment>
     Cow::Borrowed(experiment)
 }
 
-/// The devices that `plan` was made with, each once. Their rates do not change a plan's hash.
+/// The devices that `plan` was made with: one for each rank, but a CPU once. Their rates do not change a plan's hash.
 #[must_use]
 pub fn cluster_of(plan: &Plan) -> ClusterFacts {
     let mut devices: Vec<DeviceFacts> = Vec::new();
     for rank in &plan.ranks {
-        let known = |d: &DeviceFacts| (d.node, d.device) == (rank.hardware.node, rank.hardware.device);
+        let (node, device) = (rank.hardware.node, rank.hardware.device);
+        let known = |d: &DeviceFacts| device == Device::Cpu && (d.node, d.device) == (node, device);
         if !devices.iter().any(known) {
             devices.push(rank.hardware.clone());
         }
     }
-    ClusterFacts { devices, rates: Rates::default(), no_gpu: None }
+    ClusterFacts { devices, sharing: true, ..ClusterFacts::default() }
 }
 
 /// `local`, and the GPUs that `experiment` names, whether they are here or not: comparing needs none.
@@ -89,7 +89,7 @@ pub fn cluster_for(experiment: &Experiment, local: ClusterFacts) -> ClusterFacts
     let stages = parallel.pipeline.as_ref().map_or(1, |p| p.stages);
     let asked = if experiment.device == DeviceChoice::Cuda { stages.saturating_mul(parallel.replicas) } else { 0 };
     let count = named.max().unwrap_or(0).max(asked).min(MOST);
-    let mut cluster = local;
+    let mut cluster = ClusterFacts { sharing: true, no_nccl: None, ..local };
     let here = |cluster: &ClusterFacts, device| cluster.devices.iter().any(|d| d.device == device);
     for device in (0..count).map(Device::Cuda) {
         if !here(&cluster, device) {

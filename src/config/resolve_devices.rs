@@ -10,12 +10,14 @@ use super::resolve_parallel::{Grid, REPLICAS, SHOWN, STAGES};
 const DEVICES: &str = "parallel.devices";
 
 impl Resolver<'_> {
-    /// The list of devices: names, one for each rank, of one kind, no GPU twice.
+    /// The list of devices: names, one for each rank, of one kind. Threads of one process have
+    /// each a GPU of their own; other ranks may be on several machines, or be allowed to share: the plan knows.
     pub(crate) fn devices(
         &mut self,
         raw: &AutoOr<Vec<String>>,
         grid: Option<Grid>,
         device: DeviceChoice,
+        threads: bool,
     ) -> Option<AutoOr<Vec<DeviceName>>> {
         let AutoOr::Given(names) = raw else { return Some(AutoOr::Auto) };
         let mut devices = Vec::with_capacity(names.len());
@@ -39,7 +41,8 @@ impl Resolver<'_> {
                 self.error(&[&at], message, "list devices of one kind");
                 return None;
             }
-            if matches!(name, DeviceName::Cuda(_))
+            if threads
+                && matches!(name, DeviceName::Cuda(_))
                 && let Some(other) = seen.insert(name, rank)
             {
                 let message = format!("`{name}` is listed twice, for ranks {other} and {rank}");

@@ -170,7 +170,7 @@ impl Resolver<'_> {
         device: DeviceChoice,
         layers: Option<usize>,
     ) -> Option<Parallel> {
-        let devices = self.devices(&raw.devices, grid, device);
+        let devices = self.devices(&raw.devices, grid, device, raw.mode == ParallelMode::Dp);
         let (grid, partition) = (grid?, raw.pipeline.map(|p| p.partition));
         if let (Some(pipeline), Some(partition), Some(layers)) = (grid.pipeline, &partition, layers) {
             self.partition(pipeline, partition, layers);

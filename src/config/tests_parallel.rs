@@ -62,7 +62,7 @@ says! {
     more_devices_than_ranks: with("parallel: {mode: ddp, replicas: 2, devices: [cuda:0, cuda:1, cuda:2]}\n");
     devices_of_one_rank: with("parallel: {devices: [cpu, cpu]}\n");
     devices_of_two_kinds: with("parallel: {mode: ddp, replicas: 2, devices: [cpu, cuda:0]}\n");
-    a_device_twice: with("parallel: {mode: ddp, replicas: 4, devices: [cuda:0, cuda:1, cuda:3, cuda:1]}\n");
+    a_device_twice: with("parallel: {mode: dp, replicas: 4, devices: [cuda:0, cuda:1, cuda:3, cuda:1]}\n");
     cuda_on_cpus: with("device: cuda\nparallel: {mode: ddp, replicas: 2, devices: [cpu, cpu]}\n");
     cpu_on_gpus: with("device: cpu\nparallel: {mode: ddp, replicas: 2, devices: [cuda:0, cuda:1]}\n");
     words_that_are_no_devices: with("parallel:\n  mode: ddp\n  replicas: 8\n  devices:\n    - gpu\n    - cuda1\n    - cpu:0\n    - CPU\n    - tpu\n    - cuda:+1\n    - cuda:-1\n    - cuda:99999999999999999999\n");

@@ -11,6 +11,12 @@ use crate::model::{ParamLayout, Params};
 use crate::plan::facts::ComputeCapability;
 use crate::plan::program::{self, Program};
 
+#[cfg(feature = "cuda")]
+thread_local! {
+    /// What this thread opened: a full device cannot be opened once more to be asked.
+    static OPENED: std::cell::RefCell<Option<Device>> = const { std::cell::RefCell::new(None) };
+}
+
 /// Opens what `program` computes on, for the thread that calls.
 ///
 /// # Errors
@@ -19,6 +25,7 @@ use crate::plan::program::{self, Program};
 pub(super) fn open(program: &Program) -> std::result::Result<Device, ExecError> {
     let program::Device::Cuda(ordinal) = program.device else { return Ok(Device::Cpu) };
     let device = crate::gpu::open(ordinal)?;
+    OPENED.set(Some(device.clone()));
     crate::gpu::Gpu::of(&device)?.set_tf32(program.precision == program::Precision::Tf32);
     Ok(device)
 }
@@ -73,7 +80,7 @@ pub(super) fn room(device: &Device) -> Option<Room> {
     let (major, minor) = crate::gpu::Gpu::of(device).ok()?.compute_capability();
     let capability = ComputeCapability { major: major.unsigned_abs(), minor: minor.unsigned_abs() };
     let capability = Some(capability);
-    Some(Room { reserved: memory.reserved, free: memory.free, total: memory.total, capability })
+    Some(Room { reserved: memory.reserved, free: Some(memory.free), total: memory.total, capability })
 }
 
 /// As above.
@@ -82,11 +89,26 @@ pub(super) fn room(_: &Device) -> Option<Room> {
     None
 }
 
-/// The same of `program`'s device, which could not be filled.
+/// The same of `program`'s device, which could not be filled: by the context of this thread, or, where that could not even be
+/// made, by what the driver knows without one.
 #[cfg(feature = "cuda")]
 pub(super) fn room_of(program: &Program) -> Option<Room> {
     let program::Device::Cuda(ordinal) = program.device else { return None };
-    room(&crate::gpu::open(ordinal).ok()?)
+    if let Some(device) = OPENED.with_borrow(Clone::clone) {
+        return room(&device);
+    }
+    closed(ordinal)
+}
+
+/// Of a device that nobody has opened.
+#[cfg(feature = "cuda")]
+#[expect(unsafe_code, reason = "FFI")]
+fn closed(ordinal: usize) -> Option<Room> {
+    use candle_core::cuda_backend::cudarc::driver::result::device;
+    let gpu = device::get(i32::try_from(ordinal).ok()?).ok()?;
+    // SAFETY: `gpu` is one that the driver has just named.
+    let total = unsafe { device::total_mem(gpu) }.ok()? as u64;
+    Some(Room { reserved: 0, free: None, total, capability: None })
 }
 
 /// As above.
@@ -118,7 +140,10 @@ pub(super) fn peak(device: &Device) -> (Option<u64>, Option<WatchedDevice>) {
     {
         let Some(memory) = crate::gpu::memory(device) else { return (None, None) };
         let used = memory.total.saturating_sub(memory.free);
-        (Some(memory.peak), Some(WatchedDevice { reserved: memory.reserved, used, total: memory.total }))
+        (
+            Some(memory.peak),
+            Some(WatchedDevice { reserved: memory.reserved, used, total: memory.total, peak: Some(memory.peak) }),
+        )
     }
     #[cfg(not(feature = "cuda"))]
     (None, None)

@@ -94,6 +94,7 @@ impl Rank<'_> {
         for (mb, losses) in std::mem::take(&mut self.step.cells.unread) {
             let loss = losses.read()?;
             if !loss.is_finite() {
+                self.still_running()?;
                 let chunk = self.program.chunks.len() - 1;
                 // What another stage sent is gone; the chunk's own blocks can be looked at from the ids on.
                 let first = if self.program.chunks[chunk].start == 0 {

@@ -289,6 +289,7 @@ impl Rank<'_> {
             Instruction::Sample => self.sample()?,
             Instruction::Checkpoint => {
                 if let Some(first) = diagnose::weights(&self.trainer)? {
+                    self.still_running()?;
                     return Err(ExecError::NotFinite { step: self.trainer.state.step, what: "update", first });
                 }
                 equal::states(&self.links, self.program, &self.trainer)?;
@@ -317,6 +318,7 @@ impl Rank<'_> {
         let column = |i: usize| all.iter().map(|row| row[i]).sum::<f64>();
         let norm = column(0).sqrt();
         if !norm.is_finite() {
+            self.still_running()?;
             let bad = if counts && !mine.is_finite() { diagnose::gradients(&self.trainer)? } else { String::new() };
             let first = self.links.first_found(&bad, "the sum of squared gradients overflows")?;
             return Err(ExecError::NotFinite { step: self.at + 1, what: "gradient norm", first });

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::error::ExecError;
+use crate::comm::CommError;
 use crate::kernels::out_of_memory::{is_out_of_memory, place};
 use crate::plan::check::{self, Live};
 use crate::plan::facts::{ComputeCapability, DeviceFacts, PeakFlops};
@@ -16,7 +17,8 @@ use crate::plan::{bytes, device_memory, would_fit};
 pub struct Room {
     /// What this process holds of it for tensors.
     pub reserved: u64,
-    pub free: u64,
+    /// `None` where the device could not be opened.
+    pub free: Option<u64>,
     pub total: u64,
     pub capability: Option<ComputeCapability>,
 }
@@ -46,11 +48,20 @@ pub(super) fn explained(
     room: impl FnOnce() -> Option<Room>,
 ) -> ExecError {
     match error {
-        ExecError::Kernel(kernel) if is_out_of_memory(&kernel) => {
+        ExecError::Kernel(kernel) | ExecError::Peer(CommError::Tensor(kernel)) if is_out_of_memory(&kernel) => {
             ExecError::OutOfMemory(Box::new(Shortage::new(program, at, instruction, place(&kernel), room())))
+        }
+        ExecError::Peer(CommError::Device { what, .. }) if is_nccls(&what) => {
+            let shortage = Shortage::new(program, at, instruction, None, room());
+            ExecError::OutOfMemory(Box::new(Shortage { category: MemoryCategory::Communication, ..shortage }))
         }
         other => other,
     }
+}
+
+/// Whether NCCL says that it could not allocate: it has no code of its own for that, but the words of the failed call of CUDA.
+fn is_nccls(what: &str) -> bool {
+    what.contains("NCCL") && what.contains("out of memory")
 }
 
 impl Shortage {
@@ -71,7 +82,9 @@ impl Shortage {
         let hardware = hardware(program, room.as_ref());
         let live = live(program);
         let planned = estimate(&MemoryRequest { program, live: &live, slots: check::SLOTS, hardware: &hardware });
-        let offer = room.and_then(|room| would_fit(program, &hardware, room.for_this_process(&planned)));
+        // What other processes have of a device that could not be opened is not known.
+        let known = room.filter(|room| room.free.is_some());
+        let offer = known.and_then(|room| would_fit(program, &hardware, room.for_this_process(&planned)));
         Self {
             rank: program.rank,
             device: program.device,
@@ -128,7 +141,8 @@ impl Room {
     /// Of the device's bytes those that other processes hold, as far as it can be told: what is neither free, nor this
     /// process's tensors, nor its context as it was planned.
     fn others(&self, planned: &MemoryEstimate) -> u64 {
-        self.total.saturating_sub(self.free).saturating_sub(self.reserved).saturating_sub(planned.context)
+        let Some(free) = self.free else { return 0 };
+        self.total.saturating_sub(free).saturating_sub(self.reserved).saturating_sub(planned.context)
     }
 
     /// What a plan may fill beside them.
@@ -145,8 +159,11 @@ impl fmt::Display for Shortage {
         let parts: Vec<String> = parts.map(|(of, sum)| format!("{} {}", of.name(), bytes(sum))).collect();
         write!(f, "{} ({})", bytes(planned.total()), parts.join(", "))?;
         if let Some(room) = room {
-            let (total, free, mine) = (bytes(room.total), bytes(room.free), bytes(room.reserved));
-            write!(f, "; the device has {total}: {mine} in this process's tensors, {free} free")?;
+            write!(f, "; the device has {}", bytes(room.total))?;
+            match room.free {
+                Some(free) => write!(f, ": {} in this process's tensors, {} free", bytes(room.reserved), bytes(free))?,
+                None => f.write_str(", of which not even its context could be had")?,
+            }
             let others = room.others(planned);
             if others > 0 {
                 write!(f, ", about {} of other processes", bytes(others))?;
@@ -186,7 +203,7 @@ mod tests {
 
     fn room(total: u64) -> Room {
         let capability = Some(ComputeCapability { major: 9, minor: 0 });
-        Room { reserved: 20 << 20, free: 1 << 20, total, capability }
+        Room { reserved: 20 << 20, free: Some(1 << 20), total, capability }
     }
 
     #[test]
@@ -195,15 +212,18 @@ mod tests {
         let need = Shortage::new(&program, 2, None, None, Some(room(80 << 30))).planned.total();
         // All is this process's but 1 MiB, and a little less than the plan needs may be filled.
         let total = (need - 1) / 95 * 100;
-        let room = Room { free: total - (20 << 20) - (512 << 20), ..room(total) };
+        let room = Room { free: Some(total - (20 << 20) - (512 << 20)), ..room(total) };
         let forward = Some(Instruction::Forward { mb: 0, chunk: 0 });
         let shortage = Shortage::new(&program, 2, forward, Some("layer 1".to_owned()), Some(room));
         assert_eq!((shortage.category, shortage.offer.is_some()), (MemoryCategory::Activations, true));
         insta::assert_snapshot!(shortage.to_string());
-        let other = Room { free: 0, ..room };
+        let other = Room { free: Some(0), ..room };
         let crowded = Shortage::new(&program, 2, forward, None, Some(other));
         assert_eq!(crowded.offer, None);
         assert!(crowded.to_string().contains("of other processes"), "{crowded}");
+        let closed = Shortage::new(&program, 0, None, None, Some(Room { reserved: 0, free: None, ..room }));
+        assert_eq!(closed.offer, None);
+        assert!(closed.to_string().contains(", of which not even its context could be had: "), "{closed}");
         // Nothing is left to recompute.
         let block = Program { recompute: Recompute::Block, ..program };
         let offer = Shortage::new(&block, 2, forward, None, Some(room)).offer;
@@ -221,5 +241,16 @@ mod tests {
         );
         assert!(!text.contains("CUDA_ERROR"), "{text}");
         assert!(matches!(of(Error::Msg("other".to_owned())), ExecError::Kernel(_)));
+        let nccl = |what: &str| {
+            let what = what.to_owned();
+            let error = CommError::Device { operation: crate::comm::Kind::AllReduce, rank: 0, what };
+            explained(ExecError::Peer(error), &program, 0, None, || None)
+        };
+        let ExecError::OutOfMemory(shortage) = nccl("NCCL: unhandled cuda error: Cuda failure 2 'out of memory'")
+        else {
+            panic!("it is out of memory")
+        };
+        assert_eq!(shortage.category, MemoryCategory::Communication);
+        assert!(matches!(nccl("NCCL: unhandled cuda error"), ExecError::Peer(_)));
     }
 }

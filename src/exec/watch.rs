@@ -62,6 +62,9 @@ pub struct WatchedDevice {
     /// What is not free: contexts, code and libraries too.
     pub used: u64,
     pub total: u64,
+    /// The most that this process's tensors took at once in the step, those included that were there when it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak: Option<u64>,
 }
 
 /// What one rank tells the others of the step.

@@ -10,6 +10,7 @@ use cudarc::cublaslt::sys;
 
 use super::Gpu;
 use super::memory::address;
+use crate::kernels::out_of_memory::is_out_of_memory;
 
 /// A column-major matrix without gaps.
 #[derive(Debug, Clone, Copy)]
@@ -90,8 +91,20 @@ unsafe impl Send for Products {}
 #[derive(Debug, Default)]
 pub(super) struct BlasLt(OnceLock<Mutex<Products>>);
 
+/// What the library answered that was no success. Its status stays in the text: by it an error is known as out of memory.
+#[derive(Debug, thiserror::Error)]
+#[error("cuBLASLt: {what}: {status}")]
+struct Refused {
+    what: String,
+    status: CublasError,
+}
+
+fn refused(what: &str, status: CublasError) -> candle_core::Error {
+    candle_core::Error::Cuda(Box::new(Refused { what: what.to_owned(), status }))
+}
+
 fn named(what: &'static str) -> impl Fn(CublasError) -> candle_core::Error {
-    move |e| candle_core::Error::Msg(format!("cuBLASLt: {what}: {e}"))
+    move |status| refused(what, status)
 }
 
 fn data_type(dtype: DType) -> Result<sys::cudaDataType> {
@@ -227,6 +240,7 @@ impl Products {
         let out = layout(kind.types[1], m, n, false)?;
         match self.search(kind, description, [a, b, out]) {
             Ok((algorithm, workspace)) => Ok(Way { product: description, a, b, out, algorithm, workspace }),
+            Err(e) if is_out_of_memory(&e) => Err(e),
             Err(e) => bail!("{} with addresses aligned to {:?}: {e}", product.words(), kind.aligned),
         }
     }
@@ -324,6 +338,6 @@ impl Gpu {
                 stream.cu_stream().cast(),
             )
         };
-        done.map_err(|e| candle_core::Error::Msg(format!("cuBLASLt: {}: {e}", product.words())))
+        done.map_err(|status| refused(&product.words(), status))
     }
 }

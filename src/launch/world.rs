@@ -1,7 +1,7 @@
 //! The ranks that a launcher started, as one of them sees them from its start to its end: it has met the others before it
 //! looks at its file, so that whatever goes wrong with one is told to all, once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use crate::comm::tcp::Ended;
 use crate::comm::{CommError, Communicator, JoinError, Meeting, Mesh, TcpComm};
 use crate::exec::topology;
 use crate::plan::Plan;
+use crate::plan::facts::RankSeat;
 use crate::plan::program::Device;
 
 /// How long a rank waits for the others to come.
@@ -106,6 +107,18 @@ impl World {
         self.mesh.ranks().iter().map(|peer| machine(&peer.place)).collect::<BTreeSet<_>>().len()
     }
 
+    /// Where each rank is, the machines in the order of their first ranks.
+    #[must_use]
+    pub fn seats(&self) -> Vec<RankSeat> {
+        let mut machines = BTreeMap::new();
+        let seat = |peer: &crate::comm::tcp::Peer| {
+            let next = machines.len();
+            let node = *machines.entry(machine(&peer.place).to_owned()).or_insert(next);
+            RankSeat { node, local_rank: peer.local_rank }
+        };
+        self.mesh.ranks().iter().map(seat).collect()
+    }
+
     /// Threads for this rank of `total`, which the ranks of a machine share: those with the same cores, or all of them where
     /// the number was `given`.
     #[must_use]
@@ -133,8 +146,12 @@ impl World {
         let periodic = serde_json::to_vec(&first.program.periodic).unwrap_or_default();
         let shown = format!("{}/{}", plan.hash, &blake3::hash(&periodic).to_hex()[..8]);
         let comm = TcpComm::new(Arc::clone(&self.mesh), &shown, &topology)?;
+<<<<<<< HEAD
         let own = plan.ranks.get(self.rank()).map_or(&first.program, |rank| &rank.program);
         Ok(on_device(Box::new(comm), device, &topology, own))
+=======
+        on_device(Box::new(comm), device, &topology).map_err(JoinError::Refused)
+>>>>>>> kernels
     }
 
     pub(super) fn tell_all(&self, message: &FromFirst) {
@@ -224,6 +241,7 @@ mod tests {
     fn a_world_of_one_needs_nobody() {
         let world = alone();
         assert!(world.leads() && world.speaks());
+        assert_eq!(world.seats(), [RankSeat { node: 0, local_rank: 0 }]);
         assert_eq!((world.machines(), world.threads(6, true), world.threads(0, false)), (1, 6, 1));
     }
 

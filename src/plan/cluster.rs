@@ -157,7 +157,7 @@ fn cluster(nodes: usize, devices: usize, described: &Numbers, links: Links) -> R
         memory_efficiency: described.memory_efficiency,
     });
     let rates = Rates { devices: [(described.name.clone(), rates)].into(), links: Some(links), gpu_links: None };
-    Ok(ClusterFacts { devices, rates, no_gpu: None })
+    Ok(ClusterFacts { devices, rates, ..ClusterFacts::default() })
 }
 
 impl KnownDevice {

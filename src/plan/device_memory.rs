@@ -1,7 +1,7 @@
 //! What a GPU holds besides tensors, and what of its memory a plan may use: constants, where only the device could say more.
 
 use crate::plan::facts::{ComputeCapability, DeviceFacts};
-use crate::plan::program::{Device, Program};
+use crate::plan::program::{Device, Instruction, Program};
 
 const MIB: u64 = 1 << 20;
 
@@ -24,10 +24,13 @@ pub fn context_bytes(capability: Option<ComputeCapability>) -> u64 {
 /// What NCCL holds for each communicator of a rank, its channels' buffers for the most part: an estimate.
 pub const COMMUNICATOR_BYTES: u64 = 128 * MIB;
 
-/// NCCL's communicators of a rank: one over the replicas of its stage, one over the stages of its replica.
+/// NCCL's communicators of a rank: one for each group through which its tensors go (the replicas of its stage, the two ends of a
+/// tied embedding), and one for each channel: of each stage two to the next (activations there, gradients back), in a ring.
 #[must_use]
 pub fn communicators(program: &Program) -> u64 {
-    u64::from(program.mesh.replicas > 1) + u64::from(program.mesh.stages > 1)
+    let tied = program.step.iter().any(|i| matches!(i, Instruction::SumTied));
+    let channels = if program.mesh.stages > 1 { 2 * 2 } else { 0 };
+    u64::from(program.mesh.replicas > 1) + u64::from(tied) + channels
 }
 
 /// Bytes that a plan may fill; `None` where the device's memory is not known.
@@ -48,4 +51,57 @@ pub fn usable(all: u64) -> u64 {
 
 fn is_hopper(capability: Option<ComputeCapability>) -> bool {
     capability.is_some_and(|c| c.major >= 9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::experiment::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
+    use crate::exec::topology;
+    use crate::plan::mesh::Group;
+    use crate::plan::tests::{data, experiment};
+    use crate::plan::{ClusterFacts, compile};
+
+    /// Beside the groups and channels that ranks are connected by.
+    #[test]
+    fn communicators_are_those_of_the_topology() {
+        let pipeline = |stages| Pipeline {
+            stages,
+            partition: AutoOr::Auto,
+            schedule: PipelineSchedule::OneFOneB,
+            chunks: 1,
+            microbatches: 1,
+        };
+        for (stages, replicas, expected) in [(1, 1, [0, 0]), (1, 2, [1, 1]), (2, 1, [5, 5]), (3, 2, [6, 5])] {
+            let mut experiment = experiment();
+            experiment.model.tie_embeddings = true;
+            experiment.parallel = match (stages, replicas) {
+                (1, 1) => Parallel::single(),
+                (1, _) => Parallel { mode: ParallelMode::Ddp, replicas, ..Parallel::single() },
+                _ => Parallel {
+                    mode: ParallelMode::Pipeline,
+                    replicas,
+                    pipeline: Some(pipeline(stages)),
+                    ..Parallel::single()
+                },
+            };
+            let plan = compile(&experiment, &data(), &ClusterFacts::named("1x8xH100").unwrap()).unwrap();
+            for rank in &plan.ranks {
+                let (program, mesh) = (&rank.program, plan.mesh);
+                let topology = topology(program, plan.channel_slots, 4);
+                let channels = topology.channels.iter().filter(|c| c.from == program.rank || c.to == program.rank);
+                let used = |group: &Group| match *group {
+                    Group::World => false,
+                    Group::Replicas { .. } | Group::Tied { .. } => {
+                        mesh.size(*group) > 1 && mesh.members(*group).contains(&program.rank)
+                    }
+                };
+                let groups = mesh.groups().iter().filter(|group| used(group)).count();
+                assert_eq!(communicators(program), (channels.count() + groups) as u64, "{stages} x {replicas}");
+            }
+            // Of a rank at an end, and of one in the middle.
+            let middle = &plan.ranks[plan.ranks.len() / 2].program;
+            assert_eq!([&plan.ranks[0].program, middle].map(communicators), expected, "{stages} x {replicas}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ pub use crate::plan::program::Device;
 use crate::plan::rates::Rates;
 
 /// The devices a run may use, in the order in which ranks take them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClusterFacts {
     pub devices: Vec<DeviceFacts>,
     /// How fast they are, as far as it is known.
@@ -16,6 +16,25 @@ pub struct ClusterFacts {
     /// Why no GPU is among them, where one was looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_gpu: Option<NoGpu>,
+    /// Why GPUs cannot talk to each other, where that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_nccl: Option<String>,
+    /// Whether several ranks may be on one GPU.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub sharing: bool,
+    /// Where a launcher put each rank; `devices` are then those that one of them sees, of one machine. Empty where the ranks
+    /// are started on this machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seats: Vec<RankSeat>,
+}
+
+/// Where a rank is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankSeat {
+    /// The machine, from 0.
+    pub node: usize,
+    /// Among the ranks of that machine.
+    pub local_rank: usize,
 }
 
 /// Why a machine has no GPU that this program could use.
@@ -58,8 +77,8 @@ pub struct ComputeCapability {
 }
 
 impl ComputeCapability {
-    /// The first whose matrix units take bf16: Ampere.
-    pub const BF16: Self = Self { major: 8, minor: 0 };
+    /// The first that the kernels are compiled for: Ampere.
+    pub const LEAST: Self = Self { major: 8, minor: 0 };
 }
 
 impl std::fmt::Display for ComputeCapability {

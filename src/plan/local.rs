@@ -4,16 +4,37 @@ use std::fs;
 
 #[cfg(feature = "cuda")]
 use crate::plan::facts::ComputeCapability;
-use crate::plan::facts::{ClusterFacts, Device, DeviceFacts, NoGpu, PeakFlops};
+use crate::plan::facts::{ClusterFacts, Device, DeviceFacts, NoGpu, PeakFlops, RankSeat};
 use crate::plan::gpu_facts::GpuFacts;
-use crate::plan::rates::Rates;
+
+/// With `1` NCCL 2.30 and newer lets ranks share a GPU.
+const SHARING: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
 impl ClusterFacts {
     /// This machine: its CPU, with `threads` threads for the rank, and the GPUs that this program can use. A CPU's peak FLOP/s
     /// is not guessed: it stays unknown until someone says it.
     #[must_use]
     pub fn local(threads: usize) -> Self {
-        Self::cpu(threads).with_gpus(gpus(), threads)
+        let mut facts = Self::cpu(threads).with_gpus(gpus(), threads);
+        facts.sharing = std::env::var(SHARING).is_ok_and(|value| value.trim() == "1");
+        // A library of some size: it is not opened for one rank.
+        let several = facts.gpus() > 1 || (facts.sharing && facts.gpus() > 0);
+        facts.no_nccl = several.then(nccl).and_then(Result::err);
+        facts
+    }
+
+    /// What a launcher's ranks have, of which each sees a machine like this one: rank r is at `seats[r]`.
+    #[must_use]
+    pub fn seated(mut self, seats: Vec<RankSeat>) -> Self {
+        let asked = self.gpus() > 1 || self.sharing;
+        if !asked && self.gpus() > 0 && seats.len() > 1 {
+            self.no_nccl = nccl().err();
+        }
+        Self { seats, ..self }
+    }
+
+    fn gpus(&self) -> usize {
+        self.devices.iter().filter(|device| matches!(device.device, Device::Cuda(_))).count()
     }
 
     /// This machine's CPU alone.
@@ -29,7 +50,7 @@ impl ClusterFacts {
             compute_capability: None,
             estimated: false,
         };
-        Self { devices: vec![cpu], rates: Rates::default(), no_gpu: None }
+        Self { devices: vec![cpu], ..Self::default() }
     }
 
     /// The same machine with the GPUs that were `found`, which share the host's `threads`.
@@ -73,6 +94,18 @@ fn gpus() -> Result<Vec<GpuFacts>, NoGpu> {
 #[cfg(not(feature = "cuda"))]
 fn gpus() -> Result<Vec<GpuFacts>, NoGpu> {
     Err(NoGpu::NotBuilt)
+}
+
+/// Whether GPUs can talk through NCCL.
+#[cfg(feature = "nccl")]
+fn nccl() -> Result<(), String> {
+    crate::doctor::usable_nccl()
+}
+
+/// As above: this build has none.
+#[cfg(not(feature = "nccl"))]
+fn nccl() -> Result<(), String> {
+    Err("this program was built without it: build it with `--features nccl`".to_owned())
 }
 
 #[cfg(feature = "cuda")]

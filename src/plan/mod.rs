@@ -48,6 +48,7 @@ pub use error::PlanError;
 pub use facts::{ClusterFacts, DeviceFacts};
 pub use fit::would_fit;
 pub use forecast::Forecast;
+pub(crate) use ranks::mesh;
 pub use render::Shown;
 pub(crate) use render::bytes;
 pub use types::{FORMAT, Flops, MemoryEstimate, MemoryItem, ParamCounts, Plan, RankPlan, Totals};

@@ -7,7 +7,6 @@ use crate::data::{ChoiceFacts, DataFacts, SplitFacts};
 use crate::model::spec::{ModelSpec, Variant};
 use crate::plan::facts::{ClusterFacts, Device, DeviceFacts, PeakFlops};
 use crate::plan::program::Instruction;
-use crate::plan::rates::Rates;
 use crate::plan::{Plan, compile};
 
 pub(crate) fn gpt2_124m(vocab_size: usize) -> ModelSpec {
@@ -153,7 +152,7 @@ pub(crate) fn cluster() -> ClusterFacts {
         compute_capability: None,
         estimated: false,
     };
-    ClusterFacts { devices: vec![cpu], rates: Rates::default(), no_gpu: None }
+    ClusterFacts { devices: vec![cpu], ..ClusterFacts::default() }
 }
 
 pub(crate) fn compiled(experiment: &e::Experiment) -> Plan {

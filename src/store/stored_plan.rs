@@ -14,7 +14,6 @@ use crate::config::{self, LoadOptions};
 use crate::data::DataFacts;
 use crate::plan::facts::{ClusterFacts, DeviceFacts, PeakFlops};
 use crate::plan::program::Device;
-use crate::plan::rates::Rates;
 use crate::plan::{self, FORMAT, Plan};
 
 /// What all formats have in common. Those before 3 do not say which they are.
@@ -93,6 +92,6 @@ fn cluster(manifest: &Manifest) -> ClusterFacts {
     };
     // Ranks on the CPU share the one there is.
     let mut devices: Vec<DeviceFacts> = manifest.devices.iter().map(facts).collect();
-    devices.dedup_by(|a, b| a.device == b.device);
-    ClusterFacts { devices, rates: Rates::default(), no_gpu: None }
+    devices.dedup_by(|a, b| a.device == Device::Cpu && b.device == Device::Cpu);
+    ClusterFacts { devices, sharing: true, ..ClusterFacts::default() }
 }
