@@ -127,11 +127,7 @@ pub fn run(
         local.set_limit(limit);
     }
     let seat = region.seat(rank).ok_or_else(|| ExecError::Program(format!("there is no rank {rank}")))?;
-<<<<<<< HEAD
-    let comm = on_device(Box::new(local), program.device, region.topology(), program);
-=======
-    let comm = on_device(Box::new(local), program.device, region.topology()).map_err(ExecError::Program)?;
->>>>>>> kernels
+    let comm = on_device(Box::new(local), program.device, region.topology(), program).map_err(ExecError::Program)?;
     let monitor = Striking { board: OnBoard(seat), rank, faults };
     let peers = Peers { comm: &*comm, monitor: &monitor };
     let mut speaker = Speaker { parent, program, region, seat, checkpoints, faults };

@@ -3,37 +3,25 @@
 use crate::comm::{Communicator, Topology};
 use crate::plan::program::{Device, Program};
 
-<<<<<<< HEAD
-/// The communicator of the rank of `program` on `device`, given that of its host: between GPUs tensors go through NCCL, where
-/// this build has it.
-=======
-/// The communicator of a rank on `device`, given that of its host: between GPUs tensors go through NCCL.
+/// The communicator of the rank of `program` on `device`, given that of its host: between GPUs tensors go through NCCL.
 ///
 /// # Errors
 /// If there are several ranks on GPUs, and NCCL's library is missing.
->>>>>>> kernels
 #[cfg(feature = "nccl")]
 pub(super) fn on_device(
     host: Box<dyn Communicator>,
     device: Device,
     topology: &Topology,
-<<<<<<< HEAD
     program: &Program,
-) -> Box<dyn Communicator> {
-    match device {
-        Device::Cpu => host,
-        Device::Cuda(_) => Box::new(crate::comm::nccl::NcclComm::over(host, topology.clone(), summing(program))),
-=======
 ) -> Result<Box<dyn Communicator>, String> {
     if device == Device::Cpu {
         return Ok(host);
->>>>>>> kernels
     }
     if topology.world_size > 1 {
         // A function of a library that is not there would end the process.
         crate::doctor::usable_nccl().map_err(|why| format!("ranks on GPUs talk through NCCL: {why}"))?;
     }
-    Ok(Box::new(crate::comm::nccl::NcclComm::over(host, topology.clone())))
+    Ok(Box::new(crate::comm::nccl::NcclComm::over(host, topology.clone(), summing(program))))
 }
 
 /// As above: this build has no NCCL.
@@ -41,14 +29,11 @@ pub(super) fn on_device(
 /// # Errors
 /// If there are several ranks on GPUs.
 #[cfg(not(feature = "nccl"))]
-<<<<<<< HEAD
-pub(super) fn on_device(host: Box<dyn Communicator>, _: Device, _: &Topology, _: &Program) -> Box<dyn Communicator> {
-    host
-=======
 pub(super) fn on_device(
     host: Box<dyn Communicator>,
     device: Device,
     topology: &Topology,
+    _: &Program,
 ) -> Result<Box<dyn Communicator>, String> {
     if device != Device::Cpu && topology.world_size > 1 {
         let what =
@@ -56,7 +41,6 @@ pub(super) fn on_device(
         return Err(what.to_owned());
     }
     Ok(host)
->>>>>>> kernels
 }
 
 /// The groups through which a rank's program sums or broadcasts tensors.

@@ -122,11 +122,8 @@ fn one(
     observer: &mut (dyn Observer + Send),
 ) -> Result<Outcome, ExecError> {
     let local = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
-<<<<<<< HEAD
-    let comm = on_device(Box::new(local), seated.program.device, region.topology(), seated.program);
-=======
-    let comm = on_device(Box::new(local), seated.program.device, region.topology()).map_err(ExecError::Program)?;
->>>>>>> kernels
+    let comm = on_device(Box::new(local), seated.program.device, region.topology(), seated.program)
+        .map_err(ExecError::Program)?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(seated.threads.max(1)).stack_size(8 << 20).build();
     let pool = pool.map_err(|e| ExecError::Program(format!("threads of rank {rank}: {e}")))?;
     let monitor = OnBoard(region.seat(rank).ok_or_else(|| ExecError::Program(format!("there is no rank {rank}")))?);

@@ -146,12 +146,8 @@ impl World {
         let periodic = serde_json::to_vec(&first.program.periodic).unwrap_or_default();
         let shown = format!("{}/{}", plan.hash, &blake3::hash(&periodic).to_hex()[..8]);
         let comm = TcpComm::new(Arc::clone(&self.mesh), &shown, &topology)?;
-<<<<<<< HEAD
         let own = plan.ranks.get(self.rank()).map_or(&first.program, |rank| &rank.program);
-        Ok(on_device(Box::new(comm), device, &topology, own))
-=======
-        on_device(Box::new(comm), device, &topology).map_err(JoinError::Refused)
->>>>>>> kernels
+        on_device(Box::new(comm), device, &topology, own).map_err(JoinError::Refused)
     }
 
     pub(super) fn tell_all(&self, message: &FromFirst) {
