@@ -194,16 +194,17 @@ fn a_broken_connection_ends_the_run_everywhere() {
             let mesh = Arc::new(Mesh::join(&meeting).unwrap());
             let streams: Vec<TcpStream> = mesh.streams().iter().map(|s| s.try_clone().unwrap()).collect();
             let comm = TcpComm::new(Arc::clone(&mesh), "plan", &Topology::everyone(3)).unwrap();
-            comm.barrier(ALL).unwrap();
+            // Another may still be in here when the first garbled bytes come, and close its end before the last.
+            let met = comm.barrier(ALL);
             if meeting.rank == 1 {
                 for mut stream in streams {
-                    stream.write_all(bytes).unwrap();
-                    stream.shutdown(Shutdown::Write).unwrap();
+                    let _ = stream.write_all(bytes);
+                    let _ = stream.shutdown(Shutdown::Write);
                 }
                 thread::sleep(Duration::from_millis(50));
                 return;
             }
-            let error = comm.all_reduce(ALL, &numbers(1000)).unwrap_err();
+            let error = met.and_then(|()| comm.all_reduce(ALL, &numbers(1000))).unwrap_err();
             assert!(matches!(error, CommError::Left { peer: 1, .. } | CommError::Aborted { by: 1 }), "{error}");
             let ended = mesh.ended().unwrap();
             assert!(ended.by == 1 && ended.lost && ended.text.contains(why), "{ended:?}");
