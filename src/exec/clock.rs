@@ -1,5 +1,15 @@
 //! How long the parts of a step take: by the host's clock on a CPU, by the device's on a GPU, where a launch takes no time.
 
+#![cfg_attr(
+    not(feature = "cuda"),
+    allow(
+        clippy::unnecessary_wraps,
+        clippy::unused_self,
+        clippy::needless_pass_by_value,
+        reason = "as with the feature"
+    )
+)]
+
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Result};

@@ -1,5 +1,15 @@
 //! The device of a rank.
 
+#![cfg_attr(
+    not(feature = "cuda"),
+    allow(
+        clippy::unnecessary_wraps,
+        clippy::unused_self,
+        clippy::needless_pass_by_value,
+        reason = "as with the feature"
+    )
+)]
+
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::error::ExecError;

@@ -77,7 +77,7 @@ pub fn run<'a>(
     let state_step = state.step;
     let starting = |e| explained(e, program, state_step, None, || device::room_of(program));
     let trainer = Trainer::new(program, state).map_err(starting)?;
-    peers.comm.attach(trainer.device())?;
+    peers.comm.attach(trainer.device()).map_err(|e| starting(e.into()))?;
     let clock = Clock::new(trainer.device())?;
     let (stage, replica) = program.mesh.place(program.rank);
     let orders = orders.into();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaModule, CudaStream, sys};
+use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaModule, CudaStream, DriverError, sys};
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::{CudaDevice, Device, Result, Tensor, bail};
 
@@ -160,12 +160,16 @@ impl Gpu {
             return Ok(function.clone());
         }
         self.stream.context().bind_to_thread().map_err(driver)?;
-        match self.modules.iter().find_map(|module| module.load_function(kernel).ok()) {
-            Some(function) => {
-                functions.insert(kernel, function.clone());
-                Ok(function)
+        for module in &self.modules {
+            match module.load_function(kernel) {
+                Ok(function) => {
+                    functions.insert(kernel, function.clone());
+                    return Ok(function);
+                }
+                Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)) => {}
+                Err(error) => return Err(driver(error).context(format!("loading the kernel `{kernel}`"))),
             }
-            None => bail!("there is no kernel `{kernel}`"),
         }
+        bail!("there is no kernel `{kernel}`")
     }
 }

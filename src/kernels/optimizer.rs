@@ -62,7 +62,10 @@ pub fn sgd_copied(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: 
 
 /// The CPU's copy has another type, and is refreshed by `copy_rounded`.
 fn without(copy: Option<&Tensor>) -> Result<()> {
-    if copy.is_some() { candle_core::bail!("a bf16 copy of weights on a CPU") } else { Ok(()) }
+    if copy.is_some() {
+        candle_core::bail!("a bf16 copy of weights on a CPU")
+    }
+    Ok(())
 }
 
 /// The sum of squares.

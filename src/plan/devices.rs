@@ -30,7 +30,7 @@ pub(crate) fn choose(
         // A machine without a described CPU has nothing else.
         (_, DeviceChoice::Auto) if cpus.is_empty() && !cuda.is_empty() => on_gpus()?,
         (_, DeviceChoice::Auto) => {
-            let found = each_its_own(&cuda, world, cluster).map_err(|few| few.passed_over());
+            let found = each_its_own(&cuda, world, cluster).map_err(Few::passed_over);
             match found.and_then(|found| unfit(&found, cluster).map_or(Ok(found), |why| Err(why.what))) {
                 Ok(found) => found,
                 Err(why) => {
@@ -246,6 +246,7 @@ mod tests {
         compile(&experiment, &data(), &cluster().with_gpus(found, 8)).map_err(|e| e.to_string())
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "as a driver answers")]
     fn boards(count: usize, capability: (u32, u32)) -> Result<Vec<GpuFacts>, NoGpu> {
         let one = gpu("NVIDIA Board", capability, 80, [1_500_000, 900_000], 4096);
         Ok((0..count).map(|index| GpuFacts { index, ..one.clone() }).collect())
@@ -320,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_list_names_the_gpus_of_each_machine() {
-        let names = |list: [usize; 4]| AutoOr::Given(list.map(|index| DeviceName::Cuda(index)).to_vec());
+        let names = |list: [usize; 4]| AutoOr::Given(list.map(DeviceName::Cuda).to_vec());
         let plan = launched(2, 2, |x, _| x.parallel.devices = names([1, 0, 1, 0])).unwrap();
         let cuda = |node, index| (node, Device::Cuda(index));
         assert_eq!(places(&plan), [cuda(0, 1), cuda(0, 0), cuda(1, 1), cuda(1, 0)]);

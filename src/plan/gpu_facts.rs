@@ -57,7 +57,8 @@ impl GpuFacts {
             name: self.name.clone(),
             threads: threads.max(1),
             memory_bytes: (self.memory_bytes > 0).then_some(self.memory_bytes),
-            peak_flops: known_device(&self.name).map_or_else(|| self.estimated_peaks(), |known| known.peak_flops()),
+            peak_flops: known_device(&self.name)
+                .map_or_else(|| self.estimated_peaks(), super::cluster::KnownDevice::peak_flops),
             compute_capability: Some(self.compute_capability),
             estimated: known_device(&self.name).is_none(),
         }
@@ -94,7 +95,6 @@ impl GpuFacts {
         let (fp32, bf16) = match (self.compute_capability.major, self.compute_capability.minor) {
             (..=7, _) => (128.0, 0.0),
             (8, 0) => (128.0, 2048.0),
-            (8, _) => (256.0, halved(1024.0)),
             (9, _) => (256.0, 4096.0),
             (10 | 11, _) => (256.0, 8192.0),
             _ => (256.0, halved(1024.0)),

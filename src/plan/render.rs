@@ -187,8 +187,8 @@ fn params_lines(p: &ParamCounts, decays: Decays, out: &mut Page) {
 }
 
 fn memory_lines(memory: &MemoryEstimate, full: bool, out: &mut Page) {
-    out.line("memory", &format!("{} at the peak (estimate)", bytes(memory.total())));
     use MemoryCategory as Of;
+    out.line("memory", &format!("{} at the peak (estimate)", bytes(memory.total())));
     for (category, sum) in
         memory.categories().into_iter().filter(|(of, sum)| !matches!(of, Of::Communication | Of::Context) || *sum > 0)
     {
