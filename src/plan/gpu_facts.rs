@@ -57,8 +57,7 @@ impl GpuFacts {
             name: self.name.clone(),
             threads: threads.max(1),
             memory_bytes: (self.memory_bytes > 0).then_some(self.memory_bytes),
-            peak_flops: known_device(&self.name)
-                .map_or_else(|| self.estimated_peaks(), super::cluster::KnownDevice::peak_flops),
+            peak_flops: known_device(&self.name).map_or_else(|| self.estimated_peaks(), KnownDevice::peak_flops),
             compute_capability: Some(self.compute_capability),
             estimated: known_device(&self.name).is_none(),
         }
