@@ -99,7 +99,7 @@ fn row_dims(rows: usize, heads: usize, batch: usize) -> Dims {
 
 /// What the kernels' `int`s and grids hold.
 fn check(s: Shape) -> Result<()> {
-    if s.kv_heads == 0 || s.heads % s.kv_heads != 0 || s.head_dim == 0 {
+    if s.kv_heads == 0 || !s.heads.is_multiple_of(s.kv_heads) || s.head_dim == 0 {
         bail!("{} heads of {} share {} key-value heads", s.heads, s.head_dim, s.kv_heads)
     }
     if s.head_dim > WIDEST_ROW {
