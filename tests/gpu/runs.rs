@@ -42,8 +42,8 @@ impl Lab {
     }
 
     fn folder(&self) -> PathBuf {
-        let runs = fs::read_dir(self.0.path().join("runs")).unwrap().map(|e| e.unwrap().path());
-        runs.filter(|p| !p.file_name().unwrap().to_string_lossy().starts_with('.')).next().expect("a run")
+        let mut runs = fs::read_dir(self.0.path().join("runs")).unwrap().map(|e| e.unwrap().path());
+        runs.find(|p| !p.file_name().unwrap().to_string_lossy().starts_with('.')).expect("a run")
     }
 
     /// Its metrics without times.
