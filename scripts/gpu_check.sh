@@ -192,11 +192,19 @@ run_tests() {
     return "$code"
 }
 
+# Ends a process and all that it started, and waits: what goes on would keep the locks of its runs.
+end_all() {
+    local child
+    for child in $(ps -o pid= --ppid "$1" 2>/dev/null); do end_all "$child"; done
+    kill "$1" 2>/dev/null
+    while kill -0 "$1" 2>/dev/null && [ "$(ps -o stat= -p "$1" 2>/dev/null | cut -c1)" != Z ]; do sleep 0.1; done
+}
+
 run_parity() {
     # The CPU's runs began when the script did.
     local began=$SECONDS
     while [ -n "${references:-}" ] && kill -0 "$references" 2>/dev/null && [ $((SECONDS - began)) -lt $(($1 / 2)) ]; do sleep 0.2; done
-    [ -z "${references:-}" ] || { kill "$references" 2>/dev/null; wait "$references" 2>/dev/null; }
+    [ -z "${references:-}" ] || { end_all "$references"; wait "$references" 2>/dev/null; }
     [ ! -s "$work/references.out" ] || cat "$work/references.out"
     set -- $(($1 - (SECONDS - began)))
     script gpu_parity $(($1 - 6)) --threads "$cores"
@@ -297,6 +305,11 @@ if [ -n "$torch" ] && [ "$device" = cuda ] && [ -z "$tiny" ] && [[ ,$parts, == *
     timeout -k 10 200 "$python" "$root/scripts/gpu_bench.py" --warm --runner "$runner" --scratch "$work/run" --python "$torch" --seconds 200 >"$work/warm.out" 2>&1 &
     warming=$!
     background+=("$warming")
+fi
+
+if [ "$device" = cuda ] && ! "$runner" doctor --json 2>/dev/null | tr -d ' \n' | grep -q '"gpus":\[{'; then
+    "$runner" doctor >&2 || true
+    fail "there is no GPU here: --cpu tries the script without one"
 fi
 
 ordered=()

@@ -60,6 +60,8 @@ def why(result):
 
 
 def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     results, parts = common.results(Path(sys.argv[1])), Path(sys.argv[2])
     parts = [line.split("\t") for line in parts.read_text().splitlines()] if parts.exists() else []
     lines = ["## Parts", "", *table(["part", "result", "seconds"], parts)]
