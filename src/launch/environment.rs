@@ -87,6 +87,10 @@ pub fn seat(variables: &Variables) -> Result<Option<Seat>, EnvironmentError> {
     };
     one("RANK", "WORLD_SIZE")?;
     one("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")?;
+    // A rank whose number was lost would train everything by itself. WORLD_SIZE alone is in some containers for no launcher.
+    if variables.contains_key("RANK") || env.get("LOCAL_RANK").is_some() {
+        one("WORLD_SIZE", "RANK")?;
+    }
     Ok(None)
 }
 
@@ -351,6 +355,8 @@ mod tests {
         assert_eq!(error("RANK=2 WORLD_SIZE=2 MASTER_ADDR=a"), "RANK is 2, but WORLD_SIZE is 2: ranks count from 0");
         assert!(error("RANK=1 MASTER_ADDR=a").starts_with("RANK is \"1\", but WORLD_SIZE is not set"));
         assert!(error("RANK=1 WORLD_SIZE=2").contains("MASTER_ADDR is not set"));
+        assert!(error("RANK= WORLD_SIZE=2 LOCAL_RANK=1").starts_with("WORLD_SIZE is \"2\", but RANK is not set"));
+        assert_eq!(of("WORLD_SIZE=1").unwrap(), None);
         let port = error("RANK=1 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=99999");
         assert_eq!(port, "MASTER_PORT is \"99999\", which is no port");
         let nodes = error("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_NODELIST=gpu[x");
