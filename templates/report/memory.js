@@ -15,7 +15,7 @@ const memorySum = (categories) => CATEGORIES.reduce((sum, name) => sum + (catego
 
 /** How far what is held in tensors is from what was planned of them. */
 const abovePlan = ({ above_plan: share }) =>
-  isNumber(share) ? ` (${share < 0 ? "−" : "+"}${percent(Math.abs(share), 1)} of the plan's tensors)` : "";
+  isNumber(share) ? ` (${share < 0 ? "−" : "+"}${percent(Math.abs(share), 1)})` : "";
 
 /** `stage 1, replica 0`, as far as the run has several. */
 function rankPlace(rank, ranks) {
