@@ -21,12 +21,6 @@ use crate::model::{ParamLayout, Params};
 use crate::plan::facts::ComputeCapability;
 use crate::plan::program::{self, Program};
 
-#[cfg(feature = "cuda")]
-thread_local! {
-    /// What this thread opened: a full device cannot be opened once more to be asked.
-    static OPENED: std::cell::RefCell<Option<Device>> = const { std::cell::RefCell::new(None) };
-}
-
 /// Opens what `program` computes on, for the thread that calls.
 ///
 /// # Errors
@@ -35,7 +29,6 @@ thread_local! {
 pub(super) fn open(program: &Program) -> std::result::Result<Device, ExecError> {
     let program::Device::Cuda(ordinal) = program.device else { return Ok(Device::Cpu) };
     let device = crate::gpu::open(ordinal)?;
-    OPENED.set(Some(device.clone()));
     crate::gpu::Gpu::of(&device)?.set_tf32(program.precision == program::Precision::Tf32);
     Ok(device)
 }
@@ -104,10 +97,7 @@ pub(super) fn room(_: &Device) -> Option<Room> {
 #[cfg(feature = "cuda")]
 pub(super) fn room_of(program: &Program) -> Option<Room> {
     let program::Device::Cuda(ordinal) = program.device else { return None };
-    if let Some(device) = OPENED.with_borrow(Clone::clone) {
-        return room(&device);
-    }
-    closed(ordinal)
+    crate::gpu::opened_here(ordinal).map_or_else(|| closed(ordinal), |device| room(&device))
 }
 
 /// Of a device that nobody has opened.

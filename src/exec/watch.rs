@@ -118,13 +118,12 @@ impl Stopwatch {
             return;
         }
         let bytes = |elements: usize| (elements * trainer.state.buffer.dtype().size_in_bytes()) as u64;
-        let layout = &trainer.state.layout;
-        let total = layout.total;
+        let total = trainer.state.layout.total;
         let copy = match (trainer.has_rounded_copy(), trainer.device().is_cpu()) {
             (false, _) => 0,
             (true, true) => bytes(total),
-            // Of the matrices, two bytes each.
-            (true, false) => 2 * layout.decayed as u64,
+            // As bf16.
+            (true, false) => 2 * total as u64,
         };
         let (peak, device) = device::peak(trainer.device());
         self.told.memory = Some(WatchedMemory {

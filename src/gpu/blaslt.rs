@@ -80,7 +80,8 @@ struct Way {
 struct Products {
     handle: sys::cublasLtHandle_t,
     workspace: Tensor,
-    ways: HashMap<Kind, Way>,
+    /// `None`: it has none for this kind.
+    ways: HashMap<Kind, Option<Way>>,
 }
 
 // SAFETY: the handle may be used by any thread (cuBLASLt is thread-safe); the descriptions are used by one at a time, under the lock.
@@ -205,7 +206,7 @@ impl Products {
     }
 
     /// Asks the library how to compute products of this kind.
-    fn find(&self, product: &Product, kind: &Kind) -> Result<Way> {
+    fn find(&self, product: &Product, kind: &Kind) -> Result<Option<Way>> {
         use sys::cublasLtEpilogue_t as Epilogues;
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let compute = if kind.tf32 {
@@ -239,7 +240,9 @@ impl Products {
             (layout(kind.types[0], m, k, kind.transposed[0])?, layout(kind.types[0], k, n, kind.transposed[1])?);
         let out = layout(kind.types[1], m, n, false)?;
         match self.search(kind, description, [a, b, out]) {
-            Ok((algorithm, workspace)) => Ok(Way { product: description, a, b, out, algorithm, workspace }),
+            Ok(found) => {
+                Ok(found.map(|(algorithm, workspace)| Way { product: description, a, b, out, algorithm, workspace }))
+            }
             Err(e) if is_out_of_memory(&e) => Err(e),
             Err(e) => bail!("{} with addresses aligned to {:?}: {e}", product.words(), kind.aligned),
         }
@@ -251,7 +254,7 @@ impl Products {
         kind: &Kind,
         description: sys::cublasLtMatmulDesc_t,
         [a, b, out]: [sys::cublasLtMatrixLayout_t; 3],
-    ) -> Result<(sys::cublasLtMatmulAlgo_t, usize)> {
+    ) -> Result<Option<(sys::cublasLtMatmulAlgo_t, usize)>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let preference = result::create_matmul_pref().map_err(named("a preference"))?;
         prefer(preference, Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &self.bytes())?;
@@ -269,13 +272,14 @@ impl Products {
             prefer(preference, Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme)?;
         }
         // SAFETY: all that is given was made just now and lives.
-        let found = unsafe {
-            result::get_matmul_algo_heuristic(self.handle, description, a, b, out, out, preference)
-                .map_err(named("no algorithm"))
-        };
+        let found = unsafe { result::get_matmul_algo_heuristic(self.handle, description, a, b, out, out, preference) };
         // SAFETY: made above, and used by nothing else.
         unsafe { result::destroy_matmul_pref(preference).map_err(named("a preference"))? }
-        found.map(|found| (found.algo, found.workspaceSize))
+        match found {
+            Ok(found) => Ok(Some((found.algo, found.workspaceSize))),
+            Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(None),
+            Err(error) => Err(named("the search for an algorithm")(error)),
+        }
     }
 }
 
@@ -283,14 +287,31 @@ impl Gpu {
     /// Multiplies on the compute stream.
     ///
     /// # Safety
+    /// As `try_multiply`.
+    ///
+    /// # Errors
+    /// As `try_multiply`, and if there is no algorithm.
+    #[expect(unsafe_code, reason = "FFI")]
+    pub unsafe fn multiply(&self, product: &Product) -> Result<()> {
+        // SAFETY: the caller's promise.
+        if unsafe { self.try_multiply(product)? } {
+            return Ok(());
+        }
+        bail!("cuBLASLt has no algorithm for {} with {:?}", product.words(), product.kind(self.tf32()).aligned)
+    }
+
+    /// Multiplies on the compute stream. `false`, and nothing done, if cuBLASLt has no algorithm for these types, sizes, alignments
+    /// and epilogue.
+    ///
+    /// # Safety
     /// The addresses have as many elements of their types as the sizes say, on this device.
     ///
     /// # Errors
-    /// If cuBLASLt has no algorithm for these types, sizes and alignments, or fails.
+    /// That of cuBLASLt, or if memory is short.
     #[expect(unsafe_code, reason = "FFI")]
-    pub unsafe fn multiply(&self, product: &Product) -> Result<()> {
+    pub unsafe fn try_multiply(&self, product: &Product) -> Result<bool> {
         if product.m == 0 || product.n == 0 {
-            return Ok(());
+            return Ok(true);
         }
         if product.a.dtype != product.b.dtype {
             bail!("a product of {:?} and {:?}", product.a.dtype, product.b.dtype)
@@ -310,6 +331,7 @@ impl Gpu {
             products.ways.insert(kind, way);
             way
         };
+        let Some(way) = way else { return Ok(false) };
         point(way.product, product.epilogue)?;
         let (one, beta) = (1.0_f32, if product.accumulate { 1.0_f32 } else { 0.0 });
         let at = |address: u64| address as *mut c_void;
@@ -338,6 +360,6 @@ impl Gpu {
                 stream.cu_stream().cast(),
             )
         };
-        done.map_err(|status| refused(&product.words(), status))
+        done.map(|()| true).map_err(|status| refused(&product.words(), status))
     }
 }

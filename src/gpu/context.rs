@@ -48,12 +48,18 @@ thread_local! {
 /// # Errors
 /// If there is no such GPU, a library is missing, or the GPU takes none of the kernels' images.
 pub fn open(ordinal: usize) -> Result<Device> {
-    if let Some(device) = HERE.with_borrow(|here| here.get(&ordinal).cloned()) {
+    if let Some(device) = opened_here(ordinal) {
         return Ok(device);
     }
     let device = opened(ordinal)?;
     HERE.with_borrow_mut(|here| here.insert(ordinal, device.clone()));
     Ok(device)
+}
+
+/// GPU `ordinal`, if this thread has opened it: a full one cannot be opened once more to be asked.
+#[must_use]
+pub fn opened_here(ordinal: usize) -> Option<Device> {
+    HERE.with_borrow(|here| here.get(&ordinal).cloned())
 }
 
 fn opened(ordinal: usize) -> Result<Device> {

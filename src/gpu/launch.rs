@@ -22,12 +22,6 @@ impl Dims {
     pub fn of(blocks: usize, threads: usize) -> Self {
         Self { grid: [blocks.max(1) as u32, 1, 1], block: [threads as u32, 1, 1], shared: 0 }
     }
-
-    /// With `bytes` of dynamic shared memory.
-    #[must_use]
-    pub fn with_shared(self, bytes: usize) -> Self {
-        Self { shared: bytes as u32, ..self }
-    }
 }
 
 /// One argument of a kernel, of exactly its parameter's type.

@@ -11,7 +11,7 @@ mod timing;
 mod upload;
 
 pub use blaslt::{Epilogue, Operand, Product};
-pub use context::{Gpu, of, open};
+pub use context::{Gpu, of, open, opened_here};
 pub use launch::{Arg, Dims};
 pub use memory::{DeviceMemory, address, address_or_null, memory, reset_peak};
 pub use timing::Moment;

@@ -65,15 +65,15 @@ pub enum RoundedCopy {
     None,
     /// Of all weights, as f32: a CPU has no bf16 arithmetic.
     InF32,
-    /// Of the matrices, as bf16; gains and biases are read from the f32 weights.
-    Matrices,
+    /// Of all weights, as bf16; norms read their gains and biases from the f32 weights.
+    InBf16,
 }
 
 /// Whether the executor keeps a rounded copy of the weights.
 #[must_use]
 pub fn rounded_copy(precision: Precision, master_weights: bool, device: Device) -> RoundedCopy {
     match (precision, device) {
-        (Precision::Bf16, Device::Cuda(_)) => RoundedCopy::Matrices,
+        (Precision::Bf16, Device::Cuda(_)) => RoundedCopy::InBf16,
         (Precision::Bf16, Device::Cpu) if master_weights => RoundedCopy::InF32,
         _ => RoundedCopy::None,
     }
@@ -86,7 +86,7 @@ impl RoundedCopy {
         match self {
             Self::None => 0,
             Self::InF32 => 4 * counts.total,
-            Self::Matrices => 2 * counts.decayed,
+            Self::InBf16 => 2 * counts.total,
         }
     }
 
@@ -94,7 +94,7 @@ impl RoundedCopy {
         match self {
             Self::None => "",
             Self::InF32 => "weights rounded to bf16",
-            Self::Matrices => "matrices in bf16",
+            Self::InBf16 => "weights in bf16",
         }
     }
 }

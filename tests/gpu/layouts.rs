@@ -1,7 +1,6 @@
 //! One experiment on GPUs, under layouts that differ in kind, beside the same on one CPU.
 
 use candle_core::DType;
-use runner::data::Prepared;
 use runner::plan::facts::{Device, DeviceFacts, PeakFlops};
 use runner::plan::{ClusterFacts, RankPlan};
 
@@ -61,7 +60,6 @@ fn told(model: &str, layout: &str, precision: &str, device: &str) -> Told {
     let case = case_on(model, layout, &more, STEPS, &cluster(4));
     let on_gpu = |rank: &RankPlan| matches!(rank.program.device, Device::Cuda(_));
     assert_eq!(case.plan.ranks.iter().all(on_gpu), device == "cuda", "{layout}");
-    let Prepared { .. } = &case.prepared;
     run(&case, DType::F32).0
 }
 

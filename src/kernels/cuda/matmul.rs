@@ -11,9 +11,9 @@ fn operand(x: &Tensor, transposed: bool) -> Result<Operand> {
     Ok(Operand { address: address(x)?, dtype: x.dtype(), transposed })
 }
 
-/// x·wᵀ, row-major: [rows, in] and [out, in] give [rows, out]. To cuBLASLt, which counts columns first, that is w·x of the
-/// transposes.
-fn product(x: &Tensor, w: &Tensor, y: &Tensor, epilogue: Epilogue) -> Result<()> {
+/// y = x·wᵀ, row-major: [rows, in] and [out, in] give [rows, out]. To cuBLASLt, which counts columns first, that is w·x of the
+/// transposes. `false`, and nothing done, if it has no algorithm with this epilogue.
+fn product(x: &Tensor, w: &Tensor, y: &Tensor, epilogue: Epilogue) -> Result<bool> {
     let ((rows, inner), (out, width)) = (x.dims2()?, w.dims2()?);
     if inner != width || x.dtype() != w.dtype() {
         bail!("a product of {:?} {:?} and {:?} {:?}", x.dims(), x.dtype(), w.dims(), w.dtype())
@@ -29,7 +29,15 @@ fn product(x: &Tensor, w: &Tensor, y: &Tensor, epilogue: Epilogue) -> Result<()>
         epilogue,
     };
     // SAFETY: w is [out, in], x [rows, in], y [rows, out], as looked at here or made by the callers.
-    unsafe { of(x)?.multiply(&product) }
+    unsafe { of(x)?.try_multiply(&product) }
+}
+
+/// The product itself, which there must be an algorithm for.
+fn plain(x: &Tensor, w: &Tensor, y: &Tensor) -> Result<()> {
+    if product(x, w, y, Epilogue::None)? {
+        return Ok(());
+    }
+    bail!("cuBLASLt has no algorithm for a product of {:?} and {:?}, {:?}", x.dims(), w.dims(), x.dtype())
 }
 
 /// `add_bias`, whatever the type of the bias.
@@ -44,12 +52,12 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let y = of(x)?.empty(x.dtype(), (rows, out))?;
     match bias {
         Some(bias) if bias.elem_count() != out => bail!("a bias of {} for {out} columns", bias.elem_count()),
-        Some(bias) if bias.dtype() == x.dtype() && product(x, w, &y, Epilogue::Bias(address(bias)?)).is_ok() => {}
+        Some(bias) if bias.dtype() == x.dtype() && product(x, w, &y, Epilogue::Bias(address(bias)?))? => {}
         Some(bias) => {
-            product(x, w, &y, Epilogue::None)?;
+            plain(x, w, &y)?;
             add_any_bias(&y, bias, false)?;
         }
-        None => product(x, w, &y, Epilogue::None)?,
+        None => plain(x, w, &y)?,
     }
     Ok(y)
 }
@@ -69,11 +77,11 @@ pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor) -> Result<(Tensor, Ten
     if bias.dtype() == x.dtype() {
         let after = of(x)?.empty(x.dtype(), (rows, out))?;
         let epilogue = Epilogue::GeluAux { bias: address(bias)?, before: address(&before)? };
-        if product(x, w, &after, epilogue).is_ok() {
+        if product(x, w, &after, epilogue)? {
             return Ok((before, after));
         }
     }
-    product(x, w, &before, Epilogue::None)?;
+    plain(x, w, &before)?;
     match add_any_bias(&before, bias, true)? {
         Some(after) => Ok((before, after)),
         None => bail!("an activation without its output"),

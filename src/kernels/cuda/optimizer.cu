@@ -1,4 +1,4 @@
-// AdamW and SGD over flat buffers, in one pass: weights and moments are updated, and the bf16 copy of the matrices is made anew.
+// AdamW and SGD over flat buffers, in one pass: weights and moments are updated, and the bf16 copy of the weights is made anew.
 // S is how state is stored. ROUNDED state is of bf16 numbers, whatever it is stored as: gradients are rounded before, weights and
 // moments after the arithmetic.
 #include "rows.cuh"
