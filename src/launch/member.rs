@@ -271,7 +271,10 @@ impl Task<'_> {
             self.world.fail(error.code(), &error.to_string());
         }
         match self.world.ended(Some(self.plan)) {
-            Some((by, code, text)) if by != self.world.rank() => Err(MemberError::Followed { by, code, text }),
+            // By this rank too: it was given up by the others.
+            Some((by, code, text)) if followed || by != self.world.rank() => {
+                Err(MemberError::Followed { by, code, text })
+            }
             Some(_) => match error {
                 // Errors of the record speak for themselves.
                 MemberError::Failed { source, .. } if record && self.world.leads() => match *source {

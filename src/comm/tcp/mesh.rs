@@ -20,6 +20,8 @@ const BEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(30);
 /// A beat so late means that this process, or its machine, was suspended.
 const LATE: Duration = Duration::from_secs(5);
+/// Most characters of why the run is over.
+const LONGEST_TEXT: usize = 8 << 10;
 /// How long who leaves waits to see that the others have all that it sent.
 const GRACE: Duration = Duration::from_secs(3);
 
@@ -33,6 +35,14 @@ pub struct Ended {
     pub text: String,
     /// It did not say so itself: its connection broke.
     pub lost: bool,
+}
+
+impl Ended {
+    /// What tells the other ranks of it.
+    pub(super) fn frame(&self) -> (Tag, Vec<u8>) {
+        let text: String = self.text.chars().take(LONGEST_TEXT).collect();
+        (Tag::Abort { by: self.by, code: self.code, lost: self.lost }, text.into_bytes())
+    }
 }
 
 /// A rank, connected to all others. Dropped, it says goodbye, and waits for seconds at most.
@@ -148,12 +158,7 @@ impl Mesh {
 
     /// Ends the run: every wait of every rank returns an error that names `by`, the cause. The first cause stays.
     pub fn abort(&self, by: usize, code: u8, text: &str) {
-        if self.shared.end(Ended { by, code, text: text.to_owned(), lost: false }) {
-            let text: String = text.chars().take(8 << 10).collect();
-            for peer in self.shared.peers() {
-                self.shared.post(peer, Tag::Abort { by, code }, text.clone().into_bytes());
-            }
-        }
+        self.shared.end(Ended { by, code, text: text.to_owned(), lost: false });
     }
 
     /// Why the run is over, if it is over before its time.

@@ -144,12 +144,13 @@ impl Outgoing {
         self.changed.notify_all();
     }
 
-    /// Nothing more is sent.
-    pub(super) fn cut(&self) {
+    /// Nothing more is sent but this frame.
+    fn cut(&self, last: Option<(Tag, Vec<u8>)>) {
+        let last = last.map(|(tag, bytes)| (wire::header(tag, bytes.len()), bytes));
         let mut queue = lock(&self.queue);
+        queue.bytes = last.iter().map(|(_, bytes)| bytes.len()).sum();
+        queue.frames = last.into_iter().collect();
         queue.closed = true;
-        queue.frames.clear();
-        queue.bytes = 0;
         self.changed.notify_all();
     }
 
@@ -255,14 +256,27 @@ impl Shared {
         state.peers.get(peer).is_some_and(|peer| matches!(peer.gone, Some(Gone::Lost(_))))
     }
 
-    /// Notes the end of the run; whether it was the first.
-    pub(super) fn end(&self, ended: Ended) -> bool {
-        let mut state = lock(&self.state);
+    /// Notes why the run is over, and tells the others: the first end counts.
+    pub(super) fn end(&self, ended: Ended) {
+        self.note_end(lock(&self.state), ended);
+    }
+
+    fn note_end(&self, mut state: MutexGuard<'_, State>, ended: Ended) {
         let first = state.ended.is_none();
-        state.ended.get_or_insert(ended);
+        let ended = state.ended.get_or_insert(ended).clone();
         drop(state);
+        if first {
+            self.announce(&ended);
+        }
         self.changed.notify_all();
-        first
+    }
+
+    /// Before this rank leaves, as it soon will: who waits for it learns why.
+    fn announce(&self, ended: &Ended) {
+        let (tag, text) = ended.frame();
+        for peer in self.peers() {
+            self.post(peer, tag, text.clone());
+        }
     }
 
     /// Ends all waits of this rank.
@@ -377,13 +391,16 @@ impl Shared {
             return;
         }
         state.peers[peer].gone = Some(Gone::Lost(why.to_owned()));
-        if !state.closing {
-            let text = why.to_owned();
-            state.ended.get_or_insert(Ended { by: peer, code: 1, text, lost: true });
+        if state.closing {
+            self.outgoing[peer].cut(None);
+            drop(state);
+            self.changed.notify_all();
+            return;
         }
-        drop(state);
-        self.outgoing[peer].cut();
-        self.changed.notify_all();
+        let ended = Ended { by: peer, code: 1, text: why.to_owned(), lost: true };
+        // If it still reads, it learns that it was given up, and blames nobody for what follows.
+        self.outgoing[peer].cut(Some(ended.frame()));
+        self.note_end(state, ended);
     }
 
     /// Puts what came from `peer` where it is waited for.
@@ -410,9 +427,9 @@ impl Shared {
             }
             Tag::Control => state.peers[peer].control.push_back(bytes),
             Tag::Beat => state.peers[peer].view = wire::view_of(&bytes).ok_or("its sign of life is none")?,
-            Tag::Abort { by, code } => {
+            Tag::Abort { by, code, lost } => {
                 let text = String::from_utf8_lossy(&bytes).into_owned();
-                state.ended.get_or_insert(Ended { by, code, text, lost: false });
+                state.ended.get_or_insert(Ended { by, code, text, lost });
             }
             Tag::Goodbye => {
                 state.peers[peer].view = wire::view_of(&bytes).ok_or("its goodbye is none")?;

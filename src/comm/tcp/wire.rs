@@ -28,8 +28,8 @@ pub(super) enum Tag {
     Control,
     /// A sign of life, with the board's line.
     Beat,
-    /// The run is over because of a rank.
-    Abort { by: usize, code: u8 },
+    /// The run is over because of a rank; `lost`: it did not say so itself.
+    Abort { by: usize, code: u8, lost: bool },
     /// The last frame of a rank that leaves.
     Goodbye,
 }
@@ -62,7 +62,7 @@ pub(super) fn header(tag: Tag, length: usize) -> [u8; HEADER] {
         Tag::Taken { lane } => (TAKEN, lane_code(lane), 0, 0, [0; 3]),
         Tag::Control => (CONTROL_TAG, 0, 0, 0, [0; 3]),
         Tag::Beat => (BEAT, 0, 0, 0, [0; 3]),
-        Tag::Abort { by, code } => (ABORT, code, 0, by as u32, [0; 3]),
+        Tag::Abort { by, code, lost } => (ABORT, code, u8::from(lost), by as u32, [0; 3]),
         Tag::Goodbye => (GOODBYE, 0, 0, 0, [0; 3]),
     };
     out[0] = kind;
@@ -89,7 +89,7 @@ pub(super) fn parse(bytes: &[u8; HEADER]) -> Option<(Tag, u64)> {
         TAKEN => Tag::Taken { lane: lane_of(a)? },
         CONTROL_TAG => Tag::Control,
         BEAT => Tag::Beat,
-        ABORT => Tag::Abort { by: small, code: a },
+        ABORT => Tag::Abort { by: small, code: a, lost: b == 1 },
         GOODBYE => Tag::Goodbye,
         _ => return None,
     };
@@ -148,7 +148,8 @@ mod tests {
             Tag::Taken { lane: Lane::Activation },
             Tag::Control,
             Tag::Beat,
-            Tag::Abort { by: 1023, code: 2 },
+            Tag::Abort { by: 1023, code: 2, lost: false },
+            Tag::Abort { by: 0, code: 1, lost: true },
             Tag::Goodbye,
         ];
         for tag in tags {
