@@ -54,6 +54,16 @@ fn every_machine_trains_on_its_cpu() {
 }
 
 #[test]
+fn a_folder_without_libraries_is_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = doctor(&[], Some(folder.path()));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(&format!("note: RUNNER_CUDA_LIBS: {}: none of these", folder.path().display())), "{text}");
+    let notes = &json(Some(&folder.path().join("x")))["notes"];
+    assert!(notes[0].as_str().unwrap().contains("there is no folder"), "{notes}");
+}
+
+#[test]
 fn what_is_missing_is_said_with_what_mends_it() {
     let report = json(None);
     for name in ["training on one GPU", "training on several GPUs (NCCL)"] {

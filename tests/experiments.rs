@@ -161,6 +161,11 @@ fn evaluation_and_samples_work_on_their_own() {
     let recorded = bench.metrics("runs", "eval");
     assert_eq!(recorded.iter().map(|e| e["step"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 20, 40, 60]);
     assert_eq!(report["val_loss"], recorded[3]["val_loss"]);
+    if !cfg!(feature = "cuda") {
+        let refused = bench.run(&["eval", "tiny", "--device", "cuda"]);
+        let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(2) && told.contains("built without CUDA"), "{told}");
+    }
     assert!(recorded[3]["val_loss"].as_f64() < recorded[0]["val_loss"].as_f64());
     let sampled = bench.run(&["sample", "tiny", "--prompt", "the cat", "--max-tokens", "50", "--seed", "7"]);
     ok(&sampled);

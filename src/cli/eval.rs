@@ -9,7 +9,7 @@ use clap::Args;
 use super::common::{RootArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
 use super::opened;
-use super::opened::CheckpointArgs;
+use super::opened::{CheckpointArgs, DeviceArgs};
 use super::output::{print, print_json};
 use crate::config::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
 use crate::eval::choice;
@@ -35,6 +35,8 @@ pub struct EvalArgs {
     /// Score only the first N multiple-choice items.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
     #[command(flatten)]
     pub threads: ThreadArgs,
     #[command(flatten)]
@@ -68,12 +70,13 @@ pub fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
     let opened = opened::open_run(&args.root.root(), &args.run)?;
     let mut experiment = opened.experiment.clone();
     args.apply_to(&mut experiment)?;
+    let device = args.device.of(&opened, args.threads.count())?;
     let pool = args.threads.pool()?;
     let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
     let prepared = opened.prepare_data(&experiment, &pool, &mut screen)?;
     let started = Instant::now();
     let metrics = pool.install(|| -> anyhow::Result<EvalMetrics> {
-        let (model, weights, step) = opened.model(args.checkpoint.which())?;
+        let (model, weights, step) = opened.model(args.checkpoint.which(), device)?;
         let mut metrics = EvalMetrics { step, ..EvalMetrics::default() };
         if let Some(split) = prepared.dataset.validation() {
             let configured = opened.experiment.eval.loss.map(|EvalLoss { batches }| batches);

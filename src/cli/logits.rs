@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use candle_core::Tensor;
+use candle_core::{DType, Device, Tensor};
 use clap::Args;
 
 use super::common::{RootArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
 use super::opened;
-use super::opened::CheckpointArgs;
+use super::opened::{CheckpointArgs, DeviceArgs};
 
 #[derive(Debug, Clone, Args)]
 pub struct LogitsArgs {
@@ -21,6 +21,8 @@ pub struct LogitsArgs {
     pub out: PathBuf,
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
     #[command(flatten)]
     pub threads: ThreadArgs,
     #[command(flatten)]
@@ -42,10 +44,12 @@ pub fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
     if let Some(id) = rows.iter().flatten().find(|&&id| id as usize >= spec.vocab_size) {
         bail!(RequestError(format!("token {id} is beyond the vocabulary of {}", spec.vocab_size)));
     }
+    let device = args.device.of(&opened, args.threads.count())?;
     let logits = args.threads.pool()?.install(|| -> anyhow::Result<Tensor> {
-        let (model, weights, _) = opened.model(args.checkpoint.which())?;
+        let (model, weights, _) = opened.model(args.checkpoint.which(), device)?;
         let mb = model.micro_batch(&rows.concat(), Vec::new(), length)?;
-        Ok(model.logits(&weights, &mb)?.reshape((rows.len(), length, spec.vocab_size))?)
+        let logits = model.logits(&weights, &mb)?.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
+        Ok(logits.reshape((rows.len(), length, spec.vocab_size))?)
     })?;
     candle_core::safetensors::save(&[("logits", logits)].into(), &args.out)?;
     Ok(Exit::Done)

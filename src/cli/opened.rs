@@ -7,12 +7,14 @@ use anyhow::anyhow;
 
 use super::common::prepare_data;
 use super::exit::RequestError;
+use super::output::complain;
+use crate::config::experiment::DeviceChoice;
 use crate::config::{self, Experiment, LoadOptions};
 use crate::data::{Prepared, TextTokenizer};
-use crate::kernels::{Math, optimizer};
+use crate::exec::for_reading;
 use crate::model::{Model, ParamLayout, Params, parameters};
-use crate::plan::Plan;
-use crate::plan::program::{Precision, Program};
+use crate::plan::program::{Device, Program};
+use crate::plan::{self, ClusterFacts, Plan};
 use crate::report::Screen;
 use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED, TOKENIZER};
 use crate::store::{Which, catalog, load_weights};
@@ -109,23 +111,70 @@ impl OpenedRun {
         Ok((Params::new(layout, flat), step))
     }
 
-    /// The model of a checkpoint with the weights that its forward reads, and the steps they were trained for.
+    /// What `choice` means for reading this run, in a process with `threads` threads. Auto: a GPU if the run was trained on
+    /// GPUs, each of which had the whole model, and there is one here. What was chosen for the reader goes to `notes`.
     ///
     /// # Errors
-    /// As `weights`.
-    pub fn model(&self, which: Which) -> anyhow::Result<(Model, Params, u64)> {
+    /// If there is no such device.
+    pub fn device(&self, choice: DeviceChoice, threads: usize, notes: &mut Vec<String>) -> anyhow::Result<Device> {
         let program = self.program()?;
-        let (mut weights, step) = self.weights(which)?;
-        let math = Math { bf16: program.precision == Precision::Bf16 };
-        // Weights without a master are bf16 values as they are.
-        if math.bf16 && program.master_weights {
-            let rounded = weights.flat.zeros_like()?;
-            optimizer::copy_rounded(&rounded, &weights.flat, weights.layout.decayed)?;
-            weights.flat = rounded;
-        }
-        let blocks = 0..program.model.block_count();
-        let model = Model::new(&program.model, weights.layout.clone(), blocks, program.seed, math, &weights.flat)?;
+        let choice = match (choice, program.device) {
+            (DeviceChoice::Auto, Device::Cuda(_)) if program.mesh.stages == 1 => DeviceChoice::Auto,
+            (DeviceChoice::Auto, _) => DeviceChoice::Cpu,
+            (asked, _) => asked,
+        };
+        Ok(match choice {
+            DeviceChoice::Cpu => Device::Cpu,
+            _ => plan::one_device(&self.experiment, choice, &ClusterFacts::local(threads), notes)?,
+        })
+    }
+
+    /// The model of a checkpoint on `device`, for the thread that calls, with the weights that its forward reads, and the steps
+    /// they were trained for.
+    ///
+    /// # Errors
+    /// As `weights`; if the device cannot be opened, or its memory is short.
+    pub fn model(&self, which: Which, device: Device) -> anyhow::Result<(Model, Params, u64)> {
+        let (weights, step) = self.weights(which)?;
+        let (model, weights) = for_reading(self.program()?, weights, device)?;
         Ok((model, weights, step))
+    }
+}
+
+/// What to compute on, on the command line.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum On {
+    /// A GPU if the run was trained on one and there is one here, else the CPU.
+    #[default]
+    Auto,
+    Cpu,
+    Cuda,
+}
+
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub struct DeviceArgs {
+    /// What to compute on.
+    #[arg(long, value_enum, default_value_t, value_name = "DEVICE")]
+    pub device: On,
+}
+
+impl DeviceArgs {
+    /// As `OpenedRun::device`; notes are told on standard error.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of(self, run: &OpenedRun, threads: usize) -> anyhow::Result<Device> {
+        let choice = match self.device {
+            On::Auto => DeviceChoice::Auto,
+            On::Cpu => DeviceChoice::Cpu,
+            On::Cuda => DeviceChoice::Cuda,
+        };
+        let mut notes = Vec::new();
+        let device = run.device(choice, threads, &mut notes)?;
+        for note in &notes {
+            complain(note);
+        }
+        Ok(device)
     }
 }
 

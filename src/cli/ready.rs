@@ -7,7 +7,7 @@ use super::world;
 use crate::config::Experiment;
 use crate::data::{Prepared, WeightsFacts};
 use crate::launch::World;
-use crate::plan::{self, Plan};
+use crate::plan::{self, ClusterFacts, Plan};
 use crate::report::Screen;
 
 /// What a run can be started or resumed with.
@@ -30,9 +30,9 @@ impl Ready {
         world: Option<&World>,
         screen: &mut Screen,
     ) -> anyhow::Result<Self> {
-        let pool = threads.pool()?;
+        let (cluster, pool) = (here(experiment, threads, world)?, threads.pool()?);
         let prepared = common::prepare_inputs(experiment, &pool, screen)?;
-        Self::with(experiment, threads, world, screen, pool, prepared)
+        Self::with(experiment, &cluster, screen, pool, prepared)
     }
 
     /// As `new`, of a run that has a checkpoint: the weights that it started from, of which `weights` is known, are not needed.
@@ -46,29 +46,20 @@ impl Ready {
         world: Option<&World>,
         screen: &mut Screen,
     ) -> anyhow::Result<Self> {
-        let pool = threads.pool()?;
+        let (cluster, pool) = (here(experiment, threads, world)?, threads.pool()?);
         let mut prepared = common::prepare_data(experiment, &pool, screen)?;
         prepared.facts.weights = weights;
-        Self::with(experiment, threads, world, screen, pool, prepared)
+        Self::with(experiment, &cluster, screen, pool, prepared)
     }
 
     fn with(
         experiment: &Experiment,
-        threads: ThreadArgs,
-        world: Option<&World>,
+        cluster: &ClusterFacts,
         screen: &mut Screen,
         pool: rayon::ThreadPool,
         prepared: Prepared,
     ) -> anyhow::Result<Self> {
-        let mut cluster = local(threads.count())?;
-        if let Some(world) = world {
-            // Before the plan looks for as many devices as it has ranks.
-            if let Ok(mesh) = plan::mesh(&experiment.parallel, experiment.batch.sequences) {
-                world::as_many(world, mesh)?;
-            }
-            cluster = cluster.seated(world.seats());
-        }
-        let plan = plan::compile(experiment, &prepared.facts, &cluster)?;
+        let plan = plan::compile(experiment, &prepared.facts, cluster)?;
         for note in &plan.notes {
             screen.line(&format!("plan   {note}"));
         }
@@ -83,4 +74,22 @@ impl Ready {
             None => Ok(()),
         }
     }
+}
+
+/// The devices of this machine, or of those of `world`. Preparing data may take long: what is wrong without looking at them is
+/// said before.
+///
+/// # Errors
+/// If they are not those that the experiment asks for, or the world has another number of ranks.
+fn here(experiment: &Experiment, threads: ThreadArgs, world: Option<&World>) -> anyhow::Result<ClusterFacts> {
+    let mut cluster = local(threads.count())?;
+    if let Some(world) = world {
+        // Before the plan looks for as many devices as it has ranks.
+        if let Ok(mesh) = plan::mesh(&experiment.parallel, experiment.batch.sequences) {
+            world::as_many(world, mesh)?;
+        }
+        cluster = cluster.seated(world.seats());
+    }
+    plan::check_devices(experiment, &cluster)?;
+    Ok(cluster)
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use super::common::{RootArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
 use super::opened;
-use super::opened::CheckpointArgs;
+use super::opened::{CheckpointArgs, DeviceArgs};
 use super::output::{complain, print, print_json};
 use crate::config::experiment::Samples;
 use crate::eval::generate;
@@ -39,6 +39,8 @@ pub struct SampleArgs {
     pub seed: Option<u64>,
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
     #[command(flatten)]
     pub threads: ThreadArgs,
     #[command(flatten)]
@@ -100,13 +102,17 @@ impl SampleArgs {
 pub fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
     let opened = opened::open_run(&args.root.root(), &args.run)?;
     let spec = args.over(opened.experiment.eval.samples.clone())?;
+    let device = args.device.of(&opened, args.threads.count())?;
     let pool = args.threads.pool()?;
     let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
     let tokenizer = opened.tokenizer(&pool, &mut screen)?;
-    let (model, weights, step) = opened.model(args.checkpoint.which())?;
-    let started = Instant::now();
-    let made = pool.install(|| generate(&model, &weights, &tokenizer, &spec))?;
-    let seconds = started.elapsed().as_secs_f64();
+    // The device belongs to the thread that opens it.
+    let (made, step, seconds) = pool.install(|| -> anyhow::Result<_> {
+        let (model, weights, step) = opened.model(args.checkpoint.which(), device)?;
+        let started = Instant::now();
+        let made = generate(&model, &weights, &tokenizer, &spec)?;
+        Ok((made, step, started.elapsed().as_secs_f64()))
+    })?;
     let tokens: usize = made.iter().map(|c| c.tokens).sum();
     if args.json {
         let lines: Vec<_> = made

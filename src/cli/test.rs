@@ -8,6 +8,7 @@ use super::opened::OpenedRun;
 use super::ready::Ready;
 use super::watch::Watch;
 use crate::config::Experiment;
+use crate::config::experiment::DeviceChoice;
 use crate::eval::loss::LossBatches;
 use crate::store::Which;
 use crate::store::summary::Tested;
@@ -25,8 +26,13 @@ pub(super) fn test(
     let Some(split) = ready.prepared.dataset.test() else { return Ok(None) };
     let run = OpenedRun { path: path.to_owned(), plan: ready.plan.clone(), experiment: experiment.clone() };
     let batch = run.program()?.batch.clone();
+    let mut notes = Vec::new();
+    let device = run.device(DeviceChoice::Auto, ready.pool.current_num_threads(), &mut notes)?;
+    for note in &notes {
+        watch.screen.line(note);
+    }
     let tested = ready.pool.install(|| -> anyhow::Result<Tested> {
-        let (model, weights, step) = run.model(Which::Best)?;
+        let (model, weights, step) = run.model(Which::Best, device)?;
         let all = LossBatches::new(split, usize::MAX, batch.micro_batch).masked(batch.mask_padding);
         let result = all.measure(&model, &weights)?;
         Ok(Tested { step, loss: result.loss, perplexity: result.perplexity(), tokens: result.tokens })

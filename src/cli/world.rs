@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use super::common;
 use super::exit::{Exit, RequestError, exit_of, render};
 use super::interrupt::Interrupt;
+use super::output::complain;
 use super::ready::Ready;
 use crate::comm::{Communicator, JoinError};
 use crate::config::Experiment;
@@ -71,7 +72,7 @@ pub(super) fn see_through(
     if seat.world_size > 1 {
         gpus::tell_this_process();
     }
-    let world = World::join(seat, faults.and_then(Faults::wait))?;
+    let world = World::join(seat, faults.and_then(Faults::wait), |what| complain(&format!("waiting: {what}")))?;
     let error = match work(&world) {
         Ok(exit) => {
             if world.leads() {

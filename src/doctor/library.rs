@@ -180,7 +180,7 @@ fn dotted(number: usize) -> String {
 }
 
 /// FOLDER/FILE, and FOLDER/PACKAGE/lib/FILE, those that exist.
-fn candidates(folder: &Path, file: &str) -> Vec<PathBuf> {
+pub(super) fn candidates(folder: &Path, file: &str) -> Vec<PathBuf> {
     let mut packages: Vec<PathBuf> =
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path().join("lib").join(file)).collect();
     packages.sort();

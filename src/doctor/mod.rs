@@ -5,6 +5,7 @@ mod driver;
 mod environment;
 mod features;
 mod library;
+mod notes;
 mod report;
 mod text;
 mod usable;

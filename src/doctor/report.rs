@@ -1,13 +1,17 @@
 //! All that was found, in one record.
 
 use std::collections::BTreeMap;
+use std::env;
 
 use serde::Serialize;
 
 use super::driver::DriverFacts;
 use super::environment::environment;
 use super::features::{Feature, features};
-use super::library::{CUBLAS, CUBLAS_LT, CUDNN, CURAND, LibraryFacts, NCCL, NVML, NVRTC};
+use super::library::{
+    CUBLAS, CUBLAS_LT, CUDNN, CURAND, DRIVER, LIBRARY_FOLDERS, Library, LibraryFacts, NCCL, NVML, NVRTC,
+};
+use super::notes::notes;
 use crate::store::Machine;
 
 /// What this program was built with.
@@ -36,6 +40,8 @@ pub struct Report {
     pub machine: Machine,
     pub driver: DriverFacts,
     pub libraries: Vec<LibraryFacts>,
+    /// What is odd about where they are looked for.
+    pub notes: Vec<String>,
     pub environment: BTreeMap<String, String>,
     pub features: Vec<Feature>,
 }
@@ -44,12 +50,14 @@ impl Report {
     /// Of this machine and process. Loads what libraries there are, and starts the driver; nothing runs on a GPU.
     #[must_use]
     pub fn here() -> Self {
+        let driver = DRIVER.facts().path;
         let libraries = [&CUBLAS, &CUBLAS_LT, &CURAND, &NVRTC, &NCCL, &CUDNN, &NVML];
         let mut report = Self {
             build: Build::here(),
             machine: Machine::here(),
             driver: DriverFacts::here(),
-            libraries: libraries.map(super::library::Library::facts).into(),
+            libraries: libraries.map(Library::facts).into(),
+            notes: notes(&env::var_os(LIBRARY_FOLDERS).unwrap_or_default(), &libraries, driver.as_deref()),
             environment: environment(),
             features: Vec::new(),
         };

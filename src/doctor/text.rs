@@ -40,6 +40,9 @@ pub fn text(report: &Report) -> String {
     }
     gpus(report, &mut out);
     libraries(report, &mut out);
+    for note in &report.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
     if !report.environment.is_empty() {
         out.push_str("\nenvironment\n");
         for (name, value) in &report.environment {

@@ -16,20 +16,21 @@ use super::error::ExecError;
 use super::shortage::Room;
 use super::watch::WatchedDevice;
 use crate::heap;
+use crate::kernels::optimizer;
 use crate::model::{ParamLayout, Params};
 #[cfg(feature = "cuda")]
 use crate::plan::facts::ComputeCapability;
-use crate::plan::program::{self, Program};
+use crate::plan::program::{self, Precision, Program};
 
-/// Opens what `program` computes on, for the thread that calls.
+/// Opens `device` for the thread that calls, to compute in `precision`.
 ///
 /// # Errors
 /// If this build or this machine has no such device.
 #[cfg(feature = "cuda")]
-pub(super) fn open(program: &Program) -> std::result::Result<Device, ExecError> {
-    let program::Device::Cuda(ordinal) = program.device else { return Ok(Device::Cpu) };
+pub(super) fn open(device: program::Device, precision: Precision) -> std::result::Result<Device, ExecError> {
+    let program::Device::Cuda(ordinal) = device else { return Ok(Device::Cpu) };
     let device = crate::gpu::open(ordinal)?;
-    crate::gpu::Gpu::of(&device)?.set_tf32(program.precision == program::Precision::Tf32);
+    crate::gpu::Gpu::of(&device)?.set_tf32(precision == Precision::Tf32);
     Ok(device)
 }
 
@@ -38,15 +39,21 @@ pub(super) fn open(program: &Program) -> std::result::Result<Device, ExecError> 
 /// # Errors
 /// On any device but a CPU.
 #[cfg(not(feature = "cuda"))]
-pub(super) fn open(program: &Program) -> std::result::Result<Device, ExecError> {
-    match program.device {
+pub(super) fn open(device: program::Device, _: Precision) -> std::result::Result<Device, ExecError> {
+    match device {
         program::Device::Cpu => Ok(Device::Cpu),
         program::Device::Cuda(_) => Err(ExecError::Program("this build has no CUDA: build it with `make cuda`".into())),
     }
 }
 
+/// Whether the forward reads a rounded copy of the weights. Weights that are bf16 values anyhow need none but where bf16 is a type
+/// of its own.
+pub(super) fn is_copied(program: &Program, device: &Device) -> bool {
+    program.precision == Precision::Bf16 && (program.master_weights || !device.is_cpu())
+}
+
 /// What the forward of a bf16 run reads, given the f32 buffer, `all`: on a CPU the same with matrices rounded in place of
-/// matrices, on a GPU all of it as a bf16 tensor, beside which norms read `all`. `refresh` fills it.
+/// matrices, on a GPU all of it as a bf16 tensor, beside which norms read `all`. `round_again` fills it.
 ///
 /// # Errors
 /// If memory is short.
@@ -56,6 +63,16 @@ pub(super) fn rounded(layout: &std::sync::Arc<ParamLayout>, all: Tensor) -> Resu
     }
     let rounded = Tensor::zeros(layout.total, DType::BF16, all.device())?;
     Ok(Params::of_two(layout.clone(), rounded, all))
+}
+
+/// Fills what `rounded` made from the f32 buffer `all`.
+///
+/// # Errors
+/// None on a CPU.
+pub(super) fn round_again(rounded: &Params, all: &Tensor) -> Result<()> {
+    // A CPU keeps gains and biases as they are.
+    let count = if all.device().is_cpu() { rounded.layout.decayed } else { rounded.layout.total };
+    optimizer::copy_rounded(&rounded.flat, all, count)
 }
 
 /// Waits for what was launched, where kernels run beside the host.

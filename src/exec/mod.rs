@@ -14,6 +14,7 @@ mod initial;
 mod passes;
 pub mod peers;
 pub mod rank;
+mod reading;
 mod reduce;
 pub mod shortage;
 pub mod state;
@@ -27,6 +28,7 @@ pub use event::{EvalMetrics, Event, ObserveError, Observer, SampleText, StepMetr
 pub use initial::{InitialWeights, initial_state_from};
 pub use peers::{List, Monitor, Peers};
 pub use rank::{Orders, Outcome, Resources, run};
+pub use reading::for_reading;
 pub use shortage::{Room, Shortage};
 pub use state::{Best, TrainState};
 pub use step::{Trainer, initial_state};

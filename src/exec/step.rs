@@ -87,7 +87,7 @@ impl Trainer {
     /// # Errors
     /// If the state is not one of this program, or memory is short.
     pub fn new(program: &Program, mut state: TrainState) -> std::result::Result<Self, ExecError> {
-        let device = device::open(program)?;
+        let device = device::open(program.device, program.precision)?;
         state.buffer = state.buffer.to_device(&device)?;
         let math = Math { bf16: program.precision == Precision::Bf16 };
         let total = state.layout.total;
@@ -106,8 +106,7 @@ impl Trainer {
                 .map(|model| model.recomputing(program.recompute))
         };
         let models = chunks.iter().map(model).collect::<Result<Vec<_>>>()?;
-        // Weights that are bf16 values anyhow need no rounded copy but where bf16 is a type of its own.
-        let copied_weights = math.bf16 && !(bf16_state && device.is_cpu());
+        let copied_weights = device::is_copied(program, &device);
         let weights = if copied_weights {
             device::rounded(&state.layout, state.weights()?)?
         } else {
@@ -255,10 +254,7 @@ impl Trainer {
     /// None on a CPU.
     pub fn refresh(&self) -> Result<()> {
         if self.has_rounded_copy() {
-            // A CPU keeps gains and biases as they are.
-            let layout = &self.state.layout;
-            let rounded = if self.device.is_cpu() { layout.decayed } else { layout.total };
-            optimizer::copy_rounded(&self.weights.flat, &self.state.weights()?, rounded)?;
+            device::round_again(&self.weights, &self.state.weights()?)?;
         }
         Ok(())
     }

@@ -58,11 +58,11 @@ pub(super) enum FromFirst {
 }
 
 impl World {
-    /// Meets the other ranks, for at most `limit` where that is given.
+    /// Meets the other ranks, for at most `limit` where that is given; what it waits for is told.
     ///
     /// # Errors
     /// As `Mesh::join`.
-    pub fn join(seat: Seat, limit: Option<Duration>) -> Result<Self, JoinError> {
+    pub fn join(seat: Seat, limit: Option<Duration>, tell: fn(&str)) -> Result<Self, JoinError> {
         let meeting = Meeting {
             rank: seat.rank,
             world_size: seat.world_size,
@@ -72,6 +72,7 @@ impl World {
             token: seat.token_hash(),
             place: format!("{}|{}", system::machine(), system::cores()),
             limit: limit.unwrap_or(COMING),
+            tell,
         };
         let mesh = Mesh::join(&meeting)?;
         if let Some(limit) = limit {
@@ -230,7 +231,7 @@ mod tests {
     fn alone() -> World {
         let variables = [("RANK", "0"), ("WORLD_SIZE", "1")].map(|(a, b)| (a.to_owned(), b.to_owned()));
         let seat = environment::seat(&variables.into_iter().collect()).unwrap().unwrap();
-        World::join(seat, None).unwrap()
+        World::join(seat, None, |_| ()).unwrap()
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::config::experiment::{AutoOr, DeviceChoice, DeviceName, Experiment};
+use crate::config::experiment::{AutoOr, DeviceChoice, DeviceName, Experiment, Parallel};
 use crate::plan::error::PlanError;
 use crate::plan::facts::{ClusterFacts, ComputeCapability, DeviceFacts, RankSeat};
 use crate::plan::mesh::Mesh;
 use crate::plan::precision;
 use crate::plan::program::{Device, Precision};
+use crate::plan::ranks;
 
 /// One device for each rank, in order. A CPU may be shared: then its threads are divided. What was chosen for the reader goes
 /// to `notes`.
@@ -44,6 +45,30 @@ pub(crate) fn choose(
         Some(Unfit { key, what }) => Err(PlanError::value(key, format!("{what}; device: cpu needs none of it"))),
         None => Ok(divided(&chosen)),
     }
+}
+
+/// Whether `cluster` has the devices that `experiment` asks for: known before its data is.
+///
+/// # Errors
+/// As `compile`, of devices.
+pub fn check_devices(experiment: &Experiment, cluster: &ClusterFacts) -> Result<(), PlanError> {
+    let mesh = ranks::mesh(&experiment.parallel, experiment.batch.sequences)?;
+    choose(experiment, mesh, cluster, &mut Vec::new()).map(drop)
+}
+
+/// A device of this machine for one process, which only reads what a run of `experiment` trained.
+///
+/// # Errors
+/// If there is none of that kind.
+pub fn one_device(
+    experiment: &Experiment,
+    choice: DeviceChoice,
+    cluster: &ClusterFacts,
+    notes: &mut Vec<String>,
+) -> Result<Device, PlanError> {
+    let alone = Experiment { device: choice, parallel: Parallel::single(), ..experiment.clone() };
+    let chosen = choose(&alone, ranks::mesh(&alone.parallel, 1)?, cluster, notes)?;
+    Ok(chosen.first().map_or(Device::Cpu, |facts| facts.device))
 }
 
 /// Fewer GPUs than ranks: of a machine, or of all.

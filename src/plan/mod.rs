@@ -44,6 +44,7 @@ mod tests_hash;
 
 pub use cluster::{ClusterError, KNOWN_DEVICES};
 pub use compile::compile;
+pub use devices::{check_devices, one_device};
 pub use error::PlanError;
 pub use facts::{ClusterFacts, DeviceFacts};
 pub use fit::would_fit;

@@ -71,20 +71,38 @@ fn a_run_goes_on_with_the_same_bits() {
     }
 }
 
-/// A run that was trained on a GPU can be looked at without one.
+/// A run that was trained on a GPU is looked at there, and can be looked at without one.
 #[test]
-fn a_run_is_evaluated_and_sampled_on_the_cpu() {
+fn a_run_is_evaluated_and_sampled_here_and_there() {
     let Some(_) = gpus(1) else { return };
-    let lab = Lab::new("precision: fp32");
-    lab.done(&["apply", "exp.yaml"], 0);
-    let told = lab.done(&["eval", "lab", "--json"], 0);
-    let told: Value = serde_json::from_str(told.trim()).unwrap();
-    let last = lab.numbers().into_iter().rfind(|line| line.starts_with("\"eval\"")).unwrap();
-    let recorded: f64 = last.split(' ').nth(6).unwrap().parse().unwrap();
-    let loss = told["val_loss"].as_f64().unwrap();
-    // The same sums in another order.
-    assert!((loss - recorded).abs() < 1e-5 * recorded, "{loss}, and the run measured {recorded}");
-    lab.done(&["sample", "lab", "--prompt", "1"], 0);
+    for (precision, tolerance) in [("fp32", 1e-5), ("bf16", 1e-3)] {
+        let lab = Lab::new(&format!("precision: {precision}"));
+        lab.done(&["apply", "exp.yaml"], 0);
+        let last = lab.numbers().into_iter().rfind(|line| line.starts_with("\"eval\"")).unwrap();
+        let recorded: f64 = last.split(' ').nth(6).unwrap().parse().unwrap();
+        let loss = |more: &[&str]| {
+            let told = lab.done(&[&["eval", "lab", "--json"], more].concat(), 0);
+            serde_json::from_str::<Value>(told.trim()).unwrap()["val_loss"].as_f64().unwrap()
+        };
+        let here = loss(&[]);
+        assert_eq!((here, loss(&["--device", "cuda"])), (recorded, recorded), "{precision}: the same bits");
+        // The same sums in another order; bf16 rounds what differs.
+        let there = loss(&["--device", "cpu"]);
+        assert!((there - recorded).abs() < tolerance * recorded, "{precision}: {there}, not {recorded}");
+        for device in ["auto", "cpu"] {
+            lab.done(&["sample", "lab", "--prompt", "1", "--device", device], 0);
+        }
+    }
+}
+
+/// The test of the best checkpoint, after the last step.
+#[test]
+fn a_run_is_tested_on_its_gpu() {
+    let Some(_) = gpus(1) else { return };
+    let lab = Lab::new("precision: bf16");
+    fs::write(lab.0.path().join("test.txt"), "1 4 9 16 25 36 49 64 81 100 121 ".repeat(20)).unwrap();
+    let told = lab.done(&["apply", "exp.yaml", "--set", "eval.test={text: {files: [test.txt]}}"], 0);
+    assert!(told.contains("test loss "), "{told}");
 }
 
 #[test]

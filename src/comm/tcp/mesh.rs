@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::rendezvous::{self, JoinError, Meeting, Peer};
+use super::greeting::Peer;
+use super::rendezvous::{self, JoinError, Meeting};
 use super::state::Shared;
 use super::wire::{self, HEADER, Tag};
 use crate::comm::error::CommError;

@@ -6,36 +6,20 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, atomic::AtomicBool, atomic::AtomicUsize, atomic::Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::door::{Door, MANNERS};
+use super::greeting::{Greeting, MAGIC, Peer, VERSION};
 use super::wire;
 use crate::comm::error::CommError;
 use crate::comm::topology::TopologyError;
 
-const MAGIC: [u8; 8] = *b"rnrtcp\r\n";
-
-/// Of what ranks send each other. Raised with every change of it.
-const VERSION: u32 = 1;
-
-/// How long a connection may take to say who it is.
-const MANNERS: Duration = Duration::from_secs(5);
-
 /// Between tries to reach a rank that does not listen yet, and looks for connections.
 const AGAIN: Duration = Duration::from_millis(50);
-
-/// Connections that may be about to say who they are, besides the ranks.
-const STRANGERS: usize = 64;
-
-/// Bytes of the longest place.
-const PLACE: usize = 192;
-
-/// Bytes of a greeting: magic, version, world, rank, local rank, token, port, length of the place, place.
-const GREETING: usize = 8 + 4 * 4 + 32 + 2 + 2 + PLACE;
 
 /// Longest answer: of a world of thousands of ranks.
 const ANSWER: u64 = 4 << 20;
@@ -87,13 +71,30 @@ pub struct Meeting {
     /// Names the machine and what of it this rank may use.
     pub place: String,
     pub limit: Duration,
+    /// Told now and then what this rank waits for.
+    pub tell: fn(&str),
 }
 
-/// What a rank says of itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
-    pub local_rank: usize,
-    pub place: String,
+/// After this, and then every so often, a rank that waits says for what.
+const TELL: Duration = Duration::from_secs(10);
+
+/// Says what is waited for, not too often.
+struct Teller {
+    tell: fn(&str),
+    next: Instant,
+}
+
+impl Teller {
+    fn new(meeting: &Meeting) -> Self {
+        Self { tell: meeting.tell, next: Instant::now() + TELL.min(meeting.limit / 2) }
+    }
+
+    fn waits(&mut self, what: impl FnOnce() -> String) {
+        if Instant::now() >= self.next {
+            self.next = Instant::now() + 3 * TELL;
+            (self.tell)(&what());
+        }
+    }
 }
 
 /// What rank 0 answers when all are there.
@@ -115,82 +116,6 @@ struct Listed {
     ip: Option<IpAddr>,
     port: u16,
     peer: Peer,
-}
-
-/// What who connects says first.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Greeting {
-    version: u32,
-    world_size: u32,
-    rank: u32,
-    local_rank: u32,
-    token: [u8; 32],
-    port: u16,
-    place: String,
-}
-
-impl Greeting {
-    fn new(meeting: &Meeting, token: [u8; 32], port: u16) -> Self {
-        let place: String = meeting.place.chars().filter(|c| !c.is_control()).collect();
-        let mut end = place.len().min(PLACE);
-        while !place.is_char_boundary(end) {
-            end -= 1;
-        }
-        Self {
-            version: VERSION,
-            world_size: meeting.world_size as u32,
-            rank: meeting.rank as u32,
-            local_rank: meeting.local_rank as u32,
-            token,
-            port,
-            place: place[..end].to_owned(),
-        }
-    }
-
-    fn bytes(&self) -> [u8; GREETING] {
-        let mut out = [0; GREETING];
-        let mut at = 0;
-        let mut put = |bytes: &[u8]| {
-            out[at..at + bytes.len()].copy_from_slice(bytes);
-            at += bytes.len();
-        };
-        put(&MAGIC);
-        for number in [self.version, self.world_size, self.rank, self.local_rank] {
-            put(&number.to_le_bytes());
-        }
-        put(&self.token);
-        put(&self.port.to_le_bytes());
-        put(&(self.place.len() as u16).to_le_bytes());
-        put(self.place.as_bytes());
-        out
-    }
-
-    /// `None` for what is no greeting.
-    fn of(bytes: &[u8; GREETING]) -> Option<Self> {
-        let mut rest = bytes.as_slice();
-        let mut take = |count: usize| {
-            let (taken, left) = rest.split_at_checked(count)?;
-            rest = left;
-            Some(taken)
-        };
-        if take(8)? != MAGIC {
-            return None;
-        }
-        let mut numbers = [0; 4];
-        for number in &mut numbers {
-            *number = u32::from_le_bytes(take(4)?.try_into().ok()?);
-        }
-        let [version, world_size, rank, local_rank] = numbers;
-        let token = take(32)?.try_into().ok()?;
-        let port = u16::from_le_bytes(take(2)?.try_into().ok()?);
-        let length = u16::from_le_bytes(take(2)?.try_into().ok()?);
-        let place = String::from_utf8_lossy(take(usize::from(length))?).chars().filter(|c| !c.is_control()).collect();
-        Some(Self { version, world_size, rank, local_rank, token, port, place })
-    }
-
-    fn peer(&self) -> Peer {
-        Peer { local_rank: self.local_rank as usize, place: self.place.clone() }
-    }
 }
 
 /// One connection per other rank, and what each rank said of itself.
@@ -248,13 +173,15 @@ fn lead(meeting: &Meeting, deadline: Instant) -> Result<Joined, JoinError> {
     let missing = |came: &[Option<(Greeting, TcpStream)>]| -> Vec<usize> {
         (1..came.len()).filter(|rank| came[*rank].is_none()).collect()
     };
+    let mut teller = Teller::new(meeting);
     let refused = loop {
         let missing = missing(&came);
         if missing.is_empty() {
             break None;
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        match door.came.recv_timeout(left) {
+        let now = Instant::now();
+        let left = deadline.saturating_duration_since(now);
+        match door.came.recv_timeout(left.min(teller.next.saturating_duration_since(now))) {
             Ok((greeting, stream)) => {
                 if let Some(wrong) = wrong(&greeting, meeting, &came) {
                     // It is told with the others, whatever rank it says it is.
@@ -265,16 +192,17 @@ fn lead(meeting: &Meeting, deadline: Instant) -> Result<Joined, JoinError> {
                 let rank = greeting.rank as usize;
                 came[rank] = Some((greeting, stream));
             }
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => teller.waits(|| {
+                let (came, of) = (meeting.world_size - missing.len(), meeting.world_size);
+                format!("{came} of {of} ranks have come to {at}; {} did not yet", listed(&missing))
+            }),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                let list: Vec<String> = missing.iter().take(16).map(ToString::to_string).collect();
-                let more = if missing.len() > 16 { ", …" } else { "" };
-                let word = if missing.len() == 1 { "rank" } else { "ranks" };
                 break Some(JoinError::Missing {
                     came: meeting.world_size - missing.len(),
                     world_size: meeting.world_size,
                     at,
                     waited: meeting.limit,
-                    missing: format!("{word} {}{more}", list.join(", ")),
+                    missing: listed(&missing),
                 });
             }
         }
@@ -302,6 +230,14 @@ fn lead(meeting: &Meeting, deadline: Instant) -> Result<Joined, JoinError> {
     Ok((came.into_iter().map(|entry| entry.map(|(_, stream)| stream)).collect(), peers))
 }
 
+/// `ranks 1, 2`.
+fn listed(ranks: &[usize]) -> String {
+    let list: Vec<String> = ranks.iter().take(16).map(ToString::to_string).collect();
+    let more = if ranks.len() > 16 { ", …" } else { "" };
+    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+    format!("{word} {}{more}", list.join(", "))
+}
+
 /// What is wrong with a rank that knows the token.
 fn wrong(greeting: &Greeting, meeting: &Meeting, came: &[Option<(Greeting, TcpStream)>]) -> Option<String> {
     let Greeting { version, world_size, rank, .. } = greeting;
@@ -320,7 +256,7 @@ fn wrong(greeting: &Greeting, meeting: &Meeting, came: &[Option<(Greeting, TcpSt
 
 fn follow(meeting: &Meeting, deadline: Instant) -> Result<Joined, JoinError> {
     let rank = meeting.rank;
-    let mut wait = Waiting { meeting, deadline, why: "nobody listens there".to_owned() };
+    let mut wait = Waiting { meeting, deadline, teller: Teller::new(meeting), why: "nobody listens there".to_owned() };
     loop {
         for &port in &meeting.ports {
             let addresses = match resolved(&meeting.host, port) {
@@ -355,14 +291,17 @@ fn follow(meeting: &Meeting, deadline: Instant) -> Result<Joined, JoinError> {
 struct Waiting<'a> {
     meeting: &'a Meeting,
     deadline: Instant,
+    teller: Teller,
     why: String,
 }
 
 impl Waiting<'_> {
-    fn again(&self) -> Result<(), (Duration, String)> {
+    fn again(&mut self) -> Result<(), (Duration, String)> {
         if Instant::now() >= self.deadline {
             return Err((self.meeting.limit, self.why.clone()));
         }
+        let Self { meeting, why, .. } = self;
+        self.teller.waits(|| format!("rank {} finds no rank 0 at {} yet: {why}", meeting.rank, shown(meeting)));
         thread::sleep(AGAIN);
         Ok(())
     }
@@ -467,68 +406,6 @@ fn session() -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// Lets in who knows the token. Each connection has a moment to show it, beside the others.
-struct Door {
-    came: Receiver<(Greeting, TcpStream)>,
-    closed: Arc<AtomicBool>,
-    at: Option<SocketAddr>,
-}
-
-impl Door {
-    fn open(listener: TcpListener, token: [u8; 32], world_size: usize) -> io::Result<Self> {
-        let (say, came) = channel();
-        let closed = Arc::new(AtomicBool::new(false));
-        let (seen, waiting) = (Arc::clone(&closed), Arc::new(AtomicUsize::new(0)));
-        let at = listener.local_addr().ok();
-        listener.set_nonblocking(true)?;
-        let work = move || {
-            while !seen.load(Ordering::SeqCst) {
-                match listener.accept() {
-                    Ok((stream, _)) if waiting.load(Ordering::SeqCst) < world_size + STRANGERS => {
-                        waiting.fetch_add(1, Ordering::SeqCst);
-                        let (say, waiting) = (say.clone(), Arc::clone(&waiting));
-                        let ask = move || {
-                            let _ = let_in(stream, token, &say);
-                            waiting.fetch_sub(1, Ordering::SeqCst);
-                        };
-                        let _ = thread::Builder::new().name("greeting".to_owned()).spawn(ask);
-                    }
-                    Ok(_) => {}
-                    Err(_) => thread::sleep(Duration::from_millis(5)),
-                }
-            }
-        };
-        thread::Builder::new().name("door".to_owned()).spawn(work)?;
-        Ok(Self { came, closed, at })
-    }
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.closed.store(true, Ordering::SeqCst);
-    }
-}
-
-impl std::fmt::Debug for Door {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Door").field("at", &self.at).finish_non_exhaustive()
-    }
-}
-
-fn let_in(stream: TcpStream, token: [u8; 32], say: &Sender<(Greeting, TcpStream)>) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(MANNERS))?;
-    stream.set_write_timeout(Some(MANNERS))?;
-    let (mut reading, mut writing) = (&stream, &stream);
-    let mut bytes = [0; GREETING];
-    reading.read_exact(&mut bytes)?;
-    // Who does not know the token is not told that there is one.
-    let Some(greeting) = Greeting::of(&bytes).filter(|greeting| greeting.token == token) else { return Ok(()) };
-    writing.write_all(&MAGIC)?;
-    let _ = say.send((greeting, stream));
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -543,25 +420,8 @@ mod tests {
             token: [7; 32],
             place: place.to_owned(),
             limit: Duration::from_secs(1),
+            tell: |_| (),
         }
-    }
-
-    #[test]
-    fn greetings_come_back() {
-        for place in ["", "node-1 0-3", &"ö".repeat(200), "a\u{1b}[2Jb"] {
-            let greeting = Greeting::new(&meeting(place), [9; 32], 4242);
-            assert_eq!(Greeting::of(&greeting.bytes()), Some(greeting.clone()));
-            assert!(greeting.place.len() <= PLACE && !greeting.place.contains('\u{1b}'));
-        }
-    }
-
-    #[test]
-    fn a_strangers_bytes_are_no_greeting() {
-        assert_eq!(Greeting::of(&[0; GREETING]), None);
-        let mut bytes = Greeting::new(&meeting("x"), [9; 32], 1).bytes();
-        // A place longer than what is there.
-        bytes[GREETING - PLACE - 2] = 255;
-        assert_eq!(Greeting::of(&bytes), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
-fn meeting(rank: usize, world_size: usize, port: u16) -> Meeting {
+pub(super) fn meeting(rank: usize, world_size: usize, port: u16) -> Meeting {
     Meeting {
         rank,
         world_size,
@@ -31,6 +31,7 @@ fn meeting(rank: usize, world_size: usize, port: u16) -> Meeting {
         token: [1; 32],
         place: format!("here {rank}"),
         limit: Duration::from_secs(30),
+        tell: |_| (),
     }
 }
 
@@ -128,6 +129,21 @@ fn who_does_not_come_is_named() {
     let error = Mesh::join(&lost).unwrap_err().to_string();
     assert!(error.starts_with("rank 2 found no rank 0 at 127.0.0.1:"), "{error}");
     assert!(error.to_lowercase().contains("refused"), "{error}");
+}
+
+#[test]
+fn who_waits_says_for_what() {
+    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let (port, other) = (free_port(), free_port());
+    let tell = |what: &str| TOLD.lock().unwrap().push(what.to_owned());
+    let waits =
+        |meeting| Mesh::join(&Meeting { limit: Duration::from_millis(400), tell, ..meeting }).map(drop).unwrap_err();
+    waits(meeting(0, 3, port));
+    waits(meeting(2, 3, other));
+    let told = TOLD.lock().unwrap();
+    assert_eq!(told[0], format!("1 of 3 ranks have come to 127.0.0.1:{port}; ranks 1, 2 did not yet"));
+    assert!(told[1].starts_with(&format!("rank 2 finds no rank 0 at 127.0.0.1:{other} yet: ")), "{told:?}");
+    assert_eq!(told.len(), 2, "and not all the time: {told:?}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Proves a plan right by walking its programs, before anything runs.
 //!
 //! Three things are shown. On each rank (`walk`): every instruction has what it needs, each micro-batch goes through each
-//! chunk forwards and backwards once, and the gradients are whole when they are reduced, clipped and used. Between ranks
+//! chunk forwards and backwards once, and the gradients are whole when they are reduced, clipped and used; and how many hold
+//! activations at once (`live`). Between ranks
 //! (`meet`): every message is received by whom it is for, in an order that cannot wait in a circle; collectives are issued
 //! in the same order by all members. Over all ranks (`sum`): the gradients are the sum in which every row of the global
 //! batch has the coefficient 1, each of its tokens weighted 1 / valid tokens. The sum is symbolic: rows are intervals, and
@@ -9,6 +10,7 @@
 
 mod around;
 mod error;
+mod live;
 mod meet;
 mod sum;
 mod walk;
@@ -19,8 +21,9 @@ mod tests;
 use crate::plan::program::Program;
 
 pub use error::CheckError;
+pub use live::Live;
 pub use meet::{Meeting, SLOTS};
-pub use walk::{Live, Walk};
+pub use walk::Walk;
 
 /// Proves `programs`, one per rank in order, which all work on the same global batch.
 ///

@@ -2,8 +2,8 @@
 
 use super::around::{fault, periodic, shape};
 use super::error::{CheckError, at, place, rows};
-use crate::plan::cost;
-use crate::plan::program::{Blocks, Instruction, Mode, Program, Recompute};
+use super::live::{Live, Peak};
+use crate::plan::program::{Blocks, Instruction, Mode, Program};
 
 /// What walking one program showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,39 +19,6 @@ impl Walk {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.live.iter().map(|l| l.saved + l.work).sum()
-    }
-}
-
-/// Micro-batches of a chunk that hold activations.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Live {
-    /// Those whose backward has not begun.
-    pub saved: usize,
-    /// Those of which only the weights' gradients are left to do.
-    pub work: usize,
-}
-
-/// What a micro-batch holds on one chunk in either state, relative to others: elements per position.
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    saved: usize,
-    work: usize,
-}
-
-impl Held {
-    fn of(program: &Program, chunk: Blocks) -> Self {
-        let spec = &program.model;
-        // Without recomputation, what weight work keeps is as much as was saved: micro-batches are counted.
-        if program.recompute == Recompute::None {
-            return Self { saved: 1, work: 1 };
-        }
-        let sum = |buffers: &[cost::Buffer]| buffers.iter().map(|b| b.per_position).sum::<usize>();
-        let layers = chunk.range().filter(|&b| b > 0 && b <= spec.layers).count();
-        let head = if chunk.contains(spec.layers + 1) { sum(&cost::head_saved(spec)) } else { 0 };
-        Self {
-            saved: layers * sum(&cost::layer_kept(spec, program.recompute)) + head,
-            work: layers * sum(&cost::layer_work(spec)) + head,
-        }
     }
 }
 
@@ -81,9 +48,7 @@ struct Walker<'a> {
     tied: Option<usize>,
     clipped: Option<usize>,
     ended: Option<usize>,
-    live: Vec<Live>,
-    held: Vec<Held>,
-    most: Vec<Live>,
+    peak: Peak,
     added: Vec<usize>,
 }
 
@@ -107,9 +72,7 @@ pub(super) fn walk(program: &Program) -> Result<Walk, CheckError> {
         tied: None,
         clipped: None,
         ended: None,
-        live: vec![Live::default(); program.chunks.len()],
-        held: program.chunks.iter().map(|chunk| Held::of(program, *chunk)).collect(),
-        most: vec![Live::default(); program.chunks.len()],
+        peak: Peak::new(program),
         added: vec![0; mbs],
     };
     for (index, instruction) in program.step.iter().enumerate() {
@@ -124,7 +87,7 @@ pub(super) fn walk(program: &Program) -> Result<Walk, CheckError> {
         return Err(fault(program, "step", format!("there is no {end}: {what}")));
     }
     periodic(program)?;
-    Ok(Walk { live: walker.most, added: walker.added })
+    Ok(Walk { live: walker.peak.most(), added: walker.added })
 }
 
 impl Walker<'_> {
@@ -297,19 +260,8 @@ impl Walker<'_> {
             return Err(format!("{} has already run it", self.name(earlier)));
         }
         cell.forward = Some(index);
-        self.live[chunk].saved += 1;
-        self.weigh();
+        self.peak.forward(chunk);
         Ok(())
-    }
-
-    /// Keeps what is alive, if it is more than it ever was.
-    fn weigh(&mut self) {
-        let all = |live: &[Live]| -> usize {
-            live.iter().zip(&self.held).map(|(l, h)| l.saved * h.saved + l.work * h.work).sum()
-        };
-        if all(&self.live) > all(&self.most) {
-            self.most.clone_from(&self.live);
-        }
     }
 
     fn send_activation(&mut self, index: usize, mb: usize, chunk: usize, to: usize) -> Result<(), String> {
@@ -358,9 +310,7 @@ impl Walker<'_> {
             return Err("a whole backward of it has already begun".to_owned());
         }
         once(self.p, &mut cell.input, index)?;
-        let live = &mut self.live[chunk];
-        (live.saved, live.work) = (live.saved.saturating_sub(1), live.work + 1);
-        self.weigh();
+        self.peak.input(chunk);
         Ok(())
     }
 
@@ -409,9 +359,7 @@ impl Walker<'_> {
         (cell.below, cell.backward) = (blocks.start, Some(index));
         self.added[mb] = self.added[mb].max(index);
         if blocks.start == whole.start {
-            let live = &mut self.live[chunk];
-            let left = if split { &mut live.work } else { &mut live.saved };
-            *left = left.saturating_sub(1);
+            self.peak.backward(chunk, split);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-// Sets the elements of an array.
+// Sets the elements of an array: for the test of the emulated driver.
 #include "common.cuh"
 
 extern "C" __global__ void fill_f32(float* x, float value, i64 n) {
