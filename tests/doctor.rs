@@ -99,9 +99,7 @@ int cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a == 0; return 0; }
 "#,
     );
     let property = |name: &str| format!("int {name}(int what, int *v) {{ *v = 13 - what; return 0; }}");
-    library(&at("cu13/lib/libcublas.so.13"), &property("cublasGetProperty"));
     library(&at("cu13/lib/libcublasLt.so.12"), &property("cublasLtGetProperty"));
-    library(&at("cu13/lib/libcurand.so.10"), &property("curandGetProperty"));
     library(&at("nccl/lib/libnccl.so.2"), "int ncclGetVersion(int *v) { *v = 22203; return 0; }");
     let report = json(Some(dir.path()));
     assert_eq!(report["driver"]["cuda"], "13.1");
@@ -112,7 +110,7 @@ int cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a == 0; return 0; }
     assert_eq!(gpus[1]["compute_capability"], serde_json::json!([7, 5]));
     assert_eq!(gpus[1]["pci_bus_id"], "0000:02:00.0");
     assert_eq!(report["driver"]["peers"], serde_json::json!([[true, true], [false, true]]));
-    assert_eq!(find(&report["libraries"], "libcublas")["version"], "13.12.11");
+    assert_eq!(find(&report["libraries"], "libcublasLt")["version"], "13.12.11");
     assert_eq!(find(&report["libraries"], "libnccl")["version"], "2.22.3");
     let path = find(&report["libraries"], "libcublasLt")["path"].as_str().unwrap();
     assert!(path.ends_with("cu13/lib/libcublasLt.so.12"), "{path}");

@@ -33,6 +33,9 @@ fn lab() -> (tempfile::TempDir, PathBuf) {
         #include <string.h>
         {SIGNATURE};
         int cuInit(unsigned), cuDeviceGetCount(int *), ncclCommDestroy(void *), moe_gemm_wmma(void *);
+        int cublasCreate_v2(void **), cublasSetStream_v2(void *, void *), cublasDestroy_v2(void *);
+        int curandCreateGenerator(void **, int), curandSetStream(void *, void *), curandDestroyGenerator(void *);
+        int curandSetPseudoRandomGeneratorSeed(void *, unsigned long long);
         static pthread_barrier_t start;
         static void *call(void *sum) {{
             pthread_barrier_wait(&start);
@@ -46,6 +49,12 @@ fn lab() -> (tempfile::TempDir, PathBuf) {
             for (int i = 1; i < n; i++) {{
                 if (!strcmp(words[i], \"function\")) return cuDeviceGetCount(NULL);
                 if (!strcmp(words[i], \"library\")) return ncclCommDestroy(NULL);
+                if (!strcmp(words[i], \"handles\")) {{
+                    void *blas = words, *random = words;
+                    return cublasCreate_v2(&blas) + cublasSetStream_v2(blas, words) + curandCreateGenerator(&random, 100)
+                        + curandSetStream(random, words) + curandSetPseudoRandomGeneratorSeed(random, 5)
+                        + cublasDestroy_v2(blas) + curandDestroyGenerator(random) + (blas || random);
+                }}
                 if (!strcmp(words[i], \"quantized\")) return moe_gemm_wmma(NULL);
                 if (strcmp(words[i], \"call\")) continue;
                 pthread_t threads[8];
@@ -84,6 +93,7 @@ fn functions_are_found_when_they_are_called() {
         (output.status.code(), text)
     };
     assert_eq!(said("nothing", "/nowhere"), (Some(0), String::new()), "no library is needed to start");
+    assert_eq!(said("handles", "/nowhere"), (Some(0), String::new()), "nor for what candle makes and nothing uses");
     // Σ i² for i in 1..=18: each argument i times its place.
     assert_eq!(said("call", &folder), (Some(0), "2109 ".repeat(8)));
     assert_eq!(said("call", &format!("/nowhere::{folder}")).0, Some(0), "the folder that has it counts");

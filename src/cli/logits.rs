@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use clap::Args;
 
 use super::common::{RootArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
 use super::opened;
 use super::opened::{CheckpointArgs, DeviceArgs};
+use crate::kernels::on_host;
 
 #[derive(Debug, Clone, Args)]
 pub struct LogitsArgs {
@@ -48,7 +49,7 @@ pub fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
     let logits = args.threads.pool()?.install(|| -> anyhow::Result<Tensor> {
         let (model, weights, _) = opened.model(args.checkpoint.which(), device)?;
         let mb = model.micro_batch(&rows.concat(), Vec::new(), length)?;
-        let logits = model.logits(&weights, &mb)?.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
+        let logits = on_host(&model.logits(&weights, &mb)?)?.to_dtype(DType::F32)?;
         Ok(logits.reshape((rows.len(), length, spec.vocab_size))?)
     })?;
     candle_core::safetensors::save(&[("logits", logits)].into(), &args.out)?;

@@ -18,4 +18,4 @@ pub use communicator::{Communicator, Pending};
 pub use error::{CommError, Element, Kind, Operation};
 pub use local::{BoardView, LocalComm, Phase, Region, RegionError, Seat};
 pub use tcp::{JoinError, Meeting, Mesh, TcpComm};
-pub use topology::{Channel, GroupId, Lane, Topology, TopologyError};
+pub use topology::{Channel, GroupId, Lane, Ranks, Topology, TopologyError};

@@ -5,6 +5,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// What ranks of one machine are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ranks {
+    /// Of one process.
+    Threads,
+    Processes,
+}
+
 /// Index into `Topology::groups`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GroupId(pub usize);

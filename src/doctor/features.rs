@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::driver::{DriverFacts, Gpu};
-use super::library::{CUBLAS, CUBLAS_LT, CURAND, LibraryFacts, NCCL};
+use super::library::{CUBLAS_LT, LibraryFacts, NCCL};
 use super::report::Build;
 
 /// One thing that a user may want.
@@ -67,9 +67,7 @@ fn on_one_gpu(build: &Build, driver: &DriverFacts, libraries: &[LibraryFacts]) -
         all.push(missing(format!("no GPU: {what}"), mend));
     }
     all.extend(too_old(build.cuda, driver.cuda.as_deref()));
-    for wanted in [&CUBLAS, &CUBLAS_LT, &CURAND] {
-        all.extend(library(wanted, driver, libraries));
-    }
+    all.extend(library(&CUBLAS_LT, driver, libraries));
     all
 }
 
@@ -102,7 +100,6 @@ fn library(wanted: &super::library::Library, driver: &DriverFacts, libraries: &[
         _ => ("", "-cu13"),
     };
     let package = match wanted.name {
-        "libcurand" => format!("nvidia-curand{end}"),
         "libnccl" => format!("nvidia-nccl{nccl}"),
         _ => format!("nvidia-cublas{end}"),
     };
@@ -143,7 +140,7 @@ mod tests {
             let error = lacks.contains(&name).then(|| "not there".to_owned());
             LibraryFacts { name, version: None, path: None, error }
         };
-        [CUBLAS.name, CUBLAS_LT.name, CURAND.name, NCCL.name].map(facts).into()
+        [CUBLAS_LT.name, NCCL.name].map(facts).into()
     }
 
     const FULL: Build = Build { version: "1", cuda: Some("13.0"), nccl: true };
@@ -167,10 +164,10 @@ mod tests {
         assert_eq!(verdicts(&FULL, &one, &["libnccl"]), ["", "", lacks, "", ""]);
         let without = Build { cuda: None, nccl: false, ..FULL };
         assert!(verdicts(&without, &one, &[])[1..].iter().all(|v| v.starts_with("this build has no CUDA")));
-        let old = verdicts(&FULL, &driver(vec![gpu(0, (7, 5)), gpu(1, (9, 0))], "13.0"), &["libcurand"]);
+        let old = verdicts(&FULL, &driver(vec![gpu(0, (7, 5)), gpu(1, (9, 0))], "13.0"), &["libcublasLt"]);
         let small = "GPU 0 (X100) has compute capability 7.5, needed is 8.0";
-        assert_eq!(old[2], format!("libcurand: not there; {small}"));
-        assert_eq!(old[3], "libcurand: not there", "GPU 1 will do");
+        assert_eq!(old[2], format!("libcublasLt: not there; {small}"));
+        assert_eq!(old[3], "libcublasLt: not there", "GPU 1 will do");
         assert_eq!(verdicts(&FULL, &driver(vec![gpu(0, (7, 5))], "13.0"), &[])[1], small);
         let none = DriverFacts { error: Some("no libcuda.so.1".to_owned()), ..DriverFacts::default() };
         assert_eq!(verdicts(&FULL, &none, &[])[1], "no GPU: no libcuda.so.1");
@@ -191,7 +188,7 @@ mod tests {
             all[2].missing.iter().find(|m| m.what.starts_with(name)).unwrap().mend.clone()
         };
         assert!(mend("12.8", "libcublasLt").starts_with("pip install nvidia-cublas-cu12;"));
-        assert!(mend("13.0", "libcurand").starts_with("pip install nvidia-curand;"));
+        assert!(mend("13.0", "libcublasLt").starts_with("pip install nvidia-cublas;"));
         assert!(mend("13.0", "libnccl").starts_with("pip install nvidia-nccl-cu13;"));
     }
 }

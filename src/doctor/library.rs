@@ -38,18 +38,11 @@ pub(super) enum Version {
 
 pub(super) const DRIVER: Library =
     Library { name: "libcuda", files: &["libcuda.so.1"], version: Version::Driver(c"cuDriverGetVersion") };
-pub(super) const CUBLAS: Library = Library {
-    name: "libcublas",
-    files: &["libcublas.so.13", "libcublas.so.12"],
-    version: Version::Property(c"cublasGetProperty"),
-};
 pub(super) const CUBLAS_LT: Library = Library {
     name: "libcublasLt",
     files: &["libcublasLt.so.13", "libcublasLt.so.12"],
     version: Version::Property(c"cublasLtGetProperty"),
 };
-pub(super) const CURAND: Library =
-    Library { name: "libcurand", files: &["libcurand.so.10"], version: Version::Property(c"curandGetProperty") };
 pub(super) const NVRTC: Library =
     Library { name: "libnvrtc", files: &["libnvrtc.so.13", "libnvrtc.so.12"], version: Version::Pair(c"nvrtcVersion") };
 pub(super) const NCCL: Library =

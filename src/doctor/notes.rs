@@ -29,7 +29,7 @@ pub(super) fn notes(listed: &OsStr, libraries: &[&Library], driver: Option<&Path
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::library::CURAND;
+    use crate::doctor::library::CUBLAS_LT;
 
     #[test]
     fn folders_that_lead_nowhere_are_named() {
@@ -37,10 +37,10 @@ mod tests {
         for folder in ["empty", "full/cu13/lib"] {
             std::fs::create_dir_all(dir.path().join(folder)).unwrap();
         }
-        std::fs::write(dir.path().join("full/cu13/lib/libcurand.so.10"), "").unwrap();
+        std::fs::write(dir.path().join("full/cu13/lib/libcublasLt.so.13"), "").unwrap();
         let of = |names: &[&str]| {
             let listed = env::join_paths(names.iter().map(|name| dir.path().join(name))).unwrap();
-            let told = notes(&listed, &[&CURAND], None);
+            let told = notes(&listed, &[&CUBLAS_LT], None);
             told.iter().map(|note| note.replace(dir.path().to_str().unwrap(), "DIR")).collect::<Vec<_>>()
         };
         assert_eq!(of(&["full"]), [""; 0]);
@@ -51,7 +51,7 @@ mod tests {
                 "RUNNER_CUDA_LIBS: DIR/empty: none of these libraries is in it, nor in FOLDER/*/lib"
             ]
         );
-        assert_eq!(notes(OsStr::new(""), &[&CURAND], None), [""; 0]);
+        assert_eq!(notes(OsStr::new(""), &[&CUBLAS_LT], None), [""; 0]);
     }
 
     #[test]

@@ -8,9 +8,7 @@ use serde::Serialize;
 use super::driver::DriverFacts;
 use super::environment::environment;
 use super::features::{Feature, features};
-use super::library::{
-    CUBLAS, CUBLAS_LT, CUDNN, CURAND, DRIVER, LIBRARY_FOLDERS, Library, LibraryFacts, NCCL, NVML, NVRTC,
-};
+use super::library::{CUBLAS_LT, CUDNN, DRIVER, LIBRARY_FOLDERS, Library, LibraryFacts, NCCL, NVML, NVRTC};
 use super::notes::notes;
 use crate::store::Machine;
 
@@ -51,7 +49,7 @@ impl Report {
     #[must_use]
     pub fn here() -> Self {
         let driver = DRIVER.facts().path;
-        let libraries = [&CUBLAS, &CUBLAS_LT, &CURAND, &NVRTC, &NCCL, &CUDNN, &NVML];
+        let libraries = [&CUBLAS_LT, &NVRTC, &NCCL, &CUDNN, &NVML];
         let mut report = Self {
             build: Build::here(),
             machine: Machine::here(),

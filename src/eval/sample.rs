@@ -1,12 +1,13 @@
 //! Continuations of prompts, with a key-value cache: each new token costs one pass over the cache.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use candle_transformers::generation::{LogitsProcessor, Sampling};
 use serde::{Deserialize, Serialize};
 
 use super::EvalError;
 use super::decode::{Decoder, Feed, WholeDecoder};
 use crate::data::TextTokenizer;
+use crate::kernels::on_host;
 use crate::model::{Model, ModelSpec, Params};
 use crate::plan::program::Samples;
 
@@ -104,7 +105,7 @@ fn continuations(
     let mut window = Window::new(start.len().saturating_add(spec.max_tokens), model.context_length);
     // Wherever the model is, tokens are drawn here, from logits as f32.
     let mut feed = |rows: &[Vec<u32>]| -> Result<Tensor, EvalError> {
-        let logits = decoder.feed(&window.next(rows))?.to_device(&Device::Cpu)?;
+        let logits = on_host(&decoder.feed(&window.next(rows))?)?;
         Ok(if logits.dtype() == DType::BF16 { logits.to_dtype(DType::F32)? } else { logits })
     };
     let mut logits = feed(&rows)?;

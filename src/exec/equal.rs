@@ -1,12 +1,12 @@
 //! Ranks that must hold the same numbers show each other a hash of them.
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 
 use super::error::ExecError;
 use super::peers::Links;
 use super::step::Trainer;
 use crate::comm::GroupId;
-use crate::kernels::bytes;
+use crate::kernels::{bytes, on_host};
 use crate::plan::program::{Mode, Program};
 
 /// Replicas hold the same weights and moments, and both ends of a pipeline the same tied embedding.
@@ -28,7 +28,7 @@ pub(super) fn states(links: &Links<'_>, program: &Program, trainer: &Trainer) ->
 
 fn compare(links: &Links<'_>, group: GroupId, tensor: &Tensor, step: u64, what: &'static str) -> Result<(), ExecError> {
     // On a CPU this is the tensor itself. Its bytes as they lie: ranks that are compared are of one kind of machine.
-    let mine = bytes::read(&tensor.to_device(&Device::Cpu)?, blake3::hash)?;
+    let mine = bytes::read(&on_host(tensor)?, blake3::hash)?;
     let mut said = step.to_le_bytes().to_vec();
     said.extend(mine.as_bytes());
     let all = links.comm.all_gather(group, &said)?;

@@ -13,6 +13,7 @@ use crate::eval::batches::{Batches, Partial};
 use crate::eval::choice::ChoiceBatches;
 use crate::eval::loss::LossBatches;
 use crate::eval::{EvalError, share};
+use crate::kernels::on_host;
 use crate::model::Output;
 
 impl Rank<'_> {
@@ -83,7 +84,7 @@ impl Rank<'_> {
             match model.evaluate(&self.trainer.weights, input, &mb)? {
                 Output::Hidden(hidden) => self.links.send((part + 1) % stages, Lane::Activation, &hidden)?,
                 Output::Losses(losses) => all.enter(index, &rows, &losses, partial)?,
-                Output::Unread(losses) => all.enter(index, &rows, &losses.to_vec1()?, partial)?,
+                Output::Unread(losses) => all.enter(index, &rows, &on_host(&losses)?.to_vec1()?, partial)?,
             }
         }
         Ok(())

@@ -11,6 +11,7 @@ use crate::comm::Lane;
 use crate::eval::decode::{Decoder, Feed, StageDecoder};
 use crate::eval::sample::{Continuation, continue_prompt};
 use crate::eval::{EvalError, share};
+use crate::kernels::on_host;
 
 /// What the first stage tells the others of a feed: whether there is one, batch, start, capacity, tokens of each row.
 const HEADER: usize = 5;
@@ -109,8 +110,8 @@ impl<'a> Pipeline<'a> {
     /// What the other stages do until the first one says that it is over.
     fn follow(&mut self) -> Result<(), ExecError> {
         loop {
-            let header =
-                self.links.receive(self.links.stage - 1, Lane::Activation, DType::U32, &[HEADER])?.to_vec1::<u32>()?;
+            let header = self.links.receive(self.links.stage - 1, Lane::Activation, DType::U32, &[HEADER])?;
+            let header = on_host(&header)?.to_vec1::<u32>()?;
             let [1, batch, start, capacity, n] = header[..] else { return self.tell(None) };
             let [batch, start, capacity, n] = [batch, start, capacity, n].map(|x| x as usize);
             let feed = Feed { ids: Vec::new(), batch, start, capacity };

@@ -8,6 +8,7 @@ use super::rank::Rank;
 use crate::comm::Lane;
 use crate::data::Rows;
 use crate::kernels::loss::sum_there;
+use crate::kernels::on_host;
 use crate::model::Output;
 use crate::nn::MicroBatch;
 use crate::plan::program::Blocks;
@@ -64,7 +65,7 @@ impl Rank<'_> {
         let head = self.program.model.layers + 1;
         match (&mut self.trace, &output) {
             (Some(trace), Output::Losses(losses)) => trace.losses(mb, head, losses),
-            (Some(trace), Output::Unread(losses)) => trace.losses(mb, head, &losses.to_vec1::<f32>()?),
+            (Some(trace), Output::Unread(losses)) => trace.losses(mb, head, &on_host(losses)?.to_vec1::<f32>()?),
             _ => {}
         }
         match output {

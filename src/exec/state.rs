@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use crate::kernels::on_host;
 use crate::model::params::ParamLayout;
 
 /// The f32 buffers of a rank and its place in the run. Random numbers are counter-based, so there is no generator state.
@@ -52,7 +53,7 @@ impl TrainState {
     /// # Errors
     /// That of the device.
     pub fn on_host(&self) -> Result<Self> {
-        let buffer = self.buffer.to_device(&Device::Cpu)?;
+        let buffer = on_host(&self.buffer)?;
         Ok(Self { layout: self.layout.clone(), buffer, ..*self })
     }
 

@@ -7,11 +7,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Result, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::step::Trainer;
-use crate::kernels::bytes;
+use crate::kernels::{bytes, on_host};
 use crate::model::Params;
 
 /// One line of `trace.jsonl`.
@@ -114,7 +114,7 @@ fn line(step: u64, what: Traced, block: usize, name: String, hash: &blake3::Hash
 
 /// Of the elements in order. A machine whose own order of bytes is another has none of these processors' bits anyway.
 fn hash(tensor: &Tensor) -> Result<blake3::Hash> {
-    bytes::read(&tensor.to_device(&Device::Cpu)?.contiguous()?, blake3::hash)
+    bytes::read(&on_host(tensor)?.contiguous()?, blake3::hash)
 }
 
 #[cfg(test)]

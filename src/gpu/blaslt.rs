@@ -22,13 +22,16 @@ pub struct Operand {
     pub transposed: bool,
 }
 
+/// Vectors of epilogues are read in pieces of as many bytes: the search for an algorithm is not asked how they are aligned.
+const WHOLE: u64 = 16;
+
 /// What is done to the product before it is stored. Vectors and the second matrix are of the output's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Epilogue {
     None,
-    /// Adds a vector of m elements to each column.
+    /// Adds a vector of m elements to each column; its address is a multiple of 16, or there is no way.
     Bias(u64),
-    /// Adds the vector, stores that to `before`, [n, m], and its GELU (tanh form) to the output. m is a multiple of 8.
+    /// Adds such a vector, stores that to `before`, [n, m], and its GELU (tanh form) to the output. m is a multiple of 8.
     GeluAux {
         bias: u64,
         before: u64,
@@ -88,7 +91,7 @@ struct Products {
 #[expect(unsafe_code, reason = "FFI")]
 unsafe impl Send for Products {}
 
-/// Made at the first product.
+/// Made when the device is opened.
 #[derive(Debug, Default)]
 pub(super) struct BlasLt(OnceLock<Mutex<Products>>);
 
@@ -102,6 +105,15 @@ struct Refused {
 
 fn refused(what: &str, status: CublasError) -> candle_core::Error {
     candle_core::Error::Cuda(Box::new(Refused { what: what.to_owned(), status }))
+}
+
+/// Statuses that say that there is no way, if one was asked for with an epilogue: not every version knows each before it tries.
+fn is_no_way(status: CublasError) -> bool {
+    use sys::cublasStatus_t as Status;
+    matches!(
+        status.0,
+        Status::CUBLAS_STATUS_NOT_SUPPORTED | Status::CUBLAS_STATUS_INVALID_VALUE | Status::CUBLAS_STATUS_ARCH_MISMATCH
+    )
 }
 
 fn named(what: &'static str) -> impl Fn(CublasError) -> candle_core::Error {
@@ -195,7 +207,7 @@ impl Products {
         let bytes: usize = if gpu.compute_capability().0 >= 9 { 32 << 20 } else { 4 << 20 };
         gpu.stream().context().bind_to_thread().map_err(super::driver)?;
         Ok(Self {
-            handle: result::create_handle().map_err(named("a handle"))?,
+            handle: result::create_handle().map_err(|status| refused("a handle", gpu.reason(status)))?,
             workspace: gpu.empty(DType::U32, bytes / 4)?,
             ways: HashMap::new(),
         })
@@ -262,7 +274,8 @@ impl Products {
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kind.aligned[0]),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kind.aligned[1]),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kind.aligned[2]),
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kind.aligned[2]),
+            // Of the bias, too: some versions take what they know of D's.
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kind.aligned[2].min(kind.aligned[3])),
         ] {
             prefer(preference, attribute, &aligned)?;
         }
@@ -278,6 +291,7 @@ impl Products {
         match found {
             Ok(found) => Ok(Some((found.algo, found.workspaceSize))),
             Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(None),
+            Err(error) if kind.epilogue != 0 && is_no_way(error) => Ok(None),
             Err(error) => Err(named("the search for an algorithm")(error)),
         }
     }
@@ -316,13 +330,12 @@ impl Gpu {
         if product.a.dtype != product.b.dtype {
             bail!("a product of {:?} and {:?}", product.a.dtype, product.b.dtype)
         }
-        let products = if let Some(products) = self.blaslt.0.get() {
-            products
-        } else {
-            let new = Mutex::new(Products::new(self)?);
-            self.blaslt.0.get_or_init(|| new)
-        };
-        let mut products = products.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Epilogue::Bias(bias) | Epilogue::GeluAux { bias, .. } = product.epilogue
+            && !bias.is_multiple_of(WHOLE)
+        {
+            return Ok(false);
+        }
+        let mut products = self.products()?.lock().unwrap_or_else(PoisonError::into_inner);
         let kind = product.kind(self.tf32());
         let way = if let Some(way) = products.ways.get(&kind) {
             *way
@@ -360,6 +373,44 @@ impl Gpu {
                 stream.cu_stream().cast(),
             )
         };
-        done.map(|()| true).map_err(|status| refused(&product.words(), status))
+        match done {
+            Ok(()) => Ok(true),
+            // Nothing was launched: it is a check of arguments that failed.
+            Err(status) if kind.epilogue != 0 && is_no_way(status) => {
+                products.ways.insert(kind, None);
+                Ok(false)
+            }
+            Err(status) => Err(refused(&product.words(), self.reason(status))),
+        }
+    }
+
+    /// Makes the library's handle, which may wait for all that runs on the GPU: to be called before anything does.
+    ///
+    /// # Errors
+    /// That of cuBLASLt, or if memory is short.
+    pub(super) fn prepare_products(&self) -> Result<()> {
+        self.products().map(drop)
+    }
+
+    fn products(&self) -> Result<&Mutex<Products>> {
+        if let Some(products) = self.blaslt.0.get() {
+            return Ok(products);
+        }
+        let new = Mutex::new(Products::new(self)?);
+        Ok(self.blaslt.0.get_or_init(|| new))
+    }
+
+    /// On a device without room for its kernels the library says anything.
+    fn reason(&self, status: CublasError) -> CublasError {
+        use sys::cublasStatus_t as Status;
+        const KERNELS: usize = 64 << 20;
+        let any = matches!(
+            status.0,
+            Status::CUBLAS_STATUS_INTERNAL_ERROR
+                | Status::CUBLAS_STATUS_EXECUTION_FAILED
+                | Status::CUBLAS_STATUS_NOT_INITIALIZED
+        );
+        let full = || self.stream().context().mem_get_info().is_ok_and(|(free, _)| free < KERNELS);
+        if any && full() { CublasError(Status::CUBLAS_STATUS_ALLOC_FAILED) } else { status }
     }
 }

@@ -11,7 +11,7 @@ use candle_core::{CudaDevice, Device, Result, Tensor, bail};
 
 use super::blaslt::BlasLt;
 use super::driver;
-use super::memory::{keep_freed_memory, share_with_peers};
+use super::memory::keep_freed_memory;
 use super::upload::Uploads;
 
 /// One image per source, each with code for several architectures: `IMAGES: &[(&str, &[u8])]`, by build.rs.
@@ -75,7 +75,6 @@ fn opened(ordinal: usize) -> Result<Device> {
         device.disable_event_tracking();
     }
     keep_freed_memory(&context)?;
-    share_with_peers(&context)?;
     let load = |(name, image): &(&str, &[u8])| {
         let loaded = context.load_module(Ptx::from_binary(image.to_vec()));
         loaded.map_err(|e| driver(e).context(format!("loading the kernels `{name}`")))
@@ -93,6 +92,7 @@ fn opened(ordinal: usize) -> Result<Device> {
         uploads: Mutex::default(),
         device: device.clone(),
     };
+    gpu.prepare_products()?;
     OPENED.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(gpu));
     Ok(Device::Cuda(device))
 }

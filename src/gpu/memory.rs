@@ -81,10 +81,27 @@ pub(super) fn keep_freed_memory(context: &Arc<CudaContext>) -> Result<()> {
     }
 }
 
-/// Other GPUs of this machine may read and write this one's pool: NCCL lets ranks of one process at each other's buffers.
+/// `tensor` in the host's memory. What is copied is there: of a copy to memory that is not pinned the driver need not wait for the
+/// end, though it does so on most machines.
+///
+/// # Errors
+/// That of a kernel before.
+pub fn on_host(tensor: &Tensor) -> Result<Tensor> {
+    let host = tensor.to_device(&Device::Cpu)?;
+    if tensor.device().is_cuda() {
+        Gpu::of(tensor.device())?.synchronize()?;
+    }
+    Ok(host)
+}
+
+/// Other GPUs of this machine may read and write this one's pool: NCCL lets ranks of one process at each other's buffers. Not
+/// done without need: the pool then grows more slowly.
+///
+/// # Errors
+/// If it is no GPU, or the driver refuses.
 #[expect(unsafe_code, reason = "FFI")]
-pub(super) fn share_with_peers(context: &Arc<CudaContext>) -> Result<()> {
-    let own = context.cu_device();
+pub fn share_with_peers(gpu: &Gpu) -> Result<()> {
+    let own = gpu.stream().context().cu_device();
     let mut peers = Vec::new();
     for index in 0..CudaContext::device_count().map_err(driver)? {
         let mut can = 0;

@@ -13,7 +13,7 @@ mod upload;
 pub use blaslt::{Epilogue, Operand, Product};
 pub use context::{Gpu, of, open, opened_here};
 pub use launch::{Arg, Dims};
-pub use memory::{DeviceMemory, address, address_or_null, memory, reset_peak};
+pub use memory::{DeviceMemory, address, address_or_null, memory, on_host, reset_peak, share_with_peers};
 pub use timing::Moment;
 
 use candle_core::cuda_backend::cudarc::driver::DriverError;

@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::access::{Math, write};
 use super::cpu::cross_entropy;
+use super::host::on_host;
 use super::optimizer::Sum;
 
 /// A target that the loss ignores (padding).
@@ -23,7 +24,7 @@ impl Losses {
     pub fn read(self) -> Result<Vec<f32>> {
         match self {
             Self::Read(losses) => Ok(losses),
-            Self::There(losses) => losses.to_vec1(),
+            Self::There(losses) => on_host(&losses)?.to_vec1(),
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod embedding;
+mod host;
 pub mod loss;
 pub mod matmul;
 pub mod norm;
@@ -22,4 +23,5 @@ pub mod philox;
 pub mod pointwise;
 
 pub use access::Math;
+pub use host::on_host;
 pub use philox::Philox;

@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::access::write;
 use super::cpu::{Real, elementwise, optimizer};
+use super::host::on_host;
 
 pub use super::cpu::optimizer::{AdamW, Sgd};
 
@@ -96,7 +97,7 @@ impl Sum {
     pub fn read(self) -> Result<f64> {
         match self {
             Self::Read(sum) => Ok(sum),
-            Self::There(sum) => sum.squeeze(0)?.to_scalar(),
+            Self::There(sum) => on_host(&sum)?.squeeze(0)?.to_scalar(),
         }
     }
 }

@@ -16,7 +16,7 @@ use super::message::{Failure, FailureKind, Part, Start, ToParent, ToRank, write}
 use super::progress::culprit;
 use super::system;
 use super::threads::OnBoard;
-use crate::comm::{CommError, LocalComm, Phase, Region, Seat};
+use crate::comm::{CommError, LocalComm, Phase, Ranks, Region, Seat};
 use crate::eval::EvalError;
 use crate::exec::step::tied_entry;
 use crate::exec::{
@@ -127,7 +127,8 @@ pub fn run(
         local.set_limit(limit);
     }
     let seat = region.seat(rank).ok_or_else(|| ExecError::Program(format!("there is no rank {rank}")))?;
-    let comm = on_device(Box::new(local), program.device, region.topology(), program).map_err(ExecError::Program)?;
+    let comm = on_device(Box::new(local), program.device, region.topology(), program, Ranks::Processes)
+        .map_err(ExecError::Program)?;
     let monitor = Striking { board: OnBoard(seat), rank, faults };
     let peers = Peers { comm: &*comm, monitor: &monitor };
     let mut speaker = Speaker { parent, program, region, seat, checkpoints, faults };

@@ -1,6 +1,6 @@
 //! How ranks on a kind of device talk.
 
-use crate::comm::{Communicator, Topology};
+use crate::comm::{Communicator, Ranks, Topology};
 use crate::plan::program::{Device, Program};
 
 /// The communicator of the rank of `program` on `device`, given that of its host: between GPUs tensors go through NCCL.
@@ -13,6 +13,7 @@ pub(super) fn on_device(
     device: Device,
     topology: &Topology,
     program: &Program,
+    ranks: Ranks,
 ) -> Result<Box<dyn Communicator>, String> {
     if device == Device::Cpu {
         return Ok(host);
@@ -21,7 +22,7 @@ pub(super) fn on_device(
         // A function of a library that is not there would end the process.
         crate::doctor::usable_nccl().map_err(|why| format!("ranks on GPUs talk through NCCL: {why}"))?;
     }
-    Ok(Box::new(crate::comm::nccl::NcclComm::over(host, topology.clone(), summing(program))))
+    Ok(Box::new(crate::comm::nccl::NcclComm::over(host, topology.clone(), summing(program), ranks)))
 }
 
 /// As above: this build has no NCCL.
@@ -34,6 +35,7 @@ pub(super) fn on_device(
     device: Device,
     topology: &Topology,
     _: &Program,
+    _: Ranks,
 ) -> Result<Box<dyn Communicator>, String> {
     if device != Device::Cpu && topology.world_size > 1 {
         let what =

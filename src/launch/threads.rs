@@ -6,7 +6,7 @@ use std::thread;
 
 use super::device::on_device;
 use super::error::{RankError, where_in};
-use crate::comm::{LocalComm, Phase, Region, Seat};
+use crate::comm::{LocalComm, Phase, Ranks, Region, Seat};
 use crate::exec::{
     self, Event, ExecError, List, Monitor, ObserveError, Observer, Orders, Outcome, Peers, Resources, TrainState,
     topology,
@@ -122,7 +122,7 @@ fn one(
     observer: &mut (dyn Observer + Send),
 ) -> Result<Outcome, ExecError> {
     let local = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
-    let comm = on_device(Box::new(local), seated.program.device, region.topology(), seated.program)
+    let comm = on_device(Box::new(local), seated.program.device, region.topology(), seated.program, Ranks::Threads)
         .map_err(ExecError::Program)?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(seated.threads.max(1)).stack_size(8 << 20).build();
     let pool = pool.map_err(|e| ExecError::Program(format!("threads of rank {rank}: {e}")))?;

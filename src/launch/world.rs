@@ -13,7 +13,7 @@ use super::environment::Seat;
 use super::error::where_in;
 use super::system;
 use crate::comm::tcp::Ended;
-use crate::comm::{CommError, Communicator, JoinError, Meeting, Mesh, TcpComm};
+use crate::comm::{CommError, Communicator, JoinError, Meeting, Mesh, Ranks, TcpComm};
 use crate::exec::topology;
 use crate::plan::Plan;
 use crate::plan::facts::RankSeat;
@@ -148,7 +148,7 @@ impl World {
         let shown = format!("{}/{}", plan.hash, &blake3::hash(&periodic).to_hex()[..8]);
         let comm = TcpComm::new(Arc::clone(&self.mesh), &shown, &topology)?;
         let own = plan.ranks.get(self.rank()).map_or(&first.program, |rank| &rank.program);
-        on_device(Box::new(comm), device, &topology, own).map_err(JoinError::Refused)
+        on_device(Box::new(comm), device, &topology, own, Ranks::Processes).map_err(JoinError::Refused)
     }
 
     pub(super) fn tell_all(&self, message: &FromFirst) {

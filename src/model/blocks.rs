@@ -9,10 +9,10 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::params::{ParamLayout, Params};
 use super::spec::{Family, ModelSpec};
 use super::{Recompute, gpt2, llama};
-use crate::kernels::Math;
 use crate::kernels::loss::Losses;
 use crate::kernels::optimizer::all_finite;
 use crate::kernels::out_of_memory::within;
+use crate::kernels::{Math, on_host};
 use crate::nn::{Embedding, Head, MicroBatch, TransformerLayer, head, transformer};
 
 /// One entry of the block list.
@@ -204,7 +204,7 @@ impl Model {
     pub fn losses(&self, params: &Params, mb: &MicroBatch) -> Result<Vec<f32>> {
         match self.evaluate(params, None, mb)? {
             Output::Losses(losses) => Ok(losses),
-            Output::Unread(losses) => losses.to_vec1(),
+            Output::Unread(losses) => on_host(&losses)?.to_vec1(),
             Output::Hidden(_) => bail!("a chunk without the head has no loss"),
         }
     }

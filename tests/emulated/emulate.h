@@ -1,6 +1,6 @@
 // Makes the sources in src/kernels/cuda/ compile as C++, and runs them on the CPU: see fibers.h. For g++ and clang++ on Linux:
 //
-//     c++ -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=off -fsanitize=alignment,bounds -fno-sanitize-recover=all
+//     c++ -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=fast -fsanitize=alignment,bounds -fno-sanitize-recover=all
 //         -DRUNNER_EMULATED -Itests/emulated -Isrc/kernels/cuda -x c++ src/kernels/cuda/NAME.cu
 //
 // (the sanitizers only when compiling, not when linking: their reports come to functions here). A test of one kernel:
@@ -358,11 +358,16 @@ inline double rsqrt(double x) {
 inline float __saturatef(float x) {
     return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; // NaN becomes 0
 }
+// Never a part of another operation.
+inline float alone(float x) {
+    asm("" : "+m"(x));
+    return x;
+}
 inline float __fadd_rn(float a, float b) {
-    return a + b;
+    return alone(a + b);
 }
 inline float __fmul_rn(float a, float b) {
-    return a * b;
+    return alone(a * b);
 }
 inline float __fdiv_rn(float a, float b) {
     return a / b;

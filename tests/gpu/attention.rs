@@ -216,6 +216,27 @@ fn bf16_follows_the_cpu() {
     follows_the_cpu(Precision::Bf16);
 }
 
+/// What every tile of keys is scaled by is 1 as long as the highest score stays: else the sum drifts, tile after tile.
+#[test]
+fn long_rows_do_not_drift() {
+    let Some(device) = device(Precision::F32) else { return };
+    let s = Shape { batch: 1, seq: 1024, heads: 1, kv_heads: 1, head_dim: 64 };
+    let mut qkv = normals(1, s.seq * s.qkv_width(), Precision::F32);
+    // Scores of about 3.
+    for row in qkv.chunks_mut(s.qkv_width()) {
+        row[..s.head_dim].iter_mut().for_each(|q| *q *= 3.0);
+    }
+    let masks = Masks { dropout: None, filled: None };
+    let (_, right) = attention(&in_f64(&qkv, (s.seq, s.qkv_width())), s, masks, Math::default()).unwrap();
+    let x = there(&qkv, (s.seq, s.qkv_width()), Precision::F32, &device, false);
+    let (_, lse) = attention(&x, s, masks, Math::default()).unwrap();
+    let errors = read(&lse).into_iter().zip(read(&right)).map(|(a, b)| (a - b).abs());
+    let worst = errors.fold(0.0, f64::max);
+    println!("{worst:e} of {}", read(&right).into_iter().fold(0.0, f64::max));
+    // A score is a sum of 64 products, of about 3·8 before it is scaled: a few units of its last place.
+    assert!(worst < 4e-6, "{worst:e}");
+}
+
 /// Token by token, or some at a time, gives the rows of the whole.
 #[test]
 fn new_tokens_over_a_cache() {

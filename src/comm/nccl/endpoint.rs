@@ -16,8 +16,8 @@ use super::link::place;
 use super::watch::Watched;
 use crate::comm::communicator::{Communicator, Pending};
 use crate::comm::error::{CommError, Kind};
-use crate::comm::topology::{GroupId, Lane, Topology};
-use crate::gpu::Gpu;
+use crate::comm::topology::{GroupId, Lane, Ranks, Topology};
+use crate::gpu::{Gpu, share_with_peers};
 
 /// One rank's end: tensors of its GPU through NCCL; bytes, and tensors of the host, through `host`.
 #[derive(Debug)]
@@ -27,6 +27,7 @@ pub struct NcclComm {
     /// Of this rank, those that sum tensors, in the order of their numbers.
     summing: Vec<GroupId>,
     groups: Groups,
+    ranks: Ranks,
     attached: OnceLock<Attached>,
     started: Mutex<Started>,
     tickets: AtomicU64,
@@ -54,7 +55,7 @@ impl NcclComm {
     /// `host` is of the same topology. Until `attach` gives it a GPU everything goes through `host`. `summing` are the groups of
     /// this rank whose tensors are summed or broadcast, as all their members say: `attach` connects them.
     #[must_use]
-    pub fn over(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>) -> Self {
+    pub fn over(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>, ranks: Ranks) -> Self {
         summing.sort_unstable();
         summing.dedup();
         Self {
@@ -62,6 +63,7 @@ impl NcclComm {
             topology,
             summing,
             groups: Groups::default(),
+            ranks,
             attached: OnceLock::new(),
             started: Mutex::default(),
             tickets: AtomicU64::new(OURS),
@@ -139,6 +141,9 @@ impl Communicator for NcclComm {
             return Ok(());
         }
         let gpu = Gpu::of(device)?;
+        if self.ranks == Ranks::Threads && self.world_size() > 1 {
+            share_with_peers(&gpu)?;
+        }
         let context = Arc::clone(gpu.stream().context());
         let watched = Arc::clone(&self.watched);
         let watch = thread::Builder::new().name("nccl watch".to_owned());

@@ -115,13 +115,14 @@ impl Handle {
     /// Returns when the call before this one is done as far as the host has to do with it. NCCL answers before that where the
     /// user's NCCL_COMM_BLOCKING=0 says so, and takes neither the next call nor an event on its stream until then.
     pub(super) fn settled(&self, given_up: impl Fn() -> bool) -> Result<(), NcclError> {
-        while self.state()? == sys::ncclResult_t::ncclInProgress {
-            if given_up() {
-                return Err(NcclError("given up while it was under way".to_owned()));
+        // Asked first: who gives up may have freed the communicator.
+        while !given_up() {
+            if self.state()? != sys::ncclResult_t::ncclInProgress {
+                return Ok(());
             }
             thread::sleep(LOOK);
         }
-        Ok(())
+        Err(NcclError("given up while it was under way".to_owned()))
     }
 
     /// Success, or that something is under way; anything else is an error.

@@ -20,8 +20,11 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How long an operation may be under way: as a rank may wait for another.
 const LIMIT: Duration = Duration::from_mins(30);
 
-/// What operations under way have to come to their end when the communicator is dropped, and what ending it may take.
+/// What operations under way have to come to their end when the communicator is dropped, and what ending it at once may take.
 const GRACE: Duration = Duration::from_secs(3);
+
+/// What ending communicators in good order may take, one after another.
+const GOODBYES: Duration = Duration::from_secs(15);
 
 /// What a rank's thread and its watch share.
 #[derive(Debug)]
@@ -82,12 +85,14 @@ impl Watched {
         while !self.closed.load(Ordering::SeqCst) {
             thread::park_timeout(LOOK);
             let links = lock(&self.links).clone();
-            let trouble = links.iter().find_map(|link| link.trouble(LIMIT));
+            // Asked first: to ask a link may take as long as its kernels run.
+            let aborted = self.host.aborted().is_some();
+            let trouble = if aborted { None } else { links.iter().find_map(|link| link.trouble(LIMIT)) };
             let failed = trouble.is_some();
             if let Some(trouble) = trouble {
                 lock(&self.failure).get_or_insert(trouble);
             }
-            if failed || self.host.aborted().is_some() {
+            if failed || aborted {
                 end(&links, context, false);
             }
         }
@@ -131,5 +136,5 @@ fn end(links: &[Arc<Link>], context: &Arc<CudaContext>, well: bool) {
     }
     drop(say);
     // Nothing is ever said: it ends when all have.
-    let _ = done.recv_timeout(GRACE);
+    let _ = done.recv_timeout(if well { GOODBYES } else { GRACE });
 }

@@ -215,7 +215,7 @@ extern "C" __global__ void embed_backward_bf16(float* table, float* partial, con
     embed_backward(table, partial, ids, rows, dy, scale, n, d, vocab);
 }
 
-// One block per chunk: where a run begins that goes on behind the chunk, adds its parts, chunk after chunk, to the table.
+// Blocks per chunk and columns: where a run begins that goes on behind the chunk, adds its parts, chunk after chunk, to the table.
 extern "C" __global__ void embed_join(float* table, const float* partial, const unsigned* ids, int n, int d, int vocab) {
     const int begin = (int)blockIdx.x * CHUNK, end = min(begin + CHUNK, n);
     const unsigned run = ids[end - 1];
@@ -224,18 +224,35 @@ extern "C" __global__ void embed_join(float* table, const float* partial, const 
     if (!after || before || run >= (unsigned)vocab) {
         return;
     }
-    int last = blockIdx.x + 1;  // The last chunk with a part.
-    while ((last + 1) * CHUNK < n && ids[(last + 1) * CHUNK] == run) {
-        last++;
+    int last = blockIdx.x + 1, beyond = gridDim.x;  // The last chunk with a part, and one that has none: ids are in order.
+    while (beyond - last > 1) {
+        const int middle = last + (beyond - last) / 2;
+        (ids[middle * CHUNK] == run ? last : beyond) = middle;
     }
-    for (int c = threadIdx.x; c < d; c += blockDim.x) {
-        float sum = partial[((i64)blockIdx.x * 2 + 1) * d + c];
-#pragma unroll 4
-        for (int k = blockIdx.x + 1; k <= last; k++) {
-            sum += partial[(i64)k * 2 * d + c];
+    const int c = blockIdx.y * blockDim.x + threadIdx.x;
+    if (c >= d) {
+        return;
+    }
+    constexpr int AHEAD = 8;  // A padding token's run is long: loads do not wait for the sum.
+    const float* part = partial + (i64)(blockIdx.x + 1) * 2 * d + c;
+    float sum = partial[((i64)blockIdx.x * 2 + 1) * d + c];
+    int left = last - blockIdx.x;
+    for (; left >= AHEAD; left -= AHEAD) {
+        float v[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            v[i] = part[(i64)i * 2 * d];
         }
-        table[(i64)run * d + c] += sum;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            sum += v[i];
+        }
+        part += (i64)AHEAD * 2 * d;
     }
+    for (; left > 0; left--, part += 2 * d) {
+        sum += *part;
+    }
+    table[(i64)run * d + c] += sum;
 }
 
 // ---- positions ----

@@ -127,8 +127,10 @@ pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Te
         .int(n)?
         .int(d)?
         .int(vocab)?;
-    // SAFETY: (table, partial, ids, n, d, vocab), a block for each chunk.
-    unsafe { launch.run("embed_join", Dims::of(chunks, warps(d).min(256))) }
+    let threads = warps(d).min(256);
+    let dims = Dims { grid: [chunks as u32, d.div_ceil(threads) as u32, 1], block: [threads as u32, 1, 1], shared: 0 };
+    // SAFETY: (table, partial, ids, n, d, vocab), blocks for each chunk, of a thread for each column.
+    unsafe { launch.run("embed_join", dims) }
 }
 
 /// `dpositions` is f32, with at least `seq` rows.

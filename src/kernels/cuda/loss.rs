@@ -4,6 +4,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::launch::{Launch, of_type, warps};
 use crate::gpu::Dims;
+use crate::kernels::on_host;
 
 /// Per-row losses, \[rows\] f32, of `targets` (\[rows\] u32 on the same GPU, below the vocabulary or `IGNORE`). With `scale`, the
 /// logits become their own gradient times `scale`, in place.
@@ -43,5 +44,5 @@ pub fn sum_there(x: &Tensor) -> Result<Tensor> {
 
 /// Σ x in f64, read: waits for the device.
 pub fn sum(x: &Tensor) -> Result<f64> {
-    sum_there(x)?.squeeze(0)?.to_scalar()
+    on_host(&sum_there(x)?)?.squeeze(0)?.to_scalar()
 }

@@ -6,6 +6,7 @@ use super::launch::{Launch, of_type};
 use super::loss::sum_there;
 use crate::gpu::{self, Dims};
 use crate::kernels::cpu::optimizer::{AdamW, Sgd};
+use crate::kernels::on_host;
 
 /// `state` is weights, first and second moment, f32 or bf16, `grads` f32. With `bf16`, f32 state keeps bf16 values. `copy` (bf16, at
 /// most as long as the weights) becomes the first weights rounded.
@@ -100,7 +101,7 @@ pub fn squares_there(x: &Tensor) -> Result<Tensor> {
 
 /// Σ x² in f64, read: waits for the device.
 pub fn squares(x: &Tensor) -> Result<f64> {
-    squares_there(x)?.squeeze(0)?.to_scalar()
+    on_host(&squares_there(x)?)?.squeeze(0)?.to_scalar()
 }
 
 /// Sets every element to zero.
@@ -116,7 +117,7 @@ pub fn all_finite(x: &Tensor) -> Result<bool> {
     let launch = launch.array("count", &count, DType::U32, 1)?.array("x", x, x.dtype(), n)?.long(n);
     // SAFETY: (count, x, n).
     unsafe { launch.run(of_type(x.dtype(), ["count_bad_f32", "count_bad_bf16"])?, dims)? }
-    Ok(count.squeeze(0)?.to_scalar::<u32>()? == 0)
+    Ok(on_host(&count)?.squeeze(0)?.to_scalar::<u32>()? == 0)
 }
 
 /// The first `matrices` elements of `src` (f32) rounded to bf16: stored as such if `dst` is a bf16 tensor, which then has these

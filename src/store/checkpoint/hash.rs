@@ -1,10 +1,11 @@
 //! Hashes of a training state, for comparing runs bit for bit; and the one way its numbers are read.
 
-use candle_core::{CpuStorage, Device, Storage, Tensor};
+use candle_core::{CpuStorage, Storage, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::format::Kind;
 use crate::exec::TrainState;
+use crate::kernels::on_host;
 use crate::store::error::StoreError;
 
 /// BLAKE3 hashes, 64 hex digits each. Numbers enter as little-endian bytes.
@@ -96,7 +97,7 @@ pub(super) fn each_chunk(
     sink: &mut dyn FnMut(&[u8]) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     // On a CPU this is the tensor itself.
-    let host = tensor.to_device(&Device::Cpu)?;
+    let host = on_host(tensor)?;
     let (storage, layout) = host.storage_and_layout();
     let values = match (&*storage, layout.contiguous_offsets()) {
         (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) => &values[start..end],
