@@ -3,7 +3,7 @@
 #include "rows.cuh"
 
 // y = norm(x), or of sum = x + residual, which is stored too. `threads` of the block hold a row: 32, or all of them.
-template <typename T, int COUNT, bool LAYER>
+template <typename T, int COUNT, bool LAYER, bool VECTOR>
 __device__ __forceinline__ void norm_forward(T* y, float* stats, T* sum, const T* x, const T* residual, const float* weight, const float* bias, i64 rows, int d, float eps, int threads) {
     __shared__ float scratch[32];
     const i64 row = blockIdx.x * (i64)(blockDim.x / threads) + threadIdx.x / threads;
@@ -12,10 +12,15 @@ __device__ __forceinline__ void norm_forward(T* y, float* stats, T* sum, const T
     }
     const int t = threadIdx.x % threads;
     float v[COUNT];
-    load_held<COUNT>(v, x + row * d, d, t, threads);
+    load_held<COUNT, VECTOR>(v, x + row * d, d, t, threads);
     if (residual) {
-        add_held<COUNT>(v, residual + row * d, d, t, threads);
-        store_held<COUNT>(sum + row * d, v, d, t, threads);
+        float u[COUNT];
+        load_held<COUNT, VECTOR>(u, residual + row * d, d, t, threads);
+#pragma unroll
+        for (int e = 0; e < COUNT; e++) {
+            v[e] = stored<T>(v[e] + u[e]);
+        }
+        store_held<COUNT, VECTOR>(sum + row * d, v, d, t, threads);
     }
     float mean = 0.0f, squares = 0.0f;
     if (LAYER) {
@@ -39,23 +44,22 @@ __device__ __forceinline__ void norm_forward(T* y, float* stats, T* sum, const T
             stats[row] = rstd;
         }
     }
-    if (d % PIECE == 0) {
-        const bool weight_vector = is_vector(weight), bias_vector = is_vector(bias), vector = is_vector(y + row * d);
+    if (VECTOR) {
 #pragma unroll
         for (int k = 0; k < COUNT; k += PIECE) {
             const int i = k * threads + t * PIECE;
             if (i < d) {
                 float w[PIECE], b[PIECE];
-                load_piece(w, weight + i, weight_vector);
+                load_piece(w, weight + i, true);
                 if (LAYER) {
-                    load_piece(b, bias + i, bias_vector);
+                    load_piece(b, bias + i, true);
                 }
 #pragma unroll
                 for (int j = 0; j < PIECE; j++) {
                     const float hat = (v[k + j] - mean) * rstd;
                     w[j] = LAYER ? fmaf(hat, w[j], b[j]) : hat * w[j];
                 }
-                store_piece(y + row * d + i, w, vector);
+                store_piece(y + row * d + i, w, true);
             }
         }
     } else {
@@ -68,12 +72,12 @@ __device__ __forceinline__ void norm_forward(T* y, float* stats, T* sum, const T
 
 // dx = rstd · (g − mean(g) − hat · mean(g · hat)) + skip with g = dy · weight, where RMSNorm has no mean(g). Each block takes
 // every gridDim.x-th row, and leaves its sums of dy · hat, and for LayerNorm of dy, in `partial` ([blocks][1 or 2][d]).
-template <typename T, int COUNT, bool LAYER>
+template <typename T, int COUNT, bool LAYER, bool VECTOR>
 __device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows, int d) {
     __shared__ float scratch[64];
     const int t = threadIdx.x, threads = blockDim.x;
     float w[COUNT], dweight[COUNT], dbias[COUNT];
-    load_held<COUNT>(w, weight, d, t, threads);
+    load_held<COUNT, VECTOR>(w, weight, d, t, threads);
 #pragma unroll
     for (int e = 0; e < COUNT; e++) {
         dweight[e] = 0.0f;
@@ -81,12 +85,26 @@ __device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x,
     }
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
         float hat[COUNT], g[COUNT], s[COUNT];
-        load_held<COUNT>(hat, x + row * d, d, t, threads);
-        load_held<COUNT>(g, dy + row * d, d, t, threads);
-        if (skip) {
-            load_held<COUNT>(s, skip + row * d, d, t, threads);
-        }
         const float mean = LAYER ? stats[2 * row] : 0.0f, rstd = LAYER ? stats[2 * row + 1] : stats[row];
+        if (VECTOR && COUNT == PIECE) {
+            // All three on their way before the first is looked at.
+            const int i = t * PIECE;
+            Stored<T> of_x = {}, of_dy = {}, of_skip = {};
+            if (i < d) {
+                of_x = load_stored(x + row * d + i);
+                of_dy = load_stored(dy + row * d + i);
+                of_skip = load_stored((skip ? skip : dy) + row * d + i);
+            }
+            spread(hat, of_x);
+            spread(g, of_dy);
+            spread(s, of_skip);
+        } else {
+            load_held<COUNT, VECTOR>(hat, x + row * d, d, t, threads);
+            load_held<COUNT, VECTOR>(g, dy + row * d, d, t, threads);
+            if (skip) {
+                load_held<COUNT, VECTOR>(s, skip + row * d, d, t, threads);
+            }
+        }
         float sum_g = 0.0f, sum_gh = 0.0f;
 #pragma unroll
         for (int e = 0; e < COUNT; e++) {
@@ -113,12 +131,30 @@ __device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x,
             const float v = rstd * (g[e] - mean_g - hat[e] * mean_gh);
             hat[e] = skip ? v + s[e] : v;
         }
-        store_held<COUNT>(dx + row * d, hat, d, t, threads);
+        store_held<COUNT, VECTOR>(dx + row * d, hat, d, t, threads);
     }
     float* to = partial + (i64)blockIdx.x * (LAYER ? 2 : 1) * d;
-    store_held<COUNT>(to, dweight, d, t, threads);
+    store_held<COUNT, VECTOR>(to, dweight, d, t, threads);
     if (LAYER) {
-        store_held<COUNT>(to + d, dbias, d, t, threads);
+        store_held<COUNT, VECTOR>(to + d, dbias, d, t, threads);
+    }
+}
+
+template <typename T, int COUNT, bool LAYER>
+__device__ __forceinline__ void forward(T* y, float* stats, T* sum, const T* x, const T* residual, const float* weight, const float* bias, i64 rows, int d, float eps, int threads) {
+    if (d % PIECE == 0 && are_vectors(y, sum, x, residual, weight, bias)) {
+        norm_forward<T, COUNT, LAYER, true>(y, stats, sum, x, residual, weight, bias, rows, d, eps, threads);
+    } else {
+        norm_forward<T, COUNT, LAYER, false>(y, stats, sum, x, residual, weight, bias, rows, d, eps, threads);
+    }
+}
+
+template <typename T, bool LAYER>
+__device__ __forceinline__ void backward(T* dx, float* partial, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows, int d) {
+    if (d % PIECE == 0 && are_vectors(dx, partial, x, weight, dy, skip)) {
+        norm_backward<T, PIECE, LAYER, true>(dx, partial, x, weight, stats, dy, skip, rows, d);
+    } else {
+        norm_backward<T, PIECE, LAYER, false>(dx, partial, x, weight, stats, dy, skip, rows, d);
     }
 }
 
@@ -127,30 +163,30 @@ __device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x,
     extern "C" __global__ void __launch_bounds__(BOUND) layer_norm_##suffix(                                                   \
         T* y, float* stats, T* sum, const T* x, const T* residual, const float* weight, const float* bias, i64 rows, int d,    \
         float eps, int threads) {                                                                                              \
-        norm_forward<T, COUNT, true>(y, stats, sum, x, residual, weight, bias, rows, d, eps, threads);                         \
+        forward<T, COUNT, true>(y, stats, sum, x, residual, weight, bias, rows, d, eps, threads);                              \
     }                                                                                                                          \
     extern "C" __global__ void __launch_bounds__(BOUND) rms_norm_##suffix(                                                     \
         T* y, float* stats, T* sum, const T* x, const T* residual, const float* weight, const float* bias, i64 rows, int d,    \
         float eps, int threads) {                                                                                              \
-        norm_forward<T, COUNT, false>(y, stats, sum, x, residual, weight, bias, rows, d, eps, threads);                        \
+        forward<T, COUNT, false>(y, stats, sum, x, residual, weight, bias, rows, d, eps, threads);                             \
     }
 FORWARD(f32, float, 8, 1024)
 FORWARD(bf16, bf16, 8, 1024)
 FORWARD(warp_f32, float, 32, 128)
 FORWARD(warp_bf16, bf16, 32, 128)
 
-#define BACKWARD(suffix, T, COUNT, BOUND)                                                                                      \
+#define BACKWARD(suffix, T, BOUND)                                                                                             \
     extern "C" __global__ void __launch_bounds__(BOUND) layer_norm_backward_##suffix(                                          \
         T* dx, float* partial, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows,      \
         int d) {                                                                                                               \
-        norm_backward<T, COUNT, true>(dx, partial, x, weight, stats, dy, skip, rows, d);                                       \
+        backward<T, true>(dx, partial, x, weight, stats, dy, skip, rows, d);                                                   \
     }                                                                                                                          \
     extern "C" __global__ void __launch_bounds__(BOUND) rms_norm_backward_##suffix(                                            \
         T* dx, float* partial, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows,      \
         int d) {                                                                                                               \
-        norm_backward<T, COUNT, false>(dx, partial, x, weight, stats, dy, skip, rows, d);                                      \
+        backward<T, false>(dx, partial, x, weight, stats, dy, skip, rows, d);                                                  \
     }
-BACKWARD(f32, float, 8, 256)
-BACKWARD(bf16, bf16, 8, 256)
-BACKWARD(block_f32, float, 8, 1024)
-BACKWARD(block_bf16, bf16, 8, 1024)
+BACKWARD(f32, float, 256)
+BACKWARD(bf16, bf16, 256)
+BACKWARD(block_f32, float, 1024)
+BACKWARD(block_bf16, bf16, 1024)

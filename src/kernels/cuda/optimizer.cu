@@ -27,8 +27,6 @@ template <bool ROUNDED> __device__ __forceinline__ void adamw_one(const AdamW& a
 // The first `decayed` elements decay; the first `copied` go to `copy`, which may be null. `m` and `v` lie behind `w`.
 template <typename S, bool ROUNDED>
 __device__ __forceinline__ void adamw(S* w, S* m, S* v, const float* g, bf16* copy, i64 n, i64 decayed, i64 copied, const AdamW& a) {
-    const bool w_vector = is_vector(w), m_vector = is_vector(m), v_vector = is_vector(v), g_vector = is_vector(g);
-    const bool copy_vector = is_vector(copy);
     auto one = [&](i64 i) {
         float x = to_float(w[i]), y = to_float(m[i]), z = to_float(v[i]);
         adamw_one<ROUNDED>(a, i < decayed, x, y, z, g[i]);
@@ -39,30 +37,32 @@ __device__ __forceinline__ void adamw(S* w, S* m, S* v, const float* g, bf16* co
             copy[i] = to_bf16(x);
         }
     };
-    each_piece(
-        n,
-        [&](i64 i) {
-            float x[PIECE], y[PIECE], z[PIECE], d[PIECE];
-            load_piece(x, w + i, w_vector);
-            load_piece(y, m + i, m_vector);
-            load_piece(z, v + i, v_vector);
-            load_piece(d, g + i, g_vector);
+    with_known(are_vectors(w, m, v, g, copy), [&](auto vector) {
+        each_piece(
+            n,
+            [&](i64 i) {
+                float x[PIECE], y[PIECE], z[PIECE], d[PIECE];
+                load_piece(x, w + i, vector);
+                load_piece(y, m + i, vector);
+                load_piece(z, v + i, vector);
+                load_piece(d, g + i, vector);
 #pragma unroll
-            for (int j = 0; j < PIECE; j++) {
-                adamw_one<ROUNDED>(a, i + j < decayed, x[j], y[j], z[j], d[j]);
-            }
-            store_piece(w + i, x, w_vector);
-            store_piece(m + i, y, m_vector);
-            store_piece(v + i, z, v_vector);
-            if (copy && i + PIECE <= copied) {
-                store_piece(copy + i, x, copy_vector);
-            } else if (copy && i < copied) {
-                for (int j = 0; i + j < copied; j++) {
-                    copy[i + j] = to_bf16(x[j]);
+                for (int j = 0; j < PIECE; j++) {
+                    adamw_one<ROUNDED>(a, i + j < decayed, x[j], y[j], z[j], d[j]);
                 }
-            }
-        },
-        one);
+                store_piece(w + i, x, vector);
+                store_piece(m + i, y, vector);
+                store_piece(v + i, z, vector);
+                if (copy && i + PIECE <= copied) {
+                    store_piece(copy + i, x, vector);
+                } else if (copy && i < copied) {
+                    for (int j = 0; i + j < copied; j++) {
+                        copy[i + j] = to_bf16(x[j]);
+                    }
+                }
+            },
+            one);
+    });
 }
 
 #define ADAMW(name, S, ROUNDED)                                                                                                \

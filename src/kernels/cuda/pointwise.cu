@@ -22,20 +22,21 @@ template <typename Y, typename X, typename F> __device__ __forceinline__ void ma
 
 // y = f(y, x).
 template <typename Y, typename X, typename F> __device__ __forceinline__ void zip(Y* y, const X* x, i64 n, F f) {
-    const bool y_vector = is_vector(y), x_vector = is_vector(x);
-    each_piece(
-        n,
-        [&](i64 i) {
-            float v[PIECE], u[PIECE];
-            load_piece(v, y + i, y_vector);
-            load_piece(u, x + i, x_vector);
+    with_known(are_vectors(y, x), [&](auto vector) {
+        each_piece(
+            n,
+            [&](i64 i) {
+                float v[PIECE], u[PIECE];
+                load_piece(v, y + i, vector);
+                load_piece(u, x + i, vector);
 #pragma unroll
-            for (int j = 0; j < PIECE; j++) {
-                v[j] = f(v[j], u[j]);
-            }
-            store_piece(y + i, v, y_vector);
-        },
-        [&](i64 i) { y[i] = from_float<Y>(f(to_float(y[i]), to_float(x[i]))); });
+                for (int j = 0; j < PIECE; j++) {
+                    v[j] = f(v[j], u[j]);
+                }
+                store_piece(y + i, v, vector);
+            },
+            [&](i64 i) { y[i] = from_float<Y>(f(to_float(y[i]), to_float(x[i]))); });
+    });
 }
 
 // ---- GELU, tanh form ----
@@ -156,17 +157,18 @@ template <typename T> __device__ __forceinline__ void swiglu(T* y, const T* gate
     const T* up = gate + width;
     T* to = y + (i64)blockIdx.x * width;
     if (width % PIECE == 0) {
-        const bool from_vector = is_vector(gate_up), to_vector = is_vector(y);
-        for (int i = threadIdx.x * PIECE; i < width; i += blockDim.x * PIECE) {
-            float g[PIECE], u[PIECE];
-            load_piece(g, gate + i, from_vector);
-            load_piece(u, up + i, from_vector);
+        with_known(are_vectors(gate_up, y), [&](auto vector) {
+            for (int i = threadIdx.x * PIECE; i < width; i += blockDim.x * PIECE) {
+                float g[PIECE], u[PIECE];
+                load_piece(g, gate + i, vector);
+                load_piece(u, up + i, vector);
 #pragma unroll
-            for (int j = 0; j < PIECE; j++) {
-                g[j] = g[j] * sigmoid<T>(g[j]) * u[j];
+                for (int j = 0; j < PIECE; j++) {
+                    g[j] = g[j] * sigmoid<T>(g[j]) * u[j];
+                }
+                store_piece(to + i, g, vector);
             }
-            store_piece(to + i, g, to_vector);
-        }
+        });
     } else {
         for (int i = threadIdx.x; i < width; i += blockDim.x) {
             const float g = to_float(gate[i]);
@@ -189,19 +191,20 @@ template <typename T> __device__ __forceinline__ void swiglu_backward(T* dgate_u
     T* dgate = dgate_up + (i64)blockIdx.x * 2 * width;
     T* dup = dgate + width;
     if (width % PIECE == 0) {
-        const bool vector = is_vector(gate_up), from_vector = is_vector(dy), to_vector = is_vector(dgate_up);
-        for (int i = threadIdx.x * PIECE; i < width; i += blockDim.x * PIECE) {
-            float g[PIECE], u[PIECE], d[PIECE];
-            load_piece(g, gate + i, vector);
-            load_piece(u, up + i, vector);
-            load_piece(d, from + i, from_vector);
+        with_known(are_vectors(gate_up, dy, dgate_up), [&](auto vector) {
+            for (int i = threadIdx.x * PIECE; i < width; i += blockDim.x * PIECE) {
+                float g[PIECE], u[PIECE], d[PIECE];
+                load_piece(g, gate + i, vector);
+                load_piece(u, up + i, vector);
+                load_piece(d, from + i, vector);
 #pragma unroll
-            for (int j = 0; j < PIECE; j++) {
-                swiglu_slope<T>(g[j], u[j], g[j], u[j], d[j]);
+                for (int j = 0; j < PIECE; j++) {
+                    swiglu_slope<T>(g[j], u[j], g[j], u[j], d[j]);
+                }
+                store_piece(dgate + i, g, vector);
+                store_piece(dup + i, u, vector);
             }
-            store_piece(dgate + i, g, to_vector);
-            store_piece(dup + i, u, to_vector);
-        }
+        });
     } else {
         for (int i = threadIdx.x; i < width; i += blockDim.x) {
             float g, u;

@@ -15,32 +15,55 @@ __device__ __forceinline__ bool is_vector(const void* p) {
     return ((u64)p & 15) == 0;
 }
 
-__device__ __forceinline__ void load_piece(float v[PIECE], const float* p, bool vector) {
+// The same of several arrays, of which some may be missing.
+template <typename... Arrays> __device__ __forceinline__ bool are_vectors(const Arrays*... arrays) {
+    return (is_vector(arrays) && ...);
+}
+
+// A boolean that the compiler knows.
+template <bool VALUE> struct Known {
+    __device__ __forceinline__ constexpr operator bool() const {
+        return VALUE;
+    }
+};
+
+// f(vector), for arrays whose pieces are all vectors or are all read otherwise. Known when the kernel is compiled: loads of several
+// arrays are under way at once then, where behind a branch for each they would be waited for one by one.
+template <typename F> __device__ __forceinline__ void with_known(bool vector, F f) {
     if (vector) {
-#pragma unroll
-        for (int h = 0; h < PIECE; h += 4) {
-            const Vector<float> x = load_vector(p + h);
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                v[h + j] = x.at[j];
-            }
-        }
+        f(Known<true>());
     } else {
-#pragma unroll
-        for (int j = 0; j < PIECE; j++) {
-            v[j] = p[j];
-        }
+        f(Known<false>());
     }
 }
 
-__device__ __forceinline__ void load_piece(float v[PIECE], const bf16* p, bool vector) {
-    if (vector) {
-        const FourWords x = *reinterpret_cast<const FourWords*>(p);
+// An aligned piece as it lies in memory.
+template <typename T> struct Stored {
+    FourWords at[PIECE * sizeof(T) / sizeof(FourWords)];
+};
+
+template <typename T> __device__ __forceinline__ Stored<T> load_stored(const T* p) {
+    return *reinterpret_cast<const Stored<T>*>(p);
+}
+
+__device__ __forceinline__ void spread(float v[PIECE], const Stored<float>& x) {
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            v[2 * j] = __uint_as_float(x.at[j] << 16);
-            v[2 * j + 1] = __uint_as_float(x.at[j] & 0xffff0000u);
-        }
+    for (int j = 0; j < PIECE; j++) {
+        v[j] = __uint_as_float(x.at[j / 4].at[j % 4]);
+    }
+}
+
+__device__ __forceinline__ void spread(float v[PIECE], const Stored<bf16>& x) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        v[2 * j] = __uint_as_float(x.at[0].at[j] << 16);
+        v[2 * j + 1] = __uint_as_float(x.at[0].at[j] & 0xffff0000u);
+    }
+}
+
+template <typename T> __device__ __forceinline__ void load_piece(float v[PIECE], const T* p, bool vector) {
+    if (vector) {
+        spread(v, load_stored(p));
     } else {
 #pragma unroll
         for (int j = 0; j < PIECE; j++) {
@@ -119,104 +142,52 @@ __device__ __forceinline__ int count_bits(unsigned x) {
 }
 
 // ---- a row of `d` elements held by `threads` threads, up to COUNT elements in each one's registers ----
+//
+// VECTOR: rows are of whole pieces, and all that is loaded and stored is aligned (as `with_known`).
 
-// Calls f(e, i) for the elements of thread `t`: register e holds element i. Widths that are multiples of eight go in pieces.
+// Calls f(e, i) for the elements of thread `t`: register e holds element i.
 template <int COUNT, typename F> __device__ __forceinline__ void each_held(int d, int t, int threads, F f) {
-    if (d % PIECE == 0) {
 #pragma unroll
-        for (int k = 0; k < COUNT; k += PIECE) {
-            const int i = k * threads + t * PIECE;
-            if (i < d) {
+    for (int k = 0; k < COUNT; k += PIECE) {
+        const int i = k * threads + t * PIECE;
 #pragma unroll
-                for (int j = 0; j < PIECE; j++) {
-                    f(k + j, i + j);
-                }
-            }
-        }
-    } else {
-#pragma unroll
-        for (int k = 0; k < COUNT; k++) {
-            const int i = k * threads + t;
-            if (i < d) {
-                f(k, i);
+        for (int j = 0; j < PIECE; j++) {
+            if (i + j < d) {
+                f(k + j, i + j);
             }
         }
     }
 }
 
 // The elements of a row, 0 behind its end.
-template <int COUNT, typename T>
+template <int COUNT, bool VECTOR, typename T>
 __device__ __forceinline__ void load_held(float v[COUNT], const T* row, int d, int t, int threads) {
-    if (d % PIECE == 0) {
-        const bool vector = is_vector(row);
 #pragma unroll
-        for (int k = 0; k < COUNT; k += PIECE) {
-            const int i = k * threads + t * PIECE;
-            if (i < d) {
-                load_piece(v + k, row + i, vector);
-            } else {
+    for (int k = 0; k < COUNT; k += PIECE) {
+        const int i = k * threads + t * PIECE;
+        if (VECTOR && i < d) {
+            load_piece(v + k, row + i, true);
+        } else {
 #pragma unroll
-                for (int j = 0; j < PIECE; j++) {
-                    v[k + j] = 0.0f;
-                }
+            for (int j = 0; j < PIECE; j++) {
+                v[k + j] = !VECTOR && i + j < d ? to_float(row[i + j]) : 0.0f;
             }
-        }
-    } else {
-#pragma unroll
-        for (int k = 0; k < COUNT; k++) {
-            const int i = k * threads + t;
-            v[k] = i < d ? to_float(row[i]) : 0.0f;
         }
     }
 }
 
-template <int COUNT, typename T>
+template <int COUNT, bool VECTOR, typename T>
 __device__ __forceinline__ void store_held(T* row, const float v[COUNT], int d, int t, int threads) {
-    if (d % PIECE == 0) {
-        const bool vector = is_vector(row);
+    if (VECTOR) {
 #pragma unroll
         for (int k = 0; k < COUNT; k += PIECE) {
             const int i = k * threads + t * PIECE;
             if (i < d) {
-                store_piece(row + i, v + k, vector);
+                store_piece(row + i, v + k, true);
             }
         }
     } else {
-#pragma unroll
-        for (int k = 0; k < COUNT; k++) {
-            const int i = k * threads + t;
-            if (i < d) {
-                row[i] = from_float<T>(v[k]);
-            }
-        }
-    }
-}
-
-// v += the elements of a row, each sum as an array of T would hold it.
-template <int COUNT, typename T>
-__device__ __forceinline__ void add_held(float v[COUNT], const T* row, int d, int t, int threads) {
-    if (d % PIECE == 0) {
-        const bool vector = is_vector(row);
-#pragma unroll
-        for (int k = 0; k < COUNT; k += PIECE) {
-            const int i = k * threads + t * PIECE;
-            if (i < d) {
-                float u[PIECE];
-                load_piece(u, row + i, vector);
-#pragma unroll
-                for (int j = 0; j < PIECE; j++) {
-                    v[k + j] = stored<T>(v[k + j] + u[j]);
-                }
-            }
-        }
-    } else {
-#pragma unroll
-        for (int k = 0; k < COUNT; k++) {
-            const int i = k * threads + t;
-            if (i < d) {
-                v[k] = stored<T>(v[k] + to_float(row[i]));
-            }
-        }
+        each_held<COUNT>(d, t, threads, [&](int e, int i) { row[i] = from_float<T>(v[e]); });
     }
 }
 
