@@ -119,6 +119,8 @@ fn hash(tensor: &Tensor) -> Result<blake3::Hash> {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Device;
+
     use super::Traced::{Gradient, Output, Parameter};
     use super::*;
 
