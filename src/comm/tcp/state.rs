@@ -250,10 +250,11 @@ impl Shared {
         peer == self.rank || lock(&self.state).peers.get(peer).is_some_and(|peer| peer.gone.is_none())
     }
 
-    /// Whether `peer` went without a word.
+    /// Whether `peer` went without a word, as this rank saw or was told.
     pub(super) fn is_lost(&self, peer: usize) -> bool {
         let state = lock(&self.state);
-        state.peers.get(peer).is_some_and(|peer| matches!(peer.gone, Some(Gone::Lost(_))))
+        let told = state.ended.as_ref().is_some_and(|ended| ended.lost && ended.by == peer);
+        told || state.peers.get(peer).is_some_and(|peer| matches!(peer.gone, Some(Gone::Lost(_))))
     }
 
     /// Notes why the run is over, and tells the others: the first end counts.
