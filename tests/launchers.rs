@@ -243,7 +243,7 @@ fn killed(victim: usize) -> Vec<String> {
     until(|| !lab.runs("runs").is_empty());
     until(|| steps(&lab.run("runs")) >= 12);
     // Until each rank has shown the others, once a second at least, where it is.
-    std::thread::sleep(std::time::Duration::from_millis(1200));
+    thread::sleep(Duration::from_millis(1200));
     let started = Instant::now();
     signal(ranks[victim].0.id(), libc::SIGKILL);
     let mut said = Vec::new();
