@@ -192,12 +192,16 @@ run_tests() {
     return "$code"
 }
 
-# Ends a process and all that it started, and waits: what goes on would keep the locks of its runs.
+# Ends a process and all that it started, and waits, for ten seconds at most: what goes on would keep the locks of its runs.
 end_all() {
-    local child
+    local child look
     for child in $(ps -o pid= --ppid "$1" 2>/dev/null); do end_all "$child"; done
     kill "$1" 2>/dev/null
-    while kill -0 "$1" 2>/dev/null && [ "$(ps -o stat= -p "$1" 2>/dev/null | cut -c1)" != Z ]; do sleep 0.1; done
+    for look in $(seq 100); do
+        kill -0 "$1" 2>/dev/null && [ "$(ps -o stat= -p "$1" 2>/dev/null | cut -c1)" != Z ] || return 0
+        [ "$look" != 50 ] || kill -9 "$1" 2>/dev/null
+        sleep 0.1
+    done
 }
 
 run_parity() {

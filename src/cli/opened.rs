@@ -112,7 +112,7 @@ impl OpenedRun {
     }
 
     /// What `choice` means for reading this run, in a process with `threads` threads. Auto: a GPU if the run was trained on
-    /// GPUs, each of which had the whole model, and there is one here. What was chosen for the reader goes to `notes`.
+    /// GPUs, each of which had the whole model, and there is one here. Of several that of rank 0. What was chosen for the reader goes to `notes`.
     ///
     /// # Errors
     /// If there is no such device.
@@ -125,7 +125,7 @@ impl OpenedRun {
         };
         Ok(match choice {
             DeviceChoice::Cpu => Device::Cpu,
-            _ => plan::one_device(&self.experiment, choice, &ClusterFacts::local(threads), notes)?,
+            _ => plan::one_device(&self.experiment, choice, program.device, &ClusterFacts::local(threads), notes)?,
         })
     }
 

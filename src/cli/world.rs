@@ -88,11 +88,12 @@ pub(super) fn see_through(
         let text = text.strip_prefix("error: ").unwrap_or(&text);
         world.fail(exit_of(&error) as u8, &format!("rank {} failed while starting: {text}", world.rank()));
     }
-    match world.ended(None) {
-        Some((_, _, text)) if world.speaks() && follows => Err(anyhow!(text)),
-        _ if world.speaks() => Err(error),
-        Some((_, code, _)) => Ok(exit_for(code)),
-        None => Ok(exit_of(&error)),
+    let ended = world.ended(None);
+    match (ended, world.speaks()) {
+        (Some((_, _, text)), true) if follows => Err(anyhow!(text)),
+        (_, true) => Err(error),
+        (Some((_, code, _)), false) => Ok(exit_for(code)),
+        (None, false) => Ok(exit_of(&error)),
     }
 }
 

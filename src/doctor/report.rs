@@ -50,12 +50,13 @@ impl Report {
     pub fn here() -> Self {
         let driver = DRIVER.facts().path;
         let libraries = [&CUBLAS_LT, &NVRTC, &NCCL, &CUDNN, &NVML];
+        let looked_for = [&DRIVER, &CUBLAS_LT, &NVRTC, &NCCL, &CUDNN, &NVML];
         let mut report = Self {
             build: Build::here(),
             machine: Machine::here(),
             driver: DriverFacts::here(),
             libraries: libraries.map(Library::facts).into(),
-            notes: notes(&env::var_os(LIBRARY_FOLDERS).unwrap_or_default(), &libraries, driver.as_deref()),
+            notes: notes(&env::var_os(LIBRARY_FOLDERS).unwrap_or_default(), &looked_for, driver.as_deref()),
             environment: environment(),
             features: Vec::new(),
         };

@@ -46,6 +46,17 @@ pub(super) fn open(device: program::Device, _: Precision) -> std::result::Result
     }
 }
 
+/// `tensor` on `device`. It is there when this returns: a driver need not have read the host's memory before, which may be freed
+/// then.
+///
+/// # Errors
+/// If memory is short.
+pub(super) fn moved(tensor: &Tensor, device: &Device) -> Result<Tensor> {
+    let there = tensor.to_device(device)?;
+    synchronize(device)?;
+    Ok(there)
+}
+
 /// Whether the forward reads a rounded copy of the weights. Weights that are bf16 values anyhow need none but where bf16 is a type
 /// of its own.
 pub(super) fn is_copied(program: &Program, device: &Device) -> bool {

@@ -13,7 +13,7 @@ use crate::plan::program::{Device, Precision, Program};
 /// If this build or this machine has no such device, or its memory is short.
 pub fn for_reading(program: &Program, weights: Params, device: Device) -> Result<(Model, Params), ExecError> {
     let device = device::open(device, program.precision)?;
-    let (layout, all) = (weights.layout, weights.flat.to_device(&device)?);
+    let (layout, all) = (weights.layout, device::moved(&weights.flat, &device)?);
     let math = Math { bf16: program.precision == Precision::Bf16 };
     let blocks = 0..program.model.block_count();
     let model = Model::new(&program.model, layout.clone(), blocks, program.seed, math, &all)?;

@@ -88,7 +88,7 @@ impl Trainer {
     /// If the state is not one of this program, or memory is short.
     pub fn new(program: &Program, mut state: TrainState) -> std::result::Result<Self, ExecError> {
         let device = device::open(program.device, program.precision)?;
-        state.buffer = state.buffer.to_device(&device)?;
+        state.buffer = device::moved(&state.buffer, &device)?;
         let math = Math { bf16: program.precision == Precision::Bf16 };
         let total = state.layout.total;
         if state.buffer.elem_count() != total * (1 + program.moments()) {

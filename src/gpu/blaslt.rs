@@ -380,7 +380,7 @@ impl Gpu {
                 products.ways.insert(kind, None);
                 Ok(false)
             }
-            Err(status) => Err(refused(&product.words(), self.reason(status))),
+            Err(status) => Err(self.failed(&product.words(), status)),
         }
     }
 
@@ -401,7 +401,7 @@ impl Gpu {
     }
 
     /// On a device without room for its kernels the library says anything.
-    fn reason(&self, status: CublasError) -> CublasError {
+    fn failed(&self, what: &str, status: CublasError) -> candle_core::Error {
         use sys::cublasStatus_t as Status;
         const KERNELS: usize = 64 << 20;
         let any = matches!(
@@ -411,6 +411,10 @@ impl Gpu {
                 | Status::CUBLAS_STATUS_NOT_INITIALIZED
         );
         let full = || self.stream().context().mem_get_info().is_ok_and(|(free, _)| free < KERNELS);
-        if any && full() { CublasError(Status::CUBLAS_STATUS_ALLOC_FAILED) } else { status }
+        if any && full() {
+            let what = format!("{what}: {status} where less than {} MiB are free", KERNELS >> 20);
+            return refused(&what, CublasError(Status::CUBLAS_STATUS_ALLOC_FAILED));
+        }
+        refused(what, status)
     }
 }

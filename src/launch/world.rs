@@ -25,6 +25,9 @@ const COMING: Duration = Duration::from_mins(5);
 /// How long a rank that was told that another ended waits to be told why.
 const WORDS: Duration = Duration::from_secs(3);
 
+/// Within what time all ranks of a machine that went away are missed once one is: signs of life come once a second.
+const MISSED: Duration = Duration::from_secs(3);
+
 /// How long ranks wait for what rank 0 does when all have come to their end, such as a test of the best checkpoint.
 const CLOSING: Duration = Duration::from_hours(24 * 7);
 
@@ -211,10 +214,21 @@ impl World {
         Some((by, 1, format!("rank {by} was lost {place}: {text}")))
     }
 
-    /// Whether this rank has to say why the run ended: rank 0, or, where that was lost, the next one that was not.
+    /// Whether this rank has to say why the run ended: rank 0, or, where that was lost, the next one that was not. Where ranks
+    /// were lost, waits a moment for those before this one to leave or to be missed, too.
     #[must_use]
     pub fn speaks(&self) -> bool {
-        (0..self.rank()).all(|rank| self.mesh.is_lost(rank))
+        let started = Instant::now();
+        let undecided = |rank| {
+            let lost = self.mesh.ended().is_some_and(|ended| ended.lost);
+            lost && self.mesh.is_here(rank) && started.elapsed() < MISSED
+        };
+        (0..self.rank()).all(|rank| {
+            while !self.mesh.is_lost(rank) && undecided(rank) {
+                thread::sleep(Duration::from_millis(10));
+            }
+            self.mesh.is_lost(rank)
+        })
     }
 }
 

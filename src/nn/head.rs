@@ -10,6 +10,9 @@ use crate::model::Params;
 /// Rows of logits held at a time where no gradient is needed.
 const ROWS: usize = 256;
 
+/// The same on a GPU, which computes more at once and is waited for after each part.
+pub const DEVICE_ROWS: usize = 2048;
+
 /// The last block of a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {
@@ -63,8 +66,7 @@ impl Head {
         }
         let wanted: Vec<usize> = (0..mb.targets.len()).filter(|&r| mb.targets[r] != IGNORE).collect();
         let mut losses = vec![0.0; mb.targets.len()];
-        // A GPU has room for the logits of a training step, and waits for each part.
-        let most = if x.device().is_cpu() { ROWS } else { mb.targets.len() };
+        let most = if x.device().is_cpu() { ROWS } else { DEVICE_ROWS };
         for rows in wanted.chunks(most) {
             let logits = self.logits(params, x, rows, mb.math)?;
             let targets: Vec<u32> = rows.iter().map(|&r| mb.targets[r]).collect();

@@ -17,7 +17,7 @@ pub mod weight;
 pub use attention::Attention;
 pub use batch::{Dropouts, MicroBatch};
 pub use embedding::{Embedding, Positions};
-pub use head::Head;
+pub use head::{DEVICE_ROWS, Head};
 pub use linear::Linear;
 pub use mlp::Mlp;
 pub use norm::Norm;

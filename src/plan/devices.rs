@@ -56,18 +56,24 @@ pub fn check_devices(experiment: &Experiment, cluster: &ClusterFacts) -> Result<
     choose(experiment, mesh, cluster, &mut Vec::new()).map(drop)
 }
 
-/// A device of this machine for one process, which only reads what a run of `experiment` trained.
+/// A device of this machine for one process, which only reads what a run of `experiment` trained on `trained_on`: of several GPUs
+/// that one, if it is there.
 ///
 /// # Errors
 /// If there is none of that kind.
 pub fn one_device(
     experiment: &Experiment,
     choice: DeviceChoice,
+    trained_on: Device,
     cluster: &ClusterFacts,
     notes: &mut Vec<String>,
 ) -> Result<Device, PlanError> {
+    let mut cluster = cluster.clone();
+    if trained_on != Device::Cpu && cluster.devices.iter().any(|facts| facts.device == trained_on) {
+        cluster.devices.retain(|facts| facts.device == trained_on || facts.device == Device::Cpu);
+    }
     let alone = Experiment { device: choice, parallel: Parallel::single(), ..experiment.clone() };
-    let chosen = choose(&alone, ranks::mesh(&alone.parallel, 1)?, cluster, notes)?;
+    let chosen = choose(&alone, ranks::mesh(&alone.parallel, 1)?, &cluster, notes)?;
     Ok(chosen.first().map_or(Device::Cpu, |facts| facts.device))
 }
 
@@ -399,6 +405,21 @@ mod tests {
             x.parallel = ddp(2);
         }), @"parallel: 2 replicas need a device each, and there are 1 device");
         insta::assert_snapshot!(fails(boards(1, (7, 0)), cuda), @"device: GPUs need compute capability 8.0 or more, and cuda:0 (NVIDIA Board) has 7.0; device: cpu needs none of it");
+    }
+
+    /// A busy GPU 0 is not taken by who only reads what another one trained.
+    #[test]
+    fn a_run_is_read_where_it_was_trained() {
+        let read = |choice, trained_on, found| {
+            let (cluster, mut notes) = (cluster().with_gpus(found, 8), Vec::new());
+            one_device(&experiment(), choice, trained_on, &cluster, &mut notes).map_err(|e| e.to_string())
+        };
+        let (auto, cuda) = (DeviceChoice::Auto, DeviceChoice::Cuda);
+        assert_eq!(read(auto, Device::Cuda(2), boards(4, (8, 0))), Ok(Device::Cuda(2)));
+        assert_eq!(read(auto, Device::Cuda(2), boards(1, (8, 0))), Ok(Device::Cuda(0)), "on another machine");
+        assert_eq!(read(cuda, Device::Cpu, boards(2, (8, 0))), Ok(Device::Cuda(0)));
+        assert_eq!(read(auto, Device::Cuda(1), boards(2, (7, 5))), Ok(Device::Cpu));
+        assert_eq!(read(DeviceChoice::Cpu, Device::Cuda(1), boards(2, (8, 0))), Ok(Device::Cpu));
     }
 
     /// Which of a machine's GPUs it is changes no number; whether it is one does.

@@ -6,6 +6,7 @@
 
 use crate::eval::choice::BATCH_TOKENS;
 use crate::model::spec::{Family, PositionKind};
+use crate::nn::DEVICE_ROWS;
 use crate::plan::check::Live;
 use crate::plan::cost::{self, Buffer, count_chunks};
 use crate::plan::facts::DeviceFacts;
@@ -177,6 +178,9 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
     } else {
         // A message is received where it is used: one of each kind is under way.
         push("activations and gradients under way", message, channels);
+        let sends = has(|i| matches!(i, Instruction::SendActivation { .. }))
+            + has(|i| matches!(i, Instruction::SendGradient { .. }));
+        push("activations and gradients that were sent", message, sends * slots);
         push("communicators (assumed)", device_memory::COMMUNICATOR_BYTES, device_memory::communicators(program));
     }
     items
@@ -237,8 +241,15 @@ fn evaluation(program: &Program) -> u64 {
     if program.eval.choice_items.is_some() {
         sizes.positions = sizes.positions.max(BATCH_TOKENS as u64);
     }
-    // Logits are made for a few rows at a time.
-    sizes.total(&cost::layer_saved(&program.model)).saturating_add(sizes.total(&cost::layer_transient(&program.model)))
+    let spec = &program.model;
+    let layer = sizes.total(&cost::layer_saved(spec)).saturating_add(sizes.total(&cost::layer_transient(spec)));
+    if program.device == Device::Cpu {
+        // Logits are made for so few rows at a time that they do not count.
+        return layer;
+    }
+    let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
+    let part = Sizes { positions: sizes.positions.min(DEVICE_ROWS as u64), ..sizes };
+    layer.max(input.saturating_add(part.total(&cost::head_saved(spec))))
 }
 
 /// The key-value cache of all continuations of the longest prompt, and their logits. A prompt has at most as many tokens
@@ -330,6 +341,20 @@ mod tests {
             let scratch = memory.items.iter().find(|i| i.what == "scratch of matrix products");
             assert_eq!(scratch.map(|i| i.bytes), Some(32 << 20));
         }
+    }
+
+    /// On a GPU multiple choice makes the logits of more rows at once than a small micro-batch has.
+    #[test]
+    fn a_gpu_evaluates_many_rows_at_once() {
+        let mut program = program();
+        program.batch.micro_batch = 1;
+        program.model.vocab_size = 50_000;
+        program.eval.choice_items = Some(1);
+        assert!(program.periodic.iter().any(|p| p.instruction == Instruction::Evaluate));
+        let logits = 4 * 50_000 * DEVICE_ROWS as u64;
+        assert!(evaluation(&program) < logits);
+        program.device = Device::Cuda(0);
+        assert!((logits..2 * logits).contains(&evaluation(&program)));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::rendezvous::Meeting;
 pub(super) const MAGIC: [u8; 8] = *b"rnrtcp\r\n";
 
 /// Of what ranks send each other. Raised with every change of it.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Bytes of the longest place.
 const PLACE: usize = 192;

@@ -274,7 +274,7 @@ fn read(shared: &Shared, peer: usize, from: &mut impl Read) -> Result<(), String
         shared.longest(peer, tag).filter(|longest| length <= *longest).ok_or_else(garbled)?;
         let bytes = wire::read_bytes(from, length).map_err(|error| broken(&error))?;
         shared.deliver(peer, tag, bytes)?;
-        left |= tag == Tag::Goodbye;
+        left |= !shared.is_here(peer);
     }
 }
 
@@ -305,7 +305,8 @@ fn beat(shared: &Shared, watched: &[(usize, TcpStream)], heard: &[AtomicU64], st
             let seen = heard[*peer].load(Ordering::Relaxed).max(counts);
             if shared.is_here(*peer) && milliseconds(started).saturating_sub(seen) > SILENCE.as_millis() as u64 {
                 shared.lose(*peer, &format!("it gave no sign of life for {} s", SILENCE.as_secs()));
-                let _ = stream.shutdown(Shutdown::Both);
+                // Its writer still has to tell it why.
+                let _ = stream.shutdown(Shutdown::Read);
             }
         }
     }

@@ -49,6 +49,8 @@ enum Gone {
 #[derive(Debug)]
 struct PeerState {
     gone: Option<Gone>,
+    /// Another rank has lost it.
+    told_lost: bool,
     /// Its line of the board, as it last sent it.
     view: BoardView,
     control: VecDeque<Vec<u8>>,
@@ -144,12 +146,11 @@ impl Outgoing {
         self.changed.notify_all();
     }
 
-    /// Nothing more is sent but this frame.
-    fn cut(&self, last: Option<(Tag, Vec<u8>)>) {
-        let last = last.map(|(tag, bytes)| (wire::header(tag, bytes.len()), bytes));
+    /// Nothing more is sent but these frames.
+    fn cut(&self, last: impl IntoIterator<Item = (Tag, Vec<u8>)>) {
         let mut queue = lock(&self.queue);
-        queue.bytes = last.iter().map(|(_, bytes)| bytes.len()).sum();
-        queue.frames = last.into_iter().collect();
+        queue.frames = last.into_iter().map(|(tag, bytes)| (wire::header(tag, bytes.len()), bytes)).collect();
+        queue.bytes = queue.frames.iter().map(|(_, bytes)| bytes.len()).sum();
         queue.closed = true;
         self.changed.notify_all();
     }
@@ -186,7 +187,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(rank: usize, world_size: usize) -> Self {
-        let peer = |_| PeerState { gone: None, view: BoardView::default(), control: VecDeque::new() };
+        let peer = |_| PeerState { gone: None, told_lost: false, view: BoardView::default(), control: VecDeque::new() };
         let peers = (0..world_size).map(peer).collect();
         Self {
             rank,
@@ -252,23 +253,21 @@ impl Shared {
 
     /// Whether `peer` went without a word, as this rank saw or was told.
     pub(super) fn is_lost(&self, peer: usize) -> bool {
-        let state = lock(&self.state);
-        let told = state.ended.as_ref().is_some_and(|ended| ended.lost && ended.by == peer);
-        told || state.peers.get(peer).is_some_and(|peer| matches!(peer.gone, Some(Gone::Lost(_))))
+        lock(&self.state).peers.get(peer).is_some_and(|peer| match &peer.gone {
+            Some(gone) => matches!(gone, Gone::Lost(_)),
+            None => peer.told_lost,
+        })
     }
 
     /// Notes why the run is over, and tells the others: the first end counts.
     pub(super) fn end(&self, ended: Ended) {
-        self.note_end(lock(&self.state), ended);
-    }
-
-    fn note_end(&self, mut state: MutexGuard<'_, State>, ended: Ended) {
-        let first = state.ended.is_none();
-        let ended = state.ended.get_or_insert(ended).clone();
-        drop(state);
-        if first {
+        let mut state = lock(&self.state);
+        if state.ended.is_none() {
+            // With the state locked: who sees the end and leaves, leaves after these words.
             self.announce(&ended);
+            state.ended = Some(ended);
         }
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -393,15 +392,17 @@ impl Shared {
         }
         state.peers[peer].gone = Some(Gone::Lost(why.to_owned()));
         if state.closing {
-            self.outgoing[peer].cut(None);
-            drop(state);
-            self.changed.notify_all();
-            return;
+            self.outgoing[peer].cut([]);
+        } else {
+            let lost = Ended { by: peer, code: 1, text: why.to_owned(), lost: true };
+            let first = state.ended.get_or_insert_with(|| lost.clone());
+            // If it still reads, it learns why the run is over, and that it was given up: it misses nobody then.
+            self.outgoing[peer].cut([first.frame(), lost.frame()]);
+            // Each loss is told, whatever ended the run: who speaks for all goes by it.
+            self.announce(&lost);
         }
-        let ended = Ended { by: peer, code: 1, text: why.to_owned(), lost: true };
-        // If it still reads, it learns that it was given up, and blames nobody for what follows.
-        self.outgoing[peer].cut(Some(ended.frame()));
-        self.note_end(state, ended);
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// Puts what came from `peer` where it is waited for.
@@ -431,6 +432,13 @@ impl Shared {
             Tag::Abort { by, code, lost } => {
                 let text = String::from_utf8_lossy(&bytes).into_owned();
                 state.ended.get_or_insert(Ended { by, code, text, lost });
+                if lost && by == self.rank {
+                    // The last that it sends to a rank that it gave up, which has not lost it for that.
+                    state.peers[peer].gone.get_or_insert(Gone::Left);
+                    self.outgoing[peer].close();
+                } else if lost {
+                    state.peers[by].told_lost = true;
+                }
             }
             Tag::Goodbye => {
                 state.peers[peer].view = wire::view_of(&bytes).ok_or("its goodbye is none")?;

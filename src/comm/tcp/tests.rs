@@ -3,13 +3,13 @@
 
 use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{JoinError, Meeting, Mesh, TcpComm};
+use super::{Ended, JoinError, Meeting, Mesh, TcpComm};
 use crate::comm::communicator::Communicator;
 use crate::comm::error::CommError;
 use crate::comm::local::{LocalComm, Phase};
@@ -137,7 +137,7 @@ fn who_waits_says_for_what() {
     let (port, other) = (free_port(), free_port());
     let tell = |what: &str| TOLD.lock().unwrap().push(what.to_owned());
     let waits =
-        |meeting| Mesh::join(&Meeting { limit: Duration::from_millis(400), tell, ..meeting }).map(drop).unwrap_err();
+        |meeting| Mesh::join(&Meeting { limit: Duration::from_secs(2), tell, ..meeting }).map(drop).unwrap_err();
     waits(meeting(0, 3, port));
     waits(meeting(2, 3, other));
     let told = TOLD.lock().unwrap();
@@ -230,6 +230,70 @@ fn a_broken_connection_ends_the_run_everywhere() {
         });
         assert!(started.elapsed() < Duration::from_secs(20), "seconds, not minutes");
     }
+}
+
+/// Why the run is over and who is lost, as each rank of `world_size` knows it once rank `by` has given up `lost`, as for silence, one
+/// after the other: all stay connected until each has looked.
+fn given_up(world_size: usize, by: usize, lost: &[usize]) -> Vec<(Option<Ended>, Vec<usize>)> {
+    let (met, looked) = (Barrier::new(world_size), Barrier::new(world_size));
+    meet(world_size, |meeting| {
+        let mesh = Mesh::join(&meeting).unwrap();
+        met.wait();
+        if meeting.rank == by {
+            for rank in lost {
+                mesh.shared.lose(*rank, "for a test");
+            }
+        }
+        let knows = || lost.contains(&meeting.rank) || lost.iter().all(|rank| mesh.is_lost(*rank));
+        until(|| mesh.ended().is_some() && knows());
+        let seen = (mesh.ended(), (0..world_size).filter(|rank| mesh.is_lost(*rank)).collect());
+        looked.wait();
+        seen
+    })
+}
+
+/// Waits, for seconds at most.
+fn until(done: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !done() && started.elapsed() < Duration::from_secs(10) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Who notices tells those who did not, and the one that it gives up, which then misses nobody.
+#[test]
+fn a_rank_that_one_gives_up_is_told_to_all() {
+    let lost = Some(Ended { by: 1, code: 1, text: "for a test".to_owned(), lost: true });
+    let others = (lost.clone(), vec![1]);
+    assert_eq!(given_up(3, 0, &[1]), [others.clone(), (lost, vec![]), others]);
+}
+
+/// As when a machine with two ranks goes away.
+#[test]
+fn every_loss_is_told_and_the_first_is_the_cause() {
+    let seen = given_up(4, 3, &[0, 1]);
+    for (ended, lost) in &seen[2..] {
+        assert_eq!((ended.as_ref().map(|ended| ended.by), lost.as_slice()), (Some(0), &[0, 1][..]));
+    }
+}
+
+/// Who has failed and then misses a rank tells it what came first.
+#[test]
+fn a_loss_does_not_hide_what_came_before() {
+    let met = Barrier::new(2);
+    let told = meet(2, |meeting| {
+        let mesh = Mesh::join(&meeting).unwrap();
+        met.wait();
+        if meeting.rank == 0 {
+            mesh.abort(0, 2, "for a test");
+            mesh.shared.lose(1, "it left");
+        }
+        until(|| mesh.ended().is_some());
+        let ended = mesh.ended();
+        met.wait();
+        ended.unwrap()
+    });
+    assert!(told.iter().all(|ended| (ended.by, ended.code, ended.lost) == (0, 2, false)), "{told:?}");
 }
 
 /// What ranks 0 and 1 are told if they do `a` and `b` at the same time.

@@ -110,8 +110,8 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
                 high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 1));
                 high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 2));
                 // All queries see key 0, so `high` is finite unless the scores are not.
-                const float base = high * scale_log2;
-                // Not as one operation with the difference: while the highest stays the same, this is 1, not almost.
+                const float base = __fmul_rn(high, scale_log2);
+                // Neither as one operation with the difference: while the highest stays the same, this is 1, not almost.
                 const float shrink = fast_exp2(__fmul_rn(top[m][half], scale_log2) - base);
                 top[m][half] = high;
                 sum[m][half] *= shrink;
