@@ -11,12 +11,37 @@ use crate::kernels::loss::sum_there;
 use crate::kernels::on_host;
 use crate::model::Output;
 use crate::nn::MicroBatch;
-use crate::plan::program::Blocks;
+use crate::plan::program::{Blocks, Instruction};
 
 impl Rank<'_> {
     pub(super) fn load(&mut self, mb: usize) -> Result<(), ExecError> {
+        let rows = match self.ahead.remove(&(self.at, mb)) {
+            Some(rows) => rows,
+            None => self.rows(self.at, mb)?,
+        };
+        self.step.own_tokens += rows.valid();
+        self.step.cells.rows[mb] = Some(rows);
+        Ok(())
+    }
+
+    /// Reads the rows of the next step while a GPU computes. What cannot be read is told when it is wanted.
+    pub(super) fn read_ahead(&mut self) {
+        let next = self.at + 1;
+        if self.trainer.device().is_cpu() || next >= self.program.steps {
+            return;
+        }
+        for instruction in &self.program.step {
+            let Instruction::Load { mb } = *instruction else { continue };
+            if let Ok(rows) = self.rows(next, mb) {
+                self.ahead.insert((next, mb), rows);
+            }
+        }
+    }
+
+    /// The rows of a micro-batch of step `at`.
+    fn rows(&self, at: u64, mb: usize) -> Result<Rows, ExecError> {
         let (first, count) = self.program.batch.rows(mb);
-        let position = self.at * self.program.batch.sequences as u64 + first as u64;
+        let position = at * self.program.batch.sequences as u64 + first as u64;
         let mut rows = Rows::default();
         let stride = self.program.batch.stride as u64;
         let indices = (0..count as u64).map(|row| self.sampler.index(position + row * stride));
@@ -24,9 +49,7 @@ impl Rank<'_> {
         if !self.program.batch.mask_padding {
             rows.filled.clear();
         }
-        self.step.own_tokens += rows.valid();
-        self.step.cells.rows[mb] = Some(rows);
-        Ok(())
+        Ok(rows)
     }
 
     /// The micro-batch as layers are told of it; made at its first forward, when the weight of its tokens is known.

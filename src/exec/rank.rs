@@ -1,5 +1,6 @@
 //! The interpreter: one rank executes its Program, instruction by instruction.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use super::step::Trainer;
 use super::trace::Trace;
 use super::watch::Stopwatch;
 use super::{device, diagnose, equal};
-use crate::data::{ChoiceItem, Dataset, Sampler, TextTokenizer};
+use crate::data::{ChoiceItem, Dataset, Rows, Sampler, TextTokenizer};
 use crate::kernels::optimizer::Sum;
 use crate::optim;
 use crate::plan::program::{Instruction, Mode, Program};
@@ -96,6 +97,7 @@ pub fn run<'a>(
         waited: Duration::ZERO,
         begun: state_step,
         at: 0,
+        ahead: HashMap::new(),
     };
     rank.go()
 }
@@ -143,6 +145,8 @@ pub(super) struct Rank<'a> {
     begun: u64,
     /// The current step, from 0.
     pub at: u64,
+    /// Rows that were read before they are wanted, by step and micro-batch.
+    pub ahead: HashMap<(u64, usize), Rows>,
 }
 
 impl Rank<'_> {
@@ -307,8 +311,9 @@ impl Rank<'_> {
         if let Some(trace) = &mut self.trace {
             trace.gradients(&self.trainer)?;
         }
-        // Here a step waits for a GPU, once: what is read is launched before.
+        // Here a step waits for a GPU, once: what is read is launched before, and the time used.
         let squares = self.trainer.grad_squares_there()?;
+        self.read_ahead();
         self.read_losses()?;
         let mine = squares.into_iter().map(Sum::read).sum::<candle_core::Result<f64>>()?;
         let waited = self.links.comm.waited();
