@@ -207,7 +207,7 @@ impl Products {
         let bytes: usize = if gpu.compute_capability().0 >= 9 { 32 << 20 } else { 4 << 20 };
         gpu.stream().context().bind_to_thread().map_err(super::driver)?;
         Ok(Self {
-            handle: result::create_handle().map_err(|status| refused("a handle", gpu.reason(status)))?,
+            handle: result::create_handle().map_err(|status| gpu.failed("a handle", status))?,
             workspace: gpu.empty(DType::U32, bytes / 4)?,
             ways: HashMap::new(),
         })
