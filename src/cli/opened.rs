@@ -112,7 +112,8 @@ impl OpenedRun {
     }
 
     /// What `choice` means for reading this run, in a process with `threads` threads. Auto: a GPU if the run was trained on
-    /// GPUs, each of which had the whole model, and there is one here. Of several that of rank 0. What was chosen for the reader goes to `notes`.
+    /// GPUs, each of which had the whole model, and there is one here; of several that of rank 0. What was chosen for the reader
+    /// goes to `notes`.
     ///
     /// # Errors
     /// If there is no such device.

@@ -1,7 +1,7 @@
 //! All that was found, in one record.
 
 use std::collections::BTreeMap;
-use std::env;
+use std::{env, iter};
 
 use serde::Serialize;
 
@@ -50,7 +50,7 @@ impl Report {
     pub fn here() -> Self {
         let driver = DRIVER.facts().path;
         let libraries = [&CUBLAS_LT, &NVRTC, &NCCL, &CUDNN, &NVML];
-        let looked_for = [&DRIVER, &CUBLAS_LT, &NVRTC, &NCCL, &CUDNN, &NVML];
+        let looked_for: Vec<_> = iter::once(&DRIVER).chain(libraries).collect();
         let mut report = Self {
             build: Build::here(),
             machine: Machine::here(),

@@ -80,7 +80,7 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
     let head_freed = if has_head { sizes.total(&cost::head_saved(spec)) } else { 0 };
     let head_peak = if has_head { saved.saturating_add(sizes.total(&cost::head_transient(spec))) } else { saved };
     let layer_peak = (saved - head_freed).saturating_add(layer_backward(program, &sizes));
-    let (evaluation, sampling) = (evaluation(program), sampling(program));
+    let (evaluation, sampling) = (evaluation(program, has_head), sampling(program));
     let peaks = [
         ("backward of the head", head_peak),
         ("backward of a layer", layer_peak),
@@ -232,8 +232,8 @@ impl Sizes {
     }
 }
 
-/// One forward that keeps nothing: one layer's buffers, then the logits. Multiple choice batches by tokens.
-fn evaluation(program: &Program) -> u64 {
+/// One forward that keeps nothing: one layer's buffers, then the logits where the head is. Multiple choice batches by tokens.
+fn evaluation(program: &Program, has_head: bool) -> u64 {
     if !program.periodic.iter().any(|p| p.instruction == Instruction::Evaluate) {
         return 0;
     }
@@ -243,8 +243,8 @@ fn evaluation(program: &Program) -> u64 {
     }
     let spec = &program.model;
     let layer = sizes.total(&cost::layer_saved(spec)).saturating_add(sizes.total(&cost::layer_transient(spec)));
-    if program.device == Device::Cpu {
-        // Logits are made for so few rows at a time that they do not count.
+    if program.device == Device::Cpu || !has_head {
+        // A CPU makes the logits of so few rows at a time that they do not count.
         return layer;
     }
     let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
@@ -352,9 +352,10 @@ mod tests {
         program.eval.choice_items = Some(1);
         assert!(program.periodic.iter().any(|p| p.instruction == Instruction::Evaluate));
         let logits = 4 * 50_000 * DEVICE_ROWS as u64;
-        assert!(evaluation(&program) < logits);
+        assert!(evaluation(&program, true) < logits);
         program.device = Device::Cuda(0);
-        assert!((logits..2 * logits).contains(&evaluation(&program)));
+        assert!((logits..2 * logits).contains(&evaluation(&program, true)));
+        assert!(evaluation(&program, false) < logits, "of a stage without the head");
     }
 
     #[test]

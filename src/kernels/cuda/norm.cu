@@ -72,8 +72,9 @@ __device__ __forceinline__ void norm_forward(T* y, float* stats, T* sum, const T
 
 // dx = rstd · (g − mean(g) − hat · mean(g · hat)) + skip with g = dy · weight, where RMSNorm has no mean(g). Each block takes
 // every gridDim.x-th row, and leaves its sums of dy · hat, and for LayerNorm of dy, in `partial` ([blocks][1 or 2][d]).
-template <typename T, int COUNT, bool LAYER, bool VECTOR>
+template <typename T, bool LAYER, bool VECTOR>
 __device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows, int d) {
+    constexpr int COUNT = PIECE;
     __shared__ float scratch[64];
     const int t = threadIdx.x, threads = blockDim.x;
     float w[COUNT], dweight[COUNT], dbias[COUNT];
@@ -86,7 +87,7 @@ __device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x,
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
         float hat[COUNT], g[COUNT], s[COUNT];
         const float mean = LAYER ? stats[2 * row] : 0.0f, rstd = LAYER ? stats[2 * row + 1] : stats[row];
-        if (VECTOR && COUNT == PIECE) {
+        if (VECTOR) {
             // All three on their way before the first is looked at.
             const int i = t * PIECE;
             Stored<T> of_x = {}, of_dy = {}, of_skip = {};
@@ -99,10 +100,10 @@ __device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x,
             spread(g, of_dy);
             spread(s, of_skip);
         } else {
-            load_held<COUNT, VECTOR>(hat, x + row * d, d, t, threads);
-            load_held<COUNT, VECTOR>(g, dy + row * d, d, t, threads);
+            load_held<COUNT, false>(hat, x + row * d, d, t, threads);
+            load_held<COUNT, false>(g, dy + row * d, d, t, threads);
             if (skip) {
-                load_held<COUNT, VECTOR>(s, skip + row * d, d, t, threads);
+                load_held<COUNT, false>(s, skip + row * d, d, t, threads);
             }
         }
         float sum_g = 0.0f, sum_gh = 0.0f;
@@ -152,9 +153,9 @@ __device__ __forceinline__ void forward(T* y, float* stats, T* sum, const T* x, 
 template <typename T, bool LAYER>
 __device__ __forceinline__ void backward(T* dx, float* partial, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows, int d) {
     if (d % PIECE == 0 && are_vectors(dx, partial, x, weight, dy, skip)) {
-        norm_backward<T, PIECE, LAYER, true>(dx, partial, x, weight, stats, dy, skip, rows, d);
+        norm_backward<T, LAYER, true>(dx, partial, x, weight, stats, dy, skip, rows, d);
     } else {
-        norm_backward<T, PIECE, LAYER, false>(dx, partial, x, weight, stats, dy, skip, rows, d);
+        norm_backward<T, LAYER, false>(dx, partial, x, weight, stats, dy, skip, rows, d);
     }
 }
 
