@@ -59,9 +59,10 @@ if [ -f benches/gpu.rs ]; then
 else
     echo "benches/gpu.rs is missing: the bundle has no gpu-bench" >&2
 fi
-# The kernels' images are in each of the three programs: packed, they leave room.
-gzip -9 "$fresh"/gpu-tests
-[ ! -f "$fresh/gpu-bench" ] || gzip -9 "$fresh/gpu-bench"
+# The kernels' images are in each of the programs: packed, they leave room. gpu_check.sh unpacks them.
+for name in runner gpu-tests gpu-bench; do
+    [ ! -f "$fresh/$name" ] || gzip -9 "$fresh/$name"
+done
 cp scripts/gpu_check.sh scripts/gpu_*.py "$fresh/scripts/"
 cp benches/peers/gpu_torch.py "$fresh/benches/peers/"
 mkdir "$fresh/experiments/gpu"
@@ -84,6 +85,7 @@ $("$target/release/runner" --version), built $(date -u '+%Y-%m-%d')$(git rev-par
 
 needs an NVIDIA driver, CUDA's libraries (a toolkit's, or those that PyTorch's wheels bring) and Python 3; PyTorch to compare with. Log, results and
 table are written to the current folder as gpu-check-DATE.log, .jsonl and .md. gpu.md says what is checked, and where limits come from.
+\`gunzip runner.gz\` gives the program itself.
 TEXT
 
 bytes=$(du -sb --apparent-size "$fresh" | cut -f1)

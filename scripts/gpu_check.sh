@@ -69,8 +69,7 @@ runner=${RUNNER:-}
 for candidate in "$root/runner" "$root/target/cuda/release/runner"; do
     [ -n "$runner" ] || { [ -x "$candidate" ] && runner=$candidate; }
 done
-[ -x "$runner" ] || fail "there is no program: neither $root/runner nor \$RUNNER"
-runner=$(cd "$(dirname "$runner")" && pwd)/$(basename "$runner")
+[ -x "$runner" ] || { [ -z "$runner" ] && [ -f "$root/runner.gz" ]; } || fail "there is no program: neither $root/runner nor \$RUNNER"
 have_python=""
 command -v "$python" >/dev/null && "$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null && have_python=yes
 
@@ -93,6 +92,18 @@ clean() {
 }
 trap clean EXIT
 trap 'exit 130' INT TERM HUP
+
+# The path of a program of the bundle, unpacked if it is packed; nothing if it is not there.
+program() {
+    if [ -x "$root/$1" ]; then
+        echo "$root/$1"
+    elif [ -f "$root/$1.gz" ]; then
+        [ -x "$code_folder/$1" ] || { gzip -dc "$root/$1.gz" >"$code_folder/$1" && chmod +x "$code_folder/$1"; }
+        echo "$code_folder/$1"
+    fi
+}
+runner=${runner:-$(program runner)}
+runner=$(cd "$(dirname "$runner")" && pwd)/$(basename "$runner")
 
 stamp=$(date -u +%Y%m%d-%H%M%S)
 log=$out/gpu-check-$stamp.log results=$out/gpu-check-$stamp.jsonl markdown=$out/gpu-check-$stamp.md
@@ -163,16 +174,6 @@ script() { # name, seconds, arguments…; it ends by itself, and with all that i
     local name=$1 limit=$2
     shift 2
     timeout -k 10 $((limit + 4)) "$python" "$root/scripts/$name.py" --runner "$runner" --scratch "$work/run" --device "$device" --results "$results" --seconds "$limit" $tiny "$@"
-}
-
-# The path of a program of the bundle, unpacked if it is packed; nothing if it is not there.
-program() {
-    if [ -x "$root/$1" ]; then
-        echo "$root/$1"
-    elif [ -f "$root/$1.gz" ]; then
-        [ -x "$code_folder/$1" ] || { gzip -dc "$root/$1.gz" >"$code_folder/$1" && chmod +x "$code_folder/$1"; }
-        echo "$code_folder/$1"
-    fi
 }
 
 run_doctor() {
