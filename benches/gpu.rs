@@ -11,11 +11,12 @@
 
 use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use candle_core::{DType, Device, Result, Tensor};
-use runner::gpu::Gpu;
-use runner::kernels::cpu::dropout::Dropout;
-use runner::kernels::optimizer::AdamW;
-use runner::kernels::pointwise::Rope;
-use runner::kernels::{Philox, cuda};
+use runner_compute::gpu::Gpu;
+use runner_compute::kernels::cpu::dropout::Dropout;
+use runner_compute::kernels::cuda;
+use runner_compute::kernels::optimizer::AdamW;
+use runner_compute::kernels::pointwise::Rope;
+use runner_spec::philox::Philox;
 
 /// Sizes of a step.
 struct Shape {
@@ -84,12 +85,12 @@ impl Bench<'_> {
 }
 
 fn main() -> Result<()> {
-    if let Err(why) = runner::doctor::usable() {
+    if let Err(why) = runner_machine::doctor::usable() {
         println!("no GPU: {why}");
         return Ok(());
     }
     let shape = if std::env::args().any(|a| a == "--tiny") { TINY } else { GPT2 };
-    let device = runner::gpu::open(0)?;
+    let device = runner_compute::gpu::open(0)?;
     let gpu = Gpu::of(&device)?;
     let bench = Bench { card: Card::of(&gpu), repeats: shape.repeats, gpu: &gpu };
     println!("bandwidth {:.0} GB/s, bf16 peak {:.0} TFLOP/s", bench.card.bytes / 1e9, bench.card.flops / 1e12);
@@ -125,7 +126,7 @@ fn rows(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let dropout = Dropout { stream, step: 1, first_sample: 0, sample_stride: 1, p: 0.1 };
     bench.row("dropout", &Floor::Bytes(4 * n), &mut || cuda::pointwise::dropout(&x, s.seq, &dropout))?;
     let rope = Rope::new(s.seq, 64.min(d), 10_000.0, &x)?;
-    let (heads, math) = (d / 64.min(d), runner::kernels::Math { bf16: true });
+    let (heads, math) = (d / 64.min(d), runner_compute::kernels::Math { bf16: true });
     bench.row("rotation", &Floor::Bytes(4 * n), &mut || rope.rotate(&x, heads, s.seq, 0, false, math))?;
     bench.row("bias gradient", &Floor::Bytes(2 * n), &mut || cuda::matmul::bias_backward(&bias, &dy))?;
     let (wide, dwide) = (activations(gpu, (rows, 4 * d))?, activations(gpu, (rows, 4 * d))?);

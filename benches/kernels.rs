@@ -6,8 +6,8 @@ use std::hint::black_box;
 
 use candle_core::{DType, Device, Tensor};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use runner::kernels::attention::{Masks, Shape, attention, attention_backward};
-use runner::kernels::{Math, loss, matmul, norm, optimizer, pointwise};
+use runner_compute::kernels::attention::{Masks, Shape, attention, attention_backward};
+use runner_compute::kernels::{Math, loss, matmul, norm, optimizer, pointwise};
 
 const ROWS: usize = 1024;
 

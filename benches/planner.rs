@@ -6,10 +6,11 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use runner::config::experiment::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
-use runner::config::{Experiment, LoadOptions, load};
-use runner::data::{DataFacts, SplitFacts};
-use runner::plan::{ClusterFacts, compile};
+use runner_config::{LoadOptions, load};
+use runner_plan::compile;
+use runner_spec::data::{DataFacts, SplitFacts};
+use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
 
 const FILE: &str = "
 version: 1
@@ -58,7 +59,8 @@ fn plans(c: &mut Criterion) {
     group.sample_size(10).warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_secs(5));
     for (stages, replicas) in [(1, 1_024), (16, 64), (1, 10_000), (16, 625)] {
         let experiment = experiment(stages, replicas);
-        let cluster = ClusterFacts::named(&format!("{}x8xH100", (stages * replicas).div_ceil(8))).unwrap();
+        let cluster =
+            runner_machine::described::named_cluster(&format!("{}x8xH100", (stages * replicas).div_ceil(8))).unwrap();
         let data = data();
         group.bench_function(format!("{stages} stages x {replicas} replicas"), |b| {
             b.iter(|| compile(black_box(&experiment), &data, &cluster).unwrap());

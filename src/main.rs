@@ -1,13 +1,15 @@
-//! The `runner` binary: everything is in the library; this maps its outcome to an exit code.
+//! The command line of `runner`: one file per command, which parses, calls the library crates and prints.
+
+mod cli;
 
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: runner::heap::Counted<mimalloc::MiMalloc> = runner::heap::Counted(mimalloc::MiMalloc);
+static ALLOCATOR: runner_machine::heap::Counted<mimalloc::MiMalloc> = runner_machine::heap::Counted(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     keep_freed_memory();
-    runner::cli::run()
+    cli::run()
 }
 
 /// A training step frees and allocates the same large buffers over and over. Giving them back to the kernel in between costs

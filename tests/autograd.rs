@@ -7,7 +7,7 @@ mod common;
 use candle_core::Var;
 use common::cases::{self, Case};
 use common::{assert_close, assert_close_relative, largest, values};
-use runner::model::{Output, Params};
+use runner_compute::model::{Output, Params};
 
 /// Both sides round at 1.1e-16 per operation and differ in the order of sums of at most a few thousand terms; the deepest
 /// chain here is some hundred operations: 1e-12 of the largest element is expected, 1e-10 is demanded.
@@ -101,7 +101,12 @@ fn reported_losses_are_those_of_the_logits() {
         let expected = case.loss(&case.params, None);
         assert_close(&case.name, &[total], &[expected.value], f64::from(f32::EPSILON) * expected.magnitude);
         for (&loss, &target) in losses.iter().zip(&case.mb.targets) {
-            assert_eq!(loss == 0.0, target == runner::data::IGNORE, "{}: ignored tokens alone cost nothing", case.name);
+            assert_eq!(
+                loss == 0.0,
+                target == runner_spec::data::IGNORE,
+                "{}: ignored tokens alone cost nothing",
+                case.name
+            );
         }
     }
 }

@@ -414,8 +414,8 @@ fn a_trained_tokenizer_encodes_and_decodes() {
 fn ids_are_those_of_python() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizer");
     let cache = tempfile::tempdir().unwrap();
-    let file = runner::config::experiment::Tokenizer::File(folder.join("tokenizer.json"));
-    let tokenizer = runner::data::load_tokenizer(&file, cache.path(), &|_| ()).unwrap();
+    let file = runner_spec::experiment::Tokenizer::File(folder.join("tokenizer.json"));
+    let tokenizer = runner_data::load_tokenizer(&file, cache.path(), &|_| ()).unwrap();
     let cases: Vec<Value> = serde_json::from_slice(&fs::read(folder.join("cases.json")).unwrap()).unwrap();
     assert!(cases.len() > 120);
     for case in cases {

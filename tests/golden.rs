@@ -13,13 +13,19 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use common::{micro_batch, model_for, program, small_encoder, small_gpt2, small_llama, values, with_values, zeros};
-use runner::data::IGNORE;
-use runner::exec::{TrainState, Trainer};
-use runner::kernels::optimizer::{self, AdamW, Sgd};
-use runner::kernels::{Math, cpu::Real};
-use runner::model::{ModelSpec, Output, ParamLayout, parameters};
-use runner::optim;
-use runner::plan::program::{Decays, OptimizerSpec, Precision};
+use runner_compute::kernels::Math;
+use runner_compute::kernels::cpu::Real;
+use runner_compute::kernels::optimizer;
+use runner_compute::kernels::optimizer::{AdamW, Sgd};
+use runner_compute::model::Output;
+use runner_compute::optim;
+use runner_compute::state::TrainState;
+use runner_exec::Trainer;
+use runner_spec::data::IGNORE;
+use runner_spec::experiment::{Decays, Precision};
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::{ModelSpec, parameters};
+use runner_spec::program::OptimizerSpec;
 
 const MATH: Math = Math { bf16: false };
 const LENGTH: usize = 24;
@@ -85,7 +91,7 @@ impl Golden {
 
     /// The parameters under `prefix` as one flat buffer in our order.
     fn flat(&self, prefix: &str) -> Vec<f64> {
-        let part = |e: &runner::model::ParamEntry| {
+        let part = |e: &runner_spec::model::layout::ParamEntry| {
             let tensor = &self.tensors[&format!("{prefix}.{}", e.spec.name)];
             assert_eq!(tensor.dims(), e.spec.shape, "{}", e.spec.name);
             values(tensor)

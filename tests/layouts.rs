@@ -10,10 +10,14 @@ use std::sync::atomic::AtomicBool;
 
 use candle_core::{DType, Device, Tensor};
 use common::layouts::{ENCODER, LAYOUTS, MODELS, Told, case, masked_case, run, weights};
-use runner::data::Prepared;
-use runner::exec::{Event, ObserveError, Observer, Orders, Resources, TraceLine, TrainState, initial_state};
-use runner::launch::threads::{self, Seated};
-use runner::plan::RankPlan;
+use runner_compute::observer::Observer;
+use runner_compute::state::TrainState;
+use runner_data::Prepared;
+use runner_engine::launch::threads;
+use runner_engine::launch::threads::Seated;
+use runner_exec::{Orders, Resources, initial_state};
+use runner_spec::event::{Event, ObserveError, TraceLine};
+use runner_spec::plan::RankPlan;
 
 const STEPS: usize = 50;
 
@@ -107,7 +111,11 @@ fn the_padding_mask_changes_padding_alone() {
     #[derive(Default)]
     struct Traced(Told, Vec<TraceLine>);
     impl Observer for Traced {
-        fn observe(&mut self, event: &Event<'_>) -> Result<(), ObserveError> {
+        fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
+            Ok(())
+        }
+
+        fn observe(&mut self, event: &Event) -> Result<(), ObserveError> {
             self.0.observe(event)
         }
 

@@ -11,9 +11,10 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::llama as peer;
 use common::{assert_close_relative, below, micro_batch, model_for, random_params, small_gpt2, small_llama, values};
-use runner::data::IGNORE;
-use runner::kernels::Math;
-use runner::model::{Model, ModelSpec, Output, Params, parameters};
+use runner_compute::kernels::Math;
+use runner_compute::model::{Model, Output, Params};
+use runner_spec::data::IGNORE;
+use runner_spec::model::{ModelSpec, parameters};
 
 const MATH: Math = Math { bf16: false };
 

@@ -6,13 +6,15 @@ mod common;
 
 use candle_core::{DType, Device, Tensor};
 use common::{below, largest, micro_batch, model_for, program, random_params, small_gpt2, small_llama, values};
-use runner::data::IGNORE;
-use runner::exec::{Trainer, initial_state};
-use runner::kernels::Math;
-use runner::model::{Family, Init, ModelSpec, Output, Params, parameters};
-use runner::nn::{Dropouts, MicroBatch};
-use runner::optim;
-use runner::plan::program::Precision;
+use runner_compute::kernels::Math;
+use runner_compute::model::{Output, Params};
+use runner_compute::nn::{Dropouts, MicroBatch};
+use runner_compute::optim;
+use runner_exec::{Trainer, initial_state};
+use runner_spec::data::IGNORE;
+use runner_spec::experiment::Family;
+use runner_spec::experiment::Precision;
+use runner_spec::model::{Init, ModelSpec, parameters};
 
 /// One step on `mb`: the mean loss.
 fn train(trainer: &mut Trainer, mb: &MicroBatch, lr: f64) -> f64 {
@@ -71,8 +73,9 @@ fn bf16_activations_and_their_gradients_are_bf16_values() {
         let params = rounded(&random_params(parameters(&spec), 0.3));
         let ids = below("bf16 ids", 24, spec.vocab_size);
         for end in 1..=spec.layers + 1 {
-            let stage =
-                |range| runner::model::Model::new(&spec, params.layout.clone(), range, 7, BF16, &params.flat).unwrap();
+            let stage = |range| {
+                runner_compute::model::Model::new(&spec, params.layout.clone(), range, 7, BF16, &params.flat).unwrap()
+            };
             let (first, second) = (stage(0..end), stage(end..spec.block_count()));
             let mut mb = micro_batch(&ids, ids.clone(), 12, BF16);
             (mb.training, mb.scale) = (true, 1.0 / 24.0);
@@ -195,7 +198,7 @@ fn initial_weights_depend_on_seed_and_name_alone() {
         program.seed = seed;
         initial_state(&program).unwrap()
     };
-    let matrix = |state: &runner::exec::TrainState, name: &str| {
+    let matrix = |state: &runner_compute::state::TrainState, name: &str| {
         let weights: Vec<f32> = state.weights().unwrap().to_vec1().unwrap();
         weights[state.layout.find(name).unwrap().range()].to_vec()
     };
@@ -293,7 +296,7 @@ fn evaluation_drops_nothing() {
 /// of a uniform distribution, bound²/3, within five standard errors (the variance of x² is 4/45·bound⁴).
 #[test]
 fn pytorchs_initial_weights() {
-    let variant = runner::model::Variant { pytorch_init: Some(0.1), ..common::encoder() };
+    let variant = runner_spec::model::variant::Variant { pytorch_init: Some(0.1), ..common::encoder() };
     let spec = ModelSpec { variant, vocab_size: 200, d_model: 64, d_ff: 96, ..common::small_encoder() };
     let mut program = program(spec, Precision::Fp32, 4, 12);
     let state = initial_state(&program).unwrap();

@@ -14,17 +14,26 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use common::counter::{below, centred, mix};
 use common::{model_for, program, small_gpt2, small_llama, values, with_values};
-use runner::config::experiment::{Parallel, ParallelMode, PipelineSchedule};
-use runner::config::{Experiment, LoadOptions, load};
-use runner::data::{ChoiceItem, DataFacts, Sampler, SplitFacts};
-use runner::eval::{Batches, ChoiceBatches, batches};
-use runner::exec::{TrainState, Trainer};
-use runner::kernels::Math;
-use runner::model::{Family, Init, ModelSpec, Output, ParamLayout, ParamSpec, parameters};
-use runner::optim::{self, lr_at};
-use runner::plan::program::{Decays, LrDecay, LrSchedule, OptimizerSpec, Precision};
-use runner::plan::schedule::{Work, schedule};
-use runner::plan::{ClusterFacts, RankPlan, compile};
+use runner_compute::kernels::Math;
+use runner_compute::model::Output;
+use runner_compute::optim;
+use runner_compute::optim::lr_at;
+use runner_compute::state::TrainState;
+use runner_config::{LoadOptions, load};
+use runner_data::Sampler;
+use runner_exec::Trainer;
+use runner_exec::eval::{Batches, ChoiceBatches, batches};
+use runner_plan::compile;
+use runner_plan::schedule::{Work, schedule};
+use runner_spec::data::{ChoiceItem, DataFacts, SplitFacts};
+use runner_spec::experiment::Experiment;
+use runner_spec::experiment::Family;
+use runner_spec::experiment::{Decays, Precision};
+use runner_spec::experiment::{Parallel, ParallelMode, PipelineSchedule};
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::{Init, ModelSpec, ParamSpec, parameters};
+use runner_spec::plan::RankPlan;
+use runner_spec::program::{LrDecay, LrSchedule, OptimizerSpec};
 
 /// A fixture: tensors, and the JSON in its metadata.
 struct Fixture {
@@ -147,7 +156,7 @@ fn optimizers_with_clipping_over_100_steps() {
                 let size = 0.5_f64.powi(2 + step % 5);
                 let of = |i, n| centred((1000 + 8 * step) as u64 + i as u64, n).iter().map(|g| g * size).collect();
                 let grads = tensor(flat(&of));
-                let norm = runner::kernels::optimizer::squares(&grads).unwrap().sqrt();
+                let norm = runner_compute::kernels::optimizer::squares(&grads).unwrap().sqrt();
                 optim::update(&state, &optimizer, &grads, lr, optim::clip_scale(norm, Some(clip)), false).unwrap();
                 state.step += 1;
             }
@@ -392,7 +401,7 @@ fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec
         choice: None,
         weights: None,
     };
-    let plan = compile(experiment, &data, &ClusterFacts::cpu(1)).unwrap();
+    let plan = compile(experiment, &data, &runner_machine::local::cpu_cluster(1)).unwrap();
     assert_eq!(plan.ranks.len(), ranks);
     let read = |rank: &RankPlan| {
         let batch = &rank.program.batch;

@@ -10,13 +10,18 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use candle_core::DType;
-use runner::config::{self, LoadOptions};
-use runner::data::{DataRequest, Prepared, prepare};
-use runner::exec::{Event, ObserveError, Observer, Resources, WatchedMemory, initial_state};
-use runner::heap::Counted;
-use runner::launch::threads::{self, Seated};
-use runner::plan::types::MemoryCategory;
-use runner::plan::{ClusterFacts, Plan, RankPlan, compile};
+use runner_compute::observer::Observer;
+use runner_compute::state::TrainState;
+use runner_config::LoadOptions;
+use runner_data::{DataRequest, Prepared, prepare};
+use runner_engine::launch::threads;
+use runner_engine::launch::threads::Seated;
+use runner_exec::{Resources, initial_state};
+use runner_machine::heap::Counted;
+use runner_plan::compile;
+use runner_spec::event::{Event, ObserveError, WatchedMemory};
+use runner_spec::plan::MemoryCategory;
+use runner_spec::plan::{Plan, RankPlan};
 
 #[global_allocator]
 static ALLOCATOR: Counted<System> = Counted(System);
@@ -56,7 +61,7 @@ fn case(model: &str, rest: &str) -> Case {
     );
     let file = dir.path().join("again.yaml");
     fs::write(&file, yaml).unwrap();
-    let loaded = config::load(&file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}", e.render(false)));
+    let loaded = runner_config::load(&file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}", e.render(false)));
     let experiment = loaded.experiment;
     let request = DataRequest {
         data: &experiment.data,
@@ -67,7 +72,8 @@ fn case(model: &str, rest: &str) -> Case {
         vocab_size: experiment.model.vocab_size,
     };
     let prepared = prepare(&request, &|_| {}).unwrap();
-    let plan = compile(&experiment, &prepared.facts, &ClusterFacts::cpu(1)).unwrap_or_else(|e| panic!("{rest}: {e}"));
+    let plan = compile(&experiment, &prepared.facts, &runner_machine::local::cpu_cluster(1))
+        .unwrap_or_else(|e| panic!("{rest}: {e}"));
     Case { plan, prepared }
 }
 
@@ -79,7 +85,11 @@ struct Told {
 }
 
 impl Observer for Told {
-    fn observe(&mut self, event: &Event<'_>) -> Result<(), ObserveError> {
+    fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
+        Ok(())
+    }
+
+    fn observe(&mut self, event: &Event) -> Result<(), ObserveError> {
         match event {
             Event::Step(m) => self.steps.push([m.loss.to_bits(), m.grad_norm.to_bits()]),
             Event::Watched(w) => self.memory.clone_from(&w.memory),
@@ -102,7 +112,7 @@ fn run<'a>(case: &'a Case) -> (Told, BTreeMap<usize, Vec<u32>>) {
     let mut told = Told::default();
     let stop = AtomicBool::new(false);
     let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut told).unwrap();
-    let bits = |o: &runner::exec::Outcome| {
+    let bits = |o: &runner_exec::Outcome| {
         let flat: Vec<f32> = o.state.buffer.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
         flat.into_iter().map(f32::to_bits).collect()
     };

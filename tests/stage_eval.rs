@@ -8,15 +8,17 @@ mod common;
 use candle_core::{DType, Tensor};
 use common::pipeline::{BF16, F64, Pipeline, padded, pipelines, specs, weights, whole};
 use common::{below, values, with_values};
-use runner::config::experiment::{Data, Layout, Samples, Source, Tokenizer, Validation};
-use runner::data::{ChoiceItem, DataRequest, Prepared, Rows, prepare};
-use runner::eval::{
+use runner_compute::kernels::Math;
+use runner_compute::model::{Output, StageInput};
+use runner_compute::nn::MicroBatch;
+use runner_data::{DataRequest, Prepared, prepare};
+use runner_exec::eval::{
     Batches, ChoiceBatches, Decoder, EvalError, Feed, LossBatches, Partial, StageDecoder, WholeDecoder, choice,
     generate, generate_with, share,
 };
-use runner::kernels::Math;
-use runner::model::{ModelSpec, Output, StageInput};
-use runner::nn::MicroBatch;
+use runner_spec::data::{ChoiceItem, Rows};
+use runner_spec::experiment::{Data, Layout, Samples, Source, Tokenizer, Validation};
+use runner_spec::model::ModelSpec;
 
 const FP32: Math = Math { bf16: false };
 
@@ -91,7 +93,7 @@ fn multiple_choice_does_not_depend_on_replicas_and_stages() {
         let one = whole(spec, F64);
         let items = items(spec, count);
         let batches = ChoiceBatches::new(&items, spec.context_length);
-        assert!(batches.count() > 2, "several batches, of at most {} tokens", choice::BATCH_TOKENS);
+        assert!(batches.count() > 2, "several batches, of at most {} tokens", runner_spec::program::BATCH_TOKENS);
         let expected = through(&batches, &one, 1);
         let score = choice::score(&one.stages[0].1, &one.ranks[0].params, &items).unwrap();
         assert_eq!(batches.finish(&expected).unwrap(), score);

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 use common::pipeline::{BF16, F64, Pipeline, cuts, padded, pipelines, specs, weights, whole};
 use common::{assert_close, largest, values, zeros};
-use runner::kernels::Math;
-use runner::model::{
-    Model, ModelSpec, Output, ParamLayout, Params, init, parameters, stage_parameters, tied_copy, tied_original,
-};
+use runner_compute::kernels::Math;
+use runner_compute::model::{Model, Output, Params, init};
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::stage::{stage_parameters, tied_copy, tied_original};
+use runner_spec::model::{ModelSpec, parameters};
 
 const FP32: Math = Math { bf16: false };
 

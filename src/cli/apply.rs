@@ -14,14 +14,15 @@ use super::job::{Call, Job};
 use super::output::complain;
 use super::ready::Ready;
 use super::world::{Joined, LauncherArgs, see_through};
-use crate::config::{self, Loaded};
-use crate::launch::{Faults, World};
-use crate::plan::Plan;
-use crate::report::summary::up_to_date;
-use crate::report::{JsonEvent, Mode, Screen};
-use crate::store::manifest::{FromTemplate, Manifest, RunStatus, SweepPoint};
-use crate::store::run_dir::{self, RunDir, RunFiles};
-use crate::store::{lock, time};
+use runner_config::Loaded;
+use runner_engine::launch::{Faults, World};
+use runner_report::summary::up_to_date;
+use runner_report::{JsonEvent, Mode, Screen};
+use runner_spec::plan::Plan;
+use runner_store::manifest::{FromTemplate, Manifest, RunStatus, SweepPoint};
+use runner_store::run_dir;
+use runner_store::run_dir::{ContinueFrom, RunDir, RunFiles};
+use runner_store::{lock, time};
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -173,7 +174,7 @@ fn open_or_create(
     manifest.sweep.clone_from(&args.sweep_point);
     let template = loaded.template.as_ref();
     manifest.template = template.map(|t| FromTemplate { file: args.experiment.file.clone(), vars: t.vars.clone() });
-    let resolved = config::to_yaml(&loaded.experiment);
+    let resolved = runner_config::to_yaml(&loaded.experiment);
     let files = RunFiles {
         experiment: &loaded.text,
         resolved: &resolved,
@@ -182,7 +183,10 @@ fn open_or_create(
         manifest,
     };
     Ok(Some(match source {
-        Some(source) => RunDir::create_continued(&root, files, &source.path, source.which)?,
+        Some(source) => {
+            let from = ContinueFrom { path: &source.path, plan: &source.plan, which: source.which };
+            RunDir::create_continued(&root, files, &from)?
+        }
         None => RunDir::create(&root, files)?,
     }))
 }

@@ -8,9 +8,9 @@ use anyhow::Context;
 use super::common::{ThreadArgs, cache_dir};
 use super::exit::RequestError;
 use super::output;
-use crate::calibrate::{Calibration, Effort, calibrate, load, path, save};
-use crate::plan::ClusterFacts;
-use crate::plan::rates::{DeviceRates, MeasuredRates, Rates};
+use runner_engine::calibrate::{Calibration, Effort, calibrate, load, path, save};
+use runner_spec::cluster::ClusterFacts;
+use runner_spec::rates::{DeviceRates, MeasuredRates, Rates};
 
 /// Measure this machine's CPU for about half a minute: `runner plan` then predicts how long a run takes.
 ///
@@ -68,7 +68,7 @@ pub fn known(cluster: &ClusterFacts) -> Option<Rates> {
 /// The processor and the cores that this process may use.
 fn machine() -> (String, usize) {
     let cores = ThreadArgs { threads: None }.count();
-    let name = ClusterFacts::cpu(cores).devices.first().map_or_else(String::new, |d| d.name.clone());
+    let name = runner_machine::local::cpu_cluster(cores).devices.first().map_or_else(String::new, |d| d.name.clone());
     (name, cores)
 }
 

@@ -1,10 +1,10 @@
 //! How a process's work on a run ended: how far it came, or why not.
 
 use super::exit::Exit;
-use crate::exec::ExecError;
-use crate::launch::{MemberError, ProcessError, RankError};
-use crate::report::{Mode, Screen};
-use crate::store::StoreError;
+use runner_engine::launch::{MemberError, ProcessError, RankError};
+use runner_exec::ExecError;
+use runner_report::{Mode, Screen};
+use runner_store::StoreError;
 
 /// How far a process came with a run that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

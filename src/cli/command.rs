@@ -11,7 +11,7 @@ use super::{
     apply, calibrate, compare, data, diff, doctor, eval, export, export_metrics, fork, gc, logits, output, plan, rank,
     render, report, reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
 };
-use crate::report::{Mode, Screen};
+use runner_report::{Mode, Screen};
 
 /// Train language models from one declarative file.
 ///
@@ -167,10 +167,12 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
 
 /// The experiment of `args`, and facts of its data unless its rows are assumed. Progress goes to standard error: the plan
 /// is the output.
-fn plan_inputs(args: &plan::PlanArgs) -> anyhow::Result<(crate::config::Experiment, Option<crate::data::DataFacts>)> {
+fn plan_inputs(
+    args: &plan::PlanArgs,
+) -> anyhow::Result<(runner_spec::experiment::Experiment, Option<runner_spec::data::DataFacts>)> {
     let given = ExperimentArgs { file: args.file.clone(), set: args.set.clone(), template: args.template.clone() };
-    let options = crate::config::LoadOptions { absent_files: args.rows.is_some(), ..given.options()? };
-    let experiment = crate::config::load(&given.file, &options)?.experiment;
+    let options = runner_config::LoadOptions { absent_files: args.rows.is_some(), ..given.options()? };
+    let experiment = runner_config::load(&given.file, &options)?.experiment;
     if args.rows.is_some() {
         return Ok((experiment, None));
     }

@@ -7,19 +7,23 @@ use std::thread;
 use anyhow::Context;
 
 use super::exit::RequestError;
-use crate::config::experiment::{Data, Init, Layout, Source, Tokenizer};
-use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
-use crate::data::{
-    DataError, DataFacts, DataRequest, Prepared, Progress, TextTokenizer, WeightsFacts, content_hash, prepare,
-};
-use crate::exec::{self, ExecError, InitialWeights, TrainState};
-use crate::hub::{self, Downloading, Lowered};
-use crate::launch::World;
-use crate::plan::program::Program;
-use crate::report::Screen;
-use crate::report::prepare::Preparing;
-use crate::template::{self, Variables};
-use crate::weights::{Opened, WeightsError};
+use runner_compute::state::TrainState;
+use runner_config::{LoadOptions, Loaded};
+use runner_data::hub;
+use runner_data::hub::{Downloading, Lowered};
+use runner_data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, content_hash, prepare};
+use runner_engine::launch::World;
+use runner_exec::ExecError;
+use runner_report::Screen;
+use runner_report::prepare::Preparing;
+use runner_spec::data::{DataFacts, WeightsFacts};
+use runner_spec::diagnostic::ConfigError;
+use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{Data, Init, Layout, Source, Tokenizer};
+use runner_spec::model::InitialWeights;
+use runner_spec::program::Program;
+use runner_template::Variables;
+use runner_weights::{Opened, WeightsError};
 
 /// Where runs are, unless `--runs` says.
 pub const RUNS: &str = "RUNNER_RUNS";
@@ -28,7 +32,7 @@ pub const CACHE: &str = "RUNNER_CACHE";
 /// What ranks of a run that a launcher started know, and others do not.
 pub const TOKEN: &str = "RUNNER_TOKEN";
 /// The program's own variables, which are no keys of the experiment.
-const OWN: [&str; 5] = [RUNS, CACHE, TOKEN, super::plan::PEAK_FLOPS, crate::doctor::LIBRARY_FOLDERS];
+const OWN: [&str; 5] = [RUNS, CACHE, TOKEN, super::plan::PEAK_FLOPS, runner_machine::doctor::LIBRARY_FOLDERS];
 
 /// An experiment on the command line.
 #[derive(Debug, Clone, clap::Args)]
@@ -60,7 +64,7 @@ impl TemplateArgs {
     /// # Errors
     /// Flags and files that give no variables.
     pub fn over(&self, options: LoadOptions) -> Result<LoadOptions, ConfigError> {
-        let Variables { values, named } = template::variables(&self.var, &self.vars)?;
+        let Variables { values, named } = runner_template::variables(&self.var, &self.vars)?;
         let all =
             env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         Ok(LoadOptions { vars: values, named_vars: named, template_env: all.collect(), ..options })
@@ -82,7 +86,7 @@ impl ExperimentArgs {
     /// # Errors
     /// `ConfigError`.
     pub fn load(&self) -> anyhow::Result<Loaded> {
-        Ok(config::load(&self.file, &self.options()?)?)
+        Ok(runner_config::load(&self.file, &self.options()?)?)
     }
 }
 
@@ -305,7 +309,8 @@ pub fn initial_weights(experiment: &Experiment) -> anyhow::Result<Option<Opened>
 /// If the weights that `experiment` starts from cannot be read or have changed, or memory is short.
 pub fn initial_state(experiment: &Experiment, program: &Program, facts: &DataFacts) -> Result<TrainState, ExecError> {
     let weights = initial_weights(experiment).map_err(|error| ExecError::InitialWeights(error.into()))?;
-    let state = exec::initial_state_from(program, weights.as_ref().map(|weights| weights as &dyn InitialWeights))?;
+    let state =
+        runner_exec::initial_state_from(program, weights.as_ref().map(|weights| weights as &dyn InitialWeights))?;
     if let Some(weights) = &weights {
         let checked = cache_dir().and_then(|cache| check_unchanged(weights, facts, &cache));
         checked.map_err(|error| ExecError::InitialWeights(error.into()))?;
@@ -355,7 +360,7 @@ mod tests {
         }
         let (weights, cache) = (Opened::open(dir.path()).unwrap(), dir.path().join("cache"));
         let hash = content_hash(&weights.files, &cache, &|_| {}).unwrap();
-        let mut facts = crate::plan::tests::data();
+        let mut facts = runner_plan::testing::data();
         facts.weights = Some(WeightsFacts { hash, vocab_size: weights.vocab_size() });
         check_unchanged(&weights, &facts, &cache).unwrap();
         // One number of the last tensor.

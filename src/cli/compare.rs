@@ -3,16 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
-use crate::compare::curves::{Curve, Metric, Over, curve};
-use crate::compare::record::{Record, stored};
-use crate::compare::{svg, table};
-use crate::config::Experiment;
-use crate::store::{catalog, write_atomic};
+use runner_lab::compare::curves::{Curve, Metric, Over, curve};
+use runner_lab::compare::record::{Record, stored};
+use runner_lab::compare::svg;
+use runner_report::comparison;
+use runner_spec::experiment::Experiment;
+use runner_store::{catalog, write_atomic};
 
 /// Show several runs in a table: the settings in which they differ, and how well they did.
 #[derive(Debug, Clone, Args)]
@@ -24,10 +26,10 @@ pub struct CompareArgs {
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
     /// What to draw.
-    #[arg(long, value_name = "METRIC", default_value = "loss", requires = "plot")]
+    #[arg(long, value_name = "METRIC", default_value = "loss", requires = "plot", value_parser = metric_parser())]
     pub metric: Metric,
     /// What to draw it over.
-    #[arg(long = "x", value_name = "step|tokens", default_value = "step", requires = "plot")]
+    #[arg(long = "x", value_name = "step|tokens", default_value = "step", requires = "plot", value_parser = over_parser())]
     pub over: Over,
     /// Draw the mean of the last N values.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "plot", value_parser = clap::value_parser!(u32).range(1..))]
@@ -42,27 +44,16 @@ pub struct CompareArgs {
     pub json: bool,
 }
 
-impl ValueEnum for Metric {
-    fn value_variants<'a>() -> &'a [Self] {
-        &Self::ALL
-    }
-
-    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        Some(clap::builder::PossibleValue::new(self.name()))
-    }
+/// Parses the names of metrics, which `--help` lists.
+fn metric_parser() -> impl TypedValueParser<Value = Metric> {
+    PossibleValuesParser::new(Metric::ALL.map(Metric::name)).try_map(|name| {
+        Metric::ALL.into_iter().find(|metric| metric.name() == name).ok_or_else(|| format!("no metric {name}"))
+    })
 }
 
-impl ValueEnum for Over {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Step, Self::Tokens]
-    }
-
-    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        Some(clap::builder::PossibleValue::new(match self {
-            Self::Step => "step",
-            Self::Tokens => "tokens",
-        }))
-    }
+/// Parses what curves are drawn over.
+fn over_parser() -> impl TypedValueParser<Value = Over> {
+    PossibleValuesParser::new(["step", "tokens"]).map(|name| if name == "tokens" { Over::Tokens } else { Over::Step })
 }
 
 /// # Errors
@@ -75,7 +66,7 @@ pub fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     let paths = catalog::resolve_all(&root, &args.runs_named)?;
     let read = |path: &PathBuf| -> anyhow::Result<(Record, Experiment)> { Ok((Record::read(path)?, stored(path)?.0)) };
     let runs = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
-    let mut table = table::compare(&runs);
+    let mut table = comparison::compare(&runs);
     if let Some(key) = &args.sort {
         let known = table.sort_keys().join(", ");
         table = table

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 
 use super::exit::RequestError;
-use crate::plan::Plan;
-use crate::plan::program::{Instruction, Program};
-use crate::store::manifest::Manifest;
-use crate::store::{Which, catalog, run_dir};
+use runner_spec::plan::Plan;
+use runner_spec::program::{Instruction, Program};
+use runner_store::manifest::Manifest;
+use runner_store::{Which, catalog, run_dir};
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ContinueArgs {
@@ -25,6 +25,8 @@ pub struct ContinueArgs {
 pub struct Source {
     pub path: PathBuf,
     pub which: Which,
+    /// The plan of that run.
+    pub plan: Plan,
     manifest: Manifest,
 }
 
@@ -45,7 +47,7 @@ impl ContinueArgs {
         let Some(wanted) = &self.run else { return Ok(None) };
         let path = catalog::resolve(root, wanted)?;
         let manifest = run_dir::manifest(&path)?;
-        let theirs = run_dir::plan(&path)?;
+        let theirs = runner_lab::stored_plan::read(&path)?;
         if theirs.hash == plan.hash {
             bail!(RequestError(format!("{} is a run of this file: without --continue it is resumed", manifest.id)));
         }
@@ -59,7 +61,7 @@ impl ContinueArgs {
             )));
         }
         let which = self.step.map_or(Which::Latest, Which::Step);
-        Ok(Some(Source { path, which, manifest }))
+        Ok(Some(Source { path, which, plan: theirs, manifest }))
     }
 }
 
@@ -121,7 +123,7 @@ pub(super) fn differences(a: &Plan, b: &Plan) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::tests::{compiled, experiment};
+    use runner_plan::testing::{compiled, experiment};
 
     #[test]
     fn differences_are_named_in_the_files_words() {

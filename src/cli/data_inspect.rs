@@ -10,11 +10,11 @@ use super::common::{ThreadArgs, cache_dir, local_tokenizer};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::text_source::{Kind, SourceArgs, check_file, tokenizer, worded};
-use crate::config::experiment::Tokenizer;
-use crate::data::{Card, Inspected, TextTokenizer, inspect_text, inspect_tokens, load_tokenizer};
-use crate::report::format::bytes;
-use crate::report::inspect::page;
-use crate::report::{Mode, Screen};
+use runner_data::{Card, Inspected, TextTokenizer, inspect_text, inspect_tokens, load_tokenizer};
+use runner_report::inspect::page;
+use runner_report::{Mode, Screen};
+use runner_spec::experiment::Tokenizer;
+use runner_spec::format::bytes;
 
 /// The tokens of a cache's entry.
 const CACHE_TOKENS: &str = "tokens.bin";

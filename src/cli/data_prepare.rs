@@ -8,13 +8,13 @@ use super::common::{ThreadArgs, cache_dir, experiment_environment, local_tokeniz
 use super::exit::{Exit, RequestError};
 use super::output::print_json;
 use super::text_source::{SourceArgs, shown, tokenizer, worded};
-use crate::config::experiment::{Data, Validation};
-use crate::config::{self, LoadOptions};
-use crate::data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, write_shards};
-use crate::report::format::printable;
-use crate::report::prepare::Preparing;
-use crate::report::shards::{Sharding, summary};
-use crate::report::{Mode, Screen};
+use runner_config::LoadOptions;
+use runner_data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, write_shards};
+use runner_report::prepare::Preparing;
+use runner_report::shards::{Sharding, summary};
+use runner_report::{Mode, Screen};
+use runner_spec::experiment::{Data, Validation};
+use runner_spec::format::printable;
 
 /// Tokenize text into the shards that llm.c, nanoGPT and build-nanogpt read.
 ///
@@ -131,7 +131,7 @@ pub fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
 fn data(args: &PrepareArgs, screen: &mut Screen) -> anyhow::Result<Data> {
     if let Some(file) = &args.from {
         let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
-        let data = config::load(file, &options)?.experiment.data;
+        let data = runner_config::load(file, &options)?.experiment.data;
         return Ok(lower(&data, None, screen)?.map_or(data, |lowered| lowered.local));
     }
     let spec = args.tokenizer.as_deref().unwrap_or_default();

@@ -9,17 +9,19 @@ use clap::Args;
 use super::common::{self, RootArgs, TemplateArgs, ThreadArgs, experiment_environment, own_environment};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
-use crate::compare::assumed::{assumed, enough_rows};
-use crate::compare::facts::Setting;
-use crate::compare::record::{Record, stored};
-use crate::compare::side::{cluster_for, cluster_of};
-use crate::compare::{Class, Compared, Side, diff, text};
-use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
-use crate::data::DataFacts;
-use crate::plan::{ClusterFacts, Plan};
-use crate::report::{Mode, Screen};
-use crate::store::{Git, Machine, StoreError, catalog};
-use crate::template;
+use runner_config::{LoadOptions, Loaded};
+use runner_lab::compare::assumed::{assumed, enough_rows};
+use runner_lab::compare::facts::Setting;
+use runner_lab::compare::record::{Record, stored};
+use runner_lab::compare::side::{cluster_for, cluster_of};
+use runner_lab::compare::{Class, Compared, Side, diff};
+use runner_machine::host::{Git, Machine};
+use runner_report::{Mode, Screen};
+use runner_spec::data::DataFacts;
+use runner_spec::diagnostic::ConfigError;
+use runner_spec::experiment::Experiment;
+use runner_spec::plan::Plan;
+use runner_store::{StoreError, catalog};
 
 /// Show what differs between two runs or experiment files, and what that means for the numbers.
 ///
@@ -74,7 +76,7 @@ struct FoundRun {
 /// A side that is no file and no run, or that cannot be planned; data that cannot be prepared.
 pub fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     let named = !args.template.var.is_empty() || !args.template.vars.is_empty();
-    if named && ![&args.a, &args.b].into_iter().any(|path| template::is_template(path)) {
+    if named && ![&args.a, &args.b].into_iter().any(|path| runner_template::is_template(path)) {
         return Err(RequestError("--var and --vars are for templates, files that end in .j2".to_owned()).into());
     }
     let (a, b) = (find(&args.a, args)?, find(&args.b, args)?);
@@ -92,7 +94,7 @@ pub fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     if args.json {
         print_json(&found)?;
     } else {
-        print(&text::text(&found))?;
+        print(&runner_report::diff::text(&found))?;
     }
     Ok(if args.exit_code && found.class != Class::SameRun { Exit::Differ } else { Exit::Done })
 }
@@ -103,7 +105,7 @@ fn find(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Found> {
     if wanted.exists() && !wanted.is_dir() {
         let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
         // Of two files perhaps one is a template.
-        let options = if template::is_template(wanted) { args.template.over(options)? } else { options };
+        let options = if runner_template::is_template(wanted) { args.template.over(options)? } else { options };
         return Ok(Found::File(Box::new(load(wanted, &options)?)));
     }
     let name = wanted.to_str().ok_or_else(|| RequestError(format!("{} is not UTF-8", wanted.display())))?;
@@ -120,12 +122,12 @@ fn find(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Found> {
 
 /// The experiment at `path`, even where files that it names are missing.
 fn load(path: &Path, options: &LoadOptions) -> Result<FoundFile, ConfigError> {
-    let mistakes = match config::load(path, options) {
+    let mistakes = match runner_config::load(path, options) {
         Ok(loaded) => return Ok(FoundFile { loaded, missing: None }),
         Err(mistakes) => mistakes,
     };
     let without = LoadOptions { absent_files: true, ..options.clone() };
-    match config::load(path, &without) {
+    match runner_config::load(path, &without) {
         Ok(loaded) => {
             Ok(FoundFile { loaded, missing: Some(format!("{}: a file that it names is missing", path.display())) })
         }
@@ -191,7 +193,7 @@ impl Found {
             Self::File(file) => {
                 let Loaded { experiment, path, env_read, .. } = file.loaded;
                 let threads = args.threads.count();
-                let cluster = cluster_for(&experiment, ClusterFacts::local(threads));
+                let cluster = cluster_for(&experiment, runner_machine::local::local_cluster(threads));
                 let label = path.display().to_string();
                 let side = Side::new(experiment, data, cluster).with_context(|| label.clone())?;
                 let environment: BTreeMap<String, String> = env_read.into_iter().chain(own_environment()).collect();

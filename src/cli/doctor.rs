@@ -1,7 +1,8 @@
 //! `runner doctor`: what this machine has, and what is missing for which feature.
 
 use super::output;
-use crate::doctor::{Report, text};
+use runner_machine::doctor::Report;
+use runner_report::doctor::text;
 
 /// Say what this machine has: processor, driver, GPUs, libraries; what is ready, and what is missing for the rest.
 ///

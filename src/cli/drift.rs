@@ -8,11 +8,12 @@ use serde_json::Value;
 
 use super::continued::differences;
 use super::ready::Ready;
-use crate::plan::Plan;
-use crate::report::format::printable;
-use crate::store::manifest::{DataHashes, Manifest, Session};
-use crate::store::run_dir::RESOLVED;
-use crate::store::{Git, Machine, stored_plan};
+use runner_lab::stored_plan;
+use runner_machine::host::{Git, Machine};
+use runner_spec::format::printable;
+use runner_spec::plan::Plan;
+use runner_store::manifest::{DataHashes, Manifest, Session};
+use runner_store::run_dir::RESOLVED;
 
 /// What has become of a thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -11,11 +11,11 @@ use super::exit::{Exit, RequestError};
 use super::opened;
 use super::opened::{CheckpointArgs, DeviceArgs};
 use super::output::{print, print_json};
-use crate::config::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
-use crate::eval::choice;
-use crate::eval::loss::LossBatches;
-use crate::exec::EvalMetrics;
-use crate::report::{Mode, Screen};
+use runner_exec::eval::choice;
+use runner_exec::eval::loss::LossBatches;
+use runner_report::{Mode, Screen};
+use runner_spec::event::EvalMetrics;
+use runner_spec::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
 
 #[derive(Debug, Clone, Args)]
 pub struct EvalArgs {

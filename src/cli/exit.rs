@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use super::sweep::Mistakes;
-use crate::config::ConfigError;
-use crate::data::DataError;
-use crate::eval::EvalError;
-use crate::exec::ExecError;
-use crate::hub::HubError;
-use crate::plan::PlanError;
-use crate::store::StoreError;
-use crate::weights::WeightsError;
+use runner_data::DataError;
+use runner_data::hub::HubError;
+use runner_exec::ExecError;
+use runner_exec::eval::EvalError;
+use runner_plan::PlanError;
+use runner_spec::diagnostic::ConfigError;
+use runner_store::StoreError;
+use runner_weights::WeightsError;
 
 /// How a command ends; the documented exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Exit {
     /// Differences were found by a command that looks for them.
     Differ = 3,
     /// Of a sweep's point, told to the sweep alone: another process has the run.
-    Busy = crate::sweep::ending::BUSY as isize,
+    Busy = runner_lab::sweep::ending::BUSY as isize,
     /// Stopped by Ctrl-C or SIGTERM.
     Interrupted = 130,
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::continued::differences;
 use super::exit::RequestError;
-use crate::plan::Plan;
-use crate::store::{catalog, run_dir};
+use runner_spec::plan::Plan;
+use runner_store::{catalog, run_dir};
 
 /// Digits that tell plans apart for a person, and of a whole hash.
 const FEWEST: usize = 8;
@@ -32,7 +32,8 @@ pub(super) fn same_plan(expected: &str, plan: &Plan, root: &Path) -> anyhow::Res
     let runs = catalog::list(root).unwrap_or_default();
     let of_it = |path: &Path| run_dir::manifest(path).is_ok_and(|m| m.plan_hash.starts_with(expected));
     if let Some(run) = runs.iter().find(|run| of_it(&run.path)) {
-        let found = run_dir::plan(&run.path).map(|theirs| differences(&theirs, plan)).unwrap_or_default();
+        let found =
+            runner_lab::stored_plan::read(&run.path).map(|theirs| differences(&theirs, plan)).unwrap_or_default();
         if !found.is_empty() {
             what = format!("; beside {}, what differs is: {}", run.id, found.join(", "));
         }
@@ -53,7 +54,7 @@ fn short(hash: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::tests::{compiled, experiment};
+    use runner_plan::testing::{compiled, experiment};
 
     #[test]
     fn hashes_are_taken_whole_or_in_part() {

@@ -10,11 +10,13 @@ use super::exit::{Exit, RequestError};
 use super::opened;
 use super::opened::{CheckpointArgs, OpenedRun};
 use super::output::{complain, print, print_json};
-use crate::model::{ParamLayout, parameters};
-use crate::report::{Mode, Screen};
-use crate::store::checkpoint::{self, MODEL};
-use crate::store::run_dir::CHECKPOINTS;
-use crate::weights::{Dtype, Foreign, HfExport, LlmcExport, WeightsError, Written};
+use runner_report::{Mode, Screen};
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::parameters;
+use runner_store::checkpoint;
+use runner_store::checkpoint::MODEL;
+use runner_store::run_dir::CHECKPOINTS;
+use runner_weights::{Dtype, Foreign, HfExport, LlmcExport, WeightsError, Written};
 
 #[derive(Debug, Clone, Args)]
 pub struct ExportArgs {

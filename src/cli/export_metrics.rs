@@ -7,9 +7,10 @@ use clap::Args;
 use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
-use crate::export::{self, ExportError, Record};
-use crate::report::format::{bytes, count, printable};
-use crate::store::catalog;
+use runner_report::export;
+use runner_report::export::{ExportError, Record};
+use runner_spec::format::{bytes, count, printable};
+use runner_store::catalog;
 
 /// Write metrics of runs for other programs: TensorBoard, CSV, Parquet.
 #[derive(Debug, Clone, Args)]

@@ -11,16 +11,17 @@ use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
 use super::job::{Call, Job};
 use super::ready::Ready;
-use crate::config::{self, LoadOptions, Loaded};
-use crate::launch::Faults;
-use crate::model::parameters;
-use crate::plan::Plan;
-use crate::plan::program::{OptimizerSpec, Program};
-use crate::report::summary::up_to_date;
-use crate::report::{JsonEvent, Mode, Screen};
-use crate::store::manifest::{Manifest, RunOrigin, RunStatus};
-use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
-use crate::store::{Which, catalog, checkpoint, lock, time};
+use runner_config::{LoadOptions, Loaded};
+use runner_engine::launch::Faults;
+use runner_report::summary::up_to_date;
+use runner_report::{JsonEvent, Mode, Screen};
+use runner_spec::model::parameters;
+use runner_spec::plan::Plan;
+use runner_spec::program::{OptimizerSpec, Program};
+use runner_store::manifest::{Manifest, RunOrigin, RunStatus};
+use runner_store::run_dir;
+use runner_store::run_dir::{CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
+use runner_store::{Which, catalog, checkpoint, lock, time};
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -125,7 +126,7 @@ fn load(args: &ForkArgs, parent: &Parent) -> anyhow::Result<Loaded> {
     }
     let options = LoadOptions { sets, ..LoadOptions::default() };
     // Paths in it are absolute; those in the changes start from here.
-    let loaded = config::from_str(&text, Path::new(RESOLVED), &options)?;
+    let loaded = runner_config::from_str(&text, Path::new(RESOLVED), &options)?;
     Ok(Loaded { path: file, ..loaded })
 }
 
@@ -150,7 +151,7 @@ impl Parent {
             }
             return Ok(());
         };
-        let theirs = run_dir::plan(&self.path)?;
+        let theirs = runner_lab::stored_plan::read(&self.path)?;
         let (Some(old), Some(new)) = (theirs.ranks.first(), plan.ranks.first()) else { return Ok(()) };
         let mut wrong = vec![shapes(&old.program, &new.program), moments(&old.program, &new.program)];
         if self.manifest.data.tokenizer != plan.data.tokenizer_hash {
@@ -194,10 +195,14 @@ impl Parent {
         let mut manifest = Manifest::new(plan, loaded.path.clone(), args.set.clone(), time::now());
         manifest.origin = origin;
         manifest.environment = common::own_environment().into_iter().collect();
-        let resolved = config::to_yaml(&loaded.experiment);
+        let resolved = runner_config::to_yaml(&loaded.experiment);
         let files = RunFiles { experiment: &loaded.text, resolved: &resolved, plan, template: None, manifest };
         Ok(Some(match self.step {
-            Some(step) => RunDir::create_continued(&root, files, &self.path, Which::Step(step))?,
+            Some(step) => {
+                let theirs = runner_lab::stored_plan::read(&self.path)?;
+                let from = ContinueFrom { path: &self.path, plan: &theirs, which: Which::Step(step) };
+                RunDir::create_continued(&root, files, &from)?
+            }
             None => RunDir::create(&root, files)?,
         }))
     }

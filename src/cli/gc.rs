@@ -11,10 +11,10 @@ use serde::Serialize;
 use super::common::{RootArgs, cache_dir};
 use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json};
-use crate::data;
-use crate::report::format::{bytes, count, printable};
-use crate::report::table::{Align, table};
-use crate::store::{catalog, gc, run_dir, time};
+use runner_lab::gc;
+use runner_report::table::{Align, table};
+use runner_spec::format::{bytes, count, printable};
+use runner_store::{catalog, run_dir, time};
 
 /// Free room: prepared data that no run needs, checkpoints of finished runs but the newest and the best, and leftovers of
 /// killed processes. Shows what would go; --yes removes it.
@@ -70,12 +70,12 @@ pub fn run(args: &GcArgs) -> anyhow::Result<Exit> {
     if all || args.cache {
         let cache = cache_dir()?;
         let known = known_data(&root)?;
-        let survey = data::gc::survey(&cache, &known, age);
+        let survey = runner_data::gc::survey(&cache, &known, age);
         unknown = survey.unknown;
         let mut found = survey.unneeded;
         // Without runs all of the cache is nobody's, which says little in a new or a wrong folder.
         if known.is_empty() && !args.cache {
-            found.retain(data::gc::Unneeded::is_leftover);
+            found.retain(runner_data::gc::Unneeded::is_leftover);
             complain(&format!(
                 "{} has no runs, so nothing says what prepared data is needed: --cache frees it all the same",
                 printable(&root.display().to_string())
@@ -85,9 +85,9 @@ pub fn run(args: &GcArgs) -> anyhow::Result<Exit> {
             complain("prepared data of runs in other folders goes as well; it is only prepared again");
         }
         if args.yes && !found.is_empty() {
-            found = data::gc::free(&cache, &found).with_context(|| format!("freeing {}", cache.display()))?;
+            found = runner_data::gc::free(&cache, &found).with_context(|| format!("freeing {}", cache.display()))?;
         }
-        let kind = |item: &data::gc::Unneeded| if item.is_leftover() { "leftover" } else { "data" };
+        let kind = |item: &runner_data::gc::Unneeded| if item.is_leftover() { "leftover" } else { "data" };
         items.extend(found.into_iter().map(|item| Item { kind: kind(&item), path: item.path, bytes: item.bytes }));
     }
     if unknown > 0 {
@@ -145,7 +145,7 @@ fn known_data(root: &std::path::Path) -> anyhow::Result<BTreeSet<String>> {
         match run_dir::manifest(&run.path) {
             Ok(manifest) => {
                 let data = &manifest.data;
-                out.insert(data::gc::data_key(
+                out.insert(runner_data::gc::data_key(
                     &data.train,
                     data.validation.as_ref(),
                     data.choice.as_ref(),

@@ -18,23 +18,29 @@ use super::ready::Ready;
 use super::test;
 use super::watch::Watch;
 use super::world::{Joined, state_of};
-use crate::comm::Alone;
-use crate::config::Experiment;
-use crate::data::Prepared;
-use crate::exec::step::layout;
-use crate::exec::{self, Observer, Orders, Peers, Resources, TrainState};
-use crate::launch::member::Kept;
-use crate::launch::threads::Seated;
-use crate::launch::{self, Attempt, Faults, Launch, supervise};
-use crate::plan::Plan;
-use crate::plan::program::{Mode, Program};
-use crate::report::summary::{closing, headline};
-use crate::report::{JsonEvent, Lines, Mode as ScreenMode, Screen};
-use crate::store::checkpoint::{self, StateHash};
-use crate::store::manifest::{Place, RunStatus};
-use crate::store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
-use crate::store::summary::{Outcome, RankSummary, Summary, step_seconds};
-use crate::store::{Git, Log, Machine, Opened, OpenedRanks, Recorder, machine};
+use runner_comm::Alone;
+use runner_compute::observer::Observer;
+use runner_compute::state::TrainState;
+use runner_data::Prepared;
+use runner_engine::launch;
+use runner_engine::launch::member::Kept;
+use runner_engine::launch::threads::Seated;
+use runner_engine::launch::{Attempt, Faults, Launch, supervise};
+use runner_exec::step::layout;
+use runner_exec::{Orders, Peers, Resources};
+use runner_machine::host::{Git, Machine, peak_rss_bytes};
+use runner_report::summary::{closing, headline};
+use runner_report::{JsonEvent, Lines, Mode as ScreenMode, Screen};
+use runner_spec::experiment::Experiment;
+use runner_spec::plan::Plan;
+use runner_spec::program::{Mode, Program};
+use runner_store::checkpoint;
+use runner_store::checkpoint::StateHash;
+use runner_store::manifest::{Place, RunStatus};
+use runner_store::run_dir;
+use runner_store::run_dir::{CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
+use runner_store::summary::{Outcome, RankSummary, Summary, step_seconds};
+use runner_store::{Log, Opened, OpenedRanks, Recorder};
 
 /// How this process was asked to work on a run, by whatever command.
 #[derive(Debug, Clone, Default)]
@@ -175,7 +181,7 @@ impl Job<'_> {
             predicted_step_ms: self.plan().forecast.as_ref().map(|f| f.step_seconds * 1e3),
             peak_rss_bytes: match peaks.as_slice() {
                 [] if self.in_processes() => None,
-                [] => machine::peak_rss_bytes(),
+                [] => peak_rss_bytes(),
                 peaks => peaks.iter().copied().sum(),
             },
             planned_memory_bytes: self.plan().ranks.iter().map(|r| r.memory.total()).fold(0, u64::saturating_add),
@@ -303,7 +309,7 @@ impl Job<'_> {
                 _ => common::initial_state(self.experiment, program, &self.plan().data)?,
             };
             let observer: &mut dyn Observer = watch;
-            exec::run(program, &resources, Peers { comm: &Alone, monitor: &() }, state, orders, observer)
+            runner_exec::run(program, &resources, Peers { comm: &Alone, monitor: &() }, state, orders, observer)
         })?;
         Self::ended(&outcome, watch)
     }
@@ -388,7 +394,7 @@ impl Job<'_> {
     }
 
     /// Of a run whose whole state is in this process.
-    fn ended(outcome: &exec::Outcome, watch: &Watch) -> Result<Ended, RunError> {
+    fn ended(outcome: &runner_exec::Outcome, watch: &Watch) -> Result<Ended, RunError> {
         let saved = watch.recorder.saved().filter(|(step, _)| *step == outcome.state.step).map(|(_, h)| h.clone());
         let hash = saved.map_or_else(|| checkpoint::hashes(&outcome.state), Ok)?;
         Ok(Ended { interrupted: outcome.interrupted, hash: Some(hash), peaks: Vec::new() })
@@ -404,7 +410,7 @@ impl Job<'_> {
         if self.plan().world_size < 2 {
             return Vec::new();
         }
-        let one = |r: &crate::plan::RankPlan| RankSummary {
+        let one = |r: &runner_spec::plan::RankPlan| RankSummary {
             rank: r.rank,
             stage: r.stage,
             replica: r.replica,

@@ -10,7 +10,7 @@ use super::common::{RootArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
 use super::opened;
 use super::opened::{CheckpointArgs, DeviceArgs};
-use crate::kernels::on_host;
+use runner_compute::kernels::on_host;
 
 #[derive(Debug, Clone, Args)]
 pub struct LogitsArgs {

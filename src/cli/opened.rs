@@ -8,16 +8,19 @@ use anyhow::anyhow;
 use super::common::prepare_data;
 use super::exit::RequestError;
 use super::output::complain;
-use crate::config::experiment::DeviceChoice;
-use crate::config::{self, Experiment, LoadOptions};
-use crate::data::{Prepared, TextTokenizer};
-use crate::exec::for_reading;
-use crate::model::{Model, ParamLayout, Params, parameters};
-use crate::plan::program::{Device, Program};
-use crate::plan::{self, ClusterFacts, Plan};
-use crate::report::Screen;
-use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED, TOKENIZER};
-use crate::store::{Which, catalog, load_weights};
+use runner_compute::model::{Model, Params};
+use runner_config::LoadOptions;
+use runner_data::{Prepared, TextTokenizer};
+use runner_exec::for_reading;
+use runner_report::Screen;
+use runner_spec::experiment::DeviceChoice;
+use runner_spec::experiment::Experiment;
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::parameters;
+use runner_spec::plan::Plan;
+use runner_spec::program::{Device, Program};
+use runner_store::run_dir::{CHECKPOINTS, RESOLVED, TOKENIZER};
+use runner_store::{Which, catalog, load_weights};
 
 /// A recorded run, opened for reading.
 #[derive(Debug)]
@@ -34,7 +37,7 @@ pub struct OpenedRun {
 /// `StoreError` if there is no such run or its files are damaged; `ConfigError` for its `resolved.yaml`.
 pub fn open_run(root: &Path, wanted: &str) -> anyhow::Result<OpenedRun> {
     let path = catalog::resolve(root, wanted)?;
-    let plan = run_dir::plan(&path)?;
+    let plan = runner_lab::stored_plan::read(&path)?;
     let experiment = resolved(&path)?;
     Ok(OpenedRun { path, plan, experiment })
 }
@@ -46,7 +49,7 @@ pub fn open_run(root: &Path, wanted: &str) -> anyhow::Result<OpenedRun> {
 /// `ConfigError`.
 pub fn resolved(path: &Path) -> anyhow::Result<Experiment> {
     let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
-    Ok(config::load(&path.join(RESOLVED), &options)?.experiment)
+    Ok(runner_config::load(&path.join(RESOLVED), &options)?.experiment)
 }
 
 impl OpenedRun {
@@ -126,7 +129,13 @@ impl OpenedRun {
         };
         Ok(match choice {
             DeviceChoice::Cpu => Device::Cpu,
-            _ => plan::one_device(&self.experiment, choice, program.device, &ClusterFacts::local(threads), notes)?,
+            _ => runner_plan::one_device(
+                &self.experiment,
+                choice,
+                program.device,
+                &runner_machine::local::local_cluster(threads),
+                notes,
+            )?,
         })
     }
 

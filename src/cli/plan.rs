@@ -11,10 +11,13 @@ use super::calibrate;
 use super::common::{TemplateArgs, ThreadArgs};
 use super::exit::RequestError;
 use super::output;
-use crate::config::Experiment;
-use crate::config::experiment::{Init, Validation};
-use crate::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
-use crate::plan::{ClusterFacts, Plan, Shown, compile, svg};
+use runner_plan::render::{Shown, render_as};
+use runner_plan::{compile, svg};
+use runner_spec::cluster::ClusterFacts;
+use runner_spec::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
+use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{Init, Validation};
+use runner_spec::plan::Plan;
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
 ///
@@ -97,7 +100,8 @@ pub fn run(
 /// # Errors
 /// A `RUNNER_PEAK_FLOPS` that is no number.
 pub fn local(threads: usize) -> anyhow::Result<ClusterFacts> {
-    let mut cluster = ClusterFacts::local(threads).with_peak_flops(peak_flops(env::var_os(PEAK_FLOPS))?);
+    let mut cluster =
+        runner_machine::local::local_cluster(threads).with_peak_flops(peak_flops(env::var_os(PEAK_FLOPS))?);
     if let Some(rates) = calibrate::known(&cluster) {
         // Of the CPU; what is known of GPUs stays.
         cluster.rates.devices.extend(rates.devices);
@@ -111,10 +115,10 @@ fn described(text: &str) -> anyhow::Result<ClusterFacts> {
     let path = Path::new(text);
     let is_file = path.extension().is_some_and(|e| e == "yaml" || e == "yml") || path.is_file();
     if !is_file {
-        return ClusterFacts::named(text).map_err(|e| RequestError(e.to_string()).into());
+        return runner_machine::described::named_cluster(text).map_err(|e| RequestError(e.to_string()).into());
     }
     let content = std::fs::read_to_string(path).map_err(|e| RequestError(format!("{text}: {e}")))?;
-    ClusterFacts::from_yaml(&content).map_err(|e| RequestError(format!("{text}: {e}")).into())
+    runner_machine::described::cluster_from_yaml(&content).map_err(|e| RequestError(format!("{text}: {e}")).into())
 }
 
 /// Facts of data that nobody has looked at: `rows` training rows, and of everything else what the file says.
@@ -152,7 +156,7 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
 }
 
 fn draw(plan: &Plan, path: &Path) -> anyhow::Result<()> {
-    let Some(timeline) = plan.timeline() else {
+    let Some(timeline) = runner_plan::timeline::timeline(plan) else {
         return Err(RequestError("--timeline: a step of so many parts makes no picture".to_owned()).into());
     };
     let title = format!("{}: one step on {} ranks", plan.experiment_name, plan.world_size);
@@ -189,7 +193,7 @@ fn print(plan: &Plan, args: &PlanArgs, out: &mut dyn Write) -> anyhow::Result<()
         json.push('\n');
         json
     } else {
-        plan.render_as(&Shown { full: args.program, rank: args.rank, price: args.price })
+        render_as(plan, &Shown { full: args.program, rank: args.rank, price: args.price })
     };
     output::print_to(out, &text)
 }
@@ -198,7 +202,7 @@ fn print(plan: &Plan, args: &PlanArgs, out: &mut dyn Write) -> anyhow::Result<()
 mod tests {
     use super::*;
     use crate::cli::exit::{Exit, exit_of};
-    use crate::plan::tests::{compiled, experiment};
+    use runner_plan::testing::{compiled, experiment};
 
     fn args(json: bool, program: bool) -> PlanArgs {
         PlanArgs { file: PathBuf::from("exp.yaml"), threads: Some(1), json, program, ..PlanArgs::default() }
@@ -240,7 +244,8 @@ mod tests {
         assert_eq!((data.tokenizer_vocab, data.train.rows, data.train.tokens), (1000, 640, 640 * 8));
         // A tenth is for validation.
         assert_eq!(data.validation.expect("configured").rows, 64);
-        compile(&with, &assumed_data(&with, 640).expect("facts"), &ClusterFacts::local(1)).expect("a plan");
+        compile(&with, &assumed_data(&with, 640).expect("facts"), &runner_machine::local::local_cluster(1))
+            .expect("a plan");
     }
 
     #[test]

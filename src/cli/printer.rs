@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::{io, panic};
 
-use crate::report::{JsonEvent, Mode, Screen};
+use runner_report::{JsonEvent, Mode, Screen};
 
 /// Lines that wait to be read before further ones are left out: hours of most runs.
 const UNREAD: usize = 1 << 16;

@@ -10,15 +10,17 @@ use clap::Args;
 use super::common;
 use super::exit::{Exit, RequestError};
 use super::output::complain;
-use crate::comm::Region;
-use crate::exec::Resources;
-use crate::exec::step::layout;
-use crate::launch::child::{self, Parent};
-use crate::launch::message::{Done, FailureKind, Start, ToParent};
-use crate::launch::where_in;
-use crate::report::{Mode, Screen};
-use crate::store::run_dir::CHECKPOINTS;
-use crate::store::{checkpoint, machine};
+use runner_comm::Region;
+use runner_engine::launch::child;
+use runner_engine::launch::child::Parent;
+use runner_engine::launch::message::{Done, FailureKind, Start, ToParent};
+use runner_engine::launch::where_in;
+use runner_exec::Resources;
+use runner_exec::step::layout;
+use runner_machine::host::peak_rss_bytes;
+use runner_report::{Mode, Screen};
+use runner_store::checkpoint;
+use runner_store::run_dir::CHECKPOINTS;
 
 #[derive(Debug, Clone, Args)]
 pub struct RankArgs {
@@ -46,7 +48,7 @@ pub fn run(args: &RankArgs) -> anyhow::Result<Exit> {
         Ok(done) => (ToParent::Done(done), Exit::Done),
         Err(error) => {
             let by = region.as_ref().and_then(|region| region.aborted());
-            let failure = child::failure(&error, by);
+            let failure = child::failure(error.as_ref(), by);
             // To this rank's log, which is all that is left of it if the parent ends, too.
             let view = region.as_ref().and_then(|region| region.board(args.rank)).unwrap_or_default();
             let place = where_in(&start.program, &view);
@@ -96,5 +98,5 @@ fn work(args: &RankArgs, parent: &mut Parent, start: &Start, region: &Arc<Region
     parent.say(&ToParent::Ready)?;
     let checkpoints = args.run.join(CHECKPOINTS);
     let outcome = pool.install(|| child::run(parent, start, region, &resources, state, &checkpoints))?;
-    Ok(Done { interrupted: outcome.interrupted, peak_rss_bytes: machine::peak_rss_bytes() })
+    Ok(Done { interrupted: outcome.interrupted, peak_rss_bytes: peak_rss_bytes() })
 }

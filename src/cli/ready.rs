@@ -4,11 +4,13 @@ use super::common::{self, ThreadArgs};
 use super::exit::RequestError;
 use super::plan::local;
 use super::world;
-use crate::config::Experiment;
-use crate::data::{Prepared, WeightsFacts};
-use crate::launch::World;
-use crate::plan::{self, ClusterFacts, Plan};
-use crate::report::Screen;
+use runner_data::Prepared;
+use runner_engine::launch::World;
+use runner_report::Screen;
+use runner_spec::cluster::ClusterFacts;
+use runner_spec::data::WeightsFacts;
+use runner_spec::experiment::Experiment;
+use runner_spec::plan::Plan;
 
 /// What a run can be started or resumed with.
 #[derive(Debug)]
@@ -23,7 +25,7 @@ impl Ready {
     /// started; what the plan notes is told on `screen`.
     ///
     /// # Errors
-    /// As `prepare_inputs` and `plan::compile`; if the world has another number of ranks.
+    /// As `prepare_inputs` and `runner_plan::compile`; if the world has another number of ranks.
     pub(super) fn new(
         experiment: &Experiment,
         threads: ThreadArgs,
@@ -38,7 +40,7 @@ impl Ready {
     /// As `new`, of a run that has a checkpoint: the weights that it started from, of which `weights` is known, are not needed.
     ///
     /// # Errors
-    /// As `prepare_data` and `plan::compile`.
+    /// As `prepare_data` and `runner_plan::compile`.
     pub(super) fn going_on(
         experiment: &Experiment,
         weights: Option<WeightsFacts>,
@@ -59,7 +61,7 @@ impl Ready {
         pool: rayon::ThreadPool,
         prepared: Prepared,
     ) -> anyhow::Result<Self> {
-        let plan = plan::compile(experiment, &prepared.facts, cluster)?;
+        let plan = runner_plan::compile(experiment, &prepared.facts, cluster)?;
         for note in &plan.notes {
             screen.line(&format!("plan   {note}"));
         }
@@ -85,11 +87,11 @@ fn here(experiment: &Experiment, threads: ThreadArgs, world: Option<&World>) -> 
     let mut cluster = local(threads.count())?;
     if let Some(world) = world {
         // Before the plan looks for as many devices as it has ranks.
-        if let Ok(mesh) = plan::mesh(&experiment.parallel, experiment.batch.sequences) {
+        if let Ok(mesh) = runner_plan::mesh(&experiment.parallel, experiment.batch.sequences) {
             world::as_many(world, mesh)?;
         }
-        cluster = cluster.seated(world.seats());
+        cluster = runner_machine::local::with_seats(cluster, world.seats());
     }
-    plan::check_devices(experiment, &cluster)?;
+    runner_plan::check_devices(experiment, &cluster)?;
     Ok(cluster)
 }

@@ -7,8 +7,10 @@ use clap::Args;
 
 use super::common::TemplateArgs;
 use super::exit::RequestError;
-use crate::config::{ConfigError, LoadOptions, read};
-use crate::template::{self, Inputs, Rendered};
+use runner_config::LoadOptions;
+use runner_spec::diagnostic::ConfigError;
+use runner_template::Rendered;
+use runner_template::source::read;
 
 #[derive(Debug, Clone, Args)]
 pub struct RenderArgs {
@@ -26,13 +28,13 @@ pub struct RenderArgs {
 /// # Errors
 /// `ConfigError` with the mistakes of the template; a file that is none.
 pub fn run(args: &RenderArgs) -> anyhow::Result<String> {
-    if !template::is_template(&args.file) {
+    if !runner_template::is_template(&args.file) {
         let message = format!("{} is not a template: templates end in .j2", args.file.display());
         return Err(RequestError(message).into());
     }
     let text = read(&args.file).map_err(|mistake| ConfigError::new(vec![*mistake]))?;
     let options = args.template.over(LoadOptions::default())?;
-    let rendered = template::render(&text, &args.file, &Inputs::from(&options))?;
+    let rendered = runner_template::render(&text, &args.file, &options.template_inputs())?;
     let mut out = if args.lines { beside(&rendered) } else { rendered.text };
     if !out.is_empty() && !out.ends_with('\n') {
         out.push('\n');

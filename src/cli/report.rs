@@ -12,10 +12,10 @@ use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
 use super::output::{complain, print, print_json};
 use super::sweep::find_sweep;
-use crate::report::format;
-use crate::report::html::page::MARK;
-use crate::report::html::{Live, Page, ReportError, Request, read, sweep};
-use crate::store::{catalog, write_atomic};
+use runner_report::html::page::MARK;
+use runner_report::html::{Live, Page, ReportError, Request, read, sweep};
+use runner_spec::format;
+use runner_store::{catalog, write_atomic};
 
 #[derive(Debug, Clone, Args)]
 pub struct ReportArgs {

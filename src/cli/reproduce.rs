@@ -13,15 +13,17 @@ use super::interrupt::Interrupt;
 use super::job::{Call, Job};
 use super::opened;
 use super::ready::Ready;
-use crate::config::experiment::Init;
-use crate::config::{self, Experiment};
-use crate::plan::program::Precision;
-use crate::report::verdict::words;
-use crate::report::{Mode, Screen};
-use crate::store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
-use crate::store::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
-use crate::store::verdict::{self, Judgement, VERDICT, Verdict};
-use crate::store::{StoreError, Which, catalog, checkpoint, lock, time};
+use runner_report::verdict::words;
+use runner_report::{Mode, Screen};
+use runner_spec::experiment::Experiment;
+use runner_spec::experiment::Init;
+use runner_spec::experiment::Precision;
+use runner_store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
+use runner_store::run_dir;
+use runner_store::run_dir::{CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
+use runner_store::verdict;
+use runner_store::verdict::{Judgement, VERDICT, Verdict};
+use runner_store::{StoreError, Which, catalog, checkpoint, lock, time};
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -147,7 +149,7 @@ impl Original {
         let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
         let known = verdict::Original::read(&path, from, manifest.status == RunStatus::Done)?;
         let last = known.last().unwrap_or(0);
-        let text = config::to_yaml(&experiment);
+        let text = runner_config::to_yaml(&experiment);
         Ok(Self { path, manifest, experiment, text, known, last })
     }
 
@@ -215,9 +217,10 @@ impl Original {
             None => RunDir::create(root, files)?,
             Some(began) => {
                 let from = self.beginning(began)?;
-                let which = Which::Step(began.step);
                 screen.line(&format!("repeat {} from step {} of {}", self.manifest.id, began.step, from.display()));
-                RunDir::create_continued(root, files, &from, which)?
+                let theirs = runner_lab::stored_plan::read(&from)?;
+                let from = ContinueFrom { path: &from, plan: &theirs, which: Which::Step(began.step) };
+                RunDir::create_continued(root, files, &from)?
             }
         };
         Ok((run.path().to_owned(), Some(run)))

@@ -10,13 +10,14 @@ use super::job::{Call, Job};
 use super::opened;
 use super::ready::Ready;
 use super::world::{Joined, LauncherArgs, see_through};
-use crate::launch::World;
-use crate::plan::Plan;
-use crate::report::summary::up_to_date;
-use crate::report::{JsonEvent, Mode, Screen};
-use crate::store::manifest::{DataHashes, Manifest, RunStatus};
-use crate::store::run_dir::{self, CHECKPOINTS, RunDir};
-use crate::store::{catalog, checkpoint};
+use runner_engine::launch::World;
+use runner_report::summary::up_to_date;
+use runner_report::{JsonEvent, Mode, Screen};
+use runner_spec::plan::Plan;
+use runner_store::manifest::{DataHashes, Manifest, RunStatus};
+use runner_store::run_dir;
+use runner_store::run_dir::{CHECKPOINTS, RunDir};
+use runner_store::{catalog, checkpoint};
 
 #[derive(Debug, Clone, Args)]
 pub struct ResumeArgs {
@@ -71,7 +72,7 @@ fn resume(args: &ResumeArgs, interrupt: &Interrupt, world: Option<&World>) -> an
     let ready = if checkpoint::steps(&path.join(CHECKPOINTS)).is_empty() {
         Ready::new(&experiment, threads, world, &mut screen)?
     } else {
-        Ready::going_on(&experiment, run_dir::plan(&path)?.data.weights, threads, world, &mut screen)?
+        Ready::going_on(&experiment, runner_lab::stored_plan::read(&path)?.data.weights, threads, world, &mut screen)?
     };
     let joined = world.map(|world| Joined::new(world, &ready.plan)).transpose()?;
     let Some(run) = run else {

@@ -12,12 +12,13 @@ use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::{runs_rm, runs_tag};
-use crate::report::format::printable;
-use crate::report::run::page;
-use crate::report::runs::runs_table;
-use crate::store::catalog::{Listed, Standing};
-use crate::store::run_dir::{self, CHECKPOINTS};
-use crate::store::{ancestry, catalog, checkpoint, select, time};
+use runner_report::run::page;
+use runner_report::runs::runs_table;
+use runner_spec::format::printable;
+use runner_store::catalog::{Listed, Standing};
+use runner_store::run_dir;
+use runner_store::run_dir::CHECKPOINTS;
+use runner_store::{ancestry, catalog, checkpoint, select, time};
 
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true)]

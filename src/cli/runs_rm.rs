@@ -6,9 +6,11 @@ use super::common::RootArgs;
 use super::confirm::confirmed;
 use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json};
-use crate::report::format::{bytes, printable};
-use crate::store::catalog::{self, Listed, Standing};
-use crate::store::{StoreError, remove};
+use runner_lab::remove;
+use runner_spec::format::{bytes, printable};
+use runner_store::StoreError;
+use runner_store::catalog;
+use runner_store::catalog::{Listed, Standing};
 
 /// Remove runs: shows what would go, and asks.
 #[derive(Debug, Clone, Args)]
@@ -46,7 +48,7 @@ pub fn run(args: &RmArgs) -> anyhow::Result<Exit> {
         remove::check(&root, path)?;
         let listed = catalog::describe(path);
         refuse(args, &listed)?;
-        let what = if args.keep_record { path.join(crate::store::run_dir::CHECKPOINTS) } else { path.clone() };
+        let what = if args.keep_record { path.join(runner_store::run_dir::CHECKPOINTS) } else { path.clone() };
         going.push((listed, freed.add(&what)));
     }
     let all = catalog::list(&root)?;

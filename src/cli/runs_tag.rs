@@ -7,8 +7,8 @@ use clap::Args;
 use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
-use crate::report::format::printable;
-use crate::store::{catalog, tags};
+use runner_spec::format::printable;
+use runner_store::{catalog, tags};
 
 /// Put tags on runs and take them off: `runner runs tag RUN... +good -draft`. Without any, show them.
 ///

@@ -9,9 +9,9 @@ use super::exit::{Exit, RequestError};
 use super::opened;
 use super::opened::{CheckpointArgs, DeviceArgs};
 use super::output::{complain, print, print_json};
-use crate::config::experiment::Samples;
-use crate::eval::generate;
-use crate::report::{Mode, Screen};
+use runner_exec::eval::generate;
+use runner_report::{Mode, Screen};
+use runner_spec::experiment::Samples;
 
 #[derive(Debug, Clone, Args)]
 pub struct SampleArgs {

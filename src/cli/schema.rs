@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use clap::Args;
 
-use crate::{config, sweep};
+use runner_lab::sweep;
 
 /// Flags of `runner schema`.
 #[derive(Debug, Args)]
@@ -19,7 +19,7 @@ pub struct SchemaArgs {
 /// # Errors
 /// Those of writing.
 pub fn run(args: &SchemaArgs, out: &mut dyn Write) -> io::Result<()> {
-    let text = if args.sweep { sweep::SCHEMA.to_owned() } else { config::schema_text() };
+    let text = if args.sweep { sweep::SCHEMA.to_owned() } else { runner_config::schema_text() };
     out.write_all(text.as_bytes())?;
     out.flush()
 }

@@ -7,11 +7,11 @@ use anyhow::Context as _;
 use super::opened::OpenedRun;
 use super::ready::Ready;
 use super::watch::Watch;
-use crate::config::Experiment;
-use crate::config::experiment::DeviceChoice;
-use crate::eval::loss::LossBatches;
-use crate::store::Which;
-use crate::store::summary::Tested;
+use runner_exec::eval::loss::LossBatches;
+use runner_spec::experiment::DeviceChoice;
+use runner_spec::experiment::Experiment;
+use runner_store::Which;
+use runner_store::summary::Tested;
 
 /// Tests the run `path`, whose steps are all done; nothing where the experiment names no test.
 ///

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::exit::RequestError;
-use crate::config::experiment::{Data, JsonSource, Layout, MAIN, ParquetSource, Source, Tokenizer};
-use crate::data::DataError;
-use crate::hub;
-use crate::report::format::printable;
+use runner_data::DataError;
+use runner_spec::experiment::{Data, JsonSource, Layout, MAIN, ParquetSource, Source, Tokenizer};
+use runner_spec::format::printable;
+use runner_spec::hub_name;
 
 /// Files of text.
 #[derive(Debug, Clone, Args)]
@@ -149,7 +149,7 @@ pub fn tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
         },
         ("hub", Some(name)) => {
             let (name, revision) = name.split_once('@').unwrap_or((name, MAIN));
-            match hub::name_problem(name).or_else(|| hub::revision_problem(revision)) {
+            match hub_name::name_problem(name).or_else(|| hub_name::revision_problem(revision)) {
                 Some(problem) => wrong(format!("hub:{}: {problem}", printable(name))),
                 None => Ok(Tokenizer::Hub { name: name.to_owned(), revision: revision.to_owned() }),
             }

@@ -10,12 +10,12 @@ use super::common::{ThreadArgs, cache_dir, local_tokenizer};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::text_source::{SourceArgs, shown, tokenizer, worded};
-use crate::data::{TextTokenizer, load_tokenizer, train_tokenizer};
-use crate::report::format::{bytes, count, printable};
-use crate::report::prepare::Preparing;
-use crate::report::table::{Align, table};
-use crate::report::{Mode, Screen};
-use crate::store::write_atomic;
+use runner_data::{TextTokenizer, load_tokenizer, train_tokenizer};
+use runner_report::prepare::Preparing;
+use runner_report::table::{Align, table};
+use runner_report::{Mode, Screen};
+use runner_spec::format::{bytes, count, printable};
+use runner_store::write_atomic;
 
 /// Text from standard input is read up to this many bytes.
 const MOST: u64 = 64 << 20;
@@ -123,7 +123,7 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
     screen.clear();
     let json = made.map_err(|error| worded(error, true))?;
     write_atomic(&folder.join(args.out.file_name().unwrap_or_default()), json.as_bytes())?;
-    let spec = crate::config::experiment::Tokenizer::File(args.out.clone());
+    let spec = runner_spec::experiment::Tokenizer::File(args.out.clone());
     let size = load_tokenizer(&spec, &cache, &|_| ())?.vocab_size();
     if size < args.vocab_size {
         screen.warn(&format!("{} tokens: no pair is left that comes up twice", count(size as u64)));

@@ -3,16 +3,16 @@
 use std::io::Write;
 use std::path::Path;
 
-use crate::config::{self, LoadOptions};
+use runner_config::LoadOptions;
 
 /// Loads the file and says so on `out`; with `explain`, a table of every value and where it is from.
 ///
 /// # Errors
 /// `ConfigError` with the mistakes of the file (exit code 2), or `io::Error` of writing.
 pub fn run(path: &Path, options: &LoadOptions, explain: bool, out: &mut dyn Write) -> anyhow::Result<()> {
-    let loaded = config::load(path, options)?;
+    let loaded = runner_config::load(path, options)?;
     if explain {
-        write!(out, "{}", config::explain(&loaded.origins))?;
+        write!(out, "{}", runner_config::explain(&loaded.origins))?;
     } else {
         writeln!(out, "{}: `{}` is a valid experiment", path.display(), loaded.experiment.name)?;
     }
@@ -38,6 +38,6 @@ mod tests {
         let seed = table.lines().find(|l| l.starts_with("seed ")).unwrap();
         assert_eq!(seed.split_whitespace().collect::<Vec<_>>(), ["seed", "3", "--set", "seed=3"]);
         let options = LoadOptions { sets: vec!["seed=x".into()], ..LoadOptions::default() };
-        assert!(said(false, &options).unwrap_err().is::<config::ConfigError>());
+        assert!(said(false, &options).unwrap_err().is::<runner_spec::diagnostic::ConfigError>());
     }
 }

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use super::printer::Printer;
-use crate::exec::{Best, Event, ObserveError, Observer, TraceLine};
-use crate::launch::Record;
-use crate::report::{JsonEvent, Lines, Mode};
-use crate::store::{Log, PartRecord, Recorder, StoreError};
+use runner_compute::observer::Observer;
+use runner_compute::state::TrainState;
+use runner_engine::launch::Record;
+use runner_report::{JsonEvent, Lines, Mode};
+use runner_spec::event::{Best, Event, ObserveError, TraceLine};
+use runner_store::{Log, PartRecord, Recorder, StoreError};
 
 /// Passes events on.
 pub(super) struct Watch {
@@ -31,7 +33,7 @@ impl Watch {
 }
 
 impl Observer for Watch {
-    fn observe(&mut self, event: &Event<'_>) -> Result<(), ObserveError> {
+    fn observe(&mut self, event: &Event) -> Result<(), ObserveError> {
         self.recorder.observe(event)?;
         let line = self.lines.line(event);
         if let Some(line) = &line {
@@ -51,6 +53,11 @@ impl Observer for Watch {
             _ => line.iter().for_each(|line| self.screen.line(line)),
         }
         Ok(())
+    }
+
+    fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError> {
+        self.recorder.checkpoint(state)?;
+        self.observe(&Event::Saved { step: state.step })
     }
 
     fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {

@@ -11,17 +11,18 @@ use super::exit::{Exit, RequestError, exit_of, render};
 use super::interrupt::Interrupt;
 use super::output::complain;
 use super::ready::Ready;
-use crate::comm::{Communicator, JoinError};
-use crate::config::Experiment;
-use crate::exec::Resources;
-use crate::exec::step::layout;
-use crate::launch::environment::{self, Seat};
-use crate::launch::member::StateOf;
-use crate::launch::{Faults, Task, World, gpus};
-use crate::plan::Plan;
-use crate::plan::mesh::Mesh;
-use crate::plan::program::{Device, Mode, Program};
-use crate::store::checkpoint;
+use runner_comm::{Communicator, JoinError};
+use runner_engine::launch::environment;
+use runner_engine::launch::environment::Seat;
+use runner_engine::launch::member::StateOf;
+use runner_engine::launch::{Faults, Task, World, gpus};
+use runner_exec::Resources;
+use runner_exec::step::layout;
+use runner_spec::experiment::Experiment;
+use runner_spec::mesh::Mesh;
+use runner_spec::plan::Plan;
+use runner_spec::program::{Device, Mode, Program};
+use runner_store::checkpoint;
 
 /// Who starts the ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -175,7 +176,8 @@ pub(super) fn state_of<'a>(
     experiment: &'a Experiment,
     plan: &'a Plan,
     program: &'a Program,
-) -> impl Fn(Option<&Path>) -> Result<crate::exec::TrainState, Box<dyn std::error::Error + Send + Sync>> + Sync + 'a {
+) -> impl Fn(Option<&Path>) -> Result<runner_compute::state::TrainState, Box<dyn std::error::Error + Send + Sync>> + Sync + 'a
+{
     move |checkpoint| {
         Ok(match checkpoint {
             Some(path) => {

@@ -4,16 +4,17 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use candle_core::Tensor;
-use runner::data::IGNORE;
-use runner::kernels::Math;
-use runner::kernels::embedding::sinusoids;
-use runner::kernels::pointwise::Rope;
-use runner::model::{
-    Activation, Model, ModelSpec, NormPlace, Output, ParamSpec, Params, PositionKind, Recompute, Variant,
-};
-use runner::nn::{
+use runner_compute::kernels::Math;
+use runner_compute::kernels::embedding::sinusoids;
+use runner_compute::kernels::pointwise::Rope;
+use runner_compute::model::{Model, Output, Params};
+use runner_compute::nn::{
     Attention, Dropouts, Embedding, GradSink, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer,
 };
+use runner_spec::data::IGNORE;
+use runner_spec::experiment::{Activation, NormPlace, PositionKind, Recompute};
+use runner_spec::model::variant::Variant;
+use runner_spec::model::{ModelSpec, ParamSpec};
 
 use super::{
     below, micro_batch, normals, oracle, random, random_params, small_encoder, small_gpt2, small_llama, spec, values,

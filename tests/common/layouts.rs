@@ -8,11 +8,17 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use candle_core::DType;
-use runner::config::{self, LoadOptions};
-use runner::data::{DataRequest, Prepared, prepare};
-use runner::exec::{Event, ObserveError, Observer, Outcome, Resources, initial_state};
-use runner::launch::threads::{self, Seated};
-use runner::plan::{ClusterFacts, Plan, RankPlan, compile};
+use runner_compute::observer::Observer;
+use runner_compute::state::TrainState;
+use runner_config::LoadOptions;
+use runner_data::{DataRequest, Prepared, prepare};
+use runner_engine::launch::threads;
+use runner_engine::launch::threads::Seated;
+use runner_exec::{Outcome, Resources, initial_state};
+use runner_plan::compile;
+use runner_spec::cluster::ClusterFacts;
+use runner_spec::event::{Event, ObserveError};
+use runner_spec::plan::{Plan, RankPlan};
 
 /// 24 sequences a step. Single takes them as 4 micro-batches of 6.
 pub const LAYOUTS: [(&str, &str); 16] = [
@@ -112,7 +118,7 @@ pub fn case_on(model: &str, layout: &str, more: &str, steps: usize, cluster: &Cl
 }
 
 pub fn masked_case(model: &str, layout: &str, steps: usize, mask: &str) -> Case {
-    any_case(model, layout, steps, mask, &ClusterFacts::cpu(1))
+    any_case(model, layout, steps, mask, &runner_machine::local::cpu_cluster(1))
 }
 
 fn any_case(model: &str, layout: &str, steps: usize, mask: &str, cluster: &ClusterFacts) -> Case {
@@ -130,7 +136,7 @@ fn any_case(model: &str, layout: &str, steps: usize, mask: &str, cluster: &Clust
     let file = dir.join(name);
     fs::write(&file, yaml).unwrap();
     let experiment =
-        config::load(&file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{layout}: {e}")).experiment;
+        runner_config::load(&file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{layout}: {e}")).experiment;
     let request = DataRequest {
         data: &experiment.data,
         choice: experiment.eval.hellaswag.as_ref(),
@@ -155,7 +161,11 @@ pub struct Told {
 }
 
 impl Observer for Told {
-    fn observe(&mut self, event: &Event<'_>) -> Result<(), ObserveError> {
+    fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
+        Ok(())
+    }
+
+    fn observe(&mut self, event: &Event) -> Result<(), ObserveError> {
         match event {
             Event::Step(m) => self.steps.push([m.loss, m.grad_norm]),
             Event::Eval(m) => {

@@ -12,16 +12,17 @@ pub mod pipeline;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use runner::kernels::{Math, Philox};
-use runner::model::{
-    Activation, Family, Init, Model, ModelSpec, NormPlace, ParamLayout, ParamSpec, Params, PositionKind, Variant,
-    parameters,
-};
-use runner::nn::MicroBatch;
-use runner::plan::program::{
-    self, BatchSpec, Blocks, Decays, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Order, Precision, Program,
-    Recompute,
-};
+use runner_compute::kernels::Math;
+use runner_compute::model::{Model, Params};
+use runner_compute::nn::MicroBatch;
+use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind};
+use runner_spec::experiment::{Decays, Precision, Recompute};
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::variant::Variant;
+use runner_spec::model::{Init, ModelSpec, ParamSpec, parameters};
+use runner_spec::philox::Philox;
+use runner_spec::program;
+use runner_spec::program::{BatchSpec, Blocks, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Order, Program};
 
 /// `n` standard normal numbers, the same for the same purpose.
 pub fn normals(purpose: &str, n: usize) -> Vec<f64> {

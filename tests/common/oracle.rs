@@ -5,8 +5,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use candle_core::{D, Tensor};
-use runner::model::{Activation, Family, ModelSpec, NormPlace, Params, PositionKind, Recompute};
-use runner::nn::{Attention, Dropouts, Embedding, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer};
+use runner_compute::model::Params;
+use runner_compute::nn::{
+    Attention, Dropouts, Embedding, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer,
+};
+use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind, Recompute};
+use runner_spec::model::ModelSpec;
 
 /// x·wᵀ + b.
 pub fn linear(l: &Linear, params: &Params, x: &Tensor) -> Tensor {
@@ -271,7 +275,8 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
 
 /// scale · Σ (logsumexp − logit of the target), over targets that are not ignored.
 pub fn cross_entropy(logits: &Tensor, targets: &[u32], scale: f64) -> Tensor {
-    let rows: Vec<u32> = (0..targets.len()).filter(|&r| targets[r] != runner::data::IGNORE).map(|r| r as u32).collect();
+    let rows: Vec<u32> =
+        (0..targets.len()).filter(|&r| targets[r] != runner_spec::data::IGNORE).map(|r| r as u32).collect();
     let wanted: Vec<u32> = rows.iter().map(|&r| targets[r as usize]).collect();
     let count = rows.len();
     let logits = logits.index_select(&Tensor::from_vec(rows, count, logits.device()).unwrap(), 0).unwrap();

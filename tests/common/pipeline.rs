@@ -7,13 +7,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
-use runner::data::IGNORE;
-use runner::kernels::Math;
-use runner::model::{
-    Model, ModelSpec, Output, ParamLayout, Params, Saved, Variant, parameters, stage_parameters, tied_copy,
-    tied_original,
-};
-use runner::nn::MicroBatch;
+use runner_compute::kernels::Math;
+use runner_compute::model::{Model, Output, Params, Saved};
+use runner_compute::nn::MicroBatch;
+use runner_spec::data::IGNORE;
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::stage::{stage_parameters, tied_copy, tied_original};
+use runner_spec::model::variant::Variant;
+use runner_spec::model::{ModelSpec, parameters};
 
 use super::{below, encoder, micro_batch, random_params, small_gpt2, small_llama, values, with_values};
 

@@ -5,9 +5,10 @@
 
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
-use runner::kernels::attention::{Cache, Filled, Masks, Shape, attend, attention, attention_backward};
-use runner::kernels::cpu::dropout::Dropout;
-use runner::kernels::{Math, Philox};
+use runner_compute::kernels::Math;
+use runner_compute::kernels::attention::{Cache, Filled, Masks, Shape, attend, attention, attention_backward};
+use runner_compute::kernels::cpu::dropout::Dropout;
+use runner_spec::philox::Philox;
 
 use crate::device::gpus;
 
@@ -141,8 +142,8 @@ fn worst(got: &Tensor, right: &Tensor, width: usize, unit: f64) -> f64 {
 
 fn device(precision: Precision) -> Option<Device> {
     gpus(1)?;
-    let device = runner::gpu::open(0).unwrap();
-    runner::gpu::Gpu::of(&device).unwrap().set_tf32(precision == Precision::Tf32);
+    let device = runner_compute::gpu::open(0).unwrap();
+    runner_compute::gpu::Gpu::of(&device).unwrap().set_tf32(precision == Precision::Tf32);
     Some(device)
 }
 

@@ -2,10 +2,11 @@
 //! views.
 
 use candle_core::{DType, Tensor};
-use runner::kernels::cpu::dropout::Dropout;
-use runner::kernels::optimizer::{AdamW, Sgd};
-use runner::kernels::pointwise::Rope;
-use runner::kernels::{Philox, cuda, embedding, loss, matmul, norm, optimizer, pointwise};
+use runner_compute::kernels::cpu::dropout::Dropout;
+use runner_compute::kernels::optimizer::{AdamW, Sgd};
+use runner_compute::kernels::pointwise::Rope;
+use runner_compute::kernels::{cuda, embedding, loss, matmul, norm, optimizer, pointwise};
+use runner_spec::philox::Philox;
 
 use crate::sides::{Out, Side, compare, normals, read};
 
@@ -274,11 +275,11 @@ fn products_in_tf32() {
     let (rows, inner, out) = (32, 256, 48);
     let (x, w) = (normals(1, rows * inner), normals(2, out * inner));
     let product = |tf32: bool| {
-        let device = runner::gpu::open(0).unwrap();
-        runner::gpu::Gpu::of(&device).unwrap().set_tf32(tf32);
+        let device = runner_compute::gpu::open(0).unwrap();
+        runner_compute::gpu::Gpu::of(&device).unwrap().set_tf32(tf32);
         let x = Tensor::from_slice(&x, (rows, inner), &device).unwrap();
         let w = Tensor::from_slice(&w, (out, inner), &device).unwrap();
-        read(&matmul::linear(&x, &w, None, runner::kernels::Math::default()).unwrap())
+        read(&matmul::linear(&x, &w, None, runner_compute::kernels::Math::default()).unwrap())
     };
     let error = |y: &[f32]| {
         let exact = |r: usize, c: usize| -> f64 {
@@ -401,20 +402,20 @@ fn measures_of_flat_buffers() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let Some(_) = crate::device::gpus(1) else { return };
-    let gpu = runner::gpu::open(0).unwrap();
+    let gpu = runner_compute::gpu::open(0).unwrap();
     let there =
         |len: usize| Tensor::zeros(len, DType::F32, &candle_core::Device::Cpu).unwrap().to_device(&gpu).unwrap();
-    let short = pointwise::add_assign(&there(8), &there(7), runner::kernels::Math::default()).unwrap_err();
+    let short = pointwise::add_assign(&there(8), &there(7), runner_compute::kernels::Math::default()).unwrap_err();
     assert!(short.to_string().contains("7 elements, not 8"), "{short}");
     let here = Tensor::zeros(8, DType::F32, &candle_core::Device::Cpu).unwrap();
-    let here = pointwise::add_assign(&there(8), &here, runner::kernels::Math::default()).unwrap_err();
+    let here = pointwise::add_assign(&there(8), &here, runner_compute::kernels::Math::default()).unwrap_err();
     assert!(here.to_string().contains("another device"), "{here}");
     let wide = there(2 * 8200).reshape((2, 8200)).unwrap();
-    let wide = norm::rms_norm(&wide, &there(8200), 1e-5, runner::kernels::Math::default()).unwrap_err();
+    let wide = norm::rms_norm(&wide, &there(8200), 1e-5, runner_compute::kernels::Math::default()).unwrap_err();
     assert!(wide.to_string().contains("8192"), "{wide}");
     // An id beyond the table is no address beyond it.
     let table = there(6).reshape((3, 2)).unwrap();
     let ids = Tensor::from_slice(&[1_u32, 3], 2, &gpu).unwrap();
-    let rows = embedding::embed(&ids, &table, None, None, 2, 0, runner::kernels::Math::default()).unwrap();
+    let rows = embedding::embed(&ids, &table, None, None, 2, 0, runner_compute::kernels::Math::default()).unwrap();
     assert!(read(&rows)[..2].iter().all(|&v| v == 0.0) && read(&rows)[2..].iter().all(|v| v.is_nan()));
 }

@@ -1,8 +1,9 @@
 //! One experiment on GPUs, under layouts that differ in kind, beside the same on one CPU.
 
 use candle_core::DType;
-use runner::plan::facts::{Device, DeviceFacts, PeakFlops};
-use runner::plan::{ClusterFacts, RankPlan};
+use runner_spec::cluster::ClusterFacts;
+use runner_spec::cluster::{Device, DeviceFacts, PeakFlops};
+use runner_spec::plan::RankPlan;
 
 use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, Told, case_on, run};
 use crate::device::gpus;
@@ -11,7 +12,7 @@ const STEPS: usize = 10;
 
 /// `count` GPUs beside this machine's CPU.
 fn cluster(count: usize) -> ClusterFacts {
-    let mut facts = ClusterFacts::cpu(1);
+    let mut facts = runner_machine::local::cpu_cluster(1);
     facts.devices.extend((0..count).map(|index| DeviceFacts {
         device: Device::Cuda(index),
         node: 0,

@@ -8,7 +8,8 @@ use std::cell::RefCell;
 
 use candle_core::{DType, Device, Result, Tensor};
 use half::bf16;
-use runner::kernels::{Math, Philox};
+use runner_compute::kernels::Math;
+use runner_spec::philox::Philox;
 
 use crate::device::gpus;
 
@@ -147,7 +148,7 @@ pub(crate) fn compare(name: &str, case: impl Fn(&Side) -> Result<Vec<Out>>) {
     if gpus(1).is_none() {
         return;
     }
-    let gpu = runner::gpu::open(0).unwrap();
+    let gpu = runner_compute::gpu::open(0).unwrap();
     for bf16 in [false, true] {
         let side = |device: &Device, offset| Side { device: device.clone(), bf16, offset, margins: RefCell::default() };
         let expected = case(&side(&Device::Cpu, 0)).unwrap();

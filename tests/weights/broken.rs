@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use runner::weights::Opened;
+use runner_weights::Opened;
 
 use crate::read::{fixture, params};
 

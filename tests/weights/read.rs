@@ -4,9 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use runner::kernels::Math;
-use runner::model::{Family, Model, ParamLayout, Params, parameters};
-use runner::weights::{Opened, describe};
+use runner_compute::kernels::Math;
+use runner_compute::model::{Model, Params};
+use runner_spec::experiment::Family;
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::parameters;
+use runner_weights::{Opened, describe};
 
 /// Half a unit in the last place of an f32 of magnitude 1: the fixtures were computed in f64 and rounded once.
 const ROUNDING: f64 = 5.960_464_5e-8;

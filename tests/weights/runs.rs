@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use candle_core::Device;
-use runner::weights::{Opened, describe};
+use runner_weights::{Opened, describe};
 
 use crate::lab::{INTERLEAVED, Lab, MESH, SINGLE, json, val_loss};
 use crate::read::fixture;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_yaml::Value;
 
-use crate::sweep::frozen::SourceFile;
+use runner_lab::sweep::frozen::SourceFile;
 
 /// Keys of the sweep that may change: they say how it is run, not what it is.
 const FREE: [&str; 2] = ["parallel", "retries"];

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use super::events::{Outcome, SweepEvent};
 use super::preview::many;
-use crate::report::Screen;
-use crate::report::format::{count, percent, printable, seconds};
-use crate::report::table::{Align, table};
-use crate::store::sweep_dir;
-use crate::sweep::frozen::Frozen;
-use crate::sweep::standing::{Progress, Standing, comparable, progress, rows};
-use crate::sweep::{Importance, PointStatus, Results, Row, from_str, importance, text};
+use runner_lab::sweep::frozen::Frozen;
+use runner_lab::sweep::standing::{Progress, Standing, comparable, progress, rows};
+use runner_lab::sweep::{Importance, PointStatus, Results, Row, from_str, importance, text};
+use runner_lab::sweep_dir;
+use runner_report::Screen;
+use runner_report::table::{Align, table};
+use runner_spec::format::{count, percent, printable, seconds};
 
 /// All that is to be said of a sweep at some moment.
 #[derive(Debug)]
@@ -163,7 +163,7 @@ impl<'a> Closing<'a> {
     /// The best point, and how to get it again.
     pub(super) fn best(&self) -> Option<String> {
         let row = self.results.best()?;
-        let words = crate::sweep::frozen::words(&row.values);
+        let words = runner_lab::sweep::frozen::words(&row.values);
         let metric = self.frozen.objective.metric;
         let steps = self.frozen.point(row.point).map_or(row.steps, |point| point.steps);
         let so_far = if self.over { "" } else { " so far" };

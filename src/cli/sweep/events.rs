@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::sweep::{Importance, Results};
+use runner_lab::sweep::{Importance, Results};
 
 /// One line of standard output. Points count from 1.
 #[derive(Debug, Serialize)]

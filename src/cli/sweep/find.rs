@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::exit::RequestError;
-use crate::store::sweep_dir::{self, RECORD};
-use crate::sweep::SweepSpec;
-use crate::sweep::frozen::Frozen;
+use runner_lab::sweep::SweepSpec;
+use runner_lab::sweep::frozen::Frozen;
+use runner_lab::sweep_dir;
+use runner_lab::sweep_dir::RECORD;
 
 /// The sweep that `wanted` means in the folder of runs `root`: a folder, an id, the unique beginning of one; the newest
 /// if nothing is given.

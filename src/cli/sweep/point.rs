@@ -11,8 +11,9 @@ use super::args::PointArgs;
 use crate::cli::common;
 use crate::cli::exit::{Exit, RequestError};
 use crate::cli::output::print;
-use crate::store::sweep_dir::{self, point_file};
-use crate::sweep::frozen::{Frozen, FrozenPoint};
+use runner_lab::sweep::frozen::{Frozen, FrozenPoint};
+use runner_lab::sweep_dir;
+use runner_lab::sweep_dir::point_file;
 
 /// # Errors
 /// If there is no such sweep or point; else this does not return.

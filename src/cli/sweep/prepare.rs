@@ -7,18 +7,23 @@ use rayon::prelude::*;
 
 use super::changed::hash;
 use super::find::absolute;
-use crate::cli::common::{self, TemplateArgs, ThreadArgs};
+use crate::cli::common;
+use crate::cli::common::{TemplateArgs, ThreadArgs};
 use crate::cli::exit::{RequestError, render};
 use crate::cli::plan::local;
-use crate::config::{self, ConfigError, Experiment, LoadOptions, Loaded};
-use crate::data::{DataFacts, TextTokenizer};
-use crate::plan::program::{Device, EvalSpec};
-use crate::plan::{self, ClusterFacts, Plan};
-use crate::report::Screen;
-use crate::store::time;
-use crate::sweep::frozen::{FORMAT, Frozen, FrozenPoint, SourceFile};
-use crate::sweep::problems::Problems;
-use crate::sweep::{Asha, Base, Metric, Point, SweepSpec, expand, options, rungs};
+use runner_config::{LoadOptions, Loaded};
+use runner_data::TextTokenizer;
+use runner_lab::sweep::frozen::{FORMAT, Frozen, FrozenPoint, SourceFile};
+use runner_lab::sweep::problems::Problems;
+use runner_lab::sweep::{Asha, Base, Metric, Point, SweepSpec, expand, options, rungs};
+use runner_report::Screen;
+use runner_spec::cluster::ClusterFacts;
+use runner_spec::data::DataFacts;
+use runner_spec::diagnostic::ConfigError;
+use runner_spec::experiment::Experiment;
+use runner_spec::plan::Plan;
+use runner_spec::program::{Device, EvalSpec};
+use runner_store::time;
 
 /// A sweep that can start.
 #[derive(Debug)]
@@ -60,7 +65,7 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
         base.named_vars = spec.names().into_iter().map(str::to_owned).collect();
     }
     let pool = with.own.pool()?;
-    let load = |point: &Point| config::load(spec.base.path(), &options(spec, point, &base));
+    let load = |point: &Point| runner_config::load(spec.base.path(), &options(spec, point, &base));
     let loaded: Vec<Result<Loaded, ConfigError>> = pool.install(|| expanded.points.par_iter().map(load).collect());
     let mut problems = Problems::default();
     let color = console::colors_enabled_stderr();
@@ -78,7 +83,8 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
     }
     if !problems.is_empty() {
         let values = |index: usize| expanded.points.iter().find(|p| p.index == index);
-        let words = |index: usize| values(index).map_or_else(String::new, |p| crate::sweep::frozen::words(&p.values));
+        let words =
+            |index: usize| values(index).map_or_else(String::new, |p| runner_lab::sweep::frozen::words(&p.values));
         return Err(Mistakes(problems.render(expanded.points.len(), words)).into());
     }
     let cluster = local(with.threads)?;
@@ -119,7 +125,8 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
     }
     if !problems.is_empty() {
         let values = |index: usize| expanded.points.iter().find(|p| p.index == index);
-        let words = |index: usize| values(index).map_or_else(String::new, |p| crate::sweep::frozen::words(&p.values));
+        let words =
+            |index: usize| values(index).map_or_else(String::new, |p| runner_lab::sweep::frozen::words(&p.values));
         return Err(Mistakes(problems.render(expanded.points.len(), words)).into());
     }
     let sources = sources(good.iter().map(|(_, loaded)| loaded))?;
@@ -142,7 +149,7 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
         excluded: expanded.excluded.len(),
         points,
     };
-    let experiments = good.iter().map(|(_, loaded)| config::to_yaml(&loaded.experiment)).collect();
+    let experiments = good.iter().map(|(_, loaded)| runner_config::to_yaml(&loaded.experiment)).collect();
     Ok(Ready { frozen, experiments })
 }
 
@@ -248,7 +255,7 @@ fn plain(error: &anyhow::Error) -> String {
 }
 
 fn plan_point(experiment: &Experiment, facts: &DataFacts, cluster: &ClusterFacts) -> Result<Plan, Wrong> {
-    let plan = plan::compile(experiment, facts, cluster).map_err(|error| Wrong(error.to_string()))?;
+    let plan = runner_plan::compile(experiment, facts, cluster).map_err(|error| Wrong(error.to_string()))?;
     match plan.shortage {
         Some(shortage) => Err(Wrong(shortage)),
         None => Ok(plan),
@@ -276,7 +283,7 @@ fn freeze(spec: &SweepSpec, point: &Point, experiment: &Experiment, plan: &Plan)
     if !mistakes.is_empty() {
         return Err(mistakes);
     }
-    let host = |rank: &&plan::RankPlan| matches!(rank.device, Device::Cpu);
+    let host = |rank: &&runner_spec::plan::RankPlan| matches!(rank.device, Device::Cpu);
     let cuda = plan.ranks.iter().filter_map(|rank| match rank.device {
         Device::Cuda(index) => Some(index + 1),
         Device::Cpu => None,
@@ -328,7 +335,7 @@ fn unjudged(asha: &Asha, judged: &[u64], steps: u64, every: u64) -> Option<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::experiment::EvalLoss;
+    use runner_spec::experiment::EvalLoss;
 
     #[test]
     fn an_objective_must_be_measured() {
@@ -348,7 +355,7 @@ mod tests {
         std::fs::write(&template, "{% include 'part.yaml' %}\n").unwrap();
         let load = |more: &str| {
             std::fs::write(&part, format!("{text}{more}")).unwrap();
-            config::load(&template, &LoadOptions::default()).unwrap()
+            runner_config::load(&template, &LoadOptions::default()).unwrap()
         };
         let (one, same, other) = (load(""), load(""), load("\n# other\n"));
         let found = sources([&one, &same].into_iter()).unwrap();
@@ -361,7 +368,7 @@ mod tests {
 
     #[test]
     fn early_stopping_compares_after_the_same_steps() {
-        let mut points = crate::sweep::frozen::tests::sweep().points;
+        let mut points = runner_lab::testing::sweep().points;
         points[1].rungs = vec![10, 20, 60];
         assert!(same_rungs(&points).is_ok(), "the end is judged by nobody");
         points[1].rungs = vec![10, 30, 40];

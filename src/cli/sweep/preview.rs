@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use crate::report::format::{bytes, count, printable, seconds};
-use crate::report::table::{Align, table};
-use crate::sweep::Decision;
-use crate::sweep::frozen::{Frozen, FrozenPoint, Tasks};
-use crate::sweep::text;
+use runner_lab::sweep::Decision;
+use runner_lab::sweep::frozen::{Frozen, FrozenPoint, Tasks};
+use runner_lab::sweep::text;
+use runner_report::table::{Align, table};
+use runner_spec::format::{bytes, count, printable, seconds};
 
 /// Rows of the table, unless all are wanted.
 const SHOWN: usize = 40;
@@ -103,7 +103,7 @@ fn time(frozen: &Frozen, tasks: &Tasks, workers: usize) -> String {
     }
     out.push('\n');
     // Results in the order of the points are those with the fewest promotions.
-    let ends = |segment: &crate::sweep::Segment| {
+    let ends = |segment: &runner_lab::sweep::Segment| {
         tasks.tasks.get(segment.task).is_some_and(|task| segment.rung + 1 == task.rungs.len())
     };
     if !expected.order.iter().any(ends) {
@@ -124,7 +124,7 @@ fn time(frozen: &Frozen, tasks: &Tasks, workers: usize) -> String {
 }
 
 fn device_hours(frozen: &Frozen, tasks: &Tasks, expected: &Decision) -> f64 {
-    let of = |segment: &crate::sweep::Segment| {
+    let of = |segment: &runner_lab::sweep::Segment| {
         let ranks = tasks.points.get(segment.task).and_then(|&i| frozen.points.get(i)).map_or(1, |p| p.ranks);
         let cost = tasks.tasks.get(segment.task).map_or(0.0, |task| task.step_cost);
         tasks.steps(segment) as f64 * cost * ranks as f64
@@ -144,7 +144,7 @@ pub(super) fn many(n: usize, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::frozen::tests::sweep;
+    use runner_lab::testing::sweep;
 
     const HOW: How = How { parallel: 2, threads: 1, all: true };
 

@@ -7,9 +7,9 @@ use super::closing::Closing;
 use super::find;
 use crate::cli::exit::Exit;
 use crate::cli::output::{print, print_json};
-use crate::store::sweep_dir;
-use crate::sweep::standing::read_all;
-use crate::sweep::{Importance, Results, Row};
+use runner_lab::sweep::standing::read_all;
+use runner_lab::sweep::{Importance, Results, Row};
+use runner_lab::sweep_dir;
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]

@@ -13,13 +13,16 @@ use crate::cli::common;
 use crate::cli::exit::{Exit, RequestError};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::output::print_json;
-use crate::report::{Mode, Screen};
-use crate::store::StoreError;
-use crate::store::lock;
-use crate::store::sweep_dir::{self, SWEEPS, SweepDir, SweepFiles};
-use crate::sweep::frozen::Frozen;
-use crate::sweep::standing::{is_finished, read_all};
-use crate::sweep::{self, SweepSpec};
+use runner_lab::sweep;
+use runner_lab::sweep::SweepSpec;
+use runner_lab::sweep::frozen::Frozen;
+use runner_lab::sweep::standing::{is_finished, read_all};
+use runner_lab::sweep_dir;
+use runner_lab::sweep_dir::{SweepDir, SweepFiles};
+use runner_report::{Mode, Screen};
+use runner_store::StoreError;
+use runner_store::catalog::SWEEPS;
+use runner_store::lock;
 
 /// # Errors
 /// A wrong request, with all mistakes of all points; a machine that refuses.

@@ -9,11 +9,11 @@ use anyhow::{Context, bail};
 use super::find::absolute;
 use super::preview::many;
 use crate::cli::exit::{Exit, RequestError};
-use crate::report::Screen;
-use crate::store::sweep_dir::{SCRIPT, SweepDir};
-use crate::sweep::frozen::{Frozen, FrozenPoint};
-use crate::sweep::slurm::{Array, TEMPLATE};
-use crate::sweep::standing::{Standing, read_all};
+use runner_lab::sweep::frozen::{Frozen, FrozenPoint};
+use runner_lab::sweep::slurm::{Array, TEMPLATE};
+use runner_lab::sweep::standing::{Standing, read_all};
+use runner_lab::sweep_dir::{SCRIPT, SweepDir};
+use runner_report::Screen;
 
 /// How points are to be submitted.
 #[derive(Debug, Clone, Copy)]

@@ -8,11 +8,11 @@ use super::find;
 use super::preview::many;
 use crate::cli::exit::Exit;
 use crate::cli::output::{print, print_json};
-use crate::report::format::printable;
-use crate::store::RunLock;
-use crate::store::sweep_dir;
-use crate::sweep::Results;
-use crate::sweep::standing::read_all;
+use runner_lab::sweep::Results;
+use runner_lab::sweep::standing::read_all;
+use runner_lab::sweep_dir;
+use runner_spec::format::printable;
+use runner_store::RunLock;
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]

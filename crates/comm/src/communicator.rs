@@ -1,0 +1,129 @@
+//! The seam between the executor and a transport. Buffers are tensors and groups and channels are declared up front, so
+//! that a transport on devices (streams, registered memory) fits behind it.
+
+use std::time::Duration;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::error::CommError;
+use runner_spec::topology::{GroupId, Lane};
+
+/// One rank's end of the communication.
+///
+/// Members of a group issue its operations in the same order; started operations are an order of their own beside it.
+/// Buffers are contiguous tensors. A tensor's lock is taken for copies only, but by another thread while an operation is
+/// started: a kernel must not hold two locks on that tensor's storage at once (two reads of it included).
+pub trait Communicator: Send + Sync + std::fmt::Debug {
+    fn rank(&self) -> usize;
+
+    fn world_size(&self) -> usize;
+
+    /// In-place sum over the group, of f32 or f64. Every member gets the same bits: element sums in the order of the
+    /// group's ranks.
+    ///
+    /// # Errors
+    /// As every operation here: see `CommError`. After an error the group is closed to this rank.
+    fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError>;
+
+    /// The same, started: runs beside the caller's computation until `wait`. Started operations of a rank run in the
+    /// order started. `buffers` are contiguous views (e.g. `flat.narrow(..)`) of one element type that the caller leaves
+    /// alone until then; other ranges of the same storage stay the caller's.
+    ///
+    /// # Errors
+    /// If the request is wrong; what happens later comes from `wait`.
+    fn start_all_reduce(&self, group: GroupId, buffers: Vec<Tensor>) -> Result<Pending, CommError>;
+
+    /// Blocks until a started operation has ended.
+    ///
+    /// # Errors
+    /// Its error.
+    fn wait(&self, pending: Pending) -> Result<(), CommError>;
+
+    /// As `all_reduce`, but only `root` (a rank of the world, member of the group) gets the sum. The others' buffers are
+    /// unspecified afterwards.
+    ///
+    /// # Errors
+    /// See `CommError`.
+    fn reduce(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError>;
+
+    /// Copies `root`'s buffer (f32, f64 or u32) into everyone's.
+    ///
+    /// # Errors
+    /// See `CommError`.
+    fn broadcast(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError>;
+
+    /// The bytes of each member (lengths may differ), in the order of the group's ranks.
+    ///
+    /// # Errors
+    /// See `CommError`.
+    fn all_gather(&self, group: GroupId, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError>;
+
+    /// Returns once every member has called it.
+    ///
+    /// # Errors
+    /// See `CommError`.
+    fn barrier(&self, group: GroupId) -> Result<(), CommError>;
+
+    /// Point to point, first in first out per (from, to, lane). Does not block while the channel has a free slot.
+    ///
+    /// # Errors
+    /// See `CommError`.
+    fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError>;
+
+    /// The next message: a tensor of `shape` and `dtype` (f32, f64 or u32) on this rank's device. Both are said by the
+    /// receiver, since transports that carry no headers could not tell it.
+    ///
+    /// # Errors
+    /// See `CommError`.
+    fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError>;
+
+    /// Is told the device that the rank computes on, before the first operation on its tensors, by all ranks at once. Transports
+    /// of the host take no notice.
+    ///
+    /// # Errors
+    /// If the ranks' devices cannot be connected.
+    fn attach(&self, device: &Device) -> Result<(), CommError> {
+        let _ = device;
+        Ok(())
+    }
+
+    /// The rank that ended the run before its time, if it is known that one did.
+    fn aborted(&self) -> Option<usize> {
+        None
+    }
+
+    /// # Errors
+    /// What ended the run before its time, as every operation would say it from now on.
+    fn alive(&self) -> Result<(), CommError> {
+        self.aborted().map_or(Ok(()), |by| Err(CommError::Aborted { by }))
+    }
+
+    /// How long calling threads have been blocked or copying in this communicator so far.
+    fn waited(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// An operation that was started; hand it to `wait` of the same communicator.
+#[must_use = "a started operation is over only after `wait`"]
+#[derive(Debug)]
+pub struct Pending {
+    ticket: Option<u64>,
+}
+
+impl Pending {
+    /// For transports: the operation that they know as `ticket`.
+    pub fn new(ticket: u64) -> Self {
+        Self { ticket: Some(ticket) }
+    }
+
+    /// For transports: one that is over already.
+    pub fn over() -> Self {
+        Self { ticket: None }
+    }
+
+    /// `None` if it was over when it started.
+    pub fn ticket(&self) -> Option<u64> {
+        self.ticket
+    }
+}

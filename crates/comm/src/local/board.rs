@@ -1,0 +1,191 @@
+//! The board: what each rank is doing, written by it and read by anyone (the supervisor, or a rank that waits for it).
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::bell::Bell;
+
+/// The caller's own operations, and those that it started.
+pub const LINES: usize = 2;
+pub const FOREGROUND: usize = 0;
+pub const BACKGROUND: usize = 1;
+
+/// Where a rank is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Phase {
+    /// Nothing heard of it yet, or it makes its state.
+    #[default]
+    Starting,
+    /// In the instructions of an optimizer step.
+    Step,
+    /// In those that come after it from time to time.
+    Periodic,
+    /// Writing its part of a checkpoint, which takes as long as its disk does.
+    Saving,
+    /// At the end of its program.
+    Finished,
+    /// Stopped before it, on request.
+    Stopped,
+    /// Stopped by an error.
+    Failed,
+}
+
+const PHASES: [Phase; 7] =
+    [Phase::Starting, Phase::Step, Phase::Periodic, Phase::Saving, Phase::Finished, Phase::Stopped, Phase::Failed];
+
+impl Phase {
+    pub fn from_code(code: u64) -> Option<Self> {
+        PHASES.get(usize::try_from(code).ok()?).copied()
+    }
+}
+
+/// Whether somebody has a seat.
+const TAKEN: u32 = 1;
+const LEFT: u32 = 2;
+
+/// Instead of a rank that is waited for: the process that keeps the run's record; an operation that this rank started.
+const PARENT: u64 = u64::MAX;
+const STARTED: u64 = u64::MAX - 1;
+
+/// One rank's line of the board. Its rank writes, everyone reads; each field by itself, so a view may mix two moments.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct Seat {
+    heartbeat: AtomicU64,
+    step: AtomicU64,
+    /// List in the upper half, index in the lower.
+    instruction: AtomicU64,
+    progress: AtomicU64,
+    /// Per line, the rank waited for, plus 1; or one of the above.
+    waiting: [AtomicU64; LINES],
+    phase: AtomicU32,
+    occupancy: AtomicU32,
+    pub(super) bells: [Bell; LINES],
+}
+
+impl Seat {
+    /// A sign of life at `milliseconds`, of whatever clock reader and writer agree on.
+    pub fn beat(&self, milliseconds: u64) {
+        self.heartbeat.store(milliseconds, Ordering::Release);
+    }
+
+    pub fn set_step(&self, step: u64) {
+        self.step.store(step, Ordering::Release);
+    }
+
+    /// Instruction `index` of the program's list `list`, by the caller's own numbering.
+    pub fn set_instruction(&self, list: u32, index: u32) {
+        self.instruction.store(u64::from(list) << 32 | u64::from(index), Ordering::Release);
+    }
+
+    pub fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u32, Ordering::Release);
+    }
+
+    /// The rank came on: it began an instruction, or a part of a long one. Between two of these calls it computes.
+    pub fn progress(&self) {
+        self.progress.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether the rank waits for the process that keeps the run's record.
+    pub fn set_waiting_for_parent(&self, waits: bool) {
+        self.waiting[FOREGROUND].store(if waits { PARENT } else { 0 }, Ordering::Release);
+    }
+
+    /// Whether the rank waits for an operation that it started.
+    pub fn set_waiting_for_started(&self, waits: bool) {
+        self.waiting[FOREGROUND].store(if waits { STARTED } else { 0 }, Ordering::Release);
+    }
+
+    /// Takes the seat; false if somebody has it.
+    pub(super) fn take(&self) -> bool {
+        self.occupancy.swap(TAKEN, Ordering::AcqRel) != TAKEN
+    }
+
+    pub(super) fn leave(&self) {
+        self.occupancy.store(LEFT, Ordering::Release);
+    }
+
+    /// Whether its owner has gone; false if none has come yet. What it did before is seen by whoever sees this.
+    pub(super) fn has_left(&self) -> bool {
+        self.occupancy.load(Ordering::Acquire) == LEFT
+    }
+
+    pub fn set_waiting(&self, line: usize, peer: Option<usize>) {
+        self.waiting[line].store(peer.map_or(0, |p| p as u64 + 1), Ordering::Release);
+    }
+
+    /// As it is now.
+    #[must_use]
+    pub fn view(&self) -> BoardView {
+        let instruction = self.instruction.load(Ordering::Acquire);
+        let waiting = |line: usize| self.waiting[line].load(Ordering::Acquire);
+        let rank = |word: u64| word.checked_sub(1).map(|p| p as usize);
+        let (own, background) = (waiting(FOREGROUND), rank(waiting(BACKGROUND)));
+        BoardView {
+            heartbeat: self.heartbeat.load(Ordering::Acquire),
+            step: self.step.load(Ordering::Acquire),
+            list: (instruction >> 32) as u32,
+            index: instruction as u32,
+            phase: PHASES.get(self.phase.load(Ordering::Acquire) as usize).copied().unwrap_or_default(),
+            progress: self.progress.load(Ordering::Acquire),
+            waiting_for: match own {
+                PARENT => None,
+                STARTED => background,
+                other => rank(other),
+            },
+            waiting_for_parent: own == PARENT,
+            waiting_in_background: background,
+        }
+    }
+}
+
+/// What a rank's line of the board said at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BoardView {
+    /// As given to `beat`; 0 before the first.
+    pub heartbeat: u64,
+    pub step: u64,
+    pub list: u32,
+    pub index: u32,
+    pub phase: Phase,
+    /// Grows whenever the rank comes on.
+    pub progress: u64,
+    /// The rank that its own operation waits for, or one that it started and now needs.
+    pub waiting_for: Option<usize>,
+    /// It waits for the process that keeps the run's record.
+    pub waiting_for_parent: bool,
+    /// The rank that an operation which it started waits for.
+    pub waiting_in_background: Option<usize>,
+}
+
+impl BoardView {
+    /// Whether it is another's turn: a rank that does not come on then is not to blame.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.waiting_for.is_some() || self.waiting_for_parent
+    }
+}
+
+/// As in "which was last seen …".
+impl fmt::Display for BoardView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, list, index, .. } = self;
+        match self.phase {
+            Phase::Starting => f.write_str("starting")?,
+            Phase::Step => write!(f, "in step {step}, list {list}, instruction {index}")?,
+            Phase::Periodic => write!(f, "after step {step}, list {list}, instruction {index}")?,
+            Phase::Saving => write!(f, "saving after step {step}")?,
+            Phase::Finished => write!(f, "finished after step {step}")?,
+            Phase::Stopped => write!(f, "stopped after step {step}")?,
+            Phase::Failed => write!(f, "failed in step {step}, list {list}, instruction {index}")?,
+        }
+        if let Some(rank) = self.waiting_for.or(self.waiting_in_background) {
+            write!(f, ", waiting for rank {rank}")?;
+        } else if self.waiting_for_parent {
+            f.write_str(", waiting for the record to be kept")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! Where things are in the region: header, seats, then per group its records and staging, then the channels.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use super::board::{LINES, Seat};
+use runner_spec::topology::{Topology, TopologyError};
+
+/// Bytes that a member stages at a time: two members' input and output stay in a core's L2.
+pub(super) const PIECE: usize = 256 << 10;
+
+/// Pieces that may be staged at once.
+pub(super) const DEPTH: usize = 2;
+
+const PAGE: usize = 4096;
+
+/// Types that the region is made of.
+///
+/// # Safety
+/// They consist of atomics only, so that they may be shared, and are valid when they are zeroes.
+#[expect(unsafe_code, reason = "shared memory")]
+pub(super) unsafe trait Placed {}
+
+/// The region's first page.
+#[repr(C, align(128))]
+pub(super) struct Header {
+    pub(super) magic: AtomicU64,
+    /// Of the topology and of this layout.
+    pub(super) hash: [AtomicU64; 4],
+    /// The rank that caused the end, plus 1.
+    pub(super) abort: AtomicU64,
+    pub(super) stop: AtomicBool,
+}
+
+/// What one member of a group tells the others, for one line of operations.
+#[repr(C, align(128))]
+pub(super) struct Record {
+    /// Pieces written to this member's staging.
+    pub(super) staged: AtomicU64,
+    /// Pieces whose share of the sum this member has written.
+    pub(super) reduced: AtomicU64,
+    /// Pieces that this member needs no more of anyone.
+    pub(super) done: AtomicU64,
+    /// Operations that came to their end.
+    pub(super) operations: AtomicU64,
+    /// Of which operation each staged piece is.
+    pub(super) pieces: [PieceHeader; DEPTH],
+}
+
+#[repr(C)]
+pub(super) struct PieceHeader {
+    pub(super) code: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) sequence: AtomicU64,
+}
+
+/// A channel's counters; each by itself in its cache lines, since each has another writer.
+#[repr(C)]
+pub(super) struct Ring {
+    pub(super) sent: Counter,
+    pub(super) received: Counter,
+}
+
+#[repr(C, align(128))]
+pub(super) struct Counter(pub(super) AtomicU64);
+
+/// Before each message.
+#[repr(C, align(64))]
+pub(super) struct SlotHeader {
+    pub(super) bytes: AtomicU64,
+    pub(super) element: AtomicU64,
+}
+
+macro_rules! placed {
+    ($($t:ty),+) => {$(
+        #[expect(unsafe_code, reason = "shared memory")]
+        // SAFETY: atomics only; all of them may be zero.
+        unsafe impl Placed for $t {}
+    )+};
+}
+placed!(Header, Seat, Record, Ring, SlotHeader);
+
+/// Offsets in bytes from the region's start.
+#[derive(Debug)]
+pub(super) struct Layout {
+    groups: Vec<GroupPlace>,
+    channels: Vec<ChannelPlace>,
+    pub(super) bytes: usize,
+}
+
+#[derive(Debug)]
+struct GroupPlace {
+    members: usize,
+    records: usize,
+    staging: usize,
+}
+
+#[derive(Debug)]
+struct ChannelPlace {
+    ring: usize,
+    slots: usize,
+    stride: usize,
+}
+
+/// Hands out offsets, and notices when they end.
+struct Cursor(usize);
+
+impl Cursor {
+    /// `count` times `each` bytes at the next multiple of `align`.
+    fn take(&mut self, count: usize, each: usize, align: usize) -> Result<usize, TopologyError> {
+        let place = || {
+            let start = self.0.checked_next_multiple_of(align)?;
+            let end = start.checked_add(count.checked_mul(each)?)?;
+            (isize::try_from(end).is_ok()).then_some((start, end))
+        };
+        let (start, end) = place().ok_or(TopologyError::TooLarge)?;
+        self.0 = end;
+        Ok(start)
+    }
+}
+
+impl Layout {
+    /// Of a topology that makes sense.
+    pub(super) fn new(topology: &Topology) -> Result<Self, TopologyError> {
+        topology.check()?;
+        let mut cursor = Cursor(PAGE);
+        cursor.take(topology.world_size, size_of::<Seat>(), PAGE)?;
+        let mut groups = Vec::new();
+        for ranks in &topology.groups {
+            let members = ranks.len();
+            let records = cursor.take(LINES * members, size_of::<Record>(), PAGE)?;
+            // Nobody to share with: nothing is staged.
+            let staged = if members == 1 { 0 } else { LINES * DEPTH * members };
+            groups.push(GroupPlace { members, records, staging: cursor.take(staged, PIECE, PAGE)? });
+        }
+        let mut channels = Vec::new();
+        for c in &topology.channels {
+            let ring = cursor.take(1, size_of::<Ring>(), PAGE)?;
+            let stride = c.slot_bytes.checked_add(size_of::<SlotHeader>());
+            let stride = stride.and_then(|s| s.checked_next_multiple_of(align_of::<SlotHeader>()));
+            let stride = stride.ok_or(TopologyError::TooLarge)?;
+            let slots = cursor.take(c.slots, stride, align_of::<SlotHeader>())?;
+            channels.push(ChannelPlace { ring, slots, stride });
+        }
+        let bytes = cursor.take(0, 1, PAGE)?;
+        Ok(Self { groups, channels, bytes })
+    }
+
+    pub(super) fn seat(rank: usize) -> usize {
+        PAGE + rank * size_of::<Seat>()
+    }
+
+    /// The record of the group's `member`-th rank.
+    pub(super) fn record(&self, group: usize, line: usize, member: usize) -> usize {
+        let g = &self.groups[group];
+        g.records + (line * g.members + member) * size_of::<Record>()
+    }
+
+    /// PIECE bytes for one of the `DEPTH` pieces that a member may have staged.
+    pub(super) fn staging(&self, group: usize, line: usize, member: usize, turn: usize) -> usize {
+        let g = &self.groups[group];
+        g.staging + ((line * g.members + member) * DEPTH + turn) * PIECE
+    }
+
+    pub(super) fn ring(&self, channel: usize) -> usize {
+        self.channels[channel].ring
+    }
+
+    /// The header of a slot; its message follows.
+    pub(super) fn slot(&self, channel: usize, slot: usize) -> usize {
+        let c = &self.channels[channel];
+        c.slots + slot * c.stride
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_spec::topology::{Channel, Lane};
+
+    /// Every place of a topology, as (start, end): none overlaps another, and all lie within the region.
+    #[test]
+    fn places_are_disjoint() {
+        let channel = |from, to, lane, slot_bytes| Channel { from, to, lane, slots: 3, slot_bytes };
+        let topology = Topology {
+            world_size: 3,
+            groups: vec![vec![0, 1, 2], vec![2, 0], vec![1]],
+            channels: vec![channel(0, 1, Lane::Activation, 1), channel(1, 0, Lane::Gradient, 64)],
+        };
+        let layout = Layout::new(&topology).unwrap();
+        let mut places = vec![(0, size_of::<Header>())];
+        places.extend((0..3).map(|r| (Layout::seat(r), size_of::<Seat>())));
+        for (g, ranks) in topology.groups.iter().enumerate() {
+            for line in 0..LINES {
+                for m in 0..ranks.len() {
+                    places.push((layout.record(g, line, m), size_of::<Record>()));
+                    if ranks.len() > 1 {
+                        places.extend((0..DEPTH).map(|t| (layout.staging(g, line, m, t), PIECE)));
+                    }
+                }
+            }
+        }
+        for (i, c) in topology.channels.iter().enumerate() {
+            places.push((layout.ring(i), size_of::<Ring>()));
+            places.extend((0..3).map(|s| (layout.slot(i, s), size_of::<SlotHeader>() + c.slot_bytes)));
+        }
+        places.sort_unstable();
+        for pair in places.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+        }
+        assert!(places.last().is_some_and(|p| p.0 + p.1 <= layout.bytes));
+    }
+
+    #[test]
+    fn more_than_all_addresses_is_refused() {
+        let channel = Channel { from: 0, to: 1, lane: Lane::Gradient, slots: 1 << 40, slot_bytes: 1 << 40 };
+        let topology = Topology { channels: vec![channel], ..Topology::everyone(2) };
+        assert_eq!(Layout::new(&topology).unwrap_err(), TopologyError::TooLarge);
+    }
+}

@@ -1,0 +1,262 @@
+//! A rank's communicator over NCCL and another one.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use candle_core::{DType, Device, Tensor};
+use cudarc::driver::CudaEvent;
+
+use super::channels::{self, Channels};
+use super::groups::{Groups, Member};
+use super::library::NcclError;
+use super::link::place;
+use super::watch::Watched;
+use crate::communicator::{Communicator, Pending};
+use crate::error::{CommError, Kind};
+use runner_compute::gpu::{Gpu, share_with_peers};
+use runner_spec::topology::{GroupId, Lane, Ranks, Topology};
+
+/// One rank's end: tensors of its GPU through NCCL; bytes, and tensors of the host, through `host`.
+#[derive(Debug)]
+pub struct NcclComm {
+    watched: Arc<Watched>,
+    topology: Topology,
+    /// Of this rank, those that sum tensors, in the order of their numbers.
+    summing: Vec<GroupId>,
+    groups: Groups,
+    ranks: Ranks,
+    attached: OnceLock<Attached>,
+    started: Mutex<Started>,
+    tickets: AtomicU64,
+}
+
+/// Of a rank whose device is known.
+#[derive(Debug)]
+struct Attached {
+    gpu: Arc<Gpu>,
+    channels: Channels,
+    watch: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Operations that were started and are waited for: when they are over, and what must live until the computation waits for that.
+type Started = HashMap<u64, (Arc<CudaEvent>, Vec<Tensor>)>;
+
+/// Tickets of the host's operations are apart from NCCL's.
+const OURS: u64 = 1 << 63;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl NcclComm {
+    /// `host` is of the same topology. Until `attach` gives it a GPU everything goes through `host`. `summing` are the groups of
+    /// this rank whose tensors are summed or broadcast, as all their members say: `attach` connects them.
+    #[must_use]
+    pub fn over(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>, ranks: Ranks) -> Self {
+        summing.sort_unstable();
+        summing.dedup();
+        Self {
+            watched: Arc::new(Watched::new(host)),
+            topology,
+            summing,
+            groups: Groups::default(),
+            ranks,
+            attached: OnceLock::new(),
+            started: Mutex::default(),
+            tickets: AtomicU64::new(OURS),
+        }
+    }
+
+    fn host(&self) -> &dyn Communicator {
+        &*self.watched.host
+    }
+
+    /// Of a tensor on this rank's GPU; `None` for one of the host.
+    fn gpu(&self, tensor: &Tensor) -> Option<&Attached> {
+        self.attached.get().filter(|_| tensor.device().is_cuda())
+    }
+
+    fn member(&self, attached: &Attached, group: GroupId) -> Result<Option<Member>, CommError> {
+        self.groups.link(&self.watched, &self.topology, attached.gpu.stream().context(), group)
+    }
+
+    /// The place of `root` in a group.
+    fn root(member: &Member, group: GroupId, root: usize) -> Result<usize, CommError> {
+        let place = member.ranks.iter().position(|rank| *rank == root);
+        place.ok_or(CommError::NotMember { group: group.0, rank: root })
+    }
+
+    /// Starts sums of tensors on the GPU; `None` in a group of one.
+    fn sums(
+        &self,
+        attached: &Attached,
+        group: GroupId,
+        tensors: &[Tensor],
+    ) -> Result<Option<Arc<CudaEvent>>, CommError> {
+        let kind = Kind::AllReduce;
+        self.watched.alive(kind)?;
+        let Some(Member { link, .. }) = self.member(attached, group)? else { return Ok(None) };
+        let places = tensors.iter().filter(|t| t.elem_count() > 0).map(place).collect::<Result<Vec<_>, _>>();
+        let places = places.map_err(|what| CommError::Request { operation: kind, what })?;
+        let started =
+            link.start(kind, attached.gpu.stream(), None, |handle, stream| handle.all_reduce(&places, stream));
+        started.map(Some).map_err(|error| self.failed(kind, &error))
+    }
+
+    fn failed(&self, operation: Kind, error: &NcclError) -> CommError {
+        self.watched.error(operation, error.to_string())
+    }
+
+    /// What is computed from here on waits for `over`.
+    fn follow(&self, attached: &Attached, operation: Kind, over: &CudaEvent) -> Result<(), CommError> {
+        self.watched.waits.follow(&attached.gpu, over).map_err(|error| self.failed(operation, &error))
+    }
+}
+
+impl Drop for NcclComm {
+    fn drop(&mut self) {
+        let Some(attached) = self.attached.get() else { return };
+        self.watched.close(attached.gpu.stream().context());
+        if let Some(watch) = lock(&attached.watch).take() {
+            watch.thread().unpark();
+            let _ = watch.join();
+        }
+    }
+}
+
+impl Communicator for NcclComm {
+    fn rank(&self) -> usize {
+        self.host().rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.host().world_size()
+    }
+
+    fn attach(&self, device: &Device) -> Result<(), CommError> {
+        if !device.is_cuda() || self.attached.get().is_some() {
+            return Ok(());
+        }
+        let gpu = Gpu::of(device)?;
+        if self.ranks == Ranks::Threads && self.world_size() > 1 {
+            share_with_peers(&gpu)?;
+        }
+        let context = Arc::clone(gpu.stream().context());
+        let watched = Arc::clone(&self.watched);
+        let watch = thread::Builder::new().name("nccl watch".to_owned());
+        // From before the first link: a rank that ends while the others connect is noticed, too.
+        let watch = watch.spawn(move || watched.watch(&context)).map_err(CommError::Thread)?;
+        let channels = Channels::open(&self.watched, &self.topology, device);
+        let open = |channels| {
+            self.groups.open(&self.watched, &self.topology, &gpu, &self.summing)?;
+            Ok(channels)
+        };
+        let channels = match channels.and_then(open) {
+            Ok(channels) => channels,
+            Err(error) => {
+                self.watched.close(gpu.stream().context());
+                watch.thread().unpark();
+                let _ = watch.join();
+                return Err(error);
+            }
+        };
+        let _ = self.attached.set(Attached { gpu, channels, watch: Mutex::new(Some(watch)) });
+        Ok(())
+    }
+
+    fn aborted(&self) -> Option<usize> {
+        self.host().aborted()
+    }
+
+    fn alive(&self) -> Result<(), CommError> {
+        self.watched.alive(Kind::Wait)
+    }
+
+    fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError> {
+        let Some(attached) = self.gpu(buffer) else { return self.host().all_reduce(group, buffer) };
+        match self.sums(attached, group, std::slice::from_ref(buffer))? {
+            Some(over) => self.follow(attached, Kind::AllReduce, &over),
+            None => Ok(()),
+        }
+    }
+
+    fn start_all_reduce(&self, group: GroupId, buffers: Vec<Tensor>) -> Result<Pending, CommError> {
+        let on_gpu = buffers.first().and_then(|first| self.gpu(first));
+        let Some(attached) = on_gpu else { return self.host().start_all_reduce(group, buffers) };
+        let Some(over) = self.sums(attached, group, &buffers)? else { return Ok(Pending::over()) };
+        let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
+        lock(&self.started).insert(ticket, (over, buffers));
+        Ok(Pending::new(ticket))
+    }
+
+    fn wait(&self, pending: Pending) -> Result<(), CommError> {
+        let Some(ticket) = pending.ticket() else { return Ok(()) };
+        if ticket < OURS {
+            return self.host().wait(pending);
+        }
+        let started = lock(&self.started).remove(&ticket);
+        let (Some((over, _buffers)), Some(attached)) = (started, self.attached.get()) else {
+            let what = "an operation that another communicator started".to_owned();
+            return Err(CommError::Request { operation: Kind::Wait, what });
+        };
+        self.watched.alive(Kind::AllReduce)?;
+        self.follow(attached, Kind::AllReduce, &over)
+    }
+
+    fn reduce(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
+        let Some(attached) = self.gpu(buffer) else { return self.host().reduce(group, root, buffer) };
+        let kind = Kind::Reduce;
+        self.watched.alive(kind)?;
+        let Some(member) = self.member(attached, group)? else { return Ok(()) };
+        let root = Self::root(&member, group, root)?;
+        let there = place(buffer).map_err(|what| CommError::Request { operation: kind, what })?;
+        let operation = |handle: &super::library::Handle, stream: &_| handle.reduce(&there, root, stream);
+        let over = member.link.start(kind, attached.gpu.stream(), None, operation);
+        let over = over.map_err(|error| self.failed(kind, &error))?;
+        self.follow(attached, kind, &over)
+    }
+
+    fn broadcast(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
+        let Some(attached) = self.gpu(buffer) else { return self.host().broadcast(group, root, buffer) };
+        let kind = Kind::Broadcast;
+        self.watched.alive(kind)?;
+        let Some(member) = self.member(attached, group)? else { return Ok(()) };
+        let root = Self::root(&member, group, root)?;
+        let there = place(buffer).map_err(|what| CommError::Request { operation: kind, what })?;
+        let operation = |handle: &super::library::Handle, stream: &_| handle.broadcast(&there, root, stream);
+        let over = member.link.start(kind, attached.gpu.stream(), None, operation);
+        let over = over.map_err(|error| self.failed(kind, &error))?;
+        self.follow(attached, kind, &over)
+    }
+
+    fn all_gather(&self, group: GroupId, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
+        self.watched.alive(Kind::AllGather)?;
+        self.host().all_gather(group, bytes)
+    }
+
+    fn barrier(&self, group: GroupId) -> Result<(), CommError> {
+        self.watched.alive(Kind::Barrier)?;
+        self.host().barrier(group)
+    }
+
+    fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
+        let Some(attached) = self.attached.get() else { return self.host().send(to, lane, data) };
+        self.watched.alive(Kind::Send)?;
+        channels::send(&self.watched, attached.channels.end(self.rank(), to, lane)?, &attached.gpu, data)
+    }
+
+    fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError> {
+        let Some(attached) = self.attached.get() else { return self.host().receive(from, lane, dtype, shape) };
+        self.watched.alive(Kind::Receive)?;
+        let end = attached.channels.end(from, self.rank(), lane)?;
+        channels::receive(&self.watched, end, &attached.gpu, dtype, shape)
+    }
+
+    /// What the host waited, and what the compute stream did. Both at once count twice.
+    fn waited(&self) -> Duration {
+        self.host().waited() + self.watched.waits.so_far()
+    }
+}

@@ -1,0 +1,87 @@
+//! Groups: a link each. Those that are known to sum tensors are made and used once at the start, since NCCL allocates at both;
+//! any other when it is first used for tensors, which all members do at the same place of their programs.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::DType;
+use cudarc::driver::CudaContext;
+
+use super::library;
+use super::link::{self, Link, place};
+use super::watch::Watched;
+use crate::error::{CommError, Kind};
+use runner_compute::gpu::Gpu;
+use runner_spec::topology::{GroupId, Topology};
+
+/// Elements of the first sums, in f32: NCCL connects members anew for each of its ways to sum, which it chooses by length.
+const FIRST: [usize; 2] = [1, 1 << 20];
+
+/// This rank in a group.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    pub(super) link: Arc<Link>,
+    pub(super) ranks: Vec<usize>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    made: Mutex<HashMap<usize, Member>>,
+}
+
+impl Groups {
+    /// Connects `groups` of this rank, which all their members name in the order of their numbers.
+    pub(super) fn open(
+        &self,
+        watched: &Watched,
+        topology: &Topology,
+        gpu: &Gpu,
+        groups: &[GroupId],
+    ) -> Result<(), CommError> {
+        for group in groups {
+            let Some(member) = self.link(watched, topology, gpu.stream().context(), *group)? else { continue };
+            for count in FIRST {
+                let failed = |what: String| watched.error(Kind::Barrier, what);
+                let tensor = gpu.zeros(DType::F32, count)?;
+                let places = [place(&tensor).map_err(failed)?];
+                let started = member
+                    .link
+                    .start(Kind::Barrier, gpu.stream(), None, |handle, stream| handle.all_reduce(&places, stream));
+                let over = started.map_err(|error| failed(error.to_string()))?;
+                // Of no step, so it is not measured.
+                gpu.stream().wait(&over).map_err(|error| failed(error.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The link of a group; `None` if this rank is its only member.
+    pub(super) fn link(
+        &self,
+        watched: &Watched,
+        topology: &Topology,
+        context: &Arc<CudaContext>,
+        group: GroupId,
+    ) -> Result<Option<Member>, CommError> {
+        let host = &*watched.host;
+        let rank = host.rank();
+        let ranks = topology.groups.get(group.0).filter(|ranks| ranks.contains(&rank));
+        let ranks = ranks.ok_or(CommError::NotMember { group: group.0, rank })?;
+        if ranks.len() == 1 {
+            return Ok(None);
+        }
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(member) = made.get(&group.0) {
+            return Ok(Some(member.clone()));
+        }
+        let me = ranks.iter().position(|r| *r == rank).unwrap_or(0);
+        let id = if me == 0 { library::unique_id() } else { Ok(Vec::new()) };
+        let id = id.map_err(|error| watched.error(Kind::AllGather, error.to_string()))?;
+        // The first member's; it is also how all know that all are there.
+        let id = host.all_gather(group, &id)?.into_iter().next().unwrap_or_default();
+        let link = watched.add(link::join(host, context, id, ranks.len(), me)?);
+        let member = Member { link, ranks: ranks.clone() };
+        made.insert(group.0, member.clone());
+        Ok(Some(member))
+    }
+}

@@ -1,0 +1,209 @@
+//! A communicator of NCCL with its stream: joined by all its members, watched, and ended without ever hanging.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SendError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use candle_core::Tensor;
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
+
+use super::library::{Handle, NcclError, Place, element};
+use super::waits::Waits;
+use crate::communicator::Communicator;
+use crate::error::{CommError, Kind};
+use runner_compute::gpu;
+use runner_compute::gpu::Gpu;
+
+/// How long members may take to join.
+const JOINING: Duration = Duration::from_mins(10);
+
+/// How long a call may take that another thread waits for, before it is ended from outside.
+const STUCK: Duration = Duration::from_secs(1);
+
+/// Between looks whether the run was ended meanwhile.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// One operation under way.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) over: Arc<CudaEvent>,
+    kind: Kind,
+    since: Instant,
+    /// What must live until it is over, and nobody else keeps.
+    kept: Option<Tensor>,
+}
+
+/// A group's or a channel's.
+#[derive(Debug)]
+pub(super) struct Link {
+    stream: Arc<CudaStream>,
+    state: Mutex<State>,
+    /// Of the handle, for who must end it while a call on it does not come back.
+    address: usize,
+    ended: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` once it was ended in good order.
+    handle: Option<Handle>,
+    flights: Vec<Flight>,
+}
+
+/// Where a tensor lies.
+pub(super) fn place(tensor: &Tensor) -> Result<Place, String> {
+    let element = element(tensor.dtype()).ok_or_else(|| format!("no {:?}", tensor.dtype()))?;
+    let address = gpu::address(tensor).map_err(|error| error.to_string())?;
+    Ok(Place { address, count: tensor.elem_count(), element })
+}
+
+fn event(stream: &Arc<CudaStream>) -> Result<CudaEvent, NcclError> {
+    let event = stream.record_event(Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING));
+    event.map_err(|error| NcclError(error.to_string()))
+}
+
+fn wait(stream: &CudaStream, event: &CudaEvent) -> Result<(), NcclError> {
+    stream.wait(event).map_err(|error| NcclError(error.to_string()))
+}
+
+/// Joins the members, beside which this thread sees whether the run has ended: the call itself cannot be stopped.
+pub(super) fn join(
+    host: &dyn Communicator,
+    context: &Arc<CudaContext>,
+    id: Vec<u8>,
+    members: usize,
+    me: usize,
+) -> Result<Link, CommError> {
+    let rank = host.rank();
+    let device = |what: String| CommError::Device { operation: Kind::Barrier, rank, what };
+    let stream = context.new_stream().map_err(|error| device(error.to_string()))?;
+    let (say, joined) = channel();
+    let own = Arc::clone(context);
+    let given_up = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&given_up);
+    let work = move || {
+        let bound = own.bind_to_thread().map_err(|error| NcclError(error.to_string()));
+        let handle = bound.and_then(|()| Handle::join(&id, members, me, || told.load(Ordering::SeqCst)));
+        // One that nobody waits for any more.
+        if let Err(SendError(Ok(handle))) = say.send(handle) {
+            handle.abort();
+        }
+    };
+    thread::Builder::new().name("nccl".to_owned()).spawn(work).map_err(CommError::Thread)?;
+    let started = Instant::now();
+    loop {
+        match joined.recv_timeout(LOOK) {
+            Ok(Ok(handle)) => {
+                let address = handle.address();
+                let state = Mutex::new(State { handle: Some(handle), flights: Vec::new() });
+                return Ok(Link { stream, state, address, ended: AtomicBool::new(false) });
+            }
+            Ok(Err(error)) => return Err(device(error.to_string())),
+            Err(RecvTimeoutError::Disconnected) => return Err(device("joining panicked".to_owned())),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if let Some(by) = host.aborted() {
+            given_up.store(true, Ordering::SeqCst);
+            return Err(CommError::Aborted { by });
+        }
+        if started.elapsed() > JOINING {
+            given_up.store(true, Ordering::SeqCst);
+            return Err(device(format!("the {members} ranks did not come together in {} s", JOINING.as_secs())));
+        }
+    }
+}
+
+impl Link {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts an operation that begins when what `compute` has so far is done; the event is when it is over. Memory is freed in
+    /// the order of `compute`, so what the operation works on is to be `kept` where `compute` does not wait for the event.
+    pub(super) fn start(
+        &self,
+        kind: Kind,
+        compute: &Arc<CudaStream>,
+        kept: Option<Tensor>,
+        operation: impl FnOnce(&Handle, &CudaStream) -> Result<(), NcclError>,
+    ) -> Result<Arc<CudaEvent>, NcclError> {
+        let mut state = self.state();
+        state.land();
+        let handle = state.handle.as_ref().filter(|_| !self.ended.load(Ordering::SeqCst));
+        let Some(handle) = handle else { return Err(NcclError("the communicator was ended".to_owned())) };
+        wait(&self.stream, &event(compute)?)?;
+        operation(handle, &self.stream)?;
+        handle.settled(|| self.ended.load(Ordering::SeqCst))?;
+        let over = Arc::new(event(&self.stream)?);
+        state.flights.push(Flight { over: Arc::clone(&over), kind, since: Instant::now(), kept });
+        Ok(over)
+    }
+
+    /// Makes room for one more operation that keeps a tensor, so that at most `slots` do: what is computed from here on waits
+    /// for the others, whose tensors are let go. The host runs ahead of all this, and would keep any number of them else.
+    pub(super) fn make_room(&self, waits: &Waits, gpu: &Gpu, slots: usize) -> Result<(), NcclError> {
+        let mut state = self.state();
+        state.land();
+        let keeping = state.flights.iter().filter(|flight| flight.kept.is_some()).count();
+        let surplus = (keeping + 1).saturating_sub(slots.max(1));
+        for flight in state.flights.iter_mut().filter(|flight| flight.kept.is_some()).take(surplus) {
+            waits.follow(gpu, &flight.over)?;
+            flight.kept = None;
+        }
+        Ok(())
+    }
+
+    /// What went wrong, if anything did: an error of NCCL, or an operation that has been under way for longer than `limit`.
+    pub(super) fn trouble(&self, limit: Duration) -> Option<(Kind, String)> {
+        // Who is in a call is not in the way: the next look comes soon.
+        let mut state = self.state.try_lock().ok()?;
+        state.land();
+        let handle = state.handle.as_ref().filter(|_| !self.ended.load(Ordering::SeqCst))?;
+        let kind = state.flights.first().map_or(Kind::Wait, |flight| flight.kind);
+        if let Err(error) = handle.failed() {
+            return Some((kind, error.to_string()));
+        }
+        let late = state.flights.first().filter(|flight| flight.since.elapsed() > limit)?;
+        Some((kind, format!("it has not come to its end for {} s", late.since.elapsed().as_secs())))
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        let mut state = self.state();
+        state.land();
+        state.flights.is_empty()
+    }
+
+    /// Ends it, in good order where `well`; else at once, also while a call on it does not come back.
+    pub(super) fn end(&self, well: bool) {
+        if self.ended.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let started = Instant::now();
+        loop {
+            let state = self.state.try_lock();
+            match state.map(|mut state| state.handle.take()) {
+                Ok(Some(handle)) if well => return handle.destroy(),
+                Ok(Some(handle)) => return handle.abort(),
+                Ok(None) => return,
+                Err(_) if started.elapsed() > STUCK => return Handle::abort_from_outside(self.address),
+                Err(_) => thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// Whether it was ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+}
+
+impl State {
+    /// Lets go of what is over: operations of one stream end in order.
+    fn land(&mut self) {
+        let over = self.flights.iter().take_while(|flight| flight.over.is_complete()).count();
+        self.flights.drain(..over);
+    }
+}

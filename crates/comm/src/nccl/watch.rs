@@ -1,0 +1,140 @@
+//! The watch over a rank's links: when a rank has ended, or NCCL fails, every link of this rank is ended, so that nobody waits
+//! for a transfer that will not come: kernels of NCCL stop, and with them who waits for the stream behind them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::CudaContext;
+
+use super::link::Link;
+use super::waits::Waits;
+use crate::communicator::Communicator;
+use crate::error::{CommError, Kind};
+
+/// Between looks.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How long an operation may be under way: as a rank may wait for another.
+const LIMIT: Duration = Duration::from_mins(30);
+
+/// What operations under way have to come to their end when the communicator is dropped, and what ending it at once may take.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// What ending communicators in good order may take, one after another.
+const GOODBYES: Duration = Duration::from_secs(15);
+
+/// What a rank's thread and its watch share.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) host: Box<dyn Communicator>,
+    links: Mutex<Vec<Arc<Link>>>,
+    failure: Mutex<Option<(Kind, String)>>,
+    pub(super) closed: AtomicBool,
+    pub(super) waits: Waits,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Watched {
+    pub(super) fn new(host: Box<dyn Communicator>) -> Self {
+        Self {
+            host,
+            links: Mutex::default(),
+            failure: Mutex::default(),
+            closed: AtomicBool::new(false),
+            waits: Waits::default(),
+        }
+    }
+
+    pub(super) fn add(&self, link: Link) -> Arc<Link> {
+        let link = Arc::new(link);
+        lock(&self.links).push(Arc::clone(&link));
+        link
+    }
+
+    /// Whether operations may go on.
+    pub(super) fn alive(&self, operation: Kind) -> Result<(), CommError> {
+        if let Some(by) = self.host.aborted() {
+            return Err(CommError::Aborted { by });
+        }
+        let rank = self.host.rank();
+        match lock(&self.failure).clone() {
+            Some((operation, what)) => Err(CommError::Device { operation, rank, what }),
+            None if self.closed.load(Ordering::SeqCst) => Err(CommError::Closed { operation }),
+            None => Ok(()),
+        }
+    }
+
+    /// The error of an operation that NCCL refused: another rank's end explains it better than what NCCL says.
+    pub(super) fn error(&self, operation: Kind, what: String) -> CommError {
+        match self.alive(operation) {
+            Err(error) => error,
+            Ok(()) => CommError::Device { operation, rank: self.host.rank(), what },
+        }
+    }
+
+    /// Looks until the communicator is closed.
+    pub(super) fn watch(&self, context: &Arc<CudaContext>) {
+        // What cannot be bound shows where it is used.
+        let _ = context.bind_to_thread();
+        while !self.closed.load(Ordering::SeqCst) {
+            thread::park_timeout(LOOK);
+            let links = lock(&self.links).clone();
+            // Asked first: to ask a link may take as long as its kernels run.
+            let aborted = self.host.aborted().is_some();
+            let trouble = if aborted { None } else { links.iter().find_map(|link| link.trouble(LIMIT)) };
+            let failed = trouble.is_some();
+            if let Some(trouble) = trouble {
+                lock(&self.failure).get_or_insert(trouble);
+            }
+            if failed || aborted {
+                end(&links, context, false);
+            }
+        }
+    }
+
+    /// Ends all links: gently where all is well, else at once.
+    pub(super) fn close(&self, context: &Arc<CudaContext>) {
+        self.closed.store(true, Ordering::SeqCst);
+        let links = lock(&self.links).clone();
+        let well = || self.host.aborted().is_none() && lock(&self.failure).is_none();
+        let started = Instant::now();
+        while well() && started.elapsed() < GRACE && !links.iter().all(|link| link.is_idle()) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let idle = well() && links.iter().all(|link| link.is_idle());
+        end(&links, context, idle);
+    }
+}
+
+/// Ends links beside this thread, and leaves those behind from which NCCL does not come back. What is to end at once does so
+/// together: an end waits for kernels of the device, and those of other links would go on until their own end.
+fn end(links: &[Arc<Link>], context: &Arc<CudaContext>, well: bool) {
+    let links: Vec<Arc<Link>> = links.iter().filter(|link| !link.is_over()).cloned().collect();
+    if links.is_empty() {
+        return;
+    }
+    // In good order they end one after another, as they do on the other ranks.
+    let size = if well { links.len() } else { 1 };
+    let (say, done) = channel::<()>();
+    for links in links.chunks(size) {
+        let (links, context, say) = (links.to_vec(), Arc::clone(context), say.clone());
+        let work = move || {
+            let _ = context.bind_to_thread();
+            for link in &links {
+                link.end(well);
+            }
+            drop(say);
+        };
+        // What has no thread is tried again at the next look.
+        let _ = thread::Builder::new().name("nccl end".to_owned()).spawn(work);
+    }
+    drop(say);
+    // Nothing is ever said: it ends when all have.
+    let _ = done.recv_timeout(if well { GOODBYES } else { GRACE });
+}

@@ -1,0 +1,67 @@
+//! Messages from rank to rank. A sender has as many messages on their way as the channel has slots; one that is taken is told
+//! of, and frees its slot.
+
+use candle_core::{DType, Tensor};
+
+use super::state::Shared;
+use super::wire::Tag;
+use crate::error::{CommError, Element, Kind};
+use crate::local::FOREGROUND;
+use runner_compute::kernels::bytes;
+use runner_spec::topology::{Channel, Lane};
+
+fn channel(shared: &Shared, from: usize, to: usize, lane: Lane) -> Result<Channel, CommError> {
+    shared.channel(from, to, lane).ok_or(CommError::NoChannel { from, to, lane })
+}
+
+pub(super) fn send(shared: &Shared, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
+    let from = shared.rank;
+    let Channel { slots, slot_bytes, .. } = channel(shared, from, to, lane)?;
+    let element = Element::of(data.dtype());
+    let element =
+        element.ok_or_else(|| CommError::Request { operation: Kind::Send, what: format!("no {:?}", data.dtype()) })?;
+    let length = data.elem_count() * data.dtype().size_in_bytes();
+    if length > slot_bytes {
+        return Err(CommError::TooLong { from, to, lane, bytes: length, slot_bytes });
+    }
+    shared.alive(Kind::Send)?;
+    let bytes = bytes::read(data, <[u8]>::to_vec)?;
+    shared.wait_for(Kind::Send, FOREGROUND, to, |state| state.take_slot(to, lane, slots))?;
+    // A thread writes it: no room is waited for, as the slots are the room.
+    shared.post(to, Tag::Message { lane, element: element as u64 }, bytes);
+    Ok(())
+}
+
+pub(super) fn receive(
+    shared: &Shared,
+    from: usize,
+    lane: Lane,
+    dtype: DType,
+    shape: &[usize],
+) -> Result<Tensor, CommError> {
+    let to = shared.rank;
+    channel(shared, from, to, lane)?;
+    shared.alive(Kind::Receive)?;
+    let expected = (shape.iter().product::<usize>() * dtype.size_in_bytes()) as u64;
+    // One that is not what was expected stays where it is.
+    let message = shared.wait_for(Kind::Receive, FOREGROUND, from, |state| {
+        let next = state.message(from, lane)?;
+        let (element, sent) = (Element::from_code(next.element), next.bytes.len() as u64);
+        if element.dtype() != dtype || sent != expected {
+            return Some(Err((element, sent)));
+        }
+        state.take_message(from, lane).map(Ok)
+    })?;
+    let message = message.map_err(|(element, sent)| CommError::Message {
+        from,
+        to,
+        lane,
+        sent,
+        element,
+        dtype,
+        shape: shape.to_vec(),
+        expected,
+    })?;
+    shared.post(from, Tag::Taken { lane }, Vec::new());
+    Ok(bytes::tensor(dtype, shape, &message.bytes)?)
+}

@@ -1,0 +1,313 @@
+//! The connections of a rank to all others: threads that read and write them, signs of life, and the end.
+
+use std::io::{self, Read};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::greeting::Peer;
+use super::rendezvous::{self, JoinError, Meeting};
+use super::state::Shared;
+use super::wire::{self, HEADER, Tag};
+use crate::error::CommError;
+use crate::local::{BoardView, Seat};
+use runner_spec::topology::Topology;
+
+/// Between signs of life.
+const BEAT: Duration = Duration::from_secs(1);
+/// How long a peer may give none before it is given up.
+const SILENCE: Duration = Duration::from_secs(30);
+/// A beat so late means that this process, or its machine, was suspended.
+const LATE: Duration = Duration::from_secs(5);
+/// Most characters of why the run is over.
+const LONGEST_TEXT: usize = 8 << 10;
+/// How long who leaves waits to see that the others have all that it sent.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Why the run is over before its time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// The rank that caused it.
+    pub by: usize,
+    /// The exit code of its process.
+    pub code: u8,
+    pub text: String,
+    /// It did not say so itself: its connection broke.
+    pub lost: bool,
+}
+
+impl Ended {
+    /// What tells the other ranks of it.
+    pub(super) fn frame(&self) -> (Tag, Vec<u8>) {
+        let text: String = self.text.chars().take(LONGEST_TEXT).collect();
+        (Tag::Abort { by: self.by, code: self.code, lost: self.lost }, text.into_bytes())
+    }
+}
+
+/// A rank, connected to all others. Dropped, it says goodbye, and waits for seconds at most.
+#[derive(Debug)]
+pub struct Mesh {
+    pub(super) shared: Arc<Shared>,
+    peers: Vec<Peer>,
+    streams: Vec<TcpStream>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Mesh {
+    /// Meets the other ranks, and connects to each of them.
+    ///
+    /// # Errors
+    /// If they do not all come in time, or are not of one run.
+    pub fn join(meeting: &Meeting) -> Result<Self, JoinError> {
+        let (links, peers) = rendezvous::join(meeting)?;
+        Self::over(meeting.rank, links, peers).map_err(JoinError::Threads)
+    }
+
+    /// `links` has a connection to each rank but this one.
+    fn over(rank: usize, links: Vec<Option<TcpStream>>, peers: Vec<Peer>) -> io::Result<Self> {
+        let shared = Arc::new(Shared::new(rank, links.len()));
+        let heard: Arc<Vec<AtomicU64>> = Arc::new(links.iter().map(|_| AtomicU64::new(0)).collect());
+        let mut mesh = Self { shared: Arc::clone(&shared), peers, streams: Vec::new(), threads: Vec::new() };
+        let started = Instant::now();
+        let mut watched = Vec::new();
+        for (peer, link) in links.into_iter().enumerate() {
+            let Some(link) = link else { continue };
+            link.set_nodelay(true)?;
+            link.set_read_timeout(None)?;
+            link.set_write_timeout(None)?;
+            mesh.streams.push(link.try_clone()?);
+            watched.push((peer, link.try_clone()?));
+            let (reading, writing) = (link.try_clone()?, link);
+            let (to_read, to_write, times) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&heard));
+            let read = move || {
+                let mut from = Heard { stream: reading, at: &times[peer], started };
+                if let Err(why) = read(&to_read, peer, &mut from) {
+                    to_read.lose(peer, &why);
+                }
+                to_read.reader_ends();
+            };
+            let write = move || {
+                let mut stream = writing;
+                while let Some((header, bytes)) = to_write.outgoing[peer].next() {
+                    if let Err(error) = wire::write(&mut stream, &header, &bytes) {
+                        to_write.lose(peer, &broken(&error));
+                        return;
+                    }
+                }
+                let _ = stream.shutdown(Shutdown::Write);
+            };
+            mesh.spawn(&format!("from rank {peer}"), read)?;
+            mesh.spawn(&format!("to rank {peer}"), write)?;
+        }
+        let beats = Arc::clone(&shared);
+        mesh.spawn("beat", move || beat(&beats, &watched, &heard, started))?;
+        Ok(mesh)
+    }
+
+    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.threads.push(thread::Builder::new().name(name.to_owned()).spawn(work)?);
+        Ok(())
+    }
+
+    pub fn rank(&self) -> usize {
+        self.shared.rank
+    }
+
+    pub fn world_size(&self) -> usize {
+        self.shared.world_size
+    }
+
+    /// What each rank said of itself, this one included.
+    pub fn ranks(&self) -> &[Peer] {
+        &self.peers
+    }
+
+    /// This rank's line of the board, which the others see.
+    pub fn seat(&self) -> &Seat {
+        &self.shared.seat
+    }
+
+    /// What `rank` was doing when it last said so.
+    pub fn view(&self, rank: usize) -> BoardView {
+        self.shared.view(rank)
+    }
+
+    /// Shows the others where this rank is, before its next sign of life.
+    pub fn show(&self) {
+        self.shared.beat();
+    }
+
+    /// How long an operation may wait for a rank before it is a `Timeout`; 30 minutes at first.
+    pub fn set_limit(&self, limit: Duration) {
+        self.shared.set_limit(limit);
+    }
+
+    /// Sends bytes to `to`, beside the operations.
+    pub fn say(&self, to: usize, bytes: &[u8]) {
+        self.shared.post(to, Tag::Control, bytes.to_vec());
+    }
+
+    /// The next bytes that `from` said.
+    ///
+    /// # Errors
+    /// If it left, the run ended, or it takes too long.
+    pub fn hear(&self, from: usize) -> Result<Vec<u8>, CommError> {
+        self.shared.hear(from)
+    }
+
+    /// Ends the run: every wait of every rank returns an error that names `by`, the cause. The first cause stays.
+    pub fn abort(&self, by: usize, code: u8, text: &str) {
+        self.shared.end(Ended { by, code, text: text.to_owned(), lost: false });
+    }
+
+    /// Why the run is over, if it is over before its time.
+    #[must_use]
+    pub fn ended(&self) -> Option<Ended> {
+        self.shared.ended()
+    }
+
+    /// Whether `rank` is still connected.
+    #[must_use]
+    pub fn is_here(&self, rank: usize) -> bool {
+        self.shared.is_here(rank)
+    }
+
+    #[cfg(test)]
+    pub(super) fn streams(&self) -> &[TcpStream] {
+        &self.streams
+    }
+
+    /// Whether `rank` went without a word.
+    #[must_use]
+    pub fn is_lost(&self, rank: usize) -> bool {
+        self.shared.is_lost(rank)
+    }
+
+    /// Shows the others `plan` and is shown theirs; then operations of `topology` may begin.
+    ///
+    /// # Errors
+    /// `OtherPlan`, the same on all ranks; as `hear`.
+    pub fn agree(&self, plan: &str, topology: &Topology) -> Result<(), JoinError> {
+        topology.check()?;
+        // Before anyone hears of it: what others then send is expected.
+        if self.shared.topology.set(topology.clone()).is_err() {
+            return Err(JoinError::Twice);
+        }
+        for peer in self.shared.peers() {
+            self.say(peer, plan.as_bytes());
+        }
+        let mut plans = Vec::with_capacity(self.world_size());
+        for rank in 0..self.world_size() {
+            let theirs = if rank == self.rank() { plan.as_bytes().to_vec() } else { self.hear(rank)? };
+            plans.push(String::from_utf8_lossy(&theirs).into_owned());
+        }
+        match plans.iter().position(|theirs| *theirs != plans[0]) {
+            Some(rank) => {
+                let [first, plan] = [0, rank].map(|rank| shown(&plans[rank]));
+                Err(JoinError::OtherPlan { rank, plan, first })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The beginning of a hash, of characters that do no harm.
+fn shown(plan: &str) -> String {
+    plan.chars().filter(char::is_ascii_graphic).take(16).collect()
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.abort(self.rank(), 1, &format!("rank {} panicked: {}", self.rank(), self.seat().view()));
+        }
+        self.shared.close();
+        let view = wire::view_bytes(&self.shared.seat.view());
+        for peer in self.shared.peers() {
+            self.shared.post(peer, Tag::Goodbye, view.clone());
+            self.shared.outgoing[peer].close();
+        }
+        self.shared.await_readers(GRACE);
+        for stream in &self.streams {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A connection that notes when something came.
+struct Heard<'a> {
+    stream: TcpStream,
+    at: &'a AtomicU64,
+    started: Instant,
+}
+
+impl Read for Heard<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        self.at.store(milliseconds(self.started), Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+fn milliseconds(since: Instant) -> u64 {
+    since.elapsed().as_millis() as u64
+}
+
+/// Reads frames of `peer` to the end of its connection; an error if that was not said before.
+fn read(shared: &Shared, peer: usize, from: &mut impl Read) -> Result<(), String> {
+    let mut left = false;
+    loop {
+        let mut header = [0; HEADER];
+        match from.read_exact(&mut header) {
+            Ok(()) => {}
+            Err(_) if left => return Ok(()),
+            Err(error) => return Err(broken(&error)),
+        }
+        let garbled = || "it sent what is no frame".to_owned();
+        let (tag, length) = wire::parse(&header).ok_or_else(garbled)?;
+        shared.longest(peer, tag).filter(|longest| length <= *longest).ok_or_else(garbled)?;
+        let bytes = wire::read_bytes(from, length).map_err(|error| broken(&error))?;
+        shared.deliver(peer, tag, bytes)?;
+        left |= !shared.is_here(peer);
+    }
+}
+
+/// Why a connection that was not to end did.
+fn broken(error: &io::Error) -> String {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    match error.kind() {
+        BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof => {
+            "its connection was closed without a word".to_owned()
+        }
+        _ => format!("its connection broke ({error})"),
+    }
+}
+
+/// Shows that this rank lives, and gives up peers that do not show it.
+fn beat(shared: &Shared, watched: &[(usize, TcpStream)], heard: &[AtomicU64], started: Instant) {
+    let mut last = Instant::now();
+    // Since when silence counts.
+    let mut counts = milliseconds(started);
+    while !shared.over.load(Ordering::SeqCst) {
+        shared.beat();
+        thread::park_timeout(BEAT);
+        if last.elapsed() > LATE {
+            counts = milliseconds(started);
+        }
+        last = Instant::now();
+        for (peer, stream) in watched {
+            let seen = heard[*peer].load(Ordering::Relaxed).max(counts);
+            if shared.is_here(*peer) && milliseconds(started).saturating_sub(seen) > SILENCE.as_millis() as u64 {
+                shared.lose(*peer, &format!("it gave no sign of life for {} s", SILENCE.as_secs()));
+                // Its writer still has to tell it why.
+                let _ = stream.shutdown(Shutdown::Read);
+            }
+        }
+    }
+}

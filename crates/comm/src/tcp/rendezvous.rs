@@ -1,0 +1,440 @@
+//! How ranks find each other: rank 0 listens where all know, every other rank tells it where it listens itself, and is told
+//! where the others do. Then each rank connects to those before it.
+//!
+//! Whoever connects shows the run's token first, in a greeting of fixed length. It keeps the ranks of two runs apart, and
+//! strangers out; it is no defence against someone who reads along on the network.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::mpsc::RecvTimeoutError;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::door::{Door, MANNERS};
+use super::greeting::{Greeting, MAGIC, Peer, VERSION};
+use super::wire;
+use crate::error::CommError;
+use runner_spec::topology::TopologyError;
+
+/// Between tries to reach a rank that does not listen yet, and looks for connections.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Longest answer: of a world of thousands of ranks.
+const ANSWER: u64 = 4 << 20;
+
+/// Why ranks did not come together.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("rank 0 cannot listen at {at}: {source}")]
+    Listen { at: String, source: io::Error },
+    #[error("the address {host:?} of rank 0 is none: {source}")]
+    Address { host: String, source: io::Error },
+    #[error("rank {rank} found no rank 0 at {at} within {} s: {why}", waited.as_secs_f64().round())]
+    NoMaster { rank: usize, at: String, waited: Duration, why: String },
+    #[error("only {came} of {world_size} ranks came to {at} within {} s; {missing} did not", waited.as_secs_f64().round())]
+    Missing { came: usize, world_size: usize, at: String, waited: Duration, missing: String },
+    #[error("rank {rank} cannot reach rank {peer} at {at}: {source}")]
+    Unreachable { rank: usize, peer: usize, at: String, source: io::Error },
+    #[error("rank {rank} waited {} s for rank {peer} to connect to it", waited.as_secs_f64().round())]
+    NotConnected { rank: usize, peer: usize, waited: Duration },
+    /// What rank 0 found wrong, as all ranks are told it.
+    #[error("{0}")]
+    Refused(String),
+    #[error(
+        "rank {rank} has the plan {plan}, and rank 0 has {first}: all must be started with the same file, flags and data"
+    )]
+    OtherPlan { rank: usize, plan: String, first: String },
+    #[error("the ranks have agreed already")]
+    Twice,
+    #[error("threads for the connections: {0}")]
+    Threads(#[source] io::Error),
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    #[error(transparent)]
+    Comm(#[from] CommError),
+}
+
+/// Where and as what a rank meets the others.
+#[derive(Debug, Clone)]
+pub struct Meeting {
+    pub rank: usize,
+    pub world_size: usize,
+    pub local_rank: usize,
+    /// Of rank 0.
+    pub host: String,
+    /// Rank 0 listens at the first of these that is free; one is usual.
+    pub ports: Vec<u16>,
+    /// What only the ranks of this run know, as a hash.
+    pub token: [u8; 32],
+    /// Names the machine and what of it this rank may use.
+    pub place: String,
+    pub limit: Duration,
+    /// Told now and then what this rank waits for.
+    pub tell: fn(&str),
+}
+
+/// After this, and then every so often, a rank that waits says for what.
+const TELL: Duration = Duration::from_secs(10);
+
+/// Says what is waited for, not too often.
+struct Teller {
+    tell: fn(&str),
+    next: Instant,
+}
+
+impl Teller {
+    fn new(meeting: &Meeting) -> Self {
+        Self { tell: meeting.tell, next: Instant::now() + TELL.min(meeting.limit / 2) }
+    }
+
+    fn waits(&mut self, what: impl FnOnce() -> String) {
+        if Instant::now() >= self.next {
+            self.next = Instant::now() + 3 * TELL;
+            (self.tell)(&what());
+        }
+    }
+}
+
+/// What rank 0 answers when all are there.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    /// What is wrong; then there is nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+    /// Of this meeting: who connects to another rank shows it.
+    #[serde(default)]
+    session: [u8; 32],
+    #[serde(default)]
+    ranks: Vec<Listed>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Listed {
+    /// `None`: on the machine of rank 0, however the reader reaches that.
+    ip: Option<IpAddr>,
+    port: u16,
+    peer: Peer,
+}
+
+/// One connection per other rank, and what each rank said of itself.
+pub(super) type Joined = (Vec<Option<TcpStream>>, Vec<Peer>);
+
+/// Meets the other ranks.
+pub(super) fn join(meeting: &Meeting) -> Result<Joined, JoinError> {
+    let deadline = Instant::now() + meeting.limit;
+    if meeting.world_size == 1 {
+        let peer = Peer { local_rank: meeting.local_rank, place: meeting.place.clone() };
+        return Ok((vec![None], vec![peer]));
+    }
+    if meeting.rank == 0 { lead(meeting, deadline) } else { follow(meeting, deadline) }
+}
+
+/// `host:port`, or with the last of several ports.
+fn shown(meeting: &Meeting) -> String {
+    let port = |port: Option<&u16>| port.map_or_else(String::new, ToString::to_string);
+    let (first, last) = (port(meeting.ports.first()), port(meeting.ports.last()));
+    let host = &meeting.host;
+    if first == last { format!("{host}:{first}") } else { format!("{host}, ports {first} to {last}") }
+}
+
+fn resolved(host: &str, port: u16) -> Result<Vec<SocketAddr>, JoinError> {
+    let failed = |source| JoinError::Address { host: host.to_owned(), source };
+    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(failed)?.collect();
+    if addresses.is_empty() {
+        return Err(failed(ErrorKind::NotFound.into()));
+    }
+    Ok(addresses)
+}
+
+/// A name of this machine alone needs no door to the network.
+fn listening_ip(addresses: &[SocketAddr]) -> IpAddr {
+    if let Some(own) = addresses.first().filter(|_| addresses.iter().all(|a| a.ip().is_loopback())) {
+        return own.ip();
+    }
+    let v4 = addresses.iter().any(SocketAddr::is_ipv4);
+    if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+fn lead(meeting: &Meeting, deadline: Instant) -> Result<Joined, JoinError> {
+    let at = shown(meeting);
+    let mut listener = Err(ErrorKind::InvalidInput.into());
+    for &port in &meeting.ports {
+        let addresses = resolved(&meeting.host, port)?;
+        listener = TcpListener::bind((listening_ip(&addresses), port));
+        if listener.is_ok() {
+            break;
+        }
+    }
+    let listener = listener.map_err(|source| JoinError::Listen { at: at.clone(), source })?;
+    let door = Door::open(listener, meeting.token, meeting.world_size).map_err(JoinError::Threads)?;
+    let mut came: Vec<Option<(Greeting, TcpStream)>> = (0..meeting.world_size).map(|_| None).collect();
+    let missing = |came: &[Option<(Greeting, TcpStream)>]| -> Vec<usize> {
+        (1..came.len()).filter(|rank| came[*rank].is_none()).collect()
+    };
+    let mut teller = Teller::new(meeting);
+    let refused = loop {
+        let missing = missing(&came);
+        if missing.is_empty() {
+            break None;
+        }
+        let now = Instant::now();
+        let left = deadline.saturating_duration_since(now);
+        match door.came.recv_timeout(left.min(teller.next.saturating_duration_since(now))) {
+            Ok((greeting, stream)) => {
+                if let Some(wrong) = wrong(&greeting, meeting, &came) {
+                    // It is told with the others, whatever rank it says it is.
+                    let _ =
+                        tell(&stream, &Answer { refused: Some(wrong.clone()), session: [0; 32], ranks: Vec::new() });
+                    break Some(JoinError::Refused(wrong));
+                }
+                let rank = greeting.rank as usize;
+                came[rank] = Some((greeting, stream));
+            }
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => teller.waits(|| {
+                let (came, of) = (meeting.world_size - missing.len(), meeting.world_size);
+                format!("{came} of {of} ranks have come to {at}; {} did not yet", listed(&missing))
+            }),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                break Some(JoinError::Missing {
+                    came: meeting.world_size - missing.len(),
+                    world_size: meeting.world_size,
+                    at,
+                    waited: meeting.limit,
+                    missing: listed(&missing),
+                });
+            }
+        }
+    };
+    if let Some(error) = refused {
+        let answer = Answer { refused: Some(error.to_string()), session: [0; 32], ranks: Vec::new() };
+        for (_, stream) in came.iter().flatten() {
+            let _ = tell(stream, &answer);
+        }
+        return Err(error);
+    }
+    let mut ranks = vec![Listed { ip: None, port: 0, peer: Greeting::new(meeting, meeting.token, 0).peer() }];
+    for (greeting, stream) in came.iter().flatten() {
+        let ip = stream.peer_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback());
+        ranks.push(Listed { ip, port: greeting.port, peer: greeting.peer() });
+    }
+    let answer = Answer { refused: None, session: session(), ranks };
+    for (rank, entry) in came.iter().enumerate() {
+        let Some((_, stream)) = entry else { continue };
+        let failed =
+            |source| JoinError::Unreachable { rank: 0, peer: rank, at: "its own connection".to_owned(), source };
+        tell(stream, &answer).map_err(failed)?;
+    }
+    let peers = answer.ranks.into_iter().map(|listed| listed.peer).collect();
+    Ok((came.into_iter().map(|entry| entry.map(|(_, stream)| stream)).collect(), peers))
+}
+
+/// `ranks 1, 2`.
+fn listed(ranks: &[usize]) -> String {
+    let list: Vec<String> = ranks.iter().take(16).map(ToString::to_string).collect();
+    let more = if ranks.len() > 16 { ", …" } else { "" };
+    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+    format!("{word} {}{more}", list.join(", "))
+}
+
+/// What is wrong with a rank that knows the token.
+fn wrong(greeting: &Greeting, meeting: &Meeting, came: &[Option<(Greeting, TcpStream)>]) -> Option<String> {
+    let Greeting { version, world_size, rank, .. } = greeting;
+    if *version != VERSION {
+        return Some(format!("rank {rank} speaks version {version} of the protocol, and rank 0 speaks {VERSION}"));
+    }
+    if *world_size as usize != meeting.world_size {
+        let ours = meeting.world_size;
+        return Some(format!("rank {rank} was started as one of {world_size} ranks, and rank 0 as one of {ours}"));
+    }
+    if *rank == 0 || came.get(*rank as usize).is_none_or(Option::is_some) {
+        return Some(format!("two processes were started as rank {rank} of {world_size}"));
+    }
+    None
+}
+
+fn follow(meeting: &Meeting, deadline: Instant) -> Result<Joined, JoinError> {
+    let rank = meeting.rank;
+    let mut wait = Waiting { meeting, deadline, teller: Teller::new(meeting), why: "nobody listens there".to_owned() };
+    loop {
+        for &port in &meeting.ports {
+            let addresses = match resolved(&meeting.host, port) {
+                // A name service may come up later, a wrong name will not.
+                Err(JoinError::Address { source, .. }) => {
+                    wait.why = source.to_string();
+                    continue;
+                }
+                other => other?,
+            };
+            for address in addresses {
+                match TcpStream::connect_timeout(&address, MANNERS.min(meeting.limit)) {
+                    Ok(stream) => match greet_first(meeting, &stream, deadline) {
+                        Ok(Met { answer: Answer { refused: Some(why), .. }, .. }) => {
+                            return Err(JoinError::Refused(why));
+                        }
+                        Ok(met) => return connect(meeting, stream, met, deadline),
+                        Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
+                            "it does not answer".clone_into(&mut wait.why);
+                        }
+                        Err(error) => wait.why = format!("what listens there is no rank 0 of this run ({error})"),
+                    },
+                    Err(error) => wait.why = error.to_string(),
+                }
+            }
+        }
+        wait.again().map_err(|(waited, why)| JoinError::NoMaster { rank, at: shown(meeting), waited, why })?;
+    }
+}
+
+/// Tries again, until it is too late.
+struct Waiting<'a> {
+    meeting: &'a Meeting,
+    deadline: Instant,
+    teller: Teller,
+    why: String,
+}
+
+impl Waiting<'_> {
+    fn again(&mut self) -> Result<(), (Duration, String)> {
+        if Instant::now() >= self.deadline {
+            return Err((self.meeting.limit, self.why.clone()));
+        }
+        let Self { meeting, why, .. } = self;
+        self.teller.waits(|| format!("rank {} finds no rank 0 at {} yet: {why}", meeting.rank, shown(meeting)));
+        thread::sleep(AGAIN);
+        Ok(())
+    }
+}
+
+/// What a rank has once rank 0 answered it.
+struct Met {
+    answer: Answer,
+    listener: TcpListener,
+}
+
+/// Greets who may be rank 0, and waits for its answer, which comes when all ranks are there.
+fn greet_first(meeting: &Meeting, stream: &TcpStream, deadline: Instant) -> io::Result<Met> {
+    // On the address by which rank 0 is reached: others reach this rank by it, too.
+    let own = stream.local_addr()?.ip();
+    let any: IpAddr = if own.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let listener = TcpListener::bind((if own.is_loopback() { own } else { any }, 0))?;
+    let port = listener.local_addr()?.port();
+    let mut writing = stream;
+    stream.set_write_timeout(Some(MANNERS))?;
+    writing.write_all(&Greeting::new(meeting, meeting.token, port).bytes())?;
+    // That the run's token is known is answered at once.
+    stream.set_read_timeout(Some(MANNERS))?;
+    let mut reading = stream;
+    let mut known = [0; 8];
+    reading.read_exact(&mut known)?;
+    if known != MAGIC {
+        return Err(io::Error::new(ErrorKind::InvalidData, "another greeting"));
+    }
+    let left = deadline.saturating_duration_since(Instant::now()) + MANNERS;
+    stream.set_read_timeout(Some(left))?;
+    Ok(Met { answer: hear(stream)?, listener })
+}
+
+/// Connects to the ranks before this one, and waits for those after it.
+fn connect(meeting: &Meeting, first: TcpStream, met: Met, deadline: Instant) -> Result<Joined, JoinError> {
+    let Met { answer: Answer { session, ranks, .. }, listener } = met;
+    let (rank, world_size) = (meeting.rank, meeting.world_size);
+    if ranks.len() != world_size {
+        return Err(JoinError::Refused(format!("rank 0 told of {} ranks instead of {world_size}", ranks.len())));
+    }
+    let unreachable = |peer: usize, at: &dyn std::fmt::Display| {
+        let at = at.to_string();
+        move |source| JoinError::Unreachable { rank, peer, at, source }
+    };
+    let master = first.peer_addr().map_err(unreachable(0, &"its address"))?.ip();
+    let door = Door::open(listener, session, world_size).map_err(JoinError::Threads)?;
+    let mut links: Vec<Option<TcpStream>> = (0..world_size).map(|_| None).collect();
+    links[0] = Some(first);
+    for peer in 1..rank {
+        let listed = &ranks[peer];
+        let address = SocketAddr::new(listed.ip.unwrap_or(master), listed.port);
+        let limit = deadline.saturating_duration_since(Instant::now()).max(MANNERS);
+        let stream = TcpStream::connect_timeout(&address, limit).map_err(unreachable(peer, &address))?;
+        let greet = || -> io::Result<()> {
+            let (mut writing, mut reading) = (&stream, &stream);
+            stream.set_write_timeout(Some(MANNERS))?;
+            stream.set_read_timeout(Some(limit))?;
+            writing.write_all(&Greeting::new(meeting, session, 0).bytes())?;
+            let mut known = [0; 8];
+            reading.read_exact(&mut known)
+        };
+        greet().map_err(unreachable(peer, &address))?;
+        links[peer] = Some(stream);
+    }
+    while let Some(peer) = (rank + 1..world_size).find(|peer| links[*peer].is_none()) {
+        let left = deadline.saturating_duration_since(Instant::now()).max(MANNERS);
+        let Ok((greeting, stream)) = door.came.recv_timeout(left) else {
+            return Err(JoinError::NotConnected { rank, peer, waited: meeting.limit });
+        };
+        let from = greeting.rank as usize;
+        if from > rank && from < world_size && links[from].is_none() {
+            links[from] = Some(stream);
+        }
+    }
+    Ok((links, ranks.into_iter().map(|listed| listed.peer).collect()))
+}
+
+/// Says something to a rank that was accepted.
+fn tell(mut stream: &TcpStream, answer: &Answer) -> io::Result<()> {
+    let bytes = serde_json::to_vec(answer)?;
+    stream.write_all(&(bytes.len() as u64).to_le_bytes())?;
+    stream.write_all(&bytes)
+}
+
+fn hear(mut stream: &TcpStream) -> io::Result<Answer> {
+    let mut length = [0; 8];
+    stream.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > ANSWER {
+        return Err(io::Error::new(ErrorKind::InvalidData, "a long answer"));
+    }
+    Ok(serde_json::from_slice(&wire::read_bytes(&mut stream, length)?)?)
+}
+
+/// Of this meeting and no other. It need not be secret, only new.
+fn session() -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    hasher.update(&now.as_nanos().to_le_bytes()).update(&std::process::id().to_le_bytes());
+    hasher.update(&std::ptr::from_ref(&hasher).addr().to_le_bytes());
+    *hasher.finalize().as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meeting(place: &str) -> Meeting {
+        Meeting {
+            rank: 3,
+            world_size: 8,
+            local_rank: 1,
+            host: "localhost".to_owned(),
+            ports: vec![1, 2],
+            token: [7; 32],
+            place: place.to_owned(),
+            limit: Duration::from_secs(1),
+            tell: |_| (),
+        }
+    }
+
+    #[test]
+    fn only_a_name_of_the_network_opens_a_door_to_it() {
+        let at = |text: &str| -> SocketAddr { text.parse().unwrap() };
+        assert_eq!(listening_ip(&[at("127.0.0.1:1"), at("[::1]:1")]).to_string(), "127.0.0.1");
+        assert_eq!(listening_ip(&[at("127.0.1.1:1"), at("10.0.0.5:1")]).to_string(), "0.0.0.0");
+        assert_eq!(listening_ip(&[at("[fe80::1]:1")]).to_string(), "::");
+    }
+
+    #[test]
+    fn addresses_are_shown_as_they_were_given() {
+        assert_eq!(shown(&meeting("")), "localhost, ports 1 to 2");
+        assert_eq!(shown(&Meeting { ports: vec![29500], ..meeting("") }), "localhost:29500");
+    }
+}

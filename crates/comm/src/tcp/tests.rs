@@ -1,0 +1,482 @@
+//! Ranks as threads, connected over this machine's loopback: what they are told when something is wrong. What the operations
+//! compute is tested for all transports at once.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use candle_core::{DType, Device, Tensor};
+
+use super::{Ended, JoinError, Meeting, Mesh, TcpComm};
+use crate::communicator::Communicator;
+use crate::error::CommError;
+use crate::local::{LocalComm, Phase};
+use crate::tests::{ALL, bits, channel, tensor};
+use runner_spec::topology::{GroupId, Lane, Topology};
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+pub(super) fn meeting(rank: usize, world_size: usize, port: u16) -> Meeting {
+    Meeting {
+        rank,
+        world_size,
+        local_rank: rank,
+        host: "127.0.0.1".to_owned(),
+        ports: vec![port],
+        token: [1; 32],
+        place: format!("here {rank}"),
+        limit: Duration::from_secs(30),
+        tell: |_| (),
+    }
+}
+
+/// Runs every rank of a world in a thread of its own, from its meeting on; what each returned.
+fn meet<R: Send>(world_size: usize, rank: impl Fn(Meeting) -> R + Sync) -> Vec<R> {
+    let port = free_port();
+    thread::scope(|s| {
+        let rank = &rank;
+        let threads: Vec<_> = (0..world_size).map(|r| s.spawn(move || rank(meeting(r, world_size, port)))).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+/// Runs every rank of a world in a thread of its own; what each returned.
+pub fn world<R: Send>(topology: &Topology, rank: impl Fn(TcpComm) -> R + Sync) -> Vec<R> {
+    meet(topology.world_size, |meeting| {
+        let mesh = Arc::new(Mesh::join(&meeting).unwrap());
+        mesh.set_limit(Duration::from_mins(1));
+        rank(TcpComm::new(mesh, "plan", topology).unwrap())
+    })
+}
+
+fn with_channel(slots: usize, slot_bytes: usize) -> Topology {
+    Topology { channels: vec![channel(0, 1, Lane::Activation, slots, slot_bytes)], ..Topology::everyone(2) }
+}
+
+fn numbers(n: usize) -> Tensor {
+    tensor(DType::F32, 0, 0, n)
+}
+
+/// The same sums, over memory and over sockets, of one topology with groups in different orders.
+#[test]
+fn sums_are_those_between_ranks_of_one_machine() {
+    let groups = vec![vec![0, 1, 2, 3], vec![3, 0, 2], vec![2, 1]];
+    let topology = Topology { groups: groups.clone(), ..Topology::everyone(4) };
+    let sums = |comm: &dyn Communicator| -> Vec<Vec<u64>> {
+        let mine = groups.iter().enumerate().filter(|(_, ranks)| ranks.contains(&comm.rank()));
+        let mut out = Vec::new();
+        for (group, _) in mine {
+            for n in [3, 100_003, 700_000] {
+                let x = tensor(DType::F32, n, comm.rank(), n);
+                let pending = comm.start_all_reduce(GroupId(group), vec![x.clone()]).unwrap();
+                comm.wait(pending).unwrap();
+                out.push(bits(&x));
+            }
+        }
+        out
+    };
+    let over_sockets = world(&topology, |comm| sums(&comm));
+    let over_memory = crate::tests::world(&topology, |comm: LocalComm| sums(&comm));
+    assert!(over_sockets == over_memory);
+}
+
+#[test]
+fn ranks_know_of_each_other_what_they_said() {
+    let said = meet(3, |meeting| {
+        let mesh = Mesh::join(&meeting).unwrap();
+        mesh.ranks().iter().map(|peer| peer.place.clone()).collect::<Vec<_>>()
+    });
+    assert!(said.iter().all(|places| *places == ["here 0", "here 1", "here 2"]), "{said:?}");
+}
+
+#[test]
+fn other_plans_are_an_error_that_names_both() {
+    let told = meet(3, |meeting| {
+        let mesh = Arc::new(Mesh::join(&meeting).unwrap());
+        let plan = if meeting.rank == 1 { "0123456789abcdef01234567" } else { "fedc" };
+        TcpComm::new(mesh, plan, &Topology::everyone(3)).unwrap_err().to_string()
+    });
+    let expected = "rank 1 has the plan 0123456789abcdef, and rank 0 has fedc: all must be started with the same file, flags and data";
+    assert_eq!(told, [expected; 3]);
+}
+
+#[test]
+fn ranks_of_another_world_are_refused_on_both_sides() {
+    let told = meet(2, |meeting| {
+        let world_size = 2 + meeting.rank;
+        Mesh::join(&Meeting { world_size, ..meeting }).unwrap_err().to_string()
+    });
+    assert_eq!(told, ["rank 1 was started as one of 3 ranks, and rank 0 as one of 2"; 2]);
+    let told = meet(3, |meeting| {
+        let rank = meeting.rank.min(1);
+        Mesh::join(&Meeting { rank, limit: Duration::from_secs(5), ..meeting }).map(drop).unwrap_err().to_string()
+    });
+    assert!(told.iter().all(|told| told == "two processes were started as rank 1 of 3"), "{told:?}");
+}
+
+#[test]
+fn who_does_not_come_is_named() {
+    let port = free_port();
+    let alone = Meeting { limit: Duration::from_millis(100), ..meeting(0, 3, port) };
+    let error = Mesh::join(&alone).unwrap_err().to_string();
+    assert_eq!(error, format!("only 1 of 3 ranks came to 127.0.0.1:{port} within 0 s; ranks 1, 2 did not"));
+    let lost = Meeting { limit: Duration::from_millis(100), ..meeting(2, 3, free_port()) };
+    let error = Mesh::join(&lost).unwrap_err().to_string();
+    assert!(error.starts_with("rank 2 found no rank 0 at 127.0.0.1:"), "{error}");
+    assert!(error.to_lowercase().contains("refused"), "{error}");
+}
+
+#[test]
+fn who_waits_says_for_what() {
+    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let (port, other) = (free_port(), free_port());
+    let tell = |what: &str| TOLD.lock().unwrap().push(what.to_owned());
+    let waits =
+        |meeting| Mesh::join(&Meeting { limit: Duration::from_secs(2), tell, ..meeting }).map(drop).unwrap_err();
+    waits(meeting(0, 3, port));
+    waits(meeting(2, 3, other));
+    let told = TOLD.lock().unwrap();
+    assert_eq!(told[0], format!("1 of 3 ranks have come to 127.0.0.1:{port}; ranks 1, 2 did not yet"));
+    assert!(told[1].starts_with(&format!("rank 2 finds no rank 0 at 127.0.0.1:{other} yet: ")), "{told:?}");
+    assert_eq!(told.len(), 2, "and not all the time: {told:?}");
+}
+
+#[test]
+fn a_busy_port_is_an_error_unless_there_is_another() {
+    let busy = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = busy.local_addr().unwrap().port();
+    let error = Mesh::join(&meeting(0, 2, port)).unwrap_err();
+    assert!(matches!(error, JoinError::Listen { .. }) && error.to_string().contains("in use"), "{error}");
+    // As when a launcher itself listens at the port that it tells.
+    let other = free_port();
+    let worlds = meet(2, |meeting| {
+        Mesh::join(&Meeting { ports: vec![port, other], ..meeting }).map(|mesh| mesh.world_size()).unwrap()
+    });
+    assert_eq!(worlds, [2, 2]);
+}
+
+/// Nobody who does not know the token keeps the ranks from meeting, nor does one that says nothing.
+#[test]
+fn strangers_are_not_let_in() {
+    let port = free_port();
+    let connect = || loop {
+        match TcpStream::connect(("127.0.0.1", port)) {
+            Ok(stream) => return stream,
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    thread::scope(|s| {
+        let zero = s.spawn(|| Mesh::join(&meeting(0, 2, port)).unwrap());
+        let silent = connect();
+        let mut garbled = connect();
+        garbled.write_all(&[b'x'; 4096]).unwrap();
+        let other = Meeting { token: [2; 32], limit: Duration::from_millis(200), ..meeting(1, 2, port) };
+        let error = Mesh::join(&other).unwrap_err().to_string();
+        assert!(error.contains("no rank 0 of this run"), "{error}");
+        let one = s.spawn(|| Mesh::join(&meeting(1, 2, port)).unwrap());
+        let meshes = [zero.join().unwrap(), one.join().unwrap()];
+        drop(silent);
+        thread::scope(|s| {
+            for mesh in meshes {
+                s.spawn(move || drop(mesh));
+            }
+        });
+    });
+}
+
+/// A peer that sends what it must not, or ends without a word: told at once, to those who wait for it and to the others.
+#[test]
+fn a_broken_connection_ends_the_run_everywhere() {
+    let garble: [(&[u8], &str); 3] = [
+        (b"", "its connection was closed without a word"),
+        (&[99; 48], "it sent what is no frame"),
+        // A frame of a collective with more bytes than any has.
+        (
+            &[
+                1, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255,
+                255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 127, 0, 0, 0, 0, 0, 0, 0, 0,
+            ],
+            "no frame",
+        ),
+    ];
+    for (bytes, why) in garble {
+        let started = Instant::now();
+        meet(3, |meeting| {
+            let mesh = Arc::new(Mesh::join(&meeting).unwrap());
+            let streams: Vec<TcpStream> = mesh.streams().iter().map(|s| s.try_clone().unwrap()).collect();
+            let comm = TcpComm::new(Arc::clone(&mesh), "plan", &Topology::everyone(3)).unwrap();
+            // Another may still be in here when the first garbled bytes come, and close its end before the last.
+            let met = comm.barrier(ALL);
+            if meeting.rank == 1 {
+                // What breaks is this rank's own doing: it blames nobody.
+                mesh.shared.close();
+                for mut stream in streams {
+                    let _ = stream.write_all(bytes);
+                    let _ = stream.shutdown(Shutdown::Write);
+                }
+                thread::sleep(Duration::from_millis(50));
+                return;
+            }
+            let error = met.and_then(|()| comm.all_reduce(ALL, &numbers(1000))).unwrap_err();
+            assert!(matches!(error, CommError::Left { peer: 1, .. } | CommError::Aborted { by: 1 }), "{error}");
+            let ended = mesh.ended().unwrap();
+            assert!(ended.by == 1 && ended.lost && ended.text.contains(why), "{ended:?}");
+            assert!(matches!(comm.barrier(ALL), Err(CommError::Aborted { by: 1 })), "and so is all that follows");
+        });
+        assert!(started.elapsed() < Duration::from_secs(20), "seconds, not minutes");
+    }
+}
+
+/// Why the run is over and who is lost, as each rank of `world_size` knows it once rank `by` has given up `lost`, as for silence, one
+/// after the other: all stay connected until each has looked.
+fn given_up(world_size: usize, by: usize, lost: &[usize]) -> Vec<(Option<Ended>, Vec<usize>)> {
+    let (met, looked) = (Barrier::new(world_size), Barrier::new(world_size));
+    meet(world_size, |meeting| {
+        let mesh = Mesh::join(&meeting).unwrap();
+        met.wait();
+        if meeting.rank == by {
+            for rank in lost {
+                mesh.shared.lose(*rank, "for a test");
+            }
+        }
+        let knows = || lost.contains(&meeting.rank) || lost.iter().all(|rank| mesh.is_lost(*rank));
+        until(|| mesh.ended().is_some() && knows());
+        let seen = (mesh.ended(), (0..world_size).filter(|rank| mesh.is_lost(*rank)).collect());
+        looked.wait();
+        seen
+    })
+}
+
+/// Waits, for seconds at most.
+fn until(done: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !done() && started.elapsed() < Duration::from_secs(10) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Who notices tells those who did not, and the one that it gives up, which then misses nobody.
+#[test]
+fn a_rank_that_one_gives_up_is_told_to_all() {
+    let lost = Some(Ended { by: 1, code: 1, text: "for a test".to_owned(), lost: true });
+    let others = (lost.clone(), vec![1]);
+    assert_eq!(given_up(3, 0, &[1]), [others.clone(), (lost, vec![]), others]);
+}
+
+/// As when a machine with two ranks goes away.
+#[test]
+fn every_loss_is_told_and_the_first_is_the_cause() {
+    let seen = given_up(4, 3, &[0, 1]);
+    for (ended, lost) in &seen[2..] {
+        assert_eq!((ended.as_ref().map(|ended| ended.by), lost.as_slice()), (Some(0), &[0, 1][..]));
+    }
+}
+
+/// Who has failed and then misses a rank tells it what came first.
+#[test]
+fn a_loss_does_not_hide_what_came_before() {
+    let met = Barrier::new(2);
+    let told = meet(2, |meeting| {
+        let mesh = Mesh::join(&meeting).unwrap();
+        met.wait();
+        if meeting.rank == 0 {
+            mesh.abort(0, 2, "for a test");
+            mesh.shared.lose(1, "it left");
+        }
+        until(|| mesh.ended().is_some());
+        let ended = mesh.ended();
+        met.wait();
+        ended.unwrap()
+    });
+    assert!(told.iter().all(|ended| (ended.by, ended.code, ended.lost) == (0, 2, false)), "{told:?}");
+}
+
+/// What ranks 0 and 1 are told if they do `a` and `b` at the same time.
+fn disagree(
+    a: impl Fn(&TcpComm) -> Result<(), CommError> + Sync,
+    b: impl Fn(&TcpComm) -> Result<(), CommError> + Sync,
+) -> Vec<String> {
+    world(&Topology::everyone(2), |comm| {
+        comm.barrier(ALL).unwrap();
+        let result = if comm.rank() == 0 { a(&comm) } else { b(&comm) };
+        match result {
+            Err(e @ CommError::Mismatch { .. }) => e.to_string(),
+            other => panic!("{other:?}"),
+        }
+    })
+}
+
+#[test]
+fn members_that_disagree_are_told_about_both() {
+    let told = disagree(|c| c.all_reduce(ALL, &numbers(100)), |c| c.all_reduce(ALL, &numbers(100_000)));
+    let (a, b) = ("all-reduce (number 1, 400 bytes of f32)", "all-reduce (number 1, 400000 bytes of f32)");
+    assert_eq!(
+        told,
+        [
+            format!("group 0: rank 0 is in {a}, but rank 1 is in {b}"),
+            format!("group 0: rank 1 is in {b}, but rank 0 is in {a}")
+        ]
+    );
+    let told = disagree(|c| c.barrier(ALL), |c| c.all_gather(ALL, b"abc").map(drop));
+    assert!(told[0].ends_with("rank 0 is in barrier (number 1), but rank 1 is in all-gather (number 1, 3 bytes)"));
+    let told = disagree(|c| c.broadcast(ALL, 0, &numbers(3)), |c| c.broadcast(ALL, 1, &numbers(3)));
+    assert!(told[0].contains("root 0") && told[0].contains("root 1"), "{told:?}");
+    let start = |c: &TcpComm, n| c.wait(c.start_all_reduce(ALL, vec![numbers(n)])?);
+    let told = disagree(move |c| start(c, 5), move |c| start(c, 6));
+    assert!(told[1].contains("24 bytes") && told[1].contains("20 bytes"), "{told:?}");
+}
+
+#[test]
+fn a_message_of_another_size_is_told_with_both() {
+    world(&with_channel(2, 40), |comm| {
+        if comm.rank() == 0 {
+            let error = comm.send(1, Lane::Activation, &numbers(11)).unwrap_err().to_string();
+            assert!(error.ends_with("(activation) is longer than the channel's 40"), "{error}");
+            comm.send(1, Lane::Activation, &numbers(10)).unwrap();
+        } else {
+            let error = comm.receive(0, Lane::Activation, DType::F32, &[2, 6]).unwrap_err().to_string();
+            assert!(error.contains("has 40 bytes of f32") && error.contains("(48 bytes) was expected"), "{error}");
+            let error = comm.receive(0, Lane::Activation, DType::U32, &[2, 5]).unwrap_err().to_string();
+            assert!(error.contains("40 bytes of f32") && error.contains("u32"), "{error}");
+            assert_eq!(comm.receive(0, Lane::Activation, DType::F32, &[2, 5]).unwrap().dims(), [2, 5]);
+        }
+    });
+}
+
+#[test]
+fn wrong_requests_are_refused_alone() {
+    let topology = Topology { groups: vec![vec![0, 1], vec![0]], ..with_channel(1, 8) };
+    world(&topology, |comm| {
+        let text = |r: Result<(), CommError>| r.unwrap_err().to_string();
+        if comm.rank() == 1 {
+            assert_eq!(text(comm.barrier(GroupId(1))), "rank 1 is not in group 1");
+            let error = text(comm.send(0, Lane::Activation, &numbers(1)));
+            assert_eq!(error, "there is no activation channel from rank 1 to rank 0");
+        }
+        assert_eq!(text(comm.reduce(ALL, 2, &numbers(1))), "rank 2 is not in group 0");
+        let ids = Tensor::zeros(4, DType::U32, &Device::Cpu).unwrap();
+        assert_eq!(text(comm.all_reduce(ALL, &ids)), "all-reduce: sums are of f32 or f64, not u32");
+        // None of them counted as an operation.
+        comm.barrier(ALL).unwrap();
+    });
+}
+
+/// Rank 0 waits in `wait`; then the run is aborted because of rank 1.
+fn aborted(wait: impl Fn(&TcpComm) -> Result<(), CommError> + Sync) {
+    world(&with_channel(1, 400), |comm| {
+        let mesh = comm.mesh();
+        if comm.rank() == 0 {
+            let result = wait(&comm);
+            assert!(matches!(result, Err(CommError::Aborted { by: 1 })), "{result:?}");
+            let ended = mesh.ended().unwrap();
+            assert_eq!((ended.by, ended.code, ended.text.as_str(), ended.lost), (1, 2, "for a test", false));
+        } else {
+            thread::sleep(Duration::from_millis(30));
+            mesh.abort(1, 2, "for a test");
+            mesh.abort(0, 1, "later");
+            assert_eq!(mesh.ended().map(|ended| ended.by), Some(1), "the first cause stays");
+        }
+    });
+}
+
+#[test]
+fn an_abort_ends_every_kind_of_wait() {
+    aborted(|c| c.barrier(ALL));
+    aborted(|c| c.all_reduce(ALL, &numbers(100_000)));
+    aborted(|c| c.wait(c.start_all_reduce(ALL, vec![numbers(10)])?));
+    aborted(|c| (0..2).try_for_each(|_| c.send(1, Lane::Activation, &numbers(100))));
+    aborted(|c| c.mesh().hear(1).map(drop));
+}
+
+#[test]
+fn a_timeout_says_who_and_what_it_last_did() {
+    world(&with_channel(1, 4), |comm| {
+        if comm.rank() == 1 {
+            comm.mesh().seat().set_phase(Phase::Step);
+            comm.mesh().seat().set_step(12);
+            // Until the other one has had its time-out.
+            assert_eq!(comm.mesh().hear(0).unwrap(), b"over");
+            return;
+        }
+        while comm.mesh().view(1).step != 12 {
+            thread::sleep(Duration::from_millis(5));
+        }
+        comm.mesh().set_limit(Duration::from_millis(150));
+        let error = comm.barrier(ALL).unwrap_err().to_string();
+        assert!(error.contains("in barrier for rank 1, which was last seen in step 12"), "{error}");
+        comm.send(1, Lane::Activation, &numbers(1)).unwrap();
+        let error = comm.send(1, Lane::Activation, &numbers(1)).unwrap_err();
+        assert!(matches!(error, CommError::Timeout { rank: 0, peer: 1, .. }), "{error}");
+        assert!(matches!(comm.barrier(ALL), Err(CommError::Closed { .. })), "not another wait of the whole limit");
+        comm.mesh().say(1, b"over");
+    });
+}
+
+#[test]
+fn who_waits_for_a_rank_that_has_left_is_told() {
+    world(&with_channel(2, 4), |comm| {
+        if comm.rank() == 0 {
+            comm.send(1, Lane::Activation, &numbers(1)).unwrap();
+            comm.mesh().seat().set_phase(Phase::Finished);
+        } else {
+            while comm.mesh().is_here(0) {
+                thread::yield_now();
+            }
+            comm.receive(0, Lane::Activation, DType::F32, &[1]).unwrap();
+            let error = comm.receive(0, Lane::Activation, DType::F32, &[1]).unwrap_err().to_string();
+            assert_eq!(error, "rank 1 waits in receive for rank 0, which has left: finished after step 0");
+            assert!(matches!(comm.barrier(ALL), Err(CommError::Left { peer: 0, .. })));
+        }
+    });
+}
+
+/// A rank that goes away in the middle does not wait for the others.
+#[test]
+fn a_dropped_communicator_ends_what_it_started() {
+    world(&Topology::everyone(2), |comm| {
+        if comm.rank() == 0 {
+            let _pending = comm.start_all_reduce(ALL, vec![numbers(100_000)]).unwrap();
+        } else {
+            let mesh = Arc::clone(comm.mesh());
+            while mesh.is_here(0) {
+                thread::yield_now();
+            }
+        }
+    });
+}
+
+/// Messages in both directions at once, far more than sockets hold: a sender that has slots does not wait for the receiver.
+#[test]
+fn senders_with_slots_do_not_block() {
+    const N: usize = 1 << 20;
+    let channels = vec![channel(0, 1, Lane::Activation, 8, 4 * N), channel(1, 0, Lane::Gradient, 8, 4 * N)];
+    let topology = Topology { channels, ..Topology::everyone(2) };
+    world(&topology, |comm| {
+        let (to, back) =
+            if comm.rank() == 0 { (Lane::Activation, Lane::Gradient) } else { (Lane::Gradient, Lane::Activation) };
+        let peer = 1 - comm.rank();
+        let mine = tensor(DType::F32, 1, comm.rank(), N);
+        for _ in 0..8 {
+            comm.send(peer, to, &mine).unwrap();
+        }
+        let theirs = bits(&tensor(DType::F32, 1, peer, N));
+        for _ in 0..8 {
+            assert!(bits(&comm.receive(peer, back, DType::F32, &[N]).unwrap()) == theirs);
+        }
+    });
+}
+
+/// Two meshes have nothing to do with each other.
+#[test]
+fn two_runs_may_go_on_beside_each_other() {
+    thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| world(&Topology::everyone(2), |comm| comm.barrier(ALL).unwrap()));
+        }
+    });
+}

@@ -1,0 +1,188 @@
+//! The kernels: each `src/kernels/cuda/*.cu` becomes one image for `cuModuleLoadData`, with machine code for A100 and H100 (sm_80,
+//! sm_90) and PTX for newer GPUs.
+//!
+//! Written to OUT_DIR: `images.rs` (`pub static IMAGES: &[(&str, &[u8])]`, names without `.cu`), and `kernels.txt`, a table of what the
+//! assembler said of each kernel: registers, shared memory, spills.
+//!
+//! Divisions, square roots and denormals are exact, as on the CPU; a kernel that wants fast functions names them.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use crate::usage::{self, Usage};
+
+const SOURCES: &str = "src/kernels/cuda";
+
+const FLAGS: [&str; 13] = [
+    "-fatbin",
+    "-gencode",
+    "arch=compute_80,code=sm_80",
+    "-gencode",
+    "arch=compute_90,code=sm_90",
+    "-gencode",
+    "arch=compute_90,code=compute_90",
+    "-O3",
+    "-std=c++17",
+    "-lineinfo",
+    "-Xptxas",
+    "-v",
+    "--Werror=all-warnings",
+];
+
+pub fn build() -> Result<(), String> {
+    println!("cargo::rerun-if-changed={SOURCES}");
+    for name in ["NVCC", "CUDA_HOME", "NVCC_CCBIN", "PATH"] {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
+    let nvcc = Nvcc::find()?;
+    println!("cargo::rustc-env=RUNNER_CUDA_VERSION={}", nvcc.version);
+    let out = PathBuf::from(crate::variable("OUT_DIR")?);
+    let sources = sources()?;
+    let outcomes = compile_all(&nvcc, &sources, &out)?;
+    write(&out.join("images.rs"), &images(&sources))?;
+    let usage: Vec<Usage> = outcomes.iter().flat_map(|(name, log)| usage::read(name, log)).collect();
+    write(&out.join("kernels.txt"), &usage::table(usage))
+}
+
+struct Nvcc {
+    path: PathBuf,
+    /// As `13.0`.
+    version: String,
+}
+
+impl Nvcc {
+    /// $NVCC, that of $CUDA_HOME, on the path, or in the usual place.
+    fn find() -> Result<Self, String> {
+        let home = |root: PathBuf| root.join("bin/nvcc");
+        let candidates = [
+            env::var_os("NVCC").map(PathBuf::from),
+            env::var_os("CUDA_HOME").map(|root| home(root.into())),
+            Some("nvcc".into()),
+            Some(home("/usr/local/cuda".into())),
+        ];
+        for path in candidates.into_iter().flatten() {
+            let Ok(output) = Command::new(&path).arg("--version").output() else { continue };
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let Some((_, rest)) = text.split_once("release ") else { continue };
+            let version = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+            return Ok(Self { path, version });
+        }
+        Err("the feature `cuda` needs NVIDIA's compiler nvcc, and none is here.\n\
+             `make cuda` brings one into target/ and builds with it; or `scripts/cuda_kit.sh DIR`, then `source DIR/env.sh`."
+            .to_owned())
+    }
+}
+
+fn sources() -> Result<Vec<PathBuf>, String> {
+    let entries = fs::read_dir(SOURCES).map_err(|e| format!("{SOURCES}: {e}"))?;
+    let mut sources: Vec<PathBuf> =
+        entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "cu")).collect();
+    sources.sort();
+    Ok(sources)
+}
+
+/// Compiles what has changed, as many files at once as cargo allows. Returns each file's name and what the assembler said.
+fn compile_all(nvcc: &Nvcc, sources: &[PathBuf], out: &Path) -> Result<Vec<(String, String)>, String> {
+    let workers =
+        env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1_usize).clamp(1, sources.len().max(1));
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
+            done.push(compile(nvcc, source, out).map(|log| (stem(source), log)));
+        }
+        done
+    };
+    let outcomes: Vec<Result<(String, String), String>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        threads
+            .into_iter()
+            .flat_map(|t| t.join().unwrap_or_else(|_| vec![Err("a thread panicked".to_owned())]))
+            .collect()
+    });
+    let mistakes: Vec<&str> = outcomes.iter().filter_map(|o| o.as_ref().err().map(String::as_str)).collect();
+    if mistakes.is_empty() { Ok(outcomes.into_iter().flatten().collect()) } else { Err(mistakes.join("\n")) }
+}
+
+/// A file whose text, headers, compiler and flags are those of the image that is there is not compiled again.
+fn compile(nvcc: &Nvcc, source: &Path, out: &Path) -> Result<String, String> {
+    let [image, log, stamp] = ["fatbin", "log", "stamp"].map(|end| out.join(format!("{}.{end}", stem(source))));
+    let inputs = inputs_hash(nvcc, source)?;
+    if image.exists() && fs::read_to_string(&stamp).is_ok_and(|s| s == inputs) {
+        return fs::read_to_string(&log).map_err(|e| format!("{}: {e}", log.display()));
+    }
+    let _ = fs::remove_file(&stamp);
+    let mut command = Command::new(&nvcc.path);
+    command.args(FLAGS).arg("-o").arg(&image).arg(source);
+    let output = command.output().map_err(|e| format!("{}: {e}", nvcc.path.display()))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        let mistakes: Vec<&str> = said.lines().filter(|line| !line.starts_with("ptxas info")).collect();
+        return Err(format!("{}: nvcc: {}\n{}", source.display(), output.status, mistakes.join("\n")));
+    }
+    write(&log, &said)?;
+    write(&stamp, &inputs)?;
+    Ok(said)
+}
+
+fn inputs_hash(nvcc: &Nvcc, source: &Path) -> Result<String, String> {
+    let mut hasher = DefaultHasher::new();
+    (FLAGS, &nvcc.version).hash(&mut hasher);
+    env::var_os("NVCC_CCBIN").hash(&mut hasher);
+    let mut files = BTreeSet::new();
+    with_headers(source, &mut files)?;
+    for file in files {
+        let text = fs::read(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        (&file, text).hash(&mut hasher);
+    }
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+/// `file`, and what it includes by `#include "..."`.
+fn with_headers(file: &Path, files: &mut BTreeSet<PathBuf>) -> Result<(), String> {
+    if !files.insert(file.to_owned()) {
+        return Ok(());
+    }
+    let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    for line in text.lines() {
+        let Some(rest) = line.trim_start().strip_prefix('#') else { continue };
+        let Some(name) = rest.trim_start().strip_prefix("include").and_then(|r| r.trim_start().strip_prefix('"'))
+        else {
+            continue;
+        };
+        let header = file.with_file_name(name.split('"').next().unwrap_or_default());
+        // One that is not here is for another compiler, or nvcc's mistake to report.
+        if header.exists() {
+            with_headers(&header, files)?;
+        }
+    }
+    Ok(())
+}
+
+/// The driver reads an image in words, so it starts at a multiple of 64 bytes.
+fn images(sources: &[PathBuf]) -> String {
+    let image = |source: &PathBuf| {
+        let name = stem(source);
+        let bytes = format!("include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}.fatbin\"))");
+        format!("    (\"{name}\", {{ static IMAGE: &Image<[u8]> = &Image(*{bytes}); &IMAGE.0 }}),\n")
+    };
+    let images: String = sources.iter().map(image).collect();
+    format!(
+        "#[repr(C, align(64))]\nstruct Image<T: ?Sized>(T);\n\n\
+         /// Name and image of each file of kernels.\npub static IMAGES: &[(&str, &[u8])] = &[\n{images}];\n"
+    )
+}
+
+fn stem(source: &Path) -> String {
+    source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}

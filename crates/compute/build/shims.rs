@@ -1,0 +1,48 @@
+//! What stands in for CUDA's libraries when the program is linked: `shims.c`, whose functions load the real ones when they are first
+//! called. So building needs none of the libraries, and the program starts where there is none.
+
+use std::fs;
+use std::path::PathBuf;
+
+/// What cudarc and candle-kernels ask the linker for.
+const LIBRARIES: [&str; 7] = ["cublas", "cublasLt", "cuda", "cudart", "curand", "nccl", "nvrtc"];
+
+/// An archive without members.
+const EMPTY_ARCHIVE: &str = "!<arch>\n";
+
+pub fn build() -> Result<(), String> {
+    let out = PathBuf::from(crate::variable("OUT_DIR")?);
+    compile(&out)?;
+    // All of it is given to the linker before the dependencies that call it; it drops what nothing calls, and the real libraries,
+    // should it find some: everything is there by then.
+    println!("cargo::rustc-link-search=native={}", out.display());
+    println!("cargo::rustc-link-lib=static:+whole-archive,-bundle=runner_shims");
+    // The linker must find something under these names.
+    let empty = out.join("empty");
+    fs::create_dir_all(&empty).map_err(|e| format!("{}: {e}", empty.display()))?;
+    for library in LIBRARIES {
+        let path = empty.join(format!("lib{library}.a"));
+        fs::write(&path, EMPTY_ARCHIVE).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    println!("cargo::rustc-link-search=native={}", empty.display());
+    Ok(())
+}
+
+#[cfg(feature = "cuda")]
+fn compile(out: &std::path::Path) -> Result<(), String> {
+    cc::Build::new()
+        .file("build/shims.c")
+        .out_dir(out)
+        .opt_level(2)
+        .debug(false)
+        .cargo_metadata(false)
+        .try_compile("runner_shims")
+        .map_err(|e| format!("build/shims.c: {e}"))
+}
+
+/// The C compiler's driver is a dependency of that feature alone.
+#[cfg(not(feature = "cuda"))]
+#[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
+fn compile(_: &std::path::Path) -> Result<(), String> {
+    Ok(())
+}

@@ -1,0 +1,13 @@
+//! What computes: tensor kernels on CPUs and NVIDIA GPUs, layers with explicit backward passes, models, optimizers, and the state
+//! that training carries from step to step.
+
+#[cfg(feature = "cuda")]
+pub mod gpu;
+pub mod kernels;
+pub mod model;
+pub mod nn;
+pub mod observer;
+pub mod optim;
+pub mod state;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

@@ -1,0 +1,31 @@
+//! Initial weights: a function of the seed, the parameter's name and the element, the same under every layout.
+
+use rayon::prelude::*;
+
+use runner_spec::model::Init;
+use runner_spec::model::layout::ParamEntry;
+use runner_spec::philox::Philox;
+
+/// Fills `values`, the elements of `entry`, with what it starts as.
+pub fn fill(values: &mut [f32], entry: &ParamEntry, seed: u64) {
+    match entry.spec.init {
+        Init::Zeros => values.fill(0.0),
+        Init::Ones => values.fill(1.0),
+        Init::Normal { std } => draw(values, entry, seed, std, Philox::normals),
+        Init::Uniform { bound } => draw(values, entry, seed, bound, Philox::uniforms),
+    }
+}
+
+/// Each value is `size` times one of `four(stream, index)`.
+fn draw(values: &mut [f32], entry: &ParamEntry, seed: u64, size: f64, four: fn(Philox, u64) -> [f64; 4]) {
+    const CHUNK: usize = 4096;
+    let stream = Philox::new(seed, &format!("init {}", entry.spec.name));
+    values.par_chunks_mut(CHUNK).enumerate().for_each(|(task, values)| {
+        for (i, part) in values.chunks_mut(4).enumerate() {
+            let drawn = four(stream, (task * CHUNK / 4 + i) as u64);
+            for (v, x) in part.iter_mut().zip(drawn) {
+                *v = (x * size) as f32;
+            }
+        }
+    });
+}

@@ -1,0 +1,88 @@
+//! Final norm, projection to the vocabulary, cross-entropy.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::{GradSink, Linear, MicroBatch, Norm};
+use crate::kernels::loss;
+use crate::kernels::loss::Losses;
+use crate::kernels::{Math, embedding};
+use crate::model::Params;
+use runner_spec::data::IGNORE;
+use runner_spec::program::DEVICE_ROWS;
+
+/// Rows of logits held at a time where no gradient is needed.
+const ROWS: usize = 256;
+
+/// The last block of a model.
+#[derive(Debug, Clone, Copy)]
+pub struct Head {
+    /// Before the projection, where the model has one.
+    pub norm: Option<Norm>,
+    /// The embedding's own matrix where embeddings are tied.
+    pub project: Linear,
+}
+
+/// What the backward needs; the one [rows, vocab] buffer already holds the logits' gradient.
+#[derive(Debug)]
+pub struct Saved {
+    /// The norm's input and statistics.
+    norm: Option<(Tensor, Tensor)>,
+    /// The projection's input.
+    normed: Tensor,
+    dlogits: Tensor,
+}
+
+impl Head {
+    /// `x`: [batch·seq, d_model]. Returns the loss of each token.
+    pub fn forward(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<(Losses, Saved)> {
+        let (normed, norm) = match self.norm {
+            Some(norm) => {
+                let (normed, stats) = norm.forward(params, &x, mb.math)?;
+                (normed, Some((x, stats)))
+            }
+            None => (x, None),
+        };
+        let logits = self.project.forward(params, &normed, mb.math)?;
+        let losses = loss::losses(&logits, &mb.targets, mb.targets_there.as_ref(), Some(mb.scale), mb.math)?;
+        Ok((losses, Saved { norm, normed, dlogits: logits }))
+    }
+
+    /// Returns dL/dx for L = scale · Σ losses. Weight work keeps the projection's input and the logits' gradient, [rows,
+    /// vocab].
+    pub fn backward(&self, params: &Params, grads: &mut GradSink<'_>, saved: Saved, math: Math) -> Result<Tensor> {
+        let Saved { norm, normed, dlogits } = saved;
+        let dnormed = self.project.backward(params, grads, &normed, &dlogits, math)?;
+        drop((normed, dlogits));
+        match (self.norm, norm) {
+            (Some(layer), Some((x, stats))) => layer.backward(params, grads, &x, &stats, &dnormed, None, math),
+            _ => Ok(dnormed),
+        }
+    }
+
+    /// Losses without a backward: logits only of rows that have a target, a few rows at a time.
+    pub fn losses(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<Vec<f32>> {
+        if mb.targets.len() != x.dims2()?.0 {
+            bail!("{} targets for {} tokens", mb.targets.len(), x.dims2()?.0)
+        }
+        let wanted: Vec<usize> = (0..mb.targets.len()).filter(|&r| mb.targets[r] != IGNORE).collect();
+        let mut losses = vec![0.0; mb.targets.len()];
+        let most = if x.device().is_cpu() { ROWS } else { DEVICE_ROWS };
+        for rows in wanted.chunks(most) {
+            let logits = self.logits(params, x, rows, mb.math)?;
+            let targets: Vec<u32> = rows.iter().map(|&r| mb.targets[r]).collect();
+            for (&row, loss) in rows.iter().zip(loss::cross_entropy(&logits, &targets, None, mb.math)?) {
+                losses[row] = loss;
+            }
+        }
+        Ok(losses)
+    }
+
+    /// Logits of rows `rows` of `x`, [rows.len(), vocab].
+    pub fn logits(&self, params: &Params, x: &Tensor, rows: &[usize], math: Math) -> Result<Tensor> {
+        let x = embedding::take_rows(x, rows)?;
+        match self.norm {
+            Some(norm) => self.project.forward(params, &norm.forward(params, &x, math)?.0, math),
+            None => self.project.forward(params, &x, math),
+        }
+    }
+}

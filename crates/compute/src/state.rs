@@ -1,0 +1,62 @@
+//! What a rank carries from step to step: everything a checkpoint must hold, and nothing else.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Result, Tensor};
+
+use crate::kernels::on_host;
+use runner_spec::event::Best;
+use runner_spec::model::layout::ParamLayout;
+
+/// The f32 buffers of a rank and its place in the run. Random numbers are counter-based, so there is no generator state.
+#[derive(Debug)]
+pub struct TrainState {
+    /// Optimizer steps done.
+    pub step: u64,
+    /// Valid tokens seen.
+    pub tokens: u64,
+    /// The lowest validation loss so far, and the step after which it was measured.
+    pub best: Option<Best>,
+    pub layout: Arc<ParamLayout>,
+    /// Flat: `layout.total` weights, then each optimizer moment, of the same length. The optimizer changes them together,
+    /// and candle's in-place ops take one mutable buffer.
+    pub buffer: Tensor,
+    /// Optimizer moments in `buffer`.
+    pub moments: usize,
+}
+
+impl TrainState {
+    /// Zeroed buffers for `layout`.
+    ///
+    /// # Errors
+    /// If the device cannot hold them.
+    pub fn zeroed(layout: Arc<ParamLayout>, moments: usize, dtype: DType, device: &Device) -> Result<Self> {
+        let buffer = Tensor::zeros(layout.total * (1 + moments), dtype, device)?;
+        Ok(Self { step: 0, tokens: 0, best: None, layout, buffer, moments })
+    }
+
+    /// Section `index` of the buffer, [layout.total]: 0 the weights, 1 the first moment, 2 the second. A view.
+    ///
+    /// # Errors
+    /// If there is no such section.
+    pub fn section(&self, index: usize) -> Result<Tensor> {
+        self.buffer.narrow(0, index * self.layout.total, self.layout.total)
+    }
+
+    /// The same with its buffer in the host's memory: itself on a CPU, a copy on a GPU.
+    ///
+    /// # Errors
+    /// That of the device.
+    pub fn on_host(&self) -> Result<Self> {
+        let buffer = on_host(&self.buffer)?;
+        Ok(Self { layout: self.layout.clone(), buffer, ..*self })
+    }
+
+    /// The weights, [layout.total]. A view.
+    ///
+    /// # Errors
+    /// As `section`.
+    pub fn weights(&self) -> Result<Tensor> {
+        self.section(0)
+    }
+}

@@ -1,0 +1,403 @@
+//! Holds a tree against the schema: what one layer says that it cannot say, each with its place.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Number, Value, json};
+
+use super::presets;
+use super::shape::{Bounds, Keys, Shape, Slot, root, variants};
+use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, list, nearest, short};
+use runner_template::scalar;
+use runner_template::source::{Place, Source};
+use runner_template::tree::{Entry, Node, Yaml};
+
+/// What was found in one layer.
+pub struct Checked {
+    /// What is legal of it, as JSON in the file's vocabulary.
+    pub value: Value,
+    pub diagnostics: Vec<Diagnostic>,
+    /// Keys with a mistake: what follows from them is not reported again.
+    pub poisoned: Vec<String>,
+}
+
+/// Checks a whole layer.
+pub fn check(tree: &Node, source: &Source) -> Checked {
+    let mut checker = Checker { source, diagnostics: Vec::new(), poisoned: Vec::new() };
+    let value = checker.node(tree, tree.place, root(), "").unwrap_or_else(|| json!({}));
+    Checked { value, diagnostics: checker.diagnostics, poisoned: checker.poisoned }
+}
+
+/// `path.key`.
+pub fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+struct Checker<'s> {
+    source: &'s Source,
+    diagnostics: Vec<Diagnostic>,
+    poisoned: Vec<String>,
+}
+
+impl Checker<'_> {
+    fn error(&mut self, place: Place, path: &str, message: String, help: impl Into<String>) -> Option<Value> {
+        if self.diagnostics.len() < MAX_DIAGNOSTICS {
+            self.diagnostics.push(self.source.diagnostic(place, path, message, help.into()));
+            self.poisoned.push(path.to_owned());
+        }
+        None
+    }
+
+    /// `key` is where the key of `node` stands.
+    fn node(&mut self, node: &Node, key: Place, slot: Slot<'static>, path: &str) -> Option<Value> {
+        if node.is_null() && !path.is_empty() {
+            return Some(Value::Null);
+        }
+        match slot.shape {
+            Shape::Keys(keys) => self.keys(node, key, keys, path),
+            Shape::Variants(of) => self.variants(node, key, &variants(of), path),
+            Shape::Words(words) => {
+                let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
+                self.words(node, key, &words, path)
+            }
+            Shape::List { items, min, max } => self.list(node, key, super::shape::slot(items), (min, max), path),
+            Shape::WordOr { words, other } => {
+                let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
+                self.word_or(node, key, &words, super::shape::slot(other), path)
+            }
+            Shape::Number(bounds) => self.number(node, key, bounds, false, slot, path),
+            Shape::Integer(bounds) => self.number(node, key, bounds, true, slot, path),
+            Shape::Text => match &node.value {
+                Yaml::Scalar { text, .. } => Some(Value::String(text.to_string())),
+                _ => self.mismatch(node, key, "text", path, ""),
+            },
+            Shape::Bool => match &node.value {
+                Yaml::Scalar { text, plain: true } => match scalar::boolean(text) {
+                    Some(b) => Some(Value::Bool(b)),
+                    None => self.mismatch(node, key, "`true` or `false`", path, &one_line(slot.description)),
+                },
+                _ => self.mismatch(node, key, "`true` or `false`", path, &one_line(slot.description)),
+            },
+        }
+    }
+
+    fn mismatch(&mut self, node: &Node, key: Place, wanted: &str, path: &str, help: &str) -> Option<Value> {
+        let (name, place) = if path.is_empty() {
+            ("an experiment".to_owned(), node.place)
+        } else {
+            (format!("`{}`", short(path)), if matches!(node.value, Yaml::Scalar { .. }) { node.place } else { key })
+        };
+        self.error(place, path, format!("{name} is {wanted}, not {}", describe(node)), help)
+    }
+
+    fn keys(&mut self, node: &Node, key: Place, keys: Keys<'static>, path: &str) -> Option<Value> {
+        let Yaml::Map(entries) = &node.value else {
+            if let (Some(short), Yaml::Scalar { text, .. }) = (keys.short, &node.value) {
+                return Some(json!({ short: &**text }));
+            }
+            let names = keys.names();
+            let help = match &node.value {
+                Yaml::Scalar { text, .. } if path == "model" && presets::family(text).is_some() => {
+                    format!("write `model: {{preset: {text}}}`")
+                }
+                _ if names.is_empty() => "write `{}`".to_owned(),
+                _ => format!("its keys are {}", list(&names, "and")),
+            };
+            return self.mismatch(node, key, "a mapping of keys to values", path, &help);
+        };
+        let mut out = Map::new();
+        for entry in entries.iter() {
+            let at = join(path, &short(&entry.key));
+            match keys.get(&entry.key) {
+                Some(slot) => {
+                    if let Some(value) = self.node(&entry.value, entry.place, slot, &at) {
+                        out.insert(entry.key.clone(), value);
+                    }
+                }
+                None => self.unknown_key(entry, keys, path, &at),
+            }
+        }
+        let exclusive = keys.exclusive();
+        let mut given = entries.iter().filter(|e| exclusive.contains(&e.key.as_str()) && !e.value.is_null());
+        if let Some(first) = given.next() {
+            for second in given.filter(|e| e.key != first.key) {
+                let message = format!("`{path}` has both `{}` and `{}`", first.key, second.key);
+                self.error(
+                    second.place,
+                    &join(path, &second.key),
+                    message,
+                    format!("give one of {}", list(&exclusive, "and")),
+                );
+                self.poisoned.push(path.to_owned());
+            }
+        }
+        Some(Value::Object(out))
+    }
+
+    fn unknown_key(&mut self, entry: &Entry, keys: Keys<'static>, path: &str, at: &str) {
+        if self.diagnostics.len() >= MAX_DIAGNOSTICS {
+            return;
+        }
+        let names = keys.names();
+        let place_name = if path.is_empty() { "at the top level".to_owned() } else { format!("in `{}`", short(path)) };
+        let message = format!("unknown key `{}` {place_name}", short(&entry.key));
+        let help = if let Some(near) = nearest(&entry.key, names.iter().copied()) {
+            self.poisoned.push(join(path, near));
+            format!("did you mean `{near}`?")
+        } else if entry.key == "<<" {
+            "merge keys are not part of YAML 1.2; write the keys out".to_owned()
+        } else if let Some(home) = homes().get(entry.key.as_str()) {
+            format!("`{}` belongs under {}", entry.key, list(home, "or"))
+        } else if names.is_empty() {
+            "it takes no keys: `{}`".to_owned()
+        } else {
+            format!("the keys here are {}", list(&names, "and"))
+        };
+        self.error(entry.place, at, message, help);
+    }
+
+    fn variants(&mut self, node: &Node, key: Place, of: &[(&'static str, Slot<'static>)], path: &str) -> Option<Value> {
+        let names: Vec<&str> = of.iter().map(|(name, _)| *name).collect();
+        let choose = format!("choose one of {}", list(&names, "and"));
+        let entries = match &node.value {
+            Yaml::Map(entries) => entries,
+            Yaml::Scalar { text, .. } => {
+                let last = path.rsplit('.').next().unwrap_or(path);
+                let chosen = of.iter().find(|(name, _)| **name == **text).or_else(|| {
+                    let near = nearest(text, names.iter().copied())?;
+                    of.iter().find(|(name, _)| *name == near)
+                });
+                let help = match chosen {
+                    Some((name, slot)) => format!("write `{last}: {{{name}: {}}}`", example(*slot)),
+                    None => choose,
+                };
+                return self.mismatch(node, key, "a choice written as a mapping", path, &help);
+            }
+            Yaml::Seq(_) => return self.mismatch(node, key, "a choice written as a mapping", path, &choose),
+        };
+        let (first, second) = match &entries[..] {
+            [] => return self.error(key, path, format!("`{path}` names nothing"), choose),
+            [one] => (one, None),
+            [first, second, ..] => (first, Some(second)),
+        };
+        let found = of.iter().find(|(name, _)| *name == first.key);
+        if let Some(second) = second {
+            // A slip such as `adamw: …` beside `lr: …` is one of indentation.
+            let help = match found {
+                Some((name, Slot { shape: Shape::Keys(keys), .. })) if keys.get(&second.key).is_some() => {
+                    format!("`{}` is a key of `{name}`; indent it below", second.key)
+                }
+                _ => choose,
+            };
+            let message =
+                format!("`{path}` is one choice, and has `{}` and `{}`", short(&first.key), short(&second.key));
+            return self.error(second.place, path, message, help);
+        }
+        let Some((name, slot)) = found else {
+            let inner =
+                of.iter().find(|(_, slot)| matches!(slot.shape, Shape::Keys(keys) if keys.get(&first.key).is_some()));
+            let help = match (nearest(&first.key, names.iter().copied()), inner) {
+                (Some(near), _) => format!("did you mean `{near}`?"),
+                (None, Some((name, _))) => {
+                    format!("`{}` is a key of `{name}`: write `{{{name}: {{{}: …}}}}`", first.key, first.key)
+                }
+                (None, None) => choose,
+            };
+            self.error(
+                first.place,
+                &join(path, &short(&first.key)),
+                format!("`{path}` has no `{}`", short(&first.key)),
+                help,
+            );
+            self.poisoned.push(path.to_owned());
+            return None;
+        };
+        let at = join(path, name);
+        let value = match self.node(&first.value, first.place, *slot, &at)? {
+            // `bytes:` with nothing after it is meant as `bytes: {}`.
+            Value::Null if matches!(slot.shape, Shape::Keys(_)) => json!({}),
+            Value::Null => return self.error(first.place, &at, format!("`{at}` is empty"), ""),
+            value => value,
+        };
+        Some(json!({ *name: value }))
+    }
+
+    fn words(&mut self, node: &Node, key: Place, words: &[&str], path: &str) -> Option<Value> {
+        let Yaml::Scalar { text, .. } = &node.value else {
+            return self.mismatch(node, key, &list(words, "or"), path, "");
+        };
+        if words.contains(&&**text) {
+            return Some(Value::String(text.to_string()));
+        }
+        let help = match nearest(text, words.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("it can be {}", list(words, "or")),
+        };
+        self.error(node.place, path, format!("`{path}` cannot be `{}`", short(text)), help)
+    }
+
+    /// One of `words`, or a list.
+    fn word_or(&mut self, node: &Node, key: Place, words: &[&str], other: Slot<'static>, path: &str) -> Option<Value> {
+        let text = match &node.value {
+            Yaml::Seq(_) => return self.node(node, key, other, path),
+            Yaml::Scalar { text, .. } => Some(text),
+            Yaml::Map(_) => None,
+        };
+        if let Some(text) = text
+            && words.contains(&&**text)
+        {
+            return Some(Value::String(text.to_string()));
+        }
+        if let Some(near) = text.and_then(|text| nearest(text, words.iter().copied())) {
+            let text = text.map(|t| short(t)).unwrap_or_default();
+            let message = format!("`{}` cannot be `{text}`", short(path));
+            return self.error(node.place, path, message, format!("did you mean `{near}`?"));
+        }
+        let item = match other.shape {
+            Shape::List { items, .. } => Some(super::shape::slot(items)),
+            _ => None,
+        };
+        // What would be an item of the list was meant as a list.
+        let mut aside = Checker { source: self.source, diagnostics: Vec::new(), poisoned: Vec::new() };
+        let help = match (text, item) {
+            (Some(text), Some(item)) if aside.node(node, key, item, path).is_some() => {
+                format!("write a list, such as `[{}, …]`", short(text))
+            }
+            (_, Some(item)) => format!("an item is: {}", one_line(item.description)),
+            _ => String::new(),
+        };
+        self.mismatch(node, key, &format!("{} or a list", list(words, "or")), path, &help)
+    }
+
+    fn list(
+        &mut self,
+        node: &Node,
+        key: Place,
+        item: Slot<'static>,
+        (min, max): (usize, usize),
+        path: &str,
+    ) -> Option<Value> {
+        let Yaml::Seq(items) = &node.value else {
+            let help = match &node.value {
+                Yaml::Scalar { text, .. } => format!("write `[{}]`", short(text)),
+                _ => "write `[first, second]`".to_owned(),
+            };
+            return self.mismatch(node, key, "a list", path, &help);
+        };
+        if items.len() < min || items.len() > max {
+            let wanted = match (min, max) {
+                (a, b) if a == b => format!("{a} values"),
+                (a, _) => format!("at least {a}"),
+            };
+            return self.error(key, path, format!("`{path}` needs {wanted}, and has {}", items.len()), "");
+        }
+        let mut out = Vec::with_capacity(items.len());
+        for (i, child) in items.iter().enumerate() {
+            let at = join(path, &i.to_string());
+            match self.node(child, child.place, item, &at) {
+                Some(Value::Null) => {
+                    self.error(child.place, &at, format!("an item of `{path}` is empty"), "delete it, or quote it");
+                }
+                Some(value) => out.push(value),
+                None => {}
+            }
+        }
+        (out.len() == items.len()).then_some(Value::Array(out))
+    }
+
+    fn number(
+        &mut self,
+        node: &Node,
+        key: Place,
+        bounds: Bounds,
+        whole: bool,
+        slot: Slot<'static>,
+        path: &str,
+    ) -> Option<Value> {
+        let about = one_line(slot.description);
+        let wanted = if whole { "a whole number" } else { "a number" };
+        let Yaml::Scalar { text, plain } = &node.value else {
+            return self.mismatch(node, key, wanted, path, &about);
+        };
+        let Some(number) = scalar::number(text) else {
+            return self.mismatch(node, key, wanted, path, &about);
+        };
+        if !plain {
+            return self.mismatch(node, key, wanted, path, "delete the quotes");
+        }
+        let shown = short(text);
+        if number.float.is_nan() || (number.float.is_infinite() && text.contains('n')) {
+            return self.error(node.place, path, format!("`{path}` must be finite, and is {shown}"), about);
+        }
+        if whole && number.integer.is_none() && number.float.abs() < 1e18 {
+            let below = number.float.floor();
+            let help = format!("the nearest are {below} and {}", below + 1.0);
+            return self.error(node.place, path, format!("`{path}` is a whole number, not {shown}"), help);
+        }
+        if let Some(violation) = bounds.violation(number.float) {
+            return self.error(node.place, path, format!("`{path}` {violation}, and is {shown}"), about);
+        }
+        let json = match (whole, number.integer) {
+            (true, integer) => integer.and_then(|i| u64::try_from(i).ok()).map(Number::from),
+            (false, _) => Number::from_f64(number.float),
+        };
+        match json {
+            Some(n) => Some(Value::Number(n)),
+            None => self.error(node.place, path, format!("`{path}` is too large: {shown}"), "it must fit into 64 bits"),
+        }
+    }
+}
+
+/// A description, which may be broken into lines.
+pub fn one_line(text: &str) -> String {
+    text.replace('\n', " ")
+}
+
+/// What stands there instead of what was wanted.
+pub fn describe(node: &Node) -> String {
+    match &node.value {
+        Yaml::Map(_) => "a mapping".to_owned(),
+        Yaml::Seq(_) => "a list".to_owned(),
+        Yaml::Scalar { text, plain: true } if scalar::is_null(text) => "empty".to_owned(),
+        Yaml::Scalar { text, plain: false } => format!("the text \"{}\"", short(text)),
+        Yaml::Scalar { text, .. } => format!("`{}`", short(text)),
+    }
+}
+
+/// What may follow a choice's name, as an example.
+fn example(slot: Slot<'static>) -> String {
+    match slot.shape {
+        Shape::Keys(keys) => {
+            let inner: Vec<String> = keys.required().map(|name| format!("{name}: …")).collect();
+            format!("{{{}}}", inner.join(", "))
+        }
+        _ => "…".to_owned(),
+    }
+}
+
+/// Each key, and the sections that have it.
+pub fn homes() -> HashMap<&'static str, Vec<String>> {
+    fn visit(slot: Slot<'static>, path: &str, out: &mut HashMap<&'static str, Vec<String>>) {
+        match slot.shape {
+            Shape::Keys(keys) => {
+                for name in keys.names() {
+                    if !path.is_empty() {
+                        out.entry(name).or_default().push(path.to_owned());
+                    }
+                    if let Some(inner) = keys.get(name) {
+                        visit(inner, &join(path, name), out);
+                    }
+                }
+            }
+            Shape::Variants(of) => {
+                for (name, inner) in variants(of) {
+                    out.entry(name).or_default().push(path.to_owned());
+                    visit(inner, &join(path, name), out);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut out = HashMap::new();
+    visit(root(), "", &mut out);
+    out
+}

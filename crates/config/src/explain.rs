@@ -1,0 +1,115 @@
+//! Where each value of an experiment is from, and the experiment as YAML.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_yaml::Value;
+
+use super::check::join;
+use super::layers::Layers;
+use runner_spec::experiment::{Experiment, Family};
+
+/// One final value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// As `optimizer.adamw.lr`.
+    pub key: String,
+    pub value: String,
+    /// `default`, `preset gpt2-124m`, `exp.yaml:12:7`, `RUNNER_SEED` or `--set seed=3`.
+    pub source: String,
+}
+
+/// `resolved.yaml`: an experiment file that loads to the same experiment from anywhere.
+#[must_use]
+pub fn to_yaml(experiment: &Experiment) -> String {
+    serde_yaml::to_string(&document(experiment)).unwrap_or_default()
+}
+
+/// The experiment as a document in the vocabulary of the file.
+fn document(experiment: &Experiment) -> Value {
+    let mut value = untagged(serde_yaml::to_value(experiment).unwrap_or_default());
+    // Not a key of this family.
+    if experiment.model.family == Family::Gpt2
+        && let Some(model) = value.get_mut("model").and_then(Value::as_mapping_mut)
+    {
+        model.remove("rope_theta");
+    }
+    value
+}
+
+/// A choice as a mapping with one key, where serde_yaml would write a tag.
+fn untagged(value: Value) -> Value {
+    match value {
+        Value::Tagged(tagged) => {
+            let name = tagged.tag.to_string();
+            let mut out = serde_yaml::Mapping::new();
+            out.insert(Value::String(name.trim_start_matches('!').to_owned()), untagged(tagged.value));
+            Value::Mapping(out)
+        }
+        Value::Mapping(map) => Value::Mapping(map.into_iter().map(|(k, v)| (k, untagged(v))).collect()),
+        Value::Sequence(items) => Value::Sequence(items.into_iter().map(untagged).collect()),
+        other => other,
+    }
+}
+
+/// One row per value, in the order of the keys.
+pub fn origins(experiment: &Experiment, layers: &Layers, notes: &BTreeMap<&'static str, String>) -> Vec<Origin> {
+    let mut out = Vec::new();
+    visit(&document(experiment), "", &mut |key, value| {
+        let source = layers.origin(key, value.is_null());
+        let source = source.unwrap_or_else(|| notes.get(key).cloned().unwrap_or_else(|| "default".to_owned()));
+        out.push(Origin { key: key.to_owned(), value: flow(value), source });
+    });
+    out
+}
+
+fn visit(value: &Value, path: &str, out: &mut impl FnMut(&str, &Value)) {
+    match value {
+        Value::Mapping(map) if !map.is_empty() => {
+            for (key, inner) in map {
+                visit(inner, &join(path, key.as_str().unwrap_or_default()), out);
+            }
+        }
+        leaf => out(path, leaf),
+    }
+}
+
+/// A value on one line.
+fn flow(value: &Value) -> String {
+    match value {
+        Value::Sequence(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
+        Value::Mapping(_) => "{}".to_owned(),
+        other => {
+            let text = serde_json::to_value(other).unwrap_or_default();
+            text.as_str().map_or_else(|| number(&text), |s| s.escape_debug().to_string())
+        }
+    }
+}
+
+/// Small and large numbers as in the file: `6e-4`.
+fn number(value: &serde_json::Value) -> String {
+    match value.as_f64() {
+        Some(x) if value.is_f64() && x != 0.0 && !(1e-3..1e6).contains(&x.abs()) => format!("{x:e}"),
+        _ => value.to_string(),
+    }
+}
+
+/// The table of `runner validate --explain`.
+#[must_use]
+pub fn explain(origins: &[Origin]) -> String {
+    const WIDEST: usize = 48;
+    let shown = |text: &str| -> String {
+        if text.chars().count() > WIDEST {
+            format!("{}…", text.chars().take(WIDEST - 1).collect::<String>())
+        } else {
+            text.to_owned()
+        }
+    };
+    let width = |f: fn(&Origin) -> &str| origins.iter().map(|o| shown(f(o)).chars().count()).max().unwrap_or(0);
+    let (keys, values) = (width(|o| &o.key), width(|o| &o.value));
+    let mut out = String::new();
+    for o in origins {
+        let _ = writeln!(out, "{:keys$}  {:values$}  {}", shown(&o.key), shown(&o.value), o.source);
+    }
+    out
+}

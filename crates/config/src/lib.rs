@@ -1,0 +1,41 @@
+//! From files, environment and flags to a validated `Experiment`.
+
+pub mod check;
+mod explain;
+mod layers;
+mod load;
+mod overrides;
+mod presets;
+mod raw;
+mod raw_data;
+mod raw_eval;
+mod raw_parallel;
+pub mod resolve;
+mod resolve_batch;
+mod resolve_data;
+mod resolve_devices;
+mod resolve_init;
+mod resolve_model;
+mod resolve_parallel;
+mod resolve_run;
+mod resolve_source;
+mod resolve_variant;
+mod schema;
+pub mod shape;
+
+pub use explain::{Origin, explain, to_yaml};
+pub use load::{LoadOptions, Loaded, from_str, load};
+pub use schema::{schema, schema_text};
+
+#[cfg(test)]
+mod tests_diagnostics;
+#[cfg(test)]
+mod tests_hostile;
+#[cfg(test)]
+mod tests_load;
+#[cfg(test)]
+mod tests_parallel;
+#[cfg(test)]
+mod tests_sources;
+#[cfg(test)]
+mod tests_templates;

@@ -1,0 +1,90 @@
+//! The layers above the file: `RUNNER_…` variables and `--set key.path=value`, each a small YAML text of its own.
+
+use super::check::{Checked, check};
+use super::layers::{From, Layer};
+use super::load::LoadOptions;
+use super::shape::{Shape, root};
+use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
+use runner_template::source::{Place, Source};
+use runner_template::tree::{MAX_DEPTH, Node, parse};
+
+const PREFIX: &str = "RUNNER_";
+
+/// Adds a layer for each variable, in the order of their names, and then one for each `--set`.
+pub fn layers(
+    options: &LoadOptions,
+    layers: &mut Vec<Layer>,
+    diagnostics: &mut Vec<Diagnostic>,
+    poisoned: &mut Vec<String>,
+) {
+    let mut variables: Vec<&(String, String)> = options.env.iter().collect();
+    variables.sort();
+    let mut add = |source: Source, keys: &[String], given: usize| match layer(source, keys, given, diagnostics) {
+        Some((layer, found)) => {
+            diagnostics.extend(found.0);
+            poisoned.extend(found.1);
+            layers.push(layer);
+        }
+        None if keys[0].is_empty() => {}
+        None => poisoned.push(keys.join(".")),
+    };
+    let sections = sections();
+    for (name, value) in variables {
+        let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+        if github_actions(options) && name == "RUNNER_NAME" {
+            continue;
+        }
+        let keys: Vec<String> = rest.split("__").map(str::to_lowercase).collect();
+        // Others use the prefix too (GitHub Actions sets RUNNER_OS); what looks like a slip is held to be one.
+        if sections.contains(&keys[0].as_str())
+            || keys.len() > 1
+            || nearest(&keys[0], sections.iter().copied()).is_some()
+        {
+            add(Source::environment(name, value), &keys, name.chars().count());
+        }
+    }
+    for text in &options.sets {
+        let at = text.find('=').unwrap_or(text.len());
+        let keys: Vec<String> = text[..at].split('.').map(|key| key.trim().to_owned()).collect();
+        add(Source::set(text, (at + 1).min(text.len())), &keys, text[..at].chars().count());
+    }
+}
+
+/// The keys at the top level.
+fn sections() -> Vec<&'static str> {
+    match root().shape {
+        Shape::Keys(keys) => keys.names(),
+        _ => Vec::new(),
+    }
+}
+
+/// GitHub Actions calls its machine `RUNNER_NAME`, which would rename every experiment.
+fn github_actions(options: &LoadOptions) -> bool {
+    ["RUNNER_OS", "RUNNER_TOOL_CACHE"].iter().all(|name| options.env.iter().any(|(n, _)| n == name))
+}
+
+type Found = (Vec<Diagnostic>, Vec<String>);
+
+/// `given`: characters of the name, for the caret.
+fn layer(source: Source, keys: &[String], given: usize, out: &mut Vec<Diagnostic>) -> Option<(Layer, Found)> {
+    let name = Place { line: 1, column: 1, length: given.max(1) };
+    if source.skip == source.text.len() && !source.text.ends_with('=') {
+        let help = format!("write `--set {}=VALUE`; there are {}", short(&source.text), list(&sections(), "and"));
+        out.push(source.diagnostic(name, "", format!("`{}` gives no value", short(&source.text)), help));
+        return None;
+    }
+    if keys.iter().any(String::is_empty) || keys.len() > MAX_DEPTH / 2 {
+        let message = format!("`{}` is not a key", short(&keys.join(".")));
+        out.push(source.diagnostic(name, "", message, "write keys as in `train.steps=100`".to_owned()));
+        return None;
+    }
+    let (tree, found) = parse(&source);
+    if !found.is_empty() {
+        out.extend(found);
+        return None;
+    }
+    let value = tree.unwrap_or_else(|| Node::null(Place { line: 1, column: given + 1, length: 1 }));
+    let tree = keys.iter().rev().fold(value, |node, key| Node::wrap(key.clone(), name, node));
+    let Checked { value, diagnostics, poisoned } = check(&tree, &source);
+    Some((Layer { from: From::Text { source, tree }, value }, (diagnostics, poisoned)))
+}

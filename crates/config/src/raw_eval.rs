@@ -1,0 +1,121 @@
+//! The `eval` section as written.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::raw::given;
+use super::raw_data::RawSource;
+use runner_spec::experiment::Corpus;
+
+/// What is measured while training. A part that is `null` is left out.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Eval")]
+pub struct RawEval {
+    /// Optimizer steps between evaluations; one follows the last step in any case.
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+    pub every: u64,
+    /// Whether to evaluate before the first step too.
+    pub at_start: bool,
+    /// Validation loss and perplexity. Default: 20 batches where there is validation data.
+    #[serde(deserialize_with = "given")]
+    #[expect(clippy::option_option, reason = "three states: not given, given as null, given")]
+    pub loss: Option<Option<RawLoss>>,
+    /// Multiple choice in HellaSwag's format. Default: none.
+    pub hellaswag: Option<RawHellaSwag>,
+    /// Texts that the model continues. Default: none.
+    pub samples: Option<RawSamples>,
+    /// A source as under `data.train`, whose loss is measured once, after the last step, of the best checkpoint by
+    /// validation loss. Default: none.
+    pub test: Option<RawSource>,
+}
+
+impl Default for RawEval {
+    fn default() -> Self {
+        Self { every: 250, at_start: false, loss: None, hellaswag: None, samples: None, test: None }
+    }
+}
+
+/// Validation loss.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "EvalLoss")]
+pub struct RawLoss {
+    /// Micro-batches of the validation data that are read, from its start, at most.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub batches: usize,
+}
+
+impl Default for RawLoss {
+    fn default() -> Self {
+        Self { batches: 20 }
+    }
+}
+
+/// A multiple-choice set: one of `file` and `builtin`.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "HellaSwag", extend("x-exclusive" = ["file", "builtin"]))]
+pub struct RawHellaSwag {
+    /// Path of a JSONL file.
+    pub file: Option<String>,
+    /// The set that belongs to a built-in corpus.
+    pub builtin: Option<Corpus>,
+    /// At most this many items, from the start. Default: all.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub limit: Option<usize>,
+}
+
+/// Texts that the model continues.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Samples")]
+pub struct RawSamples {
+    /// What the continuations start from.
+    #[schemars(length(min = 1))]
+    pub prompts: Vec<String>,
+    /// Continuations of each prompt.
+    #[serde(default = "count")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub count: usize,
+    /// Tokens per continuation.
+    #[serde(default = "max_tokens")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_tokens: usize,
+    /// Draw among this many of the likeliest tokens; `null` for all.
+    #[serde(default = "top_k")]
+    #[schemars(range(min = 1, max = 100_000_000))]
+    pub top_k: Option<usize>,
+    /// Divides the logits; 0 always takes the likeliest token.
+    #[serde(default = "temperature")]
+    #[schemars(range(min = 0, max = 1_000))]
+    pub temperature: f64,
+    /// Draw among the likeliest tokens that together have this probability; `null` for all.
+    #[serde(default)]
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+    pub top_p: Option<f64>,
+    /// Seed of the draws.
+    #[serde(default = "seed")]
+    pub seed: u64,
+}
+
+fn count() -> usize {
+    1
+}
+
+fn max_tokens() -> usize {
+    64
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the default of an optional key")]
+fn top_k() -> Option<usize> {
+    Some(50)
+}
+
+fn temperature() -> f64 {
+    1.0
+}
+
+fn seed() -> u64 {
+    42
+}

@@ -1,0 +1,99 @@
+//! The `parallel` section as written.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+
+use runner_spec::experiment::{AutoOr, ParallelMode, PipelineSchedule};
+
+/// More ranks than this are a slip.
+pub const MAX_RANKS: usize = 1_000_000;
+/// Most micro-batches of a replica in one step.
+pub const MAX_MICROBATCHES: usize = 65_536;
+
+/// How the work is divided among ranks. There are replicas · stages of them, each with a device.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Parallel")]
+pub struct RawParallel {
+    /// `single`: one device. `dp`: replicas that reduce their gradients to one root. `ddp`: replicas that all-reduce
+    /// gradients in buckets while the backward runs. `pipeline`: the layers divided into stages.
+    pub mode: ParallelMode,
+    /// Copies of the model that share the batch (dp, ddp: needed), or of the whole pipeline (pipeline: default 1).
+    #[schemars(range(min = 1, max = 100_000))]
+    pub replicas: Option<usize>,
+    /// MiB of gradients that are all-reduced at once.
+    #[schemars(range(max = 1_000_000), extend("exclusiveMinimum" = 0))]
+    pub bucket_mb: f64,
+    /// The stages and how they take turns; needed under mode `pipeline`, and not under another.
+    pub pipeline: Option<RawPipeline>,
+    /// The device of each rank, as in `[cpu, cpu]` or `[cuda:0, cuda:1]`; `auto` goes by `device`.
+    #[schemars(schema_with = "devices")]
+    pub devices: AutoOr<Vec<String>>,
+    /// How often all ranks start again from the last checkpoint after one has died.
+    #[schemars(range(min = 0, max = 1_000))]
+    pub max_restarts: u32,
+}
+
+impl Default for RawParallel {
+    fn default() -> Self {
+        Self {
+            mode: ParallelMode::Single,
+            replicas: None,
+            bucket_mb: 25.0,
+            pipeline: None,
+            devices: AutoOr::Auto,
+            max_restarts: 0,
+        }
+    }
+}
+
+/// Stages, each a run of layers on a rank of its own.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Pipeline")]
+pub struct RawPipeline {
+    /// Ranks that a replica's layers are divided among.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub stages: usize,
+    /// Layers of each stage, as in `[4, 4, 4]` (with chunks: of each chunk, in the order of the model); `auto` balances
+    /// them. The embedding goes with the first, the last norm and the head with the last.
+    #[serde(default = "auto")]
+    #[schemars(schema_with = "partition")]
+    pub partition: AutoOr<Vec<usize>>,
+    /// In which order a rank takes its forwards and backwards.
+    #[serde(default = "schedule")]
+    pub schedule: PipelineSchedule,
+    /// Pieces of the model per rank. Default: 1; under `interleaved_1f1b` 2, and at least 2.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub chunks: Option<usize>,
+    /// Micro-batches of a replica per optimizer step. Default: its sequences / micro_batch; without either, the smallest
+    /// divisor of its sequences from 2·stages on.
+    #[schemars(range(min = 1, max = 65_536))]
+    pub microbatches: Option<usize>,
+}
+
+fn auto() -> AutoOr<Vec<usize>> {
+    AutoOr::Auto
+}
+
+fn schedule() -> PipelineSchedule {
+    PipelineSchedule::OneFOneB
+}
+
+fn partition(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [
+        {"type": "string", "enum": ["auto"]},
+        {"type": "array", "items": {
+            "type": "integer", "minimum": 1, "maximum": 10_000, "description": "the layers of one stage, a whole number"
+        }},
+    ]})
+}
+
+fn devices(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [
+        {"type": "string", "enum": ["auto"]},
+        {"type": "array", "items": {
+            "type": "string", "pattern": "^(cpu|cuda:[0-9]+)$", "description": "`cpu`, or `cuda:` and a number"
+        }},
+    ]})
+}

@@ -1,0 +1,138 @@
+//! From what the layers say together to an `Experiment`: fills in the defaults that depend on other keys, and reports what
+//! the keys cannot be together.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::layers::{Layers, is_poisoned};
+use super::raw::RawExperiment;
+use super::resolve_run::train;
+use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS};
+use runner_spec::experiment::{Checkpoint, Experiment, Log};
+use runner_weights::Described;
+
+/// What the sections are resolved with, and where their mistakes go.
+pub struct Resolver<'l> {
+    pub layers: &'l Layers,
+    /// Folder of the experiment file, absolute.
+    pub base: PathBuf,
+    pub diagnostics: Vec<Diagnostic>,
+    pub poisoned: Vec<String>,
+    /// Where values come from that no layer gives as they are.
+    pub notes: BTreeMap<&'static str, String>,
+    /// See `LoadOptions`.
+    pub absent_files: bool,
+    /// What the weights to start from say of their model, where that must hold.
+    pub weights: Option<Described>,
+}
+
+impl Resolver<'_> {
+    /// Reports a mistake that lies between `keys`, at the one of them that the highest layer gives. Says nothing if a
+    /// mistake in one of them is known already.
+    pub fn error(&mut self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) {
+        if self.diagnostics.len() >= MAX_DIAGNOSTICS || keys.iter().any(|key| is_poisoned(&self.poisoned, key)) {
+            return;
+        }
+        let mut best: Option<(&str, super::layers::Location)> = None;
+        for key in keys {
+            let Some(found) = self.layers.locate(key) else { continue };
+            let rank = |l: &super::layers::Location| (l.exact, l.layer);
+            if best.as_ref().is_none_or(|(_, b)| found.exact && rank(&found) > rank(b)) {
+                best = Some((key, found));
+            }
+        }
+        if let Some((key, at)) = best {
+            let place = at.exact.then(|| self.layers.value_place(key)).flatten().unwrap_or(at.place);
+            self.diagnostics.push(at.source.diagnostic(place, key, message.into(), help.into()));
+        }
+    }
+
+    /// Whether a layer gives `key`, with a value.
+    pub fn given(&self, key: &str) -> bool {
+        self.layers.origin(key, false).is_some()
+    }
+
+    /// Resolves everything; `None` after mistakes.
+    pub fn experiment(&mut self, raw: RawExperiment, path: &Path) -> Option<Experiment> {
+        let name = self.name(raw.name.as_deref(), path);
+        self.master_weights(raw.precision, raw.master_weights);
+        let model = raw.model.and_then(|m| self.model(&m));
+        let context = model.as_ref().map(|m| m.context_length);
+        let mut data = raw.data.and_then(|d| self.data(d, context));
+        let length = data.as_ref().map(|d| d.layout.length());
+        let raw_parallel = self.overridden(raw.parallel);
+        let grid = self.grid(&raw_parallel);
+        let batch = self.batch(&raw.batch, length, grid.as_ref());
+        if let (Some(data), Some(batch)) = (&mut data, &batch) {
+            self.columns(&mut data.layout, batch.sequences);
+        }
+        let parallel = self.parallel(raw_parallel, grid, batch.as_ref(), raw.device, model.as_ref().map(|m| m.layers));
+        let train = train(&raw.train);
+        let optimizer = self.optimizer(&raw.optimizer);
+        let schedule = self.schedule(&raw.schedule, train.as_ref());
+        let validation = data.as_ref().map(|d| d.validation.is_some());
+        let eval = self.eval(raw.eval, validation);
+        if let (Some(model), Some(batch), Some(length)) = (&model, &batch, length) {
+            self.sizes(model, batch, length);
+        }
+        if !self.diagnostics.is_empty() {
+            return None;
+        }
+        Some(Experiment {
+            version: raw.version,
+            name: name?,
+            seed: raw.seed,
+            device: raw.device,
+            model: model?,
+            data: data?,
+            batch: batch?,
+            train: train?,
+            optimizer,
+            schedule,
+            precision: raw.precision,
+            master_weights: raw.master_weights,
+            parallel: parallel?,
+            eval: eval?,
+            checkpoint: Checkpoint { every: raw.checkpoint.every, keep: raw.checkpoint.keep },
+            log: Log { every: raw.log.every },
+        })
+    }
+
+    /// The run's folder is called by it.
+    fn name(&mut self, given: Option<&str>, path: &Path) -> Option<String> {
+        let Some(name) = given else {
+            // Of `exp.yaml.j2`, too, it is `exp`.
+            let plain = if runner_template::is_template(path) { path.with_extension("") } else { path.to_owned() };
+            let stem = plain.file_stem().unwrap_or_default().to_string_lossy();
+            let name: String = stem.chars().map(|c| if legal_in_name(c) { c } else { '-' }).take(100).collect();
+            let name = name.trim_start_matches(['.', '-']);
+            self.notes.insert("name", "default (name of the file)".into());
+            return Some(if name.is_empty() { "experiment".to_owned() } else { name.to_owned() });
+        };
+        let Some(problem) = name_problem(name) else { return Some(name.to_owned()) };
+        let help =
+            "it names the run's folder: up to 100 letters, digits, `.`, `_` and `-`, not beginning with `.` or `-`";
+        self.error(&["name"], format!("`name` {problem}"), help);
+        None
+    }
+}
+
+/// Of names that folders are called by.
+pub fn legal_in_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
+}
+
+/// What is wrong with a name that a folder is to be called by.
+pub fn name_problem(name: &str) -> Option<String> {
+    if name.is_empty() {
+        Some("is empty".to_owned())
+    } else if let Some(c) = name.chars().find(|&c| !legal_in_name(c)) {
+        Some(format!("has the character `{}`", c.escape_debug()))
+    } else if name.starts_with(['.', '-']) {
+        Some("begins with a dot or a dash".to_owned())
+    } else if name.len() > 100 {
+        Some(format!("has {} characters", name.len()))
+    } else {
+        None
+    }
+}

@@ -1,0 +1,300 @@
+//! The `batch` section: sequences that divide into replicas, and those into micro-batches.
+
+use super::raw::RawBatch;
+use super::raw_parallel::MAX_MICROBATCHES;
+use super::resolve::Resolver;
+use super::resolve_model::{divisors, divisors_near, join_or, multiples_near, neighbours};
+use super::resolve_parallel::{Grid, MICROBATCHES, PipelineShape, REPLICAS, STAGES};
+use runner_spec::experiment::{Batch, PipelineSchedule};
+
+const DEFAULT_SEQUENCES: usize = 32;
+const DEFAULT_MICRO_BATCH: usize = 8;
+
+const MICRO_BATCH: &str = "batch.micro_batch";
+const SEQUENCES: &str = "batch.sequences";
+const TOKENS: &str = "batch.tokens";
+
+/// More sequences, or more tokens, are not legal in a step.
+const MAX_SEQUENCES: usize = 1_000_000_000;
+const MAX_TOKENS: usize = 1_000_000_000_000;
+
+/// A replica's part of the global batch.
+struct Slice {
+    sequences: usize,
+    replicas: usize,
+    /// What `sequences` is called.
+    name: &'static str,
+    /// Inputs per row, if the batch is given in tokens.
+    tokens_of: Option<usize>,
+}
+
+impl Slice {
+    /// Sequences of one replica.
+    fn each(&self) -> usize {
+        self.sequences / self.replicas
+    }
+
+    /// Batches that give each replica one of these numbers of sequences, in the file's unit: `sequences 12 or 18`. Empty if
+    /// none is legal.
+    fn batches(&self, each: &[usize]) -> String {
+        let (unit, factor, most) = match self.tokens_of {
+            Some(length) => ("tokens", length, MAX_TOKENS),
+            None => ("sequences", 1, MAX_SEQUENCES),
+        };
+        let whole = each.iter().map(|n| n.saturating_mul(self.replicas).saturating_mul(factor));
+        let whole: Vec<usize> = whole.filter(|&n| n <= most).collect();
+        if whole.is_empty() { String::new() } else { format!("{unit} {}", join_or(&whole)) }
+    }
+
+    /// `16 sequences / 2 replicas`.
+    fn quotient(&self) -> String {
+        match self.replicas {
+            1 => format!("{} sequences", self.sequences),
+            replicas => format!("{} sequences / {replicas} replicas", self.sequences),
+        }
+    }
+}
+
+impl Resolver<'_> {
+    /// `length`: inputs per row, if that is known. Without a `grid` (after a mistake in it) the batch is held to be one
+    /// rank's: what does not divide the whole divides no part of it.
+    pub fn batch(&mut self, raw: &RawBatch, length: Option<usize>, grid: Option<&Grid>) -> Option<Batch> {
+        let sequences = self.sequences(raw, length)?;
+        let name = match (raw.sequences, raw.tokens) {
+            (_, Some(_)) => "the sequences of `batch.tokens`",
+            (Some(_), None) => "`batch.sequences`",
+            (None, None) => "the default of `batch.sequences`",
+        };
+        let tokens_of = length.filter(|_| raw.tokens.is_some());
+        let replicas = grid.map_or(1, |g| g.replicas);
+        if sequences % replicas != 0 {
+            self.indivisible(REPLICAS, replicas, &Slice { sequences, replicas: 1, name, tokens_of });
+            return None;
+        }
+        let slice = Slice { sequences, replicas, name, tokens_of };
+        let micro_batch = match grid.and_then(|g| g.pipeline) {
+            Some(pipeline) => self.pipelined(raw, &slice, pipeline)?,
+            None => self.accumulated(raw, &slice)?,
+        };
+        Some(Batch { sequences, micro_batch })
+    }
+
+    fn sequences(&mut self, raw: &RawBatch, length: Option<usize>) -> Option<usize> {
+        let tokens = match (raw.sequences, raw.tokens) {
+            (Some(sequences), _) => return Some(sequences),
+            (None, None) => return Some(DEFAULT_SEQUENCES),
+            (None, Some(tokens)) => tokens,
+        };
+        let length = length?;
+        if tokens % length != 0 {
+            self.error(
+                &[TOKENS],
+                format!(
+                    "`batch.tokens` is not a whole number of rows: {tokens} = {}·{length} + {}",
+                    tokens / length,
+                    tokens % length
+                ),
+                format!("nearest: {}", join_or(&multiples_near(tokens, length))),
+            );
+            return None;
+        }
+        let from = self.layers.origin(TOKENS, false).unwrap_or_default();
+        self.notes.insert(SEQUENCES, format!("batch.tokens / {length}, {from}"));
+        Some(tokens / length)
+    }
+
+    /// Micro-batch of a rank that has the whole model.
+    fn accumulated(&mut self, raw: &RawBatch, slice: &Slice) -> Option<usize> {
+        let each = slice.each();
+        let Some(micro_batch) = raw.micro_batch else {
+            let of = if slice.replicas > 1 { "sequences / replicas" } else { "sequences" };
+            self.notes.insert(MICRO_BATCH, format!("default (largest divisor of {of} up to {DEFAULT_MICRO_BATCH})"));
+            return Some((1..=DEFAULT_MICRO_BATCH).rev().find(|m| each.is_multiple_of(*m)).unwrap_or(1));
+        };
+        if !each.is_multiple_of(micro_batch) {
+            self.indivisible(MICRO_BATCH, micro_batch, slice);
+            return None;
+        }
+        Some(micro_batch)
+    }
+
+    /// Micro-batch of a pipeline, which goes with the number of micro-batches.
+    fn pipelined(&mut self, raw: &RawBatch, slice: &Slice, pipeline: PipelineShape) -> Option<usize> {
+        let each = slice.each();
+        let stages = pipeline.stages;
+        let interleaved = pipeline.schedule == PipelineSchedule::Interleaved;
+        // What the number of micro-batches can be.
+        let mut legal = divisors(each);
+        legal.retain(|&n| n <= MAX_MICROBATCHES && (!interleaved || n % stages == 0));
+        let by_replicas = if slice.replicas > 1 { "batch.sequences / replicas" } else { SEQUENCES };
+        let microbatches = match (pipeline.microbatches, raw.micro_batch) {
+            (Some(microbatches), given) => {
+                if !each.is_multiple_of(microbatches) {
+                    self.indivisible(MICROBATCHES, microbatches, slice);
+                    return None;
+                }
+                match given {
+                    Some(given) if given != each / microbatches => {
+                        self.disagreeing(slice, microbatches, given);
+                        return None;
+                    }
+                    Some(_) => {}
+                    None => {
+                        self.notes.insert(MICRO_BATCH, format!("{by_replicas} / microbatches"));
+                    }
+                }
+                microbatches
+            }
+            (None, Some(micro_batch)) => {
+                if !each.is_multiple_of(micro_batch) {
+                    self.indivisible(MICRO_BATCH, micro_batch, slice);
+                    return None;
+                }
+                self.notes.insert(MICROBATCHES, format!("{by_replicas} / micro_batch"));
+                each / micro_batch
+            }
+            (None, None) => {
+                let Some(&largest) = legal.last() else {
+                    self.error(
+                        &[STAGES, "parallel.pipeline.schedule", SEQUENCES, TOKENS, REPLICAS, MICROBATCHES, MICRO_BATCH],
+                        format!(
+                            "`interleaved_1f1b` takes micro-batches in groups of `stages`, and {stages} does not divide {} = {each}",
+                            slice.quotient()
+                        ),
+                        nearest(&[slice.batches(&multiples_near(each, stages))]),
+                    );
+                    return None;
+                };
+                let enough = legal.iter().copied().find(|&n| n >= 2 * stages);
+                let of = if interleaved { "multiple of stages that divides" } else { "divisor of" };
+                let note = match enough {
+                    Some(_) => format!("default (smallest {of} {by_replicas}, from 2·stages on)"),
+                    None => format!("default (largest {of} {by_replicas})"),
+                };
+                self.notes.insert(MICROBATCHES, note);
+                let chosen = enough.unwrap_or(largest);
+                self.notes.insert(MICRO_BATCH, format!("{by_replicas} / microbatches"));
+                chosen
+            }
+        };
+        if microbatches > MAX_MICROBATCHES {
+            let fewest = legal.last().map_or(each, |n| each / n);
+            self.error(
+                &[MICRO_BATCH, SEQUENCES, TOKENS, MICROBATCHES],
+                format!(
+                    "too many micro-batches: {} / {} = {microbatches}, and at most {MAX_MICROBATCHES} are possible",
+                    slice.quotient(),
+                    each / microbatches
+                ),
+                format!("nearest: micro_batch {fewest}"),
+            );
+            return None;
+        }
+        if interleaved && microbatches % stages != 0 {
+            self.ungrouped(raw, slice, pipeline, &legal, microbatches);
+            return None;
+        }
+        Some(each / microbatches)
+    }
+
+    /// Reports that `microbatches` is no multiple of the stages; `legal` are those that divide the slice.
+    fn ungrouped(
+        &mut self,
+        raw: &RawBatch,
+        slice: &Slice,
+        pipeline: PipelineShape,
+        legal: &[usize],
+        microbatches: usize,
+    ) {
+        let (each, stages) = (slice.each(), pipeline.stages);
+        let near = neighbours(legal, microbatches);
+        let sizes: Vec<usize> = near.iter().rev().map(|n| each / n).collect();
+        let help = match (near.is_empty(), pipeline.microbatches, raw.micro_batch) {
+            (false, Some(_), None) => vec![format!("microbatches {}", join_or(&near))],
+            (false, None, _) => vec![format!("micro_batch {}", join_or(&sizes))],
+            (false, Some(_), Some(_)) => {
+                near.iter().map(|n| format!("microbatches {n} with micro_batch {}", each / n)).collect()
+            }
+            // A slice of this size has no legal number of micro-batches.
+            (true, None, _) => vec![slice.batches(&multiples_near(each, each / microbatches * stages))],
+            (true, Some(_), size) => {
+                let grouped = multiples_near(microbatches, stages)[0];
+                let batches = match size {
+                    Some(size) => slice.batches(&[grouped * size]),
+                    None => slice.batches(&multiples_near(each, grouped)),
+                };
+                if batches.is_empty() { vec![] } else { vec![format!("microbatches {grouped} with {batches}")] }
+            }
+        };
+        self.error(
+            &[MICROBATCHES, MICRO_BATCH, STAGES],
+            format!(
+                "`interleaved_1f1b` takes micro-batches in groups of `stages`: {microbatches} = {}·{stages} + {}",
+                microbatches / stages,
+                microbatches % stages
+            ),
+            nearest(&help),
+        );
+    }
+
+    /// Reports that `divisor`, the value of `key`, does not divide a replica's sequences.
+    fn indivisible(&mut self, key: &'static str, divisor: usize, slice: &Slice) {
+        let Slice { replicas, name, .. } = *slice;
+        let each = slice.each();
+        let last = key.rsplit('.').next().unwrap_or(key);
+        let mut keys = vec![key, SEQUENCES, TOKENS];
+        if replicas > 1 {
+            keys.push(REPLICAS);
+        }
+        let (what, lead) = match replicas {
+            1 => (name, String::new()),
+            _ => ("the sequences of a replica", format!("{} = {each} per replica; ", slice.quotient())),
+        };
+        if divisor > each {
+            self.error(
+                &keys,
+                format!("`{key}` is more than {what}: {lead}{divisor} > {each}"),
+                match slice.batches(&[divisor]).split_once(' ') {
+                    Some((unit, least)) => format!("make {last} at most {each}, or {unit} at least {least}"),
+                    None => format!("make {last} at most {each}"),
+                },
+            );
+            return;
+        }
+        self.error(
+            &keys,
+            format!("`{key}` does not divide {what}: {lead}{each} = {}·{divisor} + {}", each / divisor, each % divisor),
+            nearest(&[
+                format!("{last} {}", join_or(&divisors_near(each, divisor))),
+                slice.batches(&multiples_near(each, divisor)),
+            ]),
+        );
+    }
+
+    /// Reports that the size and the number of micro-batches do not make the slice.
+    fn disagreeing(&mut self, slice: &Slice, microbatches: usize, micro_batch: usize) {
+        let each = slice.each();
+        let count = each / micro_batch;
+        let fits = each.is_multiple_of(micro_batch) && count <= MAX_MICROBATCHES;
+        let help = nearest(&[
+            format!("micro_batch {}", each / microbatches),
+            if fits { format!("microbatches {count}") } else { String::new() },
+            slice.batches(&[microbatches * micro_batch]),
+        ]);
+        self.error(
+            &[MICRO_BATCH, MICROBATCHES, SEQUENCES, TOKENS, REPLICAS],
+            format!(
+                "{} / {microbatches} micro-batches = {}, and `batch.micro_batch` is {micro_batch}",
+                slice.quotient(),
+                each / microbatches
+            ),
+            format!("{help}; or delete one of the two"),
+        );
+    }
+}
+
+/// What would be legal, one key at a time.
+fn nearest(values: &[String]) -> String {
+    let values: Vec<&str> = values.iter().map(String::as_str).filter(|v| !v.is_empty()).collect();
+    if values.is_empty() { String::new() } else { format!("nearest: {}", values.join("; ")) }
+}

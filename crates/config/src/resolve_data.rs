@@ -1,0 +1,244 @@
+//! The `data` section: files that must be there, rows that must fit the model.
+
+use std::path::{Path, PathBuf};
+
+use super::raw_data::{RawData, RawHubTokenizer, RawLayout, RawSource, RawTokenizer};
+use super::resolve::Resolver;
+use runner_spec::diagnostic::{list, nearest, short};
+use runner_spec::experiment::{Data, Layout, Tokenizer, Validation};
+
+/// The last part of the training source that is held out unless the file says otherwise.
+const HELD_OUT: f64 = 0.1;
+/// Names of a folder that are looked at for the one that was meant.
+const MAX_NAMES: usize = 2000;
+
+impl Resolver<'_> {
+    pub fn data(&mut self, raw: RawData, context: Option<usize>) -> Option<Data> {
+        self.special_tokens(&raw);
+        let tokenizer = self.tokenizer(raw.tokenizer);
+        let layout = self.layout(raw.layout, context);
+        let tokens = matches!(raw.train, Some(RawSource::Tokens { .. }));
+        let train = raw.train.and_then(|source| self.source(source, "data.train"));
+        let validation = match raw.validation {
+            Some(None) => Some(None),
+            Some(Some(given)) => self.validation(given).map(Some),
+            None if tokens => Some(None),
+            None => Some(Some(Validation::Fraction(HELD_OUT))),
+        };
+        let columns = matches!(layout, Some(Layout::Columns { .. }));
+        if columns && raw.shuffle == Some(true) {
+            self.error(
+                &["data.shuffle", "data.layout.columns"],
+                "`data.shuffle` is true, and rows of `columns` follow one another",
+                "delete `shuffle`, or take the layout `packed`",
+            );
+        }
+        if raw.shuffle.is_none() && columns {
+            self.notes.insert("data.shuffle", "default of columns".into());
+        }
+        Some(Data {
+            tokenizer: tokenizer?,
+            train: train?,
+            validation: validation?,
+            layout: layout?,
+            shuffle: raw.shuffle.unwrap_or(!columns),
+            drop_last: raw.drop_last,
+        })
+    }
+
+    /// Columns are as many as a batch has sequences, `sequences`.
+    pub fn columns(&mut self, layout: &mut Layout, sequences: usize) {
+        let Layout::Columns { count, .. } = layout else { return };
+        if *count == 0 {
+            self.notes.insert("data.layout.columns.count", "batch.sequences".into());
+            *count = sequences;
+        } else if *count != sequences {
+            self.error(
+                &["data.layout.columns.count", "batch.sequences"],
+                format!("{count} columns, and a batch has {sequences} sequences: it takes a row of every column"),
+                format!("delete `count`, or make it {sequences}"),
+            );
+        }
+    }
+
+    fn tokenizer(&mut self, raw: RawTokenizer) -> Option<Tokenizer> {
+        Some(match raw {
+            RawTokenizer::Gpt2 { vocab, merges } => {
+                let vocab = self.file("data.tokenizer.gpt2.vocab", &vocab);
+                let merges = self.file("data.tokenizer.gpt2.merges", &merges);
+                Tokenizer::Gpt2 { vocab: vocab?, merges: merges? }
+            }
+            RawTokenizer::File(path) => Tokenizer::File(self.file("data.tokenizer.file", &path)?),
+            RawTokenizer::Chars {} => Tokenizer::Chars {},
+            RawTokenizer::Bytes {} => Tokenizer::Bytes {},
+            RawTokenizer::Bpe { vocab_size, special_tokens } => {
+                let least = 256 + special_tokens.len();
+                if vocab_size < least {
+                    self.error(
+                        &["data.tokenizer.bpe.vocab_size"],
+                        format!(
+                            "`vocab_size` is {vocab_size}, and 256 bytes and {} special tokens are {least}",
+                            special_tokens.len()
+                        ),
+                        format!("at least {least}; common are 1024 to 50257"),
+                    );
+                    return None;
+                }
+                Tokenizer::Bpe { vocab_size, special_tokens }
+            }
+            RawTokenizer::Words { lowercase, min_count, special_tokens } => {
+                Tokenizer::Words { lowercase, min_count, special_tokens }
+            }
+            RawTokenizer::Hub(RawHubTokenizer { name, revision }) => {
+                if let Some(source) = self.layers.origin("data.tokenizer.hub", false) {
+                    self.notes.insert("data.tokenizer.hub.name", source);
+                }
+                let fits = self.hub_name("data.tokenizer.hub.name", &name)
+                    & self.hub_revision("data.tokenizer.hub.revision", &revision);
+                if !fits {
+                    return None;
+                }
+                Tokenizer::Hub { name, revision }
+            }
+        })
+    }
+
+    /// A trained tokenizer has the special tokens that it is given, and no others.
+    fn special_tokens(&mut self, raw: &RawData) {
+        let RawLayout::Padded { bos, eos, pad, .. } = &raw.layout else { return };
+        let (RawTokenizer::Bpe { special_tokens, .. } | RawTokenizer::Words { special_tokens, .. }) = &raw.tokenizer
+        else {
+            return;
+        };
+        for (key, token) in [("bos", bos), ("eos", eos), ("pad", pad)] {
+            if special_tokens.contains(token) || token == "<|endoftext|>" {
+                continue;
+            }
+            let names = special_tokens.iter().map(String::as_str);
+            let help = match nearest(token, names) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None if special_tokens.is_empty() => {
+                    format!("add `special_tokens: [\"{}\"]` to the tokenizer", short(token))
+                }
+                None => format!("it has {}; add it there", list(special_tokens, "and")),
+            };
+            let message = format!("`{key}` is `{}`, which is not among the tokenizer's special tokens", short(token));
+            self.error(&[&format!("data.layout.padded.{key}")], message, help);
+        }
+    }
+
+    fn layout(&mut self, raw: RawLayout, context: Option<usize>) -> Option<Layout> {
+        let (key, given) = match &raw {
+            RawLayout::Packed { length } => ("data.layout.packed.length", *length),
+            RawLayout::Columns { length, .. } => ("data.layout.columns.length", *length),
+            RawLayout::Padded { length, .. } => ("data.layout.padded.length", *length),
+        };
+        if given.is_none() {
+            self.notes.insert(key, "default (model.context_length)".into());
+        }
+        if let (Some(length), Some(context)) = (given, context)
+            && length > context
+        {
+            self.error(
+                &[key, "model.context_length"],
+                format!("a sequence longer than the context: rows of {length} tokens, and `model.context_length` is {context}"),
+                format!("make `length` at most {context}, or `model.context_length` at least {length}"),
+            );
+            return None;
+        }
+        let length = given.or(context)?;
+        Some(match raw {
+            RawLayout::Packed { .. } => Layout::Packed { length },
+            // Which it is, `columns` settles when the batch is known.
+            RawLayout::Columns { count, .. } => Layout::Columns { length, count: count.unwrap_or(0) },
+            RawLayout::Padded { bos, eos, pad, mask, .. } => Layout::Padded { length, bos, eos, pad, mask },
+        })
+    }
+
+    pub fn files(&mut self, key: &str, files: &[String]) -> Option<Vec<PathBuf>> {
+        let found: Vec<Option<PathBuf>> =
+            files.iter().enumerate().map(|(i, text)| self.path(&format!("{key}.{i}"), text, true)).collect();
+        found.into_iter().collect()
+    }
+
+    /// One file, which must be there.
+    pub fn file(&mut self, key: &str, text: &str) -> Option<PathBuf> {
+        self.path(key, text, false)
+    }
+
+    /// `text` joined to the folder of the experiment. As a pattern, the folder's own special characters are escaped.
+    fn path(&mut self, key: &str, text: &str, patterns: bool) -> Option<PathBuf> {
+        if text.is_empty() {
+            self.error(&[key], format!("`{key}` is empty"), "name a file");
+            return None;
+        }
+        let path = self.base.join(text);
+        if path.is_dir() {
+            let help = if patterns {
+                format!("name its files, as `{}/*`", text.trim_end_matches('/'))
+            } else {
+                "name a file".into()
+            };
+            self.error(&[key], format!("`{}` is a folder", short(text)), help);
+            return None;
+        }
+        // A file called like a pattern is that file; what reads `files` expands them, so it is written as a pattern too.
+        if path.exists() {
+            let text = path.to_string_lossy();
+            return Some(if patterns { glob::Pattern::escape(&text).into() } else { path });
+        }
+        if self.absent_files {
+            return Some(path);
+        }
+        if !patterns || !text.contains(['*', '?', '[']) {
+            let help = self.missing_help(&path, text);
+            self.error(&[key], format!("there is no file `{}`", short(text)), help);
+            return None;
+        }
+        let pattern = if Path::new(text).is_absolute() {
+            text.to_owned()
+        } else {
+            format!("{}/{text}", glob::Pattern::escape(&self.base.to_string_lossy()))
+        };
+        match glob::glob(&pattern) {
+            Ok(mut matches) => {
+                if matches.any(|m| m.is_ok_and(|p| p.is_file())) {
+                    return Some(PathBuf::from(pattern));
+                }
+                let help = format!("paths are relative to the file's folder, {}", self.base.display());
+                self.error(&[key], format!("no file matches `{}`", short(text)), help);
+                None
+            }
+            Err(e) => {
+                self.error(
+                    &[key],
+                    format!("`{}` is not a pattern: {}", short(text), e.msg),
+                    "`*` and `?` stand for what varies in names",
+                );
+                None
+            }
+        }
+    }
+
+    /// The name that was probably meant, or else where names are looked up.
+    fn missing_help(&self, path: &Path, text: &str) -> String {
+        let relative = format!("paths are relative to the file's folder, {}", self.base.display());
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
+            return relative;
+        };
+        if !folder.is_dir() {
+            return format!("there is no folder {}; {relative}", folder.display());
+        }
+        let Ok(entries) = std::fs::read_dir(folder) else { return relative };
+        let mut names: Vec<String> =
+            entries.take(MAX_NAMES).filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
+        names.sort();
+        match nearest(name, names.iter().map(String::as_str)) {
+            Some(near) => format!(
+                "did you mean `{}`?",
+                text.strip_suffix(name).map_or(near.to_owned(), |dir| format!("{dir}{near}"))
+            ),
+            None => relative,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The list of devices under `parallel`: a legal one for each rank.
+
+use std::collections::HashMap;
+
+use super::resolve::Resolver;
+use super::resolve_parallel::{Grid, REPLICAS, SHOWN, STAGES};
+use runner_spec::diagnostic::short;
+use runner_spec::experiment::{AutoOr, DeviceChoice, DeviceName};
+
+const DEVICES: &str = "parallel.devices";
+
+impl Resolver<'_> {
+    /// The list of devices: names, one for each rank, of one kind. Threads of one process have
+    /// each a GPU of their own; other ranks may be on several machines, or be allowed to share: the plan knows.
+    pub fn devices(
+        &mut self,
+        raw: &AutoOr<Vec<String>>,
+        grid: Option<Grid>,
+        device: DeviceChoice,
+        threads: bool,
+    ) -> Option<AutoOr<Vec<DeviceName>>> {
+        let AutoOr::Given(names) = raw else { return Some(AutoOr::Auto) };
+        let mut devices = Vec::with_capacity(names.len());
+        for (rank, text) in names.iter().enumerate() {
+            if let Ok(device) = text.parse::<DeviceName>() {
+                devices.push(device);
+            } else {
+                let message = format!("`{}` is no device: `cpu`, or `cuda:` and a number", short(text));
+                self.error(&[&format!("{DEVICES}.{rank}")], message, meant(text));
+            }
+        }
+        if devices.len() < names.len() {
+            return None;
+        }
+        let mut seen = HashMap::new();
+        for (rank, &name) in devices.iter().enumerate() {
+            let at = format!("{DEVICES}.{rank}");
+            let first = devices[0];
+            if matches!(name, DeviceName::Cpu) != matches!(first, DeviceName::Cpu) {
+                let message = format!("`{name}` beside `{first}`: the ranks of a run are all CPUs or all GPUs");
+                self.error(&[&at], message, "list devices of one kind");
+                return None;
+            }
+            if threads
+                && matches!(name, DeviceName::Cuda(_))
+                && let Some(other) = seen.insert(name, rank)
+            {
+                let message = format!("`{name}` is listed twice, for ranks {other} and {rank}");
+                self.error(&[&at], message, "each rank has a GPU of its own");
+                return None;
+            }
+        }
+        let cuda = devices.first().is_some_and(|d| matches!(d, DeviceName::Cuda(_)));
+        match device {
+            DeviceChoice::Cuda if !cuda && !devices.is_empty() => self.error(
+                &[DEVICES, "device"],
+                "`device` is `cuda`, and `parallel.devices` lists CPUs",
+                "delete one of the two, or list `cuda:0` and so on",
+            ),
+            DeviceChoice::Cpu if cuda => self.error(
+                &[DEVICES, "device"],
+                "`device` is `cpu`, and `parallel.devices` lists GPUs",
+                "delete one of the two, or list `cpu` for each rank",
+            ),
+            _ => {}
+        }
+        let grid = grid?;
+        let ranks = grid.ranks();
+        if devices.len() != ranks {
+            let help = match ranks {
+                ..=SHOWN if !cuda => format!("write `[{}]`, or `auto`", vec!["cpu"; ranks].join(", ")),
+                _ => "list one for each rank, or write `auto`".to_owned(),
+            };
+            self.error(
+                &[DEVICES, REPLICAS, STAGES],
+                format!("{}, and `parallel.devices` lists {}", grid.arithmetic(), devices.len()),
+                help,
+            );
+        }
+        Some(AutoOr::Given(devices))
+    }
+}
+
+/// What a word that is no device was meant as.
+fn meant(text: &str) -> String {
+    let word = text.trim().to_lowercase();
+    let index = word.trim_start_matches(|c: char| !c.is_ascii_digit());
+    if word == "cpu" || (word.starts_with("cpu") && !index.is_empty()) {
+        return "write `cpu`; it has no number".to_owned();
+    }
+    let gpu = ["cuda", "gpu", "nvidia"].iter().any(|kind| word.starts_with(kind)) || index == word;
+    match index.parse::<u16>() {
+        Ok(index) if gpu => format!("did you mean `cuda:{index}`?"),
+        Err(_) if gpu && index.is_empty() && !word.is_empty() => "did you mean `cuda:0`?".to_owned(),
+        _ => String::new(),
+    }
+}

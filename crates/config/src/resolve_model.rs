@@ -1,0 +1,256 @@
+//! The `model` section: presets, sizes that must fit each other, and what belongs to which family.
+
+use super::presets;
+use super::raw::{RawInit, RawModel};
+use super::resolve::Resolver;
+use runner_spec::diagnostic::list;
+use runner_spec::experiment::{Batch, Family, Init, Model};
+
+/// More parameters than any machine holds; beyond it arithmetic on sizes would overflow.
+const MAX_PARAMETERS: f64 = 1e13;
+/// Elements of the largest tensors of one forward pass, likewise.
+const MAX_ACTIVATIONS: f64 = 1e15;
+
+impl Resolver<'_> {
+    pub fn model(&mut self, raw: &RawModel) -> Option<Model> {
+        let family = raw.family.unwrap_or(Family::Gpt2);
+        if let Some(preset) = &raw.preset
+            && presets::family(preset).is_some_and(|f| f != family)
+        {
+            let same: Vec<&str> = presets::names().into_iter().filter(|p| presets::family(p) == Some(family)).collect();
+            self.error(
+                &["model.family", "model.preset"],
+                format!("the preset `{preset}` is not of the family `{}`", name(family)),
+                format!("its presets are {}", list(&same, "and")),
+            );
+            return None;
+        }
+        let sizes = [
+            ("layers", raw.layers),
+            ("heads", raw.heads),
+            ("d_model", raw.d_model),
+            ("context_length", raw.context_length),
+        ];
+        let missing: Vec<&str> = sizes.iter().filter(|(_, size)| size.is_none()).map(|(key, _)| *key).collect();
+        // A size that was given wrongly is not missing.
+        let unsaid =
+            missing.iter().copied().filter(|key| !super::layers::is_poisoned(&self.poisoned, &format!("model.{key}")));
+        let unsaid: Vec<&str> = unsaid.collect();
+        if !unsaid.is_empty() {
+            let verb = if unsaid.len() == 1 { "is" } else { "are" };
+            self.error(
+                &["model.preset"],
+                format!("without a preset, {} {verb} missing in `model`", list(&unsaid, "and")),
+                format!("give them, or `preset:` one of {}", list(&presets::names(), "or")),
+            );
+        }
+        let [Some(layers), Some(heads), Some(d_model), Some(context_length)] = sizes.map(|(_, size)| size) else {
+            self.family_keys(raw, family);
+            self.variant(raw, family);
+            return None;
+        };
+        self.heads(raw, family, heads, d_model);
+        self.family_keys(raw, family);
+        self.variant(raw, family);
+        let d_ff = raw.d_ff.unwrap_or_else(|| match family {
+            Family::Gpt2 => {
+                self.notes.insert("model.d_ff", "default (4·d_model)".into());
+                4 * d_model
+            }
+            Family::Llama => {
+                self.notes.insert("model.d_ff", "default (8/3·d_model, up to a multiple of 256)".into());
+                (8 * d_model).div_ceil(3).next_multiple_of(256)
+            }
+        });
+        if raw.kv_heads.is_none() {
+            self.notes.insert("model.kv_heads", "default (heads)".into());
+        }
+        let tie = family == Family::Gpt2;
+        if raw.tie_embeddings.is_none() {
+            self.notes.insert("model.tie_embeddings", format!("default of {}", name(family)));
+        }
+        if raw.vocab_size.is_none() {
+            self.notes.insert("model.vocab_size", "default (the tokenizer's)".into());
+        }
+        let model = Model {
+            family,
+            vocab_size: raw.vocab_size,
+            pad_vocab_to: raw.pad_vocab_to,
+            context_length,
+            layers,
+            heads,
+            kv_heads: raw.kv_heads.unwrap_or(heads),
+            d_model,
+            d_ff,
+            dropout: raw.dropout.unwrap_or(0.0),
+            tie_embeddings: raw.tie_embeddings.unwrap_or(tie),
+            norm_eps: raw.norm_eps.unwrap_or(1e-5),
+            rope_theta: raw.rope_theta.unwrap_or(10_000.0),
+            norm: raw.norm.unwrap_or_default(),
+            activation: raw.activation.unwrap_or_default(),
+            positions: raw.positions.unwrap_or_default(),
+            embedding_scale: raw.embedding_scale.unwrap_or(false),
+            head_bias: raw.head_bias.unwrap_or(false),
+            final_norm: raw.final_norm.unwrap_or(true),
+            mlp_dropout: raw.mlp_dropout.unwrap_or(0.0),
+            init: raw.init.as_ref().map(|init| match init {
+                RawInit::From(folder) => Init::From(self.base.join(folder)),
+                RawInit::Pytorch { embedding } => Init::Pytorch { embedding: *embedding },
+            }),
+        };
+        self.model_of_weights(&model);
+        let parameters = parameters(&model);
+        if parameters > MAX_PARAMETERS {
+            self.error(
+                &["model.layers", "model.d_model", "model.d_ff", "model.vocab_size"],
+                format!("a model with {parameters:.1e} parameters"),
+                format!("at most {MAX_PARAMETERS:e} are possible; make `layers`, `d_model` or `d_ff` smaller"),
+            );
+            return None;
+        }
+        Some(model)
+    }
+
+    fn heads(&mut self, raw: &RawModel, family: Family, heads: usize, d_model: usize) {
+        if !d_model.is_multiple_of(heads) {
+            let (quotient, rest) = (d_model / heads, d_model % heads);
+            let mut help = vec![format!("nearest: heads {}", join_or(&divisors_near(d_model, heads)))];
+            help.push(format!("d_model {}", join_or(&multiples_near(d_model, heads))));
+            self.error(
+                &["model.heads", "model.d_model"],
+                format!("`model.heads` does not divide `model.d_model`: {d_model} = {quotient}·{heads} + {rest}"),
+                help.join("; "),
+            );
+            return;
+        }
+        let head_dim = d_model / heads;
+        if family == Family::Llama && !head_dim.is_multiple_of(2) {
+            self.error(
+                &["model.heads", "model.d_model"],
+                format!("heads of odd width: d_model / heads = {d_model} / {heads} = {head_dim}"),
+                "the rotary embedding of llama turns pairs of dimensions; make `d_model` a multiple of 2·heads"
+                    .to_owned(),
+            );
+        }
+        let Some(kv_heads) = raw.kv_heads else { return };
+        if family == Family::Gpt2 {
+            if kv_heads != heads {
+                self.error(
+                    &["model.kv_heads", "model.heads"],
+                    format!(
+                        "`model.kv_heads` is {kv_heads} and `model.heads` is {heads}, and gpt2 has as many of both"
+                    ),
+                    "delete `kv_heads`, or choose `family: llama`, which groups its queries",
+                );
+            }
+        } else if !heads.is_multiple_of(kv_heads) {
+            let (quotient, rest) = (heads / kv_heads, heads % kv_heads);
+            self.error(
+                &["model.kv_heads", "model.heads"],
+                format!("`model.kv_heads` does not divide `model.heads`: {heads} = {quotient}·{kv_heads} + {rest}"),
+                format!(
+                    "nearest: kv_heads {}; heads {}",
+                    join_or(&divisors_near(heads, kv_heads)),
+                    join_or(&multiples_near(heads, kv_heads))
+                ),
+            );
+        }
+    }
+
+    /// Keys that the family does not have.
+    fn family_keys(&mut self, raw: &RawModel, family: Family) {
+        if family == Family::Gpt2 && raw.rope_theta.is_some() {
+            self.error(
+                &["model.rope_theta"],
+                "`model.rope_theta` is not a key of the family `gpt2`",
+                "delete it; gpt2 learns its positions, llama rotates them",
+            );
+        }
+        if let (Family::Llama, Some(dropout)) = (family, raw.dropout)
+            && dropout > 0.0
+        {
+            self.error(
+                &["model.dropout"],
+                "`model.dropout` is not a key of the family `llama`",
+                "delete it; llama has no dropout",
+            );
+        }
+    }
+
+    /// Sizes that are legal one by one, and absurd together.
+    pub fn sizes(&mut self, model: &Model, batch: &Batch, length: usize) {
+        let rows = batch.micro_batch as f64 * length as f64;
+        let widest = model.d_ff.max(model.d_model).max(model.vocab_size.unwrap_or(0)) as f64;
+        let elements = rows * widest * model.layers as f64;
+        if elements > MAX_ACTIVATIONS {
+            self.error(
+                &["batch.micro_batch", "batch.sequences", "model.context_length"],
+                format!(
+                    "one forward pass over {} sequences of {length} would hold {elements:.0e} numbers",
+                    batch.micro_batch
+                ),
+                "make `batch.micro_batch` smaller",
+            );
+        }
+    }
+}
+
+fn name(family: Family) -> &'static str {
+    match family {
+        Family::Gpt2 => "gpt2",
+        Family::Llama => "llama",
+    }
+}
+
+/// About how many, without the risk of overflow.
+fn parameters(m: &Model) -> f64 {
+    let (d, ff) = (m.d_model as f64, m.d_ff as f64);
+    let vocab = m.vocab_size.unwrap_or(256) as f64 + m.pad_vocab_to.unwrap_or(0) as f64;
+    m.layers as f64 * (4.0 * d * d + 3.0 * d * ff) + (2.0 * vocab + m.context_length as f64) * d
+}
+
+/// All divisors of `n`, in order.
+pub fn divisors(n: usize) -> Vec<usize> {
+    let small = (1..).take_while(|i| i * i <= n).filter(|i| n.is_multiple_of(*i));
+    let mut all: Vec<usize> = small.flat_map(|i| [i, n / i]).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// The divisors of `n` next to `near`, below and above.
+pub fn divisors_near(n: usize, near: usize) -> Vec<usize> {
+    neighbours(&divisors(n), near)
+}
+
+/// Of `sorted`, what lies next to `near`, below and above.
+pub fn neighbours(sorted: &[usize], near: usize) -> Vec<usize> {
+    let below = sorted.iter().copied().rfind(|&d| d < near);
+    let above = sorted.iter().copied().find(|&d| d > near);
+    below.into_iter().chain(above).collect()
+}
+
+/// The multiples of `of` next to `near`, below and above.
+pub fn multiples_near(near: usize, of: usize) -> Vec<usize> {
+    let below = near / of * of;
+    [below, below.saturating_add(of)].into_iter().filter(|&m| m > 0).collect()
+}
+
+/// `2 or 5`.
+pub fn join_or(values: &[usize]) -> String {
+    values.iter().map(usize::to_string).collect::<Vec<_>>().join(" or ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_of_an_illegal_size() {
+        assert_eq!(divisors_near(10, 4), [2, 5]);
+        assert_eq!(divisors_near(7, 9), [7]);
+        assert_eq!(divisors_near(770, 12), [11, 14]);
+        assert_eq!(multiples_near(10, 4), [8, 12]);
+        assert_eq!(multiples_near(3, 4), [4]);
+    }
+}

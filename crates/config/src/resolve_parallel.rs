@@ -1,0 +1,263 @@
+//! The `parallel` section: a mode and the keys that go with it, stages that fit the model.
+
+use super::layers::is_poisoned;
+use super::raw_parallel::{MAX_RANKS, RawParallel, RawPipeline};
+use super::resolve::Resolver;
+use runner_spec::experiment::{AutoOr, Batch, DeviceChoice, Parallel, ParallelMode, Pipeline, PipelineSchedule};
+
+pub const REPLICAS: &str = "parallel.replicas";
+pub const STAGES: &str = "parallel.pipeline.stages";
+pub const MICROBATCHES: &str = "parallel.pipeline.microbatches";
+const MODE: &str = "parallel.mode";
+const PIPELINE: &str = "parallel.pipeline";
+const PARTITION: &str = "parallel.pipeline.partition";
+const SCHEDULE: &str = "parallel.pipeline.schedule";
+const CHUNKS: &str = "parallel.pipeline.chunks";
+
+/// A list up to this long is written out in a message.
+pub const SHOWN: usize = 16;
+
+/// The ranks: replicas · stages.
+#[derive(Debug, Clone, Copy)]
+pub struct Grid {
+    pub replicas: usize,
+    pub pipeline: Option<PipelineShape>,
+}
+
+/// What a pipeline is before the batch is known.
+#[derive(Debug, Clone, Copy)]
+pub struct PipelineShape {
+    pub stages: usize,
+    pub schedule: PipelineSchedule,
+    pub chunks: usize,
+    /// If the file says.
+    pub microbatches: Option<usize>,
+}
+
+impl Grid {
+    pub fn ranks(self) -> usize {
+        self.replicas * self.pipeline.map_or(1, |p| p.stages)
+    }
+
+    /// `3 stages · 2 replicas = 6 ranks`.
+    pub fn arithmetic(self) -> String {
+        let ranks = counted(self.ranks(), "rank");
+        let replicas = counted(self.replicas, "replica");
+        match self.pipeline.map(|p| counted(p.stages, "stage")) {
+            None if self.replicas == 1 => ranks,
+            None => format!("{replicas} = {ranks}"),
+            Some(stages) if self.replicas == 1 => format!("{stages} = {ranks}"),
+            Some(stages) => format!("{stages} · {replicas} = {ranks}"),
+        }
+    }
+}
+
+impl Resolver<'_> {
+    /// How many ranks there are; `None` after a mistake in what says so.
+    pub fn grid(&mut self, raw: &RawParallel) -> Option<Grid> {
+        let known = [MODE, REPLICAS, STAGES, SCHEDULE, CHUNKS, MICROBATCHES];
+        if known.iter().any(|key| is_poisoned(&self.poisoned, key)) {
+            return None;
+        }
+        let mode = name(raw.mode);
+        let default = if self.given(MODE) { "" } else { " (the default)" };
+        let mut whole = true;
+        let pipeline = match (&raw.pipeline, raw.mode) {
+            (Some(pipeline), ParallelMode::Pipeline) => Some(self.stages(pipeline)?),
+            (None, ParallelMode::Pipeline) => {
+                self.error(
+                    &[MODE, PIPELINE],
+                    "mode `pipeline` needs `parallel.pipeline`, which is missing",
+                    "add `pipeline: {stages: 2}`, or more stages",
+                );
+                return None;
+            }
+            (Some(_), _) => {
+                self.error(
+                    &[PIPELINE, MODE],
+                    format!("`parallel.pipeline` is a key of mode `pipeline`, and the mode is `{mode}`{default}"),
+                    "choose `mode: pipeline`, whose `replicas` are copies of the whole pipeline; or write `pipeline: null`",
+                );
+                whole = false;
+                None
+            }
+            (None, _) => None,
+        };
+        let replicas = match (raw.replicas, raw.mode) {
+            (Some(replicas), ParallelMode::Single) if replicas > 1 => {
+                self.error(
+                    &[REPLICAS, MODE],
+                    format!("`parallel.replicas` is {replicas}, and mode `single`{default} has one"),
+                    "choose `mode: ddp`, or delete `replicas`",
+                );
+                return None;
+            }
+            (Some(replicas), _) => replicas,
+            (None, ParallelMode::Dp | ParallelMode::Ddp) => {
+                self.error(
+                    &[MODE, REPLICAS],
+                    format!("mode `{mode}` needs `parallel.replicas`, which is missing"),
+                    "add `replicas: 2`, or more: so many copies of the model share the batch",
+                );
+                return None;
+            }
+            (None, _) => 1,
+        };
+        let grid = Grid { replicas, pipeline };
+        if grid.ranks() > MAX_RANKS {
+            self.error(
+                &[REPLICAS, STAGES],
+                format!("too many ranks: {}, and at most {MAX_RANKS} are possible", grid.arithmetic()),
+                format!("make `replicas` at most {}", MAX_RANKS / pipeline.map_or(1, |p| p.stages)),
+            );
+            return None;
+        }
+        whole.then_some(grid)
+    }
+
+    /// A mode that a higher layer chooses takes the keys of other modes in lower layers with it: `--set parallel.mode=single`
+    /// over a file with a pipeline.
+    pub fn overridden(&self, mut raw: RawParallel) -> RawParallel {
+        let Some(mode) = self.layers.layer_of(MODE) else { return raw };
+        let below = |key: &str| self.layers.layer_of(key).is_some_and(|layer| layer < mode);
+        if raw.mode != ParallelMode::Pipeline && below(STAGES) {
+            raw.pipeline = None;
+        }
+        if raw.mode == ParallelMode::Single && below(REPLICAS) {
+            raw.replicas = None;
+        }
+        raw
+    }
+
+    fn stages(&mut self, raw: &RawPipeline) -> Option<PipelineShape> {
+        let interleaved = raw.schedule == PipelineSchedule::Interleaved;
+        let chunks = raw.chunks.unwrap_or(if interleaved { 2 } else { 1 });
+        if raw.chunks.is_none() && interleaved {
+            self.notes.insert(CHUNKS, "default of interleaved_1f1b".into());
+        }
+        match (chunks, interleaved) {
+            (1, true) => {
+                self.error(
+                    &[CHUNKS, SCHEDULE],
+                    "`interleaved_1f1b` needs at least 2 chunks per rank, and `parallel.pipeline.chunks` is 1",
+                    "make `chunks` 2 or more, or choose `schedule: 1f1b`, which is the same with one",
+                );
+                None
+            }
+            (2.., false) => {
+                self.error(
+                    &[CHUNKS, SCHEDULE],
+                    format!("`parallel.pipeline.chunks` is {chunks}, and only `interleaved_1f1b` has more than 1"),
+                    "delete `chunks`, or choose `schedule: interleaved_1f1b`",
+                );
+                None
+            }
+            _ => Some(PipelineShape {
+                stages: raw.stages,
+                schedule: raw.schedule,
+                chunks,
+                microbatches: raw.microbatches,
+            }),
+        }
+    }
+
+    /// The section as a whole; `layers` is the model's number of them.
+    pub fn parallel(
+        &mut self,
+        raw: RawParallel,
+        grid: Option<Grid>,
+        batch: Option<&Batch>,
+        device: DeviceChoice,
+        layers: Option<usize>,
+    ) -> Option<Parallel> {
+        let devices = self.devices(&raw.devices, grid, device, raw.mode == ParallelMode::Dp);
+        let (grid, partition) = (grid?, raw.pipeline.map(|p| p.partition));
+        if let (Some(pipeline), Some(partition), Some(layers)) = (grid.pipeline, &partition, layers) {
+            self.partition(pipeline, partition, layers);
+        }
+        let batch = batch?;
+        let pipeline = grid.pipeline.zip(partition).map(|(pipeline, partition)| Pipeline {
+            stages: pipeline.stages,
+            partition,
+            schedule: pipeline.schedule,
+            chunks: pipeline.chunks,
+            microbatches: batch.sequences / grid.replicas / batch.micro_batch,
+        });
+        let RawParallel { mode, bucket_mb, max_restarts, .. } = raw;
+        Some(Parallel { mode, replicas: grid.replicas, bucket_mb, pipeline, devices: devices?, max_restarts })
+    }
+
+    /// Whether the model's layers fill the stages as the partition says.
+    fn partition(&mut self, pipeline: PipelineShape, partition: &AutoOr<Vec<usize>>, layers: usize) {
+        let PipelineShape { stages, chunks, .. } = pipeline;
+        let parts = stages * chunks;
+        let count = match chunks {
+            1 => counted(stages, "stage"),
+            _ => format!("{} · {chunks} chunks = {parts}", counted(stages, "stage")),
+        };
+        if parts > layers {
+            let (most, pieces) = (layers / chunks, layers / stages);
+            let mut help = Vec::new();
+            if most > 0 {
+                help.push(format!("`stages` at most {most}"));
+            }
+            if chunks > 1 && pieces > 1 {
+                help.push(format!("`chunks` at most {pieces}"));
+            }
+            help.push(format!("`model.layers` at least {parts}"));
+            let what = if chunks == 1 { "stages" } else { "chunks" };
+            self.error(
+                &[STAGES, CHUNKS, "model.layers"],
+                format!("more {what} than layers: {count}, and the model has {}", counted(layers, "layer")),
+                format!("make {}", help.join(", or ")),
+            );
+            return;
+        }
+        let AutoOr::Given(given) = partition else { return };
+        let help = || match parts {
+            ..=SHOWN => format!("such as {}, or `auto`", shown(&even(layers, parts))),
+            _ => "`auto` balances them".to_owned(),
+        };
+        if given.len() != parts {
+            self.error(
+                &[PARTITION, STAGES, CHUNKS],
+                format!("`parallel.pipeline.partition` is for {count}, and has {}", counted(given.len(), "value")),
+                help(),
+            );
+            return;
+        }
+        let sum: usize = given.iter().sum();
+        if sum != layers {
+            self.error(
+                &[PARTITION, "model.layers"],
+                format!("{} sums to {sum}, and the model has {}", shown(given), counted(layers, "layer")),
+                help(),
+            );
+        }
+    }
+}
+
+fn name(mode: ParallelMode) -> &'static str {
+    match mode {
+        ParallelMode::Single => "single",
+        ParallelMode::Dp => "dp",
+        ParallelMode::Ddp => "ddp",
+        ParallelMode::Pipeline => "pipeline",
+    }
+}
+
+/// `1 rank`, `2 ranks`.
+fn counted(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// `[4, 4, 3]`, cut if it is long.
+fn shown(values: &[usize]) -> String {
+    let first: Vec<String> = values.iter().take(SHOWN).map(usize::to_string).collect();
+    format!("[{}{}]", first.join(", "), if values.len() > SHOWN { ", …" } else { "" })
+}
+
+/// `layers` in `parts` that differ by at most one.
+fn even(layers: usize, parts: usize) -> Vec<usize> {
+    (0..parts).map(|i| layers / parts + usize::from(i < layers % parts)).collect()
+}

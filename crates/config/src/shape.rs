@@ -1,0 +1,184 @@
+//! The generated JSON Schema, read back as the handful of shapes that it is made of.
+
+use serde_json::{Map, Value};
+
+use super::raw::EXCLUSIVE;
+use super::schema::schema_ref;
+
+/// What a place in the experiment file may hold.
+#[derive(Debug, Clone, Copy)]
+pub enum Shape<'s> {
+    /// Named keys.
+    Keys(Keys<'s>),
+    /// One key, which chooses.
+    Variants(&'s [Value]),
+    /// One of these words.
+    Words(&'s [Value]),
+    List {
+        items: &'s Value,
+        min: usize,
+        max: usize,
+    },
+    /// One of these words, or what `other` describes.
+    WordOr {
+        words: &'s [Value],
+        other: &'s Value,
+    },
+    Number(Bounds),
+    Integer(Bounds),
+    Text,
+    Bool,
+}
+
+/// A mapping with named keys.
+#[derive(Debug, Clone, Copy)]
+pub struct Keys<'s> {
+    properties: Option<&'s Map<String, Value>>,
+    required: Option<&'s Vec<Value>>,
+    exclusive: Option<&'s Vec<Value>>,
+    /// The key that a text alone stands for.
+    pub short: Option<&'s str>,
+}
+
+/// Legal range of a number.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    pub min: Option<f64>,
+    pub above: Option<f64>,
+    pub max: Option<f64>,
+    pub below: Option<f64>,
+}
+
+/// A shape, and whether `null` is a value of its own there.
+#[derive(Debug, Clone, Copy)]
+pub struct Slot<'s> {
+    pub shape: Shape<'s>,
+    pub nullable: bool,
+    /// What an editor shows.
+    pub description: &'s str,
+}
+
+/// The shape of the whole file.
+pub fn root() -> Slot<'static> {
+    slot(schema_ref())
+}
+
+/// The shape that `schema` describes.
+pub fn slot(schema: &'static Value) -> Slot<'static> {
+    let slot = bare(schema);
+    Slot { description: schema["description"].as_str().unwrap_or(slot.description), ..slot }
+}
+
+fn bare(schema: &'static Value) -> Slot<'static> {
+    if let Some(reference) = schema["$ref"].as_str() {
+        let target = reference.trim_start_matches('#');
+        return slot(schema_ref().pointer(target).unwrap_or(&Value::Null));
+    }
+    if let Some([one]) = schema["allOf"].as_array().map(Vec::as_slice) {
+        return slot(one);
+    }
+    if let Some([inner, null]) = schema["anyOf"].as_array().map(Vec::as_slice)
+        && null["type"] == "null"
+    {
+        return Slot { nullable: true, ..slot(inner) };
+    }
+    if let Some([word, other]) = schema["anyOf"].as_array().map(Vec::as_slice)
+        && let Some(words) = word["enum"].as_array()
+    {
+        return Slot { shape: Shape::WordOr { words, other }, nullable: false, description: "" };
+    }
+    if let Some([_, mapping]) = schema["anyOf"].as_array().map(Vec::as_slice)
+        && mapping["x-short"].is_string()
+    {
+        return slot(mapping);
+    }
+    let (kind, nullable) = match &schema["type"] {
+        Value::Array(kinds) => (kinds.first().and_then(Value::as_str), kinds.iter().any(|k| k == "null")),
+        kind => (kind.as_str(), false),
+    };
+    let shape = match (schema["oneOf"].as_array(), schema["enum"].as_array(), kind) {
+        (Some(variants), _, _) => Shape::Variants(variants),
+        (_, Some(words), _) => Shape::Words(words),
+        (_, _, Some("array")) => Shape::List {
+            items: &schema["items"],
+            min: schema["minItems"].as_u64().unwrap_or(0) as usize,
+            max: schema["maxItems"].as_u64().map_or(usize::MAX, |n| n as usize),
+        },
+        (_, _, Some("number")) => Shape::Number(bounds(schema)),
+        (_, _, Some("integer")) => Shape::Integer(bounds(schema)),
+        (_, _, Some("boolean")) => Shape::Bool,
+        (_, _, Some("object")) => Shape::Keys(Keys {
+            properties: schema["properties"].as_object(),
+            required: schema["required"].as_array(),
+            exclusive: schema[EXCLUSIVE].as_array(),
+            short: schema["x-short"].as_str(),
+        }),
+        _ => Shape::Text,
+    };
+    Slot { shape, nullable, description: "" }
+}
+
+fn bounds(schema: &Value) -> Bounds {
+    let get = |key: &str| schema[key].as_f64();
+    Bounds { min: get("minimum"), above: get("exclusiveMinimum"), max: get("maximum"), below: get("exclusiveMaximum") }
+}
+
+impl Keys<'static> {
+    pub fn get(&self, key: &str) -> Option<Slot<'static>> {
+        self.properties?.get(key).map(slot)
+    }
+
+    pub fn names(&self) -> Vec<&'static str> {
+        self.properties.into_iter().flat_map(Map::keys).map(String::as_str).collect()
+    }
+
+    pub fn required(&self) -> impl Iterator<Item = &'static str> {
+        self.required.into_iter().flatten().filter_map(Value::as_str)
+    }
+
+    /// Of these, one layer gives at most one.
+    pub fn exclusive(&self) -> Vec<&'static str> {
+        self.exclusive.into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+}
+
+/// The names to choose from, and what each holds.
+pub fn variants(of: &'static [Value]) -> Vec<(&'static str, Slot<'static>)> {
+    of.iter()
+        .filter_map(|v| v["properties"].as_object()?.iter().next())
+        .map(|(name, schema)| (name.as_str(), slot(schema)))
+        .collect()
+}
+
+impl Bounds {
+    /// What is wrong with `x`, as `must be at least 1`.
+    pub fn violation(&self, x: f64) -> Option<String> {
+        let fails = |limit: Option<f64>, bad: fn(f64, f64) -> bool| limit.filter(|&l| bad(x, l));
+        if let Some(l) = fails(self.min, |x, l| x < l) {
+            return Some(format!("must be at least {}", grouped(l)));
+        }
+        if let Some(l) = fails(self.above, |x, l| x <= l) {
+            return Some(format!("must be greater than {}", grouped(l)));
+        }
+        if let Some(l) = fails(self.max, |x, l| x > l) {
+            return Some(format!("must be at most {}", grouped(l)));
+        }
+        fails(self.below, |x, l| x >= l).map(|l| format!("must be less than {}", grouped(l)))
+    }
+}
+
+/// A limit as people write it: `10_000`, `1e12`.
+fn grouped(x: f64) -> String {
+    if x.fract() != 0.0 || x.abs() >= 1e9 {
+        return format!("{x:e}").replace("e0", "");
+    }
+    let digits = format!("{}", x as i64);
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 && digits.len() > 4 {
+            out.push('_');
+        }
+        out.push(c);
+    }
+    out
+}

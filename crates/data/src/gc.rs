@@ -1,0 +1,187 @@
+//! Making room in the cache: which entries no run needs, and removing those that nobody uses.
+//!
+//! Preparing data notes under `uses/` which entries it is made of, by the content hashes that a run's manifest has, too. An
+//! entry that an older version of the program made is in no note; it stays while there are runs whose data has none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::cache::{self, Cache, USES};
+use super::fingerprint::hash_parts;
+
+/// Folders of the cache whose entries take room. Hashes and counts of sources beside them are small, and measurements of the
+/// machine are nobody's in particular.
+const KINDS: [&str; 3] = ["corpora", "tokenizers", "tokens"];
+
+/// What a run's data is known as: of the content hashes that its manifest has.
+#[must_use]
+pub fn data_key(train: &str, validation: Option<&String>, choice: Option<&String>, test: Option<&String>) -> String {
+    let text = |hash: Option<&String>| hash.map_or("", String::as_str).to_owned();
+    let parts = [train.to_owned(), text(validation), text(choice)];
+    hash_parts(parts.iter().chain(test).map(String::as_str))
+}
+
+/// Something in the cache that may go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unneeded {
+    pub path: PathBuf,
+    pub bytes: u64,
+    /// Kind and key of an entry; `None` for what a killed process left.
+    entry: Option<(String, String)>,
+}
+
+impl Unneeded {
+    /// Whether a killed process left it.
+    #[must_use]
+    pub fn is_leftover(&self) -> bool {
+        self.entry.is_none()
+    }
+}
+
+/// What may go, and what stays that perhaps might.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Survey {
+    pub unneeded: Vec<Unneeded>,
+    /// Entries of which it is not known whether a run needs them.
+    pub unknown: usize,
+}
+
+/// What in the cache `root` none of the runs needs whose data is known as one of `runs` (`data_key`), and has not been used for
+/// `older_than`. Changes nothing.
+#[must_use]
+pub fn survey(root: &Path, runs: &BTreeSet<String>, older_than: Option<Duration>) -> Survey {
+    let notes = notes(root);
+    let all_noted = runs.iter().all(|data| notes.contains_key(data));
+    let noted: BTreeSet<&String> = notes.values().flatten().collect();
+    let needed: BTreeSet<&String> =
+        notes.iter().filter(|(data, _)| runs.contains(*data)).flat_map(|(_, e)| e).collect();
+    let mut survey = Survey::default();
+    for kind in KINDS {
+        for path in children(&root.join(kind)) {
+            let key = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = format!("{kind}/{key}");
+            let real = fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir());
+            if !real || needed.contains(&name) || older_than.is_some_and(|age| !unused_for(&path, age)) {
+                continue;
+            }
+            if !noted.contains(&name) && !all_noted {
+                survey.unknown += 1;
+                continue;
+            }
+            survey.unneeded.push(Unneeded { bytes: bytes(&path), path, entry: Some((kind.to_owned(), key)) });
+        }
+    }
+    let left = cache::leftovers(root).into_iter().map(|path| Unneeded { bytes: bytes(&path), path, entry: None });
+    survey.unneeded.extend(left);
+    survey
+}
+
+/// Removes what `survey` found; those that went. What another process uses by now stays.
+///
+/// # Errors
+/// If the file system refuses; what went before that is gone.
+pub fn free(root: &Path, unneeded: &[Unneeded]) -> io::Result<Vec<Unneeded>> {
+    let cache = Cache::open(root).map_err(io::Error::other)?;
+    let mut gone = Vec::new();
+    for item in unneeded {
+        let went = match &item.entry {
+            Some((kind, key)) => match cache.evict(kind, key) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+                other => other?,
+            },
+            // Opening the cache removes them.
+            None => !item.path.exists(),
+        };
+        if went {
+            gone.push(item.clone());
+        }
+    }
+    // A note of entries that are all gone says nothing any more.
+    for (data, entries) in notes(root) {
+        if !entries.is_empty() && entries.iter().all(|entry| !root.join(entry).exists()) {
+            let _ = fs::remove_file(root.join(USES).join(format!("{data}.json")));
+        }
+    }
+    Ok(gone)
+}
+
+/// The entries that data is made of, by what it is known as.
+fn notes(root: &Path) -> BTreeMap<String, Vec<String>> {
+    let note = |path: PathBuf| {
+        let data = path.file_name()?.to_str()?.strip_suffix(".json")?.to_owned();
+        Some((data, serde_json::from_slice(&fs::read(&path).ok()?).ok()?))
+    };
+    children(&root.join(USES)).into_iter().filter_map(note).collect()
+}
+
+fn children(folder: &Path) -> Vec<PathBuf> {
+    let mut out: Vec<_> = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).map(|e| e.path()).collect();
+    out.sort();
+    out
+}
+
+fn unused_for(path: &Path, age: Duration) -> bool {
+    let used = fs::metadata(path).and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
+    used.elapsed().is_ok_and(|elapsed| elapsed > age)
+}
+
+/// Bytes of the files under `path`; links are not followed.
+fn bytes(path: &Path) -> u64 {
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => children(path).iter().map(|path| bytes(path)).sum(),
+        Ok(meta) => meta.len(),
+        Err(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DataError;
+
+    /// Uses the entry `kind`/`key` as data known as `data`, and lets go of it.
+    fn use_entry(root: &Path, kind: &str, key: &str, data: Option<&str>) -> Vec<fs::File> {
+        let cache = Cache::open(root).unwrap();
+        let mut build = |path: &Path| fs::write(path.join("value"), "12345").map_err(DataError::io(path));
+        cache.entry(kind, key, &|| (), &|_| Ok(()), &mut build).unwrap();
+        data.map(|data| cache.hold(data)).unwrap_or_default()
+    }
+
+    fn found(root: &Path, runs: &[&str], older_than: Option<Duration>) -> (Vec<String>, usize) {
+        let survey = survey(root, &runs.iter().map(|r| (*r).to_owned()).collect(), older_than);
+        let name = |item: &Unneeded| item.path.strip_prefix(root).unwrap().display().to_string();
+        (survey.unneeded.iter().map(name).collect(), survey.unknown)
+    }
+
+    #[test]
+    fn what_no_run_needs_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        for (key, data) in [("a", "first"), ("b", "second"), ("b", "third")] {
+            use_entry(root, "tokens", key, Some(data));
+        }
+        fs::create_dir(root.join("tmp/stage-dead")).unwrap();
+        let left = "tmp/stage-dead".to_owned();
+        assert_eq!(found(root, &["first", "third"], None), (vec![left.clone()], 0));
+        assert_eq!(found(root, &["first"], None), (vec!["tokens/b".to_owned(), left.clone()], 0));
+        let day = Some(Duration::from_hours(24));
+        assert_eq!(found(root, &["first"], day), (vec![left.clone()], 0), "used a moment ago");
+        // One that an older version made, while a run's data has no note.
+        fs::create_dir(root.join("tokens/old")).unwrap();
+        assert_eq!(found(root, &["first", "else"], None), (vec!["tokens/b".to_owned(), left.clone()], 1));
+        assert_eq!(found(root, &["first"], None).0, ["tokens/b", "tokens/old", &left]);
+
+        let in_use = use_entry(root, "tokens", "b", Some("second"));
+        let unneeded = survey(root, &["first".to_owned()].into(), None).unneeded;
+        assert_eq!(unneeded[0].bytes, 5);
+        let gone: Vec<PathBuf> = free(root, &unneeded).unwrap().into_iter().map(|item| item.path).collect();
+        assert_eq!(gone, [root.join("tokens/old")], "another process uses b, and opening the cache cleared the rest");
+        drop(in_use);
+        free(root, &survey(root, &["first".to_owned()].into(), None).unneeded).unwrap();
+        assert!(root.join("tokens/a").exists() && !root.join("tokens/b").exists());
+        assert_eq!(children(&root.join(USES)), [root.join(USES).join("first.json")], "notes of what is gone go, too");
+    }
+}

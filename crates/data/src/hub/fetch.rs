@@ -1,0 +1,244 @@
+//! Downloads: one file of a commit, gone on with where it broke off, and checked before it gets its name.
+//!
+//! Its length is, and where the hub names it by its SHA-256 (large files), its content. A part that somebody else began is gone on
+//! with only if its content can be checked in the end.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ring::digest::{Context, SHA256};
+
+use super::client::{Answer, Failure, Method};
+use super::error::{HubError, quoted};
+use super::progress::Downloading;
+use super::repository::Repository;
+use runner_spec::hub_name::is_etag;
+
+const BLOCK: usize = 256 << 10;
+
+/// A download.
+pub(super) struct Fetch<'a> {
+    pub(super) repository: &'a Repository<'a>,
+    pub(super) commit: &'a str,
+    pub(super) path: &'a str,
+    /// Which of how many, from 1.
+    pub(super) number: (usize, usize),
+}
+
+/// What is known of a file before it is there.
+struct Facts {
+    etag: String,
+    size: Option<u64>,
+}
+
+impl Facts {
+    /// The SHA-256 of the content in hexadecimal digits, where the etag is that.
+    fn sha256(&self) -> Option<&str> {
+        let digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+        Some(self.etag.as_str()).filter(|etag| etag.len() == 64 && etag.bytes().all(digit))
+    }
+}
+
+impl Fetch<'_> {
+    /// Downloads the file, and makes `pointer` a link to it.
+    ///
+    /// # Errors
+    /// If the hub does not have it, or it does not come whole.
+    pub(super) fn run(&self, pointer: &Path) -> Result<PathBuf, HubError> {
+        let Self { repository, commit, path, .. } = *self;
+        let client = repository.client;
+        let repo = repository.repo(commit);
+        let encoded: Vec<String> = path.split('/').map(percent).collect();
+        let url = format!("{}/{}/resolve/{commit}/{}", client.settings.endpoint, repo.url(), encoded.join("/"));
+        let facts = client.patiently(|| {
+            let answer = client.once(Method::Head, &url, 0)?;
+            if !(200..400).contains(&answer.status) {
+                return Err(repository.refused(&answer, Some(path)).into());
+            }
+            self.facts(&answer).map_err(Failure::from)
+        })?;
+        let etag = &facts.etag;
+        let blob = repository.cached(commit).blob_path(etag);
+        let locks = client.settings.cache.join(".locks").join(repo.folder_name());
+        let parent = blob.parent().unwrap_or(&blob).to_owned();
+        for folder in [&parent, &locks] {
+            fs::create_dir_all(folder).map_err(HubError::io(folder))?;
+        }
+        // The same lock as huggingface_hub's.
+        let lock = locks.join(format!("{etag}.lock"));
+        let held = File::create(&lock).map_err(HubError::io(&lock))?;
+        // Where files cannot be locked, others may write to the part of that name: then it is one of our own, which nobody goes on with.
+        let own = if held.lock().is_ok() {
+            None
+        } else {
+            let named = tempfile::Builder::new().prefix(etag).suffix(".incomplete").tempfile_in(&parent);
+            Some(named.map_err(HubError::io(&parent))?.into_temp_path())
+        };
+        let whole = |path: &Path| fs::metadata(path).is_ok_and(|m| facts.size.is_none_or(|size| m.len() == size));
+        if !whole(&blob) {
+            let part = own.as_ref().map_or_else(|| parent.join(format!("{etag}.incomplete")), |own| own.to_path_buf());
+            if facts.sha256().is_none() && part.exists() {
+                fs::remove_file(&part).map_err(HubError::io(&part))?;
+            }
+            let mut most = 0;
+            client.patiently(|| self.attempt(&url, &part, &facts, &mut most))?;
+            fs::rename(&part, &blob).map_err(HubError::io(&blob))?;
+        }
+        link(&blob, pointer, path)?;
+        Ok(pointer.to_owned())
+    }
+
+    /// Name of the content, and its length.
+    fn facts(&self, answer: &Answer) -> Result<Facts, HubError> {
+        let wrong = |message: String| self.repository.wrong(format!("`{}`: {message}", self.path));
+        if let Some(other) = answer.header("x-repo-commit").filter(|other| *other != self.commit) {
+            return Err(wrong(format!("of commit {}, not {}", quoted(other), self.commit)));
+        }
+        let etag = answer.header("x-linked-etag").or_else(|| answer.header("etag"));
+        let etag = etag.ok_or_else(|| wrong("no etag".to_owned()))?;
+        let etag = etag.trim().trim_start_matches("W/").trim_matches('"');
+        if !is_etag(etag) {
+            return Err(wrong(format!("`{}` is no etag", quoted(etag))));
+        }
+        // Of a redirect, the length is that of the redirect.
+        let length = if answer.status == 200 { answer.header("content-length") } else { None };
+        let size = answer.header("x-linked-size").or(length);
+        let size = size.map(|size| size.trim().parse().map_err(|_| wrong(format!("`{}` is no size", quoted(size)))));
+        Ok(Facts { etag: etag.to_owned(), size: size.transpose()? })
+    }
+
+    /// Goes on with the download in `part` where it ended; `most` is how far it ever came.
+    fn attempt(&self, url: &str, part: &Path, facts: &Facts, most: &mut u64) -> Result<(), Failure> {
+        let io = |error| Failure::Final(HubError::io(part)(error));
+        let mut file = OpenOptions::new().append(true).create(true).open(part).map_err(io)?;
+        let mut have = file.metadata().map_err(io)?.len();
+        if facts.size == Some(have) && have > 0 && is_content(part, facts).map_err(io)? {
+            return file.sync_all().map_err(io);
+        }
+        // Without a length nothing tells whether this is a part of it.
+        if facts.size.is_none_or(|size| have >= size) {
+            file.set_len(0).map_err(io)?;
+            have = 0;
+        }
+        let answer = self.repository.client.once(Method::Get, url, have)?;
+        let length: Option<u64> = match answer.status {
+            200 => {
+                file.set_len(0).map_err(io)?;
+                have = 0;
+                answer.header("content-length").and_then(|length| length.trim().parse().ok())
+            }
+            206 => {
+                let range = answer.header("content-range").and_then(content_range);
+                let of = |(from, total): (u64, Option<u64>)| {
+                    from == have && total.zip(facts.size).is_none_or(|(total, size)| total == size)
+                };
+                if !range.is_some_and(of) {
+                    file.set_len(0).map_err(io)?;
+                    return Err(Failure::again(format!("`{}`: it sends another part than was asked for", self.path)));
+                }
+                range.and_then(|(_, total)| total)
+            }
+            416 => {
+                file.set_len(0).map_err(io)?;
+                return Err(Failure::again(format!("`{}`: it has no more bytes", self.path)));
+            }
+            _ => return Err(self.repository.refused(&answer, Some(self.path)).into()),
+        };
+        let size = facts.size.or(length);
+        let chunked = answer.header("transfer-encoding").is_some_and(|how| how.to_lowercase().contains("chunked"));
+        if size.is_none() && !chunked && facts.sha256().is_none() {
+            let message = format!("`{}`: nothing tells where it ends", self.path);
+            return Err(Failure::Final(self.repository.wrong(message)));
+        }
+        let (start, begun, mut body, mut block) = (have, Instant::now(), answer.into_body(), vec![0; BLOCK]);
+        // Why there was no more; an error is never the end of the file.
+        let (ended, failed) = loop {
+            match body.read(&mut block) {
+                Ok(0) => break ("the connection ended".to_owned(), false),
+                Ok(read) => {
+                    file.write_all(&block[..read]).map_err(io)?;
+                    have += read as u64;
+                    let seconds = begun.elapsed().as_secs_f64().max(1e-3);
+                    (self.repository.report)(Downloading {
+                        file: self.number.0,
+                        files: self.number.1,
+                        bytes_done: have,
+                        bytes_total: size.unwrap_or(have),
+                        bytes_per_second: (have - start) as f64 / seconds,
+                    });
+                    if size.is_some_and(|size| have > size) {
+                        break ("it goes on behind its end".to_owned(), true);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break (quoted(&error.to_string()), true),
+            }
+        };
+        if failed || size.is_some_and(|size| have != size) {
+            if size.is_some_and(|size| have > size) {
+                file.set_len(0).map_err(io)?;
+            }
+            let of = size.map_or_else(String::new, |size| format!(" of {size}"));
+            let message = format!("`{}`: {ended} after {have}{of} bytes", self.path);
+            // A server that begins anew each time brings nothing, nor does what the next attempt will not go on with.
+            let moved = have > *most && facts.size.is_some_and(|size| have < size);
+            *most = have.max(*most);
+            return Err(Failure::Again { message, after: None, moved });
+        }
+        if !is_content(part, facts).map_err(io)? {
+            file.set_len(0).map_err(io)?;
+            return Err(Failure::again(format!("`{}`: its content is not what its SHA-256 says", self.path)));
+        }
+        file.sync_all().map_err(io)
+    }
+}
+
+/// Whether the file `part` has the content that `facts` name, as far as they do.
+fn is_content(part: &Path, facts: &Facts) -> io::Result<bool> {
+    let Some(expected) = facts.sha256() else { return Ok(true) };
+    let (mut file, mut block, mut sha256) = (File::open(part)?, vec![0; BLOCK], Context::new(&SHA256));
+    loop {
+        match file.read(&mut block) {
+            Ok(0) => break,
+            Ok(read) => sha256.update(&block[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(hex(sha256.finish().as_ref()) == expected)
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+/// First byte and length of the whole, of `bytes 5-9/10`.
+fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
+    let (range, total) = text.trim().strip_prefix("bytes")?.trim().split_once('/')?;
+    Some((range.split_once('-')?.0.trim().parse().ok()?, total.trim().parse().ok()))
+}
+
+/// A part of a path, in an address.
+fn percent(part: &str) -> String {
+    let keep = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'~' | b'=' | b'+' | b'@');
+    part.bytes().map(|b| if keep(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+/// `pointer`, which is `path` in a snapshot, becomes a link to `blob`.
+fn link(blob: &Path, pointer: &Path, path: &str) -> Result<(), HubError> {
+    let folder = pointer.parent().unwrap_or(pointer);
+    fs::create_dir_all(folder).map_err(HubError::io(folder))?;
+    let name = blob.file_name().unwrap_or_default();
+    let up = "../".repeat(2 + path.matches('/').count());
+    let target = Path::new(&up).join("blobs").join(name);
+    // It may be a link to a blob that went away.
+    let _ = fs::remove_file(pointer);
+    match std::os::unix::fs::symlink(&target, pointer) {
+        Err(_) if pointer.is_file() => Ok(()),
+        Err(_) => fs::hard_link(blob, pointer).map_err(HubError::io(pointer)),
+        Ok(()) => Ok(()),
+    }
+}

@@ -1,0 +1,208 @@
+//! From data that names the hub to data that names files, downloaded if need be; and to data that names the commits that were read.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use hf_hub::RepoType;
+
+use super::client::Client;
+use super::error::HubError;
+use super::progress::Report;
+use super::repository::{Repository, Snapshot};
+use super::select::{self, By, Format, Selected};
+use super::settings::Settings;
+use runner_spec::experiment::{Data, HubSource, JsonSource, MAIN, ParquetSource, Source, Tokenizer, Validation};
+
+/// Where the hub keeps what it made of a dataset in other formats.
+const CONVERTED: &str = "refs/convert/parquet";
+/// Bytes of a dataset's card.
+const MAX_CARD: u64 = 4 << 20;
+const TOKENIZER: &str = "tokenizer.json";
+const PAIR: [&str; 2] = ["vocab.json", "merges.txt"];
+
+/// Data, twice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lowered {
+    /// With the paths of files here.
+    pub local: Data,
+    /// As it was given, but with the commits that were read as revisions.
+    pub pinned: Data,
+    /// Both of what a model is tested on, where that is of the hub.
+    pub test: Option<(Source, Source)>,
+}
+
+/// Whether `data`, or `test`, names anything of the hub.
+#[must_use]
+pub fn is_needed(data: &Data, test: Option<&Source>) -> bool {
+    matches!(data.train, Source::Hub(_))
+        || matches!(test, Some(Source::Hub(_)))
+        || matches!(data.validation, Some(Validation::Hub(_)))
+        || matches!(data.tokenizer, Tokenizer::Hub { .. })
+}
+
+/// Finds what `data` and `test` name of the hub. `memos` is a folder for lists of files.
+///
+/// # Errors
+/// If it is neither in the cache nor to be had, or is not what it should be.
+pub fn lower(
+    data: &Data,
+    test: Option<&Source>,
+    settings: &Settings,
+    memos: &Path,
+    report: &Report<'_>,
+) -> Result<Lowered, HubError> {
+    let client = Client::new(settings);
+    let hub = Hub { client: &client, memos, report };
+    let mut out = Lowered { local: data.clone(), pinned: data.clone(), test: None };
+    if let Tokenizer::Hub { name, revision } = &data.tokenizer {
+        let (local, commit) = hub.tokenizer(name, revision).map_err(|error| within(error, "data.tokenizer.hub"))?;
+        out.local.tokenizer = local;
+        out.pinned.tokenizer = Tokenizer::Hub { name: name.clone(), revision: commit };
+    }
+    if let Source::Hub(source) = &data.train {
+        let (local, commit) = hub.dataset(source).map_err(|error| within(error, "data.train.hub"))?;
+        out.local.train = local;
+        out.pinned.train = Source::Hub(HubSource { revision: commit, ..source.clone() });
+    }
+    if let Some(Validation::Hub(source)) = &data.validation {
+        let (local, commit) = hub.dataset(source).map_err(|error| within(error, "data.validation.hub"))?;
+        out.local.validation = match local {
+            Source::Parquet(from) => Some(Validation::Parquet(from)),
+            Source::Jsonl(from) => Some(Validation::Jsonl(from)),
+            Source::Json(from) => Some(Validation::Json(from)),
+            _ => None,
+        };
+        out.pinned.validation = Some(Validation::Hub(HubSource { revision: commit, ..source.clone() }));
+    }
+    if let Some(Source::Hub(source)) = test {
+        let (local, commit) = hub.dataset(source).map_err(|error| within(error, "eval.test.hub"))?;
+        out.test = Some((local, Source::Hub(HubSource { revision: commit, ..source.clone() })));
+    }
+    Ok(out)
+}
+
+/// Names the key of the experiment.
+fn within(error: HubError, key: &str) -> HubError {
+    match error {
+        HubError::Request(message) => HubError::Request(format!("{key}: {message}")),
+        HubError::Unreachable(message) => HubError::Unreachable(format!("{key}: {message}")),
+        HubError::Answer { what, message } => HubError::Answer { what: format!("{key}: {what}"), message },
+        other @ HubError::Io { .. } => other,
+    }
+}
+
+struct Hub<'a> {
+    client: &'a Client<'a>,
+    memos: &'a Path,
+    report: &'a Report<'a>,
+}
+
+impl<'a> Hub<'a> {
+    fn repository(&self, kind: RepoType, name: &'a str, revision: &'a str) -> Repository<'a> {
+        Repository { client: self.client, memos: self.memos, report: self.report, kind, name, revision }
+    }
+
+    /// `message` about what `snapshot` lacks, and why no more of it is known.
+    fn lacking(&self, snapshot: &Snapshot, message: String) -> HubError {
+        match &snapshot.partial {
+            None => HubError::Request(message),
+            Some(why) if self.client.settings.offline => HubError::Request(format!("{message}; {why}")),
+            Some(why) => HubError::Unreachable(format!("{message}; {why}")),
+        }
+    }
+
+    fn tokenizer(&self, name: &str, revision: &str) -> Result<(Tokenizer, String), HubError> {
+        let hub = Hub { ..*self };
+        let repository = hub.repository(RepoType::Model, name, revision);
+        let snapshot = repository.snapshot()?;
+        let has = |file: &str| snapshot.files.iter().any(|f| f == file);
+        if has(TOKENIZER) {
+            let path = repository.file(&snapshot.commit, TOKENIZER, (1, 1))?;
+            return Ok((Tokenizer::File(path), snapshot.commit));
+        }
+        if PAIR.iter().all(|file| has(file)) {
+            let vocab = repository.file(&snapshot.commit, PAIR[0], (1, 2))?;
+            let merges = repository.file(&snapshot.commit, PAIR[1], (2, 2))?;
+            return Ok((Tokenizer::Gpt2 { vocab, merges }, snapshot.commit));
+        }
+        let message = format!("model {name} ({revision}) has neither tokenizer.json nor vocab.json and merges.txt");
+        Err(self.lacking(&snapshot, message))
+    }
+
+    fn dataset(&self, source: &HubSource) -> Result<(Source, String), HubError> {
+        let HubSource { dataset, config, split, column, template, revision } = source;
+        let hub = Hub { ..*self };
+        let repository = hub.repository(RepoType::Dataset, dataset, revision);
+        let snapshot = repository.snapshot()?;
+        let configs = card(&repository, &snapshot)?;
+        let wanted = config.as_deref();
+        let of = |message: String| format!("dataset {dataset} ({revision}): {message}");
+        let mut found = select::select(&snapshot.files, &configs, wanted, split)
+            .map_err(|message| self.lacking(&snapshot, of(message)))?
+            .map(|selected| (selected, snapshot.clone(), revision.as_str()));
+        // What was guessed once, and downloaded, stays what it is.
+        let guessed = found.as_ref().is_none_or(|(selected, ..)| {
+            selected.by == By::Guess && !selected.files.iter().all(|file| repository.has(&snapshot.commit, file))
+        });
+        if guessed && revision == MAIN && snapshot.partial.is_none() {
+            // What the hub has made of other formats; if there is nothing, what the dataset itself has is what is told.
+            match hub.repository(RepoType::Dataset, dataset, CONVERTED).snapshot() {
+                Ok(converted) => {
+                    let selected = select::select(&converted.files, &[], wanted, split)
+                        .map_err(|message| self.lacking(&converted, of(message)))?;
+                    found = selected.map(|selected| (selected, converted, CONVERTED)).or(found);
+                }
+                Err(HubError::Request(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let Some((selected, snapshot, from)) = found else {
+            let message = select::suggested(&snapshot.files, &configs, wanted, split);
+            return Err(self.lacking(&snapshot, of(message)));
+        };
+        if snapshot.partial.is_some()
+            && let Some(missing) = select::incomplete(&selected)
+        {
+            return Err(self.lacking(&snapshot, of(format!("the cache has {missing}"))));
+        }
+        let Selected { format, files, .. } = selected;
+        let repository = hub.repository(RepoType::Dataset, dataset, from);
+        let paths: Vec<PathBuf> = (1..)
+            .zip(&files)
+            .map(|(number, file)| repository.file(&snapshot.commit, file, (number, files.len())))
+            .collect::<Result<_, _>>()?;
+        let (column, template) = (column.clone(), template.clone());
+        let array = match (format, paths.first()) {
+            (Format::Json, Some(path)) => is_array(path)?,
+            _ => false,
+        };
+        let local = match format {
+            Format::Parquet => Source::Parquet(ParquetSource { files: paths, column, template }),
+            _ if array => Source::Json(JsonSource { files: paths, field: column, template }),
+            _ => Source::Jsonl(JsonSource { files: paths, field: column, template }),
+        };
+        Ok((local, snapshot.commit))
+    }
+}
+
+/// The configurations of the dataset's card, if it has one.
+fn card(repository: &Repository<'_>, snapshot: &Snapshot) -> Result<Vec<select::Config>, HubError> {
+    const CARD: &str = "README.md";
+    if !snapshot.files.iter().any(|file| file == CARD) {
+        return Ok(Vec::new());
+    }
+    let path = repository.file(&snapshot.commit, CARD, (1, 1))?;
+    let mut bytes = Vec::new();
+    let file = File::open(&path).map_err(HubError::io(&path))?;
+    file.take(MAX_CARD).read_to_end(&mut bytes).map_err(HubError::io(&path))?;
+    Ok(select::configs(&String::from_utf8_lossy(&bytes)))
+}
+
+/// Whether a JSON file begins as an array does.
+fn is_array(path: &Path) -> Result<bool, HubError> {
+    let mut start = Vec::new();
+    File::open(path).and_then(|file| file.take(4096).read_to_end(&mut start)).map_err(HubError::io(path))?;
+    let start = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&start);
+    Ok(start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'['))
+}

@@ -1,0 +1,20 @@
+//! Datasets and tokenizers of the Hugging Face hub by their names: which files those are, and the files.
+
+mod client;
+mod error;
+mod fetch;
+mod lower;
+mod progress;
+mod repository;
+mod select;
+mod settings;
+
+pub use error::HubError;
+pub use lower::{Lowered, is_needed, lower};
+pub use progress::{Downloading, Report};
+pub use settings::Settings;
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod tests_server;

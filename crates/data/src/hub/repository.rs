@@ -1,0 +1,299 @@
+//! One repository at one revision: its files, from the cache or from the hub.
+//!
+//! The cache is laid out as Python's huggingface_hub does it, and shared with it: `refs/` says which commit a branch is,
+//! `snapshots/<commit>/` has links to files in `blobs/`. What is there is taken without asking, so that a branch stays at the
+//! commit at which it was first read. Only the list of a commit's files has no place there: it is kept in our own cache.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use hf_hub::api::{RepoInfo, Siblings};
+use hf_hub::{Cache, CacheRepo, Repo, RepoType};
+
+use super::client::{Answer, Client};
+use super::error::{HubError, quoted};
+use super::fetch::Fetch;
+use super::progress::Report;
+use runner_spec::diagnostic::nearest;
+use runner_spec::hub_name::{is_commit, is_inside};
+
+pub(super) struct Repository<'a> {
+    pub(super) client: &'a Client<'a>,
+    /// For lists of files.
+    pub(super) memos: &'a Path,
+    pub(super) report: &'a Report<'a>,
+    pub(super) kind: RepoType,
+    pub(super) name: &'a str,
+    pub(super) revision: &'a str,
+}
+
+/// The files of a commit.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Snapshot {
+    pub(super) commit: String,
+    pub(super) files: Vec<String>,
+    /// Why these are only those that are in the cache, if so.
+    pub(super) partial: Option<String>,
+}
+
+impl Repository<'_> {
+    pub(super) fn repo(&self, revision: &str) -> Repo {
+        Repo::with_revision(self.name.to_owned(), self.kind, revision.to_owned())
+    }
+
+    pub(super) fn cached(&self, revision: &str) -> CacheRepo {
+        Cache::new(self.client.settings.cache.clone()).repo(self.repo(revision))
+    }
+
+    /// As `dataset a/b`.
+    fn title(&self) -> String {
+        format!("{} {}", self.noun(), self.name)
+    }
+
+    fn noun(&self) -> &'static str {
+        if matches!(self.kind, RepoType::Dataset) { "dataset" } else { "model" }
+    }
+
+    /// The page of the repository.
+    fn page(&self) -> String {
+        format!("{}/{}", self.client.settings.endpoint, self.repo(self.revision).url())
+    }
+
+    /// Which commit the revision is, and what it holds.
+    ///
+    /// # Errors
+    /// If that is not in the cache, and the hub does not say.
+    pub(super) fn snapshot(&self) -> Result<Snapshot, HubError> {
+        let Some(commit) = self.known_commit() else {
+            let info = self.info(self.revision)?;
+            self.remember_commit(&info.sha)?;
+            return Ok(info.into());
+        };
+        let memo = self.memo(&commit);
+        let known = fs::read(&memo).ok().and_then(|bytes| serde_json::from_slice::<Vec<String>>(&bytes).ok());
+        if let Some(files) = known.filter(|files| files.iter().all(|file| is_inside(file))) {
+            return Ok(Snapshot { commit, files, partial: None });
+        }
+        match self.info(&commit) {
+            Ok(info) if info.sha == commit => Ok(info.into()),
+            Ok(info) => Err(self.wrong(format!("commit {commit} is said to be {}", quoted(&info.sha)))),
+            // Only where nobody can be asked; what the hub says against it stands.
+            Err(error) if self.client.settings.offline || matches!(error, HubError::Unreachable(_)) => {
+                let root = self.cached(&commit).pointer_path(&commit);
+                let mut files = Vec::new();
+                walk(&root, "", &mut files);
+                if files.is_empty() {
+                    return Err(error);
+                }
+                Ok(Snapshot { commit, files, partial: Some(error.to_string()) })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn known_commit(&self) -> Option<String> {
+        if is_commit(self.revision) {
+            return Some(self.revision.to_owned());
+        }
+        let path = self.folder().join("refs").join(self.revision);
+        let commit = fs::read_to_string(path).ok()?.trim().to_owned();
+        is_commit(&commit).then_some(commit)
+    }
+
+    fn remember_commit(&self, commit: &str) -> Result<(), HubError> {
+        if !is_commit(self.revision) {
+            write_whole(&self.folder().join("refs").join(self.revision), commit.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.client.settings.cache.join(self.repo(self.revision).folder_name())
+    }
+
+    fn memo(&self, commit: &str) -> PathBuf {
+        let name = format!("{} {commit}", self.repo(commit).folder_name());
+        self.memos.join(format!("{}.json", blake3::hash(name.as_bytes()).to_hex()))
+    }
+
+    pub(super) fn wrong(&self, message: String) -> HubError {
+        HubError::Answer { what: format!("the hub's answer about {}", self.title()), message }
+    }
+
+    fn missing(&self, what: &str, why: &str) -> String {
+        format!(
+            "{what} of {} ({}) is not in the cache {}, and {why}",
+            self.title(),
+            self.revision,
+            self.client.settings.cache.display()
+        )
+    }
+
+    /// Asks the hub about `revision`, and keeps the list of files.
+    fn info(&self, revision: &str) -> Result<RepoInfo, HubError> {
+        if self.client.settings.offline {
+            return Err(HubError::Request(self.missing("the list of files", "HF_HUB_OFFLINE is set")));
+        }
+        let url = format!("{}/api/{}", self.client.settings.endpoint, self.repo(revision).api_url());
+        let info: RepoInfo =
+            self.client.json(&url, &|answer| self.refused(answer, None)).map_err(|error| match error {
+                HubError::Unreachable(why) => HubError::Unreachable(self.missing("the list of files", &why)),
+                other => other,
+            })?;
+        if !is_commit(&info.sha) {
+            return Err(self.wrong(format!("`{}` is no commit", quoted(&info.sha))));
+        }
+        if let Some(outside) = info.siblings.iter().find(|file| !is_inside(&file.rfilename)) {
+            return Err(self.wrong(format!("`{}` is no file of a repository", quoted(&outside.rfilename))));
+        }
+        let files: Vec<&str> = info.siblings.iter().map(|file| file.rfilename.as_str()).collect();
+        write_whole(&self.memo(&info.sha), &serde_json::to_vec(&files).unwrap_or_default())?;
+        Ok(info)
+    }
+
+    /// What an answer means that brings nothing. `file` if it was asked for one.
+    pub(super) fn refused(&self, answer: &Answer, file: Option<&str>) -> HubError {
+        let code = answer.header("x-error-code").unwrap_or_default();
+        let said = answer.header("x-error-message").map(quoted).filter(|said| !said.is_empty());
+        let said = said.map_or_else(String::new, |said| format!(" (the hub says: {said})"));
+        let (title, page) = (self.title(), self.page());
+        let token = if self.client.settings.token.is_some() {
+            "the token has no right to it"
+        } else {
+            "set HF_TOKEN to a token that may read it"
+        };
+        HubError::Request(match (answer.status, code) {
+            (_, "GatedRepo") | (403, _) => {
+                format!(
+                    "{title} is gated: accept its terms at {page}, and set HF_TOKEN to a token of that account{said}"
+                )
+            }
+            (404, "RevisionNotFound") => {
+                format!("{title} has no revision `{}`{}", self.revision, self.revisions())
+            }
+            (404, "EntryNotFound") => format!("{title} has no file `{}`{said}", file.unwrap_or_default()),
+            (401, _) => format!("{title} is not there, or not for everybody: {token}{said}"),
+            (404, _) => match file {
+                Some(file) => format!("{title} has no file `{file}`{said}"),
+                None => format!("there is no {title} at {}{}", self.client.settings.endpoint, self.similar()),
+            },
+            (status, _) => format!("{title}: the hub refuses with status {status}{said}"),
+        })
+    }
+
+    /// The branches and tags that there are, as far as the hub tells.
+    fn revisions(&self) -> String {
+        #[derive(serde::Deserialize)]
+        struct Named {
+            name: String,
+        }
+        #[derive(serde::Deserialize)]
+        struct Refs {
+            branches: Vec<Named>,
+            #[serde(default)]
+            tags: Vec<Named>,
+        }
+        let url = self.client.settings.endpoint.clone()
+            + "/api/"
+            + &self.repo("main").api_url().replace("/revision/main", "/refs");
+        let Ok(refs) = self.client.json::<Refs>(&url, &|_| HubError::Request(String::new())) else {
+            return String::new();
+        };
+        let names: Vec<String> =
+            refs.branches.iter().chain(&refs.tags).map(|named| quoted(&named.name)).take(50).collect();
+        among(self.revision, &names)
+    }
+
+    /// Repositories of a similar name.
+    fn similar(&self) -> String {
+        #[derive(serde::Deserialize)]
+        struct Found {
+            id: String,
+        }
+        let last = self.name.rsplit('/').next().unwrap_or(self.name);
+        let url = format!("{}/api/{}s?search={last}&limit=20", self.client.settings.endpoint, self.noun());
+        let Ok(found) = self.client.json::<Vec<Found>>(&url, &|_| HubError::Request(String::new())) else {
+            return String::new();
+        };
+        let names: Vec<String> = found.iter().map(|found| quoted(&found.id)).collect();
+        let same_end = names.iter().find(|name| name.rsplit('/').next() == Some(last));
+        match nearest(self.name, names.iter().map(String::as_str)).or(same_end.map(String::as_str)) {
+            Some(near) => format!(": did you mean `{near}`?"),
+            None => String::new(),
+        }
+    }
+
+    fn pointer(&self, commit: &str, path: &str) -> PathBuf {
+        self.cached(commit).pointer_path(commit).join(path)
+    }
+
+    /// Whether the file `path` of `commit` is in the cache.
+    pub(super) fn has(&self, commit: &str, path: &str) -> bool {
+        is_inside(path) && self.pointer(commit, path).is_file()
+    }
+
+    /// The file `path` of `commit` on this machine, number `number` of some.
+    ///
+    /// # Errors
+    /// If it is not in the cache and cannot be downloaded.
+    pub(super) fn file(&self, commit: &str, path: &str, number: (usize, usize)) -> Result<PathBuf, HubError> {
+        if !is_inside(path) {
+            return Err(self.wrong(format!("`{}` is no file of a repository", quoted(path))));
+        }
+        let pointer = self.pointer(commit, path);
+        if pointer.is_file() {
+            return Ok(pointer);
+        }
+        let what = format!("`{path}`");
+        if self.client.settings.offline {
+            return Err(HubError::Request(self.missing(&what, "HF_HUB_OFFLINE is set")));
+        }
+        let fetch = Fetch { repository: self, commit, path, number };
+        fetch.run(&pointer).map_err(|error| match error {
+            HubError::Unreachable(why) => HubError::Unreachable(self.missing(&what, &why)),
+            other => other,
+        })
+    }
+}
+
+impl From<RepoInfo> for Snapshot {
+    fn from(info: RepoInfo) -> Self {
+        let files = info.siblings.into_iter().map(|Siblings { rfilename }| rfilename).collect();
+        Self { commit: info.sha, files, partial: None }
+    }
+}
+
+/// "did you mean", and all there are.
+pub(super) fn among(name: &str, all: &[String]) -> String {
+    let known = runner_spec::diagnostic::list(all, "and");
+    match nearest(name, all.iter().map(String::as_str)) {
+        _ if all.is_empty() => String::new(),
+        Some(near) => format!(": did you mean `{near}`? there is {known}"),
+        None => format!("; there is {known}"),
+    }
+}
+
+/// Writes a small file under a temporary name, and renames it.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), HubError> {
+    let folder = path.parent().unwrap_or(path);
+    fs::create_dir_all(folder).map_err(HubError::io(folder))?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(HubError::io(folder))?;
+    file.write_all(bytes).map_err(HubError::io(path))?;
+    file.persist(path).map_err(|error| HubError::io(path)(error.error))?;
+    Ok(())
+}
+
+/// The files below `folder`, whose path is `prefix`.
+fn walk(folder: &Path, prefix: &str, out: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            walk(&entry.path(), &path, out);
+        } else if entry.path().is_file() && is_inside(&path) {
+            out.push(path);
+        }
+    }
+    out.sort();
+}

@@ -1,0 +1,433 @@
+//! Against a server on loopback that answers as the hub does, and one on another port that files are redirected to.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::tests_server::{
+    Asked, Broken, COMMIT, CONVERTED, Files, Here, REFS, Reply, Server, data, etag, fine, hub, local, pair, ranged,
+    read, source,
+};
+use runner_spec::experiment::{Data, HubSource, Layout, Source, Tokenizer, Validation};
+
+#[test]
+fn a_split_is_downloaded_once_and_the_token_stays_with_the_hub() {
+    let (hub, cdn) = pair();
+    let mut here = Here::new(&hub.address);
+    let mut wanted = data(source("own/fine", Some("small"), "train"));
+    wanted.validation = Some(Validation::Hub(source("own/fine", Some("small"), "test")));
+    let lowered = here.lower(&wanted).unwrap();
+    let contents: Vec<Vec<u8>> = fine()[0].2[1..3].iter().map(|(_, content)| content.clone()).collect();
+    assert!(read(&lowered) == contents);
+    assert!(
+        matches!(&lowered.local.validation, Some(Validation::Jsonl(from)) if from.files[0].ends_with("test.jsonl"))
+    );
+    let Source::Hub(pinned) = &lowered.pinned.train else { panic!() };
+    assert_eq!(*pinned, HubSource { revision: COMMIT.to_owned(), ..source("own/fine", Some("small"), "train") });
+
+    assert!(hub.asked().iter().all(|asked| asked.headers["authorization"] == "Bearer hf_secret"));
+    assert_eq!(cdn.count(), 2);
+    assert!(cdn.asked().iter().all(|asked| !asked.headers.contains_key("authorization")));
+    assert!(!hub.asked().iter().any(|asked| asked.path.contains("other/")));
+
+    // As huggingface_hub lays it out.
+    let repo = here.repo("datasets--own--fine");
+    assert_eq!(fs::read_to_string(repo.join("refs/main")).unwrap(), COMMIT);
+    let pointer = repo.join("snapshots").join(COMMIT).join("sample/000.parquet");
+    assert_eq!(fs::read_link(pointer).unwrap(), Path::new("../../../blobs").join(etag(&contents[0])));
+    assert!(
+        fs::read_dir(repo.join("blobs")).unwrap().all(|e| !e.unwrap().path().to_string_lossy().contains("incomplete"))
+    );
+
+    // Everything is there: nobody is asked, whether that is allowed or not, and by commit as by branch.
+    let before = (hub.count(), cdn.count());
+    assert_eq!(here.lower(&wanted).unwrap(), lowered);
+    assert_eq!(here.lower(&lowered.pinned).unwrap(), lowered);
+    here.settings.offline = true;
+    assert_eq!(here.lower(&wanted).unwrap(), lowered);
+    assert_eq!((hub.count(), cdn.count()), before);
+    let other = here.lower(&data(source("own/fine", Some("smal"), "train"))).unwrap_err();
+    assert!(other.contains("no configuration `smal`: did you mean `small`?"), "{other}");
+    let other = here.lower(&data(source("own/other", None, "train"))).unwrap_err();
+    assert!(
+        other.contains("dataset own/other (main) is not in the cache") && other.ends_with("HF_HUB_OFFLINE is set"),
+        "{other}"
+    );
+    assert_eq!((hub.count(), cdn.count()), before);
+}
+
+#[test]
+fn a_broken_download_goes_on_where_it_broke() {
+    let large = fine()[0].2[1].1.clone();
+    let content = large.clone();
+    // Every answer breaks off after 250,000 bytes.
+    let cdn = Server::start(Arc::new(move |asked, _| {
+        let reply = ranged(asked, &content);
+        Reply { cut: Some(reply.body.len().min(250_000)), ..reply }
+    }));
+    let mut files = fine();
+    files[0].2.truncate(2);
+    let hub = Server::start(hub(files, Some(cdn.address.clone())));
+    let here = Here::new(&hub.address);
+    assert!(read(&here.lower(&data(source("own/fine", Some("small"), "train"))).unwrap()) == [large.clone()]);
+    let ranges: Vec<_> = cdn.asked().iter().map(|asked| asked.headers.get("range").cloned()).collect();
+    assert_eq!(ranges.len(), 3);
+    assert_eq!((ranges[0].clone(), ranges[2].as_deref()), (None, Some("bytes=500000-")));
+
+    // One that was begun by huggingface_hub goes on, too; what is longer than the file is none of it.
+    for begun in [&large[..400_000], &vec![0; 700_000][..]] {
+        let here = Here::new(&hub.address);
+        let blobs = here.repo("datasets--own--fine").join("blobs");
+        fs::create_dir_all(&blobs).unwrap();
+        fs::write(blobs.join(format!("{}.incomplete", etag(&large))), begun).unwrap();
+        assert!(read(&here.lower(&data(source("own/fine", Some("small"), "train"))).unwrap()) == [large.clone()]);
+    }
+}
+
+#[test]
+fn a_server_that_never_sends_all_is_given_up() {
+    let large = fine()[0].2[1].1.clone();
+    let cases: [(Broken, &str); 4] = [
+        // Always from the beginning, always cut.
+        (|_, all| Reply { cut: Some(1000), ..Reply::new(200, all) }, "after 1000 of 600000 bytes"),
+        (|_, all| Reply::new(200, &all[..5]), "after 5 of 600000 bytes"),
+        (|_, all| Reply::new(200, [all, all].concat()), "it goes on behind its end"),
+        (|_, _| Reply::new(503, "busy"), "status 503"),
+    ];
+    for (answer, expected) in cases {
+        let content = large.clone();
+        let cdn = Server::start(Arc::new(move |asked, _| answer(asked, &content)));
+        let hub = Server::start(hub(fine(), Some(cdn.address.clone())));
+        let here = Here::new(&hub.address);
+        let message = here.lower(&data(source("own/fine", Some("small"), "train"))).unwrap_err();
+        assert!(
+            message.contains("`sample/000.parquet` of dataset own/fine") && message.contains(expected),
+            "{message}"
+        );
+        assert!(cdn.count() <= 6, "{}", cdn.count());
+        let snapshot = here.repo("datasets--own--fine").join("snapshots").join(COMMIT).join("sample");
+        assert!(!snapshot.exists());
+    }
+}
+
+#[test]
+fn a_reply_without_length_is_whole_only_if_it_ends_as_it_should() {
+    const LARGE: usize = 600_000;
+    // The etag, what its sending is like, after how many bytes each breaks off, and what comes of it.
+    let sha256 = etag(&fine()[0].2[1].1);
+    let (cut, whole) = (Some(5000), None);
+    let cases = [
+        ("abc", true, vec![whole], Ok(1)),
+        ("abc", true, vec![cut, whole], Ok(2)),
+        ("abc", true, vec![cut], Err("after 5000 bytes")),
+        (&sha256, true, vec![cut, whole], Ok(2)),
+        ("abc", false, vec![whole], Err("nothing tells where it ends")),
+        (&sha256, false, vec![cut, whole], Ok(2)),
+        (&sha256, false, vec![cut], Err("its content is not what its SHA-256 says")),
+    ];
+    for (name, chunked, cuts, expected) in cases {
+        let inner = hub(fine(), None);
+        let gets = AtomicUsize::new(0);
+        let tag = format!("\"{name}\"");
+        let server = Server::start(Arc::new(move |asked: &Asked, before| {
+            let reply = inner(asked, before);
+            if !asked.path.contains("sample/000") {
+                return reply;
+            }
+            let get = if asked.method == "GET" { gets.fetch_add(1, Ordering::SeqCst) } else { 0 };
+            let cut = cuts[get.min(cuts.len() - 1)];
+            Reply { headers: vec![("etag", tag.clone())], chunked, endless: !chunked, cut, ..reply }
+        }));
+        let here = Here::new(&server.address);
+        let found = here.lower(&data(source("own/fine", Some("small"), "train")));
+        let pointer = here.repo("datasets--own--fine/snapshots").join(COMMIT).join("sample/000.parquet");
+        let gets = || server.asked().iter().filter(|a| a.method == "GET" && a.path.contains("sample/000")).count();
+        match expected {
+            Ok(count) => {
+                assert_eq!(read(&found.unwrap())[0].len(), LARGE, "{name} {chunked}");
+                assert_eq!(gets(), count, "{name} {chunked}");
+            }
+            Err(expected) => {
+                let message = found.unwrap_err();
+                assert!(message.contains(expected) && !pointer.exists(), "{name} {chunked}: {message}");
+                assert!(!here.repo("datasets--own--fine/blobs").join(name).exists());
+            }
+        }
+    }
+}
+
+#[test]
+fn what_others_left_is_not_taken_for_the_file() {
+    let content = fine()[0].2[1].1.clone();
+    let sha256 = etag(&content);
+    for (name, begun) in [
+        (sha256.as_str(), vec![7; content.len()]),
+        (&sha256, vec![7; 1000]),
+        ("abc", vec![7; content.len()]),
+        ("abc", vec![7; 1000]),
+    ] {
+        let (inner, tag) = (hub(fine(), None), format!("\"{name}\""));
+        let server = Server::start(Arc::new(move |asked: &Asked, before| {
+            let mut reply = inner(asked, before);
+            if asked.path.contains("sample/000") {
+                reply.headers.retain(|(name, _)| *name != "etag");
+                reply.headers.push(("etag", tag.clone()));
+            }
+            reply
+        }));
+        let here = Here::new(&server.address);
+        let blobs = here.repo("datasets--own--fine").join("blobs");
+        fs::create_dir_all(&blobs).unwrap();
+        fs::write(blobs.join(format!("{name}.incomplete")), &begun).unwrap();
+        let found = here.lower(&data(source("own/fine", Some("small"), "train"))).unwrap();
+        assert!(read(&found)[0] == content, "{name} {}", begun.len());
+    }
+    // A server that sends what it does not say.
+    let inner = hub(fine(), None);
+    let server = Server::start(Arc::new(move |asked: &Asked, before| {
+        let mut reply = inner(asked, before);
+        if asked.path.contains("sample/000") {
+            reply.body.reverse();
+        }
+        reply
+    }));
+    let here = Here::new(&server.address);
+    let message = here.lower(&data(source("own/fine", Some("small"), "train"))).unwrap_err();
+    assert!(message.contains("`sample/000.parquet`") && message.contains("SHA-256"), "{message}");
+    assert!(!here.repo("datasets--own--fine/blobs").join(&sha256).exists());
+}
+
+#[test]
+fn a_part_of_a_split_is_not_the_split() {
+    let (hub, cdn) = pair();
+    let mut here = Here::new(&hub.address);
+    let wanted = data(source("own/fine", Some("small"), "train"));
+    here.lower(&wanted).unwrap();
+    here.settings.offline = true;
+    let second = here.repo("datasets--own--fine/snapshots").join(COMMIT).join("sample/001.parquet");
+    let link = fs::read_link(&second).unwrap();
+    // The list of files is known: what is missing has a name.
+    fs::remove_file(&second).unwrap();
+    let message = here.lower(&wanted).unwrap_err();
+    assert!(message.contains("`sample/001.parquet` of dataset own/fine (main) is not in the cache"), "{message}");
+    // It is not known, and the card has a pattern: neither one nor two may be all.
+    fs::remove_dir_all(here.folder.path().join("memos")).unwrap();
+    for files in ["1 in all", "2 in all"] {
+        let message = here.lower(&wanted).unwrap_err();
+        let told = ["`sample/000.parquet`", files, "whether there are more", "HF_HUB_OFFLINE is set"];
+        assert!(told.iter().all(|part| message.contains(part)), "{message}");
+        let _ = std::os::unix::fs::symlink(&link, &second);
+    }
+    // One that the card names is.
+    let test = data(source("own/fine", Some("small"), "test"));
+    let message = here.lower(&test).unwrap_err();
+    assert!(message.contains("has no parquet or JSON files") && message.contains("HF_HUB_OFFLINE"), "{message}");
+    fs::write(second.parent().unwrap().parent().unwrap().join("test.jsonl"), "{}").unwrap();
+    assert_eq!(local(&here.lower(&test).unwrap()).len(), 1);
+    // A server that cannot be reached is as good as none; one that refuses is heard.
+    here.settings.offline = false;
+    here.settings.endpoint = "http://127.0.0.1:1".to_owned();
+    assert!(here.lower(&wanted).unwrap_err().contains("127.0.0.1:1 cannot be read"));
+    assert_eq!(local(&here.lower(&test).unwrap()).len(), 1);
+    let refusing = Server::start(Arc::new(|_: &Asked, _| Reply::new(403, "{}")));
+    here.settings.endpoint.clone_from(&refusing.address);
+    assert!(here.lower(&test).unwrap_err().contains("is gated"));
+    // Asked again, the hub brings the rest.
+    fs::remove_file(&second).unwrap();
+    here.settings.endpoint.clone_from(&hub.address);
+    let before = cdn.count();
+    assert_eq!(read(&here.lower(&wanted).unwrap())[1], b"PAR1 second");
+    assert!(cdn.count() == before);
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let refused = |status: u16, code: &'static str, extra: &'static [(&'static str, &'static str)]| {
+        let server = Server::start(Arc::new(move |asked: &Asked, _| {
+            for (path, body) in extra {
+                if asked.path.starts_with(path) {
+                    return Reply::new(200, *body);
+                }
+            }
+            Reply::new(status, "{\"error\": \"x\"}").with("x-error-code", code).with("x-error-message", "said so")
+        }));
+        let here = Here::new(&server.address);
+        let message = here.lower(&data(source("own/fine", None, "train"))).unwrap_err();
+        (message.replace(&server.address, "HUB"), server.count())
+    };
+    assert_eq!(
+        refused(401, "RepoNotFound", &[]).0,
+        "data.train.hub: dataset own/fine is not there, or not for everybody: the token has no right to it (the hub says: said so)"
+    );
+    let gated = refused(403, "GatedRepo", &[]).0;
+    assert!(gated.contains("is gated: accept its terms at HUB/datasets/own/fine, and set HF_TOKEN"), "{gated}");
+    let found = refused(404, "RepoNotFound", &[("/api/datasets?search=fine", r#"[{"id": "owner/fine"}]"#)]).0;
+    assert_eq!(found, "data.train.hub: there is no dataset own/fine at HUB: did you mean `owner/fine`?");
+    let found = refused(404, "RevisionNotFound", &[("/api/datasets/own/fine/refs", REFS)]).0;
+    assert_eq!(found, "data.train.hub: dataset own/fine has no revision `main`: did you mean `man`? there is `man`");
+    for status in [429, 500] {
+        let (message, count) = refused(status, "", &[]);
+        assert!(message.contains(&format!("status {status}")) && message.contains("not in the cache"), "{message}");
+        assert_eq!(count, 5);
+    }
+    // Nobody there.
+    let message = Here::new("http://127.0.0.1:1").lower(&data(source("own/fine", None, "train"))).unwrap_err();
+    assert!(message.contains("is not in the cache") && message.contains("127.0.0.1:1 cannot be read"), "{message}");
+    let mut nobody = Here::new("http://127.0.0.1:1");
+    nobody.settings.token = None;
+    assert!(nobody.lower(&data(source("own/fine", None, "train"))).is_err());
+}
+
+#[test]
+fn answers_that_mean_harm_are_refused() {
+    let info = |sha: &str, file: &str| serde_json::json!({"sha": sha, "siblings": [{"rfilename": file}]}).to_string();
+    let bodies = [
+        info(COMMIT, "../../x.parquet"),
+        info(COMMIT, "/etc/x.parquet"),
+        info("../../etc", "train.parquet"),
+        "{".to_owned(),
+        "[]".to_owned(),
+        "{\"sha\": 3}".to_owned(),
+        "[".repeat(100_000),
+    ];
+    for body in bodies {
+        let shown = body[..60.min(body.len())].to_owned();
+        let server = Server::start(Arc::new(move |_, _| Reply::new(200, body.as_str())));
+        let here = Here::new(&server.address);
+        let message = here.lower(&data(source("own/fine", None, "train"))).unwrap_err();
+        assert!(message.contains("answer"), "{shown}: {message}");
+        assert!(!here.settings.cache.exists(), "{shown}");
+    }
+    for (name, value) in
+        [("etag", "\"../../../x\""), ("x-repo-commit", CONVERTED), ("x-linked-size", "-1"), ("location", "ftp://x")]
+    {
+        let listing = info(COMMIT, "train.parquet");
+        let server = Server::start(Arc::new(move |asked: &Asked, _| {
+            if asked.path.starts_with("/api") {
+                return Reply::new(200, listing.as_str());
+            }
+            let status = if name == "location" { 302 } else { 200 };
+            let mut reply = Reply::new(status, "abc").with(name, value);
+            for (other, usual) in [("etag", "\"abc\""), ("x-repo-commit", COMMIT)] {
+                if other != name {
+                    reply = reply.with(other, usual);
+                }
+            }
+            reply
+        }));
+        let here = Here::new(&server.address);
+        let message = here.lower(&data(source("own/fine", None, "train"))).unwrap_err();
+        assert!(message.contains("hub") && !here.folder.path().join("x").exists(), "{name}: {message}");
+        assert!(!here.repo("datasets--own--fine").join("snapshots").exists(), "{name}");
+    }
+    // Redirects in a circle.
+    let server = Server::start(Arc::new(|asked: &Asked, _| Reply::new(307, "").with("location", asked.path.clone())));
+    assert!(Here::new(&server.address).lower(&data(source("a/b", None, "train"))).unwrap_err().contains("without end"));
+}
+
+#[test]
+fn what_huggingface_hub_cached_is_used() {
+    let mut here = Here::new("http://127.0.0.1:1");
+    here.settings.offline = true;
+    let repo = here.repo("datasets--tatsu-lab--alpaca");
+    for folder in ["blobs", "refs"] {
+        fs::create_dir_all(repo.join(folder)).unwrap();
+    }
+    let data_folder = repo.join("snapshots").join(COMMIT).join("data");
+    fs::create_dir_all(&data_folder).unwrap();
+    fs::write(repo.join("refs/main"), COMMIT).unwrap();
+    fs::write(repo.join("blobs/abc123"), "PAR1").unwrap();
+    let name = "train-00000-of-00001-a09b74b3ef9c3b56.parquet";
+    std::os::unix::fs::symlink("../../../blobs/abc123", data_folder.join(name)).unwrap();
+    let wanted = data(source("tatsu-lab/alpaca", None, "train"));
+    let lowered = here.lower(&wanted).unwrap();
+    assert_eq!(local(&lowered), [data_folder.join(name)]);
+    // One of two is not all.
+    fs::rename(data_folder.join(name), data_folder.join("train-00000-of-00002.parquet")).unwrap();
+    let message = here.lower(&wanted).unwrap_err();
+    assert!(message.contains("the cache has 1 of the 2 files"), "{message}");
+    // A link to nowhere is no file.
+    fs::remove_file(repo.join("blobs/abc123")).unwrap();
+    assert!(here.lower(&wanted).unwrap_err().contains("is not in the cache"));
+}
+
+#[test]
+fn what_the_hub_converted_is_read_where_there_is_nothing_else() {
+    let files: Files = vec![
+        ("datasets/own/plain", COMMIT, vec![("README.md", b"# plain".to_vec()), ("input.txt", b"x".to_vec())]),
+        ("datasets/own/plain", CONVERTED, vec![("default/train/0000.parquet", b"PAR1".to_vec())]),
+    ];
+    let server = Server::start(hub(files, None));
+    let here = Here::new(&server.address);
+    let lowered = here.lower(&data(source("own/plain", None, "train"))).unwrap();
+    assert!(local(&lowered)[0].ends_with(format!("{CONVERTED}/default/train/0000.parquet")));
+    let Source::Hub(pinned) = &lowered.pinned.train else { panic!() };
+    assert_eq!(pinned.revision, CONVERTED);
+    let count = server.count();
+    assert_eq!(here.lower(&lowered.pinned).unwrap(), lowered);
+    assert_eq!(here.lower(&data(source("own/plain", None, "train"))).unwrap(), lowered);
+    assert_eq!(server.count(), count);
+    let message = here.lower(&data(source("own/plain", None, "test"))).unwrap_err();
+    assert!(message.contains("no parquet or JSON files"), "{message}");
+}
+
+#[test]
+fn what_the_hub_converted_goes_before_json_of_no_split() {
+    let own = vec![("notes.json", b"[]".to_vec()), ("input.txt", b"x".to_vec())];
+    let plain = vec![("datasets/own/plain", COMMIT, own)];
+    let mut both = plain.clone();
+    both.push(("datasets/own/plain", CONVERTED, vec![("default/train/0000.parquet", b"PAR1".to_vec())]));
+    let wanted = data(source("own/plain", None, "train"));
+    let server = Server::start(hub(both, None));
+    let here = Here::new(&server.address);
+    assert!(local(&here.lower(&wanted).unwrap())[0].ends_with("default/train/0000.parquet"));
+    // Nothing was converted: then it is what there is, and stays so.
+    let server = Server::start(hub(plain.clone(), None));
+    let mut here = Here::new(&server.address);
+    let lowered = here.lower(&wanted).unwrap();
+    assert!(local(&lowered)[0].ends_with("notes.json"));
+    let before = server.count();
+    assert_eq!(here.lower(&wanted).unwrap(), lowered);
+    here.settings.offline = true;
+    assert_eq!(here.lower(&wanted).unwrap(), lowered);
+    assert_eq!(server.count(), before);
+    // Whether something was converted is not known.
+    let inner = hub(plain, None);
+    let server = Server::start(Arc::new(move |asked: &Asked, before| {
+        if asked.path.contains("convert") { Reply::new(503, "busy") } else { inner(asked, before) }
+    }));
+    let message = Here::new(&server.address).lower(&wanted).unwrap_err();
+    assert!(message.contains("(refs/convert/parquet)") && message.contains("status 503"), "{message}");
+}
+
+#[test]
+fn tokenizers_are_one_file_or_two() {
+    let both = vec![("vocab.json", b"{}".to_vec()), ("merges.txt", b"#".to_vec()), ("config.json", b"{}".to_vec())];
+    let files: Files = vec![
+        ("models/gpt2", COMMIT, vec![("tokenizer.json", b"{}".to_vec()), ("vocab.json", b"{}".to_vec())]),
+        ("models/own/pair", COMMIT, both),
+        ("models/own/none", COMMIT, vec![("config.json", b"{}".to_vec())]),
+    ];
+    let server = Server::start(hub(files, None));
+    let here = Here::new(&server.address);
+    let tokenizer = |name: &str| {
+        let train = Source::Text { files: Vec::new() };
+        let tokenizer = Tokenizer::Hub { name: name.to_owned(), revision: "main".to_owned() };
+        here.lower(&Data {
+            tokenizer,
+            train,
+            validation: None,
+            layout: Layout::Packed { length: 8 },
+            shuffle: true,
+            drop_last: false,
+        })
+    };
+    let one = tokenizer("gpt2").unwrap();
+    assert!(matches!(&one.local.tokenizer, Tokenizer::File(path) if fs::read(path).unwrap() == b"{}"));
+    assert_eq!(one.pinned.tokenizer, Tokenizer::Hub { name: "gpt2".to_owned(), revision: COMMIT.to_owned() });
+    let two = tokenizer("own/pair").unwrap();
+    assert!(matches!(&two.local.tokenizer, Tokenizer::Gpt2 { vocab, merges } if vocab.is_file() && merges.is_file()));
+    let none = tokenizer("own/none").unwrap_err();
+    assert!(none.contains("data.tokenizer.hub: model own/none (main) has neither tokenizer.json nor"), "{none}");
+}

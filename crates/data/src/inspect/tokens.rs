@@ -1,0 +1,180 @@
+//! Files of tokens: shards of other trainers, entries of the cache. Read in place, so a file may be larger than memory.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use super::report::{Inspected, InspectedFile};
+use super::tally::Tally;
+use crate::error::DataError;
+use crate::shard::Card;
+use crate::shards::recognize;
+use crate::store::{MAGIC, Store};
+use crate::stream::{Segment, TokenStream};
+use crate::tokenizer::TextTokenizer;
+
+/// Tokens between two reports of progress.
+const STRETCH: u64 = 1 << 24;
+/// GPT-2's and Llama 3's marks of a document.
+const KNOWN_ENDS: [u32; 2] = [50_256, 128_000];
+
+/// Counts the tokens of `files`, which are read as one stream, in this order. `end` is the token between documents, if the caller
+/// knows. The first `texts` documents and the `top` most frequent ids are shown. `progress` hears of bytes read, and of all.
+///
+/// # Errors
+/// If a file is none of tokens, or is not what its header says.
+pub fn inspect_tokens(
+    files: &[PathBuf],
+    tokenizer: Option<&TextTokenizer>,
+    end: Option<u32>,
+    texts: usize,
+    top: usize,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Inspected, DataError> {
+    let (mut listed, mut segments, mut store) = (Vec::new(), Vec::new(), None);
+    for path in files {
+        let bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
+        let mut file = |format, segment: &Segment| {
+            let bits = Some(segment.width.bytes() as u32 * 8);
+            listed.push(InspectedFile {
+                path: path.clone(),
+                format,
+                bytes,
+                bits,
+                tokens: Some(segment.count),
+                rows: None,
+            });
+        };
+        if is_cache(path) {
+            if files.len() > 1 {
+                return Err(DataError::file(path, "an entry of the cache, which is looked at alone"));
+            }
+            let opened = Store::open(path.parent().unwrap_or(Path::new(".")))?;
+            if let Some((segment, _)) = opened.tokens.place(0) {
+                file("cache", segment);
+                segments.push(segment.clone());
+            }
+            store = Some(opened);
+        } else {
+            let (segment, format) = recognize(path)?;
+            file(format, &segment);
+            segments.push(segment);
+        }
+    }
+    let stream = TokenStream::new(segments);
+    let total: u64 = listed.iter().map(|file| file.bytes).sum();
+    let card = files.first().and_then(|path| Card::read(path.parent()?));
+    let (end, from) = end_of_text(end, tokenizer, card.as_ref(), &stream);
+
+    let mut tally = Tally::new(texts);
+    let (count, mut position) = (stream.count(), 0);
+    let before = end.is_some() && first(&stream) == end;
+    // Where documents start, of entries that know it.
+    let starts = store.as_ref().map(|store| (1..=store.document_count).map(|i| store.document(i)));
+    let mut starts = starts.into_iter().flatten().peekable();
+    let known = store.is_some();
+    while position < count {
+        let stretch = STRETCH.min(count - position);
+        let mut at = position;
+        stream.read(position, stretch, |token| {
+            if known {
+                while starts.next_if(|&start| start <= at).is_some() {
+                    _ = tally.end();
+                }
+                tally.token(token, Some(token) != end);
+            } else if Some(token) == end {
+                // Behind a document, or in front of the next.
+                if !before || at > 0 {
+                    _ = tally.end();
+                }
+                tally.token(token, false);
+            } else {
+                tally.token(token, true);
+            }
+            at += 1;
+        });
+        position += stretch;
+        progress((position as f64 / count as f64 * total as f64) as u64, total);
+    }
+    if tally.is_within() || (before && !known) {
+        _ = tally.end();
+    }
+    Ok(Inspected {
+        files: listed,
+        bytes: total,
+        text: None,
+        tokens: Some(tally.tokens),
+        end_of_text: end,
+        end_of_text_from: from,
+        vocabulary: Some(tally.vocabulary(top, tokenizer)),
+        texts: tally.samples(tokenizer),
+        documents: tally.documents,
+    })
+}
+
+fn first(stream: &TokenStream) -> Option<u32> {
+    let mut token = None;
+    if stream.count() > 0 {
+        stream.read(0, 1, |t| token = Some(t));
+    }
+    token
+}
+
+/// The token between documents, and how that is known.
+fn end_of_text(
+    given: Option<u32>,
+    tokenizer: Option<&TextTokenizer>,
+    card: Option<&Card>,
+    stream: &TokenStream,
+) -> (Option<u32>, Option<&'static str>) {
+    if given.is_some() {
+        return (given, Some("given"));
+    }
+    if let Some(end) = tokenizer.and_then(TextTokenizer::eot) {
+        return (Some(end), Some("tokenizer"));
+    }
+    if let Some(end) = card.and_then(|card| card.tokenizer.end_of_text) {
+        return (Some(end), Some("card"));
+    }
+    let mut last = None;
+    if let Some(position) = stream.count().checked_sub(1) {
+        stream.read(position, 1, |t| last = Some(t));
+    }
+    let guess = [first(stream), last].into_iter().flatten().find(|token| KNOWN_ENDS.contains(token));
+    (guess, guess.map(|_| "guessed"))
+}
+
+/// Whether the file `path` is the tokens of a cache entry.
+fn is_cache(path: &Path) -> bool {
+    let mut bytes = [0; MAGIC.len()];
+    File::open(path).is_ok_and(|mut file| file.read_exact(&mut bytes).is_ok()) && &bytes == MAGIC
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inspect(tokens: &[u16], end: Option<u32>) -> Inspected {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.bin");
+        std::fs::write(&path, tokens.iter().flat_map(|t| t.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+        inspect_tokens(&[path], None, end, 9, 9, &|_, _| ()).unwrap()
+    }
+
+    #[test]
+    fn documents_are_found_wherever_their_mark_is() {
+        let lengths = |tokens: &[u16], end| {
+            let found = inspect(tokens, end);
+            let lengths: Vec<u64> = found.texts.iter().map(|sample| sample.length.unwrap()).collect();
+            assert_eq!(found.documents.count as usize, lengths.len());
+            (lengths, found.end_of_text_from)
+        };
+        let e = 50_256;
+        assert_eq!(lengths(&[e, 1, 2, e, 3, e, e, 4], None), (vec![2, 1, 0, 1], Some("guessed")));
+        assert_eq!(lengths(&[1, 2, e, 3, e], None), (vec![2, 1], Some("guessed")));
+        // In the middle of a document at both ends.
+        assert_eq!(lengths(&[1, 2, 9, 3], Some(9)), (vec![2, 1], Some("given")));
+        assert_eq!(lengths(&[1, 2, 9, 3], None), (vec![4], None));
+        assert_eq!(lengths(&[e], None), (vec![0], Some("guessed")));
+    }
+}

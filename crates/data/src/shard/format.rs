@@ -1,0 +1,176 @@
+//! The bytes of each format of token shards, and how its trainer separates documents.
+
+use serde::{Deserialize, Serialize};
+
+use crate::progress::SplitName;
+use crate::stream::Width;
+
+/// A format of token shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ShardFormat {
+    /// llm.c: a header of 256 i32, then 16-bit tokens.
+    #[serde(rename = "llmc")]
+    Llmc,
+    /// llm.c for large vocabularies: as `Llmc` with another magic number and 32-bit tokens.
+    #[serde(rename = "llmc-u32")]
+    LlmcU32,
+    /// nanoGPT: `train.bin` and `val.bin`, 16-bit tokens and nothing else.
+    #[serde(rename = "nanogpt")]
+    NanoGpt,
+    /// build-nanogpt: one-dimensional 16-bit arrays of numpy.
+    #[serde(rename = "npy")]
+    Npy,
+}
+
+/// Bytes of llm.c's header.
+const LLMC_HEADER: usize = 1024;
+/// Bytes of a .npy header: what numpy makes of every one-dimensional array.
+const NPY_HEADER: usize = 128;
+
+impl ShardFormat {
+    pub const ALL: [Self; 4] = [Self::Llmc, Self::LlmcU32, Self::NanoGpt, Self::Npy];
+
+    /// The name on the command line and in cards.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Llmc => "llmc",
+            Self::LlmcU32 => "llmc-u32",
+            Self::NanoGpt => "nanogpt",
+            Self::Npy => "npy",
+        }
+    }
+
+    /// The type of a token, as numpy calls it.
+    #[must_use]
+    pub fn dtype(self) -> &'static str {
+        if self.width() == Width::U16 { "uint16" } else { "uint32" }
+    }
+
+    pub(super) fn width(self) -> Width {
+        if self == Self::LlmcU32 { Width::U32 } else { Width::U16 }
+    }
+
+    /// Whether the end of text stands behind a document, not in front of it.
+    pub(super) fn appends_end(self) -> bool {
+        self == Self::NanoGpt
+    }
+
+    /// Whether a split is one file, however long.
+    pub(super) fn one_file(self) -> bool {
+        self == Self::NanoGpt
+    }
+
+    /// The most tokens that a file can say it has.
+    pub(super) fn most_tokens(self) -> u64 {
+        match self {
+            Self::Llmc | Self::LlmcU32 => i32::MAX as u64,
+            Self::NanoGpt | Self::Npy => u64::MAX >> 8,
+        }
+    }
+
+    /// The file of shard `index` of `split`.
+    pub(super) fn file_name(self, name: &str, split: SplitName, index: u64) -> String {
+        let split = short(split);
+        match self {
+            Self::Llmc | Self::LlmcU32 => format!("{name}_{split}_{index:06}.bin"),
+            Self::NanoGpt => format!("{split}.bin"),
+            Self::Npy => format!("{name}_{split}_{index:06}.npy"),
+        }
+    }
+
+    /// Whether a file called `file` may be one of a set called `name`.
+    pub(super) fn is_of(self, name: &str, file: &str) -> bool {
+        self.set_of(file).is_some_and(|set| set.is_none_or(|set| set == name))
+    }
+
+    /// Whether a file called `file` may be one of any set.
+    pub(super) fn is_any(self, file: &str) -> bool {
+        self.set_of(file).is_some()
+    }
+
+    /// What the set is called that a file called `file` may be of: `Some(None)` where names of sets do not matter.
+    #[expect(clippy::option_option, reason = "three states: no shard, a shard of any set, a shard of this set")]
+    fn set_of(self, file: &str) -> Option<Option<&str>> {
+        let end = if self == Self::Npy { ".npy" } else { ".bin" };
+        [SplitName::Train, SplitName::Validation].into_iter().find_map(|split| {
+            if self == Self::NanoGpt {
+                return (file == self.file_name("", split, 0)).then_some(None);
+            }
+            let (rest, number) = file.strip_suffix(end)?.rsplit_once('_')?;
+            let numbered = number.len() == 6 && number.bytes().all(|b| b.is_ascii_digit());
+            let name = rest.strip_suffix(short(split))?.strip_suffix('_')?;
+            (numbered && !name.is_empty()).then_some(Some(name))
+        })
+    }
+
+    pub(super) fn header_bytes(self) -> usize {
+        match self {
+            Self::Llmc | Self::LlmcU32 => LLMC_HEADER,
+            Self::NanoGpt => 0,
+            Self::Npy => NPY_HEADER,
+        }
+    }
+
+    /// What stands in front of `tokens` tokens.
+    pub(super) fn header(self, tokens: u64) -> Vec<u8> {
+        match self {
+            Self::Llmc | Self::LlmcU32 => {
+                let (magic, version) = if self == Self::Llmc { (20_240_520_i32, 1_i32) } else { (20_240_801, 7) };
+                let words = [magic, version, tokens as i32];
+                let mut header: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                header.resize(LLMC_HEADER, 0);
+                header
+            }
+            Self::NanoGpt => Vec::new(),
+            Self::Npy => {
+                let mut header = b"\x93NUMPY\x01\x00".to_vec();
+                header.extend(((NPY_HEADER - 10) as u16).to_le_bytes());
+                let shape = format!("{{'descr': '<u2', 'fortran_order': False, 'shape': ({tokens},), }}");
+                header.extend(shape.as_bytes());
+                header.resize(NPY_HEADER - 1, b' ');
+                header.push(b'\n');
+                header
+            }
+        }
+    }
+}
+
+/// The split as file names have it.
+pub(super) fn short(split: SplitName) -> &'static str {
+    match split {
+        SplitName::Train => "train",
+        SplitName::Validation => "val",
+        SplitName::Test => "test",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `struct.pack("<256i", 20240520, 1, 3, *[0] * 253)` and `numpy.save` of three uint16 (numpy 2) begin with.
+    #[test]
+    fn headers_are_those_of_the_peers() {
+        let llmc = ShardFormat::Llmc.header(3);
+        assert_eq!(llmc[..12], [0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 3, 0, 0, 0]);
+        assert!(llmc.len() == 1024 && llmc[12..].iter().all(|&b| b == 0));
+        assert_eq!(ShardFormat::LlmcU32.header(1)[..8], [0xa1, 0xd9, 0x34, 0x01, 7, 0, 0, 0]);
+        let npy = ShardFormat::Npy.header(3);
+        let text = "{'descr': '<u2', 'fortran_order': False, 'shape': (3,), }";
+        let expected = [b"\x93NUMPY\x01\x00\x76\x00".as_slice(), format!("{text:117}\n").as_bytes()].concat();
+        assert_eq!(npy, expected);
+        assert_eq!(ShardFormat::Npy.header(u64::MAX >> 8).len(), 128);
+    }
+
+    #[test]
+    fn files_are_called_as_the_peers_call_them() {
+        let (npy, llmc) = (ShardFormat::Npy, ShardFormat::Llmc);
+        assert_eq!(npy.file_name("edufineweb", SplitName::Validation, 0), "edufineweb_val_000000.npy");
+        assert_eq!(llmc.file_name("fineweb", SplitName::Train, 12), "fineweb_train_000012.bin");
+        assert_eq!(ShardFormat::NanoGpt.file_name("x", SplitName::Validation, 0), "val.bin");
+        assert!(npy.is_of("a", "a_train_000012.npy") && !npy.is_of("a", "a_train_000012.bin"));
+        assert!(!npy.is_of("a", "a_b_train_000012.npy") && !llmc.is_of("a", "a_train_12.bin"));
+        assert!(ShardFormat::NanoGpt.is_of("a", "train.bin") && !ShardFormat::NanoGpt.is_of("a", "test.bin"));
+    }
+}

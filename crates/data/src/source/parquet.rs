@@ -1,0 +1,261 @@
+//! Parquet: one document a row, in a column of strings or made of several. Only those columns are read, a few rows at a time.
+
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use parquet::basic::{Compression, ConvertedType, LogicalType, Type};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader as _, RowGroupReader, SerializedFileReader};
+use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
+use serde_json::{Map, Value};
+
+use super::read::{Piece, Sink};
+use super::text_of::TextOf;
+use super::{DOCUMENT_LIMIT, megabytes};
+use crate::error::DataError;
+use runner_spec::diagnostic::nearest;
+
+/// Rows taken at a time: a batch of long documents stays at some megabytes.
+const ROWS: usize = 64;
+
+type Reader = ColumnReaderImpl<ByteArrayType>;
+
+pub(super) fn read(path: &Path, text: &TextOf, sink: &mut Sink<'_>) -> Result<(), DataError> {
+    let file = File::open(path).map_err(DataError::io(path))?;
+    let reader = guarded(path, || SerializedFileReader::new(file))?;
+    let schema = reader.metadata().file_metadata().schema_descr();
+    let mut columns = Vec::new();
+    for name in text.fields() {
+        let index = find(schema, name).map_err(|message| DataError::file(path, message))?;
+        let present = schema.column(index).max_def_level();
+        columns.push(Column {
+            name,
+            index,
+            present,
+            buffer: Vec::with_capacity(ROWS),
+            levels: Vec::with_capacity(ROWS),
+        });
+    }
+    let mut row = 0_u64;
+    for group in 0..reader.num_row_groups() {
+        let group = guarded(path, || reader.get_row_group(group))?;
+        let readers = columns.iter().map(|column| column.reader(path, &*group));
+        let mut readers = readers.collect::<Result<Vec<_>, _>>()?;
+        loop {
+            let mut records = None;
+            for (column, reader) in columns.iter_mut().zip(&mut readers) {
+                let read = column.fill(path, reader)?;
+                if *records.get_or_insert(read) != read {
+                    return Err(corrupt(path, "its columns are not equally long"));
+                }
+            }
+            let records = records.unwrap_or(0);
+            if records == 0 {
+                break;
+            }
+            let mut values = columns.iter().map(Column::values).collect::<Vec<_>>();
+            for _ in 0..records {
+                let mut record = Map::new();
+                for (column, values) in columns.iter().zip(&mut values) {
+                    let value = match values.next().flatten() {
+                        Some(value) => Value::String(column.text(path, row, value)?),
+                        None => Value::Null,
+                    };
+                    record.insert(column.name.to_owned(), value);
+                }
+                let document = match text {
+                    // Nulls are no documents.
+                    TextOf::Field(name) if record.get(name).is_some_and(Value::is_null) => None,
+                    _ => text.of(record).map_err(|message| DataError::file(path, format!("row {row}: {message}")))?,
+                };
+                if let Some(text) = document {
+                    sink(Piece { text, first: true })?;
+                }
+                row += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A column of strings, a few rows of it.
+struct Column<'a> {
+    name: &'a str,
+    index: usize,
+    /// The definition level of a value that is there.
+    present: i16,
+    /// Those that are there.
+    buffer: Vec<ByteArray>,
+    /// One a row, unless every row has a value.
+    levels: Vec<i16>,
+}
+
+impl Column<'_> {
+    fn reader(&self, path: &Path, group: &dyn RowGroupReader) -> Result<Reader, DataError> {
+        let codec = group.metadata().column(self.index).compression();
+        if !matches!(codec, Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::ZSTD(_)) {
+            let message = format!("compressed with {codec}; write it uncompressed, with snappy or with zstd");
+            return Err(DataError::file(path, message));
+        }
+        match guarded(path, || group.get_column_reader(self.index))? {
+            ColumnReader::ByteArrayColumnReader(reader) => Ok(reader),
+            _ => Err(corrupt(path, "a row group has another type for the column than the file")),
+        }
+    }
+
+    /// The next rows; how many.
+    fn fill(&mut self, path: &Path, reader: &mut Reader) -> Result<usize, DataError> {
+        self.buffer.clear();
+        self.levels.clear();
+        let (buffer, levels) = (&mut self.buffer, &mut self.levels);
+        let (records, ..) = guarded(path, || reader.read_records(ROWS, Some(levels), None, buffer))?;
+        let there = if self.present == 0 {
+            records
+        } else {
+            self.levels.iter().filter(|&&level| level == self.present).count()
+        };
+        if there != self.buffer.len() || (self.present > 0 && self.levels.len() != records) {
+            return Err(corrupt(path, "it has more values than rows, or fewer"));
+        }
+        Ok(records)
+    }
+
+    /// Row by row.
+    fn values(&self) -> impl Iterator<Item = Option<&ByteArray>> {
+        let mut there = self.buffer.iter();
+        let mut levels = self.levels.iter();
+        std::iter::from_fn(move || {
+            if self.present == 0 {
+                return there.next().map(Some);
+            }
+            let level = *levels.next()?;
+            Some(if level == self.present { there.next() } else { None })
+        })
+    }
+
+    fn text(&self, path: &Path, row: u64, value: &ByteArray) -> Result<String, DataError> {
+        let bytes = guarded(path, || Ok(value.data()))?;
+        let name = self.name;
+        if bytes.len() > DOCUMENT_LIMIT {
+            let limit = megabytes(DOCUMENT_LIMIT as u64);
+            return Err(DataError::file(path, format!("row {row}: column `{name}` is longer than {limit}")));
+        }
+        let text = std::str::from_utf8(bytes)
+            .map_err(|_| DataError::file(path, format!("row {row}: column `{name}` is not UTF-8 text")))?;
+        Ok(text.to_owned())
+    }
+}
+
+/// The reader checks most of what a file can get wrong, but not all of it: a panic in it means a corrupt file too. What
+/// it leaves behind is dropped unseen, as the error ends the reading.
+fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, DataError> {
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(result) => result.map_err(|error| corrupt(path, &error.to_string())),
+        Err(_) => Err(corrupt(path, "its pages make no sense")),
+    }
+}
+
+fn corrupt(path: &Path, message: &str) -> DataError {
+    DataError::file(path, format!("not a parquet file, or a corrupt one: {message}"))
+}
+
+/// The index of the leaf `column`, or what is wrong with asking for it.
+fn find(schema: &SchemaDescriptor, column: &str) -> Result<usize, String> {
+    let columns = schema.columns();
+    let Some(index) = columns.iter().position(|c| c.path().string() == column) else {
+        let names: Vec<_> = columns.iter().take(50).map(|c| format!("`{}` ({})", c.path().string(), kind(c))).collect();
+        let near = nearest(column, columns.iter().map(|c| c.path().parts().last().map_or("", String::as_str)));
+        let near = near.map_or_else(String::new, |near| format!("did you mean `{near}`? "));
+        return Err(format!("no column `{column}`; {near}the columns are {}", names.join(", ")));
+    };
+    let found = &columns[index];
+    if found.max_rep_level() > 0 {
+        return Err(format!("column `{column}` is a list; a document is one string a row"));
+    }
+    if found.physical_type() != Type::BYTE_ARRAY {
+        let strings: Vec<_> =
+            columns.iter().filter(|c| is_string(c)).map(|c| format!("`{}`", c.path().string())).collect();
+        let strings = if strings.is_empty() {
+            "there are none of strings".into()
+        } else {
+            format!("of strings are {}", strings.join(", "))
+        };
+        return Err(format!("column `{column}` is {}, not strings; {strings}", kind(found)));
+    }
+    Ok(index)
+}
+
+fn is_string(column: &ColumnDescriptor) -> bool {
+    column.physical_type() == Type::BYTE_ARRAY && column.max_rep_level() == 0
+}
+
+fn kind(column: &ColumnDescriptor) -> String {
+    let text = matches!(column.logical_type_ref(), Some(LogicalType::String))
+        || column.converted_type() == ConvertedType::UTF8;
+    if text { "string".into() } else { column.physical_type().to_string().to_lowercase() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stories::write_parquet;
+
+    fn sample(dir: &Path) -> std::path::PathBuf {
+        let path = dir.join("a.parquet");
+        let texts: Vec<String> = (0..1000).map(|i| format!("document {i}")).collect();
+        write_parquet(&path, &texts).unwrap();
+        path
+    }
+
+    fn texts(path: &Path, column: &str) -> Result<Vec<String>, String> {
+        let mut texts = Vec::new();
+        let mut sink = |piece: Piece| {
+            texts.push(piece.text);
+            Ok(())
+        };
+        read(path, &TextOf::new(Some(column), None).unwrap(), &mut sink).map_err(|error| error.to_string())?;
+        Ok(texts)
+    }
+
+    #[test]
+    fn rows_are_documents() {
+        let dir = tempfile::tempdir().unwrap();
+        let texts = texts(&sample(dir.path()), "text").unwrap();
+        assert_eq!(texts.len(), 1000);
+        assert_eq!(texts[999], "document 999");
+    }
+
+    #[test]
+    fn a_wrong_column_names_the_right_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = sample(dir.path());
+        let error = texts(&path, "body").unwrap_err();
+        assert!(error.contains("no column `body`; the columns are `text` (string), `id` (string)"), "{error}");
+        let error = texts(&path, "token_count").unwrap_err();
+        assert!(error.contains("column `token_count` is int64, not strings; of strings are `text`"), "{error}");
+    }
+
+    /// Whatever byte is changed or cut off, reading ends with documents or an error.
+    #[test]
+    fn corrupt_files_are_errors() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes = std::fs::read(sample(dir.path())).unwrap();
+        let path = dir.path().join("b.parquet");
+        let mut errors = 0;
+        for i in 0..200 {
+            let at = i * bytes.len() / 200;
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x55;
+            std::fs::write(&path, &changed).unwrap();
+            errors += usize::from(texts(&path, "text").is_err());
+            std::fs::write(&path, &bytes[..at]).unwrap();
+            assert!(texts(&path, "text").is_err(), "cut at {at}");
+        }
+        assert!(errors > 10, "{errors}");
+        std::fs::write(&path, b"").unwrap();
+        assert!(texts(&path, "text").unwrap_err().contains("not a parquet file"));
+    }
+}

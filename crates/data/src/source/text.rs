@@ -1,0 +1,109 @@
+//! Plain text: each file is one document, read in blocks and handed on in pieces that end where the tokenizer may be
+//! cut.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use super::read::{Piece, Sink};
+use super::{DOCUMENT_LIMIT, megabytes};
+use crate::error::DataError;
+use crate::tokenizer::Cut;
+
+const BLOCK: usize = 256 << 10;
+
+pub(super) fn read(path: &Path, cut: Cut, sink: &mut Sink<'_>) -> Result<(), DataError> {
+    let mut file = File::open(path).map_err(DataError::io(path))?;
+    let mut first = true;
+    // Text that has not been handed on, and the bytes of a character whose rest is in the next block.
+    let mut pending = String::new();
+    let mut partial: Vec<u8> = Vec::new();
+    let mut offset = 0;
+    let mut block = vec![0; BLOCK];
+    loop {
+        let read = file.read(&mut block).map_err(DataError::io(path))?;
+        if read == 0 {
+            break;
+        }
+        partial.extend_from_slice(&block[..read]);
+        let seen = pending.len();
+        let valid = match std::str::from_utf8(&partial) {
+            Ok(text) => text,
+            Err(error) if error.error_len().is_some() => {
+                return Err(DataError::NotUtf8 { path: path.to_owned(), offset: offset + error.valid_up_to() as u64 });
+            }
+            // A character goes on in the next block: what precedes it is valid.
+            Err(error) => std::str::from_utf8(&partial[..error.valid_up_to()]).unwrap_or_default(),
+        };
+        pending.push_str(valid);
+        offset += valid.len() as u64;
+        let taken = valid.len();
+        partial.drain(..taken);
+
+        if let Some(end) = cut.last(&pending, seen) {
+            let rest = pending.split_off(end);
+            sink(Piece { text: std::mem::replace(&mut pending, rest), first })?;
+            first = false;
+        }
+        if pending.len() > DOCUMENT_LIMIT {
+            let limit = megabytes(DOCUMENT_LIMIT as u64);
+            let message = match cut {
+                Cut::Never => {
+                    "this tokenizer can only take a document whole; give one document a line with data.train.jsonl, or a row with data.train.parquet"
+                }
+                _ => "is this text?",
+            };
+            return Err(DataError::file(path, format!("more than {limit} without a place to cut: {message}")));
+        }
+    }
+    if !partial.is_empty() {
+        return Err(DataError::NotUtf8 { path: path.to_owned(), offset });
+    }
+    if !pending.is_empty() {
+        sink(Piece { text: pending, first })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(bytes: &[u8], cut: Cut) -> Result<Vec<Piece>, DataError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.txt");
+        std::fs::write(&path, bytes).unwrap();
+        let mut pieces = Vec::new();
+        read(&path, cut, &mut |piece| {
+            pieces.push(piece);
+            Ok(())
+        })?;
+        Ok(pieces)
+    }
+
+    #[test]
+    fn pieces_join_to_the_file_whatever_the_block_border_hits() {
+        // Three-byte characters never divide the block evenly: a character straddles each border.
+        let text = "日本 語x ".repeat(BLOCK / 4);
+        for cut in [Cut::Anywhere, Cut::Words, Cut::Never] {
+            let pieces = pieces(text.as_bytes(), cut).unwrap();
+            assert_eq!(pieces.iter().map(|p| p.text.as_str()).collect::<String>(), text);
+            assert!(pieces.iter().enumerate().all(|(i, p)| p.first == (i == 0)));
+            assert_eq!(pieces.len() > 1, cut != Cut::Never);
+        }
+        assert_eq!(pieces(b"", Cut::Words).unwrap(), []);
+    }
+
+    #[test]
+    fn bad_bytes_are_located() {
+        let mut bytes = vec![b'a'; BLOCK + 10];
+        bytes.push(0xff);
+        let offset = |bytes: &[u8]| match pieces(bytes, Cut::Words).unwrap_err() {
+            DataError::NotUtf8 { offset, .. } => offset,
+            other => panic!("{other}"),
+        };
+        assert_eq!(offset(&bytes), BLOCK as u64 + 10);
+        // A character that the end of the file cuts off.
+        assert_eq!(offset("ab日".as_bytes().split_last().unwrap().1), 2);
+    }
+}

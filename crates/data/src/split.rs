@@ -1,0 +1,207 @@
+//! Rows of tokens, as a layout cuts them from a split.
+
+use std::ops::Range;
+
+use super::error::DataError;
+use super::store::Store;
+use super::stream::TokenStream;
+use runner_spec::data::{IGNORE, Rows};
+
+/// The training split and, where there are some, the splits for validation and test.
+#[derive(Debug, Clone)]
+pub struct Dataset {
+    pub(super) train: Split,
+    pub(super) validation: Option<Split>,
+    pub(super) test: Option<Split>,
+}
+
+impl Dataset {
+    pub fn train(&self) -> &Split {
+        &self.train
+    }
+
+    pub fn validation(&self) -> Option<&Split> {
+        self.validation.as_ref()
+    }
+
+    /// What is measured once, after the last step.
+    pub fn test(&self) -> Option<&Split> {
+        self.test.as_ref()
+    }
+}
+
+/// Rows by index. Cheap to clone, and to read from several threads: the tokens are memory-mapped.
+#[derive(Debug, Clone)]
+pub struct Split {
+    rows: u64,
+    length: usize,
+    layout: Layout,
+}
+
+#[derive(Debug, Clone)]
+enum Layout {
+    /// Windows of one stream of tokens, from `start` on.
+    Packed { tokens: TokenStream, start: u64 },
+    /// Columns of `height` tokens, from `start` on, `count` of them.
+    Columns { tokens: TokenStream, start: u64, height: u64, count: u64 },
+    /// Documents from `first` on.
+    Padded { store: Store, first: u64, marks: Marks },
+}
+
+/// The tokens that padded rows are made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Marks {
+    pub(super) bos: u32,
+    pub(super) eos: u32,
+    pub(super) pad: u32,
+}
+
+impl Split {
+    /// Windows over `range` of `tokens`, which is within the stream.
+    pub(super) fn packed(tokens: TokenStream, range: &Range<u64>, length: usize) -> Self {
+        let rows = (range.end - range.start).saturating_sub(1) / length as u64;
+        Self { rows, length, layout: Layout::Packed { tokens, start: range.start } }
+    }
+
+    /// `count` columns over `range` of `tokens`, of the same height; what is left at the end is left out.
+    pub(super) fn columns(tokens: TokenStream, range: &Range<u64>, length: usize, count: usize) -> Self {
+        let count = (count as u64).max(1);
+        let height = (range.end - range.start) / count;
+        let rows = height.saturating_sub(1) / length as u64 * count;
+        Self { rows, length, layout: Layout::Columns { tokens, start: range.start, height, count } }
+    }
+
+    /// The documents `range` of `store`.
+    pub(super) fn padded(store: Store, range: &Range<u64>, length: usize, marks: Marks) -> Self {
+        let layout = Layout::Padded { store, first: range.start, marks };
+        Self { rows: range.end - range.start, length, layout }
+    }
+
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Inputs per row.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Replaces what is in `out` by the rows `indices`, in their order: [indices, length] inputs and targets.
+    ///
+    /// # Errors
+    /// If there is no such row.
+    pub fn fill(&self, indices: impl IntoIterator<Item = u64>, out: &mut Rows) -> Result<(), DataError> {
+        out.length = self.length;
+        out.inputs.clear();
+        out.targets.clear();
+        out.filled.clear();
+        let length = self.length;
+        let mut row = Vec::with_capacity(length + 1);
+        for index in indices {
+            if index >= self.rows {
+                return Err(DataError::NoSuchRow { row: index, rows: self.rows });
+            }
+            row.clear();
+            let mut pad = IGNORE;
+            match &self.layout {
+                Layout::Packed { tokens, start } => {
+                    tokens.read(start + index * length as u64, length as u64 + 1, |token| row.push(token));
+                }
+                Layout::Columns { tokens, start, height, count } => {
+                    let (piece, column) = (index / count, index % count);
+                    let at = start + column * height + piece * length as u64;
+                    tokens.read(at, length as u64 + 1, |token| row.push(token));
+                }
+                Layout::Padded { store, first, marks } => {
+                    let start = store.document(first + index);
+                    let count = store.document(first + index + 1).saturating_sub(start).min(length as u64);
+                    row.push(marks.bos);
+                    store.tokens.read(start, count, |token| row.push(token));
+                    if row.len() <= length {
+                        row.push(marks.eos);
+                    }
+                    pad = marks.pad;
+                    out.filled.push(row.len().min(length));
+                }
+            }
+            let filled = row.len();
+            row.resize(length + 1, pad);
+            out.inputs.extend_from_slice(&row[..length]);
+            out.targets.extend_from_slice(&row[1..filled]);
+            out.targets.resize(out.inputs.len(), IGNORE);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreWriter;
+    use crate::stream::Width;
+
+    fn store(documents: &[&[u32]]) -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = StoreWriter::create(dir.path(), Width::U16, None).unwrap();
+        for document in documents {
+            writer.append(true, document).unwrap();
+        }
+        writer.finish().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        (dir, store)
+    }
+
+    #[test]
+    fn windows_predict_every_token_but_the_first_once() {
+        let tokens: Vec<u32> = (100..123).collect();
+        let (_dir, store) = store(&[&tokens]);
+        let split = Split::packed(store.tokens, &(2..23), 5);
+        // 21 tokens: four windows need 21.
+        assert_eq!(split.rows(), 4);
+        let mut rows = Rows::default();
+        split.fill([0, 1, 2, 3], &mut rows).unwrap();
+        assert_eq!(rows.inputs, (102..122).collect::<Vec<_>>());
+        assert_eq!(rows.targets, (103..123).collect::<Vec<_>>());
+        split.fill([2], &mut rows).unwrap();
+        assert_eq!((rows.inputs[0], rows.count()), (112, 1));
+        assert!(rows.filled.is_empty(), "windows are full");
+        assert!(matches!(split.fill([4], &mut rows), Err(DataError::NoSuchRow { row: 4, rows: 4 })));
+    }
+
+    #[test]
+    fn too_few_tokens_make_no_row() {
+        let (_dir, store) = store(&[&[1, 2, 3]]);
+        assert_eq!(Split::packed(store.tokens.clone(), &(0..3), 3).rows(), 0);
+        assert_eq!(Split::packed(store.tokens.clone(), &(3..3), 3).rows(), 0);
+        assert_eq!(Split::packed(store.tokens, &(0..3), 2).rows(), 1);
+    }
+
+    /// PyTorch's tutorial: `data.view(columns, -1)`, then `length` tokens of each column at a time.
+    #[test]
+    fn a_batch_is_the_next_piece_of_every_column() {
+        let tokens: Vec<u32> = (0..29).collect();
+        let (_dir, store) = store(&[&tokens]);
+        let split = Split::columns(store.tokens.clone(), &(1..29), 4, 3);
+        // 28 tokens: three columns of 9, and one token is left; two pieces need 9 tokens each.
+        assert_eq!(split.rows(), 6);
+        let mut rows = Rows::default();
+        split.fill(0..6, &mut rows).unwrap();
+        let starts: Vec<u32> = rows.inputs.chunks(4).map(|row| row[0]).collect();
+        assert_eq!(starts, [1, 10, 19, 5, 14, 23]);
+        assert_eq!((&rows.inputs[20..], &rows.targets[20..]), (&[23, 24, 25, 26][..], &[24, 25, 26, 27][..]));
+        assert_eq!(Split::columns(store.tokens, &(0..29), 4, 9).rows(), 0);
+    }
+
+    #[test]
+    fn documents_are_clipped_and_padded() {
+        let (_dir, store) = store(&[&[5], &[5, 6, 7], &[5, 6, 7, 8], &[5, 6, 7, 8, 9]]);
+        let split = Split::padded(store, &(0..4), 4, Marks { bos: 1, eos: 2, pad: 0 });
+        let mut rows = Rows::default();
+        split.fill([0, 1, 2, 3], &mut rows).unwrap();
+        let x = IGNORE;
+        assert_eq!(rows.inputs, [1, 5, 2, 0, 1, 5, 6, 7, 1, 5, 6, 7, 1, 5, 6, 7]);
+        assert_eq!(rows.targets, [5, 2, x, x, 5, 6, 7, 2, 5, 6, 7, 8, 5, 6, 7, 8]);
+        assert_eq!(rows.valid(), 14);
+        assert_eq!(rows.filled, [3, 4, 4, 4]);
+    }
+}

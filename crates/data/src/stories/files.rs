@@ -1,0 +1,160 @@
+//! The told stories as files in the cache: parquet in FineWeb's schema and JSON lines in HellaSwag's.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::ByteArray;
+use parquet::errors::{ParquetError, Result as ParquetResult};
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use serde_json::json;
+
+use super::corpus::{EDITION, Item, Told, tell};
+use crate::cache::Cache;
+use crate::error::DataError;
+use crate::progress::{Progress, Report};
+
+const ROW_GROUP: usize = 2000;
+const SCHEMA: &str = "message schema {
+    required binary text (utf8);
+    required binary id (utf8);
+    required binary dump (utf8);
+    required binary url (utf8);
+    required binary date (utf8);
+    required binary file_path (utf8);
+    required binary language (utf8);
+    required double language_score;
+    required int64 token_count;
+}";
+
+/// Where the built-in files are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Files {
+    pub train: PathBuf,
+    pub validation: PathBuf,
+    pub choice: PathBuf,
+}
+
+/// Finds the built-in corpus in the cache, or writes it there.
+pub fn materialize(cache: &Cache, report: &Report<'_>) -> Result<Files, DataError> {
+    let open = |folder: &Path| {
+        let file = |name: &str| {
+            let path = folder.join(name);
+            if path.is_file() { Ok(path) } else { Err(DataError::damaged(folder, format!("{name} is missing"))) }
+        };
+        Ok(Files {
+            train: file("train.parquet")?,
+            validation: file("validation.parquet")?,
+            choice: file("choice.jsonl")?,
+        })
+    };
+    let mut build = |folder: &Path| {
+        report(Progress::Generating);
+        let Told { train, validation, items } = tell();
+        for (name, texts) in [("train.parquet", &train), ("validation.parquet", &validation)] {
+            let path = folder.join(name);
+            write_parquet(&path, texts).map_err(|error| match error {
+                ParquetError::External(source) => DataError::Io { path, source: std::io::Error::other(source) },
+                other => DataError::file(&path, other.to_string()),
+            })?;
+        }
+        write_items(&folder.join("choice.jsonl"), &items).map_err(DataError::io(folder))
+    };
+    Ok(cache.entry("corpora", EDITION, &|| report(Progress::Waiting), &open, &mut build)?.0)
+}
+
+/// Writes documents in FineWeb's schema.
+pub fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> {
+    let schema = Arc::new(parse_message_type(SCHEMA)?);
+    let zstd = Compression::ZSTD(ZstdLevel::try_new(3)?);
+    // Texts are distinct: a dictionary of them would only be in the way.
+    let properties = WriterProperties::builder().set_compression(zstd).set_dictionary_enabled(false).build();
+    let mut writer = SerializedFileWriter::new(File::create(path)?, schema, Arc::new(properties))?;
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    for (group, texts) in texts.chunks(ROW_GROUP).enumerate() {
+        let mut row_group = writer.next_row_group()?;
+        let first = group * ROW_GROUP;
+        let mut index = 0;
+        while let Some(mut column) = row_group.next_column()? {
+            let number = |row: usize| first + row;
+            let value = |row: usize, text: &str| -> String {
+                match index {
+                    0 => text.to_owned(),
+                    1 => format!("{EDITION}:{stem}:{}", number(row)),
+                    2 => EDITION.to_owned(),
+                    3 => format!("about:{EDITION}/{stem}/{}", number(row)),
+                    4 => "2024-01-01T00:00:00Z".to_owned(),
+                    5 => format!("{stem}.parquet"),
+                    _ => "en".to_owned(),
+                }
+            };
+            match column.untyped() {
+                ColumnWriter::ByteArrayColumnWriter(writer) => {
+                    let values =
+                        texts.iter().enumerate().map(|(row, text)| ByteArray::from(value(row, text).into_bytes()));
+                    writer.write_batch(&values.collect::<Vec<_>>(), None, None)?;
+                }
+                ColumnWriter::DoubleColumnWriter(writer) => {
+                    _ = writer.write_batch(&vec![1.0; texts.len()], None, None)?;
+                }
+                ColumnWriter::Int64ColumnWriter(writer) => {
+                    // As many as there are words: these stories have no tokenizer of their own.
+                    let counts: Vec<_> = texts.iter().map(|text| text.split_whitespace().count() as i64).collect();
+                    writer.write_batch(&counts, None, None)?;
+                }
+                _ => return Err(ParquetError::General("a column that the schema does not have".into())),
+            }
+            column.close()?;
+            index += 1;
+        }
+        row_group.close()?;
+    }
+    writer.close()?;
+    Ok(())
+}
+
+fn write_items(path: &Path, items: &[Item]) -> std::io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    for (index, Item { story, endings, label }) in items.iter().enumerate() {
+        let line = json!({
+            "ind": index,
+            "activity_label": story.plot,
+            "ctx_a": story.context,
+            "ctx_b": "",
+            "ctx": story.context,
+            "split": "val",
+            "split_type": "indomain",
+            "label": label,
+            "endings": endings,
+            "source_id": format!("{EDITION}~{index}"),
+        });
+        writeln!(file, "{line}")?;
+    }
+    file.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::file::reader::{FileReader as _, SerializedFileReader};
+
+    use super::*;
+
+    #[test]
+    fn the_files_are_written_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open(dir.path()).unwrap();
+        let files = materialize(&cache, &|_| ()).unwrap();
+        assert_eq!(materialize(&cache, &|_| panic!("written again")).unwrap(), files);
+        let lines = std::fs::read_to_string(&files.choice).unwrap();
+        let first: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+        assert_eq!(first["endings"].as_array().unwrap().len(), 4);
+        let schema = SerializedFileReader::new(File::open(&files.train).unwrap()).unwrap();
+        let schema = schema.metadata().file_metadata().schema_descr().num_columns();
+        assert_eq!(schema, 9, "FineWeb's columns");
+    }
+}

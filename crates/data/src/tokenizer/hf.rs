@@ -1,0 +1,75 @@
+//! A tokenizer as the two files from which `transformers` makes it: `tokenizer.json` and `tokenizer_config.json`.
+
+use serde_json::json;
+
+use super::text_tokenizer::TextTokenizer;
+use runner_spec::data::{HfTokenizer, SpecialTokens};
+use runner_spec::experiment::Layout;
+use runner_spec::format::pretty_json;
+
+impl TextTokenizer {
+    /// The special tokens that rows of `layout` are made with: with their names those of padded rows; else the token between
+    /// documents, which begins one as well as ending one.
+    #[must_use]
+    pub fn special_tokens(&self, layout: &Layout) -> (SpecialTokens, [Option<String>; 3]) {
+        match layout {
+            Layout::Padded { bos, eos, pad, .. } => {
+                let [b, e, p] = [bos, eos, pad].map(|name| self.named(name).ok());
+                let name = |id: Option<u32>, name: &String| id.map(|_| name.clone());
+                (SpecialTokens { bos: b, eos: e, pad: p }, [name(b, bos), name(e, eos), name(p, pad)])
+            }
+            Layout::Packed { .. } | Layout::Columns { .. } => {
+                let end = self.eot();
+                let name = end.and_then(|id| self.name_of(id));
+                let end = end.filter(|_| name.is_some());
+                (SpecialTokens { bos: end, eos: end, pad: None }, [name.clone(), name, None])
+            }
+        }
+    }
+
+    /// The tokenizer for `transformers`, of a model that sees `context` tokens and was trained on rows of `layout`.
+    ///
+    /// # Errors
+    /// Why it has no such form.
+    pub fn to_hf(&self, layout: &Layout, context: usize) -> Result<HfTokenizer, String> {
+        let tokenizer = self.to_huggingface().map_err(|error| error.to_string())? + "\n";
+        let (special, names) = self.special_tokens(layout);
+        let mut config = json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": context,
+            "clean_up_tokenization_spaces": false,
+        });
+        for (key, name) in ["bos_token", "eos_token", "pad_token"].into_iter().zip(names) {
+            if let Some(name) = name {
+                config[key] = name.into();
+            }
+        }
+        Ok(HfTokenizer { tokenizer, config: pretty_json(&config), special })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::library::Library;
+    use super::*;
+
+    const TEXT: &str = "Héllo,\n\u{0}\u{7f} wörld\t日本 🙂\r\n ";
+
+    /// As the library that `transformers` uses reads them.
+    #[test]
+    fn both_own_kinds_encode_as_they_do_here() {
+        let layout = Layout::Packed { length: 8 };
+        for tokenizer in [TextTokenizer::bytes(), TextTokenizer::chars(&TEXT.chars().collect(), "h".into())] {
+            let hf = tokenizer.to_hf(&layout, 8).unwrap();
+            let library = Library::from_json(hf.tokenizer.as_bytes(), Path::new("tokenizer.json")).unwrap();
+            let mut ids = Vec::new();
+            library.encode(TEXT, &mut ids).unwrap();
+            assert_eq!(ids, tokenizer.encode(TEXT).unwrap());
+            assert_eq!(library.decode(&ids), TEXT);
+            assert_eq!(hf.special.eos, tokenizer.eot());
+            assert!(hf.config.contains("\"model_max_length\": 8"));
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Tokenizers of the `tokenizers` crate: GPT-2's two files, any tokenizer.json. Those that merge bytes in GPT-2's words are
+//! encoded by `merges.rs`, to the same tokens; all others by the crate.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+use tokenizers::models::ModelWrapper;
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, Tokenizer};
+
+use super::gpt2_words::Words;
+use super::merges::{Memo, Merges};
+use super::words::Cut;
+use crate::error::DataError;
+
+/// GPT-2's end of text.
+pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
+/// A loaded tokenizer, with special tokens read as ordinary text.
+pub(super) struct Library {
+    tokenizer: Tokenizer,
+    pub(super) cut: Cut,
+    /// What encodes GPT-2's words, if the model does no more than merge their bytes.
+    merges: Option<Merges>,
+    /// Taken and given back by the threads that encode.
+    memos: Mutex<Vec<Memo>>,
+}
+
+impl Library {
+    /// GPT-2's tokenizer from its two files.
+    pub(super) fn gpt2(vocab: &Path, merges: &Path) -> Result<Self, DataError> {
+        let read = |path: &Path| {
+            let bytes = std::fs::read(path).map_err(DataError::io(path))?;
+            String::from_utf8(bytes).map_err(|error| DataError::NotUtf8 {
+                path: path.to_owned(),
+                offset: error.utf8_error().valid_up_to() as u64,
+            })
+        };
+        let tokens: HashMap<String, u32> = serde_json::from_str(&read(vocab)?)
+            .map_err(|error| DataError::file(vocab, format!("not a GPT-2 vocabulary (token to id): {error}")))?;
+        let special = tokens.contains_key(END_OF_TEXT);
+        let mut pairs = Vec::new();
+        for (number, line) in (1..).zip(read(merges)?.lines()) {
+            if line.starts_with("#version") || line.is_empty() {
+                continue;
+            }
+            let wrong = |message: String| DataError::Line { path: merges.to_owned(), line: number, message };
+            let (left, right) =
+                line.split_once(' ').ok_or_else(|| wrong("not two tokens with a blank between".into()))?;
+            for token in [left, right, &format!("{left}{right}")] {
+                if !tokens.contains_key(token) {
+                    return Err(wrong(format!("{token:?} is not in {}", vocab.display())));
+                }
+            }
+            pairs.push((left.to_owned(), right.to_owned()));
+        }
+        if let Some(byte) = ByteLevel::alphabet().into_iter().find(|byte| !tokens.contains_key(&byte.to_string())) {
+            return Err(DataError::file(vocab, format!("not a GPT-2 vocabulary: byte token {byte:?} is missing")));
+        }
+        let model = BPE::builder()
+            .vocab_and_merges(tokens.into_iter().collect::<Vocab>(), pairs)
+            .build()
+            .map_err(|error| DataError::file(merges, error.to_string()))?;
+        let special = special.then(|| END_OF_TEXT.to_owned());
+        let tokenizer = byte_level(model, special.into_iter()).map_err(|message| DataError::file(vocab, message))?;
+        Ok(Self::new(tokenizer))
+    }
+
+    /// A tokenizer.json. `path` is where it came from.
+    pub(super) fn from_json(bytes: &[u8], path: &Path) -> Result<Self, DataError> {
+        let wrong = |message: String| DataError::file(path, format!("not a tokenizer.json: {message}"));
+        let mut json: Value = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+        // What cuts, fills up or varies the tokens of a text has no place in training data.
+        for key in ["truncation", "padding"] {
+            if let Some(value) = json.get_mut(key) {
+                *value = Value::Null;
+            }
+        }
+        if let Some(dropout) = json.get_mut("model").and_then(|model| model.get_mut("dropout")) {
+            *dropout = Value::Null;
+        }
+        let bytes = serde_json::to_vec(&json).map_err(|error| wrong(error.to_string()))?;
+        // The crate trusts these files in places; what it makes of a wrong one stays inside.
+        let loaded = catch_unwind(AssertUnwindSafe(|| Tokenizer::from_bytes(bytes)));
+        let tokenizer = loaded
+            .map_err(|_| wrong("its parts do not fit each other".into()))?
+            .map_err(|error| wrong(error.to_string()))?;
+        Ok(Self::new(tokenizer))
+    }
+
+    fn new(mut tokenizer: Tokenizer) -> Self {
+        tokenizer.set_encode_special_tokens(true);
+        let gpt2_words = matches!(tokenizer.get_pre_tokenizer(), Some(PreTokenizerWrapper::ByteLevel(level))
+            if !level.add_prefix_space && level.use_regex);
+        let plain = tokenizer.get_normalizer().is_none()
+            && matches!(tokenizer.get_model(), ModelWrapper::BPE(_))
+            && tokenizer.get_added_tokens_decoder().values().all(|token| token.special);
+        let cut = if gpt2_words && plain { Cut::Words } else { Cut::Never };
+        let model = (cut == Cut::Words).then(|| serde_json::to_value(tokenizer.get_model()).ok()).flatten();
+        let merges = model.and_then(|model| Merges::new(&model));
+        Self { tokenizer, cut, merges, memos: Mutex::default() }
+    }
+
+    /// A tokenizer.json, which `from_json` reads.
+    pub(super) fn to_json(&self) -> Result<String, String> {
+        self.tokenizer.to_string(false).map_err(|error| error.to_string())
+    }
+
+    /// Every token and its id.
+    pub(super) fn vocabulary(&self) -> HashMap<String, u32> {
+        self.tokenizer.get_vocab(true)
+    }
+
+    /// The special tokens, by id.
+    pub(super) fn special_tokens(&self) -> Vec<(String, u32)> {
+        let tokens = self.tokenizer.get_added_tokens_decoder();
+        let mut special: Vec<_> =
+            tokens.into_iter().filter(|(_, token)| token.special).map(|(id, token)| (token.content, id)).collect();
+        special.sort_by_key(|(_, id)| *id);
+        special
+    }
+
+    /// Appends the tokens of `text` to `out`.
+    pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
+        let Some(merges) = &self.merges else { return self.encode_whole(text, out) };
+        let kept = self.memos.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut memo = kept.unwrap_or_else(Memo::new);
+        for (start, end) in Words::new(text) {
+            memo.encode(merges, text.as_bytes(), start, end, out);
+        }
+        self.memos.lock().unwrap_or_else(PoisonError::into_inner).push(memo);
+        Ok(())
+    }
+
+    fn encode_whole(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
+        let encoding = self.tokenizer.encode_fast(text, false).map_err(|error| error.to_string())?;
+        out.extend_from_slice(encoding.get_ids());
+        Ok(())
+    }
+
+    /// The text of `ids`; ids that no token has are passed over.
+    pub(super) fn decode(&self, ids: &[u32]) -> String {
+        self.tokenizer.decode(ids, false).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.into())
+    }
+}
+
+/// `model` between GPT-2's pre-tokenizer and its decoder, with special tokens.
+pub(super) fn byte_level(model: BPE, special: impl Iterator<Item = String>) -> Result<Tokenizer, String> {
+    let mut tokenizer = Tokenizer::new(model);
+    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
+    tokenizer.with_decoder(Some(ByteLevel::default()));
+    let special = special.map(|content| AddedToken::from(content, true));
+    tokenizer.add_special_tokens(special).map_err(|error| error.to_string())?;
+    Ok(tokenizer)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokenizers::models::bpe::BpeTrainer;
+    use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
+
+    use super::super::words::words;
+    use super::*;
+
+    const TEXT: &str = "It's a dog's day.\n\nThe  dog  ran 42 miles,\tdidn't it?  \n He'll  run 3.14\n\n\n日本 語 é\u{301} \u{a0}x\u{3000}y 🙂 ok\r\nthe the the  end <|endoftext|> of";
+
+    fn tokenizer() -> Tokenizer {
+        let mut pre = PreTokenizedString::from(TEXT);
+        ByteLevel::new(false, true, true).pre_tokenize(&mut pre).unwrap();
+        let pieces = pre.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        let counts = pieces.iter().map(|(piece, ..)| ((*piece).into(), 3)).collect();
+        let alphabet = ByteLevel::alphabet().into_iter().collect();
+        let mut model = BPE::default();
+        let trainer = BpeTrainer::builder().initial_alphabet(alphabet).vocab_size(400).show_progress(false).build();
+        trainer.do_train(&counts, &mut model).unwrap();
+        byte_level(model, std::iter::once(END_OF_TEXT.to_owned())).unwrap()
+    }
+
+    /// The claims of `Cut::Words` and `merges.rs`, on every text made of some tricky pieces.
+    #[test]
+    fn words_give_the_tokens_of_the_whole() {
+        let library = Library::new(tokenizer());
+        assert!(library.cut == Cut::Words && library.merges.is_some());
+        let pieces = ["a", "'s", " ", "\n", "  ", "7", "!", "é", "\u{3000}", "\t", " b", "日", "\u{301}"];
+        let mut texts = vec![TEXT.to_owned()];
+        for i in 0..pieces.len().pow(4) {
+            let digit = |place: u32| pieces[i / pieces.len().pow(place) % pieces.len()];
+            texts.push((0..4).map(digit).collect());
+        }
+        let (mut by_words, mut whole) = (Vec::new(), Vec::new());
+        for text in &texts {
+            by_words.clear();
+            whole.clear();
+            words(text).for_each(|word| library.encode(word, &mut by_words).unwrap());
+            library.encode_whole(text, &mut whole).unwrap();
+            assert_eq!(by_words, whole, "{text:?}");
+            by_words.clear();
+            library.encode(text, &mut by_words).unwrap();
+            assert_eq!(by_words, whole, "{text:?}");
+            assert_eq!(library.decode(&whole), *text);
+        }
+    }
+
+    #[test]
+    fn only_gpt2s_words_are_cut() {
+        let json: Value = serde_json::from_str(&tokenizer().to_string(false).unwrap()).unwrap();
+        let load = |json: &Value| Library::from_json(&serde_json::to_vec(json).unwrap(), Path::new("t.json"));
+        assert_eq!(load(&json).unwrap().cut, Cut::Words);
+        let mut prefixed = json.clone();
+        prefixed["pre_tokenizer"]["add_prefix_space"] = true.into();
+        assert_eq!(load(&prefixed).unwrap().cut, Cut::Never);
+        let mut lower = json.clone();
+        lower["normalizer"] = serde_json::json!({"type": "Lowercase"});
+        assert_eq!(load(&lower).unwrap().cut, Cut::Never);
+        let mut cut_short = json.clone();
+        cut_short["truncation"] = serde_json::json!(
+            {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
+        let mut tokens = Vec::new();
+        load(&cut_short).unwrap().encode_whole("a b c d e f", &mut tokens).unwrap();
+        assert!(tokens.len() > 2);
+        let mut wrong = json;
+        wrong["model"]["merges"] = serde_json::json!([["no", "such"]]);
+        assert!(load(&wrong).is_err());
+        assert!(Library::from_json(b"{}", Path::new("t.json")).is_err());
+    }
+
+    #[test]
+    fn gpt2_files_are_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let (vocab, merges) = (dir.path().join("vocab.json"), dir.path().join("merges.txt"));
+        let mut names: Vec<_> = ByteLevel::alphabet().into_iter().map(String::from).collect();
+        names.sort();
+        names.extend(["he".to_owned(), END_OF_TEXT.to_owned()]);
+        let tokens: HashMap<_, _> = names.iter().zip(0_u32..).collect();
+        std::fs::write(&vocab, serde_json::to_string(&tokens).unwrap()).unwrap();
+        std::fs::write(&merges, "#version: 0.2\nh e\n").unwrap();
+        let library = Library::gpt2(&vocab, &merges).unwrap();
+        let mut out = Vec::new();
+        library.encode("he", &mut out).unwrap();
+        assert_eq!((out, library.special_tokens()), (vec![256], vec![(END_OF_TEXT.into(), 257)]));
+        let error = |text: &str| {
+            std::fs::write(&merges, text).unwrap();
+            Library::gpt2(&vocab, &merges).map(|_| ()).unwrap_err().to_string()
+        };
+        assert!(error("h e\nx").contains("line 2: not two tokens"));
+        assert!(error("h x\n").contains("line 1: \"hx\" is not in"));
+        std::fs::write(&vocab, "{\"a\": 0}").unwrap();
+        assert!(error("").contains("byte token"));
+        std::fs::write(&vocab, "[1]").unwrap();
+        assert!(error("").contains("not a GPT-2 vocabulary"));
+    }
+}

@@ -1,0 +1,178 @@
+//! Times of a model's blocks: the code that a run trains with, on pieces of a model.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{Device, Result, Tensor, bail};
+
+use super::clock::{Patience, stopwatch, timed};
+use runner_compute::kernels::{Math, optimizer};
+use runner_compute::model::{Model, Output, Params, init};
+use runner_compute::nn::MicroBatch;
+use runner_compute::optim;
+use runner_compute::state::TrainState;
+use runner_spec::experiment::Decays;
+use runner_spec::experiment::Family;
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::{ModelSpec, Variant, parameters};
+use runner_spec::program::OptimizerSpec;
+use runner_spec::rates::{Busy, EmbeddingPoint, HeadPoint, LayerPoint, UpdatePoint};
+
+const SEED: u64 = 1;
+
+/// Layers that are measured together, so that they meet caches as in a model; wide ones fill a cache alone.
+fn layers(d_model: usize) -> usize {
+    if d_model >= 512 { 1 } else { 4 }
+}
+
+/// Rows of `length`, `positions` in all.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub d_model: usize,
+    pub positions: usize,
+    pub length: usize,
+}
+
+/// A model of the shape that calibration takes: heads of 64, and four in a narrow one, as the
+/// presets have.
+pub(super) fn spec(family: Family, d_model: usize, vocab_size: usize, length: usize) -> ModelSpec {
+    let heads = if d_model >= 256 { d_model / 64 } else { 4 };
+    ModelSpec {
+        family,
+        vocab_size,
+        context_length: length,
+        layers: layers(d_model),
+        heads,
+        kv_heads: heads,
+        d_model,
+        d_ff: if family == Family::Gpt2 { 4 * d_model } else { 3 * d_model },
+        dropout: 0.0,
+        tie_embeddings: false,
+        norm_eps: 1e-5,
+        rope_theta: 10_000.0,
+        variant: Variant::default(),
+    }
+}
+
+/// Forward and backward of a layer.
+pub(super) fn layer(busy: Busy, family: Family, s: Shape, bf16: bool, patience: Patience) -> Result<LayerPoint> {
+    let spec = spec(family, s.d_model, 16, s.length);
+    let [forward, backward] = timed(busy, patience, || Ok(Piece::new(&spec, 1..spec.layers + 1, s, bf16)?.work()))?;
+    let n = spec.layers as f64;
+    Ok(LayerPoint {
+        family,
+        busy,
+        d_model: s.d_model,
+        positions: s.positions,
+        length: s.length,
+        forward: forward / n,
+        backward: backward / n,
+    })
+}
+
+/// Forward and backward of the head.
+pub(super) fn head(busy: Busy, vocab: usize, s: Shape, patience: Patience) -> Result<HeadPoint> {
+    let spec = spec(Family::Gpt2, s.d_model, vocab, s.length);
+    let [forward, backward] =
+        timed(busy, patience, || Ok(Piece::new(&spec, spec.layers + 1..spec.layers + 2, s, false)?.work()))?;
+    Ok(HeadPoint { busy, d_model: s.d_model, vocab, positions: s.positions, forward, backward })
+}
+
+/// Forward and backward of the embedding.
+pub(super) fn embedding(busy: Busy, s: Shape, patience: Patience) -> Result<EmbeddingPoint> {
+    let spec = spec(Family::Gpt2, s.d_model, 4096, s.length);
+    let [forward, backward] = timed(busy, patience, || Ok(Piece::new(&spec, 0..1, s, false)?.work()))?;
+    Ok(EmbeddingPoint { busy, d_model: s.d_model, positions: s.positions, forward, backward })
+}
+
+/// The end of a step under AdamW: norm, update, clearing.
+pub(super) fn update(busy: Busy, parameters: usize, patience: Patience) -> Result<UpdatePoint> {
+    let adamw =
+        OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
+    let [seconds] = timed(busy, patience, || {
+        let layout = Arc::new(ParamLayout { entries: Vec::new(), total: parameters, decayed: parameters });
+        let mut state = TrainState::zeroed(layout, 2, candle_core::DType::F32, &Device::Cpu)?;
+        let grads = Tensor::full(1e-3_f32, parameters, &Device::Cpu)?;
+        Ok(move || {
+            let (seconds, ()) = stopwatch(|| {
+                optimizer::norm(&grads)?;
+                optim::update(&state, &adamw, &grads, 1e-4, 1.0, false)?;
+                optimizer::clear(&grads)
+            })?;
+            state.step += 1;
+            Ok([seconds])
+        })
+    })?;
+    Ok(UpdatePoint { busy, parameters, seconds })
+}
+
+/// Some blocks of a model, with a micro-batch for them.
+struct Piece {
+    model: Model,
+    weights: Params,
+    grads: Params,
+    mb: MicroBatch,
+    /// What the blocks before and after would give.
+    input: Option<Tensor>,
+    dy: Option<Tensor>,
+}
+
+impl Piece {
+    fn new(spec: &ModelSpec, blocks: Range<usize>, s: Shape, bf16: bool) -> Result<Self> {
+        let specs = parameters(spec).into_iter().filter(|p| blocks.contains(&p.block)).collect();
+        let layout = Arc::new(ParamLayout::new(specs));
+        let mut values = vec![0.0_f32; layout.total];
+        for entry in &layout.entries {
+            init::fill(&mut values[entry.range()], entry, SEED);
+        }
+        let flat = Tensor::from_vec(values, layout.total, &Device::Cpu)?;
+        let grads = Params::new(layout.clone(), flat.zeros_like()?);
+        let weights = Params::new(layout.clone(), flat);
+        let model = Model::new(spec, layout, blocks.clone(), SEED, Math { bf16 }, &weights.flat)?;
+        let ids: Vec<u32> = (0..s.positions).map(|i| (i * 7919 % spec.vocab_size) as u32).collect();
+        let hidden = || Tensor::randn(0.0_f32, 1.0, (s.positions, s.d_model), &Device::Cpu);
+        let mb = MicroBatch {
+            training: true,
+            scale: 1.0 / s.positions as f64,
+            ..model.micro_batch(&ids, ids.clone(), s.length)?
+        };
+        let input = if blocks.start > 0 { Some(hidden()?) } else { None };
+        let dy = if blocks.end < spec.block_count() { Some(hidden()?) } else { None };
+        Ok(Self { model, weights, grads, mb, input, dy })
+    }
+
+    /// Seconds of a forward and of its backward.
+    fn work(self) -> impl FnMut() -> Result<[f64; 2]> + Send {
+        move || {
+            let (forward, (output, saved)) =
+                stopwatch(|| self.model.forward(&self.weights, self.input.clone(), &self.mb))?;
+            if matches!(output, Output::Losses(_)) == self.dy.is_some() {
+                bail!("a piece of a model that ends where it should not")
+            }
+            drop(output);
+            let (backward, _) =
+                stopwatch(|| self.model.backward(&self.weights, &self.grads, saved, self.dy.clone(), &self.mb))?;
+            Ok([forward, backward])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONCE: Patience = Patience { least: 1, most: 1, seconds: 0.0 };
+    const ONE: Busy = Busy { ranks: 1, threads: 1 };
+
+    #[test]
+    fn every_piece_of_both_families_can_be_measured() {
+        let s = Shape { d_model: 64, positions: 16, length: 8 };
+        for family in [Family::Gpt2, Family::Llama] {
+            let point = layer(ONE, family, s, true, ONCE).expect("a layer");
+            assert!(point.forward > 0.0 && point.backward > 0.0);
+        }
+        assert!(head(Busy { ranks: 2, threads: 1 }, 32, s, ONCE).expect("a head").backward > 0.0);
+        assert!(embedding(ONE, s, ONCE).expect("an embedding").forward > 0.0);
+        assert!(update(ONE, 1000, ONCE).expect("an update").seconds > 0.0);
+    }
+}

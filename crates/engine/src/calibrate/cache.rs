@@ -1,0 +1,74 @@
+//! The calibration of a machine, kept in the cache folder.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use runner_spec::rates::Rates;
+
+/// Kernels change with the program, and so may this file.
+pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
+
+/// What was measured, where, and by which program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    pub version: String,
+    /// The processor's name.
+    pub device: String,
+    /// Cores that the process may use.
+    pub cores: usize,
+    pub rates: Rates,
+}
+
+/// Where in `cache_dir` the calibration of a machine is.
+#[must_use]
+pub fn path(cache_dir: &Path, device: &str, cores: usize) -> PathBuf {
+    let key = blake3::hash(format!("{VERSION}\n{device}\n{cores}").as_bytes()).to_hex();
+    cache_dir.join(format!("calibration-{}.json", &key[..16]))
+}
+
+/// Reads a calibration; `None` if there is none, or one of another program or machine.
+#[must_use]
+pub fn load(cache_dir: &Path, device: &str, cores: usize) -> Option<Calibration> {
+    let text = fs::read_to_string(path(cache_dir, device, cores)).ok()?;
+    let found: Calibration = serde_json::from_str(&text).ok()?;
+    (found.version == VERSION && found.device == device && found.cores == cores).then_some(found)
+}
+
+/// Writes a calibration, whole or not at all. Returns where.
+///
+/// # Errors
+/// If the folder cannot be written.
+pub fn save(cache_dir: &Path, calibration: &Calibration) -> io::Result<PathBuf> {
+    fs::create_dir_all(cache_dir)?;
+    let path = path(cache_dir, &calibration.device, calibration.cores);
+    let mut file = tempfile::NamedTempFile::new_in(cache_dir)?;
+    file.write_all(&serde_json::to_vec_pretty(calibration)?)?;
+    file.as_file().sync_all()?;
+    file.persist(&path)?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_is_found_on_the_same_machine_only() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let calibration = Calibration {
+            version: VERSION.to_owned(),
+            device: "Some CPU".to_owned(),
+            cores: 4,
+            rates: Rates::default(),
+        };
+        let path = save(dir.path(), &calibration).expect("saved");
+        assert_eq!(load(dir.path(), "Some CPU", 4), Some(calibration));
+        assert_eq!(load(dir.path(), "Some CPU", 8), None);
+        assert_eq!(load(dir.path(), "Other CPU", 4), None);
+        fs::write(path, "{ torn").expect("written");
+        assert_eq!(load(dir.path(), "Some CPU", 4), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! Seconds of a piece of work on one rank or on several at once, each with threads of its own.
+
+use std::sync::Barrier;
+use std::time::Instant;
+
+use candle_core::{Result, bail};
+
+use runner_spec::rates::Busy;
+
+/// Repetitions after the first, and the seconds after which they end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    pub least: usize,
+    pub most: usize,
+    pub seconds: f64,
+}
+
+/// Runs `make`'s work on `busy.ranks` ranks at the same time; `N` times of each repetition, whose
+/// medians are averaged over the ranks: steps of a run are reported by their median too.
+pub(super) fn timed<const N: usize, W>(
+    busy: Busy,
+    patience: Patience,
+    make: impl Fn() -> Result<W> + Sync,
+) -> Result<[f64; N]>
+where
+    W: FnMut() -> Result<[f64; N]> + Send,
+{
+    let start = Barrier::new(busy.ranks);
+    let one = || -> Result<[f64; N]> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(busy.threads).stack_size(8 << 20).build();
+        // All ranks must come to the barrier, or none would go on.
+        let made = pool.map_err(candle_core::Error::wrap).and_then(|pool| Ok((pool.install(&make)?, pool)));
+        start.wait();
+        let (mut work, pool) = made?;
+        pool.install(|| repeat(patience, &mut work))
+    };
+    let results: Vec<Result<[f64; N]>> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..busy.ranks).map(|_| scope.spawn(one)).collect();
+        ranks.into_iter().map(|r| r.join().unwrap_or_else(|_| bail!("a rank of the measurement panicked"))).collect()
+    });
+    let mut sum = [0.0; N];
+    for result in results {
+        for (sum, seconds) in sum.iter_mut().zip(result?) {
+            *sum += seconds / busy.ranks as f64;
+        }
+    }
+    Ok(sum)
+}
+
+/// The median over the repetitions; the first, which warms up, does not count.
+fn repeat<const N: usize>(patience: Patience, work: &mut impl FnMut() -> Result<[f64; N]>) -> Result<[f64; N]> {
+    work()?;
+    let started = Instant::now();
+    let mut times: Vec<[f64; N]> = Vec::new();
+    while times.len() < patience.least
+        || (times.len() < patience.most && started.elapsed().as_secs_f64() < patience.seconds)
+    {
+        times.push(work()?);
+    }
+    Ok(std::array::from_fn(|n| {
+        let mut column: Vec<f64> = times.iter().map(|t| t[n]).collect();
+        column.sort_by(f64::total_cmp);
+        column[column.len() / 2]
+    }))
+}
+
+/// Seconds of `work`, and what it gives.
+pub(super) fn stopwatch<T>(work: impl FnOnce() -> Result<T>) -> Result<(f64, T)> {
+    let started = Instant::now();
+    let value = work()?;
+    Ok((started.elapsed().as_secs_f64(), value))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn the_median_of_all_ranks_without_the_first_repetition() {
+        let made = AtomicUsize::new(0);
+        let busy = Busy { ranks: 2, threads: 1 };
+        let patience = Patience { least: 5, most: 5, seconds: 0.0 };
+        let [a, b] = timed(busy, patience, || {
+            made.fetch_add(1, Ordering::Relaxed);
+            let mut call = 0.0;
+            Ok(move || {
+                call += 1.0;
+                Ok([call, -call])
+            })
+        })
+        .expect("measures");
+        // Calls 2 to 6 count.
+        assert_eq!((a, b), (4.0, -4.0));
+        assert_eq!(made.into_inner(), 2);
+    }
+}

@@ -1,0 +1,65 @@
+//! How ranks on a kind of device talk.
+
+use runner_comm::Communicator;
+use runner_spec::program::{Device, Program};
+use runner_spec::topology::{Ranks, Topology};
+
+/// The communicator of the rank of `program` on `device`, given that of its host: between GPUs tensors go through NCCL.
+///
+/// # Errors
+/// If there are several ranks on GPUs, and NCCL's library is missing.
+#[cfg(feature = "nccl")]
+pub(super) fn on_device(
+    host: Box<dyn Communicator>,
+    device: Device,
+    topology: &Topology,
+    program: &Program,
+    ranks: Ranks,
+) -> Result<Box<dyn Communicator>, String> {
+    if device == Device::Cpu {
+        return Ok(host);
+    }
+    if topology.world_size > 1 {
+        // A function of a library that is not there would end the process.
+        runner_machine::doctor::usable_nccl().map_err(|why| format!("ranks on GPUs talk through NCCL: {why}"))?;
+    }
+    Ok(Box::new(runner_comm::nccl::NcclComm::over(host, topology.clone(), summing(program), ranks)))
+}
+
+/// As above: this build has no NCCL.
+///
+/// # Errors
+/// If there are several ranks on GPUs.
+#[cfg(not(feature = "nccl"))]
+pub(super) fn on_device(
+    host: Box<dyn Communicator>,
+    device: Device,
+    topology: &Topology,
+    _: &Program,
+    _: Ranks,
+) -> Result<Box<dyn Communicator>, String> {
+    if device != Device::Cpu && topology.world_size > 1 {
+        let what =
+            "ranks on GPUs talk through NCCL, and this program was built without it: build it with `--features nccl`";
+        return Err(what.to_owned());
+    }
+    Ok(host)
+}
+
+/// The groups through which a rank's program sums or broadcasts tensors.
+#[cfg(feature = "nccl")]
+fn summing(program: &Program) -> Vec<runner_spec::topology::GroupId> {
+    use runner_spec::mesh::Group;
+    use runner_spec::program::Instruction;
+    let (stage, replica) = program.mesh.place(program.rank);
+    let group = |instruction: &Instruction| match instruction {
+        Instruction::AllReduce { .. } | Instruction::ReduceToRoot { .. } | Instruction::BroadcastWeights => {
+            Some(Group::Replicas { stage })
+        }
+        Instruction::SumTied => Some(Group::Tied { replica }),
+        _ => None,
+    };
+    let periodic = program.periodic.iter().map(|periodic| &periodic.instruction);
+    let all = program.start.iter().chain(&program.step).chain(periodic);
+    all.filter_map(group).map(|group| runner_spec::topology::GroupId(program.mesh.index(group))).collect()
+}

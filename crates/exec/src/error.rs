@@ -1,0 +1,50 @@
+//! Why a run stopped.
+
+use super::shortage::Shortage;
+use crate::eval::EvalError;
+use runner_comm::CommError;
+use runner_data::DataError;
+use runner_spec::event::ObserveError;
+
+/// What the executor can fail with.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    #[error(transparent)]
+    Kernel(#[from] candle_core::Error),
+    #[error("{0}")]
+    OutOfMemory(Box<Shortage>),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Eval(#[from] EvalError),
+    #[error(transparent)]
+    Observer(#[from] ObserveError),
+    /// A number that is infinite or not a number; `first` is where it appeared first.
+    #[error("step {step}: the {what} is not finite; first bad: {first}")]
+    NotFinite { step: u64, what: &'static str, first: String },
+    /// Other ranks, or the way to them.
+    #[error(transparent)]
+    Peer(#[from] CommError),
+    /// Ranks that must hold the same numbers do not.
+    #[error("after step {step}, the {what} differ between ranks that must hold the same: memory or a device is faulty")]
+    Diverged { step: u64, what: &'static str },
+    /// The weights that training starts from.
+    #[error("the initial weights: {0}")]
+    InitialWeights(Box<dyn std::error::Error + Send + Sync>),
+    #[error("the program cannot run: {0}")]
+    Program(String),
+}
+
+impl ExecError {
+    /// Whether another rank's end caused it: that rank's error says more.
+    #[must_use]
+    pub fn is_aborted(&self) -> bool {
+        let aborted = |e: &CommError| matches!(e, CommError::Aborted { .. } | CommError::Left { .. });
+        match self {
+            Self::Peer(error) | Self::Eval(EvalError::Peer(error)) => aborted(error),
+            // One that waits for the others, too.
+            Self::Observer(error) => error.0.downcast_ref::<CommError>().is_some_and(aborted),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Multiple choice as HellaSwag is scored in build-nanogpt: `acc` picks the ending with the smallest summed loss, `acc_norm`
+//! the one with the smallest mean loss per ending token.
+
+use super::batches::{self, Batches, Partial};
+use super::{EvalError, share};
+use runner_compute::model::{Model, Params};
+use runner_spec::data::{ChoiceItem, IGNORE, Rows};
+use runner_spec::program::BATCH_TOKENS;
+
+/// How many items were right.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChoiceScore {
+    pub items: usize,
+    pub right: usize,
+    pub right_norm: usize,
+}
+
+impl ChoiceScore {
+    #[must_use]
+    pub fn acc(&self) -> f64 {
+        self.right as f64 / self.items.max(1) as f64
+    }
+
+    #[must_use]
+    pub fn acc_norm(&self) -> f64 {
+        self.right_norm as f64 / self.items.max(1) as f64
+    }
+}
+
+/// One context with one ending, as inputs and targets.
+struct Candidate {
+    inputs: Vec<u32>,
+    targets: Vec<u32>,
+}
+
+impl Candidate {
+    /// Only tokens of the ending are targets. What does not fit the context length is cut off at the front.
+    fn new(items: &[ChoiceItem], item: usize, ending: usize, context_length: usize) -> Self {
+        let choice = &items[item];
+        let tokens: Vec<u32> = choice.context.iter().chain(&choice.endings[ending]).copied().collect();
+        let from = tokens.len().saturating_sub(context_length + 1);
+        let last = tokens.len().saturating_sub(1);
+        let inputs = tokens[from.min(last)..last].to_vec();
+        let targets =
+            (from + 1..tokens.len()).map(|i| if i >= choice.context.len() { tokens[i] } else { IGNORE }).collect();
+        Self { inputs, targets }
+    }
+
+    /// Tokens that its loss sums.
+    fn scored(&self) -> usize {
+        self.targets.iter().filter(|&&t| t != IGNORE).count()
+    }
+}
+
+/// Candidates of like length, in batches of at most `BATCH_TOKENS`: the same for every number of replicas. Of each candidate
+/// its summed loss is kept.
+#[derive(Debug, Clone)]
+pub struct ChoiceBatches<'a> {
+    items: &'a [ChoiceItem],
+    context_length: usize,
+    /// (item, ending) of each row.
+    batches: Vec<Vec<(usize, usize)>>,
+    /// Endings of all items before each item.
+    first: Vec<usize>,
+    endings: usize,
+}
+
+impl<'a> ChoiceBatches<'a> {
+    #[must_use]
+    pub fn new(items: &'a [ChoiceItem], context_length: usize) -> Self {
+        let mut candidates: Vec<(usize, usize, usize)> = (0..items.len())
+            .flat_map(|i| (0..items[i].endings.len()).map(move |e| (i, e)))
+            .map(|(i, e)| (Candidate::new(items, i, e, context_length).inputs.len(), i, e))
+            .collect();
+        candidates.sort_by_key(|&(length, ..)| length);
+        // A candidate without inputs predicts nothing.
+        let mut rest = &candidates[candidates.partition_point(|&(length, ..)| length == 0)..];
+        let mut batches = Vec::new();
+        while !rest.is_empty() {
+            // Sorted, so the last of a batch is its longest.
+            let fits = |n: &usize| n * rest[n - 1].0 <= BATCH_TOKENS;
+            let count = (1..=rest.len()).take_while(fits).last().unwrap_or(1);
+            let (batch, others) = rest.split_at(count);
+            batches.push(batch.iter().map(|&(_, item, ending)| (item, ending)).collect());
+            rest = others;
+        }
+        let mut endings = 0;
+        let first = items
+            .iter()
+            .map(|i| {
+                endings += i.endings.len();
+                endings - i.endings.len()
+            })
+            .collect();
+        Self { items, context_length, batches, first, endings }
+    }
+
+    fn candidate(&self, (item, ending): (usize, usize)) -> Candidate {
+        Candidate::new(self.items, item, ending, self.context_length)
+    }
+
+    /// The score, when all batches are in `partial`.
+    ///
+    /// # Errors
+    /// If a loss is not finite: anything can be the smallest among numbers that are none.
+    pub fn finish(&self, partial: &Partial) -> Result<ChoiceScore, EvalError> {
+        if !partial.values.iter().all(|l| l.is_finite()) {
+            return Err(EvalError::NotFinite("multiple-choice loss"));
+        }
+        let mut score = ChoiceScore { items: self.items.len(), ..ChoiceScore::default() };
+        for (i, item) in self.items.iter().enumerate() {
+            let losses = &partial.values[self.first[i]..][..item.endings.len()];
+            let means = losses.iter().enumerate().map(|(e, l)| l / self.candidate((i, e)).scored().max(1) as f64);
+            score.right += usize::from(smallest(losses.iter().copied()) == Some(item.label));
+            score.right_norm += usize::from(smallest(means) == Some(item.label));
+        }
+        Ok(score)
+    }
+}
+
+impl Batches for ChoiceBatches<'_> {
+    fn count(&self) -> usize {
+        self.batches.len()
+    }
+
+    fn fill(&self, index: usize, out: &mut Rows) -> Result<(), EvalError> {
+        let rows: Vec<Candidate> = self.batches[index].iter().map(|&c| self.candidate(c)).collect();
+        let length = rows.last().map_or(0, |c| c.inputs.len());
+        let (mut inputs, mut targets) = (vec![0; rows.len() * length], vec![IGNORE; rows.len() * length]);
+        for (row, c) in rows.iter().enumerate() {
+            inputs[row * length..][..c.inputs.len()].copy_from_slice(&c.inputs);
+            targets[row * length..][..c.targets.len()].copy_from_slice(&c.targets);
+        }
+        *out = Rows { length, inputs, targets, filled: Vec::new() };
+        Ok(())
+    }
+
+    fn partial(&self) -> Partial {
+        Partial::zeros(self.endings)
+    }
+
+    fn enter(&self, index: usize, rows: &Rows, losses: &[f32], partial: &mut Partial) -> Result<(), EvalError> {
+        batches::check(rows, losses)?;
+        for (&(item, ending), losses) in self.batches[index].iter().zip(losses.chunks_exact(rows.length)) {
+            partial.values[self.first[item] + ending] = losses.iter().copied().map(f64::from).sum();
+        }
+        Ok(())
+    }
+}
+
+/// Scores `items` by a whole model.
+///
+/// # Errors
+/// If an id is beyond the vocabulary.
+pub fn score(model: &Model, params: &Params, items: &[ChoiceItem]) -> Result<ChoiceScore, EvalError> {
+    let all = ChoiceBatches::new(items, model.spec.context_length);
+    all.finish(&batches::run(&all, share(all.count(), 0, 1), model, params)?)
+}
+
+/// The index of the smallest value; the first of equals, none if there are no values.
+fn smallest(values: impl Iterator<Item = f64>) -> Option<usize> {
+    values.enumerate().min_by(|a, b| a.1.total_cmp(&b.1)).map(|(i, _)| i)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(context: &[u32], ending: &[u32]) -> Vec<ChoiceItem> {
+        vec![ChoiceItem { context: context.to_vec(), endings: vec![ending.to_vec()], label: 0 }]
+    }
+
+    #[test]
+    fn only_the_ending_is_scored() {
+        let c = Candidate::new(&item(&[1, 2, 3], &[4, 5]), 0, 0, 16);
+        assert_eq!(c.inputs, [1, 2, 3, 4]);
+        assert_eq!(c.targets, [IGNORE, IGNORE, 4, 5]);
+    }
+
+    #[test]
+    fn a_long_context_loses_its_front() {
+        let c = Candidate::new(&item(&[1, 2, 3, 4], &[5, 6]), 0, 0, 3);
+        assert_eq!(c.inputs, [3, 4, 5]);
+        assert_eq!(c.targets, [IGNORE, 5, 6]);
+    }
+
+    #[test]
+    fn degenerate_items_do_not_panic() {
+        let c = Candidate::new(&item(&[], &[7]), 0, 0, 4);
+        assert!(c.inputs.is_empty() && c.targets.is_empty());
+        let c = Candidate::new(&item(&[], &[]), 0, 0, 4);
+        assert!(c.inputs.is_empty() && c.targets.is_empty());
+    }
+
+    #[test]
+    fn the_first_of_equals_is_smallest() {
+        assert_eq!(smallest([2.0, 1.0, 1.0].into_iter()), Some(1));
+        assert_eq!(smallest([].into_iter()), None);
+    }
+}

@@ -1,0 +1,186 @@
+//! Continuations of prompts, with a key-value cache: each new token costs one pass over the cache.
+
+use candle_core::{DType, Tensor};
+use candle_transformers::generation::{LogitsProcessor, Sampling};
+use serde::{Deserialize, Serialize};
+
+use super::EvalError;
+use super::decode::{Decoder, Feed, WholeDecoder};
+use runner_compute::kernels::on_host;
+use runner_compute::model::{Model, Params};
+use runner_data::TextTokenizer;
+use runner_spec::experiment::Samples;
+use runner_spec::model::ModelSpec;
+
+/// One continuation of one prompt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Continuation {
+    pub prompt: String,
+    pub index: usize,
+    /// What follows the prompt, up to the end-of-text token.
+    pub text: String,
+    pub tokens: usize,
+}
+
+/// `generate_with` a whole model.
+///
+/// # Errors
+/// As there.
+pub fn generate(
+    model: &Model,
+    params: &Params,
+    tokenizer: &TextTokenizer,
+    spec: &Samples,
+) -> Result<Vec<Continuation>, EvalError> {
+    generate_with(&mut WholeDecoder::new(model, params)?, &model.spec, tokenizer, spec)
+}
+
+/// Generates `spec.count` continuations of each prompt, by the model of shape `model` behind `decoder`. Continuation i of
+/// prompt p draws from its own generator, seeded with `spec.seed` + p·count + i.
+///
+/// # Errors
+/// If a prompt cannot be encoded, or the decoder's own.
+pub fn generate_with(
+    decoder: &mut dyn Decoder,
+    model: &ModelSpec,
+    tokenizer: &TextTokenizer,
+    spec: &Samples,
+) -> Result<Vec<Continuation>, EvalError> {
+    let mut all = Vec::new();
+    for p in 0..spec.prompts.len() {
+        all.extend(continue_prompt(decoder, model, tokenizer, spec, p)?);
+    }
+    Ok(all)
+}
+
+/// The continuations of prompt `p` alone: what they are does not depend on the other prompts.
+///
+/// # Errors
+/// As `generate_with`.
+pub fn continue_prompt(
+    decoder: &mut dyn Decoder,
+    model: &ModelSpec,
+    tokenizer: &TextTokenizer,
+    spec: &Samples,
+    p: usize,
+) -> Result<Vec<Continuation>, EvalError> {
+    let Some(prompt) = spec.prompts.get(p) else { return Ok(Vec::new()) };
+    let seed = spec.seed.wrapping_add((p * spec.count) as u64);
+    continuations(decoder, model, tokenizer, spec, prompt, seed)
+}
+
+fn sampling(spec: &Samples) -> Sampling {
+    let temperature = spec.temperature;
+    match (spec.top_k, spec.top_p) {
+        _ if temperature == 0.0 => Sampling::ArgMax,
+        (Some(k), Some(p)) => Sampling::TopKThenTopP { k, p, temperature },
+        (Some(k), None) => Sampling::TopK { k, temperature },
+        (None, Some(p)) => Sampling::TopP { p, temperature },
+        (None, None) => Sampling::All { temperature },
+    }
+}
+
+/// All continuations of one prompt, side by side in one batch.
+fn continuations(
+    decoder: &mut dyn Decoder,
+    model: &ModelSpec,
+    tokenizer: &TextTokenizer,
+    spec: &Samples,
+    prompt: &str,
+    seed: u64,
+) -> Result<Vec<Continuation>, EvalError> {
+    let mut start = tokenizer.encode(prompt)?;
+    if start.is_empty() {
+        // A document starts behind an end-of-text token; where there is none, any token must do.
+        start.push(tokenizer.eot().unwrap_or(0));
+    }
+    let batch = spec.count;
+    if batch == 0 || spec.max_tokens == 0 {
+        return Ok(Vec::new());
+    }
+    let vocab = tokenizer.vocab_size().min(model.vocab_size);
+    let mut processors: Vec<LogitsProcessor> =
+        (0..batch).map(|i| LogitsProcessor::from_sampling(seed.wrapping_add(i as u64), sampling(spec))).collect();
+    let mut rows: Vec<Vec<u32>> = vec![start.clone(); batch];
+    let mut ended = vec![false; batch];
+    let mut window = Window::new(start.len().saturating_add(spec.max_tokens), model.context_length);
+    // Wherever the model is, tokens are drawn here, from logits as f32.
+    let mut feed = |rows: &[Vec<u32>]| -> Result<Tensor, EvalError> {
+        let logits = on_host(&decoder.feed(&window.next(rows))?)?;
+        Ok(if logits.dtype() == DType::BF16 { logits.to_dtype(DType::F32)? } else { logits })
+    };
+    let mut logits = feed(&rows)?;
+    for n in 0..spec.max_tokens {
+        for (row, processor) in processors.iter_mut().enumerate() {
+            // Rows of a padded vocabulary are no tokens.
+            let token = processor.sample(&logits.get(row)?.narrow(0, 0, vocab)?)?;
+            ended[row] |= Some(token) == tokenizer.eot();
+            rows[row].push(token);
+        }
+        if ended.iter().all(|&e| e) || n + 1 == spec.max_tokens {
+            break;
+        }
+        logits = feed(&rows)?;
+    }
+    let continuation = |(index, row): (usize, &Vec<u32>)| {
+        let new: Vec<u32> = row[start.len()..].iter().copied().take_while(|&t| Some(t) != tokenizer.eot()).collect();
+        Continuation { prompt: prompt.to_owned(), index, text: tokenizer.decode(&new), tokens: new.len() }
+    };
+    Ok(rows.iter().enumerate().map(continuation).collect())
+}
+
+/// The part of the rows that the model still sees. When the context is full, the window starts again with its later half,
+/// so long texts cost a constant number of passes per token.
+#[derive(Debug)]
+struct Window {
+    capacity: usize,
+    /// Tokens of each row in the cache.
+    cached: usize,
+    /// Tokens of each row that were fed or skipped.
+    fed: usize,
+}
+
+impl Window {
+    fn new(tokens: usize, context_length: usize) -> Self {
+        Self { capacity: tokens.min(context_length), cached: 0, fed: 0 }
+    }
+
+    /// What is new in `rows`, which are of equal length.
+    fn next(&mut self, rows: &[Vec<u32>]) -> Feed {
+        let length = rows.first().map_or(0, Vec::len);
+        if self.cached + (length - self.fed) > self.capacity {
+            self.cached = 0;
+            self.fed = length - (self.capacity / 2).max(1).min(length);
+        }
+        let ids: Vec<u32> = rows.iter().flat_map(|r| &r[self.fed..]).copied().collect();
+        let feed = Feed { ids, batch: rows.len(), start: self.cached, capacity: self.capacity };
+        self.cached += length - self.fed;
+        self.fed = length;
+        feed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_window_starts_again_with_its_later_half() {
+        let mut window = Window::new(100, 4);
+        let mut row: Vec<u32> = (0..3).collect();
+        let mut fed = Vec::new();
+        for token in 3..7 {
+            let feed = window.next(std::slice::from_ref(&row));
+            fed.push((feed.start, feed.ids));
+            row.push(token);
+        }
+        let expected = [(0, vec![0, 1, 2]), (3, vec![3]), (0, vec![3, 4]), (2, vec![5])];
+        assert_eq!(fed, expected);
+    }
+
+    #[test]
+    fn a_prompt_beyond_the_context_loses_its_front() {
+        let feed = Window::new(100, 4).next(&[(0..9).collect(), (10..19).collect()]);
+        assert_eq!(feed, Feed { ids: vec![7, 8, 17, 18], batch: 2, start: 0, capacity: 4 });
+    }
+}

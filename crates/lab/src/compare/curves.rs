@@ -1,0 +1,171 @@
+//! Curves of runs: a metric over steps or tokens, smoothed, and thinned to what a picture can show.
+
+use super::record::{Point, Record};
+
+/// What is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Metric {
+    Loss,
+    Lr,
+    GradNorm,
+    TokensPerSecond,
+    Mfu,
+    ValLoss,
+    HellaswagAcc,
+    HellaswagAccNorm,
+}
+
+impl Metric {
+    pub const ALL: [Self; 8] = [
+        Self::Loss,
+        Self::ValLoss,
+        Self::Lr,
+        Self::GradNorm,
+        Self::TokensPerSecond,
+        Self::Mfu,
+        Self::HellaswagAcc,
+        Self::HellaswagAccNorm,
+    ];
+
+    /// As in `metrics.jsonl`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loss => "loss",
+            Self::Lr => "lr",
+            Self::GradNorm => "grad_norm",
+            Self::TokensPerSecond => "tokens_per_second",
+            Self::Mfu => "mfu",
+            Self::ValLoss => "val_loss",
+            Self::HellaswagAcc => "hellaswag_acc",
+            Self::HellaswagAccNorm => "hellaswag_acc_norm",
+        }
+    }
+}
+
+/// What it is drawn over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Over {
+    Step,
+    Tokens,
+}
+
+/// One run's curve: x ascending. A gap is where y is NaN.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Curve {
+    pub label: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+/// The curve of `metric` in `record`, each value the mean of up to `smooth` last ones.
+#[must_use]
+pub fn curve(record: &Record, metric: Metric, over: Over, smooth: usize) -> Curve {
+    let x = |p: &Point| match over {
+        Over::Step => p.step as f64,
+        Over::Tokens => p.tokens as f64,
+    };
+    let steps = |of: fn(&Point) -> f64| record.steps.iter().map(|p| (x(p), of(p))).collect::<Vec<_>>();
+    let points = match metric {
+        Metric::Loss => steps(|p| p.loss),
+        Metric::Lr => steps(|p| p.lr),
+        Metric::GradNorm => steps(|p| p.grad_norm),
+        Metric::TokensPerSecond => steps(|p| p.tokens_per_second),
+        Metric::Mfu => steps(|p| p.mfu),
+        Metric::ValLoss | Metric::HellaswagAcc | Metric::HellaswagAccNorm => {
+            let value = |e: &runner_store::metrics::EvalLine| match metric {
+                Metric::ValLoss => e.val_loss,
+                Metric::HellaswagAcc => e.hellaswag_acc,
+                _ => e.hellaswag_acc_norm,
+            };
+            let at = |step: u64| match over {
+                Over::Step => step as f64,
+                // An evaluation comes after its step; before the first, nothing was seen.
+                Over::Tokens => {
+                    let index = record.steps.partition_point(|p| p.step <= step);
+                    index.checked_sub(1).map_or(0.0, |i| record.steps[i].tokens as f64)
+                }
+            };
+            record.evals.iter().filter_map(|e| Some((at(e.step), value(e)?))).collect()
+        }
+    };
+    Curve { label: record.manifest.id.clone(), points: smoothed(points, smooth) }
+}
+
+/// Each y the mean of the last `window` ones; what is not finite begins anew.
+fn smoothed(mut points: Vec<(f64, f64)>, window: usize) -> Vec<(f64, f64)> {
+    if window < 2 {
+        return points;
+    }
+    let mut last = std::collections::VecDeque::with_capacity(window.min(points.len()));
+    for (_, y) in &mut points {
+        if !y.is_finite() {
+            last.clear();
+            continue;
+        }
+        if last.len() == window {
+            last.pop_front();
+        }
+        last.push_back(*y);
+        *y = last.iter().sum::<f64>() / last.len() as f64;
+    }
+    points
+}
+
+/// `points` with at most four for each of `columns` of the range `from` … `to`: the first, the lowest, the highest and the
+/// last, so that no spike is lost. Gaps stay.
+#[must_use]
+pub fn thinned(points: &[(f64, f64)], from: f64, to: f64, columns: usize) -> Vec<(f64, f64)> {
+    if points.len() <= 4 * columns || to <= from {
+        return points.to_vec();
+    }
+    let column = |x: f64| (((x - from) / (to - from)) * columns as f64).floor().clamp(0.0, columns as f64) as usize;
+    let mut out = Vec::with_capacity(4 * columns);
+    let mut start = 0;
+    while start < points.len() {
+        let here = column(points[start].0);
+        let mut end = start + 1;
+        while end < points.len() && column(points[end].0) == here {
+            end += 1;
+        }
+        let finite = (start..end).filter(|&i| points[i].1.is_finite());
+        let by = |a: &usize, b: &usize| points[*a].1.total_cmp(&points[*b].1);
+        let gap = (start..end).find(|&i| !points[i].1.is_finite());
+        let low = finite.clone().min_by(by);
+        let high = finite.max_by(by);
+        let mut kept: Vec<usize> = [Some(start), low, high, Some(end - 1), gap].into_iter().flatten().collect();
+        kept.sort_unstable();
+        kept.dedup();
+        out.extend(kept.into_iter().map(|i| points[i]));
+        start = end;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_of_the_last_ones() {
+        let y = |points: Vec<(f64, f64)>| points.into_iter().map(|p| p.1).collect::<Vec<_>>();
+        let points = vec![(1.0, 2.0), (2.0, 4.0), (3.0, 6.0), (4.0, f64::NAN), (5.0, 1.0)];
+        assert_eq!(y(smoothed(points.clone(), 2))[..3], [2.0, 3.0, 5.0]);
+        assert_eq!(y(smoothed(points.clone(), 2))[4], 1.0, "nothing goes over a gap");
+        assert_eq!(y(smoothed(points, 1))[1], 4.0);
+    }
+
+    #[test]
+    fn thinning_keeps_spikes_ends_and_gaps() {
+        let mut points: Vec<(f64, f64)> = (0..100_000).map(|i| (f64::from(i), 1.0)).collect();
+        points[54_321].1 = 9.0;
+        points[66_666].1 = -9.0;
+        points[77_777].1 = f64::NAN;
+        let thin = thinned(&points, 0.0, 99_999.0, 100);
+        assert!(thin.len() <= 5 * 101, "{}", thin.len());
+        assert_eq!((thin[0], *thin.last().unwrap()), (points[0], points[99_999]));
+        assert!(thin.contains(&points[54_321]) && thin.contains(&points[66_666]));
+        assert_eq!(thin.iter().filter(|p| p.1.is_nan()).count(), 1);
+        assert!(thin.is_sorted_by(|a, b| a.0 < b.0));
+        assert_eq!(thinned(&points[..50], 0.0, 50.0, 100).len(), 50, "few are left alone");
+    }
+}

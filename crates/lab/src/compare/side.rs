@@ -1,0 +1,111 @@
+//! One side of a comparison: an experiment with the facts that its plan is made of, compiled by this version of the program.
+
+use std::borrow::Cow;
+
+use runner_plan::{PlanError, compile};
+use runner_spec::cluster::{ClusterFacts, DeviceFacts};
+use runner_spec::data::DataFacts;
+use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{AutoOr, DeviceChoice, DeviceName, Precision};
+use runner_spec::plan::Plan;
+use runner_spec::program::Device;
+
+/// An experiment and its plan.
+#[derive(Debug, Clone)]
+pub struct Side {
+    pub experiment: Experiment,
+    pub data: DataFacts,
+    pub cluster: ClusterFacts,
+    pub plan: Plan,
+    /// The plan of what is really computed, where the experiment's words differ from it.
+    effective: Option<Plan>,
+}
+
+impl Side {
+    /// # Errors
+    /// If experiment, data and devices do not fit one another.
+    pub fn new(experiment: Experiment, data: DataFacts, cluster: ClusterFacts) -> Result<Self, PlanError> {
+        let plan = compile(&experiment, &data, &cluster)?;
+        let effective = match effective(&experiment, &plan) {
+            Cow::Owned(experiment) => Some(compile(&experiment, &data, &cluster)?),
+            Cow::Borrowed(_) => None,
+        };
+        Ok(Self { experiment, data, cluster, plan, effective })
+    }
+
+    /// The plan whose hashes say what is computed. It differs from `plan` where devices do not have what the experiment
+    /// asks for: tf32 on a CPU is fp32.
+    #[must_use]
+    pub fn effective(&self) -> &Plan {
+        self.effective.as_ref().unwrap_or(&self.plan)
+    }
+
+    /// The effective plan of another experiment on the same data and devices.
+    ///
+    /// # Errors
+    /// If they do not fit one another.
+    pub fn replanned(&self, experiment: &Experiment) -> Result<Plan, PlanError> {
+        let plan = compile(experiment, &self.data, &self.cluster)?;
+        match effective(experiment, &plan) {
+            Cow::Owned(experiment) => compile(&experiment, &self.data, &self.cluster),
+            Cow::Borrowed(_) => Ok(plan),
+        }
+    }
+}
+
+fn effective<'a>(experiment: &'a Experiment, plan: &Plan) -> Cow<'a, Experiment> {
+    if experiment.precision == Precision::Tf32 && plan.ranks.iter().all(|rank| rank.device == Device::Cpu) {
+        return Cow::Owned(Experiment { precision: Precision::Fp32, ..experiment.clone() });
+    }
+    Cow::Borrowed(experiment)
+}
+
+/// The devices that `plan` was made with: one for each rank, but a CPU once. Their rates do not change a plan's hash.
+#[must_use]
+pub fn cluster_of(plan: &Plan) -> ClusterFacts {
+    let mut devices: Vec<DeviceFacts> = Vec::new();
+    for rank in &plan.ranks {
+        let (node, device) = (rank.hardware.node, rank.hardware.device);
+        let known = |d: &DeviceFacts| device == Device::Cpu && (d.node, d.device) == (node, device);
+        if !devices.iter().any(known) {
+            devices.push(rank.hardware.clone());
+        }
+    }
+    ClusterFacts { devices, sharing: true, ..ClusterFacts::default() }
+}
+
+/// `local`, and the GPUs that `experiment` names, whether they are here or not: comparing needs none.
+#[must_use]
+pub fn cluster_for(experiment: &Experiment, local: ClusterFacts) -> ClusterFacts {
+    /// More are not named one by one.
+    const MOST: usize = 1 << 16;
+    let parallel = &experiment.parallel;
+    let names: &[DeviceName] = match &parallel.devices {
+        AutoOr::Given(names) => names,
+        AutoOr::Auto => &[],
+    };
+    let named = names.iter().filter_map(|name| match name {
+        DeviceName::Cuda(index) => Some(index.saturating_add(1)),
+        DeviceName::Cpu => None,
+    });
+    let stages = parallel.pipeline.as_ref().map_or(1, |p| p.stages);
+    let asked = if experiment.device == DeviceChoice::Cuda { stages.saturating_mul(parallel.replicas) } else { 0 };
+    let count = named.max().unwrap_or(0).max(asked).min(MOST);
+    let mut cluster = ClusterFacts { sharing: true, no_nccl: None, ..local };
+    let here = |cluster: &ClusterFacts, device| cluster.devices.iter().any(|d| d.device == device);
+    for device in (0..count).map(Device::Cuda) {
+        if !here(&cluster, device) {
+            cluster.devices.push(DeviceFacts {
+                device,
+                node: 0,
+                name: "a GPU".to_owned(),
+                threads: 1,
+                memory_bytes: None,
+                peak_flops: runner_spec::cluster::PeakFlops::default(),
+                compute_capability: None,
+                estimated: false,
+            });
+        }
+    }
+    cluster
+}

@@ -1,0 +1,12 @@
+//! Many runs: sweeps, comparison of two runs, recorded plans of any version, housekeeping.
+
+#![forbid(unsafe_code)]
+
+pub mod compare;
+pub mod gc;
+pub mod remove;
+pub mod stored_plan;
+pub mod sweep;
+pub mod sweep_dir;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

@@ -1,0 +1,135 @@
+//! Removing runs: out of sight first, by a rename, then from the disk, so that a kill at any moment leaves a run or none.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::sweep_dir;
+use crate::sweep::standing;
+use runner_files::TEMPORARY;
+use runner_store::catalog::{Listed, SWEEPS};
+use runner_store::checkpoint;
+use runner_store::error::StoreError;
+use runner_store::files::sync_dir;
+use runner_store::lock::RunLock;
+use runner_store::manifest::{RunOrigin, RunStatus};
+use runner_store::run_dir;
+use runner_store::run_dir::{CHECKPOINTS, MANIFEST, REMOVING};
+
+/// Whether `path` is a run of the folder `root` that may be removed from it.
+///
+/// # Errors
+/// `Refused`: it is in another folder, a symbolic link, or no run.
+pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
+    let refuse = |why: String| Err(StoreError::Refused(format!("{} is not removed: {why}", path.display())));
+    let real = fs::symlink_metadata(path).map_err(StoreError::io("reading", path))?;
+    if !real.is_dir() {
+        return refuse("it is a symbolic link, or a file; remove it yourself".to_owned());
+    }
+    let parent = |path: &Path| fs::canonicalize(path).ok().and_then(|p| p.parent().map(Path::to_owned));
+    if parent(path) != fs::canonicalize(root).ok() {
+        return refuse(format!("it is not in the folder of runs {}; --runs DIR names another", root.display()));
+    }
+    // What has no manifest, or another's, is not ours to remove.
+    if !fs::symlink_metadata(path.join(MANIFEST)).is_ok_and(|m| m.is_file()) {
+        return refuse(format!("it has no {MANIFEST}, so it is no run"));
+    }
+    Ok(())
+}
+
+/// Counts the bytes that removing several things frees: of all files under them, links not followed. A file with several
+/// names (a checkpoint that another run began with) counts once the last of them goes, if all do.
+#[derive(Debug, Default)]
+pub struct Freed {
+    /// How many names were seen of files that have several, by device and inode.
+    names: HashMap<(u64, u64), u64>,
+}
+
+impl Freed {
+    /// Bytes that removing `path` frees besides what was added before.
+    pub fn add(&mut self, path: &Path) -> u64 {
+        let Ok(meta) = fs::symlink_metadata(path) else { return 0 };
+        if !meta.is_dir() {
+            let seen = if meta.nlink() > 1 { self.names.entry((meta.dev(), meta.ino())).or_default() } else { &mut 0 };
+            *seen += 1;
+            return if *seen == meta.nlink() { meta.len() } else { 0 };
+        }
+        let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
+        entries.map(|entry| self.add(&entry.path())).sum()
+    }
+}
+
+/// Bytes that removing `path` alone frees.
+#[must_use]
+pub fn bytes_freed(path: &Path) -> u64 {
+    Freed::default().add(path)
+}
+
+/// Removes the run directory `path` from `root`.
+///
+/// # Errors
+/// As `check`; `Locked` if a process works on it, `Refused` where that is not known; if the file system refuses.
+pub fn remove(root: &Path, path: &Path) -> Result<(), StoreError> {
+    check(root, path)?;
+    let _lock = RunLock::take_to_remove(path)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let aside = root.join(format!("{REMOVING}{name}-{}", std::process::id()));
+    fs::rename(path, &aside).map_err(StoreError::io("renaming", path))?;
+    sync_dir(root)?;
+    fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))
+}
+
+/// Removes the checkpoints of the run directory `path` and keeps its record.
+///
+/// # Errors
+/// As `remove`; `Refused` for a run that is not done: it would start over, and its record with it.
+pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
+    check(root, path)?;
+    let _lock = RunLock::take_to_remove(path)?;
+    if run_dir::manifest(path)?.status != RunStatus::Done {
+        let why = "is not done: without checkpoints it would start over, and its record with it";
+        return Err(StoreError::Refused(format!("{} {why}", path.display())));
+    }
+    let folder = path.join(CHECKPOINTS);
+    if fs::symlink_metadata(&folder).is_ok_and(|m| !m.is_dir()) {
+        return Err(StoreError::Refused(format!("{} is a symbolic link, or a file", folder.display())));
+    }
+    for step in checkpoint::steps(&folder) {
+        discard(&folder.join(checkpoint::dir_name(step)))?;
+    }
+    Ok(())
+}
+
+/// Removes a folder of a run so that no half of it can be taken for whole. Whoever calls holds the run's lock.
+pub(super) fn discard(path: &Path) -> Result<(), StoreError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let aside = path.with_file_name(format!("{TEMPORARY}old-{}", name.trim_start_matches('.')));
+    if fs::symlink_metadata(&aside).is_ok() {
+        fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))?;
+    }
+    fs::rename(path, &aside).map_err(StoreError::io("renaming", path))?;
+    fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))
+}
+
+/// The runs among `all` that come from the run `id`.
+#[must_use]
+pub fn descendants<'a>(all: &'a [Listed], id: &str) -> Vec<&'a Listed> {
+    let from = |run: &Listed| match (&run.origin, &run.continued_from) {
+        (Some(RunOrigin::Fork { id, .. } | RunOrigin::Reproduction { id, .. }), _) => Some(id.clone()),
+        (None, from) => from.as_ref().map(|from| from.id.clone()),
+    };
+    all.iter().filter(|run| run.id != id && from(run).as_deref() == Some(id)).collect()
+}
+
+/// Whether the sweep `id` of the runs in `root` is there and not finished, and so needs its runs and their checkpoints. One
+/// whose record cannot be read may be.
+#[must_use]
+pub fn sweep_goes_on(root: &Path, id: &str) -> bool {
+    let mut parts = Path::new(id).components();
+    if !matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(_)), None)) {
+        return false;
+    }
+    let folder = root.join(SWEEPS).join(id);
+    folder.is_dir() && sweep_dir::frozen(&folder).map_or(true, |frozen| !standing::is_finished(root, &frozen))
+}

@@ -1,0 +1,98 @@
+//! `plan.json` of whatever version: one of an older format is compiled anew from the experiment and the facts of its data,
+//! which every version kept, since a plan is a pure function of them.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use runner_config::LoadOptions;
+use runner_spec::cluster::{ClusterFacts, DeviceFacts, PeakFlops};
+use runner_spec::data::DataFacts;
+use runner_spec::experiment::DeviceName;
+use runner_spec::plan::{FORMAT, Plan};
+use runner_spec::program::Device;
+use runner_store::error::StoreError;
+use runner_store::files::read_plan;
+use runner_store::manifest::Manifest;
+use runner_store::run_dir;
+use runner_store::run_dir::{PLAN, RESOLVED};
+
+/// What all formats have in common. Those before 3 do not say which they are.
+#[derive(Debug, Deserialize)]
+struct Common {
+    #[serde(default)]
+    format: u32,
+    data: DataFacts,
+}
+
+/// Facts of the data that the run directory `path` was planned for.
+///
+/// # Errors
+/// If the plan is missing or damaged.
+pub fn data_facts(path: &Path) -> Result<DataFacts, StoreError> {
+    Ok(read_plan::<Common>(&path.join(PLAN))?.data)
+}
+
+/// The plan of the run directory `path` as it was written; `None` if it is of a format whose programs are not understood.
+#[must_use]
+pub fn as_written(path: &Path) -> Option<Plan> {
+    read_plan(&path.join(PLAN)).ok()
+}
+
+/// `plan.json` of the run directory `path`, of whatever format, as it lies there.
+///
+/// # Errors
+/// If it is missing or damaged.
+pub fn as_json(path: &Path) -> Result<serde_json::Value, StoreError> {
+    read_plan(&path.join(PLAN))
+}
+
+/// The plan of the run directory `path`. Of an older format it is what this version makes of the same experiment and data: its
+/// hash is this version's, the stored one is in the manifest.
+///
+/// # Errors
+/// If it is missing, damaged or of a newer format, or the older one's experiment is no longer understood.
+pub fn read(path: &Path) -> Result<Plan, StoreError> {
+    let file = path.join(PLAN);
+    let common: Common = read_plan(&file)?;
+    match common.format {
+        FORMAT => read_plan(&file),
+        newer if newer > FORMAT => {
+            Err(StoreError::damaged(&file, format!("format {newer}, this version reads up to format {FORMAT}")))
+        }
+        _ => compiled(path, &common.data),
+    }
+}
+
+/// The plan of the experiment of the run directory `path` with the data `facts`, on devices as the manifest names them.
+///
+/// # Errors
+/// If `resolved.yaml` is no experiment, or cannot be planned.
+pub fn compiled(path: &Path, facts: &DataFacts) -> Result<Plan, StoreError> {
+    let file = path.join(RESOLVED);
+    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
+    let loaded = runner_config::load(&file, &options).map_err(|e| StoreError::damaged(&file, e.render(false)))?;
+    let cluster = cluster(&run_dir::manifest(path)?);
+    runner_plan::compile(&loaded.experiment, facts, &cluster).map_err(|e| StoreError::damaged(&file, e.to_string()))
+}
+
+/// The devices of a recorded run. How fast they are, and how much they hold, is not recorded, and changes no number.
+fn cluster(manifest: &Manifest) -> ClusterFacts {
+    let facts = |name: &String| DeviceFacts {
+        device: match name.parse() {
+            Ok(DeviceName::Cuda(index)) => Device::Cuda(index),
+            _ => Device::Cpu,
+        },
+        node: 0,
+        name: manifest.machine.cpu.clone().unwrap_or_else(|| name.clone()),
+        threads: manifest.threads.max(1),
+        memory_bytes: None,
+        peak_flops: PeakFlops::default(),
+        compute_capability: None,
+        estimated: false,
+    };
+    // Ranks on the CPU share the one there is.
+    let mut devices: Vec<DeviceFacts> = manifest.devices.iter().map(facts).collect();
+    devices.dedup_by(|a, b| a.device == Device::Cpu && b.device == Device::Cpu);
+    ClusterFacts { devices, sharing: true, ..ClusterFacts::default() }
+}

@@ -1,0 +1,165 @@
+//! Expressions that leave points out: minijinja's, over the values of a point.
+
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, ErrorKind, Expression, UndefinedBehavior, filters, tests};
+use serde_json::{Map, Value};
+
+use super::overlay::text;
+use super::point::Point;
+use super::spec::{Base, Exclude, SweepSpec};
+use runner_spec::diagnostic::{list, nearest, short};
+
+/// Instructions that an expression may take for one point; a comparison takes four.
+const FUEL: u64 = 10_000;
+
+/// A mistake in an expression, and what to do about it.
+pub(super) type Problem = (String, String);
+
+/// Characters of an expression: one of many thousand operators would be parsed too deep.
+const MAX_LENGTH: usize = 1000;
+const FILTERS: [&str; 4] = ["abs", "float", "int", "round"];
+
+/// Where expressions are compiled: the language's operators, and few filters and tests. Others make lists as long as they
+/// are told, and no comparison needs them.
+pub(super) fn environment() -> Environment<'static> {
+    let mut environment = Environment::empty();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_fuel(Some(FUEL));
+    environment.add_filter("abs", filters::abs);
+    environment.add_filter("float", filters::float);
+    environment.add_filter("int", filters::int);
+    environment.add_filter("round", filters::round);
+    environment.add_test("divisibleby", tests::is_divisibleby);
+    environment.add_test("none", tests::is_none);
+    environment.add_test("number", tests::is_number);
+    environment.add_test("string", tests::is_string);
+    environment.add_test("startingwith", tests::is_startingwith);
+    environment.add_test("endingwith", tests::is_endingwith);
+    environment
+}
+
+/// An expression that knows its variables.
+pub(super) fn compile<'e>(
+    environment: &'e Environment<'static>,
+    spec: &SweepSpec,
+    exclude: &'e Exclude,
+) -> Result<Expression<'e, 'e>, Problem> {
+    if exclude.text.len() > MAX_LENGTH {
+        let message = format!("an expression of {} characters is too long", exclude.text.chars().count());
+        return Err((message, format!("at most {MAX_LENGTH} are read; several expressions may be given")));
+    }
+    // Before it is compiled: what is constant is computed then.
+    if exclude.text.contains('*') && exclude.text.contains('[') {
+        return Err(repeats());
+    }
+    let expression = environment.compile_expression(&exclude.text).map_err(|e| syntax(&exclude.text, &e))?;
+    let names = known(spec);
+    let mut used: Vec<String> = expression.undeclared_variables(true).into_iter().collect();
+    let is_list = |name: &String| {
+        spec.axes.iter().any(|axis| axis.has_list(name)) || spec.vars.get(name).is_some_and(Value::is_array)
+    };
+    if exclude.text.contains('*') && used.iter().any(is_list) {
+        return Err(repeats());
+    }
+    used.sort();
+    for path in used {
+        let within = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
+        // A part of a path is fine as far as it goes; so is what lies within a value.
+        if names.iter().any(|&name| name == path || within(name, &path) || within(&path, name)) {
+            continue;
+        }
+        let help = match nearest(&path, names.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => match names.iter().find(|n| n.rsplit('.').next() == Some(path.as_str())) {
+                Some(name) => format!("write the whole path: `{name}`"),
+                None => format!("what varies is {}", list(&names, "and")),
+            },
+        };
+        return Err((format!("`{}` does not vary in this sweep", short(&path)), help));
+    }
+    Ok(expression)
+}
+
+fn repeats() -> Problem {
+    let message = "`*` in an expression with lists, which it would repeat".to_owned();
+    (message, "compare without `*`, or without lists".to_owned())
+}
+
+/// Whether `point` is left out.
+pub(super) fn holds(expression: &Expression<'_, '_>, spec: &SweepSpec, point: &Point) -> Result<bool, Problem> {
+    let at = || {
+        let values: Vec<String> = point.values.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
+        short(&values.join(", "))
+    };
+    match expression.eval(context(spec, point)) {
+        Ok(value) if value.kind() == ValueKind::Bool => Ok(value.is_true()),
+        Ok(value) => {
+            let message =
+                format!("the expression is true or false, and gives `{}` for {}", short(&value.to_string()), at());
+            Err((message, "compare with something, as in `layers == 4`".to_owned()))
+        }
+        Err(error) => {
+            let help = match error.kind() {
+                ErrorKind::UnknownFilter => format!("the filters here are {}", list(&FILTERS, "and")),
+                _ => String::new(),
+            };
+            Err((format!("the expression cannot be computed for {}: {}", at(), reason(&error)), help))
+        }
+    }
+}
+
+/// Names that an expression may use.
+fn known(spec: &SweepSpec) -> Vec<&str> {
+    let mut names = spec.names();
+    if matches!(spec.base, Base::Template(_)) {
+        names.extend(spec.vars.keys().map(String::as_str));
+    }
+    names
+}
+
+/// The values of `point` by name; those of key paths nested, so that `model.layers` is an expression.
+fn context(spec: &SweepSpec, point: &Point) -> Value {
+    if let Base::Template(_) = spec.base {
+        let mut all = spec.vars.clone();
+        all.extend(point.values.iter().cloned());
+        return Value::Object(all);
+    }
+    let mut all = Value::Object(Map::new());
+    for (path, value) in &point.values {
+        let nested =
+            path.rsplit('.').fold(value.clone(), |inner, key| Value::Object(Map::from_iter([(key.to_owned(), inner)])));
+        merge(&mut all, nested);
+    }
+    all
+}
+
+/// Lays `over` over `under`, as layers of settings are.
+fn merge(under: &mut Value, over: Value) {
+    match (under, over) {
+        (Value::Object(under), Value::Object(over)) => {
+            for (key, value) in over {
+                merge(under.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (under, over) => *under = over,
+    }
+}
+
+fn syntax(expression: &str, error: &Error) -> Problem {
+    let bare = ["==", "!=", "<=", ">="].iter().fold(expression.to_owned(), |text, op| text.replace(op, ""));
+    let help = if bare.contains('=') {
+        "equality is written `==`"
+    } else if bare.contains("&&") || bare.contains("||") || bare.contains('!') {
+        "logic is written `and`, `or` and `not`"
+    } else {
+        "write it as in `layers == 4 and lr > 5e-4`"
+    };
+    (format!("not an expression: {}", reason(error)), help.to_owned())
+}
+
+fn reason(error: &Error) -> String {
+    match error.detail() {
+        Some(detail) => detail.to_owned(),
+        None => error.kind().to_string(),
+    }
+}

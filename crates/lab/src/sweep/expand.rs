@@ -1,0 +1,108 @@
+//! From a sweep to its points.
+
+use super::exclude;
+use super::point::{Point, Values};
+use super::spec::{Dimension, Exclude, MAX_POINTS, SweepSpec};
+use runner_spec::diagnostic::ConfigError;
+use runner_template::source::{Place, Source};
+
+/// The points, and those that `exclude` left out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expanded {
+    pub points: Vec<Point>,
+    pub excluded: Vec<Point>,
+}
+
+/// The points of `spec`, in the order of the product: what stands first in the file varies slowest.
+///
+/// # Errors
+/// An expression of `exclude` that cannot be computed or is not a truth value, or nothing that is left; at its place in the file.
+pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
+    let source = Source::file(&spec.path, spec.text.trim_start_matches('\u{FEFF}').to_owned());
+    let whole = |message: String| ConfigError::new(vec![source.diagnostic_whole(message, String::new())]);
+    let total = count(&spec.axes).map_err(whole)?;
+    let environment = exclude::environment();
+    let mut diagnostics = Vec::new();
+    let mut report = |exclude: &Exclude, (message, help)| {
+        diagnostics.push(source.diagnostic(place(exclude), "sweep.exclude", message, help));
+    };
+    let mut expressions = Vec::new();
+    for exclude in &spec.exclude {
+        match exclude::compile(&environment, spec, exclude) {
+            Ok(expression) => expressions.push((exclude, Some(expression))),
+            Err(problem) => report(exclude, problem),
+        }
+    }
+    let choices: Vec<Vec<Values>> = spec.axes.iter().map(choices).collect();
+    let (mut points, mut excluded): (Vec<Point>, Vec<Point>) = (Vec::new(), Vec::new());
+    for number in 0..total {
+        let mut point = Point { index: points.len() + 1, values: Vec::new() };
+        let mut rest = total;
+        for choices in &choices {
+            rest /= choices.len();
+            point.values.extend(choices[number / rest % choices.len()].iter().cloned());
+        }
+        let mut out = false;
+        for (exclude, slot) in &mut expressions {
+            let Some(expression) = slot else { continue };
+            match exclude::holds(expression, spec, &point) {
+                Ok(holds) => out |= holds,
+                Err(problem) => {
+                    // What is wrong for one point is most often wrong for all.
+                    *slot = None;
+                    report(exclude, problem);
+                }
+            }
+        }
+        if out {
+            point.index = excluded.len() + 1;
+            excluded.push(point);
+        } else {
+            points.push(point);
+        }
+    }
+    if let (true, true, Some(last)) = (diagnostics.is_empty(), points.is_empty(), spec.exclude.last()) {
+        let message = format!("nothing is left: `exclude` takes out all {total} points");
+        diagnostics.push(source.diagnostic(place(last), "sweep.exclude", message, String::new()));
+    }
+    if diagnostics.is_empty() { Ok(Expanded { points, excluded }) } else { Err(ConfigError::new(diagnostics)) }
+}
+
+/// How many points the product of `axes` has, if that is not too many.
+pub(super) fn count(axes: &[Dimension]) -> Result<usize, String> {
+    let total = axes.iter().try_fold(1_usize, |n, axis| n.checked_mul(axis.len()));
+    match total {
+        Some(total) if total <= MAX_POINTS => Ok(total),
+        _ => {
+            let factors: Vec<String> =
+                axes.iter().map(|axis| format!("{} ({})", axis.len(), axis.names().join(", "))).collect();
+            let product: f64 = axes.iter().map(|axis| axis.len() as f64).product();
+            let total = total.map_or_else(|| format!("{product:.1e}"), |n| n.to_string());
+            Err(format!("{total} points are too many: {}, and at most {MAX_POINTS} are possible", factors.join(" × ")))
+        }
+    }
+}
+
+/// What a dimension adds to a point, for each of its values.
+fn choices(axis: &Dimension) -> Vec<Values> {
+    match axis {
+        Dimension::Grid(axis) => axis.values.iter().map(|value| vec![(axis.name.clone(), value.clone())]).collect(),
+        Dimension::Zip(axes) => {
+            let row = |i: usize| axes.iter().filter_map(|a| Some((a.name.clone(), a.values.get(i)?.clone()))).collect();
+            (0..axis.len()).map(row).collect()
+        }
+        Dimension::Random(random) => (0..random.samples)
+            .map(|sample| {
+                random.space.iter().map(|(name, draw)| (name.clone(), draw.value(random.seed, name, sample))).collect()
+            })
+            .collect(),
+    }
+}
+
+fn place(exclude: &Exclude) -> Place {
+    Place { line: exclude.line, column: exclude.column, length: exclude.length }
+}
+
+#[cfg(test)]
+#[path = "expand_tests.rs"]
+mod tests;

@@ -1,0 +1,50 @@
+//! A point of a sweep: a value for everything that varies.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Names with their values, in the order of the sweep file.
+pub type Values = Vec<(String, Value)>;
+
+/// One point.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// From 1, among the points that are left after exclusion; among the excluded ones, too.
+    pub index: usize,
+    /// A mapping in JSON.
+    #[serde(with = "ordered")]
+    pub values: Values,
+}
+
+/// A list of pairs as a JSON mapping that keeps the order of its keys.
+pub(super) mod ordered {
+    use std::fmt;
+
+    use serde::de::{MapAccess, Visitor};
+    use serde::{Deserializer, Serializer};
+    use serde_json::Value;
+
+    pub fn serialize<S: Serializer>(values: &[(String, Value)], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(values.iter().map(|(name, value)| (name, value)))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, Value)>, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Vec<(String, Value)>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a mapping of names to values")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut out = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    out.push(pair);
+                }
+                Ok(out)
+            }
+        }
+        from.deserialize_map(Pairs)
+    }
+}

@@ -1,0 +1,405 @@
+//! Clusters that are not here: `128x8xH100`, or a file that says nodes, devices and links.
+
+use std::fmt;
+
+use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, Deserializer};
+
+use runner_spec::cluster::{ClusterFacts, ComputeCapability, Device, DeviceFacts, PeakFlops};
+use runner_spec::rates::{AcceleratorRates, DeviceRates, Link, Links, Rates};
+
+/// More devices than a plan has ranks for.
+const MOST_DEVICES: usize = 1 << 20;
+
+/// Share of the memory bandwidth that passes over memory reach.
+const MEMORY_EFFICIENCY: f64 = 0.8;
+
+/// What matrix products are assumed to reach of the peak where nothing is said.
+const PRODUCT_EFFICIENCY: f64 = 0.6;
+
+/// Why a description of a cluster is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    #[error(
+        "cluster {given}: a number of nodes, of devices in each, and a device are meant, such as 16x8xH100, or a file"
+    )]
+    Form { given: String },
+    #[error(
+        "cluster: the device {given} is not known; known are {}; a cluster file can give its numbers",
+        known_names()
+    )]
+    Unknown { given: String },
+    #[error("cluster: {nodes} nodes of {devices} devices: 1 to {MOST_DEVICES} devices can be planned for")]
+    Size { nodes: usize, devices: usize },
+    #[error("{0}")]
+    File(String),
+}
+
+/// A device by its data sheet: dense rates without sparsity.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KnownDevice {
+    pub name: &'static str,
+    capability: ComputeCapability,
+    /// Bytes as sold (10^9).
+    memory: f64,
+    /// FLOP/s: fp32, tf32, bf16; 0 where it has none.
+    peaks: [f64; 3],
+    memory_bandwidth: f64,
+    product_efficiency: f64,
+    /// Bytes/s in one direction: to a device of its node, and of a whole node to others.
+    within: f64,
+    between: f64,
+}
+
+/// Memory, peaks and bandwidths are the vendor's, from the data sheets of V100 SXM2 32 GB, A100 SXM4 40 GB and 80 GB, H100
+/// SXM5, H200 SXM, DGX B200 (an eighth of it), L40S and GeForce RTX 4090 (Ada whitepaper: bf16 with fp32 accumulation).
+/// `within`: half of the NVLink rate that data sheets add up over both directions; PCIe 4.0 x16 where there is none.
+/// `between`: the adapters of DGX-1 V100 (4 of 100 Gb/s), DGX A100 (8 of 200), DGX H100, H200 and B200 (8 of 400); for
+/// L40S 2 of 200 Gb/s and for RTX 4090 one of 100 are assumed.
+///
+/// `product_efficiency` of A100 and H100 is chosen so that GPT-2 124M, micro-batches of 64 rows of 1,024, takes what llm.c
+/// measured on 8 of them (218k and 468k tokens/s per GPU); the others take that of the nearest of the two.
+pub const KNOWN_DEVICES: [KnownDevice; 8] = [
+    device("V100", (7, 0), 32e9, [15.7e12, 0.0, 0.0], 900e9, 0.78, 150e9, 50e9),
+    device("A100-40GB", (8, 0), 40e9, [19.5e12, 156e12, 312e12], 1555e9, 0.78, 300e9, 200e9),
+    device("A100", (8, 0), 80e9, [19.5e12, 156e12, 312e12], 2039e9, 0.78, 300e9, 200e9),
+    device("H100", (9, 0), 80e9, [67e12, 494.7e12, 989.4e12], 3350e9, 0.58, 450e9, 400e9),
+    device("H200", (9, 0), 141e9, [67e12, 494.7e12, 989.4e12], 4800e9, 0.58, 450e9, 400e9),
+    device("B200", (10, 0), 180e9, [75e12, 1125e12, 2250e12], 8000e9, 0.58, 900e9, 400e9),
+    device("L40S", (8, 9), 48e9, [91.6e12, 183e12, 362e12], 864e9, 0.58, 32e9, 50e9),
+    device("RTX4090", (8, 9), 24e9, [82.6e12, 82.6e12, 165.2e12], 1008e9, 0.78, 32e9, 12.5e9),
+];
+
+/// Seconds until a message's first byte is there.
+const WITHIN_LATENCY: f64 = 5e-6;
+const BETWEEN_LATENCY: f64 = 15e-6;
+
+const fn device(
+    name: &'static str,
+    capability: (u32, u32),
+    memory: f64,
+    peaks: [f64; 3],
+    memory_bandwidth: f64,
+    product_efficiency: f64,
+    within: f64,
+    between: f64,
+) -> KnownDevice {
+    let capability = ComputeCapability { major: capability.0, minor: capability.1 };
+    KnownDevice { name, capability, memory, peaks, memory_bandwidth, product_efficiency, within, between }
+}
+
+fn known_names() -> String {
+    KNOWN_DEVICES.map(|d| d.name).join(", ")
+}
+
+fn known(name: &str) -> Result<&'static KnownDevice, ClusterError> {
+    let found = KNOWN_DEVICES.iter().find(|d| d.name.eq_ignore_ascii_case(name));
+    found.ok_or_else(|| ClusterError::Unknown { given: name.to_owned() })
+}
+
+/// The cluster `16x8xH100`: 16 nodes of 8 known devices.
+///
+/// # Errors
+/// If it is written differently, or the device is not known.
+pub fn named_cluster(text: &str) -> Result<ClusterFacts, ClusterError> {
+    let form = || ClusterError::Form { given: text.to_owned() };
+    let mut parts = text.splitn(3, ['x', 'X']);
+    let (Some(nodes), Some(devices), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(form());
+    };
+    let number = |text: &str| text.trim().parse::<usize>().map_err(|_| form());
+    let (nodes, devices) = (number(nodes)?, number(devices)?);
+    let known = known(name.trim())?;
+    cluster(nodes, devices, &known.into(), known.links())
+}
+
+/// The cluster that the YAML `text` describes.
+///
+/// # Errors
+/// If it is not of that form: with its line and column.
+pub fn cluster_from_yaml(text: &str) -> Result<ClusterFacts, ClusterError> {
+    let file: ClusterFile = serde_yaml::from_str(text).map_err(|e| ClusterError::File(e.to_string()))?;
+    let links = match (&file.device, file.links) {
+        (_, Some(links)) => links.links(),
+        (Described::Known(known), None) => known.links(),
+        (Described::Numbers(_), None) => {
+            let why = "links: missing, and they are not known of a device that is given by its numbers";
+            return Err(ClusterError::File(why.to_owned()));
+        }
+    };
+    let device = match file.device {
+        Described::Known(known) => known.into(),
+        Described::Numbers(numbers) => numbers,
+    };
+    cluster(file.nodes, file.devices_per_node, &device, links)
+}
+
+fn cluster(nodes: usize, devices: usize, described: &Numbers, links: Links) -> Result<ClusterFacts, ClusterError> {
+    if nodes == 0 || devices == 0 || nodes.checked_mul(devices).is_none_or(|all| all > MOST_DEVICES) {
+        return Err(ClusterError::Size { nodes, devices });
+    }
+    let one = |node: usize, index: usize| DeviceFacts {
+        device: Device::Cuda(index),
+        node,
+        name: described.name.clone(),
+        threads: 1,
+        memory_bytes: Some(described.memory as u64),
+        peak_flops: described.peak_flops.peak_flops(),
+        compute_capability: described.capability,
+        estimated: false,
+    };
+    let devices = (0..nodes).flat_map(|node| (0..devices).map(move |index| one(node, index))).collect();
+    let rates = DeviceRates::Accelerator(AcceleratorRates {
+        memory_bandwidth: described.memory_bandwidth,
+        product_efficiency: described.product_efficiency,
+        memory_efficiency: described.memory_efficiency,
+    });
+    let rates = Rates { devices: [(described.name.clone(), rates)].into(), links: Some(links), gpu_links: None };
+    Ok(ClusterFacts { devices, rates, ..ClusterFacts::default() })
+}
+
+impl KnownDevice {
+    /// Dense, from its data sheet.
+    pub fn peak_flops(&self) -> PeakFlops {
+        Numbers::from(self).peak_flops.peak_flops()
+    }
+
+    pub fn rates(&self) -> AcceleratorRates {
+        AcceleratorRates {
+            memory_bandwidth: self.memory_bandwidth,
+            product_efficiency: self.product_efficiency,
+            ..Self::assumed_rates()
+        }
+    }
+
+    /// What is assumed of a device of which nothing is known, but for its bandwidth.
+    pub fn assumed_rates() -> AcceleratorRates {
+        AcceleratorRates {
+            memory_bandwidth: 0.0,
+            product_efficiency: PRODUCT_EFFICIENCY,
+            memory_efficiency: MEMORY_EFFICIENCY,
+        }
+    }
+
+    pub fn links(&self) -> Links {
+        let link = |bytes_per_second, latency| Link { bytes_per_second, latency, copied_by_ranks: false };
+        Links { within: link(self.within, WITHIN_LATENCY), between: link(self.between, BETWEEN_LATENCY) }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClusterFile {
+    #[serde(deserialize_with = "count")]
+    nodes: usize,
+    #[serde(deserialize_with = "count")]
+    devices_per_node: usize,
+    device: Described,
+    links: Option<FileLinks>,
+}
+
+#[derive(Debug)]
+enum Described {
+    Known(&'static KnownDevice),
+    Numbers(Numbers),
+}
+
+/// A device by its numbers: bytes, FLOP/s, bytes/s.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Numbers {
+    name: String,
+    #[serde(deserialize_with = "positive")]
+    memory: f64,
+    peak_flops: Peaks,
+    #[serde(deserialize_with = "positive")]
+    memory_bandwidth: f64,
+    #[serde(default = "product_efficiency", deserialize_with = "share")]
+    product_efficiency: f64,
+    #[serde(default = "memory_efficiency", deserialize_with = "share")]
+    memory_efficiency: f64,
+    /// Not in a file: it is known of known devices.
+    #[serde(skip)]
+    capability: Option<ComputeCapability>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Peaks {
+    #[serde(default, deserialize_with = "perhaps")]
+    fp32: Option<f64>,
+    #[serde(default, deserialize_with = "perhaps")]
+    tf32: Option<f64>,
+    #[serde(default, deserialize_with = "perhaps")]
+    bf16: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileLinks {
+    within: FileLink,
+    between: FileLink,
+}
+
+/// Bytes/s in one direction (between nodes: of a node's adapters together), and seconds.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileLink {
+    #[serde(deserialize_with = "positive")]
+    bandwidth: f64,
+    #[serde(deserialize_with = "positive")]
+    latency: f64,
+}
+
+fn product_efficiency() -> f64 {
+    PRODUCT_EFFICIENCY
+}
+
+fn memory_efficiency() -> f64 {
+    MEMORY_EFFICIENCY
+}
+
+fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    match usize::deserialize(deserializer)? {
+        0 => Err(de::Error::custom("it is 0: take at least 1")),
+        n => Ok(n),
+    }
+}
+
+/// Written as a number or, where YAML reads none (`450e9`), as text that is one.
+fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    struct Number;
+    impl Visitor<'_> for Number {
+        type Value = f64;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a positive number")
+        }
+        fn visit_f64<E: de::Error>(self, x: f64) -> Result<f64, E> {
+            if x.is_finite() && x > 0.0 { Ok(x) } else { Err(E::custom(format!("{x} is no positive number"))) }
+        }
+        fn visit_u64<E: de::Error>(self, x: u64) -> Result<f64, E> {
+            self.visit_f64(x as f64)
+        }
+        fn visit_i64<E: de::Error>(self, x: i64) -> Result<f64, E> {
+            self.visit_f64(x as f64)
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<f64, E> {
+            let number = text.replace('_', "").parse().map_err(|_| E::custom(format!("{text} is no number")))?;
+            self.visit_f64(number)
+        }
+    }
+    deserializer.deserialize_any(Number)
+}
+
+fn perhaps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    positive(deserializer).map(Some)
+}
+
+fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let x = positive(deserializer)?;
+    if x <= 1.0 { Ok(x) } else { Err(de::Error::custom(format!("{x} is no share: take at most 1"))) }
+}
+
+impl<'de> Deserialize<'de> for Described {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Device;
+        impl<'de> Visitor<'de> for Device {
+            type Value = Described;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a known device, or its numbers")
+            }
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<Described, E> {
+                known(name).map(Described::Known).map_err(E::custom)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Described, A::Error> {
+                Numbers::deserialize(MapAccessDeserializer::new(map)).map(Described::Numbers)
+            }
+        }
+        deserializer.deserialize_any(Device)
+    }
+}
+
+impl From<&KnownDevice> for Numbers {
+    fn from(d: &KnownDevice) -> Self {
+        let [fp32, tf32, bf16] = d.peaks.map(|peak| (peak > 0.0).then_some(peak));
+        Self {
+            name: d.name.to_owned(),
+            memory: d.memory,
+            peak_flops: Peaks { fp32, tf32, bf16 },
+            memory_bandwidth: d.memory_bandwidth,
+            product_efficiency: d.product_efficiency,
+            memory_efficiency: MEMORY_EFFICIENCY,
+            capability: Some(d.capability),
+        }
+    }
+}
+
+impl Peaks {
+    fn peak_flops(self) -> PeakFlops {
+        PeakFlops { fp32: self.fp32, tf32: self.tf32, bf16: self.bf16 }
+    }
+}
+
+impl FileLinks {
+    fn links(self) -> Links {
+        let link = |l: FileLink| Link { bytes_per_second: l.bandwidth, latency: l.latency, copied_by_ranks: false };
+        Links { within: link(self.within), between: link(self.between) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_nodes_devices_and_a_device() {
+        let cluster = named_cluster("2x4xh100").expect("known");
+        assert_eq!(cluster.devices.len(), 8);
+        let last = &cluster.devices[7];
+        assert_eq!((last.node, last.device, last.name.as_str()), (1, Device::Cuda(3), "H100"));
+        assert!(cluster.rates.devices.contains_key("H100"));
+        // The x of RTX is no separator.
+        assert_eq!(named_cluster("1x1xRTX4090").expect("known").devices[0].name, "RTX4090");
+    }
+
+    #[test]
+    fn every_known_device_can_be_named() {
+        for device in KNOWN_DEVICES {
+            assert!(named_cluster(&format!("1x1x{}", device.name)).is_ok());
+        }
+    }
+
+    #[test]
+    fn names_that_are_none() {
+        let fails = |text: &str| named_cluster(text).expect_err("no cluster").to_string();
+        insta::assert_snapshot!(fails("8xH100"));
+        insta::assert_snapshot!(fails("1x8xH1000"));
+        insta::assert_snapshot!(fails("0x8xH100"));
+        insta::assert_snapshot!(fails("99999999x8xH100"));
+    }
+
+    const OWN: &str = "nodes: 2\ndevices_per_node: 4\ndevice:\n  name: Own\n  memory: 64e9\n  peak_flops: {bf16: 500e12}\n  \
+                       memory_bandwidth: 2e12\nlinks:\n  within: {bandwidth: 200e9, latency: 5e-6}\n  between: {bandwidth: \
+                       100e9, latency: 1e-5}\n";
+
+    #[test]
+    fn a_file_gives_a_known_device_or_numbers() {
+        let cluster = cluster_from_yaml("nodes: 1\ndevices_per_node: 8\ndevice: A100\n").expect("known");
+        assert_eq!(cluster, named_cluster("1x8xA100").expect("known"));
+        let cluster = cluster_from_yaml(OWN).expect("numbers");
+        assert_eq!(cluster.devices[4].peak_flops, PeakFlops { bf16: Some(5e14), ..PeakFlops::default() });
+        assert_eq!(cluster.rates.links.expect("given").between.bytes_per_second, 1e11);
+    }
+
+    #[test]
+    fn mistakes_of_a_file_have_their_place() {
+        let fails = |text: &str| cluster_from_yaml(text).expect_err("no cluster").to_string();
+        insta::assert_snapshot!(fails("nodes: 1\ndevices_per_node: 8\ndevice: H1000\n"));
+        insta::assert_snapshot!(fails("nodes: 1\ndevices_per_node: 8\ngpus: H100\n"));
+        insta::assert_snapshot!(fails("nodes: 0\ndevices_per_node: 8\ndevice: H100\n"));
+        insta::assert_snapshot!(fails("nodes: 1\ndevice: H100\n"));
+        insta::assert_snapshot!(fails(&OWN.replace("64e9", "lots")));
+        insta::assert_snapshot!(fails(&OWN.replace("2e12", "-1")));
+        insta::assert_snapshot!(fails(OWN.split("links").next().expect("before")));
+    }
+}

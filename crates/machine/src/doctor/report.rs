@@ -1,0 +1,66 @@
+//! All that was found, in one record.
+
+use std::collections::BTreeMap;
+use std::{env, iter};
+
+use serde::Serialize;
+
+use super::driver::DriverFacts;
+use super::environment::environment;
+use super::features::{Feature, features};
+use super::library::{CUBLAS_LT, CUDNN, DRIVER, LIBRARY_FOLDERS, Library, LibraryFacts, NCCL, NVML, NVRTC};
+use super::notes::notes;
+use crate::host::Machine;
+
+/// What this program was built with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Build {
+    pub version: &'static str,
+    /// The CUDA whose compiler made the kernels, as `13.0`; `None`: built without the feature `cuda`.
+    pub cuda: Option<&'static str>,
+    /// Built with the feature `nccl`.
+    pub nccl: bool,
+}
+
+impl Build {
+    /// This program.
+    #[must_use]
+    pub fn here() -> Self {
+        let cuda = if cfg!(feature = "cuda") { option_env!("RUNNER_CUDA_VERSION") } else { None };
+        Self { version: env!("CARGO_PKG_VERSION"), cuda, nccl: cfg!(feature = "nccl") }
+    }
+}
+
+/// The doctor's report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    pub build: Build,
+    pub machine: Machine,
+    pub driver: DriverFacts,
+    pub libraries: Vec<LibraryFacts>,
+    /// What is odd about where they are looked for.
+    pub notes: Vec<String>,
+    pub environment: BTreeMap<String, String>,
+    pub features: Vec<Feature>,
+}
+
+impl Report {
+    /// Of this machine and process. Loads what libraries there are, and starts the driver; nothing runs on a GPU.
+    #[must_use]
+    pub fn here() -> Self {
+        let driver = DRIVER.facts().path;
+        let libraries = [&CUBLAS_LT, &NVRTC, &NCCL, &CUDNN, &NVML];
+        let looked_for: Vec<_> = iter::once(&DRIVER).chain(libraries).collect();
+        let mut report = Self {
+            build: Build::here(),
+            machine: Machine::here(),
+            driver: DriverFacts::here(),
+            libraries: libraries.map(Library::facts).into(),
+            notes: notes(&env::var_os(LIBRARY_FOLDERS).unwrap_or_default(), &looked_for, driver.as_deref()),
+            environment: environment(),
+            features: Vec::new(),
+        };
+        report.features = features(&report.build, &report.driver, &report.libraries);
+        report
+    }
+}

@@ -1,0 +1,253 @@
+//! Seconds of a block of a model on a device, from the device's rates.
+
+use crate::cost;
+use crate::cost::Buffer;
+use crate::interpolate::{by_size, by_width};
+use runner_spec::cluster::DeviceFacts;
+use runner_spec::experiment::Family;
+use runner_spec::experiment::{Precision, Recompute};
+use runner_spec::model::ModelSpec;
+use runner_spec::plan::ParamCounts;
+use runner_spec::precision;
+use runner_spec::program::OptimizerSpec;
+use runner_spec::rates::{AcceleratorRates, BlockSeconds, Busy, DeviceRates, MeasuredRates};
+
+/// Kernels of one block's forward, and the seconds that starting one takes. Its backward starts twice as many.
+const KERNELS: f64 = 12.0;
+const KERNEL_START: f64 = 4e-6;
+
+/// Each saved activation is written and read once in the forward; in the backward it is read once more, and its gradient
+/// is written (who reads it does so on the way).
+const FORWARD_PASSES: f64 = 2.0;
+const BACKWARD_PASSES: f64 = 2.0;
+
+/// Bytes moved per parameter when AdamW updates: weight, both moments and gradient read, all but the gradient written,
+/// the gradient read once more for the norm, and cleared.
+const ADAMW_BYTES: f64 = 36.0;
+
+/// A rank on its device.
+#[derive(Debug, Clone, Copy)]
+pub struct Worker<'a> {
+    pub model: &'a ModelSpec,
+    pub precision: Precision,
+    pub master_weights: bool,
+    pub recompute: Recompute,
+    pub device: &'a DeviceFacts,
+    pub rates: &'a DeviceRates,
+    /// Ranks on this device, this one included.
+    pub sharers: usize,
+}
+
+/// Seconds of the three kinds of blocks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seconds {
+    pub embedding: BlockSeconds,
+    pub layer: BlockSeconds,
+    pub head: BlockSeconds,
+}
+
+impl Seconds {
+    /// Of entry `block` in a list with `layers` layers.
+    pub fn of(&self, block: usize, layers: usize) -> BlockSeconds {
+        match block {
+            0 => self.embedding,
+            b if b <= layers => self.layer,
+            _ => self.head,
+        }
+    }
+}
+
+impl Worker<'_> {
+    /// For a micro-batch of `rows` rows of `length`. `None` where the device's peak is not known.
+    pub fn blocks(&self, rows: usize, length: usize) -> Option<Seconds> {
+        match self.rates {
+            DeviceRates::Accelerator(rates) => self.accelerated(rates, rows, length),
+            DeviceRates::Measured(rates) => self.measured(rates, rows, length),
+        }
+    }
+
+    /// The end of a step on `counts` parameters; without `optimizer`, the gradients are only cleared.
+    pub fn update(&self, counts: &ParamCounts, optimizer: Option<OptimizerSpec>) -> Option<f64> {
+        // Of AdamW's 9 passes over the parameters: the norm's and the clearing's, then weight twice and gradient, then
+        // two for each moment.
+        let passes = optimizer.map_or(1.0, |o| 5.0 + 2.0 * o.moments() as f64);
+        let share = passes / 9.0;
+        let n = counts.total as f64;
+        match self.rates {
+            DeviceRates::Accelerator(r) => {
+                let copy =
+                    precision::rounded_copy(self.precision, self.master_weights, self.device.device).bytes(counts);
+                Some((n * ADAMW_BYTES * share + copy as f64) / (r.memory_bandwidth * r.memory_efficiency))
+            }
+            DeviceRates::Measured(r) => {
+                let points = |busy| r.updates.iter().filter(move |p| p.busy == busy);
+                let of = |busy| by_size(points(busy).map(|p| (p.parameters as f64, p.seconds)), n);
+                let copied = self.precision == Precision::Bf16 && self.master_weights;
+                let rounded = if copied { 1.25 } else { 1.0 };
+                Some(self.shared(r, of)? * share * rounded)
+            }
+        }
+    }
+
+    fn accelerated(&self, r: &AcceleratorRates, rows: usize, length: usize) -> Option<Seconds> {
+        let peak = precision::peak(self.precision, self.device.device, &self.device.peak_flops)?;
+        let spec = self.model;
+        let n = (rows * length) as f64;
+        let (products, memory) = (peak * r.product_efficiency, r.memory_bandwidth * r.memory_efficiency);
+        let bytes = precision::activation_bytes(self.precision, self.device.device) as f64;
+        let moved = |buffers: &[Buffer]| -> f64 {
+            buffers.iter().map(|b| b.per_position as f64 * if b.always_f32 { 4.0 } else { bytes }).sum()
+        };
+        let of = |block: usize, attention: f64, moved: f64| {
+            let flops = cost::flops(spec, &(block..block + 1), 1, length).forward * n;
+            let attention = attention * n;
+            let linear = flops - attention;
+            let traffic = n * moved / memory;
+            let start = KERNELS * KERNEL_START;
+            BlockSeconds {
+                forward: (flops / products + FORWARD_PASSES * traffic).max(start),
+                // Attention has no weights: both products of its backward are the input's.
+                input: ((linear + 2.0 * attention) / products + BACKWARD_PASSES * traffic).max(start),
+                weight: (linear / products).max(start),
+            }
+        };
+        let mut layer = of(1, 4.0 * (spec.d_model * length) as f64, moved(&cost::layer_saved(spec)));
+        if self.recompute != Recompute::None {
+            let (again, _) = cost::recomputed_per_position(spec, self.recompute, length);
+            let dropped = moved(&cost::layer_saved(spec)) - moved(&cost::layer_kept(spec, self.recompute));
+            layer.input += n * (again / products + FORWARD_PASSES * dropped / memory);
+        }
+        Some(Seconds {
+            embedding: of(0, 0.0, spec.d_model as f64 * bytes),
+            layer,
+            head: of(spec.layers + 1, 0.0, moved(&cost::head_saved(spec))),
+        })
+    }
+
+    fn measured(&self, r: &MeasuredRates, rows: usize, length: usize) -> Option<Seconds> {
+        let n = (rows * length) as f64;
+        let rounded = if self.precision == Precision::Bf16 { r.bf16_factor } else { 1.0 };
+        let pick = |of: &dyn Fn(Busy) -> Option<BlockSeconds>| {
+            let part = |get: fn(BlockSeconds) -> f64| self.shared(r, |busy| of(busy).map(get));
+            let (forward, input, weight) = (part(|s| s.forward)?, part(|s| s.input)?, part(|s| s.weight)?);
+            Some(BlockSeconds { forward, input, weight }.times(rounded))
+        };
+        Some(Seconds {
+            embedding: pick(&|busy| self.embedding(r, busy, n))?,
+            layer: pick(&|busy| self.layer(r, busy, n, length as f64))?,
+            head: pick(&|busy| self.head(r, busy, n))?,
+        })
+    }
+
+    /// What `of` gives for the ranks that share the device, between a thread each and all threads for one rank.
+    fn shared(&self, r: &MeasuredRates, of: impl Fn(Busy) -> Option<f64>) -> Option<f64> {
+        let cores = r.cores.max(1);
+        let threads = self.device.threads.clamp(1, cores);
+        let few = of(Busy { ranks: if self.sharers > 1 { cores } else { 1 }, threads: 1 });
+        let all = of(Busy { ranks: 1, threads: cores });
+        let seconds = match (few, all) {
+            (Some(few), _) if threads == 1 => few,
+            (Some(few), Some(all)) if cores > 1 => {
+                let share = (threads as f64).ln() / (cores as f64).ln();
+                // What takes no time has no logarithm.
+                if few > 0.0 && all > 0.0 { (few.ln() * (1.0 - share) + all.ln() * share).exp() } else { all }
+            }
+            (few, all) => all.or(few)?,
+        };
+        // More ranks than cores take turns.
+        Some(seconds * (self.sharers as f64 / cores as f64).max(1.0))
+    }
+
+    /// A layer's time has a part that goes with its matrix products and one that goes with the length.
+    fn layer(&self, r: &MeasuredRates, busy: Busy, n: f64, length: f64) -> Option<BlockSeconds> {
+        let spec = self.model;
+        let points: Vec<_> = r.layers.iter().filter(|p| p.busy == busy && p.family == spec.family).copied().collect();
+        let linear = layer_products(spec.family, spec.d_model, spec.qkv_rows(), spec.d_ff);
+        let of = |get: fn(&runner_spec::rates::LayerPoint) -> f64| {
+            let (mut linears, mut attentions) = (Vec::new(), Vec::new());
+            let mut widths: Vec<usize> = points.iter().map(|p| p.d_model).collect();
+            widths.sort_unstable();
+            widths.dedup();
+            for width in widths {
+                let mine = || points.iter().filter(move |p| p.d_model == width);
+                let short = mine().map(|p| p.length).min()?;
+                let long = mine().max_by_key(|p| p.length)?;
+                let pair = mine().find(|p| p.length == short && p.positions == long.positions);
+                // Seconds per position and per position of the length.
+                let attention = pair.filter(|p| p.length < long.length).map_or(0.0, |p| {
+                    ((get(long) - get(p)) / (long.positions * (long.length - p.length)) as f64).max(0.0)
+                });
+                let family_ff = reference_ff(spec.family, width);
+                let flops = layer_products(spec.family, width, 3 * width, family_ff);
+                let sizes = mine().filter(|p| p.length == short).map(|p| {
+                    let rest = get(p) - attention * (p.positions * p.length) as f64;
+                    (p.positions as f64, rest.max(0.1 * get(p)))
+                });
+                linears.push((width as f64, by_size(sizes, n)? / flops));
+                attentions.push((width as f64, attention / width as f64));
+            }
+            let d = spec.d_model as f64;
+            Some((by_width(&linears, d)? * linear, by_width(&attentions, d)? * d * length * n))
+        };
+        let (forward, backward) = (of(|p| p.forward)?, of(|p| p.backward)?);
+        let again = match cost::recomputed_per_position(spec, self.recompute, length as usize) {
+            (all, attention) if all > 0.0 => {
+                let layer = cost::flops(spec, &(1..2), 1, length as usize).forward;
+                forward.0 * (all - attention) / (layer - attention) + forward.1
+            }
+            _ => 0.0,
+        };
+        Some(BlockSeconds {
+            forward: forward.0 + forward.1,
+            input: backward.0 / 2.0 + backward.1 + again,
+            weight: backward.0 / 2.0,
+        })
+    }
+
+    /// A head's time goes with its vocabulary.
+    fn head(&self, r: &MeasuredRates, busy: Busy, n: f64) -> Option<BlockSeconds> {
+        let spec = self.model;
+        let of = |get: fn(&runner_spec::rates::HeadPoint) -> f64| {
+            let points = || r.heads.iter().filter(move |p| p.busy == busy);
+            let mut widths: Vec<usize> = points().map(|p| p.d_model).collect();
+            widths.sort_unstable();
+            widths.dedup();
+            let mut per_id = Vec::new();
+            for width in widths {
+                // Seconds of a logit, by how many logits there are.
+                let logits = n * spec.vocab_size as f64;
+                let sizes = points().filter(|p| p.d_model == width).map(|p| ((p.positions * p.vocab) as f64, get(p)));
+                per_id.push((width as f64, by_size(sizes, logits)?));
+            }
+            by_width(&per_id, spec.d_model as f64)
+        };
+        let (forward, backward) = (of(|p| p.forward)?, of(|p| p.backward)?);
+        Some(BlockSeconds { forward, input: backward / 2.0, weight: backward / 2.0 })
+    }
+
+    fn embedding(&self, r: &MeasuredRates, busy: Busy, n: f64) -> Option<BlockSeconds> {
+        let elements = n * self.model.d_model as f64;
+        let of = |get: fn(&runner_spec::rates::EmbeddingPoint) -> f64| {
+            let points = r.embeddings.iter().filter(move |p| p.busy == busy);
+            by_size(points.map(|p| ((p.positions * p.d_model) as f64, get(p))), elements)
+        };
+        Some(BlockSeconds { forward: of(|p| p.forward)?, input: 0.0, weight: of(|p| p.backward)? })
+    }
+}
+
+/// The feed-forward width that calibration measures a family with.
+pub fn reference_ff(family: Family, d_model: usize) -> usize {
+    match family {
+        Family::Gpt2 => 4 * d_model,
+        Family::Llama => 3 * d_model,
+    }
+}
+
+/// Multiplications of a layer's matrices for one position.
+fn layer_products(family: Family, d: usize, qkv: usize, ff: usize) -> f64 {
+    let mlp = match family {
+        Family::Gpt2 => 2 * ff,
+        Family::Llama => 3 * ff,
+    };
+    (d * (qkv + d + mlp)) as f64
+}

@@ -1,0 +1,370 @@
+//! Experiment + data facts + cluster facts → Plan. Pure: no IO, no clock, no environment, no device.
+
+use std::cmp::Ordering;
+
+use crate::cost::{count_params, param_bound};
+use crate::error::PlanError;
+use crate::forecast::forecast;
+use crate::hash::{math_hash, plan_hash};
+use crate::length::run_steps;
+use crate::{check, devices, fit, ranks};
+use runner_spec::cluster::ClusterFacts;
+use runner_spec::data::DataFacts;
+use runner_spec::experiment::Recompute;
+use runner_spec::experiment::{Experiment, Family, Init, Layout, Model, Optimizer, PaddingMask};
+use runner_spec::mesh::{Mesh, Mode};
+use runner_spec::model::{ModelSpec, Variant};
+use runner_spec::plan::{FORMAT, Plan, Totals};
+use runner_spec::program::{
+    BatchSpec, Blocks, Device, EvalSpec, Instruction, LrDecay, LrSchedule, OptimizerSpec, Order, Periodic, Program,
+};
+
+/// A program lists every micro-batch: more than this many per step is a mistake in the file.
+const MOST_MICRO_BATCHES: usize = 1 << 16;
+
+/// Parameters that a plan can still be made for; beyond it, byte counts would leave u64 and block lists memory.
+const MOST_PARAMETERS: f64 = 1e15;
+const MOST_LAYERS: usize = 100_000;
+
+/// Compiles, counts and proves the plan of `experiment`.
+///
+/// # Errors
+/// If experiment, data and machine do not fit one another: in the file's vocabulary, with the arithmetic.
+pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts) -> Result<Plan, PlanError> {
+    let mut notes = Vec::new();
+    let model = model_spec(experiment, data)?;
+    notes.extend(data.weights.as_ref().and_then(|w| rows_apart(w.vocab_size, model.vocab_size)));
+    let length = row_length(experiment)?;
+    let (sequences, micro_batch) = batch_sizes(experiment)?;
+    let mask_padding = matches!(experiment.data.layout, Layout::Padded { mask: PaddingMask::CausalAndPadding, .. });
+    if data.train.rows < sequences as u64 {
+        return Err(PlanError::ShorterThanOneBatch {
+            rows: data.train.rows,
+            length,
+            tokens: data.train.tokens,
+            sequences,
+        });
+    }
+    // Where an epoch is whole batches, there is nothing to drop.
+    let partial = !data.train.rows.is_multiple_of(sequences.max(1) as u64);
+    let order = Order { sequential: !experiment.data.shuffle, drop_last: experiment.data.drop_last && partial };
+    let epoch = order.used(data.train.rows, sequences);
+    let steps = run_steps(&experiment.train, epoch, sequences, length)?;
+    let schedule = lr_schedule(experiment, steps, epoch)?;
+    let eval = eval_spec(experiment, data, &mut notes)?;
+    let mesh = ranks::mesh(&experiment.parallel, sequences)?;
+    let periodic = periodic(experiment, &eval, mesh)?;
+    let hardware = devices::choose(experiment, mesh, cluster, &mut notes)?;
+    let (evaluated, saved) = (experiment.eval.every, experiment.checkpoint.every);
+    if data.test.is_some() && eval.loss.is_some() && !evaluated.is_multiple_of(saved.max(1)) {
+        notes.push(format!(
+            "eval.test: a checkpoint is made every {saved} steps and an evaluation every {evaluated}; the best is chosen among \
+             steps that have both: make eval.every a multiple of checkpoint.every"
+        ));
+    }
+
+    let tokens_per_step = sequences as u64 * length as u64;
+    let whole = [Blocks { start: 0, end: model.block_count() }];
+    let flops_per_step = ranks::flops(&model, Recompute::None, &whole, tokens_per_step, length).step;
+    let common = Program {
+        rank: 0,
+        mesh,
+        seed: experiment.seed,
+        device: Device::Cpu,
+        precision: experiment.precision,
+        master_weights: experiment.master_weights,
+        recompute: experiment.train.recompute,
+        start: start(experiment, &periodic, mesh),
+        step: Vec::new(),
+        chunks: Vec::new(),
+        buckets: Vec::new(),
+        batch: BatchSpec { sequences, slice: (0, sequences), stride: 1, micro_batch, length, mask_padding, order },
+        optimizer: optimizer(&experiment.optimizer),
+        schedule,
+        steps,
+        periodic,
+        eval,
+        flops_per_step,
+        peak_flops: devices::peak(experiment.precision, &hardware),
+        model,
+    };
+    let costs = ranks::BlockTimes::new(&common, &hardware, cluster);
+    let layout = ranks::Layout::new(experiment, &common, &costs, &mut notes)?;
+    let programs = layout.programs(&common, &hardware);
+    let (walks, meeting) = check::check(&programs.iter().collect::<Vec<_>>())?;
+    let hash = plan_hash(data, &programs).map_err(|e| PlanError::Json(e.to_string()))?;
+    let math_hash = math_hash(data, &common, experiment.train.clip_norm).map_err(|e| PlanError::Json(e.to_string()))?;
+    let totals = Totals {
+        steps,
+        sequences_per_step: sequences,
+        tokens_per_step,
+        accumulation_steps: programs.first().map_or(0, |p| p.batch.micro_batches()),
+        tokens: steps.saturating_mul(tokens_per_step),
+        epochs: steps as f64 * sequences as f64 / epoch as f64,
+        parameters: count_params(&common.model, &(0..common.model.block_count())).total,
+        flops_per_step,
+    };
+    let ranks = layout.ranks(programs, &walks, meeting.slots, hardware);
+    let shortage = fit::shortage(&layout, &ranks, meeting.slots);
+    let forecast = forecast(&ranks, &totals, meeting.slots, cluster);
+    Ok(Plan {
+        format: FORMAT,
+        hash,
+        math_hash,
+        experiment_name: experiment.name.clone(),
+        world_size: mesh.world_size(),
+        mesh,
+        channel_slots: meeting.slots,
+        totals,
+        data: data.clone(),
+        notes,
+        shortage,
+        ranks,
+        forecast,
+    })
+}
+
+/// The model with its vocabulary settled: the given one or the tokenizer's, rounded up.
+fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, PlanError> {
+    let m = &experiment.model;
+    let given = m.vocab_size.unwrap_or(data.tokenizer_vocab);
+    let of_weights = data.weights.as_ref().is_some_and(|w| given == w.vocab_size);
+    if of_weights && given < data.tokenizer_vocab {
+        let tokenizer = data.tokenizer_vocab;
+        let message = format!(
+            "the weights of model.init.from have {given} tokens, but the tokenizer produces {tokenizer} ids (0 to {}): take the \
+             weights' own tokenizer, or model.vocab_size {tokenizer}, whose further rows are drawn",
+            tokenizer - 1
+        );
+        return Err(PlanError::value("model.vocab_size", message));
+    }
+    if given < data.tokenizer_vocab {
+        return Err(PlanError::VocabularyTooSmall { given, tokenizer: data.tokenizer_vocab });
+    }
+    let multiple = m.pad_vocab_to.unwrap_or(1);
+    let vocab_size = given.checked_next_multiple_of(multiple).ok_or_else(|| {
+        PlanError::value("model.pad_vocab_to", format!("{given} has no multiple of {multiple} above it"))
+    })?;
+    let sizes = [
+        ("model.vocab_size", vocab_size),
+        ("model.context_length", m.context_length),
+        ("model.layers", m.layers),
+        ("model.heads", m.heads),
+        ("model.kv_heads", m.kv_heads),
+        ("model.d_model", m.d_model),
+        ("model.d_ff", m.d_ff),
+    ];
+    for (key, size) in sizes {
+        if size == 0 {
+            return Err(PlanError::value(key, "it is 0: take at least 1"));
+        }
+    }
+    for (key, whole, part_key, part) in
+        [("model.d_model", m.d_model, "heads", m.heads), ("model.heads", m.heads, "kv_heads", m.kv_heads)]
+    {
+        if whole % part != 0 {
+            let (times, rest) = (whole / part, whole % part);
+            let message = format!("{whole} = {times}·{part} + {rest} is not a multiple of model.{part_key} {part}");
+            return Err(PlanError::value(key, message));
+        }
+    }
+    if m.family == Family::Gpt2 && m.kv_heads != m.heads {
+        let message = format!("it is {}: gpt2 has as many as heads, {}", m.kv_heads, m.heads);
+        return Err(PlanError::value("model.kv_heads", message));
+    }
+    let spec = ModelSpec {
+        family: m.family,
+        vocab_size,
+        context_length: m.context_length,
+        layers: m.layers,
+        heads: m.heads,
+        kv_heads: m.kv_heads,
+        d_model: m.d_model,
+        d_ff: m.d_ff,
+        dropout: m.dropout,
+        tie_embeddings: m.tie_embeddings,
+        norm_eps: m.norm_eps,
+        rope_theta: m.rope_theta,
+        variant: variant(m)?,
+    };
+    let bound = param_bound(&spec);
+    if bound > MOST_PARAMETERS || m.layers > MOST_LAYERS {
+        let message =
+            format!("its sizes make about {bound:.1e} parameters in {} layers: no device holds them", m.layers);
+        return Err(PlanError::value("model", message));
+    }
+    Ok(spec)
+}
+
+/// What becomes of rows of the vocabulary that either the weights to start from or the model does not have.
+fn rows_apart(theirs: usize, ours: usize) -> Option<String> {
+    match theirs.cmp(&ours) {
+        Ordering::Equal => None,
+        Ordering::Less => Some(format!(
+            "model.init.from: rows {theirs} to {} of the vocabulary are not in the weights and are drawn, as in a run that starts \
+             from nothing",
+            ours - 1
+        )),
+        Ordering::Greater => Some(format!(
+            "model.init.from: rows {ours} to {} of the weights' vocabulary are left out; the tokenizer does not produce them",
+            theirs - 1
+        )),
+    }
+}
+
+/// What the gpt2 family may have otherwise; nothing of it is llama's.
+fn variant(m: &Model) -> Result<Variant, PlanError> {
+    let pytorch_init = match m.init {
+        Some(Init::Pytorch { embedding }) => Some(embedding),
+        _ => None,
+    };
+    let variant = Variant {
+        norm: m.norm,
+        activation: m.activation,
+        positions: m.positions,
+        embedding_scale: m.embedding_scale,
+        head_bias: m.head_bias,
+        final_norm: m.final_norm,
+        mlp_dropout: m.mlp_dropout,
+        pytorch_init,
+    };
+    if m.family == Family::Llama && !variant.is_default() {
+        return Err(PlanError::value("model", "llama has none of the gpt2 family's variants"));
+    }
+    Ok(variant)
+}
+
+fn row_length(experiment: &Experiment) -> Result<usize, PlanError> {
+    let length = experiment.data.layout.length();
+    if length == 0 {
+        return Err(PlanError::value("data.layout", "rows of length 0: take at least 1"));
+    }
+    let context = experiment.model.context_length;
+    if length > context {
+        return Err(PlanError::LongerThanContext { length, context });
+    }
+    Ok(length)
+}
+
+/// The global batch and the micro-batch, in sequences.
+fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize), PlanError> {
+    let (sequences, micro_batch) = (experiment.batch.sequences, experiment.batch.micro_batch);
+    if sequences == 0 {
+        return Err(PlanError::value("batch.sequences", "it is 0: take at least 1"));
+    }
+    if micro_batch == 0 || micro_batch > sequences {
+        let message = format!("it is {micro_batch}: take 1 to {sequences}, of the {sequences} sequences of a step");
+        return Err(PlanError::value("batch.micro_batch", message));
+    }
+    // A program lists the micro-batches of its replica.
+    let replicas = if experiment.parallel.mode == Mode::Single { 1 } else { experiment.parallel.replicas.max(1) };
+    let slice = sequences.div_ceil(replicas);
+    let count = slice.div_ceil(micro_batch);
+    if count > MOST_MICRO_BATCHES {
+        let message = format!(
+            "{slice} sequences / {micro_batch} = {count} micro-batches in a step, at most {MOST_MICRO_BATCHES} are \
+             planned: take at least {}",
+            slice.div_ceil(MOST_MICRO_BATCHES)
+        );
+        return Err(PlanError::value("batch.micro_batch", message));
+    }
+    Ok((sequences, micro_batch))
+}
+
+/// The schedule with its open lengths filled in from the run's; `epoch` is the rows of one.
+fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Result<LrSchedule, PlanError> {
+    use runner_spec::experiment::Decay;
+    let warmup = experiment.schedule.warmup;
+    if warmup.steps > steps {
+        let train = &experiment.train;
+        let from = match (train.epochs, train.tokens) {
+            (Some(epochs), _) => format!("from train.epochs {epochs}"),
+            (_, Some(tokens)) => format!("from train.tokens {tokens}"),
+            _ => String::new(),
+        };
+        return Err(PlanError::WarmupTooLong { warmup: warmup.steps, steps, from });
+    }
+    let rest = steps - warmup.steps;
+    let decay = match experiment.schedule.decay {
+        Decay::Cosine { final_, steps } => LrDecay::Cosine { last: final_, steps: steps.unwrap_or(rest) },
+        Decay::Linear { final_, steps } => LrDecay::Linear { last: final_, steps: steps.unwrap_or(rest) },
+        Decay::Step { every: Some(0), .. } => {
+            return Err(PlanError::value("schedule.decay.step.every", "it is 0: take at least 1"));
+        }
+        Decay::Step { every: Some(every), gamma, .. } => LrDecay::Step { every, gamma },
+        // An epoch need not be whole steps: it is counted in rows, so that nothing adds up.
+        Decay::Step { every: None, epochs, gamma } => {
+            let rows = (epochs.unwrap_or(1.0) * epoch as f64).round().max(1.0) as u64;
+            LrDecay::Rows { rows, sequences: experiment.batch.sequences as u64, gamma }
+        }
+        Decay::Constant {} => LrDecay::Constant,
+    };
+    let peak = experiment.optimizer.lr();
+    Ok(LrSchedule { peak, warmup_steps: warmup.steps, warmup_from: warmup.from, decay })
+}
+
+fn optimizer(optimizer: &Optimizer) -> OptimizerSpec {
+    match *optimizer {
+        Optimizer::Adamw { betas: [beta1, beta2], eps, weight_decay, decays, .. } => {
+            OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay, decays }
+        }
+        Optimizer::Sgd { momentum, .. } => OptimizerSpec::Sgd { momentum },
+    }
+}
+
+/// What can be evaluated with the data there is. A validation loss without a validation split is left out, with a note:
+/// it is on by default, so most files that lack the split never asked for it.
+fn eval_spec(experiment: &Experiment, data: &DataFacts, notes: &mut Vec<String>) -> Result<EvalSpec, PlanError> {
+    let eval = &experiment.eval;
+    let loss = match (&eval.loss, &data.validation) {
+        (Some(_), None) => {
+            notes.push("no validation loss: data.validation is not given, so eval.loss is left out".to_owned());
+            None
+        }
+        (Some(_), Some(split)) if split.rows == 0 => {
+            let message = format!("its {} tokens make no row of the layout's length: give it more", split.tokens);
+            return Err(PlanError::value("data.validation", message));
+        }
+        (loss, _) => *loss,
+    };
+    let choice_items = match (&eval.hellaswag, &data.choice) {
+        (None, _) => None,
+        (Some(_), Some(choice)) => Some(choice.items),
+        (Some(_), None) => return Err(PlanError::NoChoiceItems),
+    };
+    let samples = eval.samples.clone().filter(|s| !s.prompts.is_empty() && s.count > 0);
+    Ok(EvalSpec { loss, choice_items, samples })
+}
+
+/// Evaluate before Checkpoint, so that the checkpoint knows whether it is the best. Under dp the replicas get the new
+/// weights before they evaluate.
+fn periodic(experiment: &Experiment, eval: &EvalSpec, mesh: Mesh) -> Result<Vec<Periodic>, PlanError> {
+    for (key, every) in [("eval.every", experiment.eval.every), ("checkpoint.every", experiment.checkpoint.every)] {
+        if every == 0 {
+            return Err(PlanError::value(key, "it is 0: take at least 1"));
+        }
+    }
+    let mut out = Vec::new();
+    let every = experiment.eval.every;
+    let evaluates = eval.loss.is_some() || eval.choice_items.is_some();
+    if mesh.mode == Mode::Dp && (evaluates || eval.samples.is_some()) {
+        out.push(Periodic { every, instruction: Instruction::BroadcastWeights });
+    }
+    if evaluates {
+        out.push(Periodic { every, instruction: Instruction::Evaluate });
+    }
+    if eval.samples.is_some() {
+        out.push(Periodic { every, instruction: Instruction::Sample });
+    }
+    out.push(Periodic { every: experiment.checkpoint.every, instruction: Instruction::Checkpoint });
+    Ok(out)
+}
+
+/// What is measured before the first step, where the file asks for it: what is evaluated later on.
+fn start(experiment: &Experiment, periodic: &[Periodic], mesh: Mesh) -> Vec<Instruction> {
+    if !experiment.eval.at_start || !periodic.iter().any(|p| p.instruction == Instruction::Evaluate) {
+        return Vec::new();
+    }
+    let weights = (mesh.mode == Mode::Dp).then_some(Instruction::BroadcastWeights);
+    weights.into_iter().chain([Instruction::Evaluate]).collect()
+}

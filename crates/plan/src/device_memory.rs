@@ -1,0 +1,108 @@
+//! What a GPU holds besides tensors, and what of its memory a plan may use: constants, where only the device could say more.
+
+use runner_spec::cluster::{ComputeCapability, DeviceFacts};
+use runner_spec::program::{Device, Instruction, Program};
+
+const MIB: u64 = 1 << 20;
+
+/// Of a GPU's memory the share that plans may fill: the rest is the driver's, fragments, and what the estimate misses.
+const USABLE_PERCENT: u64 = 95;
+
+/// What cuBLASLt is given as scratch by each rank: as much as its fastest kernels want on Hopper and after, a little before.
+#[must_use]
+pub fn matmul_workspace_bytes(capability: Option<ComputeCapability>) -> u64 {
+    if is_hopper(capability) { 32 * MIB } else { 4 * MIB }
+}
+
+/// What a process costs a device before its first tensor: the driver's context, and the code of kernels and libraries. An
+/// estimate, to be corrected where it is measured; it grows with the device's multiprocessors.
+#[must_use]
+pub fn context_bytes(capability: Option<ComputeCapability>) -> u64 {
+    if is_hopper(capability) { 512 * MIB } else { 384 * MIB }
+}
+
+/// What NCCL holds for each communicator of a rank, its channels' buffers for the most part: an estimate.
+pub const COMMUNICATOR_BYTES: u64 = 128 * MIB;
+
+/// NCCL's communicators of a rank: one for each group through which its tensors go (the replicas of its stage, the two ends of a
+/// tied embedding), and one for each channel: of each stage two to the next (activations there, gradients back), in a ring.
+#[must_use]
+pub fn communicators(program: &Program) -> u64 {
+    let tied = program.step.iter().any(|i| matches!(i, Instruction::SumTied));
+    let channels = if program.mesh.stages > 1 { 2 * 2 } else { 0 };
+    u64::from(program.mesh.replicas > 1) + u64::from(tied) + channels
+}
+
+/// Bytes that a plan may fill; `None` where the device's memory is not known.
+#[must_use]
+pub fn usable_bytes(device: &DeviceFacts) -> Option<u64> {
+    let all = device.memory_bytes?;
+    Some(match device.device {
+        Device::Cpu => all,
+        Device::Cuda(_) => usable(all),
+    })
+}
+
+/// Of a GPU's `all` bytes those that a plan may fill.
+#[must_use]
+pub fn usable(all: u64) -> u64 {
+    all / 100 * USABLE_PERCENT
+}
+
+fn is_hopper(capability: Option<ComputeCapability>) -> bool {
+    capability.is_some_and(|c| c.major >= 9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compile;
+    use crate::testing::{data, experiment};
+    use crate::topology::topology;
+    use runner_spec::experiment::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
+    use runner_spec::mesh::Group;
+
+    /// Beside the groups and channels that ranks are connected by.
+    #[test]
+    fn communicators_are_those_of_the_topology() {
+        let pipeline = |stages| Pipeline {
+            stages,
+            partition: AutoOr::Auto,
+            schedule: PipelineSchedule::OneFOneB,
+            chunks: 1,
+            microbatches: 1,
+        };
+        for (stages, replicas, expected) in [(1, 1, [0, 0]), (1, 2, [1, 1]), (2, 1, [5, 5]), (3, 2, [6, 5])] {
+            let mut experiment = experiment();
+            experiment.model.tie_embeddings = true;
+            experiment.parallel = match (stages, replicas) {
+                (1, 1) => Parallel::single(),
+                (1, _) => Parallel { mode: ParallelMode::Ddp, replicas, ..Parallel::single() },
+                _ => Parallel {
+                    mode: ParallelMode::Pipeline,
+                    replicas,
+                    pipeline: Some(pipeline(stages)),
+                    ..Parallel::single()
+                },
+            };
+            let plan =
+                compile(&experiment, &data(), &runner_machine::described::named_cluster("1x8xH100").unwrap()).unwrap();
+            for rank in &plan.ranks {
+                let (program, mesh) = (&rank.program, plan.mesh);
+                let topology = topology(program, plan.channel_slots, 4);
+                let channels = topology.channels.iter().filter(|c| c.from == program.rank || c.to == program.rank);
+                let used = |group: &Group| match *group {
+                    Group::World => false,
+                    Group::Replicas { .. } | Group::Tied { .. } => {
+                        mesh.size(*group) > 1 && mesh.members(*group).contains(&program.rank)
+                    }
+                };
+                let groups = mesh.groups().iter().filter(|group| used(group)).count();
+                assert_eq!(communicators(program), (channels.count() + groups) as u64, "{stages} x {replicas}");
+            }
+            // Of a rank at an end, and of one in the middle.
+            let middle = &plan.ranks[plan.ranks.len() / 2].program;
+            assert_eq!([&plan.ranks[0].program, middle].map(communicators), expected, "{stages} x {replicas}");
+        }
+    }
+}

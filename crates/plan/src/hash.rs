@@ -1,0 +1,129 @@
+//! The plan's hash: blake3 over a canonical JSON of all that determines the run's numbers.
+//!
+//! In it: the programs, and the content hashes of data and tokenizer. Not in it: names, log and checkpoint periods,
+//! thread counts and peak rates, since none of them changes a number; nor where files lie.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use runner_spec::data::DataFacts;
+use runner_spec::experiment::{Precision, Recompute};
+use runner_spec::mesh::Mesh;
+use runner_spec::program::{Device, EvalSpec, Instruction, Program};
+
+/// Changes when the meaning of a program does, so that an old run is not taken for a new one.
+const FORMAT: &str = "runner plan 2";
+const MATH_FORMAT: &str = "runner mathematics 1";
+/// Of runs in bf16: since gains and biases are no longer rounded.
+const FORMAT_BF16: &str = "runner plan 3, bf16";
+const MATH_FORMAT_BF16: &str = "runner mathematics 2, bf16";
+
+#[derive(Serialize)]
+struct Hashed<'a> {
+    format: &'static str,
+    data: &'a DataFacts,
+    programs: Vec<Program>,
+}
+
+/// 64 hex digits.
+///
+/// # Errors
+/// If a value has no JSON form.
+pub fn plan_hash(data: &DataFacts, programs: &[Program]) -> Result<String, serde_json::Error> {
+    // From the second on, replicas differ in nothing but their rank and rows, which mesh and batch settle.
+    let programs: Vec<Program> = programs.iter().filter(|p| p.replica() < 2).map(essential).collect();
+    let bf16 = programs.iter().any(|p| p.precision == Precision::Bf16);
+    hashed(&Hashed { format: if bf16 { FORMAT_BF16 } else { FORMAT }, data, programs })
+}
+
+/// As `plan_hash`, of what is computed, however it is divided among ranks and micro-batches.
+///
+/// # Errors
+/// If a value has no JSON form.
+pub fn math_hash(data: &DataFacts, common: &Program, clip_norm: Option<f64>) -> Result<String, serde_json::Error> {
+    let mut program = essential(common);
+    (program.mesh, program.device) = (Mesh::single(), Device::Cpu);
+    (program.rank, program.batch.slice, program.batch.micro_batch) = (0, (0, 0), 0);
+    program.batch.stride = 1;
+    // What is computed again is the same.
+    program.recompute = Recompute::None;
+    // No token that counts sees padding in either case: it is behind all of them.
+    program.batch.mask_padding = false;
+    (program.chunks, program.buckets) = (Vec::new(), Vec::new());
+    (program.start, program.periodic) = (Vec::new(), Vec::new());
+    program.eval = EvalSpec { loss: None, choice_items: None, samples: None };
+    let data = DataFacts { validation: None, choice: None, test: None, ..data.clone() };
+    // Clipping is an instruction of the step: it stays.
+    program.step = vec![Instruction::ClipNorm { max: clip_norm }];
+    let format = if program.precision == Precision::Bf16 { MATH_FORMAT_BF16 } else { MATH_FORMAT };
+    hashed(&Hashed { format, data: &data, programs: vec![program] })
+}
+
+fn hashed(value: &Hashed<'_>) -> Result<String, serde_json::Error> {
+    let mut text = String::new();
+    canonical(&serde_json::to_value(value)?, &mut text);
+    Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
+}
+
+/// The program without what does not change its numbers.
+fn essential(program: &Program) -> Program {
+    let mut program = program.clone();
+    program.flops_per_step = 0.0;
+    program.peak_flops = None;
+    // Of the device its kind counts: which of a machine's it is changes no number.
+    if let Device::Cuda(index) = &mut program.device {
+        *index = 0;
+    }
+    program.periodic.retain(|p| p.instruction != Instruction::Checkpoint);
+    program
+}
+
+/// Keys sorted, no blanks; numbers in their shortest form that reads back, which does not depend on the platform.
+fn canonical(value: &Value, out: &mut String) {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_unstable_by_key(|(key, _)| *key);
+            out.push('{');
+            for (i, (key, value)) in entries.into_iter().enumerate() {
+                if i > 0 {
+                    out.push(',');
+                }
+                out.push_str(&Value::from(key.as_str()).to_string());
+                out.push(':');
+                canonical(value, out);
+            }
+            out.push('}');
+        }
+        Value::Array(items) => {
+            out.push('[');
+            for (i, item) in items.iter().enumerate() {
+                if i > 0 {
+                    out.push(',');
+                }
+                canonical(item, out);
+            }
+            out.push(']');
+        }
+        other => out.push_str(&other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn canonical_text_does_not_depend_on_the_order_of_keys() {
+        let text = |json: &str| {
+            let mut out = String::new();
+            canonical(&serde_json::from_str(json).expect("valid"), &mut out);
+            out
+        };
+        assert_eq!(
+            text(r#"{"b": [1, 2.50], "a": {"d": null, "c": "x\n"}}"#),
+            r#"{"a":{"c":"x\n","d":null},"b":[1,2.5]}"#
+        );
+        assert_eq!(text(r#"{"a": 1}"#), text("{\"a\":\n1}"));
+    }
+}

@@ -1,0 +1,90 @@
+//! How long a run is: `train.steps`, `train.epochs` or `train.tokens` as optimizer steps.
+
+use crate::error::PlanError;
+use runner_spec::experiment::Train;
+
+/// Steps of the run, rounded down. `rows` are the training rows of `length` tokens, `sequences` the rows of one step.
+/// Tokens count positions, padding included.
+///
+/// # Errors
+/// If that makes no step, or if not exactly one of the three is given.
+pub fn run_steps(train: &Train, rows: u64, sequences: usize, length: usize) -> Result<u64, PlanError> {
+    let given =
+        usize::from(train.steps.is_some()) + usize::from(train.epochs.is_some()) + usize::from(train.tokens.is_some());
+    let per_step = (sequences as u64).checked_mul(length as u64).ok_or_else(|| {
+        PlanError::value(
+            "batch.sequences",
+            format!("{sequences} sequences of {length} tokens are more than can be counted"),
+        )
+    })?;
+    let steps = match (train.steps, train.epochs, train.tokens) {
+        (Some(0), None, None) => return Err(PlanError::value("train.steps", "it is 0: take at least 1")),
+        (Some(steps), None, None) => steps,
+        (None, Some(epochs), None) => {
+            if !epochs.is_finite() || epochs <= 0.0 {
+                return Err(PlanError::value("train.epochs", format!("{epochs} is no positive number")));
+            }
+            let exact = rows as f64 * epochs / sequences as f64;
+            if exact < 1.0 {
+                // Rounded up in the third digit, so that the advice is enough.
+                let least = (sequences as f64 / rows as f64 * 1e3).ceil() / 1e3;
+                return Err(PlanError::NoSteps {
+                    key: "train.epochs",
+                    arithmetic: format!("{epochs} · {rows} rows / {sequences} sequences a step"),
+                    steps: exact,
+                    least: least.to_string(),
+                });
+            }
+            exact.floor() as u64
+        }
+        (None, None, Some(tokens)) => {
+            if tokens < per_step {
+                return Err(PlanError::NoSteps {
+                    key: "train.tokens",
+                    arithmetic: format!("{tokens} / ({sequences} sequences · {length} tokens)"),
+                    steps: tokens as f64 / per_step as f64,
+                    least: per_step.to_string(),
+                });
+            }
+            tokens / per_step
+        }
+        _ => return Err(PlanError::HowLong { given }),
+    };
+    // Positions in the data order and tokens seen are u64.
+    if steps.checked_mul(per_step).is_none() {
+        let message = format!("{steps} steps of {sequences}·{length} tokens are more than can be counted: take fewer");
+        return Err(PlanError::value("train", message));
+    }
+    Ok(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_spec::experiment::Recompute;
+
+    fn train(steps: Option<u64>, epochs: Option<f64>, tokens: Option<u64>) -> Train {
+        Train { steps, epochs, tokens, clip_norm: None, recompute: Recompute::None }
+    }
+
+    #[test]
+    fn each_way_of_saying_it() {
+        assert_eq!(run_steps(&train(Some(7), None, None), 1, 64, 8), Ok(7));
+        // 1,000·2.5 / 64 = 39.06.
+        assert_eq!(run_steps(&train(None, Some(2.5), None), 1_000, 64, 8), Ok(39));
+        // 10,000 / (64·8) = 19.5.
+        assert_eq!(run_steps(&train(None, None, Some(10_000)), 1_000, 64, 8), Ok(19));
+        assert_eq!(run_steps(&train(None, None, Some(512)), 1_000, 64, 8), Ok(1));
+    }
+
+    #[test]
+    fn too_short_and_too_long() {
+        let fails = |train| run_steps(&train, 1_000, 64, 8).expect_err("no run").to_string();
+        insta::assert_snapshot!(fails(train(None, Some(0.05), None)), @"train.epochs: 0.05 · 1000 rows / 64 sequences a step = 0.781 steps, and a run needs at least 1: take at least train.epochs: 0.064");
+        insta::assert_snapshot!(fails(train(None, None, Some(500))), @"train.tokens: 500 / (64 sequences · 8 tokens) = 0.977 steps, and a run needs at least 1: take at least train.tokens: 512");
+        insta::assert_snapshot!(fails(train(Some(u64::MAX), None, None)), @"train: 18446744073709551615 steps of 64·8 tokens are more than can be counted: take fewer");
+        insta::assert_snapshot!(fails(train(None, Some(f64::NAN), None)), @"train.epochs: NaN is no positive number");
+        insta::assert_snapshot!(fails(train(None, Some(1e300), None)), @"train: 18446744073709551615 steps of 64·8 tokens are more than can be counted: take fewer");
+        insta::assert_snapshot!(fails(train(None, None, None)), @"train needs exactly one of steps, epochs and tokens; 0 are given");
+    }
+}

@@ -1,0 +1,373 @@
+//! A rank's peak memory by category, from the model's table of buffers and the number of micro-batches in flight.
+//!
+//! Sizes are not bounded here (a count of samples may be anything), so sums and products saturate.
+//!
+//! The table says what the executor holds, buffer by buffer: where a measurement disagrees, the table is to be corrected.
+
+use crate::check::Live;
+use crate::cost;
+use crate::cost::{Buffer, count_chunks};
+use crate::device_memory;
+use runner_spec::cluster::DeviceFacts;
+use runner_spec::experiment::Recompute;
+use runner_spec::experiment::{Family, PositionKind};
+use runner_spec::plan::{MemoryCategory, MemoryEstimate, MemoryItem, PROCESS};
+use runner_spec::precision;
+use runner_spec::program::BATCH_TOKENS;
+use runner_spec::program::DEVICE_ROWS;
+use runner_spec::program::{Blocks, Device, Instruction, Program};
+
+/// The process without any model: code, allocator, thread stacks, GEMM's packing buffers.
+const BASELINE: u64 = 50 << 20;
+
+/// What one rank has of the memory through which gradients are summed.
+const REDUCE_PIECES: u64 = 4 << 20;
+
+/// Ids and targets, u32 each.
+const ROW_BYTES: u64 = 8;
+
+const F32: u64 = 4;
+
+/// Attention's backward holds probabilities, their gradient and their dropped copy for a block of queries.
+const TILES: u64 = 3;
+const TILE_QUERIES: u64 = 64;
+
+/// What `estimate` needs to know besides the program.
+#[derive(Debug, Clone)]
+pub struct MemoryRequest<'a> {
+    pub program: &'a Program,
+    /// Micro-batches of each chunk whose activations are alive at once, at most (`check` counts them).
+    pub live: &'a [Live],
+    /// Messages that each channel holds.
+    pub slots: usize,
+    pub hardware: &'a DeviceFacts,
+}
+
+/// Peak bytes of the rank, by category. Workspace is what the peak needs beyond the saved activations: transient
+/// gradients, or whatever an evaluation or sampling holds if that is more.
+#[must_use]
+pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
+    let MemoryRequest { program, live, slots, hardware } = request;
+    let spec = &program.model;
+    let mut items = state_items(program);
+
+    let head = spec.layers + 1;
+    let count = |chunk: &Blocks| chunk.range().filter(|&b| b > 0 && b < head).count() as u64;
+    let mut layers = [0, 0];
+    for (chunk, live) in program.chunks.iter().zip(*live) {
+        // Where nothing is dropped, the weights' work is as much as what was saved.
+        let (saved, work) = match program.recompute {
+            Recompute::None => (live.saved + live.work, 0),
+            _ => (live.saved, live.work),
+        };
+        layers = [layers[0] + count(chunk) * saved as u64, layers[1] + count(chunk) * work as u64];
+    }
+    let heads = program.chunks.iter().zip(*live).filter(|(chunk, _)| chunk.contains(head));
+    let heads: u64 = heads.map(|(_, live)| (live.saved + live.work) as u64).sum();
+    let has_head = heads > 0;
+    let sizes = Sizes::of(program);
+    let mut activations = |of: &str, buffers: Vec<Buffer>, count: u64| {
+        items.extend(buffers.iter().filter(|_| count > 0).map(|buffer| MemoryItem {
+            category: MemoryCategory::Activations,
+            what: format!("{of}: {}", buffer.name),
+            bytes: sizes.bytes(buffer),
+            count,
+        }));
+    };
+    activations("layer", cost::layer_kept(spec, program.recompute), layers[0]);
+    activations("layer, for its weights", cost::layer_work(spec), layers[1]);
+    activations("head", cost::head_saved(spec), heads);
+    let saved = sum(&items, MemoryCategory::Activations);
+
+    // The head's backward comes first, with everything saved; a layer's when the head's buffers are free again.
+    let head_freed = if has_head { sizes.total(&cost::head_saved(spec)) } else { 0 };
+    let head_peak = if has_head { saved.saturating_add(sizes.total(&cost::head_transient(spec))) } else { saved };
+    let layer_peak = (saved - head_freed).saturating_add(layer_backward(program, &sizes));
+    let (evaluation, sampling) = (evaluation(program, has_head), sampling(program));
+    let peaks = [
+        ("backward of the head", head_peak),
+        ("backward of a layer", layer_peak),
+        ("evaluation", evaluation),
+        ("sampling", sampling),
+    ];
+    let mut widest = peaks[0];
+    for peak in peaks {
+        if peak.1 > widest.1 {
+            widest = peak;
+        }
+    }
+    let mut workspace = |what: String, bytes: u64, count: u64| {
+        items.push(MemoryItem { category: MemoryCategory::Workspace, what, bytes, count });
+    };
+    workspace(format!("beyond the activations, {}", widest.0), widest.1 - saved, 1);
+    let length = program.batch.length as u64;
+    if program.device == Device::Cpu {
+        workspace(
+            "attention tiles per thread".to_owned(),
+            F32.saturating_mul(TILES * TILE_QUERIES.min(length)).saturating_mul(length),
+            hardware.threads as u64,
+        );
+    } else {
+        let scratch = device_memory::matmul_workspace_bytes(hardware.compute_capability);
+        workspace("scratch of matrix products".to_owned(), scratch, 1);
+    }
+    let rows = program.batch.slice.1 as u64;
+    workspace("ids and targets per row".to_owned(), ROW_BYTES.saturating_mul(length), rows);
+    if spec.variant.positions == PositionKind::Sinusoidal && program.chunks.iter().any(|c| c.contains(0)) {
+        let table = (spec.context_length as u64).saturating_mul(spec.d_model as u64);
+        workspace("sinusoidal positions".to_owned(), F32.saturating_mul(table), 1);
+    }
+    if spec.family == Family::Llama && layers != [0, 0] {
+        let table = (spec.context_length as u64).saturating_mul(spec.head_dim() as u64);
+        workspace("rotary positions".to_owned(), F32.saturating_mul(table), 1);
+    }
+    if program.device == Device::Cpu {
+        workspace(PROCESS.to_owned(), BASELINE, 1);
+    } else {
+        items.push(MemoryItem {
+            category: MemoryCategory::Context,
+            what: "the driver's context and the kernels' code (assumed)".to_owned(),
+            bytes: device_memory::context_bytes(hardware.compute_capability),
+            count: 1,
+        });
+    }
+    items.extend(communication(program, *slots as u64, &sizes));
+
+    MemoryEstimate {
+        weights: sum(&items, MemoryCategory::Weights),
+        gradients: sum(&items, MemoryCategory::Gradients),
+        optimizer: sum(&items, MemoryCategory::Optimizer),
+        activations: saved,
+        workspace: sum(&items, MemoryCategory::Workspace),
+        communication: sum(&items, MemoryCategory::Communication),
+        context: sum(&items, MemoryCategory::Context),
+        items,
+    }
+}
+
+/// What a layer's backward needs at its peak beyond what is saved: gradients, and what it computes again.
+fn layer_backward(program: &Program, sizes: &Sizes) -> u64 {
+    let spec = &program.model;
+    let gradients = sizes.total(&cost::layer_transient(spec));
+    let all = sizes.total(&cost::layer_saved(spec));
+    let kept = sizes.total(&cost::layer_kept(spec, program.recompute));
+    match program.recompute {
+        Recompute::None => gradients,
+        Recompute::Block => (all - kept).saturating_add(gradients),
+        // Either in the MLP's backward, before attention is computed again, or in attention's, when the MLP's is free.
+        Recompute::Attention => {
+            let attention = sizes.total(&cost::attention_again(spec));
+            let attention = attention.saturating_add(sizes.total(&cost::attention_transient(spec)));
+            gradients.max(attention.saturating_sub(kept))
+        }
+    }
+}
+
+/// Messages that wait for this rank, and the pieces in which gradients are summed.
+fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem> {
+    let mut items = Vec::new();
+    let mut push = |what: &str, bytes: u64, count: u64| {
+        if count > 0 {
+            items.push(MemoryItem { category: MemoryCategory::Communication, what: what.to_owned(), bytes, count });
+        }
+    };
+    let has = |work: fn(&Instruction) -> bool| u64::from(program.step.iter().any(work));
+    let channels = has(|i| matches!(i, Instruction::RecvActivation { .. }))
+        + has(|i| matches!(i, Instruction::RecvGradient { .. }));
+    let message = sizes.positions.saturating_mul(program.model.d_model as u64).saturating_mul(sizes.element);
+    if program.device == Device::Cpu {
+        push("activations and gradients under way", message, channels * slots);
+        push("pieces of gradients being summed", REDUCE_PIECES, u64::from(program.mesh.replicas > 1));
+    } else {
+        // A message is received where it is used: one of each kind is under way.
+        push("activations and gradients under way", message, channels);
+        let sends = has(|i| matches!(i, Instruction::SendActivation { .. }))
+            + has(|i| matches!(i, Instruction::SendGradient { .. }));
+        push("activations and gradients that were sent", message, sends * slots);
+        push("communicators (assumed)", device_memory::COMMUNICATOR_BYTES, device_memory::communicators(program));
+    }
+    items
+}
+
+/// Weights, gradients and moments: buffers of the parameters' size.
+fn state_items(program: &Program) -> Vec<MemoryItem> {
+    let counts = count_chunks(&program.model, &program.chunks);
+    let mut items = Vec::new();
+    let mut push = |category, what: &str, bytes: u64, count: u64| {
+        if bytes * count > 0 {
+            items.push(MemoryItem { category, what: what.to_owned(), bytes, count });
+        }
+    };
+    let [weights, gradients, moments] = if program.master_weights {
+        ["f32 weights", "f32 gradients", "moments"]
+    } else {
+        ["bf16 weights in f32", "bf16 gradients in f32", "bf16 moments in f32"]
+    };
+    let state = precision::STATE_BYTES * counts.total;
+    push(MemoryCategory::Weights, weights, state, 1);
+    let copy = precision::rounded_copy(program.precision, program.master_weights, program.device);
+    push(MemoryCategory::Weights, copy.what(), copy.bytes(&counts), 1);
+    push(MemoryCategory::Gradients, gradients, state, 1);
+    push(MemoryCategory::Optimizer, moments, state, program.moments() as u64);
+    items
+}
+
+/// Bytes of the buffers of one micro-batch.
+struct Sizes {
+    positions: u64,
+    element: u64,
+}
+
+impl Sizes {
+    fn of(program: &Program) -> Self {
+        let rows = program.batch.micro_batch.min(program.batch.slice.1) as u64;
+        let element = precision::activation_bytes(program.precision, program.device);
+        Self { positions: rows.saturating_mul(program.batch.length as u64), element }
+    }
+
+    fn bytes(&self, buffer: &Buffer) -> u64 {
+        let element = if buffer.always_f32 { F32 } else { self.element };
+        self.positions.saturating_mul(buffer.per_position as u64).saturating_mul(element)
+    }
+
+    fn total(&self, buffers: &[Buffer]) -> u64 {
+        buffers.iter().fold(0, |sum, b| sum.saturating_add(self.bytes(b)))
+    }
+}
+
+/// One forward that keeps nothing: one layer's buffers, then the logits where the head is. Multiple choice batches by tokens.
+fn evaluation(program: &Program, has_head: bool) -> u64 {
+    if !program.periodic.iter().any(|p| p.instruction == Instruction::Evaluate) {
+        return 0;
+    }
+    let mut sizes = Sizes::of(program);
+    if program.eval.choice_items.is_some() {
+        sizes.positions = sizes.positions.max(BATCH_TOKENS as u64);
+    }
+    let spec = &program.model;
+    let layer = sizes.total(&cost::layer_saved(spec)).saturating_add(sizes.total(&cost::layer_transient(spec)));
+    if program.device == Device::Cpu || !has_head {
+        // A CPU makes the logits of so few rows at a time that they do not count.
+        return layer;
+    }
+    let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
+    let part = Sizes { positions: sizes.positions.min(DEVICE_ROWS as u64), ..sizes };
+    layer.max(input.saturating_add(part.total(&cost::head_saved(spec))))
+}
+
+/// The key-value cache of all continuations of the longest prompt, and their logits. A prompt has at most as many tokens
+/// as bytes, since the tokenizers here are byte-level or coarser.
+fn sampling(program: &Program) -> u64 {
+    let Some(samples) = &program.eval.samples else { return 0 };
+    let spec = &program.model;
+    let prompt = samples.prompts.iter().map(String::len).max().unwrap_or(0);
+    let length = prompt.saturating_add(samples.max_tokens).min(spec.context_length) as u64;
+    let rows = samples.count as u64;
+    let cache = 2 * (spec.layers * spec.kv_heads * spec.head_dim()) as u64;
+    let element = precision::activation_bytes(program.precision, program.device);
+    let cached = rows.saturating_mul(length).saturating_mul(cache).saturating_mul(element);
+    let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32);
+    // The prompt's pass through one layer, for all continuations.
+    let sizes = Sizes { positions: rows.saturating_mul(prompt.min(spec.context_length) as u64), element };
+    cached.saturating_add(logits).saturating_add(sizes.total(&cost::layer_saved(spec)))
+}
+
+fn sum(items: &[MemoryItem], category: MemoryCategory) -> u64 {
+    let of_category = items.iter().filter(|i| i.category == category);
+    of_category.fold(0, |sum, i| sum.saturating_add(i.bytes.saturating_mul(i.count)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compile;
+    use crate::testing::{cluster, compiled, data, experiment};
+    use runner_spec::experiment::Precision;
+    use runner_spec::program::OptimizerSpec;
+
+    const ONE: Live = Live { saved: 1, work: 0 };
+
+    fn of(program: &Program) -> MemoryEstimate {
+        estimate(&MemoryRequest { program, live: &[ONE], slots: 2, hardware: &cluster().devices[0] })
+    }
+
+    fn program() -> Program {
+        compiled(&experiment()).ranks[0].program.clone()
+    }
+
+    #[test]
+    fn categories_are_the_sums_of_the_table() {
+        let memory = of(&program());
+        let table: u64 = memory.items.iter().map(|i| i.bytes * i.count).sum();
+        assert_eq!(memory.total(), table);
+        assert!(memory.items.iter().all(|i| i.bytes > 0 || i.category == MemoryCategory::Workspace));
+    }
+
+    #[test]
+    fn state_is_four_bytes_a_parameter() {
+        let mut program = program();
+        let n = count_chunks(&program.model, &program.chunks).total;
+        let adamw = of(&program);
+        assert_eq!([adamw.weights, adamw.gradients, adamw.optimizer], [4 * n, 4 * n, 8 * n]);
+        program.optimizer = OptimizerSpec::Sgd { momentum: 0.0 };
+        program.precision = Precision::Bf16;
+        let sgd = of(&program);
+        assert_eq!([sgd.weights, sgd.gradients, sgd.optimizer], [8 * n, 4 * n, 0]);
+    }
+
+    /// By hand: 3 GPT-2 layers 16 wide with 2 heads and d_ff 64, 2 rows of 8 positions; per position a layer keeps
+    /// 5·16 + 48 + 2 + 4 + 2·64 = 262 and the head 2·16 + 2 + vocabulary.
+    #[test]
+    fn activations_of_a_tiny_model() {
+        let program = program();
+        assert_eq!((program.batch.micro_batch, program.batch.length), (2, 8));
+        let positions = 2 * 8;
+        let want = 4 * positions * (3 * 262 + 34 + program.model.vocab_size as u64);
+        assert_eq!(of(&program).activations, want);
+    }
+
+    /// bf16 on an H100, by hand: f32 weights, a bf16 copy of them; per position the 262 + 34 + vocabulary elements of
+    /// the test above, in bf16 but for statistics: 2·2 of each layer's norms, 2 log-sum-exps, 2 of the final norm.
+    #[test]
+    fn bf16_on_a_gpu() {
+        let cluster = runner_machine::described::named_cluster("1x1xH100").expect("known");
+        let mut experiment = experiment();
+        experiment.precision = Precision::Bf16;
+        for masters in [true, false] {
+            experiment.master_weights = masters;
+            let plan = compile(&experiment, &data(), &cluster).expect("it is planned");
+            let (rank, memory) = (&plan.ranks[0], &plan.ranks[0].memory);
+            let n = rank.params.total;
+            assert_eq!([memory.weights, memory.gradients, memory.optimizer], [(4 + 2) * n, 4 * n, 8 * n]);
+            let (all, f32s) = (3 * 262 + 34 + rank.program.model.vocab_size as u64, 3 * (4 + 2) + 2);
+            assert_eq!(memory.activations, 2 * 8 * (2 * all + 2 * f32s));
+            assert_eq!(memory.context, 512 << 20);
+            let scratch = memory.items.iter().find(|i| i.what == "scratch of matrix products");
+            assert_eq!(scratch.map(|i| i.bytes), Some(32 << 20));
+        }
+    }
+
+    /// On a GPU multiple choice makes the logits of more rows at once than a small micro-batch has.
+    #[test]
+    fn a_gpu_evaluates_many_rows_at_once() {
+        let mut program = program();
+        program.batch.micro_batch = 1;
+        program.model.vocab_size = 50_000;
+        program.eval.choice_items = Some(1);
+        assert!(program.periodic.iter().any(|p| p.instruction == Instruction::Evaluate));
+        let logits = 4 * 50_000 * DEVICE_ROWS as u64;
+        assert!(evaluation(&program, true) < logits);
+        program.device = Device::Cuda(0);
+        assert!((logits..2 * logits).contains(&evaluation(&program, true)));
+        assert!(evaluation(&program, false) < logits, "of a stage without the head");
+    }
+
+    #[test]
+    fn activations_follow_the_micro_batches_in_flight() {
+        let program = program();
+        let live = [Live { saved: 2, work: 0 }];
+        let two =
+            estimate(&MemoryRequest { program: &program, live: &live, slots: 2, hardware: &cluster().devices[0] });
+        assert_eq!(two.activations, 2 * of(&program).activations);
+    }
+}

@@ -1,0 +1,313 @@
+//! The ranks of a run: who holds which blocks, takes which rows, and does what.
+
+use crate::block_time::Worker;
+use crate::check::Walk;
+use crate::cost;
+use crate::cost::count_chunks;
+use crate::emit;
+use crate::emit::Step;
+use crate::error::PlanError;
+use crate::memory::{MemoryRequest, estimate};
+use crate::partition;
+use crate::partition::BlockCosts;
+use crate::schedule::{Op, schedule};
+use runner_spec::cluster::{ClusterFacts, DeviceFacts};
+use runner_spec::experiment::Recompute;
+use runner_spec::experiment::{Experiment, Parallel, PipelineSchedule};
+use runner_spec::mesh::{Mesh, Mode};
+use runner_spec::model::ModelSpec;
+use runner_spec::plan::{Flops, RankPlan};
+use runner_spec::precision;
+use runner_spec::program::{Blocks, Program};
+use runner_spec::rates::DeviceRates;
+
+/// Ranks that a plan is made for; beyond it a file means something else.
+const MOST_RANKS: usize = 1 << 20;
+
+/// Ranks times micro-batches times chunks: each takes a handful of instructions in some list.
+const MOST_PASSES: usize = 1 << 21;
+
+/// Stages and replicas of `parallel`.
+///
+/// # Errors
+/// If they do not divide the batch, or are none or too many.
+pub fn mesh(parallel: &Parallel, sequences: usize) -> Result<Mesh, PlanError> {
+    let stages = match (parallel.mode, &parallel.pipeline) {
+        (Mode::Pipeline, Some(pipeline)) => pipeline.stages,
+        (Mode::Pipeline, None) => return Err(PlanError::value("parallel.pipeline", "mode pipeline needs it")),
+        _ => 1,
+    };
+    let replicas = if parallel.mode == Mode::Single { 1 } else { parallel.replicas };
+    if stages == 0 || replicas == 0 || stages.checked_mul(replicas).is_none_or(|world| world > MOST_RANKS) {
+        let message = format!("{stages} stages · {replicas} replicas: 1 to {MOST_RANKS} ranks can be planned");
+        return Err(PlanError::value("parallel", message));
+    }
+    if !sequences.is_multiple_of(replicas) {
+        let (times, rest) = (sequences / replicas, sequences % replicas);
+        let message = format!(
+            "batch.sequences {sequences} = {times}·{replicas} + {rest} does not divide among {replicas} replicas"
+        );
+        return Err(PlanError::value("parallel.replicas", message));
+    }
+    Ok(Mesh { mode: parallel.mode, stages, replicas })
+}
+
+/// What the ranks have in common.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    pub mesh: Mesh,
+    /// Layers of each part of the model.
+    pub counts: Vec<usize>,
+    pub chunks: usize,
+    pub schedule: PipelineSchedule,
+    bucket_bytes: f64,
+    clip_norm: Option<f64>,
+    model: ModelSpec,
+}
+
+impl Layout {
+    /// Settles the partition; what was chosen, and why, goes to `notes`.
+    pub fn new(
+        experiment: &Experiment,
+        common: &Program,
+        times: &BlockTimes,
+        notes: &mut Vec<String>,
+    ) -> Result<Self, PlanError> {
+        let mesh = common.mesh;
+        let parallel = &experiment.parallel;
+        let layers = common.model.layers;
+        let mut layout = Self {
+            mesh,
+            counts: vec![layers],
+            chunks: 1,
+            schedule: PipelineSchedule::OneFOneB,
+            bucket_bytes: parallel.bucket_mb * f64::from(1 << 20),
+            clip_norm: experiment.train.clip_norm,
+            model: common.model.clone(),
+        };
+        let slice = common.batch.sequences / mesh.replicas;
+        let micro_batches = slice.div_ceil(common.batch.micro_batch);
+        let pipeline = parallel.pipeline.as_ref().filter(|_| mesh.mode == Mode::Pipeline);
+        let chunks = pipeline.map_or(1, |p| p.chunks);
+        let passes = mesh.world_size().saturating_mul(micro_batches).saturating_mul(chunks);
+        if passes > MOST_PASSES {
+            let message = format!(
+                "{} ranks · {micro_batches} micro-batches{} = {passes} passes in a step, at most {MOST_PASSES} are \
+                 planned: take larger micro-batches",
+                mesh.world_size(),
+                if chunks > 1 { format!(" · {chunks} chunks") } else { String::new() }
+            );
+            return Err(PlanError::value("parallel", message));
+        }
+        let Some(pipeline) = pipeline else { return Ok(layout) };
+        let parts = mesh.stages.saturating_mul(pipeline.chunks);
+        if pipeline.chunks == 0 || parts > layers {
+            let message = format!(
+                "{} stages · {} chunks = {parts} parts, and the model has {layers} layers: each part needs one",
+                mesh.stages, pipeline.chunks
+            );
+            return Err(PlanError::value("parallel.pipeline.stages", message));
+        }
+        let interleaved = pipeline.schedule == PipelineSchedule::Interleaved;
+        if interleaved && mesh.stages < 2 {
+            let message = "interleaved_1f1b needs at least 2 stages".to_owned();
+            return Err(PlanError::value("parallel.pipeline.stages", message));
+        }
+        if interleaved && !micro_batches.is_multiple_of(mesh.stages) {
+            let (stages, times) = (mesh.stages, micro_batches / mesh.stages);
+            let rest = micro_batches % mesh.stages;
+            let message = format!(
+                "interleaved_1f1b takes a multiple of the stages: {micro_batches} micro-batches = {times}·{stages} + {rest}"
+            );
+            return Err(PlanError::value("parallel.pipeline.microbatches", message));
+        }
+        if pipeline.chunks > 1 && !interleaved {
+            let message = format!("{} chunks need the schedule interleaved_1f1b", pipeline.chunks);
+            return Err(PlanError::value("parallel.pipeline.chunks", message));
+        }
+        let (counts, why) = partition::partition(&pipeline.partition, layers, parts, &times.costs);
+        if counts.len() != parts || counts.iter().sum::<usize>() != layers || counts.contains(&0) {
+            let (listed, sum) = (counts.len(), counts.iter().sum::<usize>());
+            let message = format!("it lists {listed} parts of {sum} layers in all; there are {parts} of {layers}");
+            return Err(PlanError::value("parallel.pipeline.partition", message));
+        }
+        let chosen = why.is_some();
+        notes.extend(why.map(|why| format!("{why} ({})", times.from)));
+        notes.extend(times.measured.filter(|_| chosen).and_then(|measured| better(&counts, &measured)));
+        (layout.counts, layout.chunks, layout.schedule) = (counts, pipeline.chunks, pipeline.schedule);
+        Ok(layout)
+    }
+
+    /// The same with other layers per part.
+    pub fn with_counts(&self, counts: &[usize]) -> Self {
+        Self { counts: counts.to_vec(), ..self.clone() }
+    }
+
+    /// The blocks of `stage`.
+    pub fn stage_chunks(&self, stage: usize) -> Vec<Blocks> {
+        let parts = partition::parts(&self.counts);
+        parts.into_iter().skip(stage).step_by(self.mesh.stages).collect()
+    }
+
+    /// The program of every rank.
+    pub fn programs(&self, common: &Program, hardware: &[DeviceFacts]) -> Vec<Program> {
+        let mesh = self.mesh;
+        let slice = common.batch.sequences / mesh.replicas;
+        let micro_batches = slice.div_ceil(common.batch.micro_batch);
+        let ops: Vec<Vec<Op>> = match mesh.mode {
+            Mode::Pipeline => schedule(self.schedule, mesh.stages, self.chunks, micro_batches),
+            _ => vec![emit::in_turn(micro_batches)],
+        };
+        let mut out = Vec::with_capacity(mesh.world_size());
+        for (stage, ops) in ops.iter().enumerate() {
+            let chunks = self.stage_chunks(stage);
+            let buckets =
+                if mesh.replicas > 1 { emit::buckets(&self.model, &chunks, self.bucket_bytes) } else { Vec::new() };
+            let step = |root| {
+                emit::step(&Step {
+                    mesh,
+                    stage,
+                    root,
+                    tied: self.model.tie_embeddings,
+                    chunks: &chunks,
+                    buckets: &buckets,
+                    micro_batches,
+                    ops,
+                    clip_norm: self.clip_norm,
+                })
+            };
+            let (root, others) = (step(true), step(false));
+            for replica in 0..mesh.replicas {
+                let rank = mesh.rank(stage, replica);
+                let mut program = common.clone();
+                program.rank = rank;
+                program.device = hardware[rank].device;
+                (program.chunks, program.buckets) = (chunks.clone(), buckets.clone());
+                // As PyTorch divides a batch: DistributedSampler deals rows out in turn, DataParallel cuts.
+                let dealt = mesh.mode != Mode::Dp;
+                program.batch.slice = (if dealt { replica } else { replica * slice }, slice);
+                program.batch.stride = if dealt { mesh.replicas } else { 1 };
+                program.step = if rank == 0 { root.clone() } else { others.clone() };
+                out.push(program);
+            }
+        }
+        out
+    }
+
+    /// What each rank costs.
+    pub fn ranks(
+        &self,
+        programs: Vec<Program>,
+        walks: &[Walk],
+        slots: usize,
+        hardware: Vec<DeviceFacts>,
+    ) -> Vec<RankPlan> {
+        // Replicas cost the same; dp's root costs more.
+        let mut known: Option<((usize, bool, usize), RankPlan)> = None;
+        let mut out = Vec::with_capacity(programs.len());
+        for ((program, walk), hardware) in programs.into_iter().zip(walks).zip(hardware) {
+            let key = (program.stage(), program.owns_optimizer(), hardware.threads);
+            let mut rank = match known.take().filter(|(k, _)| *k == key) {
+                Some((_, same)) => same,
+                None => self.cost(&program, walk, slots, &hardware),
+            };
+            rank.rank = program.rank;
+            rank.replica = program.replica();
+            (rank.device, rank.hardware, rank.program) = (hardware.device, hardware, program);
+            known = Some((key, rank.clone()));
+            out.push(rank);
+        }
+        out
+    }
+
+    fn cost(&self, program: &Program, walk: &Walk, slots: usize, hardware: &DeviceFacts) -> RankPlan {
+        let tokens = (program.batch.slice.1 * program.batch.length) as u64;
+        let request = MemoryRequest { program, live: &walk.live, slots, hardware };
+        RankPlan {
+            rank: program.rank,
+            device: hardware.device,
+            hardware: hardware.clone(),
+            stage: program.stage(),
+            replica: program.replica(),
+            chunks: program.chunks.clone(),
+            in_flight: walk.in_flight(),
+            precision: if program.master_weights {
+                precision::describe(program.precision, hardware.device).to_owned()
+            } else {
+                precision::describe_without_masters(hardware.device).to_owned()
+            },
+            params: count_chunks(&self.model, &program.chunks),
+            memory: estimate(&request),
+            flops: flops(&self.model, program.recompute, &program.chunks, tokens, program.batch.length),
+            program: program.clone(),
+        }
+    }
+}
+
+/// FLOPs of several parts of a model.
+pub fn flops(model: &ModelSpec, recompute: Recompute, chunks: &[Blocks], tokens: u64, length: usize) -> Flops {
+    let convention = cost::CONVENTION.to_owned();
+    let mut sum = Flops { forward: 0.0, backward: 0.0, recomputed: 0.0, step: 0.0, convention };
+    for chunk in chunks {
+        let part = cost::flops(model, &chunk.range(), tokens, length);
+        sum.forward += part.forward;
+        sum.backward += part.backward;
+        sum.recomputed += cost::recomputed_flops(model, recompute, &chunk.range(), tokens, length);
+        sum.step += part.step;
+    }
+    sum
+}
+
+/// What blocks cost relative to each other, and where that is from.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockTimes {
+    /// What a partition is balanced by.
+    costs: BlockCosts,
+    from: &'static str,
+    /// What this machine was measured to take.
+    measured: Option<BlockCosts>,
+}
+
+impl BlockTimes {
+    /// By the data sheet of the first device, or by the FLOPs of the matrix products. Measurements advise only: they
+    /// change from one calibration to the next, and a plan that changed with them would be another run.
+    pub fn new(common: &Program, hardware: &[DeviceFacts], cluster: &ClusterFacts) -> Self {
+        let flops = Self { costs: block_costs(&common.model, common.batch.length), from: "by FLOPs", measured: None };
+        let timed = hardware.first().and_then(|device| {
+            let rates = cluster.rates.devices.get(&device.name)?;
+            let sharers = hardware.iter().filter(|d| (d.node, d.device) == (device.node, device.device)).count();
+            let (precision, master_weights) = (common.precision, common.master_weights);
+            // Layers are divided as if nothing were computed again: so the same numbers come out with and without.
+            let (model, recompute) = (&common.model, Recompute::None);
+            let worker = Worker { model, precision, master_weights, recompute, device, rates, sharers };
+            let rows = common.batch.micro_batch.min(common.batch.sequences);
+            let seconds = worker.blocks(rows, common.batch.length)?;
+            let (embedding, layer, head) = (seconds.embedding.total(), seconds.layer.total(), seconds.head.total());
+            let costs = BlockCosts { embedding, layer, head };
+            Some(match rates {
+                DeviceRates::Measured(_) => Self { measured: Some(costs), ..flops },
+                DeviceRates::Accelerator(_) => Self { costs, from: "by assumed times", measured: None },
+            })
+        });
+        timed.unwrap_or(flops)
+    }
+}
+
+/// The partition that measured times would choose, if its slowest part is faster than that of `counts`.
+fn better(counts: &[usize], measured: &BlockCosts) -> Option<String> {
+    let slowest = |counts: &[usize]| partition::part_costs(counts, measured).into_iter().fold(0.0, f64::max);
+    let other = partition::balance(counts.iter().sum(), counts.len(), measured);
+    let gain = 100.0 * (1.0 - slowest(&other) / slowest(counts));
+    (gain >= 1.0).then(|| {
+        format!(
+            "partition: by the times measured here, the slowest part of {other:?} takes {gain:.0}% less; \
+             write it as parallel.pipeline.partition to have it"
+        )
+    })
+}
+
+/// What blocks cost relative to each other: their matrix products.
+fn block_costs(model: &ModelSpec, length: usize) -> BlockCosts {
+    let of = |block: usize| cost::flops(model, &(block..block + 1), 1, length).forward;
+    BlockCosts { embedding: of(0), layer: of(1), head: of(model.layers + 1) }
+}

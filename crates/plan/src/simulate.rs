@@ -1,0 +1,312 @@
+//! Runs one replica of each stage against the others in time: who computes, who waits, for how long.
+//!
+//! A rank does its instructions in order. A message arrives after the link's latency and its bytes' time, one after the
+//! other; a send waits for a free slot. An all-reduce runs beside the computation, one at a time, and `WaitBuckets` waits
+//! for it. Replicas do the same at the same time, so one of each stage stands for all; a collective over them starts when
+//! that one does, and costs what its group's size makes it cost.
+
+use std::collections::HashMap;
+
+use runner_spec::forecast::{Activity, Span};
+use runner_spec::program::{Instruction, Program};
+
+/// What things take.
+pub trait Prices {
+    /// Seconds that `stage` computes for `instruction`.
+    fn compute(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64;
+    /// A micro-batch's activations, or their gradients, from stage `from` to stage `to`.
+    fn message(&self, from: usize, to: usize, program: &Program, mb: usize) -> Transfer;
+    /// Seconds of a collective once all its members are there.
+    fn collective(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64;
+}
+
+/// One message: seconds until its first byte is there, seconds for its bytes, and whether both ends copy them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Transfer {
+    pub latency: f64,
+    pub seconds: f64,
+    pub copied_by_ranks: bool,
+}
+
+/// What the simulation showed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trace {
+    /// From the first instruction to the end of the last rank.
+    pub seconds: f64,
+    pub stages: Vec<Sums>,
+    /// In the order of their stages, each stage's in the order of time.
+    pub spans: Vec<Span>,
+}
+
+/// Of one stage, in seconds; the three add up to the step.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sums {
+    pub compute: f64,
+    /// For other stages.
+    pub waiting: f64,
+    pub communication: f64,
+}
+
+/// Messages of one channel: when each can be received, and how long it was under way; when each was received.
+#[derive(Debug, Default)]
+struct Channel {
+    sent: Vec<(f64, f64)>,
+    received: Vec<f64>,
+    /// Until when the link is busy.
+    busy: f64,
+}
+
+#[derive(Debug, Default)]
+struct Rank {
+    at: usize,
+    clock: f64,
+    sums: Sums,
+    spans: Vec<Span>,
+    /// Until when the communication beside the computation is busy.
+    lane: f64,
+    world: usize,
+    tied: usize,
+    joined: bool,
+}
+
+/// Arrivals at the n-th collective of a group: how many, the latest, and the longest that a member takes for it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Gathering {
+    arrived: usize,
+    latest: f64,
+    cost: f64,
+}
+
+struct Simulation<'a, P> {
+    programs: &'a [&'a Program],
+    slots: usize,
+    prices: &'a P,
+    ranks: Vec<Rank>,
+    channels: HashMap<(usize, usize, bool), Channel>,
+    world: Vec<Gathering>,
+    tied: Vec<Gathering>,
+}
+
+/// Simulates one step of `programs`, the first replica of each stage in order, with channels of `slots` messages. `None`
+/// if they wait in a circle, which checked programs never do.
+pub fn simulate<P: Prices>(programs: &[&Program], slots: usize, prices: &P) -> Option<Trace> {
+    let mut simulation = Simulation {
+        programs,
+        slots: slots.max(1),
+        prices,
+        ranks: programs.iter().map(|_| Rank::default()).collect(),
+        channels: HashMap::new(),
+        world: Vec::new(),
+        tied: Vec::new(),
+    };
+    loop {
+        let (mut moved, mut done) = (false, true);
+        for (stage, program) in programs.iter().enumerate() {
+            while let Some(instruction) = program.step.get(simulation.ranks[stage].at) {
+                if !simulation.step(stage, *instruction) {
+                    break;
+                }
+                simulation.ranks[stage].at += 1;
+                moved = true;
+            }
+            done &= simulation.ranks[stage].at == program.step.len();
+        }
+        if done {
+            break;
+        }
+        if !moved {
+            return None;
+        }
+    }
+    let seconds = simulation.ranks.iter().map(|r| r.clock).fold(0.0, f64::max);
+    let mut trace = Trace { seconds, stages: Vec::new(), spans: Vec::new() };
+    for rank in simulation.ranks {
+        let waiting = rank.sums.waiting + (seconds - rank.clock);
+        trace.stages.push(Sums { waiting, ..rank.sums });
+        trace.spans.extend(rank.spans);
+    }
+    Some(trace)
+}
+
+impl<P: Prices> Simulation<'_, P> {
+    /// Does `instruction` on `stage`; whether it could.
+    fn step(&mut self, stage: usize, instruction: Instruction) -> bool {
+        let program = self.programs[stage];
+        match instruction {
+            Instruction::SendActivation { mb, to, .. } => self.send(stage, to, true, mb),
+            Instruction::SendGradient { mb, to, .. } => self.send(stage, to, false, mb),
+            Instruction::RecvActivation { mb, from, .. } => self.receive(stage, from, true, mb),
+            Instruction::RecvGradient { mb, from, .. } => self.receive(stage, from, false, mb),
+            Instruction::AllReduce { .. } => {
+                let cost = self.prices.collective(stage, program, &instruction);
+                let rank = &mut self.ranks[stage];
+                let start = rank.lane.max(rank.clock);
+                rank.lane = start + cost;
+                rank.span(stage, start, rank.lane, Activity::Reduce, None, 0);
+                true
+            }
+            Instruction::WaitBuckets => {
+                let rank = &mut self.ranks[stage];
+                let wait = (rank.lane - rank.clock).max(0.0);
+                rank.sums.communication += wait;
+                rank.clock += wait;
+                true
+            }
+            Instruction::CountTokens { .. }
+            | Instruction::ClipNorm { .. }
+            | Instruction::BroadcastWeights
+            | Instruction::ReduceToRoot { .. } => {
+                if instruction_computes_first(&instruction) && !self.ranks[stage].joined {
+                    self.compute(stage, &instruction);
+                }
+                self.gather(stage, instruction, true)
+            }
+            Instruction::SumTied => self.gather(stage, instruction, false),
+            _ => {
+                self.compute(stage, &instruction);
+                true
+            }
+        }
+    }
+
+    fn compute(&mut self, stage: usize, instruction: &Instruction) {
+        let seconds = self.prices.compute(stage, self.programs[stage], instruction);
+        let activity = match instruction {
+            Instruction::Forward { .. } => Some(Activity::Forward),
+            Instruction::Backward { .. } => Some(Activity::Backward),
+            Instruction::BackwardInput { .. } => Some(Activity::Input),
+            Instruction::BackwardWeight { .. } => Some(Activity::Weight),
+            Instruction::ClipNorm { .. } | Instruction::OptimizerStep | Instruction::ZeroGradients => {
+                Some(Activity::Update)
+            }
+            _ => None,
+        };
+        let rank = &mut self.ranks[stage];
+        let (start, end) = (rank.clock, rank.clock + seconds);
+        rank.clock = end;
+        rank.sums.compute += seconds;
+        if let Some(activity) = activity {
+            rank.span(stage, start, end, activity, instruction.mb(), instruction.chunk().unwrap_or(0));
+        }
+    }
+
+    fn send(&mut self, from: usize, to: usize, activation: bool, mb: usize) -> bool {
+        let transfer = self.prices.message(from, to, self.programs[from], mb);
+        let slots = self.slots;
+        let channel = self.channels.entry((from, to, activation)).or_default();
+        let rank = &mut self.ranks[from];
+        if let Some(earlier) = channel.sent.len().checked_sub(slots) {
+            let Some(&free) = channel.received.get(earlier) else { return false };
+            let wait = (free - rank.clock).max(0.0);
+            rank.sums.waiting += wait;
+            rank.clock += wait;
+        }
+        let start = rank.clock.max(channel.busy);
+        channel.busy = start + transfer.seconds;
+        channel.sent.push((channel.busy + transfer.latency, transfer.seconds + transfer.latency));
+        if transfer.copied_by_ranks {
+            rank.sums.communication += channel.busy - rank.clock;
+            rank.clock = channel.busy;
+        }
+        true
+    }
+
+    fn receive(&mut self, stage: usize, from: usize, activation: bool, mb: usize) -> bool {
+        let transfer = self.prices.message(from, stage, self.programs[from], mb);
+        let channel = self.channels.entry((from, stage, activation)).or_default();
+        let Some(&(arrival, under_way)) = channel.sent.get(channel.received.len()) else { return false };
+        let rank = &mut self.ranks[stage];
+        let wait = (arrival - rank.clock).max(0.0);
+        // Of the wait, what the bytes were under way is communication, the rest waiting for the other stage.
+        let communication = wait.min(under_way);
+        rank.sums.communication += communication;
+        rank.sums.waiting += wait - communication;
+        rank.clock += wait;
+        if transfer.copied_by_ranks {
+            rank.sums.communication += transfer.seconds;
+            rank.clock += transfer.seconds;
+        }
+        channel.received.push(rank.clock);
+        true
+    }
+
+    /// A collective over all ranks, or over the two that hold the tied embedding.
+    fn gather(&mut self, stage: usize, instruction: Instruction, world: bool) -> bool {
+        let members = if world { self.programs.len() } else { 2.min(self.programs.len()) };
+        let rank = &mut self.ranks[stage];
+        let gatherings = if world { &mut self.world } else { &mut self.tied };
+        let nth = if world { rank.world } else { rank.tied };
+        if gatherings.len() <= nth {
+            gatherings.resize(nth + 1, Gathering::default());
+        }
+        let gathering = &mut gatherings[nth];
+        if !rank.joined {
+            let cost = self.prices.collective(stage, self.programs[stage], &instruction);
+            gathering.arrived += 1;
+            gathering.latest = gathering.latest.max(rank.clock);
+            gathering.cost = gathering.cost.max(cost);
+            rank.joined = true;
+        }
+        if gathering.arrived < members {
+            return false;
+        }
+        rank.joined = false;
+        *(if world { &mut rank.world } else { &mut rank.tied }) += 1;
+        let end = gathering.latest + gathering.cost;
+        rank.sums.waiting += gathering.latest - rank.clock;
+        rank.sums.communication += gathering.cost;
+        rank.span(stage, gathering.latest, end, Activity::Collective, None, 0);
+        rank.clock = end;
+        true
+    }
+}
+
+/// A rank measures its own norm before the sum over ranks.
+fn instruction_computes_first(instruction: &Instruction) -> bool {
+    matches!(instruction, Instruction::ClipNorm { .. })
+}
+
+impl Rank {
+    fn span(&mut self, stage: usize, start: f64, end: f64, what: Activity, mb: Option<usize>, chunk: usize) {
+        if end <= start {
+            return;
+        }
+        // The parts of a backward that ends in several buckets are one.
+        if let Some(last) = self.spans.iter_mut().rev().find(|s| s.what != Activity::Reduce)
+            && (last.what, last.mb, last.chunk, last.end) == (what, mb, chunk, start)
+        {
+            last.end = end;
+            return;
+        }
+        self.spans.push(Span { stage, start, end, what, mb, chunk });
+    }
+}
+
+/// Forward, and each half of a backward, take one unit per chunk; nothing else takes time. As the literature counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Units;
+
+impl Prices for Units {
+    fn compute(&self, _: usize, program: &Program, instruction: &Instruction) -> f64 {
+        let share = |chunk: usize, blocks: Option<runner_spec::program::Blocks>| {
+            blocks.map_or(1.0, |b| {
+                let whole = program.chunks[chunk];
+                (b.end - b.start) as f64 / (whole.end - whole.start) as f64
+            })
+        };
+        match *instruction {
+            Instruction::Forward { .. } | Instruction::BackwardInput { .. } => 1.0,
+            Instruction::Backward { chunk, blocks, .. } => 2.0 * share(chunk, blocks),
+            Instruction::BackwardWeight { chunk, blocks, .. } => share(chunk, blocks),
+            _ => 0.0,
+        }
+    }
+
+    fn message(&self, _: usize, _: usize, _: &Program, _: usize) -> Transfer {
+        Transfer::default()
+    }
+
+    fn collective(&self, _: usize, _: &Program, _: &Instruction) -> f64 {
+        0.0
+    }
+}

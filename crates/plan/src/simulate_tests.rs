@@ -1,0 +1,326 @@
+//! The simulation against the literature in unit times, and what it says of communication and of known machines.
+
+use crate::render::{Shown, render, render_as};
+use crate::simulate::{Prices, Transfer, Units, simulate};
+use crate::testing::{cluster, compiled, data, experiment};
+use crate::timeline::timeline;
+use crate::{compile, svg};
+use runner_spec::cluster::ClusterFacts;
+use runner_spec::experiment as e;
+use runner_spec::forecast::{Activity, Basis};
+use runner_spec::plan::Plan;
+use runner_spec::program::{Instruction, Program};
+use runner_spec::rates::{BlockSeconds, Busy, DeviceRates, EmbeddingPoint, HeadPoint, LayerPoint, Link, Links};
+use runner_spec::rates::{MeasuredRates, UpdatePoint};
+
+use e::PipelineSchedule::{self, Gpipe, Interleaved, OneFOneB, ZeroBubble};
+
+/// 24 layers in `stages` stages, and as many micro-batches of one row as said.
+fn pipeline(schedule: PipelineSchedule, stages: usize, chunks: usize, microbatches: usize) -> e::Experiment {
+    let mut x = experiment();
+    x.model.layers = 24;
+    x.batch = e::Batch { sequences: microbatches, micro_batch: 1 };
+    let partition = e::AutoOr::Given(vec![24 / stages / chunks; stages * chunks]);
+    let pipeline = e::Pipeline { stages, partition, schedule, chunks, microbatches };
+    x.parallel = e::Parallel { mode: e::ParallelMode::Pipeline, pipeline: Some(pipeline), ..e::Parallel::single() };
+    x
+}
+
+fn ddp(replicas: usize) -> e::Experiment {
+    let mut x = experiment();
+    x.parallel = e::Parallel { mode: e::ParallelMode::Ddp, replicas, bucket_mb: 0.01, ..e::Parallel::single() };
+    x
+}
+
+fn programs(plan: &Plan) -> Vec<&Program> {
+    (0..plan.mesh.stages).map(|s| &plan.ranks[plan.mesh.rank(s, 0)].program).collect()
+}
+
+/// Of (m + p − 1) forwards and backwards GPipe and 1F1B waste p − 1; interleaving divides the waste by the chunks.
+#[test]
+fn bubbles_are_the_literatures() {
+    for stages in [1, 2, 3, 4, 6] {
+        for mbs in [stages, 2 * stages, 4 * stages] {
+            let (p, m) = (stages as f64, mbs as f64);
+            for (schedule, chunks) in [(Gpipe, 1), (OneFOneB, 1), (Interleaved, 2)] {
+                if stages == 1 && schedule == Interleaved {
+                    continue;
+                }
+                let plan = compiled(&pipeline(schedule, stages, chunks, mbs));
+                let trace = simulate(&programs(&plan), plan.channel_slots, &Units).expect("it ends");
+                let v = chunks as f64;
+                let want = (p - 1.0) / (m * v + p - 1.0);
+                for sums in &trace.stages {
+                    let got = sums.waiting / trace.seconds;
+                    assert!((got - want).abs() < 1e-12, "{schedule:?} {stages} {mbs}: {got}, not {want}");
+                }
+            }
+            let trace = |schedule| {
+                let plan = compiled(&pipeline(schedule, stages, 1, mbs));
+                simulate(&programs(&plan), plan.channel_slots, &Units).expect("it ends").seconds
+            };
+            assert!(trace(ZeroBubble) <= trace(OneFOneB), "{stages} {mbs}");
+            assert!(stages == 1 || trace(ZeroBubble) < trace(OneFOneB), "{stages} {mbs}");
+        }
+    }
+}
+
+/// What a stage computes, waits and communicates is the step.
+#[test]
+fn the_parts_of_a_stage_add_up() {
+    for schedule in [Gpipe, OneFOneB, ZeroBubble] {
+        let plan = compiled(&pipeline(schedule, 4, 1, 6));
+        let prices = Fixed { reduce: 0.0, message: 0.3, latency: 0.05 };
+        let trace = simulate(&programs(&plan), plan.channel_slots, &prices).expect("it ends");
+        for s in &trace.stages {
+            let sum = s.compute + s.waiting + s.communication;
+            // Sums of a few hundred terms.
+            assert!((sum - trace.seconds).abs() < 1e-9, "{sum} of {}", trace.seconds);
+        }
+        assert!(trace.stages.iter().any(|s| s.communication > 0.0));
+    }
+}
+
+/// Units of computation, and given times of communication.
+struct Fixed {
+    reduce: f64,
+    message: f64,
+    latency: f64,
+}
+
+impl Prices for Fixed {
+    fn compute(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64 {
+        Units.compute(stage, program, instruction)
+    }
+
+    fn message(&self, _: usize, _: usize, _: &Program, _: usize) -> Transfer {
+        Transfer { latency: self.latency, seconds: self.message, copied_by_ranks: false }
+    }
+
+    fn collective(&self, _: usize, _: &Program, instruction: &Instruction) -> f64 {
+        if matches!(instruction, Instruction::AllReduce { .. }) { self.reduce } else { 0.0 }
+    }
+}
+
+/// Four micro-batches of 3 units; the sums start while the last backward goes on, and only what is left after it shows.
+#[test]
+fn sums_hide_behind_the_backward() {
+    let plan = compiled(&ddp(2));
+    let programs = programs(&plan);
+    let buckets = programs[0].buckets.len();
+    assert!(buckets >= 3, "{buckets} buckets");
+    let of = |reduce| {
+        let prices = Fixed { reduce, message: 0.0, latency: 0.0 };
+        simulate(&programs, plan.channel_slots, &prices).expect("it ends")
+    };
+    let micro_batches = programs[0].batch.micro_batches() as f64;
+    let (quick, slow) = (of(0.01), of(10.0));
+    // All but the last bucket's sum is hidden. Tolerance: sums of a few terms.
+    assert!((quick.seconds - (3.0 * micro_batches + 0.01)).abs() < 1e-9, "{}", quick.seconds);
+    assert!((quick.stages[0].communication - 0.01).abs() < 1e-9);
+    // One after the other, from the first bucket on: the last backward hides less than its own two units.
+    let exposed = slow.stages[0].communication;
+    assert!(exposed > 10.0 * buckets as f64 - 2.0 && exposed < 10.0 * buckets as f64, "{exposed}");
+}
+
+#[test]
+fn messages_take_latency_and_bytes_in_turn() {
+    let plan = compiled(&pipeline(Gpipe, 2, 1, 4));
+    let prices = Fixed { reduce: 0.0, message: 2.0, latency: 0.5 };
+    let trace = simulate(&programs(&plan), 8, &prices).expect("it ends");
+    // The link is busy from 1 to 9 with four activations of 2; the last arrives at 9.5 and is forwarded to 10.5. Then four
+    // backwards to 18.5; the first stage has the last gradient 2.5 later and its backward takes 2.
+    assert_eq!(trace.seconds, 10.5 + 8.0 + 2.5 + 2.0);
+    // With one slot the next message leaves when the last has been taken: activations at 3.5, 6, 8.5 and 11. The first gradient
+    // is sent at 14 and taken at 16.5, and then one every 2.5, each sender waiting: the last at 24, and its backward takes 2.
+    let held = simulate(&programs(&plan), 1, &prices).expect("it ends");
+    assert_eq!(held.seconds, 26.0);
+}
+
+/// A machine on which everything takes `unit` per position, whatever its width: two cores.
+fn measured(unit: f64) -> ClusterFacts {
+    let mut cluster = cluster();
+    let mut rates = MeasuredRates {
+        cores: 2,
+        layers: Vec::new(),
+        heads: Vec::new(),
+        embeddings: Vec::new(),
+        updates: Vec::new(),
+        bf16_factor: 2.0,
+    };
+    for (ranks, threads) in [(1, 1), (2, 1), (1, 2)] {
+        let busy = Busy { ranks, threads };
+        for family in [e::Family::Gpt2, e::Family::Llama] {
+            for (positions, length) in [(16, 8), (64, 8)] {
+                let forward = unit * positions as f64;
+                rates.layers.push(LayerPoint {
+                    family,
+                    busy,
+                    d_model: 16,
+                    positions,
+                    length,
+                    forward,
+                    backward: 2.0 * forward,
+                });
+            }
+        }
+        let (d_model, positions, forward) = (16, 16, unit * 16.0);
+        let backward = 2.0 * forward;
+        rates.heads.push(HeadPoint { busy, d_model, vocab: 320, positions, forward, backward });
+        rates.embeddings.push(EmbeddingPoint { busy, d_model, positions, forward, backward });
+        rates.updates.push(UpdatePoint { busy, parameters: 15_248, seconds: 100.0 * unit });
+    }
+    let link = Link { bytes_per_second: 1e9, latency: 1e-6, copied_by_ranks: true };
+    cluster.rates.devices.insert("Example CPU".to_owned(), DeviceRates::Measured(rates));
+    cluster.rates.links = Some(Links { within: link, between: link });
+    cluster
+}
+
+/// The tiny model has 3 layers, a head and an embedding, each 3 units per position; 64 positions a step, and the update.
+#[test]
+fn a_measured_machine_is_predicted_from_its_points() {
+    let plan = compile(&experiment(), &data(), &measured(1e-6)).expect("plans");
+    let forecast = plan.forecast.expect("rates are known");
+    assert_eq!(forecast.basis, Basis::Measured);
+    let want = 1e-6 * (64.0 * 5.0 * 3.0 + 100.0);
+    // Through logarithms.
+    assert!((forecast.step_seconds - want).abs() < 1e-9 * want.max(1.0), "{} not {want}", forecast.step_seconds);
+    assert_eq!(forecast.stages.len(), 1);
+    assert_eq!(forecast.stages[0].bubble, 0.0);
+    assert_eq!(forecast.stages[0].memory_bytes, plan.ranks[0].memory.total());
+    assert!((forecast.run_seconds - 100.0 * forecast.step_seconds).abs() < 1e-12);
+    let mut bf16 = experiment();
+    bf16.precision = e::Precision::Bf16;
+    let slower = compile(&bf16, &data(), &measured(1e-6)).expect("plans").forecast.expect("known").step_seconds;
+    assert!(slower > 1.5 * forecast.step_seconds);
+}
+
+#[test]
+fn without_rates_there_is_no_forecast_and_it_is_not_in_the_hash() {
+    let without = compiled(&experiment());
+    assert_eq!(without.forecast, None);
+    assert!(render(&without).contains("runner calibrate would let it predict"));
+    let with = compile(&experiment(), &data(), &measured(1e-6)).expect("plans");
+    assert!(with.forecast.is_some());
+    assert_eq!((with.hash, with.math_hash), (without.hash, without.math_hash));
+}
+
+/// A calibration that thinks otherwise says so, and leaves the run as it is.
+#[test]
+fn measured_times_advise_and_do_not_change_the_plan() {
+    let mut x = pipeline(OneFOneB, 3, 1, 8);
+    if let Some(pipeline) = &mut x.parallel.pipeline {
+        pipeline.partition = e::AutoOr::Auto;
+    }
+    let by_flops = compiled(&x);
+    assert!(by_flops.notes.iter().any(|n| n.ends_with("(by FLOPs)")), "{:?}", by_flops.notes);
+    let by_times = compile(&x, &data(), &measured(1e-6)).expect("plans");
+    assert_eq!((&by_flops.hash, by_flops.notes.len() + 1), (&by_times.hash, by_times.notes.len()));
+    assert!(by_times.notes.iter().any(|n| n.contains("by the times measured here")), "{:?}", by_times.notes);
+}
+
+/// GPT-2 124M in bf16, micro-batches of 64 rows of 1,024, on data for it.
+fn gpt2_124m() -> e::Experiment {
+    let mut x = experiment();
+    x.model = e::Model {
+        vocab_size: Some(50_257),
+        context_length: 1024,
+        layers: 12,
+        heads: 12,
+        kv_heads: 12,
+        d_model: 768,
+        d_ff: 3072,
+        ..x.model
+    };
+    x.data.layout = e::Layout::Packed { length: 1024 };
+    x.batch = e::Batch { sequences: 512, micro_batch: 64 };
+    x.precision = e::Precision::Bf16;
+    x.parallel = e::Parallel { mode: e::ParallelMode::Ddp, replicas: 8, ..e::Parallel::single() };
+    x
+}
+
+/// The anchors that the assumed efficiencies were chosen by: llm.c's 218k tokens/s per A100 and 468k per H100 on 8 of
+/// them. Within 5%: that is what the choice was made to.
+#[test]
+fn known_devices_are_near_what_was_measured_on_them() {
+    for (device, want) in [("A100", 218e3), ("H100", 468e3)] {
+        let cluster = runner_machine::described::named_cluster(&format!("1x8x{device}")).expect("known");
+        let plan = compile(&gpt2_124m(), &data(), &cluster).expect("plans");
+        let got = plan.forecast.expect("known").tokens_per_second_per_device;
+        assert!((got / want - 1.0).abs() < 0.05, "{device}: {got:.0} tokens/s, measured {want}");
+    }
+}
+
+#[test]
+fn a_cluster_plan_as_text() {
+    let mut x = gpt2_124m();
+    x.batch = e::Batch { sequences: 512, micro_batch: 4 };
+    let partition = e::AutoOr::Auto;
+    let pipeline = e::Pipeline { stages: 4, partition, schedule: OneFOneB, chunks: 1, microbatches: 32 };
+    x.parallel.mode = e::ParallelMode::Pipeline;
+    (x.parallel.replicas, x.parallel.pipeline) = (4, Some(pipeline));
+    let cluster = runner_machine::described::named_cluster("2x8xH100").expect("known");
+    let plan = compile(&x, &data(), &cluster).expect("plans");
+    insta::assert_snapshot!(render_as(&plan, &Shown { price: Some(2.5), ..Shown::default() }));
+    let one = render_as(&plan, &Shown { rank: Some(15), ..Shown::default() });
+    assert!(one.contains("rank 15") && !one.contains("rank 14"), "{one}");
+}
+
+#[test]
+fn too_few_devices_is_a_mistake_of_the_file() {
+    let cluster = runner_machine::described::named_cluster("1x4xH100").expect("known");
+    let error = compile(&gpt2_124m(), &data(), &cluster).expect_err("8 replicas on 4 devices");
+    insta::assert_snapshot!(error.to_string());
+}
+
+#[test]
+fn schedules_as_grids() {
+    let grid = |schedule, chunks, mbs| {
+        let plan = compiled(&pipeline(schedule, 3, chunks, mbs));
+        timeline(&plan).expect("small").grid().join("\n")
+    };
+    insta::assert_snapshot!(grid(OneFOneB, 1, 6));
+    insta::assert_snapshot!(grid(ZeroBubble, 1, 6));
+    insta::assert_snapshot!(grid(Interleaved, 2, 6));
+    let long = grid(Gpipe, 1, 64);
+    assert!(long.contains(" … ") && long.lines().all(|l| l.chars().count() <= 160), "{long}");
+    insta::assert_snapshot!(long);
+}
+
+/// The root of dp is heavier than its replicas, and the text shows it.
+#[test]
+fn dps_root_is_heavier() {
+    let mut x = ddp(4);
+    x.parallel.mode = e::ParallelMode::Dp;
+    let plan = compiled(&x);
+    insta::assert_snapshot!(render(&plan));
+}
+
+/// Every tag is closed in order, text is escaped, and each span has a rectangle.
+#[test]
+fn a_picture_is_well_formed() {
+    let plan = compiled(&pipeline(ZeroBubble, 3, 1, 6));
+    let timeline = timeline(&plan).expect("small");
+    let picture = svg::svg(&timeline, "a <b> & \"c\"\u{7}");
+    assert!(picture.contains("a &lt;b&gt; &amp; &quot;c&quot; "));
+    let mut open: Vec<&str> = Vec::new();
+    for tag in picture.split('<').skip(1) {
+        let (inside, _) = tag.split_once('>').expect("a tag ends");
+        assert_eq!(inside.matches('"').count() % 2, 0, "{inside}");
+        if let Some(name) = inside.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name));
+        } else if !inside.ends_with('/') {
+            open.push(inside.split(' ').next().expect("a name"));
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    let works = timeline.spans.iter().filter(|s| s.what != Activity::Reduce).count();
+    assert_eq!(picture.matches("<title>").count(), works);
+    assert!(!picture.contains("script"));
+}
+
+#[test]
+fn halves_of_a_backward_are_its_whole() {
+    let block = BlockSeconds { forward: 1.0, input: 0.5, weight: 0.75 };
+    assert_eq!((block.backward(), block.total(), block.times(2.0).input), (1.25, 2.25, 1.0));
+}

@@ -1,0 +1,275 @@
+//! The planner as a whole: snapshots of what users see, the hash, and the errors. Also the fixtures of the other tests.
+
+use crate::compile;
+use crate::render::{render, render_with, summary_line};
+use crate::testing::{Change, cluster, compiled, data, experiment, gpt2_124m};
+use runner_spec::cluster::{ClusterFacts, DeviceFacts};
+use runner_spec::data::{DataFacts, SplitFacts};
+use runner_spec::experiment as e;
+use runner_spec::plan::Plan;
+use runner_spec::program::Instruction;
+
+/// What is changed, and how.
+
+fn fails(change: impl FnOnce(&mut e::Experiment, &mut DataFacts)) -> String {
+    let (mut experiment, mut data) = (experiment(), data());
+    change(&mut experiment, &mut data);
+    compile(&experiment, &data, &cluster()).expect_err("it cannot be planned").to_string()
+}
+
+#[test]
+fn the_plan_as_text() {
+    insta::assert_snapshot!(render(&compiled(&experiment())));
+}
+
+#[test]
+fn the_plan_in_full() {
+    let mut experiment = experiment();
+    experiment.batch = e::Batch { sequences: 3, micro_batch: 2 };
+    experiment.precision = e::Precision::Bf16;
+    experiment.optimizer = e::Optimizer::Sgd { lr: 5.0, momentum: 0.0 };
+    experiment.train.clip_norm = None;
+    let plan = compile(&experiment, &data(), &cluster().with_peak_flops(Some(2e11))).expect("plans");
+    insta::assert_snapshot!(render_with(&plan, true));
+    insta::assert_snapshot!(summary_line(&plan), @"15,248 parameters, 100 steps of 24 tokens, about 55.77 MiB, bf16 on cpu");
+}
+
+/// What is computed again costs FLOPs that MFU does not count, and saves activations.
+#[test]
+fn recomputation_is_in_the_plan() {
+    let mut experiment = experiment();
+    let none = compiled(&experiment);
+    let mut last = none.ranks[0].memory.activations;
+    for recompute in [e::Recompute::Attention, e::Recompute::Block] {
+        experiment.train.recompute = recompute;
+        let plan = compiled(&experiment);
+        assert!(plan.ranks[0].memory.activations < last && plan.ranks[0].flops.recomputed > 0.0);
+        assert_eq!(plan.totals, none.totals);
+        assert_eq!((&plan.math_hash, plan.hash == none.hash), (&none.math_hash, false));
+        last = plan.ranks[0].memory.activations;
+    }
+    insta::assert_snapshot!(render(&compiled(&experiment)));
+}
+
+/// GPT-2 124M as the file has it: 64 sequences of 1,024 tokens in micro-batches of 4.
+#[test]
+fn gpt2_124m_as_text() {
+    let mut experiment = experiment();
+    let m = gpt2_124m(50_304);
+    experiment.model = e::Model {
+        vocab_size: Some(50_257),
+        context_length: m.context_length,
+        layers: m.layers,
+        heads: m.heads,
+        kv_heads: m.kv_heads,
+        d_model: m.d_model,
+        d_ff: m.d_ff,
+        ..experiment.model
+    };
+    experiment.data.layout = e::Layout::Packed { length: 1024 };
+    experiment.batch = e::Batch { sequences: 64, micro_batch: 4 };
+    let mut data = data();
+    data.tokenizer_vocab = 50_257;
+    (data.train.rows, data.train.tokens) = (297, 304_222);
+    data.validation = Some(SplitFacts { rows: 33, tokens: 33_803, documents: 1, hash: "decaf".to_owned() });
+    let plan = compile(&experiment, &data, &cluster()).expect("plans");
+    assert_eq!(plan.ranks[0].program.model, m);
+    insta::assert_snapshot!(render(&plan));
+}
+
+#[test]
+fn json_loads_back_to_an_equal_value() {
+    let plan = compiled(&experiment());
+    let json = serde_json::to_string_pretty(&plan).expect("serializes");
+    assert_eq!(serde_json::from_str::<Plan>(&json).expect("loads"), plan);
+}
+
+#[test]
+fn epochs_and_totals() {
+    let mut experiment = experiment();
+    experiment.train = e::Train { steps: None, epochs: Some(2.0), ..experiment.train };
+    let totals = compiled(&experiment).totals;
+    // 1,000 rows twice / 8 rows a step.
+    assert_eq!((totals.steps, totals.tokens_per_step, totals.tokens), (250, 64, 16_000));
+    assert_eq!((totals.epochs, totals.accumulation_steps), (2.0, 4));
+}
+
+/// The schedule's open end is the rest of the run.
+#[test]
+fn decay_takes_the_rest_of_the_run() {
+    use runner_spec::program::LrDecay;
+    let schedule = compiled(&experiment()).ranks[0].program.schedule;
+    assert_eq!(schedule.decay, LrDecay::Cosine { last: 0.1, steps: 90 });
+}
+
+#[test]
+fn a_loss_without_validation_data_is_left_out_with_a_note() {
+    let mut data = data();
+    data.validation = None;
+    let mut experiment = experiment();
+    (experiment.eval.hellaswag, experiment.eval.samples) = (None, None);
+    let plan = compile(&experiment, &data, &cluster()).expect("plans");
+    assert!(plan.notes[0].contains("data.validation is not given"));
+    let periodic: Vec<Instruction> = plan.ranks[0].program.periodic.iter().map(|p| p.instruction).collect();
+    assert_eq!(periodic, [Instruction::Checkpoint]);
+}
+
+#[test]
+fn a_model_that_does_not_fit_gets_a_note_with_an_offer() {
+    let mut experiment = experiment();
+    experiment.batch = e::Batch { sequences: 512, micro_batch: 512 };
+    let plan = |memory: u64| {
+        let mut cluster = cluster();
+        cluster.devices[0].memory_bytes = Some(memory);
+        compile(&experiment, &data(), &cluster).expect("plans").shortage.unwrap_or_default()
+    };
+    assert_eq!(plan(24 << 30), "");
+    insta::assert_snapshot!(plan(60 << 20), @"memory: the run is 8.58 MiB over on cpu: about 68.58 MiB needed, 60.00 MiB there: batch.micro_batch 256 fits, and so does train.recompute: block");
+    insta::assert_snapshot!(plan(1 << 20), @"memory: the run is 67.58 MiB over on cpu: about 68.58 MiB needed, 1.00 MiB there: no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may");
+}
+
+#[test]
+fn mistakes_are_told_in_the_files_words() {
+    insta::assert_snapshot!(fails(|x, _| x.model.vocab_size = Some(200)), @"model.vocab_size is 200, but the tokenizer produces 257 ids (0 to 256): take at least 257, or leave the key out");
+    insta::assert_snapshot!(fails(|x, _| x.data.layout = e::Layout::Packed { length: 32 }), @"data.layout: rows of 32 tokens do not fit model.context_length 16: shorten the layout's length to 16, or raise the context length");
+    insta::assert_snapshot!(fails(|x, _| x.batch.sequences = 1_001), @"data.train has 1000 rows of 8 tokens (8001 tokens in the source), one batch needs batch.sequences = 1001: take at most 1000 sequences, a shorter length, or more data");
+    insta::assert_snapshot!(fails(|x, _| x.schedule.warmup.steps = 101), @"schedule.warmup.steps is 101, longer than the run of 100 steps: take at most 100");
+    insta::assert_snapshot!(fails(|x, _| {
+        x.schedule.warmup.steps = 101;
+        x.train.steps = None;
+        x.train.tokens = Some(6_400);
+    }), @"schedule.warmup.steps is 101, longer than the run of 100 steps (from train.tokens 6400): take at most 100");
+    insta::assert_snapshot!(fails(|x, _| x.device = e::DeviceChoice::Cuda), @"device: cuda is not on this machine, which has cpu");
+    insta::assert_snapshot!(fails(|_, d| d.choice = None), @"eval.hellaswag is set, but no items of it were prepared");
+    insta::assert_snapshot!(fails(|x, _| x.model.heads = 3), @"model.d_model: 16 = 5·3 + 1 is not a multiple of model.heads 3");
+    insta::assert_snapshot!(fails(|x, _| x.model.layers = 0), @"model.layers: it is 0: take at least 1");
+    insta::assert_snapshot!(fails(|x, _| x.model.layers = usize::MAX), @"model: its sizes make about 8.0e22 parameters in 18446744073709551615 layers: no device holds them");
+    insta::assert_snapshot!(fails(|x, _| x.model.pad_vocab_to = Some(0)), @"model.pad_vocab_to: 257 has no multiple of 0 above it");
+    insta::assert_snapshot!(fails(|x, _| x.batch.micro_batch = 9), @"batch.micro_batch: it is 9: take 1 to 8, of the 8 sequences of a step");
+    insta::assert_snapshot!(fails(|x, d| {
+        (x.batch.sequences, d.train.rows) = (1 << 40, 1 << 41);
+    }), @"batch.micro_batch: 1099511627776 sequences / 2 = 549755813888 micro-batches in a step, at most 65536 are planned: take at least 16777216");
+    insta::assert_snapshot!(fails(|x, _| x.checkpoint.every = 0), @"checkpoint.every: it is 0: take at least 1");
+}
+
+/// A program is never built for sizes that only a mistake explains; none of these may panic, hang or allocate.
+#[test]
+fn absurd_sizes_do_not_panic() {
+    let sizes = [0, 1, 3, 1 << 20, 1 << 40, usize::MAX];
+    for size in sizes {
+        for other in sizes {
+            let (mut x, mut d) = (experiment(), data());
+            (x.batch.sequences, x.batch.micro_batch) = (size, other);
+            d.train.rows = u64::MAX;
+            let _ = compile(&x, &d, &cluster());
+            let mut x = experiment();
+            (x.model.d_model, x.model.heads, x.model.kv_heads) = (size, other, other);
+            (x.model.vocab_size, x.model.pad_vocab_to) = (Some(size), Some(other));
+            let _ = compile(&x, &data(), &cluster());
+            let mut x = experiment();
+            (x.model.context_length, x.data.layout) = (size, e::Layout::Packed { length: other });
+            if let Some(samples) = &mut x.eval.samples {
+                (samples.count, samples.max_tokens) = (size, other);
+            }
+            let _ = compile(&x, &data(), &cluster());
+        }
+    }
+}
+
+/// `nodes` machines with one CPU of `memory` bytes each.
+fn machines(nodes: usize, memory: u64) -> ClusterFacts {
+    let one = &cluster().devices[0];
+    let device = |node| DeviceFacts { node, memory_bytes: Some(memory), ..one.clone() };
+    ClusterFacts { devices: (0..nodes).map(device).collect(), ..cluster() }
+}
+
+fn pipeline(stages: usize, partition: e::AutoOr<Vec<usize>>) -> e::Experiment {
+    let mut experiment = experiment();
+    experiment.model.layers = 12;
+    experiment.model.d_model = 256;
+    experiment.model.d_ff = 1024;
+    let schedule = e::PipelineSchedule::OneFOneB;
+    experiment.batch = e::Batch { sequences: 8, micro_batch: 1 };
+    let pipeline = e::Pipeline { stages, partition, schedule, chunks: 1, microbatches: 8 };
+    experiment.parallel =
+        e::Parallel { mode: e::ParallelMode::Pipeline, pipeline: Some(pipeline), ..e::Parallel::single() };
+    experiment
+}
+
+#[test]
+fn a_model_too_large_for_any_rank_fits_a_pipeline() {
+    let cluster = machines(3, 220 << 20);
+    let mut single = pipeline(3, e::AutoOr::Auto);
+    single.parallel = e::Parallel::single();
+    let one = machines(1, 220 << 20);
+    let refused = compile(&single, &data(), &one).expect("plans");
+    assert!(refused.shortage.is_some(), "{}", refused.ranks[0].memory.total());
+    let plan = compile(&pipeline(3, e::AutoOr::Auto), &data(), &cluster).expect("plans");
+    assert_eq!(plan.shortage, None);
+    let whole = plan.totals.parameters;
+    let parts: Vec<u64> = plan.ranks.iter().map(|r| r.params.total).collect();
+    // The tied embedding is there twice.
+    let copy = (plan.ranks[0].program.model.vocab_size * 256) as u64;
+    assert_eq!(parts.iter().sum::<u64>(), whole + copy);
+    assert!(parts.iter().all(|&p| p < whole / 2), "{parts:?} of {whole}");
+}
+
+#[test]
+fn a_stage_that_does_not_fit_gets_another_partition() {
+    let plan = compile(&pipeline(3, e::AutoOr::Given(vec![2, 2, 8])), &data(), &machines(3, 225 << 20)).expect("plans");
+    insta::assert_snapshot!(plan.shortage.expect("stage 2 is too large"), @"memory: stage 2 is 10.78 MiB over on cpu: about 235.78 MiB needed, 225.00 MiB there: partition [2, 3, 7] fits");
+}
+
+#[test]
+fn dp_is_heavier_on_the_root() {
+    let mut experiment = experiment();
+    experiment.parallel = e::Parallel { mode: e::ParallelMode::Dp, replicas: 2, ..e::Parallel::single() };
+    let plan = compiled(&experiment);
+    let memory: Vec<_> = plan.ranks.iter().map(|r| &r.memory).collect();
+    assert_eq!((memory[0].weights, memory[0].gradients), (memory[1].weights, memory[1].gradients));
+    assert_eq!((memory[0].optimizer, memory[1].optimizer), (2 * memory[0].weights, 0));
+}
+
+#[test]
+fn ranks_need_devices_and_batches_that_divide() {
+    let fails = |change: &dyn Fn(&mut e::Experiment), cluster: &ClusterFacts| {
+        let mut experiment = pipeline(3, e::AutoOr::Auto);
+        change(&mut experiment);
+        compile(&experiment, &data(), cluster).expect_err("it cannot be planned").to_string()
+    };
+    insta::assert_snapshot!(fails(&|x| x.parallel.replicas = 2, &machines(4, 1 << 30)), @"parallel: 3 stages · 2 replicas = 6 ranks need a device each, and there are 4 devices");
+    insta::assert_snapshot!(fails(&|x| x.parallel.replicas = 3, &cluster()), @"parallel.replicas: batch.sequences 8 = 2·3 + 2 does not divide among 3 replicas");
+    insta::assert_snapshot!(fails(&|x| x.model.layers = 2, &cluster()), @"parallel.pipeline.stages: 3 stages · 1 chunks = 3 parts, and the model has 2 layers: each part needs one");
+    let cuda = |x: &mut e::Experiment| x.parallel.devices = e::AutoOr::Given(vec![e::DeviceName::Cuda(0); 3]);
+    insta::assert_snapshot!(fails(&cuda, &cluster()), @"parallel.devices: cuda:0 is not on this machine, which has cpu");
+    let interleaved = |x: &mut e::Experiment| {
+        if let Some(p) = &mut x.parallel.pipeline {
+            (p.schedule, p.chunks) = (e::PipelineSchedule::Interleaved, 2);
+        }
+    };
+    insta::assert_snapshot!(fails(&interleaved, &cluster()), @"parallel.pipeline.microbatches: interleaved_1f1b takes a multiple of the stages: 8 micro-batches = 2·3 + 2");
+}
+
+/// Layouts are other plans of the same mathematics.
+#[test]
+fn a_layout_changes_the_hash_and_not_the_mathematics() {
+    let single = compiled(&experiment());
+    let mut ddp = experiment();
+    ddp.parallel = e::Parallel { mode: e::ParallelMode::Ddp, replicas: 2, ..e::Parallel::single() };
+    ddp.batch.micro_batch = 4;
+    ddp.eval.every = 7;
+    let ddp = compiled(&ddp);
+    assert_ne!(single.hash, ddp.hash);
+    assert_eq!(single.math_hash, ddp.math_hash);
+    let changes: [Change<e::Experiment>; 4] = [
+        ("seed", |x| x.seed = 1),
+        ("batch", |x| x.batch.sequences = 16),
+        ("optimizer", |x| x.optimizer = e::Optimizer::Sgd { lr: 1e-3, momentum: 0.0 }),
+        ("clip", |x| x.train.clip_norm = None),
+    ];
+    for (what, change) in changes {
+        let mut changed = experiment();
+        change(&mut changed);
+        assert_ne!(compiled(&changed).math_hash, single.math_hash, "{what}");
+    }
+}

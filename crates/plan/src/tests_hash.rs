@@ -1,0 +1,137 @@
+//! What a plan's hash depends on, and what it does not.
+
+use std::path::PathBuf;
+
+use super::compile;
+use crate::testing::{Change, cluster, compiled, data, experiment};
+use runner_spec::data::DataFacts;
+use runner_spec::experiment as e;
+
+#[test]
+fn what_changes_no_number_keeps_the_hash() {
+    let reference = compiled(&experiment()).hash;
+    assert_eq!(reference.len(), 64);
+    let same: [Change<e::Experiment>; 7] = [
+        ("name", |x| x.name = "other".to_owned()),
+        ("log", |x| x.log.every = 1),
+        ("checkpoint.every", |x| x.checkpoint.every = 7),
+        ("checkpoint.keep", |x| x.checkpoint.keep = 9),
+        ("where the data lies", |x| x.data.train = e::Source::Text { files: vec![PathBuf::from("elsewhere.txt")] }),
+        ("the same steps in epochs", |x| {
+            x.train.steps = None;
+            x.train.epochs = Some(0.8);
+        }),
+        ("the device that auto takes", |x| x.device = e::DeviceChoice::Cpu),
+    ];
+    for (what, change) in same {
+        let mut changed = experiment();
+        change(&mut changed);
+        assert_eq!(compiled(&changed).hash, reference, "{what} must not change the hash");
+    }
+    let mut cluster = cluster().with_peak_flops(Some(1e12));
+    cluster.devices[0].threads = 64;
+    cluster.devices[0].memory_bytes = None;
+    cluster.devices[0].name = "Another CPU".to_owned();
+    let elsewhere = compile(&experiment(), &data(), &cluster).expect("plans");
+    assert_eq!(elsewhere.hash, reference, "the machine must not change the hash");
+}
+
+/// A hash that is written down: it must not change with the platform, the order of struct fields, or by accident. When a
+/// program's meaning changes on purpose, so may this.
+#[test]
+fn the_hash_is_stable() {
+    insta::assert_snapshot!(compiled(&experiment()).hash, @"edd24e0f274740e3cfd96c12ae3833f0b3dad59d1df9bcc0109f7e3e507650ec");
+}
+
+#[test]
+fn what_changes_a_number_changes_the_hash() {
+    let mut seen = vec![("reference", compiled(&experiment()).hash)];
+    let changes: [Change<e::Experiment>; 43] = [
+        ("seed", |x| x.seed = 1),
+        ("family", |x| x.model.family = e::Family::Llama),
+        ("vocab_size", |x| x.model.vocab_size = Some(500)),
+        ("context_length", |x| x.model.context_length = 32),
+        ("layers", |x| x.model.layers = 4),
+        ("heads", |x| (x.model.heads, x.model.kv_heads) = (4, 4)),
+        ("kv_heads", |x| (x.model.family, x.model.kv_heads) = (e::Family::Llama, 1)),
+        ("d_model", |x| x.model.d_model = 32),
+        ("d_ff", |x| x.model.d_ff = 32),
+        ("dropout", |x| x.model.dropout = 0.1),
+        ("tie_embeddings", |x| x.model.tie_embeddings = false),
+        ("norm_eps", |x| x.model.norm_eps = 1e-6),
+        ("norm", |x| x.model.norm = e::NormPlace::Post),
+        ("activation", |x| x.model.activation = e::Activation::Relu),
+        ("positions", |x| x.model.positions = e::PositionKind::Sinusoidal),
+        ("embedding_scale", |x| x.model.embedding_scale = true),
+        ("head_bias", |x| x.model.head_bias = true),
+        ("final_norm", |x| x.model.final_norm = false),
+        ("mlp_dropout", |x| x.model.mlp_dropout = 0.1),
+        ("init", |x| x.model.init = Some(e::Init::Pytorch { embedding: 0.1 })),
+        ("length", |x| x.data.layout = e::Layout::Packed { length: 4 }),
+        ("shuffle", |x| x.data.shuffle = false),
+        ("sequences that leave some rows", |x| x.batch.sequences = 24),
+        ("drop_last", |x| (x.data.drop_last, x.batch.sequences) = (true, 24)),
+        ("decays", |x| {
+            if let e::Optimizer::Adamw { decays, .. } = &mut x.optimizer {
+                *decays = e::Decays::All;
+            }
+        }),
+        ("epochs of a decay", |x| {
+            x.schedule.decay = e::Decay::Step { every: None, epochs: Some(1.0), gamma: 0.5 };
+        }),
+        ("sequences", |x| x.batch.sequences = 16),
+        ("micro_batch", |x| x.batch.micro_batch = 4),
+        ("steps", |x| x.train.steps = Some(101)),
+        ("clip_norm", |x| x.train.clip_norm = None),
+        ("lr", |x| {
+            x.optimizer = e::Optimizer::Adamw {
+                lr: 2e-3,
+                betas: [0.9, 0.99],
+                eps: 1e-8,
+                weight_decay: 0.1,
+                decays: e::Decays::Matrices,
+            }
+        }),
+        ("betas", |x| {
+            x.optimizer = e::Optimizer::Adamw {
+                lr: 1e-3,
+                betas: [0.9, 0.95],
+                eps: 1e-8,
+                weight_decay: 0.1,
+                decays: e::Decays::Matrices,
+            }
+        }),
+        ("sgd", |x| x.optimizer = e::Optimizer::Sgd { lr: 1e-3, momentum: 0.0 }),
+        ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
+        ("decay", |x| x.schedule.decay = e::Decay::Constant {}),
+        ("precision", |x| x.precision = e::Precision::Bf16),
+        // It changes none, but is a plan of its own.
+        ("recompute", |x| x.train.recompute = e::Recompute::Block),
+        ("master_weights", |x| (x.precision, x.master_weights) = (e::Precision::Bf16, false)),
+        ("eval.every", |x| x.eval.every = 10),
+        ("eval.at_start", |x| x.eval.at_start = true),
+        ("eval.loss", |x| x.eval.loss = Some(e::EvalLoss { batches: 1 })),
+        ("eval.hellaswag", |x| x.eval.hellaswag = None),
+        ("eval.samples", |x| x.eval.samples = None),
+    ];
+    for (what, change) in changes {
+        let mut changed = experiment();
+        change(&mut changed);
+        seen.push((what, compiled(&changed).hash));
+    }
+    let data_changes: [Change<DataFacts>; 3] = [
+        ("tokenizer", |d| d.tokenizer_hash = "0".to_owned()),
+        ("training data", |d| d.train.hash = "0".to_owned()),
+        ("validation data", |d| d.validation = None),
+    ];
+    for (what, change) in data_changes {
+        let mut data = data();
+        change(&mut data);
+        seen.push((what, compile(&experiment(), &data, &cluster()).expect("plans").hash));
+    }
+    for (i, (what, hash)) in seen.iter().enumerate() {
+        if let Some((other, _)) = seen[..i].iter().find(|(_, h)| h == hash) {
+            panic!("{what} has the hash of {other}");
+        }
+    }
+}

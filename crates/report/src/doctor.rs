@@ -1,0 +1,119 @@
+//! The report for people.
+
+use std::fmt::Write as _;
+
+use crate::table::{Align, table};
+use runner_machine::doctor::report::Report;
+use runner_spec::format::{bytes, printable};
+
+/// The report as text. What comes from drivers, libraries and the environment is free of control characters.
+#[must_use]
+pub fn text(report: &Report) -> String {
+    let mut out = String::new();
+    // Writing into a String cannot fail.
+    let mut line = |head: &str, text: &str| {
+        let _ = writeln!(out, "{head:<11}{text}");
+    };
+    let nccl = if report.build.nccl { "with NCCL" } else { "without NCCL" };
+    let build = match report.build.cuda {
+        Some(cuda) => format!("with CUDA {cuda}, {nccl}"),
+        None => "without CUDA (`make cuda` builds with it)".to_owned(),
+    };
+    line("runner", &format!("{}, {build}", report.build.version));
+    let machine = &report.machine;
+    let memory = machine.memory_bytes.map_or_else(|| "unknown memory".to_owned(), |n| format!("{} memory", bytes(n)));
+    let cpu = machine.cpu.as_deref().unwrap_or("unknown processor");
+    line("machine", &format!("{cpu}, {} cores, {memory}, {}", machine.cores, machine.os));
+    let driver = &report.driver;
+    line(
+        "driver",
+        &match (&driver.version, &driver.cuda) {
+            (None, None) => "none".to_owned(),
+            (Some(version), None) => format!("{version}, without libcuda.so.1"),
+            (version, Some(cuda)) => {
+                format!("{}, up to CUDA {cuda}", version.as_deref().unwrap_or("of unknown version"))
+            }
+        },
+    );
+    if let Some(error) = &driver.error {
+        line("", error);
+    }
+    gpus(report, &mut out);
+    libraries(report, &mut out);
+    for note in &report.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    if !report.environment.is_empty() {
+        out.push_str("\nenvironment\n");
+        for (name, value) in &report.environment {
+            let _ = writeln!(out, "  {name}={}", value.replace('\n', " "));
+        }
+    }
+    features(report, &mut out);
+    printable(&out)
+}
+
+fn gpus(report: &Report, out: &mut String) {
+    let gpus = &report.driver.gpus;
+    if gpus.is_empty() {
+        return;
+    }
+    let columns = [
+        ("GPU", Align::Right),
+        ("name", Align::Left),
+        ("memory", Align::Right),
+        ("free", Align::Right),
+        ("compute", Align::Right),
+        ("SMs", Align::Right),
+        ("PCI", Align::Left),
+        ("peers", Align::Left),
+    ];
+    let rows = gpus.iter().zip(&report.driver.peers).map(|(gpu, peers)| {
+        let others: Vec<String> =
+            peers.iter().enumerate().filter(|(i, can)| **can && *i != gpu.index).map(|(i, _)| i.to_string()).collect();
+        vec![
+            gpu.index.to_string(),
+            gpu.name.clone(),
+            bytes(gpu.memory_bytes),
+            gpu.free_bytes.map_or_else(|| "?".to_owned(), bytes),
+            format!("{}.{}", gpu.compute_capability.0, gpu.compute_capability.1),
+            gpu.multiprocessors.to_string(),
+            gpu.pci_bus_id.clone(),
+            if others.is_empty() { "none".to_owned() } else { others.join(" ") },
+        ]
+    });
+    *out += "\n";
+    *out += &table(&columns, &rows.collect::<Vec<_>>());
+}
+
+fn libraries(report: &Report, out: &mut String) {
+    let columns = [("library", Align::Left), ("version", Align::Left), ("file", Align::Left)];
+    let rows = report.libraries.iter().map(|library| {
+        let file = match (&library.path, &library.error) {
+            (_, Some(error)) => error.clone(),
+            (Some(path), None) => path.display().to_string(),
+            (None, None) => "?".to_owned(),
+        };
+        let absent = if library.error.is_some() { "-" } else { "?" };
+        vec![library.name.to_owned(), library.version.clone().unwrap_or_else(|| absent.to_owned()), file]
+    });
+    *out += "\n";
+    *out += &table(&columns, &rows.collect::<Vec<_>>());
+}
+
+/// What is missing for several features is explained once.
+fn features(report: &Report, out: &mut String) {
+    out.push('\n');
+    let mut explained = Vec::new();
+    for feature in &report.features {
+        let ready = if feature.ready { "ready" } else { "not ready" };
+        let _ = writeln!(out, "{:<36}{ready}", feature.name);
+        for missing in &feature.missing {
+            if explained.contains(&missing) {
+                continue;
+            }
+            explained.push(missing);
+            let _ = writeln!(out, "  {}\n    {}", missing.what, missing.mend);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What can go wrong when metrics are exported.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use runner_store::StoreError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    #[error("{} is there already: --force replaces it", path.display())]
+    Exists { path: PathBuf },
+    #[error("writing {}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("writing {}: {source}", path.display())]
+    Parquet { path: PathBuf, source: parquet::errors::ParquetError },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl ExportError {
+    pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |source| Self::Io { path: path.to_owned(), source }
+    }
+
+    /// Whether the request was wrong rather than the machine or the run.
+    #[must_use]
+    pub fn is_request(&self) -> bool {
+        match self {
+            Self::Exists { .. } => true,
+            Self::Store(error) => error.is_request(),
+            Self::Io { .. } | Self::Parquet { .. } => false,
+        }
+    }
+}

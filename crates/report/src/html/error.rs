@@ -1,0 +1,20 @@
+//! What can go wrong with a report.
+
+use runner_store::StoreError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the page's template: {0}")]
+    Template(#[from] minijinja::Error),
+    #[error("the page's data: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The request cannot be met, as `--sweep` of something that is none.
+    #[error("{0}")]
+    Request(String),
+    #[error("listening on 127.0.0.1:{port}: {source}")]
+    Listen { port: u16, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("serving the report: {0}")]
+    Serve(std::io::Error),
+}

@@ -1,0 +1,135 @@
+//! One page of everything: markup, style, script and data in a file that needs no other and asks for nothing.
+
+use std::fmt::Write as _;
+
+use minijinja::{AutoEscape, Environment, Value, context};
+
+use super::data::PageData;
+use super::error::ReportError;
+
+/// Every page begins with this; a file that does may be replaced by another report.
+pub const MARK: &str = "<!doctype html>\n<!-- a report of runner -->\n";
+
+const TEMPLATE: &str = include_str!("../../../../templates/report/report.html.j2");
+const STYLE: &str = include_str!("../../../../templates/report/report.css");
+
+/// The script, in the order in which it is read: what is used comes before what uses it at load time.
+const SCRIPT: &[&str] = &[
+    include_str!("../../../../templates/report/dom.js"),
+    include_str!("../../../../templates/report/format.js"),
+    include_str!("../../../../templates/report/scale.js"),
+    include_str!("../../../../templates/report/state.js"),
+    include_str!("../../../../templates/report/chart.js"),
+    include_str!("../../../../templates/report/overview.js"),
+    include_str!("../../../../templates/report/curves.js"),
+    include_str!("../../../../templates/report/steptime.js"),
+    include_str!("../../../../templates/report/evaluation.js"),
+    include_str!("../../../../templates/report/samples.js"),
+    include_str!("../../../../templates/report/timeline.js"),
+    include_str!("../../../../templates/report/memory.js"),
+    include_str!("../../../../templates/report/sweep.js"),
+    include_str!("../../../../templates/report/settings.js"),
+    include_str!("../../../../templates/report/record.js"),
+    include_str!("../../../../templates/report/report.js"),
+];
+
+/// A page, and the policy that it states itself and a server repeats in a header.
+#[derive(Debug, Clone)]
+pub struct Page {
+    pub html: String,
+    pub policy: String,
+}
+
+impl Page {
+    /// The page of `data`; one that is served asks its server for fresh data.
+    ///
+    /// # Errors
+    /// If the template fails, which a test of it would have shown.
+    pub fn new(data: &PageData, served: bool) -> Result<Self, ReportError> {
+        let json = embedded(&serde_json::to_string(data)?);
+        let script = SCRIPT.concat();
+        // Nothing in the data can know the hash of a page that it is part of.
+        let mut hash = blake3::Hasher::new();
+        for part in [&json, &script, STYLE] {
+            hash.update(part.as_bytes());
+        }
+        let nonce = hash.finalize().to_hex()[..32].to_owned();
+        let connect = if served { "'self'" } else { "'none'" };
+        let policy = format!(
+            "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src data:; \
+             connect-src {connect}; base-uri 'none'; form-action 'none'"
+        );
+        let mut environment = Environment::new();
+        environment.set_auto_escape_callback(|_| AutoEscape::Html);
+        environment.add_template("report.html.j2", TEMPLATE)?;
+        let html = environment.get_template("report.html.j2")?.render(context! {
+            title => data.title,
+            policy => policy,
+            nonce => nonce,
+            served => served,
+            style => Value::from_safe_string(STYLE.to_owned()),
+            script => Value::from_safe_string(script),
+            data => Value::from_safe_string(json),
+        })?;
+        Ok(Self { html: format!("{MARK}{html}"), policy })
+    }
+}
+
+/// JSON that may stand in a `<script>`: no character of it can end the element, open another or a comment, or end a line
+/// of script.
+#[must_use]
+pub fn embedded(json: &str) -> String {
+    let mut out = String::with_capacity(json.len() + json.len() / 16);
+    for c in json.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                // Writing into a String cannot fail.
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::html::data::{Request, read};
+
+    const HOSTILE: &str = "</script><img src=x onerror=alert(1)><!-- & \u{2028}";
+
+    #[test]
+    fn data_cannot_leave_its_element() {
+        let json = serde_json::to_string(HOSTILE).unwrap();
+        let safe = embedded(&json);
+        assert!(!safe.contains(['<', '>', '&', '\u{2028}', '\u{2029}']), "{safe}");
+        assert_eq!(serde_json::from_str::<String>(&safe).unwrap(), HOSTILE);
+    }
+
+    #[test]
+    fn a_page_is_whole_and_its_text_is_text() {
+        let data = read(&Request { title: Some(HOSTILE.to_owned()), ..Request::default() }).unwrap();
+        let Page { html, policy } = Page::new(&data, false).unwrap();
+        assert!(html.starts_with(MARK));
+        assert!(!html.contains("<img"), "the title is escaped in the markup and in the data");
+        assert_eq!(html.matches("</script>").count(), html.matches("<script").count());
+        assert!(policy.contains("connect-src 'none'") && policy.starts_with("default-src 'none'"));
+    }
+
+    #[test]
+    fn a_page_asks_for_nothing() {
+        let page = Page::new(&read(&Request::default()).unwrap(), false).unwrap();
+        let own = page.html.replace("http://www.w3.org/", "").replace("url(#", "");
+        for outside in ["http://", "https://", "url(", "@import", " src="] {
+            assert!(!own.contains(outside), "the page asks for nothing: {outside}");
+        }
+    }
+
+    #[test]
+    fn a_served_page_may_ask_its_server() {
+        let data = read(&Request::default()).unwrap();
+        let page = Page::new(&data, true).unwrap();
+        assert!(page.policy.contains("connect-src 'self'") && page.html.contains("data-served"));
+    }
+}

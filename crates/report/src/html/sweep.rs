@@ -1,0 +1,136 @@
+//! A sweep as the page shows it: a row a point, what mattered.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::error::ReportError;
+use runner_lab::sweep::frozen::Frozen;
+use runner_lab::sweep::standing::{comparable, progress, read_all, rows};
+use runner_lab::sweep::{Goal, Importance, PointStatus, Results, from_str, importance};
+use runner_lab::sweep_dir;
+use runner_lab::sweep_dir::RECORD;
+
+/// A sweep.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SweepTable {
+    pub id: String,
+    /// `val_loss`, and whether less of it is better.
+    pub metric: &'static str,
+    pub minimize: bool,
+    /// The parameters that vary, in the order of the sweep file.
+    pub parameters: Vec<String>,
+    /// By point.
+    pub rows: Vec<SweepRow>,
+    /// The point whose objective is the best, of those that did all their steps if any did.
+    pub best: Option<usize>,
+    /// What mattered, the most first.
+    pub importance: Vec<Importance>,
+    /// The steps after which all that importance compares was measured, where that is not at the end.
+    pub measured_at: Option<u64>,
+}
+
+/// One point.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SweepRow {
+    /// From 1.
+    pub point: usize,
+    /// Of each parameter.
+    pub values: Vec<Value>,
+    pub status: PointStatus,
+    pub steps: u64,
+    pub objective: Option<f64>,
+    /// Its run's id.
+    pub run: Option<String>,
+    pub seconds: Option<f64>,
+}
+
+/// The folder of the sweep that `wanted` means: a folder, or an id among the sweeps of `root`.
+#[must_use]
+pub fn find(root: &Path, wanted: &str) -> Option<PathBuf> {
+    let folder = PathBuf::from(wanted);
+    if !wanted.is_empty() && folder.join(RECORD).is_file() {
+        return Some(folder);
+    }
+    sweep_dir::folders(root).into_iter().find(|path| path.file_name().is_some_and(|name| name == wanted))
+}
+
+/// The sweep in `folder`, and the directories of its points' runs, in the order of the points.
+///
+/// # Errors
+/// If there is no sweep, or it cannot be read.
+pub fn load(folder: &Path) -> Result<(SweepTable, Vec<PathBuf>), ReportError> {
+    let frozen = sweep_dir::frozen(folder)?;
+    let standings = read_all(&sweep_dir::root(folder), &frozen);
+    let due = progress(&frozen, &standings).due;
+    let rows = rows(&frozen, &standings, &due);
+    // What varied is in the sweep file as it was; without it nothing is said of what mattered.
+    let text = sweep_dir::text(folder).unwrap_or_default();
+    let axes = from_str(&text, &frozen.file).map(|spec| spec.axes).unwrap_or_default();
+    let (measured_at, measured) = comparable(&frozen, &standings, &rows);
+    let mattered = importance(&axes, frozen.objective.goal, &measured);
+    let results = Results::new(frozen.objective, rows);
+    let mut seen = BTreeSet::new();
+    let paths = standings.into_iter().flatten().map(|s| s.path).filter(|path| seen.insert(path.clone())).collect();
+    Ok((table(&frozen, results, mattered, measured_at), paths))
+}
+
+fn table(frozen: &Frozen, results: Results, importance: Vec<Importance>, measured_at: Option<u64>) -> SweepTable {
+    let mut parameters: Vec<String> = Vec::new();
+    for (name, _) in frozen.points.iter().flat_map(|point| &point.values) {
+        if !parameters.contains(name) {
+            parameters.push(name.clone());
+        }
+    }
+    let best = results.best().map(|row| row.point);
+    let value = |values: &[(String, Value)], name: &String| {
+        values.iter().find(|(other, _)| other == name).map_or(Value::Null, |(_, value)| value.clone())
+    };
+    let row = |row: runner_lab::sweep::Row| SweepRow {
+        point: row.point,
+        values: parameters.iter().map(|name| value(&row.values, name)).collect(),
+        status: row.status,
+        steps: row.steps,
+        objective: row.objective.filter(|y| y.is_finite()),
+        run: row.run,
+        seconds: row.seconds,
+    };
+    let mut rows: Vec<SweepRow> = results.rows.into_iter().map(row).collect();
+    rows.sort_by_key(|row| row.point);
+    SweepTable {
+        id: frozen.id.clone(),
+        metric: frozen.objective.metric.name(),
+        minimize: frozen.objective.goal == Goal::Minimize,
+        rows,
+        best,
+        parameters,
+        importance,
+        measured_at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_lab::sweep_dir::{SweepDir, SweepFiles};
+    use runner_lab::testing::sweep;
+
+    #[test]
+    fn a_sweep_that_has_not_begun_has_its_points() {
+        let root = tempfile::tempdir().unwrap();
+        let experiments = ["a: 1\n".to_owned(), "a: 2\n".to_owned(), "a: 3\n".to_owned()];
+        let files = SweepFiles { frozen: sweep(), text: "sweep: {}\n", experiments: &experiments };
+        let made = SweepDir::create(root.path(), files).unwrap();
+        let (table, runs) = load(made.path()).unwrap();
+        assert_eq!((table.rows.len(), table.best, runs.len()), (sweep().points.len(), None, 0));
+        assert!(table.rows.iter().all(|row| row.values.len() == table.parameters.len() && row.objective.is_none()));
+        let id = made.frozen().id.clone();
+        assert_eq!(find(root.path(), &id).as_deref(), Some(made.path()));
+        assert_eq!(find(root.path(), made.path().to_str().unwrap()).as_deref(), Some(made.path()));
+        assert_eq!((find(root.path(), ""), find(root.path(), "none")), (None, None));
+        std::fs::write(made.path().join(RECORD), "{").unwrap();
+        assert!(load(made.path()).is_err());
+    }
+}

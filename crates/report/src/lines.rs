@@ -1,0 +1,171 @@
+//! Events as plain lines: what a log, a pipe and the space above a progress bar show.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use runner_spec::event::{EvalMetrics, Event, SampleText, StepMetrics};
+use runner_spec::format::{count, duration, percent, printable, rate};
+
+/// Turns the events of one session into lines. It knows how far the run is, for the time that is left.
+#[derive(Debug)]
+pub struct Lines {
+    /// Steps between lines about steps.
+    every: u64,
+    steps: u64,
+    /// The step this session began with, and when.
+    from: u64,
+    started: Instant,
+}
+
+impl Lines {
+    /// `every`: `log.every`.
+    #[must_use]
+    pub fn new(every: u64) -> Self {
+        Self { every: every.max(1), steps: 0, from: 0, started: Instant::now() }
+    }
+
+    /// The line for `event`, if it is worth one.
+    pub fn line(&mut self, event: &Event) -> Option<String> {
+        match event {
+            Event::Start { step, steps } => {
+                (self.steps, self.from, self.started) = (*steps, *step, Instant::now());
+                None
+            }
+            Event::Step(m) => {
+                let due = m.step.is_multiple_of(self.every) || m.step == self.steps || m.step == self.from + 1;
+                due.then(|| self.step(m))
+            }
+            Event::Eval(m) => {
+                if m.step == self.from {
+                    // Once only, so no part of the pace.
+                    self.started = Instant::now();
+                }
+                Some(self.eval(m))
+            }
+            Event::Sample(s) => Some(self.sample(s)),
+            Event::Saved { step } => Some(format!("{}  saved", self.at("save", *step))),
+            Event::Watched(_) => None,
+            Event::Warning(message) => Some(format!("warning: {}", printable(message))),
+        }
+    }
+
+    /// What is left to do at the pace of this session, evaluations and checkpoints included.
+    #[must_use]
+    pub fn left(&self, step: u64) -> Option<Duration> {
+        let done = step.checked_sub(self.from).filter(|&d| d > 0)?;
+        let left = self.steps.saturating_sub(step);
+        Duration::try_from_secs_f64(self.started.elapsed().as_secs_f64() / done as f64 * left as f64).ok()
+    }
+
+    /// The numbers of a step, without the step.
+    #[must_use]
+    pub fn numbers(&self, m: &StepMetrics) -> String {
+        let mut out = format!("loss {:.4}  lr {:.2e}", m.loss, m.lr);
+        let _ = write!(out, "  {} tok/s", rate(m.tokens_per_second));
+        if let Some(mfu) = m.mfu {
+            let _ = write!(out, "  mfu {}", percent(mfu));
+        }
+        if let Some(left) = self.left(m.step).filter(|_| m.step < self.steps) {
+            let _ = write!(out, "  {} left", duration(left));
+        }
+        out
+    }
+
+    fn at(&self, what: &str, step: u64) -> String {
+        let width = self.steps.to_string().len();
+        format!("{what:6} {step:>width$}")
+    }
+
+    fn step(&self, m: &StepMetrics) -> String {
+        format!("{}/{}  norm {:.3}  {}", self.at("step", m.step), self.steps, m.grad_norm, self.numbers(m))
+    }
+
+    fn eval(&self, m: &EvalMetrics) -> String {
+        let mut out = self.at("eval", m.step);
+        if let Some(loss) = m.val_loss {
+            let _ = write!(out, "  val loss {loss:.4}");
+        }
+        if let Some(perplexity) = m.val_perplexity {
+            let _ = write!(out, "  perplexity {perplexity:.2}");
+        }
+        if let (Some(acc), Some(norm)) = (m.hellaswag_acc, m.hellaswag_acc_norm) {
+            let _ = write!(out, "  hellaswag acc {} acc_norm {}", percent(acc), percent(norm));
+        }
+        if let Some(n) = m.hellaswag_n {
+            let _ = write!(out, " of {}", count(n));
+        }
+        out
+    }
+
+    fn sample(&self, s: &SampleText) -> String {
+        let text = printable(&s.text);
+        let mut lines = text.lines();
+        let mut out =
+            format!("{}  {}|{}", self.at("sample", s.step), printable(&s.prompt), lines.next().unwrap_or_default());
+        for line in lines {
+            out.push_str("\n         ");
+            out.push_str(line);
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(step: u64) -> StepMetrics {
+        StepMetrics {
+            step,
+            loss: 2.123_45,
+            lr: 6e-4,
+            grad_norm: 0.5,
+            tokens: 768,
+            tokens_per_second: 12_345.6,
+            mfu: None,
+            step_ms: 1.0,
+            data_ms: 0.0,
+            forward_ms: 0.0,
+            backward_ms: 0.0,
+            optimizer_ms: 0.0,
+            comm_ms: None,
+        }
+    }
+
+    fn started(from: u64) -> Lines {
+        let mut lines = Lines::new(10);
+        assert_eq!(lines.line(&Event::Start { step: from, steps: 25 }), None);
+        lines
+    }
+
+    #[test]
+    fn steps_are_shown_when_due() {
+        let mut lines = started(3);
+        let shown: Vec<u64> = (4..=25).filter(|&s| lines.line(&Event::Step(step(s))).is_some()).collect();
+        assert_eq!(shown, [4, 10, 20, 25], "the first of the session, every tenth, the last");
+        let line = lines.line(&Event::Step(step(25))).unwrap();
+        assert_eq!(line, "step   25/25  norm 0.500  loss 2.1235  lr 6.00e-4  12,346 tok/s");
+        assert!(lines.line(&Event::Step(step(20))).unwrap().ends_with(" left"));
+        let known = StepMetrics { mfu: Some(0.423), ..step(25) };
+        assert!(lines.line(&Event::Step(known)).unwrap().ends_with("mfu 42.3%"));
+    }
+
+    #[test]
+    fn evaluations_show_what_there_is() {
+        let mut lines = started(0);
+        let mut eval =
+            EvalMetrics { step: 5, val_loss: Some(1.5), val_perplexity: Some(4.48), ..EvalMetrics::default() };
+        assert_eq!(lines.line(&Event::Eval(eval.clone())).unwrap(), "eval    5  val loss 1.5000  perplexity 4.48");
+        eval.hellaswag_acc = Some(0.25);
+        eval.hellaswag_acc_norm = Some(0.3);
+        eval.hellaswag_n = Some(1000);
+        assert!(lines.line(&Event::Eval(eval)).unwrap().ends_with("hellaswag acc 25.0% acc_norm 30.0% of 1,000"));
+    }
+
+    #[test]
+    fn samples_keep_their_lines_and_lose_their_escapes() {
+        let sample = SampleText { step: 5, prompt: "Once".into(), index: 0, text: " upon\na\x1b[2J time".into() };
+        let line = started(0).line(&Event::Sample(sample)).unwrap();
+        assert_eq!(line, "sample  5  Once| upon\n         a�[2J time");
+    }
+}

@@ -1,0 +1,171 @@
+//! The table of `runner runs`.
+
+use super::summary::short_time;
+use super::table::{Align, fit, table};
+use runner_spec::format::{printable, rate};
+use runner_store::RunOrigin;
+use runner_store::catalog::{Listed, Standing};
+
+/// The runs, one a line; where any has them, tags, the sweep's point, and where a run comes from. With a `width` in columns
+/// the lines are no wider: texts are shortened, and then columns left out, the last ones first.
+#[must_use]
+pub fn runs_table(runs: &[Listed], width: Option<usize>) -> String {
+    let mut columns = vec![
+        ("id", Align::Left),
+        ("status", Align::Left),
+        ("step", Align::Right),
+        ("val loss", Align::Right),
+        ("tokens/s", Align::Right),
+        ("started", Align::Left),
+    ];
+    let (tags, sweeps, origins) = (
+        runs.iter().any(|r| !r.tags.is_empty()),
+        runs.iter().any(|r| r.sweep.is_some()),
+        runs.iter().any(|r| r.origin.is_some() || r.continued_from.is_some()),
+    );
+    let more = [("tags", tags), ("sweep", sweeps), ("from", origins)];
+    columns.extend(more.iter().filter(|(_, any)| *any).map(|(name, _)| (*name, Align::Left)));
+    let mut rows: Vec<Vec<String>> = runs
+        .iter()
+        .map(|run| {
+            let dash = || "-".to_owned();
+            let mut row = vec![
+                printable(&run.id),
+                status(run.status),
+                if run.status == Standing::Broken { dash() } else { format!("{}/{}", run.step, run.steps) },
+                run.val_loss.map_or_else(dash, |loss| format!("{loss:.4}")),
+                run.tokens_per_second.map_or_else(dash, rate),
+                run.started.as_deref().map_or_else(dash, short_time),
+            ];
+            if tags {
+                row.push(printable(&run.tags.join(" ")));
+            }
+            if sweeps {
+                let point = |s: &runner_store::SweepPoint| printable(&format!("{} #{}", s.id, s.point));
+                row.push(run.sweep.as_ref().map_or_else(String::new, point));
+            }
+            if origins {
+                row.push(origin(run));
+            }
+            row
+        })
+        .collect();
+    if let Some(width) = width {
+        squeeze(&mut columns, &mut rows, width);
+    }
+    table(&columns, &rows)
+}
+
+/// Shortens lines to `width`: texts of the last columns first, the time of day, ids; then whole columns give way.
+fn squeeze(columns: &mut Vec<(&str, Align)>, rows: &mut [Vec<String>], width: usize) {
+    const STARTED: usize = 5;
+    if fit(columns, rows, width, &[]) {
+        return;
+    }
+    for started in rows.iter_mut().filter_map(|row| row.get_mut(STARTED)) {
+        started.truncate(started.find(' ').unwrap_or(started.len()));
+    }
+    loop {
+        let shrinkable: Vec<(usize, usize)> =
+            (STARTED + 1..columns.len()).rev().map(|i| (i, 8)).chain([(0, 12)]).collect();
+        if fit(columns, rows, width, &shrinkable) || columns.len() <= 2 {
+            return;
+        }
+        columns.pop();
+        for row in rows.iter_mut() {
+            row.truncate(columns.len());
+        }
+    }
+}
+
+fn status(standing: Standing) -> String {
+    let status = console::style(standing.as_str());
+    let status = match standing {
+        Standing::Done => status.green(),
+        Standing::Running => status.cyan(),
+        Standing::Interrupted => status.yellow(),
+        Standing::Failed | Standing::Broken => status.red(),
+    };
+    status.to_string()
+}
+
+/// Where a run comes from, in words; empty for one that began by itself.
+#[must_use]
+pub fn origin(run: &Listed) -> String {
+    let words = match (&run.origin, &run.continued_from) {
+        (Some(RunOrigin::Fork { id, step: Some(step), .. }), _) => format!("fork of {id} @{step}"),
+        (Some(RunOrigin::Fork { id, step: None, .. }), _) => format!("fork of {id}"),
+        (Some(RunOrigin::Reproduction { id, .. }), _) => format!("reproduces {id}"),
+        (None, Some(from)) => format!("continues {} @{}", from.id, from.step),
+        (None, None) => String::new(),
+    };
+    printable(&words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_store::catalog::describe;
+    use runner_store::{ContinuedFrom, SweepPoint};
+
+    fn run(id: &str, status: Standing, step: u64) -> Listed {
+        let nothing = describe(std::path::Path::new("/nowhere/at/all"));
+        Listed {
+            id: id.into(),
+            status,
+            step,
+            steps: 2000,
+            val_loss: (step > 0).then_some(1.5),
+            tokens_per_second: (step > 0).then_some(12_345.6),
+            started: (status != Standing::Broken).then(|| "2026-01-02T03:04:05.678Z".to_owned()),
+            ..nothing
+        }
+    }
+
+    fn plain(runs: &[Listed], width: Option<usize>) -> String {
+        console::strip_ansi_codes(&runs_table(runs, width)).into_owned()
+    }
+
+    #[test]
+    fn the_table_of_runs() {
+        let runs = [run("chars-0a1b2c3d", Standing::Done, 2000), run("x", Standing::Broken, 0)];
+        insta::assert_snapshot!(plain(&runs, None), @r"
+        id              status       step  val loss  tokens/s  started
+        chars-0a1b2c3d  done    2000/2000    1.5000    12,346  2026-01-02 03:04:05
+        x               broken          -         -         -  -
+        ");
+    }
+
+    fn family() -> Vec<Listed> {
+        let id = || "chars-0a1b2c3d".to_owned();
+        let fork = RunOrigin::Fork { id: id(), step: Some(200), plan_hash: String::new() };
+        let again = RunOrigin::Reproduction { id: id(), plan_hash: String::new() };
+        let from = ContinuedFrom { id: id(), step: 7, plan_hash: String::new() };
+        vec![
+            Listed { tags: vec!["good".into(), "paper".into()], ..run("a", Standing::Done, 2000) },
+            Listed { origin: Some(fork), ..run("b", Standing::Running, 300) },
+            Listed { origin: Some(again), ..run("c", Standing::Failed, 300) },
+            Listed {
+                continued_from: Some(from),
+                sweep: Some(SweepPoint { id: "lr\x1b[2J".into(), point: 3 }),
+                ..run("d", Standing::Interrupted, 300)
+            },
+        ]
+    }
+
+    #[test]
+    fn tags_sweeps_and_ancestry_have_columns_where_there_are_any() {
+        insta::assert_snapshot!(plain(&family(), None));
+    }
+
+    #[test]
+    fn lines_fit_the_terminal() {
+        for width in [40, 60, 80, 100] {
+            let text = plain(&family(), Some(width));
+            let widest = text.lines().map(console::measure_text_width).max().unwrap();
+            assert!(widest <= width, "{width}: {widest}\n{text}");
+        }
+        assert_eq!(plain(&family(), Some(400)), plain(&family(), None));
+        insta::assert_snapshot!("lines_fit_the_terminal", plain(&family(), Some(90)));
+    }
+}

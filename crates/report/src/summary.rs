@@ -1,0 +1,201 @@
+//! The closing words of a run.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use runner_spec::format::{bytes, count, percent, printable, rate, seconds};
+use runner_store::RunStatus;
+use runner_store::metrics::EvalLine;
+use runner_store::summary::{Summary, Tested};
+
+/// One line: what came of it, and how good it is.
+#[must_use]
+pub fn headline(summary: &Summary) -> String {
+    let how = match summary.status {
+        RunStatus::Done | RunStatus::Running => "done",
+        RunStatus::Interrupted => "interrupted",
+        RunStatus::Failed => "failed",
+    };
+    let mut out = format!("{how}: {}", summary.id);
+    if summary.status == RunStatus::Done {
+        let _ = write!(out, ", {} steps", count(summary.steps));
+    } else {
+        let _ = write!(out, ", {} of {} steps", count(summary.steps), count(summary.steps_total));
+    }
+    let _ = write!(out, ", {} tokens in {}", count(summary.tokens), seconds(summary.wall_seconds));
+    if let Some(loss) = summary.last_eval.as_ref().and_then(|e| e.val_loss) {
+        let _ = write!(out, ", val loss {loss:.4}");
+    }
+    out
+}
+
+/// All that a summary says, as `name  value` lines.
+#[must_use]
+pub fn details(summary: &Summary) -> String {
+    let mut rows: Vec<(&str, String)> = Vec::new();
+    if let Some(error) = &summary.error {
+        rows.push(("error", printable(error)));
+    }
+    if let Some(loss) = summary.final_train_loss {
+        rows.push(("train loss", format!("{loss:.4}")));
+    }
+    if let Some(EvalLine { val_loss: Some(loss), val_perplexity, .. }) = &summary.last_eval {
+        let perplexity = val_perplexity.map_or_else(String::new, |p| format!("  perplexity {p:.2}"));
+        let best = summary.best_eval.as_ref().and_then(|b| Some((b.step, b.val_loss?)));
+        let best = best.map_or_else(String::new, |(step, loss)| format!("  best {loss:.4} at step {step}"));
+        rows.push(("val loss", format!("{loss:.4}{perplexity}{best}")));
+    }
+    if let Some(EvalLine { hellaswag_acc: Some(acc), hellaswag_acc_norm: Some(norm), hellaswag_n, .. }) =
+        &summary.last_eval
+    {
+        let of = hellaswag_n.map_or_else(String::new, |n| format!("  of {} items", count(n)));
+        rows.push(("hellaswag", format!("acc {}  acc_norm {}{of}", percent(*acc), percent(*norm))));
+    }
+    if let Some(Tested { step, loss, perplexity, tokens }) = &summary.test {
+        let of = format!("checkpoint of step {}, {} tokens", count(*step), count(*tokens));
+        rows.push(("test loss", format!("{loss:.4}  perplexity {perplexity:.2}  ({of})")));
+    }
+    let m = &summary.medians;
+    if let (Some(speed), Some(step)) = (m.tokens_per_second, m.step_ms) {
+        let mfu = m.mfu.map_or_else(String::new, |mfu| format!("  mfu {}", percent(mfu)));
+        let predicted = summary.predicted_step_ms.map_or_else(String::new, |ms| format!(", {ms:.1} predicted"));
+        rows.push(("speed", format!("{} tokens/s  {step:.1} ms a step{mfu}  (medians{predicted})", rate(speed))));
+    }
+    if let [Some(data), Some(forward), Some(backward), Some(optimizer)] =
+        [m.data_ms, m.forward_ms, m.backward_ms, m.optimizer_ms]
+    {
+        let comm = m.comm_ms.map_or_else(String::new, |comm| format!("  communication {comm:.1}"));
+        let phases =
+            format!("data {data:.1}  forward {forward:.1}  backward {backward:.1}  optimizer {optimizer:.1}{comm} ms");
+        rows.push(("phases", phases));
+    }
+    if let Some(peak) = summary.peak_rss_bytes {
+        rows.push(("memory", format!("peak {}  planned {}", bytes(peak), bytes(summary.planned_memory_bytes))));
+    }
+    let mut out = String::new();
+    for (name, value) in rows {
+        let _ = writeln!(out, "  {name:12}{value}");
+    }
+    out
+}
+
+/// What `apply` ends with: `run` is what other commands call it, `path` its folder.
+#[must_use]
+pub fn closing(summary: &Summary, run: &str, path: &Path) -> String {
+    let mut out = format!("{}\n{}  {:12}{}\n", headline(summary), details(summary), "run", path.display());
+    out.push_str("next:\n");
+    if summary.final_hash.is_some() {
+        let _ = writeln!(out, "  runner sample {run} --prompt \"…\"");
+    }
+    let _ = writeln!(out, "  runner runs show {run}");
+    out
+}
+
+/// An RFC 3339 time without its fraction.
+#[must_use]
+pub fn short_time(time: &str) -> String {
+    printable(&time.split('.').next().unwrap_or(time).replace('T', " "))
+}
+
+/// What is said of a run that needs nothing.
+#[must_use]
+pub fn up_to_date(id: &str, summary: Option<&Summary>) -> String {
+    match summary {
+        Some(s) => format!(
+            "up to date: {id}, {} steps{} (--new starts another)",
+            count(s.steps),
+            s.last_eval.as_ref().and_then(|e| e.val_loss).map_or_else(String::new, |l| format!(", val loss {l:.4}"))
+        ),
+        None => format!("up to date: {id} (--new starts another)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_store::summary::Medians;
+
+    pub fn summary() -> Summary {
+        let eval = EvalLine {
+            step: 2000,
+            val_loss: Some(1.8123),
+            val_perplexity: Some(6.12),
+            hellaswag_acc: Some(0.31),
+            hellaswag_acc_norm: Some(0.335),
+            hellaswag_n: Some(200),
+        };
+        Summary {
+            id: "chars-0a1b2c3d".into(),
+            status: RunStatus::Done,
+            error: None,
+            not_finite: false,
+            steps: 2000,
+            steps_total: 2000,
+            tokens: 1_536_000,
+            wall_seconds: 112.4,
+            final_train_loss: Some(1.73),
+            last_eval: Some(eval.clone()),
+            best_eval: Some(EvalLine { step: 1750, val_loss: Some(1.81), ..eval }),
+            test: Some(Tested { step: 1750, loss: 1.84, perplexity: 6.2965, tokens: 111_488 }),
+            medians: Medians {
+                step_ms: Some(55.2),
+                data_ms: Some(0.1),
+                forward_ms: Some(18.0),
+                backward_ms: Some(35.0),
+                optimizer_ms: Some(2.0),
+                comm_ms: None,
+                tokens_per_second: Some(13_913.0),
+                mfu: None,
+            },
+            predicted_step_ms: Some(51.0),
+            peak_rss_bytes: Some(330 << 20),
+            planned_memory_bytes: 320 << 20,
+            ranks: Vec::new(),
+            final_hash: Some("s".into()),
+            weights_hash: Some("w".into()),
+        }
+    }
+
+    #[test]
+    fn closing_words() {
+        insta::assert_snapshot!(closing(&summary(), "chars-0a1b2c3d", Path::new("runs/chars-0a1b2c3d")), @r#"
+        done: chars-0a1b2c3d, 2,000 steps, 1,536,000 tokens in 1m 52s, val loss 1.8123
+          train loss  1.7300
+          val loss    1.8123  perplexity 6.12  best 1.8100 at step 1750
+          hellaswag   acc 31.0%  acc_norm 33.5%  of 200 items
+          test loss   1.8400  perplexity 6.30  (checkpoint of step 1,750, 111,488 tokens)
+          speed       13,913 tokens/s  55.2 ms a step  (medians, 51.0 predicted)
+          phases      data 0.1  forward 18.0  backward 35.0  optimizer 2.0 ms
+          memory      peak 330 MiB  planned 320 MiB
+          run         runs/chars-0a1b2c3d
+        next:
+          runner sample chars-0a1b2c3d --prompt "…"
+          runner runs show chars-0a1b2c3d
+        "#);
+    }
+
+    #[test]
+    fn a_failure_says_why() {
+        let failed = Summary {
+            status: RunStatus::Failed,
+            error: Some("step 7: the loss is not finite".into()),
+            steps: 6,
+            last_eval: None,
+            best_eval: None,
+            test: None,
+            ..summary()
+        };
+        insta::assert_snapshot!(closing(&failed, "r", Path::new("runs/r")), @r#"
+        failed: chars-0a1b2c3d, 6 of 2,000 steps, 1,536,000 tokens in 1m 52s
+          error       step 7: the loss is not finite
+          train loss  1.7300
+          speed       13,913 tokens/s  55.2 ms a step  (medians, 51.0 predicted)
+          phases      data 0.1  forward 18.0  backward 35.0  optimizer 2.0 ms
+          memory      peak 330 MiB  planned 320 MiB
+          run         runs/r
+        next:
+          runner sample r --prompt "…"
+          runner runs show r
+        "#);
+    }
+}

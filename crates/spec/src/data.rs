@@ -1,0 +1,99 @@
+//! What the rest of the program sees of data: facts for the planner, rows for the executor.
+
+use serde::{Deserialize, Serialize};
+
+/// What the planner needs to know of prepared data. Pure facts, part of the plan and so of its hash.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DataFacts {
+    /// Ids the tokenizer can produce.
+    pub tokenizer_vocab: usize,
+    /// Content hash of the tokenizer.
+    pub tokenizer_hash: String,
+    pub train: SplitFacts,
+    pub validation: Option<SplitFacts>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<SplitFacts>,
+    /// Items of the configured multiple-choice set (after `limit`) and its content hash.
+    pub choice: Option<ChoiceFacts>,
+    /// Of the weights that training starts from, where it does not draw them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<WeightsFacts>,
+}
+
+/// What the planner needs to know of weights that a run starts from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightsFacts {
+    /// Content hash of the files that hold them.
+    pub hash: String,
+    /// Rows of their embedding; further ones are drawn.
+    pub vocab_size: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SplitFacts {
+    /// Rows that training or evaluation can read.
+    pub rows: u64,
+    /// Tokens in the source.
+    pub tokens: u64,
+    pub documents: u64,
+    /// Content hash of source, tokenizer and layout.
+    pub hash: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChoiceFacts {
+    pub items: usize,
+    pub hash: String,
+}
+
+/// Rows of inputs and targets, `length` each, row after row. A target is the token after its input, or `IGNORE`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rows {
+    pub length: usize,
+    pub inputs: Vec<u32>,
+    pub targets: Vec<u32>,
+    /// Of each row the inputs before its padding; empty where rows have none.
+    pub filled: Vec<usize>,
+}
+
+impl Rows {
+    /// How many rows there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.inputs.len().checked_div(self.length).unwrap_or(0)
+    }
+
+    /// Targets that the loss counts.
+    #[must_use]
+    pub fn valid(&self) -> u64 {
+        self.targets.iter().filter(|&&t| t != IGNORE).count() as u64
+    }
+}
+
+/// One multiple-choice item in HellaSwag's form, as token ids: the context, and each ending (with its leading blank).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChoiceItem {
+    pub context: Vec<u32>,
+    pub endings: Vec<Vec<u32>>,
+    pub label: usize,
+}
+
+/// A target that the loss ignores (padding).
+pub const IGNORE: u32 = u32::MAX;
+
+/// What `transformers` reads of a tokenizer, and the special tokens of its model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HfTokenizer {
+    /// The content of the files.
+    pub tokenizer: String,
+    pub config: String,
+    pub special: SpecialTokens,
+}
+
+/// Ids of special tokens, where there are such.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpecialTokens {
+    pub bos: Option<u32>,
+    pub eos: Option<u32>,
+    pub pad: Option<u32>,
+}

@@ -1,0 +1,250 @@
+//! What is wrong with an experiment, where, and what would be right; and how that is shown.
+
+use std::fmt::{self, Display, Write as _};
+
+use std::path::PathBuf;
+
+use unicode_width::UnicodeWidthStr as _;
+
+/// At most this many mistakes are collected; a file with more has one cause.
+pub const MAX_DIAGNOSTICS: usize = 100;
+/// A source line is shown up to this many characters.
+const MAX_SHOWN: usize = 160;
+
+/// One mistake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// The file, the environment variable or the `--set` flag it is in.
+    pub source: String,
+    /// From 1; 0 where there is no line to show.
+    pub line: usize,
+    /// In characters, from 1.
+    pub column: usize,
+    /// Characters that the caret underlines.
+    pub length: usize,
+    /// The key it is about, as `batch.micro_batch`; empty for the file as a whole.
+    pub key: String,
+    pub message: String,
+    /// What to do about it; may be empty, may have several lines.
+    pub help: String,
+    /// The line of the source, as given.
+    pub source_line: String,
+    /// Of a rendered template: the line of the template that the line is from.
+    pub template: Option<Box<TemplatePlace>>,
+}
+
+/// A place in a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TemplatePlace {
+    pub file: PathBuf,
+    /// From 1, as in `Diagnostic`.
+    pub line: usize,
+    pub column: usize,
+    pub length: usize,
+    pub source_line: String,
+}
+
+/// Why there is no experiment: all mistakes that were found, in the order of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl ConfigError {
+    pub fn new(mut diagnostics: Vec<Diagnostic>) -> Self {
+        // Layer by layer as they were found, and by place within each; a mistake is said once.
+        let mut sources: Vec<String> = Vec::new();
+        for d in &diagnostics {
+            if !sources.contains(&d.source) {
+                sources.push(d.source.clone());
+            }
+        }
+        let rank = |d: &Diagnostic| sources.iter().position(|s| *s == d.source);
+        diagnostics.sort_by_key(|d| (rank(d), d.line, d.column));
+        diagnostics.dedup();
+        Self { diagnostics }
+    }
+
+    /// The whole report, with ANSI colours if asked for.
+    #[must_use]
+    pub fn render(&self, color: bool) -> String {
+        let mut out = String::new();
+        for d in self.diagnostics.iter().take(MAX_DIAGNOSTICS) {
+            d.render(&mut out, color);
+            out.push('\n');
+        }
+        let n = self.diagnostics.len();
+        let count = match n {
+            1 => "1 mistake".to_owned(),
+            n if n >= MAX_DIAGNOSTICS => format!("the first {MAX_DIAGNOSTICS} mistakes"),
+            n => format!("{n} mistakes"),
+        };
+        let _ = write!(out, "{count}; nothing was started");
+        out
+    }
+}
+
+impl Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(false))
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Diagnostic {
+    fn render(&self, out: &mut String, color: bool) {
+        let (red, blue, bold, reset) =
+            if color { ("\x1b[1;31m", "\x1b[1;34m", "\x1b[1m", "\x1b[0m") } else { ("", "", "", "") };
+        let _ = writeln!(out, "{red}error{reset}{bold}: {}{reset}", printable(&self.message));
+        let rendered = Excerpt { line: self.line, column: self.column, length: self.length, text: &self.source_line };
+        let template = self.template.as_deref().map(|t| {
+            (
+                t.file.display().to_string(),
+                Excerpt { line: t.line, column: t.column, length: t.length, text: &t.source_line },
+            )
+        });
+        let (file, main) = template.as_ref().map_or((&self.source, &rendered), |(file, main)| (file, main));
+        let width = main.line.max(self.line).to_string().len();
+        let pad = " ".repeat(if main.line == 0 { 1 } else { width });
+        let place = match main.line {
+            0 => printable(file),
+            line => format!("{}:{line}:{}", printable(file), main.column),
+        };
+        let _ = writeln!(out, "{pad}{blue}-->{reset} {place}");
+        let show = |out: &mut String, excerpt: &Excerpt<'_>| {
+            let (shown, lead, caret) = excerpt.shown();
+            let _ = writeln!(out, "{blue}{:>width$} |{reset} {shown}", excerpt.line);
+            let _ = writeln!(out, "{pad} {blue}|{reset} {}{red}{}{reset}", " ".repeat(lead), "^".repeat(caret));
+        };
+        if main.line > 0 {
+            let _ = writeln!(out, "{pad} {blue}|{reset}");
+            show(out, main);
+        }
+        if template.is_some() {
+            let _ = writeln!(out, "{pad} {blue}= rendered:{reset}");
+            show(out, &rendered);
+        }
+        for (i, line) in self.help.lines().enumerate() {
+            let line = printable(line);
+            let _ = match i {
+                0 => writeln!(out, "{pad} {blue}={reset} {bold}help:{reset} {line}"),
+                _ => writeln!(out, "{pad}         {line}"),
+            };
+        }
+    }
+}
+
+/// A line of a source, and a place in it.
+struct Excerpt<'a> {
+    line: usize,
+    column: usize,
+    length: usize,
+    text: &'a str,
+}
+
+impl Excerpt<'_> {
+    /// The line as shown, and the columns before and under the caret. A long line is cut around the place.
+    fn shown(&self) -> (String, usize, usize) {
+        let start = self.column.saturating_sub(1);
+        let from = if start + self.length.min(40) > MAX_SHOWN { start.saturating_sub(MAX_SHOWN / 2) } else { 0 };
+        let mut shown = String::from(if from > 0 { "…" } else { "" });
+        let mut lead = String::from(if from > 0 { "…" } else { "" });
+        let mut under = String::new();
+        let mut rest = self.text.chars().skip(from);
+        for (i, c) in (from..).zip(rest.by_ref().take(MAX_SHOWN)) {
+            let c = shown_char(c);
+            shown.push(c);
+            if i < start {
+                lead.push(c);
+            } else if i < start + self.length {
+                under.push(c);
+            }
+        }
+        if rest.next().is_some() {
+            shown.push('…');
+        }
+        (shown, lead.width(), under.width().max(1))
+    }
+}
+
+/// One column for what would move the cursor or change the terminal.
+fn shown_char(c: char) -> char {
+    match c {
+        '\t' => '→',
+        c if c.is_control() => '\u{FFFD}',
+        c => c,
+    }
+}
+
+fn printable(text: &str) -> String {
+    text.chars().map(shown_char).collect()
+}
+
+/// `text` cut to a length that fits into a sentence.
+pub fn short(text: &str) -> String {
+    if text.chars().count() <= 60 {
+        return text.to_owned();
+    }
+    format!("{}…", text.chars().take(57).collect::<String>())
+}
+
+/// The candidate that `word` is probably a slip of.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if word.is_empty() || word.len() > 64 {
+        return None;
+    }
+    let word = word.to_lowercase();
+    candidates
+        .into_iter()
+        .map(|c| (strsim::damerau_levenshtein(&word, &c.to_lowercase()), c))
+        .filter(|&(distance, c)| distance <= (word.len().max(c.len()) / 3).max(1) && distance < word.len().min(c.len()))
+        .min_by_key(|&(distance, _)| distance)
+        .map(|(_, c)| c)
+}
+
+/// `a`, `b` or `c`, each in backquotes.
+pub fn list<S: AsRef<str>>(items: &[S], last: &str) -> String {
+    let quoted: Vec<String> = items.iter().map(|s| format!("`{}`", s.as_ref())).collect();
+    match quoted.as_slice() {
+        [] => String::new(),
+        [one] => one.clone(),
+        [init @ .., end] => format!("{} {last} {end}", init.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_finds_slips_and_not_other_words() {
+        let keys = ["micro_batch", "sequences", "tokens"];
+        assert_eq!(nearest("micro_bach", keys), Some("micro_batch"));
+        assert_eq!(nearest("Sequence", keys), Some("sequences"));
+        assert_eq!(nearest("learning_rate", keys), None);
+        assert_eq!(nearest("", keys), None);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_the_place_and_control_characters_cannot_reach_the_terminal() {
+        let line = format!("{}\x1b[31mbad{}", "x".repeat(5000), "y".repeat(5000));
+        let d = Diagnostic {
+            source: "e.yaml".into(),
+            line: 3,
+            column: 5006,
+            length: 3,
+            key: String::new(),
+            message: "no".into(),
+            help: String::new(),
+            source_line: line,
+            template: None,
+        };
+        let text = ConfigError::new(vec![d]).to_string();
+        assert!(text.len() < 1000 && !text.contains('\x1b') && text.contains("bad"), "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        let chars = |s: &str| s.chars().collect::<Vec<_>>();
+        let caret = chars(lines[4]).iter().position(|&c| c == '^').unwrap();
+        assert_eq!(chars(lines[3])[caret..caret + 3], ['b', 'a', 'd']);
+    }
+}

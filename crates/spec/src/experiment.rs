@@ -1,0 +1,470 @@
+//! The validated experiment: every default filled in, every unit resolved.
+//!
+//! It serializes in the vocabulary of the experiment file itself, so `resolved.yaml` is a valid experiment. What is
+//! legal is decided by `config::validate`; these types only say what an experiment is.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+mod parallel;
+
+use crate::serde_defaults::{is_false, is_true, is_zero, yes};
+pub use parallel::{AutoOr, DeviceName, Parallel, ParallelMode, Pipeline, PipelineSchedule};
+
+/// A whole experiment, ready for the planner.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    pub version: u32,
+    pub name: String,
+    pub seed: u64,
+    pub device: DeviceChoice,
+    pub model: Model,
+    pub data: Data,
+    pub batch: Batch,
+    pub train: Train,
+    pub optimizer: Optimizer,
+    pub schedule: Schedule,
+    pub precision: Precision,
+    /// Under `bf16`: whether f32 weights stand behind the rounded ones. `false`: weights and moments are bf16 values.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub master_weights: bool,
+    pub parallel: Parallel,
+    pub eval: Eval,
+    pub checkpoint: Checkpoint,
+    pub log: Log,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceChoice {
+    Auto,
+    Cpu,
+    Cuda,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    Gpt2,
+    Llama,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    Fp32,
+    Tf32,
+    Bf16,
+}
+
+/// The model section. Sizes are counts of elements.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "keys of the file that are true or false")]
+pub struct Model {
+    pub family: Family,
+    /// `None`: the tokenizer's size, known once the data is there.
+    pub vocab_size: Option<usize>,
+    /// The vocabulary is rounded up to a multiple of this.
+    pub pad_vocab_to: Option<usize>,
+    pub context_length: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub d_model: usize,
+    pub d_ff: usize,
+    pub dropout: f64,
+    pub tie_embeddings: bool,
+    pub norm_eps: f64,
+    /// Llama only.
+    pub rope_theta: f64,
+    #[serde(default, skip_serializing_if = "NormPlace::is_default")]
+    pub norm: NormPlace,
+    #[serde(default, skip_serializing_if = "Activation::is_default")]
+    pub activation: Activation,
+    #[serde(default, skip_serializing_if = "PositionKind::is_default")]
+    pub positions: PositionKind,
+    /// Whether token embeddings are multiplied by √`d_model`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub embedding_scale: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub head_bias: bool,
+    /// Whether a norm stands before the head.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub final_norm: bool,
+    /// Behind the activation of the feed-forward layer.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub mlp_dropout: f64,
+    /// `None`: normal(0, 0.02).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<Init>,
+}
+
+/// Where the norms of a layer stand (gpt2): x + f(norm(x)), or norm(x + f(x)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NormPlace {
+    #[default]
+    Pre,
+    Post,
+}
+
+/// Between the feed-forward layer's two matrices (gpt2). GELU is its tanh form.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    #[default]
+    Gelu,
+    Relu,
+}
+
+/// How a model knows positions (gpt2): by trained vectors, or sines and cosines of fixed frequencies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PositionKind {
+    #[default]
+    Learned,
+    Sinusoidal,
+}
+
+macro_rules! is_default {
+    ($($name:ident)+) => {
+        $(impl $name {
+            pub fn is_default(&self) -> bool {
+                *self == Self::default()
+            }
+        })+
+    };
+}
+is_default!(NormPlace Activation PositionKind PaddingMask Recompute);
+
+/// Where initial weights come from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Init {
+    From(PathBuf),
+    Pytorch { embedding: f64 },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Data {
+    pub tokenizer: Tokenizer,
+    pub train: Source,
+    pub validation: Option<Validation>,
+    pub layout: Layout,
+    /// Whether every epoch has a permutation of its own.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub shuffle: bool,
+    /// Whether rows of an epoch that fill no batch are left out.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub drop_last: bool,
+}
+
+/// Paths here are as the user wrote them, already joined to the folder of the experiment file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Tokenizer {
+    Gpt2 { vocab: PathBuf, merges: PathBuf },
+    File(PathBuf),
+    Chars {},
+    Bytes {},
+    Bpe { vocab_size: usize, special_tokens: Vec<String> },
+    Words { lowercase: bool, min_count: u64, special_tokens: Vec<String> },
+    Hub { name: String, revision: String },
+}
+
+/// The branch of the hub's repositories that is meant unless another is named.
+pub const MAIN: &str = "main";
+
+/// Where documents come from. `files` may hold glob patterns. Of `column` (or `field`) and `template`, one is given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Source {
+    Text { files: Vec<PathBuf> },
+    Parquet(ParquetSource),
+    Jsonl(JsonSource),
+    Json(JsonSource),
+    Hub(HubSource),
+    Tokens { files: Vec<PathBuf> },
+    Builtin { corpus: Corpus },
+}
+
+/// Of `column` and `template`, one is given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParquetSource {
+    pub files: Vec<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+}
+
+/// Of `field` and `template`, one is given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JsonSource {
+    pub files: Vec<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+}
+
+/// A dataset of the hub by its name. Of `column` and `template`, one is given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HubSource {
+    pub dataset: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    pub split: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// Branch, tag or commit; in a run's record the commit that was read.
+    pub revision: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Corpus {
+    Stories,
+}
+
+/// `{fraction: 0.1}`, or a source written as under `train`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Validation {
+    Fraction(f64),
+    Text { files: Vec<PathBuf> },
+    Parquet(ParquetSource),
+    Jsonl(JsonSource),
+    Json(JsonSource),
+    Hub(HubSource),
+    Tokens { files: Vec<PathBuf> },
+    Builtin { corpus: Corpus },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Layout {
+    /// One token stream cut into windows: window i predicts tokens i·length+1 … (i+1)·length.
+    Packed { length: usize },
+    /// One token stream in `count` columns, which is the sequences of a batch; row i·count + c is piece i of column c.
+    Columns { length: usize, count: usize },
+    /// One document per row, `length` inputs long, clipped and padded.
+    Padded {
+        length: usize,
+        bos: String,
+        eos: String,
+        pad: String,
+        #[serde(default, skip_serializing_if = "PaddingMask::is_default")]
+        mask: PaddingMask,
+    },
+}
+
+/// Which tokens of a padded row attention sees: all up to its own, or of these those that are no padding.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PaddingMask {
+    #[default]
+    Causal,
+    CausalAndPadding,
+}
+
+/// `sequences` is the global batch of one optimizer step, `micro_batch` the sequences of one forward.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Batch {
+    pub sequences: usize,
+    pub micro_batch: usize,
+}
+
+/// How long to train: exactly one of `steps`, `epochs` and `tokens` is set. The planner turns epochs and tokens into steps
+/// (rounded down, at least one).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Train {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Global L2 norm to which gradients are clipped; `None` leaves them.
+    pub clip_norm: Option<f64>,
+    #[serde(default, skip_serializing_if = "Recompute::is_default")]
+    pub recompute: Recompute,
+}
+
+/// What a layer's backward computes again of the forward, instead of keeping it: nothing; attention's projections, outputs and
+/// log-sum-exps; or all but the layer's input. The numbers are the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    #[default]
+    None,
+    Attention,
+    Block,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Optimizer {
+    Adamw {
+        lr: f64,
+        betas: [f64; 2],
+        eps: f64,
+        weight_decay: f64,
+        #[serde(default, skip_serializing_if = "Decays::is_default")]
+        decays: Decays,
+    },
+    Sgd {
+        lr: f64,
+        momentum: f64,
+    },
+}
+
+/// Which parameters weight decay acts on: those of two or more dimensions, or biases and gains too, as
+/// `torch.optim.AdamW(model.parameters())` has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Decays {
+    #[default]
+    Matrices,
+    All,
+}
+
+impl Decays {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Optimizer {
+    /// The peak learning rate, which the schedule multiplies.
+    #[must_use]
+    pub fn lr(&self) -> f64 {
+        match *self {
+            Self::Adamw { lr, .. } | Self::Sgd { lr, .. } => lr,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Schedule {
+    pub warmup: Warmup,
+    pub decay: Decay,
+}
+
+/// Without `from`: lr·(step+1)/steps. With it: linear from `from`·lr at step 0 to lr at step `steps`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Warmup {
+    pub steps: u64,
+    pub from: Option<f64>,
+}
+
+/// `final_` is a fraction of the peak learning rate; `steps` counts from the end of the warmup, `None` meaning the rest
+/// of the run; constant afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Decay {
+    Cosine {
+        #[serde(rename = "final")]
+        final_: f64,
+        steps: Option<u64>,
+    },
+    Linear {
+        #[serde(rename = "final")]
+        final_: f64,
+        steps: Option<u64>,
+    },
+    /// Exactly one of `every` (steps) and `epochs` is set.
+    Step {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        every: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        epochs: Option<f64>,
+        gamma: f64,
+    },
+    Constant {},
+}
+
+/// `every` is in optimizer steps; evaluation also follows the last step. A part that is `None` is not evaluated.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Eval {
+    pub every: u64,
+    /// Whether to evaluate before the first step too.
+    pub at_start: bool,
+    pub loss: Option<EvalLoss>,
+    pub hellaswag: Option<HellaSwag>,
+    pub samples: Option<Samples>,
+    /// Measured once, after the last step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<Source>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvalLoss {
+    /// How many micro-batches of the validation split are read, from its start, at most.
+    pub batches: usize,
+}
+
+/// Exactly one of `file` and `builtin` is set.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HellaSwag {
+    pub file: Option<PathBuf>,
+    pub builtin: Option<Corpus>,
+    /// At most this many items, from the start.
+    pub limit: Option<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Samples {
+    pub prompts: Vec<String>,
+    /// Continuations of each prompt.
+    pub count: usize,
+    pub max_tokens: usize,
+    pub top_k: Option<usize>,
+    pub temperature: f64,
+    pub top_p: Option<f64>,
+    pub seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpoint {
+    /// Optimizer steps between checkpoints; one follows the last step in any case.
+    pub every: u64,
+    /// The newest this many are kept, and the best by validation loss.
+    pub keep: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    /// Optimizer steps between progress lines; metrics are recorded for every step.
+    pub every: u64,
+}
+
+impl Layout {
+    /// Inputs per row.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        match *self {
+            Self::Packed { length } | Self::Columns { length, .. } | Self::Padded { length, .. } => length,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Numbers as people read them.
+
+use std::time::Duration;
+
+/// `1234567` as `1,234,567`.
+#[must_use]
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A rate: whole numbers with separators from 100 on, three digits below.
+#[must_use]
+pub fn rate(x: f64) -> String {
+    match x {
+        x if !x.is_finite() => "?".to_owned(),
+        x if x.abs() >= 99.5 => count(x.round().max(0.0) as u64),
+        x => format!("{x:.1}"),
+    }
+}
+
+/// A time: `0.4 s`, `12 s`, `3m 05s`, `2h 03m`, `1d 04h`.
+#[must_use]
+pub fn duration(time: Duration) -> String {
+    let s = time.as_secs();
+    match s {
+        0..10 => format!("{:.1} s", time.as_secs_f64()),
+        10..60 => format!("{s} s"),
+        60..3600 => format!("{}m {:02}s", s / 60, s % 60),
+        3600..86_400 => format!("{}h {:02}m", s / 3600, s / 60 % 60),
+        _ => format!("{}d {:02}h", s / 86_400, s / 3600 % 24),
+    }
+}
+
+/// Seconds as `duration`; what is no time is `?`.
+#[must_use]
+pub fn seconds(s: f64) -> String {
+    Duration::try_from_secs_f64(s).map_or_else(|_| "?".to_owned(), duration)
+}
+
+/// Bytes in binary units, three digits.
+#[must_use]
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = n as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match value {
+        _ if unit == 0 => format!("{n} B"),
+        v if v < 9.995 => format!("{v:.2} {}", UNITS[unit]),
+        v if v < 99.95 => format!("{v:.1} {}", UNITS[unit]),
+        v => format!("{v:.0} {}", UNITS[unit]),
+    }
+}
+
+/// A fraction in percent.
+#[must_use]
+pub fn percent(x: f64) -> String {
+    format!("{:.1}%", 100.0 * x)
+}
+
+/// Text from a model or a file, safe to show: control characters, which could steer a terminal, become `�`; line ends
+/// stay.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() && c != '\n' && c != '\t' { char::REPLACEMENT_CHARACTER } else { c })
+        .collect()
+}
+
+/// `value` as indented JSON with an end of line.
+#[must_use]
+pub fn pretty_json(value: &serde_json::Value) -> String {
+    format!("{value:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_as_people_read_them() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([0.0, 12.34, 99.96, 12_345.6, f64::NAN].map(rate), ["0.0", "12.3", "100", "12,346", "?"]);
+        assert_eq!(
+            [0.43, 12.9, 185.0, 7_380.0, 100_800.0, -1.0].map(seconds),
+            ["0.4 s", "12 s", "3m 05s", "2h 03m", "1d 04h", "?"]
+        );
+        assert_eq!(
+            [17, 1024, 1 << 20, 1_610_612_736, u64::MAX].map(bytes),
+            ["17 B", "1.00 KiB", "1.00 MiB", "1.50 GiB", "16777216 TiB"]
+        );
+        assert_eq!(percent(0.2859), "28.6%");
+    }
+
+    #[test]
+    fn a_terminal_is_not_steered() {
+        assert_eq!(printable("a\x1b[2Jb\r\n\u{9b}c"), "a�[2Jb�\n�c");
+    }
+}

@@ -1,0 +1,111 @@
+//! What repositories of the hub, and what is in them, can be called. What is called otherwise never becomes a part of a path or an
+//! address.
+
+/// Letters of a part of a name.
+const MAX_PART: usize = 96;
+const MAX_REVISION: usize = 255;
+const MAX_PATH: usize = 1024;
+
+fn plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
+}
+
+/// What is wrong with `name` as a repository, as "is empty".
+#[must_use]
+pub fn name_problem(name: &str) -> Option<String> {
+    let parts: Vec<&str> = name.split('/').collect();
+    if name.is_empty() {
+        return Some("is empty".to_owned());
+    }
+    if parts.len() > 2 {
+        return Some("has more than one `/`".to_owned());
+    }
+    if let Some(c) = name.chars().find(|&c| !plain(c) && c != '/') {
+        return Some(format!("has the character `{}`", c.escape_debug()));
+    }
+    let wrong = |part: &&str| {
+        part.is_empty() || part.len() > MAX_PART || part.starts_with(['.', '-']) || part.ends_with(['.', '-'])
+    };
+    if parts.iter().any(wrong) || name.contains("..") || name.contains("--") {
+        return Some(format!("is no repository's name: `{}`", crate::diagnostic::short(name)));
+    }
+    None
+}
+
+/// What is wrong with `revision`.
+#[must_use]
+pub fn revision_problem(revision: &str) -> Option<String> {
+    if revision.is_empty() {
+        return Some("is empty".to_owned());
+    }
+    if let Some(c) = revision.chars().find(|&c| !plain(c) && c != '/') {
+        return Some(format!("has the character `{}`", c.escape_debug()));
+    }
+    let wrong = |part: &str| part.is_empty() || part.starts_with('.') || part == "..";
+    if revision.len() > MAX_REVISION
+        || revision.starts_with('-')
+        || revision.split('/').any(wrong)
+        || revision.contains("..")
+    {
+        return Some("is no branch, tag or commit".to_owned());
+    }
+    None
+}
+
+/// What is wrong with the name of a configuration or split.
+#[must_use]
+pub fn word_problem(word: &str) -> Option<String> {
+    if word.is_empty() {
+        return Some("is empty".to_owned());
+    }
+    word.chars()
+        .find(|&c| c.is_control() || matches!(c, '/' | '\\' | '*' | '?' | '[' | '<' | '>' | ':' | '|' | '"'))
+        .map(|c| format!("has the character `{}`", c.escape_debug()))
+}
+
+/// Whether `path` names a file inside a repository, and inside the folder that holds its files.
+pub fn is_inside(path: &str) -> bool {
+    !path.is_empty()
+        && path.len() <= MAX_PATH
+        && !path.chars().any(|c| c.is_control() || c == '\\')
+        && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
+}
+
+/// Whether `text` is the full name of a commit.
+pub fn is_commit(text: &str) -> bool {
+    text.len() == 40 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether `etag` may name a file of the cache.
+pub fn is_etag(etag: &str) -> bool {
+    (1..=128).contains(&etag.len()) && etag.chars().all(plain) && !etag.starts_with('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_leave_a_folder_are_none() {
+        for name in ["gpt2", "HuggingFaceFW/fineweb", "a/b.c_d-e", "tatsu-lab/alpaca"] {
+            assert_eq!(name_problem(name), None, "{name}");
+        }
+        for name in ["", "/", "a/", "/a", "a/b/c", "../a", "a/..", "a..b", "a b", "a\nb", ".a", "a--b", "é", "a/-b"] {
+            assert!(name_problem(name).is_some(), "{name}");
+        }
+        for revision in ["main", "refs/convert/parquet", "v1.0", "refs/pr/3", &"a".repeat(40)] {
+            assert_eq!(revision_problem(revision), None, "{revision}");
+        }
+        for revision in ["", "../main", "a/../b", "/a", "a//b", "a b", "-x", "a/.b", "a..b"] {
+            assert!(revision_problem(revision).is_some(), "{revision}");
+        }
+        for path in ["a", "data/train-00000-of-00001 x.parquet", "a/.gitattributes"] {
+            assert!(is_inside(path), "{path}");
+        }
+        for path in ["", "/a", "a/", "..", "../x", "a/../../x", "a//b", "a\\b", "./a", "a\0"] {
+            assert!(!is_inside(path), "{path}");
+        }
+        assert!(!is_etag("../x") && !is_etag("") && !is_etag(".a") && is_etag("0123abcd-2"));
+        assert!(word_problem("../x").is_some() && word_problem("sample-10BT").is_none());
+    }
+}

@@ -1,0 +1,24 @@
+//! The plain types that the steps of a run hand to each other: experiment, model, facts, program, plan, events; and what all crates
+//! share of words and numbers: diagnostics, formats, counter-based random numbers.
+//!
+//! Nothing here reads a file, a clock, the environment or a device.
+
+#![forbid(unsafe_code)]
+
+pub mod cluster;
+pub mod data;
+pub mod diagnostic;
+pub mod event;
+pub mod experiment;
+pub mod forecast;
+pub mod format;
+pub mod hub_name;
+pub mod mesh;
+pub mod model;
+pub mod philox;
+pub mod plan;
+pub mod precision;
+pub mod program;
+pub mod rates;
+pub mod serde_defaults;
+pub mod topology;

@@ -1,0 +1,117 @@
+//! How ranks are arranged: stages of a pipeline by replicas of it, and the groups that communicate.
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::ParallelMode;
+
+/// What kind of parallelism the ranks work under.
+pub type Mode = ParallelMode;
+
+/// `stages` · `replicas` ranks. Rank = stage · replicas + replica: replicas of a stage are neighbours, since they exchange
+/// the most bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Mesh {
+    pub mode: Mode,
+    pub stages: usize,
+    pub replicas: usize,
+}
+
+/// Ranks that communicate as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// All ranks.
+    World,
+    /// The replicas of stage `stage`.
+    Replicas { stage: usize },
+    /// The first and the last stage of replica `replica`, where both hold the tied embedding.
+    Tied { replica: usize },
+}
+
+impl Mesh {
+    /// One rank.
+    #[must_use]
+    pub fn single() -> Self {
+        Self { mode: Mode::Single, stages: 1, replicas: 1 }
+    }
+
+    #[must_use]
+    pub fn world_size(self) -> usize {
+        self.stages * self.replicas
+    }
+
+    #[must_use]
+    pub fn rank(self, stage: usize, replica: usize) -> usize {
+        stage * self.replicas + replica
+    }
+
+    /// Stage and replica of `rank`.
+    #[must_use]
+    pub fn place(self, rank: usize) -> (usize, usize) {
+        (rank / self.replicas, rank % self.replicas)
+    }
+
+    /// The ranks of `group`, ascending.
+    #[must_use]
+    pub fn members(self, group: Group) -> Vec<usize> {
+        match group {
+            Group::World => (0..self.world_size()).collect(),
+            Group::Replicas { stage } => (0..self.replicas).map(|replica| self.rank(stage, replica)).collect(),
+            Group::Tied { replica } => vec![self.rank(0, replica), self.rank(self.stages - 1, replica)],
+        }
+    }
+
+    /// The number of ranks in `group`.
+    #[must_use]
+    pub fn size(self, group: Group) -> usize {
+        match group {
+            Group::World => self.world_size(),
+            Group::Replicas { .. } => self.replicas,
+            Group::Tied { .. } => 2,
+        }
+    }
+
+    /// Every group, each at its `index`.
+    #[must_use]
+    pub fn groups(self) -> Vec<Group> {
+        let replicas = (0..self.stages).map(|stage| Group::Replicas { stage });
+        let tied = (0..self.replicas).filter(|_| self.stages > 1).map(|replica| Group::Tied { replica });
+        std::iter::once(Group::World).chain(replicas).chain(tied).collect()
+    }
+
+    /// The position of `group` in `groups`.
+    #[must_use]
+    pub fn index(self, group: Group) -> usize {
+        match group {
+            Group::World => 0,
+            Group::Replicas { stage } => 1 + stage,
+            Group::Tied { replica } => 1 + self.stages + replica,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_and_places_are_inverse() {
+        let mesh = Mesh { mode: Mode::Pipeline, stages: 3, replicas: 4 };
+        for rank in 0..mesh.world_size() {
+            let (stage, replica) = mesh.place(rank);
+            assert_eq!(mesh.rank(stage, replica), rank);
+            assert!(mesh.members(Group::Replicas { stage }).contains(&rank));
+        }
+        assert_eq!(mesh.members(Group::Tied { replica: 1 }), [1, 9]);
+    }
+
+    #[test]
+    fn groups_have_indexes_and_sizes() {
+        for mesh in [Mesh::single(), Mesh { mode: Mode::Pipeline, stages: 2, replicas: 3 }] {
+            for (index, group) in mesh.groups().into_iter().enumerate() {
+                assert_eq!(mesh.index(group), index);
+                assert_eq!(mesh.size(group), mesh.members(group).len());
+            }
+        }
+    }
+}

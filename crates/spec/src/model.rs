@@ -1,0 +1,214 @@
+//! What a model is, as numbers: its shape, and its parameters with their names, shapes and initialization.
+//!
+//! Pure data: the planner counts with it, the executor allocates from it.
+
+pub mod layout;
+pub mod stage;
+pub mod variant;
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::experiment::Family;
+pub use crate::experiment::{Activation, NormPlace, PositionKind};
+pub use crate::model::variant::Variant;
+
+/// A decoder-only transformer. Sizes are counts of elements.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelSpec {
+    pub family: Family,
+    /// Rows of the embedding, padding included.
+    pub vocab_size: usize,
+    pub context_length: usize,
+    pub layers: usize,
+    pub heads: usize,
+    /// Equal to `heads` for GPT-2.
+    pub kv_heads: usize,
+    pub d_model: usize,
+    pub d_ff: usize,
+    pub dropout: f64,
+    pub tie_embeddings: bool,
+    pub norm_eps: f64,
+    pub rope_theta: f64,
+    /// What the gpt2 family may have otherwise.
+    #[serde(default, skip_serializing_if = "Variant::is_default")]
+    pub variant: Variant,
+}
+
+impl ModelSpec {
+    /// Width of one attention head.
+    #[must_use]
+    pub fn head_dim(&self) -> usize {
+        self.d_model / self.heads
+    }
+
+    /// Output rows of the query, key and value projections together.
+    #[must_use]
+    pub fn qkv_rows(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim()
+    }
+
+    /// The entries of the block list: embedding, layers, head.
+    #[must_use]
+    pub fn block_count(&self) -> usize {
+        self.layers + 2
+    }
+}
+
+/// How a parameter starts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Init {
+    Zeros,
+    Ones,
+    Normal {
+        std: f64,
+    },
+    /// Within ± `bound`.
+    Uniform {
+        bound: f64,
+    },
+}
+
+/// One parameter of a model, under its Hugging Face name. Matrices are [out, in].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ParamSpec {
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub init: Init,
+    /// Which entry of the block list owns it.
+    pub block: usize,
+}
+
+impl ParamSpec {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Weight decay applies to tensors of two or more dimensions.
+    #[must_use]
+    pub fn decays(&self) -> bool {
+        self.shape.len() >= 2
+    }
+}
+
+const STD: f64 = 0.02;
+
+/// The parameters of `spec` in registration order. A tied head has none of its own.
+#[must_use]
+pub fn parameters(spec: &ModelSpec) -> Vec<ParamSpec> {
+    match spec.family {
+        Family::Gpt2 => gpt2(spec),
+        Family::Llama => llama(spec),
+    }
+}
+
+fn normal(name: String, shape: [usize; 2], std: f64, block: usize) -> ParamSpec {
+    ParamSpec { name, shape: shape.to_vec(), init: Init::Normal { std }, block }
+}
+
+/// GPT-2 (Radford et al. 2019): normal(0, 0.02), residual projections scaled by 1/sqrt(2·layers). Under `norm: post`, `ln_1`
+/// is the norm behind attention, and `ln_2` the one behind the MLP.
+fn gpt2(s: &ModelSpec) -> Vec<ParamSpec> {
+    let residual = STD / (2.0 * s.layers as f64).sqrt();
+    let (d, variant) = (s.d_model, &s.variant);
+    let mut out = vec![normal("transformer.wte.weight".into(), [s.vocab_size, d], STD, 0)];
+    if variant.positions == PositionKind::Learned {
+        out.push(normal("transformer.wpe.weight".into(), [s.context_length, d], STD, 0));
+    }
+    let vector = |name: String, len: usize, init: Init, block: usize| ParamSpec { name, shape: vec![len], init, block };
+    for i in 0..s.layers {
+        let b = i + 1;
+        let p = format!("transformer.h.{i}");
+        out.extend([
+            vector(format!("{p}.ln_1.weight"), d, Init::Ones, b),
+            vector(format!("{p}.ln_1.bias"), d, Init::Zeros, b),
+            normal(format!("{p}.attn.c_attn.weight"), [s.qkv_rows(), d], STD, b),
+            vector(format!("{p}.attn.c_attn.bias"), s.qkv_rows(), Init::Zeros, b),
+            normal(format!("{p}.attn.c_proj.weight"), [d, d], residual, b),
+            vector(format!("{p}.attn.c_proj.bias"), d, Init::Zeros, b),
+            vector(format!("{p}.ln_2.weight"), d, Init::Ones, b),
+            vector(format!("{p}.ln_2.bias"), d, Init::Zeros, b),
+            normal(format!("{p}.mlp.c_fc.weight"), [s.d_ff, d], STD, b),
+            vector(format!("{p}.mlp.c_fc.bias"), s.d_ff, Init::Zeros, b),
+            normal(format!("{p}.mlp.c_proj.weight"), [d, s.d_ff], residual, b),
+            vector(format!("{p}.mlp.c_proj.bias"), d, Init::Zeros, b),
+        ]);
+    }
+    let head = s.layers + 1;
+    if variant.final_norm {
+        out.push(vector("transformer.ln_f.weight".into(), d, Init::Ones, head));
+        out.push(vector("transformer.ln_f.bias".into(), d, Init::Zeros, head));
+    }
+    if !s.tie_embeddings {
+        out.push(normal("lm_head.weight".into(), [s.vocab_size, d], STD, head));
+    }
+    if variant.head_bias {
+        out.push(vector("lm_head.bias".into(), s.vocab_size, Init::Zeros, head));
+    }
+    if let Some(embedding) = variant.pytorch_init {
+        for param in &mut out {
+            param.init = as_pytorch(param, s, embedding);
+        }
+    }
+    out
+}
+
+/// How PyTorch's `TransformerEncoderLayer` starts, in a model whose embeddings and head are uniform within ± `embedding`: query,
+/// key and value Xavier-uniform as one matrix, attention's biases 0, everything else uniform within ± 1/√in.
+fn as_pytorch(param: &ParamSpec, s: &ModelSpec, embedding: f64) -> Init {
+    let uniform = |bound: f64| Init::Uniform { bound };
+    let inputs = |n: usize| uniform(1.0 / (n as f64).sqrt());
+    let part = param.name.split_once(".h.").and_then(|(_, name)| Some(name.split_once('.')?.1));
+    match part.unwrap_or(&param.name) {
+        "attn.c_attn.weight" => uniform((6.0 / (s.qkv_rows() + s.d_model) as f64).sqrt()),
+        "attn.c_proj.weight" | "mlp.c_fc.weight" | "mlp.c_fc.bias" => inputs(s.d_model),
+        "mlp.c_proj.weight" | "mlp.c_proj.bias" => inputs(s.d_ff),
+        "transformer.wte.weight" | "transformer.wpe.weight" | "lm_head.weight" => uniform(embedding),
+        _ => param.init,
+    }
+}
+
+/// Llama (Touvron et al. 2023) with `transformers`' initialization: normal(0, 0.02) everywhere. Query, key and value
+/// matrices follow one another, and so do gate and up: flat storage makes each group one matrix.
+fn llama(s: &ModelSpec) -> Vec<ParamSpec> {
+    let (d, kv) = (s.d_model, s.kv_heads * s.head_dim());
+    let ones = |name: String, block: usize| ParamSpec { name, shape: vec![d], init: Init::Ones, block };
+    let mut out = vec![normal("model.embed_tokens.weight".into(), [s.vocab_size, d], STD, 0)];
+    for i in 0..s.layers {
+        let b = i + 1;
+        let p = format!("model.layers.{i}");
+        out.extend([
+            ones(format!("{p}.input_layernorm.weight"), b),
+            normal(format!("{p}.self_attn.q_proj.weight"), [d, d], STD, b),
+            normal(format!("{p}.self_attn.k_proj.weight"), [kv, d], STD, b),
+            normal(format!("{p}.self_attn.v_proj.weight"), [kv, d], STD, b),
+            normal(format!("{p}.self_attn.o_proj.weight"), [d, d], STD, b),
+            ones(format!("{p}.post_attention_layernorm.weight"), b),
+            normal(format!("{p}.mlp.gate_proj.weight"), [s.d_ff, d], STD, b),
+            normal(format!("{p}.mlp.up_proj.weight"), [s.d_ff, d], STD, b),
+            normal(format!("{p}.mlp.down_proj.weight"), [d, s.d_ff], STD, b),
+        ]);
+    }
+    let head = s.layers + 1;
+    out.push(ones("model.norm.weight".into(), head));
+    if !s.tie_embeddings {
+        out.push(normal("lm_head.weight".into(), [s.vocab_size, d], STD, head));
+    }
+    out
+}
+
+/// Where parameters start from.
+pub trait InitialWeights {
+    /// Writes what `parameter` starts as into `values`, its elements. What it does not have it leaves as it is: that was drawn.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not of this shape.
+    fn fill(&self, parameter: &ParamSpec, values: &mut [f32]) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
+}

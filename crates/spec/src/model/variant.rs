@@ -1,0 +1,78 @@
+//! What a model of the gpt2 family may have otherwise than GPT-2. Together these make the encoder of PyTorch's language-model
+//! tutorials: norms behind the sums, ReLU, sinusoidal positions, a head with weights and a bias of its own.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::experiment::{Activation, NormPlace, PositionKind};
+use crate::serde_defaults::{is_false, is_true, is_zero};
+
+/// The default is GPT-2, and Llama. What is as in GPT-2 is left out where it is written down.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Variant {
+    #[serde(skip_serializing_if = "NormPlace::is_default")]
+    pub norm: NormPlace,
+    #[serde(skip_serializing_if = "Activation::is_default")]
+    pub activation: Activation,
+    #[serde(skip_serializing_if = "PositionKind::is_default")]
+    pub positions: PositionKind,
+    /// Token embeddings times √`d_model`, before positions are added.
+    #[serde(skip_serializing_if = "is_false")]
+    pub embedding_scale: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    pub head_bias: bool,
+    #[serde(skip_serializing_if = "is_true")]
+    pub final_norm: bool,
+    /// Behind the activation of the feed-forward layer.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub mlp_dropout: f64,
+    /// Initial weights as PyTorch's modules have them, embedding and head uniform within ± this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pytorch_init: Option<f64>,
+}
+
+impl Default for Variant {
+    fn default() -> Self {
+        Self {
+            norm: NormPlace::Pre,
+            activation: Activation::Gelu,
+            positions: PositionKind::Learned,
+            embedding_scale: false,
+            head_bias: false,
+            final_norm: true,
+            mlp_dropout: 0.0,
+            pytorch_init: None,
+        }
+    }
+}
+
+impl Variant {
+    /// Whether there is nothing to say.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What is not as in GPT-2, each with a comma before it.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let all = [
+            (self.norm == NormPlace::Post, "norms behind"),
+            (self.activation == Activation::Relu, "relu"),
+            (self.positions == PositionKind::Sinusoidal, "sinusoidal positions"),
+            (self.embedding_scale, "scaled embedding"),
+            (self.head_bias, "biased head"),
+            (!self.final_norm, "no final norm"),
+        ];
+        let mut words: String = all.iter().filter(|(given, _)| *given).flat_map(|(_, words)| [", ", words]).collect();
+        if self.mlp_dropout > 0.0 {
+            let _ = write!(words, ", dropout {} within the MLP", self.mlp_dropout);
+        }
+        if let Some(embedding) = self.pytorch_init {
+            let _ = write!(words, ", PyTorch's initial weights (embedding ±{embedding})");
+        }
+        words
+    }
+}

@@ -1,0 +1,123 @@
+//! What each precision turns into on each kind of device.
+
+use crate::cluster::PeakFlops;
+use crate::experiment::Precision;
+use crate::plan::ParamCounts;
+use crate::program::Device;
+
+/// The name of `precision` in an experiment file.
+#[must_use]
+pub fn name(precision: Precision) -> &'static str {
+    match precision {
+        Precision::Fp32 => "fp32",
+        Precision::Tf32 => "tf32",
+        Precision::Bf16 => "bf16",
+    }
+}
+
+/// One line, where weights are bf16 themselves.
+#[must_use]
+pub fn describe_without_masters(device: Device) -> &'static str {
+    match device {
+        Device::Cpu => {
+            "bf16 without master weights: matmuls, activations, weights, gradients and moments rounded to bf16 where a GPU \
+             would, in f32 storage; f32 arithmetic of updates, norms, softmax and loss"
+        }
+        Device::Cuda(_) => {
+            "bf16 without master weights: matmuls and activations in bf16; weights, gradients and moments are bf16 values in f32 \
+             storage; f32 arithmetic of updates, norms, softmax and loss"
+        }
+    }
+}
+
+/// One line: what a rank on `device` computes and stores under `precision`.
+#[must_use]
+pub fn describe(precision: Precision, device: Device) -> &'static str {
+    match (precision, device) {
+        (Precision::Fp32, _) => "fp32: f32 throughout",
+        (Precision::Tf32, Device::Cpu) => "tf32 runs as fp32: a CPU has no TF32 matrix units",
+        (Precision::Tf32, Device::Cuda(_)) => "tf32: f32 storage, matrix products in TF32",
+        (Precision::Bf16, Device::Cpu) => {
+            "bf16: matmuls and activations rounded to bf16 where a GPU would, in f32 storage; f32 master weights, \
+             gradients, norms, softmax and loss"
+        }
+        (Precision::Bf16, Device::Cuda(_)) => {
+            "bf16: matmuls and activations in bf16; f32 master weights, gradients, norms, softmax and loss"
+        }
+    }
+}
+
+/// The peak that MFU is measured against: that of what really runs.
+#[must_use]
+pub fn peak(precision: Precision, device: Device, peak: &PeakFlops) -> Option<f64> {
+    match (precision, device) {
+        (Precision::Fp32, _) | (Precision::Tf32, Device::Cpu) => peak.fp32,
+        (Precision::Tf32, Device::Cuda(_)) => peak.tf32,
+        (Precision::Bf16, _) => peak.bf16,
+    }
+}
+
+/// Bytes of one element of the weights that are trained, their gradients and the moments: f32, though the values may be bf16's.
+pub const STATE_BYTES: u64 = 4;
+
+/// The copy of the weights that products read in a bf16 run, besides those that are trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoundedCopy {
+    None,
+    /// Of all weights, as f32: a CPU has no bf16 arithmetic.
+    InF32,
+    /// Of all weights, as bf16; norms read their gains and biases from the f32 weights.
+    InBf16,
+}
+
+/// Whether the executor keeps a rounded copy of the weights.
+#[must_use]
+pub fn rounded_copy(precision: Precision, master_weights: bool, device: Device) -> RoundedCopy {
+    match (precision, device) {
+        (Precision::Bf16, Device::Cuda(_)) => RoundedCopy::InBf16,
+        (Precision::Bf16, Device::Cpu) if master_weights => RoundedCopy::InF32,
+        _ => RoundedCopy::None,
+    }
+}
+
+impl RoundedCopy {
+    /// Of a rank that holds `counts` parameters.
+    #[must_use]
+    pub fn bytes(self, counts: &ParamCounts) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::InF32 => 4 * counts.total,
+            Self::InBf16 => 2 * counts.total,
+        }
+    }
+
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::InF32 => "weights rounded to bf16",
+            Self::InBf16 => "weights in bf16",
+        }
+    }
+}
+
+/// Bytes of one activation element.
+#[must_use]
+pub fn activation_bytes(precision: Precision, device: Device) -> u64 {
+    match (precision, device) {
+        (Precision::Bf16, Device::Cuda(_)) => 2,
+        _ => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_measures_tf32_against_its_fp32_peak() {
+        let facts = PeakFlops { fp32: Some(1.0), tf32: Some(2.0), bf16: Some(3.0) };
+        assert_eq!(peak(Precision::Tf32, Device::Cpu, &facts), Some(1.0));
+        assert_eq!(peak(Precision::Tf32, Device::Cuda(0), &facts), Some(2.0));
+        assert!(describe(Precision::Tf32, Device::Cpu).contains("runs as fp32"));
+    }
+}

@@ -1,0 +1,205 @@
+//! Programs as text: one instruction, and whole lists with their repetitions folded.
+
+use std::fmt;
+
+use crate::program::{Blocks, Device, Instruction, Periodic};
+
+impl Instruction {
+    /// What it is called without its micro-batch: its name, its peer stage, its chunk if that is not the first, its blocks.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let of = |name: &str, chunk: usize| if chunk == 0 { name.to_owned() } else { format!("{name}(chunk {chunk})") };
+        let part = |name: &str, chunk: usize, blocks: Option<Blocks>| match blocks {
+            None => of(name, chunk),
+            Some(b) if b.end == b.start + 1 => format!("{}[block {}]", of(name, chunk), b.start),
+            Some(b) => format!("{}[blocks {} … {}]", of(name, chunk), b.start, b.end - 1),
+        };
+        match *self {
+            Self::Load { .. } => "Load".to_owned(),
+            Self::CountTokens { numerator: 1 } => "CountTokens".to_owned(),
+            Self::CountTokens { numerator } => format!("CountTokens (each weighs {numerator})"),
+            Self::BroadcastWeights => "BroadcastWeights".to_owned(),
+            Self::Forward { chunk, .. } => of("Forward", chunk),
+            Self::Backward { chunk, blocks, .. } => part("Backward", chunk, blocks),
+            Self::BackwardInput { chunk, .. } => of("BackwardInput", chunk),
+            Self::BackwardWeight { chunk, blocks, .. } => part("BackwardWeight", chunk, blocks),
+            Self::SendActivation { chunk, to, .. } => format!("{}→{to}", of("SendActivation", chunk)),
+            Self::RecvActivation { chunk, from, .. } => format!("{}←{from}", of("RecvActivation", chunk)),
+            Self::SendGradient { chunk, to, .. } => format!("{}→{to}", of("SendGradient", chunk)),
+            Self::RecvGradient { chunk, from, .. } => format!("{}←{from}", of("RecvGradient", chunk)),
+            Self::AllReduce { bucket } => format!("AllReduce bucket {bucket}"),
+            Self::WaitBuckets => "WaitBuckets".to_owned(),
+            Self::ReduceToRoot { bucket } => format!("ReduceToRoot bucket {bucket}"),
+            Self::SumTied => "SumTied".to_owned(),
+            Self::ClipNorm { max: Some(max) } => format!("ClipNorm {max}"),
+            Self::ClipNorm { max: None } => "ClipNorm (only measured)".to_owned(),
+            Self::OptimizerStep => "OptimizerStep".to_owned(),
+            Self::ZeroGradients => "ZeroGradients".to_owned(),
+            Self::Evaluate => "Evaluate".to_owned(),
+            Self::Sample => "Sample".to_owned(),
+            Self::Checkpoint => "Checkpoint".to_owned(),
+        }
+    }
+
+    /// The micro-batch it is about.
+    #[must_use]
+    pub fn mb(&self) -> Option<usize> {
+        let mut copy = *self;
+        copy.mb_mut().copied()
+    }
+
+    /// The chunk it is about.
+    #[must_use]
+    pub fn chunk(&self) -> Option<usize> {
+        match *self {
+            Self::Forward { chunk, .. }
+            | Self::Backward { chunk, .. }
+            | Self::BackwardInput { chunk, .. }
+            | Self::BackwardWeight { chunk, .. }
+            | Self::SendActivation { chunk, .. }
+            | Self::RecvActivation { chunk, .. }
+            | Self::SendGradient { chunk, .. }
+            | Self::RecvGradient { chunk, .. } => Some(chunk),
+            _ => None,
+        }
+    }
+
+    fn mb_mut(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Load { mb }
+            | Self::Forward { mb, .. }
+            | Self::Backward { mb, .. }
+            | Self::BackwardInput { mb, .. }
+            | Self::BackwardWeight { mb, .. }
+            | Self::SendActivation { mb, .. }
+            | Self::RecvActivation { mb, .. }
+            | Self::SendGradient { mb, .. }
+            | Self::RecvGradient { mb, .. } => Some(mb),
+            _ => None,
+        }
+    }
+
+    /// The same for a micro-batch `by` later; `None` if it is about none.
+    fn shifted(mut self, by: usize) -> Option<Self> {
+        *self.mb_mut()? += by;
+        Some(self)
+    }
+}
+
+impl fmt::Display for Instruction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mb() {
+            Some(mb) => write!(f, "{} {mb}", self.label()),
+            None => f.write_str(&self.label()),
+        }
+    }
+}
+
+impl fmt::Display for Periodic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.every {
+            1 => write!(f, "{} after every step", self.instruction),
+            every => write!(f, "{} after every {every} steps, and after the last", self.instruction),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(index) => write!(f, "cuda:{index}"),
+        }
+    }
+}
+
+/// The longest pattern that is looked for: a schedule's steady state alternates a few instructions.
+const LONGEST_PATTERN: usize = 8;
+
+/// One line per instruction, or per pattern that repeats with its micro-batches counting up: `Load 0 … 3`,
+/// `Forward, Backward 0 … 3, in turn`, `Forward 1 … 4, Backward 0 … 3, in turn`.
+#[must_use]
+pub fn fold(instructions: &[Instruction]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut at = 0;
+    while at < instructions.len() {
+        let rest = &instructions[at..];
+        let best = (1..=LONGEST_PATTERN.min(rest.len() / 2)).map(|p| (p, repetitions(rest, p))).find(|&(_, n)| n > 1);
+        if let Some((period, times)) = best {
+            lines.push(folded(&rest[..period], times));
+            at += period * times;
+        } else {
+            lines.push(rest[0].to_string());
+            at += 1;
+        }
+    }
+    lines
+}
+
+/// How many times the first `period` instructions follow one another, each time with every micro-batch one higher.
+fn repetitions(rest: &[Instruction], period: usize) -> usize {
+    let (pattern, mut times) = (&rest[..period], 1);
+    for chunk in rest.chunks_exact(period).skip(1) {
+        let follows = pattern.iter().zip(chunk).all(|(first, now)| first.shifted(times) == Some(*now));
+        if !follows {
+            break;
+        }
+        times += 1;
+    }
+    times
+}
+
+fn folded(pattern: &[Instruction], times: usize) -> String {
+    let parts: Vec<(String, usize)> = pattern.iter().filter_map(|i| Some((i.label(), i.mb()?))).collect();
+    let range = |mb: usize| format!("{mb} … {}", mb + times - 1);
+    match parts.as_slice() {
+        [first, rest @ ..] if rest.iter().all(|p| p.1 == first.1) => {
+            let names: Vec<&str> = parts.iter().map(|p| p.0.as_str()).collect();
+            let turns = if rest.is_empty() { "" } else { ", in turn" };
+            format!("{} {}{turns}", names.join(", "), range(first.1))
+        }
+        _ => {
+            parts.iter().map(|(name, mb)| format!("{name} {}", range(*mb))).collect::<Vec<_>>().join(", ") + ", in turn"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Instruction::{ClipNorm, Load, OptimizerStep};
+
+    fn forward(mb: usize) -> Instruction {
+        Instruction::Forward { mb, chunk: 0 }
+    }
+
+    fn backward(mb: usize) -> Instruction {
+        Instruction::Backward { mb, chunk: 0, blocks: None }
+    }
+
+    #[test]
+    fn folds_runs_and_alternations() {
+        let mut step: Vec<Instruction> = (0..4).map(|mb| Load { mb }).collect();
+        step.extend((0..4).flat_map(|mb| [forward(mb), backward(mb)]));
+        step.extend([ClipNorm { max: Some(1.0) }, OptimizerStep]);
+        assert_eq!(fold(&step), ["Load 0 … 3", "Forward, Backward 0 … 3, in turn", "ClipNorm 1", "OptimizerStep"]);
+    }
+
+    #[test]
+    fn folds_a_steady_state_whose_micro_batches_differ() {
+        let mut step = vec![forward(0)];
+        step.extend((0..3).flat_map(|mb| [forward(mb + 1), backward(mb)]));
+        step.push(backward(3));
+        // The first two forwards already are a run, so the alternation starts with a backward.
+        assert_eq!(fold(&step), ["Forward 0 … 1", "Backward 0 … 1, Forward 2 … 3, in turn", "Backward 2 … 3"]);
+    }
+
+    #[test]
+    fn single_instructions_stay_as_they_are() {
+        assert_eq!(
+            fold(&[Load { mb: 0 }, forward(0), ClipNorm { max: None }]),
+            ["Load 0", "Forward 0", "ClipNorm (only measured)"]
+        );
+        assert!(fold(&[]).is_empty());
+    }
+}

@@ -1,0 +1,439 @@
+//! The runs in a folder: listing them and finding one by name. Nothing is changed.
+//!
+//! There is no index: each run's own small files are read, so no two processes can disagree about a shared one. Of a run that
+//! stands still these are the manifest and the summary, of one at work the end of its metrics.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::error::StoreError;
+use super::files::read_json;
+use super::lock::RunLock;
+use super::manifest::{ContinuedFrom, RunOrigin, RunStatus, SweepPoint};
+use super::metrics::{EvalLine, MetricLine, TrainLine};
+use super::run_dir::{self, MANIFEST, METRICS, SUMMARY};
+use super::summary::{Medians, median};
+use super::tags;
+
+/// The folder among the runs that holds sweeps, which are no runs.
+pub const SWEEPS: &str = "sweeps";
+
+/// How a run stands, as listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    Running,
+    Done,
+    /// Stopped on request or killed: `runner apply` goes on with it.
+    Interrupted,
+    Failed,
+    /// A folder that cannot be read as a run.
+    Broken,
+}
+
+impl Standing {
+    pub const ALL: [Self; 5] = [Self::Running, Self::Done, Self::Interrupted, Self::Failed, Self::Broken];
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+            Self::Broken => "broken",
+        }
+    }
+}
+
+/// One line of the list.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Listed {
+    pub id: String,
+    /// The experiment's.
+    pub name: Option<String>,
+    pub path: PathBuf,
+    pub status: Standing,
+    /// Optimizer steps done, and of how many.
+    pub step: u64,
+    pub steps: u64,
+    /// Valid tokens seen, and seconds at work, as of the summary.
+    pub tokens: Option<u64>,
+    pub seconds: Option<f64>,
+    pub loss: Option<f64>,
+    /// Of the last evaluation, and the lowest as of the summary.
+    pub val_loss: Option<f64>,
+    pub best_val_loss: Option<f64>,
+    /// Median of the run's steps; of one that is at work or was killed, of the latest steps.
+    pub tokens_per_second: Option<f64>,
+    pub started: Option<String>,
+    pub ended: Option<String>,
+    pub tags: Vec<String>,
+    pub sweep: Option<SweepPoint>,
+    pub continued_from: Option<ContinuedFrom>,
+    pub origin: Option<RunOrigin>,
+    /// Why it failed or is broken.
+    pub error: Option<String>,
+}
+
+/// What a list needs of `manifest.json`.
+#[derive(Deserialize)]
+struct ManifestHead {
+    format: u32,
+    name: String,
+    status: RunStatus,
+    error: Option<String>,
+    steps: u64,
+    started: String,
+    ended: Option<String>,
+    #[serde(default)]
+    continued_from: Option<ContinuedFrom>,
+    #[serde(default)]
+    origin: Option<RunOrigin>,
+    #[serde(default)]
+    sweep: Option<SweepPoint>,
+}
+
+/// What a list needs of `summary.json`.
+#[derive(Deserialize)]
+struct SummaryHead {
+    status: RunStatus,
+    steps: u64,
+    tokens: u64,
+    wall_seconds: f64,
+    final_train_loss: Option<f64>,
+    last_eval: Option<EvalLine>,
+    best_eval: Option<EvalLine>,
+    medians: Medians,
+}
+
+/// The runs in `root`, oldest first, broken ones last. A folder that is not there has none.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn list(root: &Path) -> Result<Vec<Listed>, StoreError> {
+    let mut runs: Vec<Listed> = folders(root)?.par_iter().map(|path| describe(path)).collect();
+    runs.sort_by(|a, b| {
+        let key = |r: &Listed| (r.started.is_none(), r.started.clone(), r.id.clone());
+        key(a).cmp(&key(b))
+    });
+    Ok(runs)
+}
+
+/// How the run in `path` stands.
+#[must_use]
+pub fn describe(path: &Path) -> Listed {
+    let mut listed = Listed {
+        id: id(path),
+        name: None,
+        path: path.to_owned(),
+        status: Standing::Broken,
+        step: 0,
+        steps: 0,
+        tokens: None,
+        seconds: None,
+        loss: None,
+        val_loss: None,
+        best_val_loss: None,
+        tokens_per_second: None,
+        started: None,
+        ended: None,
+        tags: Vec::new(),
+        sweep: None,
+        continued_from: None,
+        origin: None,
+        error: None,
+    };
+    let manifest = match head(path) {
+        Ok(manifest) => manifest,
+        Err(error) => {
+            listed.error = Some(error.to_string());
+            return listed;
+        }
+    };
+    listed.status = match manifest.status {
+        RunStatus::Done => Standing::Done,
+        RunStatus::Failed => Standing::Failed,
+        RunStatus::Running if RunLock::is_held(path) => Standing::Running,
+        RunStatus::Running | RunStatus::Interrupted => Standing::Interrupted,
+    };
+    listed.name = Some(manifest.name);
+    listed.error = manifest.error;
+    listed.steps = manifest.steps;
+    (listed.started, listed.ended) = (Some(manifest.started), manifest.ended);
+    (listed.sweep, listed.continued_from, listed.origin) = (manifest.sweep, manifest.continued_from, manifest.origin);
+    // Tags that cannot be read make no run broken: `runner runs tag` says what is wrong with them.
+    listed.tags = tags::read(path).unwrap_or_default();
+    let summary = read_json::<SummaryHead>(&path.join(SUMMARY));
+    // An older summary says nothing true of a run that went on since.
+    if let Some(summary) = summary.ok().filter(|s| s.status == manifest.status && s.status != RunStatus::Running) {
+        listed.step = summary.steps;
+        (listed.tokens, listed.seconds) = (Some(summary.tokens), Some(summary.wall_seconds));
+        listed.loss = summary.final_train_loss;
+        listed.val_loss = summary.last_eval.and_then(|e| e.val_loss);
+        listed.best_val_loss = summary.best_eval.and_then(|e| e.val_loss);
+        listed.tokens_per_second = summary.medians.tokens_per_second;
+        return listed;
+    }
+    let tail = Tail::read(&path.join(METRICS));
+    if let Some(train) = &tail.train {
+        (listed.step, listed.loss) = (train.step, train.loss);
+    }
+    listed.val_loss = tail.eval.and_then(|e| e.val_loss);
+    listed.tokens_per_second = tail.tokens_per_second;
+    listed
+}
+
+fn head(path: &Path) -> Result<ManifestHead, StoreError> {
+    let file = path.join(MANIFEST);
+    let head: ManifestHead = read_json(&file)?;
+    run_dir::check_format(&file, head.format)?;
+    Ok(head)
+}
+
+pub(super) fn id(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Folders in `root` that are or were meant to be runs, by name.
+pub(super) fn folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let entries = match fs::read_dir(root) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(StoreError::io("reading", root)(error)),
+    };
+    let mut out: Vec<PathBuf> = entries
+        .filter_map(Result::ok)
+        .filter(|e| {
+            let name = e.file_name();
+            !name.to_string_lossy().starts_with('.') && name != SWEEPS
+        })
+        // A directory entry knows its kind; only links have to be followed.
+        .filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink() && e.path().is_dir()))
+        .map(|e| e.path())
+        .collect();
+    out.sort();
+    Ok(out)
+}
+
+/// The run that `wanted` means: an id in `root`, a folder, or the unique beginning of an id.
+///
+/// # Errors
+/// `NoSuchRun`, `Ambiguous` with the candidates, or a folder that cannot be read.
+pub fn resolve(root: &Path, wanted: &str) -> Result<PathBuf, StoreError> {
+    let as_path = Path::new(wanted);
+    let named = as_path.components().count() == 1 && !wanted.starts_with('.') && !wanted.ends_with('/');
+    if !named || wanted.is_empty() {
+        if as_path.join(MANIFEST).is_file() {
+            return Ok(as_path.to_owned());
+        }
+        let known = if as_path.is_dir() { format!(": that folder has no {MANIFEST}") } else { String::new() };
+        return Err(StoreError::NoSuchRun { wanted: format!("{wanted:?}"), root: root.to_owned(), known });
+    }
+    let all = folders(root)?;
+    if let Some(exact) = all.iter().find(|path| id(path) == wanted) {
+        return Ok(exact.clone());
+    }
+    let matching: Vec<&PathBuf> = all.iter().filter(|path| id(path).starts_with(wanted)).collect();
+    match matching.as_slice() {
+        [one] => Ok((*one).clone()),
+        [] if as_path.join(MANIFEST).is_file() => Ok(as_path.to_owned()),
+        [] => {
+            let ids: Vec<String> = all.iter().map(|path| id(path)).collect();
+            Err(StoreError::NoSuchRun { wanted: wanted.to_owned(), root: root.to_owned(), known: known(wanted, &ids) })
+        }
+        many => Err(StoreError::Ambiguous {
+            wanted: wanted.to_owned(),
+            candidates: many.iter().map(|path| id(path)).collect(),
+        }),
+    }
+}
+
+/// The runs that `wanted` mean, in that order; one that is named twice, however it is spelled, is there once.
+///
+/// # Errors
+/// As `resolve`.
+pub fn resolve_all(root: &Path, wanted: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, StoreError> {
+    let mut seen = HashSet::new();
+    let mut out = Vec::new();
+    for wanted in wanted {
+        let path = resolve(root, wanted.as_ref())?;
+        if seen.insert(fs::canonicalize(&path).unwrap_or_else(|_| path.clone())) {
+            out.push(path);
+        }
+    }
+    Ok(out)
+}
+
+/// What there is instead: the nearest names first, not all of many.
+fn known(wanted: &str, ids: &[String]) -> String {
+    const SHOWN: usize = 5;
+    if ids.is_empty() {
+        return ", which has none yet".to_owned();
+    }
+    let mut near: Vec<&String> = ids.iter().collect();
+    near.sort_by(|a, b| strsim::jaro_winkler(wanted, b).total_cmp(&strsim::jaro_winkler(wanted, a)));
+    let shown: Vec<&str> = near.iter().take(SHOWN).map(|s| s.as_str()).collect();
+    let more = if ids.len() > SHOWN { format!(" and {} more", ids.len() - SHOWN) } else { String::new() };
+    format!("; there are: {}{more}", shown.join(", "))
+}
+
+/// The end of a metrics file: enough for a list, however long the run.
+#[derive(Default)]
+struct Tail {
+    train: Option<TrainLine>,
+    eval: Option<EvalLine>,
+    tokens_per_second: Option<f64>,
+}
+
+/// Bytes read from the end, about a thousand lines; an evaluation further back is looked for in up to all of the file in
+/// steps of four times this.
+const TAIL: u64 = 256 << 10;
+const TAIL_MAX: u64 = 64 << 20;
+
+impl Tail {
+    fn read(path: &Path) -> Self {
+        let mut window = TAIL;
+        loop {
+            let (tail, whole) = Self::window(path, window);
+            if whole || tail.eval.is_some() || window >= TAIL_MAX {
+                return tail;
+            }
+            window *= 4;
+        }
+    }
+
+    /// What the last `window` bytes say, and whether that is the whole file.
+    fn window(path: &Path, window: u64) -> (Self, bool) {
+        let read = || -> std::io::Result<(Vec<u8>, bool)> {
+            let mut file = File::open(path)?;
+            let from = file.metadata()?.len().saturating_sub(window);
+            file.seek(SeekFrom::Start(from))?;
+            let mut bytes = Vec::new();
+            file.take(window).read_to_end(&mut bytes)?;
+            Ok((bytes, from == 0))
+        };
+        let Ok((bytes, whole)) = read() else { return (Self::default(), true) };
+        let mut tail = Self::default();
+        let mut rates = Vec::new();
+        for line in bytes.split(|&b| b == b'\n') {
+            match serde_json::from_slice(line) {
+                Ok(MetricLine::Train(train)) => {
+                    rates.extend(train.tokens_per_second);
+                    tail.train = Some(train);
+                }
+                Ok(MetricLine::Eval(eval)) => tail.eval = Some(eval),
+                Err(_) => {}
+            }
+        }
+        tail.tokens_per_second = median(&mut rates);
+        (tail, whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+    use crate::manifest::Manifest;
+    use crate::run_dir::{RunDir, RunFiles};
+    use runner_plan::testing::{compiled, experiment};
+
+    fn create(root: &Path, name: &str, started: &str) -> RunDir {
+        let mut plan = compiled(&experiment());
+        name.clone_into(&mut plan.experiment_name);
+        let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], started.to_owned());
+        RunDir::create(root, RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest }).unwrap()
+    }
+
+    #[test]
+    fn runs_are_listed_by_age_and_broken_ones_last() {
+        let root = tempfile::tempdir().unwrap();
+        let later = create(root.path(), "b", "2026-01-02");
+        drop(create(root.path(), "c", "2026-01-01"));
+        let broken = root.path().join("a-broken");
+        fs::create_dir(&broken).unwrap();
+        fs::write(broken.join(MANIFEST), "{").unwrap();
+        fs::create_dir(root.path().join(".creating-x")).unwrap();
+        fs::create_dir_all(root.path().join(SWEEPS).join("lr")).unwrap();
+        fs::write(root.path().join("notes.txt"), "").unwrap();
+        fs::write(
+            later.path().join(METRICS),
+            "{\"kind\":\"train\",\"step\":1,\"loss\":3.0,\"tokens\":1,\"tokens_per_second\":10.0}\n\
+             {\"kind\":\"eval\",\"step\":1,\"val_loss\":2.5}\n\
+             {\"kind\":\"train\",\"step\":2,\"loss\":2.0,\"tokens\":1,\"tokens_per_second\":30.0}\n{\"ki",
+        )
+        .unwrap();
+        let runs = list(root.path()).unwrap();
+        let statuses: Vec<Standing> = runs.iter().map(|r| r.status).collect();
+        assert_eq!(statuses, [Standing::Interrupted, Standing::Running, Standing::Broken]);
+        assert_eq!((runs[1].step, runs[1].steps), (2, 100));
+        assert_eq!((runs[1].val_loss, runs[1].tokens_per_second), (Some(2.5), Some(20.0)));
+        assert!(runs[2].error.as_ref().unwrap().contains("manifest.json"));
+        assert!(list(&root.path().join("none")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_summary_counts_while_it_is_the_run_s_last_word() {
+        let root = tempfile::tempdir().unwrap();
+        let run = create(root.path(), "a", "2026-01-02");
+        fs::write(run.path().join(METRICS), "{\"kind\":\"train\",\"step\":7,\"loss\":2.0,\"tokens\":1}\n").unwrap();
+        let summary = "{\"status\":\"done\",\"steps\":100,\"tokens\":5,\"wall_seconds\":1.5,\"final_train_loss\":1.25,\
+                       \"last_eval\":{\"step\":100,\"val_loss\":1.5},\"best_eval\":{\"step\":90,\"val_loss\":1.4},\
+                       \"medians\":{\"tokens_per_second\":9.0}}";
+        fs::write(run.path().join(SUMMARY), summary).unwrap();
+        assert_eq!(describe(run.path()).step, 7, "the manifest says that the run is at work");
+        let text = fs::read_to_string(run.path().join(MANIFEST)).unwrap();
+        let text = text.replace("\"status\": \"running\"", "\"status\": \"done\"");
+        fs::write(run.path().join(MANIFEST), text).unwrap();
+        let listed = describe(run.path());
+        assert_eq!((listed.status, listed.step, listed.loss), (Standing::Done, 100, Some(1.25)));
+        assert_eq!((listed.val_loss, listed.best_val_loss), (Some(1.5), Some(1.4)));
+        assert_eq!((listed.tokens_per_second, listed.tokens, listed.seconds), (Some(9.0), Some(5), Some(1.5)));
+        fs::write(run.path().join(SUMMARY), "{").unwrap();
+        assert_eq!(describe(run.path()).step, 7, "a damaged summary is none");
+    }
+
+    #[test]
+    fn an_evaluation_far_back_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(METRICS);
+        let mut text = "{\"kind\":\"eval\",\"step\":1,\"val_loss\":2.5}\n".to_owned();
+        for step in 0..20_000 {
+            writeln!(text, "{{\"kind\":\"train\",\"step\":{step},\"loss\":2.0,\"tokens\":1}}").unwrap();
+        }
+        assert!(text.len() as u64 > 2 * TAIL);
+        fs::write(&path, text).unwrap();
+        let tail = Tail::read(&path);
+        assert_eq!((tail.eval.unwrap().val_loss, tail.train.unwrap().step), (Some(2.5), 19_999));
+    }
+
+    #[test]
+    fn names_mean_runs() {
+        let root = tempfile::tempdir().unwrap();
+        let first = create(root.path(), "shakespeare", "1").path().to_owned();
+        let second = create(root.path(), "shakespeare", "2").path().to_owned();
+        let other = create(root.path(), "stories", "3").path().to_owned();
+        let find = |wanted: &str| resolve(root.path(), wanted);
+        assert_eq!(find("st").unwrap(), other);
+        assert_eq!(find(&id(&first)).unwrap(), first, "an id is its own, though another begins with it");
+        assert_eq!(find(&id(&second)).unwrap(), second);
+        assert_eq!(find(other.to_str().unwrap()).unwrap(), other, "a folder");
+        let Err(StoreError::Ambiguous { candidates, .. }) = find("shake") else { panic!("ambiguous") };
+        assert_eq!(candidates, [id(&first), id(&second)]);
+        let spelled = [id(&other), format!("{}/../{}/", other.display(), id(&other)), id(&first), "st".to_owned()];
+        assert_eq!(resolve_all(root.path(), &spelled).unwrap(), [other, first], "each once");
+        assert!(resolve_all(root.path(), &["st", "x"]).is_err());
+        for nothing in ["x", "", "../x", root.path().to_str().unwrap()] {
+            let error = find(nothing).unwrap_err();
+            assert!(error.is_request() && matches!(error, StoreError::NoSuchRun { .. }), "{nothing}: {error}");
+        }
+        assert!(find("storeis").unwrap_err().to_string().contains("there are: stories-"), "nearest first");
+    }
+}

@@ -1,0 +1,125 @@
+//! The folder of a run's checkpoints, looked at: which there are, which one is meant, which look whole. Changes nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::load;
+use crate::error::StoreError;
+use runner_files::TEMPORARY;
+
+const PREFIX: &str = "step-";
+
+/// A checkpoint by its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub step: u64,
+    pub path: PathBuf,
+}
+
+/// Which checkpoint of a run to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    Latest,
+    /// The lowest validation loss among those that are kept; the latest where none was measured.
+    Best,
+    Step(u64),
+}
+
+/// The checkpoints in `folder`, oldest first. A folder that is not there has none.
+pub(super) fn entries(folder: &Path) -> Vec<Entry> {
+    let Ok(read) = fs::read_dir(folder) else { return Vec::new() };
+    let mut out: Vec<Entry> = read
+        .filter_map(Result::ok)
+        .filter_map(|e| {
+            let name = e.file_name();
+            let digits = name.to_str()?.strip_prefix(PREFIX)?;
+            let step = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())??;
+            Some(Entry { step, path: e.path() })
+        })
+        .collect();
+    out.sort_by_key(|e| e.step);
+    out
+}
+
+/// The steps of the checkpoints in `folder`, oldest first.
+#[must_use]
+pub fn steps(folder: &Path) -> Vec<u64> {
+    entries(folder).iter().map(|e| e.step).collect()
+}
+
+/// The name of the checkpoint of `step`.
+#[must_use]
+pub fn dir_name(step: u64) -> String {
+    format!("{PREFIX}{step:08}")
+}
+
+/// Where, under the checkpoint folder `folder`, the parts of the checkpoint of `step` are written before it is committed.
+#[must_use]
+pub fn pending(folder: &Path, step: u64) -> PathBuf {
+    folder.join(format!("{TEMPORARY}{}", dir_name(step)))
+}
+
+/// The step of the checkpoint whose validation loss is lowest; the earlier one of two equal ones.
+pub(super) fn best(entries: &[Entry]) -> Option<u64> {
+    let measured = entries.iter().filter_map(|e| {
+        let loss = load::state_file(&e.path).ok()?.val_loss?.0;
+        (!loss.is_nan()).then_some((e.step, loss))
+    });
+    measured.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(step, _)| step)
+}
+
+/// The steps of the checkpoints in `folder` that a run that is done keeps: the newest, the newest that looks whole, the best.
+#[must_use]
+pub fn kept(folder: &Path) -> Vec<u64> {
+    let all = entries(folder);
+    let newest = all.last().map(|e| e.step);
+    newest.into_iter().chain(newest_whole(folder, None).map(|e| e.step)).chain(best(&all)).collect()
+}
+
+/// The newest checkpoint in `folder` but that of step `other` whose files are there in their sizes.
+fn newest_whole(folder: &Path, other: Option<u64>) -> Option<Entry> {
+    entries(folder).into_iter().rev().find(|e| Some(e.step) != other && load::looks_whole(&e.path).is_ok())
+}
+
+/// The checkpoint in `folder` that `which` means.
+///
+/// # Errors
+/// `NoSuchCheckpoint`, with what there is.
+pub(super) fn pick(folder: &Path, which: Which) -> Result<Entry, StoreError> {
+    let all = entries(folder);
+    let step = match which {
+        Which::Latest => None,
+        Which::Best => best(&all),
+        Which::Step(step) => Some(step),
+    };
+    let found = match step {
+        Some(step) => all.iter().find(|e| e.step == step),
+        None => all.last(),
+    };
+    found.cloned().ok_or_else(|| {
+        let known: Vec<String> = all.iter().map(|e| e.step.to_string()).collect();
+        let message = match (step, known.is_empty()) {
+            (Some(step), false) => format!("no checkpoint of step {step}; there are: {}", known.join(", ")),
+            _ => "no checkpoint yet".to_owned(),
+        };
+        StoreError::NoSuchCheckpoint { path: folder.to_owned(), message }
+    })
+}
+
+/// The error for `entry`, which cannot be used, with the next good one.
+pub(super) fn unusable(folder: &Path, entry: &Entry, bad: load::Bad) -> StoreError {
+    let fallback = || match newest_whole(folder, Some(entry.step)) {
+        Some(other) => format!("; the next good one is {}", dir_name(other.step)),
+        None => "; there is no other good checkpoint".to_owned(),
+    };
+    bad.error(&entry.path, fallback)
+}
+
+/// The error for a save of `step` that `cause` kept from being done.
+pub(super) fn save_failed(folder: &Path, step: u64, cause: StoreError) -> StoreError {
+    let last_good = match newest_whole(folder, None) {
+        Some(entry) => format!("the last good checkpoint is {}", dir_name(entry.step)),
+        None => "there is no earlier checkpoint".to_owned(),
+    };
+    StoreError::Save { name: dir_name(step), cause: Box::new(cause), last_good }
+}

@@ -1,0 +1,146 @@
+//! Hashes of a training state, for comparing runs bit for bit; and the one way its numbers are read.
+
+use candle_core::{CpuStorage, Storage, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::format::Kind;
+use crate::error::StoreError;
+use runner_compute::kernels::on_host;
+use runner_compute::state::TrainState;
+
+/// BLAKE3 hashes, 64 hex digits each. Numbers enter as little-endian bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateHash {
+    /// Over step, tokens and the whole buffer: weights, then moments.
+    pub state: String,
+    /// Over the weights alone.
+    pub weights: String,
+}
+
+/// The hash over step, tokens and buffer of `state`.
+///
+/// # Errors
+/// If the buffer cannot be read from its device.
+pub fn state_hash(state: &TrainState) -> Result<String, StoreError> {
+    Ok(hashes(state)?.state)
+}
+
+/// Both hashes of `state`.
+pub fn hashes(state: &TrainState) -> Result<StateHash, StoreError> {
+    let mut hasher = PartHasher::whole(state.step, state.tokens);
+    for kind in Kind::BOTH {
+        for section in kind.sections(state.moments) {
+            each_chunk(&state.section(section)?, &mut |bytes| {
+                hasher.update(kind, bytes);
+                Ok(())
+            })?;
+        }
+    }
+    Ok(hasher.finish())
+}
+
+/// Hashes what a part holds as its bytes pass by: all weights, then the moments.
+pub(super) struct PartHasher {
+    state: blake3::Hasher,
+    weights: blake3::Hasher,
+}
+
+impl PartHasher {
+    /// For a checkpoint in one part: its hash is the state's.
+    pub(super) fn whole(step: u64, tokens: u64) -> Self {
+        Self { state: begun(step, tokens), weights: blake3::Hasher::new() }
+    }
+
+    /// For one part among several.
+    pub(super) fn part() -> Self {
+        Self { state: blake3::Hasher::new(), weights: blake3::Hasher::new() }
+    }
+
+    pub(super) fn update(&mut self, kind: Kind, bytes: &[u8]) {
+        self.state.update(bytes);
+        if kind == Kind::Model {
+            self.weights.update(bytes);
+        }
+    }
+
+    pub(super) fn finish(self) -> StateHash {
+        let [state, weights] = [self.state, self.weights].map(|hash| hash.finalize().to_hex().to_string());
+        StateHash { state, weights }
+    }
+}
+
+fn begun(step: u64, tokens: u64) -> blake3::Hasher {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&step.to_le_bytes());
+    hasher.update(&tokens.to_le_bytes());
+    hasher
+}
+
+/// The hash of a state in several parts: over step, tokens and the parts' hashes (as hex digits) in order.
+#[must_use]
+pub fn whole_hash<'a>(step: u64, tokens: u64, parts: impl Iterator<Item = &'a StateHash>) -> StateHash {
+    let mut state = begun(step, tokens);
+    let mut weights = blake3::Hasher::new();
+    for part in parts {
+        state.update(part.state.as_bytes());
+        weights.update(part.weights.as_bytes());
+    }
+    PartHasher { state, weights }.finish()
+}
+
+/// Elements converted at a time: small enough for the cache, large enough for the hash's wide lanes.
+const CHUNK: usize = 1 << 16;
+
+/// Calls `sink` with the bytes of a contiguous f32 tensor, little-endian, piece by piece, without a copy of the whole.
+pub(super) fn each_chunk(
+    tensor: &Tensor,
+    sink: &mut dyn FnMut(&[u8]) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    // On a CPU this is the tensor itself.
+    let host = on_host(tensor)?;
+    let (storage, layout) = host.storage_and_layout();
+    let values = match (&*storage, layout.contiguous_offsets()) {
+        (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) => &values[start..end],
+        _ => return Err(candle_core::Error::Msg("a checkpoint needs a contiguous f32 buffer".into()).into()),
+    };
+    let mut bytes = vec![0; 4 * CHUNK.min(values.len())];
+    for part in values.chunks(CHUNK) {
+        let bytes = &mut bytes[..4 * part.len()];
+        for (out, value) in bytes.chunks_exact_mut(4).zip(part) {
+            out.copy_from_slice(&value.to_le_bytes());
+        }
+        sink(bytes)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_compute::testing::{random_state, with_buffer};
+
+    #[test]
+    fn hashes_are_of_the_documented_bytes() {
+        let state = random_state(5, 2);
+        let buffer: Vec<f32> = state.buffer.to_vec1().unwrap();
+        let bytes: Vec<u8> = buffer.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let mut all = 5u64.to_le_bytes().to_vec();
+        all.extend(state.tokens.to_le_bytes());
+        all.extend(&bytes);
+        let hash = hashes(&state).unwrap();
+        assert_eq!(hash.state, blake3::hash(&all).to_hex().as_str());
+        assert_eq!(hash.weights, blake3::hash(&bytes[..4 * state.layout.total]).to_hex().as_str());
+    }
+
+    #[test]
+    fn one_bit_anywhere_changes_the_hash() {
+        let state = random_state(5, 2);
+        let before = state_hash(&state).unwrap();
+        let mut values: Vec<f32> = state.buffer.to_vec1().unwrap();
+        let last = values.len() - 1;
+        values[last] = f32::from_bits(values[last].to_bits() ^ 1);
+        assert_ne!(state_hash(&with_buffer(&state, values)).unwrap(), before);
+        let later = TrainState { step: 6, ..random_state(5, 2) };
+        assert_ne!(state_hash(&later).unwrap(), before);
+    }
+}

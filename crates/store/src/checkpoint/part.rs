@@ -1,0 +1,161 @@
+//! One part of a checkpoint: what one rank owns, written by itself into the folder that another process commits.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::entries;
+use super::format::{FileRecord, Kind};
+use super::hash::{PartHasher, StateHash, each_chunk};
+use super::header;
+use crate::error::StoreError;
+use crate::files::sync_dir;
+use runner_compute::state::TrainState;
+
+/// How files come to be: `File::create_new`, or a test's stand-in for a disk that fills up.
+pub type Create<'a> = &'a dyn Fn(&Path) -> io::Result<File>;
+
+/// Which part of how many, counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartSpec {
+    pub index: usize,
+    pub count: usize,
+}
+
+/// What a part holds, as its rank reports it to the process that commits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartRecord {
+    pub part: PartSpec,
+    pub step: u64,
+    pub moments: usize,
+    pub files: BTreeMap<String, FileRecord>,
+    /// Over the tensors' bytes, weights before moments. Where there is one part, `state` begins with step and tokens.
+    pub hash: StateHash,
+}
+
+impl PartRecord {
+    /// The record of the part's file of `kind`.
+    pub(super) fn file(&self, kind: Kind) -> Option<&FileRecord> {
+        self.files.get(&kind.file_name(self.part))
+    }
+
+    /// Whether it describes the two files that a part has.
+    pub(super) fn check_names(&self) -> Result<(), String> {
+        match Kind::BOTH.iter().find(|kind| self.file(**kind).is_none()) {
+            Some(kind) => Err(format!("does not describe {}", kind.file_name(self.part))),
+            None if self.files.len() > 2 => Err("describes files that a checkpoint does not have".to_owned()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Writes into `folder`, which need not exist, the entries `owned` of `state.layout` with their moments, and makes them
+/// durable. Nothing counts before `Checkpoints::commit`.
+///
+/// # Errors
+/// `Save`, with what is left to resume from; an index that the layout does not have.
+pub fn write(folder: &Path, part: PartSpec, state: &TrainState, owned: &[usize]) -> Result<PartRecord, StoreError> {
+    write_with(folder, part, state, owned, &|path| File::create_new(path))
+}
+
+/// As `write`, with files as `create` makes them.
+///
+/// # Errors
+/// As `write`.
+pub fn write_with(
+    folder: &Path,
+    part: PartSpec,
+    state: &TrainState,
+    owned: &[usize],
+    create: Create<'_>,
+) -> Result<PartRecord, StoreError> {
+    let put = || -> Result<PartRecord, StoreError> {
+        // Whichever rank is first makes it; the folder of checkpoints must be there, or the run has been deleted.
+        match fs::create_dir(folder) {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            made => made.map_err(StoreError::io("creating", folder))?,
+        }
+        write_files(folder, part, state, owned, create)
+    };
+    put().map_err(|cause| entries::save_failed(folder.parent().unwrap_or(folder), state.step, cause))
+}
+
+/// The part's two files.
+pub(super) fn write_files(
+    folder: &Path,
+    part: PartSpec,
+    state: &TrainState,
+    owned: &[usize],
+    create: Create<'_>,
+) -> Result<PartRecord, StoreError> {
+    let mut owned = owned.to_vec();
+    owned.sort_unstable();
+    owned.dedup();
+    if part.index >= part.count || owned.last().is_some_and(|&last| last >= state.layout.entries.len()) {
+        let message = format!("part {part:?} of {} tensors cannot be written", state.layout.entries.len());
+        return Err(StoreError::damaged(folder, message));
+    }
+    let mut hasher = match part.count {
+        1 => PartHasher::whole(state.step, state.tokens),
+        _ => PartHasher::part(),
+    };
+    let mut files = BTreeMap::new();
+    for kind in Kind::BOTH {
+        let name = kind.file_name(part);
+        let record = sections_file(&folder.join(&name), part, state, &owned, kind, &mut hasher, create)?;
+        files.insert(name, record);
+    }
+    sync_dir(folder)?;
+    Ok(PartRecord { part, step: state.step, moments: state.moments, files, hash: hasher.finish() })
+}
+
+/// One safetensors file of the sections of `kind`, of the entries `owned`, which are in buffer order.
+fn sections_file(
+    path: &Path,
+    part: PartSpec,
+    state: &TrainState,
+    owned: &[usize],
+    kind: Kind,
+    hasher: &mut PartHasher,
+    create: Create<'_>,
+) -> Result<FileRecord, StoreError> {
+    let entries: Vec<_> = owned.iter().map(|&index| &state.layout.entries[index]).collect();
+    let tensors = header::tensors(&entries, kind.sections(state.moments));
+    let header = header::write(&tensors, header::metadata(part, state.step))
+        .map_err(|e| StoreError::damaged(path, format!("its header: {e}")))?;
+    let mut out = create(path).map_err(StoreError::io("creating", path))?;
+    let mut digest = blake3::Hasher::new();
+    digest.update(&header);
+    out.write_all(&header).map_err(StoreError::io("writing", path))?;
+    let mut bytes = header.len() as u64;
+    let runs = runs(state, owned);
+    for section in kind.sections(state.moments) {
+        let flat = state.section(section)?;
+        for run in &runs {
+            each_chunk(&flat.narrow(0, run.start, run.len())?, &mut |chunk| {
+                digest.update(chunk);
+                hasher.update(kind, chunk);
+                bytes += chunk.len() as u64;
+                out.write_all(chunk).map_err(StoreError::io("writing", path))
+            })?;
+        }
+    }
+    out.sync_all().map_err(StoreError::io("syncing", path))?;
+    Ok(FileRecord { bytes, blake3: digest.finalize().to_hex().to_string() })
+}
+
+/// The entries `owned` as ranges of the buffer, neighbours joined.
+fn runs(state: &TrainState, owned: &[usize]) -> Vec<Range<usize>> {
+    let mut out: Vec<Range<usize>> = Vec::new();
+    for range in owned.iter().map(|&index| state.layout.entries[index].range()) {
+        match out.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => out.push(range),
+        }
+    }
+    out
+}

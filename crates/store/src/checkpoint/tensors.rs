@@ -1,0 +1,85 @@
+//! Two checkpoints compared: by their recorded hashes, and tensor by tensor.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::entries::{self, Which, dir_name};
+use super::hash::StateHash;
+use super::load::{self, Bad, Stored};
+use crate::error::StoreError;
+
+/// The step of the checkpoint in `folder` that `which` means.
+///
+/// # Errors
+/// `NoSuchCheckpoint`, with what there is.
+pub fn meant(folder: &Path, which: Which) -> Result<u64, StoreError> {
+    entries::pick(folder, which).map(|entry| entry.step)
+}
+
+/// What the checkpoint of `step` in `folder` says of itself; `None` if there is none.
+#[must_use]
+pub fn recorded_hash(folder: &Path, step: u64) -> Option<StateHash> {
+    load::state_file(&folder.join(dir_name(step))).ok().map(|file| file.hash())
+}
+
+/// The name of the first tensor, weights before moments, that the checkpoints of `step` in the folders `a` and `b` do not have
+/// alike; `None` if there is none. Names of moments end in `.m` and `.v`.
+///
+/// # Errors
+/// If one of them is missing, damaged or cannot be read.
+pub fn first_difference(a: &Path, b: &Path, step: u64) -> Result<Option<String>, StoreError> {
+    let of = |folder: &Path| {
+        let path = folder.join(dir_name(step));
+        hashes(&path).map_err(|bad| bad.error(&path, String::new))
+    };
+    let (a, b) = (of(a)?, of(b)?);
+    let theirs: BTreeMap<&str, &blake3::Hash> = b.iter().map(|(name, hash)| (name.as_str(), hash)).collect();
+    let differs = a.iter().find(|(name, hash)| theirs.get(name.as_str()) != Some(&hash));
+    Ok(differs.map(|(name, _)| name.clone()))
+}
+
+/// Every tensor of a checkpoint, hashed over its bytes.
+fn hashes(path: &Path) -> Result<Vec<(String, blake3::Hash)>, Bad> {
+    let stored = Stored::open(path)?;
+    let (places, names) = stored.everything();
+    let mut hashers = vec![blake3::Hasher::new(); names.len()];
+    stored.read(&places, true, &mut |place, bytes| {
+        let index = names.partition_point(|(_, end)| *end <= place);
+        if let Some(hasher) = hashers.get_mut(index) {
+            hasher.update(bytes);
+        }
+        Ok(())
+    })?;
+    Ok(names.into_iter().map(|(name, _)| name).zip(hashers.iter().map(blake3::Hasher::finalize)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Checkpoints;
+    use runner_compute::testing::{random_state, values, with_buffer};
+
+    #[test]
+    fn the_first_tensor_that_differs_is_named() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let save = |dir: &tempfile::TempDir, state: &runner_compute::state::TrainState| {
+            Checkpoints::open(dir.path(), "abc", 9).unwrap().save(state, None).unwrap();
+        };
+        let state = random_state(3, 2);
+        save(&dirs[0], &state);
+        let difference = || first_difference(dirs[0].path(), dirs[1].path(), 3);
+        assert!(difference().is_err(), "there is no second one");
+        save(&dirs[1], &state);
+        assert_eq!(difference().unwrap(), None);
+        assert_eq!(recorded_hash(dirs[0].path(), 3), recorded_hash(dirs[1].path(), 3));
+        assert_eq!((recorded_hash(dirs[0].path(), 4), meant(dirs[0].path(), Which::Latest).unwrap()), (None, 3));
+        for (index, suffix) in [(5, ""), (state.layout.total + 5, ".m"), (2 * state.layout.total + 5, ".v")] {
+            let mut changed: Vec<f32> = values(&state).into_iter().map(f32::from_bits).collect();
+            changed[index] += 1.0;
+            std::fs::remove_dir_all(dirs[1].path()).unwrap();
+            save(&dirs[1], &with_buffer(&state, changed));
+            let name = format!("{}{suffix}", state.layout.entries[0].spec.name);
+            assert_eq!(difference().unwrap(), Some(name));
+        }
+    }
+}

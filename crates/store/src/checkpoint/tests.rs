@@ -1,0 +1,278 @@
+//! Checkpoints against kills, damage, foreign files and full disks.
+
+use std::io::{Seek, SeekFrom, Write};
+
+use safetensors::SafeTensors;
+
+use super::*;
+use crate::checkpoint::{MODEL, OPTIMIZER, STATE};
+use runner_compute::testing::{layout, random_state, values};
+
+const PLAN: &str = "aaaaaaaabbbbbbbb";
+
+struct Fixture {
+    _dir: tempfile::TempDir,
+    folder: PathBuf,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("checkpoints");
+        Self { _dir: dir, folder }
+    }
+
+    fn open(&self, keep: usize) -> Checkpoints {
+        Checkpoints::open(&self.folder, PLAN, keep).unwrap()
+    }
+
+    /// Saves `steps`, the last of which is the newest.
+    fn with(steps: &[u64]) -> Self {
+        let fixture = Self::new();
+        for &step in steps {
+            fixture.open(10).save(&random_state(step, 2), None).unwrap();
+        }
+        fixture
+    }
+
+    fn file(&self, step: u64, name: &str) -> PathBuf {
+        self.folder.join(dir_name(step)).join(name)
+    }
+
+    fn steps(&self) -> Vec<u64> {
+        entries(&self.folder).iter().map(|e| e.step).collect()
+    }
+
+    fn latest(&self) -> Result<Option<Resumed>, StoreError> {
+        self.open(10).latest(&layout(), 2, &Device::Cpu)
+    }
+
+    /// Resumes from step 1 with a warning that holds `text`, or fails with it if step 2 is the only one.
+    fn falls_back(&self, text: &str) {
+        let resumed = self.latest().unwrap().unwrap();
+        assert_eq!(resumed.state.step, 1, "falls back");
+        assert_eq!(values(&resumed.state), values(&random_state(1, 2)));
+        let warning = resumed.warnings.join("\n");
+        assert!(warning.contains(text) && warning.contains("falling back to step-00000001"), "{warning}");
+        assert_eq!(self.steps(), [1]);
+        assert!(self.folder.join("step-00000002.damaged").is_dir());
+    }
+}
+
+#[test]
+fn a_state_comes_back_bit_for_bit() {
+    for moments in 0..=2 {
+        let fixture = Fixture::new();
+        let state = random_state(7, moments);
+        let saved = fixture.open(3).save(&state, Some(0.5)).unwrap();
+        let back = fixture.open(3).latest(&layout(), moments, &Device::Cpu).unwrap().unwrap();
+        assert_eq!(values(&back.state), values(&state));
+        assert_eq!((back.state.step, back.state.tokens, back.state.best), (7, state.tokens, state.best));
+        assert_eq!(back.hash, saved.hash);
+        assert!(back.warnings.is_empty());
+    }
+}
+
+#[test]
+fn files_are_safetensors_under_the_documented_names() {
+    let fixture = Fixture::with(&[2]);
+    let state = random_state(2, 2);
+    let flat: Vec<f32> = state.buffer.to_vec1().unwrap();
+    let model = fs::read(fixture.file(2, MODEL)).unwrap();
+    let optimizer = fs::read(fixture.file(2, OPTIMIZER)).unwrap();
+    let (model, optimizer) = (SafeTensors::deserialize(&model).unwrap(), SafeTensors::deserialize(&optimizer).unwrap());
+    assert_eq!(model.len(), state.layout.entries.len());
+    assert_eq!(optimizer.len(), 2 * state.layout.entries.len());
+    for entry in &state.layout.entries {
+        let name = &entry.spec.name;
+        for (section, view) in [
+            (0, model.tensor(name)),
+            (1, optimizer.tensor(&format!("{name}.m"))),
+            (2, optimizer.tensor(&format!("{name}.v"))),
+        ] {
+            let view = view.unwrap();
+            assert_eq!(view.shape(), entry.spec.shape);
+            let range = entry.range();
+            let base = section * state.layout.total;
+            let want: Vec<u8> =
+                flat[base + range.start..base + range.end].iter().flat_map(|v| v.to_le_bytes()).collect();
+            assert_eq!(view.data(), want, "{name}, section {section}");
+        }
+    }
+}
+
+#[test]
+fn the_newest_and_the_best_are_kept() {
+    let fixture = Fixture::new();
+    let losses = [(1, Some(3.0)), (2, Some(1.0)), (3, None), (4, Some(f64::NAN)), (5, Some(2.0)), (6, Some(1.0))];
+    for (step, loss) in losses {
+        fixture.open(2).save(&random_state(step, 2), loss).unwrap();
+    }
+    assert_eq!(fixture.steps(), [2, 5, 6]);
+    let weights = |which| load_weights(&fixture.folder, which, &layout(), &Device::Cpu);
+    assert_eq!(weights(Which::Latest).unwrap().1, 6);
+    assert_eq!(weights(Which::Best).unwrap().1, 2);
+    let (flat, step) = weights(Which::Step(5)).unwrap();
+    let want = random_state(5, 2).weights().unwrap().to_vec1::<f32>().unwrap();
+    assert_eq!((flat.to_vec1::<f32>().unwrap(), step), (want, 5));
+    let missing = weights(Which::Step(3)).unwrap_err().to_string();
+    assert!(missing.contains("no checkpoint of step 3; there are: 2, 5, 6"), "{missing}");
+}
+
+#[test]
+fn nothing_there_is_no_error_for_a_new_run() {
+    let fixture = Fixture::new();
+    assert!(fixture.latest().unwrap().is_none());
+}
+
+#[test]
+fn a_kill_in_the_middle_of_a_save_leaves_the_last_one() {
+    let fixture = Fixture::with(&[1, 2]);
+    let temporary = fixture.folder.join(".tmp-step-00000003");
+    fs::create_dir(&temporary).unwrap();
+    fs::write(temporary.join(MODEL), "half").unwrap();
+    assert_eq!(fixture.latest().unwrap().unwrap().state.step, 2);
+    assert!(!temporary.exists(), "removed on start");
+}
+
+#[test]
+fn truncated_files_fall_back() {
+    for name in [MODEL, OPTIMIZER] {
+        let fixture = Fixture::with(&[1, 2]);
+        let file = File::options().write(true).open(fixture.file(2, name)).unwrap();
+        file.set_len(file.metadata().unwrap().len() - 3).unwrap();
+        fixture.falls_back(&format!("{name} is cut short"));
+    }
+    let fixture = Fixture::with(&[1, 2]);
+    fs::write(fixture.file(2, STATE), "{\"format\": 1, \"st").unwrap();
+    fixture.falls_back("state.json: ");
+}
+
+#[test]
+fn missing_and_altered_files_fall_back() {
+    let fixture = Fixture::with(&[1, 2]);
+    fs::remove_file(fixture.file(2, OPTIMIZER)).unwrap();
+    fixture.falls_back("optimizer.safetensors is missing");
+
+    let fixture = Fixture::with(&[1, 2]);
+    let mut file = File::options().write(true).open(fixture.file(2, MODEL)).unwrap();
+    file.seek(SeekFrom::End(-1)).unwrap();
+    file.write_all(&[0xAA]).unwrap();
+    fixture.falls_back("does not match the hash");
+
+    let fixture = Fixture::with(&[1, 2]);
+    let path = fixture.file(2, STATE);
+    let text = fs::read_to_string(&path).unwrap().replace("\"tokens\": 192", "\"tokens\": 193");
+    fs::write(&path, text).unwrap();
+    fixture.falls_back("state.json was altered");
+}
+
+#[test]
+fn a_header_cannot_make_us_allocate() {
+    for length in [u64::MAX, 1 << 40, 0] {
+        let fixture = Fixture::with(&[1, 2]);
+        let mut file = File::options().write(true).open(fixture.file(2, MODEL)).unwrap();
+        file.write_all(&length.to_le_bytes()).unwrap();
+        fixture.falls_back("do not hold");
+    }
+}
+
+#[test]
+fn foreign_checkpoints_are_told() {
+    let fixture = Fixture::with(&[1]);
+    Checkpoints::open(&fixture.folder, "ccccccccdddddddd", 9).unwrap().save(&random_state(2, 2), None).unwrap();
+    fixture.falls_back("of another plan (cccccccc; this run's is aaaaaaaa)");
+
+    let fixture = Fixture::with(&[1]);
+    fixture.open(9).save(&random_state(2, 1), None).unwrap();
+    fixture.falls_back("holds 1 optimizer moments");
+
+    let fixture = Fixture::with(&[1]);
+    fs::rename(fixture.folder.join(dir_name(1)), fixture.folder.join(dir_name(2))).unwrap();
+    fixture.open(9).save(&random_state(1, 2), None).unwrap();
+    fixture.falls_back("its state is that of step 1");
+}
+
+#[test]
+fn another_models_tensors_are_told() {
+    let mut spec = runner_compute::testing::spec();
+    spec.d_ff = 8;
+    let other = Arc::new(ParamLayout::new(runner_spec::model::parameters(&spec)));
+    let fixture = Fixture::with(&[1]);
+    let error = fixture.open(9).latest(&other, 2, &Device::Cpu).unwrap_err().to_string();
+    assert!(
+        error.contains("step-00000001") && error.contains("c_fc.weight is [16, 4], this model's is [8, 4]"),
+        "{error}"
+    );
+    assert!(error.contains("no other good checkpoint"), "{error}");
+}
+
+#[test]
+fn the_only_checkpoint_stays_when_it_is_bad() {
+    let fixture = Fixture::with(&[1]);
+    fs::write(fixture.file(1, MODEL), "short").unwrap();
+    let error = fixture.latest().unwrap_err().to_string();
+    assert!(error.contains("model.safetensors is cut short: 5 bytes") && error.contains("--new"), "{error}");
+    assert_eq!(fixture.steps(), [1]);
+    let error = load_weights(&fixture.folder, Which::Latest, &layout(), &Device::Cpu).unwrap_err().to_string();
+    assert!(error.contains("cut short"), "{error}");
+}
+
+#[test]
+fn two_altered_checkpoints_are_both_told_and_stay() {
+    let fixture = Fixture::with(&[1, 2]);
+    for (step, name) in [(1, OPTIMIZER), (2, MODEL)] {
+        let mut file = File::options().write(true).open(fixture.file(step, name)).unwrap();
+        file.seek(SeekFrom::End(-1)).unwrap();
+        file.write_all(&[0xAA]).unwrap();
+    }
+    for error in [fixture.latest().unwrap_err(), fixture.open(10).choose().unwrap_err()] {
+        let error = error.to_string();
+        let newest = "step-00000002: model.safetensors: its content does not match the hash in state.json; ";
+        let older = "step-00000001: optimizer.safetensors: its content does not match the hash in state.json; ";
+        assert!(error.contains(&format!("{newest}{older}there is no other good checkpoint")), "{error}");
+    }
+    assert_eq!(fixture.steps(), [1, 2], "nothing is set aside for nothing");
+}
+
+#[test]
+fn reading_weights_names_the_next_good_one() {
+    let fixture = Fixture::with(&[1, 2]);
+    fs::write(fixture.file(2, MODEL), "short").unwrap();
+    let error = load_weights(&fixture.folder, Which::Latest, &layout(), &Device::Cpu).unwrap_err().to_string();
+    assert!(error.contains("the next good one is step-00000001"), "{error}");
+    assert_eq!(fixture.steps(), [1, 2], "reading changes nothing");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_leaves_the_last_good_one() {
+    for full in [MODEL, OPTIMIZER, STATE] {
+        let fixture = Fixture::with(&[1]);
+        let create = |path: &Path| {
+            if path.ends_with(full) { File::options().write(true).open("/dev/full") } else { File::create_new(path) }
+        };
+        let error = fixture.open(1).save_with(&random_state(2, 2), None, &create).unwrap_err().to_string();
+        assert!(error.contains("the disk is full"), "{error}");
+        assert!(error.contains("step-00000002") && error.contains("last good checkpoint is step-00000001"), "{error}");
+        assert_eq!(fs::read_dir(&fixture.folder).unwrap().count(), 1, "the temporary folder is gone");
+        assert_eq!(fixture.latest().unwrap().unwrap().state.step, 1);
+    }
+}
+
+#[test]
+fn the_same_step_again_replaces_the_first() {
+    let fixture = Fixture::with(&[1, 2]);
+    fs::write(fixture.file(2, MODEL), "short").unwrap();
+    fixture.open(9).save(&random_state(2, 2), None).unwrap();
+    assert_eq!(fixture.latest().unwrap().unwrap().state.step, 2);
+    assert_eq!(fs::read_dir(&fixture.folder).unwrap().count(), 2);
+}
+
+#[test]
+fn an_unwritable_folder_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "").unwrap();
+    let error = Checkpoints::open(&dir.path().join("file/checkpoints"), PLAN, 1).unwrap_err().to_string();
+    assert!(error.starts_with("creating "), "{error}");
+}

@@ -1,0 +1,501 @@
+//! Checkpoints in parts: every layout from every other's, damage, kills.
+
+use std::collections::BTreeSet;
+use std::io::{Seek, SeekFrom};
+
+use safetensors::SafeTensors;
+
+use super::*;
+use crate::checkpoint::{MODEL, OPTIMIZER, export};
+use runner_compute::testing::spec;
+use runner_spec::experiment::Family;
+use runner_spec::model::{ModelSpec, parameters};
+
+const PLAN: &str = "aaaaaaaabbbbbbbb";
+
+/// What one rank holds, what of it it writes, and how many moments it has.
+struct Rank {
+    layout: Arc<ParamLayout>,
+    owned: Vec<usize>,
+    moments: usize,
+}
+
+/// GPT-2 with tied embeddings, and Llama without, of two layers: blocks 0 to 3.
+fn models() -> [ModelSpec; 2] {
+    let gpt2 = ModelSpec { layers: 2, ..spec() };
+    [gpt2.clone(), ModelSpec { family: Family::Llama, tie_embeddings: false, ..gpt2 }]
+}
+
+/// A pipeline cut before each of `cuts`; with tied embeddings the last stage has a copy of the matrix.
+fn stages(spec: &ModelSpec, cuts: &[usize]) -> Vec<Rank> {
+    let all = parameters(spec);
+    let bounds: Vec<usize> = [0].iter().chain(cuts).chain(&[spec.layers + 2]).copied().collect();
+    let stage = |bounds: &[usize]| {
+        let mut specs: Vec<_> = all.iter().filter(|p| (bounds[0]..bounds[1]).contains(&p.block)).cloned().collect();
+        let tied = spec.tie_embeddings && bounds[0] > 0 && bounds[1] == spec.layers + 2;
+        if tied {
+            specs.push(all[0].clone());
+        }
+        let layout = Arc::new(ParamLayout::new(specs));
+        let own = |i: &usize| !tied || layout.entries[*i].spec.name != all[0].name;
+        let owned = (0..layout.entries.len()).filter(own).collect();
+        Rank { layout, owned, moments: 2 }
+    };
+    bounds.windows(2).map(stage).collect()
+}
+
+/// Each rank again as a replica that keeps no moments and writes nothing.
+fn replicated(ranks: Vec<Rank>) -> Vec<Rank> {
+    let twin = |r: &Rank| Rank { layout: r.layout.clone(), owned: Vec::new(), moments: 0 };
+    let twins: Vec<Rank> = ranks.iter().map(twin).collect();
+    ranks.into_iter().chain(twins).collect()
+}
+
+fn layouts(spec: &ModelSpec) -> Vec<(&'static str, Vec<Rank>)> {
+    vec![
+        ("whole", stages(spec, &[])),
+        ("whole, two replicas", replicated(stages(spec, &[]))),
+        ("two stages", stages(spec, &[2])),
+        ("three stages", stages(spec, &[1, 3])),
+        ("two stages, two replicas", replicated(stages(spec, &[1]))),
+    ]
+}
+
+/// The numbers of a parameter in a section after `step`: a function of these alone, so the same under every layout.
+fn numbers(step: u64, name: &str, section: usize, len: usize) -> Vec<f32> {
+    let seed = blake3::hash(format!("{step} {name} {section}").as_bytes());
+    let mut bytes = vec![0; 4 * len];
+    blake3::Hasher::new_keyed(seed.as_bytes()).finalize_xof().fill(&mut bytes);
+    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f32 / u32::MAX as f32).collect()
+}
+
+fn state(rank: &Rank, step: u64) -> TrainState {
+    let mut values = Vec::new();
+    for section in 0..=rank.moments {
+        for entry in &rank.layout.entries {
+            values.extend(numbers(step, &entry.spec.name, section, entry.spec.len()));
+        }
+    }
+    let len = values.len();
+    let buffer = Tensor::from_vec(values, len, &Device::Cpu).unwrap();
+    let best = Some(Best { step, val_loss: 0.5 });
+    TrainState { step, tokens: 96 * step, best, layout: rank.layout.clone(), buffer, moments: rank.moments }
+}
+
+/// Bit for bit what `state` would be.
+fn assert_is(found: &TrainState, rank: &Rank, step: u64, what: &str) {
+    let bits = |s: &TrainState| s.buffer.to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    let want = state(rank, step);
+    assert!(bits(found) == bits(&want), "{what}");
+    assert_eq!((found.step, found.tokens, found.best), (step, want.tokens, want.best), "{what}");
+}
+
+/// The parts of `ranks` after `step`, written to the pending folder; the last rank reports first.
+fn parts(checkpoints: &Checkpoints, ranks: &[Rank], step: u64) -> Vec<PartRecord> {
+    let writers: Vec<&Rank> = ranks.iter().filter(|r| !r.owned.is_empty()).collect();
+    let count = writers.len();
+    let folder = checkpoints.begin(step).unwrap();
+    let write = |(index, rank): (usize, &&Rank)| {
+        let record = part::write(&folder, PartSpec { index, count }, &state(rank, step), &rank.owned).unwrap();
+        serde_json::from_str(&serde_json::to_string(&record).unwrap()).unwrap()
+    };
+    let mut parts: Vec<PartRecord> = writers.iter().enumerate().map(write).collect();
+    parts.reverse();
+    parts
+}
+
+fn save(checkpoints: &Checkpoints, ranks: &[Rank], step: u64) -> Saved {
+    let parts = parts(checkpoints, ranks, step);
+    commit(checkpoints, step, parts).unwrap()
+}
+
+fn commit(checkpoints: &Checkpoints, step: u64, parts: Vec<PartRecord>) -> Result<Saved, StoreError> {
+    checkpoints.commit(step, 96 * step, Some(Best { step, val_loss: 0.5 }), None, parts)
+}
+
+struct Fixture {
+    dir: tempfile::TempDir,
+    ranks: Vec<Rank>,
+}
+
+impl Fixture {
+    /// Steps 1 and 2 of a run in two stages.
+    fn new() -> Self {
+        let fixture = Self { dir: tempfile::tempdir().unwrap(), ranks: stages(&models()[0], &[2]) };
+        save(&fixture.open(), &fixture.ranks, 1);
+        save(&fixture.open(), &fixture.ranks, 2);
+        fixture
+    }
+
+    fn open(&self) -> Checkpoints {
+        Checkpoints::open(self.dir.path(), PLAN, 9).unwrap()
+    }
+
+    fn file(&self, step: u64, name: &str) -> PathBuf {
+        self.dir.path().join(dir_name(step)).join(name)
+    }
+
+    /// Step 2 is found bad because of `text`, by the process that chooses and by the ranks that need the bytes.
+    fn falls_back(&self, text: &str) {
+        let path = self.dir.path().join(dir_name(2));
+        let loads = self.ranks.iter().map(|rank| load(&path, Some(PLAN), &rank.layout, 2, &Device::Cpu));
+        let errors: Vec<String> = loads.filter_map(Result::err).map(|error| error.to_string()).collect();
+        assert!(!errors.is_empty() && errors.iter().all(|e| e.contains(text)), "{text}: {errors:?}");
+        let chosen = self.open().choose().unwrap().unwrap();
+        assert_eq!(chosen.step, 1);
+        let warning = chosen.warnings.join("\n");
+        assert!(warning.contains(text) && warning.contains("falling back to step-00000001"), "{warning}");
+        assert!(self.dir.path().join("step-00000002.damaged").is_dir());
+        for rank in &self.ranks {
+            let state = load(&chosen.path, Some(PLAN), &rank.layout, rank.moments, &Device::Cpu).unwrap();
+            assert_is(&state, rank, 1, text);
+        }
+    }
+}
+
+#[test]
+fn every_layout_goes_on_from_every_other() {
+    for spec in models() {
+        for (from, writers) in layouts(&spec) {
+            let dir = tempfile::tempdir().unwrap();
+            let checkpoints = Checkpoints::open(dir.path(), PLAN, 2).unwrap();
+            let saved = save(&checkpoints, &writers, 7);
+            let chosen = checkpoints.choose().unwrap().unwrap();
+            assert_eq!((chosen.step, chosen.tokens, &chosen.hash), (7, 7 * 96, &saved.hash));
+            for (to, readers) in layouts(&spec) {
+                let what = format!("{:?}: {to} from {from}", spec.family);
+                std::thread::scope(|scope| {
+                    for rank in &readers {
+                        let (path, what) = (&chosen.path, &what);
+                        scope.spawn(move || {
+                            let state = load(path, Some(PLAN), &rank.layout, rank.moments, &Device::Cpu).unwrap();
+                            assert_is(&state, rank, 7, what);
+                        });
+                    }
+                });
+            }
+            let whole = &stages(&spec, &[])[0];
+            let resumed = checkpoints.latest(&whole.layout, 2, &Device::Cpu).unwrap().unwrap();
+            assert_is(&resumed.state, whole, 7, from);
+            assert_eq!(resumed.hash, saved.hash);
+            let (weights, step) = load_weights(dir.path(), Which::Latest, &whole.layout, &Device::Cpu).unwrap();
+            let want = state(whole, 7).weights().unwrap().to_vec1::<f32>().unwrap();
+            assert_eq!((weights.to_vec1::<f32>().unwrap(), step), (want, 7));
+        }
+    }
+}
+
+#[test]
+fn one_part_is_as_a_run_in_one_process_saves_it() {
+    let whole = stages(&models()[0], &[]);
+    let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let one = save(&Checkpoints::open(a.path(), PLAN, 2).unwrap(), &whole, 3);
+    let process = Checkpoints::open(b.path(), PLAN, 2).unwrap().save(&state(&whole[0], 3), None).unwrap();
+    assert_eq!(one.hash, process.hash);
+    assert_eq!(one.hash, crate::checkpoint::hashes(&state(&whole[0], 3)).unwrap());
+    for name in [MODEL, OPTIMIZER, STATE] {
+        assert_eq!(fs::read(one.path.join(name)).unwrap(), fs::read(process.path.join(name)).unwrap(), "{name}");
+    }
+    let text = fs::read_to_string(one.path.join(STATE)).unwrap();
+    assert!(text.contains("\"format\": 1,") && !text.contains("\"parts\""), "{text}");
+}
+
+#[test]
+fn parts_are_named_and_hold_each_tensor_once() {
+    let fixture = Fixture::new();
+    let names: BTreeSet<String> = fs::read_dir(fixture.dir.path().join(dir_name(2)))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let want = [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "optimizer-00001-of-00002.safetensors",
+        "optimizer-00002-of-00002.safetensors",
+        "state.json",
+    ];
+    assert_eq!(names, want.map(str::to_owned).into());
+    let mut tensors = Vec::new();
+    for name in &want[..2] {
+        let bytes = fs::read(fixture.file(2, name)).unwrap();
+        tensors.extend(SafeTensors::deserialize(&bytes).unwrap().names().into_iter().map(str::to_owned));
+    }
+    tensors.sort();
+    let mut all: Vec<String> = parameters(&models()[0]).into_iter().map(|p| p.name).collect();
+    all.sort();
+    assert_eq!(tensors, all);
+}
+
+#[test]
+fn the_hash_of_parts_is_over_step_tokens_and_their_hashes() {
+    let fixture = Fixture::new();
+    let records = parts(&fixture.open(), &fixture.ranks, 3);
+    let mut bytes = [3u64.to_le_bytes(), 288u64.to_le_bytes()].concat();
+    for (rank, record) in fixture.ranks.iter().zip(records.iter().rev()) {
+        let mut part = Vec::new();
+        for section in 0..=2 {
+            for entry in rank.owned.iter().map(|&index| &rank.layout.entries[index].spec) {
+                part.extend(numbers(3, &entry.name, section, entry.len()).iter().flat_map(|x| x.to_le_bytes()));
+            }
+        }
+        assert_eq!(record.hash.state, blake3::hash(&part).to_hex().as_str());
+        bytes.extend(record.hash.state.bytes());
+    }
+    let saved = commit(&fixture.open_for_commit(), 3, records).unwrap();
+    assert_eq!(saved.hash.state, blake3::hash(&bytes).to_hex().as_str());
+}
+
+impl Fixture {
+    /// The committing process, that is without the cleaning of a new one.
+    fn open_for_commit(&self) -> Checkpoints {
+        Checkpoints { folder: self.dir.path().to_owned(), plan_hash: PLAN.to_owned(), keep: 9 }
+    }
+}
+
+#[test]
+fn a_commit_needs_every_part_as_it_was_reported() {
+    type Change = fn(&mut Vec<PartRecord>, &Path);
+    let cases: [(&str, Change); 7] = [
+        ("part 2 of 2 is missing", |parts, _| drop(parts.remove(0))),
+        ("part 1 of 2 is missing", |parts, _| drop(parts.remove(1))),
+        ("part 1 of 1 is missing", |parts, _| parts.clear()),
+        ("part 2 of 2 is missing", |parts, _| parts[0] = parts[1].clone()),
+        ("part 2 of 2 is of step 2, not 3", |parts, _| parts[0].step = 2),
+        ("part 2 of 2 holds 1 optimizer moments", |parts, _| parts[0].moments = 1),
+        ("model-00002-of-00002.safetensors is cut short: 1 bytes", |_, folder| {
+            fs::write(folder.join("model-00002-of-00002.safetensors"), "x").unwrap();
+        }),
+    ];
+    for (text, change) in cases {
+        let fixture = Fixture::new();
+        let checkpoints = fixture.open();
+        let mut records = parts(&checkpoints, &fixture.ranks, 3);
+        change(&mut records, &pending(fixture.dir.path(), 3));
+        let error = commit(&checkpoints, 3, records).unwrap_err().to_string();
+        assert!(error.contains(text) && error.contains("saving checkpoint step-00000003"), "{error}");
+        assert!(error.ends_with("the last good checkpoint is step-00000002"), "{error}");
+        assert!(!pending(fixture.dir.path(), 3).exists());
+        assert_eq!(checkpoints.choose().unwrap().unwrap().step, 2);
+    }
+}
+
+#[test]
+fn a_kill_before_the_commit_leaves_nothing_that_counts() {
+    let fixture = Fixture::new();
+    parts(&fixture.open(), &fixture.ranks, 3);
+    let left = pending(fixture.dir.path(), 3);
+    assert_eq!(fs::read_dir(&left).unwrap().count(), 4);
+    assert_eq!(super::super::steps(fixture.dir.path()), [1, 2]);
+    assert_eq!(load_weights(fixture.dir.path(), Which::Latest, &fixture.ranks[0].layout, &Device::Cpu).unwrap().1, 2);
+    assert_eq!(fixture.open().choose().unwrap().unwrap().step, 2);
+    assert!(!left.exists(), "removed at the next opening");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_under_a_part_is_told_by_its_rank() {
+    let fixture = Fixture::new();
+    let folder = fixture.open().begin(3).unwrap();
+    let rank = &fixture.ranks[1];
+    for full in ["model-00002-of-00002.safetensors", "optimizer-00002-of-00002.safetensors"] {
+        let create = |path: &Path| {
+            if path.ends_with(full) { File::options().write(true).open("/dev/full") } else { File::create_new(path) }
+        };
+        let part = PartSpec { index: 1, count: 2 };
+        let error = part::write_with(&folder, part, &state(rank, 3), &rank.owned, &create).unwrap_err().to_string();
+        assert!(error.contains("the disk is full") && error.contains(full), "{error}");
+        assert!(error.contains("the last good checkpoint is step-00000002"), "{error}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+    let part = PartSpec { index: 2, count: 2 };
+    assert!(part::write(&folder, part, &state(rank, 3), &rank.owned).is_err(), "no such part");
+    let part = PartSpec { index: 1, count: 2 };
+    assert!(part::write(&folder, part, &state(rank, 3), &[999]).is_err(), "no such entry");
+}
+
+#[test]
+fn damaged_parts_fall_back() {
+    let name = "optimizer-00002-of-00002.safetensors";
+    let fixture = Fixture::new();
+    let file = File::options().write(true).open(fixture.file(2, name)).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 4).unwrap();
+    fixture.falls_back(&format!("{name} is cut short"));
+
+    let fixture = Fixture::new();
+    fs::remove_file(fixture.file(2, name)).unwrap();
+    fixture.falls_back(&format!("{name} is missing"));
+
+    let fixture = Fixture::new();
+    let mut file = File::options().write(true).open(fixture.file(2, name)).unwrap();
+    file.seek(SeekFrom::End(-1)).unwrap();
+    file.write_all(&[0xAA]).unwrap();
+    fixture.falls_back(&format!("{name}: its content does not match the hash"));
+
+    let fixture = Fixture::new();
+    fs::copy(fixture.file(1, name), fixture.file(2, name)).unwrap();
+    fixture.falls_back(&format!("{name} is of step 1, state.json of step 2"));
+
+    let fixture = Fixture::new();
+    let mut file = File::options().write(true).open(fixture.file(2, name)).unwrap();
+    file.write_all(&u64::MAX.to_le_bytes()).unwrap();
+    fixture.falls_back("do not hold");
+}
+
+#[test]
+fn an_altered_state_file_falls_back() {
+    for (from, to, text) in [
+        ("\"tokens\": 192", "\"tokens\": 193", "state.json was altered"),
+        ("\"index\": 1", "\"index\": 0", "part 2 of 2 is missing"),
+        ("\"count\": 2", "\"count\": 18446744073709551615", "part 1 of 18446744073709551615 does not"),
+        ("\"model-00002", "\"../model-00002", "part 2 of 2 does not describe model-00002-of-00002.safetensors"),
+        ("\"format\": 2", "\"format\": 3", "of format 3"),
+        ("\"format\": 2", "\"format\": 1", "does not describe model.safetensors"),
+    ] {
+        let fixture = Fixture::new();
+        let path = fixture.file(2, STATE);
+        let old = fs::read_to_string(&path).unwrap();
+        assert!(old.contains(from), "{from}");
+        fs::write(&path, old.replacen(from, to, 1)).unwrap();
+        fixture.falls_back(text);
+    }
+}
+
+/// Alters the header of a file of step 2 in place and makes `state.json` agree with the file again.
+fn forge(fixture: &Fixture, name: &str, from: &str, to: &str) {
+    let path = fixture.file(2, name);
+    let before = fs::read(&path).unwrap();
+    let length = 8 + u64::from_le_bytes(before[..8].try_into().unwrap()) as usize;
+    let header = String::from_utf8(before[8..length].to_vec()).unwrap();
+    assert!(header.contains(from), "{header}");
+    let altered = header.replacen(from, to, 1);
+    assert_eq!(altered.len(), header.len());
+    let after = [&before[..8], altered.as_bytes(), &before[length..]].concat();
+    fs::write(&path, &after).unwrap();
+    let state = fixture.file(2, STATE);
+    let [old, new] = [&before, &after].map(|bytes| blake3::hash(bytes).to_hex().to_string());
+    fs::write(&state, fs::read_to_string(&state).unwrap().replace(&old, &new)).unwrap();
+}
+
+#[test]
+fn headers_that_lie_fall_back() {
+    let (d, vocab) = (4, 11);
+    let name = "model-00001-of-00002.safetensors";
+    let whole = 4 * d * vocab;
+    let offsets = format!("\"shape\":[{vocab},{d}],\"data_offsets\":[0,{whole}]");
+    for (from, to, text) in [
+        (offsets.clone(), offsets.replace("[0,", "[4,"), "transformer.wte.weight: bytes 4 to 176 do not hold [11, 4]"),
+        (offsets.clone(), offsets.replace("[11,4]", "[12,4]"), "transformer.wte.weight: bytes 0 to 176 do not hold"),
+        (offsets, format!("\"shape\":[{vocab},{d}],\"data_offsets\":[9,{whole}]"), "do not hold"),
+        ("\"dtype\":\"F32\"".into(), "\"dtype\":\"I32\"".into(), "is I32, a checkpoint's are F32"),
+        ("transformer.wpe.weight".into(), "transformer.wte.weight".into(), "transformer.wte.weight comes twice"),
+        ("{".into(), "[".into(), "its header is not right"),
+    ] {
+        let fixture = Fixture::new();
+        forge(&fixture, name, &from, &to);
+        fixture.falls_back(text);
+    }
+}
+
+#[test]
+fn a_tensor_in_two_parts_or_in_none_is_told() {
+    let mut fixture = Fixture::new();
+    // The last stage writes its copy of the embeddings, too.
+    fixture.ranks[1].owned = (0..fixture.ranks[1].layout.entries.len()).collect();
+    save(&fixture.open(), &fixture.ranks, 2);
+    fixture.falls_back(
+        "tensor transformer.wte.weight is in model-00001-of-00002.safetensors and in model-00002-of-00002.safetensors",
+    );
+
+    let mut fixture = Fixture::new();
+    fixture.ranks[0].owned.remove(0);
+    let saved = save(&fixture.open(), &fixture.ranks, 2);
+    for rank in &fixture.ranks {
+        let error = load(&saved.path, Some(PLAN), &rank.layout, 2, &Device::Cpu).unwrap_err().to_string();
+        assert!(error.contains("none of its parts has tensor transformer.wte.weight"), "{error}");
+    }
+    let whole = &stages(&models()[0], &[])[0];
+    let resumed = fixture.open().latest(&whole.layout, 2, &Device::Cpu).unwrap().unwrap();
+    assert_eq!(resumed.state.step, 1);
+}
+
+#[test]
+fn a_rank_reads_only_what_it_needs() {
+    let fixture = Fixture::new();
+    fs::write(fixture.file(2, "optimizer-00001-of-00002.safetensors"), {
+        let mut bytes = fs::read(fixture.file(2, "optimizer-00001-of-00002.safetensors")).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        bytes
+    })
+    .unwrap();
+    let path = fixture.dir.path().join(dir_name(2));
+    let first = &fixture.ranks[0];
+    assert!(load(&path, Some(PLAN), &first.layout, 2, &Device::Cpu).is_err());
+    let replica = Rank { layout: first.layout.clone(), owned: Vec::new(), moments: 0 };
+    assert_is(&load(&path, Some(PLAN), &first.layout, 0, &Device::Cpu).unwrap(), &replica, 2, "weights alone");
+    let error = load(&path, Some(PLAN), &first.layout, 1, &Device::Cpu).unwrap_err().to_string();
+    assert!(error.contains("holds 2 optimizer moments, this run's optimizer has 1"), "{error}");
+}
+
+#[test]
+fn the_checkpoint_of_another_plan_is_loaded_when_asked_for() {
+    let fixture = Fixture::new();
+    let (path, rank) = (fixture.dir.path().join(dir_name(2)), &fixture.ranks[0]);
+    let error = load(&path, Some("cccccccc"), &rank.layout, 2, &Device::Cpu).unwrap_err().to_string();
+    assert!(error.contains("of another plan (aaaaaaaa; this run's is cccccccc)"), "{error}");
+    assert_is(&load(&path, None, &rank.layout, 2, &Device::Cpu).unwrap(), rank, 2, "any plan");
+}
+
+#[test]
+fn a_checkpoint_is_adopted_by_another_run() {
+    let fixture = Fixture::new();
+    let from = fixture.dir.path();
+    let dir = tempfile::tempdir().unwrap();
+    let to = Checkpoints::open(dir.path(), "dddddddd", 9).unwrap();
+    let (step, hash) = to.adopt(from, Which::Latest, true).unwrap();
+    let chosen = to.choose().unwrap().unwrap();
+    assert_eq!((step, chosen.step, &chosen.hash), (2, 2, &hash));
+    for rank in &fixture.ranks {
+        let state = load(&chosen.path, Some("dddddddd"), &rank.layout, 2, &Device::Cpu).unwrap();
+        assert_is(&state, rank, 2, "adopted");
+    }
+    assert_eq!(fixture.open().choose().unwrap().unwrap().hash, hash, "the other run keeps its own");
+    assert_eq!(to.adopt(from, Which::Step(1), false).unwrap().0, 1);
+
+    let error = to.adopt(from, Which::Step(5), true).unwrap_err().to_string();
+    assert!(error.contains("no checkpoint of step 5; there are: 1, 2"), "{error}");
+    let name = "optimizer-00001-of-00002.safetensors";
+    let mut bytes = fs::read(fixture.file(2, name)).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::remove_file(fixture.file(2, name)).unwrap();
+    fs::write(fixture.file(2, name), bytes).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let error =
+        Checkpoints::open(other.path(), "eeee", 9).unwrap().adopt(from, Which::Latest, true).unwrap_err().to_string();
+    assert!(error.contains("does not match the hash") && error.contains("next good one is step-00000001"), "{error}");
+    assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_export_of_parts_is_the_file_of_one_process() {
+    let fixture = Fixture::new();
+    let whole = &stages(&models()[0], &[])[0];
+    let one = tempfile::tempdir().unwrap();
+    let saved = Checkpoints::open(one.path(), PLAN, 2).unwrap().save(&state(whole, 2), None).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("new/folder");
+    let made = export(fixture.dir.path(), Which::Latest, &whole.layout, &to).unwrap();
+    let bytes = fs::read(to.join(MODEL)).unwrap();
+    assert_eq!((made.path, made.bytes, made.step), (to.join(MODEL), bytes.len() as u64, 2));
+    assert!(bytes == fs::read(saved.path.join(MODEL)).unwrap());
+
+    // Of a damaged checkpoint nothing comes, and what was there stays.
+    let name = "model-00002-of-00002.safetensors";
+    let mut part = fs::read(fixture.file(2, name)).unwrap();
+    *part.last_mut().unwrap() ^= 1;
+    fs::write(fixture.file(2, name), part).unwrap();
+    let error = export(fixture.dir.path(), Which::Latest, &whole.layout, &to).unwrap_err().to_string();
+    assert!(error.contains("does not match") && error.contains("next good one is step-00000001"), "{error}");
+    assert!(fs::read(to.join(MODEL)).unwrap() == bytes);
+    assert_eq!(fs::read_dir(&to).unwrap().count(), 1, "nothing temporary stays");
+    assert_eq!(export(fixture.dir.path(), Which::Step(1), &whole.layout, &to).unwrap().step, 1);
+}

@@ -1,0 +1,85 @@
+//! What can go wrong with a run directory, and what to do about it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a run could not be recorded, read or found.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("{action} {}: {}", path.display(), Explained(source))]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    /// A save that did not come about; what was there before is untouched.
+    #[error("saving checkpoint {name}: {cause}; {last_good}")]
+    Save { name: String, cause: Box<StoreError>, last_good: String },
+    /// A checkpoint that is cut short, altered, or another run's.
+    #[error("checkpoint {}: {message}{fallback}", path.display())]
+    Checkpoint { path: PathBuf, message: String, fallback: String },
+    #[error("{}: {message}", path.display())]
+    Damaged { path: PathBuf, message: String },
+    #[error("run {id} is being worked on by another process{holder}; wait for it, or start another run with --new")]
+    Locked { id: String, holder: String },
+    #[error(
+        "{} is held by another process, which is starting this run; wait for it, or end it if it hangs",
+        path.display()
+    )]
+    Busy { path: PathBuf },
+    #[error("no run {wanted} in {}{known}", root.display())]
+    NoSuchRun { wanted: String, root: PathBuf, known: String },
+    #[error("{}: {message}", path.display())]
+    NoSuchCheckpoint { path: PathBuf, message: String },
+    #[error("{wanted} may be any of these runs: {}; give more of the name", candidates.join(", "))]
+    Ambiguous { wanted: String, candidates: Vec<String> },
+    /// Something that is not done for good reason.
+    #[error("{0}")]
+    Refused(String),
+    /// Who was handed a checkpoint's weights could not take them.
+    #[error("{0}")]
+    Receiver(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+}
+
+impl StoreError {
+    /// For `map_err`: what was being done, and to which file.
+    pub fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
+        move |source| Self::Io { action, path: path.to_owned(), source }
+    }
+
+    pub fn damaged(path: &Path, message: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), message: message.into() }
+    }
+
+    /// Whether the request was wrong (exit code 2) rather than the machine or the run (1).
+    #[must_use]
+    pub fn is_request(&self) -> bool {
+        matches!(
+            self,
+            Self::Locked { .. }
+                | Self::Busy { .. }
+                | Self::NoSuchRun { .. }
+                | Self::NoSuchCheckpoint { .. }
+                | Self::Ambiguous { .. }
+                | Self::Refused(_)
+        )
+    }
+}
+
+/// An operating system's error with what it means here.
+struct Explained<'a>(&'a io::Error);
+
+impl fmt::Display for Explained<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.kind() {
+            io::ErrorKind::StorageFull => f.write_str("the disk is full: make room, then run the same command again"),
+            io::ErrorKind::QuotaExceeded => {
+                f.write_str("the disk quota is used up: make room, then run the same command again")
+            }
+            io::ErrorKind::PermissionDenied => {
+                f.write_str("not permitted: the folder must be writable; --runs chooses another")
+            }
+            io::ErrorKind::ReadOnlyFilesystem => f.write_str("the file system is read-only; --runs chooses another"),
+            _ => self.0.fmt(f),
+        }
+    }
+}

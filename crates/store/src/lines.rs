@@ -1,0 +1,247 @@
+//! Files of one JSON object a line: appended to while a run goes on, cut back when it resumes from a checkpoint.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::error::StoreError;
+use super::files::sync_dir;
+use runner_files::TEMPORARY;
+
+/// No line of ours comes near this many bytes; a longer one is not ours.
+const MAX_LINE: u64 = 16 << 20;
+
+/// A line file that is open for appending. Each line is one write, so a kill leaves whole lines.
+#[derive(Debug)]
+pub struct LineFile {
+    path: PathBuf,
+    file: File,
+}
+
+/// What became of a file that was cut back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Kept {
+    pub lines: u64,
+    /// Of the lines kept, those of training steps.
+    pub train: u64,
+    /// Lines of later steps.
+    pub dropped: u64,
+    /// Lines that are torn or are no JSON object with a step.
+    pub damaged: u64,
+}
+
+#[derive(Deserialize)]
+struct Stepped {
+    step: u64,
+    #[serde(default)]
+    kind: Option<String>,
+}
+
+impl LineFile {
+    /// Opens `path` for appending, creating it if need be.
+    pub fn append(path: &Path) -> Result<Self, StoreError> {
+        let file = OpenOptions::new().append(true).create(true).open(path).map_err(StoreError::io("opening", path))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Appends `value` as one line.
+    pub fn write(&mut self, value: &impl Serialize) -> Result<(), StoreError> {
+        let mut line = serde_json::to_vec(value).map_err(|e| StoreError::damaged(&self.path, e.to_string()))?;
+        line.push(b'\n');
+        self.file.write_all(&line).map_err(StoreError::io("writing", &self.path))
+    }
+
+    /// Makes what was written durable.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.file.sync_data().map_err(StoreError::io("syncing", &self.path))
+    }
+}
+
+/// Drops the lines of `path` that are later than `step`, and damaged ones; without a step, all lines. The file is replaced
+/// atomically, and only if there is something to drop. A file that is not there is empty.
+pub fn keep_through(path: &Path, step: Option<u64>) -> Result<Kept, StoreError> {
+    let kept = each_kept(path, step, &mut |_| Ok(()))?;
+    if kept.dropped + kept.damaged == 0 {
+        return Ok(kept);
+    }
+    let parent = path.parent().unwrap_or(Path::new("."));
+    let mut name = std::ffi::OsString::from(TEMPORARY);
+    name.push(path.file_name().unwrap_or_default());
+    let temporary = parent.join(name);
+    let rewrite = || -> Result<(), StoreError> {
+        let io = |source| StoreError::io("rewriting", path)(source);
+        let mut out = BufWriter::new(File::create(&temporary).map_err(io)?);
+        each_kept(path, step, &mut |line| out.write_all(line))?;
+        let file = out.into_inner().map_err(|e| io(e.into_error()))?;
+        file.sync_all().map_err(io)?;
+        fs::rename(&temporary, path).map_err(io)
+    };
+    rewrite().inspect_err(|_| {
+        let _ = fs::remove_file(&temporary);
+    })?;
+    sync_dir(parent)?;
+    Ok(kept)
+}
+
+/// Copies the lines of `from` that are not later than `step` to the new file `to`, leaving out damaged ones.
+pub fn copy_through(from: &Path, to: &Path, step: u64) -> Result<Kept, StoreError> {
+    let io = |source| StoreError::io("writing", to)(source);
+    let mut out = BufWriter::new(File::create_new(to).map_err(io)?);
+    let kept = each_kept(from, Some(step), &mut |line| out.write_all(line))?;
+    let file = out.into_inner().map_err(|e| io(e.into_error()))?;
+    file.sync_all().map_err(io)?;
+    Ok(kept)
+}
+
+/// Calls `line` with the whole lines of `path` that are not later than `step`, in order, and counts all of them.
+fn each_kept(
+    path: &Path,
+    step: Option<u64>,
+    line: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
+) -> Result<Kept, StoreError> {
+    let parse = |line: &[u8]| serde_json::from_slice::<Stepped>(line).ok().filter(|_| line.ends_with(b"\n"));
+    let mut kept = Kept::default();
+    each_line(path, &mut |bytes| {
+        match parse(bytes) {
+            Some(parsed) if step.is_some_and(|step| parsed.step <= step) => {
+                kept.lines += 1;
+                kept.train += u64::from(parsed.kind.as_deref() == Some("train"));
+                return line(bytes);
+            }
+            Some(_) => kept.dropped += 1,
+            None => kept.damaged += 1,
+        }
+        Ok(())
+    })?;
+    Ok(kept)
+}
+
+/// Calls `line` with each line of `path` with its line end, in order. A file that is not there has none.
+pub fn each_line(path: &Path, line: &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> Result<(), StoreError> {
+    let mut lines = LineReader::open(path)?;
+    while let Some(bytes) = lines.next_line()? {
+        line(bytes).map_err(StoreError::io("rewriting", path))?;
+    }
+    Ok(())
+}
+
+/// Reads a line file line by line.
+#[derive(Debug)]
+pub struct LineReader {
+    path: PathBuf,
+    /// `None` if there is no file.
+    reader: Option<BufReader<File>>,
+    buffer: Vec<u8>,
+}
+
+impl LineReader {
+    /// Of `path`; a file that is not there has no lines.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let reader = match File::open(path) {
+            Ok(file) => Some(BufReader::with_capacity(1 << 16, file)),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(StoreError::io("reading", path)(error)),
+        };
+        Ok(Self { path: path.to_owned(), reader, buffer: Vec::new() })
+    }
+
+    /// The next line with its line end; `None` at the end.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn next_line(&mut self) -> Result<Option<&[u8]>, StoreError> {
+        let Some(reader) = &mut self.reader else { return Ok(None) };
+        self.buffer.clear();
+        let read = reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut self.buffer);
+        let read = read.map_err(StoreError::io("reading", &self.path))?;
+        Ok((read > 0).then_some(self.buffer.as_slice()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(content: &str, step: u64) -> (Kept, String) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        fs::write(&path, content).unwrap();
+        let kept = keep_through(&path, Some(step)).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing temporary stays");
+        (kept, fs::read_to_string(&path).unwrap())
+    }
+
+    #[test]
+    fn later_lines_and_a_torn_end_go() {
+        let (k, text) = kept("{\"step\":1}\n{\"step\":2,\"x\":1}\n{\"step\":3}\n{\"step\":4,\"lo", 2);
+        assert_eq!(text, "{\"step\":1}\n{\"step\":2,\"x\":1}\n");
+        assert_eq!(k, Kept { lines: 2, train: 0, dropped: 1, damaged: 1 });
+    }
+
+    #[test]
+    fn without_a_checkpoint_an_evaluation_before_the_first_step_goes_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        let eval = "{\"kind\":\"eval\",\"step\":0}\n";
+        fs::write(&path, format!("{eval}{{\"kind\":\"train\",\"step\":1}}\n")).unwrap();
+        let kept = keep_through(&path, Some(1)).unwrap();
+        assert_eq!((kept.lines, kept.train), (2, 1));
+        keep_through(&path, Some(0)).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), eval);
+        keep_through(&path, None).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "");
+    }
+
+    #[test]
+    fn a_last_line_without_its_end_is_torn_even_if_it_parses() {
+        // "step": 12 may be the beginning of "step": 120.
+        let (k, text) = kept("{\"step\":1}\n{\"step\":2}", 9);
+        assert_eq!((text.as_str(), k.damaged), ("{\"step\":1}\n", 1));
+    }
+
+    #[test]
+    fn a_copy_ends_at_the_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("a.jsonl"), dir.path().join("b.jsonl"));
+        let text = "{\"kind\":\"train\",\"step\":1}\n{\"step\":2}\nrubbish\n{\"step\":3}\n{\"step\":2";
+        fs::write(&from, text).unwrap();
+        assert_eq!(copy_through(&from, &to, 2).unwrap(), Kept { lines: 2, train: 1, dropped: 1, damaged: 2 });
+        assert_eq!(fs::read_to_string(&to).unwrap(), "{\"kind\":\"train\",\"step\":1}\n{\"step\":2}\n");
+        assert_eq!(fs::read_to_string(&from).unwrap(), text);
+        assert!(copy_through(&from, &to, 2).is_err(), "never over another file");
+        copy_through(&dir.path().join("none"), &dir.path().join("c"), 2).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("c")).unwrap(), "");
+    }
+
+    #[test]
+    fn whole_files_are_left_alone() {
+        let text = "{\"step\":1}\n{\"step\":2}\n";
+        assert_eq!(kept(text, 2), (Kept { lines: 2, train: 0, dropped: 0, damaged: 0 }, text.to_owned()));
+        assert_eq!(kept("", 5).0, Kept::default());
+        assert_eq!(keep_through(Path::new("no/such/file"), Some(1)).unwrap(), Kept::default());
+    }
+
+    #[test]
+    fn rubbish_goes() {
+        let (k, text) = kept("\0\0\0\n{\"step\":1}\n[]\n{\"step\":-1}\n\n", 5);
+        assert_eq!((text.as_str(), k), ("{\"step\":1}\n", Kept { lines: 1, train: 0, dropped: 0, damaged: 4 }));
+    }
+
+    #[test]
+    fn step_zero_keeps_nothing_of_the_training() {
+        assert_eq!(kept("{\"step\":1}\n", 0).1, "");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_full_disk_is_said() {
+        let mut full = LineFile::append(Path::new("/dev/full")).unwrap();
+        let error = full.write(&serde_json::json!({"step": 1})).unwrap_err().to_string();
+        assert!(error.contains("the disk is full") && error.contains("/dev/full"), "{error}");
+    }
+}

@@ -1,0 +1,159 @@
+//! The lines of `metrics.jsonl`.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::StoreError;
+use super::lines::each_line;
+use runner_spec::event::{EvalMetrics, StepMetrics};
+
+/// One line. A number that is not finite is written as `null`, which JSON has, and read as `None`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum MetricLine {
+    Train(TrainLine),
+    Eval(EvalLine),
+}
+
+/// `StepMetrics` as written; times in milliseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrainLine {
+    pub step: u64,
+    pub loss: Option<f64>,
+    pub lr: Option<f64>,
+    pub grad_norm: Option<f64>,
+    pub tokens: u64,
+    pub tokens_per_second: Option<f64>,
+    pub mfu: Option<f64>,
+    pub step_ms: Option<f64>,
+    pub data_ms: Option<f64>,
+    pub forward_ms: Option<f64>,
+    pub backward_ms: Option<f64>,
+    pub optimizer_ms: Option<f64>,
+    /// Of runs with several ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comm_ms: Option<f64>,
+}
+
+/// `EvalMetrics` as written; what was not evaluated is left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct EvalLine {
+    pub step: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_loss: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_perplexity: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hellaswag_acc: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hellaswag_acc_norm: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hellaswag_n: Option<u64>,
+}
+
+impl From<&StepMetrics> for MetricLine {
+    fn from(m: &StepMetrics) -> Self {
+        Self::Train(TrainLine {
+            step: m.step,
+            loss: Some(m.loss),
+            lr: Some(m.lr),
+            grad_norm: Some(m.grad_norm),
+            tokens: m.tokens,
+            tokens_per_second: Some(m.tokens_per_second),
+            mfu: m.mfu,
+            step_ms: Some(m.step_ms),
+            data_ms: Some(m.data_ms),
+            forward_ms: Some(m.forward_ms),
+            backward_ms: Some(m.backward_ms),
+            optimizer_ms: Some(m.optimizer_ms),
+            comm_ms: m.comm_ms,
+        })
+    }
+}
+
+impl From<&EvalMetrics> for MetricLine {
+    fn from(m: &EvalMetrics) -> Self {
+        Self::Eval(EvalLine {
+            step: m.step,
+            val_loss: m.val_loss,
+            val_perplexity: m.val_perplexity,
+            hellaswag_acc: m.hellaswag_acc,
+            hellaswag_acc_norm: m.hellaswag_acc_norm,
+            hellaswag_n: m.hellaswag_n,
+        })
+    }
+}
+
+/// Calls `line` with each line of a `metrics.jsonl`; lines that are none are passed over.
+///
+/// # Errors
+/// If the file cannot be read; one that is not there is empty.
+pub fn each_metric(path: &Path, line: &mut dyn FnMut(MetricLine)) -> Result<(), StoreError> {
+    each_line(path, &mut |bytes| {
+        if let Ok(metric) = serde_json::from_slice(bytes) {
+            line(metric);
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step() -> StepMetrics {
+        StepMetrics {
+            step: 3,
+            loss: 2.5,
+            lr: 6e-4,
+            grad_norm: 1.0 / 3.0,
+            tokens: 768,
+            tokens_per_second: 1e4,
+            mfu: None,
+            step_ms: 76.8,
+            data_ms: 0.1,
+            forward_ms: 25.0,
+            backward_ms: 50.0,
+            optimizer_ms: 1.7,
+            comm_ms: None,
+        }
+    }
+
+    #[test]
+    fn a_train_line_is_as_documented() {
+        let line = serde_json::to_string(&MetricLine::from(&step())).unwrap();
+        assert_eq!(
+            line,
+            "{\"kind\":\"train\",\"step\":3,\"loss\":2.5,\"lr\":0.0006,\"grad_norm\":0.3333333333333333,\"tokens\":768,\
+             \"tokens_per_second\":10000.0,\"mfu\":null,\"step_ms\":76.8,\"data_ms\":0.1,\"forward_ms\":25.0,\
+             \"backward_ms\":50.0,\"optimizer_ms\":1.7}"
+        );
+    }
+
+    #[test]
+    fn an_eval_line_leaves_out_what_is_absent() {
+        let eval = EvalMetrics { step: 4, val_loss: Some(1.5), val_perplexity: Some(4.5), ..EvalMetrics::default() };
+        let line = serde_json::to_string(&MetricLine::from(&eval)).unwrap();
+        assert_eq!(line, "{\"kind\":\"eval\",\"step\":4,\"val_loss\":1.5,\"val_perplexity\":4.5}");
+    }
+
+    #[test]
+    fn what_is_not_finite_stays_json_and_comes_back_as_none() {
+        let m = StepMetrics { loss: f64::NAN, grad_norm: f64::INFINITY, ..step() };
+        let text = serde_json::to_string(&MetricLine::from(&m)).unwrap();
+        assert!(text.contains("\"loss\":null") && text.contains("\"grad_norm\":null"), "{text}");
+        let MetricLine::Train(back) = serde_json::from_str(&text).unwrap() else { panic!("a train line") };
+        assert_eq!((back.loss, back.grad_norm, back.lr), (None, None, Some(6e-4)));
+    }
+
+    #[test]
+    fn numbers_come_back_bit_for_bit() {
+        for bits in [0x3FB9_9999_9999_999Au64, 0x3FF0_0000_0000_0001, 0x0000_0000_0000_0001, 0x7FEF_FFFF_FFFF_FFFF] {
+            let loss = f64::from_bits(bits);
+            let text = serde_json::to_string(&MetricLine::from(&StepMetrics { loss, ..step() })).unwrap();
+            let MetricLine::Train(back) = serde_json::from_str(&text).unwrap() else { panic!("a train line") };
+            assert_eq!(back.loss.unwrap().to_bits(), bits);
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Consumes a run's events and writes them down: metrics, samples, checkpoints.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::Device;
+
+use super::checkpoint::{Checkpoints, Chosen, PartRecord, Resumed, StateHash};
+use super::error::StoreError;
+use super::lines::{LineFile, keep_through};
+use super::metrics::MetricLine;
+use super::run_dir::{CHECKPOINTS, METRICS, SAMPLES, TRACE};
+use super::timeline;
+use runner_compute::observer::Observer;
+use runner_compute::state::TrainState;
+use runner_spec::event::{Best, Event, ObserveError, TraceLine};
+use runner_spec::model::layout::ParamLayout;
+
+/// Writes one run's record.
+#[derive(Debug)]
+pub struct Recorder {
+    run: PathBuf,
+    metrics: LineFile,
+    samples: LineFile,
+    /// Where the run is traced.
+    trace: Option<LineFile>,
+    checkpoints: Checkpoints,
+    /// Step and validation loss of the last evaluation.
+    measured: Option<(u64, f64)>,
+    saved: Option<(u64, StateHash)>,
+}
+
+/// A record that is ready to be gone on with.
+#[derive(Debug)]
+pub struct Opened {
+    pub recorder: Recorder,
+    /// The state to go on from; `None`: from the start.
+    pub resumed: Option<Resumed>,
+    pub warnings: Vec<String>,
+}
+
+/// A record of a run with several ranks that is ready to be gone on with.
+#[derive(Debug)]
+pub struct OpenedRanks {
+    pub recorder: Recorder,
+    /// The checkpoint that every rank loads; `None`: from the start.
+    pub chosen: Option<Chosen>,
+    pub warnings: Vec<String>,
+}
+
+impl Recorder {
+    /// Opens the record in the run directory `run`, which this process holds: finds the newest good checkpoint, and cuts
+    /// metrics and samples back to it, so that what is written next follows on. `keep` is the number of checkpoints.
+    ///
+    /// # Errors
+    /// If no checkpoint can be used although there are some, or files cannot be written.
+    pub fn open(
+        run: &Path,
+        plan_hash: &str,
+        keep: usize,
+        layout: &Arc<ParamLayout>,
+        moments: usize,
+        device: &Device,
+    ) -> Result<Opened, StoreError> {
+        let checkpoints = Checkpoints::open(&run.join(CHECKPOINTS), plan_hash, keep)?;
+        let mut resumed = checkpoints.latest(layout, moments, device)?;
+        let mut warnings = resumed.as_mut().map(|r| std::mem::take(&mut r.warnings)).unwrap_or_default();
+        let saved = resumed.as_ref().map(|r| (r.state.step, r.hash.clone()));
+        let recorder = Self::follow(run, checkpoints, saved, &mut warnings)?;
+        Ok(Opened { recorder, resumed, warnings })
+    }
+
+    /// As `open`, for the one process of a run with several ranks that keeps its record: finds and checks the newest good
+    /// checkpoint, which each rank then takes its part of with `checkpoint::load`.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_ranks(run: &Path, plan_hash: &str, keep: usize) -> Result<OpenedRanks, StoreError> {
+        let checkpoints = Checkpoints::open(&run.join(CHECKPOINTS), plan_hash, keep)?;
+        let mut chosen = checkpoints.choose()?;
+        let mut warnings = chosen.as_mut().map(|c| std::mem::take(&mut c.warnings)).unwrap_or_default();
+        let saved = chosen.as_ref().map(|c| (c.step, c.hash.clone()));
+        let recorder = Self::follow(run, checkpoints, saved, &mut warnings)?;
+        Ok(OpenedRanks { recorder, chosen, warnings })
+    }
+
+    /// A recorder that writes after the checkpoint `saved`, once the record is cut back to it.
+    fn follow(
+        run: &Path,
+        checkpoints: Checkpoints,
+        saved: Option<(u64, StateHash)>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, StoreError> {
+        let from = saved.as_ref().map(|(step, _)| *step);
+        let step = from.unwrap_or(0);
+        // A run that was traced once goes on so.
+        let traced = run.join(TRACE);
+        if traced.exists() {
+            keep_through(&traced, from)?;
+        }
+        let mut dropped = 0;
+        for name in [METRICS, SAMPLES] {
+            // Without a checkpoint all of it is done again, an evaluation before the first step too.
+            let kept = keep_through(&run.join(name), from)?;
+            dropped += kept.dropped;
+            if name == METRICS && kept.train < step {
+                warnings.push(format!("{name} has {} of {step} steps: the others are lost", kept.train));
+            }
+            if kept.damaged > 0 {
+                warnings.push(format!("{name}: {} torn or damaged lines removed", kept.damaged));
+            }
+        }
+        if dropped > 0 {
+            warnings
+                .push(format!("{dropped} lines after step {step} dropped from the record: those steps are done again"));
+        }
+        Ok(Self {
+            run: run.to_owned(),
+            metrics: LineFile::append(&run.join(METRICS))?,
+            samples: LineFile::append(&run.join(SAMPLES))?,
+            trace: traced.exists().then(|| LineFile::append(&traced)).transpose()?,
+            checkpoints,
+            measured: None,
+            saved,
+        })
+    }
+
+    /// Traces the run in `run`, whose record this is, from here on.
+    ///
+    /// # Errors
+    /// If the file cannot be made.
+    pub fn start_trace(&mut self, run: &Path) -> Result<(), StoreError> {
+        if self.trace.is_none() {
+            self.trace = Some(LineFile::append(&run.join(TRACE))?);
+        }
+        Ok(())
+    }
+
+    /// Whether the run is traced.
+    #[must_use]
+    pub fn is_tracing(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    /// Step and hash of the newest checkpoint.
+    #[must_use]
+    pub fn saved(&self) -> Option<&(u64, StateHash)> {
+        self.saved.as_ref()
+    }
+
+    /// Removes all that ranks wrote and that will not be committed, once none of them writes any more.
+    pub fn abandon_all(&self) {
+        self.checkpoints.abandon_all();
+    }
+
+    /// Makes a checkpoint of `state`, that of a run with one rank.
+    fn save(&mut self, state: &TrainState) -> Result<(), StoreError> {
+        let val_loss = self.before_saving(state.step)?;
+        let saved = self.checkpoints.save(state, val_loss)?;
+        self.saved = Some((state.step, saved.hash));
+        Ok(())
+    }
+
+    /// Makes a checkpoint of the parts that the ranks of a run with several reported.
+    ///
+    /// # Errors
+    /// As `Checkpoints::commit`.
+    pub fn commit(
+        &mut self,
+        step: u64,
+        tokens: u64,
+        best: Option<Best>,
+        parts: Vec<PartRecord>,
+    ) -> Result<(), StoreError> {
+        let val_loss = self.before_saving(step)?;
+        let saved = self.checkpoints.commit(step, tokens, best, val_loss, parts)?;
+        self.saved = Some((step, saved.hash));
+        Ok(())
+    }
+
+    /// What a checkpoint of `step` rests on is on the disk before it is. Returns the validation loss at that step.
+    fn before_saving(&self, step: u64) -> Result<Option<f64>, StoreError> {
+        self.metrics.sync()?;
+        self.samples.sync()?;
+        self.trace.as_ref().map_or(Ok(()), LineFile::sync)?;
+        Ok(self.measured.filter(|(measured, _)| *measured == step).map(|(_, loss)| loss))
+    }
+
+    fn record(&mut self, event: &Event) -> Result<(), StoreError> {
+        match event {
+            Event::Step(metrics) => self.metrics.write(&MetricLine::from(metrics)),
+            Event::Eval(metrics) => {
+                self.measured = metrics.val_loss.map(|loss| (metrics.step, loss));
+                self.metrics.write(&MetricLine::from(metrics))
+            }
+            Event::Sample(sample) => self.samples.write(sample),
+            Event::Watched(step) => timeline::write(&self.run, step),
+            Event::Start { .. } | Event::Saved { .. } | Event::Warning(_) => Ok(()),
+        }
+    }
+}
+
+impl Observer for Recorder {
+    fn observe(&mut self, event: &Event) -> Result<(), ObserveError> {
+        self.record(event).map_err(|error| ObserveError(Box::new(error)))
+    }
+
+    fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError> {
+        self.save(state).map_err(|error| ObserveError(Box::new(error)))
+    }
+
+    fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {
+        let Some(trace) = &mut self.trace else { return Ok(()) };
+        lines.iter().try_for_each(|line| trace.write(line)).map_err(|error| ObserveError(Box::new(error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::checkpoint;
+    use crate::checkpoint::{PartSpec, Which, load_weights};
+    use runner_compute::testing::{layout, random_state, values};
+    use runner_spec::event::{EvalMetrics, SampleText, StepMetrics};
+
+    fn open(run: &Path) -> Opened {
+        Recorder::open(run, "abc", 2, &layout(), 2, &Device::Cpu).unwrap()
+    }
+
+    /// The training: a pure function of the step, as the real one is of state and step.
+    fn train(recorder: &mut Recorder, from: u64, through: u64) -> TrainState {
+        let mut state = random_state(from, 2);
+        for step in from + 1..=through {
+            state = random_state(step, 2);
+            let loss = 5.0 / step as f64;
+            let metrics = StepMetrics {
+                step,
+                loss,
+                lr: 1e-3 / step as f64,
+                grad_norm: loss / 3.0,
+                tokens: 96,
+                tokens_per_second: 1.0,
+                mfu: None,
+                step_ms: 1.0,
+                data_ms: 0.0,
+                forward_ms: 0.0,
+                backward_ms: 0.0,
+                optimizer_ms: 0.0,
+                comm_ms: None,
+            };
+            recorder.observe(&Event::Step(metrics)).unwrap();
+            if step.is_multiple_of(2) {
+                let eval = EvalMetrics { step, val_loss: Some(loss), ..EvalMetrics::default() };
+                recorder.observe(&Event::Eval(eval)).unwrap();
+                let sample = SampleText { step, prompt: "p".into(), index: 0, text: format!("at {step}") };
+                recorder.observe(&Event::Sample(sample)).unwrap();
+            }
+            if step.is_multiple_of(4) {
+                recorder.checkpoint(&state).unwrap();
+            }
+        }
+        state
+    }
+
+    fn text(run: &Path, name: &str) -> String {
+        fs::read_to_string(run.join(name)).unwrap()
+    }
+
+    #[test]
+    fn a_killed_and_resumed_record_equals_an_uninterrupted_one() {
+        let (whole, broken) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        train(&mut open(whole.path()).recorder, 0, 16);
+        let run = broken.path();
+        for killed_at in [3, 4, 7, 11, 16] {
+            let Opened { mut recorder, resumed, .. } = open(run);
+            let from = resumed.map_or(0, |r| {
+                assert_eq!(values(&r.state), values(&random_state(r.state.step, 2)));
+                r.state.step
+            });
+            assert_eq!(from, if killed_at == 3 { 0 } else { (from / 4) * 4 });
+            train(&mut recorder, from, killed_at);
+            // The kill: a torn line, a checkpoint half written, a rewrite half done.
+            fs::OpenOptions::new().append(true).open(run.join(METRICS)).unwrap().write_all(b"{\"kind\":\"tr").unwrap();
+            fs::create_dir(run.join(CHECKPOINTS).join(".tmp-step-00000012")).unwrap();
+            fs::write(run.join(".tmp-metrics.jsonl"), "half").unwrap();
+        }
+        let Opened { resumed, .. } = open(run);
+        assert_eq!(resumed.unwrap().state.step, 16);
+        for name in [METRICS, SAMPLES] {
+            assert_eq!(text(run, name), text(whole.path(), name), "{name}");
+        }
+        let hash = |dir: &Path| open(dir).recorder.saved().unwrap().clone();
+        assert_eq!(hash(run), hash(whole.path()));
+    }
+
+    #[test]
+    fn a_damaged_checkpoint_cuts_the_record_back_further() {
+        let dir = tempfile::tempdir().unwrap();
+        train(&mut open(dir.path()).recorder, 0, 9);
+        fs::write(dir.path().join(CHECKPOINTS).join("step-00000008/model.safetensors"), "x").unwrap();
+        let opened = open(dir.path());
+        assert_eq!(opened.resumed.unwrap().state.step, 4);
+        assert_eq!(text(dir.path(), METRICS).lines().count(), 4 + 2);
+        assert_eq!(text(dir.path(), SAMPLES).lines().count(), 2);
+        assert!(opened.warnings.iter().any(|w| w.contains("falling back to step-00000004")), "{:?}", opened.warnings);
+        assert!(opened.warnings.iter().any(|w| w.contains("done again")), "{:?}", opened.warnings);
+    }
+
+    #[test]
+    fn the_best_by_validation_loss_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut recorder = open(dir.path()).recorder;
+        for (step, loss) in [(1, 2.0), (2, 1.0), (3, 3.0), (4, 4.0), (5, 5.0)] {
+            let eval = EvalMetrics { step, val_loss: Some(loss), ..EvalMetrics::default() };
+            recorder.observe(&Event::Eval(eval)).unwrap();
+            recorder.checkpoint(&random_state(step, 2)).unwrap();
+        }
+        let folder = dir.path().join(CHECKPOINTS);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
+        assert_eq!(load_weights(&folder, Which::Best, &layout(), &Device::Cpu).unwrap().1, 2);
+    }
+
+    #[test]
+    fn a_run_with_several_ranks_is_recorded_alike() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut recorder = Recorder::open_ranks(dir.path(), "abc", 2).unwrap().recorder;
+        let eval = EvalMetrics { step: 4, val_loss: Some(0.25), ..EvalMetrics::default() };
+        recorder.observe(&Event::Eval(eval)).unwrap();
+        let folder = checkpoint::pending(&dir.path().join(CHECKPOINTS), 4);
+        let state = random_state(4, 2);
+        let half = state.layout.entries.len() / 2;
+        let owned = [(0..half).collect::<Vec<_>>(), (half..state.layout.entries.len()).collect()];
+        let parts = owned.iter().enumerate().map(|(index, owned)| {
+            checkpoint::part::write(&folder, PartSpec { index, count: 2 }, &state, owned).unwrap()
+        });
+        recorder.commit(4, state.tokens, state.best, parts.collect()).unwrap();
+        let saved = recorder.saved().unwrap().clone();
+        drop(recorder);
+        let state_file = fs::read_to_string(dir.path().join(CHECKPOINTS).join("step-00000004/state.json")).unwrap();
+        assert!(state_file.contains("\"val_loss\": 0.25"), "{state_file}");
+
+        let later = "{\"kind\":\"eval\",\"step\":5}\n";
+        fs::OpenOptions::new()
+            .append(true)
+            .open(dir.path().join(METRICS))
+            .unwrap()
+            .write_all(later.as_bytes())
+            .unwrap();
+        let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(dir.path(), "abc", 2).unwrap();
+        let chosen = chosen.unwrap();
+        assert_eq!((chosen.step, &chosen.hash), (4, &saved.1));
+        assert_eq!(recorder.saved(), Some(&saved));
+        assert!(warnings.iter().any(|w| w.starts_with("1 lines after step 4 dropped")), "{warnings:?}");
+        let back = checkpoint::load(&chosen.path, Some("abc"), &layout(), 2, &Device::Cpu).unwrap();
+        assert_eq!(values(&back), values(&state));
+    }
+
+    #[test]
+    fn lost_lines_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        train(&mut open(dir.path()).recorder, 0, 4);
+        let whole = text(dir.path(), METRICS);
+        let without = whole.lines().filter(|line| !line.contains("\"train\",\"step\":2,"));
+        let without: String = without.flat_map(|line| [line, "\n"]).collect();
+        assert_eq!(without.lines().count() + 1, whole.lines().count());
+        fs::write(dir.path().join(METRICS), without).unwrap();
+        assert_eq!(open(dir.path()).warnings, ["metrics.jsonl has 3 of 4 steps: the others are lost"]);
+    }
+}

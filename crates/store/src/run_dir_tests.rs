@@ -1,0 +1,170 @@
+//! Run directories: what is made, found, passed over.
+
+use super::*;
+use crate::manifest::RunOrigin;
+use crate::recorder::Recorder;
+use runner_compute::testing::{layout, random_state, values};
+use runner_plan::testing::{compiled, experiment};
+
+fn create(root: &Path, plan: &Plan) -> RunDir {
+    let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], time::now());
+    RunDir::create(root, RunFiles { experiment: "a: 1\n", resolved: "b: 2\n", template: None, plan, manifest }).unwrap()
+}
+
+#[test]
+fn a_new_run_has_its_files_and_is_found() {
+    let root = tempfile::tempdir().unwrap();
+    let plan = compiled(&experiment());
+    assert!(find(root.path(), &plan).run.is_none());
+    let run = create(root.path(), &plan);
+    assert_eq!(run.id(), format!("{}-{}", plan.experiment_name, &plan.hash[..8]));
+    assert_eq!(fs::read_to_string(run.path().join(EXPERIMENT)).unwrap(), "a: 1\n");
+    assert_eq!(fs::read_to_string(run.path().join(RESOLVED)).unwrap(), "b: 2\n");
+    assert_eq!(read_json::<Plan>(&run.path().join(PLAN)).unwrap(), plan);
+    let (path, manifest) = find(root.path(), &plan).run.unwrap();
+    assert_eq!((path.as_path(), &manifest), (run.path(), run.manifest()));
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1, "nothing temporary stays");
+    assert!(matches!(RunDir::open(run.path()), Err(StoreError::Locked { .. })));
+    let path = run.path().to_owned();
+    drop(run);
+    assert_eq!(RunDir::open(&path).unwrap().manifest(), &manifest);
+}
+
+#[test]
+fn more_runs_of_a_plan_are_numbered_and_the_newest_counts() {
+    let root = tempfile::tempdir().unwrap();
+    let plan = compiled(&experiment());
+    let ids: Vec<String> = (0..12).map(|_| create(root.path(), &plan).id()).collect();
+    assert!(ids[1].ends_with("-2") && ids[11].ends_with("-12"), "{ids:?}");
+    assert_eq!(find(root.path(), &plan).run.unwrap().1.id, ids[11]);
+}
+
+#[test]
+fn another_plan_with_the_same_digits_is_another_run() {
+    let root = tempfile::tempdir().unwrap();
+    let plan = compiled(&experiment());
+    let mut twin = plan.clone();
+    twin.hash = format!("{}{}", &plan.hash[..8], "0".repeat(56));
+    create(root.path(), &twin);
+    assert!(find(root.path(), &plan).run.is_none());
+    assert!(create(root.path(), &plan).id().ends_with("-2"));
+    assert_eq!(find(root.path(), &twin).run.unwrap().1.plan_hash, twin.hash);
+}
+
+#[test]
+fn what_was_made_from_another_run_is_not_the_run_of_its_plan() {
+    let root = tempfile::tempdir().unwrap();
+    let plan = compiled(&experiment());
+    let (id, plan_hash) = ("other".to_owned(), "f".repeat(64));
+    let fork = |step| RunOrigin::Fork { id: id.clone(), step, plan_hash: plan_hash.clone() };
+    let reproduction = RunOrigin::Reproduction { id: id.clone(), plan_hash: plan_hash.clone() };
+    // A fork from the start does what a file with its settings would do.
+    for (origin, stands) in [(fork(Some(3)), false), (reproduction, false), (fork(None), true)] {
+        let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], time::now());
+        let manifest = Manifest { origin: Some(origin), ..manifest };
+        let files = RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest };
+        RunDir::create(root.path(), files).unwrap();
+        assert_eq!(find(root.path(), &plan).run.is_some(), stands);
+    }
+}
+
+#[test]
+fn broken_folders_are_passed_over_and_told() {
+    let root = tempfile::tempdir().unwrap();
+    let plan = compiled(&experiment());
+    fs::create_dir(root.path().join(base_id(&plan.experiment_name, &plan.hash))).unwrap();
+    let found = find(root.path(), &plan);
+    assert!(found.run.is_none() && found.broken[0].contains("manifest.json"), "{:?}", found.broken);
+    assert!(create(root.path(), &plan).id().ends_with("-2"));
+}
+
+#[test]
+fn a_kill_while_creating_confuses_nobody() {
+    let root = tempfile::tempdir().unwrap();
+    let plan = compiled(&experiment());
+    let left = root.path().join(format!("{CREATING}x-1-0"));
+    fs::create_dir(&left).unwrap();
+    assert!(find(root.path(), &plan).run.is_none());
+    create(root.path(), &plan);
+    assert!(left.exists(), "too young to tell from one in the making");
+    let old = std::time::SystemTime::now() - Duration::from_mins(1);
+    fs::File::open(&left).unwrap().set_modified(old).unwrap();
+    create(root.path(), &plan);
+    assert!(!left.exists());
+}
+
+#[test]
+fn two_processes_creating_at_once_get_two_folders() {
+    let root = tempfile::tempdir().unwrap();
+    let plan = compiled(&experiment());
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| create(root.path(), &plan));
+        }
+    });
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 6);
+    for (n, path) in siblings(root.path(), &base_id(&plan.experiment_name, &plan.hash)) {
+        let id = manifest(&path).unwrap().id;
+        assert_eq!(id, path.file_name().unwrap().to_string_lossy(), "run {n}");
+    }
+}
+
+#[test]
+fn a_run_continues_another() {
+    let root = tempfile::tempdir().unwrap();
+    let plan = compiled(&experiment());
+    let first = create(root.path(), &plan);
+    let checkpoints = Checkpoints::open(&first.path().join(CHECKPOINTS), &plan.hash, 9).unwrap();
+    for step in [2, 4] {
+        checkpoints.save(&random_state(step, 2), None).unwrap();
+    }
+    let line = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step}}}\n");
+    let lines = |through: u64| (1..=through).map(line).collect::<String>();
+    fs::write(first.path().join(METRICS), lines(5)).unwrap();
+    let mut other = plan.clone();
+    other.hash = "f".repeat(64);
+    let files = || RunFiles {
+        experiment: "a: 1\n",
+        resolved: "b: 2\n",
+        template: None,
+        plan: &other,
+        manifest: Manifest::new(&other, "exp.yaml".into(), vec![], time::now()),
+    };
+    let from = |which| ContinueFrom { path: first.path(), plan: &plan, which };
+    for (which, step) in [(Which::Latest, 4), (Which::Step(2), 2)] {
+        let run = RunDir::create_continued(root.path(), files(), &from(which)).unwrap();
+        let began = run.manifest().continued_from.clone().unwrap();
+        assert_eq!((began.id, began.step, &began.plan_hash), (first.id(), step, &plan.hash));
+        assert_eq!(&manifest(run.path()).unwrap(), run.manifest());
+        assert_eq!(fs::read_to_string(run.path().join(METRICS)).unwrap(), lines(step));
+        let opened = Recorder::open(run.path(), &other.hash, 2, &layout(), 2, &candle_core::Device::Cpu).unwrap();
+        let resumed = opened.resumed.unwrap();
+        assert_eq!(values(&resumed.state), values(&random_state(step, 2)));
+        assert!(opened.warnings.is_empty(), "{:?}", opened.warnings);
+    }
+    let before = fs::read_dir(root.path()).unwrap().count();
+    let error = RunDir::create_continued(root.path(), files(), &from(Which::Step(3))).unwrap_err();
+    assert!(error.is_request() && error.to_string().contains("no checkpoint of step 3"), "{error}");
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), before, "no half of a run");
+    assert_eq!(fs::read_to_string(first.path().join(METRICS)).unwrap(), lines(5));
+}
+
+#[test]
+fn manifests_from_before_continued_runs_load() {
+    let root = tempfile::tempdir().unwrap();
+    let run = create(root.path(), &compiled(&experiment()));
+    let text = fs::read_to_string(run.path().join(MANIFEST)).unwrap();
+    assert!(!text.contains("continued_from"));
+    assert_eq!(manifest(run.path()).unwrap().continued_from, None);
+}
+
+#[test]
+fn an_unwritable_root_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("runs"), "").unwrap();
+    let plan = compiled(&experiment());
+    let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], time::now());
+    let files = RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest };
+    let error = RunDir::create(&root.path().join("runs"), files).unwrap_err().to_string();
+    assert!(error.starts_with("creating ") && error.contains("/runs"), "{error}");
+}

@@ -1,0 +1,268 @@
+//! `summary.json`: a run in numbers, computed from its metrics when a process stops working on it.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::checkpoint::StateHash;
+use super::error::StoreError;
+use super::manifest::RunStatus;
+use super::metrics::{EvalLine, MetricLine, TrainLine, each_metric};
+
+/// The whole file. What was not measured is `null`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    pub id: String,
+    pub status: RunStatus,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// Whether it failed of a number that is not finite: then it would fail again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_finite: bool,
+    /// Optimizer steps done, and of how many.
+    pub steps: u64,
+    pub steps_total: u64,
+    /// Valid tokens seen.
+    pub tokens: u64,
+    /// Time at work, all sessions together. Of a session that was killed the time in its steps counts.
+    pub wall_seconds: f64,
+    pub final_train_loss: Option<f64>,
+    pub last_eval: Option<EvalLine>,
+    /// The evaluation with the lowest validation loss, of this run's own: not of one that it continues.
+    pub best_eval: Option<EvalLine>,
+    /// Of the best checkpoint, where the file names a test.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<Tested>,
+    pub medians: Medians,
+    /// What the plan said a step would take, where rates were known; beside `medians.step_ms`.
+    #[serde(default)]
+    pub predicted_step_ms: Option<f64>,
+    /// The most memory resident, and what the plan says, in bytes; of several ranks the sums.
+    pub peak_rss_bytes: Option<u64>,
+    pub planned_memory_bytes: u64,
+    /// Each rank of a run with several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<RankSummary>,
+    /// BLAKE3 over step, tokens, weights and moments, and over the weights alone, of the newest checkpoint.
+    pub final_hash: Option<String>,
+    pub weights_hash: Option<String>,
+}
+
+/// What the test said of the checkpoint of `step`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tested {
+    pub step: u64,
+    /// Mean negative log-likelihood per token, in nats.
+    pub loss: f64,
+    pub perplexity: f64,
+    pub tokens: u64,
+}
+
+/// One rank of a run with several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankSummary {
+    pub rank: usize,
+    pub stage: usize,
+    pub replica: usize,
+    /// `None` where the rank is a thread, or ended before it could say.
+    pub peak_rss_bytes: Option<u64>,
+    pub planned_memory_bytes: u64,
+}
+
+/// Medians over the steps of the run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Medians {
+    pub step_ms: Option<f64>,
+    pub data_ms: Option<f64>,
+    pub forward_ms: Option<f64>,
+    pub backward_ms: Option<f64>,
+    pub optimizer_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comm_ms: Option<f64>,
+    pub tokens_per_second: Option<f64>,
+    pub mfu: Option<f64>,
+}
+
+/// What a summary takes from elsewhere than the metrics.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    pub id: String,
+    pub status: RunStatus,
+    pub error: Option<String>,
+    pub not_finite: bool,
+    pub steps_total: u64,
+    pub wall_seconds: f64,
+    pub predicted_step_ms: Option<f64>,
+    pub peak_rss_bytes: Option<u64>,
+    pub planned_memory_bytes: u64,
+    pub ranks: Vec<RankSummary>,
+    /// Steps up to this one were another run's, which this one continues: medians leave them out.
+    pub continued_from: u64,
+    pub hash: Option<StateHash>,
+    pub test: Option<Tested>,
+}
+
+impl Summary {
+    /// Of a run whose metrics are in `metrics`.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn new(outcome: Outcome, metrics: &Path) -> Result<Self, StoreError> {
+        let mut totals = Totals::read(metrics, outcome.continued_from)?;
+        let (final_hash, weights_hash) = outcome.hash.map(|h| (h.state, h.weights)).unzip();
+        Ok(Self {
+            id: outcome.id,
+            status: outcome.status,
+            error: outcome.error,
+            not_finite: outcome.not_finite,
+            steps: totals.last.as_ref().map_or(0, |t| t.step),
+            steps_total: outcome.steps_total,
+            tokens: totals.tokens,
+            wall_seconds: outcome.wall_seconds,
+            final_train_loss: totals.last.as_ref().and_then(|t| t.loss),
+            test: outcome.test,
+            medians: totals.medians(),
+            last_eval: totals.last_eval,
+            best_eval: totals.best_eval,
+            predicted_step_ms: outcome.predicted_step_ms,
+            peak_rss_bytes: outcome.peak_rss_bytes,
+            planned_memory_bytes: outcome.planned_memory_bytes,
+            ranks: outcome.ranks,
+            final_hash,
+            weights_hash,
+        })
+    }
+}
+
+/// Seconds spent in the steps that `metrics` records.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn step_seconds(metrics: &Path) -> Result<f64, StoreError> {
+    let mut ms = 0.0;
+    each_metric(metrics, &mut |line| {
+        if let MetricLine::Train(t) = line {
+            ms += t.step_ms.unwrap_or(0.0);
+        }
+    })?;
+    Ok(ms / 1e3)
+}
+
+const SERIES: usize = 8;
+
+#[derive(Default)]
+struct Totals {
+    tokens: u64,
+    last: Option<TrainLine>,
+    last_eval: Option<EvalLine>,
+    best_eval: Option<EvalLine>,
+    series: [Vec<f64>; SERIES],
+    /// Steps up to this one are not measured.
+    skip: u64,
+}
+
+impl Totals {
+    fn read(metrics: &Path, skip: u64) -> Result<Self, StoreError> {
+        let mut totals = Self { skip, ..Self::default() };
+        each_metric(metrics, &mut |line| totals.add(line))?;
+        Ok(totals)
+    }
+
+    fn add(&mut self, line: MetricLine) {
+        match line {
+            MetricLine::Train(t) => {
+                self.tokens = self.tokens.saturating_add(t.tokens);
+                let phases = [t.step_ms, t.data_ms, t.forward_ms, t.backward_ms, t.optimizer_ms, t.comm_ms];
+                let values = phases.into_iter().chain([t.tokens_per_second, t.mfu]);
+                for (series, value) in self.series.iter_mut().zip(values).filter(|_| t.step > self.skip) {
+                    series.extend(value);
+                }
+                self.last = Some(t);
+            }
+            MetricLine::Eval(e) => {
+                // What was measured of another run's weights, perhaps in another way, is not this one's best.
+                let own = self.skip == 0 || e.step > self.skip;
+                let best = self.best_eval.as_ref().and_then(|b| b.val_loss);
+                if own && e.val_loss.is_some_and(|loss| best.is_none_or(|best| loss < best)) {
+                    self.best_eval = Some(e.clone());
+                }
+                self.last_eval = Some(e);
+            }
+        }
+    }
+
+    fn medians(&mut self) -> Medians {
+        let [step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, comm_ms, tokens_per_second, mfu] =
+            self.series.each_mut().map(|series| median(series));
+        Medians { step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, comm_ms, tokens_per_second, mfu }
+    }
+}
+
+/// The middle value, or the mean of the two middle ones; sorts `values`.
+pub fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        n if n.is_multiple_of(2) => Some(f64::midpoint(values[middle - 1], values[middle])),
+        _ => Some(values[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&mut []), None);
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    #[test]
+    fn a_run_in_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        let train = |step: u64, loss: &str, ms: f64| {
+            format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":{loss},\"tokens\":10,\"step_ms\":{ms:?}}}\n")
+        };
+        let eval = |step: u64, loss: f64| format!("{{\"kind\":\"eval\",\"step\":{step},\"val_loss\":{loss:?}}}\n");
+        let lines = [
+            train(1, "3.5", 100.0),
+            eval(1, 3.0),
+            train(2, "2.5", 200.0),
+            eval(2, 2.0),
+            train(3, "null", 600.0),
+            eval(3, 2.5),
+        ];
+        std::fs::write(&path, lines.concat() + "torn").unwrap();
+        let outcome = Outcome {
+            id: "a".into(),
+            status: RunStatus::Done,
+            error: None,
+            not_finite: false,
+            steps_total: 3,
+            wall_seconds: 1.0,
+            predicted_step_ms: Some(250.0),
+            peak_rss_bytes: Some(5),
+            planned_memory_bytes: 6,
+            ranks: Vec::new(),
+            continued_from: 0,
+            hash: Some(StateHash { state: "s".into(), weights: "w".into() }),
+            test: None,
+        };
+        let summary = Summary::new(outcome, &path).unwrap();
+        assert_eq!((summary.steps, summary.tokens, summary.final_train_loss), (3, 30, None));
+        assert_eq!(summary.medians.step_ms, Some(200.0));
+        assert_eq!(summary.medians.mfu, None);
+        assert_eq!(summary.last_eval.as_ref().unwrap().step, 3);
+        assert_eq!(summary.best_eval.as_ref().unwrap().step, 2);
+        assert_eq!((summary.final_hash.as_deref(), summary.weights_hash.as_deref()), (Some("s"), Some("w")));
+        assert_eq!(step_seconds(&path).unwrap(), 0.9);
+        let text = serde_json::to_string(&summary).unwrap();
+        assert!(text.contains("\"status\":\"done\""));
+        assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), summary);
+    }
+}

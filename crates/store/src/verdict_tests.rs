@@ -1,0 +1,156 @@
+//! Verdicts: what is the same, what differs first, what is missing.
+
+use std::fmt::Write as _;
+
+use super::*;
+use crate::checkpoint::Checkpoints;
+use runner_compute::testing::{random_state, values, with_buffer};
+
+/// A run directory with these losses, and a checkpoint of step 2 whose first weight is off by `weight`.
+fn run(losses: &[f64], weight: f32) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let mut text = "{\"kind\":\"eval\",\"step\":0,\"val_loss\":9.0}\n".to_owned();
+    for (step, loss) in (1..).zip(losses) {
+        let _ =
+            writeln!(text, "{{\"kind\":\"train\",\"step\":{step},\"loss\":{loss:?},\"grad_norm\":1.0,\"tokens\":8}}");
+    }
+    fs::write(dir.path().join(METRICS), text).unwrap();
+    let state = random_state(2, 2);
+    let mut numbers: Vec<f32> = values(&state).into_iter().map(f32::from_bits).collect();
+    numbers[0] += weight;
+    let checkpoints = Checkpoints::open(&dir.path().join(CHECKPOINTS), "abc", 9).unwrap();
+    checkpoints.save(&with_buffer(&state, numbers), None).unwrap();
+    dir
+}
+
+fn judged(a: &tempfile::TempDir, b: &tempfile::TempDir, from: u64) -> Verdict {
+    compare(&Original::read(a.path(), from, true).unwrap(), b.path(), 1e-4).unwrap()
+}
+
+#[test]
+fn equal_bits_are_bitwise() {
+    let (a, b) = (run(&[4.0, 3.0, 2.0, 1.0], 0.0), run(&[4.0, 3.0, 2.0, 1.0], 0.0));
+    let verdict = judged(&a, &b, 0);
+    assert_eq!((verdict.verdict, verdict.steps, verdict.evaluations), (Judgement::Bitwise, 4, 1));
+    assert_eq!(verdict.weights, Some(Weights { step: 2, equal: true }));
+    assert_eq!((verdict.largest, verdict.first_bits, verdict.first_tensor), (None, None, None));
+}
+
+#[test]
+fn equal_losses_of_other_weights_are_not_bitwise() {
+    let (a, b) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 1.0));
+    let verdict = judged(&a, &b, 0);
+    assert_eq!(verdict.verdict, Judgement::WithinTolerance);
+    let first = verdict.first_tensor.unwrap();
+    assert_eq!((first.step, first.traced), (2, None));
+    assert!(first.name.contains("wte"), "{}", first.name);
+}
+
+#[test]
+fn differences_are_measured_and_placed() {
+    let (a, b) = (run(&[4.0, 3.0, 2.0, 1.0], 0.0), run(&[4.0, 3.0, 2.0 + 1e-5, 1.0 + 1e-6], 0.0));
+    let verdict = judged(&a, &b, 0);
+    assert_eq!(verdict.verdict, Judgement::WithinTolerance);
+    assert_eq!((verdict.first_bits.unwrap().step, verdict.largest.as_ref().unwrap().step), (3, 3));
+    assert!((verdict.largest.unwrap().relative.unwrap() - 5e-6).abs() < 1e-9);
+    let c = run(&[4.0, 3.0, 2.0 + 1e-5, 1.1], 0.0);
+    let verdict = judged(&a, &c, 0);
+    assert_eq!((verdict.verdict, verdict.diverged.unwrap().step), (Judgement::Diverged, 4));
+    assert_eq!(verdict.first_bits.unwrap().step, 3);
+    // What was taken over is not looked at.
+    assert_eq!(judged(&run(&[1.0, 3.0], 0.0), &run(&[2.0, 3.0], 0.0), 1).verdict, Judgement::Bitwise);
+}
+
+/// Without the lines that contain `what`.
+fn without(dir: &tempfile::TempDir, what: &str) {
+    let path = dir.path().join(METRICS);
+    let text = fs::read_to_string(&path).unwrap();
+    let kept: Vec<&str> = text.lines().filter(|line| !line.contains(what)).collect();
+    fs::write(&path, kept.join("\n") + "\n").unwrap();
+}
+
+#[test]
+fn what_only_one_side_has_is_missing() {
+    let losses = [4.0, 3.0, 2.0, 1.0];
+    for (what, expected) in [("\"step\":3", (3, "step")), ("eval", (0, "evaluation"))] {
+        for in_original in [true, false] {
+            let (a, b) = (run(&losses, 0.0), run(&losses, 0.0));
+            without(if in_original { &a } else { &b }, what);
+            let verdict = judged(&a, &b, 0);
+            let first = verdict.first_missing.unwrap();
+            assert_eq!((verdict.verdict, verdict.missing), (Judgement::Incomplete, 1), "{what}");
+            assert_eq!((first.step, first.what.as_str(), first.in_original), (expected.0, expected.1, in_original));
+        }
+    }
+    // Fewer steps than the original; more of them are none of its.
+    assert_eq!(judged(&run(&losses, 0.0), &run(&losses[..3], 0.0), 0).first_missing.unwrap().step, 4);
+    assert_eq!(judged(&run(&losses[..3], 0.0), &run(&losses, 0.0), 0).verdict, Judgement::Bitwise);
+}
+
+#[test]
+fn an_evaluation_that_a_killed_run_did_not_come_to_is_not_missing() {
+    let (a, b) = (run(&[4.0], 0.0), run(&[4.0], 0.0));
+    let path = b.path().join(METRICS);
+    let text = fs::read_to_string(&path).unwrap() + "{\"kind\":\"eval\",\"step\":1,\"val_loss\":9.0}\n";
+    fs::write(path, text).unwrap();
+    let judged = |done| compare(&Original::read(a.path(), 0, done).unwrap(), b.path(), 1e-4).unwrap().verdict;
+    assert_eq!((judged(false), judged(true)), (Judgement::BitwiseNumbers, Judgement::Incomplete));
+}
+
+#[test]
+fn without_weights_the_numbers_alone_are_bitwise() {
+    let (a, b) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 0.0));
+    fs::remove_dir_all(a.path().join(CHECKPOINTS)).unwrap();
+    let verdict = judged(&a, &b, 0);
+    assert_eq!((verdict.verdict, verdict.weights), (Judgement::BitwiseNumbers, None));
+    assert!(verdict.weights_not_compared.unwrap().contains("neither a checkpoint"));
+}
+
+#[test]
+fn a_record_that_is_removed_meanwhile_counts_as_it_was() {
+    let (a, b, c) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 0.0), run(&[4.0, 2.0], 1.0));
+    let original = Original::read(a.path(), 0, true).unwrap();
+    fs::remove_dir_all(a.path()).unwrap();
+    assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Judgement::Bitwise);
+    let verdict = compare(&original, c.path(), 1e-4).unwrap();
+    assert_eq!((verdict.verdict, verdict.first_tensor), (Judgement::Diverged, None));
+    assert!(Original::read(a.path(), 0, true).unwrap_err().to_string().contains(METRICS));
+    // Nothing to compare is not equal.
+    fs::remove_file(b.path().join(METRICS)).unwrap();
+    assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Judgement::Incomplete);
+    let empty = run(&[], 0.0);
+    assert_eq!(judged(&empty, &empty, 0).verdict, Judgement::Incomplete);
+}
+
+#[test]
+fn the_earlier_of_trace_and_checkpoint_has_the_first_tensor() {
+    let (a, b) = (run(&[4.0, 3.0, 2.0, 1.0], 0.0), run(&[4.0, 3.0, 2.5, 1.0], 1.0));
+    let trace = |dir: &tempfile::TempDir, steps: &[u64], hash: &str| {
+        let line = |step: &u64| {
+            format!("{{\"step\":{step},\"kind\":\"output\",\"block\":0,\"name\":\"x\",\"hash\":\"{hash}\"}}\n")
+        };
+        fs::write(dir.path().join(TRACE), steps.iter().map(line).collect::<String>()).unwrap();
+    };
+    // The checkpoints of step 2 differ.
+    for (steps, expected) in [(&[3, 4][..], 2), (&[2, 3, 4], 2), (&[1, 2], 1)] {
+        trace(&a, steps, "1");
+        trace(&b, steps, "2");
+        let verdict = judged(&a, &b, 0);
+        let first = verdict.first_tensor.unwrap();
+        assert_eq!((first.step, first.traced.is_none()), (expected, steps[0] == 3), "{steps:?}");
+        assert_eq!((verdict.traced, verdict.traced_from), (true, Some(steps[0])));
+    }
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_beyond_any_tolerance() {
+    let (a, b) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 0.0));
+    let text = fs::read_to_string(b.path().join(METRICS)).unwrap().replace("3.0", "null");
+    fs::write(b.path().join(METRICS), text).unwrap();
+    let verdict = judged(&a, &b, 0);
+    let first = verdict.diverged.unwrap();
+    assert_eq!(
+        (verdict.verdict, first.original, first.copy, first.relative),
+        (Judgement::Diverged, Some(3.0), None, None)
+    );
+}

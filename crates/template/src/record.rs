@@ -1,0 +1,268 @@
+//! One text out of one record of a source, such as a prompt out of its instruction and its answer.
+//!
+//! The limits are those of the templates of experiments, with room for larger texts. There are no files to include and no
+//! functions; what the fields are called is only known to the caller.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
+use serde_json::{Map, Value as Json};
+
+use super::builtins::environment;
+use super::called::{FUNCTIONS, is_called};
+use super::guard::{Guards, MAX_FUEL, beyond, fits, start_record};
+use super::render::STACK;
+use super::rewrite::rewrite;
+use super::scan::{GUARD, Kind, ONE, scan};
+use runner_spec::diagnostic::{list, nearest};
+
+const NAME: &str = "template";
+/// Bytes of a template.
+const MAX_BYTES: usize = 64 << 10;
+/// Statements that need other files.
+const OTHER_FILES: [&str; 5] = ["include", "import", "from", "extends", "block"];
+
+/// A template that is filled in with the fields of a record.
+pub struct RecordTemplate {
+    environment: Environment<'static>,
+    guards: Arc<Guards>,
+    fields: BTreeSet<String>,
+    /// Functions that it calls, which a field of the same name is not to hide.
+    functions: Vec<&'static str>,
+}
+
+impl fmt::Debug for RecordTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordTemplate").field("fields", &self.fields).finish_non_exhaustive()
+    }
+}
+
+impl RecordTemplate {
+    /// # Errors
+    /// What is wrong with the template, and in which of its lines.
+    pub fn new(text: &str) -> Result<Self, String> {
+        if text.len() > MAX_BYTES {
+            return Err(format!("a template of more than {} kB", MAX_BYTES >> 10));
+        }
+        // Not on this thread: an expression may nest deeper than its stack is.
+        thread::scope(|scope| {
+            let work = || Self::compile(text);
+            let thread = thread::Builder::new().name("template".to_owned()).stack_size(STACK).spawn_scoped(scope, work);
+            match thread.map(thread::ScopedJoinHandle::join) {
+                Ok(Ok(result)) => result,
+                Ok(Err(cause)) => std::panic::resume_unwind(cause),
+                Err(e) => Err(format!("no thread to read the template in: {e}")),
+            }
+        })
+    }
+
+    fn compile(text: &str) -> Result<Self, String> {
+        // As in Jinja: YAML's `|` brings one.
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
+        let pieces = scan(text).map_err(|limit| format!("{} (line {})", limit.message, line(limit.at.start)))?;
+        // Of texts, a product is as long as its factor says, before anything could look at it.
+        if let Some(piece) = pieces.iter().find(|piece| !piece.stars.is_empty()) {
+            return Err(format!("`*` has no place in the template of a record (line {})", line(piece.range.start)));
+        }
+        for piece in pieces.iter().filter(|piece| piece.kind == Kind::Block) {
+            let word = text[piece.inner.clone()].split_whitespace().next().unwrap_or_default();
+            if OTHER_FILES.contains(&word) {
+                let at = line(piece.range.start);
+                return Err(format!("`{word}` has no place in the template of a record (line {at})"));
+            }
+        }
+        let guards = Arc::new(Guards::new());
+        guards.add(&pieces);
+        let mut env = environment();
+        env.set_undefined_behavior(UndefinedBehavior::Strict);
+        env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        env.set_trim_blocks(true);
+        env.set_lstrip_blocks(true);
+        env.set_keep_trailing_newline(true);
+        env.set_fuel(Some(MAX_FUEL));
+        env.add_global(ONE, 1);
+        let pass = guards.clone();
+        env.add_function(GUARD, move |state: &State<'_, '_>, id: usize| pass.pass(state, id));
+        let print = guards.clone();
+        env.set_formatter(move |out, _, value| {
+            fits(std::slice::from_ref(value))?;
+            let text = printed(value)?;
+            print.print(text.len())?;
+            Ok(out.write_str(&text)?)
+        });
+        let rewritten = rewrite(text, &pieces, Some(0), None).text;
+        env.add_template_owned(NAME, rewritten).map_err(|error| explain(&error))?;
+        let template = env.get_template(NAME).map_err(|error| explain(&error))?;
+        let mut fields: BTreeSet<String> = template.undeclared_variables(false).into_iter().collect();
+        fields.retain(|name| ![GUARD, ONE].contains(&name.as_str()));
+        let mut functions = Vec::new();
+        for name in FUNCTIONS.into_iter().filter(|&name| fields.contains(name)).collect::<Vec<_>>() {
+            if is_called(text, &pieces, name)? == Some(true) {
+                fields.remove(name);
+                functions.push(name);
+            } else {
+                // Where the field is missing there is nothing of that name.
+                env.remove_global(name);
+            }
+        }
+        if fields.is_empty() {
+            return Err("the template uses no field; write `{{ name }}` where a field's text goes".to_owned());
+        }
+        Ok(Self { environment: env, guards, fields, functions })
+    }
+
+    /// The fields that it uses.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(String::as_str)
+    }
+
+    /// The text of `record`.
+    ///
+    /// # Errors
+    /// A field that is not there, is null or no text; what the template uses up.
+    pub fn render(&self, record: &Map<String, Json>) -> Result<String, String> {
+        start_record();
+        self.guards.reset();
+        let template = self.environment.get_template(NAME).map_err(|error| explain(&error))?;
+        let hides = |(name, _): &(&String, &Json)| self.functions.contains(&name.as_str());
+        let context = if record.iter().any(|field| hides(&field)) {
+            record
+                .iter()
+                .filter(|field| !hides(field))
+                .map(|(name, value)| (name.clone(), Value::from_serialize(value)))
+                .collect()
+        } else {
+            Value::from_serialize(record)
+        };
+        template.render(context).map_err(|error| {
+            let absent = self.fields().find(|field| !record.contains_key(*field));
+            match (error.kind(), absent) {
+                (ErrorKind::UndefinedError, Some(absent)) => unknown_field("field", absent, record.keys()),
+                (ErrorKind::UndefinedError, None) => {
+                    format!("the template asks for something that is not there ({})", explain(&error))
+                }
+                _ => {
+                    let nulls: Vec<&str> =
+                        self.fields().filter(|f| record.get(*f).is_some_and(Json::is_null)).collect();
+                    let nulls = if nulls.is_empty() { String::new() } else { format!("; {} null here", is(&nulls)) };
+                    format!("{}{nulls}", explain(&error))
+                }
+            }
+        })
+    }
+}
+
+fn is(names: &[&str]) -> String {
+    format!("{} {}", list(names, "and"), if names.len() == 1 { "is" } else { "are" })
+}
+
+/// A message for a column or field that is not there, with those that are.
+pub fn unknown_field<S: AsRef<str>>(what: &str, name: &str, all: impl IntoIterator<Item = S>) -> String {
+    let all: Vec<S> = all.into_iter().collect();
+    let known = if all.is_empty() {
+        "there are none".to_owned()
+    } else {
+        let shown: Vec<&str> = all.iter().take(50).map(AsRef::as_ref).collect();
+        format!("the {what}s are {}", list(&shown, "and"))
+    };
+    match nearest(name, all.iter().map(AsRef::as_ref)) {
+        Some(near) => format!("no {what} `{name}`: did you mean `{near}`? {known}"),
+        None => format!("no {what} `{name}`; {known}"),
+    }
+}
+
+/// What `{{ value }}` prints: text as it is, numbers and truth values as JSON has them.
+fn printed(value: &Value) -> Result<String, Error> {
+    if let Some(text) = value.as_str() {
+        return Ok(text.to_owned());
+    }
+    match value.kind() {
+        ValueKind::Undefined => Err(Error::from(ErrorKind::UndefinedError)),
+        ValueKind::Bool | ValueKind::Number => Ok(value.to_string()),
+        ValueKind::None => Err(beyond("null has no text; test it, as in `{% if name %}`".to_owned())),
+        kind => Err(beyond(format!("a {kind} has no text; use a filter, such as `join` or `tojson`"))),
+    }
+}
+
+/// The message of `error`, with the template's line.
+fn explain(error: &Error) -> String {
+    let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    match error.line() {
+        Some(line) => format!("{message} (line {line} of the template)"),
+        None => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn render(template: &str, record: &Json) -> Result<String, String> {
+        RecordTemplate::new(template)?.render(record.as_object().unwrap())
+    }
+
+    #[test]
+    fn records_become_texts() {
+        let template = "Do: {{ instruction }}\n{% if input %}\nWith: {{ input }}\n{% endif %}\nResult: {{ output }}\n";
+        let record = json!({"instruction": "add", "input": "1 2", "output": "3 {{ x }}", "other": 1});
+        assert_eq!(render(template, &record).unwrap(), "Do: add\nWith: 1 2\nResult: 3 {{ x }}");
+        let record = json!({"instruction": "sing", "input": "", "output": "la\n"});
+        assert_eq!(render(template, &record).unwrap(), "Do: sing\nResult: la\n");
+        let chat = "{% for m in messages %}\n<{{ m.role }}>{{ m.text }}\n{% endfor %}";
+        let record = json!({"messages": [{"role": "a", "text": "hi"}, {"role": "b", "text": 3}]});
+        assert_eq!(render(chat, &record).unwrap(), "<a>hi\n<b>3\n");
+        let fields = RecordTemplate::new(template).unwrap();
+        assert_eq!(fields.fields().collect::<Vec<_>>(), ["input", "instruction", "output"]);
+    }
+
+    /// Whether a record has such a field or not, and so whether it is JSON or parquet, of which only named columns are read.
+    #[test]
+    fn names_of_functions_are_fields_unless_they_are_called() {
+        let record = json!({"range": "1-3", "dict": "d", "namespace": {"a": 1}, "a": "x"});
+        let read = "{{ range }} {{ dict }} {{ namespace.a }}";
+        assert_eq!(RecordTemplate::new(read).unwrap().fields().collect::<Vec<_>>(), ["dict", "namespace", "range"]);
+        assert_eq!(render(read, &record).unwrap(), "1-3 d 1");
+        assert!(render(read, &json!({"a": "x"})).unwrap_err().contains("no field `dict`"));
+        let call = "{% for i in range(2) %}{{ i }}{{ a }}{% endfor %}";
+        assert_eq!(RecordTemplate::new(call).unwrap().fields().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(render(call, &record).unwrap(), "0x1x");
+        assert!(render("{{ range }}{{ range(2) }}", &record).unwrap_err().contains("one of them only"));
+    }
+
+    #[test]
+    fn mistakes_name_the_field() {
+        let record = json!({"instruction": "add", "output": "3", "empty": null, "items": [1]});
+        let error = |template: &str| render(template, &record).unwrap_err();
+        assert_eq!(
+            error("{{ instructions }}"),
+            "no field `instructions`: did you mean `instruction`? the fields are `empty`, `instruction`, `items` and `output`"
+        );
+        assert!(error("{{ empty }}").contains("`empty` is null here"), "{}", error("{{ empty }}"));
+        assert!(error("{{ items }}").contains("sequence has no text"), "{}", error("{{ items }}"));
+        assert!(error("a\n{{ instruction").contains("line 2"), "{}", error("a\n{{ instruction"));
+        assert!(error("only text").contains("uses no field"));
+        assert!(error("{% include 'x' %}{{ output }}").contains("`include` has no place"));
+        assert!(error("{{ output | nosuch }}").contains("nosuch"));
+    }
+
+    #[test]
+    fn a_template_cannot_grow_without_bounds() {
+        let record = json!({"a": "x".repeat(1000)});
+        for template in [
+            "{{ a * 1000000 }}",
+            "{% for i in a %}{% for j in a %}{% for k in a %}{{ a }}{% endfor %}{% endfor %}{% endfor %}",
+            "{{ a | replace('x', a) | replace('x', a) }}",
+            &format!("{}{{{{ a }}}}", "{% set a = a ~ a ~ a ~ a %}".repeat(30)),
+            &format!("{{{{ {}a }}}}", "(".repeat(5000)),
+        ] {
+            assert!(render(template, &record).is_err(), "{}", &template[..40.min(template.len())]);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! A text that settings come from: the file, one environment variable, or one `--set`.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::Lines;
+use runner_spec::diagnostic::Diagnostic;
+
+/// Where in a source something stands: line and column from 1, and how many characters it has in that line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub line: usize,
+    pub column: usize,
+    pub length: usize,
+}
+
+/// The text itself, with the name it goes by.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// `dir/exp.yaml`, `RUNNER_SEED` or `--set`.
+    pub label: String,
+    pub text: String,
+    /// Bytes at the start of `text` that are a name and `=`, before the YAML begins.
+    pub skip: usize,
+    pub kind: SourceKind,
+    /// Of a rendered template: where its lines are from.
+    pub lines: Option<Arc<Lines>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceKind {
+    File,
+    Environment,
+    Set,
+}
+
+impl Source {
+    pub fn file(path: &Path, text: String) -> Self {
+        Self { label: path.display().to_string(), text, skip: 0, kind: SourceKind::File, lines: None }
+    }
+
+    /// `NAME=value`.
+    pub fn environment(name: &str, value: &str) -> Self {
+        let text = format!("{name}={value}");
+        Self { label: name.to_owned(), text, skip: name.len() + 1, kind: SourceKind::Environment, lines: None }
+    }
+
+    /// `NAME=VALUE` of a template's variable, whose value begins at byte `skip`.
+    pub fn var(text: &str, skip: usize) -> Self {
+        Self { label: "--var".to_owned(), ..Self::set(text, skip) }
+    }
+
+    /// `key.path=value`, whose value begins at byte `skip`.
+    pub fn set(text: &str, skip: usize) -> Self {
+        Self { label: "--set".to_owned(), text: text.to_owned(), skip, kind: SourceKind::Set, lines: None }
+    }
+
+    /// The YAML in it.
+    pub fn yaml(&self) -> &str {
+        self.text.get(self.skip..).unwrap_or_default()
+    }
+
+    /// A place in the YAML, as a place in the text.
+    pub fn place(&self, line: usize, column: usize, length: usize) -> Place {
+        let before = if line == 1 { self.text.get(..self.skip).map_or(0, |s| s.chars().count()) } else { 0 };
+        Place { line, column: column + before, length: length.max(1) }
+    }
+
+    /// How `runner validate --explain` names a value at `place`.
+    pub fn origin(&self, place: Place) -> String {
+        match self.kind {
+            SourceKind::File => {
+                match self.lines.as_ref().and_then(|l| l.locate(place.line, place.column, place.length)) {
+                    Some(at) => format!("{}:{}:{}", at.file.display(), at.line, at.column),
+                    None => format!("{}:{}:{}", self.label, place.line, place.column),
+                }
+            }
+            SourceKind::Environment => self.label.clone(),
+            SourceKind::Set => format!("--set {}", self.text),
+        }
+    }
+
+    /// A mistake at `place`.
+    pub fn diagnostic(&self, place: Place, key: &str, message: String, help: String) -> Diagnostic {
+        Diagnostic {
+            source: self.label.clone(),
+            line: place.line,
+            column: place.column,
+            length: place.length.max(1),
+            key: key.to_owned(),
+            message,
+            help,
+            source_line: nth_line(&self.text, place.line).to_owned(),
+            template: self
+                .lines
+                .as_ref()
+                .and_then(|lines| lines.locate(place.line, place.column, place.length.max(1)))
+                .map(Box::new),
+        }
+    }
+
+    /// A mistake of the source as a whole.
+    pub fn diagnostic_whole(&self, message: String, help: String) -> Diagnostic {
+        Diagnostic {
+            source: self.label.clone(),
+            line: 0,
+            column: 0,
+            length: 0,
+            key: String::new(),
+            message,
+            help,
+            source_line: String::new(),
+            template: None,
+        }
+    }
+}
+
+/// The lines of a text, broken where YAML breaks them: at LF, CR LF and CR.
+pub fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.split('\n').flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r'))
+}
+
+fn nth_line(text: &str, line: usize) -> &str {
+    lines(text).nth(line.saturating_sub(1)).unwrap_or_default()
+}
+
+/// A larger file is not an experiment.
+pub const MAX_BYTES: u64 = 4 << 20;
+
+pub fn too_large(source: &Source, bytes: u64) -> Diagnostic {
+    let message = format!("a file of {:.1} MB is not an experiment", bytes as f64 / 1e6);
+    source.diagnostic_whole(
+        message,
+        format!("at most {} MB are read; data belongs under `data`, as a path", MAX_BYTES >> 20),
+    )
+}
+
+/// The text of the experiment file `path`, if it is one.
+///
+/// # Errors
+/// A file that is not there, too large, or no text.
+pub fn read(path: &Path) -> Result<String, Box<Diagnostic>> {
+    let source = Source::file(path, String::new());
+    let whole = |message: String, help: &str| Box::new(source.diagnostic_whole(message, help.to_owned()));
+    let unreadable = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            whole("there is no such file".into(), "name an experiment file, such as exp.yaml")
+        }
+        _ => whole(format!("the file cannot be read: {e}"), ""),
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let meta = file.metadata().map_err(unreadable)?;
+    if meta.is_dir() {
+        return Err(whole("this is a folder".into(), "name an experiment file, such as exp.yaml"));
+    }
+    if meta.len() > MAX_BYTES {
+        return Err(Box::new(too_large(&source, meta.len())));
+    }
+    // A pipe or a file that grows has no length to trust.
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(Box::new(too_large(&source, bytes.len() as u64)));
+    }
+    String::from_utf8(bytes).map_err(|e| Box::new(not_utf8(path, &e)))
+}
+
+fn not_utf8(path: &Path, error: &std::string::FromUtf8Error) -> Diagnostic {
+    let (bytes, at) = (error.as_bytes(), error.utf8_error().valid_up_to());
+    let before = String::from_utf8_lossy(&bytes[..at]);
+    let start = before.rfind('\n').map_or(0, |i| i + 1);
+    let line = lines(&before).count();
+    let column = before[start..].rsplit('\r').next().unwrap_or_default().chars().count() + 1;
+    let source = Source::file(path, String::from_utf8_lossy(bytes).into_owned());
+    let help = match bytes {
+        [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => "it looks like UTF-16; save it as UTF-8",
+        _ => "save it as UTF-8",
+    };
+    let message = format!("the file is not UTF-8: byte 0x{:02X} at offset {at}", bytes.get(at).copied().unwrap_or(0));
+    source.diagnostic(Place { line, column, length: 1 }, "", message, help.to_owned())
+}

@@ -1,0 +1,106 @@
+//! Values as YAML: what `{{ … }}` prints, and the filter `yaml`.
+
+use std::fmt::Write as _;
+
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Value};
+
+use crate::scalar;
+
+/// What `{{ value }}` prints: text as it is, anything else as YAML on one line.
+///
+/// # Errors
+/// An undefined value; one that has no spelling in YAML.
+pub(super) fn printed(value: &Value) -> Result<String, Error> {
+    match value.as_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => flow(value),
+    }
+}
+
+/// `value` as YAML on one line that reads back as the same value.
+///
+/// # Errors
+/// As `printed`.
+pub(super) fn flow(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    write(&mut out, value)?;
+    Ok(out)
+}
+
+fn write(out: &mut String, value: &Value) -> Result<(), Error> {
+    match value.kind() {
+        ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
+        ValueKind::None => out.push_str("null"),
+        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+        ValueKind::Number if value.is_integer() => {
+            let _ = write!(out, "{value}");
+        }
+        ValueKind::Number => out.push_str(&float(f64::try_from(value.clone())?)),
+        ValueKind::String => out.push_str(&quoted(value.as_str().unwrap_or_default())),
+        ValueKind::Seq | ValueKind::Iterable => {
+            out.push('[');
+            for (i, item) in value.try_iter()?.enumerate() {
+                out.push_str(if i > 0 { ", " } else { "" });
+                write(out, &item)?;
+            }
+            out.push(']');
+        }
+        ValueKind::Map => {
+            out.push('{');
+            for (i, key) in value.try_iter()?.enumerate() {
+                out.push_str(if i > 0 { ", " } else { "" });
+                write(out, &key)?;
+                out.push_str(": ");
+                write(out, &value.get_item(&key)?)?;
+            }
+            out.push('}');
+        }
+        kind => {
+            let message = format!("a {kind} cannot be printed");
+            return Err(Error::new(ErrorKind::InvalidOperation, message));
+        }
+    }
+    Ok(())
+}
+
+/// The shortest spelling that reads back as `x`.
+pub(super) fn float(x: f64) -> String {
+    if x.is_nan() {
+        ".nan".to_owned()
+    } else if x.is_infinite() {
+        if x > 0.0 { ".inf" } else { "-.inf" }.to_owned()
+    } else {
+        format!("{x:?}")
+    }
+}
+
+/// `text` as a scalar that YAML reads as that text: in quotes where it would be taken for something else.
+fn quoted(text: &str) -> String {
+    let simple = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-');
+    let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/'));
+    let means_itself = !scalar::is_null(text) && scalar::boolean(text).is_none() && scalar::number(text).is_none();
+    if begins && means_itself && text.chars().all(simple) && !["...", "inf", "nan"].contains(&text) {
+        text.to_owned()
+    } else {
+        escaped(text)
+    }
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{FEFF}') => {
+                let _ = write!(out, "\\u{:04X}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}

@@ -1,0 +1,271 @@
+//! `--var NAME=VALUE` and `--vars FILE`: the variables of a template, read as YAML.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Number, Value};
+
+use crate::scalar;
+use crate::source::read;
+use crate::source::{Place, Source};
+use crate::tree::{Node, Yaml, parse};
+use runner_spec::diagnostic::short;
+use runner_spec::diagnostic::{ConfigError, Diagnostic};
+
+/// What was given for a template.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Variables {
+    pub values: Map<String, Value>,
+    /// The names that were given one by one: the template must use them.
+    pub named: Vec<String>,
+}
+
+/// Reads `files`, mappings each of which wins over the one before, and over them `vars`, each `NAME=VALUE`.
+///
+/// # Errors
+/// All that is wrong with them, each at its place.
+pub fn variables(vars: &[String], files: &[PathBuf]) -> Result<Variables, ConfigError> {
+    let mut out = Variables::default();
+    let mut mistakes = Vec::new();
+    for file in files {
+        from_file(file, &mut out.values, &mut mistakes);
+    }
+    for text in vars {
+        if let Some((name, value)) = from_flag(text, &mut mistakes) {
+            if !out.named.contains(&name) {
+                out.named.push(name.clone());
+            }
+            out.values.insert(name, value);
+        }
+    }
+    if mistakes.is_empty() { Ok(out) } else { Err(ConfigError::new(mistakes)) }
+}
+
+fn from_file(path: &Path, out: &mut Map<String, Value>, mistakes: &mut Vec<Diagnostic>) {
+    let text = match read(path) {
+        Ok(text) => text,
+        Err(mistake) => {
+            let help = "name a file of variables, as vars.yaml".to_owned();
+            return mistakes.push(if mistake.line == 0 { Diagnostic { help, ..*mistake } } else { *mistake });
+        }
+    };
+    let source = Source::file(path, text.strip_prefix('\u{FEFF}').map(str::to_owned).unwrap_or(text));
+    let (tree, found) = parse(&source);
+    let broken = !found.is_empty();
+    mistakes.extend(found);
+    match tree {
+        _ if broken => {}
+        None => {}
+        Some(tree) if tree.is_null() => {}
+        Some(tree) => match &tree.value {
+            Yaml::Map(entries) => {
+                for entry in entries.iter() {
+                    if is_name(&entry.key) {
+                        if let Some(value) = json(&source, &entry.value, mistakes) {
+                            out.insert(entry.key.clone(), value);
+                        }
+                    } else {
+                        mistakes.push(no_name(&source, entry.place, &entry.key));
+                    }
+                }
+            }
+            _ => mistakes.push(source.diagnostic(
+                tree.place,
+                "",
+                "variables are a mapping".to_owned(),
+                "write one a line, as `lr: 3e-4`".to_owned(),
+            )),
+        },
+    }
+}
+
+fn from_flag(text: &str, mistakes: &mut Vec<Diagnostic>) -> Option<(String, Value)> {
+    let at = text.find('=');
+    let source = Source::var(text, at.map_or(text.len(), |at| at + 1));
+    let name = text[..at.unwrap_or(text.len())].trim();
+    let place = Place { line: 1, column: 1, length: text[..at.unwrap_or(text.len())].chars().count().max(1) };
+    if at.is_none() {
+        let help = format!("write `--var {}=VALUE`", short(name));
+        mistakes.push(source.diagnostic(place, "", format!("`{}` gives no value", short(name)), help));
+        return None;
+    }
+    if !is_name(name) {
+        mistakes.push(no_name(&source, place, name));
+        return None;
+    }
+    let (tree, found) = parse(&source);
+    if !found.is_empty() {
+        mistakes.extend(found);
+        return None;
+    }
+    let value = match tree {
+        Some(tree) => json(&source, &tree, mistakes)?,
+        None => Value::Null,
+    };
+    Some((name.to_owned(), value))
+}
+
+fn is_name(name: &str) -> bool {
+    let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    name.chars().all(part) && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+}
+
+fn no_name(source: &Source, place: Place, name: &str) -> Diagnostic {
+    let message = format!("`{}` is not the name of a variable", short(name));
+    source.diagnostic(place, "", message, "names are letters, digits and `_`, and begin with no digit".to_owned())
+}
+
+/// A value as templates see it: whole numbers as such, also `1e6`, and other numbers as floats.
+fn json(source: &Source, node: &Node, mistakes: &mut Vec<Diagnostic>) -> Option<Value> {
+    match &node.value {
+        Yaml::Seq(items) => {
+            items.iter().map(|item| json(source, item, mistakes)).collect::<Option<Vec<_>>>().map(Value::Array)
+        }
+        Yaml::Map(entries) => entries
+            .iter()
+            .map(|e| Some((e.key.clone(), json(source, &e.value, mistakes)?)))
+            .collect::<Option<Map<_, _>>>()
+            .map(Value::Object),
+        Yaml::Scalar { text, plain: true } if scalar::is_null(text) => Some(Value::Null),
+        Yaml::Scalar { text, plain: true } => {
+            if let Some(truth) = scalar::boolean(text) {
+                return Some(Value::Bool(truth));
+            }
+            let Some(number) = scalar::number(text) else { return Some(Value::String(text.to_string())) };
+            let whole = number.integer.filter(|_| !text.contains('.')).and_then(whole);
+            let number = whole.or_else(|| Number::from_f64(number.float));
+            if number.is_none() {
+                let message = format!("`{}` is not a number that can be computed with", short(text));
+                mistakes.push(source.diagnostic(node.place, "", message, String::new()));
+            }
+            number.map(Value::Number)
+        }
+        Yaml::Scalar { text, .. } => Some(Value::String(text.to_string())),
+    }
+}
+
+fn whole(n: i128) -> Option<Number> {
+    i64::try_from(n).map(Number::from).or_else(|_| u64::try_from(n).map(Number::from)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(vars: &[&str]) -> Result<Variables, String> {
+        let vars: Vec<String> = vars.iter().map(|&v| v.to_owned()).collect();
+        variables(&vars, &[]).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn values_are_yaml() {
+        for (text, json) in [
+            ("3e-4", "0.0003"),
+            ("1e6", "1000000"),
+            ("5_000", "5000"),
+            ("3.0", "3.0"),
+            ("-0.0", "-0.0"),
+            ("1e-10", "1e-10"),
+            ("18446744073709551615", "18446744073709551615"),
+            ("true", "true"),
+            ("null", "null"),
+            ("", "null"),
+            ("cosine", "\"cosine\""),
+            ("'7'", "\"7\""),
+            ("[1, 2.5, a]", "[1,2.5,\"a\"]"),
+            ("{a: {b: 1}}", "{\"a\":{\"b\":1}}"),
+            ("a=b", "\"a=b\""),
+        ] {
+            let found = given(&[&format!("x={text}")]).unwrap();
+            assert_eq!(serde_json::to_string(&found.values["x"]).unwrap(), json, "{text}");
+        }
+        let found = given(&["x=1", "y=2", "x=3"]).unwrap();
+        assert_eq!((found.values["x"].as_i64(), found.named), (Some(3), vec!["x".to_owned(), "y".to_owned()]));
+    }
+
+    #[test]
+    fn mistakes_in_flags() {
+        let said = given(&["lr", "3x=1", "a-b=2", "=4", "y={a: [", "z=.inf"]).unwrap_err();
+        insta::assert_snapshot!(said, @r#"
+    error: `lr` gives no value
+     --> --var:1:1
+      |
+    1 | lr
+      | ^^
+      = help: write `--var lr=VALUE`
+
+    error: `3x` is not the name of a variable
+     --> --var:1:1
+      |
+    1 | 3x=1
+      | ^^
+      = help: names are letters, digits and `_`, and begin with no digit
+
+    error: `a-b` is not the name of a variable
+     --> --var:1:1
+      |
+    1 | a-b=2
+      | ^^^
+      = help: names are letters, digits and `_`, and begin with no digit
+
+    error: `` is not the name of a variable
+     --> --var:1:1
+      |
+    1 | =4
+      | ^
+      = help: names are letters, digits and `_`, and begin with no digit
+
+    error: `.inf` is not a number that can be computed with
+     --> --var:1:3
+      |
+    1 | z=.inf
+      |   ^^^^
+
+    error: not valid YAML: while parsing a node, did not find expected node content
+     --> --var:1:8
+      |
+    1 | y={a: [
+      |        ^
+      = help: look at the indentation here and above, and for a missing `:`, bracket or quote
+
+    6 mistakes; nothing was started
+    "#);
+    }
+
+    #[test]
+    fn later_files_win_and_flags_win_over_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let files =
+            [file("a.yaml", "x: 1\ny: 1\nz: 1\n"), file("b.yaml", "y: 2\nz: 2\n"), file("c.yaml", "# nothing\n")];
+        let found = variables(&["z=3".to_owned()], &files).unwrap();
+        assert_eq!(serde_json::to_string(&found.values).unwrap(), r#"{"x":1,"y":2,"z":3}"#);
+        assert_eq!(found.named, ["z"]);
+        let bad = [file("d.yaml", "- 1\n"), file("e.yaml", "x: 1\na b: 2\nx: 3\n"), folder.path().join("nowhere.yaml")];
+        let said = variables(&[], &bad).unwrap_err().to_string();
+        insta::assert_snapshot!(said.replace(folder.path().to_str().unwrap(), "DIR"), @r#"
+    error: variables are a mapping
+     --> DIR/d.yaml:1:1
+      |
+    1 | - 1
+      | ^
+      = help: write one a line, as `lr: 3e-4`
+
+    error: `x` is given twice
+     --> DIR/e.yaml:3:1
+      |
+    3 | x: 3
+      | ^
+      = help: it stands on line 1 already; delete one of the two
+
+    error: there is no such file
+     --> DIR/nowhere.yaml
+      = help: name a file of variables, as vars.yaml
+
+    3 mistakes; nothing was started
+    "#);
+    }
+}

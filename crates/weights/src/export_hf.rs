@@ -1,0 +1,233 @@
+//! A folder that `transformers` loads: configuration, weights in one file or several, tokenizer.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::describe::CONFIG;
+use super::dtype::Dtype;
+use super::error::WeightsError;
+use super::export::{Source, Written, refuse_extensions, weights};
+use super::folder::{INDEX, SINGLE};
+use super::names::{has_token_rows, is_conv1d};
+use super::place::Draft;
+use super::writer::{Begun, Target, small};
+use runner_spec::data::{HfTokenizer, SpecialTokens};
+use runner_spec::experiment::Family;
+use runner_spec::format::pretty_json;
+use runner_spec::model::layout::{ParamEntry, ParamLayout};
+use runner_spec::model::{ModelSpec, parameters};
+
+/// Of the tokenizer.
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const GENERATION: &str = "generation_config.json";
+
+/// A model to write as a Hugging Face folder.
+#[derive(Debug)]
+pub struct HfExport<'a> {
+    pub spec: &'a ModelSpec,
+    /// Of the whole model.
+    pub layout: &'a ParamLayout,
+    pub dtype: Dtype,
+    /// A file has at most so many bytes of weights, or one tensor.
+    pub shard_bytes: u64,
+    /// Rows of the vocabulary that are written.
+    pub vocab_size: usize,
+    /// Or why there is none that `transformers` reads.
+    pub tokenizer: Result<HfTokenizer, String>,
+    pub special: SpecialTokens,
+}
+
+/// A tensor of a file.
+struct Placed<'a> {
+    index: usize,
+    entry: &'a ParamEntry,
+    shape: Vec<usize>,
+    bytes: u64,
+}
+
+impl HfExport<'_> {
+    /// Writes the folder `to`, aside first; `force` replaces files that are there.
+    ///
+    /// # Errors
+    /// If the model has no such form, files are there, or something cannot be read or written.
+    pub fn write(&self, to: &Path, force: bool, source: Source<'_>) -> Result<Written, WeightsError> {
+        refuse_extensions(self.spec, "a Hugging Face folder")?;
+        let shards = self.shards();
+        let name = |i: usize| match shards.len() {
+            1 => SINGLE.to_owned(),
+            n => format!("model-{:05}-of-{n:05}.safetensors", i + 1),
+        };
+        let mut texts = vec![(CONFIG, self.config())];
+        let mut notes = Vec::new();
+        if shards.len() > 1 {
+            texts.push((INDEX, Self::index(&shards, &name)));
+        }
+        if self.special.eos.is_some() {
+            texts.push((GENERATION, self.generation()));
+        }
+        match &self.tokenizer {
+            Ok(tokenizer) => {
+                texts.push((TOKENIZER, tokenizer.tokenizer.clone()));
+                texts.push((TOKENIZER_CONFIG, tokenizer.config.clone()));
+            }
+            Err(why) => notes.push(format!("without {TOKENIZER}: {why}")),
+        }
+        let names: Vec<String> =
+            (0..shards.len()).map(&name).chain(texts.iter().map(|(name, _)| (*name).to_owned())).collect();
+        let draft = Draft::begin(to, names.clone(), is_own, force)?;
+        let (mut files, mut targets) = (Vec::new(), vec![None; self.layout.entries.len()]);
+        for (file, shard) in shards.iter().enumerate() {
+            let header = self.header(shard)?;
+            let mut at = header.len() as u64;
+            for placed in shard {
+                let transposed = is_conv1d(self.spec.family, &placed.entry.spec.name);
+                let elements = placed.shape.iter().product();
+                targets[placed.index] = Some(Target { file, at, elements, transposed });
+                at += placed.bytes;
+            }
+            files.push(Begun { path: draft.path(&name(file)), header, bytes: at });
+        }
+        let bytes = files.iter().map(|f| f.bytes).sum();
+        let step = weights(self.layout, self.dtype, &files, targets, source)?;
+        for (name, text) in &texts {
+            small(&draft.path(name), text)?;
+        }
+        draft.finish()?;
+        Ok(Written { files: names.iter().map(|name| to.join(name)).collect(), bytes, step, notes })
+    }
+
+    /// The parameters as files hold them, in the order of the model, cut where a file is full.
+    fn shards(&self) -> Vec<Vec<Placed<'_>>> {
+        let mut shards: Vec<Vec<Placed<'_>>> = vec![Vec::new()];
+        let mut filled = 0;
+        for spec in parameters(self.spec) {
+            let found = self.layout.entries.iter().enumerate().find(|(_, entry)| entry.spec.name == spec.name);
+            let Some((index, entry)) = found else { continue };
+            let mut shape = spec.shape;
+            if has_token_rows(self.spec.family, &spec.name) {
+                shape[0] = self.vocab_size.min(shape[0]);
+            }
+            if is_conv1d(self.spec.family, &spec.name) {
+                shape.reverse();
+            }
+            let bytes = (shape.iter().product::<usize>() * self.dtype.size()) as u64;
+            if filled > 0 && filled + bytes > self.shard_bytes {
+                shards.push(Vec::new());
+                filled = 0;
+            }
+            filled += bytes;
+            if let Some(last) = shards.last_mut() {
+                last.push(Placed { index, entry, shape, bytes });
+            }
+        }
+        shards
+    }
+
+    /// Up to the data, padded to a multiple of eight bytes.
+    fn header(&self, shard: &[Placed<'_>]) -> Result<Vec<u8>, WeightsError> {
+        let mut at = 0;
+        let tensors = shard.iter().map(|placed| {
+            let begin = at;
+            at += placed.bytes;
+            let info = json!({"dtype": self.dtype.name(), "shape": placed.shape, "data_offsets": [begin, at]});
+            (placed.entry.spec.name.clone(), info)
+        });
+        let mut map: serde_json::Map<String, Value> = tensors.collect();
+        // `transformers` refuses files that do not say so.
+        map.insert("__metadata__".to_owned(), json!({"format": "pt"}));
+        let mut text = serde_json::to_string(&map).map_err(|e| WeightsError::Request(e.to_string()))?.into_bytes();
+        text.resize(text.len().next_multiple_of(8), b' ');
+        let mut out = (text.len() as u64).to_le_bytes().to_vec();
+        out.extend(text);
+        Ok(out)
+    }
+
+    fn index(shards: &[Vec<Placed<'_>>], name: &dyn Fn(usize) -> String) -> String {
+        let all = || shards.iter().flatten();
+        let map: BTreeMap<&str, String> = shards
+            .iter()
+            .enumerate()
+            .flat_map(|(i, shard)| shard.iter().map(move |p| (p.entry.spec.name.as_str(), name(i))))
+            .collect();
+        let parameters: usize = all().map(|p| p.shape.iter().product::<usize>()).sum();
+        let total: u64 = all().map(|p| p.bytes).sum();
+        pretty_json(&json!({
+            "metadata": {"total_parameters": parameters, "total_size": total},
+            "weight_map": map,
+        }))
+    }
+
+    /// `config.json`. Keys that `transformers` renamed are given under both names, for its older and newer versions.
+    fn config(&self) -> String {
+        let s = self.spec;
+        let mut config = match s.family {
+            Family::Gpt2 => json!({
+                "architectures": ["GPT2LMHeadModel"],
+                "model_type": "gpt2",
+                "activation_function": "gelu_new",
+                "n_positions": s.context_length,
+                "n_embd": s.d_model,
+                "n_layer": s.layers,
+                "n_head": s.heads,
+                "n_inner": s.d_ff,
+                "resid_pdrop": s.dropout,
+                "embd_pdrop": s.dropout,
+                "attn_pdrop": s.dropout,
+                "layer_norm_epsilon": s.norm_eps,
+            }),
+            Family::Llama => json!({
+                "architectures": ["LlamaForCausalLM"],
+                "model_type": "llama",
+                "hidden_act": "silu",
+                "max_position_embeddings": s.context_length,
+                "hidden_size": s.d_model,
+                "intermediate_size": s.d_ff,
+                "num_hidden_layers": s.layers,
+                "num_attention_heads": s.heads,
+                "num_key_value_heads": s.kv_heads,
+                "head_dim": s.head_dim(),
+                "rms_norm_eps": s.norm_eps,
+                "rope_theta": s.rope_theta,
+                "rope_parameters": {"rope_type": "default", "rope_theta": s.rope_theta},
+                "attention_bias": false,
+                "attention_dropout": 0.0,
+                "mlp_bias": false,
+            }),
+        };
+        let SpecialTokens { bos, eos, pad } = self.special;
+        for (key, value) in [
+            ("vocab_size", json!(self.vocab_size)),
+            ("tie_word_embeddings", json!(s.tie_embeddings)),
+            ("initializer_range", json!(0.02)),
+            ("bos_token_id", json!(bos)),
+            ("eos_token_id", json!(eos)),
+            ("pad_token_id", json!(pad)),
+            ("dtype", json!(self.dtype.torch_name())),
+            ("torch_dtype", json!(self.dtype.torch_name())),
+            ("use_cache", json!(true)),
+        ] {
+            config[key] = value;
+        }
+        pretty_json(&config)
+    }
+
+    fn generation(&self) -> String {
+        let SpecialTokens { bos, eos, pad } = self.special;
+        let mut value = json!({"_from_model_config": true, "eos_token_id": eos});
+        for (key, id) in [("bos_token_id", bos), ("pad_token_id", pad)] {
+            if let Some(id) = id {
+                value[key] = id.into();
+            }
+        }
+        pretty_json(&value)
+    }
+}
+
+/// Whether an export may have written the file `name`: one that stays beside another export would be read with it.
+fn is_own(name: &str) -> bool {
+    let shard = name.starts_with("model-") && name.ends_with(".safetensors");
+    shard || [SINGLE, INDEX, GENERATION, TOKENIZER, TOKENIZER_CONFIG].contains(&name)
+}

@@ -1,0 +1,106 @@
+//! A GPT-2 as llm.c's model file.
+
+use std::fs;
+use std::path::Path;
+
+use super::dtype::Dtype;
+use super::error::WeightsError;
+use super::export::{Source, Written, refuse_extensions, weights};
+use super::llmc::{HEADER, Header, PADDING};
+use super::writer::{Begun, Target};
+use runner_files::temporary_file;
+use runner_spec::experiment::Family;
+use runner_spec::model::ModelSpec;
+use runner_spec::model::layout::ParamLayout;
+
+/// A model to write as llm.c's file.
+#[derive(Debug)]
+pub struct LlmcExport<'a> {
+    pub spec: &'a ModelSpec,
+    /// Of the whole model.
+    pub layout: &'a ParamLayout,
+    /// f32 or bf16.
+    pub dtype: Dtype,
+    /// Tokens of the tokenizer: the rows after them are padding.
+    pub vocab_size: usize,
+}
+
+impl LlmcExport<'_> {
+    /// Writes the file `to`, aside first; `force` replaces one that is there.
+    ///
+    /// # Errors
+    /// If llm.c has no such model, the file is there, or something cannot be read or written.
+    pub fn write(&self, to: &Path, force: bool, source: Source<'_>) -> Result<Written, WeightsError> {
+        let header = self.header()?;
+        if to.file_name().is_none() {
+            return Err(WeightsError::Request(format!("{} is no name of a file", to.display())));
+        }
+        let free = || match to.symlink_metadata() {
+            Ok(_) if !force => {
+                Err(WeightsError::Request(format!("{} is there already: --force replaces it", to.display())))
+            }
+            _ => Ok(()),
+        };
+        free()?;
+        let folder = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if folder.exists() && !folder.is_dir() {
+            return Err(WeightsError::Request(format!("{} is not a folder", folder.display())));
+        }
+        fs::create_dir_all(folder).map_err(WeightsError::io(folder))?;
+        let aside = temporary_file(folder).map_err(WeightsError::io(folder))?;
+        let (header, targets, bytes) = self.places(header);
+        let files = [Begun { path: aside.to_path_buf(), header, bytes }];
+        let step = weights(self.layout, self.dtype, &files, targets, source)?;
+        // Another may have been faster.
+        free()?;
+        aside.persist(to).map_err(|error| WeightsError::io(to)(error.error))?;
+        fs::File::open(folder).and_then(|f| f.sync_all()).map_err(WeightsError::io(folder))?;
+        Ok(Written { files: vec![to.to_owned()], bytes, step, notes: Vec::new() })
+    }
+
+    /// The file's first bytes, where each parameter goes, and its size. Rows of the vocabulary that the file has no room for are
+    /// left out: they are padding; those that the model does not have stay zero.
+    fn places(&self, header: Header) -> (Vec<u8>, Vec<Option<Target>>, u64) {
+        let mut at = HEADER;
+        let mut targets = vec![None; self.layout.entries.len()];
+        for part in header.parts() {
+            let room: u64 = part.shape.iter().product();
+            if let Some(index) = self.layout.entries.iter().position(|entry| entry.spec.name == part.name) {
+                let elements = self.layout.entries[index].spec.len().min(room as usize);
+                targets[index] = Some(Target { file: 0, at, elements, transposed: false });
+            }
+            at += room * self.dtype.size() as u64;
+        }
+        (header.to_bytes(), targets, at)
+    }
+
+    fn header(&self) -> Result<Header, WeightsError> {
+        let s = self.spec;
+        refuse_extensions(s, "llm.c's GPT-2")?;
+        let refuse = |what: String| Err(WeightsError::Request(format!("llm.c has no such model: {what}")));
+        if s.family != Family::Gpt2 {
+            return refuse("it is a Llama, and llm.c's files hold GPT-2; --to hf writes it".to_owned());
+        }
+        if !s.tie_embeddings {
+            return refuse("its head is not the embedding (model.tie_embeddings: false)".to_owned());
+        }
+        if s.d_ff != 4 * s.d_model {
+            return refuse(format!("model.d_ff is {}, and llm.c takes 4·d_model = {}", s.d_ff, 4 * s.d_model));
+        }
+        if s.norm_eps != 1e-5 {
+            return refuse(format!("model.norm_eps is {}, and llm.c takes 1e-5", s.norm_eps));
+        }
+        if self.dtype == Dtype::F16 {
+            return refuse("its files hold f32 or bf16".to_owned());
+        }
+        Ok(Header {
+            dtype: self.dtype,
+            context_length: s.context_length,
+            vocab_size: self.vocab_size,
+            layers: s.layers,
+            heads: s.heads,
+            d_model: s.d_model,
+            padded_vocab_size: self.vocab_size.next_multiple_of(PADDING),
+        })
+    }
+}

@@ -1,0 +1,73 @@
+//! What a model says otherwise than the weights that it starts from, or than any format of weights can.
+
+use serde_json::Value;
+
+use super::describe::Described;
+use runner_spec::experiment::Model;
+
+/// Keys of the model section that weights settle. (The vocabulary may be another, the context shorter, dropout is free.)
+const FIXED: [&str; 9] =
+    ["family", "layers", "heads", "kv_heads", "d_model", "d_ff", "tie_embeddings", "norm_eps", "rope_theta"];
+
+/// The context: weights settle the most of it.
+pub const CONTEXT: &str = "context_length";
+
+/// A key of the model section that the weights contradict.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Difference {
+    pub key: String,
+    pub ours: Value,
+    /// `None`: no weights that are read are of such a model.
+    pub theirs: Option<Value>,
+}
+
+/// Why `model` cannot start from the weights that `described` is of; their vocabulary, which the planner looks at, apart.
+pub fn differences(described: &Described, model: &Model) -> Vec<Difference> {
+    let mut theirs = described.model();
+    let ours = serde_json::to_value(model).unwrap_or_default();
+    let difference = |key: &str, ours: &Value, theirs: &Value| {
+        let equal = theirs == ours || theirs.as_f64().is_some_and(|t| Some(t) == ours.as_f64());
+        (!equal).then(|| Difference { key: key.to_owned(), ours: ours.clone(), theirs: Some(theirs.clone()) })
+    };
+    let mut all: Vec<Difference> =
+        FIXED.iter().filter_map(|key| difference(key, ours.get(key)?, theirs.get(key)?)).collect();
+    all.extend(beyond_format(model).into_iter().map(|(key, ours)| Difference { key, ours, theirs: None }));
+    if model.context_length > described.context_length {
+        let (ours, theirs) = (model.context_length.into(), Some(theirs[CONTEXT].take()));
+        all.push(Difference { key: CONTEXT.to_owned(), ours, theirs });
+    }
+    all
+}
+
+/// The keys of `model`, a specification or the section of an experiment, that make it another model than Hugging Face's GPT-2
+/// and Llama, and llm.c's GPT-2; with their values.
+///
+/// A model's extensions are left out of its JSON where they say what was always so; any other key is one.
+pub(super) fn beyond_format(model: &impl serde::Serialize) -> Vec<(String, Value)> {
+    const KNOWN: [&str; 16] = [
+        "family",
+        "vocab_size",
+        "pad_vocab_to",
+        "context_length",
+        "layers",
+        "heads",
+        "kv_heads",
+        "d_model",
+        "d_ff",
+        "dropout",
+        "tie_embeddings",
+        "norm_eps",
+        "rope_theta",
+        // How a model is trained is no part of what it computes.
+        "mlp_dropout",
+        "init",
+        "pytorch_init",
+    ];
+    let value = serde_json::to_value(model).unwrap_or_default();
+    let Value::Object(mut map) = value else { return Vec::new() };
+    // Where a specification has them.
+    if let Some(Value::Object(variant)) = map.remove("variant") {
+        map.extend(variant);
+    }
+    map.into_iter().filter(|(key, value)| !KNOWN.contains(&key.as_str()) && !value.is_null()).collect()
+}

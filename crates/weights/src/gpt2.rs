@@ -1,0 +1,40 @@
+//! A `config.json` of GPT-2.
+
+use super::describe::{Config, Described};
+use super::error::WeightsError;
+use runner_spec::experiment::Family;
+
+/// What `config` says; where a key is missing, what `transformers` takes.
+pub(super) fn described(config: &Config<'_>) -> Result<Described, WeightsError> {
+    let d_model = config.needed("n_embd")?;
+    let heads = config.needed("n_head")?;
+    let activation = config.text("activation_function")?.unwrap_or("gelu_new");
+    if !["gelu_new", "gelu_pytorch_tanh"].contains(&activation) {
+        let message = format!("activation_function is {activation:?}; `gelu_new` is computed here");
+        return Err(config.wrong(message));
+    }
+    config.must_be("scale_attn_weights", true, true, "scores are divided by the root of the head's width here")?;
+    config.must_be("scale_attn_by_inverse_layer_idx", false, false, "scores are not scaled by layer here")?;
+    config.must_be("add_cross_attention", false, false, "there is no encoder here")?;
+    let mut dropouts = Vec::new();
+    for key in ["resid_pdrop", "embd_pdrop", "attn_pdrop"] {
+        dropouts.push(config.number(key)?.unwrap_or(0.1));
+    }
+    // Three that differ are no number of ours: the experiment says what it wants.
+    let same = dropouts.iter().all(|p| p == &dropouts[0]);
+    Ok(Described {
+        file: config.file.to_owned(),
+        family: Family::Gpt2,
+        vocab_size: config.needed("vocab_size")?,
+        context_length: config.needed("n_positions")?,
+        layers: config.needed("n_layer")?,
+        heads,
+        kv_heads: heads,
+        d_model,
+        d_ff: config.size("n_inner")?.unwrap_or(d_model.saturating_mul(4)),
+        dropout: same.then(|| dropouts[0]),
+        tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(true),
+        norm_eps: config.number("layer_norm_epsilon")?.unwrap_or(1e-5),
+        rope_theta: None,
+    })
+}

@@ -1,0 +1,28 @@
+//! Weights of other programs: Hugging Face folders and llm.c's model files, read and written.
+
+mod describe;
+mod dtype;
+mod error;
+mod export;
+mod export_hf;
+mod export_llmc;
+mod fits;
+mod folder;
+mod gpt2;
+mod header;
+mod json;
+mod llama;
+mod llmc;
+mod names;
+mod opened;
+mod place;
+mod writer;
+
+pub use describe::{Described, describe};
+pub use dtype::Dtype;
+pub use error::{Foreign, WeightsError};
+pub use export::{Source, Written};
+pub use export_hf::HfExport;
+pub use export_llmc::LlmcExport;
+pub use fits::{CONTEXT, Difference, differences};
+pub use opened::Opened;

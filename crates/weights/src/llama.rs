@@ -1,0 +1,85 @@
+//! A `config.json` of Llama.
+
+use serde_json::Value;
+
+use super::describe::{Config, Described};
+use super::error::WeightsError;
+use runner_spec::experiment::Family;
+
+/// What `transformers` takes where none is given.
+const THETA: f64 = 10_000.0;
+
+/// What `config` says; where a key is missing, what `transformers` takes.
+pub(super) fn described(config: &Config<'_>) -> Result<Described, WeightsError> {
+    let d_model = config.needed("hidden_size")?;
+    let heads = config.needed("num_attention_heads")?;
+    if let Some(head_dim) = config.size("head_dim")?
+        && head_dim.checked_mul(heads) != Some(d_model)
+    {
+        let message = format!(
+            "head_dim is {head_dim}, and hidden_size / num_attention_heads is {d_model} / {heads}: \
+                               heads of another width than that are not computed here"
+        );
+        return Err(config.wrong(message));
+    }
+    let activation = config.text("hidden_act")?.unwrap_or("silu");
+    if !["silu", "swish"].contains(&activation) {
+        return Err(config.wrong(format!("hidden_act is {activation:?}; `silu` is computed here")));
+    }
+    config.must_be("attention_bias", false, false, "Llama's attention has no biases here")?;
+    config.must_be("mlp_bias", false, false, "Llama's feed-forward layers have no biases here")?;
+    if let Some(dropout) = config.number("attention_dropout")?.filter(|p| *p != 0.0) {
+        return Err(config.wrong(format!("attention_dropout is {dropout}; Llama has no dropout here: set it to 0")));
+    }
+    Ok(Described {
+        file: config.file.to_owned(),
+        family: Family::Llama,
+        vocab_size: config.needed("vocab_size")?,
+        context_length: config.needed("max_position_embeddings")?,
+        layers: config.needed("num_hidden_layers")?,
+        heads,
+        kv_heads: config.size("num_key_value_heads")?.unwrap_or(heads),
+        d_model,
+        d_ff: config.needed("intermediate_size")?,
+        dropout: None,
+        tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(false),
+        norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6),
+        rope_theta: Some(theta(config)?),
+    })
+}
+
+/// The base of the rotary embedding: at the top level in files of older versions, in `rope_parameters` in newer ones, and
+/// sometimes in `rope_scaling`.
+fn theta(config: &Config<'_>) -> Result<f64, WeightsError> {
+    let mut found: Option<(&str, f64)> = config.number("rope_theta")?.map(|theta| ("rope_theta", theta));
+    for key in ["rope_parameters", "rope_scaling"] {
+        let Some(value) = config.map.get(key).filter(|value| !value.is_null()) else { continue };
+        let Value::Object(rope) = value else { return Err(config.mismatch(key, "an object", value)) };
+        let kind = rope.get("rope_type").or_else(|| rope.get("type")).filter(|kind| !kind.is_null());
+        match kind {
+            None => {}
+            Some(Value::String(kind)) if kind == "default" => {}
+            Some(Value::String(kind)) => {
+                let message =
+                    format!("{key} has the type {kind:?}: positions are rotated without scaling here (`default`)");
+                return Err(config.wrong(message));
+            }
+            Some(other) => return Err(config.mismatch(&format!("{key}.rope_type"), "a text", other)),
+        }
+        if let Some((other, _)) = rope.iter().find(|(_, value)| value.is_object()) {
+            return Err(config.wrong(format!("{key} has other positions for {other:?}: all layers have the same here")));
+        }
+        if let Some(part) =
+            rope.get("partial_rotary_factor").filter(|part| !part.is_null() && part.as_f64() != Some(1.0))
+        {
+            return Err(config.wrong(format!("{key}.partial_rotary_factor is {part}: heads are rotated whole here")));
+        }
+        let Some(theta) = rope.get("rope_theta").filter(|theta| !theta.is_null()) else { continue };
+        let theta = theta.as_f64().ok_or_else(|| config.mismatch(&format!("{key}.rope_theta"), "a number", theta))?;
+        if let Some((first, other)) = found.filter(|(_, other)| *other != theta) {
+            return Err(config.wrong(format!("`{first}` says {other} and `{key}` says rope_theta {theta}")));
+        }
+        found = Some((key, theta));
+    }
+    Ok(found.map_or(THETA, |(_, theta)| theta))
+}

@@ -1,0 +1,62 @@
+//! What a parameter is called in a Hugging Face file, and which tensors of such a file are none.
+
+use runner_spec::experiment::Family;
+
+/// The prefix of all parameters but the head's.
+pub(super) fn prefix(family: Family) -> &'static str {
+    match family {
+        Family::Gpt2 => "transformer.",
+        Family::Llama => "model.",
+    }
+}
+
+/// `name` as this program calls it: files of a model without its head have no prefix.
+pub(super) fn canonical(family: Family, name: &str) -> String {
+    let prefix = prefix(family);
+    if name.starts_with(prefix) || name == HEAD { name.to_owned() } else { format!("{prefix}{name}") }
+}
+
+/// The head, where it is not the embedding.
+pub(super) const HEAD: &str = "lm_head.weight";
+
+/// Whether the tensor `name`, in canonical form, is a buffer that older versions of `transformers` saved: masks and angles that
+/// follow from the configuration.
+pub(super) fn is_buffer(family: Family, name: &str) -> bool {
+    match family {
+        Family::Gpt2 => name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"),
+        Family::Llama => name.ends_with("rotary_emb.inv_freq"),
+    }
+}
+
+/// Whether GPT-2's files hold the matrix `name` as [in, out] (Conv1D), the other way round than here.
+pub(super) fn is_conv1d(family: Family, name: &str) -> bool {
+    const CONV1D: [&str; 4] = [".attn.c_attn.weight", ".attn.c_proj.weight", ".mlp.c_fc.weight", ".mlp.c_proj.weight"];
+    family == Family::Gpt2 && CONV1D.iter().any(|end| name.ends_with(end))
+}
+
+/// The token embedding and the head: a row for each token.
+pub(super) fn has_token_rows(family: Family, name: &str) -> bool {
+    name == HEAD || name == runner_spec::model::stage::token_embedding(family)
+}
+
+/// The position embedding: a row for each position.
+pub(super) fn has_position_rows(name: &str) -> bool {
+    name == "transformer.wpe.weight"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_four_matrices_and_the_buffers_are_special() {
+        let conv = |name: &str| is_conv1d(Family::Gpt2, name);
+        assert!(conv("transformer.h.0.attn.c_attn.weight") && conv("transformer.h.11.mlp.c_proj.weight"));
+        assert!(!conv("transformer.wte.weight") && !conv("transformer.h.0.attn.c_attn.bias") && !conv(HEAD));
+        assert!(!is_conv1d(Family::Llama, "model.layers.0.mlp.c_fc.weight"));
+        assert!(is_buffer(Family::Gpt2, "transformer.h.0.attn.bias"));
+        assert!(!is_buffer(Family::Gpt2, "transformer.h.0.attn.c_attn.bias"));
+        assert_eq!(canonical(Family::Gpt2, "h.0.ln_1.weight"), "transformer.h.0.ln_1.weight");
+        assert_eq!(canonical(Family::Llama, HEAD), HEAD);
+    }
+}

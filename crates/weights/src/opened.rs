@@ -1,0 +1,284 @@
+//! Weights that were opened: every tensor of the model is there in its shape, and nothing else. Numbers are read from the
+//! files when they are asked for, tensor by tensor.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::describe::{Described, describe};
+use super::dtype::Dtype;
+use super::error::WeightsError;
+use super::fits::{Difference, differences};
+use super::folder::{self, Found};
+use super::header::TensorInfo;
+use super::names::{HEAD, canonical, has_position_rows, has_token_rows, is_buffer, is_conv1d};
+use super::{llmc, names};
+use runner_spec::experiment::Family;
+use runner_spec::experiment::Model;
+use runner_spec::model::InitialWeights;
+use runner_spec::model::stage::token_embedding;
+use runner_spec::model::{ParamSpec, parameters};
+
+/// Bytes read at a time.
+const CHUNK: usize = 1 << 20;
+
+/// Weights on a disk.
+#[derive(Debug)]
+pub struct Opened {
+    pub described: Described,
+    pub files: Vec<PathBuf>,
+    /// By the names that this program gives its parameters.
+    tensors: BTreeMap<String, Tensor>,
+}
+
+/// A parameter's numbers in a file.
+#[derive(Debug, Clone)]
+struct Tensor {
+    file: usize,
+    dtype: Dtype,
+    /// As here: matrices are [out, in].
+    shape: Vec<usize>,
+    /// The file has the matrix as [in, out].
+    transposed: bool,
+    at: u64,
+}
+
+impl Opened {
+    /// Opens the weights at `path`: a folder, or a model file of llm.c.
+    ///
+    /// # Errors
+    /// If there are none, or files, description and tensors do not fit one another.
+    pub fn open(path: &Path) -> Result<Self, WeightsError> {
+        let described = describe(path)?;
+        if described.file == path { Self::of_llmc(path, described) } else { Self::of_folder(path, described) }
+    }
+
+    fn of_folder(path: &Path, described: Described) -> Result<Self, WeightsError> {
+        let (files, found) = folder::tensors(path)?;
+        let family = described.family;
+        let mut tensors = BTreeMap::new();
+        for Found { file, info } in found {
+            let name = canonical(family, &info.name);
+            if is_buffer(family, &name) {
+                continue;
+            }
+            let at = &files[file];
+            let tensor = tensor(family, file, &name, &info).map_err(|message| WeightsError::file(at, message))?;
+            if tensors.insert(name, tensor).is_some() {
+                let message = format!("tensor {} is there with and without `{}`", info.name, names::prefix(family));
+                return Err(WeightsError::file(at, message));
+            }
+        }
+        let mut opened = Self { described, files, tensors };
+        opened.tie()?;
+        opened.check(path)?;
+        Ok(opened)
+    }
+
+    fn of_llmc(path: &Path, described: Described) -> Result<Self, WeightsError> {
+        let header = llmc::read_header(path)?;
+        let size = std::fs::metadata(path).map_err(WeightsError::io(path))?.len();
+        let mut at = llmc::HEADER;
+        let mut tensors = BTreeMap::new();
+        for part in header.parts() {
+            let elements: u64 = part.shape.iter().product();
+            let shape = part.shape.iter().map(|&n| n as usize).collect();
+            tensors.insert(part.name, Tensor { file: 0, dtype: header.dtype, shape, transposed: false, at });
+            at += elements * header.dtype.size() as u64;
+        }
+        if at != size {
+            let how = if size < at { "it is cut short" } else { "it is too long" };
+            let message = format!("{size} bytes, and a model of its sizes takes {at}: {how}");
+            return Err(WeightsError::file(path, message));
+        }
+        Ok(Self { described, files: vec![path.to_owned()], tensors })
+    }
+
+    /// A head that is tied is the embedding; a file may hold it twice.
+    fn tie(&mut self) -> Result<(), WeightsError> {
+        if !self.described.tie_embeddings {
+            return Ok(());
+        }
+        let Some(head) = self.tensors.remove(HEAD) else { return Ok(()) };
+        let name = token_embedding(self.described.family);
+        let Some(embedding) = self.tensors.get(name) else { return Ok(()) };
+        let path = &self.files[head.file];
+        let differ = |what: &str| {
+            let message = format!("{HEAD} {what} {name}, and {} ties the two", self.described.file.display());
+            Err(WeightsError::file(path, message))
+        };
+        if (head.dtype, &head.shape) != (embedding.dtype, &embedding.shape) {
+            return differ("has another shape or type than");
+        }
+        let bytes = head.shape.iter().product::<usize>() as u64 * head.dtype.size() as u64;
+        let [a, b] = [&head, embedding].map(|t| (File::open(&self.files[t.file]), t));
+        let (a_file, b_file) = (a.0.map_err(WeightsError::io(path))?, b.0.map_err(WeightsError::io(path))?);
+        let (mut x, mut y) = (vec![0; CHUNK.min(bytes as usize)], vec![0; CHUNK.min(bytes as usize)]);
+        let mut done = 0;
+        while done < bytes {
+            let n = (bytes - done).min(CHUNK as u64) as usize;
+            a_file.read_exact_at(&mut x[..n], a.1.at + done).map_err(WeightsError::io(path))?;
+            b_file.read_exact_at(&mut y[..n], b.1.at + done).map_err(WeightsError::io(path))?;
+            if x[..n] != y[..n] {
+                return differ("holds other numbers than");
+            }
+            done += n as u64;
+        }
+        Ok(())
+    }
+
+    /// Whether the tensors are those of the model that is described.
+    fn check(&self, path: &Path) -> Result<(), WeightsError> {
+        let Described { layers, file, .. } = &self.described;
+        // What is expected is listed only for as many layers as the files can hold.
+        if *layers > self.tensors.len() {
+            let message =
+                format!("{} says {layers} layers, too many for {} tensors", file.display(), self.tensors.len());
+            return Err(WeightsError::file(path, message));
+        }
+        let expected = parameters(&self.described.spec());
+        let missing: Vec<&str> =
+            expected.iter().map(|p| p.name.as_str()).filter(|name| !self.tensors.contains_key(*name)).collect();
+        if let [first, rest @ ..] = missing.as_slice() {
+            let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+            return Err(WeightsError::file(path, format!("tensor {first}{more} is missing")));
+        }
+        for parameter in &expected {
+            let tensor = &self.tensors[&parameter.name];
+            if tensor.shape != parameter.shape {
+                let shown = |shape: &[usize]| {
+                    let mut shape = shape.to_vec();
+                    if tensor.transposed {
+                        shape.reverse();
+                    }
+                    format!("{shape:?}")
+                };
+                let (have, want) = (shown(&tensor.shape), shown(&parameter.shape));
+                let message = format!("tensor {} is {have}, and by {} it is {want}", parameter.name, file.display());
+                return Err(WeightsError::file(&self.files[tensor.file], message));
+            }
+        }
+        let known: BTreeSet<&str> = expected.iter().map(|p| p.name.as_str()).collect();
+        let mut others = self.tensors.iter().filter(|(name, _)| !known.contains(name.as_str()));
+        if let Some((name, tensor)) = others.next() {
+            let more = match others.count() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let message = format!("tensor {name}{more} is no part of the model that {} describes", file.display());
+            return Err(WeightsError::file(&self.files[tensor.file], message));
+        }
+        Ok(())
+    }
+
+    /// Whether `model` can start from these weights: it has their shapes, but for other rows of the vocabulary, which the planner
+    /// looks at, and fewer positions.
+    ///
+    /// # Errors
+    /// With the first number that differs.
+    pub fn check_fits(&self, model: &Model) -> Result<(), WeightsError> {
+        let Some(Difference { key, ours, theirs }) = differences(&self.described, model).into_iter().next() else {
+            return Ok(());
+        };
+        let message = match theirs {
+            Some(theirs) => format!("its model has {key} {theirs}, and model.{key} is {ours}"),
+            None => format!("model.{key} is {ours}, which the model of these weights has not"),
+        };
+        Err(WeightsError::file(&self.described.file, message))
+    }
+
+    /// Reads the parameter `name` of shape `shape` into `values`, which has as many elements. Rows that the file does not have
+    /// are left as they are; rows that `shape` does not have are not read.
+    ///
+    /// # Errors
+    /// If there is no such tensor of such a shape, or the file cannot be read.
+    pub fn read(&self, name: &str, shape: &[usize], values: &mut [f32]) -> Result<(), WeightsError> {
+        let path = &self.described.file;
+        let Some(tensor) = self.tensors.get(name) else {
+            return Err(WeightsError::file(path, format!("there is no tensor {name}")));
+        };
+        let path = &self.files[tensor.file];
+        let rows_vary = has_token_rows(self.described.family, name) || has_position_rows(name);
+        let fits = match (shape, tensor.shape.as_slice()) {
+            ([_, columns], [_, theirs]) if rows_vary => columns == theirs,
+            (ours, theirs) => ours == theirs,
+        };
+        let elements: usize = shape.iter().product();
+        if !fits || elements != values.len() {
+            let message = format!("tensor {name} is {:?}, and {shape:?} was asked for", tensor.shape);
+            return Err(WeightsError::file(path, message));
+        }
+        let held: usize = tensor.shape.iter().product();
+        let file = File::open(path).map_err(WeightsError::io(path))?;
+        let values = &mut values[..held.min(elements)];
+        let read = match tensor.shape.as_slice() {
+            [out, columns] if tensor.transposed => tensor.read_transposed(&file, *out, *columns, values),
+            _ => tensor.read_plain(&file, values),
+        };
+        read.map_err(WeightsError::io(path))
+    }
+
+    /// Rows of the vocabulary that the file has, the padding of llm.c's files among them.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        let embedding = self.tensors.get(token_embedding(self.described.family));
+        embedding.and_then(|tensor| tensor.shape.first().copied()).unwrap_or(self.described.vocab_size)
+    }
+}
+
+impl Tensor {
+    fn read_plain(&self, file: &File, values: &mut [f32]) -> std::io::Result<()> {
+        let size = self.dtype.size();
+        let mut bytes = vec![0; CHUNK.min(values.len() * size)];
+        let mut at = self.at;
+        for values in values.chunks_mut(CHUNK / size) {
+            let bytes = &mut bytes[..values.len() * size];
+            file.read_exact_at(bytes, at)?;
+            self.dtype.decode(bytes, values);
+            at += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The file has [columns, out], `values` is [out, columns]. Some rows of the file at a time.
+    fn read_transposed(&self, file: &File, out: usize, columns: usize, values: &mut [f32]) -> std::io::Result<()> {
+        let row_bytes = out * self.dtype.size();
+        let rows = (CHUNK / row_bytes.max(1)).clamp(1, columns.max(1));
+        let (mut bytes, mut numbers) = (vec![0; rows * row_bytes], vec![0.0; rows * out]);
+        let mut first = 0;
+        while first < columns {
+            let n = rows.min(columns - first);
+            let (bytes, numbers) = (&mut bytes[..n * row_bytes], &mut numbers[..n * out]);
+            file.read_exact_at(bytes, self.at + (first * row_bytes) as u64)?;
+            self.dtype.decode(bytes, numbers);
+            for (o, row) in values.chunks_exact_mut(columns).enumerate() {
+                for (i, value) in row[first..first + n].iter_mut().enumerate() {
+                    *value = numbers[i * out + o];
+                }
+            }
+            first += n;
+        }
+        Ok(())
+    }
+}
+
+/// The tensor `name` of a file as a parameter; or why it can be none.
+fn tensor(family: Family, file: usize, name: &str, info: &TensorInfo) -> Result<Tensor, String> {
+    let Some(dtype) = Dtype::named(&info.dtype) else {
+        return Err(format!("tensor {} is {}; F32, F16 and BF16 are read", info.name, info.dtype));
+    };
+    let shape: Option<Vec<usize>> = info.shape.iter().map(|&n| usize::try_from(n).ok()).collect();
+    let Some(mut shape) = shape else { return Err(format!("tensor {} has a shape of {:?}", info.name, info.shape)) };
+    let transposed = is_conv1d(family, name) && shape.len() == 2;
+    if transposed {
+        shape.reverse();
+    }
+    Ok(Tensor { file, dtype, shape, transposed, at: info.at })
+}
+
+impl InitialWeights for Opened {
+    fn fill(&self, parameter: &ParamSpec, values: &mut [f32]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.read(&parameter.name, &parameter.shape, values)?)
+    }
+}
