@@ -26,7 +26,7 @@ use runner_store::{lock, time};
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
-pub struct ApplyArgs {
+pub(crate) struct ApplyArgs {
     #[command(flatten)]
     pub experiment: ExperimentArgs,
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub struct ApplyArgs {
 
 /// # Errors
 /// A wrong request, a machine that refuses, or a run that failed (which its record then says too).
-pub fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
     // A sweep's points end with it, and are nobody's ranks.
     if args.sweep_point.is_none()
         && let Some(seat) = args.launcher.seat()?

@@ -17,7 +17,7 @@ use runner_spec::rates::{DeviceRates, MeasuredRates, Rates};
 /// The program's own kernels are timed, with one thread and with all, and kept in the cache folder. Measure on an idle
 /// machine, and again after an update of the program.
 #[derive(Debug, Clone, clap::Args)]
-pub struct CalibrateArgs {
+pub(crate) struct CalibrateArgs {
     /// Measure fewer sizes, in a few seconds.
     #[arg(long, conflicts_with = "show")]
     pub quick: bool,
@@ -31,7 +31,7 @@ pub struct CalibrateArgs {
 
 /// # Errors
 /// If there is nothing to show, the machine is short of memory, or the cache folder cannot be written.
-pub fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
     let dir = cache_dir()?;
     let (device, cores) = machine();
     let calibration = if args.show {
@@ -57,7 +57,7 @@ pub fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
 
 /// The rates that were measured of this machine, if `cluster` is it.
 #[must_use]
-pub fn known(cluster: &ClusterFacts) -> Option<Rates> {
+pub(crate) fn known(cluster: &ClusterFacts) -> Option<Rates> {
     let (device, cores) = machine();
     if !cluster.devices.iter().any(|d| d.name == device) {
         return None;

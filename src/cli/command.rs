@@ -95,7 +95,7 @@ struct ValidateArgs {
 }
 
 /// Runs the command that the process was started with.
-pub fn run() -> ExitCode {
+pub(crate) fn run() -> ExitCode {
     let cli = match Cli::try_parse_from(runs_tag::spelled_out(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {

@@ -26,17 +26,17 @@ use runner_template::Variables;
 use runner_weights::{Opened, WeightsError};
 
 /// Where runs are, unless `--runs` says.
-pub const RUNS: &str = "RUNNER_RUNS";
+pub(crate) const RUNS: &str = "RUNNER_RUNS";
 /// Where prepared data is cached.
-pub const CACHE: &str = "RUNNER_CACHE";
+pub(crate) const CACHE: &str = "RUNNER_CACHE";
 /// What ranks of a run that a launcher started know, and others do not.
-pub const TOKEN: &str = "RUNNER_TOKEN";
+pub(crate) const TOKEN: &str = "RUNNER_TOKEN";
 /// The program's own variables, which are no keys of the experiment.
 const OWN: [&str; 5] = [RUNS, CACHE, TOKEN, super::plan::PEAK_FLOPS, runner_machine::doctor::LIBRARY_FOLDERS];
 
 /// An experiment on the command line.
 #[derive(Debug, Clone, clap::Args)]
-pub struct ExperimentArgs {
+pub(crate) struct ExperimentArgs {
     /// The experiment file.
     pub file: PathBuf,
     /// Override a key of the file, such as `train.steps=10`; may be given several times. Paths in values are relative to
@@ -49,7 +49,7 @@ pub struct ExperimentArgs {
 
 /// Variables of a template on the command line.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct TemplateArgs {
+pub(crate) struct TemplateArgs {
     /// Give a variable of a template (a file that ends in .j2) a value, read as YAML; may be given several times.
     #[arg(long, value_name = "NAME=VALUE")]
     pub var: Vec<String>,
@@ -63,7 +63,7 @@ impl TemplateArgs {
     ///
     /// # Errors
     /// Flags and files that give no variables.
-    pub fn over(&self, options: LoadOptions) -> Result<LoadOptions, ConfigError> {
+    pub(crate) fn over(&self, options: LoadOptions) -> Result<LoadOptions, ConfigError> {
         let Variables { values, named } = runner_template::variables(&self.var, &self.vars)?;
         let all =
             env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -76,7 +76,7 @@ impl ExperimentArgs {
     ///
     /// # Errors
     /// Flags and files that give no variables.
-    pub fn options(&self) -> Result<LoadOptions, ConfigError> {
+    pub(crate) fn options(&self) -> Result<LoadOptions, ConfigError> {
         let options = LoadOptions { sets: self.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
         self.template.over(options)
     }
@@ -85,14 +85,14 @@ impl ExperimentArgs {
     ///
     /// # Errors
     /// `ConfigError`.
-    pub fn load(&self) -> anyhow::Result<Loaded> {
+    pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
         Ok(runner_config::load(&self.file, &self.options()?)?)
     }
 }
 
 /// Where runs are, on the command line.
 #[derive(Debug, Clone, clap::Args)]
-pub struct RootArgs {
+pub(crate) struct RootArgs {
     /// The folder of run directories [default: $RUNNER_RUNS, or runs/].
     #[arg(long, value_name = "DIR")]
     pub runs: Option<PathBuf>,
@@ -101,7 +101,7 @@ pub struct RootArgs {
 impl RootArgs {
     /// The folder: the flag, else `RUNNER_RUNS`, else `runs`.
     #[must_use]
-    pub fn root(&self) -> PathBuf {
+    pub(crate) fn root(&self) -> PathBuf {
         let variable = || env::var_os(RUNS).filter(|value| !value.is_empty()).map(PathBuf::from);
         self.runs.clone().or_else(variable).unwrap_or_else(|| PathBuf::from("runs"))
     }
@@ -109,7 +109,7 @@ impl RootArgs {
 
 /// Threads on the command line.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub struct ThreadArgs {
+pub(crate) struct ThreadArgs {
     /// Threads to compute with [default: all cores]. The results do not depend on it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub threads: Option<u16>,
@@ -118,13 +118,13 @@ pub struct ThreadArgs {
 impl ThreadArgs {
     /// The flag, else the cores that this process may use.
     #[must_use]
-    pub fn count(self) -> usize {
+    pub(crate) fn count(self) -> usize {
         self.threads.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from)
     }
 
     /// Those of one rank of `world`, whose machine is shared with others of them.
     #[must_use]
-    pub fn among(self, world: Option<&World>) -> Self {
+    pub(crate) fn among(self, world: Option<&World>) -> Self {
         let Some(world) = world else { return self };
         let share = world.threads(self.count(), self.threads.is_some());
         Self { threads: Some(u16::try_from(share).unwrap_or(u16::MAX)) }
@@ -134,7 +134,7 @@ impl ThreadArgs {
     ///
     /// # Errors
     /// If the system does not give that many threads.
-    pub fn pool(self) -> anyhow::Result<rayon::ThreadPool> {
+    pub(crate) fn pool(self) -> anyhow::Result<rayon::ThreadPool> {
         let threads = self.count();
         let builder = rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(8 << 20);
         builder.build().with_context(|| format!("starting {threads} threads"))
@@ -143,20 +143,20 @@ impl ThreadArgs {
 
 /// `RUNNER_…` variables that may set keys of an experiment. What is not UTF-8 cannot.
 #[must_use]
-pub fn experiment_environment() -> Vec<(String, String)> {
+pub(crate) fn experiment_environment() -> Vec<(String, String)> {
     let all = env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     all.filter(|(name, _)| name.starts_with("RUNNER_") && !OWN.contains(&name.as_str())).collect()
 }
 
 /// Whether a variable is the program's own, and no key of an experiment.
 #[must_use]
-pub fn is_own(name: &str) -> bool {
+pub(crate) fn is_own(name: &str) -> bool {
     OWN.contains(&name)
 }
 
 /// The program's own variables that are set, but for what is secret.
 #[must_use]
-pub fn own_environment() -> Vec<(String, String)> {
+pub(crate) fn own_environment() -> Vec<(String, String)> {
     OWN.iter()
         .filter(|name| **name != TOKEN)
         .filter_map(|name| Some(((*name).to_owned(), env::var(name).ok()?)))
@@ -167,7 +167,7 @@ pub fn own_environment() -> Vec<(String, String)> {
 ///
 /// # Errors
 /// If neither is known.
-pub fn cache_dir() -> anyhow::Result<PathBuf> {
+pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable(CACHE)
         .or_else(|| variable("XDG_CACHE_HOME").filter(|path| path.is_absolute()).map(|path| path.join("runner")))
@@ -180,7 +180,7 @@ pub fn cache_dir() -> anyhow::Result<PathBuf> {
 ///
 /// # Errors
 /// `HubError`, or no cache folder.
-pub fn from_hub(experiment: &Experiment, screen: &mut Screen) -> anyhow::Result<Option<Lowered>> {
+pub(crate) fn from_hub(experiment: &Experiment, screen: &mut Screen) -> anyhow::Result<Option<Lowered>> {
     lower(&experiment.data, experiment.eval.test.as_ref(), screen)
 }
 
@@ -188,7 +188,7 @@ pub fn from_hub(experiment: &Experiment, screen: &mut Screen) -> anyhow::Result<
 ///
 /// # Errors
 /// As `from_hub`.
-pub fn lower(data: &Data, test: Option<&Source>, screen: &mut Screen) -> anyhow::Result<Option<Lowered>> {
+pub(crate) fn lower(data: &Data, test: Option<&Source>, screen: &mut Screen) -> anyhow::Result<Option<Lowered>> {
     if !hub::is_needed(data, test) {
         return Ok(None);
     }
@@ -205,7 +205,7 @@ pub fn lower(data: &Data, test: Option<&Source>, screen: &mut Screen) -> anyhow:
 ///
 /// # Errors
 /// As `from_hub`.
-pub fn local_tokenizer(tokenizer: Tokenizer, screen: &mut Screen) -> anyhow::Result<Tokenizer> {
+pub(crate) fn local_tokenizer(tokenizer: Tokenizer, screen: &mut Screen) -> anyhow::Result<Tokenizer> {
     let train = Source::Tokens { files: Vec::new() };
     let layout = Layout::Packed { length: 1 };
     let data = Data { tokenizer, train, validation: None, layout, shuffle: false, drop_last: false };
@@ -217,7 +217,7 @@ pub fn local_tokenizer(tokenizer: Tokenizer, screen: &mut Screen) -> anyhow::Res
 ///
 /// # Errors
 /// As `from_hub`.
-pub fn pin(experiment: &mut Experiment, screen: &mut Screen) -> anyhow::Result<()> {
+pub(crate) fn pin(experiment: &mut Experiment, screen: &mut Screen) -> anyhow::Result<()> {
     if let Some(lowered) = from_hub(experiment, screen)? {
         experiment.data = lowered.pinned;
         if let Some((_, pinned)) = lowered.test {
@@ -231,7 +231,7 @@ pub fn pin(experiment: &mut Experiment, screen: &mut Screen) -> anyhow::Result<(
 ///
 /// # Errors
 /// `DataError`, `HubError`, or no cache folder.
-pub fn prepare_data(
+pub(crate) fn prepare_data(
     experiment: &Experiment,
     pool: &rayon::ThreadPool,
     screen: &mut Screen,
@@ -259,7 +259,7 @@ pub fn prepare_data(
 ///
 /// # Errors
 /// As `prepare_data` and `initial_weights`.
-pub fn prepare_inputs(
+pub(crate) fn prepare_inputs(
     experiment: &Experiment,
     pool: &rayon::ThreadPool,
     screen: &mut Screen,
@@ -291,7 +291,7 @@ pub fn prepare_inputs(
 ///
 /// # Errors
 /// `WeightsError`.
-pub fn initial_weights(experiment: &Experiment) -> anyhow::Result<Option<Opened>> {
+pub(crate) fn initial_weights(experiment: &Experiment) -> anyhow::Result<Option<Opened>> {
     let Some(Init::From(path)) = &experiment.model.init else { return Ok(None) };
     let weights = Opened::open(path).map_err(|error| match error {
         WeightsError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound && !path.exists() => {
@@ -307,7 +307,11 @@ pub fn initial_weights(experiment: &Experiment) -> anyhow::Result<Option<Opened>
 ///
 /// # Errors
 /// If the weights that `experiment` starts from cannot be read or have changed, or memory is short.
-pub fn initial_state(experiment: &Experiment, program: &Program, facts: &DataFacts) -> Result<TrainState, ExecError> {
+pub(crate) fn initial_state(
+    experiment: &Experiment,
+    program: &Program,
+    facts: &DataFacts,
+) -> Result<TrainState, ExecError> {
     let weights = initial_weights(experiment).map_err(|error| ExecError::InitialWeights(error.into()))?;
     let state =
         runner_exec::initial_state_from(program, weights.as_ref().map(|weights| weights as &dyn InitialWeights))?;
@@ -333,7 +337,7 @@ fn check_unchanged(weights: &Opened, facts: &DataFacts, cache: &Path) -> anyhow:
 ///
 /// # Errors
 /// A prompt that the tokenizer does not encode.
-pub fn check_prompts(experiment: &Experiment, tokenizer: &TextTokenizer) -> anyhow::Result<()> {
+pub(crate) fn check_prompts(experiment: &Experiment, tokenizer: &TextTokenizer) -> anyhow::Result<()> {
     for prompt in experiment.eval.samples.iter().flat_map(|s| &s.prompts) {
         let encoded = tokenizer.encode(prompt);
         encoded.map_err(|error| RequestError(format!("eval.samples.prompts: {prompt:?}: {error}")))?;

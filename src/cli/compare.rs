@@ -18,7 +18,7 @@ use runner_store::{catalog, write_atomic};
 
 /// Show several runs in a table: the settings in which they differ, and how well they did.
 #[derive(Debug, Clone, Args)]
-pub struct CompareArgs {
+pub(crate) struct CompareArgs {
     /// Runs: run directories, ids, or beginnings of ids that no other run shares.
     #[arg(required = true)]
     pub runs_named: Vec<String>,
@@ -58,7 +58,7 @@ fn over_parser() -> impl TypedValueParser<Value = Over> {
 
 /// # Errors
 /// If a run is not there or cannot be read, or the picture cannot be written.
-pub fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     if let Some(path) = &args.plot {
         may_write(path)?;
     }

@@ -11,7 +11,7 @@ use runner_store::manifest::Manifest;
 use runner_store::{Which, catalog, run_dir};
 
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct ContinueArgs {
+pub(crate) struct ContinueArgs {
     /// Begin with the record and newest checkpoint of this run, which trains the same under another layout.
     #[arg(long = "continue", value_name = "RUN")]
     pub run: Option<String>,
@@ -22,7 +22,7 @@ pub struct ContinueArgs {
 
 /// The run to begin with.
 #[derive(Debug)]
-pub struct Source {
+pub(crate) struct Source {
     pub path: PathBuf,
     pub which: Which,
     /// The plan of that run.
@@ -35,7 +35,7 @@ impl ContinueArgs {
     ///
     /// # Errors
     /// If there is none.
-    pub fn look(&self, root: &Path) -> anyhow::Result<()> {
+    pub(crate) fn look(&self, root: &Path) -> anyhow::Result<()> {
         self.run.iter().try_for_each(|wanted| catalog::resolve(root, wanted).map(|_| ()).map_err(Into::into))
     }
 
@@ -43,7 +43,7 @@ impl ContinueArgs {
     ///
     /// # Errors
     /// If there is no such run in `root`, or it computes something else.
-    pub fn source(&self, root: &Path, plan: &Plan) -> anyhow::Result<Option<Source>> {
+    pub(crate) fn source(&self, root: &Path, plan: &Plan) -> anyhow::Result<Option<Source>> {
         let Some(wanted) = &self.run else { return Ok(None) };
         let path = catalog::resolve(root, wanted)?;
         let manifest = run_dir::manifest(&path)?;
@@ -70,7 +70,7 @@ impl Source {
     ///
     /// # Errors
     /// If it did not.
-    pub fn is_where_it_began(&self, run: &Manifest) -> anyhow::Result<()> {
+    pub(crate) fn is_where_it_began(&self, run: &Manifest) -> anyhow::Result<()> {
         let wanted = match self.which {
             Which::Step(step) => Some(step),
             Which::Latest | Which::Best => None,

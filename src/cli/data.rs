@@ -8,7 +8,7 @@ use super::exit::Exit;
 
 /// Write token shards of text for llm.c, nanoGPT and build-nanogpt, or see what a file of tokens or text holds.
 #[derive(Debug, Clone, Args)]
-pub struct DataArgs {
+pub(crate) struct DataArgs {
     #[command(subcommand)]
     command: DataCommand,
 }
@@ -21,7 +21,7 @@ enum DataCommand {
 
 /// # Errors
 /// As the subcommands.
-pub fn run(args: &DataArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &DataArgs) -> anyhow::Result<Exit> {
     match &args.command {
         DataCommand::Prepare(args) => data_prepare::run(args),
         DataCommand::Inspect(args) => data_inspect::run(args),

@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Files of tokens are llm.c's and nanoGPT's .bin, .npy, a folder with a dataset.json, or an entry of the cache; several are looked at
 /// as one stream. Files of text are .txt, .md, .jsonl, .json and .parquet.
 #[derive(Debug, Clone, Args)]
-pub struct InspectArgs {
+pub(crate) struct InspectArgs {
     #[command(flatten)]
     pub source: SourceArgs,
     /// The tokenizer, to decode tokens or to count those of text: gpt2:FOLDER, a tokenizer.json, bytes [default: tokenizer.json
@@ -53,7 +53,7 @@ pub struct InspectArgs {
 
 /// # Errors
 /// If a file is none of these, or is not what it says.
-pub fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
     let mut files = Vec::new();
     for path in &args.source.files {
         files.extend(expand(path)?);

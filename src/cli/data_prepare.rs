@@ -21,7 +21,7 @@ use runner_spec::format::printable;
 /// Documents are separated as each of them does it, and shard 0 is validation (nanoGPT: a part of the text). The same command goes
 /// on with a preparation that was killed, and finds a finished one done. `dataset.json` beside the shards says what they are.
 #[derive(Debug, Clone, Args)]
-pub struct PrepareArgs {
+pub(crate) struct PrepareArgs {
     #[command(flatten)]
     pub source: SourceArgs,
     /// Take tokenizer, text and validation from the data section of this experiment file.
@@ -68,7 +68,7 @@ fn number(text: &str) -> Result<u64, String> {
 
 /// # Errors
 /// If the request is wrong, the text cannot be read or the shards cannot be written.
-pub fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
     let [format, folder] = &args.to[..] else {
         return Err(RequestError("--to wants a format and a folder".to_owned()).into());
     };

@@ -29,7 +29,7 @@ use runner_store::{StoreError, catalog};
 /// mathematics with other rounding (layout, micro-batches, device); or other mathematics, with the parts that differ. The data
 /// of files is prepared (and cached) for it, unless it is missing.
 #[derive(Debug, Clone, Args)]
-pub struct DiffArgs {
+pub(crate) struct DiffArgs {
     /// An experiment file, or a run: a run directory, an id, or the beginning of an id that no other run shares.
     pub a: PathBuf,
     /// As A.
@@ -74,7 +74,7 @@ struct FoundRun {
 
 /// # Errors
 /// A side that is no file and no run, or that cannot be planned; data that cannot be prepared.
-pub fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     let named = !args.template.var.is_empty() || !args.template.vars.is_empty();
     if named && ![&args.a, &args.b].into_iter().any(|path| runner_template::is_template(path)) {
         return Err(RequestError("--var and --vars are for templates, files that end in .j2".to_owned()).into());

@@ -8,7 +8,7 @@ use runner_report::doctor::text;
 ///
 /// Nothing runs on a GPU, and no file is written.
 #[derive(Debug, Clone, clap::Args)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     /// Print the report as JSON.
     #[arg(long)]
     pub json: bool,
@@ -16,7 +16,7 @@ pub struct DoctorArgs {
 
 /// # Errors
 /// If standard output cannot be written.
-pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let report = Report::here();
     if args.json { output::print_json(&report) } else { output::print(&text(&report)) }
 }

@@ -18,7 +18,7 @@ use runner_spec::event::EvalMetrics;
 use runner_spec::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
 
 #[derive(Debug, Clone, Args)]
-pub struct EvalArgs {
+pub(crate) struct EvalArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
     pub run: String,
     #[command(flatten)]
@@ -66,7 +66,7 @@ impl EvalArgs {
 
 /// # Errors
 /// If there is no such run or checkpoint, its data is gone, or nothing is left to evaluate.
-pub fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
     let opened = opened::open_run(&args.root.root(), &args.run)?;
     let mut experiment = opened.experiment.clone();
     args.apply_to(&mut experiment)?;

@@ -37,11 +37,11 @@ impl From<Exit> for ExitCode {
 /// A wrong request that no room of the library knows.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct RequestError(pub String);
+pub(crate) struct RequestError(pub String);
 
 /// The exit code of `error`.
 #[must_use]
-pub fn exit_of(error: &anyhow::Error) -> Exit {
+pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
     let request = error.chain().any(|cause| {
         cause.is::<ConfigError>()
             || cause.is::<RequestError>()
@@ -64,14 +64,14 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
 
 /// Whether `error` says that another process has the run.
 #[must_use]
-pub fn is_busy(error: &anyhow::Error) -> bool {
+pub(crate) fn is_busy(error: &anyhow::Error) -> bool {
     let busy = |e: &StoreError| matches!(e, StoreError::Locked { .. } | StoreError::Busy { .. });
     error.chain().any(|cause| cause.downcast_ref::<StoreError>().is_some_and(busy))
 }
 
 /// Whether `error` only says that the reader of our output went away.
 #[must_use]
-pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
         .any(|e| e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe))
@@ -79,7 +79,7 @@ pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
 
 /// What standard error says about `error`.
 #[must_use]
-pub fn render(error: &anyhow::Error, color: bool) -> String {
+pub(crate) fn render(error: &anyhow::Error, color: bool) -> String {
     if let Some(mistakes) = error.chain().find_map(|cause| cause.downcast_ref::<ConfigError>()) {
         return mistakes.render(color);
     }

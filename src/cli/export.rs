@@ -19,7 +19,7 @@ use runner_store::run_dir::CHECKPOINTS;
 use runner_weights::{Dtype, Foreign, HfExport, LlmcExport, WeightsError, Written};
 
 #[derive(Debug, Clone, Args)]
-pub struct ExportArgs {
+pub(crate) struct ExportArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
     pub run: String,
     /// What to write.
@@ -50,7 +50,7 @@ pub struct ExportArgs {
 
 /// What `--to` can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Target {
+pub(crate) enum Target {
     /// One model.safetensors of all parts: f32, names and matrices ([out, in]) as in checkpoints.
     Safetensors,
     /// A folder for `transformers`: config.json, safetensors, the tokenizer.
@@ -79,7 +79,7 @@ impl From<DtypeArg> for Dtype {
 
 /// What `--vocab` can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Vocab {
+pub(crate) enum Vocab {
     /// As the model has it.
     Padded,
     /// The tokenizer's.
@@ -99,7 +99,7 @@ fn size(text: &str) -> Result<u64, String> {
 /// # Errors
 /// If there is no such run or checkpoint, it is damaged, the model has no such form, or files are there already or cannot be
 /// written.
-pub fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
     let of_hf = [("--shard-size", args.shard_size.is_some()), ("--vocab", args.vocab.is_some())];
     if let Some((flag, _)) = of_hf.iter().find(|(_, given)| *given && args.to != Target::Hf) {
         bail!(RequestError(format!("{flag} is for --to hf")));

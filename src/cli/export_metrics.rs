@@ -14,7 +14,7 @@ use runner_store::catalog;
 
 /// Write metrics of runs for other programs: TensorBoard, CSV, Parquet.
 #[derive(Debug, Clone, Args)]
-pub struct ExportMetricsArgs {
+pub(crate) struct ExportMetricsArgs {
     /// Run directories, ids, or beginnings of ids that no other run shares.
     #[arg(required = true, value_name = "RUN")]
     pub runs_given: Vec<String>,
@@ -39,7 +39,7 @@ pub struct ExportMetricsArgs {
 
 /// # Errors
 /// If there is no such run, a file is there already, or one cannot be read or written.
-pub fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
     if args.tensorboard.is_none() && args.csv.is_none() && args.parquet.is_none() {
         let text = "say what to write: --tensorboard DIR, --csv FILE or --parquet FILE";
         return Err(RequestError(text.to_owned()).into());

@@ -25,7 +25,7 @@ use runner_store::{Which, catalog, checkpoint, lock, time};
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
-pub struct ForkArgs {
+pub(crate) struct ForkArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
     pub run: String,
     /// Change a key of its settings, such as `optimizer.adamw.lr=1e-4`; may be given several times. Paths in values are relative
@@ -64,7 +64,7 @@ pub struct ForkArgs {
 
 /// A checkpoint, in words or by its step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Checkpoint(Which);
+pub(crate) struct Checkpoint(Which);
 
 impl FromStr for Checkpoint {
     type Err = String;
@@ -89,7 +89,7 @@ struct Parent {
 
 /// # Errors
 /// If there is no such run or checkpoint, the changes do not fit it, or the new run failed (which its record then says too).
-pub fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
     let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
     let root = args.root.root();

@@ -20,7 +20,7 @@ use runner_store::{catalog, run_dir, time};
 /// killed processes. Shows what would go; --yes removes it.
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
-pub struct GcArgs {
+pub(crate) struct GcArgs {
     /// Remove what is shown.
     #[arg(long, short)]
     pub yes: bool,
@@ -50,7 +50,7 @@ struct Item {
 
 /// # Errors
 /// If an age is none, or a folder cannot be read or changed.
-pub fn run(args: &GcArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
     let age = args.older_than.as_deref().map(age).transpose()?;
     let root = args.root.root();
     // In the wrong folder there are no runs, and all of the cache would be nobody's.

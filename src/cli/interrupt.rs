@@ -20,7 +20,7 @@ const TWICE: Duration = Duration::from_secs(5);
 
 /// What signals set.
 #[derive(Debug, Clone, Default)]
-pub struct Interrupt {
+pub(crate) struct Interrupt {
     stop: Arc<AtomicBool>,
     armed: Arc<AtomicBool>,
     /// How soon after the first signal another one counts.
@@ -33,7 +33,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// If the process already has a handler.
-    pub fn install() -> anyhow::Result<Self> {
+    pub(crate) fn install() -> anyhow::Result<Self> {
         Self::install_pausing(Duration::ZERO)
     }
 
@@ -41,7 +41,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// As `install`.
-    pub fn install_as_child() -> anyhow::Result<Self> {
+    pub(crate) fn install_as_child() -> anyhow::Result<Self> {
         Self::install_pausing(ONE)
     }
 
@@ -49,7 +49,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// As `install`.
-    pub fn install_as_rank(speaks: bool) -> anyhow::Result<Self> {
+    pub(crate) fn install_as_rank(speaks: bool) -> anyhow::Result<Self> {
         Self::install_with(TWICE, speaks)
     }
 
@@ -95,13 +95,13 @@ impl Interrupt {
     }
 
     /// From here on the first signal only sets `stop`.
-    pub fn arm(&self) {
+    pub(crate) fn arm(&self) {
         self.armed.store(true, Ordering::SeqCst);
     }
 
     /// Set once the run shall stop.
     #[must_use]
-    pub fn stop(&self) -> &AtomicBool {
+    pub(crate) fn stop(&self) -> &AtomicBool {
         &self.stop
     }
 }

@@ -13,7 +13,7 @@ use super::opened::{CheckpointArgs, DeviceArgs};
 use runner_compute::kernels::on_host;
 
 #[derive(Debug, Clone, Args)]
-pub struct LogitsArgs {
+pub(crate) struct LogitsArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
     pub run: String,
     /// JSON: rows of token ids, all of one length.
@@ -32,7 +32,7 @@ pub struct LogitsArgs {
 
 /// # Errors
 /// If there is no such run or checkpoint, or the tokens are not rows that its model can read.
-pub fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
     let opened = opened::open_run(&args.root.root(), &args.run)?;
     let text = std::fs::read_to_string(&args.tokens).with_context(|| args.tokens.display().to_string())?;
     let rows: Vec<Vec<u32>> =

@@ -24,7 +24,7 @@ use runner_store::{Which, catalog, load_weights};
 
 /// A recorded run, opened for reading.
 #[derive(Debug)]
-pub struct OpenedRun {
+pub(crate) struct OpenedRun {
     pub path: PathBuf,
     pub plan: Plan,
     /// From its `resolved.yaml`.
@@ -35,7 +35,7 @@ pub struct OpenedRun {
 ///
 /// # Errors
 /// `StoreError` if there is no such run or its files are damaged; `ConfigError` for its `resolved.yaml`.
-pub fn open_run(root: &Path, wanted: &str) -> anyhow::Result<OpenedRun> {
+pub(crate) fn open_run(root: &Path, wanted: &str) -> anyhow::Result<OpenedRun> {
     let path = catalog::resolve(root, wanted)?;
     let plan = runner_lab::stored_plan::read(&path)?;
     let experiment = resolved(&path)?;
@@ -47,7 +47,7 @@ pub fn open_run(root: &Path, wanted: &str) -> anyhow::Result<OpenedRun> {
 ///
 /// # Errors
 /// `ConfigError`.
-pub fn resolved(path: &Path) -> anyhow::Result<Experiment> {
+pub(crate) fn resolved(path: &Path) -> anyhow::Result<Experiment> {
     let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
     Ok(runner_config::load(&path.join(RESOLVED), &options)?.experiment)
 }
@@ -57,7 +57,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// If the plan has none, or one of a size that nothing here could have planned.
-    pub fn program(&self) -> anyhow::Result<&Program> {
+    pub(crate) fn program(&self) -> anyhow::Result<&Program> {
         const MOST: usize = 1 << 32;
         let rank = self.plan.ranks.first().ok_or_else(|| anyhow!("{}: a plan without ranks", self.path.display()))?;
         let m = &rank.program.model;
@@ -72,7 +72,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// As `prepare_data`.
-    pub fn tokenizer(&self, pool: &rayon::ThreadPool, screen: &mut Screen) -> anyhow::Result<TextTokenizer> {
+    pub(crate) fn tokenizer(&self, pool: &rayon::ThreadPool, screen: &mut Screen) -> anyhow::Result<TextTokenizer> {
         let kept = TextTokenizer::read(&self.path.join(TOKENIZER)).ok();
         match kept.filter(|tokenizer| tokenizer.hash() == self.plan.data.tokenizer_hash) {
             Some(tokenizer) => Ok(tokenizer),
@@ -84,7 +84,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// As `prepare_data`, and if the data is no longer what the run was trained on.
-    pub fn prepare_data(
+    pub(crate) fn prepare_data(
         &self,
         experiment: &Experiment,
         pool: &rayon::ThreadPool,
@@ -106,7 +106,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// `StoreError` if there is none or it is damaged.
-    pub fn weights(&self, which: Which) -> anyhow::Result<(Params, u64)> {
+    pub(crate) fn weights(&self, which: Which) -> anyhow::Result<(Params, u64)> {
         let program = self.program()?;
         // The whole model's, whatever the run's ranks hold of it.
         let layout = Arc::new(ParamLayout::new(parameters(&program.model)));
@@ -120,7 +120,12 @@ impl OpenedRun {
     ///
     /// # Errors
     /// If there is no such device.
-    pub fn device(&self, choice: DeviceChoice, threads: usize, notes: &mut Vec<String>) -> anyhow::Result<Device> {
+    pub(crate) fn device(
+        &self,
+        choice: DeviceChoice,
+        threads: usize,
+        notes: &mut Vec<String>,
+    ) -> anyhow::Result<Device> {
         let program = self.program()?;
         let choice = match (choice, program.device) {
             (DeviceChoice::Auto, Device::Cuda(_)) if program.mesh.stages == 1 => DeviceChoice::Auto,
@@ -144,7 +149,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// As `weights`; if the device cannot be opened, or its memory is short.
-    pub fn model(&self, which: Which, device: Device) -> anyhow::Result<(Model, Params, u64)> {
+    pub(crate) fn model(&self, which: Which, device: Device) -> anyhow::Result<(Model, Params, u64)> {
         let (weights, step) = self.weights(which)?;
         let (model, weights) = for_reading(self.program()?, weights, device)?;
         Ok((model, weights, step))
@@ -153,7 +158,7 @@ impl OpenedRun {
 
 /// What to compute on, on the command line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum On {
+pub(crate) enum On {
     /// A GPU if the run was trained on one and there is one here, else the CPU.
     #[default]
     Auto,
@@ -162,7 +167,7 @@ pub enum On {
 }
 
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
-pub struct DeviceArgs {
+pub(crate) struct DeviceArgs {
     /// What to compute on.
     #[arg(long, value_enum, default_value_t, value_name = "DEVICE")]
     pub device: On,
@@ -173,7 +178,7 @@ impl DeviceArgs {
     ///
     /// # Errors
     /// As there.
-    pub fn of(self, run: &OpenedRun, threads: usize) -> anyhow::Result<Device> {
+    pub(crate) fn of(self, run: &OpenedRun, threads: usize) -> anyhow::Result<Device> {
         let choice = match self.device {
             On::Auto => DeviceChoice::Auto,
             On::Cpu => DeviceChoice::Cpu,
@@ -190,7 +195,7 @@ impl DeviceArgs {
 
 /// Which checkpoint of a run, on the command line.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub struct CheckpointArgs {
+pub(crate) struct CheckpointArgs {
     /// The checkpoint after this many steps [default: the newest].
     #[arg(long, value_name = "N")]
     pub step: Option<u64>,
@@ -201,7 +206,7 @@ pub struct CheckpointArgs {
 
 impl CheckpointArgs {
     #[must_use]
-    pub fn which(self) -> Which {
+    pub(crate) fn which(self) -> Which {
         match self.step {
             Some(step) => Which::Step(step),
             None if self.best => Which::Best,

@@ -8,7 +8,7 @@ use anyhow::Context;
 ///
 /// # Errors
 /// If it cannot be written for another reason, such as a full disk.
-pub fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     print_to(&mut io::stdout().lock(), text)
 }
 
@@ -16,7 +16,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// As `print`.
-pub fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
+pub(crate) fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
         _ => Ok(()),
@@ -27,12 +27,12 @@ pub fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// As `print`.
-pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
 /// Writes a line to standard error, if anyone listens.
-pub fn complain(text: &str) {
+pub(crate) fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 

@@ -24,7 +24,7 @@ use runner_spec::plan::Plan;
 /// Data is prepared (and cached) for it, since the plan depends on how much there is; `--rows` says it instead. Nothing is
 /// trained. With `--cluster` the plan is for machines that are not here.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct PlanArgs {
+pub(crate) struct PlanArgs {
     /// The experiment file.
     pub file: PathBuf,
     /// Override a key of the file, such as `train.steps=10`; may be given several times.
@@ -71,7 +71,7 @@ fn price(text: &str) -> Result<f64, String> {
 /// # Errors
 /// Those of `inputs`; a `PlanError`; a cluster that is none; a `RUNNER_PEAK_FLOPS` that is no number; an output that cannot
 /// be written. A reader that closes the pipe early is no error.
-pub fn run(
+pub(crate) fn run(
     args: &PlanArgs,
     inputs: impl FnOnce() -> anyhow::Result<(Experiment, Option<DataFacts>)>,
 ) -> anyhow::Result<()> {
@@ -99,7 +99,7 @@ pub fn run(
 ///
 /// # Errors
 /// A `RUNNER_PEAK_FLOPS` that is no number.
-pub fn local(threads: usize) -> anyhow::Result<ClusterFacts> {
+pub(crate) fn local(threads: usize) -> anyhow::Result<ClusterFacts> {
     let mut cluster =
         runner_machine::local::local_cluster(threads).with_peak_flops(peak_flops(env::var_os(PEAK_FLOPS))?);
     if let Some(rates) = calibrate::known(&cluster) {
@@ -164,13 +164,13 @@ fn draw(plan: &Plan, path: &Path) -> anyhow::Result<()> {
 }
 
 /// The environment variable that says the device's peak FLOP/s, which MFU is reported against.
-pub const PEAK_FLOPS: &str = "RUNNER_PEAK_FLOPS";
+pub(crate) const PEAK_FLOPS: &str = "RUNNER_PEAK_FLOPS";
 
 /// The peak FLOP/s that `value` of `RUNNER_PEAK_FLOPS` says.
 ///
 /// # Errors
 /// If it is no positive number.
-pub fn peak_flops(value: Option<OsString>) -> anyhow::Result<Option<f64>> {
+pub(crate) fn peak_flops(value: Option<OsString>) -> anyhow::Result<Option<f64>> {
     let Some(value) = value else { return Ok(None) };
     let number = value.to_str().and_then(|text| text.trim().replace('_', "").parse::<f64>().ok());
     match number {

@@ -23,7 +23,7 @@ use runner_store::checkpoint;
 use runner_store::run_dir::CHECKPOINTS;
 
 #[derive(Debug, Clone, Args)]
-pub struct RankArgs {
+pub(crate) struct RankArgs {
     /// The run directory, which the parent holds.
     #[arg(long)]
     pub run: PathBuf,
@@ -36,7 +36,7 @@ pub struct RankArgs {
 
 /// # Errors
 /// If it was not started by `runner apply`; what goes wrong later is told the parent.
-pub fn run(args: &RankArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &RankArgs) -> anyhow::Result<Exit> {
     let Some((mut parent, start)) = Parent::meet(args.rank)? else {
         bail!(RequestError("a rank is started by `runner apply`".to_owned()));
     };

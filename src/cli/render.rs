@@ -13,7 +13,7 @@ use runner_template::Rendered;
 use runner_template::source::read;
 
 #[derive(Debug, Clone, Args)]
-pub struct RenderArgs {
+pub(crate) struct RenderArgs {
     /// The template.
     pub file: PathBuf,
     #[command(flatten)]
@@ -27,7 +27,7 @@ pub struct RenderArgs {
 ///
 /// # Errors
 /// `ConfigError` with the mistakes of the template; a file that is none.
-pub fn run(args: &RenderArgs) -> anyhow::Result<String> {
+pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<String> {
     if !runner_template::is_template(&args.file) {
         let message = format!("{} is not a template: templates end in .j2", args.file.display());
         return Err(RequestError(message).into());

@@ -18,7 +18,7 @@ use runner_spec::format;
 use runner_store::{catalog, write_atomic};
 
 #[derive(Debug, Clone, Args)]
-pub struct ReportArgs {
+pub(crate) struct ReportArgs {
     /// Run directories, runs' ids, or beginnings of ids that no other run shares; or a sweep's id or folder.
     #[arg(required_unless_present = "sweep")]
     pub run: Vec<String>,
@@ -49,7 +49,7 @@ pub struct ReportArgs {
 
 /// # Errors
 /// If there is no such run, the file is there and no report, or it cannot be written; if the port is taken.
-pub fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
     let request = request(args)?;
     if args.serve {
         return serve(args.port, request);

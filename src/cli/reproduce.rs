@@ -27,7 +27,7 @@ use runner_store::{StoreError, Which, catalog, checkpoint, lock, time};
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
-pub struct ReproduceArgs {
+pub(crate) struct ReproduceArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
     pub run: String,
     #[command(flatten)]
@@ -81,7 +81,7 @@ struct Original {
 
 /// # Errors
 /// If there is no such run, its data or its beginning is gone, or the reproduction failed (which its record then says too).
-pub fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
     let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
     let mode = screen.mode();

@@ -20,7 +20,7 @@ use runner_store::run_dir::{CHECKPOINTS, RunDir};
 use runner_store::{catalog, checkpoint};
 
 #[derive(Debug, Clone, Args)]
-pub struct ResumeArgs {
+pub(crate) struct ResumeArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
     pub run: String,
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub struct ResumeArgs {
 
 /// # Errors
 /// If there is no such run, it cannot be gone on with here, or it failed (which its record then says too).
-pub fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
     match args.launcher.seat()? {
         None => resume(args, &Interrupt::install()?, None),
         Some(seat) => {

@@ -22,7 +22,7 @@ use runner_store::{ancestry, catalog, checkpoint, select, time};
 
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct RunsArgs {
+pub(crate) struct RunsArgs {
     #[command(subcommand)]
     pub command: Option<RunsCommand>,
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub struct RunsArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct ListArgs {
+pub(crate) struct ListArgs {
     /// Only runs that stand so: running, done, interrupted, failed, broken; several with commas.
     #[arg(long, value_name = "STATUS", value_delimiter = ',')]
     pub status: Vec<String>,
@@ -63,7 +63,7 @@ pub struct ListArgs {
 }
 
 #[derive(Debug, Clone, Subcommand)]
-pub enum RunsCommand {
+pub(crate) enum RunsCommand {
     /// List the runs: id, status, steps, validation loss, speed, start. This is what `runner runs` alone does.
     List(ListArgs),
     /// Show one run: what ran, where, how far, and how well.
@@ -73,7 +73,7 @@ pub enum RunsCommand {
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct ShowArgs {
+pub(crate) struct ShowArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
     pub run: String,
     #[command(flatten)]
@@ -85,7 +85,7 @@ pub struct ShowArgs {
 
 /// # Errors
 /// If there is no such run, or the folder cannot be read.
-pub fn run(args: &RunsArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &RunsArgs) -> anyhow::Result<Exit> {
     match &args.command {
         None => list(&args.list),
         Some(RunsCommand::List(args)) => list(args),

@@ -15,7 +15,7 @@ use runner_store::catalog::{Listed, Standing};
 /// Remove runs: shows what would go, and asks.
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
-pub struct RmArgs {
+pub(crate) struct RmArgs {
     /// Run directories, ids, or beginnings of ids that no other run shares.
     #[arg(required = true, value_name = "RUN")]
     pub runs_given: Vec<String>,
@@ -37,7 +37,7 @@ pub struct RmArgs {
 
 /// # Errors
 /// If there is no such run, a process works on one, a sweep needs one, nobody said yes, or the file system refuses.
-pub fn run(args: &RmArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
     let root = args.root.root();
     let mut paths = catalog::resolve_all(&root, &args.runs_given)?;
     paths.sort();

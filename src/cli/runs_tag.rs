@@ -14,7 +14,7 @@ use runner_store::{catalog, tags};
 ///
 /// Tags are in the run's own folder, and may change while the run is trained.
 #[derive(Debug, Clone, Args)]
-pub struct TagArgs {
+pub(crate) struct TagArgs {
     /// Runs, and +TAG to put a tag on all of them, -TAG to take it off.
     #[arg(required = true, value_name = "RUN|+TAG|-TAG")]
     pub words: Vec<String>,
@@ -34,7 +34,7 @@ pub struct TagArgs {
 /// The command line `line` with `--remove=TAG` for each `-TAG` of `runner runs tag`: else it would be taken for flags of one
 /// letter each. Other commands' lines are as they were.
 #[must_use]
-pub fn spelled_out(line: Vec<OsString>) -> Vec<OsString> {
+pub(crate) fn spelled_out(line: Vec<OsString>) -> Vec<OsString> {
     if line.get(1).is_none_or(|word| word != "runs") || line.get(2).is_none_or(|word| word != "tag") {
         return line;
     }
@@ -49,7 +49,7 @@ pub fn spelled_out(line: Vec<OsString>) -> Vec<OsString> {
 
 /// # Errors
 /// If there is no such run, a tag's name is none, or a file cannot be written.
-pub fn run(args: &TagArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &TagArgs) -> anyhow::Result<Exit> {
     let (mut runs, mut add, remove) = (Vec::new(), args.add.clone(), args.remove.clone());
     for word in &args.words {
         match word.strip_prefix('+') {

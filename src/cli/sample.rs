@@ -14,7 +14,7 @@ use runner_report::{Mode, Screen};
 use runner_spec::experiment::Samples;
 
 #[derive(Debug, Clone, Args)]
-pub struct SampleArgs {
+pub(crate) struct SampleArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
     pub run: String,
     /// What to continue; may be given several times [default: the experiment's prompts].
@@ -99,7 +99,7 @@ impl SampleArgs {
 
 /// # Errors
 /// If there is no such run or checkpoint, its tokenizer is gone, or a prompt cannot be encoded.
-pub fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
     let opened = opened::open_run(&args.root.root(), &args.run)?;
     let spec = args.over(opened.experiment.eval.samples.clone())?;
     let device = args.device.of(&opened, args.threads.count())?;

@@ -8,7 +8,7 @@ use runner_lab::sweep;
 
 /// Flags of `runner schema`.
 #[derive(Debug, Args)]
-pub struct SchemaArgs {
+pub(crate) struct SchemaArgs {
     /// That of the sweep file.
     #[arg(long)]
     sweep: bool,
@@ -18,7 +18,7 @@ pub struct SchemaArgs {
 ///
 /// # Errors
 /// Those of writing.
-pub fn run(args: &SchemaArgs, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn run(args: &SchemaArgs, out: &mut dyn Write) -> io::Result<()> {
     let text = if args.sweep { sweep::SCHEMA.to_owned() } else { runner_config::schema_text() };
     out.write_all(text.as_bytes())?;
     out.flush()

@@ -12,7 +12,7 @@ use runner_spec::hub_name;
 
 /// Files of text.
 #[derive(Debug, Clone, Args)]
-pub struct SourceArgs {
+pub(crate) struct SourceArgs {
     /// Files of text: .txt and .md (a document each), .jsonl (one a line), .json (an array of them), .parquet (one a row).
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -26,7 +26,7 @@ pub struct SourceArgs {
 
 /// What the ending of a file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Text,
     Jsonl,
     Json,
@@ -37,7 +37,7 @@ pub enum Kind {
 
 impl Kind {
     #[must_use]
-    pub fn of(path: &Path) -> Self {
+    pub(crate) fn of(path: &Path) -> Self {
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
         match ending.as_str() {
             "txt" | "text" | "md" => Self::Text,
@@ -64,7 +64,7 @@ impl SourceArgs {
     ///
     /// # Errors
     /// If a file is missing, or they are of several kinds.
-    pub fn source(&self) -> Result<Source, RequestError> {
+    pub(crate) fn source(&self) -> Result<Source, RequestError> {
         let wrong = |text: String| Err(RequestError(text));
         let Some(first) = self.files.first() else { return wrong("name the files of text".to_owned()) };
         for path in &self.files {
@@ -110,7 +110,7 @@ impl SourceArgs {
     ///
     /// # Errors
     /// As `source`.
-    pub fn data(&self, tokenizer: Tokenizer) -> Result<Data, RequestError> {
+    pub(crate) fn data(&self, tokenizer: Tokenizer) -> Result<Data, RequestError> {
         Ok(Data {
             tokenizer,
             train: self.source()?,
@@ -124,7 +124,7 @@ impl SourceArgs {
 
 /// # Errors
 /// If there is no file at `path`.
-pub fn check_file(path: &Path) -> Result<(), RequestError> {
+pub(crate) fn check_file(path: &Path) -> Result<(), RequestError> {
     if path.is_dir() {
         return Err(RequestError(format!("{} is a folder: name its files, as {}/*", shown(path), shown(path))));
     }
@@ -135,7 +135,7 @@ pub fn check_file(path: &Path) -> Result<(), RequestError> {
 ///
 /// # Errors
 /// If it is none of these.
-pub fn tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
+pub(crate) fn tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
     let wrong = |text: String| Err(RequestError(format!("--tokenizer: {text}")));
     let (kind, rest) = spec.split_once(':').map_or((spec, None), |(kind, rest)| (kind, Some(rest)));
     match (kind, rest) {
@@ -185,7 +185,7 @@ pub fn tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
 
 /// `error` in the words of the command line. `files`: the text is that of files named there, not that of an experiment.
 #[must_use]
-pub fn worded(error: DataError, files: bool) -> DataError {
+pub(crate) fn worded(error: DataError, files: bool) -> DataError {
     const FILES: &str = "the files";
     let words = |key: &'static str| match key {
         "format" => "--to",
@@ -211,7 +211,7 @@ pub fn worded(error: DataError, files: bool) -> DataError {
 
 /// A path for a message.
 #[must_use]
-pub fn shown(path: &Path) -> String {
+pub(crate) fn shown(path: &Path) -> String {
     printable(&path.display().to_string())
 }
 

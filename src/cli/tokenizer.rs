@@ -22,7 +22,7 @@ const MOST: u64 = 64 << 20;
 
 /// Train a tokenizer, or see what one makes of a text.
 #[derive(Debug, Clone, Args)]
-pub struct TokenizerArgs {
+pub(crate) struct TokenizerArgs {
     #[command(subcommand)]
     command: TokenizerCommand,
 }
@@ -38,7 +38,7 @@ enum TokenizerCommand {
 ///
 /// The same text gives the same tokenizer. Special tokens have the first ids.
 #[derive(Debug, Clone, Args)]
-pub struct TrainArgs {
+pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub source: SourceArgs,
     /// Tokens in all, special ones among them.
@@ -62,7 +62,7 @@ pub struct TrainArgs {
 
 /// Show the tokens of a text: ids and pieces.
 #[derive(Debug, Clone, Args)]
-pub struct EncodeArgs {
+pub(crate) struct EncodeArgs {
     /// The text [default: standard input].
     pub text: Option<String>,
     /// gpt2:FOLDER, the path of a tokenizer.json, or bytes.
@@ -81,7 +81,7 @@ pub struct EncodeArgs {
 
 /// Show the text of tokens.
 #[derive(Debug, Clone, Args)]
-pub struct DecodeArgs {
+pub(crate) struct DecodeArgs {
     /// Ids, with blanks or commas between [default: standard input].
     pub ids: Vec<String>,
     /// gpt2:FOLDER, the path of a tokenizer.json, or bytes.
@@ -91,7 +91,7 @@ pub struct DecodeArgs {
 
 /// # Errors
 /// If the request is wrong, or something cannot be read or written.
-pub fn run(args: &TokenizerArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &TokenizerArgs) -> anyhow::Result<Exit> {
     match &args.command {
         TokenizerCommand::Train(args) => train(args),
         TokenizerCommand::Encode(args) => encode(args),

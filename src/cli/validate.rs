@@ -9,7 +9,7 @@ use runner_config::LoadOptions;
 ///
 /// # Errors
 /// `ConfigError` with the mistakes of the file (exit code 2), or `io::Error` of writing.
-pub fn run(path: &Path, options: &LoadOptions, explain: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+pub(crate) fn run(path: &Path, options: &LoadOptions, explain: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let loaded = runner_config::load(path, options)?;
     if explain {
         write!(out, "{}", runner_config::explain(&loaded.origins))?;

@@ -26,7 +26,7 @@ use runner_store::checkpoint;
 
 /// Who starts the ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Launcher {
+pub(crate) enum Launcher {
     /// A launcher if its variables say so, else this process.
     #[default]
     Auto,
@@ -37,7 +37,7 @@ pub enum Launcher {
 }
 
 #[derive(Debug, Clone, Copy, Default, Args)]
-pub struct LauncherArgs {
+pub(crate) struct LauncherArgs {
     /// Who starts the ranks of a plan with several.
     #[arg(long, value_enum, default_value_t, value_name = "WHO")]
     pub launcher: Launcher,
@@ -48,7 +48,7 @@ impl LauncherArgs {
     ///
     /// # Errors
     /// If there is none where one was asked for, or its variables make no sense.
-    pub fn seat(self) -> anyhow::Result<Option<Seat>> {
+    pub(crate) fn seat(self) -> anyhow::Result<Option<Seat>> {
         let pairs =
             std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         let seat = match self.launcher {

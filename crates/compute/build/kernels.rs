@@ -35,7 +35,7 @@ const FLAGS: [&str; 13] = [
     "--Werror=all-warnings",
 ];
 
-pub fn build() -> Result<(), String> {
+pub(crate) fn build() -> Result<(), String> {
     println!("cargo::rerun-if-changed={SOURCES}");
     for name in ["NVCC", "CUDA_HOME", "NVCC_CCBIN", "PATH"] {
         println!("cargo::rerun-if-env-changed={name}");

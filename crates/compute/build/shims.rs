@@ -10,7 +10,7 @@ const LIBRARIES: [&str; 7] = ["cublas", "cublasLt", "cuda", "cudart", "curand", 
 /// An archive without members.
 const EMPTY_ARCHIVE: &str = "!<arch>\n";
 
-pub fn build() -> Result<(), String> {
+pub(crate) fn build() -> Result<(), String> {
     let out = PathBuf::from(crate::variable("OUT_DIR")?);
     compile(&out)?;
     // All of it is given to the linker before the dependencies that call it; it drops what nothing calls, and the real libraries,

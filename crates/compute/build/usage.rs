@@ -1,7 +1,7 @@
 //! What the assembler says of each kernel (`-Xptxas -v`), as a table.
 
 /// Of one kernel on one kind of GPU. Bytes are per thread but for `shared`, which is per block and without the dynamic part.
-pub struct Usage {
+pub(crate) struct Usage {
     arch: String,
     file: String,
     kernel: String,
@@ -19,7 +19,7 @@ pub struct Usage {
 ///     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 /// ptxas info    : Used 10 registers, used 0 barriers, 16 bytes smem, 372 bytes cmem[0]
 /// ```
-pub fn read(file: &str, log: &str) -> Vec<Usage> {
+pub(crate) fn read(file: &str, log: &str) -> Vec<Usage> {
     let mut all: Vec<Usage> = Vec::new();
     // Properties of functions that are called, not inlined, stand between those of kernels.
     let mut of_kernel = false;
@@ -61,7 +61,7 @@ fn before(line: &str, unit: &str) -> u64 {
 }
 
 /// By GPU, file and kernel; spills are marked.
-pub fn table(mut all: Vec<Usage>) -> String {
+pub(crate) fn table(mut all: Vec<Usage>) -> String {
     all.sort_by(|a, b| (&a.arch, &a.file, &a.kernel).cmp(&(&b.arch, &b.file, &b.kernel)));
     let head = ["gpu", "file", "kernel", "registers", "shared", "stack", "spilled", "reloaded", ""].map(str::to_owned);
     let rows = all.iter().map(|u| {

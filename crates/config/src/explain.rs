@@ -53,7 +53,7 @@ fn untagged(value: Value) -> Value {
 }
 
 /// One row per value, in the order of the keys.
-pub fn origins(experiment: &Experiment, layers: &Layers, notes: &BTreeMap<&'static str, String>) -> Vec<Origin> {
+pub(crate) fn origins(experiment: &Experiment, layers: &Layers, notes: &BTreeMap<&'static str, String>) -> Vec<Origin> {
     let mut out = Vec::new();
     visit(&document(experiment), "", &mut |key, value| {
         let source = layers.origin(key, value.is_null());

@@ -250,7 +250,7 @@ impl Layers {
 }
 
 /// Whether a mistake was reported at `path`, in it, or around it.
-pub fn is_poisoned(poisoned: &[String], path: &str) -> bool {
+pub(crate) fn is_poisoned(poisoned: &[String], path: &str) -> bool {
     let within = |inner: &str, outer: &str| {
         outer.is_empty() || inner == outer || inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'))
     };

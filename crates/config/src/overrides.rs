@@ -11,7 +11,7 @@ use runner_template::tree::{MAX_DEPTH, Node, parse};
 const PREFIX: &str = "RUNNER_";
 
 /// Adds a layer for each variable, in the order of their names, and then one for each `--set`.
-pub fn layers(
+pub(crate) fn layers(
     options: &LoadOptions,
     layers: &mut Vec<Layer>,
     diagnostics: &mut Vec<Diagnostic>,

@@ -72,17 +72,17 @@ const PRESETS: [Preset; 11] = [
 ];
 
 /// All names, the published models first.
-pub fn names() -> Vec<&'static str> {
+pub(crate) fn names() -> Vec<&'static str> {
     PRESETS.iter().map(|p| p.name).collect()
 }
 
 /// Family of a preset.
-pub fn family(name: &str) -> Option<Family> {
+pub(crate) fn family(name: &str) -> Option<Family> {
     PRESETS.iter().find(|p| p.name == name).map(|p| p.family)
 }
 
 /// What the preset says, in the vocabulary of the file.
-pub fn layer(name: &str) -> Option<Value> {
+pub(crate) fn layer(name: &str) -> Option<Value> {
     let p = PRESETS.iter().find(|p| p.name == name)?;
     let mut model = json!({
         "family": p.family,

@@ -6,19 +6,19 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 
-pub use super::raw_data::RawData;
-pub use super::raw_eval::RawEval;
-pub use super::raw_parallel::RawParallel;
+pub(crate) use super::raw_data::RawData;
+pub(crate) use super::raw_eval::RawEval;
+pub(crate) use super::raw_parallel::RawParallel;
 use runner_spec::experiment::{
     Activation, Decays, DeviceChoice, Family, NormPlace, PositionKind, Precision, Recompute,
 };
 
 /// Keys of which one layer gives at most one, and of which a higher layer's replaces a lower layer's.
-pub const EXCLUSIVE: &str = "x-exclusive";
+pub(crate) const EXCLUSIVE: &str = "x-exclusive";
 
 /// Keeps "given as null" (`Some(None)`) apart from "not given" (`None`).
 #[expect(clippy::option_option, reason = "three states: not given, given as null, given")]
-pub fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
+pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
     Option::<T>::deserialize(from).map(Some)
 }
 

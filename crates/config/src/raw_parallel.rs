@@ -6,9 +6,9 @@ use serde::Deserialize;
 use runner_spec::experiment::{AutoOr, ParallelMode, PipelineSchedule};
 
 /// More ranks than this are a slip.
-pub const MAX_RANKS: usize = 1_000_000;
+pub(crate) const MAX_RANKS: usize = 1_000_000;
 /// Most micro-batches of a replica in one step.
-pub const MAX_MICROBATCHES: usize = 65_536;
+pub(crate) const MAX_MICROBATCHES: usize = 65_536;
 
 /// How the work is divided among ranks. There are replicas · stages of them, each with a device.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]

@@ -210,7 +210,7 @@ fn parameters(m: &Model) -> f64 {
 }
 
 /// All divisors of `n`, in order.
-pub fn divisors(n: usize) -> Vec<usize> {
+pub(crate) fn divisors(n: usize) -> Vec<usize> {
     let small = (1..).take_while(|i| i * i <= n).filter(|i| n.is_multiple_of(*i));
     let mut all: Vec<usize> = small.flat_map(|i| [i, n / i]).collect();
     all.sort_unstable();
@@ -219,25 +219,25 @@ pub fn divisors(n: usize) -> Vec<usize> {
 }
 
 /// The divisors of `n` next to `near`, below and above.
-pub fn divisors_near(n: usize, near: usize) -> Vec<usize> {
+pub(crate) fn divisors_near(n: usize, near: usize) -> Vec<usize> {
     neighbours(&divisors(n), near)
 }
 
 /// Of `sorted`, what lies next to `near`, below and above.
-pub fn neighbours(sorted: &[usize], near: usize) -> Vec<usize> {
+pub(crate) fn neighbours(sorted: &[usize], near: usize) -> Vec<usize> {
     let below = sorted.iter().copied().rfind(|&d| d < near);
     let above = sorted.iter().copied().find(|&d| d > near);
     below.into_iter().chain(above).collect()
 }
 
 /// The multiples of `of` next to `near`, below and above.
-pub fn multiples_near(near: usize, of: usize) -> Vec<usize> {
+pub(crate) fn multiples_near(near: usize, of: usize) -> Vec<usize> {
     let below = near / of * of;
     [below, below.saturating_add(of)].into_iter().filter(|&m| m > 0).collect()
 }
 
 /// `2 or 5`.
-pub fn join_or(values: &[usize]) -> String {
+pub(crate) fn join_or(values: &[usize]) -> String {
     values.iter().map(usize::to_string).collect::<Vec<_>>().join(" or ")
 }
 

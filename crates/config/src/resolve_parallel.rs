@@ -5,9 +5,9 @@ use super::raw_parallel::{MAX_RANKS, RawParallel, RawPipeline};
 use super::resolve::Resolver;
 use runner_spec::experiment::{AutoOr, Batch, DeviceChoice, Parallel, ParallelMode, Pipeline, PipelineSchedule};
 
-pub const REPLICAS: &str = "parallel.replicas";
-pub const STAGES: &str = "parallel.pipeline.stages";
-pub const MICROBATCHES: &str = "parallel.pipeline.microbatches";
+pub(crate) const REPLICAS: &str = "parallel.replicas";
+pub(crate) const STAGES: &str = "parallel.pipeline.stages";
+pub(crate) const MICROBATCHES: &str = "parallel.pipeline.microbatches";
 const MODE: &str = "parallel.mode";
 const PIPELINE: &str = "parallel.pipeline";
 const PARTITION: &str = "parallel.pipeline.partition";
@@ -15,7 +15,7 @@ const SCHEDULE: &str = "parallel.pipeline.schedule";
 const CHUNKS: &str = "parallel.pipeline.chunks";
 
 /// A list up to this long is written out in a message.
-pub const SHOWN: usize = 16;
+pub(crate) const SHOWN: usize = 16;
 
 /// The ranks: replicas · stages.
 #[derive(Debug, Clone, Copy)]

@@ -108,7 +108,7 @@ fn samples(raw: RawSamples) -> Samples {
 }
 
 /// How long the run is; `None` if the file says it in two ways, which is reported where it stands.
-pub fn train(raw: &RawTrain) -> Option<Train> {
+pub(crate) fn train(raw: &RawTrain) -> Option<Train> {
     let steps = match (raw.steps, raw.epochs, raw.tokens) {
         (None, None, None) => Some(DEFAULT_STEPS),
         (steps, _, _) => steps,

@@ -18,7 +18,7 @@ pub fn schema_text() -> String {
     format!("{:#}\n", schema_ref())
 }
 
-pub fn schema_ref() -> &'static Value {
+pub(crate) fn schema_ref() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     SCHEMA.get_or_init(|| {
         schemars::generate::SchemaSettings::draft07()

@@ -115,7 +115,7 @@ pub(crate) mod tests {
     use runner_spec::precision;
 
     /// As drivers describe boards whose data sheets are known.
-    pub fn gpu(name: &str, capability: (u32, u32), sms: u32, clocks: [u32; 2], bus_width: u32) -> GpuFacts {
+    pub(crate) fn gpu(name: &str, capability: (u32, u32), sms: u32, clocks: [u32; 2], bus_width: u32) -> GpuFacts {
         GpuFacts {
             index: 0,
             name: name.to_owned(),

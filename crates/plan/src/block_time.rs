@@ -27,7 +27,7 @@ const ADAMW_BYTES: f64 = 36.0;
 
 /// A rank on its device.
 #[derive(Debug, Clone, Copy)]
-pub struct Worker<'a> {
+pub(crate) struct Worker<'a> {
     pub model: &'a ModelSpec,
     pub precision: Precision,
     pub master_weights: bool,
@@ -40,7 +40,7 @@ pub struct Worker<'a> {
 
 /// Seconds of the three kinds of blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Seconds {
+pub(crate) struct Seconds {
     pub embedding: BlockSeconds,
     pub layer: BlockSeconds,
     pub head: BlockSeconds,
@@ -48,7 +48,7 @@ pub struct Seconds {
 
 impl Seconds {
     /// Of entry `block` in a list with `layers` layers.
-    pub fn of(&self, block: usize, layers: usize) -> BlockSeconds {
+    pub(crate) fn of(&self, block: usize, layers: usize) -> BlockSeconds {
         match block {
             0 => self.embedding,
             b if b <= layers => self.layer,
@@ -59,7 +59,7 @@ impl Seconds {
 
 impl Worker<'_> {
     /// For a micro-batch of `rows` rows of `length`. `None` where the device's peak is not known.
-    pub fn blocks(&self, rows: usize, length: usize) -> Option<Seconds> {
+    pub(crate) fn blocks(&self, rows: usize, length: usize) -> Option<Seconds> {
         match self.rates {
             DeviceRates::Accelerator(rates) => self.accelerated(rates, rows, length),
             DeviceRates::Measured(rates) => self.measured(rates, rows, length),
@@ -67,7 +67,7 @@ impl Worker<'_> {
     }
 
     /// The end of a step on `counts` parameters; without `optimizer`, the gradients are only cleared.
-    pub fn update(&self, counts: &ParamCounts, optimizer: Option<OptimizerSpec>) -> Option<f64> {
+    pub(crate) fn update(&self, counts: &ParamCounts, optimizer: Option<OptimizerSpec>) -> Option<f64> {
         // Of AdamW's 9 passes over the parameters: the norm's and the clearing's, then weight twice and gradient, then
         // two for each moment.
         let passes = optimizer.map_or(1.0, |o| 5.0 + 2.0 * o.moments() as f64);
@@ -236,7 +236,7 @@ impl Worker<'_> {
 }
 
 /// The feed-forward width that calibration measures a family with.
-pub fn reference_ff(family: Family, d_model: usize) -> usize {
+pub(crate) fn reference_ff(family: Family, d_model: usize) -> usize {
     match family {
         Family::Gpt2 => 4 * d_model,
         Family::Llama => 3 * d_model,

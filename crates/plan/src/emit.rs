@@ -8,7 +8,7 @@ use runner_spec::program::{Blocks, Instruction};
 
 /// What a rank's step is made from.
 #[derive(Debug, Clone, Copy)]
-pub struct Step<'a> {
+pub(crate) struct Step<'a> {
     pub mesh: Mesh,
     pub stage: usize,
     /// dp's root updates the weights for all.
@@ -22,12 +22,12 @@ pub struct Step<'a> {
 }
 
 /// One rank without a pipeline: forward and backward of each micro-batch in turn.
-pub fn in_turn(micro_batches: usize) -> Vec<Op> {
+pub(crate) fn in_turn(micro_batches: usize) -> Vec<Op> {
     (0..micro_batches).flat_map(|mb| [Op::new(Work::Forward, mb, 0), Op::new(Work::Backward, mb, 0)]).collect()
 }
 
 /// Runs of blocks of about `bytes` of gradients each, last blocks first, never across two chunks.
-pub fn buckets(spec: &ModelSpec, chunks: &[Blocks], bytes: f64) -> Vec<Blocks> {
+pub(crate) fn buckets(spec: &ModelSpec, chunks: &[Blocks], bytes: f64) -> Vec<Blocks> {
     let params = block_params(spec);
     let mut out = Vec::new();
     for chunk in chunks.iter().rev() {
@@ -45,7 +45,7 @@ pub fn buckets(spec: &ModelSpec, chunks: &[Blocks], bytes: f64) -> Vec<Blocks> {
 
 /// The instructions of one optimizer step. All micro-batches are loaded first: a head scales its gradient by the valid
 /// tokens of the whole batch.
-pub fn step(s: &Step<'_>) -> Vec<Instruction> {
+pub(crate) fn step(s: &Step<'_>) -> Vec<Instruction> {
     let mut out: Vec<Instruction> = (0..s.micro_batches).map(|mb| Instruction::Load { mb }).collect();
     out.push(Instruction::CountTokens { numerator: 1 });
     if s.mesh.mode == Mode::Dp {

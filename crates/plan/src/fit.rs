@@ -16,7 +16,7 @@ use runner_spec::plan::RankPlan;
 use runner_spec::program::Program;
 
 /// Says so when a device's ranks need more than it has, with what would fit. The estimate is a few percent off.
-pub fn shortage(layout: &Layout, ranks: &[RankPlan], slots: usize) -> Option<String> {
+pub(crate) fn shortage(layout: &Layout, ranks: &[RankPlan], slots: usize) -> Option<String> {
     let needs: Vec<u64> = ranks.iter().map(|r| r.memory.total()).collect();
     let (first, over) = worst(ranks, &needs)?;
     let rank = &ranks[first];

@@ -29,7 +29,7 @@ struct Hashed<'a> {
 ///
 /// # Errors
 /// If a value has no JSON form.
-pub fn plan_hash(data: &DataFacts, programs: &[Program]) -> Result<String, serde_json::Error> {
+pub(crate) fn plan_hash(data: &DataFacts, programs: &[Program]) -> Result<String, serde_json::Error> {
     // From the second on, replicas differ in nothing but their rank and rows, which mesh and batch settle.
     let programs: Vec<Program> = programs.iter().filter(|p| p.replica() < 2).map(essential).collect();
     let bf16 = programs.iter().any(|p| p.precision == Precision::Bf16);
@@ -40,7 +40,11 @@ pub fn plan_hash(data: &DataFacts, programs: &[Program]) -> Result<String, serde
 ///
 /// # Errors
 /// If a value has no JSON form.
-pub fn math_hash(data: &DataFacts, common: &Program, clip_norm: Option<f64>) -> Result<String, serde_json::Error> {
+pub(crate) fn math_hash(
+    data: &DataFacts,
+    common: &Program,
+    clip_norm: Option<f64>,
+) -> Result<String, serde_json::Error> {
     let mut program = essential(common);
     (program.mesh, program.device) = (Mesh::single(), Device::Cpu);
     (program.rank, program.batch.slice, program.batch.micro_batch) = (0, (0, 0), 0);

@@ -2,7 +2,7 @@
 
 /// Time at `size`, given (size, time) in any order. Between points the time per unit is interpolated over the logarithms;
 /// beyond the largest it stays; below the smallest, the part of the time that does not go with size stays.
-pub fn by_size(points: impl Iterator<Item = (f64, f64)>, size: f64) -> Option<f64> {
+pub(crate) fn by_size(points: impl Iterator<Item = (f64, f64)>, size: f64) -> Option<f64> {
     let mut points: Vec<(f64, f64)> = points.filter(|p| p.0 > 0.0 && p.1 > 0.0).collect();
     points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let (first, last) = (*points.first()?, *points.last()?);
@@ -21,7 +21,7 @@ pub fn by_size(points: impl Iterator<Item = (f64, f64)>, size: f64) -> Option<f6
 }
 
 /// A rate at `width`, given (width, rate) ascending; the nearest point's beyond them.
-pub fn by_width(points: &[(f64, f64)], width: f64) -> Option<f64> {
+pub(crate) fn by_width(points: &[(f64, f64)], width: f64) -> Option<f64> {
     let (first, last) = (*points.first()?, *points.last()?);
     if width <= first.0 {
         return Some(first.1);

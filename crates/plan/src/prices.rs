@@ -14,7 +14,7 @@ use runner_spec::rates::{BlockSeconds, DeviceRates, Link, Links};
 
 /// The stages of a plan with the times of their work.
 #[derive(Debug)]
-pub struct Priced<'a> {
+pub(crate) struct Priced<'a> {
     pub stages: Vec<Stage<'a>>,
     pub basis: Basis,
     /// Devices that the ranks run on.
@@ -27,7 +27,7 @@ pub struct Priced<'a> {
 
 /// One stage, by its first replica; times are those of its slowest.
 #[derive(Debug)]
-pub struct Stage<'a> {
+pub(crate) struct Stage<'a> {
     pub rank: &'a RankPlan,
     /// For a whole micro-batch, and for the last, which may be smaller.
     full: Seconds,
@@ -56,7 +56,7 @@ struct Reach {
 
 impl<'a> Priced<'a> {
     /// `None` where a rate is missing.
-    pub fn new(ranks: &'a [RankPlan], cluster: &'a ClusterFacts) -> Option<Self> {
+    pub(crate) fn new(ranks: &'a [RankPlan], cluster: &'a ClusterFacts) -> Option<Self> {
         let first = ranks.first()?;
         let mesh = first.program.mesh;
         let mut sharers: HashMap<(usize, Device), usize> = HashMap::new();

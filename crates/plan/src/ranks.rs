@@ -54,7 +54,7 @@ pub fn mesh(parallel: &Parallel, sequences: usize) -> Result<Mesh, PlanError> {
 
 /// What the ranks have in common.
 #[derive(Debug, Clone)]
-pub struct Layout {
+pub(crate) struct Layout {
     pub mesh: Mesh,
     /// Layers of each part of the model.
     pub counts: Vec<usize>,
@@ -67,7 +67,7 @@ pub struct Layout {
 
 impl Layout {
     /// Settles the partition; what was chosen, and why, goes to `notes`.
-    pub fn new(
+    pub(crate) fn new(
         experiment: &Experiment,
         common: &Program,
         times: &BlockTimes,
@@ -139,18 +139,18 @@ impl Layout {
     }
 
     /// The same with other layers per part.
-    pub fn with_counts(&self, counts: &[usize]) -> Self {
+    pub(crate) fn with_counts(&self, counts: &[usize]) -> Self {
         Self { counts: counts.to_vec(), ..self.clone() }
     }
 
     /// The blocks of `stage`.
-    pub fn stage_chunks(&self, stage: usize) -> Vec<Blocks> {
+    pub(crate) fn stage_chunks(&self, stage: usize) -> Vec<Blocks> {
         let parts = partition::parts(&self.counts);
         parts.into_iter().skip(stage).step_by(self.mesh.stages).collect()
     }
 
     /// The program of every rank.
-    pub fn programs(&self, common: &Program, hardware: &[DeviceFacts]) -> Vec<Program> {
+    pub(crate) fn programs(&self, common: &Program, hardware: &[DeviceFacts]) -> Vec<Program> {
         let mesh = self.mesh;
         let slice = common.batch.sequences / mesh.replicas;
         let micro_batches = slice.div_ceil(common.batch.micro_batch);
@@ -195,7 +195,7 @@ impl Layout {
     }
 
     /// What each rank costs.
-    pub fn ranks(
+    pub(crate) fn ranks(
         &self,
         programs: Vec<Program>,
         walks: &[Walk],
@@ -245,7 +245,7 @@ impl Layout {
 }
 
 /// FLOPs of several parts of a model.
-pub fn flops(model: &ModelSpec, recompute: Recompute, chunks: &[Blocks], tokens: u64, length: usize) -> Flops {
+pub(crate) fn flops(model: &ModelSpec, recompute: Recompute, chunks: &[Blocks], tokens: u64, length: usize) -> Flops {
     let convention = cost::CONVENTION.to_owned();
     let mut sum = Flops { forward: 0.0, backward: 0.0, recomputed: 0.0, step: 0.0, convention };
     for chunk in chunks {
@@ -260,7 +260,7 @@ pub fn flops(model: &ModelSpec, recompute: Recompute, chunks: &[Blocks], tokens:
 
 /// What blocks cost relative to each other, and where that is from.
 #[derive(Debug, Clone, Copy)]
-pub struct BlockTimes {
+pub(crate) struct BlockTimes {
     /// What a partition is balanced by.
     costs: BlockCosts,
     from: &'static str,
@@ -271,7 +271,7 @@ pub struct BlockTimes {
 impl BlockTimes {
     /// By the data sheet of the first device, or by the FLOPs of the matrix products. Measurements advise only: they
     /// change from one calibration to the next, and a plan that changed with them would be another run.
-    pub fn new(common: &Program, hardware: &[DeviceFacts], cluster: &ClusterFacts) -> Self {
+    pub(crate) fn new(common: &Program, hardware: &[DeviceFacts], cluster: &ClusterFacts) -> Self {
         let flops = Self { costs: block_costs(&common.model, common.batch.length), from: "by FLOPs", measured: None };
         let timed = hardware.first().and_then(|device| {
             let rates = cluster.rates.devices.get(&device.name)?;

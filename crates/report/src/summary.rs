@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use runner_store::summary::Medians;
 
-    pub fn summary() -> Summary {
+    pub(super) fn summary() -> Summary {
         let eval = EvalLine {
             step: 2000,
             val_loss: Some(1.8123),

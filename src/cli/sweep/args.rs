@@ -14,7 +14,7 @@ use crate::cli::exit::Exit;
 /// save and exits with code 130; the same command goes on from there, as after a crash.
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub struct SweepArgs {
+pub(crate) struct SweepArgs {
     #[command(subcommand)]
     pub command: Option<SweepCommand>,
     #[command(flatten)]
@@ -23,7 +23,7 @@ pub struct SweepArgs {
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// The sweep file.
     #[arg(required = true)]
     pub file: Option<PathBuf>,
@@ -59,7 +59,7 @@ pub struct RunArgs {
 
 /// What starts the runs of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Launcher {
+pub(crate) enum Launcher {
     /// This process, on this machine.
     Local,
     /// Slurm: an array of jobs, one for each point. The folder of runs lies where all machines see it.
@@ -67,7 +67,7 @@ pub enum Launcher {
 }
 
 #[derive(Debug, Clone, Subcommand)]
-pub enum SweepCommand {
+pub(crate) enum SweepCommand {
     /// Show how the points of a sweep stand.
     Status(StatusArgs),
     /// Show what came out of a sweep, the best point first.
@@ -77,7 +77,7 @@ pub enum SweepCommand {
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct StatusArgs {
+pub(crate) struct StatusArgs {
     /// A sweep's folder, its id, or the beginning of an id that no other sweep shares [default: the newest].
     pub sweep: Option<String>,
     #[command(flatten)]
@@ -88,7 +88,7 @@ pub struct StatusArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct ResultsArgs {
+pub(crate) struct ResultsArgs {
     /// A sweep's folder, its id, or the beginning of an id that no other sweep shares [default: the newest].
     pub sweep: Option<String>,
     #[command(flatten)]
@@ -102,7 +102,7 @@ pub struct ResultsArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct PointArgs {
+pub(crate) struct PointArgs {
     /// The sweep's folder.
     pub sweep: PathBuf,
     /// The point's number, from 1.
@@ -113,7 +113,7 @@ pub struct PointArgs {
 
 /// # Errors
 /// A wrong request, or a sweep that could not go on.
-pub fn run(args: &SweepArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &SweepArgs) -> anyhow::Result<Exit> {
     match &args.command {
         None => super::run::run(&args.run),
         Some(SweepCommand::Status(args)) => status::run(args),

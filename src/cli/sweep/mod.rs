@@ -14,6 +14,6 @@ mod run;
 mod slurm;
 mod status;
 
-pub use args::{SweepArgs, run};
+pub(crate) use args::{SweepArgs, run};
 pub(super) use find::resolve as find_sweep;
 pub(super) use prepare::Mistakes;

@@ -46,7 +46,7 @@ fn meet<R: Send>(world_size: usize, rank: impl Fn(Meeting) -> R + Sync) -> Vec<R
 }
 
 /// Runs every rank of a world in a thread of its own; what each returned.
-pub fn world<R: Send>(topology: &Topology, rank: impl Fn(TcpComm) -> R + Sync) -> Vec<R> {
+pub(crate) fn world<R: Send>(topology: &Topology, rank: impl Fn(TcpComm) -> R + Sync) -> Vec<R> {
     meet(topology.world_size, |meeting| {
         let mesh = Arc::new(Mesh::join(&meeting).unwrap());
         mesh.set_limit(Duration::from_mins(1));

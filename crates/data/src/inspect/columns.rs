@@ -45,7 +45,7 @@ pub(super) fn parquet(path: &Path) -> Result<(Vec<Column>, u64), DataError> {
 }
 
 /// Bytes that `column` of a parquet file takes without compression, if there is such a column.
-pub fn column_bytes(path: &Path, column: &str) -> Option<u64> {
+pub(crate) fn column_bytes(path: &Path, column: &str) -> Option<u64> {
     let (columns, _) = parquet(path).ok()?;
     columns.into_iter().find(|found| found.name == column).map(|found| found.bytes)
 }

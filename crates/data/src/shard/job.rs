@@ -24,7 +24,7 @@ use crate::tokenizer::TextTokenizer;
 use runner_spec::experiment::Data;
 
 /// The tokenizer beside the shards.
-pub const TOKENIZER: &str = "tokenizer.json";
+pub(super) const TOKENIZER: &str = "tokenizer.json";
 
 /// What to write, of what, and where.
 #[derive(Debug, Clone, Copy)]

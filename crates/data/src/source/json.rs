@@ -25,7 +25,7 @@ pub(super) fn read(path: &Path, text: &TextOf, sink: &mut Sink<'_>) -> Result<()
 
 /// Where an item begins.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub(crate) struct Place {
     /// From 0, as JSON counts.
     item: u64,
     line: u64,
@@ -108,7 +108,7 @@ impl Open {
 ///
 /// # Errors
 /// If the file is not an array of JSON objects, as far as it is read, or `sink` fails.
-pub fn for_each_item(
+pub(crate) fn for_each_item(
     path: &Path,
     sink: &mut dyn FnMut(Place, Map<String, Value>) -> Result<bool, DataError>,
 ) -> Result<(), DataError> {

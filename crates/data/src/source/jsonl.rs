@@ -25,7 +25,7 @@ pub(super) fn read(path: &Path, text: &TextOf, sink: &mut Sink<'_>) -> Result<()
 ///
 /// # Errors
 /// If a line is not a JSON object, or `sink` fails.
-pub fn for_each_line(
+pub(crate) fn for_each_line(
     path: &Path,
     sink: &mut dyn FnMut(u64, Map<String, Value>) -> Result<bool, DataError>,
 ) -> Result<(), DataError> {

@@ -11,14 +11,14 @@ use runner_spec::experiment::{Source, Validation};
 
 /// Which setting of the experiment a source belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub(crate) enum Origin {
     Train,
     Validation,
     Test,
 }
 
 impl Origin {
-    pub fn key(self) -> &'static str {
+    pub(crate) fn key(self) -> &'static str {
         match self {
             Self::Train => "data.train",
             Self::Validation => "data.validation",
@@ -26,7 +26,7 @@ impl Origin {
         }
     }
 
-    pub fn split(self) -> SplitName {
+    pub(crate) fn split(self) -> SplitName {
         match self {
             Self::Train => SplitName::Train,
             Self::Validation => SplitName::Validation,
@@ -37,7 +37,7 @@ impl Origin {
 
 /// How the documents lie in the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Documents {
+pub(crate) enum Documents {
     /// Each file is one document.
     Text,
     /// Each row's.
@@ -52,7 +52,7 @@ pub enum Documents {
 
 /// A source whose files are known.
 #[derive(Debug, Clone)]
-pub struct Located {
+pub(crate) struct Located {
     pub origin: Origin,
     pub documents: Documents,
     pub files: Vec<SourceFile>,
@@ -61,19 +61,19 @@ pub struct Located {
 }
 
 impl Located {
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }
 
     /// # Errors
     /// If a file is not the one that was hashed any more.
-    pub fn check_unchanged(&self) -> Result<(), DataError> {
+    pub(crate) fn check_unchanged(&self) -> Result<(), DataError> {
         self.files.iter().try_for_each(SourceFile::check_unchanged)
     }
 }
 
 /// Finds and hashes the files of `source`. `builtin` says which parquet file holds the built-in corpus for an origin.
-pub fn locate(
+pub(crate) fn locate(
     source: &Source,
     origin: Origin,
     cache: &Cache,
@@ -119,7 +119,7 @@ pub fn locate(
 }
 
 /// `validation` as a source of its own; `None` for a fraction of the training source.
-pub fn own_source(validation: &Validation) -> Option<Source> {
+pub(crate) fn own_source(validation: &Validation) -> Option<Source> {
     Some(match validation.clone() {
         Validation::Fraction(_) => return None,
         Validation::Text { files } => Source::Text { files },

@@ -7,7 +7,7 @@ use crate::tokenizer::Cut;
 
 /// A document, or the part of one that a tokenizer may take on its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
+pub(crate) struct Piece {
     pub text: String,
     /// Whether a document starts here.
     pub first: bool,
@@ -21,7 +21,7 @@ pub(super) type Sink<'a> = dyn FnMut(Piece) -> Result<(), DataError> + 'a;
 ///
 /// # Errors
 /// If a file is not what it should be, or `sink` fails.
-pub fn read(source: &Located, cut: Cut, sink: &mut Sink<'_>) -> Result<(), DataError> {
+pub(crate) fn read(source: &Located, cut: Cut, sink: &mut Sink<'_>) -> Result<(), DataError> {
     for file in &source.files {
         match &source.documents {
             Documents::Text => text::read(&file.path, cut, sink)?,

@@ -12,7 +12,7 @@ const DEFAULT_FIELD: &str = "text";
 
 /// How a document is found in a record.
 #[derive(Debug, Clone)]
-pub enum TextOf {
+pub(crate) enum TextOf {
     /// The string in this field.
     Field(String),
     Template {
@@ -53,7 +53,7 @@ impl TextOf {
     }
 
     /// The fields that are read.
-    pub fn fields(&self) -> BTreeSet<&str> {
+    pub(crate) fn fields(&self) -> BTreeSet<&str> {
         match self {
             Self::Field(name) => [name.as_str()].into(),
             Self::Template { template, .. } => template.fields().collect(),

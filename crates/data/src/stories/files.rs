@@ -34,14 +34,14 @@ const SCHEMA: &str = "message schema {
 
 /// Where the built-in files are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Files {
+pub(crate) struct Files {
     pub train: PathBuf,
     pub validation: PathBuf,
     pub choice: PathBuf,
 }
 
 /// Finds the built-in corpus in the cache, or writes it there.
-pub fn materialize(cache: &Cache, report: &Report<'_>) -> Result<Files, DataError> {
+pub(crate) fn materialize(cache: &Cache, report: &Report<'_>) -> Result<Files, DataError> {
     let open = |folder: &Path| {
         let file = |name: &str| {
             let path = folder.join(name);
@@ -69,7 +69,7 @@ pub fn materialize(cache: &Cache, report: &Report<'_>) -> Result<Files, DataErro
 }
 
 /// Writes documents in FineWeb's schema.
-pub fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> {
+pub(crate) fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> {
     let schema = Arc::new(parse_message_type(SCHEMA)?);
     let zstd = Compression::ZSTD(ZstdLevel::try_new(3)?);
     // Texts are distinct: a dictionary of them would only be in the way.

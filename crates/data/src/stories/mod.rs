@@ -9,4 +9,4 @@ mod words;
 
 pub(super) use files::materialize;
 #[cfg(test)]
-pub(super) use files::write_parquet;
+pub(crate) use files::write_parquet;

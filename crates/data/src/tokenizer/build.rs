@@ -19,7 +19,12 @@ use runner_spec::experiment::{Data, Layout, Tokenizer, Validation};
 ///
 /// # Errors
 /// If its files are not a tokenizer's, or the training source cannot be read for a vocabulary.
-pub fn build(data: &Data, train: &Located, cache: &Cache, report: &Report<'_>) -> Result<TextTokenizer, DataError> {
+pub(crate) fn build(
+    data: &Data,
+    train: &Located,
+    cache: &Cache,
+    report: &Report<'_>,
+) -> Result<TextTokenizer, DataError> {
     let trained = |key, what: &str| {
         if train.documents == Documents::Tokens {
             let message = format!(

@@ -22,7 +22,7 @@ const DISTINCT_BYTES: usize = 1 << 30;
 
 /// How much of the training source is the training part, the rest being validation.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Part {
+pub(super) enum Part {
     Whole,
     /// This fraction of the bytes, from the start.
     Bytes(f64),

@@ -24,11 +24,11 @@ pub(super) mod ordered {
     use serde::{Deserializer, Serializer};
     use serde_json::Value;
 
-    pub fn serialize<S: Serializer>(values: &[(String, Value)], to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(values: &[(String, Value)], to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(values.iter().map(|(name, value)| (name, value)))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, Value)>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, Value)>, D::Error> {
         struct Pairs;
         impl<'de> Visitor<'de> for Pairs {
             type Value = Vec<(String, Value)>;
