@@ -1,28 +1,18 @@
-//! `runner apply`: makes an experiment's run be done, starting it, resuming it, or finding that it is.
+//! `runner apply`: trains what an experiment describes, resumes it, or finds it done.
 
-use std::collections::BTreeMap;
-
-use anyhow::Context;
 use clap::Args;
+use runner_engine::apply::{ApplyRequest, apply};
+use runner_engine::continuation::ContinueRequest;
+use runner_engine::launch::Faults;
+use runner_report::Mode;
+use runner_store::manifest::SweepPoint;
 
-use super::common::{self, ExperimentArgs, RootArgs, ThreadArgs};
-use super::continued::{ContinueArgs, Source};
+use super::common::{ExperimentArgs, RootArgs, ThreadArgs, host};
 use super::exit::{Exit, is_busy, render};
-use super::expect;
-use super::interrupt::Interrupt;
-use super::job::{Call, Job};
+use super::interrupt::{Interrupt, install_for};
+use super::launcher_args::LauncherArgs;
 use super::output::complain;
-use super::ready::Ready;
-use super::world::{Joined, LauncherArgs, see_through};
-use runner_config::Loaded;
-use runner_engine::launch::{Faults, World};
-use runner_report::summary::up_to_date;
-use runner_report::{JsonEvent, Mode, Screen};
-use runner_spec::plan::Plan;
-use runner_store::manifest::{FromTemplate, Manifest, RunStatus, SweepPoint};
-use runner_store::run_dir;
-use runner_store::run_dir::{ContinueFrom, RunDir, RunFiles};
-use runner_store::{lock, time};
+use super::screen_observer::ScreenObserver;
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -38,8 +28,12 @@ pub(crate) struct ApplyArgs {
     /// Start another run, even if this experiment has one.
     #[arg(long)]
     pub new: bool,
-    #[command(flatten)]
-    pub continued: ContinueArgs,
+    /// Begin with the record and newest checkpoint of this run, which trains the same under another layout.
+    #[arg(long = "continue", value_name = "RUN")]
+    pub continue_run: Option<String>,
+    /// Begin with its checkpoint after this many steps instead.
+    #[arg(long = "continue-step", value_name = "N", requires = "continue_run")]
+    pub continue_step: Option<u64>,
     /// Stop after step N with a checkpoint; the same command without this goes on.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub until_step: Option<u64>,
@@ -47,7 +41,7 @@ pub(crate) struct ApplyArgs {
     #[arg(long)]
     pub trace: bool,
     /// Do nothing unless the plan's hash is HASH, or begins with it (8 digits at least).
-    #[arg(long, value_name = "HASH", value_parser = expect::plan_hash)]
+    #[arg(long, value_name = "HASH", value_parser = plan_hash)]
     pub expect_plan: Option<String>,
     /// The point of a sweep that this is.
     #[arg(long, hide = true, value_name = "ID:N", value_parser = sweep_point)]
@@ -66,16 +60,12 @@ pub(crate) struct ApplyArgs {
 /// # Errors
 /// A wrong request, a machine that refuses, or a run that failed (which its record then says too).
 pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
-    // A sweep's points end with it, and are nobody's ranks.
-    if args.sweep_point.is_none()
-        && let Some(seat) = args.launcher.seat()?
-    {
-        let interrupt = Interrupt::install_as_rank(seat.rank == 0)?;
-        return see_through(seat, args.test_faults.as_ref(), |world| apply(args, &interrupt, Some(world)));
+    // The points of a sweep end with it, and are nobody's ranks.
+    if args.sweep_point.is_none() {
+        return apply_here(args, &Interrupt::default());
     }
-    let interrupt = if args.sweep_point.is_some() { Interrupt::install_as_child()? } else { Interrupt::install()? };
-    match apply(args, &interrupt, None) {
-        Err(error) if args.sweep_point.is_some() && is_busy(&error) => {
+    match apply_here(args, &Interrupt::install_as_child()?) {
+        Err(error) if is_busy(&error) => {
             complain(&render(&error, console::colors_enabled_stderr()));
             Ok(Exit::Busy)
         }
@@ -83,42 +73,40 @@ pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
     }
 }
 
-/// `world`: of ranks that a launcher started.
-fn apply(args: &ApplyArgs, interrupt: &Interrupt, world: Option<&World>) -> anyhow::Result<Exit> {
-    let leads = world.is_none_or(World::leads);
-    let mut screen = Screen::new(if leads { Mode::detect(args.json, args.quiet) } else { Mode::Quiet });
-    let mut loaded = args.experiment.load()?;
-    common::pin(&mut loaded.experiment, &mut screen)?;
-    if leads {
-        args.continued.look(&args.root.root())?;
-    }
-    let threads = args.threads.among(world);
-    let ready = Ready::new(&loaded.experiment, threads, world, &mut screen)?;
-    if let Some(hash) = &args.expect_plan {
-        expect::same_plan(hash, &ready.plan, &args.root.root())?;
-    }
-    let joined = world.map(|world| Joined::new(world, &ready.plan)).transpose()?;
-    // This machine's memory says nothing of that of others.
-    if world.is_none_or(|world| world.machines() == 1) {
-        ready.refuse_what_cannot_fit()?;
-    }
-    if let Some(joined) = joined.as_ref().filter(|_| !leads) {
-        return joined.follow(&loaded.experiment, &ready, interrupt, args.test_faults.as_ref());
-    }
-    let source = args.continued.source(&args.root.root(), &ready.plan)?;
-    let run = open_or_create(args, &loaded, &ready.plan, source.as_ref(), &mut screen)?;
-    let Some(run) = run else { return Ok(Exit::Done) };
-    let call = Call {
-        threads: threads.count(),
+fn apply_here(args: &ApplyArgs, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    let launched = if args.sweep_point.is_none() { args.launcher.launched_rank()? } else { None };
+    let interrupt = if args.sweep_point.is_none() { &install_for(launched.as_ref())? } else { interrupt };
+    let loaded = args.experiment.load()?;
+    let mut observer = ScreenObserver::new(Mode::detect(args.json, args.quiet), loaded.experiment.log.every)?;
+    let request = ApplyRequest {
+        file: args.experiment.file.clone(),
         overrides: args.experiment.set.clone(),
-        environment: environment(&loaded),
-        until: args.until_step,
+        start_new: args.new,
+        continue_from: args.continue_run.clone().map(|run| ContinueRequest { run, step: args.continue_step }),
+        until_step: args.until_step,
         trace: args.trace,
-        elsewhere: args.root.runs.is_some(),
+        expected_plan: args.expect_plan.clone(),
+        sweep_point: args.sweep_point.clone(),
+        is_elsewhere: args.root.runs.is_some(),
+        launched,
         faults: args.test_faults.clone(),
+        ..ApplyRequest::new(loaded)
     };
-    let (experiment, joined) = (&loaded.experiment, joined.as_ref());
-    Job { call: &call, experiment, ready: &ready, interrupt, joined }.carry_out(run, screen)
+    let report = apply(&request, &host(args.root.root(), args.threads)?, interrupt.stop(), &mut observer)?;
+    observer.close(&report)
+}
+
+/// A plan's hash, or its beginning.
+fn plan_hash(text: &str) -> Result<String, String> {
+    /// Digits that tell plans apart for a person, and of a whole hash.
+    const FEWEST: usize = 8;
+    const WHOLE: usize = 64;
+    let digits = text.bytes().all(|b| b.is_ascii_hexdigit());
+    if digits && (FEWEST..=WHOLE).contains(&text.len()) {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err(format!("a plan's hash has {WHOLE} hexadecimal digits, of which {FEWEST} or more are enough"))
+    }
 }
 
 /// `ID:N`, with N from 1.
@@ -131,67 +119,18 @@ fn sweep_point(text: &str) -> Result<SweepPoint, String> {
     }
 }
 
-/// The run directory to work in; `None` if the run is done.
-fn open_or_create(
-    args: &ApplyArgs,
-    loaded: &Loaded,
-    plan: &Plan,
-    source: Option<&Source>,
-    screen: &mut Screen,
-) -> anyhow::Result<Option<RunDir>> {
-    let root = args.root.root();
-    let mut found = run_dir::find(&root, plan);
-    // Two calls at once must not both find nothing. Of a finished run nothing is written, no lock either.
-    let finished = found.run.as_ref().is_some_and(|(_, manifest)| manifest.status == RunStatus::Done);
-    let _turn = if args.new || !finished {
-        let turn = lock::turn(&root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
-        found = run_dir::find(&root, plan);
-        Some(turn)
-    } else {
-        None
-    };
-    for broken in &found.broken {
-        screen.warn(&format!("passed over: {broken}"));
-    }
-    if let Some((path, manifest)) = found.run.filter(|_| !args.new) {
-        source.map_or(Ok(()), |source| source.is_where_it_began(&manifest))?;
-        // Done is looked at before the lock: nothing is written then.
-        if manifest.status != RunStatus::Done {
-            let run = RunDir::open(&path)?;
-            // Another process may have finished it in between.
-            if run.manifest().status != RunStatus::Done {
-                return Ok(Some(run));
-            }
-        }
-        let summary = run_dir::summary(&path)?;
-        screen.json(&JsonEvent::Summary { run: &path, up_to_date: true, summary: summary.as_ref() });
-        screen.last(&up_to_date(&manifest.id, summary.as_ref()));
-        screen.written().context("standard output")?;
-        return Ok(None);
-    }
-    let mut manifest = Manifest::new(plan, args.experiment.file.clone(), args.experiment.set.clone(), time::now());
-    manifest.environment = environment(loaded);
-    manifest.sweep.clone_from(&args.sweep_point);
-    let template = loaded.template.as_ref();
-    manifest.template = template.map(|t| FromTemplate { file: args.experiment.file.clone(), vars: t.vars.clone() });
-    let resolved = runner_config::to_yaml(&loaded.experiment);
-    let files = RunFiles {
-        experiment: &loaded.text,
-        resolved: &resolved,
-        template: template.and_then(|t| t.files.first()).map(|file| file.text.as_str()),
-        plan,
-        manifest,
-    };
-    Ok(Some(match source {
-        Some(source) => {
-            let from = ContinueFrom { path: &source.path, plan: &source.plan, which: source.which };
-            RunDir::create_continued(&root, files, &from)?
-        }
-        None => RunDir::create(&root, files)?,
-    }))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Of the environment, what this call read.
-fn environment(loaded: &Loaded) -> BTreeMap<String, String> {
-    loaded.env_read.iter().cloned().chain(common::own_environment()).collect()
+    #[test]
+    fn hashes_are_taken_whole_or_in_part() {
+        let whole = "0123456789abcdef".repeat(4);
+        for good in [&whole[..], &whole[..8], "ABCDEF012345"] {
+            assert_eq!(plan_hash(good).unwrap(), good.to_ascii_lowercase());
+        }
+        for bad in ["", "1234567", "0123456z", &format!("{whole}0")] {
+            assert!(plan_hash(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -5,12 +5,11 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use super::common::{ThreadArgs, cache_dir};
+use super::common::cache_dir;
 use super::exit::RequestError;
 use super::output;
-use runner_engine::calibrate::{Calibration, Effort, calibrate, load, path, save};
-use runner_spec::cluster::ClusterFacts;
-use runner_spec::rates::{DeviceRates, MeasuredRates, Rates};
+use runner_engine::calibrate::{Calibration, Effort, calibrate, load, path, save, this_processor};
+use runner_spec::rates::{DeviceRates, MeasuredRates};
 
 /// Measure this machine's CPU for about half a minute: `runner plan` then predicts how long a run takes.
 ///
@@ -33,7 +32,7 @@ pub(crate) struct CalibrateArgs {
 /// If there is nothing to show, the machine is short of memory, or the cache folder cannot be written.
 pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
     let dir = cache_dir()?;
-    let (device, cores) = machine();
+    let (device, cores) = this_processor();
     let calibration = if args.show {
         load(&dir, &device, cores).ok_or_else(|| {
             RequestError(format!("{device} with {cores} cores has not been measured: runner calibrate does"))
@@ -53,23 +52,6 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
     let mut text = table(&calibration);
     let _ = writeln!(text, "kept in {}", path(&dir, &device, cores).display());
     output::print(&text)
-}
-
-/// The rates that were measured of this machine, if `cluster` is it.
-#[must_use]
-pub(crate) fn known(cluster: &ClusterFacts) -> Option<Rates> {
-    let (device, cores) = machine();
-    if !cluster.devices.iter().any(|d| d.name == device) {
-        return None;
-    }
-    Some(load(&cache_dir().ok()?, &device, cores)?.rates)
-}
-
-/// The processor and the cores that this process may use.
-fn machine() -> (String, usize) {
-    let cores = ThreadArgs { threads: None }.count();
-    let name = runner_machine::local::cpu_cluster(cores).devices.first().map_or_else(String::new, |d| d.name.clone());
-    (name, cores)
 }
 
 fn table(calibration: &Calibration) -> String {

@@ -4,14 +4,15 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::common::{self, ExperimentArgs, ThreadArgs};
+use super::common::{ExperimentArgs, ThreadArgs, host_without_runs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
+use super::screen_observer::ScreenObserver;
 use super::{
     apply, calibrate, compare, data, diff, doctor, eval, export, export_metrics, fork, gc, logits, output, plan, rank,
     render, report, reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
 };
-use runner_report::{Mode, Screen};
+use runner_engine::prepare::prepare_inputs;
 
 /// Train language models from one declarative file.
 ///
@@ -177,9 +178,8 @@ fn plan_inputs(
         return Ok((experiment, None));
     }
     // `--threads` is a fact of the planned run, perhaps on another machine; data is prepared on this one.
-    let pool = ThreadArgs { threads: None }.pool()?;
-    let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
-    let prepared = common::prepare_inputs(&experiment, &pool, &mut screen)?;
+    let host = host_without_runs(ThreadArgs { threads: None })?;
+    let prepared = prepare_inputs(&experiment, &host.pool()?, &host, &mut ScreenObserver::for_preparation()?)?;
     Ok((experiment, Some(prepared.facts)))
 }
 

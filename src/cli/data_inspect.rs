@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::common::{ThreadArgs, cache_dir, local_tokenizer};
+use super::common::{ThreadArgs, cache_dir, host_without_runs};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::text_source::{Kind, SourceArgs, check_file, tokenizer, worded};
 use runner_data::{Card, Inspected, TextTokenizer, inspect_text, inspect_tokens, load_tokenizer};
+use runner_engine::observer::Silent;
+use runner_engine::prepare::local_tokenizer;
 use runner_report::inspect::page;
 use runner_report::{Mode, Screen};
 use runner_spec::experiment::Tokenizer;
@@ -102,7 +104,7 @@ fn look(args: &InspectArgs, files: &[PathBuf], kind: Kind, screen: &Screen) -> a
 /// The tokenizer that was named, or the one beside shards.
 fn load(args: &InspectArgs, first: &Path, kind: Kind) -> anyhow::Result<Option<TextTokenizer>> {
     let spec = match (&args.tokenizer, kind) {
-        (Some(spec), _) => local_tokenizer(tokenizer(spec)?, &mut Screen::new(Mode::Json { quiet: true }))?,
+        (Some(spec), _) => local_tokenizer(tokenizer(spec)?, &host_without_runs(args.threads)?, &mut Silent)?,
         (None, Kind::Other) => {
             let folder = first.parent().unwrap_or(Path::new("."));
             let beside = folder.join(TOKENIZER);

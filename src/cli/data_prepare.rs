@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::{ThreadArgs, cache_dir, experiment_environment, local_tokenizer, lower};
+use super::common::{ThreadArgs, cache_dir, experiment_environment, host_without_runs};
 use super::exit::{Exit, RequestError};
 use super::output::print_json;
+use super::screen_observer::PreparationObserver;
 use super::text_source::{SourceArgs, shown, tokenizer, worded};
 use runner_config::LoadOptions;
 use runner_data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, write_shards};
+use runner_engine::prepare::{local_tokenizer, lower_hub};
 use runner_report::prepare::Preparing;
 use runner_report::shards::{Sharding, summary};
 use runner_report::{Mode, Screen};
@@ -132,10 +134,14 @@ fn data(args: &PrepareArgs, screen: &mut Screen) -> anyhow::Result<Data> {
     if let Some(file) = &args.from {
         let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
         let data = runner_config::load(file, &options)?.experiment.data;
-        return Ok(lower(&data, None, screen)?.map_or(data, |lowered| lowered.local));
+        let host = host_without_runs(args.threads)?;
+        let lowered = lower_hub(&data, None, &host, &mut PreparationObserver::new(screen))?;
+        return Ok(lowered.map_or(data, |lowered| lowered.local));
     }
     let spec = args.tokenizer.as_deref().unwrap_or_default();
-    Ok(args.source.data(local_tokenizer(tokenizer(spec)?, screen)?)?)
+    let host = host_without_runs(args.threads)?;
+    let tokenizer = local_tokenizer(tokenizer(spec)?, &host, &mut PreparationObserver::new(screen))?;
+    Ok(args.source.data(tokenizer)?)
 }
 
 fn format_called(name: &str) -> Result<ShardFormat, RequestError> {

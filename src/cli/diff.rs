@@ -6,17 +6,18 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 
-use super::common::{self, RootArgs, TemplateArgs, ThreadArgs, experiment_environment, own_environment};
+use super::common::{RootArgs, TemplateArgs, ThreadArgs, experiment_environment, host_without_runs, own_environment};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
+use super::screen_observer::ScreenObserver;
 use runner_config::{LoadOptions, Loaded};
+use runner_engine::prepare::prepare_inputs;
 use runner_lab::compare::assumed::{assumed, enough_rows};
 use runner_lab::compare::facts::Setting;
 use runner_lab::compare::record::{Record, stored};
 use runner_lab::compare::side::{cluster_for, cluster_of};
 use runner_lab::compare::{Class, Compared, Side, diff};
 use runner_machine::host::{Git, Machine};
-use runner_report::{Mode, Screen};
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
@@ -147,11 +148,11 @@ fn data(args: &DiffArgs, sides: [&Found; 2], notes: &mut Vec<String>) -> anyhow:
         return Ok(None);
     }
     let pool = args.threads.pool()?;
-    let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
+    let (host, mut observer) = (host_without_runs(args.threads)?, ScreenObserver::for_preparation()?);
     let mut facts = |side: &Found| match side {
         Found::Run(run) => Ok(run.plan.data.clone()),
         Found::File(file) => {
-            let prepared = common::prepare_inputs(&file.loaded.experiment, &pool, &mut screen);
+            let prepared = prepare_inputs(&file.loaded.experiment, &pool, &host, &mut observer);
             prepared.map(|p| p.facts).with_context(|| file.loaded.path.display().to_string())
         }
     };

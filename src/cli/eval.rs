@@ -6,14 +6,14 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::Args;
 
-use super::common::{RootArgs, ThreadArgs};
+use super::checkpoint_args::{CheckpointArgs, DeviceArgs};
+use super::common::{RootArgs, ThreadArgs, host_without_runs};
 use super::exit::{Exit, RequestError};
-use super::opened;
-use super::opened::{CheckpointArgs, DeviceArgs};
 use super::output::{print, print_json};
+use super::screen_observer::ScreenObserver;
+use runner_engine::opened_run::open_run;
 use runner_exec::eval::choice;
 use runner_exec::eval::loss::LossBatches;
-use runner_report::{Mode, Screen};
 use runner_spec::event::EvalMetrics;
 use runner_spec::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
 
@@ -67,13 +67,13 @@ impl EvalArgs {
 /// # Errors
 /// If there is no such run or checkpoint, its data is gone, or nothing is left to evaluate.
 pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
-    let opened = opened::open_run(&args.root.root(), &args.run)?;
+    let opened = open_run(&args.root.root(), &args.run)?;
     let mut experiment = opened.experiment.clone();
     args.apply_to(&mut experiment)?;
-    let device = args.device.of(&opened, args.threads.count())?;
+    let device = args.device.choose(&opened, args.threads.count())?;
     let pool = args.threads.pool()?;
-    let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
-    let prepared = opened.prepare_data(&experiment, &pool, &mut screen)?;
+    let host = host_without_runs(args.threads)?;
+    let prepared = opened.prepare_data(&experiment, &pool, &host, &mut ScreenObserver::for_preparation()?)?;
     let started = Instant::now();
     let metrics = pool.install(|| -> anyhow::Result<EvalMetrics> {
         let (model, weights, step) = opened.model(args.checkpoint.which(), device)?;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use super::sweep::Mistakes;
 use runner_data::DataError;
 use runner_data::hub::HubError;
+use runner_engine::error::EngineError;
 use runner_exec::ExecError;
 use runner_exec::eval::EvalError;
 use runner_plan::PlanError;
@@ -26,6 +27,16 @@ pub enum Exit {
     Busy = runner_lab::sweep::ending::BUSY as isize,
     /// Stopped by Ctrl-C or SIGTERM.
     Interrupted = 130,
+}
+
+impl Exit {
+    /// The exit that `code` stands for.
+    pub(crate) fn from_code(code: u8) -> Self {
+        [Self::Done, Self::Request, Self::Interrupted]
+            .into_iter()
+            .find(|exit| *exit as u8 == code)
+            .unwrap_or(Self::Failed)
+    }
 }
 
 impl From<Exit> for ExitCode {
@@ -51,6 +62,7 @@ pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
             || cause.downcast_ref::<DataError>().is_some_and(DataError::is_request)
             || cause.downcast_ref::<HubError>().is_some_and(HubError::is_request)
             || cause.downcast_ref::<StoreError>().is_some_and(StoreError::is_request)
+            || cause.downcast_ref::<EngineError>().is_some_and(EngineError::is_request)
             || match cause.downcast_ref::<EvalError>() {
                 Some(EvalError::Request(_)) => true,
                 Some(EvalError::Data(error)) => error.is_request(),

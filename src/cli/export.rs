@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 
-use super::common::{RootArgs, ThreadArgs};
+use super::checkpoint_args::CheckpointArgs;
+use super::common::{RootArgs, ThreadArgs, host_without_runs};
 use super::exit::{Exit, RequestError};
-use super::opened;
-use super::opened::{CheckpointArgs, OpenedRun};
 use super::output::{complain, print, print_json};
-use runner_report::{Mode, Screen};
+use runner_engine::observer::Silent;
+use runner_engine::opened_run::{OpenedRun, open_run};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
 use runner_store::checkpoint;
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
             "--dtype is for --to hf and --to llmc: of safetensors the numbers are those of the run".into()
         ));
     }
-    let opened = opened::open_run(&args.root.root(), &args.run)?;
+    let opened = open_run(&args.root.root(), &args.run)?;
     let written = match args.to {
         Target::Safetensors => safetensors(args, &opened)?,
         Target::Hf => hf(args, &opened)?,
@@ -155,7 +155,7 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
     let spec = &opened.program()?.model;
     let layout = layout(opened)?;
     let pool = ThreadArgs { threads: None }.pool()?;
-    let tokenizer = opened.tokenizer(&pool, &mut Screen::new(Mode::Quiet))?;
+    let tokenizer = opened.tokenizer(&pool, &host_without_runs(ThreadArgs { threads: None })?, &mut Silent)?;
     let rows = &opened.experiment.data.layout;
     let tokens = opened.plan.data.tokenizer_vocab;
     let export = HfExport {

@@ -1,60 +1,61 @@
 //! Ctrl-C, SIGTERM and SIGHUP: the first finishes the step and saves, the second ends the process.
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+use runner_engine::launched::LaunchedRank;
+use runner_engine::stop::StopSwitch;
+
 use super::exit::Exit;
 use super::output::complain;
 
-/// Of a process that ends with another one (see `sweep::child`): signals this soon after the first are the same one. When a
-/// process with several threads dies, the kernel tells its children so once for each.
-const ONE: Duration = Duration::from_millis(500);
+/// In a process that ends with the one that started it, signals this soon after the first are the same signal: when a process with
+/// several threads dies, the kernel tells its children once for each thread.
+const PARENT_ECHO: Duration = Duration::from_millis(500);
 
-/// Launchers look for what became of their processes every few seconds, and pass signals on then.
-const TWICE: Duration = Duration::from_secs(5);
+/// Launchers look after their processes every few seconds, and pass signals on then.
+const LAUNCHER_ECHO: Duration = Duration::from_secs(5);
 
-/// What signals set.
+/// What signals do to this process.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupt {
-    stop: Arc<AtomicBool>,
-    armed: Arc<AtomicBool>,
+    stop: StopSwitch,
     /// How soon after the first signal another one counts.
     pause: Duration,
     first: Arc<Mutex<Option<Instant>>>,
 }
 
+/// Takes over the signals of this process, which is one of the ranks that a launcher started, or starts ranks itself.
+///
+/// # Errors
+/// If the process already has a handler.
+pub(crate) fn install_for(launched: Option<&LaunchedRank>) -> anyhow::Result<Interrupt> {
+    match launched {
+        None => Interrupt::install(),
+        // A launcher passes on a signal that a terminal has sent to all of its processes already. Rank 0 speaks for all.
+        Some(launched) => Interrupt::install_with(LAUNCHER_ECHO, launched.seat.rank == 0),
+    }
+}
+
 impl Interrupt {
-    /// Takes over the signals of this process. Until `arm`, one ends the process: there is nothing to save yet.
+    /// Takes over the signals of this process. Before there is something to save, a signal ends the process.
     ///
     /// # Errors
     /// If the process already has a handler.
     pub(crate) fn install() -> anyhow::Result<Self> {
-        Self::install_pausing(Duration::ZERO)
+        Self::install_with(Duration::ZERO, true)
     }
 
-    /// As `install`, for a process that gets a signal when the one that started it ends.
+    /// Takes over the signals of a process that gets a signal when the process that started it ends.
     ///
     /// # Errors
-    /// As `install`.
+    /// If the process already has a handler.
     pub(crate) fn install_as_child() -> anyhow::Result<Self> {
-        Self::install_pausing(ONE)
-    }
-
-    /// As `install`, for one of several processes, of which one `speaks`, that a launcher tells of a signal that a terminal has told them already.
-    ///
-    /// # Errors
-    /// As `install`.
-    pub(crate) fn install_as_rank(speaks: bool) -> anyhow::Result<Self> {
-        Self::install_with(TWICE, speaks)
-    }
-
-    fn install_pausing(pause: Duration) -> anyhow::Result<Self> {
-        Self::install_with(pause, true)
+        Self::install_with(PARENT_ECHO, true)
     }
 
     fn install_with(pause: Duration, speaks: bool) -> anyhow::Result<Self> {
@@ -62,10 +63,10 @@ impl Interrupt {
         let hangup_ignored = is_ignored(libc::SIGHUP);
         let seen = interrupt.clone();
         ctrlc::set_handler(move || {
-            match seen.heard(Instant::now()) {
-                Heard::First if speaks => {}
-                Heard::First | Heard::Same => return,
-                Heard::Last => std::process::exit(Exit::Interrupted as i32),
+            match seen.interpret_signal(Instant::now()) {
+                SignalMeaning::First if speaks => {}
+                SignalMeaning::First | SignalMeaning::Same => return,
+                SignalMeaning::Last => std::process::exit(Exit::Interrupted as i32),
             }
             // On a thread of its own: a terminal that stands still must not keep the second signal from being heard.
             let say = || complain("\nfinishing the step, then saving; once more ends it at once");
@@ -78,37 +79,31 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    fn heard(&self, now: Instant) -> Heard {
-        if !self.armed.load(Ordering::SeqCst) {
-            return Heard::Last;
+    fn interpret_signal(&self, now: Instant) -> SignalMeaning {
+        if !self.stop.is_armed() {
+            return SignalMeaning::Last;
         }
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        self.stop.store(true, Ordering::SeqCst);
+        self.stop.request();
         match *first {
             None => {
                 *first = Some(now);
-                Heard::First
+                SignalMeaning::First
             }
-            Some(first) if now.duration_since(first) < self.pause => Heard::Same,
-            Some(_) => Heard::Last,
+            Some(first) if now.duration_since(first) < self.pause => SignalMeaning::Same,
+            Some(_) => SignalMeaning::Last,
         }
     }
 
-    /// From here on the first signal only sets `stop`.
-    pub(crate) fn arm(&self) {
-        self.armed.store(true, Ordering::SeqCst);
-    }
-
-    /// Set once the run shall stop.
-    #[must_use]
-    pub(crate) fn stop(&self) -> &AtomicBool {
+    /// The request to stop that the first signal makes.
+    pub(crate) fn stop(&self) -> &StopSwitch {
         &self.stop
     }
 }
 
 /// What a signal means.
 #[derive(Debug, PartialEq, Eq)]
-enum Heard {
+enum SignalMeaning {
     /// Stop soon.
     First,
     /// The first one again.
@@ -146,14 +141,14 @@ mod tests {
         let now = Instant::now();
         let after = |ms| now + Duration::from_millis(ms);
         let one = Interrupt::default();
-        assert_eq!(one.heard(now), Heard::Last, "nothing to save yet");
-        one.arm();
-        assert_eq!([one.heard(now), one.heard(now)], [Heard::First, Heard::Last]);
-        let child = Interrupt { pause: ONE, ..Interrupt::default() };
-        child.arm();
-        let heard = [now, after(1), after(499), after(500)].map(|at| child.heard(at));
-        assert_eq!(heard, [Heard::First, Heard::Same, Heard::Same, Heard::Last]);
-        assert!(child.stop().load(Ordering::SeqCst));
+        assert_eq!(one.interpret_signal(now), SignalMeaning::Last, "nothing to save yet");
+        one.stop().arm();
+        assert_eq!([one.interpret_signal(now), one.interpret_signal(now)], [SignalMeaning::First, SignalMeaning::Last]);
+        let child = Interrupt { pause: PARENT_ECHO, ..Interrupt::default() };
+        child.stop().arm();
+        let heard = [now, after(1), after(499), after(500)].map(|at| child.interpret_signal(at));
+        assert_eq!(heard, [SignalMeaning::First, SignalMeaning::Same, SignalMeaning::Same, SignalMeaning::Last]);
+        assert!(child.stop().is_requested());
     }
 
     #[test]

@@ -6,11 +6,11 @@ use anyhow::{Context, bail};
 use candle_core::{DType, Tensor};
 use clap::Args;
 
+use super::checkpoint_args::{CheckpointArgs, DeviceArgs};
 use super::common::{RootArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
-use super::opened;
-use super::opened::{CheckpointArgs, DeviceArgs};
 use runner_compute::kernels::on_host;
+use runner_engine::opened_run::open_run;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LogitsArgs {
@@ -33,7 +33,7 @@ pub(crate) struct LogitsArgs {
 /// # Errors
 /// If there is no such run or checkpoint, or the tokens are not rows that its model can read.
 pub(crate) fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
-    let opened = opened::open_run(&args.root.root(), &args.run)?;
+    let opened = open_run(&args.root.root(), &args.run)?;
     let text = std::fs::read_to_string(&args.tokens).with_context(|| args.tokens.display().to_string())?;
     let rows: Vec<Vec<u32>> =
         serde_json::from_str(&text).map_err(|e| RequestError(format!("{}: {e}", args.tokens.display())))?;
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
     if let Some(id) = rows.iter().flatten().find(|&&id| id as usize >= spec.vocab_size) {
         bail!(RequestError(format!("token {id} is beyond the vocabulary of {}", spec.vocab_size)));
     }
-    let device = args.device.of(&opened, args.threads.count())?;
+    let device = args.device.choose(&opened, args.threads.count())?;
     let logits = args.threads.pool()?.install(|| -> anyhow::Result<Tensor> {
         let (model, weights, _) = opened.model(args.checkpoint.which(), device)?;
         let mb = model.micro_batch(&rows.concat(), Vec::new(), length)?;

@@ -1,16 +1,15 @@
 //! `runner plan`: shows what a run would do and cost, without running it.
 
-use std::env;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::calibrate;
-use super::common::{TemplateArgs, ThreadArgs};
+use super::common::{TemplateArgs, ThreadArgs, host_without_runs};
 use super::exit::RequestError;
 use super::output;
+use runner_engine::prepare::local_devices;
 use runner_plan::render::{Shown, render_as};
 use runner_plan::{compile, svg};
 use runner_spec::cluster::ClusterFacts;
@@ -77,7 +76,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<()> {
     let cluster = match &args.cluster {
         Some(cluster) => described(cluster)?,
-        None => local(ThreadArgs { threads: args.threads }.count())?,
+        None => local_devices(&host_without_runs(ThreadArgs { threads: args.threads })?),
     };
     let (experiment, data) = inputs()?;
     let assumed = args.rows.filter(|_| data.is_none());
@@ -93,21 +92,6 @@ pub(crate) fn run(
         draw(&plan, path)?;
     }
     print(&plan, args, &mut io::stdout().lock())
-}
-
-/// This machine, with what `runner calibrate` measured of it.
-///
-/// # Errors
-/// A `RUNNER_PEAK_FLOPS` that is no number.
-pub(crate) fn local(threads: usize) -> anyhow::Result<ClusterFacts> {
-    let mut cluster =
-        runner_machine::local::local_cluster(threads).with_peak_flops(peak_flops(env::var_os(PEAK_FLOPS))?);
-    if let Some(rates) = calibrate::known(&cluster) {
-        // Of the CPU; what is known of GPUs stays.
-        cluster.rates.devices.extend(rates.devices);
-        cluster.rates.links = rates.links;
-    }
-    Ok(cluster)
 }
 
 /// The cluster that a name or a file describes.

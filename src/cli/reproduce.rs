@@ -1,29 +1,18 @@
 //! `runner reproduce`: does a recorded run again from its own folder, and says whether the same came out.
 
-use std::path::{Path, PathBuf};
-
-use anyhow::bail;
 use clap::Args;
-
-use super::came::Came;
-use super::common::{self, RootArgs, ThreadArgs};
-use super::drift::Drift;
-use super::exit::{Exit, RequestError};
-use super::interrupt::Interrupt;
-use super::job::{Call, Job};
-use super::opened;
-use super::ready::Ready;
+use runner_engine::observer::{RunEvent, RunObserver};
+use runner_engine::opened_run::resolved_experiment;
+use runner_engine::reproduce::{ReproduceRequest, Reproduction, reproduce};
+use runner_report::Mode;
 use runner_report::verdict::words;
-use runner_report::{Mode, Screen};
-use runner_spec::experiment::Experiment;
-use runner_spec::experiment::Init;
-use runner_spec::experiment::Precision;
-use runner_store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
-use runner_store::run_dir;
-use runner_store::run_dir::{CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
-use runner_store::verdict;
-use runner_store::verdict::{Judgement, VERDICT, Verdict};
-use runner_store::{StoreError, Which, catalog, checkpoint, lock, time};
+use runner_store::catalog;
+use runner_store::verdict::Judgement;
+
+use super::common::{RootArgs, ThreadArgs, host};
+use super::exit::Exit;
+use super::interrupt::Interrupt;
+use super::screen_observer::ScreenObserver;
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -58,189 +47,53 @@ fn tolerance(text: &str) -> Result<f64, String> {
     }
 }
 
-/// How far losses of the same experiment drift apart by rounding alone: see `docs/reproduce.md`.
-fn default_tolerance(precision: Precision) -> f64 {
-    match precision {
-        Precision::Fp32 | Precision::Tf32 => 1e-4,
-        Precision::Bf16 => 1e-2,
-    }
+/// Shows the run, and the drift that was found before it.
+struct ReproductionObserver {
+    screen: ScreenObserver,
+    /// True if drift is all that was asked for, so that even a quiet command prints it.
+    only_check: bool,
 }
 
-/// The run that is done again.
-struct Original {
-    path: PathBuf,
-    manifest: Manifest,
-    /// From its `resolved.yaml`.
-    experiment: Experiment,
-    text: String,
-    /// What it recorded, read before anything is trained: the run may be removed meanwhile.
-    known: verdict::Original,
-    /// The last step that it recorded.
-    last: u64,
+impl RunObserver for ReproductionObserver {
+    fn observe(&mut self, event: &RunEvent<'_>) {
+        if let RunEvent::Drift { run, drift } = event {
+            let printer = self.screen.printer();
+            for line in drift.lines() {
+                if self.only_check { printer.last(&line) } else { printer.line(&line) }
+            }
+            printer.json_line(serde_json::json!({"kind": "drift", "run": run, "drift": drift}).to_string());
+        }
+        self.screen.observe(event);
+    }
 }
 
 /// # Errors
 /// If there is no such run, its data or its beginning is gone, or the reproduction failed (which its record then says too).
 pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
-    let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
-    let mode = screen.mode();
-    let root = args.root.root();
-    let original = Original::open(&root, &args.run)?;
-    let ready = Ready::new(&original.experiment, args.threads, None, &mut screen)?;
-    let drift = Drift::of(&original.path, &original.manifest, &ready, args.threads.count())?;
-    for line in drift.lines() {
-        if args.check { screen.last(&line) } else { screen.line(&line) }
-    }
-    screen.json_line(&serde_json::json!({"kind": "drift", "run": original.path, "drift": drift}).to_string());
-    if args.check {
-        return Ok(if drift.counts() { Exit::Differ } else { Exit::Done });
-    }
-    original.refuse_other_weights(&ready)?;
-    ready.refuse_what_cannot_fit()?;
-    let began = original.manifest.continued_from.as_ref();
-    let from = began.map_or(0, |began| began.step);
-    if original.last <= from {
-        bail!(RequestError(format!("{} has no steps of its own that could be compared", original.manifest.id)));
-    }
-    let steps = ready.plan.totals.steps;
-    if original.last < steps {
-        screen.line(&format!(
-            "repeat {} recorded {} of {steps} steps: so many are done again",
-            original.manifest.id, original.last
-        ));
-    }
-    let (path, run) = original.open_or_create(&root, &ready, &mut screen)?;
-    if let Some(run) = run {
-        let call = Call {
-            threads: args.threads.count(),
-            environment: common::own_environment().into_iter().collect(),
-            until: (original.last < steps).then_some(original.last),
-            trace: args.trace,
-            elsewhere: args.root.runs.is_some(),
-            ..Call::default()
-        };
-        let job =
-            Job { call: &call, experiment: &original.experiment, ready: &ready, interrupt: &interrupt, joined: None };
-        if job.work(run, screen)? == Came::Interrupted {
-            return Ok(Exit::Interrupted);
+    let mode = Mode::detect(args.json, args.quiet);
+    let log_every = resolved_experiment(&catalog::resolve(&args.root.root(), &args.run)?)?.log.every;
+    let screen = ScreenObserver::new(mode, log_every)?;
+    let mut observer = ReproductionObserver { screen, only_check: args.check };
+    let request = ReproduceRequest {
+        run: args.run.clone(),
+        tolerance: args.tolerance,
+        only_check: args.check,
+        trace: args.trace,
+        is_elsewhere: args.root.runs.is_some(),
+    };
+    let result = reproduce(&request, &host(args.root.root(), args.threads)?, interrupt.stop(), &mut observer);
+    let screen = observer.screen.finish();
+    match result? {
+        Reproduction::Checked(drift) => Ok(if drift.may_change_numbers() { Exit::Differ } else { Exit::Done }),
+        Reproduction::Interrupted => Ok(Exit::Interrupted),
+        Reproduction::Judged(path, verdict) => {
+            screen.json_line(&serde_json::json!({"kind": "verdict", "run": path, "verdict": verdict}).to_string());
+            screen.last(&words(&verdict));
+            Ok(match verdict.verdict {
+                Judgement::Diverged | Judgement::Incomplete => Exit::Differ,
+                Judgement::Bitwise | Judgement::BitwiseNumbers | Judgement::WithinTolerance => Exit::Done,
+            })
         }
-    } else {
-        drop(screen);
-    }
-    let tolerance = args.tolerance.unwrap_or_else(|| default_tolerance(original.experiment.precision));
-    let verdict = verdict::compare(&original.known, &path, tolerance)?;
-    let verdict = Verdict { drift: drift.changes(), ..verdict };
-    original.lock(&path)?.note(VERDICT, &verdict)?;
-    let screen = Screen::new(mode);
-    screen.json_line(&serde_json::json!({"kind": "verdict", "run": path, "verdict": verdict}).to_string());
-    screen.last(&words(&verdict));
-    Ok(match verdict.verdict {
-        Judgement::Diverged | Judgement::Incomplete => Exit::Differ,
-        Judgement::Bitwise | Judgement::BitwiseNumbers | Judgement::WithinTolerance => Exit::Done,
-    })
-}
-
-impl Original {
-    fn open(root: &Path, wanted: &str) -> anyhow::Result<Self> {
-        let path = catalog::resolve(root, wanted)?;
-        let manifest = run_dir::manifest(&path)?;
-        let experiment = opened::resolved(&path)?;
-        let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
-        let known = verdict::Original::read(&path, from, manifest.status == RunStatus::Done)?;
-        let last = known.last().unwrap_or(0);
-        let text = runner_config::to_yaml(&experiment);
-        Ok(Self { path, manifest, experiment, text, known, last })
-    }
-
-    /// The reproduction in `path`, for this process alone.
-    fn lock(&self, path: &Path) -> anyhow::Result<RunDir> {
-        RunDir::open(path).map_err(|error| match error {
-            StoreError::Locked { id, holder } => RequestError(format!(
-                "{id}, which does {} again, is being worked on by another process{holder}; wait for it",
-                self.manifest.id
-            ))
-            .into(),
-            other => other.into(),
-        })
-    }
-
-    /// # Errors
-    /// If the weights that it started from are others now: what began elsewhere is no reproduction.
-    fn refuse_other_weights(&self, ready: &Ready) -> anyhow::Result<()> {
-        let (was, is) = (&self.manifest.data.weights, DataHashes::from(&ready.prepared.facts).weights);
-        if *was == is {
-            return Ok(());
-        }
-        let short = |hash: &Option<String>| hash.as_ref().map_or("none".to_owned(), |h| h.chars().take(16).collect());
-        let place = match &self.experiment.model.init {
-            Some(Init::From(path)) => format!(" ({})", path.display()),
-            _ => String::new(),
-        };
-        bail!(RequestError(format!(
-            "{} cannot be reproduced: the weights that it started from{place} have changed: {}, was {}",
-            self.manifest.id,
-            short(&is),
-            short(was)
-        )))
-    }
-
-    fn origin(&self) -> RunOrigin {
-        RunOrigin::Reproduction { id: self.manifest.id.clone(), plan_hash: self.manifest.plan_hash.clone() }
-    }
-
-    /// The folder of the reproduction, and the run to work on; `None` if only its verdict is missing.
-    fn open_or_create(
-        &self,
-        root: &Path,
-        ready: &Ready,
-        screen: &mut Screen,
-    ) -> anyhow::Result<(PathBuf, Option<RunDir>)> {
-        let plan = &ready.plan;
-        let _turn = lock::turn(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
-        let of_this = |manifest: &Manifest| manifest.origin.as_ref() == Some(&self.origin());
-        let unfinished = run_dir::all(root, plan)
-            .into_iter()
-            .rev()
-            .find(|(path, manifest)| of_this(manifest) && !path.join(VERDICT).exists());
-        if let Some((path, manifest)) = unfinished {
-            screen.line(&format!("repeat {} goes on with {}", self.manifest.id, manifest.id));
-            let run = if manifest.status == RunStatus::Done { None } else { Some(self.lock(&path)?) };
-            return Ok((path, run));
-        }
-        let file = self.path.join(RESOLVED);
-        let mut manifest = Manifest::new(plan, file, Vec::new(), time::now());
-        manifest.origin = Some(self.origin());
-        manifest.environment = common::own_environment().into_iter().collect();
-        let files = RunFiles { experiment: &self.text, resolved: &self.text, plan, template: None, manifest };
-        let run = match &self.manifest.continued_from {
-            None => RunDir::create(root, files)?,
-            Some(began) => {
-                let from = self.beginning(began)?;
-                screen.line(&format!("repeat {} from step {} of {}", self.manifest.id, began.step, from.display()));
-                let theirs = runner_lab::stored_plan::read(&from)?;
-                let from = ContinueFrom { path: &from, plan: &theirs, which: Which::Step(began.step) };
-                RunDir::create_continued(root, files, &from)?
-            }
-        };
-        Ok((run.path().to_owned(), Some(run)))
-    }
-
-    /// The folder of a run that still has the checkpoint that this one began with: that run, or this one.
-    fn beginning(&self, began: &ContinuedFrom) -> anyhow::Result<PathBuf> {
-        let parent = self.path.parent().unwrap_or(Path::new(".")).join(&began.id);
-        let same = run_dir::manifest(&parent).is_ok_and(|manifest| manifest.plan_hash == began.plan_hash);
-        let found = same
-            .then_some(parent)
-            .into_iter()
-            .chain([self.path.clone()])
-            .find(|run| checkpoint::steps(&run.join(CHECKPOINTS)).contains(&began.step));
-        found.ok_or_else(|| {
-            let (id, other, step) = (&self.manifest.id, &began.id, began.step);
-            RequestError(format!(
-                "{id} began with the checkpoint of {other} after step {step}, which neither of them has any more"
-            ))
-            .into()
-        })
     }
 }

@@ -1,23 +1,16 @@
 //! `runner resume`: goes on with a run from its own folder, whatever became of its file.
 
-use anyhow::bail;
 use clap::Args;
+use runner_engine::opened_run::resolved_experiment;
+use runner_engine::resume::{ResumeRequest, resume};
+use runner_report::Mode;
+use runner_store::catalog;
 
-use super::common::{self, RootArgs, ThreadArgs};
-use super::exit::{Exit, RequestError};
-use super::interrupt::Interrupt;
-use super::job::{Call, Job};
-use super::opened;
-use super::ready::Ready;
-use super::world::{Joined, LauncherArgs, see_through};
-use runner_engine::launch::World;
-use runner_report::summary::up_to_date;
-use runner_report::{JsonEvent, Mode, Screen};
-use runner_spec::plan::Plan;
-use runner_store::manifest::{DataHashes, Manifest, RunStatus};
-use runner_store::run_dir;
-use runner_store::run_dir::{CHECKPOINTS, RunDir};
-use runner_store::{catalog, checkpoint};
+use super::common::{RootArgs, ThreadArgs, host};
+use super::exit::Exit;
+use super::interrupt::install_for;
+use super::launcher_args::LauncherArgs;
+use super::screen_observer::ScreenObserver;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ResumeArgs {
@@ -41,79 +34,18 @@ pub(crate) struct ResumeArgs {
 }
 
 /// # Errors
-/// If there is no such run, it cannot be gone on with here, or it failed (which its record then says too).
+/// If there is no such run, it cannot be resumed here, or it failed (which its record then says too).
 pub(crate) fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
-    match args.launcher.seat()? {
-        None => resume(args, &Interrupt::install()?, None),
-        Some(seat) => {
-            let interrupt = Interrupt::install_as_rank(seat.rank == 0)?;
-            see_through(seat, None, |world| resume(args, &interrupt, Some(world)))
-        }
-    }
-}
-
-/// `world`: of ranks that a launcher started.
-fn resume(args: &ResumeArgs, interrupt: &Interrupt, world: Option<&World>) -> anyhow::Result<Exit> {
-    let leads = world.is_none_or(World::leads);
-    let mut screen = Screen::new(if leads { Mode::detect(args.json, args.quiet) } else { Mode::Quiet });
-    let path = catalog::resolve(&args.root.root(), &args.run)?;
-    // Of a finished run nothing is written, no lock either.
-    if run_dir::manifest(&path)?.status == RunStatus::Done {
-        let summary = run_dir::summary(&path)?;
-        let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        screen.json(&JsonEvent::Summary { run: &path, up_to_date: true, summary: summary.as_ref() });
-        screen.last(&up_to_date(&id, summary.as_ref()));
-        return Ok(Exit::Done);
-    }
-    // The lock is for who keeps the record.
-    let run = if leads { Some(RunDir::open(&path)?) } else { None };
-    let experiment = opened::resolved(&path)?;
-    let threads = args.threads.among(world);
-    let ready = if checkpoint::steps(&path.join(CHECKPOINTS)).is_empty() {
-        Ready::new(&experiment, threads, world, &mut screen)?
-    } else {
-        Ready::going_on(&experiment, runner_lab::stored_plan::read(&path)?.data.weights, threads, world, &mut screen)?
+    let launched = args.launcher.launched_rank()?;
+    let interrupt = install_for(launched.as_ref())?;
+    let log_every = resolved_experiment(&catalog::resolve(&args.root.root(), &args.run)?)?.log.every;
+    let mut observer = ScreenObserver::new(Mode::detect(args.json, args.quiet), log_every)?;
+    let request = ResumeRequest {
+        run: args.run.clone(),
+        until_step: args.until_step,
+        is_elsewhere: args.root.runs.is_some(),
+        launched,
     };
-    let joined = world.map(|world| Joined::new(world, &ready.plan)).transpose()?;
-    let Some(run) = run else {
-        return match &joined {
-            Some(joined) => joined.follow(&experiment, &ready, interrupt, None),
-            None => Ok(Exit::Done),
-        };
-    };
-    refuse_another(run.manifest(), &ready.plan)?;
-    if world.is_none_or(|world| world.machines() == 1) {
-        ready.refuse_what_cannot_fit()?;
-    }
-    let call = Call {
-        threads: threads.count(),
-        environment: common::own_environment().into_iter().collect(),
-        until: args.until_step,
-        elsewhere: args.root.runs.is_some(),
-        ..Call::default()
-    };
-    let joined = joined.as_ref();
-    Job { call: &call, experiment: &experiment, ready: &ready, interrupt, joined }.carry_out(run, screen)
-}
-
-/// # Errors
-/// If what would be computed is no longer what the run began with.
-pub(super) fn refuse_another(manifest: &Manifest, plan: &Plan) -> anyhow::Result<()> {
-    if manifest.plan_hash == plan.hash {
-        return Ok(());
-    }
-    let (id, version) = (&manifest.id, &manifest.version);
-    let now = DataHashes::from(&plan.data);
-    let why = if manifest.data.tokenizer != now.tokenizer {
-        "its tokenizer, or the text it was made from, has changed".to_owned()
-    } else if manifest.data.weights != now.weights {
-        "the weights that it started from have changed".to_owned()
-    } else if manifest.data != now {
-        "its data has changed".to_owned()
-    } else {
-        format!("its resolved.yaml has changed, or it was begun by a program (version {version}) that plans otherwise")
-    };
-    bail!(RequestError(format!(
-        "{id} cannot be resumed: {why}; `runner fork {id} --from latest` makes a new run of it"
-    )))
+    let report = resume(&request, &host(args.root.root(), args.threads)?, interrupt.stop(), &mut observer)?;
+    observer.close(&report)
 }

@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::common::{RootArgs, ThreadArgs};
+use super::checkpoint_args::{CheckpointArgs, DeviceArgs};
+use super::common::{RootArgs, ThreadArgs, host_without_runs};
 use super::exit::{Exit, RequestError};
-use super::opened;
-use super::opened::{CheckpointArgs, DeviceArgs};
 use super::output::{complain, print, print_json};
+use super::screen_observer::ScreenObserver;
+use runner_engine::opened_run::open_run;
 use runner_exec::eval::generate;
-use runner_report::{Mode, Screen};
 use runner_spec::experiment::Samples;
 
 #[derive(Debug, Clone, Args)]
@@ -100,12 +100,12 @@ impl SampleArgs {
 /// # Errors
 /// If there is no such run or checkpoint, its tokenizer is gone, or a prompt cannot be encoded.
 pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
-    let opened = opened::open_run(&args.root.root(), &args.run)?;
+    let opened = open_run(&args.root.root(), &args.run)?;
     let spec = args.over(opened.experiment.eval.samples.clone())?;
-    let device = args.device.of(&opened, args.threads.count())?;
+    let device = args.device.choose(&opened, args.threads.count())?;
     let pool = args.threads.pool()?;
-    let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
-    let tokenizer = opened.tokenizer(&pool, &mut screen)?;
+    let host = host_without_runs(args.threads)?;
+    let tokenizer = opened.tokenizer(&pool, &host, &mut ScreenObserver::for_preparation()?)?;
     // The device belongs to the thread that opens it.
     let (made, step, seconds) = pool.install(|| -> anyhow::Result<_> {
         let (model, weights, step) = opened.model(args.checkpoint.which(), device)?;

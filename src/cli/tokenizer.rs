@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 
-use super::common::{ThreadArgs, cache_dir, local_tokenizer};
+use super::common::{ThreadArgs, cache_dir, host_without_runs};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
+use super::screen_observer::ScreenObserver;
 use super::text_source::{SourceArgs, shown, tokenizer, worded};
 use runner_data::{TextTokenizer, load_tokenizer, train_tokenizer};
+use runner_engine::prepare::local_tokenizer;
 use runner_report::prepare::Preparing;
 use runner_report::table::{Align, table};
 use runner_report::{Mode, Screen};
@@ -160,7 +162,9 @@ fn check(vocab_size: usize, special: &[String]) -> Result<(), RequestError> {
 
 fn load(spec: &str) -> anyhow::Result<TextTokenizer> {
     let quiet = !console::user_attended_stderr();
-    let tokenizer = local_tokenizer(tokenizer(spec)?, &mut Screen::new(Mode::Json { quiet }))?;
+    let host = host_without_runs(ThreadArgs { threads: None })?;
+    let mut observer = ScreenObserver::new(Mode::Json { quiet }, 1)?;
+    let tokenizer = local_tokenizer(tokenizer(spec)?, &host, &mut observer)?;
     Ok(load_tokenizer(&tokenizer, &cache_dir()?, &|_| ()).map_err(|error| worded(error, true))?)
 }
 

@@ -1,5 +1,29 @@
-//! A run from its file to its finished record: ranks are started, watched and restarted; this machine's speed is measured.
+//! A run from its file to its finished record: data is prepared, the plan is made, ranks are started, watched and restarted, and
+//! what they compute is recorded.
+//!
+//! [`apply::apply`] starts, resumes or finds the run of an experiment; [`resume::resume`], [`fork::fork`] and
+//! [`reproduce::reproduce`] begin from a recorded run. Whoever calls them hears of the run through an
+//! [`observer::RunObserver`]; nothing here writes to a terminal or reads the environment.
 
+pub mod apply;
 pub mod calibrate;
+pub mod continuation;
+pub mod drift;
+pub mod error;
+pub mod event_lines;
+mod final_test;
+pub mod fork;
 pub mod launch;
+pub mod launched;
+pub mod observer;
+pub mod opened_run;
+pub mod outcome;
 pub mod point_process;
+pub mod prepare;
+pub mod rank_process;
+mod recording;
+pub mod reproduce;
+pub mod resume;
+pub mod run_error;
+mod session;
+pub mod stop;

@@ -36,6 +36,13 @@ pub enum JsonEvent<'a> {
 }
 
 impl<'a> JsonEvent<'a> {
+    /// The event as one line of JSON.
+    #[must_use]
+    #[expect(clippy::expect_used, reason = "plain data without maps of keys that are no strings")]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("an event is JSON")
+    }
+
     /// `event` of the run in `run`; `None` for one that is told nobody.
     #[must_use]
     pub fn new(event: &'a Event, run: &'a Path) -> Option<Self> {

@@ -7,9 +7,9 @@ pub mod export;
 pub mod html;
 pub mod inspect;
 pub mod json;
-pub mod lines;
 pub mod many;
 pub mod prepare;
+pub mod printer;
 pub mod run;
 pub mod runs;
 pub mod screen;
@@ -19,6 +19,5 @@ pub mod table;
 pub mod verdict;
 
 pub use json::JsonEvent;
-pub use lines::Lines;
 pub use many::Many;
 pub use screen::{Mode, Screen};

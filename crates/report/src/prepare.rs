@@ -3,41 +3,79 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::screen::Screen;
+use super::screen::{Mode, Screen};
 use runner_data::hub::Downloading;
 use runner_data::{Progress, SplitName};
 use runner_spec::format::{bytes, count, percent};
 
 /// Between lines about the same work where there is no bar.
-const PAUSE: Duration = Duration::from_secs(5);
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Shows what preparing reports, from whichever thread.
+/// Decides which of the reports of preparing data are worth a line.
+#[derive(Debug)]
+pub struct PreparationProgress {
+    last_line: Instant,
+}
+
+/// What to show of one report.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct PreparationText {
+    pub line: Option<String>,
+    /// Beside the spinner.
+    pub message: Option<String>,
+}
+
+impl PreparationProgress {
+    #[must_use]
+    pub fn new() -> Self {
+        Self { last_line: Instant::now() }
+    }
+
+    /// What to show of `progress`, to a command in `mode`.
+    pub fn describe(&mut self, progress: Progress, mode: Mode) -> PreparationText {
+        let text = describe(progress);
+        if matches!(progress, Progress::CacheHit { .. } | Progress::Done { .. } | Progress::Waiting) {
+            return PreparationText { line: Some(text), message: None };
+        }
+        if mode == Mode::Bar {
+            return PreparationText { line: None, message: Some(text) };
+        }
+        if self.last_line.elapsed() < LINE_INTERVAL {
+            return PreparationText::default();
+        }
+        self.last_line = Instant::now();
+        PreparationText { line: Some(text), message: None }
+    }
+}
+
+impl Default for PreparationProgress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Shows reports of preparing data on a screen, from whichever thread they come.
 #[derive(Debug)]
 pub struct Preparing<'a> {
     screen: &'a Screen,
-    last: Mutex<Instant>,
+    progress: Mutex<PreparationProgress>,
 }
 
 impl<'a> Preparing<'a> {
     #[must_use]
     pub fn new(screen: &'a Screen) -> Self {
-        Self { screen, last: Mutex::new(Instant::now()) }
+        Self { screen, progress: Mutex::default() }
     }
 
-    /// Takes one report.
     pub fn show(&self, progress: Progress) {
-        let text = describe(progress);
-        if matches!(progress, Progress::CacheHit { .. } | Progress::Done { .. } | Progress::Waiting) {
-            self.screen.line(&text);
-            return;
+        let mut state = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let PreparationText { line, message } = state.describe(progress, self.screen.mode());
+        if let Some(line) = line {
+            self.screen.line(&line);
         }
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.elapsed() >= PAUSE && self.screen.mode() != super::Mode::Bar {
-            *last = Instant::now();
-            self.screen.line(&text);
+        if let Some(message) = message {
+            self.screen.message(message);
         }
-        drop(last);
-        self.screen.message(text);
     }
 }
 

@@ -91,12 +91,12 @@ impl Screen {
 
     /// An event for programs; nothing unless they asked.
     pub fn json(&self, event: &JsonEvent<'_>) {
-        if let (Mode::Json { .. }, Ok(line)) = (self.mode, serde_json::to_string(event)) {
-            self.json_line(&line);
+        if matches!(self.mode, Mode::Json { .. }) {
+            self.json_line(&event.to_json());
         }
     }
 
-    /// As `json`, of an event that is written already.
+    /// An event for programs that is JSON already.
     pub fn json_line(&self, line: &str) {
         if matches!(self.mode, Mode::Json { .. })
             && let Err(error) = try_put(&mut io::stdout(), line)
@@ -139,9 +139,9 @@ impl Screen {
         }
     }
 
-    /// Shows work of unknown length.
+    /// Shows work of unknown length, unless something is shown already.
     pub fn spinner(&mut self) {
-        if self.mode == Mode::Bar {
+        if self.mode == Mode::Bar && self.bar.is_none() {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
                 bar.set_style(style);

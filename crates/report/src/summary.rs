@@ -3,31 +3,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use runner_spec::format::{bytes, count, percent, printable, rate, seconds};
-use runner_store::RunStatus;
+use runner_spec::format::{bytes, count, percent, printable, rate};
 use runner_store::metrics::EvalLine;
-use runner_store::summary::{Summary, Tested};
-
-/// One line: what came of it, and how good it is.
-#[must_use]
-pub fn headline(summary: &Summary) -> String {
-    let how = match summary.status {
-        RunStatus::Done | RunStatus::Running => "done",
-        RunStatus::Interrupted => "interrupted",
-        RunStatus::Failed => "failed",
-    };
-    let mut out = format!("{how}: {}", summary.id);
-    if summary.status == RunStatus::Done {
-        let _ = write!(out, ", {} steps", count(summary.steps));
-    } else {
-        let _ = write!(out, ", {} of {} steps", count(summary.steps), count(summary.steps_total));
-    }
-    let _ = write!(out, ", {} tokens in {}", count(summary.tokens), seconds(summary.wall_seconds));
-    if let Some(loss) = summary.last_eval.as_ref().and_then(|e| e.val_loss) {
-        let _ = write!(out, ", val loss {loss:.4}");
-    }
-    out
-}
+use runner_store::summary::{Summary, Tested, headline};
 
 /// All that a summary says, as `name  value` lines.
 #[must_use]
@@ -112,6 +90,8 @@ pub fn up_to_date(id: &str, summary: Option<&Summary>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use runner_store::RunStatus;
+
     use super::*;
     use runner_store::summary::Medians;
 

@@ -1,7 +1,9 @@
 //! `summary.json`: a run in numbers, computed from its metrics when a process stops working on it.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
+use runner_spec::format::{count, seconds};
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint::StateHash;
@@ -208,6 +210,27 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
         n if n.is_multiple_of(2) => Some(f64::midpoint(values[middle - 1], values[middle])),
         _ => Some(values[middle]),
     }
+}
+
+/// One line that says how the run ended, and how good it is.
+#[must_use]
+pub fn headline(summary: &Summary) -> String {
+    let how = match summary.status {
+        RunStatus::Done | RunStatus::Running => "done",
+        RunStatus::Interrupted => "interrupted",
+        RunStatus::Failed => "failed",
+    };
+    let mut out = format!("{how}: {}", summary.id);
+    if summary.status == RunStatus::Done {
+        let _ = write!(out, ", {} steps", count(summary.steps));
+    } else {
+        let _ = write!(out, ", {} of {} steps", count(summary.steps), count(summary.steps_total));
+    }
+    let _ = write!(out, ", {} tokens in {}", count(summary.tokens), seconds(summary.wall_seconds));
+    if let Some(loss) = summary.last_eval.as_ref().and_then(|e| e.val_loss) {
+        let _ = write!(out, ", val loss {loss:.4}");
+    }
+    out
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,10 +14,11 @@ use super::events::{Outcome, SweepEvent};
 use super::point::arguments;
 use super::preview::many;
 use crate::cli::common;
+use crate::cli::common::{ThreadArgs, host_without_runs};
 use crate::cli::exit::Exit;
 use crate::cli::interrupt::Interrupt;
-use crate::cli::plan::local;
 use runner_engine::point_process::{Child, DEVICES, Work};
+use runner_engine::prepare::{Host, local_devices};
 use runner_lab::sweep::allocate::{Allocator, Need};
 use runner_lab::sweep::ending::End;
 use runner_lab::sweep::ending::{Ended, Next};
@@ -90,7 +90,8 @@ impl<'a> Driver<'a> {
     /// A `RUNNER_PEAK_FLOPS` that is no number.
     pub(super) fn new(drive: Drive<'a>) -> anyhow::Result<Self> {
         let frozen = drive.sweep.frozen();
-        let cluster = local(drive.threads)?;
+        let host = host_without_runs(ThreadArgs { threads: None })?;
+        let cluster = local_devices(&Host { threads: drive.threads, ..host });
         let memory = cluster.devices.iter().find(|d| matches!(d.device, Device::Cpu)).and_then(|d| d.memory_bytes);
         let cuda = cluster.devices.iter().filter(|d| matches!(d.device, Device::Cuda(_))).count();
         let allocator = Allocator::new(drive.parallel, memory, visible(cuda, std::env::var(DEVICES).ok().as_deref()));
@@ -117,14 +118,14 @@ impl<'a> Driver<'a> {
     /// Points that fail are told, and then the exit code is 1.
     pub(super) fn run(mut self, screen: Screen) -> Exit {
         let mut screen = Many::new(screen);
-        self.drive.interrupt.arm();
+        self.drive.interrupt.stop().arm();
         self.opening(&screen);
         let mut decision = self.decide();
         let outcome = loop {
             if self.reap(&mut screen) {
                 decision = self.decide();
             }
-            if self.drive.interrupt.stop().load(Ordering::SeqCst) {
+            if self.drive.interrupt.stop().is_requested() {
                 self.ask_to_stop();
                 if self.running.is_empty() {
                     break Outcome::Interrupted;

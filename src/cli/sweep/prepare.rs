@@ -8,11 +8,13 @@ use rayon::prelude::*;
 use super::changed::hash;
 use super::find::absolute;
 use crate::cli::common;
-use crate::cli::common::{TemplateArgs, ThreadArgs};
-use crate::cli::exit::{RequestError, render};
-use crate::cli::plan::local;
+use crate::cli::common::{TemplateArgs, ThreadArgs, host_without_runs};
+use crate::cli::exit::RequestError;
+use crate::cli::screen_observer::PreparationObserver;
 use runner_config::{LoadOptions, Loaded};
 use runner_data::TextTokenizer;
+use runner_engine::error::error_text;
+use runner_engine::prepare::{Host, check_prompts, local_devices, pin_hub_commits, prepare_inputs};
 use runner_lab::sweep::frozen::{FORMAT, Frozen, FrozenPoint, SourceFile};
 use runner_lab::sweep::problems::Problems;
 use runner_lab::sweep::{Asha, Base, Metric, Point, SweepSpec, expand, options, rungs};
@@ -64,7 +66,7 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
         // A variable that varies and is not used is a mistake.
         base.named_vars = spec.names().into_iter().map(str::to_owned).collect();
     }
-    let pool = with.own.pool()?;
+    let (pool, host) = (with.own.pool()?, host_without_runs(with.own)?);
     let load = |point: &Point| runner_config::load(spec.base.path(), &options(spec, point, &base));
     let loaded: Vec<Result<Loaded, ConfigError>> = pool.install(|| expanded.points.par_iter().map(load).collect());
     let mut problems = Problems::default();
@@ -77,8 +79,8 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
         }
     }
     for (point, loaded) in &mut good {
-        if let Err(error) = common::pin(&mut loaded.experiment, screen) {
-            problems.add(point.index, &plain(&error));
+        if let Err(error) = pin_hub_commits(&mut loaded.experiment, &host, &mut PreparationObserver::new(screen)) {
+            problems.add(point.index, &error_text(&error));
         }
     }
     if !problems.is_empty() {
@@ -87,11 +89,11 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
             |index: usize| values(index).map_or_else(String::new, |p| runner_lab::sweep::frozen::words(&p.values));
         return Err(Mistakes(problems.render(expanded.points.len(), words)).into());
     }
-    let cluster = local(with.threads)?;
+    let cluster = local_devices(&Host { threads: with.threads, ..host.clone() });
     let mut data = Cache::default();
     let mut facts = Vec::new();
     for (point, loaded) in &good {
-        match data.facts(&loaded.experiment, &pool, screen) {
+        match data.facts(&loaded.experiment, &pool, &host, screen) {
             Ok(found) => facts.push(Some(found)),
             Err(error) => {
                 problems.add(point.index, &error.0);
@@ -223,6 +225,7 @@ impl Cache {
         &mut self,
         experiment: &Experiment,
         pool: &rayon::ThreadPool,
+        host: &Host,
         screen: &mut Screen,
     ) -> Result<DataFacts, Wrong> {
         // Preparing does not depend on the seed.
@@ -234,8 +237,8 @@ impl Cache {
             // Prompts are no part of the data.
             let mut bare = experiment.clone();
             bare.eval.samples = None;
-            let prepared = common::prepare_inputs(&bare, pool, screen);
-            let prepared = prepared.map(|p| (p.facts, p.tokenizer)).map_err(|error| plain(&error));
+            let prepared = prepare_inputs(&bare, pool, host, &mut PreparationObserver::new(screen));
+            let prepared = prepared.map(|p| (p.facts, p.tokenizer)).map_err(|error| error_text(&error));
             self.all.insert(key.clone(), prepared);
         }
         let (facts, tokenizer) = match self.all.get(&key) {
@@ -243,15 +246,9 @@ impl Cache {
             Some(Err(error)) => return Err(Wrong(error.clone())),
             None => return Err(Wrong("the data was not prepared".to_owned())),
         };
-        common::check_prompts(experiment, tokenizer).map_err(|error| Wrong(plain(&error)))?;
+        check_prompts(experiment, tokenizer).map_err(|error| Wrong(error_text(&error)))?;
         Ok(facts.clone())
     }
-}
-
-/// An error without its label.
-fn plain(error: &anyhow::Error) -> String {
-    let text = render(error, false);
-    text.strip_prefix("error: ").map_or_else(|| text.clone(), str::to_owned)
 }
 
 fn plan_point(experiment: &Experiment, facts: &DataFacts, cluster: &ClusterFacts) -> Result<Plan, Wrong> {

@@ -1,11 +1,13 @@
 //! The calibration of a machine, kept in the cache folder.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use runner_machine::local::cpu_cluster;
+use runner_spec::cluster::ClusterFacts;
 use runner_spec::rates::Rates;
 
 /// Kernels change with the program, and so may this file.
@@ -44,11 +46,26 @@ pub fn load(cache_dir: &Path, device: &str, cores: usize) -> Option<Calibration>
 pub fn save(cache_dir: &Path, calibration: &Calibration) -> io::Result<PathBuf> {
     fs::create_dir_all(cache_dir)?;
     let path = path(cache_dir, &calibration.device, calibration.cores);
-    let mut file = tempfile::NamedTempFile::new_in(cache_dir)?;
-    file.write_all(&serde_json::to_vec_pretty(calibration)?)?;
-    file.as_file().sync_all()?;
-    file.persist(&path)?;
+    runner_files::write_atomic(&path, &serde_json::to_vec_pretty(calibration)?)?;
     Ok(path)
+}
+
+/// What was measured of this machine, if it was, and if `cluster` has its processor.
+#[must_use]
+pub fn known_rates(cluster: &ClusterFacts, cache: &Path) -> Option<Rates> {
+    let (device, cores) = this_processor();
+    if !cluster.devices.iter().any(|d| d.name == device) {
+        return None;
+    }
+    Some(load(cache, &device, cores)?.rates)
+}
+
+/// The name of this machine's processor, and the cores that this process may use.
+#[must_use]
+pub fn this_processor() -> (String, usize) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let name = cpu_cluster(cores).devices.first().map_or_else(String::new, |d| d.name.clone());
+    (name, cores)
 }
 
 #[cfg(test)]

@@ -6,5 +6,5 @@ mod clock;
 mod copies;
 mod run;
 
-pub use cache::{Calibration, load, path, save};
+pub use cache::{Calibration, known_rates, load, path, save, this_processor};
 pub use run::{Effort, calibrate};

@@ -1,76 +1,81 @@
-//! `runner apply --continue`: going on with another run's checkpoint under another layout.
+//! A new run that goes on with the record and a checkpoint of another run, under another layout.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
-
-use super::exit::RequestError;
+use runner_lab::stored_plan;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Instruction, Program};
 use runner_store::manifest::Manifest;
+use runner_store::run_dir::ContinueFrom;
 use runner_store::{Which, catalog, run_dir};
 
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct ContinueArgs {
-    /// Begin with the record and newest checkpoint of this run, which trains the same under another layout.
-    #[arg(long = "continue", value_name = "RUN")]
-    pub run: Option<String>,
-    /// Begin with its checkpoint after this many steps instead.
-    #[arg(long = "continue-step", value_name = "N", requires = "run")]
+use crate::error::EngineError;
+
+/// The run that a new run continues, as it was asked for.
+#[derive(Debug, Clone)]
+pub struct ContinueRequest {
+    /// A folder, an id, or the unique beginning of an id.
+    pub run: String,
+    /// The step of its checkpoint; `None`: the newest.
     pub step: Option<u64>,
 }
 
-/// The run to begin with.
+/// The run that a new run continues, found and checked.
 #[derive(Debug)]
-pub(crate) struct Source {
-    pub path: PathBuf,
-    pub which: Which,
-    /// The plan of that run.
-    pub plan: Plan,
+pub(crate) struct ContinueSource {
+    path: PathBuf,
+    which: Which,
+    plan: Plan,
     manifest: Manifest,
 }
 
-impl ContinueArgs {
-    /// Whether there is such a run in `root`, before anything takes long.
+impl ContinueRequest {
+    /// Checks that there is such a run in `runs`, before anything takes long.
     ///
     /// # Errors
     /// If there is none.
-    pub(crate) fn look(&self, root: &Path) -> anyhow::Result<()> {
-        self.run.iter().try_for_each(|wanted| catalog::resolve(root, wanted).map(|_| ()).map_err(Into::into))
+    pub(crate) fn check_exists(&self, runs: &Path) -> Result<(), EngineError> {
+        catalog::resolve(runs, &self.run)?;
+        Ok(())
     }
 
-    /// The run that is asked for, if it can be continued by one of `plan`.
+    /// Finds the run, and checks that a run of `plan` can continue it.
     ///
     /// # Errors
-    /// If there is no such run in `root`, or it computes something else.
-    pub(crate) fn source(&self, root: &Path, plan: &Plan) -> anyhow::Result<Option<Source>> {
-        let Some(wanted) = &self.run else { return Ok(None) };
-        let path = catalog::resolve(root, wanted)?;
+    /// If there is no such run in `runs`, or it computes something else.
+    pub(crate) fn find(&self, runs: &Path, plan: &Plan) -> Result<ContinueSource, EngineError> {
+        let path = catalog::resolve(runs, &self.run)?;
         let manifest = run_dir::manifest(&path)?;
-        let theirs = runner_lab::stored_plan::read(&path)?;
+        let theirs = stored_plan::read(&path)?;
         if theirs.hash == plan.hash {
-            bail!(RequestError(format!("{} is a run of this file: without --continue it is resumed", manifest.id)));
+            let message = format!("{} is a run of this file: without --continue it is resumed", manifest.id);
+            return Err(EngineError::Request(message));
         }
         if theirs.math_hash != plan.math_hash {
-            let what = differences(&theirs, plan);
-            let what = if what.is_empty() { String::new() } else { format!(": {}", what.join(", ")) };
-            bail!(RequestError(format!(
-                "{} cannot be continued by this file, which computes something else{what}; only layout, device, \
+            let keys = differing_keys(&theirs, plan);
+            let keys = if keys.is_empty() { String::new() } else { format!(": {}", keys.join(", ")) };
+            return Err(EngineError::Request(format!(
+                "{} cannot be continued by this file, which computes something else{keys}; only layout, device, \
                  micro-batches and evaluation may differ",
                 manifest.id
             )));
         }
         let which = self.step.map_or(Which::Latest, Which::Step);
-        Ok(Some(Source { path, which, plan: theirs, manifest }))
+        Ok(ContinueSource { path, which, plan: theirs, manifest })
     }
 }
 
-impl Source {
-    /// Whether `run`, which is there already, began with this.
+impl ContinueSource {
+    /// What the store needs to begin the new run.
+    pub(crate) fn for_store(&self) -> ContinueFrom<'_> {
+        ContinueFrom { path: &self.path, plan: &self.plan, which: self.which }
+    }
+
+    /// Checks that `run`, which exists already, began with this run's checkpoint.
     ///
     /// # Errors
-    /// If it did not.
-    pub(crate) fn is_where_it_began(&self, run: &Manifest) -> anyhow::Result<()> {
+    /// If it began otherwise.
+    pub(crate) fn check_beginning(&self, run: &Manifest) -> Result<(), EngineError> {
         let wanted = match self.which {
             Which::Step(step) => Some(step),
             Which::Latest | Which::Best => None,
@@ -87,19 +92,19 @@ impl Source {
             || "from the start".to_owned(),
             |c| format!("with the checkpoint of {} after step {}", c.id, c.step),
         );
-        bail!(RequestError(format!(
-            "{} is a run of this file that began {how}: without --continue it is resumed, with --new another begins",
+        Err(EngineError::Request(format!(
+            "{} is a run of this file that began {how}: without --continue it is resumed, with --new another run begins",
             run.id
         )))
     }
 }
 
-fn clip(program: &Program) -> Option<&Instruction> {
+fn clip_instruction(program: &Program) -> Option<&Instruction> {
     program.step.iter().find(|i| matches!(i, Instruction::ClipNorm { .. }))
 }
 
-/// In what the two plans differ that changes numbers, in the file's words.
-pub(super) fn differences(a: &Plan, b: &Plan) -> Vec<&'static str> {
+/// The keys of the file, or sections of it, in which two plans differ and that change numbers.
+pub(crate) fn differing_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
     let (Some(p), Some(q)) = (a.ranks.first().map(|r| &r.program), b.ranks.first().map(|r| &r.program)) else {
         return Vec::new();
     };
@@ -111,7 +116,7 @@ pub(super) fn differences(a: &Plan, b: &Plan) -> Vec<&'static str> {
         ("batch.sequences", p.batch.sequences != q.batch.sequences),
         ("data.layout", p.batch.length != q.batch.length),
         ("train.steps", p.steps != q.steps),
-        ("train.clip_norm", clip(p) != clip(q)),
+        ("train.clip_norm", clip_instruction(p) != clip_instruction(q)),
         ("optimizer", p.optimizer != q.optimizer),
         ("schedule or learning rate", p.schedule != q.schedule),
         ("precision", p.precision != q.precision),
@@ -133,8 +138,8 @@ mod tests {
         other.train.steps = Some(99);
         let other = compiled(&other);
         assert_ne!(plan.math_hash, other.math_hash);
-        let what = differences(&plan, &other);
+        let what = differing_keys(&plan, &other);
         assert!(what.starts_with(&["seed", "train.steps"]), "{what:?}");
-        assert!(differences(&plan, &plan).is_empty());
+        assert!(differing_keys(&plan, &plan).is_empty());
     }
 }

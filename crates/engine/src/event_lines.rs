@@ -1,4 +1,4 @@
-//! Events as plain lines: what a log, a pipe and the space above a progress bar show.
+//! Events of training as lines of text: for the log of the run, and for whoever shows it.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use runner_spec::format::{count, duration, percent, printable, rate};
 
 /// Turns the events of one session into lines. It knows how far the run is, for the time that is left.
 #[derive(Debug)]
-pub struct Lines {
+pub struct EventLines {
     /// Steps between lines about steps.
     every: u64,
     steps: u64,
@@ -17,7 +17,7 @@ pub struct Lines {
     started: Instant,
 }
 
-impl Lines {
+impl EventLines {
     /// `every`: `log.every`.
     #[must_use]
     pub fn new(every: u64) -> Self {
@@ -132,8 +132,8 @@ mod tests {
         }
     }
 
-    fn started(from: u64) -> Lines {
-        let mut lines = Lines::new(10);
+    fn started(from: u64) -> EventLines {
+        let mut lines = EventLines::new(10);
         assert_eq!(lines.line(&Event::Start { step: from, steps: 25 }), None);
         lines
     }

@@ -3,16 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::anyhow;
-
-use super::common::prepare_data;
-use super::exit::RequestError;
-use super::output::complain;
+use crate::error::EngineError;
+use crate::observer::RunObserver;
+use crate::prepare::{Host, prepare_data};
 use runner_compute::model::{Model, Params};
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
 use runner_exec::for_reading;
-use runner_report::Screen;
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;
 use runner_spec::model::layout::ParamLayout;
@@ -24,7 +21,7 @@ use runner_store::{Which, catalog, load_weights};
 
 /// A recorded run, opened for reading.
 #[derive(Debug)]
-pub(crate) struct OpenedRun {
+pub struct OpenedRun {
     pub path: PathBuf,
     pub plan: Plan,
     /// From its `resolved.yaml`.
@@ -35,10 +32,10 @@ pub(crate) struct OpenedRun {
 ///
 /// # Errors
 /// `StoreError` if there is no such run or its files are damaged; `ConfigError` for its `resolved.yaml`.
-pub(crate) fn open_run(root: &Path, wanted: &str) -> anyhow::Result<OpenedRun> {
+pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun, EngineError> {
     let path = catalog::resolve(root, wanted)?;
     let plan = runner_lab::stored_plan::read(&path)?;
-    let experiment = resolved(&path)?;
+    let experiment = resolved_experiment(&path)?;
     Ok(OpenedRun { path, plan, experiment })
 }
 
@@ -47,7 +44,7 @@ pub(crate) fn open_run(root: &Path, wanted: &str) -> anyhow::Result<OpenedRun> {
 ///
 /// # Errors
 /// `ConfigError`.
-pub(crate) fn resolved(path: &Path) -> anyhow::Result<Experiment> {
+pub fn resolved_experiment(path: &Path) -> Result<Experiment, EngineError> {
     let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
     Ok(runner_config::load(&path.join(RESOLVED), &options)?.experiment)
 }
@@ -57,13 +54,20 @@ impl OpenedRun {
     ///
     /// # Errors
     /// If the plan has none, or one of a size that nothing here could have planned.
-    pub(crate) fn program(&self) -> anyhow::Result<&Program> {
+    pub fn program(&self) -> Result<&Program, EngineError> {
         const MOST: usize = 1 << 32;
-        let rank = self.plan.ranks.first().ok_or_else(|| anyhow!("{}: a plan without ranks", self.path.display()))?;
+        let rank = self
+            .plan
+            .ranks
+            .first()
+            .ok_or_else(|| EngineError::Other(format!("{}: a plan without ranks", self.path.display())))?;
         let m = &rank.program.model;
         let sizes = [m.vocab_size, m.context_length, m.heads, m.kv_heads, m.d_model, m.d_ff];
         if m.layers > 100_000 || sizes.iter().any(|&size| size == 0 || size > MOST) {
-            return Err(anyhow!("{}: its plan is damaged: impossible model sizes", self.path.display()));
+            return Err(EngineError::Other(format!(
+                "{}: its plan is damaged: impossible model sizes",
+                self.path.display()
+            )));
         }
         Ok(&rank.program)
     }
@@ -72,11 +76,16 @@ impl OpenedRun {
     ///
     /// # Errors
     /// As `prepare_data`.
-    pub(crate) fn tokenizer(&self, pool: &rayon::ThreadPool, screen: &mut Screen) -> anyhow::Result<TextTokenizer> {
+    pub fn tokenizer(
+        &self,
+        pool: &rayon::ThreadPool,
+        host: &Host,
+        observer: &mut dyn RunObserver,
+    ) -> Result<TextTokenizer, EngineError> {
         let kept = TextTokenizer::read(&self.path.join(TOKENIZER)).ok();
         match kept.filter(|tokenizer| tokenizer.hash() == self.plan.data.tokenizer_hash) {
             Some(tokenizer) => Ok(tokenizer),
-            None => Ok(self.prepare_data(&self.experiment, pool, screen)?.tokenizer),
+            None => Ok(self.prepare_data(&self.experiment, pool, host, observer)?.tokenizer),
         }
     }
 
@@ -84,13 +93,14 @@ impl OpenedRun {
     ///
     /// # Errors
     /// As `prepare_data`, and if the data is no longer what the run was trained on.
-    pub(crate) fn prepare_data(
+    pub fn prepare_data(
         &self,
         experiment: &Experiment,
         pool: &rayon::ThreadPool,
-        screen: &mut Screen,
-    ) -> anyhow::Result<Prepared> {
-        let prepared = prepare_data(experiment, pool, screen)?;
+        host: &Host,
+        observer: &mut dyn RunObserver,
+    ) -> Result<Prepared, EngineError> {
+        let prepared = prepare_data(experiment, pool, host, observer)?;
         let (was, is) = (&self.plan.data, &prepared.facts);
         let changed = if was.tokenizer_hash != is.tokenizer_hash {
             "tokenizer, or the text it was made from, has"
@@ -99,14 +109,14 @@ impl OpenedRun {
         } else {
             return Ok(prepared);
         };
-        Err(RequestError(format!("{}: its {changed} changed since it was trained", self.path.display())).into())
+        Err(EngineError::Request(format!("{}: its {changed} changed since it was trained", self.path.display())))
     }
 
     /// The weights of a checkpoint, and the steps they were trained for.
     ///
     /// # Errors
     /// `StoreError` if there is none or it is damaged.
-    pub(crate) fn weights(&self, which: Which) -> anyhow::Result<(Params, u64)> {
+    pub fn weights(&self, which: Which) -> Result<(Params, u64), EngineError> {
         let program = self.program()?;
         // The whole model's, whatever the run's ranks hold of it.
         let layout = Arc::new(ParamLayout::new(parameters(&program.model)));
@@ -120,12 +130,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// If there is no such device.
-    pub(crate) fn device(
-        &self,
-        choice: DeviceChoice,
-        threads: usize,
-        notes: &mut Vec<String>,
-    ) -> anyhow::Result<Device> {
+    pub fn device(&self, choice: DeviceChoice, threads: usize, notes: &mut Vec<String>) -> Result<Device, EngineError> {
         let program = self.program()?;
         let choice = match (choice, program.device) {
             (DeviceChoice::Auto, Device::Cuda(_)) if program.mesh.stages == 1 => DeviceChoice::Auto,
@@ -149,68 +154,9 @@ impl OpenedRun {
     ///
     /// # Errors
     /// As `weights`; if the device cannot be opened, or its memory is short.
-    pub(crate) fn model(&self, which: Which, device: Device) -> anyhow::Result<(Model, Params, u64)> {
+    pub fn model(&self, which: Which, device: Device) -> Result<(Model, Params, u64), EngineError> {
         let (weights, step) = self.weights(which)?;
         let (model, weights) = for_reading(self.program()?, weights, device)?;
         Ok((model, weights, step))
-    }
-}
-
-/// What to compute on, on the command line.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum On {
-    /// A GPU if the run was trained on one and there is one here, else the CPU.
-    #[default]
-    Auto,
-    Cpu,
-    Cuda,
-}
-
-#[derive(Debug, Clone, Copy, Default, clap::Args)]
-pub(crate) struct DeviceArgs {
-    /// What to compute on.
-    #[arg(long, value_enum, default_value_t, value_name = "DEVICE")]
-    pub device: On,
-}
-
-impl DeviceArgs {
-    /// As `OpenedRun::device`; notes are told on standard error.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn of(self, run: &OpenedRun, threads: usize) -> anyhow::Result<Device> {
-        let choice = match self.device {
-            On::Auto => DeviceChoice::Auto,
-            On::Cpu => DeviceChoice::Cpu,
-            On::Cuda => DeviceChoice::Cuda,
-        };
-        let mut notes = Vec::new();
-        let device = run.device(choice, threads, &mut notes)?;
-        for note in &notes {
-            complain(note);
-        }
-        Ok(device)
-    }
-}
-
-/// Which checkpoint of a run, on the command line.
-#[derive(Debug, Clone, Copy, clap::Args)]
-pub(crate) struct CheckpointArgs {
-    /// The checkpoint after this many steps [default: the newest].
-    #[arg(long, value_name = "N")]
-    pub step: Option<u64>,
-    /// The checkpoint with the lowest validation loss.
-    #[arg(long, conflicts_with = "step")]
-    pub best: bool,
-}
-
-impl CheckpointArgs {
-    #[must_use]
-    pub(crate) fn which(self) -> Which {
-        match self.step {
-            Some(step) => Which::Step(step),
-            None if self.best => Which::Best,
-            None => Which::Latest,
-        }
     }
 }

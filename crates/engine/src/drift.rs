@@ -1,4 +1,4 @@
-//! What has changed since a run was made: its own files, data, program and machine.
+//! Drift: what has changed since a run was made, of its own files, its data, the program and the machine.
 
 use std::env;
 use std::path::Path;
@@ -6,8 +6,9 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::continued::differences;
-use super::ready::Ready;
+use crate::continuation::differing_keys;
+use crate::error::EngineError;
+use crate::prepare::PreparedRun;
 use runner_lab::stored_plan;
 use runner_machine::host::{Git, Machine};
 use runner_spec::format::printable;
@@ -15,43 +16,48 @@ use runner_spec::plan::Plan;
 use runner_store::manifest::{DataHashes, Manifest, Session};
 use runner_store::run_dir::RESOLVED;
 
-/// What has become of a thing.
+/// What has become of one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum State {
+enum DriftState {
     Same,
     Changed,
-    /// It cannot be told.
+    /// Nobody can tell.
     Unknown,
 }
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Item {
+pub struct DriftItem {
     what: &'static str,
-    state: State,
+    state: DriftState,
     /// Whether a change may change numbers.
     counts: bool,
     was: String,
     is: String,
 }
 
-/// All that was looked at.
+/// What has changed since a run was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Drift {
-    items: Vec<Item>,
+pub struct Drift {
+    items: Vec<DriftItem>,
 }
 
 impl Drift {
-    /// Of the run in `path`, which `ready` is about to do again with `threads`.
+    /// Looks at the run in `path`, which `ready` is about to reproduce with `threads` threads.
     ///
     /// # Errors
     /// If the run's own plan cannot be read or made again.
-    pub(super) fn of(path: &Path, manifest: &Manifest, ready: &Ready, threads: usize) -> anyhow::Result<Self> {
+    pub(crate) fn look_for(
+        path: &Path,
+        manifest: &Manifest,
+        ready: &PreparedRun,
+        threads: usize,
+    ) -> Result<Self, EngineError> {
         let mut items = vec![plan(path, manifest)?];
         let mut item = |what, counts, was: String, is: String| {
-            let state = if was == is { State::Same } else { State::Changed };
-            items.push(Item { what, state, counts, was, is });
+            let state = if was == is { DriftState::Same } else { DriftState::Changed };
+            items.push(DriftItem { what, state, counts, was, is });
         };
         let (was, is) = (&manifest.data, DataHashes::from(&ready.prepared.facts));
         let absent = || "none".to_owned();
@@ -85,29 +91,31 @@ impl Drift {
         Ok(Self { items })
     }
 
-    /// Whether something changed that may change numbers.
-    pub(super) fn counts(&self) -> bool {
-        self.items.iter().any(Item::counts)
+    /// True if something changed that may change numbers.
+    #[must_use]
+    pub fn may_change_numbers(&self) -> bool {
+        self.items.iter().any(DriftItem::may_change_numbers)
     }
 
-    /// What changed and counts, one line each.
-    pub(super) fn changes(&self) -> Vec<String> {
+    /// What changed and may change numbers, one line each.
+    pub(crate) fn changes(&self) -> Vec<String> {
         self.items
             .iter()
-            .filter(|item| item.counts())
+            .filter(|item| item.may_change_numbers())
             .map(|item| format!("{}: {}, was {}", item.what, item.is, item.was))
             .collect()
     }
 
-    /// One line for each thing.
-    pub(super) fn lines(&self) -> Vec<String> {
-        let line = |item: &Item| {
+    /// One line for each thing that was looked at.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let line = |item: &DriftItem| {
             let (what, is) = (item.what, printable(&item.is));
             match (item.state, item.counts) {
-                (State::Same, _) => format!("drift  {what:16} same     {is}"),
-                (State::Unknown, _) => format!("drift  {what:16} unknown  {is}, was {}", printable(&item.was)),
-                (State::Changed, true) => format!("drift  {what:16} changed  {is}, was {}", printable(&item.was)),
-                (State::Changed, false) => {
+                (DriftState::Same, _) => format!("drift  {what:16} same     {is}"),
+                (DriftState::Unknown, _) => format!("drift  {what:16} unknown  {is}, was {}", printable(&item.was)),
+                (DriftState::Changed, true) => format!("drift  {what:16} changed  {is}, was {}", printable(&item.was)),
+                (DriftState::Changed, false) => {
                     format!("drift  {what:16} other    {is}, was {} (no number depends on it)", printable(&item.was))
                 }
             }
@@ -116,10 +124,10 @@ impl Drift {
     }
 }
 
-impl Item {
+impl DriftItem {
     /// Whether it changed, and a change may change numbers.
-    fn counts(&self) -> bool {
-        self.state == State::Changed && self.counts
+    fn may_change_numbers(&self) -> bool {
+        self.state == DriftState::Changed && self.counts
     }
 }
 
@@ -163,34 +171,34 @@ fn by_steps(sessions: &[(&Session, Option<u64>)], newest: &str, of: impl Fn(&Ses
 }
 
 /// Whether the run's `resolved.yaml` still makes the plan that the run was made by.
-fn plan(path: &Path, manifest: &Manifest) -> anyhow::Result<Item> {
+fn plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, EngineError> {
     let rebuilt = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
     let (was, is) = (short(&manifest.plan_hash), short(&rebuilt.hash));
     if manifest.plan_hash == rebuilt.hash {
-        return Ok(Item { what: "plan", state: State::Same, counts: true, was, is });
+        return Ok(DriftItem { what: "plan", state: DriftState::Same, counts: true, was, is });
     }
     let Some(written) = stored_plan::as_written(path) else {
         let changed = changed_in_both(&stored_plan::as_json(path)?, &rebuilt);
         let (state, found) = if changed.is_empty() {
             let found =
                 "the plan is of an older format, whose hash was made otherwise; what both formats have is equal";
-            (State::Unknown, found.to_owned())
+            (DriftState::Unknown, found.to_owned())
         } else {
-            (State::Changed, format!("{RESOLVED} makes another one: in the program {}", changed.join(", ")))
+            (DriftState::Changed, format!("{RESOLVED} makes another one: in the program {}", changed.join(", ")))
         };
-        return Ok(Item { what: "plan", state, counts: true, was, is: format!("{is} ({found})") });
+        return Ok(DriftItem { what: "plan", state, counts: true, was, is: format!("{is} ({found})") });
     };
     let keys = changed_keys(&written, &rebuilt);
     let keys = if keys.is_empty() { "this version plans otherwise".to_owned() } else { keys.join(", ") };
     let values = changed_values(&written, &rebuilt);
     let values = if values.is_empty() { String::new() } else { format!("; in the program {}", values.join(", ")) };
     let is = format!("{is} ({RESOLVED} makes another one: {keys}{values})");
-    Ok(Item { what: "plan", state: State::Changed, counts: true, was, is })
+    Ok(DriftItem { what: "plan", state: DriftState::Changed, counts: true, was, is })
 }
 
 /// In what two plans differ, in the file's words.
 fn changed_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
-    let mut keys = differences(a, b);
+    let mut keys = differing_keys(a, b);
     if let (Some(p), Some(q)) = (a.ranks.first().map(|r| &r.program), b.ranks.first().map(|r| &r.program)) {
         let rest = [
             ("parallel", a.mesh != b.mesh || p.chunks != q.chunks || p.buckets != q.buckets),
@@ -308,8 +316,8 @@ mod tests {
             session(6, Some(10), "3"),
             session(10, Some(12), "3"),
         ];
-        let file =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/runs/format-2/tiny-f4b4ce03/manifest.json");
+        let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+            .join("tests/fixtures/runs/format-2/tiny-f4b4ce03/manifest.json");
         let text = std::fs::read_to_string(file).unwrap();
         let mut manifest: Manifest = serde_json::from_str(&text).unwrap();
         let said = |manifest: &Manifest| by_steps(&surviving(manifest), "newest", |session| session.version.clone());

@@ -1,0 +1,258 @@
+//! `apply`: the run of an experiment is started, resumed, or found to be done.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use runner_config::Loaded;
+use runner_lab::stored_plan;
+use runner_spec::plan::Plan;
+use runner_store::manifest::{FromTemplate, Manifest, RunStatus, SweepPoint};
+use runner_store::run_dir::{self, RunDir, RunFiles};
+use runner_store::{catalog, lock, time};
+
+use crate::continuation::{ContinueRequest, ContinueSource, differing_keys};
+use crate::error::EngineError;
+use crate::launch::{Faults, World};
+use crate::launched::{Joined, LaunchedRank, work_with_others};
+use crate::observer::{RunEvent, RunObserver, Silent};
+use crate::outcome::{RunOutcome, RunReport};
+use crate::prepare::{Host, PreparedRun, pin_hub_commits};
+use crate::session::{Session, SessionOptions};
+use crate::stop::StopSwitch;
+
+/// What `apply` is asked for.
+#[derive(Debug, Clone)]
+pub struct ApplyRequest {
+    /// The experiment, and how it came about.
+    pub loaded: Loaded,
+    /// The file that the user named, for the record.
+    pub file: PathBuf,
+    /// Overrides of keys, for the record.
+    pub overrides: Vec<String>,
+    /// True to start another run even if this experiment has one.
+    pub start_new: bool,
+    /// The run whose record and checkpoint a new run goes on with.
+    pub continue_from: Option<ContinueRequest>,
+    /// The step after which to stop with a checkpoint.
+    pub until_step: Option<u64>,
+    /// True to record hashes of what each step computes.
+    pub trace: bool,
+    /// The hash that the plan must have, or how it must begin.
+    pub expected_plan: Option<String>,
+    /// The point of a sweep that the run is.
+    pub sweep_point: Option<SweepPoint>,
+    /// True if the folder of runs is not where other commands look by default.
+    pub is_elsewhere: bool,
+    /// The rank that a launcher made this process; `None` if this process starts the ranks itself.
+    pub launched: Option<LaunchedRank>,
+    /// What goes wrong on purpose, in tests.
+    pub faults: Option<Faults>,
+}
+
+impl ApplyRequest {
+    /// The run of `loaded`, to its last step.
+    #[must_use]
+    pub fn new(loaded: Loaded) -> Self {
+        Self {
+            file: loaded.path.clone(),
+            loaded,
+            overrides: Vec::new(),
+            start_new: false,
+            continue_from: None,
+            until_step: None,
+            trace: false,
+            expected_plan: None,
+            sweep_point: None,
+            is_elsewhere: false,
+            launched: None,
+            faults: None,
+        }
+    }
+}
+
+/// Starts or resumes the run that `request` describes, or finds it done; `observer` hears of it, and `stop` stops it.
+///
+/// # Errors
+/// A wrong request, a machine that refuses, or a run that failed (which its record then says too).
+pub fn apply(
+    request: &ApplyRequest,
+    host: &Host,
+    stop: &StopSwitch,
+    observer: &mut dyn RunObserver,
+) -> Result<RunReport, EngineError> {
+    match &request.launched {
+        None => apply_as(request, host, stop, observer, None),
+        Some(launched) => work_with_others(launched, request.faults.as_ref(), |world| {
+            let host = host.shared_with(world);
+            let mut silent = Silent;
+            let observer = if world.leads() { observer } else { &mut silent };
+            apply_as(request, &host, stop, observer, Some(world))
+        }),
+    }
+}
+
+/// `world`: the ranks that a launcher started.
+fn apply_as(
+    request: &ApplyRequest,
+    host: &Host,
+    stop: &StopSwitch,
+    observer: &mut dyn RunObserver,
+    world: Option<&World>,
+) -> Result<RunReport, EngineError> {
+    let is_leader = world.is_none_or(World::leads);
+    let mut loaded = request.loaded.clone();
+    pin_hub_commits(&mut loaded.experiment, host, observer)?;
+    if let Some(other) = request.continue_from.as_ref().filter(|_| is_leader) {
+        other.check_exists(&host.runs)?;
+    }
+    let ready = PreparedRun::new(&loaded.experiment, host, world, observer)?;
+    if let Some(hash) = &request.expected_plan {
+        check_plan_hash(hash, &ready.plan, &host.runs)?;
+    }
+    let joined = world.map(|world| Joined::new(world, &ready.plan)).transpose()?;
+    // Where there are several machines, this one's memory says nothing of the others'.
+    if world.is_none_or(|world| world.machines() == 1) {
+        ready.check_memory()?;
+    }
+    if let Some(joined) = joined.as_ref().filter(|_| !is_leader) {
+        return joined.follow(&loaded.experiment, &ready, host, stop, request.faults.as_ref());
+    }
+    let source = request.continue_from.as_ref().map(|other| other.find(&host.runs, &ready.plan)).transpose()?;
+    let run = match open_or_create(request, &loaded, &ready.plan, host, source.as_ref(), observer)? {
+        OpenedOrDone::Open(run) => run,
+        OpenedOrDone::Done(path) => return Ok(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }),
+    };
+    let options = SessionOptions {
+        overrides: request.overrides.clone(),
+        environment: recorded_environment(&loaded, host),
+        until_step: request.until_step,
+        trace: request.trace,
+        is_elsewhere: request.is_elsewhere,
+        faults: request.faults.clone(),
+    };
+    let path = run.path().to_owned();
+    let (experiment, joined) = (&loaded.experiment, joined.as_ref());
+    let session = Session { options: &options, host, experiment, ready: &ready, stop, joined };
+    Ok(RunReport { outcome: session.work(run, observer)?, run: Some(path) })
+}
+
+/// A run to work on, or the folder of one that is done.
+pub(crate) enum OpenedOrDone {
+    Open(RunDir),
+    Done(PathBuf),
+}
+
+/// Tells `observer` that the run in `path` is done already.
+pub(crate) fn report_done(
+    path: PathBuf,
+    id: &str,
+    observer: &mut dyn RunObserver,
+) -> Result<OpenedOrDone, EngineError> {
+    let summary = run_dir::summary(&path)?;
+    let summary = summary.as_ref();
+    observer.observe(&RunEvent::End { run: &path, name: id, summary, up_to_date: true, failed: false });
+    Ok(OpenedOrDone::Done(path))
+}
+
+fn open_or_create(
+    request: &ApplyRequest,
+    loaded: &Loaded,
+    plan: &Plan,
+    host: &Host,
+    source: Option<&ContinueSource>,
+    observer: &mut dyn RunObserver,
+) -> Result<OpenedOrDone, EngineError> {
+    let root = &host.runs;
+    let mut found = run_dir::find(root, plan);
+    // Two calls at once must not both find nothing. Nothing is written for a finished run, a lock neither.
+    let is_finished = found.run.as_ref().is_some_and(|(_, manifest)| manifest.status == RunStatus::Done);
+    let _turn = if request.start_new || !is_finished {
+        let turn = lock::turn(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
+        found = run_dir::find(root, plan);
+        Some(turn)
+    } else {
+        None
+    };
+    for broken in &found.broken {
+        observer.observe(&RunEvent::Warning(&format!("passed over: {broken}")));
+    }
+    if let Some((path, manifest)) = found.run.filter(|_| !request.start_new) {
+        source.map_or(Ok(()), |source| source.check_beginning(&manifest))?;
+        // The status is read before the lock is taken, as nothing is written for a finished run.
+        if manifest.status != RunStatus::Done {
+            let run = RunDir::open(&path)?;
+            // Another process may have finished it in between.
+            if run.manifest().status != RunStatus::Done {
+                return Ok(OpenedOrDone::Open(run));
+            }
+        }
+        return report_done(path, &manifest.id, observer);
+    }
+    let mut manifest = Manifest::new(plan, request.file.clone(), request.overrides.clone(), time::now());
+    manifest.environment = recorded_environment(loaded, host);
+    manifest.sweep.clone_from(&request.sweep_point);
+    let template = loaded.template.as_ref();
+    manifest.template = template.map(|t| FromTemplate { file: request.file.clone(), vars: t.vars.clone() });
+    let resolved = runner_config::to_yaml(&loaded.experiment);
+    let files = RunFiles {
+        experiment: &loaded.text,
+        resolved: &resolved,
+        template: template.and_then(|t| t.files.first()).map(|file| file.text.as_str()),
+        plan,
+        manifest,
+    };
+    Ok(OpenedOrDone::Open(match source {
+        Some(source) => RunDir::create_continued(root, files, &source.for_store())?,
+        None => RunDir::create(root, files)?,
+    }))
+}
+
+/// The environment variables that had effect, for the record.
+fn recorded_environment(loaded: &Loaded, host: &Host) -> BTreeMap<String, String> {
+    let own = host.recorded_environment.iter().map(|(name, value)| (name.clone(), value.clone()));
+    loaded.env_read.iter().cloned().chain(own).collect()
+}
+
+/// # Errors
+/// If the hash of `plan` does not begin with `expected`; with what differs from a run in `runs` of the expected plan, if there is
+/// one.
+fn check_plan_hash(expected: &str, plan: &Plan, runs: &Path) -> Result<(), EngineError> {
+    if plan.hash.starts_with(expected) {
+        return Ok(());
+    }
+    let has_expected_plan = |path: &Path| run_dir::manifest(path).is_ok_and(|m| m.plan_hash.starts_with(expected));
+    // A folder of runs that cannot be read, or a damaged run, only makes the message shorter.
+    let run = catalog::list(runs).into_iter().flatten().find(|run| has_expected_plan(&run.path));
+    let compared = run.and_then(|run| Some((stored_plan::read(&run.path).ok()?, run.id)));
+    let keys = compared.as_ref().map(|(theirs, _)| differing_keys(theirs, plan)).filter(|keys| !keys.is_empty());
+    let what = match (keys, &compared) {
+        (Some(keys), Some((_, id))) => format!("; beside {id}, what differs is: {}", keys.join(", ")),
+        _ => "; the file, its data or the program has changed".to_owned(),
+    };
+    Err(EngineError::Request(format!(
+        "the plan is {}, not {}{what}. Nothing was begun; training data: {}",
+        short_hash(&plan.hash),
+        short_hash(expected),
+        short_hash(&plan.data.train.hash)
+    )))
+}
+
+fn short_hash(hash: &str) -> &str {
+    hash.get(..16).unwrap_or(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_plan::testing::{compiled, experiment};
+
+    #[test]
+    fn another_plan_is_refused() {
+        let plan = compiled(&experiment());
+        let nowhere = Path::new("no/such/folder");
+        check_plan_hash(&plan.hash, &plan, nowhere).unwrap();
+        check_plan_hash(&plan.hash[..8], &plan, nowhere).unwrap();
+        let error = check_plan_hash(&"0".repeat(64), &plan, nowhere).unwrap_err().to_string();
+        assert!(error.contains(&plan.hash[..16]) && error.contains("0000000000000000"), "{error}");
+    }
+}

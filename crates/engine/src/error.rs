@@ -1,0 +1,132 @@
+//! Why something that the engine was asked for was not done.
+
+use std::error::Error;
+use std::io;
+
+use runner_comm::JoinError;
+use runner_data::DataError;
+use runner_data::hub::HubError;
+use runner_exec::ExecError;
+use runner_exec::eval::EvalError;
+use runner_lab::compare::record::RecordError;
+use runner_plan::PlanError;
+use runner_spec::diagnostic::ConfigError;
+use runner_store::StoreError;
+use runner_weights::WeightsError;
+
+use crate::run_error::RunError;
+
+/// Why something that the engine was asked for was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The request is wrong, and would be wrong on any machine at any time.
+    #[error("{0}")]
+    Request(String),
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    #[error("{0}")]
+    Data(#[from] DataError),
+    #[error("{0}")]
+    Hub(#[from] HubError),
+    #[error("{0}")]
+    Plan(#[from] PlanError),
+    #[error("{0}")]
+    Weights(#[from] WeightsError),
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Record(#[from] RecordError),
+    #[error("{0}")]
+    Exec(#[from] ExecError),
+    #[error("{0}")]
+    Eval(#[from] EvalError),
+    /// Ranks that a launcher started did not find each other, or do not agree.
+    #[error("{0}")]
+    Join(#[from] JoinError),
+    #[error("{action}: {source}")]
+    Io { action: String, source: io::Error },
+    /// A run that had begun failed; `text` says which, and what to do next.
+    #[error("{text}")]
+    Run { text: String, source: RunError },
+    /// `source`, with what it means here.
+    #[error("{text}")]
+    Explained { text: String, source: Box<EngineError> },
+    /// What another rank, or a file that makes no sense, says.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<RunError> for EngineError {
+    fn from(source: RunError) -> Self {
+        Self::Run { text: source.to_string(), source }
+    }
+}
+
+impl EngineError {
+    /// An error of input or output; `action` says what was attempted, such as `reading resolved.yaml`.
+    pub fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let action = action.into();
+        move |source| Self::Io { action, source }
+    }
+
+    /// True if the request was wrong; false if the machine, or a run that had begun, failed.
+    #[must_use]
+    pub fn is_request(&self) -> bool {
+        match self {
+            Self::Request(_) | Self::Config(_) | Self::Record(RecordError::Config(_)) => true,
+            Self::Data(error) => error.is_request(),
+            Self::Hub(error) => error.is_request(),
+            Self::Plan(error) => error.is_request(),
+            Self::Weights(error) => error.is_request(),
+            Self::Store(error) | Self::Record(RecordError::Store(error)) => error.is_request(),
+            Self::Eval(EvalError::Request(_)) => true,
+            Self::Eval(EvalError::Data(error)) => error.is_request(),
+            Self::Explained { source, .. } => source.is_request(),
+            Self::Run { source, .. } => source.is_request(),
+            Self::Exec(_) | Self::Eval(_) | Self::Join(_) | Self::Io { .. } | Self::Other(_) => false,
+        }
+    }
+
+    /// True if another process is working on the run.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        match self {
+            Self::Store(StoreError::Locked { .. } | StoreError::Busy { .. }) => true,
+            Self::Explained { source, .. } => source.is_busy(),
+            _ => false,
+        }
+    }
+
+    /// `self` with what it means here.
+    #[must_use]
+    pub fn explained(self, text: String) -> Self {
+        Self::Explained { text, source: Box::new(self) }
+    }
+}
+
+/// The text of `error` and of its causes, joined by `: `. A cause whose text is part of what was said before is left out.
+#[must_use]
+pub fn error_text(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_is_said_once() {
+        let error = EngineError::io("reading a")(io::Error::other("gone")).explained("no run".to_owned());
+        assert_eq!(error_text(&error), "no run: reading a: gone");
+    }
+}

@@ -1,0 +1,43 @@
+//! `eval.test`: after the last step, the checkpoint with the best validation loss is measured on text that nothing was chosen by.
+
+use runner_exec::eval::loss::LossBatches;
+use runner_spec::experiment::{DeviceChoice, Experiment};
+use runner_store::Which;
+use runner_store::summary::Tested;
+
+use crate::error::EngineError;
+use crate::observer::RunEvent;
+use crate::opened_run::OpenedRun;
+use crate::prepare::{Host, PreparedRun};
+use crate::recording::Recording;
+
+/// Tests the run that `recording` records, whose steps are all done; `None` where the experiment names no test.
+///
+/// # Errors
+/// If there is no checkpoint that can be read, or its loss is not finite.
+pub(crate) fn test_best_checkpoint(
+    experiment: &Experiment,
+    ready: &PreparedRun,
+    host: &Host,
+    recording: &mut Recording<'_>,
+) -> Result<Option<Tested>, EngineError> {
+    let Some(split) = ready.prepared.dataset.test() else { return Ok(None) };
+    let run = OpenedRun { path: recording.path.clone(), plan: ready.plan.clone(), experiment: experiment.clone() };
+    let batch = run.program()?.batch.clone();
+    let mut notes = Vec::new();
+    let device = run.device(DeviceChoice::Auto, host.threads, &mut notes)?;
+    for note in &notes {
+        recording.observer.observe(&RunEvent::Note(note));
+    }
+    let tested = ready.pool.install(|| -> Result<Tested, EngineError> {
+        let (model, weights, step) = run.model(Which::Best, device)?;
+        let all = LossBatches::new(split, usize::MAX, batch.micro_batch).masked(batch.mask_padding);
+        let result = all.measure(&model, &weights)?;
+        Ok(Tested { step, loss: result.loss, perplexity: result.perplexity(), tokens: result.tokens })
+    })?;
+    let Tested { step, loss, perplexity, .. } = tested;
+    let text = format!("test loss {loss:.4}  perplexity {perplexity:.2}  (checkpoint of step {step})");
+    recording.log.line(&text)?;
+    recording.observer.observe(&RunEvent::Note(&text));
+    Ok(Some(tested))
+}

@@ -1,0 +1,210 @@
+//! `fork`: a new run from another run's settings, changed, from the start or from one of its checkpoints.
+
+use std::path::{Path, PathBuf};
+
+use runner_config::{LoadOptions, Loaded};
+use runner_lab::stored_plan;
+use runner_spec::model::parameters;
+use runner_spec::plan::Plan;
+use runner_spec::program::{OptimizerSpec, Program};
+use runner_store::manifest::{Manifest, RunOrigin, RunStatus};
+use runner_store::run_dir::{self, CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
+use runner_store::{Which, catalog, checkpoint, lock, time};
+
+use crate::apply::{OpenedOrDone, report_done};
+use crate::error::EngineError;
+use crate::launch::Faults;
+use crate::observer::RunObserver;
+use crate::outcome::{RunOutcome, RunReport};
+use crate::prepare::{Host, PreparedRun, pin_hub_commits};
+use crate::session::{Session, SessionOptions};
+use crate::stop::StopSwitch;
+
+/// What `fork` is asked for.
+#[derive(Debug, Clone)]
+pub struct ForkRequest {
+    /// The run to fork: a folder, an id, or the unique beginning of an id.
+    pub run: String,
+    /// Overrides of keys of its settings.
+    pub overrides: Vec<String>,
+    /// The checkpoint to begin with; `None`: the start.
+    pub from: Option<Which>,
+    /// The new run's name; `None`: that of the forked run.
+    pub name: Option<String>,
+    /// True to start another fork even if there is the same one.
+    pub start_new: bool,
+    /// The step after which to stop with a checkpoint.
+    pub until_step: Option<u64>,
+    /// True to record hashes of what each step computes.
+    pub trace: bool,
+    /// True if the folder of runs is not where other commands look by default.
+    pub is_elsewhere: bool,
+    /// What goes wrong on purpose, in tests.
+    pub faults: Option<Faults>,
+}
+
+/// The run that is forked, and where from.
+struct Parent {
+    path: PathBuf,
+    manifest: Manifest,
+    /// The step of the checkpoint to begin with; `None`: the start.
+    step: Option<u64>,
+}
+
+/// Starts or resumes the fork that `request` describes, or finds it done; `observer` hears of it, and `stop` stops it.
+///
+/// # Errors
+/// If there is no such run or checkpoint, the changes do not fit it, or the new run failed (which its record then says too).
+pub fn fork(
+    request: &ForkRequest,
+    host: &Host,
+    stop: &StopSwitch,
+    observer: &mut dyn RunObserver,
+) -> Result<RunReport, EngineError> {
+    let path = catalog::resolve(&host.runs, &request.run)?;
+    let manifest = run_dir::manifest(&path)?;
+    let step = request.from.map(|which| checkpoint::meant(&path.join(CHECKPOINTS), which)).transpose()?;
+    let parent = Parent { path, manifest, step };
+    let mut loaded = load_changed_settings(request, &parent)?;
+    pin_hub_commits(&mut loaded.experiment, host, observer)?;
+    let ready = PreparedRun::new(&loaded.experiment, host, None, observer)?;
+    ready.check_memory()?;
+    parent.check_can_begin(&ready.plan)?;
+    let run = match parent.open_or_create(request, &loaded, &ready.plan, host, observer)? {
+        OpenedOrDone::Open(run) => run,
+        OpenedOrDone::Done(path) => return Ok(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }),
+    };
+    let options = SessionOptions {
+        overrides: request.overrides.clone(),
+        environment: host.recorded_environment.clone(),
+        until_step: request.until_step,
+        trace: request.trace,
+        is_elsewhere: request.is_elsewhere,
+        faults: request.faults.clone(),
+    };
+    let path = run.path().to_owned();
+    let session =
+        Session { options: &options, host, experiment: &loaded.experiment, ready: &ready, stop, joined: None };
+    Ok(RunReport { outcome: session.work(run, observer)?, run: Some(path) })
+}
+
+/// The parent's settings under the changes. The environment has no say in them.
+fn load_changed_settings(request: &ForkRequest, parent: &Parent) -> Result<Loaded, EngineError> {
+    let file = parent.path.join(RESOLVED);
+    let text = std::fs::read_to_string(&file).map_err(EngineError::io(format!("reading {}", file.display())))?;
+    let mut sets = request.overrides.clone();
+    if let Some(name) = &request.name {
+        // A JSON string is a YAML string.
+        sets.push(format!("name={}", serde_json::Value::from(name.as_str())));
+    }
+    let options = LoadOptions { sets, ..LoadOptions::default() };
+    // Paths in the settings are absolute; those in the changes are relative to the current folder.
+    let loaded = runner_config::from_str(&text, Path::new(RESOLVED), &options)?;
+    Ok(Loaded { path: file, ..loaded })
+}
+
+impl Parent {
+    fn origin(&self) -> RunOrigin {
+        let Manifest { id, plan_hash, .. } = self.manifest.clone();
+        RunOrigin::Fork { id, step: self.step, plan_hash }
+    }
+
+    /// # Errors
+    /// If a run of `plan` cannot begin with this run's checkpoint, or would be this run once more.
+    fn check_can_begin(&self, plan: &Plan) -> Result<(), EngineError> {
+        let id = &self.manifest.id;
+        let Some(step) = self.step else {
+            let same = (&plan.hash, &plan.experiment_name) == (&self.manifest.plan_hash, &self.manifest.name);
+            if same {
+                return Err(EngineError::Request(format!(
+                    "nothing differs from {id}: --set KEY=VALUE changes something, --from STEP begins with a checkpoint, \
+                     `runner reproduce {id}` does it again"
+                )));
+            }
+            return Ok(());
+        };
+        let theirs = stored_plan::read(&self.path)?;
+        let (Some(old), Some(new)) = (theirs.ranks.first(), plan.ranks.first()) else { return Ok(()) };
+        let mut wrong = vec![shape_problem(&old.program, &new.program), moments_problem(&old.program, &new.program)];
+        if self.manifest.data.tokenizer != plan.data.tokenizer_hash {
+            let message = "the tokenizer is another one, so its embedding means other tokens; keep data.tokenizer and what it \
+                           was made from";
+            wrong.push(Some(message.to_owned()));
+        }
+        if step >= plan.totals.steps {
+            let steps = plan.totals.steps;
+            wrong
+                .push(Some(format!("train.steps is {steps}, and {step} are done: --set train.steps={}", step + steps)));
+        }
+        let wrong: Vec<String> = wrong.into_iter().flatten().collect();
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let wrong = wrong.join("; ");
+        Err(EngineError::Request(format!("{id} cannot be forked from step {step} like this: {wrong}")))
+    }
+
+    fn open_or_create(
+        &self,
+        request: &ForkRequest,
+        loaded: &Loaded,
+        plan: &Plan,
+        host: &Host,
+        observer: &mut dyn RunObserver,
+    ) -> Result<OpenedOrDone, EngineError> {
+        let root = &host.runs;
+        let _turn = lock::turn(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
+        let origin = Some(self.origin());
+        let made = run_dir::all(root, plan).into_iter().rev().find(|(_, manifest)| manifest.origin == origin);
+        if let Some((path, manifest)) = made.filter(|_| !request.start_new) {
+            if manifest.status != RunStatus::Done {
+                return Ok(OpenedOrDone::Open(RunDir::open(&path)?));
+            }
+            return report_done(path, &manifest.id, observer);
+        }
+        let mut manifest = Manifest::new(plan, loaded.path.clone(), request.overrides.clone(), time::now());
+        manifest.origin = origin;
+        manifest.environment.clone_from(&host.recorded_environment);
+        let resolved = runner_config::to_yaml(&loaded.experiment);
+        let files = RunFiles { experiment: &loaded.text, resolved: &resolved, plan, template: None, manifest };
+        Ok(OpenedOrDone::Open(match self.step {
+            Some(step) => {
+                let theirs = stored_plan::read(&self.path)?;
+                let from = ContinueFrom { path: &self.path, plan: &theirs, which: Which::Step(step) };
+                RunDir::create_continued(root, files, &from)?
+            }
+            None => RunDir::create(root, files)?,
+        }))
+    }
+}
+
+/// The first parameter that the two models do not have alike.
+fn shape_problem(old: &Program, new: &Program) -> Option<String> {
+    let (old, new) = (parameters(&old.model), parameters(&new.model));
+    let mut pairs = old.iter().zip(&new);
+    let different = pairs.find(|(a, b)| (&a.name, &a.shape) != (&b.name, &b.shape));
+    let what = match different {
+        Some((a, b)) if a.name == b.name => format!("{} was {:?}, would be {:?}", a.name, a.shape, b.shape),
+        Some((a, b)) => format!("it has {}, where the new model has {}", a.name, b.name),
+        None if old.len() == new.len() => return None,
+        None => format!("it has {} parameters, the new model {}", old.len(), new.len()),
+    };
+    Some(format!("the model has other shapes ({what}); without --from it starts anew"))
+}
+
+/// Why the new optimizer cannot go on with the old one's moments.
+fn moments_problem(old: &Program, new: &Program) -> Option<String> {
+    let (had, needs) = (old.optimizer.moments(), new.optimizer.moments());
+    if needs == 0 || had == needs {
+        return None;
+    }
+    let name = |optimizer: &OptimizerSpec| match optimizer {
+        OptimizerSpec::AdamW { .. } => "adamw",
+        OptimizerSpec::Sgd { .. } => "sgd",
+    };
+    let (old, new) = (name(&old.optimizer), name(&new.optimizer));
+    Some(format!(
+        "the checkpoint has {had} moments of {old}, and {new} as set needs {needs}: keep {old}, take sgd with momentum 0, or start \
+         anew without --from"
+    ))
+}

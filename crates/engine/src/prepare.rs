@@ -1,0 +1,387 @@
+//! From an experiment to what a run needs before it begins: data, tokenizer, initial weights, and the plan for this machine.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use runner_compute::state::TrainState;
+use runner_data::hub::{self, Lowered};
+use runner_data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, content_hash};
+use runner_exec::ExecError;
+use runner_machine::local::{local_cluster, with_seats};
+use runner_spec::cluster::ClusterFacts;
+use runner_spec::data::{DataFacts, WeightsFacts};
+use runner_spec::experiment::{Data, Experiment, Init, Layout, Source, Tokenizer};
+use runner_spec::model::InitialWeights;
+use runner_spec::plan::Plan;
+use runner_spec::program::Program;
+use runner_weights::{Opened, WeightsError};
+
+use crate::calibrate;
+use crate::error::EngineError;
+use crate::launch::World;
+use crate::launched::check_world_size;
+use crate::observer::{RunEvent, RunObserver};
+
+/// Where the engine works, and what it may know of its surroundings. It reads no environment variable for itself.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// The folder of run directories.
+    pub runs: PathBuf,
+    /// The folder of prepared data.
+    pub cache: PathBuf,
+    /// Threads to compute with. The results do not depend on it.
+    pub threads: usize,
+    /// True if the number of threads was asked for; else it is the number of this machine's cores.
+    pub has_given_threads: bool,
+    /// Peak FLOP/s of each device, which utilization is reported against; `None`: as far as it is known.
+    pub peak_flops: Option<f64>,
+    /// Environment variables that the hub's settings are read from.
+    pub environment: BTreeMap<String, String>,
+    /// Variables of the program's own that had effect, for the record. Nothing secret.
+    pub recorded_environment: BTreeMap<String, String>,
+}
+
+impl Host {
+    /// This machine with all its cores, runs in `runs` and prepared data in `cache`.
+    #[must_use]
+    pub fn new(runs: PathBuf, cache: PathBuf) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            runs,
+            cache,
+            threads,
+            has_given_threads: false,
+            peak_flops: None,
+            environment: BTreeMap::new(),
+            recorded_environment: BTreeMap::new(),
+        }
+    }
+
+    /// This machine for one rank of `world`, which shares its threads with the other ranks on it.
+    #[must_use]
+    pub(crate) fn shared_with(&self, world: &World) -> Self {
+        Self { threads: world.threads(self.threads, self.has_given_threads), ..self.clone() }
+    }
+
+    /// A pool of `threads` threads, in which to prepare data and compute.
+    ///
+    /// # Errors
+    /// If the system does not give that many threads.
+    pub fn pool(&self) -> Result<rayon::ThreadPool, EngineError> {
+        thread_pool(self.threads)
+    }
+}
+
+/// A pool of `threads` threads with stacks that deep models need.
+///
+/// # Errors
+/// If the system does not give that many threads.
+pub fn thread_pool(threads: usize) -> Result<rayon::ThreadPool, EngineError> {
+    let builder = rayon::ThreadPoolBuilder::new().num_threads(threads.max(1)).stack_size(8 << 20);
+    builder.build().map_err(|error| EngineError::Other(format!("starting {threads} threads: {error}")))
+}
+
+/// Runs `work` with a function that passes its progress on to `observer` from any thread; then says that the data is ready.
+fn with_progress<T>(observer: &mut dyn RunObserver, work: impl FnOnce(&(dyn Fn(Progress) + Sync)) -> T) -> T {
+    let shared = Mutex::new(&mut *observer);
+    let result = work(&|progress| {
+        shared.lock().unwrap_or_else(PoisonError::into_inner).observe(&RunEvent::Preparing(progress));
+    });
+    observer.observe(&RunEvent::Prepared);
+    result
+}
+
+/// `data`, and what a model is tested on, with files of this machine where they name the hub, and with the commits that those are
+/// of. `None` if they name nothing there.
+///
+/// # Errors
+/// If the hub refuses, or cannot be reached.
+pub fn lower_hub(
+    data: &Data,
+    test: Option<&Source>,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Option<Lowered>, EngineError> {
+    if !hub::is_needed(data, test) {
+        return Ok(None);
+    }
+    let settings = hub::Settings::new(&|name| host.environment.get(name).cloned())?;
+    let folder = host.cache.join("hub");
+    let lowered = with_progress(observer, |report| {
+        hub::lower(data, test, &settings, &folder, &|part| report(Progress::Downloading(part)))
+    });
+    Ok(Some(lowered?))
+}
+
+/// `tokenizer` as files of this machine.
+///
+/// # Errors
+/// If it is on the hub, and the hub refuses or cannot be reached.
+pub fn local_tokenizer(
+    tokenizer: Tokenizer,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Tokenizer, EngineError> {
+    let train = Source::Tokens { files: Vec::new() };
+    let layout = Layout::Packed { length: 1 };
+    let data = Data { tokenizer, train, validation: None, layout, shuffle: false, drop_last: false };
+    let lowered = lower_hub(&data, None, host, observer)?;
+    Ok(lowered.map_or(data, |lowered| lowered.local).tokenizer)
+}
+
+/// Replaces what `experiment` names of the hub by the commits that it means now, so that the run reads the same files again.
+///
+/// # Errors
+/// If the hub refuses, or cannot be reached.
+pub fn pin_hub_commits(
+    experiment: &mut Experiment,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<(), EngineError> {
+    if let Some(lowered) = lower_hub(&experiment.data, experiment.eval.test.as_ref(), host, observer)? {
+        experiment.data = lowered.pinned;
+        if let Some((_, pinned)) = lowered.test {
+            experiment.eval.test = Some(pinned);
+        }
+    }
+    Ok(())
+}
+
+/// Prepares the data of `experiment` in `pool`, and checks that its prompts can be encoded: samples come hours into a run.
+///
+/// # Errors
+/// If the data, or what it names of the hub, cannot be read, or a prompt cannot be encoded.
+pub fn prepare_data(
+    experiment: &Experiment,
+    pool: &rayon::ThreadPool,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Prepared, EngineError> {
+    let lowered = lower_hub(&experiment.data, experiment.eval.test.as_ref(), host, observer)?;
+    let request = DataRequest {
+        data: lowered.as_ref().map_or(&experiment.data, |lowered| &lowered.local),
+        choice: experiment.eval.hellaswag.as_ref(),
+        test: lowered.as_ref().and_then(|l| l.test.as_ref().map(|(local, _)| local)).or(experiment.eval.test.as_ref()),
+        seed: experiment.seed,
+        cache_dir: &host.cache,
+        vocab_size: experiment.model.vocab_size,
+    };
+    let prepared = with_progress(observer, |report| pool.install(|| runner_data::prepare(&request, report)))?;
+    check_prompts(experiment, &prepared.tokenizer)?;
+    Ok(prepared)
+}
+
+/// Prepares the data of `experiment`, with the facts of the weights that it starts from.
+///
+/// # Errors
+/// If the weights or the data cannot be read, or do not fit each other.
+pub fn prepare_inputs(
+    experiment: &Experiment,
+    pool: &rayon::ThreadPool,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Prepared, EngineError> {
+    // The weights come first: finding out what is wrong with them takes less time.
+    let weights = initial_weights(experiment)?;
+    let mut prepared = prepare_data(experiment, pool, host, observer).map_err(|error| match (&weights, &error) {
+        (Some(weights), EngineError::Data(DataError::TokenBeyondVocabulary { vocabulary, .. }))
+            if *vocabulary == weights.described.vocab_size =>
+        {
+            let rows = weights.described.vocab_size;
+            error.explained(format!(
+                "the weights of model.init.from have {rows} tokens: take the tokenizer that they were trained with, or a larger \
+                 model.vocab_size, whose further rows are drawn"
+            ))
+        }
+        _ => error,
+    })?;
+    if let Some(weights) = weights {
+        let hash = pool.install(|| content_hash(&weights.files, &host.cache, &|_| {}))?;
+        prepared.facts.weights = Some(WeightsFacts { hash, vocab_size: weights.vocab_size() });
+    }
+    Ok(prepared)
+}
+
+/// The weights that `experiment` starts from, opened and found to fit its model; `None` if it draws them.
+///
+/// # Errors
+/// If they are gone, cannot be read, or are of another model.
+pub fn initial_weights(experiment: &Experiment) -> Result<Option<Opened>, EngineError> {
+    let Some(Init::From(path)) = &experiment.model.init else { return Ok(None) };
+    let weights = Opened::open(path).map_err(|error| match error {
+        WeightsError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound && !path.exists() => {
+            WeightsError::Request(format!("the weights of model.init.from are gone: there is no {}", path.display()))
+        }
+        other => other,
+    })?;
+    weights.check_fits(&experiment.model)?;
+    Ok(Some(weights))
+}
+
+/// The state at step 0 of a run of `program`: drawn, or read from the weights whose content hash is in `facts`. `cache` is where
+/// content hashes are remembered.
+///
+/// # Errors
+/// If the weights that `experiment` starts from cannot be read or have changed, or memory is short.
+pub(crate) fn initial_state(
+    experiment: &Experiment,
+    program: &Program,
+    facts: &DataFacts,
+    cache: &Path,
+) -> Result<TrainState, ExecError> {
+    let weights = initial_weights(experiment).map_err(|error| ExecError::InitialWeights(error.into()))?;
+    let given = weights.as_ref().map(|weights| weights as &dyn InitialWeights);
+    let state = runner_exec::initial_state_from(program, given)?;
+    if let Some(weights) = &weights {
+        check_unchanged(weights, facts, cache).map_err(|error| ExecError::InitialWeights(error.into()))?;
+    }
+    Ok(state)
+}
+
+/// # Errors
+/// If the files of `weights` are not those whose hash is in `facts`. They are read again only if their size or time is another.
+fn check_unchanged(weights: &Opened, facts: &DataFacts, cache: &Path) -> Result<(), EngineError> {
+    let hash = content_hash(&weights.files, cache, &|_| {})?;
+    if facts.weights.as_ref().is_some_and(|hashed| hashed.hash == hash) {
+        return Ok(());
+    }
+    let file = weights.described.file.display();
+    Err(EngineError::Request(format!("{file}: the weights of model.init.from changed after the run was planned")))
+}
+
+/// # Errors
+/// If `tokenizer` does not encode a prompt of `experiment`.
+pub fn check_prompts(experiment: &Experiment, tokenizer: &TextTokenizer) -> Result<(), EngineError> {
+    for prompt in experiment.eval.samples.iter().flat_map(|s| &s.prompts) {
+        let encoded = tokenizer.encode(prompt);
+        encoded.map_err(|error| EngineError::Request(format!("eval.samples.prompts: {prompt:?}: {error}")))?;
+    }
+    Ok(())
+}
+
+/// A plan for this machine, the data it was made for, and threads to work with.
+#[derive(Debug)]
+pub struct PreparedRun {
+    pub plan: Plan,
+    pub prepared: Prepared,
+    pub pool: rayon::ThreadPool,
+}
+
+impl PreparedRun {
+    /// Prepares `experiment` and plans it for this machine, or for the machines of the `world` that a launcher started.
+    ///
+    /// # Errors
+    /// If the data or the initial weights cannot be read, the experiment cannot be planned, or the world has another number of
+    /// ranks.
+    pub fn new(
+        experiment: &Experiment,
+        host: &Host,
+        world: Option<&World>,
+        observer: &mut dyn RunObserver,
+    ) -> Result<Self, EngineError> {
+        let (cluster, pool) = (find_devices(experiment, host, world)?, host.pool()?);
+        let prepared = prepare_inputs(experiment, &pool, host, observer)?;
+        Self::plan(experiment, &cluster, observer, pool, prepared)
+    }
+
+    /// Prepares a run that has a checkpoint: the weights that it started from, whose facts are `weights`, are not needed.
+    ///
+    /// # Errors
+    /// If the data cannot be read, the experiment cannot be planned, or the world has another number of ranks.
+    pub fn with_checkpoint(
+        experiment: &Experiment,
+        weights: Option<WeightsFacts>,
+        host: &Host,
+        world: Option<&World>,
+        observer: &mut dyn RunObserver,
+    ) -> Result<Self, EngineError> {
+        let (cluster, pool) = (find_devices(experiment, host, world)?, host.pool()?);
+        let mut prepared = prepare_data(experiment, &pool, host, observer)?;
+        prepared.facts.weights = weights;
+        Self::plan(experiment, &cluster, observer, pool, prepared)
+    }
+
+    fn plan(
+        experiment: &Experiment,
+        cluster: &ClusterFacts,
+        observer: &mut dyn RunObserver,
+        pool: rayon::ThreadPool,
+        prepared: Prepared,
+    ) -> Result<Self, EngineError> {
+        let plan = runner_plan::compile(experiment, &prepared.facts, cluster)?;
+        for note in &plan.notes {
+            observer.observe(&RunEvent::Note(&format!("plan   {note}")));
+        }
+        Ok(Self { plan, prepared, pool })
+    }
+
+    /// # Errors
+    /// If the plan needs more memory than its device has: the run would end in the middle of a step.
+    pub fn check_memory(&self) -> Result<(), EngineError> {
+        match &self.plan.shortage {
+            Some(shortage) => Err(EngineError::Request(shortage.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The devices of this machine, or of the machines of `world`. Preparing data may take long, so what is wrong with them is said
+/// before.
+///
+/// # Errors
+/// If they are not those that the experiment asks for, or the world has another number of ranks.
+fn find_devices(experiment: &Experiment, host: &Host, world: Option<&World>) -> Result<ClusterFacts, EngineError> {
+    let mut cluster = local_devices(host);
+    if let Some(world) = world {
+        // Before the plan looks for as many devices as it has ranks.
+        if let Ok(mesh) = runner_plan::mesh(&experiment.parallel, experiment.batch.sequences) {
+            check_world_size(world, mesh)?;
+        }
+        cluster = with_seats(cluster, world.seats());
+    }
+    runner_plan::check_devices(experiment, &cluster)?;
+    Ok(cluster)
+}
+
+/// This machine, with its measured speed where it was calibrated.
+#[must_use]
+pub fn local_devices(host: &Host) -> ClusterFacts {
+    let mut cluster = local_cluster(host.threads).with_peak_flops(host.peak_flops);
+    if let Some(rates) = calibrate::known_rates(&cluster, &host.cache) {
+        // Calibration measures the CPU alone: what is known of GPUs stays.
+        cluster.rates.devices.extend(rates.devices);
+        cluster.rates.links = rates.links;
+    }
+    cluster
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_that_changed_are_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let fixture = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/hf/gpt2"));
+        for name in ["config.json", "model.safetensors"] {
+            std::fs::write(dir.path().join(name), std::fs::read(fixture.join(name)).unwrap()).unwrap();
+        }
+        let (weights, cache) = (Opened::open(dir.path()).unwrap(), dir.path().join("cache"));
+        let hash = content_hash(&weights.files, &cache, &|_| {}).unwrap();
+        let mut facts = runner_plan::testing::data();
+        facts.weights = Some(WeightsFacts { hash, vocab_size: weights.vocab_size() });
+        check_unchanged(&weights, &facts, &cache).unwrap();
+        // One number of the last tensor.
+        let mut bytes = std::fs::read(&weights.files[0]).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&weights.files[0], bytes).unwrap();
+        let error = check_unchanged(&weights, &facts, &cache).unwrap_err().to_string();
+        assert!(error.contains("changed after the run was planned"), "{error}");
+    }
+
+    #[test]
+    fn a_pool_has_the_threads_that_were_asked_for() {
+        assert_eq!(thread_pool(3).unwrap().current_num_threads(), 3);
+    }
+}

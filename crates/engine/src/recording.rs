@@ -1,0 +1,66 @@
+//! What the executor's events become: first the run's record, then its log, then what the caller hears.
+
+use std::path::PathBuf;
+
+use runner_compute::observer::Observer;
+use runner_compute::state::TrainState;
+use runner_spec::event::{Best, Event, ObserveError, TraceLine};
+use runner_store::{Log, PartRecord, Recorder, StoreError};
+
+use crate::event_lines::EventLines;
+use crate::launch::Record;
+use crate::observer::{RunEvent, RunObserver};
+
+/// The observer of a run's ranks.
+pub(crate) struct Recording<'a> {
+    pub path: PathBuf,
+    pub recorder: Recorder,
+    pub log: Log,
+    pub lines: EventLines,
+    pub observer: &'a mut dyn RunObserver,
+}
+
+impl Recording<'_> {
+    /// A warning to the log and to the caller.
+    ///
+    /// # Errors
+    /// If the log cannot be written.
+    pub(crate) fn warn(&mut self, text: String) -> Result<(), StoreError> {
+        self.log.line(&format!("warning: {text}"))?;
+        self.observer.observe(&RunEvent::Training { run: &self.path, event: &Event::Warning(text) });
+        Ok(())
+    }
+}
+
+impl Observer for Recording<'_> {
+    fn observe(&mut self, event: &Event) -> Result<(), ObserveError> {
+        self.recorder.observe(event)?;
+        if let Some(line) = self.lines.line(event) {
+            self.log.line(&line).map_err(|error| ObserveError(Box::new(error)))?;
+        }
+        self.observer.observe(&RunEvent::Training { run: &self.path, event });
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError> {
+        self.recorder.checkpoint(state)?;
+        self.observe(&Event::Saved { step: state.step })
+    }
+
+    fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {
+        self.recorder.trace(lines)
+    }
+}
+
+impl Record for Recording<'_> {
+    fn commit(
+        &mut self,
+        step: u64,
+        tokens: u64,
+        best: Option<Best>,
+        parts: Vec<PartRecord>,
+    ) -> Result<(), ObserveError> {
+        self.recorder.commit(step, tokens, best, parts).map_err(|error| ObserveError(Box::new(error)))?;
+        self.observe(&Event::Saved { step })
+    }
+}

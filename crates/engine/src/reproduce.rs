@@ -1,0 +1,220 @@
+//! `reproduce`: a recorded run is done again from its own folder, and compared with what it recorded.
+
+use std::path::{Path, PathBuf};
+
+use runner_lab::stored_plan;
+use runner_spec::experiment::{Experiment, Init, Precision};
+use runner_store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
+use runner_store::run_dir::{self, CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
+use runner_store::verdict::{self, VERDICT, Verdict};
+use runner_store::{StoreError, Which, catalog, checkpoint, lock, time};
+
+use crate::drift::Drift;
+use crate::error::EngineError;
+use crate::observer::{RunEvent, RunObserver};
+use crate::opened_run::resolved_experiment;
+use crate::outcome::RunOutcome;
+use crate::prepare::{Host, PreparedRun};
+use crate::session::{Session, SessionOptions};
+use crate::stop::StopSwitch;
+
+/// What `reproduce` is asked for.
+#[derive(Debug, Clone)]
+pub struct ReproduceRequest {
+    /// The run to do again: a folder, an id, or the unique beginning of an id.
+    pub run: String,
+    /// How far a loss may be off, relatively; `None`: what rounding alone may cause in the run's precision.
+    pub tolerance: Option<f64>,
+    /// True to look for drift only.
+    pub only_check: bool,
+    /// True to record hashes of what each step computes.
+    pub trace: bool,
+    /// True if the folder of runs is not where other commands look by default.
+    pub is_elsewhere: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Reproduction {
+    /// Only drift was looked for.
+    Checked(Drift),
+    /// The reproduction was interrupted; the same request goes on with it.
+    Interrupted,
+    /// The run directory of the reproduction, and how it compares with the original.
+    Judged(PathBuf, Verdict),
+}
+
+/// How far losses of the same experiment drift apart by rounding alone: see `docs/reproduce.md`.
+fn default_tolerance(precision: Precision) -> f64 {
+    match precision {
+        Precision::Fp32 | Precision::Tf32 => 1e-4,
+        Precision::Bf16 => 1e-2,
+    }
+}
+
+/// The run that is done again.
+struct Original {
+    path: PathBuf,
+    manifest: Manifest,
+    /// From its `resolved.yaml`.
+    experiment: Experiment,
+    text: String,
+    /// What it recorded, read before anything is trained: the run may be removed meanwhile.
+    recorded: verdict::Original,
+    /// The last step that it recorded.
+    last_step: u64,
+}
+
+/// Does the run that `request` names again and judges the result; `observer` hears of it, and `stop` stops it.
+///
+/// # Errors
+/// If there is no such run, its data or its beginning is gone, or the reproduction failed (which its record then says too).
+pub fn reproduce(
+    request: &ReproduceRequest,
+    host: &Host,
+    stop: &StopSwitch,
+    observer: &mut dyn RunObserver,
+) -> Result<Reproduction, EngineError> {
+    let original = Original::open(&host.runs, &request.run)?;
+    let ready = PreparedRun::new(&original.experiment, host, None, observer)?;
+    let drift = Drift::look_for(&original.path, &original.manifest, &ready, host.threads)?;
+    observer.observe(&RunEvent::Drift { run: &original.path, drift: &drift });
+    if request.only_check {
+        return Ok(Reproduction::Checked(drift));
+    }
+    original.check_initial_weights(&ready)?;
+    ready.check_memory()?;
+    let from = original.manifest.continued_from.as_ref().map_or(0, |began| began.step);
+    let id = &original.manifest.id;
+    if original.last_step <= from {
+        return Err(EngineError::Request(format!("{id} has no steps of its own that could be compared")));
+    }
+    let (last, steps) = (original.last_step, ready.plan.totals.steps);
+    if last < steps {
+        let note = format!("repeat {id} recorded {last} of {steps} steps: so many are done again");
+        observer.observe(&RunEvent::Note(&note));
+    }
+    let (path, run) = original.open_or_create(&ready, host, observer)?;
+    if let Some(run) = run {
+        let options = SessionOptions {
+            environment: host.recorded_environment.clone(),
+            until_step: (last < steps).then_some(last),
+            trace: request.trace,
+            is_elsewhere: request.is_elsewhere,
+            ..SessionOptions::default()
+        };
+        let experiment = &original.experiment;
+        let session = Session { options: &options, host, experiment, ready: &ready, stop, joined: None };
+        if session.work(run, observer)? == RunOutcome::Interrupted {
+            return Ok(Reproduction::Interrupted);
+        }
+    }
+    let tolerance = request.tolerance.unwrap_or_else(|| default_tolerance(original.experiment.precision));
+    let verdict = verdict::compare(&original.recorded, &path, tolerance)?;
+    let verdict = Verdict { drift: drift.changes(), ..verdict };
+    original.lock(&path)?.note(VERDICT, &verdict)?;
+    Ok(Reproduction::Judged(path, verdict))
+}
+
+impl Original {
+    fn open(runs: &Path, wanted: &str) -> Result<Self, EngineError> {
+        let path = catalog::resolve(runs, wanted)?;
+        let manifest = run_dir::manifest(&path)?;
+        let experiment = resolved_experiment(&path)?;
+        let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
+        let recorded = verdict::Original::read(&path, from, manifest.status == RunStatus::Done)?;
+        let last_step = recorded.last().unwrap_or(0);
+        let text = runner_config::to_yaml(&experiment);
+        Ok(Self { path, manifest, experiment, text, recorded, last_step })
+    }
+
+    /// Locks the reproduction in `path` for this process.
+    fn lock(&self, path: &Path) -> Result<RunDir, EngineError> {
+        RunDir::open(path).map_err(|error| match error {
+            StoreError::Locked { id, holder } => EngineError::Request(format!(
+                "{id}, which does {} again, is being worked on by another process{holder}; wait for it",
+                self.manifest.id
+            )),
+            other => other.into(),
+        })
+    }
+
+    /// # Errors
+    /// If the weights that the run started from are others now: a run that began elsewhere is no reproduction.
+    fn check_initial_weights(&self, ready: &PreparedRun) -> Result<(), EngineError> {
+        let (was, is) = (&self.manifest.data.weights, DataHashes::from(&ready.prepared.facts).weights);
+        if *was == is {
+            return Ok(());
+        }
+        let short = |hash: &Option<String>| hash.as_ref().map_or("none".to_owned(), |h| h.chars().take(16).collect());
+        let place = match &self.experiment.model.init {
+            Some(Init::From(path)) => format!(" ({})", path.display()),
+            _ => String::new(),
+        };
+        Err(EngineError::Request(format!(
+            "{} cannot be reproduced: the weights that it started from{place} have changed: {}, was {}",
+            self.manifest.id,
+            short(&is),
+            short(was)
+        )))
+    }
+
+    fn origin(&self) -> RunOrigin {
+        RunOrigin::Reproduction { id: self.manifest.id.clone(), plan_hash: self.manifest.plan_hash.clone() }
+    }
+
+    /// The folder of the reproduction, and the run to work on; `None` if only its verdict is missing.
+    fn open_or_create(
+        &self,
+        ready: &PreparedRun,
+        host: &Host,
+        observer: &mut dyn RunObserver,
+    ) -> Result<(PathBuf, Option<RunDir>), EngineError> {
+        let (plan, root) = (&ready.plan, &host.runs);
+        let _turn = lock::turn(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
+        let is_of_this = |manifest: &Manifest| manifest.origin.as_ref() == Some(&self.origin());
+        let unfinished = run_dir::all(root, plan)
+            .into_iter()
+            .rev()
+            .find(|(path, manifest)| is_of_this(manifest) && !path.join(VERDICT).exists());
+        if let Some((path, manifest)) = unfinished {
+            let note = format!("repeat {} goes on with {}", self.manifest.id, manifest.id);
+            observer.observe(&RunEvent::Note(&note));
+            let run = if manifest.status == RunStatus::Done { None } else { Some(self.lock(&path)?) };
+            return Ok((path, run));
+        }
+        let mut manifest = Manifest::new(plan, self.path.join(RESOLVED), Vec::new(), time::now());
+        manifest.origin = Some(self.origin());
+        manifest.environment.clone_from(&host.recorded_environment);
+        let files = RunFiles { experiment: &self.text, resolved: &self.text, plan, template: None, manifest };
+        let run = match &self.manifest.continued_from {
+            None => RunDir::create(root, files)?,
+            Some(began) => {
+                let path = self.find_beginning(began)?;
+                let note = format!("repeat {} from step {} of {}", self.manifest.id, began.step, path.display());
+                observer.observe(&RunEvent::Note(&note));
+                let theirs = stored_plan::read(&path)?;
+                let from = ContinueFrom { path: &path, plan: &theirs, which: Which::Step(began.step) };
+                RunDir::create_continued(root, files, &from)?
+            }
+        };
+        Ok((run.path().to_owned(), Some(run)))
+    }
+
+    /// The folder of a run that still has the checkpoint that this one began with: that run, or this one.
+    fn find_beginning(&self, began: &ContinuedFrom) -> Result<PathBuf, EngineError> {
+        let parent = self.path.parent().unwrap_or(Path::new(".")).join(&began.id);
+        let same = run_dir::manifest(&parent).is_ok_and(|manifest| manifest.plan_hash == began.plan_hash);
+        let found = same
+            .then_some(parent)
+            .into_iter()
+            .chain([self.path.clone()])
+            .find(|run| checkpoint::steps(&run.join(CHECKPOINTS)).contains(&began.step));
+        found.ok_or_else(|| {
+            let (id, other, step) = (&self.manifest.id, &began.id, began.step);
+            EngineError::Request(format!(
+                "{id} began with the checkpoint of {other} after step {step}, which neither of them has any more"
+            ))
+        })
+    }
+}

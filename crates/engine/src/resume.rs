@@ -1,0 +1,119 @@
+//! `resume`: a run goes on from its own folder, whatever became of its file.
+
+use runner_lab::stored_plan;
+use runner_spec::plan::Plan;
+use runner_store::manifest::{DataHashes, Manifest, RunStatus};
+use runner_store::run_dir::{self, CHECKPOINTS, RunDir};
+use runner_store::{catalog, checkpoint};
+
+use crate::apply::report_done;
+use crate::error::EngineError;
+use crate::launch::World;
+use crate::launched::{Joined, LaunchedRank, work_with_others};
+use crate::observer::{RunObserver, Silent};
+use crate::opened_run::resolved_experiment;
+use crate::outcome::{RunOutcome, RunReport};
+use crate::prepare::{Host, PreparedRun};
+use crate::session::{Session, SessionOptions};
+use crate::stop::StopSwitch;
+
+/// What `resume` is asked for.
+#[derive(Debug, Clone)]
+pub struct ResumeRequest {
+    /// A folder, an id, or the unique beginning of an id.
+    pub run: String,
+    /// The step after which to stop with a checkpoint.
+    pub until_step: Option<u64>,
+    /// True if the folder of runs is not where other commands look by default.
+    pub is_elsewhere: bool,
+    /// The rank that a launcher made this process; `None` if this process starts the ranks itself.
+    pub launched: Option<LaunchedRank>,
+}
+
+/// Goes on with the run that `request` names, or finds it done; `observer` hears of it, and `stop` stops it.
+///
+/// # Errors
+/// If there is no such run, it cannot be resumed here, or it failed (which its record then says too).
+pub fn resume(
+    request: &ResumeRequest,
+    host: &Host,
+    stop: &StopSwitch,
+    observer: &mut dyn RunObserver,
+) -> Result<RunReport, EngineError> {
+    match &request.launched {
+        None => resume_as(request, host, stop, observer, None),
+        Some(launched) => work_with_others(launched, None, |world| {
+            let host = host.shared_with(world);
+            let mut silent = Silent;
+            let observer = if world.leads() { observer } else { &mut silent };
+            resume_as(request, &host, stop, observer, Some(world))
+        }),
+    }
+}
+
+/// `world`: the ranks that a launcher started.
+fn resume_as(
+    request: &ResumeRequest,
+    host: &Host,
+    stop: &StopSwitch,
+    observer: &mut dyn RunObserver,
+    world: Option<&World>,
+) -> Result<RunReport, EngineError> {
+    let path = catalog::resolve(&host.runs, &request.run)?;
+    // Nothing is written for a finished run, a lock neither.
+    if run_dir::manifest(&path)?.status == RunStatus::Done {
+        let id = path.file_name().map_or_else(|| path.display().to_string(), |id| id.to_string_lossy().into_owned());
+        report_done(path.clone(), &id, observer)?;
+        return Ok(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) });
+    }
+    // The rank that keeps the record takes the lock.
+    let run = if world.is_none_or(World::leads) { Some(RunDir::open(&path)?) } else { None };
+    let experiment = resolved_experiment(&path)?;
+    let ready = if checkpoint::steps(&path.join(CHECKPOINTS)).is_empty() {
+        PreparedRun::new(&experiment, host, world, observer)?
+    } else {
+        let weights = stored_plan::read(&path)?.data.weights;
+        PreparedRun::with_checkpoint(&experiment, weights, host, world, observer)?
+    };
+    let joined = world.map(|world| Joined::new(world, &ready.plan)).transpose()?;
+    let run = match (run, &joined) {
+        (Some(run), _) => run,
+        (None, Some(joined)) => return joined.follow(&experiment, &ready, host, stop, None),
+        (None, None) => return Ok(RunReport { outcome: RunOutcome::Done, run: None }),
+    };
+    check_same_plan(run.manifest(), &ready.plan)?;
+    if world.is_none_or(|world| world.machines() == 1) {
+        ready.check_memory()?;
+    }
+    let options = SessionOptions {
+        environment: host.recorded_environment.clone(),
+        until_step: request.until_step,
+        is_elsewhere: request.is_elsewhere,
+        ..SessionOptions::default()
+    };
+    let joined = joined.as_ref();
+    let session = Session { options: &options, host, experiment: &experiment, ready: &ready, stop, joined };
+    Ok(RunReport { outcome: session.work(run, observer)?, run: Some(path) })
+}
+
+/// # Errors
+/// If what would be computed is no longer what the run began with.
+fn check_same_plan(manifest: &Manifest, plan: &Plan) -> Result<(), EngineError> {
+    if manifest.plan_hash == plan.hash {
+        return Ok(());
+    }
+    let (id, version) = (&manifest.id, &manifest.version);
+    let now = DataHashes::from(&plan.data);
+    let why = if manifest.data.tokenizer != now.tokenizer {
+        "its tokenizer, or the text it was made from, has changed".to_owned()
+    } else if manifest.data.weights != now.weights {
+        "the weights that it started from have changed".to_owned()
+    } else if manifest.data != now {
+        "its data has changed".to_owned()
+    } else {
+        format!("its resolved.yaml has changed, or it was begun by a program (version {version}) that plans otherwise")
+    };
+    Err(EngineError::Request(format!(
+        "{id} cannot be resumed: {why}; `runner fork {id} --from latest` makes a new run of it"
+    )))
+}

@@ -1,0 +1,492 @@
+//! One process's work on a run: the record is opened, the ranks train under the plan's layout, and the record says how it ended.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use runner_comm::Alone;
+use runner_compute::observer::Observer;
+use runner_compute::state::TrainState;
+use runner_data::Prepared;
+use runner_exec::step::layout;
+use runner_exec::{Orders, Peers, Resources};
+use runner_machine::host::{Git, Machine, peak_rss_bytes};
+use runner_spec::experiment::Experiment;
+use runner_spec::plan::{Plan, RankPlan};
+use runner_spec::program::{Mode, Program};
+use runner_store::checkpoint::{self, StateHash};
+use runner_store::manifest::{Place, RunStatus};
+use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
+use runner_store::summary::{Outcome, RankSummary, Summary, headline, step_seconds};
+use runner_store::{Log, Opened, OpenedRanks, Recorder};
+
+use crate::error::EngineError;
+use crate::event_lines::EventLines;
+use crate::final_test::test_best_checkpoint;
+use crate::launch::member::Kept;
+use crate::launch::threads::Seated;
+use crate::launch::{self, Attempt, Faults, Launch, supervise};
+use crate::launched::{Joined, state_loader};
+use crate::observer::{RunEvent, RunObserver};
+use crate::outcome::RunOutcome;
+use crate::prepare::{Host, PreparedRun, initial_state};
+use crate::recording::Recording;
+use crate::run_error::RunError;
+use crate::stop::StopSwitch;
+
+/// How a process was asked to work on a run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SessionOptions {
+    /// Overrides of keys, for the record.
+    pub overrides: Vec<String>,
+    /// Environment variables that had effect, for the record.
+    pub environment: BTreeMap<String, String>,
+    /// The step after which to stop with a checkpoint.
+    pub until_step: Option<u64>,
+    /// True to record hashes of what each step computes.
+    pub trace: bool,
+    /// True if other commands have to be told the run's folder, not its id: it is not where they look by default.
+    pub is_elsewhere: bool,
+    /// What goes wrong on purpose, in tests.
+    pub faults: Option<Faults>,
+}
+
+/// One process's work on a run.
+pub(crate) struct Session<'a> {
+    pub options: &'a SessionOptions,
+    pub host: &'a Host,
+    pub experiment: &'a Experiment,
+    pub ready: &'a PreparedRun,
+    pub stop: &'a StopSwitch,
+    /// This rank among those that a launcher started; `None` if this process starts the ranks itself.
+    pub joined: Option<&'a Joined<'a>>,
+}
+
+/// Where training goes on.
+enum ResumePoint {
+    /// The initial weights.
+    Start,
+    /// A checkpoint that was read into memory, and its folder.
+    State(Box<TrainState>, PathBuf),
+    /// A checkpoint that each rank reads for itself, and its step.
+    Checkpoint(PathBuf, u64),
+}
+
+/// A record that is open for writing, and where training goes on.
+struct OpenRecord {
+    recorder: Recorder,
+    resume_point: ResumePoint,
+    warnings: Vec<String>,
+}
+
+/// How training ended, where it did not fail.
+struct TrainingEnd {
+    interrupted: bool,
+    hash: Option<StateHash>,
+    /// Peak memory by rank, where ranks are processes.
+    peak_rss_bytes: Vec<Option<u64>>,
+}
+
+impl ResumePoint {
+    fn step(&self) -> u64 {
+        match self {
+            Self::Start => 0,
+            Self::State(state, _) => state.step,
+            Self::Checkpoint(_, step) => *step,
+        }
+    }
+
+    /// The checkpoint that ranks read.
+    fn checkpoint(&self) -> Option<&Path> {
+        match self {
+            Self::Checkpoint(path, _) => Some(path),
+            Self::Start | Self::State(..) => None,
+        }
+    }
+
+    fn chosen(chosen: Option<checkpoint::Chosen>) -> Self {
+        chosen.map_or(Self::Start, |c| Self::Checkpoint(c.path, c.step))
+    }
+}
+
+impl Session<'_> {
+    /// Works on `run` until it is done, interrupted or failed, and records which.
+    ///
+    /// # Errors
+    /// If the run failed, which its record then says too; or the record cannot be written.
+    pub(crate) fn work(&self, mut run: RunDir, observer: &mut dyn RunObserver) -> Result<RunOutcome, EngineError> {
+        let path = run.path().to_owned();
+        let mut log = Log::append(&path.join(LOG))?;
+        let OpenRecord { mut recorder, resume_point, warnings } = self.open_record(&path)?;
+        let is_new = run.manifest().sessions.is_empty();
+        let from = resume_point.step();
+        if self.options.until_step.is_some_and(|until| until <= from) {
+            let (summary, name) = (run_dir::summary(&path)?, self.name(&path));
+            let (summary, up_to_date) = (summary.as_ref(), true);
+            observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date, failed: false });
+            return Ok(RunOutcome::AlreadyAt(from));
+        }
+        if let Some(faults) = &self.options.faults {
+            log.line(&format!("warning: made to fail for a test: {faults:?}"))?;
+        }
+        if self.options.trace {
+            recorder.start_trace(&path)?;
+        }
+        let machine = Machine::here();
+        let other_machine = if is_new { None } else { run.manifest().foreign_bits(&machine) };
+        for warning in warnings.iter().chain(&other_machine) {
+            log.line(&format!("warning: {warning}"))?;
+            observer.observe(&RunEvent::Warning(warning));
+        }
+        let steps = self.plan().totals.steps;
+        let text = opening_text(&run, is_new, from, steps);
+        log.line(&text)?;
+        let wall_before = earlier_wall_seconds(&path, from)?;
+        observer.observe(&RunEvent::Begin { run: &path, text: &text, step: from, steps });
+        run.keep(TOKENIZER, || {
+            self.ready.prepared.tokenizer.to_file().map_err(|error| EngineError::Other(error.to_string()))
+        })?;
+        run.begin(from, self.place(machine))?;
+        let started = Instant::now();
+        let lines = EventLines::new(self.experiment.log.every);
+        let mut recording = Recording { path: path.clone(), recorder, log, lines, observer };
+        self.stop.arm();
+        let mut end = self.train(resume_point, &mut run, &mut recording);
+        let mut tested = None;
+        if let Ok(TrainingEnd { interrupted: false, .. }) = &end {
+            match test_best_checkpoint(self.experiment, self.ready, self.host, &mut recording) {
+                Ok(result) => tested = result,
+                // A test that cannot be made is a failure of the run, which `resume` mends.
+                Err(error) => end = Err(RunError::Test(Box::new(error))),
+            }
+        }
+        let Recording { recorder, mut log, observer, .. } = recording;
+        let (status, error, hash, peaks) = match &end {
+            Ok(TrainingEnd { interrupted, hash, peak_rss_bytes }) => {
+                let status = if *interrupted { RunStatus::Interrupted } else { RunStatus::Done };
+                (status, None, hash.clone(), peak_rss_bytes.clone())
+            }
+            Err(error) => {
+                (RunStatus::Failed, Some(error.to_string()), recorder.saved().map(|(_, h)| h.clone()), Vec::new())
+            }
+        };
+        let outcome = Outcome {
+            id: run.id(),
+            status,
+            error: error.clone(),
+            not_finite: end.as_ref().is_err_and(RunError::is_not_finite),
+            steps_total: steps,
+            wall_seconds: wall_before + started.elapsed().as_secs_f64(),
+            predicted_step_ms: self.plan().forecast.as_ref().map(|f| f.step_seconds * 1e3),
+            peak_rss_bytes: match peaks.as_slice() {
+                [] if self.ranks_are_processes() => None,
+                [] => peak_rss_bytes(),
+                peaks => peaks.iter().copied().sum(),
+            },
+            planned_memory_bytes: self.plan().ranks.iter().map(|r| r.memory.total()).fold(0, u64::saturating_add),
+            ranks: self.rank_summaries(&peaks),
+            continued_from: run.manifest().continued_from.as_ref().map_or(0, |c| c.step),
+            hash,
+            test: tested,
+        };
+        let recorded = Summary::new(outcome, &path.join(METRICS)).and_then(|summary| {
+            let text = error.as_ref().map_or_else(|| headline(&summary), |e| format!("failed: {e}"));
+            log.line(&text)?;
+            run.finish(&summary)?;
+            Ok(summary)
+        });
+        // The observer comes last: whoever reads what it shows may let it wait, and the record does not.
+        let (name, failed) = (self.name(&path), end.is_err());
+        let summary = recorded.as_ref().ok();
+        observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date: false, failed });
+        match (end, recorded) {
+            // What stopped the run matters more than that the record could not say so.
+            (Err(error), _) => Err(self.failure(error, &path)),
+            (Ok(_), Err(error)) => Err(error.into()),
+            (Ok(_), Ok(summary)) => {
+                // A run that was asked to stop by a step and by a signal counts as interrupted.
+                let reached = |step: &u64| *step == summary.steps && !self.stop.is_requested();
+                Ok(match (status, self.options.until_step.filter(reached)) {
+                    (RunStatus::Interrupted, Some(step)) => RunOutcome::StoppedAt(step),
+                    (RunStatus::Interrupted, None) => RunOutcome::Interrupted,
+                    _ => RunOutcome::Done,
+                })
+            }
+        }
+    }
+
+    fn plan(&self) -> &Plan {
+        &self.ready.plan
+    }
+
+    /// True if each rank is a process of its own.
+    fn ranks_are_processes(&self) -> bool {
+        matches!(self.plan().mesh.mode, Mode::Ddp | Mode::Pipeline) || self.joined.is_some()
+    }
+
+    /// The program of rank 0.
+    fn program(&self) -> &Program {
+        &self.plan().ranks[0].program
+    }
+
+    /// Opens the record for writing. Where the only rank is in this process, the state is read with it; else each rank reads its
+    /// own.
+    fn open_record(&self, path: &Path) -> Result<OpenRecord, EngineError> {
+        let keep = self.experiment.checkpoint.keep;
+        if self.ranks_are_processes() {
+            let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(path, &self.plan().hash, keep)?;
+            return Ok(OpenRecord { recorder, resume_point: ResumePoint::chosen(chosen), warnings });
+        }
+        let program = self.program();
+        // The state is read to the host's memory; the rank takes it to its device.
+        let (layout, device) = (Arc::new(layout(program)), candle_core::Device::Cpu);
+        let Opened { recorder, resumed, warnings } =
+            Recorder::open(path, &self.plan().hash, keep, &layout, program.moments(), &device)?;
+        let resume_point = resumed.map_or(ResumePoint::Start, |r| ResumePoint::State(Box::new(r.state), r.path));
+        Ok(OpenRecord { recorder, resume_point, warnings })
+    }
+
+    /// Trains to the end. After the death of a rank's process the ranks are restarted from the last checkpoint, as often as the
+    /// experiment allows.
+    fn train(
+        &self,
+        mut resume_point: ResumePoint,
+        run: &mut RunDir,
+        recording: &mut Recording<'_>,
+    ) -> Result<TrainingEnd, RunError> {
+        let max_restarts = self.experiment.parallel.max_restarts;
+        let (mut restarts, mut last): (u32, Option<Attempt>) = (0, None);
+        loop {
+            let from = resume_point.step();
+            let error = match self.train_once(resume_point, recording) {
+                Ok(end) => return Ok(end),
+                Err(RunError::Process(error))
+                    if error.died() && restarts < max_restarts && !self.stop.is_requested() =>
+                {
+                    error
+                }
+                Err(error) => return Err(error),
+            };
+            let saved = recording.recorder.saved().map_or(0, |(step, _)| *step);
+            let attempt = Attempt { from, saved, died_in: error.step().unwrap_or(from) };
+            if last.is_some_and(|last| attempt.repeats(&last)) {
+                return Err(RunError::Repeated(error));
+            }
+            last = Some(attempt);
+            restarts += 1;
+            run.restart()?;
+            let keep = self.experiment.checkpoint.keep;
+            let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(run.path(), &self.plan().hash, keep)?;
+            recording.recorder = recorder;
+            resume_point = ResumePoint::chosen(chosen);
+            let step = resume_point.step();
+            recording.warn(format!(
+                "{error}; all ranks start again from step {step} (restart {restarts} of {max_restarts})"
+            ))?;
+            for warning in warnings {
+                recording.warn(warning)?;
+            }
+        }
+    }
+
+    fn orders(&self, recording: &Recording<'_>) -> Orders<'_> {
+        Orders { stop: self.stop.flag(), until: self.options.until_step, trace: recording.recorder.is_tracing() }
+    }
+
+    /// Trains under the plan's layout, until the end or the first failure.
+    fn train_once(&self, resume_point: ResumePoint, recording: &mut Recording<'_>) -> Result<TrainingEnd, RunError> {
+        if let Some(joined) = self.joined {
+            return self.lead_launched_ranks(joined, &resume_point, recording);
+        }
+        match self.plan().mesh.mode {
+            Mode::Single => self.train_single(resume_point, recording),
+            Mode::Dp => self.train_threads(resume_point, recording),
+            Mode::Ddp | Mode::Pipeline => self.train_processes(&resume_point, recording),
+        }
+    }
+
+    fn initial_state(&self, program: &Program) -> Result<TrainState, RunError> {
+        Ok(initial_state(self.experiment, program, &self.plan().data, &self.host.cache)?)
+    }
+
+    fn train_single(&self, resume_point: ResumePoint, recording: &mut Recording<'_>) -> Result<TrainingEnd, RunError> {
+        let resources = self.resources();
+        let program = self.program();
+        let orders = self.orders(recording);
+        let outcome = self.ready.pool.install(|| -> Result<_, RunError> {
+            let state = match resume_point {
+                ResumePoint::State(state, _) => *state,
+                ResumePoint::Start | ResumePoint::Checkpoint(..) => self.initial_state(program)?,
+            };
+            let observer: &mut dyn Observer = recording;
+            Ok(runner_exec::run(program, &resources, Peers { comm: &Alone, monitor: &() }, state, orders, observer)?)
+        })?;
+        Self::end_with_state(&outcome, recording)
+    }
+
+    fn train_threads(&self, resume_point: ResumePoint, recording: &mut Recording<'_>) -> Result<TrainingEnd, RunError> {
+        let (mut first, path) = match resume_point {
+            ResumePoint::State(state, path) => (Some(*state), Some(path)),
+            ResumePoint::Start | ResumePoint::Checkpoint(..) => (None, None),
+        };
+        let mut ranks = Vec::with_capacity(self.plan().ranks.len());
+        for rank in &self.plan().ranks {
+            let program = &rank.program;
+            let state = match (first.take(), &path) {
+                (Some(state), _) => state,
+                (None, Some(path)) => {
+                    let layout = Arc::new(layout(program));
+                    let device = candle_core::Device::Cpu;
+                    checkpoint::load(path, Some(&self.plan().hash), &layout, program.moments(), &device)?
+                }
+                (None, None) => self.ready.pool.install(|| self.initial_state(program))?,
+            };
+            ranks.push(Seated { program, threads: rank.hardware.threads, state });
+        }
+        let slots = self.plan().channel_slots;
+        let orders = self.orders(recording);
+        let outcomes = launch::threads::run(ranks, slots, &self.resources(), orders, recording)?;
+        match outcomes.first() {
+            Some(outcome) => Self::end_with_state(outcome, recording),
+            None => Ok(TrainingEnd { interrupted: false, hash: None, peak_rss_bytes: Vec::new() }),
+        }
+    }
+
+    fn train_processes(
+        &self,
+        resume_point: &ResumePoint,
+        recording: &mut Recording<'_>,
+    ) -> Result<TrainingEnd, RunError> {
+        let run = recording.path.clone();
+        let no_faults = Faults::default();
+        let launch = Launch {
+            plan: self.plan(),
+            experiment: self.experiment,
+            run: &run,
+            checkpoint: resume_point.checkpoint(),
+            from: resume_point.step(),
+            until: self.options.until_step,
+            trace: recording.recorder.is_tracing(),
+            faults: self.options.faults.as_ref().unwrap_or(&no_faults),
+        };
+        let ended = supervise::run(&launch, self.stop.flag(), recording);
+        Self::end_without_state(ended, recording)
+    }
+
+    /// Trains as rank 0 of the ranks that a launcher started.
+    fn lead_launched_ranks(
+        &self,
+        joined: &Joined<'_>,
+        resume_point: &ResumePoint,
+        recording: &mut Recording<'_>,
+    ) -> Result<TrainingEnd, RunError> {
+        let run = recording.path.clone();
+        let no_faults = Faults::default();
+        let resources = self.resources();
+        let load_state = state_loader(self.experiment, self.plan(), &joined.program, &self.host.cache);
+        let faults = self.options.faults.as_ref().unwrap_or(&no_faults);
+        let task = joined.task(self.ready, &resources, &load_state, self.stop, faults);
+        let kept = Kept {
+            run: &run,
+            checkpoint: resume_point.checkpoint(),
+            until: self.options.until_step,
+            trace: recording.recorder.is_tracing(),
+        };
+        let ended = task.lead(&kept, recording);
+        Self::end_without_state(ended, recording)
+    }
+
+    /// The end of a run whose whole state is in this process.
+    fn end_with_state(outcome: &runner_exec::Outcome, recording: &Recording<'_>) -> Result<TrainingEnd, RunError> {
+        let saved = recording.recorder.saved().filter(|(step, _)| *step == outcome.state.step).map(|(_, h)| h.clone());
+        let hash = saved.map_or_else(|| checkpoint::hashes(&outcome.state), Ok)?;
+        Ok(TrainingEnd { interrupted: outcome.interrupted, hash: Some(hash), peak_rss_bytes: Vec::new() })
+    }
+
+    /// The end of a run whose ranks are processes; what they wrote and nobody committed is removed.
+    fn end_without_state<E: Into<RunError>>(
+        ended: Result<supervise::Ended, E>,
+        recording: &Recording<'_>,
+    ) -> Result<TrainingEnd, RunError> {
+        recording.recorder.abandon_all();
+        let supervise::Ended { interrupted, peak_rss_bytes } = ended.map_err(Into::into)?;
+        let hash = recording.recorder.saved().map(|(_, hash)| hash.clone());
+        Ok(TrainingEnd { interrupted, hash, peak_rss_bytes })
+    }
+
+    fn resources(&self) -> Resources<'_> {
+        let Prepared { dataset, tokenizer, choice, .. } = &self.ready.prepared;
+        Resources { dataset, tokenizer, choice: choice.as_deref() }
+    }
+
+    /// What the summary says of each rank, where there are several.
+    fn rank_summaries(&self, peaks: &[Option<u64>]) -> Vec<RankSummary> {
+        if self.plan().world_size < 2 {
+            return Vec::new();
+        }
+        let summarize = |r: &RankPlan| RankSummary {
+            rank: r.rank,
+            stage: r.stage,
+            replica: r.replica,
+            peak_rss_bytes: peaks.get(r.rank).copied().flatten(),
+            planned_memory_bytes: r.memory.total(),
+        };
+        self.plan().ranks.iter().map(summarize).collect()
+    }
+
+    fn place(&self, machine: Machine) -> Place {
+        let git = env::current_dir().ok().and_then(|folder| Git::of(&folder));
+        Place {
+            git,
+            machine,
+            threads: self.host.threads,
+            overrides: self.options.overrides.clone(),
+            environment: self.options.environment.clone(),
+        }
+    }
+
+    /// The run's error with what to do next.
+    fn failure(&self, error: RunError, path: &Path) -> EngineError {
+        let step = checkpoint::steps(&path.join(CHECKPOINTS)).last().copied();
+        let kept = step.map_or_else(String::new, |step| format!("; the checkpoint of step {step} is kept"));
+        let next = match step {
+            _ if error.is_not_finite() => {
+                "the same file would fail in the same way: change it (a lower learning rate, a longer warmup)"
+            }
+            Some(_) => "the same command resumes from it",
+            None => "the same command starts it again",
+        };
+        let run = format!("run {} failed", self.name(path));
+        let text = if error.is_from_record() { run } else { format!("{run}: {error}{kept}; {next}") };
+        EngineError::Run { text, source: error }
+    }
+
+    /// What other commands call the run: its id where they would look for it, else its folder.
+    fn name(&self, path: &Path) -> String {
+        let id = if self.options.is_elsewhere { None } else { path.file_name().map(PathBuf::from) };
+        id.unwrap_or_else(|| path.to_owned()).display().to_string()
+    }
+}
+
+/// The first line of a session.
+fn opening_text(run: &RunDir, is_new: bool, from: u64, steps: u64) -> String {
+    let id = run.id();
+    let manifest = run.manifest();
+    match (&manifest.error, is_new, &manifest.continued_from) {
+        (_, true, Some(other)) => format!("run    {id}: continuing {} from step {from} of {steps}", other.id),
+        (_, true, None) => format!("run    {id}: {steps} steps"),
+        (Some(error), false, _) => format!("run    {id} failed ({error}); resuming from step {from} of {steps}"),
+        (None, false, _) => format!("run    {id}: resuming from step {from} of {steps}"),
+    }
+}
+
+/// Seconds that earlier sessions worked on the steps up to `from`: what the summary says, if it was written at that step; for a
+/// session that was killed, the time in its steps.
+fn earlier_wall_seconds(path: &Path, from: u64) -> Result<f64, EngineError> {
+    match run_dir::summary(path) {
+        Ok(Some(summary)) if summary.steps == from => Ok(summary.wall_seconds),
+        _ => Ok(step_seconds(&path.join(METRICS))?),
+    }
+}

@@ -1,0 +1,38 @@
+//! A request to stop a run, which a signal handler or another thread makes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A request to stop. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct StopSwitch {
+    requested: Arc<AtomicBool>,
+    armed: Arc<AtomicBool>,
+}
+
+impl StopSwitch {
+    /// Asks the run to finish its step, save and end.
+    pub fn request(&self) {
+        self.requested.store(true, Ordering::SeqCst);
+    }
+
+    #[must_use]
+    pub fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::SeqCst)
+    }
+
+    /// True from the moment on when there is something to save, so that ending at once would lose it.
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst)
+    }
+
+    /// Says that from now on there is something to save.
+    pub fn arm(&self) {
+        self.armed.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn flag(&self) -> &AtomicBool {
+        &self.requested
+    }
+}

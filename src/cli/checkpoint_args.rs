@@ -1,0 +1,67 @@
+//! Flags of commands that read a recorded run: which checkpoint, and on what to compute.
+
+use runner_engine::opened_run::OpenedRun;
+use runner_spec::experiment::DeviceChoice;
+use runner_spec::program::Device;
+use runner_store::Which;
+
+use super::output::complain;
+
+/// What to compute on, on the command line.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum On {
+    /// A GPU if the run was trained on one and there is one here, else the CPU.
+    #[default]
+    Auto,
+    Cpu,
+    Cuda,
+}
+
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub(crate) struct DeviceArgs {
+    /// What to compute on.
+    #[arg(long, value_enum, default_value_t, value_name = "DEVICE")]
+    pub device: On,
+}
+
+impl DeviceArgs {
+    /// The device to read `run` on; notes about the choice go to standard error.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub(crate) fn choose(self, run: &OpenedRun, threads: usize) -> anyhow::Result<Device> {
+        let choice = match self.device {
+            On::Auto => DeviceChoice::Auto,
+            On::Cpu => DeviceChoice::Cpu,
+            On::Cuda => DeviceChoice::Cuda,
+        };
+        let mut notes = Vec::new();
+        let device = run.device(choice, threads, &mut notes)?;
+        for note in &notes {
+            complain(note);
+        }
+        Ok(device)
+    }
+}
+
+/// Which checkpoint of a run, on the command line.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct CheckpointArgs {
+    /// The checkpoint after this many steps [default: the newest].
+    #[arg(long, value_name = "N")]
+    pub step: Option<u64>,
+    /// The checkpoint with the lowest validation loss.
+    #[arg(long, conflicts_with = "step")]
+    pub best: bool,
+}
+
+impl CheckpointArgs {
+    #[must_use]
+    pub(crate) fn which(self) -> Which {
+        match self.step {
+            Some(step) => Which::Step(step),
+            None if self.best => Which::Best,
+            None => Which::Latest,
+        }
+    }
+}

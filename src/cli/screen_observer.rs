@@ -1,0 +1,156 @@
+//! What a person or a program sees of a run, from its preparation to its end.
+
+use std::path::Path;
+
+use anyhow::Context;
+use runner_engine::event_lines::EventLines;
+use runner_engine::observer::{RunEvent, RunObserver};
+use runner_engine::outcome::{RunOutcome, RunReport};
+use runner_report::prepare::PreparationProgress;
+use runner_report::printer::Printer;
+use runner_report::summary::{closing, up_to_date};
+use runner_report::{JsonEvent, Mode, Screen};
+use runner_spec::event::Event;
+use runner_store::run_dir;
+use runner_store::summary::headline;
+
+use super::exit::Exit;
+
+/// Shows a run on the screen.
+#[derive(Debug)]
+pub(crate) struct ScreenObserver {
+    preparation: PreparationProgress,
+    lines: EventLines,
+    printer: Printer,
+}
+
+impl ScreenObserver {
+    /// `log_every`: steps between lines about steps.
+    ///
+    /// # Errors
+    /// If there is no thread to print from.
+    pub(crate) fn new(mode: Mode, log_every: u64) -> anyhow::Result<Self> {
+        let printer = Printer::new(mode).context("starting a thread")?;
+        Ok(Self { preparation: PreparationProgress::new(), lines: EventLines::new(log_every), printer })
+    }
+
+    /// For commands whose output is something else: progress of preparing goes to standard error, if a person is looking.
+    ///
+    /// # Errors
+    /// If there is no thread to print from.
+    pub(crate) fn for_preparation() -> anyhow::Result<Self> {
+        Self::new(Mode::Json { quiet: !console::user_attended_stderr() }, 1)
+    }
+
+    pub(crate) fn printer(&mut self) -> &mut Printer {
+        &mut self.printer
+    }
+
+    /// The screen, once everything is written.
+    pub(crate) fn finish(self) -> Screen {
+        let mut screen = self.printer.finish();
+        screen.clear();
+        screen
+    }
+
+    fn show_training(&mut self, run: &Path, event: &Event) {
+        let line = self.lines.line(event);
+        if let Some(json) = JsonEvent::new(event, run) {
+            self.printer.json(&json);
+        }
+        match event {
+            Event::Step(metrics) => {
+                self.printer.step(metrics.step, || self.lines.numbers(metrics));
+                if let Some(line) = line.filter(|_| self.printer.mode() != Mode::Bar) {
+                    self.printer.line(&line);
+                }
+            }
+            Event::Warning(message) => self.printer.warn(message),
+            _ => line.iter().for_each(|line| self.printer.line(line)),
+        }
+    }
+
+    /// Waits until everything is written, and says what is left to say of `report`. Returns the command's exit code.
+    ///
+    /// # Errors
+    /// If standard output could not be written; the run itself is well, and recorded.
+    pub(crate) fn close(self, report: &RunReport) -> anyhow::Result<Exit> {
+        let screen = self.finish();
+        let next = "the same command without --until-step goes on";
+        match (report.outcome, &report.run) {
+            (RunOutcome::UpToDate, Some(run)) => {
+                let (id, summary) = (run_dir::manifest(run)?.id, run_dir::summary(run)?);
+                screen.last(&up_to_date(&id, summary.as_ref()));
+            }
+            (RunOutcome::StoppedAt(step), _) => screen.line(&format!("stopped after step {step} as asked; {next}")),
+            (RunOutcome::AlreadyAt(step), _) => {
+                screen.last(&format!("the run has {step} steps already, as many as asked for or more; {next}"));
+            }
+            _ => {}
+        }
+        screen.written().context("standard output; the run itself is well, and recorded")?;
+        Ok(Exit::from_code(report.outcome.exit_code()))
+    }
+}
+
+impl RunObserver for ScreenObserver {
+    fn observe(&mut self, event: &RunEvent<'_>) {
+        match event {
+            RunEvent::Preparing(progress) => {
+                let text = self.preparation.describe(*progress, self.printer.mode());
+                text.line.iter().for_each(|line| self.printer.line(line));
+                text.message.into_iter().for_each(|message| self.printer.preparing(message));
+            }
+            RunEvent::Prepared => self.printer.clear(),
+            RunEvent::Note(text) => self.printer.line(text),
+            RunEvent::Warning(text) => self.printer.warn(text),
+            RunEvent::Begin { text, step, steps, .. } => {
+                self.printer.line(text);
+                self.printer.start_bar(*step, *steps);
+            }
+            RunEvent::Training { run, event } => self.show_training(run, event),
+            RunEvent::End { run, name, summary, up_to_date, failed } => {
+                self.printer.clear();
+                self.printer.json(&JsonEvent::Summary { run, up_to_date: *up_to_date, summary: *summary });
+                if let (Some(summary), false, false) = (summary, up_to_date, failed) {
+                    match self.printer.mode() {
+                        Mode::Quiet => self.printer.last(&headline(summary)),
+                        _ => self.printer.line(&closing(summary, name, run)),
+                    }
+                }
+            }
+            RunEvent::Drift { .. } => {}
+        }
+    }
+}
+
+/// Shows what the engine prepares for a command that has a screen of its own.
+pub(crate) struct PreparationObserver<'a> {
+    screen: &'a mut Screen,
+    progress: PreparationProgress,
+}
+
+impl<'a> PreparationObserver<'a> {
+    pub(crate) fn new(screen: &'a mut Screen) -> Self {
+        Self { screen, progress: PreparationProgress::new() }
+    }
+}
+
+impl RunObserver for PreparationObserver<'_> {
+    fn observe(&mut self, event: &RunEvent<'_>) {
+        match event {
+            RunEvent::Preparing(progress) => {
+                let text = self.progress.describe(*progress, self.screen.mode());
+                text.line.iter().for_each(|line| self.screen.line(line));
+                if let Some(message) = text.message {
+                    self.screen.spinner();
+                    self.screen.message(message);
+                }
+            }
+            RunEvent::Prepared => self.screen.clear(),
+            RunEvent::Note(text) => self.screen.line(text),
+            RunEvent::Warning(text) => self.screen.warn(text),
+            _ => {}
+        }
+    }
+}
