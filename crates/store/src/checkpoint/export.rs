@@ -10,8 +10,7 @@ use super::header;
 use super::load::{Bad, Stored};
 use super::part::PartSpec;
 use crate::error::StoreError;
-use crate::files::sync_dir;
-use runner_files::temporary_file;
+use runner_files::{put_in_place, temporary_file};
 use runner_spec::model::layout::ParamLayout;
 
 /// A file of weights that is in place.
@@ -34,9 +33,8 @@ pub fn export(folder: &Path, which: Which, layout: &ParamLayout, to: &Path) -> R
     let entry = pick(folder, which)?;
     let path = to.join(MODEL);
     let temporary = temporary_file(to).map_err(StoreError::io("creating a file in", to))?;
-    let (bytes, step) = join(&entry.path, layout, &temporary).map_err(|bad| unusable(folder, &entry, bad))?;
-    temporary.persist(&path).map_err(|e| StoreError::io("renaming into place", &path)(e.error))?;
-    sync_dir(to)?;
+    let (bytes, step) = join(&entry.path, layout, temporary.path()).map_err(|bad| unusable(folder, &entry, bad))?;
+    put_in_place(temporary, &path, true).map_err(StoreError::io("renaming into place", &path))?;
     Ok(Exported { path, bytes, step })
 }
 
@@ -75,6 +73,5 @@ fn join(checkpoint: &Path, layout: &ParamLayout, path: &Path) -> Result<(u64, u6
     stored.read(&places, false, &mut |place, bytes| {
         out.seek(SeekFrom::Start(base + place)).and_then(|_| out.write_all(bytes)).map_err(writing)
     })?;
-    out.sync_all().map_err(|e| Bad::Machine(writing(e)))?;
     Ok((base + 4 * layout.total as u64, stored.state.step))
 }

@@ -11,11 +11,12 @@ use candle_core::{Device, Tensor};
 
 use super::format::{FORMAT, FORMAT_PARTS, Kind, STATE, StateFile};
 use super::hash::{PartHasher, StateHash};
-use super::header::{self, BadHeader, Header, tensor_name};
+use super::header::{self, tensor_name};
 use super::part::PartRecord;
 use crate::error::StoreError;
 use crate::files::read_json;
 use runner_compute::state::TrainState;
+use runner_files::safetensors_header::{HeaderError, SafetensorsHeader};
 use runner_spec::model::layout::ParamLayout;
 
 /// Why a checkpoint cannot be used.
@@ -92,7 +93,7 @@ struct PartFile {
     path: PathBuf,
     name: String,
     blake3: String,
-    header: Header,
+    header: SafetensorsHeader,
 }
 
 /// Where the tensors that are asked for go: per part and kind, per tensor of the file, the first byte of its place.
@@ -231,10 +232,10 @@ impl PartFile {
         };
         let mut file = File::open(&path).map_err(|e| Bad::io(&path, e))?;
         let header = header::read(&mut file, expected.bytes).map_err(|bad| match bad {
-            BadHeader::Content(message) => Bad::Content(format!("{name}: {message}")),
-            BadHeader::Io(error) => Bad::io(&path, error),
+            HeaderError::Content(message) => Bad::Content(format!("{name}: {message}")),
+            HeaderError::Io(error) => Bad::io(&path, error),
         })?;
-        if let Some(theirs) = header.step.as_ref().filter(|step| **step != record.step.to_string()) {
+        if let Some(theirs) = header.metadata["step"].as_str().filter(|step| *step != record.step.to_string()) {
             return Err(Bad::Content(format!("{name} is of step {theirs}, {STATE} of step {}", record.step)));
         }
         Ok(Self { path, name, blake3: expected.blake3.clone(), header })
