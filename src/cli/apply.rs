@@ -19,7 +19,7 @@ use runner_engine::launch::{Faults, World};
 use runner_report::summary::up_to_date;
 use runner_report::{JsonEvent, Mode, Screen};
 use runner_spec::plan::Plan;
-use runner_store::manifest::{FromTemplate, Manifest, RunStatus, SweepPoint};
+use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
 use runner_store::run_dir;
 use runner_store::run_dir::{ContinueFrom, RunDir, RunFiles};
 use runner_store::{lock, time};
@@ -173,7 +173,7 @@ fn open_or_create(
     manifest.environment = environment(loaded);
     manifest.sweep.clone_from(&args.sweep_point);
     let template = loaded.template.as_ref();
-    manifest.template = template.map(|t| FromTemplate { file: args.experiment.file.clone(), vars: t.vars.clone() });
+    manifest.template = template.map(|t| TemplateUse { file: args.experiment.file.clone(), vars: t.vars.clone() });
     let resolved = runner_config::to_yaml(&loaded.experiment);
     let files = RunFiles {
         experiment: &loaded.text,

@@ -8,7 +8,7 @@ use super::exit::RequestError;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Instruction, Program};
 use runner_store::manifest::Manifest;
-use runner_store::{Which, catalog, run_dir};
+use runner_store::{CheckpointChoice, catalog, run_dir};
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct ContinueArgs {
@@ -24,7 +24,7 @@ pub(crate) struct ContinueArgs {
 #[derive(Debug)]
 pub(crate) struct Source {
     pub path: PathBuf,
-    pub which: Which,
+    pub which: CheckpointChoice,
     /// The plan of that run.
     pub plan: Plan,
     manifest: Manifest,
@@ -60,7 +60,7 @@ impl ContinueArgs {
                 manifest.id
             )));
         }
-        let which = self.step.map_or(Which::Latest, Which::Step);
+        let which = self.step.map_or(CheckpointChoice::Latest, CheckpointChoice::Step);
         Ok(Some(Source { path, which, plan: theirs, manifest }))
     }
 }
@@ -72,8 +72,8 @@ impl Source {
     /// If it did not.
     pub(crate) fn is_where_it_began(&self, run: &Manifest) -> anyhow::Result<()> {
         let wanted = match self.which {
-            Which::Step(step) => Some(step),
-            Which::Latest | Which::Best => None,
+            CheckpointChoice::Step(step) => Some(step),
+            CheckpointChoice::Latest | CheckpointChoice::Best => None,
         };
         let began = run.continued_from.as_ref();
         let same = began.is_some_and(|c| {

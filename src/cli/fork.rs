@@ -21,7 +21,7 @@ use runner_spec::program::{OptimizerSpec, Program};
 use runner_store::manifest::{Manifest, RunOrigin, RunStatus};
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
-use runner_store::{Which, catalog, checkpoint, lock, time};
+use runner_store::{CheckpointChoice, catalog, checkpoint, lock, time};
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -64,16 +64,16 @@ pub(crate) struct ForkArgs {
 
 /// A checkpoint, in words or by its step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Checkpoint(Which);
+pub(crate) struct Checkpoint(CheckpointChoice);
 
 impl FromStr for Checkpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match (text, text.parse()) {
-            ("latest", _) => Ok(Self(Which::Latest)),
-            ("best", _) => Ok(Self(Which::Best)),
-            (_, Ok(step)) => Ok(Self(Which::Step(step))),
+            ("latest", _) => Ok(Self(CheckpointChoice::Latest)),
+            ("best", _) => Ok(Self(CheckpointChoice::Best)),
+            (_, Ok(step)) => Ok(Self(CheckpointChoice::Step(step))),
             _ => Err("take a step, `latest` or `best`".to_owned()),
         }
     }
@@ -200,7 +200,7 @@ impl Parent {
         Ok(Some(match self.step {
             Some(step) => {
                 let theirs = runner_lab::stored_plan::read(&self.path)?;
-                let from = ContinueFrom { path: &self.path, plan: &theirs, which: Which::Step(step) };
+                let from = ContinueFrom { path: &self.path, plan: &theirs, which: CheckpointChoice::Step(step) };
                 RunDir::create_continued(&root, files, &from)?
             }
             None => RunDir::create(&root, files)?,

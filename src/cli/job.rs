@@ -36,11 +36,11 @@ use runner_spec::plan::Plan;
 use runner_spec::program::{Mode, Program};
 use runner_store::checkpoint;
 use runner_store::checkpoint::StateHash;
-use runner_store::manifest::{Place, RunStatus};
+use runner_store::manifest::{RunStatus, SessionContext};
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
 use runner_store::summary::{Outcome, RankSummary, Summary, step_seconds};
-use runner_store::{Log, Opened, OpenedRanks, Recorder};
+use runner_store::{Log, OpenedForRanks, OpenedRecorder, Recorder};
 
 /// How this process was asked to work on a run, by whatever command.
 #[derive(Debug, Clone, Default)]
@@ -235,14 +235,14 @@ impl Job<'_> {
     fn open_record(&self, path: &Path) -> anyhow::Result<Record> {
         let keep = self.experiment.checkpoint.keep;
         if self.in_processes() {
-            let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(path, &self.plan().hash, keep)?;
+            let OpenedForRanks { recorder, chosen, warnings } = Recorder::open_ranks(path, &self.plan().hash, keep)?;
             let begin = chosen.map_or(Begin::Fresh, |c| Begin::Checkpoint(c.path, c.step));
             return Ok(Record { recorder, begin, warnings });
         }
         let program = self.program();
         // The rank takes it to its device.
         let (layout, device) = (Arc::new(layout(program)), candle_core::Device::Cpu);
-        let Opened { recorder, resumed, warnings } =
+        let OpenedRecorder { recorder, resumed, warnings } =
             Recorder::open(path, &self.plan().hash, keep, &layout, program.moments(), &device)?;
         let begin = resumed.map_or(Begin::Fresh, |r| Begin::State(Box::new(r.state), r.path));
         Ok(Record { recorder, begin, warnings })
@@ -268,7 +268,8 @@ impl Job<'_> {
             restarts += 1;
             run.restart()?;
             let keep = self.experiment.checkpoint.keep;
-            let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(run.path(), &self.plan().hash, keep)?;
+            let OpenedForRanks { recorder, chosen, warnings } =
+                Recorder::open_ranks(run.path(), &self.plan().hash, keep)?;
             watch.recorder = recorder;
             begin = chosen.map_or(Begin::Fresh, |c| Begin::Checkpoint(c.path, c.step));
             let step = begin.step();
@@ -420,9 +421,9 @@ impl Job<'_> {
         self.plan().ranks.iter().map(one).collect()
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> SessionContext {
         let git = env::current_dir().ok().and_then(|folder| Git::of(&folder));
-        Place {
+        SessionContext {
             git,
             machine: Machine::here(),
             threads: self.call.threads,

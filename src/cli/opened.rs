@@ -20,7 +20,7 @@ use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Device, Program};
 use runner_store::run_dir::{CHECKPOINTS, RESOLVED, TOKENIZER};
-use runner_store::{Which, catalog, load_weights};
+use runner_store::{CheckpointChoice, catalog, load_weights};
 
 /// A recorded run, opened for reading.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// `StoreError` if there is none or it is damaged.
-    pub(crate) fn weights(&self, which: Which) -> anyhow::Result<(Params, u64)> {
+    pub(crate) fn weights(&self, which: CheckpointChoice) -> anyhow::Result<(Params, u64)> {
         let program = self.program()?;
         // The whole model's, whatever the run's ranks hold of it.
         let layout = Arc::new(ParamLayout::new(parameters(&program.model)));
@@ -149,7 +149,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// As `weights`; if the device cannot be opened, or its memory is short.
-    pub(crate) fn model(&self, which: Which, device: Device) -> anyhow::Result<(Model, Params, u64)> {
+    pub(crate) fn model(&self, which: CheckpointChoice, device: Device) -> anyhow::Result<(Model, Params, u64)> {
         let (weights, step) = self.weights(which)?;
         let (model, weights) = for_reading(self.program()?, weights, device)?;
         Ok((model, weights, step))
@@ -206,11 +206,11 @@ pub(crate) struct CheckpointArgs {
 
 impl CheckpointArgs {
     #[must_use]
-    pub(crate) fn which(self) -> Which {
+    pub(crate) fn which(self) -> CheckpointChoice {
         match self.step {
-            Some(step) => Which::Step(step),
-            None if self.best => Which::Best,
-            None => Which::Latest,
+            Some(step) => CheckpointChoice::Step(step),
+            None if self.best => CheckpointChoice::Best,
+            None => CheckpointChoice::Latest,
         }
     }
 }

@@ -22,8 +22,8 @@ use runner_store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, Run
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
 use runner_store::verdict;
-use runner_store::verdict::{Judgement, VERDICT, Verdict};
-use runner_store::{StoreError, Which, catalog, checkpoint, lock, time};
+use runner_store::verdict::{Judgement, ReproductionVerdict, VERDICT};
+use runner_store::{CheckpointChoice, StoreError, catalog, checkpoint, lock, time};
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
     }
     let tolerance = args.tolerance.unwrap_or_else(|| default_tolerance(original.experiment.precision));
     let verdict = verdict::compare(&original.known, &path, tolerance)?;
-    let verdict = Verdict { drift: drift.changes(), ..verdict };
+    let verdict = ReproductionVerdict { drift: drift.changes(), ..verdict };
     original.lock(&path)?.note(VERDICT, &verdict)?;
     let screen = Screen::new(mode);
     screen.json_line(&serde_json::json!({"kind": "verdict", "run": path, "verdict": verdict}).to_string());
@@ -219,7 +219,7 @@ impl Original {
                 let from = self.beginning(began)?;
                 screen.line(&format!("repeat {} from step {} of {}", self.manifest.id, began.step, from.display()));
                 let theirs = runner_lab::stored_plan::read(&from)?;
-                let from = ContinueFrom { path: &from, plan: &theirs, which: Which::Step(began.step) };
+                let from = ContinueFrom { path: &from, plan: &theirs, which: CheckpointChoice::Step(began.step) };
                 RunDir::create_continued(root, files, &from)?
             }
         };

@@ -10,8 +10,8 @@ use super::watch::Watch;
 use runner_exec::eval::loss::LossBatches;
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;
-use runner_store::Which;
-use runner_store::summary::Tested;
+use runner_store::CheckpointChoice;
+use runner_store::summary::TestResult;
 
 /// Tests the run `path`, whose steps are all done; nothing where the experiment names no test.
 ///
@@ -22,7 +22,7 @@ pub(super) fn test(
     ready: &Ready,
     path: &Path,
     watch: &mut Watch,
-) -> anyhow::Result<Option<Tested>> {
+) -> anyhow::Result<Option<TestResult>> {
     let Some(split) = ready.prepared.dataset.test() else { return Ok(None) };
     let run = OpenedRun { path: path.to_owned(), plan: ready.plan.clone(), experiment: experiment.clone() };
     let batch = run.program()?.batch.clone();
@@ -31,11 +31,11 @@ pub(super) fn test(
     for note in &notes {
         watch.screen.line(note);
     }
-    let tested = ready.pool.install(|| -> anyhow::Result<Tested> {
-        let (model, weights, step) = run.model(Which::Best, device)?;
+    let tested = ready.pool.install(|| -> anyhow::Result<TestResult> {
+        let (model, weights, step) = run.model(CheckpointChoice::Best, device)?;
         let all = LossBatches::new(split, usize::MAX, batch.micro_batch).masked(batch.mask_padding);
         let result = all.measure(&model, &weights)?;
-        Ok(Tested { step, loss: result.loss, perplexity: result.perplexity(), tokens: result.tokens })
+        Ok(TestResult { step, loss: result.loss, perplexity: result.perplexity(), tokens: result.tokens })
     })?;
     let words = format!(
         "test loss {:.4}  perplexity {:.2}  (checkpoint of step {})",

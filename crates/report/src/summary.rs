@@ -6,7 +6,7 @@ use std::path::Path;
 use runner_spec::format::{bytes, count, percent, printable, rate, seconds};
 use runner_store::RunStatus;
 use runner_store::metrics::EvalLine;
-use runner_store::summary::{Summary, Tested};
+use runner_store::summary::{Summary, TestResult};
 
 /// One line: what came of it, and how good it is.
 #[must_use]
@@ -51,7 +51,7 @@ pub fn details(summary: &Summary) -> String {
         let of = hellaswag_n.map_or_else(String::new, |n| format!("  of {} items", count(n)));
         rows.push(("hellaswag", format!("acc {}  acc_norm {}{of}", percent(*acc), percent(*norm))));
     }
-    if let Some(Tested { step, loss, perplexity, tokens }) = &summary.test {
+    if let Some(TestResult { step, loss, perplexity, tokens }) = &summary.test {
         let of = format!("checkpoint of step {}, {} tokens", count(*step), count(*tokens));
         rows.push(("test loss", format!("{loss:.4}  perplexity {perplexity:.2}  ({of})")));
     }
@@ -136,7 +136,7 @@ mod tests {
             final_train_loss: Some(1.73),
             last_eval: Some(eval.clone()),
             best_eval: Some(EvalLine { step: 1750, val_loss: Some(1.81), ..eval }),
-            test: Some(Tested { step: 1750, loss: 1.84, perplexity: 6.2965, tokens: 111_488 }),
+            test: Some(TestResult { step: 1750, loss: 1.84, perplexity: 6.2965, tokens: 111_488 }),
             medians: Medians {
                 step_ms: Some(55.2),
                 data_ms: Some(0.1),

@@ -42,12 +42,8 @@ fn tensors_of_file(file: usize, path: &Path) -> Result<Vec<FileTensor>, WeightsE
         HeaderError::Io(error) => WeightsError::io(path)(error),
     })?;
     let data_start = header.bytes.len() as u64;
-    let located = |(name, info): (String, TensorInfo)| FileTensor {
-        file,
-        name,
-        start: data_start + info.data_offsets[0],
-        info,
-    };
+    let located =
+        |(name, info): (String, TensorInfo)| FileTensor { file, name, start: data_start + info.data_offsets[0], info };
     Ok(header.tensors.into_iter().map(located).collect())
 }
 

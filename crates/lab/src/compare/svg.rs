@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::curves::{Curve, Over, thinned};
+use super::curves::{Curve, CurveAxis, thinned};
 use runner_plan::svg::escape;
 
 const LEFT: f64 = 72.0;
@@ -29,7 +29,7 @@ const DASHES: [&str; 4] = ["", "7 4", "2 3", "9 3 2 3"];
 
 /// The picture of `curves` of `metric`, all of them with some point.
 #[must_use]
-pub fn svg(curves: &[Curve], title: &str, metric: &str, over: Over) -> String {
+pub fn svg(curves: &[Curve], title: &str, metric: &str, over: CurveAxis) -> String {
     let finite = || curves.iter().flat_map(|c| &c.points).filter(|(x, y)| x.is_finite() && y.is_finite());
     let range = |of: fn(&(f64, f64)) -> f64| {
         finite().map(of).fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)))
@@ -81,8 +81,8 @@ pub fn svg(curves: &[Curve], title: &str, metric: &str, over: Over) -> String {
     }
     line(format_args!("<path class=\"axis\" d=\"M{LEFT} {TOP}V{bottom}H{:.1}\"/>", LEFT + PLOT.0));
     let name = match over {
-        Over::Step => "step",
-        Over::Tokens => "tokens",
+        CurveAxis::Step => "step",
+        CurveAxis::Tokens => "tokens",
     };
     line(format_args!(
         "<text class=\"ink\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{name}</text>",
@@ -238,7 +238,7 @@ mod tests {
     fn names_are_text_and_gaps_are_gaps() {
         let points = vec![(1.0, 3.0), (2.0, f64::NAN), (3.0, 2.0), (4.0, 1.0)];
         let evil = Curve { label: "<script>alert(1)</script>&\"\u{1b}".to_owned(), points };
-        let text = svg(&[evil], "a < b", "loss", Over::Step);
+        let text = svg(&[evil], "a < b", "loss", CurveAxis::Step);
         assert!(!text.contains("<script") && !text.contains('\u{1b}') && text.contains("a &lt; b"));
         let path = text.lines().find(|l| l.contains("curve c0")).unwrap();
         assert_eq!(path.matches('M').count(), 2, "{path}");
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn one_point_and_none_make_pictures_too() {
         for points in [vec![], vec![(5.0, 2.0)], vec![(1.0, f64::INFINITY)]] {
-            let text = svg(&[Curve { label: "a".into(), points }], "t", "loss", Over::Tokens);
+            let text = svg(&[Curve { label: "a".into(), points }], "t", "loss", CurveAxis::Tokens);
             assert!(text.ends_with("</svg>\n") && !text.contains("NaN") && !text.contains("inf"), "{text}");
         }
     }
