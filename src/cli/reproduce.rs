@@ -74,7 +74,7 @@ struct Original {
     experiment: Experiment,
     text: String,
     /// What it recorded, read before anything is trained: the run may be removed meanwhile.
-    known: verdict::Original,
+    known: verdict::OriginalRun,
     /// The last step that it recorded.
     last: u64,
 }
@@ -147,7 +147,7 @@ impl Original {
         let manifest = run_dir::manifest(&path)?;
         let experiment = opened::resolved(&path)?;
         let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
-        let known = verdict::Original::read(&path, from, manifest.status == RunStatus::Done)?;
+        let known = verdict::OriginalRun::read(&path, from, manifest.status == RunStatus::Done)?;
         let last = known.last().unwrap_or(0);
         let text = runner_config::to_yaml(&experiment);
         Ok(Self { path, manifest, experiment, text, known, last })

@@ -85,7 +85,7 @@ fn what_something_may_begin_from_stays() {
         fs::remove_dir_all(path).unwrap();
     }
     // A sweep without open points.
-    let over = crate::sweep::frozen::Frozen { points: Vec::new(), ..crate::testing::sweep() };
+    let over = crate::sweep::frozen::SweepRecord { points: Vec::new(), ..crate::testing::sweep() };
     fs::write(root.path().join("sweeps/lr/sweep.json"), serde_json::to_string(&over).unwrap()).unwrap();
     assert_eq!(survey(root.path(), None).unwrap().len(), 5);
     // A fork that came after the survey, and a session.

@@ -13,7 +13,7 @@ use super::spec::Objective;
 pub enum PointStatus {
     /// Not begun.
     Queued,
-    RunningSegment,
+    Running,
     /// Begun and neither running nor at an end.
     Interrupted,
     /// All steps.
@@ -187,7 +187,7 @@ mod tests {
                         2,1e-5,\"'=1+1, \"\"x\"\"\",-3,done,10,1.25,1.5,run-2\n\
                         1,1e-5,\"'=1+1, \"\"x\"\"\",,failed,10,,1.5,run-1\n";
         assert_eq!(table, expected);
-        let mut reader = csv::SweepReader::from_reader(table.as_bytes());
+        let mut reader = csv::Reader::from_reader(table.as_bytes());
         assert!(reader.records().all(|record| record.unwrap().len() == 9));
     }
 

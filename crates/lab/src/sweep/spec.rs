@@ -72,7 +72,7 @@ pub enum Dimension {
     /// The axes of `zip`, of equal length, which go together.
     Zip(Vec<ListAxis>),
     /// The draws of `random`, the same for every point of the rest.
-    RandomDraws(RandomDraws),
+    Random(RandomDraws),
 }
 
 impl Dimension {
