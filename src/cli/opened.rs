@@ -134,7 +134,7 @@ impl OpenedRun {
         };
         Ok(match choice {
             DeviceChoice::Cpu => Device::Cpu,
-            _ => runner_plan::one_device(
+            _ => runner_plan::device_for_reading(
                 &self.experiment,
                 choice,
                 program.device,

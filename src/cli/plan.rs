@@ -11,8 +11,9 @@ use super::calibrate;
 use super::common::{TemplateArgs, ThreadArgs};
 use super::exit::RequestError;
 use super::output;
-use runner_plan::render::{Shown, render_as};
-use runner_plan::{compile, svg};
+use runner_plan::compile;
+use runner_plan::render::{RenderOptions, render};
+use runner_plan::timeline_svg::draw_timeline;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
 use runner_spec::experiment::Experiment;
@@ -160,7 +161,7 @@ fn draw(plan: &Plan, path: &Path) -> anyhow::Result<()> {
         return Err(RequestError("--timeline: a step of so many parts makes no picture".to_owned()).into());
     };
     let title = format!("{}: one step on {} ranks", plan.experiment_name, plan.world_size);
-    std::fs::write(path, svg::svg(&timeline, &title)).with_context(|| format!("writing {}", path.display()))
+    std::fs::write(path, draw_timeline(&timeline, &title)).with_context(|| format!("writing {}", path.display()))
 }
 
 /// The environment variable that says the device's peak FLOP/s, which MFU is reported against.
@@ -193,7 +194,7 @@ fn print(plan: &Plan, args: &PlanArgs, out: &mut dyn Write) -> anyhow::Result<()
         json.push('\n');
         json
     } else {
-        render_as(plan, &Shown { full: args.program, rank: args.rank, price: args.price })
+        render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price })
     };
     output::print_to(out, &text)
 }
