@@ -401,7 +401,7 @@ fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec
         choice: None,
         weights: None,
     };
-    let plan = compile(experiment, &data, &runner_machine::local::cpu_cluster(1)).unwrap();
+    let plan = compile(experiment, &data, &runner_machine::local_cluster::cpu_cluster(1)).unwrap();
     assert_eq!(plan.ranks.len(), ranks);
     let read = |rank: &RankPlan| {
         let batch = &rank.program.batch;

@@ -68,7 +68,8 @@ pub(crate) fn known(cluster: &ClusterFacts) -> Option<Rates> {
 /// The processor and the cores that this process may use.
 fn machine() -> (String, usize) {
     let cores = ThreadArgs { threads: None }.count();
-    let name = runner_machine::local::cpu_cluster(cores).devices.first().map_or_else(String::new, |d| d.name.clone());
+    let name =
+        runner_machine::local_cluster::cpu_cluster(cores).devices.first().map_or_else(String::new, |d| d.name.clone());
     (name, cores)
 }
 

@@ -193,14 +193,14 @@ impl Found {
             Self::File(file) => {
                 let Loaded { experiment, path, env_read, .. } = file.loaded;
                 let threads = args.threads.count();
-                let cluster = cluster_for(&experiment, runner_machine::local::local_cluster(threads));
+                let cluster = cluster_for(&experiment, runner_machine::local_cluster::local_cluster(threads));
                 let label = path.display().to_string();
                 let side = PlannedExperiment::new(experiment, data, cluster).with_context(|| label.clone())?;
                 let environment: BTreeMap<String, String> = env_read.into_iter().chain(own_environment()).collect();
                 let setting = Invocation {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
-                    git: std::env::current_dir().ok().and_then(|folder| Git::of(&folder)),
-                    machine: Machine::here(),
+                    git: std::env::current_dir().ok().and_then(|folder| Git::state_of(&folder)),
+                    machine: Machine::detect(),
                     threads,
                     sets: args.set.clone(),
                     vars: None,

@@ -133,7 +133,7 @@ impl Job<'_> {
             recorder.start_trace(&path)?;
         }
         let words = opening(&run, fresh, from, self.plan().totals.steps);
-        let here = Machine::here();
+        let here = Machine::detect();
         let foreign = if fresh { None } else { run.manifest().foreign_bits(&here) };
         for warning in warnings.iter().chain(&foreign) {
             log.line(&format!("warning: {warning}"))?;
@@ -422,10 +422,10 @@ impl Job<'_> {
     }
 
     fn place(&self) -> SessionContext {
-        let git = env::current_dir().ok().and_then(|folder| Git::of(&folder));
+        let git = env::current_dir().ok().and_then(|folder| Git::state_of(&folder));
         SessionContext {
             git,
-            machine: Machine::here(),
+            machine: Machine::detect(),
             threads: self.call.threads,
             overrides: self.call.overrides.clone(),
             environment: self.call.environment.clone(),

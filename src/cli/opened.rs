@@ -138,7 +138,7 @@ impl OpenedRun {
                 &self.experiment,
                 choice,
                 program.device,
-                &runner_machine::local::local_cluster(threads),
+                &runner_machine::local_cluster::local_cluster(threads),
                 notes,
             )?,
         })

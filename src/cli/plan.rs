@@ -102,7 +102,7 @@ pub(crate) fn run(
 /// A `RUNNER_PEAK_FLOPS` that is no number.
 pub(crate) fn local(threads: usize) -> anyhow::Result<ClusterFacts> {
     let mut cluster =
-        runner_machine::local::local_cluster(threads).with_peak_flops(peak_flops(env::var_os(PEAK_FLOPS))?);
+        runner_machine::local_cluster::local_cluster(threads).with_peak_flops(peak_flops(env::var_os(PEAK_FLOPS))?);
     if let Some(rates) = calibrate::known(&cluster) {
         // Of the CPU; what is known of GPUs stays.
         cluster.rates.devices.extend(rates.devices);
@@ -116,10 +116,12 @@ fn described(text: &str) -> anyhow::Result<ClusterFacts> {
     let path = Path::new(text);
     let is_file = path.extension().is_some_and(|e| e == "yaml" || e == "yml") || path.is_file();
     if !is_file {
-        return runner_machine::described::named_cluster(text).map_err(|e| RequestError(e.to_string()).into());
+        return runner_machine::cluster_description::named_cluster(text)
+            .map_err(|e| RequestError(e.to_string()).into());
     }
     let content = std::fs::read_to_string(path).map_err(|e| RequestError(format!("{text}: {e}")))?;
-    runner_machine::described::cluster_from_yaml(&content).map_err(|e| RequestError(format!("{text}: {e}")).into())
+    runner_machine::cluster_description::cluster_from_yaml(&content)
+        .map_err(|e| RequestError(format!("{text}: {e}")).into())
 }
 
 /// Facts of data that nobody has looked at: `rows` training rows, and of everything else what the file says.
@@ -245,7 +247,7 @@ mod tests {
         assert_eq!((data.tokenizer_vocab, data.train.rows, data.train.tokens), (1000, 640, 640 * 8));
         // A tenth is for validation.
         assert_eq!(data.validation.expect("configured").rows, 64);
-        compile(&with, &assumed_data(&with, 640).expect("facts"), &runner_machine::local::local_cluster(1))
+        compile(&with, &assumed_data(&with, 640).expect("facts"), &runner_machine::local_cluster::local_cluster(1))
             .expect("a plan");
     }
 

@@ -90,7 +90,7 @@ fn here(experiment: &Experiment, threads: ThreadArgs, world: Option<&World>) -> 
         if let Ok(mesh) = runner_plan::mesh(&experiment.parallel, experiment.batch.sequences) {
             world::as_many(world, mesh)?;
         }
-        cluster = runner_machine::local::with_seats(cluster, world.seats());
+        cluster = runner_machine::local_cluster::with_seats(cluster, world.seats());
     }
     runner_plan::check_devices(experiment, &cluster)?;
     Ok(cluster)

@@ -198,7 +198,7 @@ mod tests {
         let mut experiment = experiment();
         experiment.batch.micro_batch = 8;
         (experiment.eval.loss, experiment.eval.hellaswag, experiment.eval.samples) = (None, None, None);
-        let cluster = runner_machine::described::named_cluster("1x1xH100").unwrap();
+        let cluster = runner_machine::cluster_description::named_cluster("1x1xH100").unwrap();
         compile(&experiment, &data(), &cluster).unwrap().ranks[0].program.clone()
     }
 

@@ -266,8 +266,8 @@ mod tests {
     use super::*;
     use crate::compile;
     use crate::testing::{cluster, data, experiment};
-    use runner_machine::gpu::GpuFacts;
-    use runner_machine::local::with_gpus;
+    use runner_machine::gpu_facts::GpuFacts;
+    use runner_machine::local_cluster::with_gpus;
     use runner_spec::cluster::ComputeCapability;
     use runner_spec::cluster::NoGpu;
     use runner_spec::experiment::{Parallel, ParallelMode};
@@ -285,7 +285,6 @@ mod tests {
             index: 0,
             name: "NVIDIA Board".to_owned(),
             memory_bytes: 80 << 30,
-            free_bytes: 79 << 30,
             compute_capability: ComputeCapability { major: capability.0, minor: capability.1 },
             sms: 80,
             clock_khz: 1_500_000,

@@ -330,7 +330,7 @@ mod tests {
     /// the test above, in bf16 but for statistics: 2·2 of each layer's norms, 2 log-sum-exps, 2 of the final norm.
     #[test]
     fn bf16_on_a_gpu() {
-        let cluster = runner_machine::described::named_cluster("1x1xH100").expect("known");
+        let cluster = runner_machine::cluster_description::named_cluster("1x1xH100").expect("known");
         let mut experiment = experiment();
         experiment.precision = Precision::Bf16;
         for masters in [true, false] {

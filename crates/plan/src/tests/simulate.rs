@@ -245,7 +245,7 @@ fn gpt2_124m() -> e::Experiment {
 #[test]
 fn known_devices_are_near_what_was_measured_on_them() {
     for (device, want) in [("A100", 218e3), ("H100", 468e3)] {
-        let cluster = runner_machine::described::named_cluster(&format!("1x8x{device}")).expect("known");
+        let cluster = runner_machine::cluster_description::named_cluster(&format!("1x8x{device}")).expect("known");
         let plan = compile(&gpt2_124m(), &data(), &cluster).expect("plans");
         let got = plan.forecast.expect("known").tokens_per_second_per_device;
         assert!((got / want - 1.0).abs() < 0.05, "{device}: {got:.0} tokens/s, measured {want}");
@@ -260,7 +260,7 @@ fn a_cluster_plan_as_text() {
     let pipeline = e::Pipeline { stages: 4, partition, schedule: OneFOneB, chunks: 1, microbatches: 32 };
     x.parallel.mode = e::ParallelMode::Pipeline;
     (x.parallel.replicas, x.parallel.pipeline) = (4, Some(pipeline));
-    let cluster = runner_machine::described::named_cluster("2x8xH100").expect("known");
+    let cluster = runner_machine::cluster_description::named_cluster("2x8xH100").expect("known");
     let plan = compile(&x, &data(), &cluster).expect("plans");
     insta::assert_snapshot!(render(&plan, &RenderOptions { price: Some(2.5), ..RenderOptions::default() }));
     let one = render(&plan, &RenderOptions { rank: Some(15), ..RenderOptions::default() });
@@ -269,7 +269,7 @@ fn a_cluster_plan_as_text() {
 
 #[test]
 fn too_few_devices_is_a_mistake_of_the_file() {
-    let cluster = runner_machine::described::named_cluster("1x4xH100").expect("known");
+    let cluster = runner_machine::cluster_description::named_cluster("1x4xH100").expect("known");
     let error = compile(&gpt2_124m(), &data(), &cluster).expect_err("8 replicas on 4 devices");
     insta::assert_snapshot!(error.to_string());
 }
