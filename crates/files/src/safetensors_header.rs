@@ -51,7 +51,7 @@ pub fn read_header(file: &mut File, size: u64, limit: u64) -> Result<Safetensors
     let mut length = [0; 8];
     file.read_exact(&mut length)?;
     let header = u64::from_le_bytes(length);
-    let Some(data) = after_length.checked_sub(header) else {
+    let Some(data) = after_length.checked_sub(header).filter(|_| header > 0) else {
         return content(format!(
             "a header of {header} bytes in a file of {size}: it is cut short, or no safetensors file"
         ));

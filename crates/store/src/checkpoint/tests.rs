@@ -173,7 +173,7 @@ fn a_header_cannot_make_us_allocate() {
         let fixture = Fixture::with(&[1, 2]);
         let mut file = File::options().write(true).open(fixture.file(2, MODEL)).unwrap();
         file.write_all(&length.to_le_bytes()).unwrap();
-        fixture.falls_back("do not hold");
+        fixture.falls_back(&format!("a header of {length} bytes"));
     }
 }
 
