@@ -85,7 +85,7 @@ impl Bench<'_> {
 }
 
 fn main() -> Result<()> {
-    if let Err(why) = runner_machine::doctor::usable() {
+    if let Err(why) = runner_machine::doctor::check_gpus() {
         println!("no GPU: {why}");
         return Ok(());
     }

@@ -60,7 +60,8 @@ fn plans(c: &mut Criterion) {
     for (stages, replicas) in [(1, 1_024), (16, 64), (1, 10_000), (16, 625)] {
         let experiment = experiment(stages, replicas);
         let cluster =
-            runner_machine::described::named_cluster(&format!("{}x8xH100", (stages * replicas).div_ceil(8))).unwrap();
+            runner_machine::cluster_description::named_cluster(&format!("{}x8xH100", (stages * replicas).div_ceil(8)))
+                .unwrap();
         let data = data();
         group.bench_function(format!("{stages} stages x {replicas} replicas"), |b| {
             b.iter(|| compile(black_box(&experiment), &data, &cluster).unwrap());

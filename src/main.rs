@@ -5,7 +5,8 @@ mod cli;
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: runner_machine::heap::Counted<mimalloc::MiMalloc> = runner_machine::heap::Counted(mimalloc::MiMalloc);
+static ALLOCATOR: runner_machine::heap::CountingAllocator<mimalloc::MiMalloc> =
+    runner_machine::heap::CountingAllocator(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     keep_freed_memory();

@@ -24,7 +24,7 @@ use runner_data::Sampler;
 use runner_exec::Trainer;
 use runner_exec::eval::{Batches, ChoiceBatches, batches};
 use runner_plan::compile;
-use runner_plan::schedule::{Work, schedule};
+use runner_plan::schedule::{Pass, schedule};
 use runner_spec::data::{ChoiceItem, DataFacts, SplitFacts};
 use runner_spec::experiment::Experiment;
 use runner_spec::experiment::Family;
@@ -320,7 +320,7 @@ fn pipeline_schedules_have_pytorchs_order() {
             .iter()
             .map(|ops| {
                 let text = ops.iter().map(|op| {
-                    let letter = if op.work == Work::Forward { 'F' } else { 'B' };
+                    let letter = if op.pass == Pass::Forward { 'F' } else { 'B' };
                     if kind == PipelineSchedule::Interleaved {
                         format!("{letter}{}.{}", op.mb, op.chunk)
                     } else {
@@ -401,7 +401,7 @@ fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec
         choice: None,
         weights: None,
     };
-    let plan = compile(experiment, &data, &runner_machine::local::cpu_cluster(1)).unwrap();
+    let plan = compile(experiment, &data, &runner_machine::local_cluster::cpu_cluster(1)).unwrap();
     assert_eq!(plan.ranks.len(), ranks);
     let read = |rank: &RankPlan| {
         let batch = &rank.program.batch;

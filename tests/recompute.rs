@@ -17,14 +17,14 @@ use runner_data::{DataRequest, Prepared, prepare};
 use runner_engine::launch::threads;
 use runner_engine::launch::threads::Seated;
 use runner_exec::{Resources, initial_state};
-use runner_machine::heap::Counted;
+use runner_machine::heap::CountingAllocator;
 use runner_plan::compile;
 use runner_spec::event::{Event, ObserveError, WatchedMemory};
 use runner_spec::plan::MemoryCategory;
 use runner_spec::plan::{Plan, RankPlan};
 
 #[global_allocator]
-static ALLOCATOR: Counted<System> = Counted(System);
+static ALLOCATOR: CountingAllocator<System> = CountingAllocator(System);
 
 /// Runs one after the other: what is allocated is counted for the whole process.
 fn alone() -> MutexGuard<'static, ()> {
@@ -72,7 +72,7 @@ fn case(model: &str, rest: &str) -> Case {
         vocab_size: experiment.model.vocab_size,
     };
     let prepared = prepare(&request, &|_| {}).unwrap();
-    let plan = compile(&experiment, &prepared.facts, &runner_machine::local::cpu_cluster(1))
+    let plan = compile(&experiment, &prepared.facts, &runner_machine::local_cluster::cpu_cluster(1))
         .unwrap_or_else(|e| panic!("{rest}: {e}"));
     Case { plan, prepared }
 }

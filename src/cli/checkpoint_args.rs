@@ -3,7 +3,7 @@
 use runner_engine::opened_run::OpenedRun;
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::program::Device;
-use runner_store::Which;
+use runner_store::CheckpointChoice;
 
 use super::output::complain;
 
@@ -44,7 +44,7 @@ impl DeviceArgs {
     }
 }
 
-/// Which checkpoint of a run, on the command line.
+/// CheckpointChoice checkpoint of a run, on the command line.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct CheckpointArgs {
     /// The checkpoint after this many steps [default: the newest].
@@ -57,11 +57,11 @@ pub(crate) struct CheckpointArgs {
 
 impl CheckpointArgs {
     #[must_use]
-    pub(crate) fn which(self) -> Which {
+    pub(crate) fn which(self) -> CheckpointChoice {
         match self.step {
-            Some(step) => Which::Step(step),
-            None if self.best => Which::Best,
-            None => Which::Latest,
+            Some(step) => CheckpointChoice::Step(step),
+            None if self.best => CheckpointChoice::Best,
+            None => CheckpointChoice::Latest,
         }
     }
 }

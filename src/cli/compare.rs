@@ -9,8 +9,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
-use runner_lab::compare::curves::{Curve, Metric, Over, curve};
-use runner_lab::compare::record::{Record, stored};
+use runner_lab::compare::curves::{Curve, CurveAxis, CurveMetric, curve};
+use runner_lab::compare::record::{RunRecord, stored};
 use runner_lab::compare::svg;
 use runner_report::comparison;
 use runner_spec::experiment::Experiment;
@@ -27,10 +27,10 @@ pub(crate) struct CompareArgs {
     pub plot: Option<PathBuf>,
     /// What to draw.
     #[arg(long, value_name = "METRIC", default_value = "loss", requires = "plot", value_parser = metric_parser())]
-    pub metric: Metric,
+    pub metric: CurveMetric,
     /// What to draw it over.
     #[arg(long = "x", value_name = "step|tokens", default_value = "step", requires = "plot", value_parser = over_parser())]
-    pub over: Over,
+    pub over: CurveAxis,
     /// Draw the mean of the last N values.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "plot", value_parser = clap::value_parser!(u32).range(1..))]
     pub smooth: u32,
@@ -45,15 +45,16 @@ pub(crate) struct CompareArgs {
 }
 
 /// Parses the names of metrics, which `--help` lists.
-fn metric_parser() -> impl TypedValueParser<Value = Metric> {
-    PossibleValuesParser::new(Metric::ALL.map(Metric::name)).try_map(|name| {
-        Metric::ALL.into_iter().find(|metric| metric.name() == name).ok_or_else(|| format!("no metric {name}"))
+fn metric_parser() -> impl TypedValueParser<Value = CurveMetric> {
+    PossibleValuesParser::new(CurveMetric::ALL.map(CurveMetric::name)).try_map(|name| {
+        CurveMetric::ALL.into_iter().find(|metric| metric.name() == name).ok_or_else(|| format!("no metric {name}"))
     })
 }
 
 /// Parses what curves are drawn over.
-fn over_parser() -> impl TypedValueParser<Value = Over> {
-    PossibleValuesParser::new(["step", "tokens"]).map(|name| if name == "tokens" { Over::Tokens } else { Over::Step })
+fn over_parser() -> impl TypedValueParser<Value = CurveAxis> {
+    PossibleValuesParser::new(["step", "tokens"])
+        .map(|name| if name == "tokens" { CurveAxis::Tokens } else { CurveAxis::Step })
 }
 
 /// # Errors
@@ -64,7 +65,8 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     }
     let root = args.root.root();
     let paths = catalog::resolve_all(&root, &args.runs_named)?;
-    let read = |path: &PathBuf| -> anyhow::Result<(Record, Experiment)> { Ok((Record::read(path)?, stored(path)?.0)) };
+    let read =
+        |path: &PathBuf| -> anyhow::Result<(RunRecord, Experiment)> { Ok((RunRecord::read(path)?, stored(path)?.0)) };
     let runs = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     let mut table = comparison::compare(&runs);
     if let Some(key) = &args.sort {
@@ -87,10 +89,10 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn name(over: Over) -> &'static str {
+fn name(over: CurveAxis) -> &'static str {
     match over {
-        Over::Step => "steps",
-        Over::Tokens => "tokens",
+        CurveAxis::Step => "steps",
+        CurveAxis::Tokens => "tokens",
     }
 }
 
@@ -105,7 +107,7 @@ fn may_write(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn draw(args: &CompareArgs, runs: &[(Record, Experiment)], path: &Path) -> anyhow::Result<()> {
+fn draw(args: &CompareArgs, runs: &[(RunRecord, Experiment)], path: &Path) -> anyhow::Result<()> {
     let all = runs.iter().map(|(record, _)| curve(record, args.metric, args.over, args.smooth as usize));
     let curves: Vec<Curve> = all.filter(|c| c.points.iter().any(|(_, y)| y.is_finite())).collect();
     if curves.is_empty() {

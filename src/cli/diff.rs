@@ -13,10 +13,10 @@ use super::screen_observer::ScreenObserver;
 use runner_config::{LoadOptions, Loaded};
 use runner_engine::prepare::prepare_inputs;
 use runner_lab::compare::assumed::{assumed, enough_rows};
-use runner_lab::compare::facts::Setting;
-use runner_lab::compare::record::{Record, stored};
+use runner_lab::compare::facts::Invocation;
+use runner_lab::compare::record::{RunRecord, stored};
 use runner_lab::compare::side::{cluster_for, cluster_of};
-use runner_lab::compare::{Class, Compared, Side, diff};
+use runner_lab::compare::{DiffInput, DifferenceClass, PlannedExperiment, diff};
 use runner_machine::host::{Git, Machine};
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
@@ -68,7 +68,7 @@ struct FoundFile {
 }
 
 struct FoundRun {
-    record: Record,
+    record: RunRecord,
     experiment: Experiment,
     plan: Plan,
 }
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     } else {
         print(&runner_report::diff::text(&found))?;
     }
-    Ok(if args.exit_code && found.class != Class::SameRun { Exit::Differ } else { Exit::Done })
+    Ok(if args.exit_code && found.class != DifferenceClass::SameRun { Exit::Differ } else { Exit::Done })
 }
 
 /// An experiment file if there is one of that name, else a run.
@@ -116,7 +116,7 @@ fn find(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Found> {
         }
         other => other.into(),
     })?;
-    let record = Record::read(&path)?;
+    let record = RunRecord::read(&path)?;
     let (experiment, plan) = stored(&path)?;
     Ok(Found::Run(Box::new(FoundRun { record, experiment, plan })))
 }
@@ -189,30 +189,31 @@ impl Found {
         data: DataFacts,
         read: bool,
         notes: &mut Vec<String>,
-    ) -> anyhow::Result<Compared> {
+    ) -> anyhow::Result<DiffInput> {
         match self {
             Self::File(file) => {
                 let Loaded { experiment, path, env_read, .. } = file.loaded;
                 let threads = args.threads.count();
-                let cluster = cluster_for(&experiment, runner_machine::local::local_cluster(threads));
+                let cluster = cluster_for(&experiment, runner_machine::local_cluster::local_cluster(threads));
                 let label = path.display().to_string();
-                let side = Side::new(experiment, data, cluster).with_context(|| label.clone())?;
+                let side = PlannedExperiment::new(experiment, data, cluster).with_context(|| label.clone())?;
                 let environment: BTreeMap<String, String> = env_read.into_iter().chain(own_environment()).collect();
-                let setting = Setting {
+                let setting = Invocation {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
-                    git: std::env::current_dir().ok().and_then(|folder| Git::of(&folder)),
-                    machine: Machine::here(),
+                    git: std::env::current_dir().ok().and_then(|folder| Git::state_of(&folder)),
+                    machine: Machine::detect(),
                     threads,
                     sets: args.set.clone(),
                     vars: None,
                     environment: environment.iter().map(|(name, value)| format!("{name}={value}")).collect(),
                 };
-                Ok(Compared { label, path: wanted.to_owned(), side, record: None, setting })
+                Ok(DiffInput { label, path: wanted.to_owned(), side, record: None, setting })
             }
             Self::Run(run) => {
                 let FoundRun { record, experiment, plan } = *run;
                 let label = record.manifest.id.clone();
-                let side = Side::new(experiment, data, cluster_of(&plan)).with_context(|| label.clone())?;
+                let side =
+                    PlannedExperiment::new(experiment, data, cluster_of(&plan)).with_context(|| label.clone())?;
                 if read && side.plan.hash != plan.hash {
                     notes.push(format!(
                         "{label}: its plan has the hash {}, and planned again by this version it has {}: it is of another \
@@ -221,8 +222,8 @@ impl Found {
                         short(&side.plan.hash)
                     ));
                 }
-                let setting = Setting::from(&record.manifest);
-                Ok(Compared { label, path: record.path.clone(), side, record: Some(record), setting })
+                let setting = Invocation::from(&record.manifest);
+                Ok(DiffInput { label, path: record.path.clone(), side, record: Some(record), setting })
             }
         }
     }

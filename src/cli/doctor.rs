@@ -1,7 +1,7 @@
 //! `runner doctor`: what this machine has, and what is missing for which feature.
 
 use super::output;
-use runner_machine::doctor::Report;
+use runner_machine::doctor::DoctorReport;
 use runner_report::doctor::text;
 
 /// Say what this machine has: processor, driver, GPUs, libraries; what is ready, and what is missing for the rest.
@@ -17,6 +17,6 @@ pub(crate) struct DoctorArgs {
 /// # Errors
 /// If standard output cannot be written.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
-    let report = Report::here();
+    let report = DoctorReport::collect();
     if args.json { output::print_json(&report) } else { output::print(&text(&report)) }
 }

@@ -7,7 +7,7 @@ use runner_engine::fork::{ForkRequest, fork};
 use runner_engine::launch::Faults;
 use runner_engine::opened_run::resolved_experiment;
 use runner_report::Mode;
-use runner_store::{Which, catalog};
+use runner_store::{CheckpointChoice, catalog};
 
 use super::common::{RootArgs, ThreadArgs, host};
 use super::exit::Exit;
@@ -55,16 +55,16 @@ pub(crate) struct ForkArgs {
 
 /// A checkpoint, in words or by its step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Checkpoint(Which);
+pub(crate) struct Checkpoint(CheckpointChoice);
 
 impl FromStr for Checkpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match (text, text.parse()) {
-            ("latest", _) => Ok(Self(Which::Latest)),
-            ("best", _) => Ok(Self(Which::Best)),
-            (_, Ok(step)) => Ok(Self(Which::Step(step))),
+            ("latest", _) => Ok(Self(CheckpointChoice::Latest)),
+            ("best", _) => Ok(Self(CheckpointChoice::Best)),
+            (_, Ok(step)) => Ok(Self(CheckpointChoice::Step(step))),
             _ => Err("take a step, `latest` or `best`".to_owned()),
         }
     }

@@ -60,8 +60,10 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
     let all = !args.cache && !args.checkpoints;
     let (mut items, mut unknown) = (Vec::new(), 0);
     if all || args.checkpoints {
-        let wanted = |item: &gc::Unneeded| all || matches!(item.kind, gc::Kind::Checkpoint | gc::Kind::Damaged);
-        let mut found: Vec<gc::Unneeded> = gc::survey(&root, age)?.into_iter().filter(wanted).collect();
+        let wanted = |item: &gc::UnneededItem| {
+            all || matches!(item.kind, gc::UnneededKind::Checkpoint | gc::UnneededKind::Damaged)
+        };
+        let mut found: Vec<gc::UnneededItem> = gc::survey(&root, age)?.into_iter().filter(wanted).collect();
         if args.yes {
             found = gc::free(&root, &found, age)?;
         }
@@ -122,12 +124,12 @@ fn text(items: &[Item], total: u64, freed: bool) -> String {
     }
 }
 
-fn kind(kind: gc::Kind) -> &'static str {
+fn kind(kind: gc::UnneededKind) -> &'static str {
     match kind {
-        gc::Kind::Checkpoint => "checkpoint",
-        gc::Kind::Damaged => "damaged",
-        gc::Kind::Leftover => "leftover",
-        gc::Kind::Lock => "lock",
+        gc::UnneededKind::Checkpoint => "checkpoint",
+        gc::UnneededKind::Damaged => "damaged",
+        gc::UnneededKind::Leftover => "leftover",
+        gc::UnneededKind::Lock => "lock",
     }
 }
 

@@ -10,8 +10,9 @@ use super::common::{TemplateArgs, ThreadArgs, host_without_runs};
 use super::exit::RequestError;
 use super::output;
 use runner_engine::prepare::local_devices;
-use runner_plan::render::{Shown, render_as};
-use runner_plan::{compile, svg};
+use runner_plan::compile;
+use runner_plan::render::{RenderOptions, render};
+use runner_plan::timeline_svg::draw_timeline;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
 use runner_spec::experiment::Experiment;
@@ -99,10 +100,12 @@ fn described(text: &str) -> anyhow::Result<ClusterFacts> {
     let path = Path::new(text);
     let is_file = path.extension().is_some_and(|e| e == "yaml" || e == "yml") || path.is_file();
     if !is_file {
-        return runner_machine::described::named_cluster(text).map_err(|e| RequestError(e.to_string()).into());
+        return runner_machine::cluster_description::named_cluster(text)
+            .map_err(|e| RequestError(e.to_string()).into());
     }
     let content = std::fs::read_to_string(path).map_err(|e| RequestError(format!("{text}: {e}")))?;
-    runner_machine::described::cluster_from_yaml(&content).map_err(|e| RequestError(format!("{text}: {e}")).into())
+    runner_machine::cluster_description::cluster_from_yaml(&content)
+        .map_err(|e| RequestError(format!("{text}: {e}")).into())
 }
 
 /// Facts of data that nobody has looked at: `rows` training rows, and of everything else what the file says.
@@ -144,7 +147,7 @@ fn draw(plan: &Plan, path: &Path) -> anyhow::Result<()> {
         return Err(RequestError("--timeline: a step of so many parts makes no picture".to_owned()).into());
     };
     let title = format!("{}: one step on {} ranks", plan.experiment_name, plan.world_size);
-    std::fs::write(path, svg::svg(&timeline, &title)).with_context(|| format!("writing {}", path.display()))
+    std::fs::write(path, draw_timeline(&timeline, &title)).with_context(|| format!("writing {}", path.display()))
 }
 
 /// The environment variable that says the device's peak FLOP/s, which MFU is reported against.
@@ -177,7 +180,7 @@ fn print(plan: &Plan, args: &PlanArgs, out: &mut dyn Write) -> anyhow::Result<()
         json.push('\n');
         json
     } else {
-        render_as(plan, &Shown { full: args.program, rank: args.rank, price: args.price })
+        render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price })
     };
     output::print_to(out, &text)
 }
@@ -228,7 +231,7 @@ mod tests {
         assert_eq!((data.tokenizer_vocab, data.train.rows, data.train.tokens), (1000, 640, 640 * 8));
         // A tenth is for validation.
         assert_eq!(data.validation.expect("configured").rows, 64);
-        compile(&with, &assumed_data(&with, 640).expect("facts"), &runner_machine::local::local_cluster(1))
+        compile(&with, &assumed_data(&with, 640).expect("facts"), &runner_machine::local_cluster::local_cluster(1))
             .expect("a plan");
     }
 

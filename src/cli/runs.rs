@@ -15,7 +15,7 @@ use super::{runs_rm, runs_tag};
 use runner_report::run::page;
 use runner_report::runs::runs_table;
 use runner_spec::format::printable;
-use runner_store::catalog::{Listed, Standing};
+use runner_store::catalog::{ListedRun, ListedStatus};
 use runner_store::run_dir;
 use runner_store::run_dir::CHECKPOINTS;
 use runner_store::{ancestry, catalog, checkpoint, select, time};
@@ -134,8 +134,8 @@ struct Wanted<'a> {
 impl<'a> Wanted<'a> {
     fn new(args: &'a ListArgs) -> Result<Self, RequestError> {
         for status in &args.status {
-            if !Standing::ALL.iter().any(|s| s.as_str() == status) {
-                let known: Vec<&str> = Standing::ALL.iter().map(|s| s.as_str()).collect();
+            if !ListedStatus::ALL.iter().any(|s| s.as_str() == status) {
+                let known: Vec<&str> = ListedStatus::ALL.iter().map(|s| s.as_str()).collect();
                 let help = select::nearest(status, known.iter().copied())
                     .map_or_else(|| format!("take {}", known.join(", ")), |near| format!("did you mean {near}?"));
                 return Err(RequestError(format!("--status {}: {help}", status.escape_default())));
@@ -149,7 +149,7 @@ impl<'a> Wanted<'a> {
         Ok(Self { args, name, since })
     }
 
-    fn takes(&self, run: &Listed) -> bool {
+    fn takes(&self, run: &ListedRun) -> bool {
         let Self { args, name, since } = self;
         let started = || run.started.as_deref().and_then(time::parse);
         (args.status.is_empty() || args.status.iter().any(|s| s == run.status.as_str()))

@@ -10,7 +10,7 @@ use runner_lab::remove;
 use runner_spec::format::{bytes, printable};
 use runner_store::StoreError;
 use runner_store::catalog;
-use runner_store::catalog::{Listed, Standing};
+use runner_store::catalog::{ListedRun, ListedStatus};
 
 /// Remove runs: shows what would go, and asks.
 #[derive(Debug, Clone, Args)]
@@ -42,8 +42,8 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
     let mut paths = catalog::resolve_all(&root, &args.runs_given)?;
     paths.sort();
     // Everything is looked at before anything is removed.
-    let mut going: Vec<(Listed, u64)> = Vec::new();
-    let mut freed = remove::Freed::default();
+    let mut going: Vec<(ListedRun, u64)> = Vec::new();
+    let mut freed = remove::FreedBytes::default();
     for path in &paths {
         remove::check(&root, path)?;
         let listed = catalog::describe(path);
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
     let all = catalog::list(&root)?;
     let total: u64 = going.iter().map(|(_, bytes)| bytes).sum();
     let line =
-        |(run, size): &(Listed, u64)| format!("{}  {}  {}", printable(&run.id), run.status.as_str(), bytes(*size));
+        |(run, size): &(ListedRun, u64)| format!("{}  {}  {}", printable(&run.id), run.status.as_str(), bytes(*size));
     let lines: Vec<String> = going.iter().map(line).collect();
     for (run, _) in &going {
         let others = remove::descendants(&all, &run.id);
@@ -94,12 +94,12 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn refuse(args: &RmArgs, run: &Listed) -> Result<(), RequestError> {
+fn refuse(args: &RmArgs, run: &ListedRun) -> Result<(), RequestError> {
     let id = printable(&run.id);
-    if run.status == Standing::Running {
+    if run.status == ListedStatus::Running {
         return Err(RequestError(format!("run {id} is being worked on by another process: stop it first")));
     }
-    if args.keep_record && run.status != Standing::Done {
+    if args.keep_record && run.status != ListedStatus::Done {
         let why = "without checkpoints it would start over, and its record with it";
         return Err(RequestError(format!(
             "run {id} is {}: {why}; --keep-record is for runs that are done",
@@ -119,7 +119,7 @@ fn refuse(args: &RmArgs, run: &Listed) -> Result<(), RequestError> {
 }
 
 /// The lock's own words are for someone who wants to train.
-fn worked_on(error: StoreError, run: &Listed) -> anyhow::Error {
+fn worked_on(error: StoreError, run: &ListedRun) -> anyhow::Error {
     match error {
         StoreError::Locked { holder, .. } => RequestError(format!(
             "run {} is being worked on by another process{holder}: stop it first",

@@ -118,7 +118,7 @@ pub fn case_on(model: &str, layout: &str, more: &str, steps: usize, cluster: &Cl
 }
 
 pub fn masked_case(model: &str, layout: &str, steps: usize, mask: &str) -> Case {
-    any_case(model, layout, steps, mask, &runner_machine::local::cpu_cluster(1))
+    any_case(model, layout, steps, mask, &runner_machine::local_cluster::cpu_cluster(1))
 }
 
 fn any_case(model: &str, layout: &str, steps: usize, mask: &str, cluster: &ClusterFacts) -> Case {

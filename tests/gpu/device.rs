@@ -7,7 +7,7 @@ const REQUIRED: &str = "RUNNER_GPU_REQUIRED";
 
 /// How many GPUs there are, if at least `least`; otherwise the test that asked is passed over.
 pub fn gpus(least: usize) -> Option<usize> {
-    let found = runner_machine::doctor::usable().map(|()| CudaContext::device_count().unwrap_or(0) as usize);
+    let found = runner_machine::doctor::check_gpus().map(|_| CudaContext::device_count().unwrap_or(0) as usize);
     match found {
         Ok(n) if n >= least => return Some(n),
         Ok(n) => println!("passed over: {n} GPUs, {least} are needed"),

@@ -12,7 +12,7 @@ const STEPS: usize = 10;
 
 /// `count` GPUs beside this machine's CPU.
 fn cluster(count: usize) -> ClusterFacts {
-    let mut facts = runner_machine::local::cpu_cluster(1);
+    let mut facts = runner_machine::local_cluster::cpu_cluster(1);
     facts.devices.extend((0..count).map(|index| DeviceFacts {
         device: Device::Cuda(index),
         node: 0,

@@ -133,7 +133,7 @@ impl Preparation<'_> {
 
     fn locate(&self, source: &Source, origin: Origin) -> Result<Located, DataError> {
         let builtin = |origin| {
-            let files = stories::materialize(&self.cache, self.report)?;
+            let files = stories::write_corpus(&self.cache, self.report)?;
             Ok(if origin == Origin::Train { files.train } else { files.validation })
         };
         let split = origin.split();
@@ -332,7 +332,7 @@ impl Preparation<'_> {
     ) -> Result<(Vec<ChoiceItem>, runner_spec::data::ChoiceFacts), DataError> {
         let path: PathBuf = match (&set.file, set.builtin) {
             (Some(file), _) => file.clone(),
-            (None, Some(Corpus::Stories)) => stories::materialize(&self.cache, self.report)?.choice,
+            (None, Some(Corpus::Stories)) => stories::write_corpus(&self.cache, self.report)?.choice,
             (None, None) => return Err(DataError::setting("eval.hellaswag", "give `file` or `builtin`")),
         };
         let (items, facts) = choice::load(&path, set.limit, tokenizer)?;

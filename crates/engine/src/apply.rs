@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use runner_config::Loaded;
 use runner_lab::stored_plan;
 use runner_spec::plan::Plan;
-use runner_store::manifest::{FromTemplate, Manifest, RunStatus, SweepPoint};
+use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
 use runner_store::run_dir::{self, RunDir, RunFiles};
 use runner_store::{catalog, lock, time};
 
@@ -192,7 +192,7 @@ fn open_or_create(
     manifest.environment = recorded_environment(loaded, host);
     manifest.sweep.clone_from(&request.sweep_point);
     let template = loaded.template.as_ref();
-    manifest.template = template.map(|t| FromTemplate { file: request.file.clone(), vars: t.vars.clone() });
+    manifest.template = template.map(|t| TemplateUse { file: request.file.clone(), vars: t.vars.clone() });
     let resolved = runner_config::to_yaml(&loaded.experiment);
     let files = RunFiles {
         experiment: &loaded.text,

@@ -7,7 +7,7 @@ use runner_spec::plan::Plan;
 use runner_spec::program::{Instruction, Program};
 use runner_store::manifest::Manifest;
 use runner_store::run_dir::ContinueFrom;
-use runner_store::{Which, catalog, run_dir};
+use runner_store::{CheckpointChoice, catalog, run_dir};
 
 use crate::error::EngineError;
 
@@ -24,7 +24,7 @@ pub struct ContinueRequest {
 #[derive(Debug)]
 pub(crate) struct ContinueSource {
     path: PathBuf,
-    which: Which,
+    which: CheckpointChoice,
     plan: Plan,
     manifest: Manifest,
 }
@@ -60,7 +60,7 @@ impl ContinueRequest {
                 manifest.id
             )));
         }
-        let which = self.step.map_or(Which::Latest, Which::Step);
+        let which = self.step.map_or(CheckpointChoice::Latest, CheckpointChoice::Step);
         Ok(ContinueSource { path, which, plan: theirs, manifest })
     }
 }
@@ -77,8 +77,8 @@ impl ContinueSource {
     /// If it began otherwise.
     pub(crate) fn check_beginning(&self, run: &Manifest) -> Result<(), EngineError> {
         let wanted = match self.which {
-            Which::Step(step) => Some(step),
-            Which::Latest | Which::Best => None,
+            CheckpointChoice::Step(step) => Some(step),
+            CheckpointChoice::Latest | CheckpointChoice::Best => None,
         };
         let began = run.continued_from.as_ref();
         let same = began.is_some_and(|c| {

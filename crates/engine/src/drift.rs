@@ -73,7 +73,7 @@ impl Drift {
         let sessions = surviving(manifest);
         let version = |session: &Session| session.version.clone();
         item("program", true, by_steps(&sessions, &manifest.version, version), env!("CARGO_PKG_VERSION").to_owned());
-        let here = Machine::here();
+        let here = Machine::detect();
         let processor = |m: &Machine| m.cpu.clone().unwrap_or_else(|| m.arch.clone());
         let was = by_steps(&sessions, &processor(&manifest.machine), |session| processor(&session.machine));
         item("processor", true, was, processor(&here));
@@ -86,7 +86,7 @@ impl Drift {
             Some(git) => short(&git.commit),
             None => "no repository".to_owned(),
         };
-        let now = env::current_dir().ok().and_then(|folder| Git::of(&folder));
+        let now = env::current_dir().ok().and_then(|folder| Git::state_of(&folder));
         item("git", false, git(&manifest.git), git(&now));
         Ok(Self { items })
     }

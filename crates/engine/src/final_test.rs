@@ -2,8 +2,8 @@
 
 use runner_exec::eval::loss::LossBatches;
 use runner_spec::experiment::{DeviceChoice, Experiment};
-use runner_store::Which;
-use runner_store::summary::Tested;
+use runner_store::CheckpointChoice;
+use runner_store::summary::TestResult;
 
 use crate::error::EngineError;
 use crate::observer::RunEvent;
@@ -20,7 +20,7 @@ pub(crate) fn test_best_checkpoint(
     ready: &PreparedRun,
     host: &Host,
     recording: &mut Recording<'_>,
-) -> Result<Option<Tested>, EngineError> {
+) -> Result<Option<TestResult>, EngineError> {
     let Some(split) = ready.prepared.dataset.test() else { return Ok(None) };
     let run = OpenedRun { path: recording.path.clone(), plan: ready.plan.clone(), experiment: experiment.clone() };
     let batch = run.program()?.batch.clone();
@@ -29,13 +29,13 @@ pub(crate) fn test_best_checkpoint(
     for note in &notes {
         recording.observer.observe(&RunEvent::Note(note));
     }
-    let tested = ready.pool.install(|| -> Result<Tested, EngineError> {
-        let (model, weights, step) = run.model(Which::Best, device)?;
+    let tested = ready.pool.install(|| -> Result<TestResult, EngineError> {
+        let (model, weights, step) = run.model(CheckpointChoice::Best, device)?;
         let all = LossBatches::new(split, usize::MAX, batch.micro_batch).masked(batch.mask_padding);
         let result = all.measure(&model, &weights)?;
-        Ok(Tested { step, loss: result.loss, perplexity: result.perplexity(), tokens: result.tokens })
+        Ok(TestResult { step, loss: result.loss, perplexity: result.perplexity(), tokens: result.tokens })
     })?;
-    let Tested { step, loss, perplexity, .. } = tested;
+    let TestResult { step, loss, perplexity, .. } = tested;
     let text = format!("test loss {loss:.4}  perplexity {perplexity:.2}  (checkpoint of step {step})");
     recording.log.line(&text)?;
     recording.observer.observe(&RunEvent::Note(&text));

@@ -9,7 +9,7 @@ use runner_spec::plan::Plan;
 use runner_spec::program::{OptimizerSpec, Program};
 use runner_store::manifest::{Manifest, RunOrigin, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
-use runner_store::{Which, catalog, checkpoint, lock, time};
+use runner_store::{CheckpointChoice, catalog, checkpoint, lock, time};
 
 use crate::apply::{OpenedOrDone, report_done};
 use crate::error::EngineError;
@@ -28,7 +28,7 @@ pub struct ForkRequest {
     /// Overrides of keys of its settings.
     pub overrides: Vec<String>,
     /// The checkpoint to begin with; `None`: the start.
-    pub from: Option<Which>,
+    pub from: Option<CheckpointChoice>,
     /// The new run's name; `None`: that of the forked run.
     pub name: Option<String>,
     /// True to start another fork even if there is the same one.
@@ -170,7 +170,7 @@ impl Parent {
         Ok(OpenedOrDone::Open(match self.step {
             Some(step) => {
                 let theirs = stored_plan::read(&self.path)?;
-                let from = ContinueFrom { path: &self.path, plan: &theirs, which: Which::Step(step) };
+                let from = ContinueFrom { path: &self.path, plan: &theirs, which: CheckpointChoice::Step(step) };
                 RunDir::create_continued(root, files, &from)?
             }
             None => RunDir::create(root, files)?,

@@ -17,7 +17,7 @@ use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Device, Program};
 use runner_store::run_dir::{CHECKPOINTS, RESOLVED, TOKENIZER};
-use runner_store::{Which, catalog, load_weights};
+use runner_store::{CheckpointChoice, catalog, load_weights};
 
 /// A recorded run, opened for reading.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// `StoreError` if there is none or it is damaged.
-    pub fn weights(&self, which: Which) -> Result<(Params, u64), EngineError> {
+    pub fn weights(&self, which: CheckpointChoice) -> Result<(Params, u64), EngineError> {
         let program = self.program()?;
         // The whole model's, whatever the run's ranks hold of it.
         let layout = Arc::new(ParamLayout::new(parameters(&program.model)));
@@ -139,11 +139,11 @@ impl OpenedRun {
         };
         Ok(match choice {
             DeviceChoice::Cpu => Device::Cpu,
-            _ => runner_plan::one_device(
+            _ => runner_plan::device_for_reading(
                 &self.experiment,
                 choice,
                 program.device,
-                &runner_machine::local::local_cluster(threads),
+                &runner_machine::local_cluster::local_cluster(threads),
                 notes,
             )?,
         })
@@ -154,7 +154,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// As `weights`; if the device cannot be opened, or its memory is short.
-    pub fn model(&self, which: Which, device: Device) -> Result<(Model, Params, u64), EngineError> {
+    pub fn model(&self, which: CheckpointChoice, device: Device) -> Result<(Model, Params, u64), EngineError> {
         let (weights, step) = self.weights(which)?;
         let (model, weights) = for_reading(self.program()?, weights, device)?;
         Ok((model, weights, step))

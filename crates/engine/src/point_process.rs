@@ -11,7 +11,7 @@ use std::thread;
 
 use serde::Deserialize;
 
-use runner_lab::sweep::ending::End;
+use runner_lab::sweep::ending::ProcessExit;
 use runner_store::metrics::{EvalLine, TrainLine};
 use runner_store::time;
 
@@ -132,12 +132,12 @@ impl Child {
     }
 
     /// How it ended, if it has; then it is reaped.
-    pub fn ended(&mut self) -> Option<End> {
+    pub fn ended(&mut self) -> Option<ProcessExit> {
         if self.status.is_none() {
             self.status = self.process.try_wait().ok().flatten();
         }
         let status = self.status?;
-        Some(status.signal().map_or_else(|| End::Exited(status.code().unwrap_or(-1)), End::Killed))
+        Some(status.signal().map_or_else(|| ProcessExit::Exited(status.code().unwrap_or(-1)), ProcessExit::Killed))
     }
 
     /// Asks it to stop: it finishes its step, saves and ends. Asked again, it ends at once.

@@ -8,7 +8,7 @@ use runner_compute::state::TrainState;
 use runner_data::hub::{self, Lowered};
 use runner_data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, content_hash};
 use runner_exec::ExecError;
-use runner_machine::local::{local_cluster, with_seats};
+use runner_machine::local_cluster::{local_cluster, with_seats};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, WeightsFacts};
 use runner_spec::experiment::{Data, Experiment, Init, Layout, Source, Tokenizer};

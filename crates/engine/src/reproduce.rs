@@ -6,8 +6,8 @@ use runner_lab::stored_plan;
 use runner_spec::experiment::{Experiment, Init, Precision};
 use runner_store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
-use runner_store::verdict::{self, VERDICT, Verdict};
-use runner_store::{StoreError, Which, catalog, checkpoint, lock, time};
+use runner_store::verdict::{self, ReproductionVerdict, VERDICT};
+use runner_store::{CheckpointChoice, StoreError, catalog, checkpoint, lock, time};
 
 use crate::drift::Drift;
 use crate::error::EngineError;
@@ -41,7 +41,7 @@ pub enum Reproduction {
     /// The reproduction was interrupted; the same request goes on with it.
     Interrupted,
     /// The run directory of the reproduction, and how it compares with the original.
-    Judged(PathBuf, Verdict),
+    Judged(PathBuf, ReproductionVerdict),
 }
 
 /// How far losses of the same experiment drift apart by rounding alone: see `docs/reproduce.md`.
@@ -60,7 +60,7 @@ struct Original {
     experiment: Experiment,
     text: String,
     /// What it recorded, read before anything is trained: the run may be removed meanwhile.
-    recorded: verdict::Original,
+    recorded: verdict::OriginalRun,
     /// The last step that it recorded.
     last_step: u64,
 }
@@ -111,7 +111,7 @@ pub fn reproduce(
     }
     let tolerance = request.tolerance.unwrap_or_else(|| default_tolerance(original.experiment.precision));
     let verdict = verdict::compare(&original.recorded, &path, tolerance)?;
-    let verdict = Verdict { drift: drift.changes(), ..verdict };
+    let verdict = ReproductionVerdict { drift: drift.changes(), ..verdict };
     original.lock(&path)?.note(VERDICT, &verdict)?;
     Ok(Reproduction::Judged(path, verdict))
 }
@@ -122,7 +122,7 @@ impl Original {
         let manifest = run_dir::manifest(&path)?;
         let experiment = resolved_experiment(&path)?;
         let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
-        let recorded = verdict::Original::read(&path, from, manifest.status == RunStatus::Done)?;
+        let recorded = verdict::OriginalRun::read(&path, from, manifest.status == RunStatus::Done)?;
         let last_step = recorded.last().unwrap_or(0);
         let text = runner_config::to_yaml(&experiment);
         Ok(Self { path, manifest, experiment, text, recorded, last_step })
@@ -194,7 +194,7 @@ impl Original {
                 let note = format!("repeat {} from step {} of {}", self.manifest.id, began.step, path.display());
                 observer.observe(&RunEvent::Note(&note));
                 let theirs = stored_plan::read(&path)?;
-                let from = ContinueFrom { path: &path, plan: &theirs, which: Which::Step(began.step) };
+                let from = ContinueFrom { path: &path, plan: &theirs, which: CheckpointChoice::Step(began.step) };
                 RunDir::create_continued(root, files, &from)?
             }
         };

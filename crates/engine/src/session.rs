@@ -17,10 +17,10 @@ use runner_spec::experiment::Experiment;
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::{Mode, Program};
 use runner_store::checkpoint::{self, StateHash};
-use runner_store::manifest::{Place, RunStatus};
+use runner_store::manifest::{RunStatus, SessionContext};
 use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
 use runner_store::summary::{Outcome, RankSummary, Summary, headline, step_seconds};
-use runner_store::{Log, Opened, OpenedRanks, Recorder};
+use runner_store::{Log, OpenedForRanks, OpenedRecorder, Recorder};
 
 use crate::error::EngineError;
 use crate::event_lines::EventLines;
@@ -106,7 +106,7 @@ impl ResumePoint {
         }
     }
 
-    fn chosen(chosen: Option<checkpoint::Chosen>) -> Self {
+    fn chosen(chosen: Option<checkpoint::ChosenCheckpoint>) -> Self {
         chosen.map_or(Self::Start, |c| Self::Checkpoint(c.path, c.step))
     }
 }
@@ -134,7 +134,7 @@ impl Session<'_> {
         if self.options.trace {
             recorder.start_trace(&path)?;
         }
-        let machine = Machine::here();
+        let machine = Machine::detect();
         let other_machine = if is_new { None } else { run.manifest().foreign_bits(&machine) };
         for warning in warnings.iter().chain(&other_machine) {
             log.line(&format!("warning: {warning}"))?;
@@ -236,13 +236,13 @@ impl Session<'_> {
     fn open_record(&self, path: &Path) -> Result<OpenRecord, EngineError> {
         let keep = self.experiment.checkpoint.keep;
         if self.ranks_are_processes() {
-            let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(path, &self.plan().hash, keep)?;
+            let OpenedForRanks { recorder, chosen, warnings } = Recorder::open_ranks(path, &self.plan().hash, keep)?;
             return Ok(OpenRecord { recorder, resume_point: ResumePoint::chosen(chosen), warnings });
         }
         let program = self.program();
         // The state is read to the host's memory; the rank takes it to its device.
         let (layout, device) = (Arc::new(layout(program)), candle_core::Device::Cpu);
-        let Opened { recorder, resumed, warnings } =
+        let OpenedRecorder { recorder, resumed, warnings } =
             Recorder::open(path, &self.plan().hash, keep, &layout, program.moments(), &device)?;
         let resume_point = resumed.map_or(ResumePoint::Start, |r| ResumePoint::State(Box::new(r.state), r.path));
         Ok(OpenRecord { recorder, resume_point, warnings })
@@ -278,7 +278,8 @@ impl Session<'_> {
             restarts += 1;
             run.restart()?;
             let keep = self.experiment.checkpoint.keep;
-            let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(run.path(), &self.plan().hash, keep)?;
+            let OpenedForRanks { recorder, chosen, warnings } =
+                Recorder::open_ranks(run.path(), &self.plan().hash, keep)?;
             recording.recorder = recorder;
             resume_point = ResumePoint::chosen(chosen);
             let step = resume_point.step();
@@ -436,9 +437,9 @@ impl Session<'_> {
         self.plan().ranks.iter().map(summarize).collect()
     }
 
-    fn place(&self, machine: Machine) -> Place {
-        let git = env::current_dir().ok().and_then(|folder| Git::of(&folder));
-        Place {
+    fn place(&self, machine: Machine) -> SessionContext {
+        let git = env::current_dir().ok().and_then(|folder| Git::state_of(&folder));
+        SessionContext {
             git,
             machine,
             threads: self.host.threads,

@@ -151,7 +151,7 @@ pub(super) fn room_of(_: &Program) -> Option<Room> {
 /// Bytes of `device`'s memory in tensors now; the peak is counted anew from here. `None` where nobody counts.
 pub(super) fn start_peak(device: &Device) -> Option<u64> {
     if device.is_cpu() {
-        return heap::start_peak();
+        return heap::restart_peak();
     }
     #[cfg(feature = "cuda")]
     {
@@ -165,7 +165,7 @@ pub(super) fn start_peak(device: &Device) -> Option<u64> {
 /// The most bytes of tensors since `start_peak`, and of a GPU what its driver says of it.
 pub(super) fn peak(device: &Device) -> (Option<u64>, Option<WatchedDevice>) {
     if device.is_cpu() {
-        return (heap::peak(), None);
+        return (heap::peak_bytes(), None);
     }
     #[cfg(feature = "cuda")]
     {

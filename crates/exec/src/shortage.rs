@@ -5,11 +5,10 @@ use std::fmt;
 use super::error::ExecError;
 use runner_comm::CommError;
 use runner_compute::kernels::out_of_memory::{is_out_of_memory, place};
-use runner_plan::check;
-use runner_plan::check::Live;
+use runner_plan::check::{INITIAL_CHANNEL_SLOTS, LiveMicroBatches, execute};
 use runner_plan::memory::{MemoryRequest, estimate};
-use runner_plan::render::bytes;
-use runner_plan::{device_memory, would_fit};
+use runner_plan::quantity::bytes;
+use runner_plan::{device_memory, suggest_change_for_rank};
 use runner_spec::cluster::{ComputeCapability, DeviceFacts, PeakFlops};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate};
 use runner_spec::program::{Device, Instruction, Program};
@@ -83,10 +82,11 @@ impl Shortage {
         };
         let hardware = hardware(program, room.as_ref());
         let live = live(program);
-        let planned = estimate(&MemoryRequest { program, live: &live, slots: check::SLOTS, hardware: &hardware });
+        let planned =
+            estimate(&MemoryRequest { program, live: &live, slots: INITIAL_CHANNEL_SLOTS, hardware: &hardware });
         // What other processes have of a device that could not be opened is not known.
         let known = room.filter(|room| room.free.is_some());
-        let offer = known.and_then(|room| would_fit(program, &hardware, room.for_this_process(&planned)));
+        let offer = known.and_then(|room| suggest_change_for_rank(program, &hardware, room.for_this_process(&planned)));
         Self {
             rank: program.rank,
             device: program.device,
@@ -121,9 +121,9 @@ fn category(instruction: Option<Instruction>) -> MemoryCategory {
     }
 }
 
-fn live(program: &Program) -> Vec<Live> {
-    let unknown = |_| vec![Live { saved: 1, work: 0 }; program.chunks.len()];
-    check::check_one(program).map_or_else(unknown, |walk| walk.live)
+fn live(program: &Program) -> Vec<LiveMicroBatches> {
+    let unknown = |_| vec![LiveMicroBatches { saved: 1, work: 0 }; program.chunks.len()];
+    execute(program).map_or_else(unknown, |execution| execution.live)
 }
 
 fn hardware(program: &Program, room: Option<&Room>) -> DeviceFacts {
@@ -198,7 +198,7 @@ mod tests {
         let mut experiment = experiment();
         experiment.batch.micro_batch = 8;
         (experiment.eval.loss, experiment.eval.hellaswag, experiment.eval.samples) = (None, None, None);
-        let cluster = runner_machine::described::named_cluster("1x1xH100").unwrap();
+        let cluster = runner_machine::cluster_description::named_cluster("1x1xH100").unwrap();
         compile(&experiment, &data(), &cluster).unwrap().ranks[0].program.clone()
     }
 
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_was_planned_and_what_would_fit() {
+    fn it_says_what_was_planned_and_what_suggest_change_for_rank() {
         let program = program();
         let need = Shortage::new(&program, 2, None, None, Some(room(80 << 30))).planned.total();
         // All is this process's but 1 MiB, and a little less than the plan needs may be filled.

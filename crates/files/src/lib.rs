@@ -1,32 +1,55 @@
-//! Files that are whole or not there: written beside their place, synced, renamed. Every crate that writes a file goes through here.
+//! Files that are whole or absent: they are written under a temporary name, synced, and renamed. Also the strict readers of JSON
+//! and of safetensors headers that other programs may have written.
 
 #![forbid(unsafe_code)]
+
+pub mod safetensors_header;
+pub mod strict_json;
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-/// The prefix of names of files and folders that are not finished. They are never read, and are removed by whoever owns the folder.
+pub use tempfile::{NamedTempFile, TempDir};
+
+/// The prefix of the names of unfinished files and folders. They are never read; the owner of the folder removes them.
 pub const TEMPORARY: &str = ".tmp-";
 
-/// A new file in `folder`, under a name that no other process has, readable as the user's other files are. Dropped without being
-/// put in place, it is removed.
-///
-/// # Errors
-/// If it cannot be created.
-pub fn temporary_file(folder: &Path) -> io::Result<tempfile::TempPath> {
-    let mut builder = tempfile::Builder::new();
-    // The default permissions of a temporary file are for its owner alone.
-    builder.prefix(TEMPORARY).permissions(fs::Permissions::from_mode(0o666));
-    Ok(builder.tempfile_in(folder)?.into_temp_path())
+/// The folder that holds `path`: `.` for a bare file name.
+#[must_use]
+pub fn parent_folder(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A new folder in `folder`, under a name that no other process has, removed when it is dropped.
+/// Creates a file in `folder` under a temporary name that no other process uses. The umask decides who may read it. It is removed
+/// when it is dropped before `put_in_place`.
 ///
 /// # Errors
-/// If it cannot be created.
-pub fn temporary_dir(folder: &Path) -> io::Result<tempfile::TempDir> {
+/// If the file cannot be created.
+pub fn temporary_file(folder: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    // By default, only the owner could read a temporary file.
+    builder.prefix(TEMPORARY).permissions(fs::Permissions::from_mode(0o666));
+    builder.tempfile_in(folder)
+}
+
+/// Makes the content of `file` durable and renames it to `path` in the same folder. Without `replace`, an existing file stays.
+///
+/// # Errors
+/// `AlreadyExists` if `path` exists and `replace` is false; or if the file cannot be synced or renamed.
+pub fn put_in_place(file: NamedTempFile, path: &Path, replace: bool) -> io::Result<()> {
+    file.as_file().sync_all()?;
+    let renamed = if replace { file.persist(path) } else { file.persist_noclobber(path) };
+    renamed.map_err(|error| error.error)?;
+    sync_dir(parent_folder(path))
+}
+
+/// Creates a folder in `folder` under a temporary name that no other process uses. It is removed when it is dropped.
+///
+/// # Errors
+/// If the folder cannot be created.
+pub fn temporary_dir(folder: &Path) -> io::Result<TempDir> {
     tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(folder)
 }
 
@@ -38,29 +61,18 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Replaces the file `path` with `bytes`. After a kill at any moment it holds the old content or the new.
+/// Replaces the file `path` with `bytes`. After a kill at any moment it holds the old content or the new. Several processes may
+/// write the same file at the same time: the last one wins.
 ///
 /// # Errors
 /// If the folder cannot be written to.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let parent = path.parent().unwrap_or(Path::new("."));
-    let mut name = std::ffi::OsString::from(TEMPORARY);
-    name.push(path.file_name().unwrap_or_default());
-    let temporary = parent.join(name);
-    let write = || -> io::Result<()> {
-        let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().inspect_err(|_| {
-        // The error of the write matters more than that of this removal.
-        let _ = fs::remove_file(&temporary);
-    })?;
-    sync_dir(parent)
+    let mut file = temporary_file(parent_folder(path))?;
+    file.write_all(bytes)?;
+    put_in_place(file, path, true)
 }
 
-/// Removes what an earlier, killed process left unfinished in `folder`.
+/// Removes what an earlier, killed process left unfinished in `folder`. A leftover that cannot be removed stays: it does no harm.
 pub fn remove_leftovers(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.filter_map(Result::ok) {
@@ -83,6 +95,18 @@ mod tests {
         write_atomic(&path, b"2").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"2");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_existing_file_stays_unless_it_may_be_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        fs::write(&path, "old").unwrap();
+        let kept = put_in_place(temporary_file(dir.path()).unwrap(), &path, false).unwrap_err();
+        assert_eq!(kept.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(parent_folder(Path::new("a")), Path::new("."));
     }
 
     #[test]

@@ -11,10 +11,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rayon::prelude::*;
 
-use super::remove::{Freed, bytes_freed, discard, sweep_goes_on};
+use super::remove::{FreedBytes, bytes_freed, discard, sweep_goes_on};
 use runner_files::TEMPORARY;
 use runner_store::catalog;
-use runner_store::catalog::{Listed, Standing};
+use runner_store::catalog::{ListedRun, ListedStatus};
 use runner_store::checkpoint;
 use runner_store::checkpoint::DAMAGED;
 use runner_store::error::StoreError;
@@ -26,7 +26,7 @@ use runner_store::time;
 /// What kind of thing may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum UnneededKind {
     /// A checkpoint that is neither the newest nor the best of a run that is done.
     Checkpoint,
     /// One of a run that is done that was set aside because it could not be used.
@@ -39,8 +39,8 @@ pub enum Kind {
 
 /// Something that may go.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unneeded {
-    pub kind: Kind,
+pub struct UnneededItem {
+    pub kind: UnneededKind,
     /// The run that it is a part of.
     pub run: Option<PathBuf>,
     pub path: PathBuf,
@@ -52,29 +52,29 @@ pub struct Unneeded {
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<Vec<Unneeded>, StoreError> {
+pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<Vec<UnneededItem>, StoreError> {
     let runs = catalog::list(root)?;
     let pinned = pinned(&runs);
     let goes_on: BTreeSet<&str> = runs.iter().filter_map(|r| r.sweep.as_ref()).map(|s| s.id.as_str()).collect();
     let goes_on: BTreeSet<&str> = goes_on.into_iter().filter(|id| sweep_goes_on(root, id)).collect();
-    let kept = |run: &Listed| {
+    let kept = |run: &ListedRun| {
         run.sweep.as_ref().is_some_and(|s| goes_on.contains(s.id.as_str()))
             || older_than.is_some_and(|age| !ended_before(run, age))
     };
     let of_runs = runs.par_iter().flat_map_iter(|run| {
-        if run.status == Standing::Running || !RunLock::is_free(&run.path) {
+        if run.status == ListedStatus::Running || !RunLock::is_free(&run.path) {
             return Vec::new();
         }
         let none = BTreeSet::new();
         of_run(run, !kept(run), pinned.get(run.id.as_str()).unwrap_or(&none))
     });
-    let mut out: Vec<Unneeded> = of_runs.collect();
-    let item = |kind, path: PathBuf| Unneeded { kind, run: None, bytes: 0, path };
-    out.extend(stale(root).into_iter().map(|path| item(Kind::Leftover, path)));
+    let mut out: Vec<UnneededItem> = of_runs.collect();
+    let item = |kind, path: PathBuf| UnneededItem { kind, run: None, bytes: 0, path };
+    out.extend(stale(root).into_iter().map(|path| item(UnneededKind::Leftover, path)));
     let turns = children(root).into_iter().filter(|path| is_turn(path) && turn_is_free(path));
-    out.extend(turns.map(|path| item(Kind::Lock, path)));
+    out.extend(turns.map(|path| item(UnneededKind::Lock, path)));
     // In the order in which they go.
-    let mut freed = Freed::default();
+    let mut freed = FreedBytes::default();
     for item in &mut out {
         item.bytes = freed.add(&item.path);
     }
@@ -85,7 +85,11 @@ pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<Vec<Unneeded>
 ///
 /// # Errors
 /// If the file system refuses; what went before that is gone.
-pub fn free(root: &Path, unneeded: &[Unneeded], older_than: Option<Duration>) -> Result<Vec<Unneeded>, StoreError> {
+pub fn free(
+    root: &Path,
+    unneeded: &[UnneededItem],
+    older_than: Option<Duration>,
+) -> Result<Vec<UnneededItem>, StoreError> {
     let mut gone = Vec::new();
     let mut runs: Vec<&PathBuf> = unneeded.iter().filter_map(|item| item.run.as_ref()).collect();
     runs.dedup();
@@ -106,11 +110,11 @@ pub fn free(root: &Path, unneeded: &[Unneeded], older_than: Option<Duration>) ->
     for item in unneeded.iter().filter(|item| item.run.is_none()) {
         let bytes = bytes_freed(&item.path);
         let went = match item.kind {
-            Kind::Lock => remove_turn(&item.path),
+            UnneededKind::Lock => remove_turn(&item.path),
             _ => RunLock::is_free(&item.path) && fs::remove_dir_all(&item.path).is_ok(),
         };
         if went {
-            gone.push(Unneeded { bytes, ..item.clone() });
+            gone.push(UnneededItem { bytes, ..item.clone() });
         }
     }
     Ok(gone)
@@ -119,10 +123,10 @@ pub fn free(root: &Path, unneeded: &[Unneeded], older_than: Option<Duration>) ->
 /// Of the runs in `locks`, which this process holds; it lets go of them.
 fn free_locked(
     root: &Path,
-    unneeded: &[Unneeded],
+    unneeded: &[UnneededItem],
     locks: &mut Vec<(&PathBuf, RunLock)>,
     older_than: Option<Duration>,
-) -> Result<Vec<Unneeded>, StoreError> {
+) -> Result<Vec<UnneededItem>, StoreError> {
     // Looked at again now that nobody changes them: a fork may have come meanwhile, or a session come and gone.
     let runs = catalog::list(root)?;
     let pinned = pinned(&runs);
@@ -134,7 +138,7 @@ fn free_locked(
         let none = BTreeSet::new();
         let now = of_run(run, !kept, pinned.get(run.id.as_str()).unwrap_or(&none));
         // Its bytes may be others by now: those of a file with several names, of which one has gone.
-        let still = |item: &Unneeded| now.iter().any(|other| (other.kind, &other.path) == (item.kind, &item.path));
+        let still = |item: &UnneededItem| now.iter().any(|other| (other.kind, &other.path) == (item.kind, &item.path));
         for item in unneeded.iter().filter(|item| item.run.as_ref() == Some(path) && still(item)) {
             let bytes = bytes_freed(&item.path);
             if item.path.is_dir() {
@@ -142,14 +146,14 @@ fn free_locked(
             } else {
                 fs::remove_file(&item.path).map_err(StoreError::io("removing", &item.path))?;
             }
-            gone.push(Unneeded { bytes, ..item.clone() });
+            gone.push(UnneededItem { bytes, ..item.clone() });
         }
     }
     Ok(gone)
 }
 
 /// Steps of checkpoints that other runs were forked from or go on from, by the id of the run that has them.
-fn pinned(runs: &[Listed]) -> BTreeMap<&str, BTreeSet<u64>> {
+fn pinned(runs: &[ListedRun]) -> BTreeMap<&str, BTreeSet<u64>> {
     let mut out: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
     for run in runs {
         if let Some(RunOrigin::Fork { id, step: Some(step), .. }) = &run.origin {
@@ -163,31 +167,31 @@ fn pinned(runs: &[Listed]) -> BTreeMap<&str, BTreeSet<u64>> {
 }
 
 /// What may go of `run`, which nobody works on; of its checkpoints only if `prune`. Bytes are not counted.
-fn of_run(run: &Listed, prune: bool, pinned: &BTreeSet<u64>) -> Vec<Unneeded> {
+fn of_run(run: &ListedRun, prune: bool, pinned: &BTreeSet<u64>) -> Vec<UnneededItem> {
     let mut out = Vec::new();
     // What lies elsewhere, and is only linked to, is not ours to remove.
     let real = |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
-    if run.status == Standing::Broken || !real(&run.path) {
+    if run.status == ListedStatus::Broken || !real(&run.path) {
         return out;
     }
     let mut push = |kind, path: PathBuf| {
-        out.push(Unneeded { kind, run: Some(run.path.clone()), bytes: 0, path });
+        out.push(UnneededItem { kind, run: Some(run.path.clone()), bytes: 0, path });
     };
     let unfinished = |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(TEMPORARY));
     for path in children(&run.path).into_iter().filter(unfinished) {
-        push(Kind::Leftover, path);
+        push(UnneededKind::Leftover, path);
     }
     let folder = run.path.join(CHECKPOINTS);
     if !real(&folder) {
         return out;
     }
-    let prune = prune && run.status == Standing::Done;
+    let prune = prune && run.status == ListedStatus::Done;
     for path in children(&folder) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if name.starts_with(TEMPORARY) {
-            push(Kind::Leftover, path);
+            push(UnneededKind::Leftover, path);
         } else if prune && name.ends_with(DAMAGED) && real(&path) {
-            push(Kind::Damaged, path);
+            push(UnneededKind::Damaged, path);
         }
     }
     if prune {
@@ -195,14 +199,14 @@ fn of_run(run: &Listed, prune: bool, pinned: &BTreeSet<u64>) -> Vec<Unneeded> {
         for step in checkpoint::steps(&folder).into_iter().filter(|s| !kept.contains(s) && !pinned.contains(s)) {
             let path = folder.join(checkpoint::dir_name(step));
             if real(&path) {
-                push(Kind::Checkpoint, path);
+                push(UnneededKind::Checkpoint, path);
             }
         }
     }
     out
 }
 
-fn ended_before(run: &Listed, age: Duration) -> bool {
+fn ended_before(run: &ListedRun, age: Duration) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let ended = run.ended.as_deref().or(run.started.as_deref()).and_then(time::parse);
     ended.is_some_and(|ended| now - ended > age.as_secs_f64())

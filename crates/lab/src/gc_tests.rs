@@ -52,7 +52,7 @@ fn a_finished_run_keeps_the_newest_and_the_best() {
     assert!(names(root.path(), Some(century)).is_empty());
     assert_eq!(names(root.path(), Some(Duration::ZERO)).len(), 3);
     let found = survey(root.path(), None).unwrap();
-    assert!(found.iter().all(|item| item.kind == Kind::Checkpoint && item.bytes > 0));
+    assert!(found.iter().all(|item| item.kind == UnneededKind::Checkpoint && item.bytes > 0));
     assert_eq!(free(root.path(), &found, None).unwrap(), found);
     assert_eq!(checkpoint::steps(&done.join(CHECKPOINTS)), [2, 5]);
     assert_eq!(checkpoint::steps(&held.join(CHECKPOINTS)), [1, 2, 3, 4, 5]);
@@ -85,7 +85,7 @@ fn what_something_may_begin_from_stays() {
         fs::remove_dir_all(path).unwrap();
     }
     // A sweep without open points.
-    let over = crate::sweep::frozen::Frozen { points: Vec::new(), ..crate::testing::sweep() };
+    let over = crate::sweep::frozen::SweepRecord { points: Vec::new(), ..crate::testing::sweep() };
     fs::write(root.path().join("sweeps/lr/sweep.json"), serde_json::to_string(&over).unwrap()).unwrap();
     assert_eq!(survey(root.path(), None).unwrap().len(), 5);
     // A fork that came after the survey, and a session.
@@ -114,9 +114,15 @@ fn leftovers_of_kills_go_and_links_are_not_followed() {
     let linked = run(elsewhere.path(), "z", |_| ());
     std::os::unix::fs::symlink(&linked, root.path().join("z-link")).unwrap();
     let found = survey(root.path(), None).unwrap();
-    let mut kinds: Vec<Kind> = found.iter().map(|item| item.kind).collect();
+    let mut kinds: Vec<UnneededKind> = found.iter().map(|item| item.kind).collect();
     kinds.sort();
-    let expected = [Kind::Leftover, Kind::Leftover, Kind::Leftover, Kind::Leftover, Kind::Lock];
+    let expected = [
+        UnneededKind::Leftover,
+        UnneededKind::Leftover,
+        UnneededKind::Leftover,
+        UnneededKind::Leftover,
+        UnneededKind::Lock,
+    ];
     assert_eq!(kinds, expected, "{found:?}");
     assert_eq!(free(root.path(), &found, None).unwrap().len(), expected.len());
     assert!(survey(root.path(), None).unwrap().is_empty());
@@ -144,7 +150,11 @@ fn damaged_checkpoints_go_as_others_do() {
     }
     let damaged = |older_than| {
         let found = survey(root.path(), older_than).unwrap();
-        found.into_iter().filter(|item| item.kind == Kind::Damaged).filter_map(|item| item.run).collect::<Vec<_>>()
+        found
+            .into_iter()
+            .filter(|item| item.kind == UnneededKind::Damaged)
+            .filter_map(|item| item.run)
+            .collect::<Vec<_>>()
     };
     assert_eq!(damaged(None), [paths[0].clone()], "of others it may hold the only weights");
     assert!(damaged(Some(Duration::from_hours(24 * 36_500))).is_empty());
@@ -173,7 +183,7 @@ fn files_with_several_names_go_and_count_once() {
     assert!(found.len() == 6 && total.abs_diff(alone - 2 * one) < 64, "1 and 3 take room once: {alone} {one} {total}");
     assert_eq!(free(root.path(), &found, None).unwrap(), found);
     assert_eq!(bytes_freed(&first.join(CHECKPOINTS).join(checkpoint::dir_name(5))), 0);
-    let mut both = Freed::default();
+    let mut both = FreedBytes::default();
     assert!(both.add(&first) < both.add(&second), "the last name counts");
 }
 

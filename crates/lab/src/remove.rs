@@ -8,7 +8,7 @@ use std::path::Path;
 use super::sweep_dir;
 use crate::sweep::standing;
 use runner_files::TEMPORARY;
-use runner_store::catalog::{Listed, SWEEPS};
+use runner_store::catalog::{ListedRun, SWEEPS};
 use runner_store::checkpoint;
 use runner_store::error::StoreError;
 use runner_store::files::sync_dir;
@@ -41,12 +41,12 @@ pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
 /// Counts the bytes that removing several things frees: of all files under them, links not followed. A file with several
 /// names (a checkpoint that another run began with) counts once the last of them goes, if all do.
 #[derive(Debug, Default)]
-pub struct Freed {
+pub struct FreedBytes {
     /// How many names were seen of files that have several, by device and inode.
     names: HashMap<(u64, u64), u64>,
 }
 
-impl Freed {
+impl FreedBytes {
     /// Bytes that removing `path` frees besides what was added before.
     pub fn add(&mut self, path: &Path) -> u64 {
         let Ok(meta) = fs::symlink_metadata(path) else { return 0 };
@@ -63,7 +63,7 @@ impl Freed {
 /// Bytes that removing `path` alone frees.
 #[must_use]
 pub fn bytes_freed(path: &Path) -> u64 {
-    Freed::default().add(path)
+    FreedBytes::default().add(path)
 }
 
 /// Removes the run directory `path` from `root`.
@@ -114,8 +114,8 @@ pub(super) fn discard(path: &Path) -> Result<(), StoreError> {
 
 /// The runs among `all` that come from the run `id`.
 #[must_use]
-pub fn descendants<'a>(all: &'a [Listed], id: &str) -> Vec<&'a Listed> {
-    let from = |run: &Listed| match (&run.origin, &run.continued_from) {
+pub fn descendants<'a>(all: &'a [ListedRun], id: &str) -> Vec<&'a ListedRun> {
+    let from = |run: &ListedRun| match (&run.origin, &run.continued_from) {
         (Some(RunOrigin::Fork { id, .. } | RunOrigin::Reproduction { id, .. }), _) => Some(id.clone()),
         (None, from) => from.as_ref().map(|from| from.id.clone()),
     };

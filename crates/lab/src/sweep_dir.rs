@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use crate::sweep::frozen::{FORMAT, Frozen};
+use crate::sweep::frozen::{FORMAT, SweepRecord};
 pub use runner_store::catalog::SWEEPS;
 use runner_store::error::StoreError;
 use runner_store::files::{read_json, read_small, sync_dir, write_atomic, write_json};
@@ -27,7 +27,7 @@ pub const POINTS: &str = "points";
 #[derive(Debug)]
 pub struct SweepDir {
     path: PathBuf,
-    frozen: Frozen,
+    frozen: SweepRecord,
     _lock: RunLock,
 }
 
@@ -35,7 +35,7 @@ pub struct SweepDir {
 #[derive(Debug)]
 pub struct SweepFiles<'a> {
     /// Its `id` is what the folder is called unless that is taken.
-    pub frozen: Frozen,
+    pub frozen: SweepRecord,
     /// The sweep file as given.
     pub text: &'a str,
     /// The resolved experiment of each point.
@@ -58,9 +58,9 @@ pub fn point_log(path: &Path, index: usize) -> PathBuf {
 ///
 /// # Errors
 /// If it is missing, damaged or of another version.
-pub fn frozen(path: &Path) -> Result<Frozen, StoreError> {
+pub fn frozen(path: &Path) -> Result<SweepRecord, StoreError> {
     let file = path.join(RECORD);
-    let frozen: Frozen = read_json(&file)?;
+    let frozen: SweepRecord = read_json(&file)?;
     if frozen.format != FORMAT {
         let message = format!("format {}, this version reads format {FORMAT}", frozen.format);
         return Err(StoreError::damaged(&file, message));
@@ -78,8 +78,8 @@ pub fn text(path: &Path) -> Result<String, StoreError> {
 
 /// The sweeps in the folder of runs `root`, oldest first. Folders that cannot be read are left out; `broken` says why.
 #[must_use]
-pub fn list(root: &Path) -> Listed {
-    let mut listed = Listed::default();
+pub fn list(root: &Path) -> ListedSweeps {
+    let mut listed = ListedSweeps::default();
     for path in folders(root) {
         match frozen(&path) {
             Ok(frozen) => listed.sweeps.push((path, frozen)),
@@ -95,8 +95,8 @@ pub fn list(root: &Path) -> Listed {
 
 /// What is in a folder of sweeps.
 #[derive(Debug, Default)]
-pub struct Listed {
-    pub sweeps: Vec<(PathBuf, Frozen)>,
+pub struct ListedSweeps {
+    pub sweeps: Vec<(PathBuf, SweepRecord)>,
     pub broken: Vec<String>,
 }
 
@@ -188,7 +188,7 @@ impl SweepDir {
     }
 
     #[must_use]
-    pub fn frozen(&self) -> &Frozen {
+    pub fn frozen(&self) -> &SweepRecord {
         &self.frozen
     }
 }
@@ -238,7 +238,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("sweeps/s-1");
         fs::create_dir_all(&path).unwrap();
-        let other = Frozen { format: FORMAT + 1, ..sweep() };
+        let other = SweepRecord { format: FORMAT + 1, ..sweep() };
         fs::write(path.join(RECORD), serde_json::to_string(&other).unwrap()).unwrap();
         let listed = list(root.path());
         assert!(listed.sweeps.is_empty() && listed.broken[0].contains("this version reads format"), "{listed:?}");

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::sweep::frozen::{FORMAT, Frozen, FrozenPoint};
-use crate::sweep::{Asha, At, Goal, Metric, Objective};
+use crate::sweep::frozen::{FORMAT, PlannedPoint, SweepRecord};
+use crate::sweep::{AshaSettings, Goal, MeasurementChoice, Objective, ObjectiveMetric};
 
 /// Three points, the last the same as the first; rungs at 10, 20 and 40 steps.
-pub fn sweep() -> Frozen {
-    let point = |index: usize, lr: f64| FrozenPoint {
+pub fn sweep() -> SweepRecord {
+    let point = |index: usize, lr: f64| PlannedPoint {
         index,
         values: vec![("lr".to_owned(), json!(lr)), ("layers".to_owned(), json!(2))],
         name: "p".to_owned(),
@@ -26,7 +26,7 @@ pub fn sweep() -> Frozen {
         ranks: 1,
         cuda_devices: 0,
     };
-    Frozen {
+    SweepRecord {
         format: FORMAT,
         id: "s-12345678".to_owned(),
         name: "s".to_owned(),
@@ -36,8 +36,8 @@ pub fn sweep() -> Frozen {
         sources: Vec::new(),
         overrides: Vec::new(),
         environment: BTreeMap::new(),
-        objective: Objective { metric: Metric::ValLoss, goal: Goal::Minimize, at: At::Last },
-        early_stop: Some(Asha { min_steps: 10, reduction: 2 }),
+        objective: Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last },
+        early_stop: Some(AshaSettings { min_steps: 10, reduction: 2 }),
         workers: 2,
         excluded: 0,
         points: vec![point(1, 1e-3), point(2, 1e-2), point(3, 1e-3)],

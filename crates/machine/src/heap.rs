@@ -1,4 +1,4 @@
-//! Counts the memory of large allocations, which is what tensors are, beside whatever allocator the program has.
+//! Counts the memory of large allocations, which hold tensors, whatever allocator the program uses.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,9 +12,9 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 /// An allocator whose large allocations are counted.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Counted<A>(pub A);
+pub struct CountingAllocator<A>(pub A);
 
-fn add(size: usize) {
+fn count_allocation(size: usize) {
     if size >= LARGE {
         let now = NOW.fetch_add(size, Ordering::Relaxed) + size;
         PEAK.fetch_max(now, Ordering::Relaxed);
@@ -24,7 +24,7 @@ fn add(size: usize) {
     }
 }
 
-fn sub(size: usize) {
+fn count_release(size: usize) {
     if size >= LARGE {
         NOW.fetch_sub(size, Ordering::Relaxed);
     }
@@ -32,12 +32,12 @@ fn sub(size: usize) {
 
 #[expect(unsafe_code, reason = "an allocator")]
 // SAFETY: every call goes to the inner allocator as it came; counting neither allocates nor panics.
-unsafe impl<A: GlobalAlloc> GlobalAlloc for Counted<A> {
+unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise, passed on.
         let out = unsafe { self.0.alloc(layout) };
         if !out.is_null() {
-            add(layout.size());
+            count_allocation(layout.size());
         }
         out
     }
@@ -46,13 +46,13 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counted<A> {
         // SAFETY: the caller's promise, passed on.
         let out = unsafe { self.0.alloc_zeroed(layout) };
         if !out.is_null() {
-            add(layout.size());
+            count_allocation(layout.size());
         }
         out
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        sub(layout.size());
+        count_release(layout.size());
         // SAFETY: the caller's promise, passed on.
         unsafe { self.0.dealloc(ptr, layout) }
     }
@@ -61,23 +61,23 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counted<A> {
         // SAFETY: the caller's promise, passed on.
         let out = unsafe { self.0.realloc(ptr, layout, new_size) };
         if !out.is_null() {
-            sub(layout.size());
-            add(new_size);
+            count_release(layout.size());
+            count_allocation(new_size);
         }
         out
     }
 }
 
 /// Bytes in large allocations now; the peak is counted anew from here. `None` where the program does not count.
-pub fn start_peak() -> Option<u64> {
+pub fn restart_peak() -> Option<u64> {
     let now = NOW.load(Ordering::Relaxed);
     PEAK.store(now, Ordering::Relaxed);
     COUNTING.load(Ordering::Relaxed).then_some(now as u64)
 }
 
-/// The most bytes that were in large allocations at once since `start_peak`.
+/// The most bytes that were in large allocations at once since `restart_peak`.
 #[must_use]
-pub fn peak() -> Option<u64> {
+pub fn peak_bytes() -> Option<u64> {
     COUNTING.load(Ordering::Relaxed).then(|| PEAK.load(Ordering::Relaxed) as u64)
 }
 
@@ -89,18 +89,18 @@ mod tests {
 
     #[test]
     fn large_allocations_are_counted_and_uncounted() {
-        let allocator = Counted(System);
+        let allocator = CountingAllocator(System);
         let (small, large) = (Layout::from_size_align(100, 8).unwrap(), Layout::from_size_align(1 << 20, 8).unwrap());
-        let before = start_peak().unwrap_or(0);
+        let before = restart_peak().unwrap_or(0);
         #[expect(unsafe_code, reason = "an allocator's own test")]
         // SAFETY: layouts are not of size zero, and each pointer is given back with the layout that it has then.
         unsafe {
             let (a, b) = (allocator.alloc(small), allocator.alloc_zeroed(large));
             let b = allocator.realloc(b, large, 3 << 20);
-            assert_eq!(start_peak().unwrap() - before, 3 << 20);
+            assert_eq!(restart_peak().unwrap() - before, 3 << 20);
             allocator.dealloc(a, small);
             allocator.dealloc(b, Layout::from_size_align(3 << 20, 8).unwrap());
         }
-        assert_eq!((peak().unwrap() - before, start_peak().unwrap() - before), (3 << 20, 0));
+        assert_eq!((peak_bytes().unwrap() - before, restart_peak().unwrap() - before), (3 << 20, 0));
     }
 }

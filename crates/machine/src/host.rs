@@ -1,4 +1,4 @@
-//! Facts about machine, process and working directory for the manifest: the one place of the store that looks outside.
+//! Facts about the machine, this process and a folder's git repository, for the record of a run.
 
 use std::fs;
 use std::path::Path;
@@ -18,30 +18,40 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine.
+    /// Facts about this machine.
     #[must_use]
-    pub fn here() -> Self {
-        let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    pub fn detect() -> Self {
+        // Systems without these files have no name or kernel in the record.
+        let readable = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let release = readable("/etc/os-release");
+        let kernel = readable("/proc/sys/kernel/osrelease");
         let named = field(&release, "PRETTY_NAME", '=').map(|name| name.trim_matches('"').to_owned());
         let os = match (named, kernel.trim()) {
             (Some(name), "") => name,
             (Some(name), kernel) => format!("{name}, {} {kernel}", std::env::consts::OS),
             (None, kernel) => format!("{} {kernel}", std::env::consts::OS).trim().to_owned(),
         };
-        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         Self {
             os,
             arch: std::env::consts::ARCH.to_owned(),
-            cpu: field(&info, "model name", ':').map(str::to_owned),
+            cpu: cpu_name(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_bytes: kibibytes(&memory, "MemTotal"),
+            memory_bytes: total_memory_bytes(),
         }
     }
 }
 
-/// What git says of a folder.
+/// The processor's name; `None` where the kernel does not report it.
+pub(crate) fn cpu_name() -> Option<String> {
+    field(&fs::read_to_string("/proc/cpuinfo").ok()?, "model name", ':').map(str::to_owned)
+}
+
+/// The machine's memory; `None` where the kernel does not report it.
+pub(crate) fn total_memory_bytes() -> Option<u64> {
+    kibibytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal")
+}
+
+/// The state of the git repository around a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Git {
     pub commit: String,
@@ -52,7 +62,7 @@ pub struct Git {
 impl Git {
     /// The state of the repository around `folder`; `None` without git, a repository or a commit.
     #[must_use]
-    pub fn of(folder: &Path) -> Option<Self> {
+    pub fn state_of(folder: &Path) -> Option<Self> {
         let commit = git(folder, &["rev-parse", "--verify", "HEAD"])?.trim().to_owned();
         let dirty = !git(folder, &["status", "--porcelain", "--untracked-files=no"])?.trim().is_empty();
         Some(Self { commit, dirty })
@@ -92,8 +102,10 @@ mod tests {
     fn kernel_tables_are_read() {
         assert_eq!(kibibytes("VmPeak:\t 9 kB\nVmHWM:\t    2048 kB\n", "VmHWM"), Some(2048 * 1024));
         assert_eq!(kibibytes("VmHWM:\t much\n", "VmHWM"), None);
+        assert_eq!(kibibytes("MemTotal:       24000 kB\nMemFree: 1 kB\n", "MemTotal"), Some(24_000 * 1024));
+        assert_eq!(kibibytes("", "MemTotal"), None);
         assert_eq!(field("model name\t: Some CPU\n", "model name", ':'), Some("Some CPU"));
-        assert!(Machine::here().cores >= 1);
+        assert!(Machine::detect().cores >= 1);
         if cfg!(target_os = "linux") {
             assert!(peak_rss_bytes().unwrap() > 1 << 20);
         }
@@ -106,19 +118,19 @@ mod tests {
             let identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"];
             git(dir.path(), &[&identity, arguments].concat())
         };
-        assert_eq!(Git::of(dir.path()), None);
+        assert_eq!(Git::state_of(dir.path()), None);
         if run(&["init", "-q"]).is_none() {
             return; // no git on this machine
         }
-        assert_eq!(Git::of(dir.path()), None, "no commit yet");
+        assert_eq!(Git::state_of(dir.path()), None, "no commit yet");
         fs::write(dir.path().join("a"), "1").unwrap();
         run(&["add", "a"]).unwrap();
         run(&["commit", "-q", "-m", "m"]).unwrap();
-        let clean = Git::of(dir.path()).unwrap();
+        let clean = Git::state_of(dir.path()).unwrap();
         assert!(!clean.dirty && clean.commit.len() >= 40);
         fs::write(dir.path().join("untracked"), "1").unwrap();
-        assert!(!Git::of(dir.path()).unwrap().dirty);
+        assert!(!Git::state_of(dir.path()).unwrap().dirty);
         fs::write(dir.path().join("a"), "2").unwrap();
-        assert!(Git::of(dir.path()).unwrap().dirty);
+        assert!(Git::state_of(dir.path()).unwrap().dirty);
     }
 }

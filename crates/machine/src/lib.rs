@@ -1,9 +1,9 @@
-//! Facts about machines: this one's CPU, GPUs and libraries, named and described clusters, the memory that the program has allocated.
+//! Facts about machines: this one's CPU, GPUs and libraries, described clusters, and the memory that this program has allocated.
 
-pub mod described;
+pub mod cluster_description;
 pub mod doctor;
-pub mod gpu;
+pub mod gpu_facts;
 pub mod heap;
 pub mod host;
-pub mod local;
+pub mod local_cluster;
 pub mod signal;

@@ -1,8 +1,8 @@
-//! Seconds of a block of a model on a device, from the device's rates.
+//! BlockKindSeconds of a block of a model on a device, from the device's rates.
 
 use crate::cost;
 use crate::cost::Buffer;
-use crate::interpolate::{by_size, by_width};
+use crate::interpolation::{by_size, by_width};
 use runner_spec::cluster::DeviceFacts;
 use runner_spec::experiment::Family;
 use runner_spec::experiment::{Precision, Recompute};
@@ -27,7 +27,7 @@ const ADAMW_BYTES: f64 = 36.0;
 
 /// A rank on its device.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Worker<'a> {
+pub(crate) struct BlockTimer<'a> {
     pub model: &'a ModelSpec,
     pub precision: Precision,
     pub master_weights: bool,
@@ -38,15 +38,15 @@ pub(crate) struct Worker<'a> {
     pub sharers: usize,
 }
 
-/// Seconds of the three kinds of blocks.
+/// BlockKindSeconds of the three kinds of blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Seconds {
+pub(crate) struct BlockKindSeconds {
     pub embedding: BlockSeconds,
     pub layer: BlockSeconds,
     pub head: BlockSeconds,
 }
 
-impl Seconds {
+impl BlockKindSeconds {
     /// Of entry `block` in a list with `layers` layers.
     pub(crate) fn of(&self, block: usize, layers: usize) -> BlockSeconds {
         match block {
@@ -57,9 +57,9 @@ impl Seconds {
     }
 }
 
-impl Worker<'_> {
+impl BlockTimer<'_> {
     /// For a micro-batch of `rows` rows of `length`. `None` where the device's peak is not known.
-    pub(crate) fn blocks(&self, rows: usize, length: usize) -> Option<Seconds> {
+    pub(crate) fn blocks(&self, rows: usize, length: usize) -> Option<BlockKindSeconds> {
         match self.rates {
             DeviceRates::Accelerator(rates) => self.accelerated(rates, rows, length),
             DeviceRates::Measured(rates) => self.measured(rates, rows, length),
@@ -89,7 +89,7 @@ impl Worker<'_> {
         }
     }
 
-    fn accelerated(&self, r: &AcceleratorRates, rows: usize, length: usize) -> Option<Seconds> {
+    fn accelerated(&self, r: &AcceleratorRates, rows: usize, length: usize) -> Option<BlockKindSeconds> {
         let peak = precision::peak(self.precision, self.device.device, &self.device.peak_flops)?;
         let spec = self.model;
         let n = (rows * length) as f64;
@@ -117,14 +117,14 @@ impl Worker<'_> {
             let dropped = moved(&cost::layer_saved(spec)) - moved(&cost::layer_kept(spec, self.recompute));
             layer.input += n * (again / products + FORWARD_PASSES * dropped / memory);
         }
-        Some(Seconds {
+        Some(BlockKindSeconds {
             embedding: of(0, 0.0, spec.d_model as f64 * bytes),
             layer,
             head: of(spec.layers + 1, 0.0, moved(&cost::head_saved(spec))),
         })
     }
 
-    fn measured(&self, r: &MeasuredRates, rows: usize, length: usize) -> Option<Seconds> {
+    fn measured(&self, r: &MeasuredRates, rows: usize, length: usize) -> Option<BlockKindSeconds> {
         let n = (rows * length) as f64;
         let rounded = if self.precision == Precision::Bf16 { r.bf16_factor } else { 1.0 };
         let pick = |of: &dyn Fn(Busy) -> Option<BlockSeconds>| {
@@ -132,7 +132,7 @@ impl Worker<'_> {
             let (forward, input, weight) = (part(|s| s.forward)?, part(|s| s.input)?, part(|s| s.weight)?);
             Some(BlockSeconds { forward, input, weight }.times(rounded))
         };
-        Some(Seconds {
+        Some(BlockKindSeconds {
             embedding: pick(&|busy| self.embedding(r, busy, n))?,
             layer: pick(&|busy| self.layer(r, busy, n, length as f64))?,
             head: pick(&|busy| self.head(r, busy, n))?,
@@ -173,7 +173,7 @@ impl Worker<'_> {
                 let short = mine().map(|p| p.length).min()?;
                 let long = mine().max_by_key(|p| p.length)?;
                 let pair = mine().find(|p| p.length == short && p.positions == long.positions);
-                // Seconds per position and per position of the length.
+                // BlockKindSeconds per position and per position of the length.
                 let attention = pair.filter(|p| p.length < long.length).map_or(0.0, |p| {
                     ((get(long) - get(p)) / (long.positions * (long.length - p.length)) as f64).max(0.0)
                 });
@@ -214,7 +214,7 @@ impl Worker<'_> {
             widths.dedup();
             let mut per_id = Vec::new();
             for width in widths {
-                // Seconds of a logit, by how many logits there are.
+                // BlockKindSeconds of a logit, by how many logits there are.
                 let logits = n * spec.vocab_size as f64;
                 let sizes = points().filter(|p| p.d_model == width).map(|p| ((p.positions * p.vocab) as f64, get(p)));
                 per_id.push((width as f64, by_size(sizes, logits)?));

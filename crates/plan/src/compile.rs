@@ -6,8 +6,8 @@ use crate::cost::{count_params, param_bound};
 use crate::error::PlanError;
 use crate::forecast::forecast;
 use crate::hash::{math_hash, plan_hash};
-use crate::length::run_steps;
-use crate::{check, devices, fit, ranks};
+use crate::run_length::run_steps;
+use crate::{check, devices, memory_shortage, ranks};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Recompute;
@@ -89,9 +89,9 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         model,
     };
     let costs = ranks::BlockTimes::new(&common, &hardware, cluster);
-    let layout = ranks::Layout::new(experiment, &common, &costs, &mut notes)?;
+    let layout = ranks::RankLayout::new(experiment, &common, &costs, &mut notes)?;
     let programs = layout.programs(&common, &hardware);
-    let (walks, meeting) = check::check(&programs.iter().collect::<Vec<_>>())?;
+    let (executions, slots) = check::check(&programs.iter().collect::<Vec<_>>())?;
     let hash = plan_hash(data, &programs).map_err(|e| PlanError::Json(e.to_string()))?;
     let math_hash = math_hash(data, &common, experiment.train.clip_norm).map_err(|e| PlanError::Json(e.to_string()))?;
     let totals = Totals {
@@ -104,9 +104,9 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         parameters: count_params(&common.model, &(0..common.model.block_count())).total,
         flops_per_step,
     };
-    let ranks = layout.ranks(programs, &walks, meeting.slots, hardware);
-    let shortage = fit::shortage(&layout, &ranks, meeting.slots);
-    let forecast = forecast(&ranks, &totals, meeting.slots, cluster);
+    let ranks = layout.ranks(programs, &executions, slots, hardware);
+    let shortage = memory_shortage::describe_shortage(&layout, &ranks, slots);
+    let forecast = forecast(&ranks, &totals, slots, cluster);
     Ok(Plan {
         format: FORMAT,
         hash,
@@ -114,7 +114,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         experiment_name: experiment.name.clone(),
         world_size: mesh.world_size(),
         mesh,
-        channel_slots: meeting.slots,
+        channel_slots: slots,
         totals,
         data: data.clone(),
         notes,

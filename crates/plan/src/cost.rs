@@ -9,12 +9,11 @@ use runner_spec::plan::{Flops, ParamCounts};
 use runner_spec::program::Blocks;
 
 /// Named with every figure, since MFU without it says little.
-pub const CONVENTION: &str =
+pub(crate) const CONVENTION: &str =
     "6·N + 12·L·d·T per token (nanoGPT, torchtitan): N without position and lookup-only embeddings, attention in full";
 
 /// Parameters of the given blocks of the list (0 the embedding, 1 … layers, layers + 1 the head).
-#[must_use]
-pub fn count_params(spec: &ModelSpec, blocks: &Range<usize>) -> ParamCounts {
+pub(crate) fn count_params(spec: &ModelSpec, blocks: &Range<usize>) -> ParamCounts {
     let mut counts = ParamCounts { decayed_tensors: 0, decayed: 0, other_tensors: 0, other: 0, total: 0 };
     for param in parameters(spec).iter().filter(|p| blocks.contains(&p.block)) {
         let len = param.len() as u64;
@@ -31,8 +30,7 @@ pub fn count_params(spec: &ModelSpec, blocks: &Range<usize>) -> ParamCounts {
 }
 
 /// Parameters of the parts of the model that one rank holds. A tied embedding counts on both stages that hold it.
-#[must_use]
-pub fn count_chunks(spec: &ModelSpec, chunks: &[Blocks]) -> ParamCounts {
+pub(crate) fn count_chunks(spec: &ModelSpec, chunks: &[Blocks]) -> ParamCounts {
     let mut counts = ParamCounts { decayed_tensors: 0, decayed: 0, other_tensors: 0, other: 0, total: 0 };
     for chunk in chunks {
         let part = count_params(spec, &chunk.range());
@@ -53,8 +51,7 @@ pub fn count_chunks(spec: &ModelSpec, chunks: &[Blocks]) -> ParamCounts {
 }
 
 /// Parameters of each entry of the block list.
-#[must_use]
-pub fn block_params(spec: &ModelSpec) -> Vec<u64> {
+pub(crate) fn block_params(spec: &ModelSpec) -> Vec<u64> {
     let mut out = vec![0; spec.block_count()];
     for param in parameters(spec) {
         out[param.block] += param.len() as u64;
@@ -63,8 +60,7 @@ pub fn block_params(spec: &ModelSpec) -> Vec<u64> {
 }
 
 /// An upper bound on the model's parameters that cannot overflow or allocate, to refuse absurd sizes by.
-#[must_use]
-pub fn param_bound(spec: &ModelSpec) -> f64 {
+pub(crate) fn param_bound(spec: &ModelSpec) -> f64 {
     let (d, ff) = (spec.d_model as f64, spec.d_ff as f64);
     let layer = 4.0 * d * d + 3.0 * d * ff + 10.0 * d + ff;
     ((2.0 * spec.vocab_size as f64 + spec.context_length as f64 + 2.0) * d)
@@ -73,8 +69,7 @@ pub fn param_bound(spec: &ModelSpec) -> f64 {
 }
 
 /// FLOPs of one optimizer step over `tokens` positions in rows of `length`, for the given blocks.
-#[must_use]
-pub fn flops(spec: &ModelSpec, blocks: &Range<usize>, tokens: u64, length: usize) -> Flops {
+pub(crate) fn flops(spec: &ModelSpec, blocks: &Range<usize>, tokens: u64, length: usize) -> Flops {
     let (tokens, length) = (tokens as f64, length as f64);
     let head = spec.layers + 1;
     // A head that is tied multiplies by the embedding's matrix, whose lookup costs nothing.
@@ -103,8 +98,7 @@ pub fn flops(spec: &ModelSpec, blocks: &Range<usize>, tokens: u64, length: usize
 }
 
 /// What the backwards of the layers among `blocks` compute again in one step over `tokens` positions in rows of `length`.
-#[must_use]
-pub fn recomputed_flops(
+pub(crate) fn recomputed_flops(
     spec: &ModelSpec,
     recompute: Recompute,
     blocks: &Range<usize>,
@@ -116,7 +110,7 @@ pub fn recomputed_flops(
 }
 
 /// FLOPs that one layer's backward computes again for each position, and what of them is attention's two products.
-pub fn recomputed_per_position(spec: &ModelSpec, recompute: Recompute, length: usize) -> (f64, f64) {
+pub(crate) fn recomputed_per_position(spec: &ModelSpec, recompute: Recompute, length: usize) -> (f64, f64) {
     let (d, ff) = (spec.d_model as f64, spec.d_ff as f64);
     let attention = 4.0 * d * length as f64;
     let all = match recompute {
@@ -141,11 +135,11 @@ fn is_lookup(param: &ParamSpec) -> bool {
 /// One activation that a layer keeps from forward to backward, or holds for a moment: elements per row of the micro-batch
 /// (a row of the matrix: one position), in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Buffer {
-    pub name: &'static str,
-    pub per_position: usize,
+pub(crate) struct Buffer {
+    pub(crate) name: &'static str,
+    pub(crate) per_position: usize,
     /// Activations and logits are kept in the run's precision; statistics (means, log-sum-exps) in f32 always.
-    pub always_f32: bool,
+    pub(crate) always_f32: bool,
 }
 
 fn buffer(name: &'static str, per_position: usize) -> Buffer {
@@ -158,8 +152,7 @@ fn statistic(name: &'static str, per_position: usize) -> Buffer {
 
 /// What one layer's backward reads of its forward: the tensors in `nn::transformer`'s, `nn::attention`'s and `nn::mlp`'s `Saved`.
 /// Dropout masks are made again.
-#[must_use]
-pub fn layer_saved(s: &ModelSpec) -> Vec<Buffer> {
+pub(crate) fn layer_saved(s: &ModelSpec) -> Vec<Buffer> {
     let d = s.d_model;
     let (stats, mlp) = match s.family {
         Family::Gpt2 => {
@@ -181,7 +174,7 @@ pub fn layer_saved(s: &ModelSpec) -> Vec<Buffer> {
 }
 
 /// What of it is the attention's.
-pub fn attention_saved(s: &ModelSpec) -> [Buffer; 3] {
+pub(crate) fn attention_saved(s: &ModelSpec) -> [Buffer; 3] {
     [
         buffer("query, key, value", s.qkv_rows()),
         buffer("attention output", s.d_model),
@@ -190,8 +183,7 @@ pub fn attention_saved(s: &ModelSpec) -> [Buffer; 3] {
 }
 
 /// What a layer keeps from its forward to its backward.
-#[must_use]
-pub fn layer_kept(s: &ModelSpec, recompute: Recompute) -> Vec<Buffer> {
+pub(crate) fn layer_kept(s: &ModelSpec, recompute: Recompute) -> Vec<Buffer> {
     let mut out = layer_saved(s);
     match recompute {
         Recompute::None => {}
@@ -203,8 +195,7 @@ pub fn layer_kept(s: &ModelSpec, recompute: Recompute) -> Vec<Buffer> {
 
 /// What the weights' gradients of a layer need when its input's gradient is there (split backwards): the inputs of its four
 /// products and the gradients of their outputs, nearly as much as the whole backward reads.
-#[must_use]
-pub fn layer_work(s: &ModelSpec) -> Vec<Buffer> {
+pub(crate) fn layer_work(s: &ModelSpec) -> Vec<Buffer> {
     let d = s.d_model;
     let up = if s.family == Family::Gpt2 { s.d_ff } else { 2 * s.d_ff };
     vec![
@@ -215,15 +206,14 @@ pub fn layer_work(s: &ModelSpec) -> Vec<Buffer> {
 
 /// What attention's part of a layer's backward holds of the forward at its peak, where it computes that again: the MLP's are
 /// free by then.
-#[must_use]
-pub fn attention_again(s: &ModelSpec) -> Vec<Buffer> {
+pub(crate) fn attention_again(s: &ModelSpec) -> Vec<Buffer> {
     let mut out = vec![buffer("input", s.d_model), buffer("first norm", s.d_model)];
     out.extend(attention_saved(s));
     out
 }
 
 /// The gradients in attention's backward.
-pub fn attention_transient(s: &ModelSpec) -> Vec<Buffer> {
+pub(crate) fn attention_transient(s: &ModelSpec) -> Vec<Buffer> {
     let d = s.d_model;
     vec![
         buffer("gradient of the residual stream and of the norm", 2 * d),
@@ -232,8 +222,7 @@ pub fn attention_transient(s: &ModelSpec) -> Vec<Buffer> {
 }
 
 /// What the head keeps: the logits become their own gradient.
-#[must_use]
-pub fn head_saved(s: &ModelSpec) -> Vec<Buffer> {
+pub(crate) fn head_saved(s: &ModelSpec) -> Vec<Buffer> {
     let per_norm = if s.family == Family::Gpt2 { 2 } else { 1 };
     let mut out = vec![buffer("head input", s.d_model)];
     if s.variant.final_norm {
@@ -259,8 +248,7 @@ fn activation_name(activation: Activation) -> &'static str {
 }
 
 /// The most that one layer's backward holds besides what is saved: the gradients that are alive in its widest operation.
-#[must_use]
-pub fn layer_transient(s: &ModelSpec) -> Vec<Buffer> {
+pub(crate) fn layer_transient(s: &ModelSpec) -> Vec<Buffer> {
     let d = s.d_model;
     let wide = match s.family {
         // The activation's gradient is turned into its input's in place.
@@ -276,8 +264,7 @@ pub fn layer_transient(s: &ModelSpec) -> Vec<Buffer> {
 }
 
 /// As `layer_transient`, of the head: the logits' gradient is in the logits' own buffer.
-#[must_use]
-pub fn head_transient(s: &ModelSpec) -> Vec<Buffer> {
+pub(crate) fn head_transient(s: &ModelSpec) -> Vec<Buffer> {
     if s.variant.final_norm {
         vec![buffer("gradients of the final norm and its input", 2 * s.d_model)]
     } else {

@@ -86,7 +86,8 @@ mod tests {
                 },
             };
             let plan =
-                compile(&experiment, &data(), &runner_machine::described::named_cluster("1x8xH100").unwrap()).unwrap();
+                compile(&experiment, &data(), &runner_machine::cluster_description::named_cluster("1x8xH100").unwrap())
+                    .unwrap();
             for rank in &plan.ranks {
                 let (program, mesh) = (&rank.program, plan.mesh);
                 let topology = topology(program, plan.channel_slots, 4);

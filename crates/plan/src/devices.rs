@@ -13,7 +13,7 @@ use runner_spec::program::Device;
 
 /// One device for each rank, in order. A CPU may be shared: then its threads are divided. What was chosen for the reader goes
 /// to `notes`.
-pub fn choose(
+pub(crate) fn choose(
     experiment: &Experiment,
     mesh: Mesh,
     cluster: &ClusterFacts,
@@ -62,7 +62,7 @@ pub fn check_devices(experiment: &Experiment, cluster: &ClusterFacts) -> Result<
 ///
 /// # Errors
 /// If there is none of that kind.
-pub fn one_device(
+pub fn device_for_reading(
     experiment: &Experiment,
     choice: DeviceChoice,
     trained_on: Device,
@@ -249,7 +249,7 @@ fn divided(chosen: &[DeviceFacts]) -> Vec<DeviceFacts> {
 }
 
 /// The peak FLOP/s of all devices together, each counted once; `None` if one of them is not known.
-pub fn peak(precision: Precision, hardware: &[DeviceFacts]) -> Option<f64> {
+pub(crate) fn peak(precision: Precision, hardware: &[DeviceFacts]) -> Option<f64> {
     let mut seen = BTreeSet::new();
     let mut sum = 0.0;
     for device in hardware {
@@ -266,8 +266,8 @@ mod tests {
     use super::*;
     use crate::compile;
     use crate::testing::{cluster, data, experiment};
-    use runner_machine::gpu::GpuFacts;
-    use runner_machine::local::with_gpus;
+    use runner_machine::gpu_facts::GpuFacts;
+    use runner_machine::local_cluster::with_gpus;
     use runner_spec::cluster::ComputeCapability;
     use runner_spec::cluster::NoGpu;
     use runner_spec::experiment::{Parallel, ParallelMode};
@@ -285,7 +285,6 @@ mod tests {
             index: 0,
             name: "NVIDIA Board".to_owned(),
             memory_bytes: 80 << 30,
-            free_bytes: 79 << 30,
             compute_capability: ComputeCapability { major: capability.0, minor: capability.1 },
             sms: 80,
             clock_khz: 1_500_000,
@@ -424,7 +423,7 @@ mod tests {
     fn a_run_is_read_where_it_was_trained() {
         let read = |choice, trained_on, found| {
             let (cluster, mut notes) = (with_gpus(cluster(), found, 8), Vec::new());
-            one_device(&experiment(), choice, trained_on, &cluster, &mut notes).map_err(|e| e.to_string())
+            device_for_reading(&experiment(), choice, trained_on, &cluster, &mut notes).map_err(|e| e.to_string())
         };
         let (auto, cuda) = (DeviceChoice::Auto, DeviceChoice::Cuda);
         assert_eq!(read(auto, Device::Cuda(2), boards(4, (8, 0))), Ok(Device::Cuda(2)));

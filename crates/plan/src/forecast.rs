@@ -1,27 +1,27 @@
 //! What a plan is predicted to take: step time, and where in it ranks wait. Not part of the plan's hash.
 
-use crate::prices::Priced;
 use crate::simulate;
 use crate::simulate::Trace;
+use crate::step_costs::PlanCosts;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::forecast::{Forecast, MOST_SPANS, StageForecast};
 use runner_spec::plan::{RankPlan, Totals};
 
 /// The prediction for `ranks`; `None` if a device or a link that it needs has no rates.
-pub fn forecast(ranks: &[RankPlan], totals: &Totals, slots: usize, cluster: &ClusterFacts) -> Option<Forecast> {
-    let priced = Priced::new(ranks, cluster)?;
-    let programs: Vec<_> = priced.stages.iter().map(|s| &s.rank.program).collect();
-    let trace = simulate::simulate(&programs, slots, &priced)?;
+pub(crate) fn forecast(ranks: &[RankPlan], totals: &Totals, slots: usize, cluster: &ClusterFacts) -> Option<Forecast> {
+    let costs = PlanCosts::new(ranks, cluster)?;
+    let programs: Vec<_> = costs.stages.iter().map(|s| &s.rank.program).collect();
+    let trace = simulate::simulate(&programs, slots, &costs)?;
     let step = trace.seconds;
     if !(step.is_finite() && step > 0.0) {
         return None;
     }
-    let devices = priced.devices;
+    let devices = costs.devices;
     let tokens = totals.tokens_per_step as f64 / step;
     let peak = ranks.first().and_then(|r| r.program.peak_flops);
     let run_seconds = step * totals.steps as f64;
     Some(Forecast {
-        basis: priced.basis,
+        basis: costs.basis,
         step_seconds: step,
         tokens_per_second: tokens,
         tokens_per_second_per_device: tokens / devices as f64,
@@ -39,11 +39,11 @@ fn stages(trace: &Trace, ranks: &[RankPlan]) -> Vec<StageForecast> {
     for rank in ranks {
         memory[rank.stage] = rank.memory.total().max(memory[rank.stage]);
     }
-    let of = |(stage, sums): (usize, &simulate::Sums)| StageForecast {
+    let of = |(stage, seconds): (usize, &simulate::StageSeconds)| StageForecast {
         stage,
-        compute_seconds: sums.compute,
-        bubble: sums.waiting / trace.seconds,
-        communication_seconds: sums.communication,
+        compute_seconds: seconds.compute,
+        bubble: seconds.waiting / trace.seconds,
+        communication_seconds: seconds.communication,
         memory_bytes: memory[stage],
     };
     trace.stages.iter().enumerate().map(of).collect()

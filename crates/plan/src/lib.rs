@@ -1,42 +1,41 @@
-//! The pure planner: an experiment and facts about data and machine become one Program per rank.
+//! The pure planner: it compiles an experiment and facts about data and machine into one program per rank, proves the programs
+//! right, and predicts their time and memory.
+
+#![forbid(unsafe_code)]
 
 mod block_time;
 pub mod check;
-pub mod compile;
-pub mod cost;
+mod compile;
+mod cost;
 pub mod device_memory;
-pub mod devices;
-mod emit;
-pub mod error;
-mod fit;
-pub mod forecast;
+mod devices;
+mod error;
+mod forecast;
 mod hash;
-mod interpolate;
-pub mod length;
+mod interpolation;
 pub mod memory;
-pub mod partition;
-mod prices;
+mod memory_shortage;
+mod partition;
+pub mod quantity;
 mod ranks;
 pub mod render;
+mod run_length;
 pub mod schedule;
-pub mod simulate;
-mod stages;
+mod simulate;
+mod step_costs;
+mod step_program;
 pub mod svg;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod timeline;
+pub mod timeline_svg;
 pub mod topology;
 
 #[cfg(test)]
-mod simulate_tests;
-
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_hash;
 
 pub use compile::compile;
-pub use devices::{check_devices, one_device};
+pub use devices::{check_devices, device_for_reading};
 pub use error::PlanError;
-pub use fit::would_fit;
+pub use memory_shortage::suggest_change_for_rank;
 pub use ranks::mesh;

@@ -4,7 +4,7 @@
 //!
 //! The table says what the executor holds, buffer by buffer: where a measurement disagrees, the table is to be corrected.
 
-use crate::check::Live;
+use crate::check::LiveMicroBatches;
 use crate::cost;
 use crate::cost::{Buffer, count_chunks};
 use crate::device_memory;
@@ -37,7 +37,7 @@ const TILE_QUERIES: u64 = 64;
 pub struct MemoryRequest<'a> {
     pub program: &'a Program,
     /// Micro-batches of each chunk whose activations are alive at once, at most (`check` counts them).
-    pub live: &'a [Live],
+    pub live: &'a [LiveMicroBatches],
     /// Messages that each channel holds.
     pub slots: usize,
     pub hardware: &'a DeviceFacts,
@@ -285,7 +285,7 @@ mod tests {
     use runner_spec::experiment::Precision;
     use runner_spec::program::OptimizerSpec;
 
-    const ONE: Live = Live { saved: 1, work: 0 };
+    const ONE: LiveMicroBatches = LiveMicroBatches { saved: 1, work: 0 };
 
     fn of(program: &Program) -> MemoryEstimate {
         estimate(&MemoryRequest { program, live: &[ONE], slots: 2, hardware: &cluster().devices[0] })
@@ -330,7 +330,7 @@ mod tests {
     /// the test above, in bf16 but for statistics: 2·2 of each layer's norms, 2 log-sum-exps, 2 of the final norm.
     #[test]
     fn bf16_on_a_gpu() {
-        let cluster = runner_machine::described::named_cluster("1x1xH100").expect("known");
+        let cluster = runner_machine::cluster_description::named_cluster("1x1xH100").expect("known");
         let mut experiment = experiment();
         experiment.precision = Precision::Bf16;
         for masters in [true, false] {
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn activations_follow_the_micro_batches_in_flight() {
         let program = program();
-        let live = [Live { saved: 2, work: 0 }];
+        let live = [LiveMicroBatches { saved: 2, work: 0 }];
         let two =
             estimate(&MemoryRequest { program: &program, live: &live, slots: 2, hardware: &cluster().devices[0] });
         assert_eq!(two.activations, 2 * of(&program).activations);

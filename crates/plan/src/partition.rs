@@ -8,16 +8,15 @@ use runner_spec::program::Blocks;
 
 /// What the blocks of a model cost, forward and backward, in any one unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BlockCosts {
-    pub embedding: f64,
-    pub layer: f64,
-    pub head: f64,
+pub(crate) struct BlockCosts {
+    pub(crate) embedding: f64,
+    pub(crate) layer: f64,
+    pub(crate) head: f64,
 }
 
 /// Layers per part that make the most expensive part as cheap as it can be; each part has at least one. Layers cost the
 /// same, so giving each next layer to the part that is then the cheapest is optimal.
-#[must_use]
-pub fn balance(layers: usize, parts: usize, costs: &BlockCosts) -> Vec<usize> {
+pub(crate) fn balance(layers: usize, parts: usize, costs: &BlockCosts) -> Vec<usize> {
     let mut counts = vec![1; parts];
     let fixed = |part: usize| {
         let embedding = if part == 0 { costs.embedding } else { 0.0 };
@@ -39,8 +38,7 @@ pub fn balance(layers: usize, parts: usize, costs: &BlockCosts) -> Vec<usize> {
 }
 
 /// The cost of each part.
-#[must_use]
-pub fn part_costs(counts: &[usize], costs: &BlockCosts) -> Vec<f64> {
+pub(crate) fn part_costs(counts: &[usize], costs: &BlockCosts) -> Vec<f64> {
     let last = counts.len().saturating_sub(1);
     let of = |(part, &count): (usize, &usize)| {
         let embedding = if part == 0 { costs.embedding } else { 0.0 };
@@ -51,8 +49,7 @@ pub fn part_costs(counts: &[usize], costs: &BlockCosts) -> Vec<f64> {
 }
 
 /// The layers of each part, given or balanced, and for a balanced one what was chosen and why.
-#[must_use]
-pub fn partition(
+pub(crate) fn partition(
     wanted: &AutoOr<Vec<usize>>,
     layers: usize,
     parts: usize,
@@ -76,8 +73,7 @@ pub fn partition(
 }
 
 /// The blocks of each part: the embedding goes with the first layers, norm and head with the last.
-#[must_use]
-pub fn parts(counts: &[usize]) -> Vec<Blocks> {
+pub(crate) fn parts(counts: &[usize]) -> Vec<Blocks> {
     let layers: usize = counts.iter().sum();
     let mut out = Vec::with_capacity(counts.len());
     let mut start = 0;

@@ -1,16 +1,15 @@
-//! The ranks of a run: who holds which blocks, takes which rows, and does what.
+//! The ranks of a run: which blocks each rank holds, which rows it takes, and what it executes.
 
-use crate::block_time::Worker;
-use crate::check::Walk;
+use crate::block_time::BlockTimer;
+use crate::check::ExecutionSummary;
 use crate::cost;
 use crate::cost::count_chunks;
-use crate::emit;
-use crate::emit::Step;
 use crate::error::PlanError;
 use crate::memory::{MemoryRequest, estimate};
 use crate::partition;
 use crate::partition::BlockCosts;
-use crate::schedule::{Op, schedule};
+use crate::schedule::schedule;
+use crate::step_program::{StepInputs, gradient_buckets, step_instructions};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::experiment::Recompute;
 use runner_spec::experiment::{Experiment, Parallel, PipelineSchedule};
@@ -21,11 +20,11 @@ use runner_spec::precision;
 use runner_spec::program::{Blocks, Program};
 use runner_spec::rates::DeviceRates;
 
-/// Ranks that a plan is made for; beyond it a file means something else.
-const MOST_RANKS: usize = 1 << 20;
+/// The most ranks that are planned; a file that asks for more is a mistake.
+const MAX_RANKS: usize = 1 << 20;
 
-/// Ranks times micro-batches times chunks: each takes a handful of instructions in some list.
-const MOST_PASSES: usize = 1 << 21;
+/// The most ranks times micro-batches times chunks: each takes a handful of instructions in some list.
+const MAX_PASSES: usize = 1 << 21;
 
 /// Stages and replicas of `parallel`.
 ///
@@ -38,8 +37,8 @@ pub fn mesh(parallel: &Parallel, sequences: usize) -> Result<Mesh, PlanError> {
         _ => 1,
     };
     let replicas = if parallel.mode == Mode::Single { 1 } else { parallel.replicas };
-    if stages == 0 || replicas == 0 || stages.checked_mul(replicas).is_none_or(|world| world > MOST_RANKS) {
-        let message = format!("{stages} stages · {replicas} replicas: 1 to {MOST_RANKS} ranks can be planned");
+    if stages == 0 || replicas == 0 || stages.checked_mul(replicas).is_none_or(|world| world > MAX_RANKS) {
+        let message = format!("{stages} stages · {replicas} replicas: 1 to {MAX_RANKS} ranks can be planned");
         return Err(PlanError::value("parallel", message));
     }
     if !sequences.is_multiple_of(replicas) {
@@ -54,18 +53,18 @@ pub fn mesh(parallel: &Parallel, sequences: usize) -> Result<Mesh, PlanError> {
 
 /// What the ranks have in common.
 #[derive(Debug, Clone)]
-pub(crate) struct Layout {
+pub(crate) struct RankLayout {
     pub mesh: Mesh,
     /// Layers of each part of the model.
     pub counts: Vec<usize>,
     pub chunks: usize,
     pub schedule: PipelineSchedule,
-    bucket_bytes: f64,
-    clip_norm: Option<f64>,
-    model: ModelSpec,
+    pub bucket_bytes: f64,
+    pub clip_norm: Option<f64>,
+    pub model: ModelSpec,
 }
 
-impl Layout {
+impl RankLayout {
     /// Settles the partition; what was chosen, and why, goes to `notes`.
     pub(crate) fn new(
         experiment: &Experiment,
@@ -90,9 +89,9 @@ impl Layout {
         let pipeline = parallel.pipeline.as_ref().filter(|_| mesh.mode == Mode::Pipeline);
         let chunks = pipeline.map_or(1, |p| p.chunks);
         let passes = mesh.world_size().saturating_mul(micro_batches).saturating_mul(chunks);
-        if passes > MOST_PASSES {
+        if passes > MAX_PASSES {
             let message = format!(
-                "{} ranks · {micro_batches} micro-batches{} = {passes} passes in a step, at most {MOST_PASSES} are \
+                "{} ranks · {micro_batches} micro-batches{} = {passes} passes in a step, at most {MAX_PASSES} are \
                  planned: take larger micro-batches",
                 mesh.world_size(),
                 if chunks > 1 { format!(" · {chunks} chunks") } else { String::new() }
@@ -138,11 +137,6 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The same with other layers per part.
-    pub(crate) fn with_counts(&self, counts: &[usize]) -> Self {
-        Self { counts: counts.to_vec(), ..self.clone() }
-    }
-
     /// The blocks of `stage`.
     pub(crate) fn stage_chunks(&self, stage: usize) -> Vec<Blocks> {
         let parts = partition::parts(&self.counts);
@@ -154,25 +148,22 @@ impl Layout {
         let mesh = self.mesh;
         let slice = common.batch.sequences / mesh.replicas;
         let micro_batches = slice.div_ceil(common.batch.micro_batch);
-        let ops: Vec<Vec<Op>> = match mesh.mode {
-            Mode::Pipeline => schedule(self.schedule, mesh.stages, self.chunks, micro_batches),
-            _ => vec![emit::in_turn(micro_batches)],
-        };
+        let passes_of_stages = schedule(self.schedule, mesh.stages, self.chunks, micro_batches);
         let mut out = Vec::with_capacity(mesh.world_size());
-        for (stage, ops) in ops.iter().enumerate() {
+        for (stage, passes) in passes_of_stages.iter().enumerate() {
             let chunks = self.stage_chunks(stage);
             let buckets =
-                if mesh.replicas > 1 { emit::buckets(&self.model, &chunks, self.bucket_bytes) } else { Vec::new() };
-            let step = |root| {
-                emit::step(&Step {
+                if mesh.replicas > 1 { gradient_buckets(&self.model, &chunks, self.bucket_bytes) } else { Vec::new() };
+            let step = |is_root| {
+                step_instructions(&StepInputs {
                     mesh,
                     stage,
-                    root,
-                    tied: self.model.tie_embeddings,
+                    is_root,
+                    tie_embeddings: self.model.tie_embeddings,
                     chunks: &chunks,
                     buckets: &buckets,
                     micro_batches,
-                    ops,
+                    passes,
                     clip_norm: self.clip_norm,
                 })
             };
@@ -198,18 +189,18 @@ impl Layout {
     pub(crate) fn ranks(
         &self,
         programs: Vec<Program>,
-        walks: &[Walk],
+        executions: &[ExecutionSummary],
         slots: usize,
         hardware: Vec<DeviceFacts>,
     ) -> Vec<RankPlan> {
         // Replicas cost the same; dp's root costs more.
         let mut known: Option<((usize, bool, usize), RankPlan)> = None;
         let mut out = Vec::with_capacity(programs.len());
-        for ((program, walk), hardware) in programs.into_iter().zip(walks).zip(hardware) {
+        for ((program, execution), hardware) in programs.into_iter().zip(executions).zip(hardware) {
             let key = (program.stage(), program.owns_optimizer(), hardware.threads);
             let mut rank = match known.take().filter(|(k, _)| *k == key) {
                 Some((_, same)) => same,
-                None => self.cost(&program, walk, slots, &hardware),
+                None => self.rank_plan(&program, execution, slots, &hardware),
             };
             rank.rank = program.rank;
             rank.replica = program.replica();
@@ -220,9 +211,15 @@ impl Layout {
         out
     }
 
-    fn cost(&self, program: &Program, walk: &Walk, slots: usize, hardware: &DeviceFacts) -> RankPlan {
+    fn rank_plan(
+        &self,
+        program: &Program,
+        execution: &ExecutionSummary,
+        slots: usize,
+        hardware: &DeviceFacts,
+    ) -> RankPlan {
         let tokens = (program.batch.slice.1 * program.batch.length) as u64;
-        let request = MemoryRequest { program, live: &walk.live, slots, hardware };
+        let request = MemoryRequest { program, live: &execution.live, slots, hardware };
         RankPlan {
             rank: program.rank,
             device: hardware.device,
@@ -230,7 +227,7 @@ impl Layout {
             stage: program.stage(),
             replica: program.replica(),
             chunks: program.chunks.clone(),
-            in_flight: walk.in_flight(),
+            in_flight: execution.in_flight(),
             precision: if program.master_weights {
                 precision::describe(program.precision, hardware.device).to_owned()
             } else {
@@ -279,9 +276,9 @@ impl BlockTimes {
             let (precision, master_weights) = (common.precision, common.master_weights);
             // Layers are divided as if nothing were computed again: so the same numbers come out with and without.
             let (model, recompute) = (&common.model, Recompute::None);
-            let worker = Worker { model, precision, master_weights, recompute, device, rates, sharers };
+            let timer = BlockTimer { model, precision, master_weights, recompute, device, rates, sharers };
             let rows = common.batch.micro_batch.min(common.batch.sequences);
-            let seconds = worker.blocks(rows, common.batch.length)?;
+            let seconds = timer.blocks(rows, common.batch.length)?;
             let (embedding, layer, head) = (seconds.embedding.total(), seconds.layer.total(), seconds.head.total());
             let costs = BlockCosts { embedding, layer, head };
             Some(match rates {

@@ -11,7 +11,7 @@ use runner_spec::forecast::{Activity, Span};
 use runner_spec::program::{Instruction, Program};
 
 /// What things take.
-pub trait Prices {
+pub(crate) trait StepCosts {
     /// Seconds that `stage` computes for `instruction`.
     fn compute(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64;
     /// A micro-batch's activations, or their gradients, from stage `from` to stage `to`.
@@ -22,29 +22,29 @@ pub trait Prices {
 
 /// One message: seconds until its first byte is there, seconds for its bytes, and whether both ends copy them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Transfer {
-    pub latency: f64,
-    pub seconds: f64,
-    pub copied_by_ranks: bool,
+pub(crate) struct Transfer {
+    pub(crate) latency: f64,
+    pub(crate) seconds: f64,
+    pub(crate) copied_by_ranks: bool,
 }
 
 /// What the simulation showed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Trace {
+pub(crate) struct Trace {
     /// From the first instruction to the end of the last rank.
-    pub seconds: f64,
-    pub stages: Vec<Sums>,
+    pub(crate) seconds: f64,
+    pub(crate) stages: Vec<StageSeconds>,
     /// In the order of their stages, each stage's in the order of time.
-    pub spans: Vec<Span>,
+    pub(crate) spans: Vec<Span>,
 }
 
 /// Of one stage, in seconds; the three add up to the step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Sums {
-    pub compute: f64,
+pub(crate) struct StageSeconds {
+    pub(crate) compute: f64,
     /// For other stages.
-    pub waiting: f64,
-    pub communication: f64,
+    pub(crate) waiting: f64,
+    pub(crate) communication: f64,
 }
 
 /// Messages of one channel: when each can be received, and how long it was under way; when each was received.
@@ -57,10 +57,10 @@ struct Channel {
 }
 
 #[derive(Debug, Default)]
-struct Rank {
+struct SimulatedRank {
     at: usize,
     clock: f64,
-    sums: Sums,
+    seconds: StageSeconds,
     spans: Vec<Span>,
     /// Until when the communication beside the computation is busy.
     lane: f64,
@@ -71,7 +71,7 @@ struct Rank {
 
 /// Arrivals at the n-th collective of a group: how many, the latest, and the longest that a member takes for it.
 #[derive(Debug, Clone, Copy, Default)]
-struct Gathering {
+struct CollectiveArrivals {
     arrived: usize,
     latest: f64,
     cost: f64,
@@ -80,21 +80,21 @@ struct Gathering {
 struct Simulation<'a, P> {
     programs: &'a [&'a Program],
     slots: usize,
-    prices: &'a P,
-    ranks: Vec<Rank>,
+    costs: &'a P,
+    ranks: Vec<SimulatedRank>,
     channels: HashMap<(usize, usize, bool), Channel>,
-    world: Vec<Gathering>,
-    tied: Vec<Gathering>,
+    world: Vec<CollectiveArrivals>,
+    tied: Vec<CollectiveArrivals>,
 }
 
 /// Simulates one step of `programs`, the first replica of each stage in order, with channels of `slots` messages. `None`
 /// if they wait in a circle, which checked programs never do.
-pub fn simulate<P: Prices>(programs: &[&Program], slots: usize, prices: &P) -> Option<Trace> {
+pub(crate) fn simulate<P: StepCosts>(programs: &[&Program], slots: usize, costs: &P) -> Option<Trace> {
     let mut simulation = Simulation {
         programs,
         slots: slots.max(1),
-        prices,
-        ranks: programs.iter().map(|_| Rank::default()).collect(),
+        costs,
+        ranks: programs.iter().map(|_| SimulatedRank::default()).collect(),
         channels: HashMap::new(),
         world: Vec::new(),
         tied: Vec::new(),
@@ -121,14 +121,14 @@ pub fn simulate<P: Prices>(programs: &[&Program], slots: usize, prices: &P) -> O
     let seconds = simulation.ranks.iter().map(|r| r.clock).fold(0.0, f64::max);
     let mut trace = Trace { seconds, stages: Vec::new(), spans: Vec::new() };
     for rank in simulation.ranks {
-        let waiting = rank.sums.waiting + (seconds - rank.clock);
-        trace.stages.push(Sums { waiting, ..rank.sums });
+        let waiting = rank.seconds.waiting + (seconds - rank.clock);
+        trace.stages.push(StageSeconds { waiting, ..rank.seconds });
         trace.spans.extend(rank.spans);
     }
     Some(trace)
 }
 
-impl<P: Prices> Simulation<'_, P> {
+impl<P: StepCosts> Simulation<'_, P> {
     /// Does `instruction` on `stage`; whether it could.
     fn step(&mut self, stage: usize, instruction: Instruction) -> bool {
         let program = self.programs[stage];
@@ -138,7 +138,7 @@ impl<P: Prices> Simulation<'_, P> {
             Instruction::RecvActivation { mb, from, .. } => self.receive(stage, from, true, mb),
             Instruction::RecvGradient { mb, from, .. } => self.receive(stage, from, false, mb),
             Instruction::AllReduce { .. } => {
-                let cost = self.prices.collective(stage, program, &instruction);
+                let cost = self.costs.collective(stage, program, &instruction);
                 let rank = &mut self.ranks[stage];
                 let start = rank.lane.max(rank.clock);
                 rank.lane = start + cost;
@@ -148,7 +148,7 @@ impl<P: Prices> Simulation<'_, P> {
             Instruction::WaitBuckets => {
                 let rank = &mut self.ranks[stage];
                 let wait = (rank.lane - rank.clock).max(0.0);
-                rank.sums.communication += wait;
+                rank.seconds.communication += wait;
                 rank.clock += wait;
                 true
             }
@@ -159,9 +159,9 @@ impl<P: Prices> Simulation<'_, P> {
                 if instruction_computes_first(&instruction) && !self.ranks[stage].joined {
                     self.compute(stage, &instruction);
                 }
-                self.gather(stage, instruction, true)
+                self.join_collective(stage, instruction, true)
             }
-            Instruction::SumTied => self.gather(stage, instruction, false),
+            Instruction::SumTied => self.join_collective(stage, instruction, false),
             _ => {
                 self.compute(stage, &instruction);
                 true
@@ -170,7 +170,7 @@ impl<P: Prices> Simulation<'_, P> {
     }
 
     fn compute(&mut self, stage: usize, instruction: &Instruction) {
-        let seconds = self.prices.compute(stage, self.programs[stage], instruction);
+        let seconds = self.costs.compute(stage, self.programs[stage], instruction);
         let activity = match instruction {
             Instruction::Forward { .. } => Some(Activity::Forward),
             Instruction::Backward { .. } => Some(Activity::Backward),
@@ -184,46 +184,46 @@ impl<P: Prices> Simulation<'_, P> {
         let rank = &mut self.ranks[stage];
         let (start, end) = (rank.clock, rank.clock + seconds);
         rank.clock = end;
-        rank.sums.compute += seconds;
+        rank.seconds.compute += seconds;
         if let Some(activity) = activity {
             rank.span(stage, start, end, activity, instruction.mb(), instruction.chunk().unwrap_or(0));
         }
     }
 
     fn send(&mut self, from: usize, to: usize, activation: bool, mb: usize) -> bool {
-        let transfer = self.prices.message(from, to, self.programs[from], mb);
+        let transfer = self.costs.message(from, to, self.programs[from], mb);
         let slots = self.slots;
         let channel = self.channels.entry((from, to, activation)).or_default();
         let rank = &mut self.ranks[from];
         if let Some(earlier) = channel.sent.len().checked_sub(slots) {
             let Some(&free) = channel.received.get(earlier) else { return false };
             let wait = (free - rank.clock).max(0.0);
-            rank.sums.waiting += wait;
+            rank.seconds.waiting += wait;
             rank.clock += wait;
         }
         let start = rank.clock.max(channel.busy);
         channel.busy = start + transfer.seconds;
         channel.sent.push((channel.busy + transfer.latency, transfer.seconds + transfer.latency));
         if transfer.copied_by_ranks {
-            rank.sums.communication += channel.busy - rank.clock;
+            rank.seconds.communication += channel.busy - rank.clock;
             rank.clock = channel.busy;
         }
         true
     }
 
     fn receive(&mut self, stage: usize, from: usize, activation: bool, mb: usize) -> bool {
-        let transfer = self.prices.message(from, stage, self.programs[from], mb);
+        let transfer = self.costs.message(from, stage, self.programs[from], mb);
         let channel = self.channels.entry((from, stage, activation)).or_default();
         let Some(&(arrival, under_way)) = channel.sent.get(channel.received.len()) else { return false };
         let rank = &mut self.ranks[stage];
         let wait = (arrival - rank.clock).max(0.0);
         // Of the wait, what the bytes were under way is communication, the rest waiting for the other stage.
         let communication = wait.min(under_way);
-        rank.sums.communication += communication;
-        rank.sums.waiting += wait - communication;
+        rank.seconds.communication += communication;
+        rank.seconds.waiting += wait - communication;
         rank.clock += wait;
         if transfer.copied_by_ranks {
-            rank.sums.communication += transfer.seconds;
+            rank.seconds.communication += transfer.seconds;
             rank.clock += transfer.seconds;
         }
         channel.received.push(rank.clock);
@@ -231,31 +231,31 @@ impl<P: Prices> Simulation<'_, P> {
     }
 
     /// A collective over all ranks, or over the two that hold the tied embedding.
-    fn gather(&mut self, stage: usize, instruction: Instruction, world: bool) -> bool {
+    fn join_collective(&mut self, stage: usize, instruction: Instruction, world: bool) -> bool {
         let members = if world { self.programs.len() } else { 2.min(self.programs.len()) };
         let rank = &mut self.ranks[stage];
-        let gatherings = if world { &mut self.world } else { &mut self.tied };
+        let groups = if world { &mut self.world } else { &mut self.tied };
         let nth = if world { rank.world } else { rank.tied };
-        if gatherings.len() <= nth {
-            gatherings.resize(nth + 1, Gathering::default());
+        if groups.len() <= nth {
+            groups.resize(nth + 1, CollectiveArrivals::default());
         }
-        let gathering = &mut gatherings[nth];
+        let arrivals = &mut groups[nth];
         if !rank.joined {
-            let cost = self.prices.collective(stage, self.programs[stage], &instruction);
-            gathering.arrived += 1;
-            gathering.latest = gathering.latest.max(rank.clock);
-            gathering.cost = gathering.cost.max(cost);
+            let cost = self.costs.collective(stage, self.programs[stage], &instruction);
+            arrivals.arrived += 1;
+            arrivals.latest = arrivals.latest.max(rank.clock);
+            arrivals.cost = arrivals.cost.max(cost);
             rank.joined = true;
         }
-        if gathering.arrived < members {
+        if arrivals.arrived < members {
             return false;
         }
         rank.joined = false;
         *(if world { &mut rank.world } else { &mut rank.tied }) += 1;
-        let end = gathering.latest + gathering.cost;
-        rank.sums.waiting += gathering.latest - rank.clock;
-        rank.sums.communication += gathering.cost;
-        rank.span(stage, gathering.latest, end, Activity::Collective, None, 0);
+        let end = arrivals.latest + arrivals.cost;
+        rank.seconds.waiting += arrivals.latest - rank.clock;
+        rank.seconds.communication += arrivals.cost;
+        rank.span(stage, arrivals.latest, end, Activity::Collective, None, 0);
         rank.clock = end;
         true
     }
@@ -266,7 +266,7 @@ fn instruction_computes_first(instruction: &Instruction) -> bool {
     matches!(instruction, Instruction::ClipNorm { .. })
 }
 
-impl Rank {
+impl SimulatedRank {
     fn span(&mut self, stage: usize, start: f64, end: f64, what: Activity, mb: Option<usize>, chunk: usize) {
         if end <= start {
             return;
@@ -284,9 +284,9 @@ impl Rank {
 
 /// Forward, and each half of a backward, take one unit per chunk; nothing else takes time. As the literature counts.
 #[derive(Debug, Clone, Copy)]
-pub struct Units;
+pub(crate) struct UnitCosts;
 
-impl Prices for Units {
+impl StepCosts for UnitCosts {
     fn compute(&self, _: usize, program: &Program, instruction: &Instruction) -> f64 {
         let share = |chunk: usize, blocks: Option<runner_spec::program::Blocks>| {
             blocks.map_or(1.0, |b| {

@@ -1,140 +1,81 @@
-//! A timeline as a picture: SVG without scripts, for a browser.
+//! A builder of SVG pictures without scripts, and what plots need: tick values and escaped text. Coordinates are in pixels.
 
-use std::fmt::Write as _;
+use std::fmt::{Arguments, Display, Write as _};
 
-use crate::timeline::{Timeline, label};
-use runner_spec::forecast::{Activity, Span};
+/// A picture that is being written, one element after another.
+#[derive(Debug)]
+pub struct SvgPicture {
+    text: String,
+}
 
-const LEFT: f64 = 70.0;
-const RIGHT: f64 = 90.0;
-const TOP: f64 = 64.0;
-const WIDTH: f64 = 1600.0;
-/// Height of a stage's row, and of the lane of its communication below.
-const ROW: f64 = 24.0;
-const LANE: f64 = 8.0;
-const GAP: f64 = 10.0;
+impl SvgPicture {
+    /// Begins a picture; `attributes` are further ones of its root element.
+    #[must_use]
+    pub fn new(width: f64, height: f64, attributes: &str) -> Self {
+        let mut picture = Self { text: String::new() };
+        picture.raw(format_args!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+             height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\"{attributes}>"
+        ));
+        picture
+    }
 
-/// Name and colour of what there is to see.
-fn look(what: Activity) -> (&'static str, &'static str) {
-    match what {
-        Activity::Forward => ("forward", "#4477aa"),
-        Activity::Backward => ("backward", "#228833"),
-        Activity::Input => ("input gradient", "#66aa55"),
-        Activity::Weight => ("weight gradients", "#ccbb44"),
-        Activity::Update => ("norm and update", "#aa3377"),
-        Activity::Reduce => ("all-reduce", "#ee6677"),
-        Activity::Collective => ("collective", "#bb8899"),
+    /// Adds a line of SVG as it is.
+    #[expect(clippy::expect_used, reason = "writing into a String cannot fail")]
+    pub fn raw(&mut self, line: Arguments<'_>) {
+        writeln!(self.text, "{line}").expect("a String takes any text");
+    }
+
+    /// Adds `text`, escaped.
+    pub fn text(&mut self, x: f64, y: f64, attributes: &str, text: impl Display) {
+        let text = escape(&text.to_string());
+        self.raw(format_args!("<text x=\"{x:.2}\" y=\"{y:.2}\"{attributes}>{text}</text>"));
+    }
+
+    /// Adds a rectangle of `size` (width and height) with its upper left corner at `corner`; a browser shows `title` as a tooltip.
+    pub fn rectangle(&mut self, corner: (f64, f64), size: (f64, f64), attributes: &str, title: &str) {
+        let title = if title.is_empty() { String::new() } else { format!("<title>{}</title>", escape(title)) };
+        self.raw(format_args!(
+            "<rect x=\"{:.2}\" y=\"{:.2}\" width=\"{:.2}\" height=\"{:.2}\"{attributes}>{title}</rect>",
+            corner.0, corner.1, size.0, size.1
+        ));
+    }
+
+    /// Adds a straight line.
+    pub fn line(&mut self, from: (f64, f64), to: (f64, f64), attributes: &str) {
+        let ((x1, y1), (x2, y2)) = (from, to);
+        self.raw(format_args!("<line x1=\"{x1:.2}\" y1=\"{y1:.2}\" x2=\"{x2:.2}\" y2=\"{y2:.2}\"{attributes}/>"));
+    }
+
+    /// The whole picture.
+    #[must_use]
+    pub fn finish(mut self) -> String {
+        self.raw(format_args!("</svg>"));
+        self.text
     }
 }
 
-/// The picture of `timeline`, under `title`.
+/// Multiples of 1, 2 or 5 times a power of ten between `low` and `high`, at most about `count` of them.
 #[must_use]
-pub fn svg(timeline: &Timeline, title: &str) -> String {
-    let stages = timeline.bubbles.len();
-    let pitch = ROW + LANE + GAP;
-    let height = TOP + stages as f64 * pitch + 40.0;
-    let scale = (WIDTH - LEFT - RIGHT) / timeline.end.max(f64::MIN_POSITIVE);
-    let x = |time: f64| LEFT + time * scale;
-    let mut out = String::new();
-    // Writing into a String cannot fail.
-    let mut line = |text: std::fmt::Arguments<'_>| {
-        let _ = writeln!(out, "{text}");
-    };
-    line(format_args!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"12\">"
-    ));
-    line(format_args!("<rect width=\"100%\" height=\"100%\" fill=\"white\"/>"));
-    line(format_args!("<text x=\"{LEFT}\" y=\"22\" font-size=\"16\">{}</text>", escape(title)));
-    let mut kinds: Vec<Activity> = timeline.spans.iter().map(|s| s.what).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    let mut at = LEFT;
-    for kind in kinds {
-        let (name, colour) = look(kind);
-        line(format_args!("<rect x=\"{at:.1}\" y=\"34\" width=\"12\" height=\"12\" fill=\"{colour}\"/>"));
-        line(format_args!("<text x=\"{:.1}\" y=\"44\">{name}</text>", at + 17.0));
-        at += 40.0 + 7.0 * name.len() as f64;
+pub fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
+    let span = high - low;
+    if !(span.is_finite() && span > 0.0) {
+        return Vec::new();
     }
-    line(format_args!("<text x=\"{:.1}\" y=\"44\">bubble</text>", WIDTH - RIGHT + 12.0));
-    for stage in 0..stages {
-        let y = TOP + stage as f64 * pitch;
-        line(format_args!("<text x=\"10\" y=\"{:.1}\">stage {stage}</text>", y + 16.0));
-        line(format_args!(
-            "<rect x=\"{LEFT}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{ROW}\" fill=\"#eeeeee\"/>",
-            WIDTH - LEFT - RIGHT
-        ));
-        line(format_args!(
-            "<text x=\"{:.1}\" y=\"{:.1}\">{:.1} %</text>",
-            WIDTH - RIGHT + 12.0,
-            y + 16.0,
-            100.0 * timeline.bubbles[stage]
-        ));
+    let power = 10.0_f64.powf((span / count as f64).log10().floor());
+    let fits = |step: &f64| span / step <= count as f64;
+    let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(fits).unwrap_or(10.0 * power);
+    let first = (low / step).ceil();
+    let last = (high / step).floor();
+    if last - first > 1e3 {
+        return Vec::new();
     }
-    for span in &timeline.spans {
-        let y = TOP + span.stage as f64 * pitch;
-        let (name, colour) = look(span.what);
-        let (y, height) = if span.what == Activity::Reduce { (y + ROW, LANE) } else { (y, ROW) };
-        let width = ((span.end - span.start) * scale).max(0.2);
-        let place = x(span.start);
-        line(format_args!(
-            "<rect x=\"{place:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"{height}\" fill=\"{colour}\" \
-             stroke=\"white\" stroke-width=\"0.5\"><title>{}</title></rect>",
-            escape(&tip(span, name, timeline.in_seconds))
-        ));
-        let text = label(span);
-        if span.mb.is_some() && width > 8.0 * text.chars().count() as f64 {
-            line(format_args!(
-                "<text x=\"{:.2}\" y=\"{:.1}\" fill=\"white\" text-anchor=\"middle\" pointer-events=\"none\">{}</text>",
-                place + width / 2.0,
-                y + 16.0,
-                escape(&text)
-            ));
-        }
-    }
-    let bottom = TOP + stages as f64 * pitch;
-    let (factor, unit) = if timeline.in_seconds { (1e3, "ms") } else { (1.0, "units of a forward") };
-    let tick = tick(timeline.end * factor);
-    let mut value = 0.0;
-    while value <= timeline.end * factor && tick > 0.0 {
-        let place = x(value / factor);
-        line(format_args!(
-            "<line x1=\"{place:.2}\" x2=\"{place:.2}\" y1=\"{TOP}\" y2=\"{bottom:.1}\" stroke=\"black\" \
-             stroke-opacity=\"0.15\"/>"
-        ));
-        line(format_args!(
-            "<text x=\"{place:.2}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            bottom + 14.0,
-            (value * 1e6).round() / 1e6
-        ));
-        value += tick;
-    }
-    line(format_args!("<text x=\"{:.1}\" y=\"{:.1}\">{unit}</text>", WIDTH - RIGHT + 12.0, bottom + 14.0));
-    line(format_args!("</svg>"));
-    out
-}
-
-fn tip(span: &Span, name: &str, in_seconds: bool) -> String {
-    let what =
-        span.mb.map_or_else(|| name.to_owned(), |mb| format!("{name} of micro-batch {mb}, chunk {}", span.chunk));
-    if in_seconds {
-        format!("{what}: {:.3} to {:.3} ms", 1e3 * span.start, 1e3 * span.end)
-    } else {
-        format!("{what}: {:.2} to {:.2}", span.start, span.end)
-    }
-}
-
-/// 1, 2 or 5 times a power of ten, so that there are about ten of them.
-fn tick(end: f64) -> f64 {
-    if !(end.is_finite() && end > 0.0) {
-        return 0.0;
-    }
-    let power = 10.0_f64.powf((end / 10.0).log10().floor());
-    let steps = [1.0, 2.0, 5.0, 10.0];
-    steps.into_iter().map(|s| s * power).find(|t| end / t <= 12.0).unwrap_or(power * 10.0)
+    // Adding 0 turns -0 into 0.
+    (0..=(last - first) as i64).map(|i| (first + i as f64) * step + 0.0).collect()
 }
 
 /// Text as XML.
+#[must_use]
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -143,10 +84,27 @@ pub fn escape(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // XML has no other control characters, and not these two.
+            // XML allows no other control characters, and not these two.
             c if c.is_control() || matches!(c, '\u{FFFE}' | '\u{FFFF}') => out.push(' '),
             c => out.push(c),
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ticks;
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        assert_eq!(ticks(0.0, 10.0, 8), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+        assert_eq!(ticks(-0.03, 0.27, 8).len(), 6);
+        for (low, high) in [(1.5, 7.3), (0.0, 1e-7), (1e9, 3e12), (-5.0, -4.9), (120.0, 121.0)] {
+            let found = ticks(low, high, 8);
+            assert!((3..=9).contains(&found.len()), "{low} {high}: {found:?}");
+            assert!(found.iter().all(|t| (low..=high).contains(t)), "{low} {high}: {found:?}");
+        }
+        assert!(ticks(1.0, 1.0, 8).is_empty() && ticks(f64::NAN, 1.0, 8).is_empty());
+    }
 }

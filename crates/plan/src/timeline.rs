@@ -1,6 +1,6 @@
 //! What each stage does when, in one step: as data, and as a grid of text.
 
-use crate::simulate::{Units, simulate};
+use crate::simulate::{UnitCosts, simulate};
 use runner_spec::forecast::{Activity, MOST_SPANS, Span};
 use runner_spec::plan::Plan;
 
@@ -39,7 +39,7 @@ pub fn timeline(plan: &Plan) -> Option<Timeline> {
     }
     let first = |stage| Some(&plan.ranks.get(plan.mesh.rank(stage, 0))?.program);
     let programs = (0..plan.mesh.stages).map(first).collect::<Option<Vec<_>>>()?;
-    let trace = simulate(&programs, plan.channel_slots, &Units)?;
+    let trace = simulate(&programs, plan.channel_slots, &UnitCosts)?;
     let bubbles = trace.stages.iter().map(|s| s.waiting / trace.seconds.max(f64::MIN_POSITIVE)).collect();
     Some(Timeline { in_seconds: false, end: trace.seconds, spans: trace.spans, bubbles })
 }

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::table::{Align, table};
-use runner_lab::compare::keys::{CHOICES, Group, is_choice, settings, shown};
-use runner_lab::compare::record::{Figures, Record};
+use runner_lab::compare::keys::{CHOICES, SettingGroup, is_choice, settings, shown};
+use runner_lab::compare::record::{RunFigures, RunRecord};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{bytes, count, percent, printable, rate, seconds};
 
@@ -21,7 +21,7 @@ pub struct Row {
     /// Of the settings in which the runs differ; one that the run does not have is left out.
     pub settings: BTreeMap<String, Value>,
     #[serde(rename = "outcomes")]
-    pub figures: Figures,
+    pub figures: RunFigures,
 }
 
 /// Several runs.
@@ -38,7 +38,7 @@ struct Outcome {
     head: &'static str,
     /// Whether less is better; `None`: neither is.
     less: Option<bool>,
-    of: fn(&Figures) -> Option<f64>,
+    of: fn(&RunFigures) -> Option<f64>,
     show: fn(f64) -> String,
 }
 
@@ -46,7 +46,7 @@ const fn outcome(
     key: &'static str,
     head: &'static str,
     less: Option<bool>,
-    of: fn(&Figures) -> Option<f64>,
+    of: fn(&RunFigures) -> Option<f64>,
     show: fn(f64) -> String,
 ) -> Outcome {
     Outcome { key, head, less, of, show }
@@ -70,15 +70,15 @@ const OUTCOMES: [Outcome; 9] = [
 
 /// The table of `runs`.
 #[must_use]
-pub fn compare(runs: &[(Record, Experiment)]) -> Table {
+pub fn compare(runs: &[(RunRecord, Experiment)]) -> Table {
     let all: Vec<BTreeMap<String, Value>> = runs.iter().map(|(_, experiment)| settings(experiment)).collect();
     let mut keys: Vec<&String> = all.iter().flat_map(BTreeMap::keys).collect();
     keys.sort_unstable();
     keys.dedup();
     keys.retain(|key| all.iter().any(|one| one.get(*key) != all.first().and_then(|first| first.get(*key))));
-    keys.sort_by_key(|key| (Group::of(key), (*key).clone()));
+    keys.sort_by_key(|key| (SettingGroup::of(key), (*key).clone()));
     let differing: Vec<String> = keys.into_iter().cloned().collect();
-    let row = |((record, _), settings): (&(Record, Experiment), &BTreeMap<String, Value>)| Row {
+    let row = |((record, _), settings): (&(RunRecord, Experiment), &BTreeMap<String, Value>)| Row {
         id: record.manifest.id.clone(),
         status: record.standing.as_str(),
         settings: differing.iter().filter_map(|key| Some((key.clone(), settings.get(key)?.clone()))).collect(),
@@ -122,7 +122,7 @@ impl Table {
     pub fn text(&self) -> String {
         // Names are in the ids, and other bookkeeping says nothing of how well a run did.
         let (mut kept, hidden): (Vec<&String>, Vec<&String>) =
-            self.differing.iter().partition(|key| Group::of(key) != Group::Bookkeeping);
+            self.differing.iter().partition(|key| SettingGroup::of(key) != SettingGroup::Bookkeeping);
         kept.retain(|key| !self.follows(key));
         let heads: Vec<String> = kept.iter().map(|key| printable(&short(key, &kept))).collect();
         let outcomes: Vec<&Outcome> =
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     fn row(id: &str, lr: f64, val_loss: Option<f64>) -> Row {
-        let figures = Figures { steps: 10, val_loss, tokens_per_second: Some(1000.0 / lr), ..Figures::default() };
+        let figures = RunFigures { steps: 10, val_loss, tokens_per_second: Some(1000.0 / lr), ..RunFigures::default() };
         let settings = BTreeMap::from([("optimizer.adamw.lr".to_owned(), Value::from(lr))]);
         Row { id: id.to_owned(), status: "done", settings, figures }
     }

@@ -6,13 +6,13 @@ use console::{Style, measure_text_width, style};
 use serde_json::Value;
 
 use crate::table::{Align, table};
-use runner_lab::compare::class::{Class, Part};
-use runner_lab::compare::diff::{Changed, Diff, Named};
-use runner_lab::compare::effect::Effect;
-use runner_lab::compare::facts::Fact;
+use runner_lab::compare::class::{DifferenceClass, MathematicsPart};
+use runner_lab::compare::diff::{ChangedSetting, Diff, DiffSide};
+use runner_lab::compare::effect::SettingEffect;
+use runner_lab::compare::facts::FactPair;
 use runner_lab::compare::keys::shown;
-use runner_lab::compare::outcome::{LossPair, Outcomes};
-use runner_lab::compare::record::Figures;
+use runner_lab::compare::outcome::{LossPair, OutcomeComparison};
+use runner_lab::compare::record::RunFigures;
 use runner_spec::format::{bytes, count, percent, printable, rate, seconds};
 
 /// Columns that lines are made for.
@@ -25,9 +25,9 @@ pub fn text(diff: &Diff) -> String {
     let _ = writeln!(out, "{}", side("A", &diff.a));
     let _ = writeln!(out, "{}\n", side("B", &diff.b));
     let look = match diff.class {
-        Class::SameRun => Style::new().green(),
-        Class::Bookkeeping | Class::Rounding => Style::new().yellow(),
-        Class::Mathematics => Style::new().red(),
+        DifferenceClass::SameRun => Style::new().green(),
+        DifferenceClass::Bookkeeping | DifferenceClass::Rounding => Style::new().yellow(),
+        DifferenceClass::Mathematics => Style::new().red(),
     };
     let _ = writeln!(out, "{}", look.bold().apply_to(&diff.meaning));
     for note in &diff.notes {
@@ -53,14 +53,14 @@ pub fn text(diff: &Diff) -> String {
     }
     if let Some(found) = &diff.outcomes {
         outcomes(&mut out, found);
-        if diff.parts.contains(&Part::Evaluation) {
+        if diff.parts.contains(&MathematicsPart::Evaluation) {
             out.push_str("  the two do not measure alike: see what differs in the evaluation\n");
         }
     }
     out
 }
 
-fn side(letter: &str, named: &Named) -> String {
+fn side(letter: &str, named: &DiffSide) -> String {
     let status = named.status.map_or_else(String::new, |status| format!("  {status}"));
     format!("{letter}  {:4}  {}{status}", named.kind, printable(&named.label))
 }
@@ -103,20 +103,20 @@ fn line(out: &mut String, [indent, name, said]: [&str; 3], widths: [usize; 2], a
 }
 
 /// What is said of an effect.
-fn said(effect: Effect) -> &'static str {
+fn said(effect: SettingEffect) -> &'static str {
     match effect {
-        Effect::None => "no effect here",
-        Effect::Bookkeeping => "bookkeeping",
-        Effect::Rounding => "rounding",
-        Effect::Evaluation => "evaluation",
-        Effect::Mathematics => "mathematics",
+        SettingEffect::None => "no effect here",
+        SettingEffect::Bookkeeping => "bookkeeping",
+        SettingEffect::Rounding => "rounding",
+        SettingEffect::Evaluation => "evaluation",
+        SettingEffect::Mathematics => "mathematics",
     }
 }
 
 /// Values up to this wide leave room for what is said of them.
 const VALUES: usize = 24;
 
-fn settings(out: &mut String, changed: &[Changed]) {
+fn settings(out: &mut String, changed: &[ChangedSetting]) {
     if changed.is_empty() {
         return;
     }
@@ -141,9 +141,9 @@ fn settings(out: &mut String, changed: &[Changed]) {
     }
 }
 
-fn facts(out: &mut String, name: &str, facts: &[Fact]) {
+fn facts(out: &mut String, name: &str, facts: &[FactPair]) {
     heading(out, name, "");
-    let differing: Vec<&Fact> = facts.iter().filter(|f| !f.same).collect();
+    let differing: Vec<&FactPair> = facts.iter().filter(|f| !f.same).collect();
     let width = differing.iter().map(|f| f.name.chars().count()).max().unwrap_or(0);
     for f in differing {
         let shown = |value: &Option<Value>| value.as_ref().map(|value| of_fact(f.name, value));
@@ -170,7 +170,7 @@ fn loss(x: Option<f64>) -> String {
     x.map_or_else(|| "-".to_owned(), |x| format!("{x:.4}"))
 }
 
-fn outcomes(out: &mut String, found: &Outcomes) {
+fn outcomes(out: &mut String, found: &OutcomeComparison) {
     heading(out, "outcomes", "");
     if found.common_steps == 0 {
         out.push_str("  no step that both have done\n");
@@ -209,7 +209,7 @@ fn indented(out: &mut String, text: &str) {
 }
 
 /// Where the losses part.
-fn parting(found: &Outcomes) -> String {
+fn parting(found: &OutcomeComparison) -> String {
     let steps = count(found.common_steps);
     let Some(first) = found.first_difference else {
         return format!("losses are the same, bit for bit, in {steps} common steps");
@@ -224,8 +224,8 @@ fn parting(found: &Outcomes) -> String {
 }
 
 /// Rows of the numbers that both or one of them has.
-fn figures(a: &Figures, b: &Figures) -> Vec<Vec<String>> {
-    type Of = fn(&Figures) -> Option<String>;
+fn figures(a: &RunFigures, b: &RunFigures) -> Vec<Vec<String>> {
+    type Of = fn(&RunFigures) -> Option<String>;
     let table: [(&str, Of); 9] = [
         ("steps", |f| Some(count(f.steps))),
         ("train loss", |f| f.train_loss.map(|x| loss(Some(x)))),

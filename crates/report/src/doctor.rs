@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use crate::table::{Align, table};
-use runner_machine::doctor::report::Report;
+use runner_machine::doctor::DoctorReport;
 use runner_spec::format::{bytes, printable};
 
 /// The report as text. What comes from drivers, libraries and the environment is free of control characters.
 #[must_use]
-pub fn text(report: &Report) -> String {
+pub fn text(report: &DoctorReport) -> String {
     let mut out = String::new();
     // Writing into a String cannot fail.
     let mut line = |head: &str, text: &str| {
@@ -53,7 +53,7 @@ pub fn text(report: &Report) -> String {
     printable(&out)
 }
 
-fn gpus(report: &Report, out: &mut String) {
+fn gpus(report: &DoctorReport, out: &mut String) {
     let gpus = &report.driver.gpus;
     if gpus.is_empty() {
         return;
@@ -86,7 +86,7 @@ fn gpus(report: &Report, out: &mut String) {
     *out += &table(&columns, &rows.collect::<Vec<_>>());
 }
 
-fn libraries(report: &Report, out: &mut String) {
+fn libraries(report: &DoctorReport, out: &mut String) {
     let columns = [("library", Align::Left), ("version", Align::Left), ("file", Align::Left)];
     let rows = report.libraries.iter().map(|library| {
         let file = match (&library.path, &library.error) {
@@ -102,7 +102,7 @@ fn libraries(report: &Report, out: &mut String) {
 }
 
 /// What is missing for several features is explained once.
-fn features(report: &Report, out: &mut String) {
+fn features(report: &DoctorReport, out: &mut String) {
     out.push('\n');
     let mut explained = Vec::new();
     for feature in &report.features {

@@ -8,13 +8,13 @@ use super::summary::{details, short_time};
 use runner_machine::host::Machine;
 use runner_spec::format::{bytes, count, printable, rate};
 use runner_spec::mesh::Mesh;
-use runner_store::catalog::Listed;
+use runner_store::catalog::ListedRun;
 use runner_store::manifest::{Manifest, Session};
 use runner_store::summary::Summary;
 
 /// A run on a page. `checkpoints` are the steps that can be resumed or sampled from.
 #[must_use]
-pub fn page(listed: &Listed, manifest: &Manifest, summary: Option<&Summary>, checkpoints: &[u64]) -> String {
+pub fn page(listed: &ListedRun, manifest: &Manifest, summary: Option<&Summary>, checkpoints: &[u64]) -> String {
     let mut rows: Vec<(String, String)> = Vec::new();
     let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
     row("folder", listed.path.display().to_string());

@@ -4,12 +4,12 @@ use super::summary::short_time;
 use super::table::{Align, fit, table};
 use runner_spec::format::{printable, rate};
 use runner_store::RunOrigin;
-use runner_store::catalog::{Listed, Standing};
+use runner_store::catalog::{ListedRun, ListedStatus};
 
 /// The runs, one a line; where any has them, tags, the sweep's point, and where a run comes from. With a `width` in columns
 /// the lines are no wider: texts are shortened, and then columns left out, the last ones first.
 #[must_use]
-pub fn runs_table(runs: &[Listed], width: Option<usize>) -> String {
+pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
     let mut columns = vec![
         ("id", Align::Left),
         ("status", Align::Left),
@@ -32,7 +32,7 @@ pub fn runs_table(runs: &[Listed], width: Option<usize>) -> String {
             let mut row = vec![
                 printable(&run.id),
                 status(run.status),
-                if run.status == Standing::Broken { dash() } else { format!("{}/{}", run.step, run.steps) },
+                if run.status == ListedStatus::Broken { dash() } else { format!("{}/{}", run.step, run.steps) },
                 run.val_loss.map_or_else(dash, |loss| format!("{loss:.4}")),
                 run.tokens_per_second.map_or_else(dash, rate),
                 run.started.as_deref().map_or_else(dash, short_time),
@@ -78,20 +78,20 @@ fn squeeze(columns: &mut Vec<(&str, Align)>, rows: &mut [Vec<String>], width: us
     }
 }
 
-fn status(standing: Standing) -> String {
+fn status(standing: ListedStatus) -> String {
     let status = console::style(standing.as_str());
     let status = match standing {
-        Standing::Done => status.green(),
-        Standing::Running => status.cyan(),
-        Standing::Interrupted => status.yellow(),
-        Standing::Failed | Standing::Broken => status.red(),
+        ListedStatus::Done => status.green(),
+        ListedStatus::Running => status.cyan(),
+        ListedStatus::Interrupted => status.yellow(),
+        ListedStatus::Failed | ListedStatus::Broken => status.red(),
     };
     status.to_string()
 }
 
 /// Where a run comes from, in words; empty for one that began by itself.
 #[must_use]
-pub fn origin(run: &Listed) -> String {
+pub fn origin(run: &ListedRun) -> String {
     let words = match (&run.origin, &run.continued_from) {
         (Some(RunOrigin::Fork { id, step: Some(step), .. }), _) => format!("fork of {id} @{step}"),
         (Some(RunOrigin::Fork { id, step: None, .. }), _) => format!("fork of {id}"),
@@ -108,27 +108,27 @@ mod tests {
     use runner_store::catalog::describe;
     use runner_store::{ContinuedFrom, SweepPoint};
 
-    fn run(id: &str, status: Standing, step: u64) -> Listed {
+    fn run(id: &str, status: ListedStatus, step: u64) -> ListedRun {
         let nothing = describe(std::path::Path::new("/nowhere/at/all"));
-        Listed {
+        ListedRun {
             id: id.into(),
             status,
             step,
             steps: 2000,
             val_loss: (step > 0).then_some(1.5),
             tokens_per_second: (step > 0).then_some(12_345.6),
-            started: (status != Standing::Broken).then(|| "2026-01-02T03:04:05.678Z".to_owned()),
+            started: (status != ListedStatus::Broken).then(|| "2026-01-02T03:04:05.678Z".to_owned()),
             ..nothing
         }
     }
 
-    fn plain(runs: &[Listed], width: Option<usize>) -> String {
+    fn plain(runs: &[ListedRun], width: Option<usize>) -> String {
         console::strip_ansi_codes(&runs_table(runs, width)).into_owned()
     }
 
     #[test]
     fn the_table_of_runs() {
-        let runs = [run("chars-0a1b2c3d", Standing::Done, 2000), run("x", Standing::Broken, 0)];
+        let runs = [run("chars-0a1b2c3d", ListedStatus::Done, 2000), run("x", ListedStatus::Broken, 0)];
         insta::assert_snapshot!(plain(&runs, None), @r"
         id              status       step  val loss  tokens/s  started
         chars-0a1b2c3d  done    2000/2000    1.5000    12,346  2026-01-02 03:04:05
@@ -136,19 +136,19 @@ mod tests {
         ");
     }
 
-    fn family() -> Vec<Listed> {
+    fn family() -> Vec<ListedRun> {
         let id = || "chars-0a1b2c3d".to_owned();
         let fork = RunOrigin::Fork { id: id(), step: Some(200), plan_hash: String::new() };
         let again = RunOrigin::Reproduction { id: id(), plan_hash: String::new() };
         let from = ContinuedFrom { id: id(), step: 7, plan_hash: String::new() };
         vec![
-            Listed { tags: vec!["good".into(), "paper".into()], ..run("a", Standing::Done, 2000) },
-            Listed { origin: Some(fork), ..run("b", Standing::Running, 300) },
-            Listed { origin: Some(again), ..run("c", Standing::Failed, 300) },
-            Listed {
+            ListedRun { tags: vec!["good".into(), "paper".into()], ..run("a", ListedStatus::Done, 2000) },
+            ListedRun { origin: Some(fork), ..run("b", ListedStatus::Running, 300) },
+            ListedRun { origin: Some(again), ..run("c", ListedStatus::Failed, 300) },
+            ListedRun {
                 continued_from: Some(from),
                 sweep: Some(SweepPoint { id: "lr\x1b[2J".into(), point: 3 }),
-                ..run("d", Standing::Interrupted, 300)
+                ..run("d", ListedStatus::Interrupted, 300)
             },
         ]
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use runner_spec::format::{bytes, count, percent, printable, rate};
 use runner_store::metrics::EvalLine;
-use runner_store::summary::{Summary, Tested, headline};
+use runner_store::summary::{Summary, TestResult, headline};
 
 /// All that a summary says, as `name  value` lines.
 #[must_use]
@@ -29,7 +29,7 @@ pub fn details(summary: &Summary) -> String {
         let of = hellaswag_n.map_or_else(String::new, |n| format!("  of {} items", count(n)));
         rows.push(("hellaswag", format!("acc {}  acc_norm {}{of}", percent(*acc), percent(*norm))));
     }
-    if let Some(Tested { step, loss, perplexity, tokens }) = &summary.test {
+    if let Some(TestResult { step, loss, perplexity, tokens }) = &summary.test {
         let of = format!("checkpoint of step {}, {} tokens", count(*step), count(*tokens));
         rows.push(("test loss", format!("{loss:.4}  perplexity {perplexity:.2}  ({of})")));
     }
@@ -116,7 +116,7 @@ mod tests {
             final_train_loss: Some(1.73),
             last_eval: Some(eval.clone()),
             best_eval: Some(EvalLine { step: 1750, val_loss: Some(1.81), ..eval }),
-            test: Some(Tested { step: 1750, loss: 1.84, perplexity: 6.2965, tokens: 111_488 }),
+            test: Some(TestResult { step: 1750, loss: 1.84, perplexity: 6.2965, tokens: 111_488 }),
             medians: Medians {
                 step_ms: Some(55.2),
                 data_ms: Some(0.1),

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use runner_spec::event::Traced;
 use runner_spec::format::{count, printable};
-use runner_store::verdict::{Difference, FirstTensor, Judgement, Verdict};
+use runner_store::verdict::{FirstDifferingTensor, Judgement, NumberDifference, ReproductionVerdict};
 
 /// The verdict first, then what there is to say of it.
 #[must_use]
-pub fn words(verdict: &Verdict) -> String {
-    let Verdict { original, copy, .. } = verdict;
+pub fn words(verdict: &ReproductionVerdict) -> String {
+    let ReproductionVerdict { original, copy, .. } = verdict;
     let steps = number(verdict.steps, "step");
     let mut out = match (verdict.verdict, &verdict.diverged) {
         (Judgement::Bitwise | Judgement::BitwiseNumbers, _) => {
@@ -90,13 +90,13 @@ fn number(n: u64, what: &str) -> String {
     format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-fn difference(d: &Difference) -> String {
+fn difference(d: &NumberDifference) -> String {
     let number = |x: Option<f64>| x.map_or_else(|| "not a number".to_owned(), |x| format!("{x}"));
     let relative = d.relative.map_or_else(String::new, |r| format!(" (relative difference {r:.1e})"));
     format!("{} {}, was {}{relative}", d.what, number(d.copy), number(d.original))
 }
 
-fn tensor(first: &FirstTensor) -> String {
+fn tensor(first: &FirstDifferingTensor) -> String {
     let name = printable(&first.name);
     let what = match first.traced {
         None => format!("{name}, in the checkpoint"),

@@ -16,6 +16,12 @@ pub fn count(n: u64) -> String {
     out
 }
 
+/// `1 step`, `2,000 steps`: `n` of what `noun` names, which takes an `s` in the plural.
+#[must_use]
+pub fn counted(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 /// A rate: whole numbers with separators from 100 on, three digits below.
 #[must_use]
 pub fn rate(x: f64) -> String {
@@ -91,6 +97,7 @@ mod tests {
     #[test]
     fn numbers_as_people_read_them() {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([0, 1, 2000].map(|n| counted(n, "step")), ["0 steps", "1 step", "2,000 steps"]);
         assert_eq!([0.0, 12.34, 99.96, 12_345.6, f64::NAN].map(rate), ["0.0", "12.3", "100", "12,346", "?"]);
         assert_eq!(
             [0.43, 12.9, 185.0, 7_380.0, 100_800.0, -1.0].map(seconds),

@@ -13,7 +13,7 @@ const MOST: usize = 100;
 /// How a run was made from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Relation {
+pub enum AncestryRelation {
     Fork,
     Reproduction,
     /// The same training under another layout.
@@ -23,7 +23,7 @@ pub enum Relation {
 /// A run that another was made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ancestor {
-    pub relation: Relation,
+    pub relation: AncestryRelation,
     pub id: String,
     /// Its checkpoint that the other began with, if it did not begin from the start.
     pub step: Option<u64>,
@@ -50,11 +50,11 @@ pub fn ancestors(root: &Path, manifest: &Manifest) -> Vec<Ancestor> {
 fn parent(manifest: &Manifest) -> Option<(Ancestor, String)> {
     let began = manifest.continued_from.as_ref();
     let (relation, id, step, plan_hash) = match (&manifest.origin, began) {
-        (Some(RunOrigin::Fork { id, step, plan_hash }), _) => (Relation::Fork, id, *step, plan_hash),
+        (Some(RunOrigin::Fork { id, step, plan_hash }), _) => (AncestryRelation::Fork, id, *step, plan_hash),
         (Some(RunOrigin::Reproduction { id, plan_hash }), began) => {
-            (Relation::Reproduction, id, began.map(|b| b.step), plan_hash)
+            (AncestryRelation::Reproduction, id, began.map(|b| b.step), plan_hash)
         }
-        (None, Some(b)) => (Relation::Continuation, &b.id, Some(b.step), &b.plan_hash),
+        (None, Some(b)) => (AncestryRelation::Continuation, &b.id, Some(b.step), &b.plan_hash),
         (None, None) => return None,
     };
     Some((Ancestor { relation, id: id.clone(), step, gone: false }, plan_hash.clone()))
@@ -65,9 +65,9 @@ impl Ancestor {
     #[must_use]
     pub fn words(&self) -> String {
         let relation = match self.relation {
-            Relation::Fork => "fork",
-            Relation::Reproduction => "reproduction",
-            Relation::Continuation => "continuation",
+            AncestryRelation::Fork => "fork",
+            AncestryRelation::Reproduction => "reproduction",
+            AncestryRelation::Continuation => "continuation",
         };
         let step = self.step.map_or_else(String::new, |step| format!(" after step {step}"));
         let gone = if self.gone { " (which is gone)" } else { "" };

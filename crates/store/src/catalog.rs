@@ -26,7 +26,7 @@ pub const SWEEPS: &str = "sweeps";
 /// How a run stands, as listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Standing {
+pub enum ListedStatus {
     Running,
     Done,
     /// Stopped on request or killed: `runner apply` goes on with it.
@@ -36,7 +36,7 @@ pub enum Standing {
     Broken,
 }
 
-impl Standing {
+impl ListedStatus {
     pub const ALL: [Self; 5] = [Self::Running, Self::Done, Self::Interrupted, Self::Failed, Self::Broken];
 
     #[must_use]
@@ -53,12 +53,12 @@ impl Standing {
 
 /// One line of the list.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Listed {
+pub struct ListedRun {
     pub id: String,
     /// The experiment's.
     pub name: Option<String>,
     pub path: PathBuf,
-    pub status: Standing,
+    pub status: ListedStatus,
     /// Optimizer steps done, and of how many.
     pub step: u64,
     pub steps: u64,
@@ -116,10 +116,10 @@ struct SummaryHead {
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub fn list(root: &Path) -> Result<Vec<Listed>, StoreError> {
-    let mut runs: Vec<Listed> = folders(root)?.par_iter().map(|path| describe(path)).collect();
+pub fn list(root: &Path) -> Result<Vec<ListedRun>, StoreError> {
+    let mut runs: Vec<ListedRun> = folders(root)?.par_iter().map(|path| describe(path)).collect();
     runs.sort_by(|a, b| {
-        let key = |r: &Listed| (r.started.is_none(), r.started.clone(), r.id.clone());
+        let key = |r: &ListedRun| (r.started.is_none(), r.started.clone(), r.id.clone());
         key(a).cmp(&key(b))
     });
     Ok(runs)
@@ -127,12 +127,12 @@ pub fn list(root: &Path) -> Result<Vec<Listed>, StoreError> {
 
 /// How the run in `path` stands.
 #[must_use]
-pub fn describe(path: &Path) -> Listed {
-    let mut listed = Listed {
+pub fn describe(path: &Path) -> ListedRun {
+    let mut listed = ListedRun {
         id: id(path),
         name: None,
         path: path.to_owned(),
-        status: Standing::Broken,
+        status: ListedStatus::Broken,
         step: 0,
         steps: 0,
         tokens: None,
@@ -157,10 +157,10 @@ pub fn describe(path: &Path) -> Listed {
         }
     };
     listed.status = match manifest.status {
-        RunStatus::Done => Standing::Done,
-        RunStatus::Failed => Standing::Failed,
-        RunStatus::Running if RunLock::is_held(path) => Standing::Running,
-        RunStatus::Running | RunStatus::Interrupted => Standing::Interrupted,
+        RunStatus::Done => ListedStatus::Done,
+        RunStatus::Failed => ListedStatus::Failed,
+        RunStatus::Running if RunLock::is_held(path) => ListedStatus::Running,
+        RunStatus::Running | RunStatus::Interrupted => ListedStatus::Interrupted,
     };
     listed.name = Some(manifest.name);
     listed.error = manifest.error;
@@ -371,8 +371,8 @@ mod tests {
         )
         .unwrap();
         let runs = list(root.path()).unwrap();
-        let statuses: Vec<Standing> = runs.iter().map(|r| r.status).collect();
-        assert_eq!(statuses, [Standing::Interrupted, Standing::Running, Standing::Broken]);
+        let statuses: Vec<ListedStatus> = runs.iter().map(|r| r.status).collect();
+        assert_eq!(statuses, [ListedStatus::Interrupted, ListedStatus::Running, ListedStatus::Broken]);
         assert_eq!((runs[1].step, runs[1].steps), (2, 100));
         assert_eq!((runs[1].val_loss, runs[1].tokens_per_second), (Some(2.5), Some(20.0)));
         assert!(runs[2].error.as_ref().unwrap().contains("manifest.json"));
@@ -393,7 +393,7 @@ mod tests {
         let text = text.replace("\"status\": \"running\"", "\"status\": \"done\"");
         fs::write(run.path().join(MANIFEST), text).unwrap();
         let listed = describe(run.path());
-        assert_eq!((listed.status, listed.step, listed.loss), (Standing::Done, 100, Some(1.25)));
+        assert_eq!((listed.status, listed.step, listed.loss), (ListedStatus::Done, 100, Some(1.25)));
         assert_eq!((listed.val_loss, listed.best_val_loss), (Some(1.5), Some(1.4)));
         assert_eq!((listed.tokens_per_second, listed.tokens, listed.seconds), (Some(9.0), Some(5), Some(1.5)));
         fs::write(run.path().join(SUMMARY), "{").unwrap();

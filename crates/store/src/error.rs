@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Why a run could not be recorded, read or found.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("{action} {}: {}", path.display(), Explained(source))]
+    #[error("{action} {}: {}", path.display(), ExplainedIoError(source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     /// A save that did not come about; what was there before is untouched.
     #[error("saving checkpoint {name}: {cause}; {last_good}")]
@@ -66,9 +66,9 @@ impl StoreError {
 }
 
 /// An operating system's error with what it means here.
-struct Explained<'a>(&'a io::Error);
+struct ExplainedIoError<'a>(&'a io::Error);
 
-impl fmt::Display for Explained<'_> {
+impl fmt::Display for ExplainedIoError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.kind() {
             io::ErrorKind::StorageFull => f.write_str("the disk is full: make room, then run the same command again"),

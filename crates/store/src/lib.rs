@@ -20,16 +20,19 @@ pub mod timeline;
 pub mod trace;
 pub mod verdict;
 
-pub use catalog::{Listed, Standing};
-pub use checkpoint::{Checkpoints, Chosen, PartRecord, PartSpec, Resumed, StateHash, Which, load_weights, state_hash};
+pub use catalog::{ListedRun, ListedStatus};
+pub use checkpoint::{
+    CheckpointChoice, Checkpoints, ChosenCheckpoint, PartRecord, PartSpec, ResumedState, StateHash, load_weights,
+    state_hash,
+};
 pub use error::StoreError;
 pub use files::write_atomic;
 pub use lock::RunLock;
 pub use log::Log;
-pub use manifest::{ContinuedFrom, FromTemplate, Manifest, Place, RunOrigin, RunStatus, Session, SweepPoint};
+pub use manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus, Session, SessionContext, SweepPoint, TemplateUse};
 pub use metrics::MetricLine;
-pub use recorder::{Opened, OpenedRanks, Recorder};
+pub use recorder::{OpenedForRanks, OpenedRecorder, Recorder};
 pub use run_dir::{RunDir, RunFiles};
 pub use summary::{Outcome, RankSummary, Summary};
 pub use timeline::MeasuredStep;
-pub use verdict::{Judgement, Verdict};
+pub use verdict::{Judgement, ReproductionVerdict};

@@ -22,7 +22,7 @@ pub struct LineFile {
 
 /// What became of a file that was cut back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct LineCounts {
     pub lines: u64,
     /// Of the lines kept, those of training steps.
     pub train: u64,
@@ -33,7 +33,7 @@ pub struct Kept {
 }
 
 #[derive(Deserialize)]
-struct Stepped {
+struct LineHead {
     step: u64,
     #[serde(default)]
     kind: Option<String>,
@@ -61,7 +61,7 @@ impl LineFile {
 
 /// Drops the lines of `path` that are later than `step`, and damaged ones; without a step, all lines. The file is replaced
 /// atomically, and only if there is something to drop. A file that is not there is empty.
-pub fn keep_through(path: &Path, step: Option<u64>) -> Result<Kept, StoreError> {
+pub fn cut_after_step(path: &Path, step: Option<u64>) -> Result<LineCounts, StoreError> {
     let kept = each_kept(path, step, &mut |_| Ok(()))?;
     if kept.dropped + kept.damaged == 0 {
         return Ok(kept);
@@ -86,7 +86,7 @@ pub fn keep_through(path: &Path, step: Option<u64>) -> Result<Kept, StoreError> 
 }
 
 /// Copies the lines of `from` that are not later than `step` to the new file `to`, leaving out damaged ones.
-pub fn copy_through(from: &Path, to: &Path, step: u64) -> Result<Kept, StoreError> {
+pub fn copy_through_step(from: &Path, to: &Path, step: u64) -> Result<LineCounts, StoreError> {
     let io = |source| StoreError::io("writing", to)(source);
     let mut out = BufWriter::new(File::create_new(to).map_err(io)?);
     let kept = each_kept(from, Some(step), &mut |line| out.write_all(line))?;
@@ -100,10 +100,10 @@ fn each_kept(
     path: &Path,
     step: Option<u64>,
     line: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
-) -> Result<Kept, StoreError> {
-    let parse = |line: &[u8]| serde_json::from_slice::<Stepped>(line).ok().filter(|_| line.ends_with(b"\n"));
-    let mut kept = Kept::default();
-    each_line(path, &mut |bytes| {
+) -> Result<LineCounts, StoreError> {
+    let parse = |line: &[u8]| serde_json::from_slice::<LineHead>(line).ok().filter(|_| line.ends_with(b"\n"));
+    let mut kept = LineCounts::default();
+    for_each_line(path, &mut |bytes| {
         match parse(bytes) {
             Some(parsed) if step.is_some_and(|step| parsed.step <= step) => {
                 kept.lines += 1;
@@ -119,7 +119,7 @@ fn each_kept(
 }
 
 /// Calls `line` with each line of `path` with its line end, in order. A file that is not there has none.
-pub fn each_line(path: &Path, line: &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> Result<(), StoreError> {
+pub fn for_each_line(path: &Path, line: &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> Result<(), StoreError> {
     let mut lines = LineReader::open(path)?;
     while let Some(bytes) = lines.next_line()? {
         line(bytes).map_err(StoreError::io("rewriting", path))?;
@@ -167,11 +167,11 @@ impl LineReader {
 mod tests {
     use super::*;
 
-    fn kept(content: &str, step: u64) -> (Kept, String) {
+    fn kept(content: &str, step: u64) -> (LineCounts, String) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
         fs::write(&path, content).unwrap();
-        let kept = keep_through(&path, Some(step)).unwrap();
+        let kept = cut_after_step(&path, Some(step)).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing temporary stays");
         (kept, fs::read_to_string(&path).unwrap())
     }
@@ -180,7 +180,7 @@ mod tests {
     fn later_lines_and_a_torn_end_go() {
         let (k, text) = kept("{\"step\":1}\n{\"step\":2,\"x\":1}\n{\"step\":3}\n{\"step\":4,\"lo", 2);
         assert_eq!(text, "{\"step\":1}\n{\"step\":2,\"x\":1}\n");
-        assert_eq!(k, Kept { lines: 2, train: 0, dropped: 1, damaged: 1 });
+        assert_eq!(k, LineCounts { lines: 2, train: 0, dropped: 1, damaged: 1 });
     }
 
     #[test]
@@ -189,11 +189,11 @@ mod tests {
         let path = dir.path().join("metrics.jsonl");
         let eval = "{\"kind\":\"eval\",\"step\":0}\n";
         fs::write(&path, format!("{eval}{{\"kind\":\"train\",\"step\":1}}\n")).unwrap();
-        let kept = keep_through(&path, Some(1)).unwrap();
+        let kept = cut_after_step(&path, Some(1)).unwrap();
         assert_eq!((kept.lines, kept.train), (2, 1));
-        keep_through(&path, Some(0)).unwrap();
+        cut_after_step(&path, Some(0)).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), eval);
-        keep_through(&path, None).unwrap();
+        cut_after_step(&path, None).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "");
     }
 
@@ -210,26 +210,29 @@ mod tests {
         let (from, to) = (dir.path().join("a.jsonl"), dir.path().join("b.jsonl"));
         let text = "{\"kind\":\"train\",\"step\":1}\n{\"step\":2}\nrubbish\n{\"step\":3}\n{\"step\":2";
         fs::write(&from, text).unwrap();
-        assert_eq!(copy_through(&from, &to, 2).unwrap(), Kept { lines: 2, train: 1, dropped: 1, damaged: 2 });
+        assert_eq!(
+            copy_through_step(&from, &to, 2).unwrap(),
+            LineCounts { lines: 2, train: 1, dropped: 1, damaged: 2 }
+        );
         assert_eq!(fs::read_to_string(&to).unwrap(), "{\"kind\":\"train\",\"step\":1}\n{\"step\":2}\n");
         assert_eq!(fs::read_to_string(&from).unwrap(), text);
-        assert!(copy_through(&from, &to, 2).is_err(), "never over another file");
-        copy_through(&dir.path().join("none"), &dir.path().join("c"), 2).unwrap();
+        assert!(copy_through_step(&from, &to, 2).is_err(), "never over another file");
+        copy_through_step(&dir.path().join("none"), &dir.path().join("c"), 2).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("c")).unwrap(), "");
     }
 
     #[test]
     fn whole_files_are_left_alone() {
         let text = "{\"step\":1}\n{\"step\":2}\n";
-        assert_eq!(kept(text, 2), (Kept { lines: 2, train: 0, dropped: 0, damaged: 0 }, text.to_owned()));
-        assert_eq!(kept("", 5).0, Kept::default());
-        assert_eq!(keep_through(Path::new("no/such/file"), Some(1)).unwrap(), Kept::default());
+        assert_eq!(kept(text, 2), (LineCounts { lines: 2, train: 0, dropped: 0, damaged: 0 }, text.to_owned()));
+        assert_eq!(kept("", 5).0, LineCounts::default());
+        assert_eq!(cut_after_step(Path::new("no/such/file"), Some(1)).unwrap(), LineCounts::default());
     }
 
     #[test]
     fn rubbish_goes() {
         let (k, text) = kept("\0\0\0\n{\"step\":1}\n[]\n{\"step\":-1}\n\n", 5);
-        assert_eq!((text.as_str(), k), ("{\"step\":1}\n", Kept { lines: 1, train: 0, dropped: 0, damaged: 4 }));
+        assert_eq!((text.as_str(), k), ("{\"step\":1}\n", LineCounts { lines: 1, train: 0, dropped: 0, damaged: 4 }));
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub struct Manifest {
     pub sweep: Option<SweepPoint>,
     /// The template that the experiment file was rendered from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub template: Option<FromTemplate>,
+    pub template: Option<TemplateUse>,
     /// One for each process that worked on the run.
     pub sessions: Vec<Session>,
 }
@@ -99,7 +99,7 @@ pub struct SweepPoint {
 
 /// A template and the variables that it was given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FromTemplate {
+pub struct TemplateUse {
     pub file: PathBuf,
     pub vars: serde_json::Map<String, serde_json::Value>,
 }
@@ -160,7 +160,7 @@ fn is_zero(n: &u32) -> bool {
 
 /// Where a session runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct SessionContext {
     pub git: Option<Git>,
     pub machine: Machine,
     pub threads: usize,
@@ -222,7 +222,7 @@ impl Manifest {
     }
 
     /// Notes that a process starts at `from_step`, and where.
-    pub fn begin(&mut self, from_step: u64, place: Place, started: String) {
+    pub fn begin(&mut self, from_step: u64, place: SessionContext, started: String) {
         self.status = RunStatus::Running;
         self.error = None;
         self.ended = None;

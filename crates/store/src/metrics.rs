@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
-use super::lines::each_line;
+use super::lines::for_each_line;
 use runner_spec::event::{EvalMetrics, StepMetrics};
 
 /// One line. A number that is not finite is written as `null`, which JSON has, and read as `None`.
@@ -89,8 +89,8 @@ impl From<&EvalMetrics> for MetricLine {
 ///
 /// # Errors
 /// If the file cannot be read; one that is not there is empty.
-pub fn each_metric(path: &Path, line: &mut dyn FnMut(MetricLine)) -> Result<(), StoreError> {
-    each_line(path, &mut |bytes| {
+pub fn for_each_metric(path: &Path, line: &mut dyn FnMut(MetricLine)) -> Result<(), StoreError> {
+    for_each_line(path, &mut |bytes| {
         if let Ok(metric) = serde_json::from_slice(bytes) {
             line(metric);
         }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use super::checkpoint::{Checkpoints, Chosen, PartRecord, Resumed, StateHash};
+use super::checkpoint::{Checkpoints, ChosenCheckpoint, PartRecord, ResumedState, StateHash};
 use super::error::StoreError;
-use super::lines::{LineFile, keep_through};
+use super::lines::{LineFile, cut_after_step};
 use super::metrics::MetricLine;
 use super::run_dir::{CHECKPOINTS, METRICS, SAMPLES, TRACE};
 use super::timeline;
@@ -32,19 +32,19 @@ pub struct Recorder {
 
 /// A record that is ready to be gone on with.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedRecorder {
     pub recorder: Recorder,
     /// The state to go on from; `None`: from the start.
-    pub resumed: Option<Resumed>,
+    pub resumed: Option<ResumedState>,
     pub warnings: Vec<String>,
 }
 
 /// A record of a run with several ranks that is ready to be gone on with.
 #[derive(Debug)]
-pub struct OpenedRanks {
+pub struct OpenedForRanks {
     pub recorder: Recorder,
     /// The checkpoint that every rank loads; `None`: from the start.
-    pub chosen: Option<Chosen>,
+    pub chosen: Option<ChosenCheckpoint>,
     pub warnings: Vec<String>,
 }
 
@@ -61,13 +61,13 @@ impl Recorder {
         layout: &Arc<ParamLayout>,
         moments: usize,
         device: &Device,
-    ) -> Result<Opened, StoreError> {
+    ) -> Result<OpenedRecorder, StoreError> {
         let checkpoints = Checkpoints::open(&run.join(CHECKPOINTS), plan_hash, keep)?;
         let mut resumed = checkpoints.latest(layout, moments, device)?;
         let mut warnings = resumed.as_mut().map(|r| std::mem::take(&mut r.warnings)).unwrap_or_default();
         let saved = resumed.as_ref().map(|r| (r.state.step, r.hash.clone()));
         let recorder = Self::follow(run, checkpoints, saved, &mut warnings)?;
-        Ok(Opened { recorder, resumed, warnings })
+        Ok(OpenedRecorder { recorder, resumed, warnings })
     }
 
     /// As `open`, for the one process of a run with several ranks that keeps its record: finds and checks the newest good
@@ -75,13 +75,13 @@ impl Recorder {
     ///
     /// # Errors
     /// As `open`.
-    pub fn open_ranks(run: &Path, plan_hash: &str, keep: usize) -> Result<OpenedRanks, StoreError> {
+    pub fn open_ranks(run: &Path, plan_hash: &str, keep: usize) -> Result<OpenedForRanks, StoreError> {
         let checkpoints = Checkpoints::open(&run.join(CHECKPOINTS), plan_hash, keep)?;
         let mut chosen = checkpoints.choose()?;
         let mut warnings = chosen.as_mut().map(|c| std::mem::take(&mut c.warnings)).unwrap_or_default();
         let saved = chosen.as_ref().map(|c| (c.step, c.hash.clone()));
         let recorder = Self::follow(run, checkpoints, saved, &mut warnings)?;
-        Ok(OpenedRanks { recorder, chosen, warnings })
+        Ok(OpenedForRanks { recorder, chosen, warnings })
     }
 
     /// A recorder that writes after the checkpoint `saved`, once the record is cut back to it.
@@ -96,12 +96,12 @@ impl Recorder {
         // A run that was traced once goes on so.
         let traced = run.join(TRACE);
         if traced.exists() {
-            keep_through(&traced, from)?;
+            cut_after_step(&traced, from)?;
         }
         let mut dropped = 0;
         for name in [METRICS, SAMPLES] {
             // Without a checkpoint all of it is done again, an evaluation before the first step too.
-            let kept = keep_through(&run.join(name), from)?;
+            let kept = cut_after_step(&run.join(name), from)?;
             dropped += kept.dropped;
             if name == METRICS && kept.train < step {
                 warnings.push(format!("{name} has {} of {step} steps: the others are lost", kept.train));
@@ -222,11 +222,11 @@ mod tests {
 
     use super::*;
     use crate::checkpoint;
-    use crate::checkpoint::{PartSpec, Which, load_weights};
+    use crate::checkpoint::{CheckpointChoice, PartSpec, load_weights};
     use runner_compute::testing::{layout, random_state, values};
     use runner_spec::event::{EvalMetrics, SampleText, StepMetrics};
 
-    fn open(run: &Path) -> Opened {
+    fn open(run: &Path) -> OpenedRecorder {
         Recorder::open(run, "abc", 2, &layout(), 2, &Device::Cpu).unwrap()
     }
 
@@ -275,7 +275,7 @@ mod tests {
         train(&mut open(whole.path()).recorder, 0, 16);
         let run = broken.path();
         for killed_at in [3, 4, 7, 11, 16] {
-            let Opened { mut recorder, resumed, .. } = open(run);
+            let OpenedRecorder { mut recorder, resumed, .. } = open(run);
             let from = resumed.map_or(0, |r| {
                 assert_eq!(values(&r.state), values(&random_state(r.state.step, 2)));
                 r.state.step
@@ -287,7 +287,7 @@ mod tests {
             fs::create_dir(run.join(CHECKPOINTS).join(".tmp-step-00000012")).unwrap();
             fs::write(run.join(".tmp-metrics.jsonl"), "half").unwrap();
         }
-        let Opened { resumed, .. } = open(run);
+        let OpenedRecorder { resumed, .. } = open(run);
         assert_eq!(resumed.unwrap().state.step, 16);
         for name in [METRICS, SAMPLES] {
             assert_eq!(text(run, name), text(whole.path(), name), "{name}");
@@ -320,7 +320,7 @@ mod tests {
         }
         let folder = dir.path().join(CHECKPOINTS);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
-        assert_eq!(load_weights(&folder, Which::Best, &layout(), &Device::Cpu).unwrap().1, 2);
+        assert_eq!(load_weights(&folder, CheckpointChoice::Best, &layout(), &Device::Cpu).unwrap().1, 2);
     }
 
     #[test]
@@ -349,7 +349,7 @@ mod tests {
             .unwrap()
             .write_all(later.as_bytes())
             .unwrap();
-        let OpenedRanks { recorder, chosen, warnings } = Recorder::open_ranks(dir.path(), "abc", 2).unwrap();
+        let OpenedForRanks { recorder, chosen, warnings } = Recorder::open_ranks(dir.path(), "abc", 2).unwrap();
         let chosen = chosen.unwrap();
         assert_eq!((chosen.step, &chosen.hash), (4, &saved.1));
         assert_eq!(recorder.saved(), Some(&saved));

@@ -8,12 +8,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoints, Which};
+use super::checkpoint::{CheckpointChoice, Checkpoints};
 use super::error::StoreError;
 use super::files::{read_json, sync_dir, write_atomic, write_json};
-use super::lines::copy_through;
+use super::lines::copy_through_step;
 use super::lock::RunLock;
-use super::manifest::{ContinuedFrom, FORMAT, Manifest, Place};
+use super::manifest::{ContinuedFrom, FORMAT, Manifest, SessionContext};
 use super::summary::Summary;
 use super::time;
 use runner_files::remove_leftovers;
@@ -57,7 +57,7 @@ pub struct ContinueFrom<'a> {
     pub path: &'a Path,
     /// Its plan.
     pub plan: &'a Plan,
-    pub which: Which,
+    pub which: CheckpointChoice,
 }
 
 /// What a new run starts with.
@@ -82,7 +82,7 @@ pub struct RunDir {
 
 /// What is there for a plan.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct RunLookup {
     /// The newest run of the plan that stands for it, and its manifest.
     pub run: Option<(PathBuf, Manifest)>,
     /// Folders of the same name that are no readable runs, and why.
@@ -127,11 +127,11 @@ pub fn summary(path: &Path) -> Result<Option<Summary>, StoreError> {
 
 /// What a folder of runs had in it at one moment.
 #[derive(Debug, Default)]
-pub struct Listing {
+pub struct RunsSnapshot {
     names: BTreeMap<String, PathBuf>,
 }
 
-impl Listing {
+impl RunsSnapshot {
     /// Of the folder of runs `root`; nothing if it cannot be read.
     #[must_use]
     pub fn read(root: &Path) -> Self {
@@ -142,8 +142,8 @@ impl Listing {
 
     /// Looks for runs called `name` of the plan with this hash.
     #[must_use]
-    pub fn find(&self, name: &str, plan_hash: &str) -> Found {
-        let mut found = Found::default();
+    pub fn find(&self, name: &str, plan_hash: &str) -> RunLookup {
+        let mut found = RunLookup::default();
         for (_, path) in self.siblings(&base_id(name, plan_hash)) {
             match manifest(&path) {
                 Ok(manifest) if manifest.plan_hash == plan_hash && manifest.stands_for_its_plan() => {
@@ -171,7 +171,7 @@ impl Listing {
 }
 
 fn siblings(root: &Path, base: &str) -> Vec<(u64, PathBuf)> {
-    Listing::read(root).siblings(base)
+    RunsSnapshot::read(root).siblings(base)
 }
 
 /// All readable runs of `plan` in `root` under its experiment's name, oldest first, wherever they come from.
@@ -184,8 +184,8 @@ pub fn all(root: &Path, plan: &Plan) -> Vec<(PathBuf, Manifest)> {
 
 /// Looks in `root` for runs of `plan` under its experiment's name.
 #[must_use]
-pub fn find(root: &Path, plan: &Plan) -> Found {
-    Listing::read(root).find(&plan.experiment_name, &plan.hash)
+pub fn find(root: &Path, plan: &Plan) -> RunLookup {
+    RunsSnapshot::read(root).find(&plan.experiment_name, &plan.hash)
 }
 
 impl RunDir {
@@ -288,7 +288,7 @@ impl RunDir {
     ///
     /// # Errors
     /// If the manifest cannot be written.
-    pub fn begin(&mut self, from_step: u64, place: Place) -> Result<(), StoreError> {
+    pub fn begin(&mut self, from_step: u64, place: SessionContext) -> Result<(), StoreError> {
         self.manifest.begin(from_step, place, time::now());
         write_json(&self.path.join(MANIFEST), &self.manifest)
     }
@@ -337,7 +337,7 @@ fn seed(to: &Path, ours: &Plan, from: &ContinueFrom<'_>) -> Result<ContinuedFrom
     let measured = same_validation(ours, from.plan);
     let (step, _) = checkpoints.adopt(&from.path.join(CHECKPOINTS), from.which, measured)?;
     for name in [METRICS, SAMPLES] {
-        copy_through(&from.path.join(name), &to.join(name), step)?;
+        copy_through_step(&from.path.join(name), &to.join(name), step)?;
     }
     Ok(ContinuedFrom { id: other.id, step, plan_hash: other.plan_hash })
 }

@@ -131,7 +131,7 @@ fn a_run_continues_another() {
         manifest: Manifest::new(&other, "exp.yaml".into(), vec![], time::now()),
     };
     let from = |which| ContinueFrom { path: first.path(), plan: &plan, which };
-    for (which, step) in [(Which::Latest, 4), (Which::Step(2), 2)] {
+    for (which, step) in [(CheckpointChoice::Latest, 4), (CheckpointChoice::Step(2), 2)] {
         let run = RunDir::create_continued(root.path(), files(), &from(which)).unwrap();
         let began = run.manifest().continued_from.clone().unwrap();
         assert_eq!((began.id, began.step, &began.plan_hash), (first.id(), step, &plan.hash));
@@ -143,7 +143,7 @@ fn a_run_continues_another() {
         assert!(opened.warnings.is_empty(), "{:?}", opened.warnings);
     }
     let before = fs::read_dir(root.path()).unwrap().count();
-    let error = RunDir::create_continued(root.path(), files(), &from(Which::Step(3))).unwrap_err();
+    let error = RunDir::create_continued(root.path(), files(), &from(CheckpointChoice::Step(3))).unwrap_err();
     assert!(error.is_request() && error.to_string().contains("no checkpoint of step 3"), "{error}");
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), before, "no half of a run");
     assert_eq!(fs::read_to_string(first.path().join(METRICS)).unwrap(), lines(5));

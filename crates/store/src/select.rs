@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use minijinja::value::Value;
 use minijinja::{Environment, UndefinedBehavior};
 
-use super::catalog::Listed;
+use super::catalog::ListedRun;
 use super::manifest::RunOrigin;
 
 /// Fields of a listed run, as expressions and sort keys name them.
@@ -42,20 +42,20 @@ pub struct SelectError(String);
 
 /// A field's value; `None` where the run has none.
 #[derive(Debug, Clone, PartialEq)]
-enum Cell {
+enum FieldValue {
     Number(Option<f64>),
     Text(Option<String>),
     List(Vec<String>),
 }
 
-impl Cell {
+impl FieldValue {
     fn is_none(&self) -> bool {
         matches!(self, Self::Number(None) | Self::Text(None))
     }
 }
 
-fn cell(run: &Listed, field: &str) -> Cell {
-    let text = |text: &str| Cell::Text(Some(text.to_owned()));
+fn cell(run: &ListedRun, field: &str) -> FieldValue {
+    let text = |text: &str| FieldValue::Text(Some(text.to_owned()));
     let (origin, origin_step) = match (&run.origin, &run.continued_from) {
         (Some(RunOrigin::Fork { id, step, .. }), _) => (Some(id), *step),
         (Some(RunOrigin::Reproduction { id, .. }), _) => (Some(id), None),
@@ -64,24 +64,24 @@ fn cell(run: &Listed, field: &str) -> Cell {
     };
     match field {
         "id" => text(&run.id),
-        "name" => Cell::Text(run.name.clone()),
+        "name" => FieldValue::Text(run.name.clone()),
         "status" => text(run.status.as_str()),
-        "step" => Cell::Number(Some(run.step as f64)),
-        "steps" => Cell::Number(Some(run.steps as f64)),
-        "tokens" => Cell::Number(run.tokens.map(|n| n as f64)),
-        "seconds" => Cell::Number(run.seconds),
-        "loss" => Cell::Number(run.loss),
-        "val_loss" => Cell::Number(run.val_loss),
-        "best_val_loss" => Cell::Number(run.best_val_loss),
-        "tokens_per_second" => Cell::Number(run.tokens_per_second),
-        "started" => Cell::Text(run.started.clone()),
-        "ended" => Cell::Text(run.ended.clone()),
-        "tags" => Cell::List(run.tags.clone()),
-        "sweep" => Cell::Text(run.sweep.as_ref().map(|s| s.id.clone())),
-        "point" => Cell::Number(run.sweep.as_ref().map(|s| s.point as f64)),
-        "origin" => Cell::Text(origin.cloned()),
-        "origin_step" => Cell::Number(origin_step.map(|n| n as f64)),
-        _ => Cell::Text(run.error.clone()),
+        "step" => FieldValue::Number(Some(run.step as f64)),
+        "steps" => FieldValue::Number(Some(run.steps as f64)),
+        "tokens" => FieldValue::Number(run.tokens.map(|n| n as f64)),
+        "seconds" => FieldValue::Number(run.seconds),
+        "loss" => FieldValue::Number(run.loss),
+        "val_loss" => FieldValue::Number(run.val_loss),
+        "best_val_loss" => FieldValue::Number(run.best_val_loss),
+        "tokens_per_second" => FieldValue::Number(run.tokens_per_second),
+        "started" => FieldValue::Text(run.started.clone()),
+        "ended" => FieldValue::Text(run.ended.clone()),
+        "tags" => FieldValue::List(run.tags.clone()),
+        "sweep" => FieldValue::Text(run.sweep.as_ref().map(|s| s.id.clone())),
+        "point" => FieldValue::Number(run.sweep.as_ref().map(|s| s.point as f64)),
+        "origin" => FieldValue::Text(origin.cloned()),
+        "origin_step" => FieldValue::Number(origin_step.map(|n| n as f64)),
+        _ => FieldValue::Text(run.error.clone()),
     }
 }
 
@@ -101,11 +101,11 @@ fn unknown(what: &str, name: &str) -> SelectError {
 /// Keeps the runs of which `expression` is true.
 ///
 /// A number that a run does not have is unknown, and a run is kept only if the expression is true whatever that number be: see
-/// `Trials`. `x is none` asks whether it is unknown.
+/// `UnknownTrials`. `x is none` asks whether it is unknown.
 ///
 /// # Errors
 /// If it is no expression, names a field that there is not, or cannot be computed.
-pub fn keep_where(runs: &mut Vec<Listed>, expression: &str) -> Result<(), SelectError> {
+pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), SelectError> {
     let wrong = |error: &minijinja::Error| {
         let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
         SelectError(format!("--where {expression:?}: {detail}"))
@@ -128,13 +128,13 @@ pub fn keep_where(runs: &mut Vec<Listed>, expression: &str) -> Result<(), Select
     }
     let mut kept = Vec::with_capacity(runs.len());
     for run in runs.drain(..) {
-        let cells: Vec<(&str, Cell)> = used.iter().map(|field| (*field, cell(&run, field))).collect();
+        let cells: Vec<(&str, FieldValue)> = used.iter().map(|field| (*field, cell(&run, field))).collect();
         let mut matches = true;
-        for trial in Trials::new(&cells, &constants) {
+        for trial in UnknownTrials::new(&cells, &constants) {
             let mut values: BTreeMap<String, Value> = BTreeMap::new();
             let mut tried = trial.into_iter();
             for (field, cell) in &cells {
-                let number = if *cell == Cell::Number(None) { tried.next() } else { None };
+                let number = if *cell == FieldValue::Number(None) { tried.next() } else { None };
                 values.insert((*field).to_owned(), value(cell, number.unwrap_or(f64::NAN)));
                 values.insert(format!("{NONE}{field}"), Value::from(cell.is_none()));
             }
@@ -226,22 +226,22 @@ fn tokens(expression: &str) -> Vec<&str> {
 /// The numbers that are tried for those that a run does not have. A comparison can change only where the number passes one in
 /// the expression, one that the run has, or another unknown one: tried are all of the first two, and between each two of them,
 /// below and above, as many as there are unknown ones, in all combinations.
-struct Trials {
+struct UnknownTrials {
     numbers: Vec<f64>,
     /// Of how many unknown numbers, and the next combination; `None` after the last.
     unknown: usize,
     next: Option<usize>,
 }
 
-impl Trials {
+impl UnknownTrials {
     /// More combinations are not tried: of so many unknown numbers a long expression says too little.
     const MOST: usize = 100_000;
 
-    fn new(cells: &[(&str, Cell)], constants: &[f64]) -> Self {
-        let unknown = cells.iter().filter(|(_, cell)| *cell == Cell::Number(None)).count();
+    fn new(cells: &[(&str, FieldValue)], constants: &[f64]) -> Self {
+        let unknown = cells.iter().filter(|(_, cell)| *cell == FieldValue::Number(None)).count();
         let mut numbers = Vec::new();
         if unknown > 0 {
-            let known = cells.iter().filter_map(|(_, cell)| if let Cell::Number(x) = cell { *x } else { None });
+            let known = cells.iter().filter_map(|(_, cell)| if let FieldValue::Number(x) = cell { *x } else { None });
             let mut bounds: Vec<f64> = constants.iter().copied().chain(known).chain([0.0]).collect();
             bounds.retain(|x| x.is_finite());
             bounds.sort_by(f64::total_cmp);
@@ -262,7 +262,7 @@ impl Trials {
     }
 }
 
-impl Iterator for Trials {
+impl Iterator for UnknownTrials {
     type Item = Vec<f64>;
 
     /// A number for each of those that are unknown; one empty list if none is.
@@ -278,13 +278,13 @@ impl Iterator for Trials {
     }
 }
 
-fn value(cell: &Cell, unknown: f64) -> Value {
+fn value(cell: &FieldValue, unknown: f64) -> Value {
     match cell {
         // Counts as integers: they print and divide as such.
-        Cell::Number(Some(x)) if x.fract() == 0.0 && x.abs() < 9e15 => Value::from(*x as i64),
-        Cell::Number(x) => Value::from(x.unwrap_or(unknown)),
-        Cell::Text(text) => text.as_ref().map_or_else(|| Value::from(()), |text| Value::from(text.as_str())),
-        Cell::List(list) => Value::from(list.clone()),
+        FieldValue::Number(Some(x)) if x.fract() == 0.0 && x.abs() < 9e15 => Value::from(*x as i64),
+        FieldValue::Number(x) => Value::from(x.unwrap_or(unknown)),
+        FieldValue::Text(text) => text.as_ref().map_or_else(|| Value::from(()), |text| Value::from(text.as_str())),
+        FieldValue::List(list) => Value::from(list.clone()),
     }
 }
 
@@ -293,15 +293,17 @@ fn value(cell: &Cell, unknown: f64) -> Value {
 ///
 /// # Errors
 /// If there is no such field.
-pub fn sort(runs: &mut [Listed], key: &str) -> Result<(), SelectError> {
+pub fn sort(runs: &mut [ListedRun], key: &str) -> Result<(), SelectError> {
     let (name, down) = key.strip_prefix('-').map_or((key, false), |name| (name, true));
     let field = FIELDS.into_iter().find(|field| *field == name).ok_or_else(|| unknown("--sort", name))?;
     runs.sort_by(|a, b| {
         let (a, b) = (cell(a, field), cell(b, field));
         match (&a, &b) {
-            (Cell::Number(a), Cell::Number(b)) => missing_last(a.as_ref(), b.as_ref(), down, f64::total_cmp),
-            (Cell::Text(a), Cell::Text(b)) => missing_last(a.as_ref(), b.as_ref(), down, Ord::cmp),
-            (Cell::List(a), Cell::List(b)) => {
+            (FieldValue::Number(a), FieldValue::Number(b)) => {
+                missing_last(a.as_ref(), b.as_ref(), down, f64::total_cmp)
+            }
+            (FieldValue::Text(a), FieldValue::Text(b)) => missing_last(a.as_ref(), b.as_ref(), down, Ord::cmp),
+            (FieldValue::List(a), FieldValue::List(b)) => {
                 let some = |list: &Vec<String>| (!list.is_empty()).then(|| list.join(" "));
                 missing_last(some(a).as_ref(), some(b).as_ref(), down, Ord::cmp)
             }
@@ -322,16 +324,16 @@ fn missing_last<T>(a: Option<&T>, b: Option<&T>, down: bool, compare: impl Fn(&T
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{Standing, describe};
+    use crate::catalog::{ListedStatus, describe};
 
-    fn run(id: &str, step: u64, val_loss: Option<f64>) -> Listed {
+    fn run(id: &str, step: u64, val_loss: Option<f64>) -> ListedRun {
         let nothing = describe(std::path::Path::new("/nowhere/at/all"));
-        Listed { id: id.into(), status: Standing::Done, step, steps: 100, val_loss, error: None, ..nothing }
+        ListedRun { id: id.into(), status: ListedStatus::Done, step, steps: 100, val_loss, error: None, ..nothing }
     }
 
     fn kept(expression: &str) -> Result<String, String> {
-        let failed = Listed { status: Standing::Failed, error: Some("why".into()), ..run("c", 7, None) };
-        let tagged = Listed { tags: vec!["good".into()], ..run("b", 100, Some(2.5)) };
+        let failed = ListedRun { status: ListedStatus::Failed, error: Some("why".into()), ..run("c", 7, None) };
+        let tagged = ListedRun { tags: vec!["good".into()], ..run("b", 100, Some(2.5)) };
         let mut runs = vec![run("a", 100, Some(3.5)), tagged, failed];
         keep_where(&mut runs, expression).map_err(|e| e.to_string())?;
         Ok(runs.iter().map(|r| r.id.as_str()).collect())

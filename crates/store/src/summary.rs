@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::StateHash;
 use super::error::StoreError;
 use super::manifest::RunStatus;
-use super::metrics::{EvalLine, MetricLine, TrainLine, each_metric};
+use super::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
 
 /// The whole file. What was not measured is `null`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub struct Summary {
     pub best_eval: Option<EvalLine>,
     /// Of the best checkpoint, where the file names a test.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub test: Option<Tested>,
+    pub test: Option<TestResult>,
     pub medians: Medians,
     /// What the plan said a step would take, where rates were known; beside `medians.step_ms`.
     #[serde(default)]
@@ -52,7 +52,7 @@ pub struct Summary {
 
 /// What the test said of the checkpoint of `step`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Tested {
+pub struct TestResult {
     pub step: u64,
     /// Mean negative log-likelihood per token, in nats.
     pub loss: f64,
@@ -102,7 +102,7 @@ pub struct Outcome {
     /// Steps up to this one were another run's, which this one continues: medians leave them out.
     pub continued_from: u64,
     pub hash: Option<StateHash>,
-    pub test: Option<Tested>,
+    pub test: Option<TestResult>,
 }
 
 impl Summary {
@@ -111,7 +111,7 @@ impl Summary {
     /// # Errors
     /// If the file cannot be read.
     pub fn new(outcome: Outcome, metrics: &Path) -> Result<Self, StoreError> {
-        let mut totals = Totals::read(metrics, outcome.continued_from)?;
+        let mut totals = MetricTotals::read(metrics, outcome.continued_from)?;
         let (final_hash, weights_hash) = outcome.hash.map(|h| (h.state, h.weights)).unzip();
         Ok(Self {
             id: outcome.id,
@@ -143,7 +143,7 @@ impl Summary {
 /// If the file cannot be read.
 pub fn step_seconds(metrics: &Path) -> Result<f64, StoreError> {
     let mut ms = 0.0;
-    each_metric(metrics, &mut |line| {
+    for_each_metric(metrics, &mut |line| {
         if let MetricLine::Train(t) = line {
             ms += t.step_ms.unwrap_or(0.0);
         }
@@ -154,7 +154,7 @@ pub fn step_seconds(metrics: &Path) -> Result<f64, StoreError> {
 const SERIES: usize = 8;
 
 #[derive(Default)]
-struct Totals {
+struct MetricTotals {
     tokens: u64,
     last: Option<TrainLine>,
     last_eval: Option<EvalLine>,
@@ -164,10 +164,10 @@ struct Totals {
     skip: u64,
 }
 
-impl Totals {
+impl MetricTotals {
     fn read(metrics: &Path, skip: u64) -> Result<Self, StoreError> {
         let mut totals = Self { skip, ..Self::default() };
-        each_metric(metrics, &mut |line| totals.add(line))?;
+        for_each_metric(metrics, &mut |line| totals.add(line))?;
         Ok(totals)
     }
 

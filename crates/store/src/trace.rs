@@ -8,11 +8,11 @@ use super::lines::LineReader;
 use runner_spec::event::{TraceLine, Traced};
 
 /// Ranks tell their lines one by one: lines of a step may come after the first ones of so many later steps.
-const AHEAD: u64 = 2;
+const MAX_STEPS_OUT_OF_ORDER: u64 = 2;
 
 /// What became of a comparison of two traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Compared {
+pub struct TraceComparison {
     /// Lines that both have.
     pub common: usize,
     /// The step of the first of them.
@@ -25,9 +25,9 @@ pub struct Compared {
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn compare(a: &Path, b: &Path, from: u64, until: u64) -> Result<Compared, StoreError> {
-    let mut compared = Compared { common: 0, begins: None, first: None };
-    let (mut left, mut right) = (Steps::open(a, from, until)?, Steps::open(b, from, until)?);
+pub fn compare(a: &Path, b: &Path, from: u64, until: u64) -> Result<TraceComparison, StoreError> {
+    let mut compared = TraceComparison { common: 0, begins: None, first: None };
+    let (mut left, mut right) = (TraceSteps::open(a, from, until)?, TraceSteps::open(b, from, until)?);
     let (mut p, mut q) = (left.next_step()?, right.next_step()?);
     while let (Some((step, ours)), Some((other, theirs))) = (&p, &q) {
         let order = step.cmp(other);
@@ -48,7 +48,7 @@ pub fn compare(a: &Path, b: &Path, from: u64, until: u64) -> Result<Compared, St
     Ok(compared)
 }
 
-impl Compared {
+impl TraceComparison {
     fn add(&mut self, step: u64, ours: &[TraceLine], theirs: &[TraceLine]) {
         let key = |line: &TraceLine| (line.what, line.block, line.name.clone());
         let known: HashMap<(Traced, usize, String), &str> =
@@ -65,7 +65,7 @@ impl Compared {
 }
 
 /// The lines of a trace, step by step.
-struct Steps {
+struct TraceSteps {
     lines: LineReader,
     from: u64,
     until: u64,
@@ -74,7 +74,7 @@ struct Steps {
     ended: bool,
 }
 
-impl Steps {
+impl TraceSteps {
     fn open(path: &Path, from: u64, until: u64) -> Result<Self, StoreError> {
         Ok(Self { lines: LineReader::open(path)?, from, until, begun: BTreeMap::new(), ended: false })
     }
@@ -87,7 +87,7 @@ impl Steps {
                 break;
             };
             let Ok(line) = serde_json::from_slice::<TraceLine>(bytes) else { continue };
-            if line.step > self.until.saturating_add(AHEAD) {
+            if line.step > self.until.saturating_add(MAX_STEPS_OUT_OF_ORDER) {
                 self.ended = true;
             } else if line.step > self.from && line.step <= self.until {
                 self.begun.entry(line.step).or_default().push(line);
@@ -98,7 +98,7 @@ impl Steps {
 
     fn has_whole_step(&self) -> bool {
         let ends = self.begun.first_key_value().zip(self.begun.last_key_value());
-        ends.is_some_and(|((first, _), (last, _))| last - first > AHEAD)
+        ends.is_some_and(|((first, _), (last, _))| last - first > MAX_STEPS_OUT_OF_ORDER)
     }
 }
 
@@ -125,13 +125,17 @@ mod tests {
             std::fs::write(path, lines.concat() + "torn").unwrap();
         };
         write(&a, "3");
-        assert_eq!(compare(&a, &b, 0, 9).unwrap(), Compared { common: 0, begins: None, first: None }, "no such file");
+        assert_eq!(
+            compare(&a, &b, 0, 9).unwrap(),
+            TraceComparison { common: 0, begins: None, first: None },
+            "no such file"
+        );
         write(&b, "3");
-        assert_eq!(compare(&a, &b, 0, 9).unwrap(), Compared { common: 5, begins: Some(1), first: None });
+        assert_eq!(compare(&a, &b, 0, 9).unwrap(), TraceComparison { common: 5, begins: Some(1), first: None });
         write(&b, "4");
         let first = compare(&a, &b, 0, 9).unwrap().first.unwrap();
         assert_eq!((first.step, first.what, first.block), (2, Traced::Gradient, 1));
-        assert_eq!(compare(&a, &b, 0, 1).unwrap(), Compared { common: 1, begins: Some(1), first: None });
+        assert_eq!(compare(&a, &b, 0, 1).unwrap(), TraceComparison { common: 1, begins: Some(1), first: None });
         assert_eq!(compare(&a, &b, 2, 9).unwrap().first.unwrap().step, 3);
     }
     #[test]
@@ -154,7 +158,7 @@ mod tests {
         assert_eq!((compared.common, compared.begins), (1 + 600 * 2, Some(100)));
         let first = compared.first.unwrap();
         assert_eq!((first.step, first.block), (700, 0));
-        let mut steps = Steps::open(&a, 0, 900).unwrap();
+        let mut steps = TraceSteps::open(&a, 0, 900).unwrap();
         while steps.next_step().unwrap().is_some() {
             assert!(steps.begun.len() <= 3, "{:?}", steps.begun.keys());
         }

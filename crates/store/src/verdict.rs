@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpoint::{self, StateHash};
 use super::error::StoreError;
-use super::metrics::{EvalLine, MetricLine, TrainLine, each_metric};
+use super::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
 use super::run_dir::{self, CHECKPOINTS, METRICS, TRACE};
 use super::summary::Summary;
 use super::trace;
@@ -34,7 +34,7 @@ pub enum Judgement {
 
 /// A line that one record has and the other one does not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Missing {
+pub struct MissingLine {
     pub step: u64,
     /// `step` or `evaluation`.
     pub what: String,
@@ -44,7 +44,7 @@ pub struct Missing {
 
 /// A number that two runs do not have alike.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Difference {
+pub struct NumberDifference {
     pub step: u64,
     /// `loss`, `grad_norm`, `val_loss`, …
     pub what: String,
@@ -57,14 +57,14 @@ pub struct Difference {
 
 /// The weights and moments after a step that both runs kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Weights {
+pub struct WeightComparison {
     pub step: u64,
     pub equal: bool,
 }
 
 /// The first tensor that differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FirstTensor {
+pub struct FirstDifferingTensor {
     pub step: u64,
     /// `None`: in the checkpoint of that step. Else as the traces say.
     pub traced: Option<Traced>,
@@ -73,7 +73,7 @@ pub struct FirstTensor {
 
 /// `verdict.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct ReproductionVerdict {
     pub verdict: Judgement,
     /// Ids of the two runs.
     pub original: String,
@@ -88,21 +88,21 @@ pub struct Verdict {
     #[serde(default)]
     pub missing: u64,
     #[serde(default)]
-    pub first_missing: Option<Missing>,
+    pub first_missing: Option<MissingLine>,
     /// Of losses, relative.
     pub tolerance: f64,
     /// The largest relative difference of a loss.
-    pub largest: Option<Difference>,
+    pub largest: Option<NumberDifference>,
     /// The first number whose bits differ.
-    pub first_bits: Option<Difference>,
+    pub first_bits: Option<NumberDifference>,
     /// The first loss beyond the tolerance.
-    pub diverged: Option<Difference>,
+    pub diverged: Option<NumberDifference>,
     /// `None` if there is no step whose weights both kept.
-    pub weights: Option<Weights>,
+    pub weights: Option<WeightComparison>,
     /// Why not, then.
     #[serde(default)]
     pub weights_not_compared: Option<String>,
-    pub first_tensor: Option<FirstTensor>,
+    pub first_tensor: Option<FirstDifferingTensor>,
     /// Whether both runs were traced.
     pub traced: bool,
     /// The first step that both traced.
@@ -118,26 +118,26 @@ struct Numbers {
     steps: u64,
     evaluations: u64,
     missing: u64,
-    first_missing: Option<Missing>,
-    largest: Option<Difference>,
-    first_bits: Option<Difference>,
-    diverged: Option<Difference>,
+    first_missing: Option<MissingLine>,
+    largest: Option<NumberDifference>,
+    first_bits: Option<NumberDifference>,
+    diverged: Option<NumberDifference>,
 }
 
 /// What is known of a run before it is done again, so that it counts even if its folder is removed meanwhile.
 #[derive(Debug)]
-pub struct Original {
+pub struct OriginalRun {
     path: PathBuf,
     from: u64,
     /// Whether it was at its end.
     done: bool,
-    record: Record,
+    record: RecordedMetrics,
     summary: Option<Summary>,
     /// The hash of each checkpoint.
     checkpoints: BTreeMap<u64, StateHash>,
 }
 
-impl Original {
+impl OriginalRun {
     /// Of the run directory `path`, whose steps after `from` are its own.
     ///
     /// # Errors
@@ -145,7 +145,7 @@ impl Original {
     pub fn read(path: &Path, from: u64, done: bool) -> Result<Self, StoreError> {
         let metrics = path.join(METRICS);
         fs::metadata(&metrics).map_err(StoreError::io("reading", &metrics))?;
-        let record = Record::read(path, from, u64::MAX)?;
+        let record = RecordedMetrics::read(path, from, u64::MAX)?;
         let folder = path.join(CHECKPOINTS);
         let hashes = checkpoint::steps(&folder).into_iter().filter(|step| *step > from);
         let checkpoints = hashes.filter_map(|step| Some((step, checkpoint::recorded_hash(&folder, step)?))).collect();
@@ -163,15 +163,16 @@ impl Original {
 ///
 /// # Errors
 /// If the copy's record or a checkpoint cannot be read.
-pub fn compare(original: &Original, copy: &Path, tolerance: f64) -> Result<Verdict, StoreError> {
+pub fn compare(original: &OriginalRun, copy: &Path, tolerance: f64) -> Result<ReproductionVerdict, StoreError> {
     let from = original.from;
     let until = original.last().unwrap_or(from);
-    let record = Record::read(copy, from, until)?;
+    let record = RecordedMetrics::read(copy, from, until)?;
     let numbers = Numbers::of(original, &record, until, tolerance);
     let (weights, unequal) = weights(original, copy, until)?;
     let traces = trace::compare(&original.path.join(TRACE), &copy.join(TRACE), from, until)?;
     let differs = unequal.is_some() || numbers.first_bits.is_some() || weights.as_ref().is_some_and(|w| !w.equal);
-    let traced = traces.first.map(|line| FirstTensor { step: line.step, traced: Some(line.what), name: line.name });
+    let traced =
+        traces.first.map(|line| FirstDifferingTensor { step: line.step, traced: Some(line.what), name: line.name });
     // A trace that begins late, or skips what a checkpoint shows, does not have the first.
     let kept = match unequal {
         Some(step) if traced.as_ref().is_none_or(|first| step < first.step) => {
@@ -201,7 +202,7 @@ pub fn compare(original: &Original, copy: &Path, tolerance: f64) -> Result<Verdi
         why.to_owned()
     });
     let id = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(Verdict {
+    Ok(ReproductionVerdict {
         verdict,
         original: id(&original.path),
         copy: id(copy),
@@ -226,15 +227,15 @@ pub fn compare(original: &Original, copy: &Path, tolerance: f64) -> Result<Verdi
 
 /// Steps of a run, and the evaluations after them.
 #[derive(Debug, Default)]
-struct Record {
+struct RecordedMetrics {
     train: BTreeMap<u64, TrainLine>,
     eval: BTreeMap<u64, EvalLine>,
 }
 
-impl Record {
+impl RecordedMetrics {
     fn read(run: &Path, from: u64, until: u64) -> Result<Self, StoreError> {
         let mut record = Self::default();
-        each_metric(&run.join(METRICS), &mut |line| match line {
+        for_each_metric(&run.join(METRICS), &mut |line| match line {
             MetricLine::Train(line) if (from + 1..=until).contains(&line.step) => {
                 record.train.insert(line.step, line);
             }
@@ -249,10 +250,12 @@ impl Record {
 }
 
 impl Numbers {
-    fn of(known: &Original, copy: &Record, until: u64, tolerance: f64) -> Self {
+    fn of(known: &OriginalRun, copy: &RecordedMetrics, until: u64, tolerance: f64) -> Self {
         let mut numbers = Self::default();
         let original = &known.record;
-        let steps = |record: &Record| record.train.keys().chain(record.eval.keys()).copied().collect::<BTreeSet<u64>>();
+        let steps = |record: &RecordedMetrics| {
+            record.train.keys().chain(record.eval.keys()).copied().collect::<BTreeSet<u64>>()
+        };
         for &step in steps(original).union(&steps(copy)).filter(|step| **step <= until) {
             match (original.train.get(&step), copy.train.get(&step)) {
                 (Some(a), Some(b)) => {
@@ -283,14 +286,14 @@ impl Numbers {
     fn only_one(&mut self, step: u64, what: &str, original: bool, copy: bool) {
         if original != copy {
             self.missing += 1;
-            let missing = || Missing { step, what: what.to_owned(), in_original: copy };
+            let missing = || MissingLine { step, what: what.to_owned(), in_original: copy };
             self.first_missing.get_or_insert_with(missing);
         }
     }
 
     fn bits(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>) {
         if original.map(f64::to_bits) != copy.map(f64::to_bits) && self.first_bits.is_none() {
-            self.first_bits = Some(Difference::new(step, what, original, copy));
+            self.first_bits = Some(NumberDifference::new(step, what, original, copy));
         }
     }
 
@@ -299,8 +302,8 @@ impl Numbers {
         if original.map(f64::to_bits) == copy.map(f64::to_bits) {
             return;
         }
-        let difference = Difference::new(step, what, original, copy);
-        let size = |d: &Difference| d.relative.unwrap_or(f64::INFINITY);
+        let difference = NumberDifference::new(step, what, original, copy);
+        let size = |d: &NumberDifference| d.relative.unwrap_or(f64::INFINITY);
         if size(&difference) > tolerance && self.diverged.is_none() {
             self.diverged = Some(difference.clone());
         }
@@ -310,14 +313,14 @@ impl Numbers {
     }
 }
 
-impl Difference {
+impl NumberDifference {
     fn new(step: u64, what: &str, original: Option<f64>, copy: Option<f64>) -> Self {
         let relative = original.zip(copy).map(|(a, b)| (a - b).abs() / a.abs().max(f64::MIN_POSITIVE));
         Self { step, what: what.to_owned(), original, copy, relative: relative.filter(|r| r.is_finite()) }
     }
 }
 
-impl Original {
+impl OriginalRun {
     /// The hash of its state after `until`, if it ended there.
     fn end(&self, until: u64) -> Option<&str> {
         end(self.summary.as_ref()?, until)
@@ -330,7 +333,11 @@ fn end(summary: &Summary, until: u64) -> Option<&str> {
 
 /// Of the last step, if both ended there, else of the newest checkpoint that both have; and the first step whose checkpoints
 /// are not equal.
-fn weights(original: &Original, copy: &Path, until: u64) -> Result<(Option<Weights>, Option<u64>), StoreError> {
+fn weights(
+    original: &OriginalRun,
+    copy: &Path,
+    until: u64,
+) -> Result<(Option<WeightComparison>, Option<u64>), StoreError> {
     let folder = copy.join(CHECKPOINTS);
     let kept = original.checkpoints.range(..=until);
     let common: Vec<(u64, bool)> =
@@ -339,19 +346,19 @@ fn weights(original: &Original, copy: &Path, until: u64) -> Result<(Option<Weigh
     if let (Some(a), Some(summary)) = (original.end(until), run_dir::summary(copy)?)
         && let Some(b) = end(&summary, until)
     {
-        return Ok((Some(Weights { step: until, equal: a == b }), unequal));
+        return Ok((Some(WeightComparison { step: until, equal: a == b }), unequal));
     }
-    Ok((common.last().map(|&(step, equal)| Weights { step, equal }), unequal))
+    Ok((common.last().map(|&(step, equal)| WeightComparison { step, equal }), unequal))
 }
 
 /// The first tensor that differs in the checkpoint of `step`; `None` also if the original's is gone by now.
-fn checkpoint_difference(original: &Path, copy: &Path, step: u64) -> Result<Option<FirstTensor>, StoreError> {
+fn checkpoint_difference(original: &Path, copy: &Path, step: u64) -> Result<Option<FirstDifferingTensor>, StoreError> {
     let (a, b) = (original.join(CHECKPOINTS), copy.join(CHECKPOINTS));
     if checkpoint::recorded_hash(&a, step).is_none() {
         return Ok(None);
     }
     let name = checkpoint::first_difference(&a, &b, step)?;
-    Ok(name.map(|name| FirstTensor { step, traced: None, name }))
+    Ok(name.map(|name| FirstDifferingTensor { step, traced: None, name }))
 }
 
 #[cfg(test)]

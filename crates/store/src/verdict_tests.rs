@@ -23,8 +23,8 @@ fn run(losses: &[f64], weight: f32) -> tempfile::TempDir {
     dir
 }
 
-fn judged(a: &tempfile::TempDir, b: &tempfile::TempDir, from: u64) -> Verdict {
-    compare(&Original::read(a.path(), from, true).unwrap(), b.path(), 1e-4).unwrap()
+fn judged(a: &tempfile::TempDir, b: &tempfile::TempDir, from: u64) -> ReproductionVerdict {
+    compare(&OriginalRun::read(a.path(), from, true).unwrap(), b.path(), 1e-4).unwrap()
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn equal_bits_are_bitwise() {
     let (a, b) = (run(&[4.0, 3.0, 2.0, 1.0], 0.0), run(&[4.0, 3.0, 2.0, 1.0], 0.0));
     let verdict = judged(&a, &b, 0);
     assert_eq!((verdict.verdict, verdict.steps, verdict.evaluations), (Judgement::Bitwise, 4, 1));
-    assert_eq!(verdict.weights, Some(Weights { step: 2, equal: true }));
+    assert_eq!(verdict.weights, Some(WeightComparison { step: 2, equal: true }));
     assert_eq!((verdict.largest, verdict.first_bits, verdict.first_tensor), (None, None, None));
 }
 
@@ -93,7 +93,7 @@ fn an_evaluation_that_a_killed_run_did_not_come_to_is_not_missing() {
     let path = b.path().join(METRICS);
     let text = fs::read_to_string(&path).unwrap() + "{\"kind\":\"eval\",\"step\":1,\"val_loss\":9.0}\n";
     fs::write(path, text).unwrap();
-    let judged = |done| compare(&Original::read(a.path(), 0, done).unwrap(), b.path(), 1e-4).unwrap().verdict;
+    let judged = |done| compare(&OriginalRun::read(a.path(), 0, done).unwrap(), b.path(), 1e-4).unwrap().verdict;
     assert_eq!((judged(false), judged(true)), (Judgement::BitwiseNumbers, Judgement::Incomplete));
 }
 
@@ -109,12 +109,12 @@ fn without_weights_the_numbers_alone_are_bitwise() {
 #[test]
 fn a_record_that_is_removed_meanwhile_counts_as_it_was() {
     let (a, b, c) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 0.0), run(&[4.0, 2.0], 1.0));
-    let original = Original::read(a.path(), 0, true).unwrap();
+    let original = OriginalRun::read(a.path(), 0, true).unwrap();
     fs::remove_dir_all(a.path()).unwrap();
     assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Judgement::Bitwise);
     let verdict = compare(&original, c.path(), 1e-4).unwrap();
     assert_eq!((verdict.verdict, verdict.first_tensor), (Judgement::Diverged, None));
-    assert!(Original::read(a.path(), 0, true).unwrap_err().to_string().contains(METRICS));
+    assert!(OriginalRun::read(a.path(), 0, true).unwrap_err().to_string().contains(METRICS));
     // Nothing to compare is not equal.
     fs::remove_file(b.path().join(METRICS)).unwrap();
     assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Judgement::Incomplete);

@@ -1,6 +1,7 @@
 //! A GPT-2 as llm.c's model file.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use super::dtype::Dtype;
@@ -8,7 +9,7 @@ use super::error::WeightsError;
 use super::export::{Source, Written, refuse_extensions, weights};
 use super::llmc::{HEADER, Header, PADDING};
 use super::writer::{Begun, Target};
-use runner_files::temporary_file;
+use runner_files::{parent_folder, put_in_place, temporary_file};
 use runner_spec::experiment::Family;
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
@@ -35,26 +36,24 @@ impl LlmcExport<'_> {
         if to.file_name().is_none() {
             return Err(WeightsError::Request(format!("{} is no name of a file", to.display())));
         }
-        let free = || match to.symlink_metadata() {
-            Ok(_) if !force => {
-                Err(WeightsError::Request(format!("{} is there already: --force replaces it", to.display())))
-            }
-            _ => Ok(()),
-        };
-        free()?;
-        let folder = to.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let exists = || WeightsError::Request(format!("{} is there already: --force replaces it", to.display()));
+        if !force && to.symlink_metadata().is_ok() {
+            return Err(exists());
+        }
+        let folder = parent_folder(to);
         if folder.exists() && !folder.is_dir() {
             return Err(WeightsError::Request(format!("{} is not a folder", folder.display())));
         }
         fs::create_dir_all(folder).map_err(WeightsError::io(folder))?;
         let aside = temporary_file(folder).map_err(WeightsError::io(folder))?;
         let (header, targets, bytes) = self.places(header);
-        let files = [Begun { path: aside.to_path_buf(), header, bytes }];
+        let files = [Begun { path: aside.path().to_owned(), header, bytes }];
         let step = weights(self.layout, self.dtype, &files, targets, source)?;
-        // Another may have been faster.
-        free()?;
-        aside.persist(to).map_err(|error| WeightsError::io(to)(error.error))?;
-        fs::File::open(folder).and_then(|f| f.sync_all()).map_err(WeightsError::io(folder))?;
+        // Another process may have been faster.
+        put_in_place(aside, to, force).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => exists(),
+            _ => WeightsError::io(to)(error),
+        })?;
         Ok(Written { files: vec![to.to_owned()], bytes, step, notes: Vec::new() })
     }
 

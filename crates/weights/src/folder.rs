@@ -1,13 +1,14 @@
 //! The tensors of a Hugging Face folder: of one safetensors file, or of several with an index.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::error::WeightsError;
-use super::header::{self, TensorInfo};
 use super::json;
+use runner_files::safetensors_header::{HeaderError, TensorInfo, read_header};
 
 /// The weights in one file.
 pub(super) const SINGLE: &str = "model.safetensors";
@@ -16,21 +17,44 @@ pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// A larger index is none.
 const MOST: u64 = 16 << 20;
 
+/// The limit that the format sets for a header.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
+
 /// A tensor, and the file that holds it.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct FileTensor {
     pub(super) file: usize,
+    pub(super) name: String,
     pub(super) info: TensorInfo,
+    /// The first byte of its data in the file.
+    pub(super) start: u64,
+}
+
+/// The tensors of the safetensors file `path`, which is number `file` of its folder, in the order of their bytes.
+fn tensors_of_file(file: usize, path: &Path) -> Result<Vec<FileTensor>, WeightsError> {
+    let mut opened = File::open(path).map_err(WeightsError::io(path))?;
+    let metadata = opened.metadata().map_err(WeightsError::io(path))?;
+    if !metadata.is_file() {
+        return Err(WeightsError::file(path, "not a file"));
+    }
+    let header = read_header(&mut opened, metadata.len(), MAX_HEADER_BYTES).map_err(|error| match error {
+        HeaderError::Content(message) => WeightsError::file(path, message),
+        HeaderError::Io(error) => WeightsError::io(path)(error),
+    })?;
+    let data_start = header.bytes.len() as u64;
+    let located =
+        |(name, info): (String, TensorInfo)| FileTensor { file, name, start: data_start + info.data_offsets[0], info };
+    Ok(header.tensors.into_iter().map(located).collect())
 }
 
 /// The files of the folder `folder`, and every tensor in them.
 ///
 /// # Errors
 /// If there are no safetensors, or files, headers and index do not fit one another.
-pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<Found>), WeightsError> {
+pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<FileTensor>), WeightsError> {
     let single = folder.join(SINGLE);
     if single.symlink_metadata().is_ok() {
-        let found = header::read(&single)?.into_iter().map(|info| Found { file: 0, info }).collect();
+        let found = tensors_of_file(0, &single)?;
         return Ok((vec![single], found));
     }
     let index = folder.join(INDEX);
@@ -45,16 +69,17 @@ pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<Found>), Weigh
     }
     let (mut found, mut seen) = (Vec::new(), BTreeMap::new());
     for (file, path) in files.iter().enumerate() {
-        for info in header::read(path)? {
-            if let Some(other) = seen.insert(info.name.clone(), file) {
-                let message = format!("tensor {} is in {} and in {}", info.name, names[other], names[file]);
+        for tensor in tensors_of_file(file, path)? {
+            let name = &tensor.name;
+            if let Some(other) = seen.insert(name.clone(), file) {
+                let message = format!("tensor {name} is in {} and in {}", names[other], names[file]);
                 return Err(WeightsError::file(&index, message));
             }
-            if map.get(&info.name) != Some(names[file]) {
-                let message = format!("{} holds tensor {}, which the index does not say", names[file], info.name);
+            if map.get(name) != Some(names[file]) {
+                let message = format!("{} holds tensor {name}, which the index does not say", names[file]);
                 return Err(WeightsError::file(&index, message));
             }
-            found.push(Found { file, info });
+            found.push(tensor);
         }
     }
     if let Some((name, shard)) = map.iter().find(|(name, _)| !seen.contains_key(*name)) {

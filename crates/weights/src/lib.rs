@@ -9,7 +9,6 @@ mod export_llmc;
 mod fits;
 mod folder;
 mod gpt2;
-mod header;
 mod json;
 mod llama;
 mod llmc;

@@ -10,8 +10,7 @@ use super::describe::{Described, describe};
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::fits::{Difference, differences};
-use super::folder::{self, Found};
-use super::header::TensorInfo;
+use super::folder::{self, FileTensor};
 use super::names::{HEAD, canonical, has_position_rows, has_token_rows, is_buffer, is_conv1d};
 use super::{llmc, names};
 use runner_spec::experiment::Family;
@@ -58,16 +57,16 @@ impl Opened {
         let (files, found) = folder::tensors(path)?;
         let family = described.family;
         let mut tensors = BTreeMap::new();
-        for Found { file, info } in found {
-            let name = canonical(family, &info.name);
+        for found in found {
+            let name = canonical(family, &found.name);
             if is_buffer(family, &name) {
                 continue;
             }
-            let at = &files[file];
-            let tensor = tensor(family, file, &name, &info).map_err(|message| WeightsError::file(at, message))?;
+            let path = &files[found.file];
+            let tensor = tensor(family, &name, &found).map_err(|message| WeightsError::file(path, message))?;
             if tensors.insert(name, tensor).is_some() {
-                let message = format!("tensor {} is there with and without `{}`", info.name, names::prefix(family));
-                return Err(WeightsError::file(at, message));
+                let message = format!("tensor {} is there with and without `{}`", found.name, names::prefix(family));
+                return Err(WeightsError::file(path, message));
             }
         }
         let mut opened = Self { described, files, tensors };
@@ -264,17 +263,17 @@ impl Tensor {
 }
 
 /// The tensor `name` of a file as a parameter; or why it can be none.
-fn tensor(family: Family, file: usize, name: &str, info: &TensorInfo) -> Result<Tensor, String> {
+fn tensor(family: Family, name: &str, found: &FileTensor) -> Result<Tensor, String> {
+    let FileTensor { file, info, start, .. } = found;
     let Some(dtype) = Dtype::named(&info.dtype) else {
-        return Err(format!("tensor {} is {}; F32, F16 and BF16 are read", info.name, info.dtype));
+        return Err(format!("tensor {} is {}; F32, F16 and BF16 are read", found.name, info.dtype));
     };
-    let shape: Option<Vec<usize>> = info.shape.iter().map(|&n| usize::try_from(n).ok()).collect();
-    let Some(mut shape) = shape else { return Err(format!("tensor {} has a shape of {:?}", info.name, info.shape)) };
+    let mut shape = info.shape.clone();
     let transposed = is_conv1d(family, name) && shape.len() == 2;
     if transposed {
         shape.reverse();
     }
-    Ok(Tensor { file, dtype, shape, transposed, at: info.at })
+    Ok(Tensor { file: *file, dtype, shape, transposed, at: *start })
 }
 
 impl InitialWeights for Opened {

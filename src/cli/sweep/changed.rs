@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_yaml::Value;
 
-use runner_lab::sweep::frozen::SourceFile;
+use runner_lab::sweep::frozen::SourceHash;
 
 /// Keys of the sweep that may change: they say how it is run, not what it is.
 const FREE: [&str; 2] = ["parallel", "retries"];
@@ -61,9 +61,9 @@ fn flow(value: &Value) -> String {
 }
 
 /// The content hash of a file, without a byte order mark, as those are read; of one that is not there, of nothing.
-pub(super) fn digest(path: &Path) -> SourceFile {
+pub(super) fn digest(path: &Path) -> SourceHash {
     let content = fs::read(path).unwrap_or_default();
-    SourceFile { path: path.to_owned(), blake3: hash(content.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&content)) }
+    SourceHash { path: path.to_owned(), blake3: hash(content.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&content)) }
 }
 
 /// As `digest`, of a file's text.
@@ -72,7 +72,7 @@ pub(super) fn hash(content: &[u8]) -> String {
 }
 
 /// Of the files that points were made of, those that are no longer what they were.
-pub(super) fn sources(sources: &[SourceFile]) -> Vec<PathBuf> {
+pub(super) fn sources(sources: &[SourceHash]) -> Vec<PathBuf> {
     sources.iter().filter(|source| digest(&source.path) != **source).map(|source| source.path.clone()).collect()
 }
 

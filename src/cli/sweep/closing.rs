@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::events::{Outcome, SweepEvent};
 use super::preview::many;
-use runner_lab::sweep::frozen::Frozen;
-use runner_lab::sweep::standing::{Progress, Standing, comparable, progress, rows};
-use runner_lab::sweep::{Importance, PointStatus, Results, Row, from_str, importance, text};
+use runner_lab::sweep::frozen::SweepRecord;
+use runner_lab::sweep::standing::{PointProgress, SweepProgress, comparable, progress, rows};
+use runner_lab::sweep::{Importance, PointStatus, Results, ResultsRow, from_str, importance, text};
 use runner_lab::sweep_dir;
 use runner_report::Screen;
 use runner_report::table::{Align, table};
@@ -16,7 +16,7 @@ use runner_spec::format::{count, percent, printable, seconds};
 /// All that is to be said of a sweep at some moment.
 #[derive(Debug)]
 pub(super) struct Closing<'a> {
-    frozen: &'a Frozen,
+    frozen: &'a SweepRecord,
     pub results: Results,
     pub importance: Vec<Importance>,
     /// The steps after which all that was compared for it was measured, where that is not at the end.
@@ -30,8 +30,13 @@ pub(super) struct Closing<'a> {
 
 impl<'a> Closing<'a> {
     /// Of the sweep in `path`. `runs`: the `--runs` flag, where it was given.
-    pub(super) fn new(path: &Path, frozen: &'a Frozen, standings: &[Option<Standing>], runs: Option<&'a Path>) -> Self {
-        let Progress { over, due } = progress(frozen, standings);
+    pub(super) fn new(
+        path: &Path,
+        frozen: &'a SweepRecord,
+        standings: &[Option<PointProgress>],
+        runs: Option<&'a Path>,
+    ) -> Self {
+        let SweepProgress { over, due } = progress(frozen, standings);
         let rows = rows(frozen, standings, &due);
         // What varied is in the sweep file as it was; without it nothing is said of what mattered.
         let text = sweep_dir::text(path).unwrap_or_default();
@@ -65,7 +70,7 @@ impl<'a> Closing<'a> {
         table(&columns, &self.results.rows.iter().map(|row| self.row(row)).collect::<Vec<_>>())
     }
 
-    fn row(&self, row: &Row) -> Vec<String> {
+    fn row(&self, row: &ResultsRow) -> Vec<String> {
         let point = self.frozen.point(row.point);
         let dash = || "-".to_owned();
         let mut out = vec![row.point.to_string()];

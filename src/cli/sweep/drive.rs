@@ -19,26 +19,26 @@ use crate::cli::exit::Exit;
 use crate::cli::interrupt::Interrupt;
 use runner_engine::point_process::{Child, DEVICES, Work};
 use runner_engine::prepare::{Host, local_devices};
-use runner_lab::sweep::allocate::{Allocator, Need};
-use runner_lab::sweep::ending::End;
-use runner_lab::sweep::ending::{Ended, Next};
-use runner_lab::sweep::frozen::{Frozen, FrozenPoint, Tasks};
+use runner_lab::sweep::allocate::{ResourceAllocator, ResourceNeed};
+use runner_lab::sweep::ending::ProcessExit;
+use runner_lab::sweep::ending::{EndedProcess, SegmentOutcome};
+use runner_lab::sweep::frozen::{PlannedPoint, SweepRecord, SweepTasks};
 use runner_lab::sweep::problems::these;
-use runner_lab::sweep::standing::{Standing, read_all};
-use runner_lab::sweep::{Decision, Finding, PointStatus, Results, Segment, standing};
+use runner_lab::sweep::standing::{PointProgress, read_all};
+use runner_lab::sweep::{PointStatus, Results, ScheduleDecision, SegmentResult, TrainingSegment, standing};
 use runner_lab::sweep_dir::{SweepDir, point_log};
 use runner_report::{Many, Screen};
 use runner_spec::format::{count, duration, printable, rate};
 use runner_spec::program::Device;
 use runner_store::RunLock;
 use runner_store::manifest::RunStatus;
-use runner_store::run_dir::Listing;
+use runner_store::run_dir::RunsSnapshot;
 
 /// Between looks at the children.
 const TICK: Duration = Duration::from_millis(30);
 /// How long to wait for a process of an earlier call that still works on a run: it ends after its step.
 const PATIENCE: Duration = Duration::from_mins(10);
-/// Tasks up to which the time that is left is worked out with early stopping in mind.
+/// SweepTasks up to which the time that is left is worked out with early stopping in mind.
 const FEW: usize = 2000;
 
 /// What to run, and how.
@@ -56,19 +56,19 @@ pub(super) struct Drive<'a> {
 
 pub(super) struct Driver<'a> {
     drive: Drive<'a>,
-    tasks: Tasks,
+    tasks: SweepTasks,
     workers: usize,
     /// By place in the sweep's list of points.
-    standings: Vec<Option<Standing>>,
-    /// Tasks that failed in this call and are not tried again in it.
+    standings: Vec<Option<PointProgress>>,
+    /// SweepTasks that failed in this call and are not tried again in it.
     failed: BTreeSet<usize>,
     attempts: BTreeMap<usize, u32>,
     running: BTreeMap<usize, Running>,
-    /// Tasks on whose run another process works or did, and since when.
+    /// SweepTasks on whose run another process works or did, and since when.
     waiting: BTreeMap<usize, Instant>,
     /// Those of them on whose run one was at work at the last look.
     held: BTreeSet<usize>,
-    allocator: Allocator,
+    allocator: ResourceAllocator,
     best: Option<(usize, f64)>,
     began: Instant,
     /// Virtual cost of what this call did.
@@ -80,7 +80,7 @@ pub(super) struct Driver<'a> {
 /// A segment at work.
 struct Running {
     child: Child,
-    segment: Segment,
+    segment: TrainingSegment,
     from: u64,
     asked_to_stop: bool,
 }
@@ -94,7 +94,8 @@ impl<'a> Driver<'a> {
         let cluster = local_devices(&Host { threads: drive.threads, ..host });
         let memory = cluster.devices.iter().find(|d| matches!(d.device, Device::Cpu)).and_then(|d| d.memory_bytes);
         let cuda = cluster.devices.iter().filter(|d| matches!(d.device, Device::Cuda(_))).count();
-        let allocator = Allocator::new(drive.parallel, memory, visible(cuda, std::env::var(DEVICES).ok().as_deref()));
+        let allocator =
+            ResourceAllocator::new(drive.parallel, memory, visible(cuda, std::env::var(DEVICES).ok().as_deref()));
         Ok(Self {
             tasks: frozen.tasks(),
             workers: frozen.workers(drive.parallel),
@@ -147,7 +148,7 @@ impl<'a> Driver<'a> {
         self.close(outcome, screen)
     }
 
-    fn frozen(&self) -> &'a Frozen {
+    fn frozen(&self) -> &'a SweepRecord {
         self.drive.sweep.frozen()
     }
 
@@ -155,15 +156,15 @@ impl<'a> Driver<'a> {
         self.tasks.points[task]
     }
 
-    fn point(&self, task: usize) -> &'a FrozenPoint {
+    fn point(&self, task: usize) -> &'a PlannedPoint {
         &self.frozen().points[self.place(task)]
     }
 
-    fn standing(&self, task: usize) -> Option<&Standing> {
+    fn standing(&self, task: usize) -> Option<&PointProgress> {
         self.standings[self.place(task)].as_ref()
     }
 
-    fn found(&self, task: usize, rung: usize) -> Option<Finding> {
+    fn found(&self, task: usize, rung: usize) -> Option<SegmentResult> {
         let point = self.point(task);
         let until = *point.rungs.get(rung)?;
         self.standing(task)?.finding(until, point.steps)
@@ -172,13 +173,13 @@ impl<'a> Driver<'a> {
     /// Whether a point failed and would of the same again.
     fn has_diverged(&self) -> bool {
         let last = |task: usize| self.point(task).rungs.len().checked_sub(1).and_then(|rung| self.found(task, rung));
-        (0..self.tasks.tasks.len()).any(|task| last(task) == Some(Finding::Failed))
+        (0..self.tasks.tasks.len()).any(|task| last(task) == Some(SegmentResult::Failed))
     }
 
-    fn decide(&mut self) -> Decision {
+    fn decide(&mut self) -> ScheduleDecision {
         let found = |task: usize, rung: usize| self.found(task, rung);
         let decision = self.tasks.decide(self.workers, &found);
-        let cost = |segment: &Segment| {
+        let cost = |segment: &TrainingSegment| {
             let steps = if self.found(segment.task, segment.rung).is_some() { 0 } else { self.tasks.steps(segment) };
             steps as f64 * self.tasks.tasks[segment.task].step_cost
         };
@@ -220,7 +221,7 @@ impl<'a> Driver<'a> {
 
     /// Looks after children that ended; whether there were any.
     fn reap(&mut self, screen: &mut Many) -> bool {
-        let mut ended: Vec<(usize, End)> = Vec::new();
+        let mut ended: Vec<(usize, ProcessExit)> = Vec::new();
         for (task, running) in &mut self.running {
             ended.extend(running.child.ended().map(|end| (*task, end)));
         }
@@ -229,15 +230,15 @@ impl<'a> Driver<'a> {
             self.allocator.give_back(*task);
             screen.forget(self.point(*task).index);
             self.look(*task);
-            let steps = self.standing(*task).map_or(0, Standing::steps).saturating_sub(running.from);
+            let steps = self.standing(*task).map_or(0, PointProgress::steps).saturating_sub(running.from);
             self.cost_done += steps as f64 * self.tasks.tasks[*task].step_cost;
             let next = self.next(*task, *end, &running);
             let since = self.waiting.remove(task);
             match next {
-                Next::Completed(value) => self.completed(*task, running.segment, value, screen),
-                Next::Stopped => {}
-                Next::Later => self.wait(*task, since, screen),
-                Next::Failed { error, again } => self.fail(*task, &error, again, screen),
+                SegmentOutcome::Completed(value) => self.completed(*task, running.segment, value, screen),
+                SegmentOutcome::Stopped => {}
+                SegmentOutcome::Later => self.wait(*task, since, screen),
+                SegmentOutcome::Failed { error, again } => self.fail(*task, &error, again, screen),
             }
         }
         !ended.is_empty()
@@ -245,13 +246,13 @@ impl<'a> Driver<'a> {
 
     /// Reads anew how a task's run stands.
     fn look(&mut self, task: usize) {
-        let runs = Listing::read(self.drive.root);
-        let standing = Standing::read(&runs, self.point(task), self.frozen().objective);
+        let runs = RunsSnapshot::read(self.drive.root);
+        let standing = PointProgress::read(&runs, self.point(task), self.frozen().objective);
         let place = self.place(task);
         self.standings[place] = standing;
     }
 
-    fn completed(&mut self, task: usize, segment: Segment, value: f64, screen: &Many) {
+    fn completed(&mut self, task: usize, segment: TrainingSegment, value: f64, screen: &Many) {
         let point = self.point(task);
         let done = segment.until >= point.steps;
         let run = self.standing(task).map(|s| s.id.clone());
@@ -296,10 +297,10 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn next(&mut self, task: usize, end: End, running: &Running) -> Next {
+    fn next(&mut self, task: usize, end: ProcessExit, running: &Running) -> SegmentOutcome {
         let attempts = self.attempts.get(&task).copied().unwrap_or(0);
         let standing = self.standing(task).filter(|s| s.status == RunStatus::Failed);
-        let next = Ended {
+        let next = EndedProcess {
             end,
             asked_to_stop: running.asked_to_stop,
             finding: self.found(task, running.segment.rung),
@@ -309,14 +310,14 @@ impl<'a> Driver<'a> {
             retries: self.drive.retries,
         }
         .next();
-        if matches!(next, Next::Failed { again: true, .. }) {
+        if matches!(next, SegmentOutcome::Failed { again: true, .. }) {
             self.attempts.insert(task, attempts + 1);
         }
         next
     }
 
     /// Starts what is due and has room; whether that found something new.
-    fn start_due(&mut self, due: &[Segment], screen: &mut Many) -> bool {
+    fn start_due(&mut self, due: &[TrainingSegment], screen: &mut Many) -> bool {
         let mut news = false;
         for segment in due {
             if self.allocator.is_full() {
@@ -337,7 +338,7 @@ impl<'a> Driver<'a> {
                 continue;
             }
             let point = self.point(task);
-            let need = Need { memory: point.memory_bytes, devices: point.cuda_devices };
+            let need = ResourceNeed { memory: point.memory_bytes, devices: point.cuda_devices };
             let Some(devices) = self.allocator.take(task, need) else { continue };
             self.start(*segment, devices, screen);
             news |= self.failed.contains(&task);
@@ -372,9 +373,9 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn start(&mut self, segment: Segment, devices: Vec<String>, screen: &Many) {
+    fn start(&mut self, segment: TrainingSegment, devices: Vec<String>, screen: &Many) {
         let point = self.point(segment.task);
-        let from = self.standing(segment.task).map_or(0, Standing::steps);
+        let from = self.standing(segment.task).map_or(0, PointProgress::steps);
         let path = self.drive.sweep.path();
         let until = (segment.until < point.steps).then_some(segment.until);
         let mut words = arguments(path, self.frozen(), point, self.drive.root, self.drive.threads, until);
@@ -475,7 +476,7 @@ impl<'a> Driver<'a> {
 }
 
 /// `point 3 (lr=0.001 layers=2)`.
-fn name(point: &FrozenPoint) -> String {
+fn name(point: &PlannedPoint) -> String {
     format!("point {} ({})", point.index, point.words())
 }
 

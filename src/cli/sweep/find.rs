@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::exit::RequestError;
 use runner_lab::sweep::SweepSpec;
-use runner_lab::sweep::frozen::Frozen;
+use runner_lab::sweep::frozen::SweepRecord;
 use runner_lab::sweep_dir;
 use runner_lab::sweep_dir::RECORD;
 
@@ -49,7 +49,7 @@ fn none(root: &Path) -> RequestError {
 }
 
 /// The newest sweep of this very file in `root`.
-pub(super) fn of_file(root: &Path, spec: &SweepSpec) -> Option<(PathBuf, Frozen)> {
+pub(super) fn of_file(root: &Path, spec: &SweepSpec) -> Option<(PathBuf, SweepRecord)> {
     let file = absolute(&spec.path);
     let mut sweeps = sweep_dir::list(root).sweeps;
     sweeps.retain(|(_, frozen)| frozen.name == spec.name && frozen.file == file);

@@ -11,7 +11,7 @@ use super::args::PointArgs;
 use crate::cli::common;
 use crate::cli::exit::{Exit, RequestError};
 use crate::cli::output::print;
-use runner_lab::sweep::frozen::{Frozen, FrozenPoint};
+use runner_lab::sweep::frozen::{PlannedPoint, SweepRecord};
 use runner_lab::sweep_dir;
 use runner_lab::sweep_dir::point_file;
 
@@ -41,8 +41,8 @@ pub(super) fn run(args: &PointArgs) -> anyhow::Result<Exit> {
 /// The arguments of `runner` that train `point` of the sweep in `path`, to step `until` or to its end.
 pub(super) fn arguments(
     path: &Path,
-    frozen: &Frozen,
-    point: &FrozenPoint,
+    frozen: &SweepRecord,
+    point: &PlannedPoint,
     root: &Path,
     threads: usize,
     until: Option<u64>,

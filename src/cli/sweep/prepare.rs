@@ -15,9 +15,9 @@ use runner_config::{LoadOptions, Loaded};
 use runner_data::TextTokenizer;
 use runner_engine::error::error_text;
 use runner_engine::prepare::{Host, check_prompts, local_devices, pin_hub_commits, prepare_inputs};
-use runner_lab::sweep::frozen::{FORMAT, Frozen, FrozenPoint, SourceFile};
-use runner_lab::sweep::problems::Problems;
-use runner_lab::sweep::{Asha, Base, Metric, Point, SweepSpec, expand, options, rungs};
+use runner_lab::sweep::frozen::{FORMAT, PlannedPoint, SourceHash, SweepRecord};
+use runner_lab::sweep::problems::PointProblems;
+use runner_lab::sweep::{AshaSettings, ExpandedPoint, ObjectiveMetric, SweepBase, SweepSpec, expand, options, rungs};
 use runner_report::Screen;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
@@ -30,7 +30,7 @@ use runner_store::time;
 /// A sweep that can start.
 #[derive(Debug)]
 pub(super) struct Ready {
-    pub frozen: Frozen,
+    pub frozen: SweepRecord,
     /// The resolved experiment of each point.
     pub experiments: Vec<String>,
 }
@@ -62,16 +62,16 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
         env: common::experiment_environment(),
         ..TemplateArgs::default().over(LoadOptions::default())?
     };
-    if matches!(spec.base, Base::Template(_)) {
+    if matches!(spec.base, SweepBase::Template(_)) {
         // A variable that varies and is not used is a mistake.
         base.named_vars = spec.names().into_iter().map(str::to_owned).collect();
     }
     let (pool, host) = (with.own.pool()?, host_without_runs(with.own)?);
-    let load = |point: &Point| runner_config::load(spec.base.path(), &options(spec, point, &base));
+    let load = |point: &ExpandedPoint| runner_config::load(spec.base.path(), &options(spec, point, &base));
     let loaded: Vec<Result<Loaded, ConfigError>> = pool.install(|| expanded.points.par_iter().map(load).collect());
-    let mut problems = Problems::default();
+    let mut problems = PointProblems::default();
     let color = console::colors_enabled_stderr();
-    let mut good: Vec<(&Point, Loaded)> = Vec::new();
+    let mut good: Vec<(&ExpandedPoint, Loaded)> = Vec::new();
     for (point, loaded) in expanded.points.iter().zip(loaded) {
         match loaded {
             Ok(loaded) => good.push((point, loaded)),
@@ -101,7 +101,7 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
             }
         }
     }
-    let plan = |((_, loaded), facts): (&(&Point, Loaded), &Option<DataFacts>)| {
+    let plan = |((_, loaded), facts): (&(&ExpandedPoint, Loaded), &Option<DataFacts>)| {
         facts.as_ref().map(|facts| plan_point(&loaded.experiment, facts, &cluster))
     };
     let plans: Vec<Option<_>> = pool.install(|| good.par_iter().zip(&facts).map(plan).collect());
@@ -135,7 +135,7 @@ pub(super) fn prepare(spec: &SweepSpec, with: &With<'_>, screen: &mut Screen) ->
     same_rungs(&points)?;
     let environment =
         good.iter().flat_map(|(_, loaded)| loaded.env_read.iter().cloned()).chain(common::own_environment()).collect();
-    let frozen = Frozen {
+    let frozen = SweepRecord {
         format: FORMAT,
         id: id(spec, &points)?,
         name: spec.name.clone(),
@@ -164,7 +164,7 @@ pub(in crate::cli) struct Mistakes(String);
 ///
 /// # Errors
 /// If a file was not the same for all points.
-fn sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<SourceFile>, RequestError> {
+fn sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<SourceHash>, RequestError> {
     let mut files: BTreeMap<&Path, &str> = BTreeMap::new();
     for loaded in loaded {
         let own = loaded.template.is_none().then_some((loaded.path.as_path(), loaded.text.as_str()));
@@ -176,11 +176,11 @@ fn sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<SourceFil
             }
         }
     }
-    let file = |(path, text): (&Path, &str)| SourceFile {
+    let file = |(path, text): (&Path, &str)| SourceHash {
         path: absolute(path),
         blake3: hash(text.strip_prefix('\u{FEFF}').unwrap_or(text).as_bytes()),
     };
-    let mut out: Vec<SourceFile> = files.into_iter().map(file).collect();
+    let mut out: Vec<SourceHash> = files.into_iter().map(file).collect();
     out.sort_by(|a, b| a.path.cmp(&b.path));
     out.dedup();
     Ok(out)
@@ -190,11 +190,11 @@ fn sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<SourceFil
 ///
 /// # Errors
 /// If two points are judged after different ones before their end.
-fn same_rungs(points: &[FrozenPoint]) -> Result<(), RequestError> {
-    let below = |p: &FrozenPoint| p.rungs.split_last().map_or(Vec::new(), |(_, below)| below.to_vec());
+fn same_rungs(points: &[PlannedPoint]) -> Result<(), RequestError> {
+    let below = |p: &PlannedPoint| p.rungs.split_last().map_or(Vec::new(), |(_, below)| below.to_vec());
     let Some(first) = points.first() else { return Ok(()) };
     let Some(other) = points.iter().find(|p| below(p) != below(first)) else { return Ok(()) };
-    let words = |p: &FrozenPoint| {
+    let words = |p: &PlannedPoint| {
         let steps: Vec<String> = below(p).iter().map(u64::to_string).collect();
         format!("point {} ({}) after {} of {} steps", p.index, p.words(), steps.join(", "), p.steps)
     };
@@ -207,7 +207,7 @@ fn same_rungs(points: &[FrozenPoint]) -> Result<(), RequestError> {
 }
 
 /// `<name>-<8 digits>` over what the sweep is.
-fn id(spec: &SweepSpec, points: &[FrozenPoint]) -> anyhow::Result<String> {
+fn id(spec: &SweepSpec, points: &[PlannedPoint]) -> anyhow::Result<String> {
     let runs: Vec<(&str, &str)> = points.iter().map(|p| (p.name.as_str(), p.plan_hash.as_str())).collect();
     let text = serde_json::to_string(&(runs, spec.objective, spec.early_stop))?;
     let hash = blake3::hash(text.as_bytes()).to_hex();
@@ -260,7 +260,12 @@ fn plan_point(experiment: &Experiment, facts: &DataFacts, cluster: &ClusterFacts
 }
 
 /// What is kept of a point's plan.
-fn freeze(spec: &SweepSpec, point: &Point, experiment: &Experiment, plan: &Plan) -> Result<FrozenPoint, Vec<String>> {
+fn freeze(
+    spec: &SweepSpec,
+    point: &ExpandedPoint,
+    experiment: &Experiment,
+    plan: &Plan,
+) -> Result<PlannedPoint, Vec<String>> {
     let program = plan.ranks.first().map(|rank| &rank.program);
     let mut mistakes = Vec::new();
     if let Some(program) = program {
@@ -285,7 +290,7 @@ fn freeze(spec: &SweepSpec, point: &Point, experiment: &Experiment, plan: &Plan)
         Device::Cuda(index) => Some(index + 1),
         Device::Cpu => None,
     });
-    Ok(FrozenPoint {
+    Ok(PlannedPoint {
         index: point.index,
         values: point.values.clone(),
         name: experiment.name.clone(),
@@ -304,22 +309,26 @@ fn freeze(spec: &SweepSpec, point: &Point, experiment: &Experiment, plan: &Plan)
 }
 
 /// Whether a metric comes from evaluations.
-fn is_evaluated(metric: Metric) -> bool {
-    !matches!(metric, Metric::TrainLoss | Metric::TokensPerSecond)
+fn is_evaluated(metric: ObjectiveMetric) -> bool {
+    !matches!(metric, ObjectiveMetric::TrainLoss | ObjectiveMetric::TokensPerSecond)
 }
 
 /// Why the objective would never be measured.
-fn unmeasured(metric: Metric, eval: &EvalSpec) -> Option<String> {
+fn unmeasured(metric: ObjectiveMetric, eval: &EvalSpec) -> Option<String> {
     let (there, what) = match metric {
-        Metric::ValLoss | Metric::ValPerplexity => (eval.loss.is_some(), "data.validation and eval.loss"),
-        Metric::HellaswagAcc | Metric::HellaswagAccNorm => (eval.choice_items.is_some(), "eval.hellaswag"),
-        Metric::TrainLoss | Metric::TokensPerSecond => (true, ""),
+        ObjectiveMetric::ValLoss | ObjectiveMetric::ValPerplexity => {
+            (eval.loss.is_some(), "data.validation and eval.loss")
+        }
+        ObjectiveMetric::HellaswagAcc | ObjectiveMetric::HellaswagAccNorm => {
+            (eval.choice_items.is_some(), "eval.hellaswag")
+        }
+        ObjectiveMetric::TrainLoss | ObjectiveMetric::TokensPerSecond => (true, ""),
     };
     (!there).then(|| format!("objective.metric is {metric}, which the experiment does not measure: it needs {what}"))
 }
 
 /// Why early stopping would never judge the point.
-fn unjudged(asha: &Asha, judged: &[u64], steps: u64, every: u64) -> Option<String> {
+fn unjudged(asha: &AshaSettings, judged: &[u64], steps: u64, every: u64) -> Option<String> {
     (judged.len() < 2).then(|| {
         format!(
             "early_stop.asha.min_steps is {}, but the run has {steps} steps and evaluates every {every}, so that it is \
@@ -338,10 +347,10 @@ mod tests {
     fn an_objective_must_be_measured() {
         let none = EvalSpec { loss: None, choice_items: None, samples: None };
         let loss = EvalSpec { loss: Some(EvalLoss { batches: 1 }), ..none.clone() };
-        assert!(unmeasured(Metric::ValLoss, &none).unwrap().contains("data.validation"));
-        assert!(unmeasured(Metric::ValPerplexity, &loss).is_none());
-        assert!(unmeasured(Metric::HellaswagAcc, &loss).unwrap().contains("eval.hellaswag"));
-        assert!(unmeasured(Metric::TrainLoss, &none).is_none());
+        assert!(unmeasured(ObjectiveMetric::ValLoss, &none).unwrap().contains("data.validation"));
+        assert!(unmeasured(ObjectiveMetric::ValPerplexity, &loss).is_none());
+        assert!(unmeasured(ObjectiveMetric::HellaswagAcc, &loss).unwrap().contains("eval.hellaswag"));
+        assert!(unmeasured(ObjectiveMetric::TrainLoss, &none).is_none());
     }
 
     #[test]
@@ -378,7 +387,7 @@ mod tests {
 
     #[test]
     fn early_stopping_must_judge() {
-        let asha = Asha { min_steps: 100, reduction: 3 };
+        let asha = AshaSettings { min_steps: 100, reduction: 3 };
         let text = unjudged(&asha, &rungs(&asha, 120, 80), 120, 80).unwrap();
         assert!(text.contains("120 steps") && text.contains("every 80"), "{text}");
         assert!(unjudged(&asha, &[100, 300], 300, 100).is_none());

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use runner_lab::sweep::Decision;
-use runner_lab::sweep::frozen::{Frozen, FrozenPoint, Tasks};
+use runner_lab::sweep::ScheduleDecision;
+use runner_lab::sweep::frozen::{PlannedPoint, SweepRecord, SweepTasks};
 use runner_lab::sweep::text;
 use runner_report::table::{Align, table};
 use runner_spec::format::{bytes, count, printable, seconds};
@@ -22,7 +22,7 @@ pub(super) struct How {
 }
 
 /// The points, what they take, and how long all of it is predicted to take.
-pub(super) fn preview(frozen: &Frozen, how: How) -> String {
+pub(super) fn preview(frozen: &SweepRecord, how: How) -> String {
     let tasks = frozen.tasks();
     let mut out = points(frozen, how.all);
     out.push_str(&counts(frozen, tasks.tasks.len()));
@@ -32,7 +32,7 @@ pub(super) fn preview(frozen: &Frozen, how: How) -> String {
     out
 }
 
-fn points(frozen: &Frozen, all: bool) -> String {
+fn points(frozen: &SweepRecord, all: bool) -> String {
     let names: Vec<&str> =
         frozen.points.first().map_or_else(Vec::new, |p| p.values.iter().map(|(n, _)| n.as_str()).collect());
     let names: Vec<String> = names.into_iter().map(printable).collect();
@@ -49,7 +49,7 @@ fn points(frozen: &Frozen, all: bool) -> String {
     out
 }
 
-fn row(p: &FrozenPoint) -> Vec<String> {
+fn row(p: &PlannedPoint) -> Vec<String> {
     let mut row = vec![p.index.to_string()];
     row.extend(p.values.iter().map(|(_, value)| printable(&text(value)).replace('\n', " ")));
     row.push(count(p.steps));
@@ -60,7 +60,7 @@ fn row(p: &FrozenPoint) -> Vec<String> {
     row
 }
 
-fn counts(frozen: &Frozen, runs: usize) -> String {
+fn counts(frozen: &SweepRecord, runs: usize) -> String {
     let mut out = format!("sweep    {}: {}", printable(&frozen.id), many(frozen.points.len(), "point"));
     let same = frozen.points.len() - runs;
     if same > 0 {
@@ -73,7 +73,7 @@ fn counts(frozen: &Frozen, runs: usize) -> String {
     out
 }
 
-fn judged(frozen: &Frozen) -> String {
+fn judged(frozen: &SweepRecord) -> String {
     let o = &frozen.objective;
     let mut out = format!("judged   by {}, {} it, {} of a run", o.metric, o.goal.name(), o.at.name());
     if let Some(asha) = &frozen.early_stop {
@@ -93,7 +93,7 @@ fn judged(frozen: &Frozen) -> String {
     out
 }
 
-fn time(frozen: &Frozen, tasks: &Tasks, workers: usize) -> String {
+fn time(frozen: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String {
     let expected = tasks.expected(workers, &|_, _| None);
     let steps: u64 = expected.order.iter().map(|segment| tasks.steps(segment)).sum();
     let mut out = format!("steps    {}", count(steps));
@@ -103,7 +103,7 @@ fn time(frozen: &Frozen, tasks: &Tasks, workers: usize) -> String {
     }
     out.push('\n');
     // Results in the order of the points are those with the fewest promotions.
-    let ends = |segment: &runner_lab::sweep::Segment| {
+    let ends = |segment: &runner_lab::sweep::TrainingSegment| {
         tasks.tasks.get(segment.task).is_some_and(|task| segment.rung + 1 == task.rungs.len())
     };
     if !expected.order.iter().any(ends) {
@@ -123,8 +123,8 @@ fn time(frozen: &Frozen, tasks: &Tasks, workers: usize) -> String {
     out
 }
 
-fn device_hours(frozen: &Frozen, tasks: &Tasks, expected: &Decision) -> f64 {
-    let of = |segment: &runner_lab::sweep::Segment| {
+fn device_hours(frozen: &SweepRecord, tasks: &SweepTasks, expected: &ScheduleDecision) -> f64 {
+    let of = |segment: &runner_lab::sweep::TrainingSegment| {
         let ranks = tasks.points.get(segment.task).and_then(|&i| frozen.points.get(i)).map_or(1, |p| p.ranks);
         let cost = tasks.tasks.get(segment.task).map_or(0.0, |task| task.step_cost);
         tasks.steps(segment) as f64 * cost * ranks as f64
@@ -193,7 +193,7 @@ mod tests {
     fn long_tables_are_cut() {
         let mut frozen = sweep();
         let one = frozen.points[1].clone();
-        frozen.points = (1..=50).map(|index| FrozenPoint { index, ..one.clone() }).collect();
+        frozen.points = (1..=50).map(|index| PlannedPoint { index, ..one.clone() }).collect();
         assert!(preview(&frozen, How { all: false, ..HOW }).contains("… and 10 more points"));
     }
 }

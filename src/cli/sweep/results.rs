@@ -8,7 +8,7 @@ use super::find;
 use crate::cli::exit::Exit;
 use crate::cli::output::{print, print_json};
 use runner_lab::sweep::standing::read_all;
-use runner_lab::sweep::{Importance, Results, Row};
+use runner_lab::sweep::{Importance, Results, ResultsRow};
 use runner_lab::sweep_dir;
 
 /// What `--json` prints.
@@ -16,7 +16,7 @@ use runner_lab::sweep_dir;
 struct Found<'a> {
     id: &'a str,
     results: &'a Results,
-    best: Option<&'a Row>,
+    best: Option<&'a ResultsRow>,
     importance: &'a [Importance],
 }
 

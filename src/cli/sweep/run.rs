@@ -15,7 +15,7 @@ use crate::cli::interrupt::Interrupt;
 use crate::cli::output::print_json;
 use runner_lab::sweep;
 use runner_lab::sweep::SweepSpec;
-use runner_lab::sweep::frozen::Frozen;
+use runner_lab::sweep::frozen::SweepRecord;
 use runner_lab::sweep::standing::{is_finished, read_all};
 use runner_lab::sweep_dir;
 use runner_lab::sweep_dir::{SweepDir, SweepFiles};
@@ -83,7 +83,7 @@ impl Call<'_> {
     ///
     /// # Errors
     /// If it has begun with another version of the file, and is not finished.
-    fn known(&self, screen: &Screen) -> anyhow::Result<Option<(PathBuf, Frozen)>> {
+    fn known(&self, screen: &Screen) -> anyhow::Result<Option<(PathBuf, SweepRecord)>> {
         if self.args.new {
             return Ok(None);
         }
@@ -116,7 +116,7 @@ impl Call<'_> {
     }
 
     /// Goes on with the sweep in `path`, or finds it done.
-    fn go_on(&self, path: &Path, frozen: &Frozen, screen: Screen, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    fn go_on(&self, path: &Path, frozen: &SweepRecord, screen: Screen, interrupt: &Interrupt) -> anyhow::Result<Exit> {
         let changed = changed::sources(&frozen.sources);
         if !changed.is_empty() {
             let files: Vec<String> = changed.iter().map(|path| path.display().to_string()).collect();
@@ -157,7 +157,7 @@ impl Call<'_> {
     }
 
     /// What would be run.
-    fn show(&self, frozen: &Frozen, screen: &Screen) -> anyhow::Result<Exit> {
+    fn show(&self, frozen: &SweepRecord, screen: &Screen) -> anyhow::Result<Exit> {
         if self.args.json {
             print_json(frozen)?;
         } else {

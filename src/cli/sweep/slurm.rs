@@ -9,9 +9,9 @@ use anyhow::{Context, bail};
 use super::find::absolute;
 use super::preview::many;
 use crate::cli::exit::{Exit, RequestError};
-use runner_lab::sweep::frozen::{Frozen, FrozenPoint};
-use runner_lab::sweep::slurm::{Array, TEMPLATE};
-use runner_lab::sweep::standing::{Standing, read_all};
+use runner_lab::sweep::frozen::{PlannedPoint, SweepRecord};
+use runner_lab::sweep::slurm::{SlurmArray, TEMPLATE};
+use runner_lab::sweep::standing::{PointProgress, read_all};
 use runner_lab::sweep_dir::{SCRIPT, SweepDir};
 use runner_report::Screen;
 
@@ -44,7 +44,7 @@ pub(super) fn check(early_stop: bool, options: &[String]) -> anyhow::Result<()> 
 ///
 /// # Errors
 /// If a point's number is too large.
-pub(super) fn check_numbers(frozen: &Frozen) -> anyhow::Result<()> {
+pub(super) fn check_numbers(frozen: &SweepRecord) -> anyhow::Result<()> {
     let last = frozen.points.iter().filter(|p| p.same_as.is_none()).map(|p| p.index).max().unwrap_or(0);
     // What has no more points than any Slurm allows needs no question.
     let most = if last < MAX_ARRAY_SIZE { MAX_ARRAY_SIZE } else { max_array_size().unwrap_or(MAX_ARRAY_SIZE) };
@@ -88,7 +88,7 @@ pub(super) fn submit(sweep: &SweepDir, root: &Path, how: How<'_>, screen: &Scree
         ));
         return Ok(Exit::Done);
     }
-    let array = Array {
+    let array = SlurmArray {
         program: &program,
         sweep: &path,
         points: &points,
@@ -119,9 +119,9 @@ pub(super) fn submit(sweep: &SweepDir, root: &Path, how: How<'_>, screen: &Scree
 }
 
 /// Points, from 1, that are runs of their own and of which something is left to do.
-fn unfinished(root: &Path, frozen: &Frozen) -> Vec<usize> {
+fn unfinished(root: &Path, frozen: &SweepRecord) -> Vec<usize> {
     let standings = read_all(root, frozen);
-    let over = |(standing, p): (&Option<Standing>, &FrozenPoint)| {
+    let over = |(standing, p): (&Option<PointProgress>, &PlannedPoint)| {
         standing.as_ref().is_some_and(|s| s.finding(p.steps, p.steps).is_some())
     };
     let open = standings.iter().zip(&frozen.points).filter(|(s, p)| p.same_as.is_none() && !over((s, p)));

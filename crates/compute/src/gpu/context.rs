@@ -63,7 +63,7 @@ pub fn opened_here(ordinal: usize) -> Option<Device> {
 }
 
 fn opened(ordinal: usize) -> Result<Device> {
-    runner_machine::doctor::usable().map_err(candle_core::Error::msg)?;
+    runner_machine::doctor::check_gpus().map_err(candle_core::Error::msg)?;
     let device = CudaDevice::new_with_stream(ordinal)?;
     let stream = device.cuda_stream();
     let context = stream.context().clone();

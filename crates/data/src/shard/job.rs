@@ -91,7 +91,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<S
     let preparing = |progress| report(ShardEvent::Preparing(progress));
     let find = |source, origin| {
         let builtin = |origin| {
-            let files = stories::materialize(&cache, &preparing)?;
+            let files = stories::write_corpus(&cache, &preparing)?;
             Ok(if origin == Origin::Train { files.train } else { files.validation })
         };
         let split = if origin == Origin::Train { SplitName::Train } else { SplitName::Validation };

@@ -1,60 +1,61 @@
-//! Which stories are told: the corpus, the held-out part, and the multiple-choice items, none of which share a story.
+//! The corpus, its held-out part, and the multiple-choice items. No two of them share a story.
 
 use std::collections::HashSet;
 
-use super::plots::PLOTS;
-use super::teller::{Story, Teller};
+use super::grammar::{Grammar, Plot, Random, Story};
 
-/// Raised whenever the stories change, so that a cache of older ones is not taken for them (a test holds the two
-/// together).
+/// Part of the corpus's cache key. It changes with the stories, so that older stories in a cache are not taken for them; a test
+/// compares the two.
 pub(super) const EDITION: &str = "stories-1";
 /// The corpus is the same on every machine and for every experiment.
 const SEED: u64 = 0x0570_71e5;
-/// Bytes of the corpus, and of the part held out for validation.
 const TRAIN_BYTES: usize = 5_000_000;
 const VALIDATION_BYTES: usize = 250_000;
 const ITEMS: usize = 520;
 
-/// One multiple-choice item.
+/// A multiple-choice item: a story and its endings in another order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Item {
     pub(super) story: Story,
     pub(super) endings: [String; 4],
+    /// The index of the right ending.
     pub(super) label: usize,
 }
 
-/// Everything that is told.
+/// All stories.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Stories {
     pub(super) train: Vec<String>,
     pub(super) validation: Vec<String>,
     pub(super) items: Vec<Item>,
 }
 
-/// Tells all stories. Items come first: a story with the context of one is told no more.
-pub(super) fn tell() -> Told {
-    let mut told = HashSet::new();
-    let mut fresh = |teller: &mut Teller, index: usize| loop {
-        let story = PLOTS[index % PLOTS.len()](teller);
-        if told.insert(story.context.clone()) {
-            return story;
+/// Tells all stories. Items come first: no later story has the context of an item.
+pub(super) fn tell_stories() -> Stories {
+    let grammar = Grammar::read();
+    let mut contexts = HashSet::new();
+    let mut tell_new = |random: &mut Random, plot: &Plot| {
+        loop {
+            let story = grammar.tell(plot, random);
+            if contexts.insert(story.context.clone()) {
+                return story;
+            }
         }
     };
-    let mut teller = Teller::new(SEED);
+    let mut random = Random(SEED);
     let mut items = Vec::with_capacity(ITEMS);
-    for index in 0..ITEMS {
-        let story = fresh(&mut teller, index);
-        let mut endings: Vec<_> = std::iter::once(&story.ending).chain(&story.wrong).cloned().collect();
-        let label = teller.below(4);
+    for plot in grammar.plots.iter().cycle().take(ITEMS) {
+        let story = tell_new(&mut random, plot);
+        let mut endings = story.endings.clone();
+        let label = random.below(4);
         endings.swap(0, label);
-        let [a, b, c, d] = endings.try_into().unwrap_or_default();
-        items.push(Item { story, endings: [a, b, c, d], label });
+        items.push(Item { story, endings, label });
     }
     let mut texts = |bytes: usize| {
         let (mut texts, mut size) = (Vec::new(), 0);
         while size < bytes {
-            let index = teller.below(PLOTS.len());
-            let text = fresh(&mut teller, index).text();
+            let plot = random.pick(&grammar.plots);
+            let text = tell_new(&mut random, plot).text();
             size += text.len();
             texts.push(text);
         }
@@ -62,7 +63,7 @@ pub(super) fn tell() -> Told {
     };
     let validation = texts(VALIDATION_BYTES);
     let train = texts(TRAIN_BYTES);
-    Told { train, validation, items }
+    Stories { train, validation, items }
 }
 
 #[cfg(test)]
@@ -71,25 +72,25 @@ mod tests {
 
     #[test]
     fn nothing_is_told_twice() {
-        let told = tell();
-        let train: HashSet<_> = told.train.iter().map(String::as_str).collect();
-        assert_eq!(train.len(), told.train.len());
-        assert!(told.validation.iter().all(|text| !train.contains(text.as_str())));
-        for item in &told.items {
+        let stories = tell_stories();
+        let train: HashSet<_> = stories.train.iter().map(String::as_str).collect();
+        assert_eq!(train.len(), stories.train.len());
+        assert!(stories.validation.iter().all(|text| !train.contains(text.as_str())));
+        for item in &stories.items {
             let starts_alike = |text: &&&str| text.starts_with(&item.story.context);
             assert!(train.iter().find(starts_alike).is_none(), "{}", item.story.context);
         }
-        let bytes: usize = told.train.iter().map(String::len).sum();
+        let bytes: usize = stories.train.iter().map(String::len).sum();
         assert!((4_900_000..5_100_000).contains(&bytes), "{bytes}");
     }
 
     #[test]
     fn items_have_one_right_ending_of_common_length() {
-        let told = tell();
-        assert_eq!(told.items.len(), ITEMS);
+        let stories = tell_stories();
+        assert_eq!(stories.items.len(), ITEMS);
         let mut labels = [0; 4];
-        for item in &told.items {
-            assert_eq!(item.endings[item.label], item.story.ending);
+        for item in &stories.items {
+            assert_eq!(item.endings[item.label], item.story.endings[0]);
             let distinct: HashSet<_> = item.endings.iter().collect();
             assert_eq!(distinct.len(), 4, "{:?}", item.endings);
             let lengths = item.endings.iter().map(String::len);
@@ -103,9 +104,9 @@ mod tests {
     /// Neither the shortest nor the longest ending is a good guess: the lengths must not give the answer away.
     #[test]
     fn length_does_not_tell() {
-        let told = tell();
+        let stories = tell_stories();
         for sign in [1, -1] {
-            let hits = told.items.iter().filter(|item| {
+            let hits = stories.items.iter().filter(|item| {
                 let guess = (0..4).min_by_key(|&i| sign * item.endings[i].len() as i64).unwrap();
                 guess == item.label
             });
@@ -117,12 +118,12 @@ mod tests {
     /// The word that decides is in the context or belongs to it, and the plots with copied words hold it.
     #[test]
     fn copied_words_are_in_the_context() {
-        for item in tell().items {
+        for item in tell_stories().items {
             let differs =
                 |a: &str, b: &str| a.split(' ').zip(b.split(' ')).find(|(a, b)| a != b).map(|(a, _)| a.to_owned());
-            let word = differs(&item.story.ending, &item.story.wrong[2]).unwrap_or_default();
+            let word = differs(&item.story.endings[0], &item.story.endings[3]).unwrap_or_default();
             let word = word.trim_matches(|c: char| !c.is_alphabetic());
-            if ["lost", "hide", "treat", "gift", "sorry"].contains(&item.story.plot) {
+            if ["lost", "hide", "treat", "gift", "sorry"].contains(&item.story.plot.as_str()) {
                 assert!(item.story.context.contains(word), "{word}: {:?}", item.story);
             }
         }
@@ -130,10 +131,10 @@ mod tests {
 
     #[test]
     fn the_edition_is_of_these_stories() {
-        let told = tell();
+        let stories = tell_stories();
         let mut hasher = blake3::Hasher::new();
-        told.train.iter().chain(&told.validation).for_each(|text| _ = hasher.update(text.as_bytes()));
-        for item in &told.items {
+        stories.train.iter().chain(&stories.validation).for_each(|text| _ = hasher.update(text.as_bytes()));
+        for item in &stories.items {
             hasher.update(format!("{}{:?}{}", item.story.context, item.endings, item.label).as_bytes());
         }
         // Another hash means other stories: raise EDITION with it.

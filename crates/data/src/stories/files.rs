@@ -1,4 +1,4 @@
-//! The told stories as files in the cache: parquet in FineWeb's schema and JSON lines in HellaSwag's.
+//! The stories as files in the cache: parquet in FineWeb's schema and JSON lines in HellaSwag's.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -14,7 +14,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use serde_json::json;
 
-use super::corpus::{EDITION, Item, Told, tell};
+use super::corpus::{EDITION, Item, Stories, tell_stories};
 use crate::cache::Cache;
 use crate::error::DataError;
 use crate::progress::{Progress, Report};
@@ -32,22 +32,25 @@ const SCHEMA: &str = "message schema {
     required int64 token_count;
 }";
 
-/// Where the built-in files are.
+/// The paths of the built-in corpus.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Files {
+pub(crate) struct CorpusFiles {
     pub train: PathBuf,
     pub validation: PathBuf,
     pub choice: PathBuf,
 }
 
 /// Finds the built-in corpus in the cache, or writes it there.
-pub(crate) fn materialize(cache: &Cache, report: &Report<'_>) -> Result<Files, DataError> {
+///
+/// # Errors
+/// If the cache cannot be read or written.
+pub(crate) fn write_corpus(cache: &Cache, report: &Report<'_>) -> Result<CorpusFiles, DataError> {
     let open = |folder: &Path| {
         let file = |name: &str| {
             let path = folder.join(name);
             if path.is_file() { Ok(path) } else { Err(DataError::damaged(folder, format!("{name} is missing"))) }
         };
-        Ok(Files {
+        Ok(CorpusFiles {
             train: file("train.parquet")?,
             validation: file("validation.parquet")?,
             choice: file("choice.jsonl")?,
@@ -55,7 +58,7 @@ pub(crate) fn materialize(cache: &Cache, report: &Report<'_>) -> Result<Files, D
     };
     let mut build = |folder: &Path| {
         report(Progress::Generating);
-        let Told { train, validation, items } = tell();
+        let Stories { train, validation, items } = tell_stories();
         for (name, texts) in [("train.parquet", &train), ("validation.parquet", &validation)] {
             let path = folder.join(name);
             write_parquet(&path, texts).map_err(|error| match error {
@@ -72,7 +75,7 @@ pub(crate) fn materialize(cache: &Cache, report: &Report<'_>) -> Result<Files, D
 pub(crate) fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> {
     let schema = Arc::new(parse_message_type(SCHEMA)?);
     let zstd = Compression::ZSTD(ZstdLevel::try_new(3)?);
-    // Texts are distinct: a dictionary of them would only be in the way.
+    // Texts are distinct, so a dictionary would only take space.
     let properties = WriterProperties::builder().set_compression(zstd).set_dictionary_enabled(false).build();
     let mut writer = SerializedFileWriter::new(File::create(path)?, schema, Arc::new(properties))?;
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -103,7 +106,7 @@ pub(crate) fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> 
                     _ = writer.write_batch(&vec![1.0; texts.len()], None, None)?;
                 }
                 ColumnWriter::Int64ColumnWriter(writer) => {
-                    // As many as there are words: these stories have no tokenizer of their own.
+                    // The count of words: the stories have no tokenizer of their own.
                     let counts: Vec<_> = texts.iter().map(|text| text.split_whitespace().count() as i64).collect();
                     writer.write_batch(&counts, None, None)?;
                 }
@@ -148,8 +151,8 @@ mod tests {
     fn the_files_are_written_once() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::open(dir.path()).unwrap();
-        let files = materialize(&cache, &|_| ()).unwrap();
-        assert_eq!(materialize(&cache, &|_| panic!("written again")).unwrap(), files);
+        let files = write_corpus(&cache, &|_| ()).unwrap();
+        assert_eq!(write_corpus(&cache, &|_| panic!("written again")).unwrap(), files);
         let lines = std::fs::read_to_string(&files.choice).unwrap();
         let first: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
         assert_eq!(first["endings"].as_array().unwrap().len(), 4);

@@ -1,105 +1,86 @@
-//! GPT-2's cutting of text into words, exactly: what the regular expression
-//! `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+` matches, one match after the other, by hand: the
-//! expression's look-ahead keeps it from the fast engines, and cutting would take longer than all the rest.
+//! GPT-2's cutting of text into words, by hand: the matches, one after the other, of the regular expression
+//! `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`. Its look-ahead keeps it from the fast engines, so
+//! that cutting with it would take longer than everything else.
 
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
-use super::letters::{LETTERS, NUMBERS};
+use regex_syntax::hir::{Class, HirKind};
 
-/// What a character is to the expression.
+/// The classes of characters that the expression knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum CharacterClass {
     Other,
     Letter,
     Number,
     Space,
 }
 
-/// Code points in a block of the table.
-const BLOCK: usize = 256;
+/// The class of each code point, in the Unicode version that the `tokenizers` crate has: the standard library's tables grow with
+/// the compiler, and its `char::is_alphabetic` includes marks that are no letters.
+static CLASSES: LazyLock<Vec<CharacterClass>> = LazyLock::new(|| {
+    let mut classes = vec![CharacterClass::Other; char::MAX as usize + 1];
+    for (expression, class) in
+        [(r"\p{L}", CharacterClass::Letter), (r"\p{N}", CharacterClass::Number), (r"\s", CharacterClass::Space)]
+    {
+        for (first, last) in ranges(expression) {
+            classes[first as usize..=last as usize].fill(class);
+        }
+    }
+    classes
+});
 
-/// Classes of all code points: blocks that are alike are kept once.
-struct Table {
-    /// By code point / 256: which block.
-    index: Vec<u16>,
-    blocks: Vec<[Class; BLOCK]>,
+/// The first and last character of each range that `expression`, a class of characters, matches.
+fn ranges(expression: &str) -> Vec<(char, char)> {
+    match regex_syntax::parse(expression).map(regex_syntax::hir::Hir::into_kind) {
+        Ok(HirKind::Class(Class::Unicode(class))) => class.ranges().iter().map(|r| (r.start(), r.end())).collect(),
+        _ => unreachable!("{expression} is a class of characters"),
+    }
 }
 
-static TABLE: OnceLock<Table> = OnceLock::new();
-
 /// The classes of the ASCII characters.
-const ASCII: [Class; 128] = {
-    let mut classes = [Class::Other; 128];
+const ASCII: [CharacterClass; 128] = {
+    let mut classes = [CharacterClass::Other; 128];
     let mut i = 0;
     while i < 128 {
         let byte = i as u8;
         if byte.is_ascii_alphabetic() {
-            classes[i] = Class::Letter;
+            classes[i] = CharacterClass::Letter;
         } else if byte.is_ascii_digit() {
-            classes[i] = Class::Number;
+            classes[i] = CharacterClass::Number;
         } else if matches!(byte, b' ' | b'\t'..=b'\r') {
-            classes[i] = Class::Space;
+            classes[i] = CharacterClass::Space;
         }
         i += 1;
     }
     classes
 };
 
-impl Table {
-    fn new() -> Self {
-        let mut classes = vec![Class::Other; char::MAX as usize + 1];
-        classes[..128].copy_from_slice(&ASCII);
-        for (ranges, class) in [(LETTERS, Class::Letter), (NUMBERS, Class::Number)] {
-            for &(first, last) in ranges {
-                classes[first as usize..=last as usize].fill(class);
-            }
-        }
-        for space in (128..=0x3000).filter(|&c| char::from_u32(c).is_some_and(char::is_whitespace)) {
-            classes[space as usize] = Class::Space;
-        }
-        let mut table = Self { index: Vec::new(), blocks: Vec::new() };
-        for block in classes.as_chunks::<BLOCK>().0 {
-            let known = table.blocks.iter().position(|other| other == block);
-            table.index.push(known.unwrap_or(table.blocks.len()) as u16);
-            if known.is_none() {
-                table.blocks.push(*block);
-            }
-        }
-        table
-    }
-
-    fn class(&self, character: char) -> Class {
-        let code = character as usize;
-        self.blocks[usize::from(self.index[code / BLOCK])][code % BLOCK]
-    }
-}
-
-/// Cuts a text into words.
+/// The words of a text, in order.
 pub(super) struct Words<'a> {
     text: &'a str,
-    table: &'static Table,
-    at: usize,
+    classes: &'static [CharacterClass],
+    position: usize,
 }
 
 impl<'a> Words<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self { text, table: TABLE.get_or_init(Table::new), at: 0 }
+        Self { text, classes: &CLASSES, position: 0 }
     }
 
     /// The class and the length in bytes of the character at byte `at`, which is not the end.
     #[inline]
-    fn look(&self, at: usize) -> (Class, usize) {
+    fn class_at(&self, at: usize) -> (CharacterClass, usize) {
         let byte = self.text.as_bytes()[at];
         if byte < 128 {
             return (ASCII[usize::from(byte)], 1);
         }
         let character = self.text[at..].chars().next().unwrap_or(char::REPLACEMENT_CHARACTER);
-        (self.table.class(character), character.len_utf8())
+        (self.classes[character as usize], character.len_utf8())
     }
 
-    /// Where the run of characters of `class` that goes through byte `at` ends.
+    /// The end of the run of characters of `class` that goes through byte `at`.
     #[inline]
-    fn run(&self, class: Class, mut at: usize) -> usize {
+    fn end_of_run(&self, class: CharacterClass, mut at: usize) -> usize {
         let bytes = self.text.as_bytes();
         while let Some(&byte) = bytes.get(at) {
             if byte < 128 {
@@ -109,7 +90,7 @@ impl<'a> Words<'a> {
                 at += 1;
                 continue;
             }
-            let (found, length) = self.look(at);
+            let (found, length) = self.class_at(at);
             if found != class {
                 break;
             }
@@ -118,13 +99,13 @@ impl<'a> Words<'a> {
         at
     }
 
-    /// Where the white space that starts at `start`, with a character of `first` bytes, is cut: in front of its last character if
-    /// something follows that the character can lead, or could.
-    fn space(&self, start: usize, first: usize) -> usize {
+    /// The end of the word that starts at `start` with white space, whose first character has `first` bytes. If other text follows
+    /// the white space, the last blank belongs to the next word.
+    fn end_of_space(&self, start: usize, first: usize) -> usize {
         let (mut last, mut end) = (start, start + first);
         while end < self.text.len() {
-            let (class, length) = self.look(end);
-            if class != Class::Space {
+            let (class, length) = self.class_at(end);
+            if class != CharacterClass::Space {
                 // `\s+(?!\S)` gives one character back, unless it is the only one: then `\s+` takes it.
                 return if last > start { last } else { end };
             }
@@ -136,7 +117,7 @@ impl<'a> Words<'a> {
 }
 
 /// The length of the contraction that `bytes` start with, or 0.
-fn contraction(bytes: &[u8]) -> usize {
+fn contraction_length(bytes: &[u8]) -> usize {
     match bytes {
         [b'\'', b's' | b't' | b'm' | b'd', ..] => 2,
         [b'\'', b'r' | b'v', b'e', ..] | [b'\'', b'l', b'l', ..] => 3,
@@ -145,33 +126,33 @@ fn contraction(bytes: &[u8]) -> usize {
 }
 
 impl Iterator for Words<'_> {
-    /// Where the word starts and ends, in bytes of the text.
+    /// The start and the end of a word, in bytes of the text.
     type Item = (usize, usize);
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let (start, bytes) = (self.at, self.text.as_bytes());
+        let (start, bytes) = (self.position, self.text.as_bytes());
         let first = *bytes.get(start)?;
         let end = if first == b' ' {
             match bytes.get(start + 1) {
                 None => start + 1,
-                Some(_) => match self.look(start + 1) {
-                    (Class::Space, _) => self.space(start, 1),
-                    (class, length) => self.run(class, start + 1 + length),
+                Some(_) => match self.class_at(start + 1) {
+                    (CharacterClass::Space, _) => self.end_of_space(start, 1),
+                    (class, length) => self.end_of_run(class, start + 1 + length),
                 },
             }
         } else {
-            let short = if first == b'\'' { contraction(&bytes[start..]) } else { 0 };
+            let short = if first == b'\'' { contraction_length(&bytes[start..]) } else { 0 };
             if short > 0 {
                 start + short
             } else {
-                match self.look(start) {
-                    (Class::Space, length) => self.space(start, length),
-                    (class, length) => self.run(class, start + length),
+                match self.class_at(start) {
+                    (CharacterClass::Space, length) => self.end_of_space(start, length),
+                    (class, length) => self.end_of_run(class, start + length),
                 }
             }
         };
-        self.at = end;
+        self.position = end;
         Some((start, end))
     }
 }
@@ -192,6 +173,14 @@ mod tests {
         ByteLevel::new(false, true, true).pre_tokenize(&mut pre).unwrap();
         let splits = pre.get_splits(OffsetReferential::Original, OffsetType::Byte);
         splits.into_iter().map(|(_, offsets, _)| offsets).collect()
+    }
+
+    /// Another hash means another Unicode version, with which the tokens of rare characters change.
+    #[test]
+    fn the_classes_are_those_of_unicode_16() {
+        let classes: Vec<u8> = CLASSES.iter().map(|&class| class as u8).collect();
+        let hash = blake3::hash(&classes).to_hex();
+        assert_eq!(hash.as_str(), "1ee13ebcb6e406b241e77472bb7408bb3d3470433b777497bd075a2609af6ef2");
     }
 
     #[test]

@@ -5,7 +5,6 @@ mod english;
 mod gpt2_words;
 mod hf;
 mod huggingface;
-mod letters;
 mod library;
 mod load;
 mod merges;

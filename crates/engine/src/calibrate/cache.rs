@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use runner_machine::local::cpu_cluster;
+use runner_machine::local_cluster::cpu_cluster;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::rates::Rates;
 

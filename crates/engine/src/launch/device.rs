@@ -21,7 +21,7 @@ pub(super) fn on_device(
     }
     if topology.world_size > 1 {
         // A function of a library that is not there would end the process.
-        runner_machine::doctor::usable_nccl().map_err(|why| format!("ranks on GPUs talk through NCCL: {why}"))?;
+        runner_machine::doctor::check_nccl().map_err(|why| format!("ranks on GPUs talk through NCCL: {why}"))?;
     }
     Ok(Box::new(runner_comm::nccl::NcclComm::over(host, topology.clone(), summing(program), ranks)))
 }

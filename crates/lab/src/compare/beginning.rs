@@ -1,7 +1,7 @@
 //! Where a run began: with the checkpoints of which runs, and whether those computed the same.
 
 use super::record::{side, stored};
-use super::side::Side;
+use super::side::PlannedExperiment;
 use runner_store::manifest::{Manifest, RunOrigin};
 use runner_store::run_dir;
 use std::path::Path;
@@ -11,7 +11,7 @@ const MOST: usize = 64;
 
 /// The first steps of a run, which another one did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ancestor {
+pub struct InheritedSteps {
     pub id: String,
     /// The last of them.
     pub step: u64,
@@ -23,7 +23,7 @@ pub struct Ancestor {
 
 /// The runs with whose checkpoints the run in `path`, whose side is `own`, began: its parent first.
 #[must_use]
-pub fn ancestors(path: &Path, manifest: &Manifest, own: &Side) -> Vec<Ancestor> {
+pub fn ancestors(path: &Path, manifest: &Manifest, own: &PlannedExperiment) -> Vec<InheritedSteps> {
     let root = path.parent().unwrap_or(Path::new("."));
     let mut out = Vec::new();
     let (mut manifest, mut math_hash) = (manifest.clone(), own.effective().math_hash.clone());
@@ -39,7 +39,7 @@ pub fn ancestors(path: &Path, manifest: &Manifest, own: &Side) -> Vec<Ancestor> 
             (None, None | Some(RunOrigin::Fork { step: None, .. })) => math_hash,
             (None, Some(_)) => format!("of plan {}", began.plan_hash),
         };
-        out.push(Ancestor { id: began.id, step: began.step, plan_hash, math_hash: math_hash.clone() });
+        out.push(InheritedSteps { id: began.id, step: began.step, plan_hash, math_hash: math_hash.clone() });
         match found {
             Some(found) => manifest = found,
             None => break,
@@ -50,7 +50,7 @@ pub fn ancestors(path: &Path, manifest: &Manifest, own: &Side) -> Vec<Ancestor> 
 
 /// How two beginnings compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Began {
+pub enum BeginningComparison {
     Alike,
     /// Under another plan of the same mathematics.
     Rounding,
@@ -60,23 +60,27 @@ pub enum Began {
 
 /// Compares how the runs of the sides `a` and `b` began.
 #[must_use]
-pub fn began(a: (&Side, &[Ancestor]), b: (&Side, &[Ancestor])) -> Began {
-    let maths = |(side, ancestors): (&Side, &[Ancestor])| {
+pub fn began(
+    a: (&PlannedExperiment, &[InheritedSteps]),
+    b: (&PlannedExperiment, &[InheritedSteps]),
+) -> BeginningComparison {
+    let maths = |(side, ancestors): (&PlannedExperiment, &[InheritedSteps])| {
         before(&side.effective().math_hash, ancestors, |ancestor| &ancestor.math_hash)
     };
-    let plans =
-        |(side, ancestors): (&Side, &[Ancestor])| before(&side.plan.hash, ancestors, |ancestor| &ancestor.plan_hash);
+    let plans = |(side, ancestors): (&PlannedExperiment, &[InheritedSteps])| {
+        before(&side.plan.hash, ancestors, |ancestor| &ancestor.plan_hash)
+    };
     if maths(a) != maths(b) {
-        Began::Otherwise
+        BeginningComparison::Otherwise
     } else if plans(a) != plans(b) {
-        Began::Rounding
+        BeginningComparison::Rounding
     } else {
-        Began::Alike
+        BeginningComparison::Alike
     }
 }
 
 /// What was computed up to which step before that of the hash `own`, newest first.
-fn before(own: &str, ancestors: &[Ancestor], hash: impl Fn(&Ancestor) -> &String) -> Vec<(String, u64)> {
+fn before(own: &str, ancestors: &[InheritedSteps], hash: impl Fn(&InheritedSteps) -> &String) -> Vec<(String, u64)> {
     let mut out: Vec<(String, u64)> = Vec::new();
     for ancestor in ancestors {
         let last = out.last().map_or(own, |(hash, _)| hash.as_str());

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::beginning::Began;
-use super::side::Side;
+use super::beginning::BeginningComparison;
+use super::side::PlannedExperiment;
 use runner_spec::data::{ChoiceFacts, SplitFacts};
 use runner_spec::experiment::Samples;
 use runner_spec::plan::Plan;
@@ -12,7 +12,7 @@ use runner_spec::program::{Instruction, Program};
 /// What two experiments are to each other, from equal to different.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Class {
+pub enum DifferenceClass {
     /// The same plan hash, and nothing else that is kept of a run differs.
     SameRun,
     /// The same plan hash: other names, logs, checkpoints or places.
@@ -26,7 +26,7 @@ pub enum Class {
 /// What of the mathematics differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum MathematicsPart {
     Data,
     Model,
     InitialWeights,
@@ -41,7 +41,7 @@ pub enum Part {
     Beginning,
 }
 
-impl Part {
+impl MathematicsPart {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl Part {
 /// What becomes of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Training {
+pub enum TrainingEquality {
     /// The same on the same kind of processor, bit for bit.
     SameBits,
     /// The same up to rounding.
@@ -73,11 +73,11 @@ pub enum Training {
 
 /// What the differences mean.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Verdict {
-    pub class: Class,
+pub struct Classification {
+    pub class: DifferenceClass,
     /// Of class `mathematics`: what of it differs.
-    pub parts: Vec<Part>,
-    pub training: Training,
+    pub parts: Vec<MathematicsPart>,
+    pub training: TrainingEquality,
     /// In words.
     pub meaning: String,
 }
@@ -86,8 +86,8 @@ pub struct Verdict {
 #[derive(Debug, PartialEq)]
 struct Evaluation<'a> {
     at_start: bool,
-    evaluate: Option<Due>,
-    sample: Option<Due>,
+    evaluate: Option<Schedule>,
+    sample: Option<Schedule>,
     loss: Option<(&'a SplitFacts, u64)>,
     choice: Option<&'a ChoiceFacts>,
     samples: Option<&'a Samples>,
@@ -96,13 +96,13 @@ struct Evaluation<'a> {
 
 /// How often something is done in a run.
 #[derive(Debug)]
-struct Due {
+struct Schedule {
     every: u64,
     /// After the last step alone.
     once: bool,
 }
 
-impl PartialEq for Due {
+impl PartialEq for Schedule {
     fn eq(&self, other: &Self) -> bool {
         self.every == other.every || (self.once && other.once)
     }
@@ -121,7 +121,7 @@ impl<'a> Evaluation<'a> {
         let program = first(plan)?;
         let due = |wanted: Instruction| {
             let periodic = program.periodic.iter().find(|p| p.instruction == wanted)?;
-            Some(Due { every: periodic.every, once: periodic.every >= program.steps })
+            Some(Schedule { every: periodic.every, once: periodic.every >= program.steps })
         };
         Some(Self {
             at_start: program.start.contains(&Instruction::Evaluate),
@@ -156,87 +156,112 @@ fn clip(program: &Program) -> Option<&Instruction> {
 
 /// What of the mathematics differs between two plans.
 #[must_use]
-pub fn parts(a: &Plan, b: &Plan) -> Vec<Part> {
+pub fn parts(a: &Plan, b: &Plan) -> Vec<MathematicsPart> {
     let (Some(p), Some(q)) = (first(a), first(b)) else { return Vec::new() };
     let data = |plan: &Plan| (plan.data.train.clone(), plan.data.tokenizer_hash.clone(), plan.data.tokenizer_vocab);
     let table = [
-        (Part::Data, data(a) != data(b) || (p.batch.length, p.batch.order) != (q.batch.length, q.batch.order)),
-        (Part::Model, p.model != q.model),
-        (Part::InitialWeights, a.data.weights != b.data.weights),
-        (Part::Optimizer, p.optimizer != q.optimizer || p.schedule.peak != q.schedule.peak || clip(p) != clip(q)),
         (
-            Part::Schedule,
+            MathematicsPart::Data,
+            data(a) != data(b) || (p.batch.length, p.batch.order) != (q.batch.length, q.batch.order),
+        ),
+        (MathematicsPart::Model, p.model != q.model),
+        (MathematicsPart::InitialWeights, a.data.weights != b.data.weights),
+        (
+            MathematicsPart::Optimizer,
+            p.optimizer != q.optimizer || p.schedule.peak != q.schedule.peak || clip(p) != clip(q),
+        ),
+        (
+            MathematicsPart::Schedule,
             (p.schedule.warmup_steps, p.schedule.warmup_from, p.schedule.decay)
                 != (q.schedule.warmup_steps, q.schedule.warmup_from, q.schedule.decay),
         ),
-        (Part::Batch, p.batch.sequences != q.batch.sequences),
-        (Part::TrainingLength, p.steps != q.steps),
-        (Part::Precision, (p.precision, p.master_weights) != (q.precision, q.master_weights)),
-        (Part::Seed, p.seed != q.seed),
-        (Part::Evaluation, !same_evaluation(a, b)),
+        (MathematicsPart::Batch, p.batch.sequences != q.batch.sequences),
+        (MathematicsPart::TrainingLength, p.steps != q.steps),
+        (MathematicsPart::Precision, (p.precision, p.master_weights) != (q.precision, q.master_weights)),
+        (MathematicsPart::Seed, p.seed != q.seed),
+        (MathematicsPart::Evaluation, !same_evaluation(a, b)),
     ];
     table.into_iter().filter(|(_, differ)| *differ).map(|(part, _)| part).collect()
 }
 
 /// The class of `a` and `b`. `kept`: whether a setting differs that a run keeps, though it changes no number.
 #[must_use]
-pub fn verdict(a: &Side, b: &Side, kept: bool) -> Verdict {
+pub fn verdict(a: &PlannedExperiment, b: &PlannedExperiment, kept: bool) -> Classification {
     if a.plan.hash == b.plan.hash {
         let (class, meaning) = if kept {
-            (Class::Bookkeeping, "bookkeeping only: the plan is the same, and so is every number")
+            (DifferenceClass::Bookkeeping, "bookkeeping only: the plan is the same, and so is every number")
         } else {
-            (Class::SameRun, "same run: the plan is the same, and so is every number")
+            (DifferenceClass::SameRun, "same run: the plan is the same, and so is every number")
         };
-        return Verdict { class, parts: Vec::new(), training: Training::SameBits, meaning: meaning.to_owned() };
+        return Classification {
+            class,
+            parts: Vec::new(),
+            training: TrainingEquality::SameBits,
+            meaning: meaning.to_owned(),
+        };
     }
     let (p, q) = (a.effective(), b.effective());
     if p.math_hash != q.math_hash {
         let parts = parts(p, q);
         let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
         let meaning = format!("other mathematics: {}", names.join(", "));
-        return Verdict { class: Class::Mathematics, parts, training: Training::Other, meaning };
+        return Classification {
+            class: DifferenceClass::Mathematics,
+            parts,
+            training: TrainingEquality::Other,
+            meaning,
+        };
     }
     let training = training(a, b);
     if !same_evaluation(p, q) {
-        let how = if training == Training::SameBits { "bit for bit" } else { "up to rounding" };
+        let how = if training == TrainingEquality::SameBits { "bit for bit" } else { "up to rounding" };
         let meaning = format!("other mathematics: evaluation alone; training is the same, {how}");
-        return Verdict { class: Class::Mathematics, parts: vec![Part::Evaluation], training, meaning };
+        return Classification {
+            class: DifferenceClass::Mathematics,
+            parts: vec![MathematicsPart::Evaluation],
+            training,
+            meaning,
+        };
     }
     let meaning = match training {
-        Training::SameBits => "same mathematics, and the same bits: what differs in the plans has no effect here",
+        TrainingEquality::SameBits => {
+            "same mathematics, and the same bits: what differs in the plans has no effect here"
+        }
         _ => "same mathematics, other rounding",
     };
-    Verdict { class: Class::Rounding, parts: Vec::new(), training, meaning: meaning.to_owned() }
+    Classification { class: DifferenceClass::Rounding, parts: Vec::new(), training, meaning: meaning.to_owned() }
 }
 
-impl Verdict {
+impl Classification {
     /// What the differences mean if the two also `began` so.
     #[must_use]
-    pub fn with(mut self, began: Began) -> Self {
+    pub fn with(mut self, began: BeginningComparison) -> Self {
         match began {
-            Began::Otherwise => {
-                self.parts.push(Part::Beginning);
+            BeginningComparison::Otherwise => {
+                self.parts.push(MathematicsPart::Beginning);
                 let names: Vec<&str> = self.parts.iter().map(|part| part.name()).collect();
                 self.meaning = format!("other mathematics: {}", names.join(", "));
-                (self.class, self.training) = (Class::Mathematics, Training::Other);
+                (self.class, self.training) = (DifferenceClass::Mathematics, TrainingEquality::Other);
             }
-            Began::Rounding if self.training == Training::SameBits => {
-                self.training = Training::Rounding;
+            BeginningComparison::Rounding if self.training == TrainingEquality::SameBits => {
+                self.training = TrainingEquality::Rounding;
                 let meaning = match self.class {
-                    Class::Mathematics => "other mathematics: evaluation alone; training is the same, up to rounding",
+                    DifferenceClass::Mathematics => {
+                        "other mathematics: evaluation alone; training is the same, up to rounding"
+                    }
                     _ => "same mathematics, other rounding: they began under other plans",
                 };
                 meaning.clone_into(&mut self.meaning);
-                self.class = self.class.max(Class::Rounding);
+                self.class = self.class.max(DifferenceClass::Rounding);
             }
-            Began::Alike | Began::Rounding => {}
+            BeginningComparison::Alike | BeginningComparison::Rounding => {}
         }
         self
     }
 }
 
 /// Of two that compute the same: whether the steps are the same programs, once both evaluate alike.
-fn training(a: &Side, b: &Side) -> Training {
+fn training(a: &PlannedExperiment, b: &PlannedExperiment) -> TrainingEquality {
     let mut experiment = b.experiment.clone();
     experiment.eval = a.experiment.eval.clone();
     // What is computed again has the same bits.
@@ -245,7 +270,7 @@ fn training(a: &Side, b: &Side) -> Training {
     (other.data.validation, other.data.choice) = (a.data.validation.clone(), a.data.choice.clone());
     other.data.test.clone_from(&a.data.test);
     match other.replanned(&experiment) {
-        Ok(plan) if plan.hash == a.effective().hash => Training::SameBits,
-        _ => Training::Rounding,
+        Ok(plan) if plan.hash == a.effective().hash => TrainingEquality::SameBits,
+        _ => TrainingEquality::Rounding,
     }
 }

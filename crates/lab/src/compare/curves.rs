@@ -1,10 +1,10 @@
 //! Curves of runs: a metric over steps or tokens, smoothed, and thinned to what a picture can show.
 
-use super::record::{Point, Record};
+use super::record::{RunRecord, StepRecord};
 
 /// What is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Metric {
+pub enum CurveMetric {
     Loss,
     Lr,
     GradNorm,
@@ -15,7 +15,7 @@ pub enum Metric {
     HellaswagAccNorm,
 }
 
-impl Metric {
+impl CurveMetric {
     pub const ALL: [Self; 8] = [
         Self::Loss,
         Self::ValLoss,
@@ -45,7 +45,7 @@ impl Metric {
 
 /// What it is drawn over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Over {
+pub enum CurveAxis {
     Step,
     Tokens,
 }
@@ -59,28 +59,28 @@ pub struct Curve {
 
 /// The curve of `metric` in `record`, each value the mean of up to `smooth` last ones.
 #[must_use]
-pub fn curve(record: &Record, metric: Metric, over: Over, smooth: usize) -> Curve {
-    let x = |p: &Point| match over {
-        Over::Step => p.step as f64,
-        Over::Tokens => p.tokens as f64,
+pub fn curve(record: &RunRecord, metric: CurveMetric, over: CurveAxis, smooth: usize) -> Curve {
+    let x = |p: &StepRecord| match over {
+        CurveAxis::Step => p.step as f64,
+        CurveAxis::Tokens => p.tokens as f64,
     };
-    let steps = |of: fn(&Point) -> f64| record.steps.iter().map(|p| (x(p), of(p))).collect::<Vec<_>>();
+    let steps = |of: fn(&StepRecord) -> f64| record.steps.iter().map(|p| (x(p), of(p))).collect::<Vec<_>>();
     let points = match metric {
-        Metric::Loss => steps(|p| p.loss),
-        Metric::Lr => steps(|p| p.lr),
-        Metric::GradNorm => steps(|p| p.grad_norm),
-        Metric::TokensPerSecond => steps(|p| p.tokens_per_second),
-        Metric::Mfu => steps(|p| p.mfu),
-        Metric::ValLoss | Metric::HellaswagAcc | Metric::HellaswagAccNorm => {
+        CurveMetric::Loss => steps(|p| p.loss),
+        CurveMetric::Lr => steps(|p| p.lr),
+        CurveMetric::GradNorm => steps(|p| p.grad_norm),
+        CurveMetric::TokensPerSecond => steps(|p| p.tokens_per_second),
+        CurveMetric::Mfu => steps(|p| p.mfu),
+        CurveMetric::ValLoss | CurveMetric::HellaswagAcc | CurveMetric::HellaswagAccNorm => {
             let value = |e: &runner_store::metrics::EvalLine| match metric {
-                Metric::ValLoss => e.val_loss,
-                Metric::HellaswagAcc => e.hellaswag_acc,
+                CurveMetric::ValLoss => e.val_loss,
+                CurveMetric::HellaswagAcc => e.hellaswag_acc,
                 _ => e.hellaswag_acc_norm,
             };
             let at = |step: u64| match over {
-                Over::Step => step as f64,
+                CurveAxis::Step => step as f64,
                 // An evaluation comes after its step; before the first, nothing was seen.
-                Over::Tokens => {
+                CurveAxis::Tokens => {
                     let index = record.steps.partition_point(|p| p.step <= step);
                     index.checked_sub(1).map_or(0.0, |i| record.steps[i].tokens as f64)
                 }

@@ -5,30 +5,30 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::beginning::{self, Ancestor};
-use super::class::{Class, Part, Training, Verdict, verdict};
-use super::effect::{Effect, effect};
-use super::facts::{self, Fact, Setting};
-use super::keys::{self, Group};
-use super::outcome::{Outcomes, outcomes};
-use super::record::Record;
-use super::side::Side;
+use super::beginning::{self, InheritedSteps};
+use super::class::{Classification, DifferenceClass, MathematicsPart, TrainingEquality, verdict};
+use super::effect::{SettingEffect, effect};
+use super::facts::{self, FactPair, Invocation};
+use super::keys::{self, SettingGroup};
+use super::outcome::{OutcomeComparison, outcomes};
+use super::record::RunRecord;
+use super::side::PlannedExperiment;
 
 /// A side, and where it is from.
 #[derive(Debug, Clone)]
-pub struct Compared {
+pub struct DiffInput {
     pub label: String,
     /// The experiment file, or the run's folder.
     pub path: PathBuf,
-    pub side: Side,
+    pub side: PlannedExperiment,
     /// Of a run.
-    pub record: Option<Record>,
-    pub setting: Setting,
+    pub record: Option<RunRecord>,
+    pub setting: Invocation,
 }
 
 /// What a side is called.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Named {
+pub struct DiffSide {
     /// `run` or `file`.
     pub kind: &'static str,
     pub label: String,
@@ -39,42 +39,42 @@ pub struct Named {
 
 /// A setting that differs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Changed {
+pub struct ChangedSetting {
     pub key: String,
-    pub group: Group,
+    pub group: SettingGroup,
     /// `null` also where a side does not have the key: see `in_a` and `in_b`.
     pub a: Option<Value>,
     pub b: Option<Value>,
     pub in_a: bool,
     pub in_b: bool,
-    pub effect: Effect,
+    pub effect: SettingEffect,
 }
 
 /// All that differs between two sides.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Diff {
-    pub a: Named,
-    pub b: Named,
-    pub class: Class,
-    pub parts: Vec<Part>,
-    pub training: Training,
+    pub a: DiffSide,
+    pub b: DiffSide,
+    pub class: DifferenceClass,
+    pub parts: Vec<MathematicsPart>,
+    pub training: TrainingEquality,
     /// The class in words.
     pub meaning: String,
     /// Whether data was read, or told apart by its names alone.
     pub data_read: bool,
-    pub settings: Vec<Changed>,
-    pub plan: Vec<Fact>,
-    pub data: Vec<Fact>,
-    pub program: Vec<Fact>,
-    pub machine: Vec<Fact>,
-    pub invocation: Vec<Fact>,
+    pub settings: Vec<ChangedSetting>,
+    pub plan: Vec<FactPair>,
+    pub data: Vec<FactPair>,
+    pub program: Vec<FactPair>,
+    pub machine: Vec<FactPair>,
+    pub invocation: Vec<FactPair>,
     /// Of two runs.
-    pub outcomes: Option<Outcomes>,
+    pub outcomes: Option<OutcomeComparison>,
     pub notes: Vec<String>,
 }
 
-fn named(compared: &Compared) -> Named {
-    Named {
+fn named(compared: &DiffInput) -> DiffSide {
+    DiffSide {
         kind: if compared.record.is_some() { "run" } else { "file" },
         label: compared.label.clone(),
         path: compared.path.clone(),
@@ -83,25 +83,33 @@ fn named(compared: &Compared) -> Named {
 }
 
 /// Of a run.
-fn ancestors(compared: &Compared) -> Vec<Ancestor> {
+fn ancestors(compared: &DiffInput) -> Vec<InheritedSteps> {
     let Some(record) = &compared.record else { return Vec::new() };
     beginning::ancestors(&record.path, &record.manifest, &compared.side)
 }
 
 /// Compares `a` and `b`. `notes`: what was found out when they were read.
 #[must_use]
-pub fn diff(a: &Compared, b: &Compared, data_read: bool, notes: Vec<String>) -> Diff {
-    let settings: Vec<Changed> = keys::differences(&a.side.experiment, &b.side.experiment)
+pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -> Diff {
+    let settings: Vec<ChangedSetting> = keys::differences(&a.side.experiment, &b.side.experiment)
         .into_iter()
         .map(|d| {
             let effect = effect(&d, &a.side, &b.side);
-            Changed { in_a: d.a.is_some(), in_b: d.b.is_some(), key: d.key, group: d.group, a: d.a, b: d.b, effect }
+            ChangedSetting {
+                in_a: d.a.is_some(),
+                in_b: d.b.is_some(),
+                key: d.key,
+                group: d.group,
+                a: d.a,
+                b: d.b,
+                effect,
+            }
         })
         .collect();
-    let kept = settings.iter().any(|s| s.effect == Effect::Bookkeeping);
+    let kept = settings.iter().any(|s| s.effect == SettingEffect::Bookkeeping);
     let (began_a, began_b) = (ancestors(a), ancestors(b));
     let began = beginning::began((&a.side, &began_a), (&b.side, &began_b));
-    let Verdict { class, parts, training, meaning } = verdict(&a.side, &b.side, kept).with(began);
+    let Classification { class, parts, training, meaning } = verdict(&a.side, &b.side, kept).with(began);
     let mut plan = facts::plan(&a.side, &b.side);
     plan.extend(facts::beginning(&began_a, &began_b));
     Diff {

@@ -4,15 +4,15 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::class::{same_devices, same_evaluation};
-use super::keys::{Difference, Group, document, is_choice, with};
-use super::side::Side;
+use super::keys::{SettingDifference, SettingGroup, document, is_choice, with};
+use super::side::PlannedExperiment;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 
 /// What a difference changes, from nothing to everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Effect {
+pub enum SettingEffect {
     /// Nothing under these settings.
     None,
     /// What is kept of the run, or where it is.
@@ -44,18 +44,18 @@ const UNITS: [(&str, &[&str]); 9] = [
 
 /// The effect of `difference` between `a` and `b`.
 #[must_use]
-pub fn effect(difference: &Difference, a: &Side, b: &Side) -> Effect {
-    if difference.group == Group::Bookkeeping {
-        return Effect::Bookkeeping;
+pub fn effect(difference: &SettingDifference, a: &PlannedExperiment, b: &PlannedExperiment) -> SettingEffect {
+    if difference.group == SettingGroup::Bookkeeping {
+        return SettingEffect::Bookkeeping;
     }
     let by_data = by_data(&difference.key, a, b);
     if a.plan.hash == b.plan.hash {
         let elsewhere = difference.key == "parallel.devices" && !same_devices(&a.plan, &b.plan);
-        return if elsewhere { Effect::Bookkeeping } else { by_data.unwrap_or(Effect::None) };
+        return if elsewhere { SettingEffect::Bookkeeping } else { by_data.unwrap_or(SettingEffect::None) };
     }
-    let passes = |side: &Side| side.plan.world_size.saturating_mul(side.plan.totals.accumulation_steps);
+    let passes = |side: &PlannedExperiment| side.plan.world_size.saturating_mul(side.plan.totals.accumulation_steps);
     if passes(a).max(passes(b)) > MOST_PASSES {
-        let most = if difference.key == RECOMPUTE { Effect::Rounding } else { by_group(difference.group) };
+        let most = if difference.key == RECOMPUTE { SettingEffect::Rounding } else { by_group(difference.group) };
         return by_data.unwrap_or(most);
     }
     let by_plan = [(a, b), (b, a)].into_iter().filter_map(|(to, from)| taken(difference, to, from)).max();
@@ -63,7 +63,7 @@ pub fn effect(difference: &Difference, a: &Side, b: &Side) -> Effect {
 }
 
 /// What becomes of `to` when it takes the setting of `from`; `None` if that alone makes no experiment.
-fn taken(difference: &Difference, to: &Side, from: &Side) -> Option<Effect> {
+fn taken(difference: &SettingDifference, to: &PlannedExperiment, from: &PlannedExperiment) -> Option<SettingEffect> {
     let key = difference.key.as_str();
     let alone = difference.a.is_some() && difference.b.is_some() && !is_choice(key) && !is_mapped(difference);
     let unit =
@@ -77,30 +77,30 @@ fn taken(difference: &Difference, to: &Side, from: &Side) -> Option<Effect> {
     let experiment: Experiment = serde_json::from_value(changed).ok()?;
     let effect = of_plans(to.effective(), &to.replanned(&experiment).ok()?);
     // Of evaluations that come to the same, such as periods past the end of the run, the plans differ and nothing else.
-    let idle = difference.group == Group::Evaluation && effect == Effect::Rounding;
-    Some(if idle { Effect::None } else { effect })
+    let idle = difference.group == SettingGroup::Evaluation && effect == SettingEffect::Rounding;
+    Some(if idle { SettingEffect::None } else { effect })
 }
 
 /// Whether one side has settings where the other has none: `null` there is a key of its own.
-fn is_mapped(difference: &Difference) -> bool {
+fn is_mapped(difference: &SettingDifference) -> bool {
     [&difference.a, &difference.b].into_iter().any(|value| matches!(value, Some(Value::Null)))
         && matches!(difference.key.as_str(), "parallel.pipeline" | "eval.loss" | "eval.hellaswag" | "eval.samples")
 }
 
-fn of_plans(before: &Plan, after: &Plan) -> Effect {
+fn of_plans(before: &Plan, after: &Plan) -> SettingEffect {
     if before.hash == after.hash {
-        if same_devices(before, after) { Effect::None } else { Effect::Bookkeeping }
+        if same_devices(before, after) { SettingEffect::None } else { SettingEffect::Bookkeeping }
     } else if before.math_hash != after.math_hash {
-        Effect::Mathematics
+        SettingEffect::Mathematics
     } else if same_evaluation(before, after) {
-        Effect::Rounding
+        SettingEffect::Rounding
     } else {
-        Effect::Evaluation
+        SettingEffect::Evaluation
     }
 }
 
 /// What the prepared data says of a setting that it depends on.
-fn by_data(key: &str, a: &Side, b: &Side) -> Option<Effect> {
+fn by_data(key: &str, a: &PlannedExperiment, b: &PlannedExperiment) -> Option<SettingEffect> {
     let (x, y) = (&a.data, &b.data);
     let under = |part: &str| key == part || key.strip_prefix(part).is_some_and(|rest| rest.starts_with('.'));
     let trains = x.train != y.train;
@@ -119,19 +119,19 @@ fn by_data(key: &str, a: &Side, b: &Side) -> Option<Effect> {
     let place = ["files", "file", "vocab", "merges", "builtin", "corpus"];
     let named = key.rsplit('.').next().is_some_and(|last| place.contains(&last)) || is_choice(key);
     Some(match (mathematics, evaluation) {
-        (true, _) => Effect::Mathematics,
-        (_, true) => Effect::Evaluation,
-        _ if named => Effect::Bookkeeping,
-        _ => Effect::None,
+        (true, _) => SettingEffect::Mathematics,
+        (_, true) => SettingEffect::Evaluation,
+        _ if named => SettingEffect::Bookkeeping,
+        _ => SettingEffect::None,
     })
 }
 
 /// What a setting of `group` may do at most.
-fn by_group(group: Group) -> Effect {
+fn by_group(group: SettingGroup) -> SettingEffect {
     match group {
-        Group::Bookkeeping => Effect::Bookkeeping,
-        Group::Parallel => Effect::Rounding,
-        Group::Evaluation => Effect::Evaluation,
-        _ => Effect::Mathematics,
+        SettingGroup::Bookkeeping => SettingEffect::Bookkeeping,
+        SettingGroup::Parallel => SettingEffect::Rounding,
+        SettingGroup::Evaluation => SettingEffect::Evaluation,
+        _ => SettingEffect::Mathematics,
     }
 }

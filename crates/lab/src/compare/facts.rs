@@ -3,9 +3,9 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::beginning::Ancestor;
+use super::beginning::InheritedSteps;
 use super::class::{first, validation_rows};
-use super::side::Side;
+use super::side::PlannedExperiment;
 use runner_machine::host::{Git, Machine};
 use runner_spec::data::DataFacts;
 use runner_spec::plan::Plan;
@@ -14,14 +14,14 @@ use runner_store::manifest::Manifest;
 
 /// One fact of both sides, a number or a text; `None`: not known, or not there.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Fact {
+pub struct FactPair {
     pub name: &'static str,
     pub a: Option<Value>,
     pub b: Option<Value>,
     pub same: bool,
 }
 
-impl Fact {
+impl FactPair {
     fn new(name: &'static str, a: Option<Value>, b: Option<Value>) -> Self {
         Self { name, same: a == b, a, b }
     }
@@ -29,7 +29,7 @@ impl Fact {
 
 /// Where and by what a side was run, or would be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Setting {
+pub struct Invocation {
     pub version: String,
     pub git: Option<Git>,
     pub machine: Machine,
@@ -40,7 +40,7 @@ pub struct Setting {
     pub environment: Vec<String>,
 }
 
-impl From<&Manifest> for Setting {
+impl From<&Manifest> for Invocation {
     fn from(m: &Manifest) -> Self {
         Self {
             version: m.version.clone(),
@@ -55,13 +55,13 @@ impl From<&Manifest> for Setting {
 }
 
 /// `of` both sides under `name`.
-fn both<T: ?Sized, V: Into<Value>>(name: &'static str, a: &T, b: &T, of: impl Fn(&T) -> Option<V>) -> Fact {
-    Fact::new(name, of(a).map(Into::into), of(b).map(Into::into))
+fn both<T: ?Sized, V: Into<Value>>(name: &'static str, a: &T, b: &T, of: impl Fn(&T) -> Option<V>) -> FactPair {
+    FactPair::new(name, of(a).map(Into::into), of(b).map(Into::into))
 }
 
 /// What the plans come to: sizes, lengths, layout.
 #[must_use]
-pub fn plan(a: &Side, b: &Side) -> Vec<Fact> {
+pub fn plan(a: &PlannedExperiment, b: &PlannedExperiment) -> Vec<FactPair> {
     type Of = fn(&Plan) -> Option<Value>;
     let table: [(&'static str, Of); 13] = [
         ("plan hash", |p| Some(p.hash.as_str().into())),
@@ -83,8 +83,9 @@ pub fn plan(a: &Side, b: &Side) -> Vec<Fact> {
 
 /// The checkpoints that runs began with; nothing if both began at the start.
 #[must_use]
-pub fn beginning(a: &[Ancestor], b: &[Ancestor]) -> Vec<Fact> {
-    let one = |ancestors: &[Ancestor]| ancestors.first().map(|first| format!("step {} of {}", first.step, first.id));
+pub fn beginning(a: &[InheritedSteps], b: &[InheritedSteps]) -> Vec<FactPair> {
+    let one =
+        |ancestors: &[InheritedSteps]| ancestors.first().map(|first| format!("step {} of {}", first.step, first.id));
     known([both("began with", a, b, one)])
 }
 
@@ -111,7 +112,7 @@ fn layers(plan: &Plan) -> Option<String> {
 
 /// Content and extent of data.
 #[must_use]
-pub fn data(a: &DataFacts, b: &DataFacts) -> Vec<Fact> {
+pub fn data(a: &DataFacts, b: &DataFacts) -> Vec<FactPair> {
     type Of = fn(&DataFacts) -> Option<Value>;
     let table: [(&'static str, Of); 16] = [
         ("tokenizer", |d| Some(d.tokenizer_hash.as_str().into())),
@@ -136,8 +137,8 @@ pub fn data(a: &DataFacts, b: &DataFacts) -> Vec<Fact> {
 
 /// Version of the program and commit of the working directory.
 #[must_use]
-pub fn program(a: &Setting, b: &Setting) -> Vec<Fact> {
-    let commit = |s: &Setting| {
+pub fn program(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
+    let commit = |s: &Invocation| {
         let git = s.git.as_ref()?;
         Some(format!("{}{}", git.commit, if git.dirty { ", and changes" } else { "" }))
     };
@@ -146,8 +147,8 @@ pub fn program(a: &Setting, b: &Setting) -> Vec<Fact> {
 
 /// Processor and threads. Any number of threads gives the same bits.
 #[must_use]
-pub fn machine(a: &Setting, b: &Setting) -> Vec<Fact> {
-    type Of = fn(&Setting) -> Option<Value>;
+pub fn machine(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
+    type Of = fn(&Invocation) -> Option<Value>;
     let table: [(&'static str, Of); 5] = [
         ("processor", |s| {
             let name = s.machine.cpu.as_deref().unwrap_or(&s.machine.arch);
@@ -163,7 +164,7 @@ pub fn machine(a: &Setting, b: &Setting) -> Vec<Fact> {
 
 /// Flags, variables of templates and of the environment.
 #[must_use]
-pub fn invocation(a: &Setting, b: &Setting) -> Vec<Fact> {
+pub fn invocation(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
     let joined = |list: &[String]| Some(list.join(", ")).filter(|text| !text.is_empty());
     known([
         both("--set", a, b, |s| joined(&s.sets)),
@@ -173,6 +174,6 @@ pub fn invocation(a: &Setting, b: &Setting) -> Vec<Fact> {
 }
 
 /// Facts that one side has at least.
-fn known(facts: impl IntoIterator<Item = Fact>) -> Vec<Fact> {
+fn known(facts: impl IntoIterator<Item = FactPair>) -> Vec<FactPair> {
     facts.into_iter().filter(|f| f.a.is_some() || f.b.is_some()).collect()
 }

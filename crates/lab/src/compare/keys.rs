@@ -15,7 +15,7 @@ pub const CHOICES: [&str; 7] =
 /// The part of an experiment that a key belongs to, in the order in which parts are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Group {
+pub enum SettingGroup {
     Seed,
     Model,
     Data,
@@ -29,7 +29,7 @@ pub enum Group {
     Bookkeeping,
 }
 
-impl Group {
+impl SettingGroup {
     /// The group of `key`.
     #[must_use]
     pub fn of(key: &str) -> Self {
@@ -69,9 +69,9 @@ impl Group {
 
 /// A key in which two experiments differ: `None` on a side that does not have it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Difference {
+pub struct SettingDifference {
     pub key: String,
-    pub group: Group,
+    pub group: SettingGroup,
     pub a: Option<Value>,
     pub b: Option<Value>,
 }
@@ -114,12 +114,12 @@ pub fn is_choice(key: &str) -> bool {
 
 /// The keys in which the two differ: by group, then by name.
 #[must_use]
-pub fn differences(a: &Experiment, b: &Experiment) -> Vec<Difference> {
+pub fn differences(a: &Experiment, b: &Experiment) -> Vec<SettingDifference> {
     let (a, mut b) = (settings(a), settings(b));
     let mut out = Vec::new();
     let mut differ = |key: String, a: Option<Value>, b: Option<Value>| {
         if a != b {
-            out.push(Difference { group: Group::of(&key), key, a, b });
+            out.push(SettingDifference { group: SettingGroup::of(&key), key, a, b });
         }
     };
     for (key, value) in a {

@@ -18,8 +18,8 @@ mod tests;
 #[cfg(test)]
 mod tests_pairs;
 
-pub use class::{Class, Part, Training, Verdict};
-pub use diff::{Compared, Diff};
-pub use effect::Effect;
-pub use record::Record;
-pub use side::Side;
+pub use class::{Classification, DifferenceClass, MathematicsPart, TrainingEquality};
+pub use diff::{Diff, DiffInput};
+pub use effect::SettingEffect;
+pub use record::RunRecord;
+pub use side::PlannedExperiment;

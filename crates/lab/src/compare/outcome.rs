@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::record::{Figures, Point, Record};
+use super::record::{RunFigures, RunRecord, StepRecord};
 
 /// Relative difference of losses beyond which they are more than rounding: f32 has seven digits, and sums in another order
 /// cost some of them.
@@ -19,7 +19,7 @@ pub struct LossPair {
 
 /// What came of two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Outcomes {
+pub struct OutcomeComparison {
     /// Steps that both have done.
     pub common_steps: u64,
     /// The first, powers of ten, the last.
@@ -30,8 +30,8 @@ pub struct Outcomes {
     pub first_beyond: Option<u64>,
     pub tolerance: f64,
     pub largest: Option<LossPair>,
-    pub a: Figures,
-    pub b: Figures,
+    pub a: RunFigures,
+    pub b: RunFigures,
     /// Whether both ended with the same weights and moments; `None` if one has not ended.
     pub same_state: Option<bool>,
     pub same_weights: Option<bool>,
@@ -41,10 +41,10 @@ pub struct Outcomes {
 
 /// Compares what `a` and `b` recorded.
 #[must_use]
-pub fn outcomes(a: &Record, b: &Record) -> Outcomes {
+pub fn outcomes(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
     let (x, y) = (a.figures(), b.figures());
     let same = |p: &Option<String>, q: &Option<String>| Some(p.as_ref()? == q.as_ref()?);
-    let mut out = Outcomes {
+    let mut out = OutcomeComparison {
         common_steps: 0,
         losses: Vec::new(),
         first_difference: None,
@@ -86,7 +86,7 @@ pub fn outcomes(a: &Record, b: &Record) -> Outcomes {
 }
 
 /// Stages of the pipeline, each of which writes a part of every checkpoint.
-fn stages(record: &Record) -> usize {
+fn stages(record: &RunRecord) -> usize {
     record.manifest.layout.map_or(1, |mesh| mesh.stages)
 }
 
@@ -103,7 +103,7 @@ fn relative(a: f64, b: f64) -> Option<f64> {
 }
 
 /// Calls `each` with the points of the steps that both have, which are in order.
-fn common(a: &[Point], b: &[Point], each: &mut dyn FnMut(&Point, &Point)) {
+fn common(a: &[StepRecord], b: &[StepRecord], each: &mut dyn FnMut(&StepRecord, &StepRecord)) {
     let mut others = b.iter().peekable();
     for p in a {
         while others.peek().is_some_and(|q| q.step < p.step) {
@@ -119,11 +119,11 @@ fn common(a: &[Point], b: &[Point], each: &mut dyn FnMut(&Point, &Point)) {
 mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
-    use runner_store::Standing;
+    use runner_store::ListedStatus;
     use runner_store::manifest::Manifest;
 
-    fn record(losses: &[f64]) -> Record {
-        let point = |(i, &loss): (usize, &f64)| Point {
+    fn record(losses: &[f64]) -> RunRecord {
+        let point = |(i, &loss): (usize, &f64)| StepRecord {
             step: i as u64 + 1,
             tokens: 10 * (i as u64 + 1),
             loss,
@@ -132,9 +132,9 @@ mod tests {
             tokens_per_second: 100.0,
             mfu: f64::NAN,
         };
-        Record {
+        RunRecord {
             path: "r".into(),
-            standing: Standing::Done,
+            standing: ListedStatus::Done,
             manifest: Manifest::new(&compiled(&experiment()), "e.yaml".into(), vec![], String::new()),
             summary: None,
             steps: losses.iter().enumerate().map(point).collect(),

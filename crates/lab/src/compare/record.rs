@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::side::{Side, cluster_of};
+use super::side::{PlannedExperiment, cluster_of};
 use runner_config::LoadOptions;
 use runner_plan::PlanError;
 use runner_spec::diagnostic::ConfigError;
@@ -12,16 +12,16 @@ use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 use runner_store::StoreError;
 use runner_store::catalog;
-use runner_store::catalog::Standing;
+use runner_store::catalog::ListedStatus;
 use runner_store::manifest::Manifest;
-use runner_store::metrics::{EvalLine, MetricLine, each_metric};
+use runner_store::metrics::{EvalLine, MetricLine, for_each_metric};
 use runner_store::run_dir;
 use runner_store::run_dir::{METRICS, RESOLVED};
 use runner_store::summary::{Summary, median};
 
 /// One step. What is not known or not finite is NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Point {
+pub struct StepRecord {
     pub step: u64,
     /// Valid tokens up to and with this step.
     pub tokens: u64,
@@ -34,19 +34,19 @@ pub struct Point {
 
 /// A run as recorded.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct RunRecord {
     pub path: PathBuf,
-    pub standing: Standing,
+    pub standing: ListedStatus,
     pub manifest: Manifest,
     /// Of the run as it is: `None` if it went on since, or none was written.
     pub summary: Option<Summary>,
-    pub steps: Vec<Point>,
+    pub steps: Vec<StepRecord>,
     pub evals: Vec<EvalLine>,
 }
 
 /// A run in numbers. `None`: not measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Figures {
+pub struct RunFigures {
     pub steps: u64,
     pub train_loss: Option<f64>,
     /// Of the last evaluation, and of the best.
@@ -85,11 +85,11 @@ pub enum RecordError {
 ///
 /// # Errors
 /// If they cannot be planned any more.
-pub fn side(experiment: Experiment, stored: &Plan) -> Result<Side, PlanError> {
-    Side::new(experiment, stored.data.clone(), cluster_of(stored))
+pub fn side(experiment: Experiment, stored: &Plan) -> Result<PlannedExperiment, PlanError> {
+    PlannedExperiment::new(experiment, stored.data.clone(), cluster_of(stored))
 }
 
-impl Record {
+impl RunRecord {
     /// Of the run directory `path`.
     ///
     /// # Errors
@@ -98,13 +98,14 @@ impl Record {
         let manifest = run_dir::manifest(path)?;
         let standing = catalog::describe(path).status;
         // An older summary says nothing true of a run that went on since.
-        let summary = run_dir::summary(path)?.filter(|s| s.status == manifest.status && standing != Standing::Running);
-        let (mut steps, mut evals, mut tokens) = (Vec::<Point>::new(), Vec::new(), 0_u64);
-        each_metric(&path.join(METRICS), &mut |line| match line {
+        let summary =
+            run_dir::summary(path)?.filter(|s| s.status == manifest.status && standing != ListedStatus::Running);
+        let (mut steps, mut evals, mut tokens) = (Vec::<StepRecord>::new(), Vec::new(), 0_u64);
+        for_each_metric(&path.join(METRICS), &mut |line| match line {
             MetricLine::Train(t) => {
                 tokens = tokens.saturating_add(t.tokens);
                 let number = |x: Option<f64>| x.unwrap_or(f64::NAN);
-                steps.push(Point {
+                steps.push(StepRecord {
                     step: t.step,
                     tokens,
                     loss: number(t.loss),
@@ -121,14 +122,14 @@ impl Record {
 
     /// The run in numbers.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> RunFigures {
         let skip = self.manifest.continued_from.as_ref().map_or(0, |c| c.step);
         let own = self.steps.iter().filter(|p| p.step > skip);
         let mut speeds: Vec<f64> = own.map(|p| p.tokens_per_second).filter(|x| x.is_finite()).collect();
         let last = |of: fn(&EvalLine) -> Option<f64>| self.evals.iter().rev().find_map(of);
         let losses = self.evals.iter().filter_map(|e| e.val_loss);
         let summary = self.summary.as_ref();
-        Figures {
+        RunFigures {
             steps: self.steps.last().map_or(0, |p| p.step),
             train_loss: self.steps.last().map(|p| p.loss).filter(|x| x.is_finite()),
             val_loss: last(|e| e.val_loss),

@@ -12,7 +12,7 @@ use runner_spec::program::Device;
 
 /// An experiment and its plan.
 #[derive(Debug, Clone)]
-pub struct Side {
+pub struct PlannedExperiment {
     pub experiment: Experiment,
     pub data: DataFacts,
     pub cluster: ClusterFacts,
@@ -21,7 +21,7 @@ pub struct Side {
     effective: Option<Plan>,
 }
 
-impl Side {
+impl PlannedExperiment {
     /// # Errors
     /// If experiment, data and devices do not fit one another.
     pub fn new(experiment: Experiment, data: DataFacts, cluster: ClusterFacts) -> Result<Self, PlanError> {

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::curves::{Curve, Over, thinned};
-use runner_plan::svg::escape;
+use super::curves::{Curve, CurveAxis, thinned};
+use runner_plan::svg::{SvgPicture, escape, ticks};
 
 const LEFT: f64 = 72.0;
 const TOP: f64 = 44.0;
@@ -29,7 +29,7 @@ const DASHES: [&str; 4] = ["", "7 4", "2 3", "9 3 2 3"];
 
 /// The picture of `curves` of `metric`, all of them with some point.
 #[must_use]
-pub fn svg(curves: &[Curve], title: &str, metric: &str, over: Over) -> String {
+pub fn svg(curves: &[Curve], title: &str, metric: &str, over: CurveAxis) -> String {
     let finite = || curves.iter().flat_map(|c| &c.points).filter(|(x, y)| x.is_finite() && y.is_finite());
     let range = |of: fn(&(f64, f64)) -> f64| {
         finite().map(of).fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)))
@@ -43,57 +43,29 @@ pub fn svg(curves: &[Curve], title: &str, metric: &str, over: Over) -> String {
     let width = LEFT + PLOT.0 + LEGEND;
     let x = |v: f64| LEFT + (v - from) / (to - from) * PLOT.0;
     let y = |v: f64| TOP + (high - v) / (high - low) * PLOT.1;
-    let mut out = String::new();
-    // Writing into a String cannot fail.
-    let mut line = |text: std::fmt::Arguments<'_>| {
-        let _ = writeln!(out, "{text}");
-    };
-    line(format_args!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
-         role=\"img\" font-family=\"sans-serif\" font-size=\"12\">"
-    ));
-    line(format_args!("<title>{}</title>", escape(title)));
-    line(format_args!("<style>{}</style>", styles(curves.len())));
-    line(format_args!("<rect class=\"ground\" width=\"100%\" height=\"100%\"/>"));
-    line(format_args!("<text class=\"ink\" x=\"{LEFT}\" y=\"24\" font-size=\"16\">{}</text>", escape(title)));
-    let bottom = TOP + PLOT.1;
+    let (right, bottom) = (LEFT + PLOT.0, TOP + PLOT.1);
+    let mut picture = SvgPicture::new(width, height, " role=\"img\"");
+    picture.raw(format_args!("<title>{}</title>", escape(title)));
+    picture.raw(format_args!("<style>{}</style>", styles(curves.len())));
+    picture.raw(format_args!("<rect class=\"ground\" width=\"100%\" height=\"100%\"/>"));
+    picture.text(LEFT, 24.0, " class=\"ink\" font-size=\"16\"", title);
     for tick in ticks(low, high, 8) {
-        let at = y(tick);
-        line(format_args!(
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>",
-            LEFT + PLOT.0
-        ));
-        line(format_args!(
-            "<text class=\"ink\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 8.0,
-            at + 4.0,
-            label(tick)
-        ));
+        picture.line((LEFT, y(tick)), (right, y(tick)), " class=\"grid\"");
+        picture.text(LEFT - 8.0, y(tick) + 4.0, " class=\"ink\" text-anchor=\"end\"", label(tick));
     }
     for tick in ticks(from, to, 8) {
-        let at = x(tick);
-        line(format_args!("<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom}\"/>"));
-        line(format_args!(
-            "<text class=\"ink\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            bottom + 18.0,
-            label(tick)
-        ));
+        picture.line((x(tick), TOP), (x(tick), bottom), " class=\"grid\"");
+        picture.text(x(tick), bottom + 18.0, " class=\"ink\" text-anchor=\"middle\"", label(tick));
     }
-    line(format_args!("<path class=\"axis\" d=\"M{LEFT} {TOP}V{bottom}H{:.1}\"/>", LEFT + PLOT.0));
+    picture.raw(format_args!("<path class=\"axis\" d=\"M{LEFT} {TOP}V{bottom}H{right:.1}\"/>"));
     let name = match over {
-        Over::Step => "step",
-        Over::Tokens => "tokens",
+        CurveAxis::Step => "step",
+        CurveAxis::Tokens => "tokens",
     };
-    line(format_args!(
-        "<text class=\"ink\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{name}</text>",
-        LEFT + PLOT.0 / 2.0,
-        bottom + 40.0
-    ));
+    picture.text(LEFT + PLOT.0 / 2.0, bottom + 40.0, " class=\"ink\" text-anchor=\"middle\"", name);
     let middle = TOP + PLOT.1 / 2.0;
-    line(format_args!(
-        "<text class=\"ink\" transform=\"translate(18 {middle}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
-        escape(metric)
-    ));
+    let rotated = format!(" class=\"ink\" transform=\"translate(18 {middle}) rotate(-90)\" text-anchor=\"middle\"");
+    picture.text(0.0, 0.0, &rotated, metric);
     for (i, curve) in curves.iter().enumerate() {
         let points = thinned(&curve.points, from, to, PLOT.0 as usize);
         let mut path = String::new();
@@ -106,26 +78,21 @@ pub fn svg(curves: &[Curve], title: &str, metric: &str, over: Over) -> String {
             let _ = write!(path, "{}{:.2} {:.2}", if pen { 'L' } else { 'M' }, x(*px), y(*py));
             pen = true;
         }
-        line(format_args!("<g class=\"curve c{i}\"><title>{}</title><path d=\"{path}\"/>", escape(&curve.label)));
+        let name = escape(&curve.label);
+        picture.raw(format_args!("<g class=\"curve c{i}\"><title>{name}</title><path d=\"{path}\"/>"));
         // So few points are measurements apart from each other.
         if points.len() <= 40 {
             for (px, py) in points.iter().filter(|(px, py)| px.is_finite() && py.is_finite()) {
-                line(format_args!("<circle cx=\"{:.2}\" cy=\"{:.2}\" r=\"2.5\"/>", x(*px), y(*py)));
+                picture.raw(format_args!("<circle cx=\"{:.2}\" cy=\"{:.2}\" r=\"2.5\"/>", x(*px), y(*py)));
             }
         }
-        line(format_args!("</g>"));
-        let (at, row) = (LEFT + PLOT.0 + 16.0, TOP + 8.0 + i as f64 * ENTRY);
-        line(format_args!("<g class=\"curve c{i}\"><path d=\"M{at} {row}h26\"/></g>"));
-        line(format_args!(
-            "<text class=\"ink\" x=\"{:.1}\" y=\"{:.1}\">{}<title>{}</title></text>",
-            at + 34.0,
-            row + 4.0,
-            escape(&cut(&curve.label)),
-            escape(&curve.label)
-        ));
+        let (legend_x, legend_y) = (right + 16.0, TOP + 8.0 + i as f64 * ENTRY);
+        picture.raw(format_args!("</g><g class=\"curve c{i}\"><path d=\"M{legend_x} {legend_y}h26\"/></g>"));
+        picture.raw(format_args!("<g><title>{name}</title>"));
+        picture.text(legend_x + 34.0, legend_y + 4.0, " class=\"ink\"", cut(&curve.label));
+        picture.raw(format_args!("</g>"));
     }
-    line(format_args!("</svg>"));
-    out
+    picture.finish()
 }
 
 /// The colours of `curves` curves, on light and on dark.
@@ -165,25 +132,6 @@ fn widened((low, high): (f64, f64), margin: f64) -> (f64, f64) {
     (low - margin * span, high + margin * span)
 }
 
-/// Multiples of 1, 2 or 5 times a power of ten between `low` and `high`, about `count` of them.
-#[must_use]
-pub fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
-    let span = high - low;
-    if !(span.is_finite() && span > 0.0) {
-        return Vec::new();
-    }
-    let power = 10.0_f64.powf((span / count as f64).log10().floor());
-    let fits = |step: &f64| span / step <= count as f64;
-    let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(fits).unwrap_or(10.0 * power);
-    let first = (low / step).ceil();
-    let last = (high / step).floor();
-    if last - first > 1e3 {
-        return Vec::new();
-    }
-    // -0 is 0.
-    (0..=(last - first) as i64).map(|i| (first + i as f64) * step + 0.0).collect()
-}
-
 /// A number of an axis, short: `2k`, `1.5M`, `3e-4`.
 fn label(x: f64) -> String {
     let shortest = |x: f64| format!("{}", (x * 1e6).round() / 1e6);
@@ -217,18 +165,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_round_and_few() {
-        assert_eq!(ticks(0.0, 10.0, 8), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
-        assert_eq!(ticks(-0.03, 0.27, 8).len(), 6);
-        for (low, high) in [(1.5, 7.3), (0.0, 1e-7), (1e9, 3e12), (-5.0, -4.9), (120.0, 121.0)] {
-            let found = ticks(low, high, 8);
-            assert!((3..=9).contains(&found.len()), "{low} {high}: {found:?}");
-            assert!(found.iter().all(|t| (low..=high).contains(t)), "{low} {high}: {found:?}");
-        }
-        assert!(ticks(1.0, 1.0, 8).is_empty() && ticks(f64::NAN, 1.0, 8).is_empty());
-    }
-
-    #[test]
     fn axes_have_short_numbers() {
         let all = [0.0, 3e-4, 0.25, 1500.0, 20_000.0, 1.5e6, 3e9, -2.5, 1e-7];
         assert_eq!(all.map(label), ["0", "3e-4", "0.25", "1500", "20k", "1.5M", "3B", "-2.5", "1e-7"]);
@@ -238,7 +174,7 @@ mod tests {
     fn names_are_text_and_gaps_are_gaps() {
         let points = vec![(1.0, 3.0), (2.0, f64::NAN), (3.0, 2.0), (4.0, 1.0)];
         let evil = Curve { label: "<script>alert(1)</script>&\"\u{1b}".to_owned(), points };
-        let text = svg(&[evil], "a < b", "loss", Over::Step);
+        let text = svg(&[evil], "a < b", "loss", CurveAxis::Step);
         assert!(!text.contains("<script") && !text.contains('\u{1b}') && text.contains("a &lt; b"));
         let path = text.lines().find(|l| l.contains("curve c0")).unwrap();
         assert_eq!(path.matches('M').count(), 2, "{path}");
@@ -248,7 +184,7 @@ mod tests {
     #[test]
     fn one_point_and_none_make_pictures_too() {
         for points in [vec![], vec![(5.0, 2.0)], vec![(1.0, f64::INFINITY)]] {
-            let text = svg(&[Curve { label: "a".into(), points }], "t", "loss", Over::Tokens);
+            let text = svg(&[Curve { label: "a".into(), points }], "t", "loss", CurveAxis::Tokens);
             assert!(text.ends_with("</svg>\n") && !text.contains("NaN") && !text.contains("inf"), "{text}");
         }
     }

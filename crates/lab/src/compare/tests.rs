@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 
-use super::class::{Class, Part, Training, Verdict, verdict};
-use super::effect::{Effect, effect};
+use super::class::{Classification, DifferenceClass, MathematicsPart, TrainingEquality, verdict};
+use super::effect::{SettingEffect, effect};
 use super::keys::differences;
-use super::side::{Side, cluster_for};
+use super::side::{PlannedExperiment, cluster_for};
 use super::tests_pairs::{DDP, PAIRS};
-use Class::{Bookkeeping, Mathematics, Rounding, SameRun};
+use DifferenceClass::{Bookkeeping, Mathematics, Rounding, SameRun};
 use runner_config::LoadOptions;
 use runner_data::{DataRequest, prepare};
 use runner_plan::testing::cluster;
@@ -69,17 +69,17 @@ fn facts(experiment: &Experiment) -> DataFacts {
     known.entry(key).or_insert_with(prepared).clone()
 }
 
-fn side(text: &str) -> Side {
+fn side(text: &str) -> PlannedExperiment {
     let experiment = experiment(text);
     let (facts, cluster) = (facts(&experiment), cluster_for(&experiment, cluster()));
-    Side::new(experiment, facts, cluster).expect("can be planned")
+    PlannedExperiment::new(experiment, facts, cluster).expect("can be planned")
 }
 
 /// The verdict, and the effect of each key that differs.
-fn compared(a: &Side, b: &Side) -> (Verdict, BTreeMap<String, Effect>) {
-    let effects: BTreeMap<String, Effect> =
+fn compared(a: &PlannedExperiment, b: &PlannedExperiment) -> (Classification, BTreeMap<String, SettingEffect>) {
+    let effects: BTreeMap<String, SettingEffect> =
         differences(&a.experiment, &b.experiment).iter().map(|d| (d.key.clone(), effect(d, a, b))).collect();
-    let kept = effects.values().any(|e| *e == Effect::Bookkeeping);
+    let kept = effects.values().any(|e| *e == SettingEffect::Bookkeeping);
     (verdict(a, b, kept), effects)
 }
 
@@ -104,12 +104,12 @@ fn every_pair_gets_its_class() {
             wrong.push(format!("{what}: {:?} {back:?} the other way round, {effects:?}", turned.class));
         }
         // The class is the hashes': a setting with more effect than the class has would contradict it.
-        let most = effects.values().copied().max().unwrap_or(Effect::None);
+        let most = effects.values().copied().max().unwrap_or(SettingEffect::None);
         let allowed = match found.class {
-            SameRun => Effect::None,
-            Bookkeeping => Effect::Bookkeeping,
-            Rounding => Effect::Rounding,
-            Mathematics => Effect::Mathematics,
+            SameRun => SettingEffect::None,
+            Bookkeeping => SettingEffect::Bookkeeping,
+            Rounding => SettingEffect::Rounding,
+            Mathematics => SettingEffect::Mathematics,
         };
         if most > allowed {
             wrong.push(format!("{what}: {most:?} in class {:?}", found.class));
@@ -131,20 +131,23 @@ fn comments_and_the_order_of_keys_are_no_difference() {
 #[test]
 fn what_becomes_of_the_weights() {
     let training = |a: &str, b: &str| compared(&side(&yaml(a)), &side(&yaml(b))).0.training;
-    assert_eq!(training("", "eval: {every: 25, loss: {batches: 1}}"), Training::SameBits);
-    assert_eq!(training("", "eval: {every: 50, loss: {batches: 100000}, samples: {prompts: [b]}}"), Training::SameBits);
-    assert_eq!(training("", "precision: tf32"), Training::SameBits);
-    assert_eq!(training("", DDP), Training::Rounding);
-    assert_eq!(training("", "parallel: {mode: ddp, replicas: 2}\neval: {every: 25}"), Training::Rounding);
+    assert_eq!(training("", "eval: {every: 25, loss: {batches: 1}}"), TrainingEquality::SameBits);
+    assert_eq!(
+        training("", "eval: {every: 50, loss: {batches: 100000}, samples: {prompts: [b]}}"),
+        TrainingEquality::SameBits
+    );
+    assert_eq!(training("", "precision: tf32"), TrainingEquality::SameBits);
+    assert_eq!(training("", DDP), TrainingEquality::Rounding);
+    assert_eq!(training("", "parallel: {mode: ddp, replicas: 2}\neval: {every: 25}"), TrainingEquality::Rounding);
     assert_eq!(
         training("", "batch: {sequences: 8, micro_batch: 2}\neval: {every: 50, loss: {batches: 1}}"),
-        Training::Rounding
+        TrainingEquality::Rounding
     );
-    assert_eq!(training("", "seed: 2"), Training::Other);
+    assert_eq!(training("", "seed: 2"), TrainingEquality::Other);
 }
 
 /// Text files whose names or content differ.
-fn with_file(folder: &Path, name: &str, content: &str) -> Side {
+fn with_file(folder: &Path, name: &str, content: &str) -> PlannedExperiment {
     std::fs::create_dir_all(folder).expect("a folder");
     std::fs::write(folder.join(name), content).expect("a file");
     let data = format!("{{tokenizer: {{bytes: {{}}}}, train: {{text: {{files: [{name}]}}}}}}");
@@ -160,7 +163,7 @@ fn with_file(folder: &Path, name: &str, content: &str) -> Side {
         vocab_size: None,
     };
     let facts = prepare(&data, &|_| {}).expect("prepared").facts;
-    Side::new(experiment, facts, cluster()).expect("planned")
+    PlannedExperiment::new(experiment, facts, cluster()).expect("planned")
 }
 
 #[test]
@@ -171,10 +174,13 @@ fn data_is_its_content_not_its_name() {
     let moved = with_file(&dir.path().join("b"), "moved.txt", &text);
     let (found, effects) = compared(&a, &moved);
     assert_eq!(found.class, Bookkeeping, "{effects:?}");
-    assert_eq!(effects["data.train.text.files"], Effect::Bookkeeping);
+    assert_eq!(effects["data.train.text.files"], SettingEffect::Bookkeeping);
     // The same path, changed meanwhile, and with it the tenth that is held out.
     let before = with_file(&dir.path().join("c"), "input.txt", &text);
     let after = with_file(&dir.path().join("c"), "input.txt", &text.replace("small", "large"));
     let (found, effects) = compared(&before, &after);
-    assert_eq!((found.class, found.parts, effects.len()), (Mathematics, vec![Part::Data, Part::Evaluation], 0));
+    assert_eq!(
+        (found.class, found.parts, effects.len()),
+        (Mathematics, vec![MathematicsPart::Data, MathematicsPart::Evaluation], 0)
+    );
 }

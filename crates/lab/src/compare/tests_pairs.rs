@@ -1,18 +1,24 @@
 //! The pairs: what differs in two experiments, and what that must be called.
 
-use super::class::{Class, Part};
-use super::effect::Effect;
-use Class::{Bookkeeping, Mathematics, Rounding, SameRun};
-use Effect as E;
-use Part as P;
+use super::class::{DifferenceClass, MathematicsPart};
+use super::effect::SettingEffect;
+use DifferenceClass::{Bookkeeping, Mathematics, Rounding, SameRun};
+use MathematicsPart as P;
+use SettingEffect as E;
 
 pub(super) const DDP: &str = "parallel: {mode: ddp, replicas: 2}";
 pub(super) const PIPELINE: &str =
     "parallel: {mode: pipeline, pipeline: {stages: 2, microbatches: 4}}\nbatch: {sequences: 8}";
 
 /// What a pair is called, its sides, their class, parts, and some of the keys with their effects.
-pub(super) type Pair =
-    (&'static str, &'static str, &'static str, Class, &'static [Part], &'static [(&'static str, Effect)]);
+pub(super) type Pair = (
+    &'static str,
+    &'static str,
+    &'static str,
+    DifferenceClass,
+    &'static [MathematicsPart],
+    &'static [(&'static str, SettingEffect)],
+);
 
 pub(super) const PAIRS: &[Pair] = &[
     ("nothing", "", "", SameRun, &[], &[]),

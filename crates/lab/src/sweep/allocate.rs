@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// What one run takes of the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Need {
+pub struct ResourceNeed {
     /// Bytes of the host's memory.
     pub memory: u64,
     /// CUDA devices, for itself.
@@ -13,17 +13,17 @@ pub struct Need {
 
 /// What there is, and who has it.
 #[derive(Debug)]
-pub struct Allocator {
+pub struct ResourceAllocator {
     most: usize,
     /// Bytes; `None`: not known, so not counted.
     memory: Option<u64>,
     /// Free ones, as `CUDA_VISIBLE_DEVICES` names them, in the order in which they are given.
     free: Vec<String>,
     devices: Vec<String>,
-    taken: BTreeMap<usize, (Need, Vec<String>)>,
+    taken: BTreeMap<usize, (ResourceNeed, Vec<String>)>,
 }
 
-impl Allocator {
+impl ResourceAllocator {
     /// At most `most` runs (at least one), in `memory` bytes, on `devices`.
     #[must_use]
     pub fn new(most: usize, memory: Option<u64>, devices: Vec<String>) -> Self {
@@ -32,7 +32,7 @@ impl Allocator {
 
     /// Takes what `id` needs, if it is free: the devices that it may see. A run that needs more than there is at all goes
     /// alone, since nothing would change by waiting.
-    pub fn take(&mut self, id: usize, need: Need) -> Option<Vec<String>> {
+    pub fn take(&mut self, id: usize, need: ResourceNeed) -> Option<Vec<String>> {
         if self.is_full() || self.taken.contains_key(&id) {
             return None;
         }
@@ -68,8 +68,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn memory(gib: u64) -> Need {
-        Need { memory: gib * GIB, devices: 0 }
+    fn memory(gib: u64) -> ResourceNeed {
+        ResourceNeed { memory: gib * GIB, devices: 0 }
     }
 
     fn names(names: &[&str]) -> Vec<String> {
@@ -78,43 +78,43 @@ mod tests {
 
     #[test]
     fn no_more_than_allowed() {
-        let mut machine = Allocator::new(2, None, Vec::new());
+        let mut machine = ResourceAllocator::new(2, None, Vec::new());
         assert!(machine.take(1, memory(1)).is_some() && machine.take(2, memory(1_000_000)).is_some());
         assert!(machine.take(3, memory(0)).is_none());
         machine.give_back(1);
         assert!(machine.take(2, memory(0)).is_none(), "it has its part");
         assert!(machine.take(3, memory(0)).is_some());
         assert!(machine.is_full());
-        let mut none = Allocator::new(0, None, Vec::new());
+        let mut none = ResourceAllocator::new(0, None, Vec::new());
         assert!(none.take(1, memory(1)).is_some(), "at least one");
     }
 
     #[test]
     fn memory_is_shared() {
-        let mut machine = Allocator::new(9, Some(10 * GIB), Vec::new());
+        let mut machine = ResourceAllocator::new(9, Some(10 * GIB), Vec::new());
         assert!(machine.take(1, memory(6)).is_some());
         assert!(machine.take(2, memory(5)).is_none());
         assert!(machine.take(3, memory(4)).is_some(), "a smaller one goes ahead");
         machine.give_back(1);
         assert!(machine.take(2, memory(5)).is_some());
-        assert!(machine.take(4, Need { memory: u64::MAX, devices: 0 }).is_none());
+        assert!(machine.take(4, ResourceNeed { memory: u64::MAX, devices: 0 }).is_none());
     }
 
     #[test]
     fn what_never_fits_goes_alone() {
-        let mut machine = Allocator::new(2, Some(GIB), Vec::new());
+        let mut machine = ResourceAllocator::new(2, Some(GIB), Vec::new());
         assert!(machine.take(1, memory(5)).is_some());
         assert!(machine.take(2, memory(0)).is_none(), "nothing beside it");
     }
 
     #[test]
     fn devices_are_disjoint_and_come_back() {
-        let two = Need { memory: 0, devices: 2 };
-        let mut machine = Allocator::new(9, None, names(&["3", "1", "GPU-a", "0", "2"]));
+        let two = ResourceNeed { memory: 0, devices: 2 };
+        let mut machine = ResourceAllocator::new(9, None, names(&["3", "1", "GPU-a", "0", "2"]));
         assert_eq!(machine.take(1, two), Some(names(&["3", "1"])));
         assert_eq!(machine.take(2, two), Some(names(&["GPU-a", "0"])));
         assert_eq!(machine.take(3, two), None);
-        assert_eq!(machine.take(4, Need { memory: 0, devices: 1 }), Some(names(&["2"])));
+        assert_eq!(machine.take(4, ResourceNeed { memory: 0, devices: 1 }), Some(names(&["2"])));
         machine.give_back(2);
         machine.give_back(1);
         machine.give_back(1);

@@ -1,6 +1,6 @@
 //! What becomes of a segment whose process has ended. Pure.
 
-use super::schedule::Finding;
+use super::schedule::SegmentResult;
 use runner_machine::signal::signal_name;
 
 /// Exit codes of a point's process, as far as they decide something; the command line has the same.
@@ -12,12 +12,12 @@ pub const BUSY: i32 = 75;
 
 /// How a process ended, and what is known then.
 #[derive(Debug, Clone, Copy)]
-pub struct Ended<'a> {
-    pub end: End,
+pub struct EndedProcess<'a> {
+    pub end: ProcessExit,
     /// By the sweep.
     pub asked_to_stop: bool,
     /// What its run's record says of the segment.
-    pub finding: Option<Finding>,
+    pub finding: Option<SegmentResult>,
     /// Why the run failed, by its record.
     pub recorded: Option<&'a str>,
     /// The last error in the process's log.
@@ -29,14 +29,14 @@ pub struct Ended<'a> {
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum ProcessExit {
     Exited(i32),
     Killed(i32),
 }
 
 /// How it is gone on with.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Next {
+pub enum SegmentOutcome {
     /// With this objective.
     Completed(f64),
     /// Another process has its run: later.
@@ -49,31 +49,31 @@ pub enum Next {
     },
 }
 
-impl Ended<'_> {
+impl EndedProcess<'_> {
     /// Only what ended well and is recorded is complete. What would come again is not tried again.
     #[must_use]
-    pub fn next(&self) -> Next {
-        if let (End::Exited(0), Some(Finding::Value(value))) = (self.end, self.finding) {
-            return Next::Completed(value);
+    pub fn next(&self) -> SegmentOutcome {
+        if let (ProcessExit::Exited(0), Some(SegmentResult::Value(value))) = (self.end, self.finding) {
+            return SegmentOutcome::Completed(value);
         }
         if self.asked_to_stop {
-            return Next::Stopped;
+            return SegmentOutcome::Stopped;
         }
         let written = self.written.map(str::to_owned);
         let (error, repeats) = match self.end {
-            End::Exited(BUSY) => return Next::Later,
-            End::Exited(0) => ("it ended without the objective at its last step".to_owned(), true),
-            End::Exited(INTERRUPTED) => ("it was interrupted from outside".to_owned(), false),
-            End::Exited(code) => {
+            ProcessExit::Exited(BUSY) => return SegmentOutcome::Later,
+            ProcessExit::Exited(0) => ("it ended without the objective at its last step".to_owned(), true),
+            ProcessExit::Exited(INTERRUPTED) => ("it was interrupted from outside".to_owned(), false),
+            ProcessExit::Exited(code) => {
                 let recorded = self.recorded.filter(|_| code == FAILED).map(str::to_owned);
                 let error = recorded.or(written).unwrap_or_else(|| format!("it ended with exit code {code}"));
                 (error, code == REQUEST)
             }
-            End::Killed(signal) => (format!("its process was ended by {}", signal_name(signal)), false),
+            ProcessExit::Killed(signal) => (format!("its process was ended by {}", signal_name(signal)), false),
         };
         // What is found is not due any more, be it a value or a failure that would come again.
         let again = !repeats && self.finding.is_none() && self.attempts < self.retries;
-        Next::Failed { error, again }
+        SegmentOutcome::Failed { error, again }
     }
 }
 
@@ -81,52 +81,62 @@ impl Ended<'_> {
 mod tests {
     use super::*;
 
-    fn ended(end: End, finding: Option<Finding>) -> Ended<'static> {
-        Ended { end, asked_to_stop: false, finding, recorded: None, written: None, attempts: 0, retries: 1 }
+    fn ended(end: ProcessExit, finding: Option<SegmentResult>) -> EndedProcess<'static> {
+        EndedProcess { end, asked_to_stop: false, finding, recorded: None, written: None, attempts: 0, retries: 1 }
     }
 
-    fn again(ended: &Ended<'_>) -> bool {
+    fn again(ended: &EndedProcess<'_>) -> bool {
         match ended.next() {
-            Next::Failed { again, .. } => again,
+            SegmentOutcome::Failed { again, .. } => again,
             other => panic!("{other:?}"),
         }
     }
 
-    const VALUE: Option<Finding> = Some(Finding::Value(2.0));
+    const VALUE: Option<SegmentResult> = Some(SegmentResult::Value(2.0));
 
     #[test]
     fn only_what_ended_well_is_complete() {
-        assert_eq!(ended(End::Exited(0), VALUE).next(), Next::Completed(2.0));
-        assert!(!again(&ended(End::Exited(1), VALUE)), "it is recorded, and told");
-        assert!(!again(&ended(End::Killed(9), VALUE)));
-        assert!(!again(&ended(End::Exited(0), None)), "it would come again");
+        assert_eq!(ended(ProcessExit::Exited(0), VALUE).next(), SegmentOutcome::Completed(2.0));
+        assert!(!again(&ended(ProcessExit::Exited(1), VALUE)), "it is recorded, and told");
+        assert!(!again(&ended(ProcessExit::Killed(9), VALUE)));
+        assert!(!again(&ended(ProcessExit::Exited(0), None)), "it would come again");
     }
 
     #[test]
     fn what_may_go_well_is_tried_again() {
-        for end in [End::Exited(1), End::Exited(INTERRUPTED), End::Killed(9), End::Exited(101)] {
+        for end in
+            [ProcessExit::Exited(1), ProcessExit::Exited(INTERRUPTED), ProcessExit::Killed(9), ProcessExit::Exited(101)]
+        {
             assert!(again(&ended(end, None)), "{end:?}");
-            assert!(!again(&Ended { attempts: 1, ..ended(end, None) }), "{end:?}, tried often enough");
+            assert!(!again(&EndedProcess { attempts: 1, ..ended(end, None) }), "{end:?}, tried often enough");
         }
-        assert!(!again(&ended(End::Exited(REQUEST), None)));
-        assert!(!again(&ended(End::Exited(1), Some(Finding::Failed))), "not finite");
+        assert!(!again(&ended(ProcessExit::Exited(REQUEST), None)));
+        assert!(!again(&ended(ProcessExit::Exited(1), Some(SegmentResult::Failed))), "not finite");
     }
 
     #[test]
     fn stopping_and_waiting_are_no_failures() {
-        assert_eq!(ended(End::Exited(BUSY), None).next(), Next::Later);
-        let stopped = Ended { asked_to_stop: true, ..ended(End::Exited(INTERRUPTED), None) };
-        assert_eq!(stopped.next(), Next::Stopped);
-        assert_eq!(Ended { end: End::Exited(0), finding: VALUE, ..stopped }.next(), Next::Completed(2.0));
+        assert_eq!(ended(ProcessExit::Exited(BUSY), None).next(), SegmentOutcome::Later);
+        let stopped = EndedProcess { asked_to_stop: true, ..ended(ProcessExit::Exited(INTERRUPTED), None) };
+        assert_eq!(stopped.next(), SegmentOutcome::Stopped);
+        assert_eq!(
+            EndedProcess { end: ProcessExit::Exited(0), finding: VALUE, ..stopped }.next(),
+            SegmentOutcome::Completed(2.0)
+        );
     }
 
     #[test]
     fn the_record_says_why_before_the_log_does() {
-        let both = Ended { recorded: Some("disk full"), written: Some("other"), ..ended(End::Exited(1), None) };
-        assert_eq!(both.next(), Next::Failed { error: "disk full".into(), again: true });
-        let older = Ended { end: End::Exited(2), ..both };
-        assert_eq!(older.next(), Next::Failed { error: "other".into(), again: false }, "the record is of another time");
-        let neither = ended(End::Exited(101), None);
-        assert_eq!(neither.next(), Next::Failed { error: "it ended with exit code 101".into(), again: true });
+        let both =
+            EndedProcess { recorded: Some("disk full"), written: Some("other"), ..ended(ProcessExit::Exited(1), None) };
+        assert_eq!(both.next(), SegmentOutcome::Failed { error: "disk full".into(), again: true });
+        let older = EndedProcess { end: ProcessExit::Exited(2), ..both };
+        assert_eq!(
+            older.next(),
+            SegmentOutcome::Failed { error: "other".into(), again: false },
+            "the record is of another time"
+        );
+        let neither = ended(ProcessExit::Exited(101), None);
+        assert_eq!(neither.next(), SegmentOutcome::Failed { error: "it ended with exit code 101".into(), again: true });
     }
 }

@@ -5,8 +5,8 @@ use minijinja::{Environment, Error, ErrorKind, Expression, UndefinedBehavior, fi
 use serde_json::{Map, Value};
 
 use super::overlay::text;
-use super::point::Point;
-use super::spec::{Base, Exclude, SweepSpec};
+use super::point::ExpandedPoint;
+use super::spec::{ExcludeExpression, SweepBase, SweepSpec};
 use runner_spec::diagnostic::{list, nearest, short};
 
 /// Instructions that an expression may take for one point; a comparison takes four.
@@ -42,7 +42,7 @@ pub(super) fn environment() -> Environment<'static> {
 pub(super) fn compile<'e>(
     environment: &'e Environment<'static>,
     spec: &SweepSpec,
-    exclude: &'e Exclude,
+    exclude: &'e ExcludeExpression,
 ) -> Result<Expression<'e, 'e>, Problem> {
     if exclude.text.len() > MAX_LENGTH {
         let message = format!("an expression of {} characters is too long", exclude.text.chars().count());
@@ -86,7 +86,7 @@ fn repeats() -> Problem {
 }
 
 /// Whether `point` is left out.
-pub(super) fn holds(expression: &Expression<'_, '_>, spec: &SweepSpec, point: &Point) -> Result<bool, Problem> {
+pub(super) fn holds(expression: &Expression<'_, '_>, spec: &SweepSpec, point: &ExpandedPoint) -> Result<bool, Problem> {
     let at = || {
         let values: Vec<String> = point.values.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
         short(&values.join(", "))
@@ -111,15 +111,15 @@ pub(super) fn holds(expression: &Expression<'_, '_>, spec: &SweepSpec, point: &P
 /// Names that an expression may use.
 fn known(spec: &SweepSpec) -> Vec<&str> {
     let mut names = spec.names();
-    if matches!(spec.base, Base::Template(_)) {
+    if matches!(spec.base, SweepBase::Template(_)) {
         names.extend(spec.vars.keys().map(String::as_str));
     }
     names
 }
 
 /// The values of `point` by name; those of key paths nested, so that `model.layers` is an expression.
-fn context(spec: &SweepSpec, point: &Point) -> Value {
-    if let Base::Template(_) = spec.base {
+fn context(spec: &SweepSpec, point: &ExpandedPoint) -> Value {
+    if let SweepBase::Template(_) = spec.base {
         let mut all = spec.vars.clone();
         all.extend(point.values.iter().cloned());
         return Value::Object(all);

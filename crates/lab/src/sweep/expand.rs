@@ -1,16 +1,16 @@
 //! From a sweep to its points.
 
 use super::exclude;
-use super::point::{Point, Values};
-use super::spec::{Dimension, Exclude, MAX_POINTS, SweepSpec};
+use super::point::{ExpandedPoint, PointValues};
+use super::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepSpec};
 use runner_spec::diagnostic::ConfigError;
 use runner_template::source::{Place, Source};
 
 /// The points, and those that `exclude` left out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expanded {
-    pub points: Vec<Point>,
-    pub excluded: Vec<Point>,
+    pub points: Vec<ExpandedPoint>,
+    pub excluded: Vec<ExpandedPoint>,
 }
 
 /// The points of `spec`, in the order of the product: what stands first in the file varies slowest.
@@ -23,7 +23,7 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
     let total = count(&spec.axes).map_err(whole)?;
     let environment = exclude::environment();
     let mut diagnostics = Vec::new();
-    let mut report = |exclude: &Exclude, (message, help)| {
+    let mut report = |exclude: &ExcludeExpression, (message, help)| {
         diagnostics.push(source.diagnostic(place(exclude), "sweep.exclude", message, help));
     };
     let mut expressions = Vec::new();
@@ -33,10 +33,10 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
             Err(problem) => report(exclude, problem),
         }
     }
-    let choices: Vec<Vec<Values>> = spec.axes.iter().map(choices).collect();
-    let (mut points, mut excluded): (Vec<Point>, Vec<Point>) = (Vec::new(), Vec::new());
+    let choices: Vec<Vec<PointValues>> = spec.axes.iter().map(choices).collect();
+    let (mut points, mut excluded): (Vec<ExpandedPoint>, Vec<ExpandedPoint>) = (Vec::new(), Vec::new());
     for number in 0..total {
-        let mut point = Point { index: points.len() + 1, values: Vec::new() };
+        let mut point = ExpandedPoint { index: points.len() + 1, values: Vec::new() };
         let mut rest = total;
         for choices in &choices {
             rest /= choices.len();
@@ -84,7 +84,7 @@ pub(super) fn count(axes: &[Dimension]) -> Result<usize, String> {
 }
 
 /// What a dimension adds to a point, for each of its values.
-fn choices(axis: &Dimension) -> Vec<Values> {
+fn choices(axis: &Dimension) -> Vec<PointValues> {
     match axis {
         Dimension::Grid(axis) => axis.values.iter().map(|value| vec![(axis.name.clone(), value.clone())]).collect(),
         Dimension::Zip(axes) => {
@@ -99,7 +99,7 @@ fn choices(axis: &Dimension) -> Vec<Values> {
     }
 }
 
-fn place(exclude: &Exclude) -> Place {
+fn place(exclude: &ExcludeExpression) -> Place {
     Place { line: exclude.line, column: exclude.column, length: exclude.length }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::overlay::{flow, options};
 use super::super::read::from_str;
-use super::super::spec::Base;
+use super::super::spec::SweepBase;
 use super::*;
 use runner_config::LoadOptions;
 
@@ -15,7 +15,7 @@ fn spec(lines: &str) -> SweepSpec {
     from_str(&format!("sweep:\n  template: t.yaml.j2\n{lines}"), Path::new("s.yaml")).unwrap()
 }
 
-fn points(lines: &str) -> Vec<Point> {
+fn points(lines: &str) -> Vec<ExpandedPoint> {
     expand(&spec(lines)).unwrap().points
 }
 
@@ -23,8 +23,8 @@ fn said(lines: &str) -> String {
     expand(&spec(lines)).unwrap_err().to_string()
 }
 
-fn shown(points: &[Point]) -> Vec<String> {
-    let values = |p: &Point| p.values.iter().map(|(_, v)| v.to_string()).collect::<Vec<_>>().join(" ");
+fn shown(points: &[ExpandedPoint]) -> Vec<String> {
+    let values = |p: &ExpandedPoint| p.values.iter().map(|(_, v)| v.to_string()).collect::<Vec<_>>().join(" ");
     points.iter().map(|p| format!("{}: {}", p.index, values(p))).collect()
 }
 
@@ -125,7 +125,7 @@ fn draws_stay_in_their_ranges_and_depend_on_nothing_else() {
     };
     let all = points(&random(""));
     assert_eq!(all.len(), 200);
-    let column = |points: &[Point], name: &str| -> Vec<Value> {
+    let column = |points: &[ExpandedPoint], name: &str| -> Vec<Value> {
         points.iter().map(|p| p.values.iter().find(|(n, _)| n == name).unwrap().1.clone()).collect()
     };
     let numbers = |name: &str| column(&all, name).iter().map(|v| v.as_f64().unwrap()).collect::<Vec<f64>>();
@@ -170,29 +170,29 @@ fn draws_never_change() {
 
 #[test]
 fn extreme_ranges_hold() {
-    use super::super::random::Draw;
+    use super::super::random::Distribution;
     for sample in 0..1000 {
-        let x = Draw::Uniform(-f64::MAX, f64::MAX).value(1, "x", sample).as_f64().unwrap();
+        let x = Distribution::Uniform(-f64::MAX, f64::MAX).value(1, "x", sample).as_f64().unwrap();
         assert!(x.is_finite());
-        let x = Draw::LogUniform(5e-324, f64::MAX).value(1, "x", sample).as_f64().unwrap();
+        let x = Distribution::LogUniform(5e-324, f64::MAX).value(1, "x", sample).as_f64().unwrap();
         assert!(x > 0.0 && x.is_finite());
-        let x = Draw::Uniform(0.123_456_71, 0.123_456_72).value(1, "x", sample).as_f64().unwrap();
+        let x = Distribution::Uniform(0.123_456_71, 0.123_456_72).value(1, "x", sample).as_f64().unwrap();
         assert!((0.123_456_71..=0.123_456_72).contains(&x), "{x}");
-        let x = Draw::IntUniform(i64::MIN, i64::MAX).value(1, "x", sample);
+        let x = Distribution::IntUniform(i64::MIN, i64::MAX).value(1, "x", sample);
         assert!(x.is_i64());
-        assert_eq!(Draw::IntLogUniform(5, 5).value(1, "x", sample), json!(5));
+        assert_eq!(Distribution::IntLogUniform(5, 5).value(1, "x", sample), json!(5));
     }
-    assert_eq!(Draw::Choice(Vec::new()).value(1, "x", 0), Value::Null);
+    assert_eq!(Distribution::Choice(Vec::new()).value(1, "x", 0), Value::Null);
 }
 
 #[test]
 fn a_product_is_counted_before_it_is_made() {
     let mut large = spec("  grid: {a: [1, 2]}\n");
     for name in ["b", "c", "d"] {
-        let random = super::super::random::Random {
+        let random = super::super::random::RandomDraws {
             samples: usize::MAX / 2,
             seed: 1,
-            space: vec![(name.into(), super::super::random::Draw::Uniform(0.0, 1.0))],
+            space: vec![(name.into(), super::super::random::Distribution::Uniform(0.0, 1.0))],
         };
         large.axes.push(Dimension::Random(random));
     }
@@ -214,9 +214,11 @@ fn a_template_gets_variables_and_an_experiment_keys() {
     assert_eq!(Value::Object(got.vars), json!({"steps": 7, "other": 2, "fixed": 8, "lr": 1e-4}));
     assert_eq!((got.sets, got.absent_files), (vec!["log.every=3".to_owned(), "seed=5".to_owned()], true));
 
-    spec.base = Base::Experiment("e.yaml".into());
-    let point =
-        Point { index: 1, values: vec![("optimizer.adamw.lr".into(), json!(1e-5)), ("name".into(), json!("a: b"))] };
+    spec.base = SweepBase::Experiment("e.yaml".into());
+    let point = ExpandedPoint {
+        index: 1,
+        values: vec![("optimizer.adamw.lr".into(), json!(1e-5)), ("name".into(), json!("a: b"))],
+    };
     let got = options(&spec, &point, &command);
     assert_eq!(got.sets, ["log.every=3", "seed=5", "optimizer.adamw.lr=1e-5", "name=\"a: b\""]);
     assert_eq!(got.vars, command.vars);

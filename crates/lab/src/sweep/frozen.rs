@@ -5,16 +5,16 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::point::{Point, Values, ordered};
-use super::schedule::{Decision, Finding, Rule, Segment, Task, decide};
-use super::spec::{Asha, Goal, Objective};
+use super::point::{ExpandedPoint, PointValues, ordered};
+use super::schedule::{PointTask, PromotionRule, ScheduleDecision, SegmentResult, TrainingSegment, decide};
+use super::spec::{AshaSettings, Goal, Objective};
 
 /// Version of the file.
 pub const FORMAT: u32 = 1;
 
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Frozen {
+pub struct SweepRecord {
     pub format: u32,
     /// The folder's name.
     pub id: String,
@@ -26,34 +26,34 @@ pub struct Frozen {
     /// The sweep file, absolute; its text is beside this file.
     pub file: PathBuf,
     /// The other files that the points were made of: base or template, its includes.
-    pub sources: Vec<SourceFile>,
+    pub sources: Vec<SourceHash>,
     /// `--set` flags of the command.
     pub overrides: Vec<String>,
     /// The `RUNNER_…` variables that were read.
     pub environment: BTreeMap<String, String>,
     pub objective: Objective,
-    pub early_stop: Option<Asha>,
+    pub early_stop: Option<AshaSettings>,
     /// Runs at once that early stopping reckons with: which points go on depends on it.
     pub workers: usize,
     /// Points that `exclude` left out.
     pub excluded: usize,
-    pub points: Vec<FrozenPoint>,
+    pub points: Vec<PlannedPoint>,
 }
 
 /// A file as it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SourceFile {
+pub struct SourceHash {
     pub path: PathBuf,
     pub blake3: String,
 }
 
 /// A point, planned.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct FrozenPoint {
+pub struct PlannedPoint {
     /// From 1: the number of its file.
     pub index: usize,
     #[serde(with = "ordered")]
-    pub values: Values,
+    pub values: PointValues,
     /// Its experiment's name.
     pub name: String,
     pub plan_hash: String,
@@ -74,11 +74,11 @@ pub struct FrozenPoint {
     pub cuda_devices: usize,
 }
 
-impl FrozenPoint {
+impl PlannedPoint {
     /// As it was expanded.
     #[must_use]
-    pub fn point(&self) -> Point {
-        Point { index: self.index, values: self.values.clone() }
+    pub fn point(&self) -> ExpandedPoint {
+        ExpandedPoint { index: self.index, values: self.values.clone() }
     }
 
     /// `lr=0.001 layers=2`.
@@ -90,36 +90,36 @@ impl FrozenPoint {
 
 /// `lr=0.001 layers=2`, safe to show.
 #[must_use]
-pub fn words(values: &Values) -> String {
+pub fn words(values: &PointValues) -> String {
     let one = |(name, value): &(String, serde_json::Value)| format!("{name}={}", super::overlay::text(value));
     runner_spec::format::printable(&values.iter().map(one).collect::<Vec<_>>().join(" ")).replace('\n', " ")
 }
 
 /// What the scheduler works with: the points that are runs of their own.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tasks {
-    pub tasks: Vec<Task>,
-    /// Of each task, its place in `Frozen::points`.
+pub struct SweepTasks {
+    pub tasks: Vec<PointTask>,
+    /// Of each task, its place in `SweepRecord::points`.
     pub points: Vec<usize>,
-    pub rule: Rule,
+    pub rule: PromotionRule,
     /// Whether a step's cost is in seconds.
     pub seconds: bool,
 }
 
-impl Frozen {
+impl SweepRecord {
     /// The points that are runs of their own, as tasks. Costs are predicted seconds if all of them are known, else FLOPs.
     #[must_use]
-    pub fn tasks(&self) -> Tasks {
+    pub fn tasks(&self) -> SweepTasks {
         let distinct = || self.points.iter().enumerate().filter(|(_, p)| p.same_as.is_none());
         let seconds = distinct().all(|(_, p)| p.step_seconds.is_some());
-        let task = |p: &FrozenPoint| Task {
+        let task = |p: &PlannedPoint| PointTask {
             step_cost: positive(if seconds { p.step_seconds.unwrap_or(1.0) } else { p.flops_per_step }),
             rungs: p.rungs.clone(),
         };
-        Tasks {
+        SweepTasks {
             tasks: distinct().map(|(_, p)| task(p)).collect(),
             points: distinct().map(|(i, _)| i).collect(),
-            rule: Rule { goal: self.objective.goal, reduction: self.early_stop.map(|asha| asha.reduction) },
+            rule: PromotionRule { goal: self.objective.goal, reduction: self.early_stop.map(|asha| asha.reduction) },
             seconds,
         }
     }
@@ -132,7 +132,7 @@ impl Frozen {
 
     /// The point with this number.
     #[must_use]
-    pub fn point(&self, index: usize) -> Option<&FrozenPoint> {
+    pub fn point(&self, index: usize) -> Option<&PlannedPoint> {
         self.points.iter().find(|p| p.index == index)
     }
 }
@@ -141,34 +141,34 @@ fn positive(cost: f64) -> f64 {
     if cost.is_finite() && cost > 0.0 { cost } else { 1.0 }
 }
 
-impl Tasks {
+impl SweepTasks {
     /// What is to be done, given what was found: with early stopping at most `workers` at once, else all that is left, in
     /// order. Where no result decides anything, there is none to wait for.
     #[must_use]
-    pub fn decide(&self, workers: usize, found: &dyn Fn(usize, usize) -> Option<Finding>) -> Decision {
+    pub fn decide(&self, workers: usize, found: &dyn Fn(usize, usize) -> Option<SegmentResult>) -> ScheduleDecision {
         if self.rule.reduction.is_some() {
             return decide(&self.tasks, workers, self.rule, found);
         }
-        let last = |(task, t): (usize, &Task)| {
+        let last = |(task, t): (usize, &PointTask)| {
             let rung = t.rungs.len().checked_sub(1)?;
-            Some(Segment { task, rung, until: t.rungs[rung] })
+            Some(TrainingSegment { task, rung, until: t.rungs[rung] })
         };
-        let order: Vec<Segment> = self.tasks.iter().enumerate().filter_map(last).collect();
-        let due: Vec<Segment> = order.iter().filter(|s| found(s.task, s.rung).is_none()).copied().collect();
-        Decision { over: due.is_empty(), due, virtual_end: 0.0, order }
+        let order: Vec<TrainingSegment> = self.tasks.iter().enumerate().filter_map(last).collect();
+        let due: Vec<TrainingSegment> = order.iter().filter(|s| found(s.task, s.rung).is_none()).copied().collect();
+        ScheduleDecision { over: due.is_empty(), due, virtual_end: 0.0, order }
     }
 
     /// The whole sweep as it would go if what is not found yet came out in the order of the points.
     #[must_use]
-    pub fn expected(&self, workers: usize, found: &dyn Fn(usize, usize) -> Option<Finding>) -> Decision {
+    pub fn expected(&self, workers: usize, found: &dyn Fn(usize, usize) -> Option<SegmentResult>) -> ScheduleDecision {
         let sign = if self.rule.goal == Goal::Minimize { 1.0 } else { -1.0 };
-        let assumed = |task: usize, rung: usize| found(task, rung).or(Some(Finding::Value(sign * task as f64)));
+        let assumed = |task: usize, rung: usize| found(task, rung).or(Some(SegmentResult::Value(sign * task as f64)));
         decide(&self.tasks, workers, self.rule, &assumed)
     }
 
     /// Steps of a segment.
     #[must_use]
-    pub fn steps(&self, segment: &Segment) -> u64 {
+    pub fn steps(&self, segment: &TrainingSegment) -> u64 {
         let rungs = &self.tasks[segment.task].rungs;
         let before = segment.rung.checked_sub(1).and_then(|rung| rungs.get(rung)).copied().unwrap_or(0);
         segment.until.saturating_sub(before)
@@ -193,7 +193,7 @@ mod tests {
         let tasks = sweep().tasks();
         assert_eq!((tasks.tasks.len(), tasks.points.as_slice(), tasks.seconds), (2, [0, 1].as_slice(), false));
         assert_eq!((tasks.tasks[0].step_cost, tasks.all_steps()), (1e6, 80));
-        let segment = |rung, until| Segment { task: 0, rung, until };
+        let segment = |rung, until| TrainingSegment { task: 0, rung, until };
         assert_eq!([segment(0, 10), segment(2, 40)].map(|s| tasks.steps(&s)), [10, 20]);
     }
 
@@ -214,10 +214,10 @@ mod tests {
         frozen.points.iter_mut().for_each(|p| p.rungs = vec![40]);
         let tasks = frozen.tasks();
         // The second is there, though in a simulation it would be long at work.
-        let found = |task: usize, _| (task == 1).then_some(Finding::Value(1.0));
+        let found = |task: usize, _| (task == 1).then_some(SegmentResult::Value(1.0));
         let decision = tasks.decide(1, &found);
-        assert_eq!((decision.due, decision.over), (vec![Segment { task: 0, rung: 0, until: 40 }], false));
-        assert!(tasks.decide(1, &|_, _| Some(Finding::Failed)).over);
+        assert_eq!((decision.due, decision.over), (vec![TrainingSegment { task: 0, rung: 0, until: 40 }], false));
+        assert!(tasks.decide(1, &|_, _| Some(SegmentResult::Failed)).over);
         assert_eq!(tasks.decide(1, &|_, _| None).due.len(), 2);
     }
 

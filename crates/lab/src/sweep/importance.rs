@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::overlay::text;
-use super::point::Values;
+use super::point::PointValues;
 use super::spec::{Dimension, Goal};
 
 const BY_VALUE: &str = "eta squared";
@@ -39,8 +39,8 @@ pub struct Importance {
 /// or not finite do not count; a parameter with the same value in all that are left is left out. Of fewer than three results
 /// nothing is said.
 #[must_use]
-pub fn importance(axes: &[Dimension], goal: Goal, points: &[(Values, Option<f64>)]) -> Vec<Importance> {
-    let results: Vec<(&Values, f64)> =
+pub fn importance(axes: &[Dimension], goal: Goal, points: &[(PointValues, Option<f64>)]) -> Vec<Importance> {
+    let results: Vec<(&PointValues, f64)> =
         points.iter().filter_map(|(values, y)| Some((values, y.filter(|y| y.is_finite())?))).collect();
     if results.len() < MIN_RESULTS {
         return Vec::new();
@@ -85,7 +85,7 @@ fn parameters(axes: &[Dimension]) -> Vec<(Vec<&str>, bool)> {
     out
 }
 
-fn value<'v>(values: &'v Values, name: &str) -> Option<&'v Value> {
+fn value<'v>(values: &'v PointValues, name: &str) -> Option<&'v Value> {
     values.iter().find(|(n, _)| n == name).map(|(_, value)| value)
 }
 
@@ -135,15 +135,15 @@ fn eta_squared(groups: &[String], ys: &[f64], goal: Goal) -> Option<(f64, String
 mod tests {
     use serde_json::json;
 
-    use super::super::random::{Draw, Random};
-    use super::super::spec::Axis;
+    use super::super::random::{Distribution, RandomDraws};
+    use super::super::spec::ListAxis;
     use super::*;
 
-    fn axis(name: &str, values: &[Value]) -> Axis {
-        Axis { name: name.to_owned(), values: values.to_vec() }
+    fn axis(name: &str, values: &[Value]) -> ListAxis {
+        ListAxis { name: name.to_owned(), values: values.to_vec() }
     }
 
-    fn point(values: &[(&str, Value)], y: f64) -> (Values, Option<f64>) {
+    fn point(values: &[(&str, Value)], y: f64) -> (PointValues, Option<f64>) {
         (values.iter().map(|(n, v)| ((*n).to_owned(), v.clone())).collect(), Some(y))
     }
 
@@ -177,12 +177,12 @@ mod tests {
 
     #[test]
     fn what_is_zipped_is_one_parameter_and_ranges_are_cut_into_quartiles() {
-        let random = Random {
+        let random = RandomDraws {
             samples: 8,
             seed: 0,
             space: vec![
-                ("lr".to_owned(), Draw::Uniform(0.0, 8.0)),
-                ("decay".to_owned(), Draw::Choice(vec![json!("cosine"), json!("linear")])),
+                ("lr".to_owned(), Distribution::Uniform(0.0, 8.0)),
+                ("decay".to_owned(), Distribution::Choice(vec![json!("cosine"), json!("linear")])),
             ],
         };
         let axes = [

@@ -23,9 +23,12 @@ pub mod standing;
 pub use expand::{Expanded, expand};
 pub use importance::{Importance, importance};
 pub use overlay::{flow, options, text};
-pub use point::{Point, Values};
-pub use random::{Draw, Random};
+pub use point::{ExpandedPoint, PointValues};
+pub use random::{Distribution, RandomDraws};
 pub use read::{from_str, load};
-pub use results::{PointStatus, Results, Row};
-pub use schedule::{Decision, Finding, Rule, Segment, Task, decide, rungs};
-pub use spec::{Asha, At, Axis, Base, Dimension, Exclude, Goal, MAX_POINTS, Metric, Objective, SCHEMA, SweepSpec};
+pub use results::{PointStatus, Results, ResultsRow};
+pub use schedule::{PointTask, PromotionRule, ScheduleDecision, SegmentResult, TrainingSegment, decide, rungs};
+pub use spec::{
+    AshaSettings, Dimension, ExcludeExpression, Goal, ListAxis, MAX_POINTS, MeasurementChoice, Objective,
+    ObjectiveMetric, SCHEMA, SweepBase, SweepSpec,
+};

@@ -4,23 +4,23 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::point::Point;
-use super::spec::{Base, SweepSpec};
+use super::point::ExpandedPoint;
+use super::spec::{SweepBase, SweepSpec};
 use runner_config::LoadOptions;
 
 /// How the base of `spec` is loaded for `point`: the sweep's own settings, under those of `base` (the command's), under the
 /// point's.
 #[must_use]
-pub fn options(spec: &SweepSpec, point: &Point, base: &LoadOptions) -> LoadOptions {
+pub fn options(spec: &SweepSpec, point: &ExpandedPoint, base: &LoadOptions) -> LoadOptions {
     let mut out = base.clone();
     out.sets = spec.set.iter().chain(&base.sets).cloned().collect();
     match spec.base {
-        Base::Template(_) => {
+        SweepBase::Template(_) => {
             out.vars.clone_from(&spec.vars);
             out.vars.extend(base.vars.clone());
             out.vars.extend(point.values.iter().cloned());
         }
-        Base::Experiment(_) => {
+        SweepBase::Experiment(_) => {
             out.sets.extend(point.values.iter().map(|(key, value)| format!("{key}={}", flow(value))));
         }
     }

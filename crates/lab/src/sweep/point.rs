@@ -4,16 +4,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Names with their values, in the order of the sweep file.
-pub type Values = Vec<(String, Value)>;
+pub type PointValues = Vec<(String, Value)>;
 
 /// One point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Point {
+pub struct ExpandedPoint {
     /// From 1, among the points that are left after exclusion; among the excluded ones, too.
     pub index: usize,
     /// A mapping in JSON.
     #[serde(with = "ordered")]
-    pub values: Values,
+    pub values: PointValues,
 }
 
 /// A list of pairs as a JSON mapping that keeps the order of its keys.

@@ -11,7 +11,7 @@ const NAMED: usize = 3;
 
 /// What is wrong with which points.
 #[derive(Debug, Default)]
-pub struct Problems {
+pub struct PointProblems {
     all: Vec<Problem>,
 }
 
@@ -23,7 +23,7 @@ struct Problem {
     points: Vec<usize>,
 }
 
-impl Problems {
+impl PointProblems {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_mistake_of_several_points_is_said_once() {
-        let mut problems = Problems::default();
+        let mut problems = PointProblems::default();
         assert!(problems.is_empty());
         for point in [1, 2, 4] {
             problems.add(point, "too long");

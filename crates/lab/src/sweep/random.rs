@@ -6,17 +6,17 @@ use runner_spec::philox::Philox;
 
 /// The draws of `random`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Random {
+pub struct RandomDraws {
     /// At least 1.
     pub samples: usize,
     pub seed: u64,
     /// In the order of the file.
-    pub space: Vec<(String, Draw)>,
+    pub space: Vec<(String, Distribution)>,
 }
 
 /// From what a value is drawn.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Draw {
+pub enum Distribution {
     /// Evenly from an interval, to six significant digits.
     Uniform(f64, f64),
     /// Its logarithm evenly, to six significant digits; both bounds are positive.
@@ -29,7 +29,7 @@ pub enum Draw {
     Choice(Vec<Value>),
 }
 
-impl Draw {
+impl Distribution {
     /// Whether it is drawn from a range of numbers.
     #[must_use]
     pub fn is_range(&self) -> bool {

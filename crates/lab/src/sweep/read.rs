@@ -6,8 +6,10 @@ use serde_json::{Map, Value};
 
 use super::key_path::{key_problem, variable_problem};
 use super::overlay::flow;
-use super::reader::{Held, Reader};
-use super::spec::{Asha, At, Base, Exclude, Goal, Metric, Objective, SweepSpec};
+use super::reader::{LocatedNode, SweepReader};
+use super::spec::{
+    AshaSettings, ExcludeExpression, Goal, MeasurementChoice, Objective, ObjectiveMetric, SweepBase, SweepSpec,
+};
 use super::{exclude, expand, read_axes};
 use runner_config::resolve::{legal_in_name, name_problem};
 use runner_spec::diagnostic::ConfigError;
@@ -66,12 +68,12 @@ pub fn load(path: &Path) -> Result<SweepSpec, ConfigError> {
 pub fn from_str(text: &str, path: &Path) -> Result<SweepSpec, ConfigError> {
     let source = Source::file(path, text.strip_prefix('\u{FEFF}').unwrap_or(text).to_owned());
     let (tree, diagnostics) = tree::parse(&source);
-    let mut reader = Reader { source: &source, diagnostics };
+    let mut reader = SweepReader { source: &source, diagnostics };
     let mut spec = None;
     match tree {
         Some(tree) if !tree.is_null() => {
             if let Some((node, key)) = top(&mut reader, &tree) {
-                spec = sweep(&mut reader, Held { node, key, path: "sweep" }, text, path);
+                spec = sweep(&mut reader, LocatedNode { node, key, path: "sweep" }, text, path);
             }
         }
         _ if reader.diagnostics.is_empty() => {
@@ -86,7 +88,7 @@ pub fn from_str(text: &str, path: &Path) -> Result<SweepSpec, ConfigError> {
 }
 
 /// The value of `sweep`, and where the key stands.
-fn top<'n>(reader: &mut Reader<'_>, tree: &'n Node) -> Option<(&'n Node, Place)> {
+fn top<'n>(reader: &mut SweepReader<'_>, tree: &'n Node) -> Option<(&'n Node, Place)> {
     let Yaml::Map(entries) = &tree.value else {
         reader.error(tree.place, "", "a sweep file is a mapping with the key `sweep`".into(), SHORTEST);
         return None;
@@ -96,7 +98,7 @@ fn top<'n>(reader: &mut Reader<'_>, tree: &'n Node) -> Option<(&'n Node, Place)>
         match entry.key.as_str() {
             "sweep" => found = Some((&entry.value, entry.place)),
             "version" => {
-                let held = Held { node: &entry.value, key: entry.place, path: "version" };
+                let held = LocatedNode { node: &entry.value, key: entry.place, path: "version" };
                 reader.integer(held, (1, 1), "version of this format; there is one: 1");
             }
             key => {
@@ -122,19 +124,19 @@ fn top<'n>(reader: &mut Reader<'_>, tree: &'n Node) -> Option<(&'n Node, Place)>
 /// What was read so far; what has a mistake is as if it was not given.
 struct Parts<'n> {
     name: Option<String>,
-    base: Option<Base>,
+    base: Option<SweepBase>,
     vars: Option<&'n Entry>,
     set: Option<&'n Entry>,
     axes: Vec<(&'n Entry, &'static str)>,
     spec: SweepSpec,
 }
 
-fn sweep(reader: &mut Reader<'_>, at: Held<'_>, text: &str, path: &Path) -> Option<SweepSpec> {
+fn sweep(reader: &mut SweepReader<'_>, at: LocatedNode<'_>, text: &str, path: &Path) -> Option<SweepSpec> {
     let entries = reader.keys(at, &KEYS)?;
-    let objective = Objective { metric: Metric::ValLoss, goal: Goal::Minimize, at: At::Last };
+    let objective = Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last };
     let spec = SweepSpec {
         name: String::new(),
-        base: Base::Experiment(PathBuf::new()),
+        base: SweepBase::Experiment(PathBuf::new()),
         vars: Map::new(),
         set: Vec::new(),
         axes: Vec::new(),
@@ -150,7 +152,7 @@ fn sweep(reader: &mut Reader<'_>, at: Held<'_>, text: &str, path: &Path) -> Opti
     let mut chosen: Option<&Entry> = None;
     for entry in entries {
         let here = format!("sweep.{}", entry.key);
-        let held = Held { node: &entry.value, key: entry.place, path: &here };
+        let held = LocatedNode { node: &entry.value, key: entry.place, path: &here };
         match entry.key.as_str() {
             "name" => parts.name = name(reader, held),
             "template" | "base" => match chosen {
@@ -192,11 +194,11 @@ fn sweep(reader: &mut Reader<'_>, at: Held<'_>, text: &str, path: &Path) -> Opti
 }
 
 /// What needs to know whether there is a template, and what needs to know what varies.
-fn finish(reader: &mut Reader<'_>, at: Held<'_>, parts: Parts<'_>, template: Option<bool>) -> SweepSpec {
+fn finish(reader: &mut SweepReader<'_>, at: LocatedNode<'_>, parts: Parts<'_>, template: Option<bool>) -> SweepSpec {
     let Parts { name, base, vars, set, axes, mut spec } = parts;
     let mut fixed: Vec<(String, &str, Place)> = Vec::new();
     if let Some(entry) = vars {
-        let held = Held { node: &entry.value, key: entry.place, path: "sweep.vars" };
+        let held = LocatedNode { node: &entry.value, key: entry.place, path: "sweep.vars" };
         if template == Some(false) {
             let help = "an experiment has no variables; give its keys under `set`";
             reader.error(entry.place, held.path, "`vars` goes with `template`, and there is `base`".into(), help);
@@ -208,7 +210,7 @@ fn finish(reader: &mut Reader<'_>, at: Held<'_>, parts: Parts<'_>, template: Opt
         }
     }
     if let Some(entry) = set {
-        let held = Held { node: &entry.value, key: entry.place, path: "sweep.set" };
+        let held = LocatedNode { node: &entry.value, key: entry.place, path: "sweep.set" };
         for (key, place, value) in pairs(reader, held, key_problem) {
             spec.set.push(format!("{key}={}", flow(&value)));
             // The keys of a template's result are another matter than its variables.
@@ -237,7 +239,7 @@ fn finish(reader: &mut Reader<'_>, at: Held<'_>, parts: Parts<'_>, template: Opt
     if let Some(base) = base {
         spec.base = base;
     } else if template == Some(true) {
-        spec.base = Base::Template(PathBuf::new());
+        spec.base = SweepBase::Template(PathBuf::new());
     }
     // Names are known only if all of them could be read.
     if reader.diagnostics.len() == before {
@@ -255,13 +257,13 @@ fn finish(reader: &mut Reader<'_>, at: Held<'_>, parts: Parts<'_>, template: Opt
 type Problem = fn(&str) -> Option<(String, String)>;
 
 /// The entries of a mapping of names to any values.
-fn pairs(reader: &mut Reader<'_>, at: Held<'_>, problem: Problem) -> Vec<(String, Place, Value)> {
+fn pairs(reader: &mut SweepReader<'_>, at: LocatedNode<'_>, problem: Problem) -> Vec<(String, Place, Value)> {
     let mut out = Vec::new();
     for entry in reader.entries(at, "write `{name: value}`").unwrap_or_default() {
         let path = format!("{}.{}", at.path, entry.key);
         if let Some((message, help)) = problem(&entry.key) {
             reader.error(entry.place, &path, message, help);
-        } else if let Some(value) = reader.value(Held { node: &entry.value, key: entry.place, path: &path }) {
+        } else if let Some(value) = reader.value(LocatedNode { node: &entry.value, key: entry.place, path: &path }) {
             out.push((entry.key.clone(), entry.place, value));
         }
     }
@@ -269,7 +271,7 @@ fn pairs(reader: &mut Reader<'_>, at: Held<'_>, problem: Problem) -> Vec<(String
 }
 
 /// The sweep's folder is called by it.
-fn name(reader: &mut Reader<'_>, at: Held<'_>) -> Option<String> {
+fn name(reader: &mut SweepReader<'_>, at: LocatedNode<'_>) -> Option<String> {
     let name = reader.text(at, "")?;
     let Some(problem) = name_problem(&name) else { return Some(name) };
     let help =
@@ -285,7 +287,7 @@ fn name_of(path: &Path) -> String {
     if name.is_empty() { "sweep".to_owned() } else { name.to_owned() }
 }
 
-fn base(reader: &mut Reader<'_>, at: Held<'_>, path: &Path, template: bool) -> Option<Base> {
+fn base(reader: &mut SweepReader<'_>, at: LocatedNode<'_>, path: &Path, template: bool) -> Option<SweepBase> {
     let file = reader.text(at, "name a file")?;
     let is_template = Path::new(&file).extension().is_some_and(|e| e == "j2");
     if is_template != template {
@@ -301,10 +303,10 @@ fn base(reader: &mut Reader<'_>, at: Held<'_>, path: &Path, template: bool) -> O
         return None;
     }
     let file = path.parent().unwrap_or(Path::new("")).join(file);
-    Some(if template { Base::Template(file) } else { Base::Experiment(file) })
+    Some(if template { SweepBase::Template(file) } else { SweepBase::Experiment(file) })
 }
 
-fn excludes(reader: &mut Reader<'_>, at: Held<'_>) -> Vec<Exclude> {
+fn excludes(reader: &mut SweepReader<'_>, at: LocatedNode<'_>) -> Vec<ExcludeExpression> {
     let mut out = Vec::new();
     if matches!(&at.node.value, Yaml::Seq(items) if items.is_empty()) {
         return out;
@@ -312,40 +314,40 @@ fn excludes(reader: &mut Reader<'_>, at: Held<'_>) -> Vec<Exclude> {
     for (i, node) in reader.items(at, "write `[\"layers == 4 and lr > 5e-4\"]`").unwrap_or_default().iter().enumerate()
     {
         let path = format!("{}.{i}", at.path);
-        let held = Held { node, key: node.place, path: &path };
+        let held = LocatedNode { node, key: node.place, path: &path };
         if let Some(text) = reader.text(held, "an expression in quotes, as `\"layers == 4 and lr > 5e-4\"`") {
             let Place { line, column, length } = node.place;
-            out.push(Exclude { text, line, column, length });
+            out.push(ExcludeExpression { text, line, column, length });
         }
     }
     out
 }
 
-fn objective(reader: &mut Reader<'_>, at: Held<'_>) -> Objective {
+fn objective(reader: &mut SweepReader<'_>, at: LocatedNode<'_>) -> Objective {
     let (mut metric, mut goal, mut which) = (None, None, None);
     for entry in reader.keys(at, &OBJECTIVE_KEYS).unwrap_or_default() {
         let path = format!("{}.{}", at.path, entry.key);
-        let held = Held { node: &entry.value, key: entry.place, path: &path };
+        let held = LocatedNode { node: &entry.value, key: entry.place, path: &path };
         match entry.key.as_str() {
-            "metric" => metric = reader.word(held, &Metric::ALL, Metric::name),
+            "metric" => metric = reader.word(held, &ObjectiveMetric::ALL, ObjectiveMetric::name),
             "goal" => goal = reader.word(held, &Goal::ALL, Goal::name),
-            _ => which = reader.word(held, &At::ALL, At::name),
+            _ => which = reader.word(held, &MeasurementChoice::ALL, MeasurementChoice::name),
         }
     }
-    let metric = metric.unwrap_or(Metric::ValLoss);
-    Objective { metric, goal: goal.unwrap_or_else(|| metric.goal()), at: which.unwrap_or(At::Last) }
+    let metric = metric.unwrap_or(ObjectiveMetric::ValLoss);
+    Objective { metric, goal: goal.unwrap_or_else(|| metric.goal()), at: which.unwrap_or(MeasurementChoice::Last) }
 }
 
-fn early_stop(reader: &mut Reader<'_>, at: Held<'_>) -> Option<Asha> {
+fn early_stop(reader: &mut SweepReader<'_>, at: LocatedNode<'_>) -> Option<AshaSettings> {
     let entry = reader.choice(at, &["asha"], "{asha: {min_steps: 100, reduction: 3}}")?;
     let path = format!("{}.asha", at.path);
-    let at = Held { node: &entry.value, key: entry.place, path: &path };
+    let at = LocatedNode { node: &entry.value, key: entry.place, path: &path };
     let (mut min_steps, mut reduction) = (None, Some(3));
     let entries = reader.keys(at, &ASHA_KEYS)?;
     let given = entries.iter().any(|e| e.key == "min_steps");
     for entry in entries {
         let path = format!("{}.{}", at.path, entry.key);
-        let held = Held { node: &entry.value, key: entry.place, path: &path };
+        let held = LocatedNode { node: &entry.value, key: entry.place, path: &path };
         if entry.key == "min_steps" {
             min_steps = reader.integer(held, (1, 1 << 53), "every point is trained so many steps before it is judged");
         } else {
@@ -360,7 +362,7 @@ fn early_stop(reader: &mut Reader<'_>, at: Held<'_>) -> Option<Asha> {
         let help = "every point is trained so many steps before it is judged";
         reader.error(at.key, &format!("{path}.min_steps"), format!("`{path}.min_steps` is missing"), help);
     }
-    Some(Asha { min_steps: min_steps? as u64, reduction: reduction? as u64 })
+    Some(AshaSettings { min_steps: min_steps? as u64, reduction: reduction? as u64 })
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! What varies: the sections `grid`, `zip` and `random` of a sweep file.
 
-use super::random::{Draw, Random};
-use super::reader::{Held, Reader};
-use super::spec::{Axis, Dimension, MAX_POINTS};
+use super::random::{Distribution, RandomDraws};
+use super::reader::{LocatedNode, SweepReader};
+use super::spec::{Dimension, ListAxis, MAX_POINTS};
 use runner_spec::diagnostic::short;
 use runner_template::source::Place;
 use runner_template::tree::{Entry, Yaml};
@@ -27,7 +27,7 @@ struct Taken<'f> {
 
 /// Reads the sections in the order of the file. `fixed`: names that have a value already, and the section that gives it.
 pub(super) fn axes(
-    reader: &mut Reader<'_>,
+    reader: &mut SweepReader<'_>,
     sections: &[(&Entry, &'static str)],
     fixed: &[(String, &str, Place)],
     check: Option<Check>,
@@ -36,7 +36,7 @@ pub(super) fn axes(
     let mut out = Vec::new();
     for &(entry, section) in sections {
         let path = format!("sweep.{section}");
-        let at = Held { node: &entry.value, key: entry.place, path: &path };
+        let at = LocatedNode { node: &entry.value, key: entry.place, path: &path };
         match section {
             "grid" => out.extend(lists(reader, at, &mut taken).into_iter().map(|(axis, _)| Dimension::Grid(axis))),
             "zip" => out.extend(zip(reader, at, &mut taken)),
@@ -47,7 +47,7 @@ pub(super) fn axes(
 }
 
 /// Reports a name that cannot be one, or is taken; whether it is fine.
-fn name(reader: &mut Reader<'_>, entry: &Entry, section: &str, taken: &mut Taken<'_>) -> bool {
+fn name(reader: &mut SweepReader<'_>, entry: &Entry, section: &str, taken: &mut Taken<'_>) -> bool {
     let path = format!("{section}.{}", entry.key);
     let before = taken.names.iter().map(|(name, section, place)| (name, section.as_str(), place));
     let fixed = taken.fixed.iter().map(|(name, section, place)| (name, *section, place));
@@ -68,7 +68,7 @@ fn name(reader: &mut Reader<'_>, entry: &Entry, section: &str, taken: &mut Taken
 }
 
 /// The entries of a section that names at least one thing.
-fn named<'n>(reader: &mut Reader<'_>, at: Held<'n>, example: &str) -> &'n [Entry] {
+fn named<'n>(reader: &mut SweepReader<'_>, at: LocatedNode<'n>, example: &str) -> &'n [Entry] {
     let entries = reader.entries(at, &format!("write `{example}`")).unwrap_or_default();
     if matches!(&at.node.value, Yaml::Map(entries) if entries.is_empty()) {
         reader.error(
@@ -82,13 +82,13 @@ fn named<'n>(reader: &mut Reader<'_>, at: Held<'n>, example: &str) -> &'n [Entry
 }
 
 /// A mapping of names to lists of values.
-fn lists(reader: &mut Reader<'_>, at: Held<'_>, taken: &mut Taken<'_>) -> Vec<(Axis, Place)> {
+fn lists(reader: &mut SweepReader<'_>, at: LocatedNode<'_>, taken: &mut Taken<'_>) -> Vec<(ListAxis, Place)> {
     let grid = at.path == "sweep.grid";
     let mut out = Vec::new();
     for entry in named(reader, at, "{lr: [1e-4, 3e-4]}") {
         let path = format!("{}.{}", at.path, entry.key);
         let fine = name(reader, entry, at.path, taken);
-        let held = Held { node: &entry.value, key: entry.place, path: &path };
+        let held = LocatedNode { node: &entry.value, key: entry.place, path: &path };
         let help = match &entry.value.value {
             Yaml::Map(inner) if inner.iter().any(|e| DRAWS.contains(&e.key.as_str())) => {
                 format!("draws belong under `random`: `random: {{samples: 20, space: {{{}: …}}}}`", short(&entry.key))
@@ -97,7 +97,7 @@ fn lists(reader: &mut Reader<'_>, at: Held<'_>, taken: &mut Taken<'_>) -> Vec<(A
             _ => "write `[first, second]`".to_owned(),
         };
         let Some(items) = reader.items(held, &help) else { continue };
-        let read: Vec<_> = items.iter().map(|node| reader.value(Held { node, ..held })).collect();
+        let read: Vec<_> = items.iter().map(|node| reader.value(LocatedNode { node, ..held })).collect();
         let Some(values) = read.into_iter().collect::<Option<Vec<_>>>() else { continue };
         for (i, (value, node)) in values.iter().zip(items).enumerate() {
             if grid && values[..i].contains(value) {
@@ -106,13 +106,13 @@ fn lists(reader: &mut Reader<'_>, at: Held<'_>, taken: &mut Taken<'_>) -> Vec<(A
             }
         }
         if fine {
-            out.push((Axis { name: entry.key.clone(), values }, entry.place));
+            out.push((ListAxis { name: entry.key.clone(), values }, entry.place));
         }
     }
     out
 }
 
-fn zip(reader: &mut Reader<'_>, at: Held<'_>, taken: &mut Taken<'_>) -> Option<Dimension> {
+fn zip(reader: &mut SweepReader<'_>, at: LocatedNode<'_>, taken: &mut Taken<'_>) -> Option<Dimension> {
     let axes = lists(reader, at, taken);
     let (first, _) = axes.first()?;
     let (len, of) = (first.values.len(), first.name.clone());
@@ -132,12 +132,12 @@ fn values(n: usize) -> String {
     if n == 1 { "1 value".to_owned() } else { format!("{n} values") }
 }
 
-fn random(reader: &mut Reader<'_>, at: Held<'_>, taken: &mut Taken<'_>) -> Option<Random> {
+fn random(reader: &mut SweepReader<'_>, at: LocatedNode<'_>, taken: &mut Taken<'_>) -> Option<RandomDraws> {
     let entries = reader.keys(at, &RANDOM_KEYS)?;
     let (mut samples, mut seed, mut space) = (None, Some(i128::from(SEED)), Vec::new());
     for entry in &entries {
         let path = format!("{}.{}", at.path, entry.key);
-        let held = Held { node: &entry.value, key: entry.place, path: &path };
+        let held = LocatedNode { node: &entry.value, key: entry.place, path: &path };
         match entry.key.as_str() {
             "samples" => samples = reader.integer(held, (1, MAX_POINTS as i128), "how many points are drawn"),
             "seed" => seed = reader.integer(held, (0, i128::from(u64::MAX)), "the same seed draws the same points"),
@@ -151,15 +151,15 @@ fn random(reader: &mut Reader<'_>, at: Held<'_>, taken: &mut Taken<'_>) -> Optio
             reader.error(at.key, at.path, format!("`{}.{key}` is missing", at.path), help);
         }
     }
-    Some(Random { samples: samples? as usize, seed: u64::try_from(seed?).ok()?, space })
+    Some(RandomDraws { samples: samples? as usize, seed: u64::try_from(seed?).ok()?, space })
 }
 
-fn space(reader: &mut Reader<'_>, at: Held<'_>, taken: &mut Taken<'_>) -> Vec<(String, Draw)> {
+fn space(reader: &mut SweepReader<'_>, at: LocatedNode<'_>, taken: &mut Taken<'_>) -> Vec<(String, Distribution)> {
     let mut out = Vec::new();
     for entry in named(reader, at, "{lr: {log_uniform: [1e-5, 1e-2]}}") {
         let path = format!("{}.{}", at.path, entry.key);
         let fine = name(reader, entry, at.path, taken);
-        let draw = draw(reader, Held { node: &entry.value, key: entry.place, path: &path });
+        let draw = draw(reader, LocatedNode { node: &entry.value, key: entry.place, path: &path });
         if let (true, Some(draw)) = (fine, draw) {
             out.push((entry.key.clone(), draw));
         }
@@ -167,25 +167,25 @@ fn space(reader: &mut Reader<'_>, at: Held<'_>, taken: &mut Taken<'_>) -> Vec<(S
     out
 }
 
-fn draw(reader: &mut Reader<'_>, at: Held<'_>) -> Option<Draw> {
+fn draw(reader: &mut SweepReader<'_>, at: LocatedNode<'_>) -> Option<Distribution> {
     if let Yaml::Seq(_) = at.node.value {
         reader.mismatch(at, "a choice written as a mapping", "to draw one of a list, write `{choice: […]}`");
         return None;
     }
     let entry = reader.choice(at, &DRAWS, "{log_uniform: [1e-5, 1e-2]}")?;
     let path = format!("{}.{}", at.path, entry.key);
-    let at = Held { node: &entry.value, key: entry.place, path: &path };
+    let at = LocatedNode { node: &entry.value, key: entry.place, path: &path };
     let help = if entry.key == "choice" { "write `[first, second]`" } else { "write the two bounds: `[low, high]`" };
     let items = reader.items(at, help)?;
     if entry.key == "choice" {
-        let read: Vec<_> = items.iter().map(|node| reader.value(Held { node, ..at })).collect();
-        return read.into_iter().collect::<Option<_>>().map(Draw::Choice);
+        let read: Vec<_> = items.iter().map(|node| reader.value(LocatedNode { node, ..at })).collect();
+        return read.into_iter().collect::<Option<_>>().map(Distribution::Choice);
     }
     let [low, high] = items else {
         reader.error(at.node.place, &path, format!("`{path}` needs two bounds, and has {}", values(items.len())), help);
         return None;
     };
-    let (low, high) = (Held { node: low, ..at }, Held { node: high, ..at });
+    let (low, high) = (LocatedNode { node: low, ..at }, LocatedNode { node: high, ..at });
     let log = entry.key.contains("log");
     if entry.key.starts_with("int") {
         let least = if log { 1 } else { -EXACT };
@@ -193,9 +193,9 @@ fn draw(reader: &mut Reader<'_>, at: Held<'_>) -> Option<Draw> {
         let (a, b) = (reader.integer(low, (least, EXACT), about), reader.integer(high, (least, EXACT), about));
         let (a, b) = (a? as i64, b? as i64);
         return ordered(reader, at, a < b, a == b).then_some(if log {
-            Draw::IntLogUniform(a, b)
+            Distribution::IntLogUniform(a, b)
         } else {
-            Draw::IntUniform(a, b)
+            Distribution::IntUniform(a, b)
         });
     }
     let (a, b) = (reader.number(low), reader.number(high));
@@ -207,11 +207,15 @@ fn draw(reader: &mut Reader<'_>, at: Held<'_>) -> Option<Draw> {
         return None;
     }
     let (a, b) = (a?, b?);
-    ordered(reader, at, a < b, a == b).then_some(if log { Draw::LogUniform(a, b) } else { Draw::Uniform(a, b) })
+    ordered(reader, at, a < b, a == b).then_some(if log {
+        Distribution::LogUniform(a, b)
+    } else {
+        Distribution::Uniform(a, b)
+    })
 }
 
 /// Reports bounds that are not in order; whether they are.
-fn ordered(reader: &mut Reader<'_>, at: Held<'_>, fine: bool, equal: bool) -> bool {
+fn ordered(reader: &mut SweepReader<'_>, at: LocatedNode<'_>, fine: bool, equal: bool) -> bool {
     if !fine {
         let (what, help) = if equal {
             ("are equal", "what does not vary goes under `vars` or `set`")

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::super::expand::expand;
-use super::super::random::{Draw, Random};
-use super::super::spec::{Axis, Dimension};
+use super::super::random::{Distribution, RandomDraws};
+use super::super::spec::{Dimension, ListAxis};
 use super::*;
 
 fn read_text(text: &str) -> Result<SweepSpec, ConfigError> {
@@ -34,26 +34,29 @@ sweep:
 fn a_whole_file() {
     let spec = read_text(WHOLE).unwrap();
     assert_eq!(spec.name, "s");
-    assert_eq!(spec.base, Base::Template(PathBuf::from("dir/gpt2-lr.yaml.j2")));
+    assert_eq!(spec.base, SweepBase::Template(PathBuf::from("dir/gpt2-lr.yaml.j2")));
     assert_eq!(Value::Object(spec.vars.clone()), json!({"steps": 1000, "preset": "1e-4", "sizes": [1, {"a": null}]}));
     assert_eq!(spec.set, ["log.every=5", r#"optimizer={"adamw": {"weight_decay": 0.1}}"#]);
-    let axis = |name: &str, values: Value| Axis { name: name.into(), values: values.as_array().unwrap().clone() };
+    let axis = |name: &str, values: Value| ListAxis { name: name.into(), values: values.as_array().unwrap().clone() };
     let space = vec![
-        ("rate".to_owned(), Draw::LogUniform(1e-5, 1e-2)),
-        ("warmup".to_owned(), Draw::IntUniform(10, 200)),
-        ("decay".to_owned(), Draw::Choice(vec![json!("cosine"), json!("linear")])),
+        ("rate".to_owned(), Distribution::LogUniform(1e-5, 1e-2)),
+        ("warmup".to_owned(), Distribution::IntUniform(10, 200)),
+        ("decay".to_owned(), Distribution::Choice(vec![json!("cosine"), json!("linear")])),
     ];
     let expected = [
         Dimension::Grid(axis("lr", json!([1e-4, 3e-4, 1e-3]))),
         Dimension::Grid(axis("layers", json!([2, 4]))),
         Dimension::Zip(vec![axis("d_model", json!([128, 256])), axis("heads", json!([4, 8]))]),
-        Dimension::Random(Random { samples: 20, seed: 1, space }),
+        Dimension::Random(RandomDraws { samples: 20, seed: 1, space }),
     ];
     assert_eq!(spec.axes, expected);
-    let exclude = Exclude { text: "layers == 4 and lr > 5e-4".into(), line: 9, column: 13, length: 27 };
+    let exclude = ExcludeExpression { text: "layers == 4 and lr > 5e-4".into(), line: 9, column: 13, length: 27 };
     assert_eq!(spec.exclude, [exclude]);
-    assert_eq!(spec.objective, Objective { metric: Metric::HellaswagAcc, goal: Goal::Maximize, at: At::Best });
-    assert_eq!(spec.early_stop, Some(Asha { min_steps: 100, reduction: 4 }));
+    assert_eq!(
+        spec.objective,
+        Objective { metric: ObjectiveMetric::HellaswagAcc, goal: Goal::Maximize, at: MeasurementChoice::Best }
+    );
+    assert_eq!(spec.early_stop, Some(AshaSettings { min_steps: 100, reduction: 4 }));
     assert_eq!((spec.parallel, spec.retries), (2, 1));
     assert_eq!((spec.text.as_str(), spec.path.as_path()), (WHOLE, Path::new("dir/s.yaml")));
 }
@@ -61,8 +64,11 @@ fn a_whole_file() {
 #[test]
 fn a_short_file_and_its_defaults() {
     let spec = read_text("\u{FEFF}sweep: {base: /abs/exp.yaml, grid: {optimizer.adamw.lr: [3e-4]}}").unwrap();
-    assert_eq!(spec.base, Base::Experiment(PathBuf::from("/abs/exp.yaml")));
-    assert_eq!(spec.objective, Objective { metric: Metric::ValLoss, goal: Goal::Minimize, at: At::Last });
+    assert_eq!(spec.base, SweepBase::Experiment(PathBuf::from("/abs/exp.yaml")));
+    assert_eq!(
+        spec.objective,
+        Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last }
+    );
     assert_eq!((spec.early_stop, spec.parallel, spec.retries), (None, 1, 0));
     assert!(spec.exclude.is_empty() && spec.set.is_empty() && spec.vars.is_empty());
     // What a section without a value leaves open has its default, and what is written as null is null.
@@ -71,7 +77,10 @@ fn a_short_file_and_its_defaults() {
     );
     let spec = spec.unwrap();
     assert_eq!((spec.name.as_str(), spec.parallel), ("a-1", 1));
-    assert_eq!(spec.axes, [Dimension::Grid(Axis { name: "model.d_ff".into(), values: vec![Value::Null, json!(8)] })]);
+    assert_eq!(
+        spec.axes,
+        [Dimension::Grid(ListAxis { name: "model.d_ff".into(), values: vec![Value::Null, json!(8)] })]
+    );
 }
 
 #[test]
@@ -133,7 +142,7 @@ fn files_that_cannot_be_read() {
 
 #[test]
 fn the_words_of_choices_are_all_read() {
-    for metric in Metric::ALL {
+    for metric in ObjectiveMetric::ALL {
         let text = format!("sweep: {{base: e.yaml, grid: {{seed: [1]}}, objective: {{metric: {metric}}}}}");
         let objective = read_text(&text).unwrap().objective;
         assert_eq!((objective.metric, objective.goal), (metric, metric.goal()));
@@ -163,9 +172,9 @@ fn the_schema_has_the_same_keys() {
     assert_eq!(keys(&format!("{sweep}/random/properties")), sorted(&read_axes::RANDOM_KEYS));
     assert_eq!(keys("/definitions/draw/properties"), sorted(&read_axes::DRAWS));
     let words = |key: &str| schema.pointer(&format!("{sweep}/objective/properties/{key}/enum")).unwrap().clone();
-    assert_eq!(words("metric"), json!(Metric::ALL.map(Metric::name)));
+    assert_eq!(words("metric"), json!(ObjectiveMetric::ALL.map(ObjectiveMetric::name)));
     assert_eq!(words("goal"), json!(Goal::ALL.map(Goal::name)));
-    assert_eq!(words("at"), json!(At::ALL.map(At::name)));
+    assert_eq!(words("at"), json!(MeasurementChoice::ALL.map(MeasurementChoice::name)));
 }
 
 #[test]

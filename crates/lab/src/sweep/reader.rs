@@ -9,20 +9,20 @@ use runner_template::source::{Place, Source};
 use runner_template::tree::{Entry, Node, Yaml};
 
 /// Reads nodes and collects what is wrong with them. A key's name in messages is its path from the top, as `sweep.parallel`.
-pub(super) struct Reader<'s> {
+pub(super) struct SweepReader<'s> {
     pub source: &'s Source,
     pub diagnostics: Vec<Diagnostic>,
 }
 
 /// A value with the place of its key and its path.
 #[derive(Clone, Copy)]
-pub(super) struct Held<'n> {
+pub(super) struct LocatedNode<'n> {
     pub node: &'n Node,
     pub key: Place,
     pub path: &'n str,
 }
 
-impl Reader<'_> {
+impl SweepReader<'_> {
     pub(super) fn error(&mut self, place: Place, path: &str, message: String, help: impl Into<String>) {
         if self.diagnostics.len() < MAX_DIAGNOSTICS {
             self.diagnostics.push(self.source.diagnostic(place, path, message, help.into()));
@@ -30,14 +30,14 @@ impl Reader<'_> {
     }
 
     /// Reports that something else stands here than `wanted`.
-    pub(super) fn mismatch(&mut self, at: Held<'_>, wanted: &str, help: impl Into<String>) {
+    pub(super) fn mismatch(&mut self, at: LocatedNode<'_>, wanted: &str, help: impl Into<String>) {
         let place = if matches!(at.node.value, Yaml::Scalar { .. }) { at.node.place } else { at.key };
         let message = format!("`{}` is {wanted}, not {}", short(at.path), describe(at.node));
         self.error(place, at.path, message, help);
     }
 
     /// The entries of a mapping with any keys.
-    pub(super) fn entries<'n>(&mut self, at: Held<'n>, help: &str) -> Option<&'n [Entry]> {
+    pub(super) fn entries<'n>(&mut self, at: LocatedNode<'n>, help: &str) -> Option<&'n [Entry]> {
         if let Yaml::Map(entries) = &at.node.value {
             return Some(entries);
         }
@@ -46,7 +46,7 @@ impl Reader<'_> {
     }
 
     /// The entries of a mapping whose keys are among `names`; the others are reported. A key without a value is not given.
-    pub(super) fn keys<'n>(&mut self, at: Held<'n>, names: &[&str]) -> Option<Vec<&'n Entry>> {
+    pub(super) fn keys<'n>(&mut self, at: LocatedNode<'n>, names: &[&str]) -> Option<Vec<&'n Entry>> {
         let entries = self.entries(at, &format!("its keys are {}", list(names, "and")))?;
         let mut out = Vec::new();
         for entry in entries {
@@ -67,7 +67,7 @@ impl Reader<'_> {
     }
 
     /// The one entry of a mapping that chooses among `names`; `example` is what could follow.
-    pub(super) fn choice<'n>(&mut self, at: Held<'n>, names: &[&str], example: &str) -> Option<&'n Entry> {
+    pub(super) fn choice<'n>(&mut self, at: LocatedNode<'n>, names: &[&str], example: &str) -> Option<&'n Entry> {
         let help = match names {
             [_] => format!("write `{example}`"),
             _ => format!("choose one of {}, as in `{example}`", list(names, "and")),
@@ -96,7 +96,7 @@ impl Reader<'_> {
     }
 
     /// The items of a list with at least one.
-    pub(super) fn items<'n>(&mut self, at: Held<'n>, help: &str) -> Option<&'n [Node]> {
+    pub(super) fn items<'n>(&mut self, at: LocatedNode<'n>, help: &str) -> Option<&'n [Node]> {
         match &at.node.value {
             Yaml::Seq(items) if items.is_empty() => {
                 let message = format!("`{}` is an empty list", short(at.path));
@@ -111,12 +111,12 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn number(&mut self, at: Held<'_>) -> Option<f64> {
+    pub(super) fn number(&mut self, at: LocatedNode<'_>) -> Option<f64> {
         self.scalar_number(at, "a number").map(|n| n.float)
     }
 
     /// A whole number from `min` to `max`.
-    pub(super) fn integer(&mut self, at: Held<'_>, (min, max): (i128, i128), about: &str) -> Option<i128> {
+    pub(super) fn integer(&mut self, at: LocatedNode<'_>, (min, max): (i128, i128), about: &str) -> Option<i128> {
         let number = self.scalar_number(at, "a whole number")?;
         let name = short(at.path);
         let Some(integer) = number.integer else {
@@ -132,7 +132,7 @@ impl Reader<'_> {
         Some(integer)
     }
 
-    fn scalar_number(&mut self, at: Held<'_>, wanted: &str) -> Option<scalar::Number> {
+    fn scalar_number(&mut self, at: LocatedNode<'_>, wanted: &str) -> Option<scalar::Number> {
         let number = match &at.node.value {
             Yaml::Scalar { text, plain } => scalar::number(text).map(|n| (n, *plain)),
             _ => None,
@@ -150,7 +150,7 @@ impl Reader<'_> {
     }
 
     /// One of `all`, by its name.
-    pub(super) fn word<T: Copy>(&mut self, at: Held<'_>, all: &[T], name: fn(T) -> &'static str) -> Option<T> {
+    pub(super) fn word<T: Copy>(&mut self, at: LocatedNode<'_>, all: &[T], name: fn(T) -> &'static str) -> Option<T> {
         let names: Vec<&str> = all.iter().map(|&t| name(t)).collect();
         let Yaml::Scalar { text, .. } = &at.node.value else {
             self.mismatch(at, &list(&names, "or"), "");
@@ -167,7 +167,7 @@ impl Reader<'_> {
         None
     }
 
-    pub(super) fn text(&mut self, at: Held<'_>, help: &str) -> Option<String> {
+    pub(super) fn text(&mut self, at: LocatedNode<'_>, help: &str) -> Option<String> {
         match &at.node.value {
             Yaml::Scalar { text, .. } if !text.is_empty() => Some(text.to_string()),
             _ => {
@@ -178,15 +178,18 @@ impl Reader<'_> {
     }
 
     /// Any value, as JSON. A number is whole if it is spelled without a point; one that is not finite is a mistake.
-    pub(super) fn value(&mut self, at: Held<'_>) -> Option<Value> {
+    pub(super) fn value(&mut self, at: LocatedNode<'_>) -> Option<Value> {
         match &at.node.value {
             Yaml::Seq(items) => {
-                let read: Vec<Option<Value>> = items.iter().map(|node| self.value(Held { node, ..at })).collect();
+                let read: Vec<Option<Value>> =
+                    items.iter().map(|node| self.value(LocatedNode { node, ..at })).collect();
                 read.into_iter().collect()
             }
             Yaml::Map(entries) => {
-                let read: Vec<Option<(String, Value)>> =
-                    entries.iter().map(|e| Some((e.key.clone(), self.value(Held { node: &e.value, ..at })?))).collect();
+                let read: Vec<Option<(String, Value)>> = entries
+                    .iter()
+                    .map(|e| Some((e.key.clone(), self.value(LocatedNode { node: &e.value, ..at })?)))
+                    .collect();
                 read.into_iter().collect::<Option<Map<_, _>>>().map(Value::Object)
             }
             Yaml::Scalar { text, plain: false } => Some(Value::String(text.to_string())),

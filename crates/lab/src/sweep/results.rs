@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::overlay::text;
-use super::point::{Values, ordered};
+use super::point::{PointValues, ordered};
 use super::spec::Objective;
 
 /// How far a point came.
@@ -42,11 +42,11 @@ impl PointStatus {
 
 /// What came out of a point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct ResultsRow {
     /// From 1.
     pub point: usize,
     #[serde(with = "ordered")]
-    pub values: Values,
+    pub values: PointValues,
     pub status: PointStatus,
     /// Optimizer steps done.
     pub steps: u64,
@@ -60,12 +60,12 @@ pub struct Row {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     pub objective: Objective,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ResultsRow>,
 }
 
 impl Results {
     #[must_use]
-    pub fn new(objective: Objective, mut rows: Vec<Row>) -> Self {
+    pub fn new(objective: Objective, mut rows: Vec<ResultsRow>) -> Self {
         rows.sort_by(|a, b| {
             let valued = match (a.objective, b.objective) {
                 (Some(a), Some(b)) => objective.goal.order(a, b),
@@ -79,7 +79,7 @@ impl Results {
     /// The best point: of those that did all their steps, or else of all that have an objective. What was stopped early was
     /// measured after fewer steps, and is no match for what was not.
     #[must_use]
-    pub fn best(&self) -> Option<&Row> {
+    pub fn best(&self) -> Option<&ResultsRow> {
         let mut valued = self.rows.iter().filter(|row| row.objective.is_some_and(|y| !y.is_nan()));
         valued.clone().find(|row| row.status == PointStatus::Done).or_else(|| valued.next())
     }
@@ -136,16 +136,24 @@ fn plain(text: &str) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::super::spec::{At, Goal, Metric};
+    use super::super::spec::{Goal, MeasurementChoice, ObjectiveMetric};
     use super::*;
 
-    fn row(point: usize, status: PointStatus, objective: Option<f64>) -> Row {
+    fn row(point: usize, status: PointStatus, objective: Option<f64>) -> ResultsRow {
         let values = vec![("lr".to_owned(), json!(1e-5)), ("decay".to_owned(), json!("=1+1, \"x\""))];
-        Row { point, values, status, steps: 10, objective, run: Some(format!("run-{point}")), seconds: Some(1.5) }
+        ResultsRow {
+            point,
+            values,
+            status,
+            steps: 10,
+            objective,
+            run: Some(format!("run-{point}")),
+            seconds: Some(1.5),
+        }
     }
 
-    fn results(goal: Goal, rows: Vec<Row>) -> Results {
-        Results::new(Objective { metric: Metric::ValLoss, goal, at: At::Last }, rows)
+    fn results(goal: Goal, rows: Vec<ResultsRow>) -> Results {
+        Results::new(Objective { metric: ObjectiveMetric::ValLoss, goal, at: MeasurementChoice::Last }, rows)
     }
 
     #[test]

@@ -11,11 +11,11 @@
 
 use std::cmp::Ordering;
 
-use super::spec::{Asha, Goal};
+use super::spec::{AshaSettings, Goal};
 
 /// A point, as the scheduler sees it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Task {
+pub struct PointTask {
     /// Virtual cost of one step, such as planned FLOPs or predicted seconds; positive and finite (else it counts as 1).
     pub step_cost: f64,
     /// Steps after which it is judged, ascending; the last is all of them.
@@ -24,7 +24,7 @@ pub struct Task {
 
 /// What a segment ended with.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Finding {
+pub enum SegmentResult {
     /// The objective at its rung.
     Value(f64),
     Failed,
@@ -32,7 +32,7 @@ pub enum Finding {
 
 /// The steps of a task from one rung to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Segment {
+pub struct TrainingSegment {
     /// Index into the tasks.
     pub task: usize,
     /// Index into the task's rungs; it begins where the rung below ends. Without early stop the last one, from step 0.
@@ -43,7 +43,7 @@ pub struct Segment {
 
 /// How tasks are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rule {
+pub struct PromotionRule {
     pub goal: Goal,
     /// One of how many goes on to the next rung; `None`: every task does all its steps, in one segment.
     pub reduction: Option<u64>,
@@ -51,15 +51,15 @@ pub struct Rule {
 
 /// What is to be done now.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Decision {
+pub struct ScheduleDecision {
     /// To be running now, in the order of their virtual start; at most as many as there are workers.
-    pub due: Vec<Segment>,
+    pub due: Vec<TrainingSegment>,
     /// Whether nothing runs and nothing can be started.
     pub over: bool,
     /// The virtual time that was reached; once it is over, that of the last end.
     pub virtual_end: f64,
     /// All that was ever started, in virtual order. With more findings it only grows.
-    pub order: Vec<Segment>,
+    pub order: Vec<TrainingSegment>,
 }
 
 /// What to run, given what was found so far: `found(task, rung)`, asked only for segments that were started.
@@ -68,26 +68,31 @@ pub struct Decision {
 /// `Failed` are worse than any number, count among the findings of their rung, and are never promoted. A task whose last rung
 /// this is counts, too, and has nowhere to go.
 #[must_use]
-pub fn decide(tasks: &[Task], workers: usize, rule: Rule, found: &dyn Fn(usize, usize) -> Option<Finding>) -> Decision {
-    let mut state = State { tasks, rule, next: 0, rungs: Vec::new(), order: Vec::new() };
-    let mut workers: Vec<Option<Running>> = vec![None; workers.max(1)];
+pub fn decide(
+    tasks: &[PointTask],
+    workers: usize,
+    rule: PromotionRule,
+    found: &dyn Fn(usize, usize) -> Option<SegmentResult>,
+) -> ScheduleDecision {
+    let mut state = Simulation { tasks, rule, next: 0, rungs: Vec::new(), order: Vec::new() };
+    let mut workers: Vec<Option<RunningSegment>> = vec![None; workers.max(1)];
     let mut now = 0.0;
     loop {
         for worker in workers.iter_mut().filter(|w| w.is_none()) {
             let Some(segment) = state.choose() else { break };
-            *worker = Some(Running { segment, end: now + state.cost(segment), started: state.order.len() });
+            *worker = Some(RunningSegment { segment, end: now + state.cost(segment), started: state.order.len() });
             state.order.push(segment);
         }
         // `min_by` takes the first of equals: the lower worker.
         let ends = workers.iter_mut().filter_map(|w| w.map(|running| (running, w)));
         let Some((first, worker)) = ends.min_by(|(a, _), (b, _)| a.end.total_cmp(&b.end)) else {
-            return Decision { due: Vec::new(), over: true, virtual_end: now, order: state.order };
+            return ScheduleDecision { due: Vec::new(), over: true, virtual_end: now, order: state.order };
         };
         let Some(finding) = found(first.segment.task, first.segment.rung) else {
-            let mut waiting: Vec<Running> = workers.into_iter().flatten().collect();
+            let mut waiting: Vec<RunningSegment> = workers.into_iter().flatten().collect();
             waiting.sort_by_key(|running| running.started);
             let due = waiting.iter().map(|r| r.segment).filter(|s| found(s.task, s.rung).is_none()).collect();
-            return Decision { due, over: false, virtual_end: now, order: state.order };
+            return ScheduleDecision { due, over: false, virtual_end: now, order: state.order };
         };
         *worker = None;
         now = first.end;
@@ -98,7 +103,7 @@ pub fn decide(tasks: &[Task], workers: usize, rule: Rule, found: &dyn Fn(usize, 
 /// The steps at which a point of `total` steps is judged: min_steps·reduction^k below `total`, each rounded up to a multiple of
 /// `multiple` (the evaluation interval), and `total`.
 #[must_use]
-pub fn rungs(asha: &Asha, total: u64, multiple: u64) -> Vec<u64> {
+pub fn rungs(asha: &AshaSettings, total: u64, multiple: u64) -> Vec<u64> {
     let mut out = Vec::new();
     let mut at = Some(asha.min_steps.max(1));
     while let Some(step) = at.filter(|&step| step < total) {
@@ -118,48 +123,48 @@ pub fn rungs(asha: &Asha, total: u64, multiple: u64) -> Vec<u64> {
 
 /// A segment on a virtual worker.
 #[derive(Clone, Copy)]
-struct Running {
-    segment: Segment,
+struct RunningSegment {
+    segment: TrainingSegment,
     end: f64,
     /// Its number among all that were started.
     started: usize,
 }
 
-struct State<'t> {
-    tasks: &'t [Task],
-    rule: Rule,
+struct Simulation<'t> {
+    tasks: &'t [PointTask],
+    rule: PromotionRule,
     /// The first task that was not looked at yet.
     next: usize,
-    rungs: Vec<Rung>,
-    order: Vec<Segment>,
+    rungs: Vec<RungResults>,
+    order: Vec<TrainingSegment>,
 }
 
 /// What is known at a rung, each list with the best first.
 #[derive(Default)]
-struct Rung {
-    all: Vec<Rank>,
+struct RungResults {
+    all: Vec<RankedTask>,
     /// Those that can be promoted and were not.
-    waiting: Vec<Rank>,
+    waiting: Vec<RankedTask>,
 }
 
 /// A task among the others at a rung; the smaller the better.
 #[derive(Clone, Copy)]
-struct Rank {
+struct RankedTask {
     bad: bool,
     /// Negated where more is better; 0 for a bad one.
     value: f64,
     task: usize,
 }
 
-impl Rank {
-    fn new(goal: Goal, finding: Finding, task: usize) -> Self {
+impl RankedTask {
+    fn new(goal: Goal, finding: SegmentResult, task: usize) -> Self {
         match finding {
             // Adding zero makes -0 and 0 equal.
-            Finding::Value(value) if !value.is_nan() => {
+            SegmentResult::Value(value) if !value.is_nan() => {
                 let value = if goal == Goal::Minimize { value } else { -value };
                 Self { bad: false, value: value + 0.0, task }
             }
-            Finding::Value(_) | Finding::Failed => Self { bad: true, value: 0.0, task },
+            SegmentResult::Value(_) | SegmentResult::Failed => Self { bad: true, value: 0.0, task },
         }
     }
 
@@ -173,13 +178,13 @@ impl Rank {
     }
 }
 
-impl State<'_> {
+impl Simulation<'_> {
     /// What a worker does that has nothing to do.
-    fn choose(&mut self) -> Option<Segment> {
+    fn choose(&mut self) -> Option<TrainingSegment> {
         self.promote().or_else(|| self.start())
     }
 
-    fn promote(&mut self) -> Option<Segment> {
+    fn promote(&mut self) -> Option<TrainingSegment> {
         let reduction = usize::try_from(self.rule.reduction?.max(1)).unwrap_or(usize::MAX);
         for (rung, found) in self.rungs.iter_mut().enumerate().rev() {
             let Some(best) = found.waiting.first().copied() else { continue };
@@ -193,7 +198,7 @@ impl State<'_> {
         None
     }
 
-    fn start(&mut self) -> Option<Segment> {
+    fn start(&mut self) -> Option<TrainingSegment> {
         while self.next < self.tasks.len() {
             let task = self.next;
             self.next += 1;
@@ -209,12 +214,12 @@ impl State<'_> {
         None
     }
 
-    fn segment(&self, task: usize, rung: usize) -> Option<Segment> {
-        Some(Segment { task, rung, until: *self.tasks.get(task)?.rungs.get(rung)? })
+    fn segment(&self, task: usize, rung: usize) -> Option<TrainingSegment> {
+        Some(TrainingSegment { task, rung, until: *self.tasks.get(task)?.rungs.get(rung)? })
     }
 
-    fn cost(&self, segment: Segment) -> f64 {
-        let Task { step_cost, rungs } = &self.tasks[segment.task];
+    fn cost(&self, segment: TrainingSegment) -> f64 {
+        let PointTask { step_cost, rungs } = &self.tasks[segment.task];
         let from = match (self.rule.reduction, segment.rung) {
             (None, _) | (_, 0) => 0,
             (Some(_), rung) => rungs[rung - 1],
@@ -223,12 +228,12 @@ impl State<'_> {
         segment.until.saturating_sub(from) as f64 * step_cost
     }
 
-    fn learn(&mut self, segment: Segment, finding: Finding) {
+    fn learn(&mut self, segment: TrainingSegment, finding: SegmentResult) {
         if self.rungs.len() <= segment.rung {
-            self.rungs.resize_with(segment.rung + 1, Rung::default);
+            self.rungs.resize_with(segment.rung + 1, RungResults::default);
         }
         let rung = &mut self.rungs[segment.rung];
-        let rank = Rank::new(self.rule.goal, finding, segment.task);
+        let rank = RankedTask::new(self.rule.goal, finding, segment.task);
         rank.insert_into(&mut rung.all);
         if !rank.bad && segment.rung + 1 < self.tasks[segment.task].rungs.len() {
             rank.insert_into(&mut rung.waiting);

@@ -19,30 +19,30 @@ impl Dice {
     }
 }
 
-fn unit(n: usize, rungs: &[u64]) -> Vec<Task> {
-    vec![Task { step_cost: 1.0, rungs: rungs.to_vec() }; n]
+fn unit(n: usize, rungs: &[u64]) -> Vec<PointTask> {
+    vec![PointTask { step_cost: 1.0, rungs: rungs.to_vec() }; n]
 }
 
-fn names(order: &[Segment]) -> Vec<String> {
+fn names(order: &[TrainingSegment]) -> Vec<String> {
     order.iter().map(|s| format!("{}/{}", s.task, s.rung)).collect()
 }
 
-const HALVE_BY_THREE: Rule = Rule { goal: Goal::Minimize, reduction: Some(3) };
+const HALVE_BY_THREE: PromotionRule = PromotionRule { goal: Goal::Minimize, reduction: Some(3) };
 
 #[test]
 fn twelve_tasks_by_hand() {
     let tasks = unit(12, &[1, 3, 9]);
     // The lower the index the better: after every third result at the first rung, one more of the best is promoted.
-    let rising = decide(&tasks, 1, HALVE_BY_THREE, &|task, _| Some(Finding::Value(task as f64)));
+    let rising = decide(&tasks, 1, HALVE_BY_THREE, &|task, _| Some(SegmentResult::Value(task as f64)));
     let expected = "0/0 1/0 2/0 0/1 3/0 4/0 5/0 1/1 6/0 7/0 8/0 2/1 0/2 9/0 10/0 11/0 3/1";
     assert_eq!(names(&rising.order).join(" "), expected);
     assert!(rising.over && rising.due.is_empty());
     // 12 tasks of one step, 4 of two more, 1 of six more.
     assert_eq!(rising.virtual_end, 12.0 + 4.0 * 2.0 + 6.0);
-    assert_eq!(rising.order[12], Segment { task: 0, rung: 2, until: 9 });
+    assert_eq!(rising.order[12], TrainingSegment { task: 0, rung: 2, until: 9 });
 
     // The higher the index the better: every result is the best yet, so more is promoted than in hindsight.
-    let falling = decide(&tasks, 1, HALVE_BY_THREE, &|task, _| Some(Finding::Value(-(task as f64))));
+    let falling = decide(&tasks, 1, HALVE_BY_THREE, &|task, _| Some(SegmentResult::Value(-(task as f64))));
     let expected = "0/0 1/0 2/0 2/1 3/0 3/1 4/0 4/1 4/2 5/0 5/1 5/2 6/0 6/1 6/2 7/0 7/1 7/2 8/0 8/1 8/2 \
                     9/0 9/1 9/2 10/0 10/1 10/2 11/0 11/1 11/2";
     assert_eq!(names(&falling.order).join(" "), expected);
@@ -51,9 +51,9 @@ fn twelve_tasks_by_hand() {
 #[test]
 fn two_workers_by_hand() {
     let tasks = unit(4, &[2, 4]);
-    let rule = Rule { goal: Goal::Maximize, reduction: Some(2) };
+    let rule = PromotionRule { goal: Goal::Maximize, reduction: Some(2) };
     let values = [0.1, 0.4, 0.3, 0.2];
-    let all = decide(&tasks, 2, rule, &|task, _| Some(Finding::Value(values[task])));
+    let all = decide(&tasks, 2, rule, &|task, _| Some(SegmentResult::Value(values[task])));
     // At time 2 worker 0 ends first and knows one result of two; worker 1 knows both, and promotes 1. At time 4 worker 0 has
     // ended 2 (3 results, top 1 is 1) and starts 3; at time 6, 4 results: the top two are 1 and 2.
     assert_eq!(names(&all.order).join(" "), "0/0 1/0 2/0 1/1 3/0 2/1");
@@ -64,11 +64,11 @@ fn two_workers_by_hand() {
 #[test]
 fn waits_for_what_ends_first_in_virtual_time() {
     let tasks = unit(3, &[2]);
-    let rule = Rule { goal: Goal::Minimize, reduction: None };
+    let rule = PromotionRule { goal: Goal::Minimize, reduction: None };
     // Task 1 is done, though task 0, which is as long and on a lower worker, is not.
-    let now = decide(&tasks, 2, rule, &|task, _| (task == 1).then_some(Finding::Value(0.0)));
+    let now = decide(&tasks, 2, rule, &|task, _| (task == 1).then_some(SegmentResult::Value(0.0)));
     assert_eq!((names(&now.due), now.over), (vec!["0/0".to_owned()], false));
-    let now = decide(&tasks, 2, rule, &|task, _| (task == 0).then_some(Finding::Failed));
+    let now = decide(&tasks, 2, rule, &|task, _| (task == 0).then_some(SegmentResult::Failed));
     assert_eq!(names(&now.due), ["1/0", "2/0"]);
     assert_eq!(now.virtual_end, 2.0);
 }
@@ -76,8 +76,8 @@ fn waits_for_what_ends_first_in_virtual_time() {
 #[test]
 fn without_early_stop_a_task_is_one_segment() {
     let tasks = unit(3, &[2, 5]);
-    let rule = Rule { goal: Goal::Minimize, reduction: None };
-    let all = decide(&tasks, 2, rule, &|_, rung| (rung == 1).then_some(Finding::Failed));
+    let rule = PromotionRule { goal: Goal::Minimize, reduction: None };
+    let all = decide(&tasks, 2, rule, &|_, rung| (rung == 1).then_some(SegmentResult::Failed));
     assert_eq!(all.order.iter().map(|s| (s.task, s.until)).collect::<Vec<_>>(), [(0, 5), (1, 5), (2, 5)]);
     assert!(all.over);
     assert_eq!(all.virtual_end, 10.0);
@@ -85,27 +85,28 @@ fn without_early_stop_a_task_is_one_segment() {
 
 #[test]
 fn nothing_to_do_is_over_and_odd_requests_are_taken_as_meant() {
-    let never: &dyn Fn(usize, usize) -> Option<Finding> = &|_, _| None;
+    let never: &dyn Fn(usize, usize) -> Option<SegmentResult> = &|_, _| None;
     assert!(decide(&[], 4, HALVE_BY_THREE, never).over);
     assert!(decide(&unit(2, &[]), 4, HALVE_BY_THREE, never).over);
     assert_eq!(decide(&unit(2, &[1]), 0, HALVE_BY_THREE, never).due.len(), 1);
     for step_cost in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let tasks = [Task { step_cost, rungs: vec![7] }];
-        assert_eq!(decide(&tasks, 1, HALVE_BY_THREE, &|_, _| Some(Finding::Failed)).virtual_end, 7.0);
+        let tasks = [PointTask { step_cost, rungs: vec![7] }];
+        assert_eq!(decide(&tasks, 1, HALVE_BY_THREE, &|_, _| Some(SegmentResult::Failed)).virtual_end, 7.0);
     }
 }
 
 #[test]
 fn what_failed_or_is_not_a_number_counts_and_is_never_promoted() {
     let tasks = unit(6, &[1, 2]);
-    for bad in [Finding::Failed, Finding::Value(f64::NAN)] {
+    for bad in [SegmentResult::Failed, SegmentResult::Value(f64::NAN)] {
         for goal in Goal::ALL {
-            let rule = Rule { goal, reduction: Some(3) };
+            let rule = PromotionRule { goal, reduction: Some(3) };
             let all = decide(&tasks, 1, rule, &|_, _| Some(bad));
             assert_eq!(names(&all.order).join(" "), "0/0 1/0 2/0 3/0 4/0 5/0");
             // Infinity is a number, and better than none: the two failures of three make it the top one.
-            let one =
-                decide(&tasks, 1, rule, &|task, _| Some(if task == 1 { Finding::Value(f64::INFINITY) } else { bad }));
+            let one = decide(&tasks, 1, rule, &|task, _| {
+                Some(if task == 1 { SegmentResult::Value(f64::INFINITY) } else { bad })
+            });
             assert_eq!(names(&one.order).join(" "), "0/0 1/0 2/0 1/1 3/0 4/0 5/0");
         }
     }
@@ -115,8 +116,8 @@ fn what_failed_or_is_not_a_number_counts_and_is_never_promoted() {
 fn equal_values_go_to_the_lower_index() {
     for (a, b) in [(1.0, 1.0), (0.0, -0.0), (-0.0, 0.0)] {
         for goal in Goal::ALL {
-            let rule = Rule { goal, reduction: Some(2) };
-            let value = |task: usize| Finding::Value(if task == 0 { a } else { b });
+            let rule = PromotionRule { goal, reduction: Some(2) };
+            let value = |task: usize| SegmentResult::Value(if task == 0 { a } else { b });
             let all = decide(&unit(2, &[1, 2]), 1, rule, &|task, _| Some(value(task)));
             assert_eq!(names(&all.order).join(" "), "0/0 1/0 0/1", "{a} {b} {goal:?}");
         }
@@ -125,7 +126,7 @@ fn equal_values_go_to_the_lower_index() {
 
 #[test]
 fn rungs_are_powers_rounded_up_and_end_with_the_total() {
-    let asha = |min_steps, reduction| Asha { min_steps, reduction };
+    let asha = |min_steps, reduction| AshaSettings { min_steps, reduction };
     assert_eq!(rungs(&asha(100, 3), 1000, 1), [100, 300, 900, 1000]);
     assert_eq!(rungs(&asha(100, 3), 900, 1), [100, 300, 900]);
     assert_eq!(rungs(&asha(100, 3), 1000, 250), [250, 500, 1000]);
@@ -138,44 +139,44 @@ fn rungs_are_powers_rounded_up_and_end_with_the_total() {
 
 /// A sweep of random shape with random results, ties and failures among them.
 struct Case {
-    tasks: Vec<Task>,
+    tasks: Vec<PointTask>,
     workers: usize,
-    rule: Rule,
-    results: HashMap<(usize, usize), Finding>,
+    rule: PromotionRule,
+    results: HashMap<(usize, usize), SegmentResult>,
 }
 
 fn case(dice: &mut Dice) -> Case {
     let goal = Goal::ALL[dice.below(2) as usize];
-    let rule = Rule { goal, reduction: Some(2 + dice.below(3)) };
+    let rule = PromotionRule { goal, reduction: Some(2 + dice.below(3)) };
     let mut results = HashMap::new();
-    let tasks: Vec<Task> = (0..dice.below(28) as usize)
+    let tasks: Vec<PointTask> = (0..dice.below(28) as usize)
         .map(|task| {
             let rungs: Vec<u64> = (0..=dice.below(4)).map(|k| 3_u64.pow(k as u32)).collect();
             for rung in 0..rungs.len() {
                 let finding = match dice.below(12) {
-                    0 => Finding::Failed,
-                    1 => Finding::Value(f64::NAN),
-                    _ => Finding::Value(dice.below(9) as f64),
+                    0 => SegmentResult::Failed,
+                    1 => SegmentResult::Value(f64::NAN),
+                    _ => SegmentResult::Value(dice.below(9) as f64),
                 };
                 results.insert((task, rung), finding);
             }
-            Task { step_cost: [1.0, 1.0, 0.3, 2.5][dice.below(4) as usize], rungs }
+            PointTask { step_cost: [1.0, 1.0, 0.3, 2.5][dice.below(4) as usize], rungs }
         })
         .collect();
     Case { tasks, workers: 1 + dice.below(5) as usize, rule, results }
 }
 
 /// The rule as the paper has it, with all results at hand and no attention to speed; and whether each promotion was of the top.
-fn plain(case: &Case) -> Vec<Segment> {
+fn plain(case: &Case) -> Vec<TrainingSegment> {
     let reduction = case.rule.reduction.unwrap() as usize;
-    let better = |&(a, x): &(usize, Finding), &(b, y): &(usize, Finding)| {
-        let number = |f| if let Finding::Value(v) = f { v } else { f64::NAN };
+    let better = |&(a, x): &(usize, SegmentResult), &(b, y): &(usize, SegmentResult)| {
+        let number = |f| if let SegmentResult::Value(v) = f { v } else { f64::NAN };
         case.rule.goal.order(number(x), number(y)).then(a.cmp(&b))
     };
-    let mut known: Vec<Vec<(usize, Finding)>> = vec![Vec::new(); 8];
+    let mut known: Vec<Vec<(usize, SegmentResult)>> = vec![Vec::new(); 8];
     let mut promoted: HashSet<(usize, usize)> = HashSet::new();
     let mut order = Vec::new();
-    let mut busy: Vec<(f64, usize, Segment)> = Vec::new();
+    let mut busy: Vec<(f64, usize, TrainingSegment)> = Vec::new();
     let (mut now, mut next) = (0.0, 0);
     loop {
         for worker in 0..case.workers {
@@ -191,7 +192,7 @@ fn plain(case: &Case) -> Vec<Segment> {
                     sorted
                         .into_iter()
                         .find(|&(task, finding)| {
-                            matches!(finding, Finding::Value(v) if !v.is_nan())
+                            matches!(finding, SegmentResult::Value(v) if !v.is_nan())
                                 && !promoted.contains(&(task, rung))
                                 && rung + 1 < case.tasks[task].rungs.len()
                         })
@@ -207,7 +208,7 @@ fn plain(case: &Case) -> Vec<Segment> {
             let Some((task, rung)) = choice else { continue };
             let rungs = &case.tasks[task].rungs;
             let from = if rung == 0 { 0 } else { rungs[rung - 1] };
-            let segment = Segment { task, rung, until: rungs[rung] };
+            let segment = TrainingSegment { task, rung, until: rungs[rung] };
             order.push(segment);
             busy.push((now + (rungs[rung] - from) as f64 * case.tasks[task].step_cost, worker, segment));
         }
@@ -230,8 +231,8 @@ fn real_timing_never_changes_a_decision() {
         let expected = plain(&case);
         promotions += expected.iter().filter(|s| s.rung > 0).count();
         for _ in 0..3 {
-            let mut known: HashMap<(usize, usize), Finding> = HashMap::new();
-            let mut running: Vec<Segment> = Vec::new();
+            let mut known: HashMap<(usize, usize), SegmentResult> = HashMap::new();
+            let mut running: Vec<TrainingSegment> = Vec::new();
             loop {
                 let now = decide(&case.tasks, case.workers, case.rule, &|task, rung| known.get(&(task, rung)).copied());
                 assert!(now.due.len() <= case.workers, "case {number}: {now:?}");
@@ -256,7 +257,7 @@ fn real_timing_never_changes_a_decision() {
         }
         let first: Vec<usize> = expected.iter().filter(|s| s.rung == 0).map(|s| s.task).collect();
         assert_eq!(first, (0..case.tasks.len()).collect::<Vec<_>>(), "every task starts once, in order");
-        let distinct: HashSet<&Segment> = expected.iter().collect();
+        let distinct: HashSet<&TrainingSegment> = expected.iter().collect();
         assert_eq!(distinct.len(), expected.len(), "no segment twice");
         for segment in expected.iter().filter(|s| s.rung > 0) {
             let below = expected.iter().position(|s| s.task == segment.task && s.rung + 1 == segment.rung);
@@ -277,12 +278,12 @@ fn the_top_of_all_results_is_promoted_in_the_end() {
         let all = decide(&case.tasks, case.workers, case.rule, &|t, r| case.results.get(&(t, r)).copied());
         assert_eq!(all.order, order);
         for rung in 0..3 {
-            let mut ranks: Vec<Rank> = order
+            let mut ranks: Vec<RankedTask> = order
                 .iter()
                 .filter(|s| s.rung == rung)
-                .map(|s| Rank::new(case.rule.goal, case.results[&(s.task, rung)], s.task))
+                .map(|s| RankedTask::new(case.rule.goal, case.results[&(s.task, rung)], s.task))
                 .collect();
-            ranks.sort_by(Rank::order);
+            ranks.sort_by(RankedTask::order);
             let top = ranks.len() / case.rule.reduction.unwrap() as usize;
             for rank in ranks.iter().take(top).filter(|r| !r.bad && rung + 1 < case.tasks[r.task].rungs.len()) {
                 assert!(order.iter().any(|s| s.task == rank.task && s.rung == rung + 1));
@@ -297,7 +298,7 @@ fn a_large_sweep_ends() {
     let tasks = unit(10_000, &[1, 3, 9, 27]);
     let mut dice = Dice::new(3);
     let values: Vec<f64> = (0..10_000).map(|_| dice.below(1_000_000) as f64).collect();
-    let all = decide(&tasks, 8, HALVE_BY_THREE, &|task, rung| Some(Finding::Value(values[task] - rung as f64)));
+    let all = decide(&tasks, 8, HALVE_BY_THREE, &|task, rung| Some(SegmentResult::Value(values[task] - rung as f64)));
     assert!(all.over);
     let steps: u64 =
         all.order.iter().map(|s| s.until - if s.rung == 0 { 0 } else { 3_u64.pow(s.rung as u32 - 1) }).sum();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::frozen::Frozen;
+use super::frozen::SweepRecord;
 use runner_spec::diagnostic::ConfigError;
 use runner_template::Inputs;
 
@@ -19,7 +19,7 @@ const PROGRAM_MB: u64 = 512;
 
 /// What an array is to be.
 #[derive(Debug, Clone)]
-pub struct Array<'a> {
+pub struct SlurmArray<'a> {
     /// This program, and the sweep's folder: absolute.
     pub program: &'a Path,
     pub sweep: &'a Path,
@@ -33,17 +33,17 @@ pub struct Array<'a> {
     pub options: &'a [String],
 }
 
-impl Array<'_> {
+impl SlurmArray<'_> {
     /// The batch script, from the template `given` or the built-in one.
     ///
     /// # Errors
     /// A mistake in the template, at its place.
-    pub fn script(&self, frozen: &Frozen, given: Option<&str>) -> Result<String, ConfigError> {
+    pub fn script(&self, frozen: &SweepRecord, given: Option<&str>) -> Result<String, ConfigError> {
         let inputs = Inputs { vars: self.variables(frozen), ..Inputs::default() };
         Ok(runner_template::render(given.unwrap_or(BUILT_IN), &PathBuf::from(TEMPLATE), &inputs)?.text)
     }
 
-    fn variables(&self, frozen: &Frozen) -> Map<String, Value> {
+    fn variables(&self, frozen: &SweepRecord) -> Map<String, Value> {
         let points = || frozen.points.iter().filter(|p| self.points.contains(&p.index));
         let bytes = points().map(|p| p.memory_bytes).max().unwrap_or(0);
         let memory_mb = PROGRAM_MB + (bytes as f64 * MARGIN / f64::from(1 << 20)).ceil() as u64;
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_script_asks_for_what_the_points_need() {
-        let array = Array {
+        let array = SlurmArray {
             program: Path::new("/opt/a b/runner"),
             sweep: Path::new("/data/runs/sweeps/it's 5%"),
             points: &[1, 2],
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_template_of_ones_own_is_held_to_its_variables() {
-        let array = Array {
+        let array = SlurmArray {
             program: Path::new("/runner"),
             sweep: Path::new("/s"),
             points: &[1],

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::random::{Draw, Random};
+use super::random::{Distribution, RandomDraws};
 
 /// JSON Schema of the sweep file (draft 7), for editors. `read` is what decides; a test holds the two together.
 pub const SCHEMA: &str = include_str!("../../../../schemas/sweep.schema.json");
@@ -19,16 +19,16 @@ pub const MAX_POINTS: usize = 10_000;
 pub struct SweepSpec {
     /// `name`, else the name of the file without its ending.
     pub name: String,
-    pub base: Base,
+    pub base: SweepBase,
     /// Variables that every point gets; of a template only.
     pub vars: Map<String, Value>,
     /// `key.path=value` for every point, as `--set` takes them.
     pub set: Vec<String>,
     /// What varies, in the order of the file; the first varies slowest.
     pub axes: Vec<Dimension>,
-    pub exclude: Vec<Exclude>,
+    pub exclude: Vec<ExcludeExpression>,
     pub objective: Objective,
-    pub early_stop: Option<Asha>,
+    pub early_stop: Option<AshaSettings>,
     /// Runs at once, at least 1.
     pub parallel: usize,
     /// How often a failed point is tried again.
@@ -48,14 +48,14 @@ impl SweepSpec {
 
 /// What the points are made of; the path is joined to the sweep file's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Base {
+pub enum SweepBase {
     /// Names of axes are variables of this template.
     Template(PathBuf),
     /// Names of axes are key paths of this experiment.
     Experiment(PathBuf),
 }
 
-impl Base {
+impl SweepBase {
     #[must_use]
     pub fn path(&self) -> &Path {
         match self {
@@ -68,11 +68,11 @@ impl Base {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Dimension {
     /// An axis of `grid`.
-    Grid(Axis),
+    Grid(ListAxis),
     /// The axes of `zip`, of equal length, which go together.
-    Zip(Vec<Axis>),
+    Zip(Vec<ListAxis>),
     /// The draws of `random`, the same for every point of the rest.
-    Random(Random),
+    Random(RandomDraws),
 }
 
 impl Dimension {
@@ -103,12 +103,12 @@ impl Dimension {
 
     /// Whether a value of what it calls `name` is a list.
     pub(super) fn has_list(&self, name: &str) -> bool {
-        let in_axis = |axis: &Axis| axis.name == name && axis.values.iter().any(Value::is_array);
+        let in_axis = |axis: &ListAxis| axis.name == name && axis.values.iter().any(Value::is_array);
         match self {
             Self::Grid(axis) => in_axis(axis),
             Self::Zip(axes) => axes.iter().any(in_axis),
             Self::Random(random) => random.space.iter().any(|(of, draw)| {
-                of == name && matches!(draw, Draw::Choice(values) if values.iter().any(Value::is_array))
+                of == name && matches!(draw, Distribution::Choice(values) if values.iter().any(Value::is_array))
             }),
         }
     }
@@ -116,14 +116,14 @@ impl Dimension {
 
 /// A variable or key path, and the values that it takes, at least one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Axis {
+pub struct ListAxis {
     pub name: String,
     pub values: Vec<Value>,
 }
 
 /// An expression; points for which it is true are left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exclude {
+pub struct ExcludeExpression {
     pub text: String,
     /// Where it stands in the file: line and column from 1, and characters in that line.
     pub line: usize,
@@ -134,14 +134,14 @@ pub struct Exclude {
 /// What the points are compared by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objective {
-    pub metric: Metric,
+    pub metric: ObjectiveMetric,
     pub goal: Goal,
-    pub at: At,
+    pub at: MeasurementChoice,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Metric {
+pub enum ObjectiveMetric {
     ValLoss,
     TrainLoss,
     ValPerplexity,
@@ -150,7 +150,7 @@ pub enum Metric {
     TokensPerSecond,
 }
 
-impl Metric {
+impl ObjectiveMetric {
     pub const ALL: [Self; 6] = [
         Self::ValLoss,
         Self::TrainLoss,
@@ -183,7 +183,7 @@ impl Metric {
     }
 }
 
-impl Display for Metric {
+impl Display for ObjectiveMetric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -226,14 +226,14 @@ impl Goal {
 /// Which of a run's measurements counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum At {
+pub enum MeasurementChoice {
     /// The one after the last step.
     Last,
     /// The best one.
     Best,
 }
 
-impl At {
+impl MeasurementChoice {
     pub const ALL: [Self; 2] = [Self::Last, Self::Best];
 
     /// As the file has it.
@@ -249,7 +249,7 @@ impl At {
 /// Asynchronous successive halving: a point is judged after `min_steps` steps, after `min_steps`·`reduction`, and so on, and
 /// the best of `reduction` goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asha {
+pub struct AshaSettings {
     /// At least 1.
     pub min_steps: u64,
     /// At least 2.

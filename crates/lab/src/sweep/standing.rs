@@ -2,22 +2,22 @@
 
 use std::path::{Path, PathBuf};
 
-use super::frozen::{Frozen, FrozenPoint};
-use super::point::Values;
-use super::results::{PointStatus, Row};
-use super::schedule::Finding;
-use super::spec::{At, Metric, Objective};
+use super::frozen::{PlannedPoint, SweepRecord};
+use super::point::PointValues;
+use super::results::{PointStatus, ResultsRow};
+use super::schedule::SegmentResult;
+use super::spec::{MeasurementChoice, Objective, ObjectiveMetric};
 use runner_store::checkpoint;
 use runner_store::lock::RunLock;
 use runner_store::manifest::RunStatus;
-use runner_store::metrics::{MetricLine, each_metric};
+use runner_store::metrics::{MetricLine, for_each_metric};
 use runner_store::run_dir;
-use runner_store::run_dir::{CHECKPOINTS, Listing, METRICS};
+use runner_store::run_dir::{CHECKPOINTS, METRICS, RunsSnapshot};
 use runner_store::summary::median;
 
 /// The run of a point.
 #[derive(Debug, Clone)]
-pub struct Standing {
+pub struct PointProgress {
     pub id: String,
     pub path: PathBuf,
     pub status: RunStatus,
@@ -30,20 +30,20 @@ pub struct Standing {
     pub seconds: Option<f64>,
     /// Of its newest checkpoint.
     checkpoint: Option<u64>,
-    measured: Measured,
+    measured: RungValues,
 }
 
 /// What the metrics of a run say of the objective.
 #[derive(Debug, Clone, Default)]
-struct Measured {
+struct RungValues {
     /// Optimizer steps recorded.
     steps: u64,
     /// By rung.
-    rungs: Vec<Rung>,
+    rungs: Vec<RungValue>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Rung {
+struct RungValue {
     until: u64,
     /// Whether something was measured after that very step.
     there: bool,
@@ -53,16 +53,16 @@ struct Rung {
 
 /// A metric while it is read.
 #[derive(Debug, Default)]
-struct Series {
+struct MetricSeries {
     steps: u64,
     /// By step: NaN where it was measured and is no number.
     values: Vec<(u64, f64)>,
 }
 
-impl Standing {
+impl PointProgress {
     /// Of the newest run of `point` among `runs`; `None` if there is none.
     #[must_use]
-    pub fn read(runs: &Listing, point: &FrozenPoint, objective: Objective) -> Option<Self> {
+    pub fn read(runs: &RunsSnapshot, point: &PlannedPoint, objective: Objective) -> Option<Self> {
         let (path, manifest) = runs.find(&point.name, &point.plan_hash).run?;
         let held = RunLock::is_held(&path);
         let summary = run_dir::summary(&path).ok().flatten().filter(|s| s.status == manifest.status);
@@ -74,7 +74,7 @@ impl Standing {
             seconds: summary.map(|s| s.wall_seconds),
             error: manifest.error,
             checkpoint: checkpoint::steps(&path.join(CHECKPOINTS)).last().copied(),
-            measured: Measured::read(&path.join(METRICS), objective, &point.rungs),
+            measured: RungValues::read(&path.join(METRICS), objective, &point.rungs),
             path,
         })
     }
@@ -89,20 +89,20 @@ impl Standing {
     /// step counts when the run is done. A run that would fail of the same again has failed at the rungs that it did not
     /// reach; any other failure says nothing of the point.
     #[must_use]
-    pub fn finding(&self, until: u64, total: u64) -> Option<Finding> {
+    pub fn finding(&self, until: u64, total: u64) -> Option<SegmentResult> {
         let rung = self.measured.rungs.iter().find(|rung| rung.until == until)?;
         let saved = self.measured.steps >= until && self.checkpoint.is_some_and(|step| step >= until);
         if self.status == RunStatus::Done || until < total && rung.there && saved {
-            return Some(Finding::Value(rung.value));
+            return Some(SegmentResult::Value(rung.value));
         }
-        (self.status == RunStatus::Failed && self.not_finite).then_some(Finding::Failed)
+        (self.status == RunStatus::Failed && self.not_finite).then_some(SegmentResult::Failed)
     }
 }
 
-impl Measured {
+impl RungValues {
     fn read(path: &Path, objective: Objective, rungs: &[u64]) -> Self {
-        let series = Series::read(path, objective.metric);
-        let rung = |&until: &u64| Rung {
+        let series = MetricSeries::read(path, objective.metric);
+        let rung = |&until: &u64| RungValue {
             until,
             there: series.values.iter().any(|(step, _)| *step == until),
             value: series.value(objective, until),
@@ -111,32 +111,32 @@ impl Measured {
     }
 }
 
-impl Series {
-    fn read(path: &Path, metric: Metric) -> Self {
+impl MetricSeries {
+    fn read(path: &Path, metric: ObjectiveMetric) -> Self {
         let mut series = Self::default();
         // What cannot be read counts as not measured: the run itself tells what is wrong when it goes on.
-        let _ = each_metric(path, &mut |line| series.add(&line, metric));
+        let _ = for_each_metric(path, &mut |line| series.add(&line, metric));
         series
     }
 
-    fn add(&mut self, line: &MetricLine, metric: Metric) {
+    fn add(&mut self, line: &MetricLine, metric: ObjectiveMetric) {
         let (step, value) = match line {
             MetricLine::Train(line) => {
                 self.steps = self.steps.max(line.step);
                 match metric {
-                    Metric::TrainLoss => (line.step, line.loss),
-                    Metric::TokensPerSecond => (line.step, line.tokens_per_second),
+                    ObjectiveMetric::TrainLoss => (line.step, line.loss),
+                    ObjectiveMetric::TokensPerSecond => (line.step, line.tokens_per_second),
                     _ => return,
                 }
             }
             // What is measured before the first step says nothing of the training.
             // One that is not finite is written as none.
             MetricLine::Eval(line) if line.step > 0 => match metric {
-                Metric::ValLoss => (line.step, line.val_loss),
-                Metric::ValPerplexity => (line.step, line.val_perplexity),
-                Metric::HellaswagAcc => (line.step, line.hellaswag_acc),
-                Metric::HellaswagAccNorm => (line.step, line.hellaswag_acc_norm),
-                Metric::TrainLoss | Metric::TokensPerSecond => return,
+                ObjectiveMetric::ValLoss => (line.step, line.val_loss),
+                ObjectiveMetric::ValPerplexity => (line.step, line.val_perplexity),
+                ObjectiveMetric::HellaswagAcc => (line.step, line.hellaswag_acc),
+                ObjectiveMetric::HellaswagAccNorm => (line.step, line.hellaswag_acc_norm),
+                ObjectiveMetric::TrainLoss | ObjectiveMetric::TokensPerSecond => return,
             },
             MetricLine::Eval(_) => return,
         };
@@ -148,33 +148,34 @@ impl Series {
         let upto = || self.values.iter().filter(|(step, _)| *step <= until).map(|(_, value)| *value);
         let value = match (objective.metric, objective.at) {
             // One step's speed says little.
-            (Metric::TokensPerSecond, _) => median(&mut upto().filter(|v| v.is_finite()).collect::<Vec<_>>()),
-            (_, At::Last) => upto().next_back(),
-            (_, At::Best) => upto().min_by(|a, b| objective.goal.order(*a, *b)),
+            (ObjectiveMetric::TokensPerSecond, _) => median(&mut upto().filter(|v| v.is_finite()).collect::<Vec<_>>()),
+            (_, MeasurementChoice::Last) => upto().next_back(),
+            (_, MeasurementChoice::Best) => upto().min_by(|a, b| objective.goal.order(*a, *b)),
         };
         value.unwrap_or(f64::NAN)
     }
 }
 
-/// How all points of a sweep stand, in the order of `Frozen::points`; duplicates have none of their own.
+/// How all points of a sweep stand, in the order of `SweepRecord::points`; duplicates have none of their own.
 #[must_use]
-pub fn read_all(root: &Path, frozen: &Frozen) -> Vec<Option<Standing>> {
-    let runs = Listing::read(root);
-    let read = |p: &FrozenPoint| if p.same_as.is_some() { None } else { Standing::read(&runs, p, frozen.objective) };
+pub fn read_all(root: &Path, frozen: &SweepRecord) -> Vec<Option<PointProgress>> {
+    let runs = RunsSnapshot::read(root);
+    let read =
+        |p: &PlannedPoint| if p.same_as.is_some() { None } else { PointProgress::read(&runs, p, frozen.objective) };
     frozen.points.iter().map(read).collect()
 }
 
 /// How far a sweep has come, as far as its points' runs say; what failed and may not fail again is to be done again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Progress {
+pub struct SweepProgress {
     /// Whether nothing is left to do.
     pub over: bool,
-    /// Places in `Frozen::points` of those that are to be running now.
+    /// Places in `SweepRecord::points` of those that are to be running now.
     pub due: Vec<usize>,
 }
 
 #[must_use]
-pub fn progress(frozen: &Frozen, standings: &[Option<Standing>]) -> Progress {
+pub fn progress(frozen: &SweepRecord, standings: &[Option<PointProgress>]) -> SweepProgress {
     let tasks = frozen.tasks();
     let found = |task: usize, rung: usize| {
         let place = *tasks.points.get(task)?;
@@ -183,19 +184,19 @@ pub fn progress(frozen: &Frozen, standings: &[Option<Standing>]) -> Progress {
     };
     let decision = tasks.decide(frozen.workers(1), &found);
     let due = decision.due.iter().filter_map(|segment| tasks.points.get(segment.task).copied()).collect();
-    Progress { over: decision.over, due }
+    SweepProgress { over: decision.over, due }
 }
 
 /// Whether nothing of a sweep is left to do.
 #[must_use]
-pub fn is_finished(root: &Path, frozen: &Frozen) -> bool {
+pub fn is_finished(root: &Path, frozen: &SweepRecord) -> bool {
     progress(frozen, &read_all(root, frozen)).over
 }
 
 /// The table's row of each point. `due`: places of those that go on, as far as is known now.
 #[must_use]
-pub fn rows(frozen: &Frozen, standings: &[Option<Standing>], due: &[usize]) -> Vec<Row> {
-    let own: Vec<Row> = frozen
+pub fn rows(frozen: &SweepRecord, standings: &[Option<PointProgress>], due: &[usize]) -> Vec<ResultsRow> {
+    let own: Vec<ResultsRow> = frozen
         .points
         .iter()
         .enumerate()
@@ -205,13 +206,13 @@ pub fn rows(frozen: &Frozen, standings: &[Option<Standing>], due: &[usize]) -> V
         let same = frozen.points[i].same_as.and_then(|index| frozen.points.iter().position(|p| p.index == index));
         let row = &own[same.unwrap_or(i)];
         let status = if same.is_some() { PointStatus::Duplicate } else { row.status };
-        Row { point: frozen.points[i].index, values: frozen.points[i].values.clone(), status, ..row.clone() }
+        ResultsRow { point: frozen.points[i].index, values: frozen.points[i].values.clone(), status, ..row.clone() }
     };
     (0..own.len()).map(shown).collect()
 }
 
-fn row(point: &FrozenPoint, standing: Option<&Standing>, due: bool) -> Row {
-    let mut row = Row {
+fn row(point: &PlannedPoint, standing: Option<&PointProgress>, due: bool) -> ResultsRow {
+    let mut row = ResultsRow {
         point: point.index,
         values: point.values.clone(),
         status: PointStatus::Queued,
@@ -222,7 +223,7 @@ fn row(point: &FrozenPoint, standing: Option<&Standing>, due: bool) -> Row {
     };
     let Some(s) = standing else { return row };
     let value = |until: u64| match s.finding(until, point.steps) {
-        Some(Finding::Value(value)) => Some(value),
+        Some(SegmentResult::Value(value)) => Some(value),
         _ => None,
     };
     let judged = point.rungs.iter().rev().find_map(|&until| value(until));
@@ -244,19 +245,19 @@ fn row(point: &FrozenPoint, standing: Option<&Standing>, due: bool) -> Row {
 /// other: with early stopping those after the first rung are taken, which all points have that came so far.
 #[must_use]
 pub fn comparable(
-    frozen: &Frozen,
-    standings: &[Option<Standing>],
-    rows: &[Row],
-) -> (Option<u64>, Vec<(Values, Option<f64>)>) {
+    frozen: &SweepRecord,
+    standings: &[Option<PointProgress>],
+    rows: &[ResultsRow],
+) -> (Option<u64>, Vec<(PointValues, Option<f64>)>) {
     let own = || frozen.points.iter().zip(standings).zip(rows).filter(|((point, _), _)| point.same_as.is_none());
     if frozen.early_stop.is_none() {
         return (None, own().map(|((point, _), row)| (point.values.clone(), row.objective)).collect());
     }
     let mut steps: Vec<u64> = own().filter_map(|((point, _), _)| point.rungs.first().copied()).collect();
     steps.dedup();
-    let first = |point: &FrozenPoint, standing: &Option<Standing>| {
+    let first = |point: &PlannedPoint, standing: &Option<PointProgress>| {
         let finding = standing.as_ref()?.finding(*point.rungs.first()?, point.steps)?;
-        if let Finding::Value(value) = finding { Some(value) } else { None }
+        if let SegmentResult::Value(value) = finding { Some(value) } else { None }
     };
     let one = if let [step] = steps.as_slice() { Some(*step) } else { None };
     (one, own().map(|((point, standing), _)| (point.values.clone(), first(point, standing))).collect())
@@ -267,15 +268,15 @@ mod tests {
     use super::super::spec::Goal;
     use super::*;
 
-    fn measured(objective: Objective, text: &str, rungs: &[u64]) -> Measured {
+    fn measured(objective: Objective, text: &str, rungs: &[u64]) -> RungValues {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(METRICS);
         std::fs::write(&path, text).unwrap();
-        Measured::read(&path, objective, rungs)
+        RungValues::read(&path, objective, rungs)
     }
 
-    fn standing(status: RunStatus, measured: Measured) -> Standing {
-        Standing {
+    fn standing(status: RunStatus, measured: RungValues) -> PointProgress {
+        PointProgress {
             id: "a".into(),
             path: PathBuf::new(),
             status,
@@ -297,49 +298,58 @@ mod tests {
         {\"kind\":\"eval\",\"step\":4,\"val_loss\":2.5}\n\
         {\"kind\":\"train\",\"step\":5,\"loss\":2.0,\"tokens\":1,\"tokens_per_second\":20.0}\n";
 
-    fn value(metric: Metric, at: At, until: u64) -> f64 {
+    fn value(metric: ObjectiveMetric, at: MeasurementChoice, until: u64) -> f64 {
         let objective = Objective { metric, goal: metric.goal(), at };
         measured(objective, LINES, &[until]).rungs[0].value
     }
 
     #[test]
     fn the_last_and_the_best_of_what_was_measured_until_then() {
-        assert_eq!(value(Metric::ValLoss, At::Last, 4), 2.5);
-        assert_eq!(value(Metric::ValLoss, At::Best, 4), 2.0);
-        assert_eq!(value(Metric::ValLoss, At::Last, 3), 2.0);
-        assert!(value(Metric::ValLoss, At::Last, 1).is_nan(), "not the one before the first step");
-        assert_eq!(value(Metric::TrainLoss, At::Last, 4), 3.5);
-        assert_eq!(value(Metric::TrainLoss, At::Best, 4), 3.0, "what is no number is not the best");
-        assert_eq!(value(Metric::TokensPerSecond, At::Last, 3), 30.0, "the median");
-        assert!(value(Metric::HellaswagAcc, At::Last, 4).is_nan());
+        assert_eq!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 4), 2.5);
+        assert_eq!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Best, 4), 2.0);
+        assert_eq!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 3), 2.0);
+        assert!(
+            value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 1).is_nan(),
+            "not the one before the first step"
+        );
+        assert_eq!(value(ObjectiveMetric::TrainLoss, MeasurementChoice::Last, 4), 3.5);
+        assert_eq!(
+            value(ObjectiveMetric::TrainLoss, MeasurementChoice::Best, 4),
+            3.0,
+            "what is no number is not the best"
+        );
+        assert_eq!(value(ObjectiveMetric::TokensPerSecond, MeasurementChoice::Last, 3), 30.0, "the median");
+        assert!(value(ObjectiveMetric::HellaswagAcc, MeasurementChoice::Last, 4).is_nan());
     }
 
     #[test]
     fn steps_count_once_they_are_done_measured_and_saved() {
-        let objective = Objective { metric: Metric::ValLoss, goal: Goal::Minimize, at: At::Last };
+        let objective =
+            Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last };
         let rungs = [4, 5, 6];
         let of = |status| standing(status, measured(objective, LINES, &rungs));
         let found = |status, until| of(status).finding(until, 6);
-        assert_eq!(found(RunStatus::Running, 4), Some(Finding::Value(2.5)), "whatever became of it");
+        assert_eq!(found(RunStatus::Running, 4), Some(SegmentResult::Value(2.5)), "whatever became of it");
         assert_eq!(found(RunStatus::Interrupted, 5), None, "not evaluated there");
         assert_eq!(found(RunStatus::Interrupted, 6), None);
-        assert_eq!(found(RunStatus::Done, 6), Some(Finding::Value(2.5)));
+        assert_eq!(found(RunStatus::Done, 6), Some(SegmentResult::Value(2.5)));
         let until_then = LINES.split("{\"kind\":\"eval\",\"step\":4").next().unwrap();
         let before = standing(RunStatus::Running, measured(objective, until_then, &rungs));
         assert_eq!(before.finding(4, 6), None, "the step is done, its evaluation is not");
         for checkpoint in [None, Some(3)] {
-            let unsaved = Standing { checkpoint, ..of(RunStatus::Failed) };
+            let unsaved = PointProgress { checkpoint, ..of(RunStatus::Failed) };
             assert_eq!(unsaved.finding(4, 6), None, "measured, and lost");
         }
     }
 
     #[test]
     fn only_failures_that_would_come_again_are_findings() {
-        let objective = Objective { metric: Metric::ValLoss, goal: Goal::Minimize, at: At::Last };
+        let objective =
+            Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last };
         let failed = standing(RunStatus::Failed, measured(objective, LINES, &[4, 6]));
         assert_eq!(failed.finding(6, 6), None, "a full disk, say");
-        let diverged = Standing { not_finite: true, ..failed };
-        assert_eq!(diverged.finding(4, 6), Some(Finding::Value(2.5)));
-        assert_eq!(diverged.finding(6, 6), Some(Finding::Failed));
+        let diverged = PointProgress { not_finite: true, ..failed };
+        assert_eq!(diverged.finding(4, 6), Some(SegmentResult::Value(2.5)));
+        assert_eq!(diverged.finding(6, 6), Some(SegmentResult::Failed));
     }
 }

@@ -1,4 +1,4 @@
-//! NVIDIA's driver and the GPUs that it shows to this process. Nothing is computed on them.
+//! Asks NVIDIA's driver for the GPUs that it shows to this process. Nothing is computed on them.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs;
@@ -7,13 +7,15 @@ use std::ptr;
 use serde::Serialize;
 
 use super::library::{DRIVER, Loaded, NVML, text_in};
+use crate::gpu_facts::GpuFacts;
+use runner_spec::cluster::ComputeCapability;
 
-/// What the driver says.
+/// What the driver reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct DriverFacts {
-    /// As `580.65.06`: of the kernel's module.
+    /// The version of the kernel module: `580.65.06`.
     pub version: Option<String>,
-    /// The newest CUDA that it runs, as `13.0`.
+    /// The newest CUDA that it runs: `13.0`.
     pub cuda: Option<String>,
     pub gpus: Vec<Gpu>,
     /// `peers[a][b]`: whether GPU a reads the memory of GPU b itself.
@@ -31,14 +33,14 @@ pub struct Gpu {
     /// `None`: the driver does not say without work on the GPU.
     pub free_bytes: Option<u64>,
     /// Major and minor.
-    pub compute_capability: (i32, i32),
-    pub multiprocessors: i32,
+    pub compute_capability: (u32, u32),
+    pub multiprocessors: u32,
     pub pci_bus_id: String,
 }
 
 impl DriverFacts {
-    /// Asks the driver.
-    pub(super) fn here() -> Self {
+    /// Asks the driver of this machine.
+    pub(super) fn collect() -> Self {
         let mut facts = Self { version: module_version(), cuda: DRIVER.facts().version, ..Self::default() };
         let nvml = NVML.open().ok().and_then(Nvml::start);
         match DRIVER.open().and_then(Driver::start) {
@@ -55,12 +57,13 @@ impl DriverFacts {
     }
 }
 
-/// How many GPUs this process can use.
+/// The GPUs that this process can use, by the numbers that the driver gives them.
 ///
 /// # Errors
 /// If there is no driver, or it does not work.
-pub(super) fn count() -> Result<usize, String> {
-    Driver::start(DRIVER.open()?)?.count()
+pub(crate) fn visible_gpus() -> Result<Vec<GpuFacts>, String> {
+    let driver = Driver::start(DRIVER.open()?)?;
+    (0..driver.count()?).map(|index| driver.gpu_facts(index).map(|(_, facts)| facts)).collect()
 }
 
 /// From the kernel: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...`, or `... Open Kernel Module for x86_64  580.65.06`.
@@ -87,8 +90,13 @@ struct Driver {
     peer: Option<unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status>,
 }
 
-const MULTIPROCESSORS: c_int = 16;
-const CAPABILITY: [c_int; 2] = [75, 76];
+// `CUdevice_attribute` of cuda.h.
+const CLOCK_RATE: c_int = 13;
+const MULTIPROCESSOR_COUNT: c_int = 16;
+const MEMORY_CLOCK_RATE: c_int = 36;
+const GLOBAL_MEMORY_BUS_WIDTH: c_int = 37;
+const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
+const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 
 #[expect(unsafe_code, reason = "FFI")]
 impl Driver {
@@ -124,7 +132,7 @@ impl Driver {
         let mut name: *const c_char = ptr::null();
         // SAFETY: it writes the address of a text that lives as long as the library.
         let known = self.error_name.is_some_and(|f| unsafe { f(status, &raw mut name) } == 0) && !name.is_null();
-        // SAFETY: as above.
+        // SAFETY: the driver wrote a valid address of such a text.
         let name = if known { unsafe { CStr::from_ptr(name) }.to_string_lossy() } else { "an unknown error".into() };
         Err(format!("the driver's {what} says {name} ({status})"))
     }
@@ -140,28 +148,51 @@ impl Driver {
         (0..self.count()?).map(|index| self.gpu(index, nvml)).collect()
     }
 
-    fn gpu(&self, index: usize, nvml: Option<&Nvml>) -> Result<Gpu, String> {
-        let (mut device, mut memory, mut name, mut bus) = (0, 0_usize, [0 as c_char; 256], [0 as c_char; 64]);
-        // SAFETY: each function writes to what outlives the call, and at most as many bytes as it is told.
+    /// The device number `index`, and what the driver reports about it without work on it.
+    fn gpu_facts(&self, index: usize) -> Result<(c_int, GpuFacts), String> {
+        let (mut device, mut memory, mut name) = (0, 0_usize, [0 as c_char; 256]);
+        // SAFETY: each function writes to memory that outlives the call, and at most as many bytes as it is told.
         unsafe {
             self.check("cuDeviceGet", (self.get)(&raw mut device, index as c_int))?;
             self.check("cuDeviceGetName", (self.name)(name.as_mut_ptr(), 255, device))?;
             self.check("cuDeviceTotalMem", (self.memory)(&raw mut memory, device))?;
-            self.check("cuDeviceGetPCIBusId", (self.bus)(bus.as_mut_ptr(), 63, device))?;
         }
         let attribute = |which| {
             let mut value = 0;
             // SAFETY: writes to a number that outlives the call.
             self.check("cuDeviceGetAttribute", unsafe { (self.attribute)(&raw mut value, which, device) })?;
-            Ok::<c_int, String>(value)
+            Ok::<u32, String>(value.unsigned_abs())
         };
-        Ok(Gpu {
+        // Newer drivers may stop reporting clocks; GpuFacts has 0 for an unknown number.
+        let optional = |which| attribute(which).unwrap_or(0);
+        let facts = GpuFacts {
             index,
             name: text_in(&name),
             memory_bytes: memory as u64,
+            compute_capability: ComputeCapability {
+                major: attribute(COMPUTE_CAPABILITY_MAJOR)?,
+                minor: attribute(COMPUTE_CAPABILITY_MINOR)?,
+            },
+            sms: optional(MULTIPROCESSOR_COUNT),
+            clock_khz: optional(CLOCK_RATE),
+            memory_clock_khz: optional(MEMORY_CLOCK_RATE),
+            bus_width: optional(GLOBAL_MEMORY_BUS_WIDTH),
+        };
+        Ok((device, facts))
+    }
+
+    fn gpu(&self, index: usize, nvml: Option<&Nvml>) -> Result<Gpu, String> {
+        let (device, facts) = self.gpu_facts(index)?;
+        let mut bus = [0 as c_char; 64];
+        // SAFETY: at most 63 bytes are written, to memory that outlives the call.
+        self.check("cuDeviceGetPCIBusId", unsafe { (self.bus)(bus.as_mut_ptr(), 63, device) })?;
+        Ok(Gpu {
+            index,
+            name: facts.name,
+            memory_bytes: facts.memory_bytes,
             free_bytes: nvml.and_then(|nvml| nvml.free(&bus)),
-            compute_capability: (attribute(CAPABILITY[0])?, attribute(CAPABILITY[1])?),
-            multiprocessors: attribute(MULTIPROCESSORS)?,
+            compute_capability: (facts.compute_capability.major, facts.compute_capability.minor),
+            multiprocessors: facts.sms,
             pci_bus_id: text_in(&bus),
         })
     }
@@ -215,7 +246,7 @@ impl Nvml {
     }
 }
 
-/// What NVML calls the driver's version.
+/// The driver's version, as NVML reports it.
 #[expect(unsafe_code, reason = "FFI")]
 pub(super) fn nvml_driver_version(library: Loaded) -> Option<String> {
     Nvml::start(library)?;

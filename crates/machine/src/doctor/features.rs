@@ -1,17 +1,18 @@
-//! What can be used here, and what is missing for the rest: a pure function of what was found.
+//! Which features can be used here, and what the others lack: a pure function of the facts.
 
 use serde::Serialize;
 
 use super::driver::{DriverFacts, Gpu};
-use super::library::{CUBLAS_LT, LibraryFacts, NCCL};
-use super::report::Build;
+use super::library::{CUBLAS_LT, Library, LibraryFacts, NCCL};
+use super::report::BuildFacts;
+use runner_spec::cluster::ComputeCapability;
 
-/// One thing that a user may want.
+/// A feature that a user may want.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Feature {
     pub name: &'static str,
     pub ready: bool,
-    /// What is missing, and how it is mended.
+    /// What it lacks, and how to get it.
     pub missing: Vec<Missing>,
 }
 
@@ -24,34 +25,38 @@ pub struct Missing {
 }
 
 /// The oldest GPUs that the kernels have code for, and that compute in bf16 and TF32: A100.
-const OLDEST: (i32, i32) = (8, 0);
+const OLDEST: (u32, u32) = (ComputeCapability::LEAST.major, ComputeCapability::LEAST.minor);
 
-pub(super) fn features(build: &Build, driver: &DriverFacts, libraries: &[LibraryFacts]) -> Vec<Feature> {
+pub(super) fn features(build: &BuildFacts, driver: &DriverFacts, libraries: &[LibraryFacts]) -> Vec<Feature> {
     let one = on_one_gpu(build, driver, libraries);
     let mut several = one.clone();
     if build.cuda.is_some() && !build.nccl {
         several.push(missing("this build has no NCCL".to_owned(), "make cuda"));
     }
-    several.extend(library(&NCCL, driver, libraries));
+    several.extend(missing_library(&NCCL, driver, libraries));
     if driver.gpus.len() == 1 {
         let mend = "a machine with several, or several nodes with one each";
         several.push(missing("there is one GPU".to_owned(), mend));
     }
-    let old: Vec<Missing> = driver.gpus.iter().filter(|gpu| gpu.compute_capability < OLDEST).map(too_small).collect();
+    let old: Vec<Missing> =
+        driver.gpus.iter().filter(|gpu| gpu.compute_capability < OLDEST).map(outdated_gpu).collect();
     let mut tensor_cores = one;
     if old.len() == driver.gpus.len() {
         tensor_cores.extend(old.clone());
     }
     several.extend(old);
-    let mut all =
-        vec![feature("training on the CPU", Vec::new()), feature("training on one GPU", tensor_cores.clone())];
-    all.push(feature("training on several GPUs (NCCL)", several));
-    all.push(feature("precision: bf16 and tf32 on a GPU", tensor_cores.clone()));
-    all.push(feature("flash attention on a GPU", tensor_cores));
-    all
+    [
+        ("training on the CPU", Vec::new()),
+        ("training on one GPU", tensor_cores.clone()),
+        ("training on several GPUs (NCCL)", several),
+        ("precision: bf16 and tf32 on a GPU", tensor_cores.clone()),
+        ("flash attention on a GPU", tensor_cores),
+    ]
+    .map(|(name, missing)| Feature { name, ready: missing.is_empty(), missing })
+    .into()
 }
 
-fn on_one_gpu(build: &Build, driver: &DriverFacts, libraries: &[LibraryFacts]) -> Vec<Missing> {
+fn on_one_gpu(build: &BuildFacts, driver: &DriverFacts, libraries: &[LibraryFacts]) -> Vec<Missing> {
     let mut all = Vec::new();
     if build.cuda.is_none() {
         all.push(missing("this build has no CUDA".to_owned(), "make cuda"));
@@ -66,19 +71,19 @@ fn on_one_gpu(build: &Build, driver: &DriverFacts, libraries: &[LibraryFacts]) -
         };
         all.push(missing(format!("no GPU: {what}"), mend));
     }
-    all.extend(too_old(build.cuda, driver.cuda.as_deref()));
-    all.extend(library(&CUBLAS_LT, driver, libraries));
+    all.extend(outdated_driver(build.cuda, driver.cuda.as_deref()));
+    all.extend(missing_library(&CUBLAS_LT, driver, libraries));
     all
 }
 
-fn too_small(gpu: &Gpu) -> Missing {
+fn outdated_gpu(gpu: &Gpu) -> Missing {
     let (major, minor) = gpu.compute_capability;
     let what = format!("GPU {} ({}) has compute capability {major}.{minor}, needed is 8.0", gpu.index, gpu.name);
     missing(what, "CUDA_VISIBLE_DEVICES chooses among GPUs")
 }
 
-/// A driver that is older than the compiler does not read what it made.
-pub(super) fn too_old(built: Option<&str>, driver: Option<&str>) -> Option<Missing> {
+/// The driver, if it is older than the CUDA of the compiler: then it cannot read the kernels.
+pub(super) fn outdated_driver(built: Option<&str>, driver: Option<&str>) -> Option<Missing> {
     let number = |text: &str| {
         let (major, minor) = text.split_once('.')?;
         Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?))
@@ -91,17 +96,16 @@ pub(super) fn too_old(built: Option<&str>, driver: Option<&str>) -> Option<Missi
     })
 }
 
-fn library(wanted: &super::library::Library, driver: &DriverFacts, libraries: &[LibraryFacts]) -> Option<Missing> {
+fn missing_library(wanted: &Library, driver: &DriverFacts, libraries: &[LibraryFacts]) -> Option<Missing> {
     let found = libraries.iter().find(|found| found.name == wanted.name)?;
     let error = found.error.as_ref()?;
     // The packages of CUDA 13 have no number in their names, but for NCCL's.
-    let (end, nccl) = match driver.cuda.as_deref() {
-        Some(version) if version.starts_with("12.") => ("-cu12", "-cu12"),
-        _ => ("", "-cu13"),
-    };
-    let package = match wanted.name {
-        "libnccl" => format!("nvidia-nccl{nccl}"),
-        _ => format!("nvidia-cublas{end}"),
+    let cuda_12 = driver.cuda.as_deref().is_some_and(|version| version.starts_with("12."));
+    let package = match (wanted.name, cuda_12) {
+        ("libnccl", true) => "nvidia-nccl-cu12",
+        ("libnccl", false) => "nvidia-nccl-cu13",
+        (_, true) => "nvidia-cublas-cu12",
+        (_, false) => "nvidia-cublas",
     };
     let folder = r#"export RUNNER_CUDA_LIBS=$(python3 -c "import nvidia; print(*nvidia.__path__, sep=':')")"#;
     Some(missing(format!("{}: {error}", wanted.name), &format!("pip install {package}; {folder}")))
@@ -111,15 +115,11 @@ fn missing(what: String, mend: &str) -> Missing {
     Missing { what, mend: mend.to_owned() }
 }
 
-fn feature(name: &'static str, missing: Vec<Missing>) -> Feature {
-    Feature { name, ready: missing.is_empty(), missing }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn gpu(index: usize, compute_capability: (i32, i32)) -> Gpu {
+    fn gpu(index: usize, compute_capability: (u32, u32)) -> Gpu {
         Gpu {
             index,
             name: "X100".to_owned(),
@@ -143,10 +143,10 @@ mod tests {
         [CUBLAS_LT.name, NCCL.name].map(facts).into()
     }
 
-    const FULL: Build = Build { version: "1", cuda: Some("13.0"), nccl: true };
+    const FULL: BuildFacts = BuildFacts { version: "1", cuda: Some("13.0"), nccl: true };
 
     /// What is missing for each feature, by the first words.
-    fn verdicts(build: &Build, driver: &DriverFacts, lacks: &[&str]) -> Vec<String> {
+    fn verdicts(build: &BuildFacts, driver: &DriverFacts, lacks: &[&str]) -> Vec<String> {
         let all = features(build, driver, &libraries(lacks));
         all.iter().map(|f| f.missing.iter().map(|m| m.what.as_str()).collect::<Vec<_>>().join("; ")).collect()
     }
@@ -162,7 +162,7 @@ mod tests {
         let one = driver(vec![gpu(0, (9, 0))], "13.1");
         let lacks = "libnccl: not there; there is one GPU";
         assert_eq!(verdicts(&FULL, &one, &["libnccl"]), ["", "", lacks, "", ""]);
-        let without = Build { cuda: None, nccl: false, ..FULL };
+        let without = BuildFacts { cuda: None, nccl: false, ..FULL };
         assert!(verdicts(&without, &one, &[])[1..].iter().all(|v| v.starts_with("this build has no CUDA")));
         let old = verdicts(&FULL, &driver(vec![gpu(0, (7, 5)), gpu(1, (9, 0))], "13.0"), &["libcublasLt"]);
         let small = "GPU 0 (X100) has compute capability 7.5, needed is 8.0";
@@ -175,10 +175,10 @@ mod tests {
 
     #[test]
     fn the_driver_must_be_as_new_as_the_compiler() {
-        assert_eq!(too_old(Some("13.0"), Some("13.0")), None);
-        assert_eq!(too_old(Some("12.9"), Some("12.10")), None, "not as text");
-        assert_eq!(too_old(None, Some("12.0")), None);
-        assert!(too_old(Some("13.0"), Some("12.8")).unwrap().mend.contains("/usr/local/cuda-12.8/"));
+        assert_eq!(outdated_driver(Some("13.0"), Some("13.0")), None);
+        assert_eq!(outdated_driver(Some("12.9"), Some("12.10")), None, "not as text");
+        assert_eq!(outdated_driver(None, Some("12.0")), None);
+        assert!(outdated_driver(Some("13.0"), Some("12.8")).unwrap().mend.contains("/usr/local/cuda-12.8/"));
     }
 
     #[test]

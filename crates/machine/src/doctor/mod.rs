@@ -1,16 +1,16 @@
-//! What of this machine a run can use: processor, NVIDIA driver and GPUs, CUDA's libraries, and what is missing for which feature.
-//! In every build: libraries are loaded when asked for, by `dlopen`.
+//! Finds out what a run can use on this machine: processor, NVIDIA driver and GPUs, CUDA's libraries, and what each feature lacks.
+//! It works in every build: libraries are loaded on demand, by `dlopen`.
 
+mod availability;
 mod driver;
 mod environment;
 mod features;
 mod library;
-mod notes;
-pub mod report;
-mod usable;
+mod report;
+mod search_notes;
 
+pub use availability::{check_gpus, check_nccl};
 pub use driver::{DriverFacts, Gpu};
 pub use features::{Feature, Missing};
 pub use library::{LIBRARY_FOLDERS, LibraryFacts};
-pub use report::{Build, Report};
-pub use usable::{usable, usable_nccl};
+pub use report::{BuildFacts, DoctorReport};

@@ -1,4 +1,4 @@
-//! All that was found, in one record.
+//! The report of `runner doctor`: all facts in one record.
 
 use std::collections::BTreeMap;
 use std::{env, iter};
@@ -9,12 +9,12 @@ use super::driver::DriverFacts;
 use super::environment::environment;
 use super::features::{Feature, features};
 use super::library::{CUBLAS_LT, CUDNN, DRIVER, LIBRARY_FOLDERS, Library, LibraryFacts, NCCL, NVML, NVRTC};
-use super::notes::notes;
+use super::search_notes::search_notes;
 use crate::host::Machine;
 
 /// What this program was built with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Build {
+pub struct BuildFacts {
     pub version: &'static str,
     /// The CUDA whose compiler made the kernels, as `13.0`; `None`: built without the feature `cuda`.
     pub cuda: Option<&'static str>,
@@ -22,10 +22,10 @@ pub struct Build {
     pub nccl: bool,
 }
 
-impl Build {
-    /// This program.
+impl BuildFacts {
+    /// Facts about this program.
     #[must_use]
-    pub fn here() -> Self {
+    pub fn current() -> Self {
         let cuda = if cfg!(feature = "cuda") { option_env!("RUNNER_CUDA_VERSION") } else { None };
         Self { version: env!("CARGO_PKG_VERSION"), cuda, nccl: cfg!(feature = "nccl") }
     }
@@ -33,30 +33,30 @@ impl Build {
 
 /// The doctor's report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Report {
-    pub build: Build,
+pub struct DoctorReport {
+    pub build: BuildFacts,
     pub machine: Machine,
     pub driver: DriverFacts,
     pub libraries: Vec<LibraryFacts>,
-    /// What is odd about where they are looked for.
+    /// Oddities of the search for libraries.
     pub notes: Vec<String>,
     pub environment: BTreeMap<String, String>,
     pub features: Vec<Feature>,
 }
 
-impl Report {
-    /// Of this machine and process. Loads what libraries there are, and starts the driver; nothing runs on a GPU.
+impl DoctorReport {
+    /// Collects the facts about this machine and process. Loads the libraries that exist, and starts the driver; nothing runs on a GPU.
     #[must_use]
-    pub fn here() -> Self {
+    pub fn collect() -> Self {
         let driver = DRIVER.facts().path;
         let libraries = [&CUBLAS_LT, &NVRTC, &NCCL, &CUDNN, &NVML];
         let looked_for: Vec<_> = iter::once(&DRIVER).chain(libraries).collect();
         let mut report = Self {
-            build: Build::here(),
-            machine: Machine::here(),
-            driver: DriverFacts::here(),
+            build: BuildFacts::current(),
+            machine: Machine::detect(),
+            driver: DriverFacts::collect(),
             libraries: libraries.map(Library::facts).into(),
-            notes: notes(&env::var_os(LIBRARY_FOLDERS).unwrap_or_default(), &looked_for, driver.as_deref()),
+            notes: search_notes(&env::var_os(LIBRARY_FOLDERS).unwrap_or_default(), &looked_for, driver.as_deref()),
             environment: environment(),
             features: Vec::new(),
         };

@@ -1,8 +1,8 @@
-//! What a violation says, and how rows and places are written.
+//! The error of a check, and how it writes rows and instructions.
 
 use runner_spec::program::{Instruction, Program};
 
-/// The first thing that is wrong, and where.
+/// The first violation, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rank {rank}, {place}: {why}")]
 pub struct CheckError {
@@ -12,8 +12,20 @@ pub struct CheckError {
     pub why: String,
 }
 
-/// Rows that are `stride` apart.
-pub(super) fn rows(start: usize, count: usize, stride: usize) -> String {
+impl CheckError {
+    /// An error in the part `place` of `program`.
+    pub(super) fn in_part(program: &Program, place: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { rank: program.rank, place: place.into(), why: why.into() }
+    }
+
+    /// An error at instruction `index` of the step of `program`.
+    pub(super) fn at_instruction(program: &Program, index: usize, why: impl Into<String>) -> Self {
+        Self::in_part(program, instruction_name(index, &program.step[index]), why)
+    }
+}
+
+/// Names `count` rows from `start` on that are `stride` apart.
+pub(super) fn row_names(start: usize, count: usize, stride: usize) -> String {
     let last = start + count.saturating_sub(1) * stride;
     match (count, stride) {
         (1, _) => format!("row {start}"),
@@ -23,11 +35,7 @@ pub(super) fn rows(start: usize, count: usize, stride: usize) -> String {
     }
 }
 
-pub(super) fn place(index: usize, instruction: &Instruction) -> String {
+/// Names an instruction of a step with its position.
+pub(super) fn instruction_name(index: usize, instruction: &Instruction) -> String {
     format!("step[{index}] {instruction}")
-}
-
-/// An error at instruction `index` of `program`'s step.
-pub(super) fn at(program: &Program, index: usize, why: String) -> CheckError {
-    CheckError { rank: program.rank, place: place(index, &program.step[index]), why }
 }

@@ -386,7 +386,7 @@ fn ranks_are_of_one_run() {
 /// stage 0 waits to send the sixth activation while stage 1 waits to send the third gradient.
 #[test]
 fn slots_grow_until_the_programs_get_through() {
-    let of = |programs: &[Program]| check(&programs.iter().collect::<Vec<_>>()).map(|(_, meeting)| meeting.slots);
+    let of = |programs: &[Program]| check(&programs.iter().collect::<Vec<_>>()).map(|(_, meeting)| meeting);
     let mut programs = pipeline(PipelineSchedule::Gpipe, 2, 1);
     assert_eq!(of(&programs), Ok(2));
     let p = &mut programs[1];

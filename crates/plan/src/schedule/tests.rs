@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Op, Work, peak_live, schedule};
+use super::{Pass, ScheduledPass, schedule};
 use runner_spec::experiment::PipelineSchedule;
 use runner_spec::experiment::PipelineSchedule::{Gpipe, Interleaved, OneFOneB, ZeroBubble};
 
@@ -16,10 +16,10 @@ fn cases() -> impl Iterator<Item = (PipelineSchedule, usize, usize, usize)> {
     })
 }
 
-/// Units of time until everything is done, by running the ops as soon as what they need is there. Forward, input and
+/// Units of time until everything is done, by running the passes as soon as what they need is there. Forward, input and
 /// weight pass take one unit of each chunk, a whole backward two.
-fn makespan(ops: &[Vec<Op>], chunks: usize) -> usize {
-    let stages = ops.len();
+fn makespan(passes: &[Vec<ScheduledPass>], chunks: usize) -> usize {
+    let stages = passes.len();
     let last = stages * chunks - 1;
     let mut done: HashMap<(bool, usize, usize), usize> = HashMap::new();
     let mut next = vec![0; stages];
@@ -27,30 +27,44 @@ fn makespan(ops: &[Vec<Op>], chunks: usize) -> usize {
     loop {
         let mut moved = false;
         for stage in 0..stages {
-            while let Some(op) = ops[stage].get(next[stage]) {
+            while let Some(op) = passes[stage].get(next[stage]) {
                 let part = op.chunk * stages + stage;
-                let needs = match op.work {
-                    Work::Forward if part == 0 => Some(0),
-                    Work::Forward => done.get(&(true, op.mb, part - 1)).copied(),
-                    Work::Backward | Work::Input if part == last => Some(0),
-                    Work::Backward | Work::Input => done.get(&(false, op.mb, part + 1)).copied(),
-                    Work::Weight => Some(0),
+                let needs = match op.pass {
+                    Pass::Forward if part == 0 => Some(0),
+                    Pass::Forward => done.get(&(true, op.mb, part - 1)).copied(),
+                    Pass::Backward | Pass::BackwardInput if part == last => Some(0),
+                    Pass::Backward | Pass::BackwardInput => done.get(&(false, op.mb, part + 1)).copied(),
+                    Pass::BackwardWeight => Some(0),
                 };
                 let Some(ready) = needs else { break };
-                let end = clock[stage].max(ready) + if op.work == Work::Backward { 2 } else { 1 };
+                let end = clock[stage].max(ready) + if op.pass == Pass::Backward { 2 } else { 1 };
                 clock[stage] = end;
-                if op.work != Work::Weight {
-                    done.insert((op.work == Work::Forward, op.mb, part), end);
+                if op.pass != Pass::BackwardWeight {
+                    done.insert((op.pass == Pass::Forward, op.mb, part), end);
                 }
                 next[stage] += 1;
                 moved = true;
             }
         }
         if !moved {
-            assert!((0..stages).all(|s| next[s] == ops[s].len()), "the schedule cannot be run");
+            assert!((0..stages).all(|s| next[s] == passes[s].len()), "the schedule cannot be run");
             return clock.into_iter().max().unwrap_or(0);
         }
     }
+}
+
+/// The most (micro-batch, chunk) pairs whose activations are live at once: from the forward to the end of the backward.
+fn peak_live(passes: &[ScheduledPass]) -> usize {
+    let (mut live, mut peak) = (0_usize, 0);
+    for pass in passes {
+        match pass.pass {
+            Pass::Forward => live += 1,
+            Pass::Backward | Pass::BackwardWeight => live = live.saturating_sub(1),
+            Pass::BackwardInput => {}
+        }
+        peak = peak.max(live);
+    }
+    peak
 }
 
 #[test]
@@ -58,24 +72,24 @@ fn every_piece_of_work_is_there_once_and_in_order() {
     for (kind, stages, chunks, mbs) in cases() {
         let all = schedule(kind, stages, chunks, mbs);
         assert_eq!(all.len(), stages);
-        for ops in &all {
-            let mut at: HashMap<Op, usize> = HashMap::new();
-            for (i, op) in ops.iter().enumerate() {
+        for passes in &all {
+            let mut at: HashMap<ScheduledPass, usize> = HashMap::new();
+            for (i, op) in passes.iter().enumerate() {
                 assert_eq!(at.insert(*op, i), None, "{kind:?} {op:?} twice");
             }
             for mb in 0..mbs {
                 for chunk in 0..chunks {
-                    let place = |work| at.get(&Op::new(work, mb, chunk)).copied();
-                    let forward = place(Work::Forward).expect("a forward");
+                    let place = |pass| at.get(&ScheduledPass::new(pass, mb, chunk)).copied();
+                    let forward = place(Pass::Forward).expect("a forward");
                     let order = match kind {
-                        ZeroBubble => vec![place(Work::Input), place(Work::Weight)],
-                        _ => vec![place(Work::Backward)],
+                        ZeroBubble => vec![place(Pass::BackwardInput), place(Pass::BackwardWeight)],
+                        _ => vec![place(Pass::Backward)],
                     };
                     let order: Vec<usize> = order.into_iter().map(|p| p.expect("a backward")).collect();
                     assert!(forward < order[0] && order.is_sorted(), "{kind:?}");
                 }
             }
-            assert_eq!(ops.len(), mbs * chunks * if kind == ZeroBubble { 3 } else { 2 });
+            assert_eq!(passes.len(), mbs * chunks * if kind == ZeroBubble { 3 } else { 2 });
         }
     }
 }
@@ -83,8 +97,8 @@ fn every_piece_of_work_is_there_once_and_in_order() {
 #[test]
 fn live_activations_are_the_literatures() {
     for (kind, stages, chunks, mbs) in cases() {
-        for (stage, ops) in schedule(kind, stages, chunks, mbs).iter().enumerate() {
-            let live = peak_live(ops);
+        for (stage, passes) in schedule(kind, stages, chunks, mbs).iter().enumerate() {
+            let live = peak_live(passes);
             match kind {
                 Gpipe => assert_eq!(live, mbs),
                 OneFOneB => assert_eq!(live, (stages - stage).min(mbs)),

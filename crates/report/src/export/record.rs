@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use runner_store::lines::each_line;
+use runner_store::lines::for_each_line;
 use runner_store::manifest::{Manifest, Session};
-use runner_store::metrics::{EvalLine, MetricLine, TrainLine, each_metric};
+use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
 use runner_store::run_dir;
 use runner_store::run_dir::{METRICS, SAMPLES};
 use runner_store::{StoreError, time};
@@ -52,7 +52,7 @@ impl Record {
         let first = manifest.sessions.first().map_or(0, |s| s.from_step);
         let mut earlier = 0.0;
         if first > 0 {
-            each_metric(&path.join(METRICS), &mut |line| match line {
+            for_each_metric(&path.join(METRICS), &mut |line| match line {
                 MetricLine::Train(t) if t.step <= first => earlier += seconds(&t),
                 _ => {}
             })?;
@@ -79,7 +79,7 @@ impl Record {
     /// If the file cannot be read; whatever `row` says, and then it is not called again.
     pub fn rows<E: From<StoreError>>(&self, row: &mut dyn FnMut(Row) -> Result<(), E>) -> Result<u64, E> {
         let (mut clock, mut count, mut failed) = (self.clock.clone(), 0, None);
-        each_metric(&self.path.join(METRICS), &mut |line| {
+        for_each_metric(&self.path.join(METRICS), &mut |line| {
             if failed.is_none() {
                 let (step, wall_time) = clock.at(&line);
                 count += 1;
@@ -94,7 +94,7 @@ impl Record {
     /// # Errors
     /// If a file cannot be read.
     pub fn samples(&self, times: &[(u64, f64)], sample: &mut dyn FnMut(f64, Sample)) -> Result<(), StoreError> {
-        each_line(&self.path.join(SAMPLES), &mut |bytes| {
+        for_each_line(&self.path.join(SAMPLES), &mut |bytes| {
             if let Ok(line) = serde_json::from_slice::<Sample>(bytes) {
                 let before = times.partition_point(|(step, _)| *step <= line.step);
                 let when = before.checked_sub(1).and_then(|i| times.get(i)).map_or(self.clock.started, |(_, t)| *t);
@@ -170,7 +170,7 @@ pub(super) mod tests {
         let path = run.path().to_owned();
         let mut manifest = run.manifest().clone();
         for (from, started) in sessions {
-            let place = runner_store::Place {
+            let place = runner_store::SessionContext {
                 git: None,
                 machine: runner_machine::host::Machine::default(),
                 threads: 1,

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::thin::{Series, mean, short, thin};
 use runner_store::StoreError;
-use runner_store::metrics::{EvalLine, MetricLine, TrainLine, each_metric};
+use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
 use runner_store::summary::median;
 
 /// Points of the table that says how many tokens and seconds a step is at.
@@ -82,7 +82,7 @@ pub struct Medians {
 /// If the file cannot be read; one that is not there is empty.
 pub fn read(metrics: &Path, skip: u64, most: usize) -> Result<Curves, StoreError> {
     let (mut train, mut evals) = (Vec::new(), Vec::new());
-    each_metric(metrics, &mut |line| match line {
+    for_each_metric(metrics, &mut |line| match line {
         MetricLine::Train(line) => train.push(line),
         MetricLine::Eval(line) => evals.push(line),
     })?;

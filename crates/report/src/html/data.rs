@@ -20,7 +20,7 @@ use super::settings::{Difference, differences};
 use super::sweep::{self, SweepTable};
 use runner_spec::plan::Plan;
 use runner_store::catalog;
-use runner_store::catalog::Standing;
+use runner_store::catalog::ListedStatus;
 use runner_store::manifest::Manifest;
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, METRICS, PLAN, RESOLVED, SAMPLES};
@@ -64,7 +64,7 @@ impl PageData {
     /// Whether a run may still change.
     #[must_use]
     pub fn running(&self) -> bool {
-        self.runs.iter().any(|run| run.status == Standing::Running)
+        self.runs.iter().any(|run| run.status == ListedStatus::Running)
     }
 }
 
@@ -72,7 +72,7 @@ impl PageData {
 #[derive(Debug, Clone, Serialize)]
 pub struct RunData {
     pub id: String,
-    pub status: Standing,
+    pub status: ListedStatus,
     /// Why it failed.
     pub error: Option<String>,
     /// What could not be read.
@@ -368,7 +368,7 @@ mod tests {
         let run = create(root.path());
         let data = page(&[run.path()]);
         let shown = &data.runs[0];
-        assert_eq!((data.title.as_str(), shown.status), (shown.id.as_str(), Standing::Running));
+        assert_eq!((data.title.as_str(), shown.status), (shown.id.as_str(), ListedStatus::Running));
         assert!(data.running() && shown.problems.is_empty() && shown.curves.loss.is_none());
         assert!(shown.plan.timeline.is_some() && shown.measured_timeline.is_none());
         assert_eq!((shown.memory.ranks.len(), shown.memory.ranks[0].peak_rss), (1, None));
@@ -387,10 +387,10 @@ mod tests {
         fs::write(path.join(RESOLVED), [0xff, 0xfe]).unwrap();
         let data = page(&[&path]);
         let shown = &data.runs[0];
-        assert_eq!((shown.status, shown.curves.last_step, shown.problems.len()), (Standing::Broken, 1, 5));
+        assert_eq!((shown.status, shown.curves.last_step, shown.problems.len()), (ListedStatus::Broken, 1, 5));
         assert!(serde_json::to_string(&data).is_ok());
         fs::remove_dir_all(&path).unwrap();
-        assert_eq!(page(&[&path]).runs[0].status, Standing::Broken);
+        assert_eq!(page(&[&path]).runs[0].status, ListedStatus::Broken);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use runner_store::StoreError;
-use runner_store::lines::each_line;
+use runner_store::lines::for_each_line;
 
 /// Steps of a run that are shown; more are thinned, the first and the last stay.
 const STEPS: usize = 40;
@@ -39,7 +39,7 @@ pub struct Samples {
 pub fn read(path: &Path) -> Result<Samples, StoreError> {
     // Two passes: the texts of a long run, most of which are not shown, need not be in memory together.
     let mut steps = BTreeSet::new();
-    each_line(path, &mut |bytes| {
+    for_each_line(path, &mut |bytes| {
         if let Ok(sample) = serde_json::from_slice::<Sample>(bytes) {
             steps.insert(sample.step);
         }
@@ -52,7 +52,7 @@ pub fn read(path: &Path) -> Result<Samples, StoreError> {
         Some(n) => (0..STEPS).map(|i| steps[i * (n - 1) / (STEPS - 1)]).collect(),
     };
     let mut items: Vec<Sample> = Vec::new();
-    each_line(path, &mut |bytes| {
+    for_each_line(path, &mut |bytes| {
         if let Ok(mut sample) = serde_json::from_slice::<Sample>(bytes)
             && kept.contains(&sample.step)
         {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::error::ReportError;
-use runner_lab::sweep::frozen::Frozen;
+use runner_lab::sweep::frozen::SweepRecord;
 use runner_lab::sweep::standing::{comparable, progress, read_all, rows};
 use runner_lab::sweep::{Goal, Importance, PointStatus, Results, from_str, importance};
 use runner_lab::sweep_dir;
@@ -77,7 +77,7 @@ pub fn load(folder: &Path) -> Result<(SweepTable, Vec<PathBuf>), ReportError> {
     Ok((table(&frozen, results, mattered, measured_at), paths))
 }
 
-fn table(frozen: &Frozen, results: Results, importance: Vec<Importance>, measured_at: Option<u64>) -> SweepTable {
+fn table(frozen: &SweepRecord, results: Results, importance: Vec<Importance>, measured_at: Option<u64>) -> SweepTable {
     let mut parameters: Vec<String> = Vec::new();
     for (name, _) in frozen.points.iter().flat_map(|point| &point.values) {
         if !parameters.contains(name) {
@@ -88,7 +88,7 @@ fn table(frozen: &Frozen, results: Results, importance: Vec<Importance>, measure
     let value = |values: &[(String, Value)], name: &String| {
         values.iter().find(|(other, _)| other == name).map_or(Value::Null, |(_, value)| value.clone())
     };
-    let row = |row: runner_lab::sweep::Row| SweepRow {
+    let row = |row: runner_lab::sweep::ResultsRow| SweepRow {
         point: row.point,
         values: parameters.iter().map(|name| value(&row.values, name)).collect(),
         status: row.status,

@@ -11,14 +11,14 @@ const PREFIX: &str = "step-";
 
 /// A checkpoint by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct CheckpointEntry {
     pub step: u64,
     pub path: PathBuf,
 }
 
 /// Which checkpoint of a run to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
+pub enum CheckpointChoice {
     Latest,
     /// The lowest validation loss among those that are kept; the latest where none was measured.
     Best,
@@ -26,15 +26,15 @@ pub enum Which {
 }
 
 /// The checkpoints in `folder`, oldest first. A folder that is not there has none.
-pub(super) fn entries(folder: &Path) -> Vec<Entry> {
+pub(super) fn entries(folder: &Path) -> Vec<CheckpointEntry> {
     let Ok(read) = fs::read_dir(folder) else { return Vec::new() };
-    let mut out: Vec<Entry> = read
+    let mut out: Vec<CheckpointEntry> = read
         .filter_map(Result::ok)
         .filter_map(|e| {
             let name = e.file_name();
             let digits = name.to_str()?.strip_prefix(PREFIX)?;
             let step = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())??;
-            Some(Entry { step, path: e.path() })
+            Some(CheckpointEntry { step, path: e.path() })
         })
         .collect();
     out.sort_by_key(|e| e.step);
@@ -60,7 +60,7 @@ pub fn pending(folder: &Path, step: u64) -> PathBuf {
 }
 
 /// The step of the checkpoint whose validation loss is lowest; the earlier one of two equal ones.
-pub(super) fn best(entries: &[Entry]) -> Option<u64> {
+pub(super) fn best(entries: &[CheckpointEntry]) -> Option<u64> {
     let measured = entries.iter().filter_map(|e| {
         let loss = load::state_file(&e.path).ok()?.val_loss?.0;
         (!loss.is_nan()).then_some((e.step, loss))
@@ -77,7 +77,7 @@ pub fn kept(folder: &Path) -> Vec<u64> {
 }
 
 /// The newest checkpoint in `folder` but that of step `other` whose files are there in their sizes.
-fn newest_whole(folder: &Path, other: Option<u64>) -> Option<Entry> {
+fn newest_whole(folder: &Path, other: Option<u64>) -> Option<CheckpointEntry> {
     entries(folder).into_iter().rev().find(|e| Some(e.step) != other && load::looks_whole(&e.path).is_ok())
 }
 
@@ -85,12 +85,12 @@ fn newest_whole(folder: &Path, other: Option<u64>) -> Option<Entry> {
 ///
 /// # Errors
 /// `NoSuchCheckpoint`, with what there is.
-pub(super) fn pick(folder: &Path, which: Which) -> Result<Entry, StoreError> {
+pub(super) fn pick(folder: &Path, which: CheckpointChoice) -> Result<CheckpointEntry, StoreError> {
     let all = entries(folder);
     let step = match which {
-        Which::Latest => None,
-        Which::Best => best(&all),
-        Which::Step(step) => Some(step),
+        CheckpointChoice::Latest => None,
+        CheckpointChoice::Best => best(&all),
+        CheckpointChoice::Step(step) => Some(step),
     };
     let found = match step {
         Some(step) => all.iter().find(|e| e.step == step),
@@ -107,7 +107,7 @@ pub(super) fn pick(folder: &Path, which: Which) -> Result<Entry, StoreError> {
 }
 
 /// The error for `entry`, which cannot be used, with the next good one.
-pub(super) fn unusable(folder: &Path, entry: &Entry, bad: load::Bad) -> StoreError {
+pub(super) fn unusable(folder: &Path, entry: &CheckpointEntry, bad: load::CheckpointProblem) -> StoreError {
     let fallback = || match newest_whole(folder, Some(entry.step)) {
         Some(other) => format!("; the next good one is {}", dir_name(other.step)),
         None => "; there is no other good checkpoint".to_owned(),

@@ -4,19 +4,18 @@ use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::entries::{Which, pick, unusable};
-use super::format::{Kind, MODEL};
+use super::entries::{CheckpointChoice, pick, unusable};
+use super::format::{MODEL, PartFileKind};
 use super::header;
-use super::load::{Bad, Stored};
+use super::load::{CheckpointProblem, StoredCheckpoint};
 use super::part::PartSpec;
 use crate::error::StoreError;
-use crate::files::sync_dir;
-use runner_files::temporary_file;
+use runner_files::{put_in_place, temporary_file};
 use runner_spec::model::layout::ParamLayout;
 
 /// A file of weights that is in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exported {
+pub struct ExportedWeights {
     pub path: PathBuf,
     pub bytes: u64,
     /// Of the checkpoint.
@@ -29,30 +28,39 @@ pub struct Exported {
 ///
 /// # Errors
 /// If there is no such checkpoint, it cannot be used (then the next good one is named), or the file cannot be written.
-pub fn export(folder: &Path, which: Which, layout: &ParamLayout, to: &Path) -> Result<Exported, StoreError> {
+pub fn export(
+    folder: &Path,
+    which: CheckpointChoice,
+    layout: &ParamLayout,
+    to: &Path,
+) -> Result<ExportedWeights, StoreError> {
     fs::create_dir_all(to).map_err(StoreError::io("creating", to))?;
     let entry = pick(folder, which)?;
     let path = to.join(MODEL);
     let temporary = temporary_file(to).map_err(StoreError::io("creating a file in", to))?;
-    let (bytes, step) = join(&entry.path, layout, &temporary).map_err(|bad| unusable(folder, &entry, bad))?;
-    temporary.persist(&path).map_err(|e| StoreError::io("renaming into place", &path)(e.error))?;
-    sync_dir(to)?;
-    Ok(Exported { path, bytes, step })
+    let (bytes, step) = join(&entry.path, layout, temporary.path()).map_err(|bad| unusable(folder, &entry, bad))?;
+    put_in_place(temporary, &path, true).map_err(StoreError::io("renaming into place", &path))?;
+    Ok(ExportedWeights { path, bytes, step })
 }
 
 /// Is handed pieces of weights: the first element's place in the flat buffer of the layout, and its bytes, little-endian f32. A
 /// tensor comes in order, and no piece has bytes of two.
-pub type Pieces<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
+pub type WeightSink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Hands the weights of a checkpoint in `folder`, of all its parts, to `pieces`; what they were given is good only if this
 /// returns without an error. Returns the checkpoint's step.
 ///
 /// # Errors
 /// If there is no such checkpoint, or it cannot be used (then the next good one is named), and `Receiver` with those of `pieces`.
-pub fn stream(folder: &Path, which: Which, layout: &ParamLayout, pieces: Pieces<'_>) -> Result<u64, StoreError> {
+pub fn stream(
+    folder: &Path,
+    which: CheckpointChoice,
+    layout: &ParamLayout,
+    pieces: WeightSink<'_>,
+) -> Result<u64, StoreError> {
     let entry = pick(folder, which)?;
-    let mut read = || -> Result<u64, Bad> {
-        let stored = Stored::open(&entry.path)?;
+    let mut read = || -> Result<u64, CheckpointProblem> {
+        let stored = StoredCheckpoint::open(&entry.path)?;
         let places = stored.find(layout, 0)?;
         stored.read(&places, false, &mut |place, bytes| pieces(place / 4, bytes).map_err(StoreError::Receiver))?;
         Ok(stored.state.step)
@@ -61,20 +69,19 @@ pub fn stream(folder: &Path, which: Which, layout: &ParamLayout, pieces: Pieces<
 }
 
 /// The bytes written, and the checkpoint's step.
-fn join(checkpoint: &Path, layout: &ParamLayout, path: &Path) -> Result<(u64, u64), Bad> {
-    let stored = Stored::open(checkpoint)?;
+fn join(checkpoint: &Path, layout: &ParamLayout, path: &Path) -> Result<(u64, u64), CheckpointProblem> {
+    let stored = StoredCheckpoint::open(checkpoint)?;
     let places = stored.find(layout, 0)?;
     let only = PartSpec { index: 0, count: 1 };
-    let tensors = header::tensors(&layout.entries.iter().collect::<Vec<_>>(), Kind::Model.sections(0));
+    let tensors = header::tensors(&layout.entries.iter().collect::<Vec<_>>(), PartFileKind::Model.sections(0));
     let header = header::write(&tensors, header::metadata(only, stored.state.step))
-        .map_err(|e| Bad::Machine(StoreError::damaged(path, format!("its header: {e}"))))?;
+        .map_err(|e| CheckpointProblem::Machine(StoreError::damaged(path, format!("its header: {e}"))))?;
     let writing = |error: io::Error| StoreError::io("writing", path)(error);
-    let mut out = File::create(path).map_err(|e| Bad::Machine(writing(e)))?;
-    out.write_all(&header).map_err(|e| Bad::Machine(writing(e)))?;
+    let mut out = File::create(path).map_err(|e| CheckpointProblem::Machine(writing(e)))?;
+    out.write_all(&header).map_err(|e| CheckpointProblem::Machine(writing(e)))?;
     let base = header.len() as u64;
     stored.read(&places, false, &mut |place, bytes| {
         out.seek(SeekFrom::Start(base + place)).and_then(|_| out.write_all(bytes)).map_err(writing)
     })?;
-    out.sync_all().map_err(|e| Bad::Machine(writing(e)))?;
     Ok((base + 4 * layout.total as u64, stored.state.step))
 }

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::entries::{Entry, Which, best, dir_name, entries, pending, pick, save_failed, unusable};
-use super::format::{FORMAT, FORMAT_PARTS, Float, STATE, StateFile, check_parts};
+use super::entries::{
+    CheckpointChoice, CheckpointEntry, best, dir_name, entries, pending, pick, save_failed, unusable,
+};
+use super::format::{AnyFloat, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
 use super::hash::{StateHash, whole_hash};
-use super::load::{self, Bad};
+use super::load::{self, CheckpointProblem};
 use super::part::{self, Create, PartRecord, PartSpec};
 use crate::error::StoreError;
 use crate::files::{link_or_copy, sync_dir};
@@ -33,14 +35,14 @@ pub struct Checkpoints {
 
 /// A checkpoint that is in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Saved {
+pub struct SavedCheckpoint {
     pub path: PathBuf,
     pub hash: StateHash,
 }
 
 /// Where a run goes on from.
 #[derive(Debug)]
-pub struct Resumed {
+pub struct ResumedState {
     pub state: TrainState,
     pub hash: StateHash,
     pub path: PathBuf,
@@ -50,7 +52,7 @@ pub struct Resumed {
 
 /// The checkpoint that all ranks of a run go on from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Chosen {
+pub struct ChosenCheckpoint {
     pub step: u64,
     pub tokens: u64,
     pub path: PathBuf,
@@ -60,8 +62,8 @@ pub struct Chosen {
 }
 
 /// What the newest usable checkpoint gave.
-struct Newest<T> {
-    entry: Entry,
+struct NewestUsable<T> {
+    entry: CheckpointEntry,
     value: T,
     warnings: Vec<String>,
 }
@@ -82,7 +84,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// `Save`, with what is left to resume from: earlier checkpoints are not touched before the new one is in place.
-    pub fn save(&self, state: &TrainState, val_loss: Option<f64>) -> Result<Saved, StoreError> {
+    pub fn save(&self, state: &TrainState, val_loss: Option<f64>) -> Result<SavedCheckpoint, StoreError> {
         self.save_with(state, val_loss, &|path| File::create_new(path))
     }
 
@@ -91,7 +93,7 @@ impl Checkpoints {
         state: &TrainState,
         val_loss: Option<f64>,
         create: Create<'_>,
-    ) -> Result<Saved, StoreError> {
+    ) -> Result<SavedCheckpoint, StoreError> {
         let folder = self.begin(state.step)?;
         let owned: Vec<usize> = (0..state.layout.entries.len()).collect();
         let only = PartSpec { index: 0, count: 1 };
@@ -137,7 +139,7 @@ impl Checkpoints {
         best: Option<Best>,
         val_loss: Option<f64>,
         parts: Vec<PartRecord>,
-    ) -> Result<Saved, StoreError> {
+    ) -> Result<SavedCheckpoint, StoreError> {
         self.commit_with(step, tokens, best, val_loss, parts, &|path| File::create_new(path))
     }
 
@@ -149,7 +151,7 @@ impl Checkpoints {
         val_loss: Option<f64>,
         mut parts: Vec<PartRecord>,
         create: Create<'_>,
-    ) -> Result<Saved, StoreError> {
+    ) -> Result<SavedCheckpoint, StoreError> {
         let temporary = pending(&self.folder, step);
         let path = self.folder.join(dir_name(step));
         parts.sort_by_key(|p| p.part.index);
@@ -167,7 +169,7 @@ impl Checkpoints {
                 step,
                 tokens,
                 best: best.map(Into::into),
-                val_loss: val_loss.map(Float),
+                val_loss: val_loss.map(AnyFloat),
                 plan_hash: self.plan_hash.clone(),
                 moments: parts.first().map_or(0, |p| p.moments),
                 state_hash: hash.state.clone(),
@@ -193,7 +195,7 @@ impl Checkpoints {
             save_failed(&self.folder, step, cause)
         })?;
         self.prune();
-        Ok(Saved { path, hash })
+        Ok(SavedCheckpoint { path, hash })
     }
 
     /// The newest checkpoint that is complete and of this run; `None` if there are none at all. Damaged ones on the way
@@ -206,12 +208,12 @@ impl Checkpoints {
         layout: &Arc<ParamLayout>,
         moments: usize,
         device: &Device,
-    ) -> Result<Option<Resumed>, StoreError> {
+    ) -> Result<Option<ResumedState>, StoreError> {
         let newest = self.newest(|path| {
             let (state, hash) = load::state(path, Some(&self.plan_hash), layout, moments, true, device)?;
             Ok((state.step, (state, hash)))
         })?;
-        Ok(newest.map(|Newest { entry, value: (state, hash), warnings }| Resumed {
+        Ok(newest.map(|NewestUsable { entry, value: (state, hash), warnings }| ResumedState {
             state,
             hash,
             path: entry.path,
@@ -224,30 +226,33 @@ impl Checkpoints {
     ///
     /// # Errors
     /// As `latest`.
-    pub fn choose(&self) -> Result<Option<Chosen>, StoreError> {
+    pub fn choose(&self) -> Result<Option<ChosenCheckpoint>, StoreError> {
         let newest = self.newest(|path| {
             let file = load::verify(path, Some(&self.plan_hash))?;
             Ok((file.step, file))
         })?;
-        Ok(newest.map(|Newest { entry, value, warnings }| {
+        Ok(newest.map(|NewestUsable { entry, value, warnings }| {
             let hash = value.hash();
-            Chosen { step: value.step, tokens: value.tokens, path: entry.path, hash, warnings }
+            ChosenCheckpoint { step: value.step, tokens: value.tokens, path: entry.path, hash, warnings }
         }))
     }
 
     /// The newest checkpoint that `attempt` can use; it returns the step that it found inside, too.
-    fn newest<T>(&self, attempt: impl Fn(&Path) -> Result<(u64, T), Bad>) -> Result<Option<Newest<T>>, StoreError> {
-        let mut bad: Vec<(Entry, String)> = Vec::new();
+    fn newest<T>(
+        &self,
+        attempt: impl Fn(&Path) -> Result<(u64, T), CheckpointProblem>,
+    ) -> Result<Option<NewestUsable<T>>, StoreError> {
+        let mut bad: Vec<(CheckpointEntry, String)> = Vec::new();
         for entry in entries(&self.folder).into_iter().rev() {
             let message = match attempt(&entry.path) {
                 Ok((step, value)) if step == entry.step => {
                     let set_aside = bad.iter().map(|(entry, message)| self.set_aside(entry, message, step));
                     let warnings = set_aside.collect::<Result<_, _>>()?;
-                    return Ok(Some(Newest { entry, value, warnings }));
+                    return Ok(Some(NewestUsable { entry, value, warnings }));
                 }
                 Ok((step, _)) => format!("its state is that of step {step}"),
-                Err(Bad::Content(message)) => message,
-                Err(Bad::Machine(error)) => return Err(error),
+                Err(CheckpointProblem::Content(message)) => message,
+                Err(CheckpointProblem::Machine(error)) => return Err(error),
             };
             bad.push((entry, message));
         }
@@ -264,27 +269,27 @@ impl Checkpoints {
     ///
     /// # Errors
     /// If there is no such checkpoint, or it cannot be used; then the error names the next good one.
-    pub fn adopt(&self, from: &Path, which: Which, measured: bool) -> Result<(u64, StateHash), StoreError> {
+    pub fn adopt(&self, from: &Path, which: CheckpointChoice, measured: bool) -> Result<(u64, StateHash), StoreError> {
         let source = pick(from, which)?;
         let temporary = self.begin(source.step)?;
-        let put = || -> Result<(u64, StateHash), Bad> {
+        let put = || -> Result<(u64, StateHash), CheckpointProblem> {
             let mut file = load::state_file(&source.path)?;
-            for part in file.checked_parts().map_err(Bad::Content)? {
+            for part in file.checked_parts().map_err(CheckpointProblem::Content)? {
                 // Sizes first: nothing is copied of a checkpoint that cannot be whole.
                 load::check_sizes(&source.path, &part)?;
                 for name in part.files.keys() {
-                    link_or_copy(&source.path.join(name), &temporary.join(name)).map_err(Bad::Machine)?;
+                    link_or_copy(&source.path.join(name), &temporary.join(name)).map_err(CheckpointProblem::Machine)?;
                 }
             }
             file.plan_hash.clone_from(&self.plan_hash);
             if !measured {
                 (file.best, file.val_loss) = (None, None);
             }
-            write_state(&temporary, &file, &|path| File::create_new(path)).map_err(Bad::Machine)?;
+            write_state(&temporary, &file, &|path| File::create_new(path)).map_err(CheckpointProblem::Machine)?;
             // What is checked is what was taken: the other run may go on and prune meanwhile.
             let file = load::verify(&temporary, None)?;
             if file.step != source.step {
-                return Err(Bad::Content(format!("its state is that of step {}", file.step)));
+                return Err(CheckpointProblem::Content(format!("its state is that of step {}", file.step)));
             }
             Ok((file.step, file.hash()))
         };
@@ -298,7 +303,7 @@ impl Checkpoints {
     }
 
     /// Renames a bad checkpoint out of the way of the good one of step `good`. Returns what there is to say of it.
-    fn set_aside(&self, entry: &Entry, message: &str, good: u64) -> Result<String, StoreError> {
+    fn set_aside(&self, entry: &CheckpointEntry, message: &str, good: u64) -> Result<String, StoreError> {
         let name = dir_name(entry.step);
         let aside = self.folder.join(format!("{name}{DAMAGED}"));
         if aside.exists() {
@@ -365,7 +370,7 @@ pub fn load(
 /// If there is no such checkpoint, or it cannot be used; then the error names the next good one.
 pub fn load_weights(
     folder: &Path,
-    which: Which,
+    which: CheckpointChoice,
     layout: &ParamLayout,
     device: &Device,
 ) -> Result<(Tensor, u64), StoreError> {

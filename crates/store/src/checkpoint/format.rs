@@ -20,12 +20,12 @@ pub(super) const FORMAT_PARTS: u32 = 2;
 
 /// The two files of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PartFileKind {
     Model,
     Optimizer,
 }
 
-impl Kind {
+impl PartFileKind {
     pub(super) const BOTH: [Self; 2] = [Self::Model, Self::Optimizer];
 
     /// The file's name in part `part`; shards are named as Hugging Face does.
@@ -56,9 +56,9 @@ pub(super) struct StateFile {
     pub(super) step: u64,
     pub(super) tokens: u64,
     /// The lowest validation loss of the run so far.
-    pub(super) best: Option<BestFile>,
+    pub(super) best: Option<BestEvaluation>,
     /// The validation loss of these very weights, where it was measured.
-    pub(super) val_loss: Option<Float>,
+    pub(super) val_loss: Option<AnyFloat>,
     pub(super) plan_hash: String,
     pub(super) moments: usize,
     pub(super) state_hash: String,
@@ -128,34 +128,34 @@ pub(super) fn check_parts(parts: &[PartRecord], step: u64) -> Result<(), String>
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct BestFile {
+pub(super) struct BestEvaluation {
     pub(super) step: u64,
-    pub(super) val_loss: Float,
+    pub(super) val_loss: AnyFloat,
 }
 
-impl From<Best> for BestFile {
+impl From<Best> for BestEvaluation {
     fn from(best: Best) -> Self {
-        Self { step: best.step, val_loss: Float(best.val_loss) }
+        Self { step: best.step, val_loss: AnyFloat(best.val_loss) }
     }
 }
 
-impl From<BestFile> for Best {
-    fn from(best: BestFile) -> Self {
+impl From<BestEvaluation> for Best {
+    fn from(best: BestEvaluation) -> Self {
         Self { step: best.step, val_loss: best.val_loss.0 }
     }
 }
 
 /// A number that survives JSON even if it is not finite: then it is written as a string.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Float(pub(super) f64);
+pub(super) struct AnyFloat(pub(super) f64);
 
-impl Serialize for Float {
+impl Serialize for AnyFloat {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.0.is_finite() { serializer.serialize_f64(self.0) } else { serializer.collect_str(&self.0) }
     }
 }
 
-impl<'de> Deserialize<'de> for Float {
+impl<'de> Deserialize<'de> for AnyFloat {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = serde_json::Value::deserialize(deserializer)?;
         let number = match &value {
@@ -174,10 +174,12 @@ mod tests {
     #[test]
     fn numbers_that_are_not_finite_survive() {
         for x in [1.25, f64::INFINITY, f64::NEG_INFINITY, 0.1 + 0.2] {
-            let text = serde_json::to_string(&Float(x)).unwrap();
-            assert_eq!(serde_json::from_str::<Float>(&text).unwrap().0.to_bits(), x.to_bits(), "{text}");
+            let text = serde_json::to_string(&AnyFloat(x)).unwrap();
+            assert_eq!(serde_json::from_str::<AnyFloat>(&text).unwrap().0.to_bits(), x.to_bits(), "{text}");
         }
-        assert!(serde_json::from_str::<Float>(&serde_json::to_string(&Float(f64::NAN)).unwrap()).unwrap().0.is_nan());
-        assert!(serde_json::from_str::<Float>("null").is_err());
+        assert!(
+            serde_json::from_str::<AnyFloat>(&serde_json::to_string(&AnyFloat(f64::NAN)).unwrap()).unwrap().0.is_nan()
+        );
+        assert!(serde_json::from_str::<AnyFloat>("null").is_err());
     }
 }

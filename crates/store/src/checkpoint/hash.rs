@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, Storage, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::format::Kind;
+use super::format::PartFileKind;
 use crate::error::StoreError;
 use runner_compute::kernels::on_host;
 use runner_compute::state::TrainState;
@@ -28,7 +28,7 @@ pub fn state_hash(state: &TrainState) -> Result<String, StoreError> {
 /// Both hashes of `state`.
 pub fn hashes(state: &TrainState) -> Result<StateHash, StoreError> {
     let mut hasher = PartHasher::whole(state.step, state.tokens);
-    for kind in Kind::BOTH {
+    for kind in PartFileKind::BOTH {
         for section in kind.sections(state.moments) {
             each_chunk(&state.section(section)?, &mut |bytes| {
                 hasher.update(kind, bytes);
@@ -56,9 +56,9 @@ impl PartHasher {
         Self { state: blake3::Hasher::new(), weights: blake3::Hasher::new() }
     }
 
-    pub(super) fn update(&mut self, kind: Kind, bytes: &[u8]) {
+    pub(super) fn update(&mut self, kind: PartFileKind, bytes: &[u8]) {
         self.state.update(bytes);
-        if kind == Kind::Model {
+        if kind == PartFileKind::Model {
             self.weights.update(bytes);
         }
     }

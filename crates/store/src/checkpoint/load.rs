@@ -9,25 +9,26 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 
-use super::format::{FORMAT, FORMAT_PARTS, Kind, STATE, StateFile};
+use super::format::{FORMAT, FORMAT_PARTS, PartFileKind, STATE, StateFile};
 use super::hash::{PartHasher, StateHash};
-use super::header::{self, BadHeader, Header, tensor_name};
+use super::header::{self, tensor_name};
 use super::part::PartRecord;
 use crate::error::StoreError;
 use crate::files::read_json;
 use runner_compute::state::TrainState;
+use runner_files::safetensors_header::{HeaderError, SafetensorsHeader};
 use runner_spec::model::layout::ParamLayout;
 
 /// Why a checkpoint cannot be used.
 #[derive(Debug)]
-pub(super) enum Bad {
+pub(super) enum CheckpointProblem {
     /// Its content is wrong: an earlier checkpoint may serve.
     Content(String),
     /// The machine refused: trying another would hide it.
     Machine(StoreError),
 }
 
-impl Bad {
+impl CheckpointProblem {
     fn io(path: &Path, error: io::Error) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         match error.kind() {
@@ -47,33 +48,37 @@ impl Bad {
 }
 
 /// `state.json` of the checkpoint in `folder`.
-pub(super) fn state_file(folder: &Path) -> Result<StateFile, Bad> {
+pub(super) fn state_file(folder: &Path) -> Result<StateFile, CheckpointProblem> {
     let path = folder.join(STATE);
     let file: StateFile = read_json(&path).map_err(|error| match error {
-        StoreError::Io { path, source, .. } => Bad::io(&path, source),
-        StoreError::Damaged { message, .. } => Bad::Content(format!("{STATE}: {message}")),
-        other => Bad::Machine(other),
+        StoreError::Io { path, source, .. } => CheckpointProblem::io(&path, source),
+        StoreError::Damaged { message, .. } => CheckpointProblem::Content(format!("{STATE}: {message}")),
+        other => CheckpointProblem::Machine(other),
     })?;
     if ![FORMAT, FORMAT_PARTS].contains(&file.format) {
         let message = format!("{STATE} is of format {}, this version reads up to {FORMAT_PARTS}", file.format);
-        return Err(Bad::Content(message));
+        return Err(CheckpointProblem::Content(message));
     }
     Ok(file)
 }
 
 /// Whether the files in `folder` are there in the sizes that its state file gives.
-pub(super) fn looks_whole(folder: &Path) -> Result<(), Bad> {
-    let parts = state_file(folder)?.checked_parts().map_err(Bad::Content)?;
+pub(super) fn looks_whole(folder: &Path) -> Result<(), CheckpointProblem> {
+    let parts = state_file(folder)?.checked_parts().map_err(CheckpointProblem::Content)?;
     parts.iter().try_for_each(|part| check_sizes(folder, part))
 }
 
 /// Whether the files of `part` are in `folder` in their sizes.
-pub(super) fn check_sizes(folder: &Path, part: &PartRecord) -> Result<(), Bad> {
+pub(super) fn check_sizes(folder: &Path, part: &PartRecord) -> Result<(), CheckpointProblem> {
     for (name, record) in &part.files {
-        let size = std::fs::metadata(folder.join(name)).map_err(|e| Bad::io(&folder.join(name), e))?.len();
+        let size =
+            std::fs::metadata(folder.join(name)).map_err(|e| CheckpointProblem::io(&folder.join(name), e))?.len();
         if size != record.bytes {
             let how = if size < record.bytes { "cut short" } else { "too long" };
-            return Err(Bad::Content(format!("{name} is {how}: {size} bytes, {STATE} says {}", record.bytes)));
+            return Err(CheckpointProblem::Content(format!(
+                "{name} is {how}: {size} bytes, {STATE} says {}",
+                record.bytes
+            )));
         }
     }
     Ok(())
@@ -81,7 +86,7 @@ pub(super) fn check_sizes(folder: &Path, part: &PartRecord) -> Result<(), Bad> {
 
 /// A checkpoint whose files are there, with headers that describe them.
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(super) struct StoredCheckpoint {
     pub(super) state: StateFile,
     /// Of each part the files of both kinds.
     parts: Vec<(PartRecord, [PartFile; 2])>,
@@ -92,30 +97,33 @@ struct PartFile {
     path: PathBuf,
     name: String,
     blake3: String,
-    header: Header,
+    header: SafetensorsHeader,
 }
 
 /// Where the tensors that are asked for go: per part and kind, per tensor of the file, the first byte of its place.
-pub(super) struct Places(Vec<[Vec<Option<u64>>; 2]>);
+pub(super) struct TensorPlaces(Vec<[Vec<Option<u64>>; 2]>);
 
 /// What to do with the bytes that were asked for: their place, and a piece of them, a multiple of four.
 pub(super) type Sink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), StoreError>;
 
-impl Stored {
+impl StoredCheckpoint {
     /// Opens the checkpoint in `folder` and reads its headers. No tensor may be there twice.
-    pub(super) fn open(folder: &Path) -> Result<Self, Bad> {
+    pub(super) fn open(folder: &Path) -> Result<Self, CheckpointProblem> {
         let state = state_file(folder)?;
         let mut parts = Vec::new();
-        for record in state.checked_parts().map_err(Bad::Content)? {
+        for record in state.checked_parts().map_err(CheckpointProblem::Content)? {
             check_sizes(folder, &record)?;
-            let [model, optimizer] = Kind::BOTH.map(|kind| PartFile::open(folder, &record, kind));
+            let [model, optimizer] = PartFileKind::BOTH.map(|kind| PartFile::open(folder, &record, kind));
             parts.push((record, [model?, optimizer?]));
         }
         let mut seen = HashMap::new();
         for (kind, file) in parts.iter().flat_map(|(_, files)| files.iter().enumerate()) {
             for (name, _) in &file.header.tensors {
                 if let Some(first) = seen.insert((kind, name.as_str()), &file.name) {
-                    return Err(Bad::Content(format!("tensor {name} is in {first} and in {}", file.name)));
+                    return Err(CheckpointProblem::Content(format!(
+                        "tensor {name} is in {first} and in {}",
+                        file.name
+                    )));
                 }
             }
         }
@@ -123,20 +131,20 @@ impl Stored {
     }
 
     /// Refuses the checkpoint of another plan than `wanted`.
-    pub(super) fn check_plan(&self, wanted: &str) -> Result<(), Bad> {
+    pub(super) fn check_plan(&self, wanted: &str) -> Result<(), CheckpointProblem> {
         if self.state.plan_hash == wanted {
             return Ok(());
         }
         let [theirs, ours] = [&self.state.plan_hash, wanted].map(|h| h.chars().take(8).collect::<String>());
-        Err(Bad::Content(format!("it is of another plan ({theirs}; this run's is {ours})")))
+        Err(CheckpointProblem::Content(format!("it is of another plan ({theirs}; this run's is {ours})")))
     }
 
     /// Finds every tensor of a flat buffer laid out by `layout`, weights and `moments` moments.
-    pub(super) fn find(&self, layout: &ParamLayout, moments: usize) -> Result<Places, Bad> {
+    pub(super) fn find(&self, layout: &ParamLayout, moments: usize) -> Result<TensorPlaces, CheckpointProblem> {
         if moments > 0 && self.state.moments != moments {
             let message =
                 format!("it holds {} optimizer moments, this run's optimizer has {moments}", self.state.moments);
-            return Err(Bad::Content(message));
+            return Err(CheckpointProblem::Content(message));
         }
         let mut at = HashMap::new();
         for (part, (_, files)) in self.parts.iter().enumerate() {
@@ -146,7 +154,7 @@ impl Stored {
             }
         }
         let mut places = self.nothing();
-        for kind in Kind::BOTH {
+        for kind in PartFileKind::BOTH {
             for section in kind.sections(moments) {
                 for entry in &layout.entries {
                     let name = tensor_name(&entry.spec.name, section);
@@ -155,14 +163,14 @@ impl Stored {
                             [(_, files)] => format!("{} lacks", files[kind as usize].name),
                             _ => "none of its parts has".to_owned(),
                         };
-                        return Err(Bad::Content(format!("{file} tensor {name}")));
+                        return Err(CheckpointProblem::Content(format!("{file} tensor {name}")));
                     };
                     let file = &self.parts[part].1[kind as usize];
                     let have = &file.header.tensors[index].1.shape;
                     if *have != entry.spec.shape {
                         let want = &entry.spec.shape;
                         let message = format!("{}: tensor {name} is {have:?}, this model's is {want:?}", file.name);
-                        return Err(Bad::Content(message));
+                        return Err(CheckpointProblem::Content(message));
                     }
                     places.0[part][kind as usize][index] = Some(4 * (section * layout.total + entry.offset) as u64);
                 }
@@ -172,17 +180,17 @@ impl Stored {
     }
 
     /// Asks for no tensor.
-    pub(super) fn nothing(&self) -> Places {
-        Places(
+    pub(super) fn nothing(&self) -> TensorPlaces {
+        TensorPlaces(
             self.parts.iter().map(|(_, files)| files.each_ref().map(|f| vec![None; f.header.tensors.len()])).collect(),
         )
     }
 
     /// Asks for every tensor: their names, weights before moments, and where each one's bytes end, counted through all of them.
-    pub(super) fn everything(&self) -> (Places, Vec<(String, u64)>) {
+    pub(super) fn everything(&self) -> (TensorPlaces, Vec<(String, u64)>) {
         let mut places = self.nothing();
         let (mut names, mut at) = (Vec::new(), 0);
-        for kind in Kind::BOTH {
+        for kind in PartFileKind::BOTH {
             for (part, (_, files)) in self.parts.iter().enumerate() {
                 for (index, (name, info)) in files[kind as usize].header.tensors.iter().enumerate() {
                     places.0[part][kind as usize][index] = Some(at);
@@ -196,21 +204,21 @@ impl Stored {
 
     /// Reads once each file that holds what `places` asks for, or every file if `all`; hashes all of it and hands `sink`
     /// what is asked for. What the sink got is good only if this returns without an error.
-    pub(super) fn read(&self, places: &Places, all: bool, sink: Sink<'_>) -> Result<(), Bad> {
+    pub(super) fn read(&self, places: &TensorPlaces, all: bool, sink: Sink<'_>) -> Result<(), CheckpointProblem> {
         for ((record, files), places) in self.parts.iter().zip(&places.0) {
             let mut hasher = match record.part.count {
                 1 => PartHasher::whole(self.state.step, self.state.tokens),
                 _ => PartHasher::part(),
             };
             let mut read = 0;
-            for ((kind, file), places) in Kind::BOTH.into_iter().zip(files).zip(places) {
+            for ((kind, file), places) in PartFileKind::BOTH.into_iter().zip(files).zip(places) {
                 if all || places.iter().any(Option::is_some) {
                     file.scan(places, &mut |bytes| hasher.update(kind, bytes), sink)?;
                     read += 1;
                 }
             }
             if read == files.len() && hasher.finish() != record.hash {
-                return Err(Bad::Content(format!(
+                return Err(CheckpointProblem::Content(format!(
                     "{STATE} was altered: its hashes are not those of step, tokens and tensors"
                 )));
             }
@@ -223,28 +231,36 @@ impl Stored {
 const CHUNK: usize = 1 << 18;
 
 impl PartFile {
-    fn open(folder: &Path, record: &PartRecord, kind: Kind) -> Result<Self, Bad> {
+    fn open(folder: &Path, record: &PartRecord, kind: PartFileKind) -> Result<Self, CheckpointProblem> {
         let name = kind.file_name(record.part);
         let path = folder.join(&name);
         let Some(expected) = record.file(kind) else {
-            return Err(Bad::Content(format!("{STATE} does not describe {name}")));
+            return Err(CheckpointProblem::Content(format!("{STATE} does not describe {name}")));
         };
-        let mut file = File::open(&path).map_err(|e| Bad::io(&path, e))?;
+        let mut file = File::open(&path).map_err(|e| CheckpointProblem::io(&path, e))?;
         let header = header::read(&mut file, expected.bytes).map_err(|bad| match bad {
-            BadHeader::Content(message) => Bad::Content(format!("{name}: {message}")),
-            BadHeader::Io(error) => Bad::io(&path, error),
+            HeaderError::Content(message) => CheckpointProblem::Content(format!("{name}: {message}")),
+            HeaderError::Io(error) => CheckpointProblem::io(&path, error),
         })?;
-        if let Some(theirs) = header.step.as_ref().filter(|step| **step != record.step.to_string()) {
-            return Err(Bad::Content(format!("{name} is of step {theirs}, {STATE} of step {}", record.step)));
+        if let Some(theirs) = header.metadata["step"].as_str().filter(|step| *step != record.step.to_string()) {
+            return Err(CheckpointProblem::Content(format!(
+                "{name} is of step {theirs}, {STATE} of step {}",
+                record.step
+            )));
         }
         Ok(Self { path, name, blake3: expected.blake3.clone(), header })
     }
 
     /// Reads all tensors in one pass: `each` gets every byte of them, `sink` those with a place. The hash is over the
     /// header that was checked and the bytes that were handed out.
-    fn scan(&self, places: &[Option<u64>], each: &mut dyn FnMut(&[u8]), sink: Sink<'_>) -> Result<(), Bad> {
-        let mut file = File::open(&self.path).map_err(|e| Bad::io(&self.path, e))?;
-        file.seek(SeekFrom::Start(self.header.bytes.len() as u64)).map_err(|e| Bad::io(&self.path, e))?;
+    fn scan(
+        &self,
+        places: &[Option<u64>],
+        each: &mut dyn FnMut(&[u8]),
+        sink: Sink<'_>,
+    ) -> Result<(), CheckpointProblem> {
+        let mut file = File::open(&self.path).map_err(|e| CheckpointProblem::io(&self.path, e))?;
+        file.seek(SeekFrom::Start(self.header.bytes.len() as u64)).map_err(|e| CheckpointProblem::io(&self.path, e))?;
         let mut digest = blake3::Hasher::new();
         digest.update(&self.header.bytes);
         let end = self.header.tensors.last().map_or(0, |(_, info)| info.data_offsets[1]);
@@ -253,7 +269,7 @@ impl PartFile {
         let mut at = 0;
         while at < end {
             let bytes = &mut chunk[..(end - at).min(CHUNK as u64) as usize];
-            file.read_exact(bytes).map_err(|e| Bad::io(&self.path, e))?;
+            file.read_exact(bytes).map_err(|e| CheckpointProblem::io(&self.path, e))?;
             digest.update(bytes);
             each(bytes);
             let next = at + bytes.len() as u64;
@@ -261,7 +277,7 @@ impl PartFile {
                 let (from, to) = (begin.max(at), end.min(next));
                 if let Some(place) = place.filter(|_| from < to) {
                     sink(place + (from - begin), &bytes[(from - at) as usize..(to - at) as usize])
-                        .map_err(Bad::Machine)?;
+                        .map_err(CheckpointProblem::Machine)?;
                 }
                 if end > next {
                     break;
@@ -271,15 +287,18 @@ impl PartFile {
             at = next;
         }
         if digest.finalize().to_hex().as_str() != self.blake3 {
-            return Err(Bad::Content(format!("{}: its content does not match the hash in {STATE}", self.name)));
+            return Err(CheckpointProblem::Content(format!(
+                "{}: its content does not match the hash in {STATE}",
+                self.name
+            )));
         }
         Ok(())
     }
 }
 
 /// Reads and checks every byte of the checkpoint in `folder`, of a run of `plan_hash` where that is given.
-pub(super) fn verify(folder: &Path, plan_hash: Option<&str>) -> Result<StateFile, Bad> {
-    let stored = Stored::open(folder)?;
+pub(super) fn verify(folder: &Path, plan_hash: Option<&str>) -> Result<StateFile, CheckpointProblem> {
+    let stored = StoredCheckpoint::open(folder)?;
     plan_hash.map_or(Ok(()), |wanted| stored.check_plan(wanted))?;
     stored.read(&stored.nothing(), true, &mut |_, _| Ok(()))?;
     Ok(stored.state)
@@ -294,8 +313,8 @@ pub(super) fn state(
     moments: usize,
     all: bool,
     device: &Device,
-) -> Result<(TrainState, StateHash), Bad> {
-    let stored = Stored::open(folder)?;
+) -> Result<(TrainState, StateHash), CheckpointProblem> {
+    let stored = StoredCheckpoint::open(folder)?;
     plan_hash.map_or(Ok(()), |wanted| stored.check_plan(wanted))?;
     let buffer = buffer(folder, &stored, layout, moments, all, device)?;
     let StateFile { step, tokens, best, .. } = stored.state;
@@ -304,25 +323,32 @@ pub(super) fn state(
 }
 
 /// The weights alone, [layout.total], and the steps they were trained for.
-pub(super) fn weights(folder: &Path, layout: &ParamLayout, device: &Device) -> Result<(Tensor, u64), Bad> {
-    let stored = Stored::open(folder)?;
+pub(super) fn weights(
+    folder: &Path,
+    layout: &ParamLayout,
+    device: &Device,
+) -> Result<(Tensor, u64), CheckpointProblem> {
+    let stored = StoredCheckpoint::open(folder)?;
     Ok((buffer(folder, &stored, layout, 0, false, device)?, stored.state.step))
 }
 
 /// The flat buffer of `layout`, [(1 + moments) · layout.total].
 fn buffer(
     folder: &Path,
-    stored: &Stored,
+    stored: &StoredCheckpoint,
     layout: &ParamLayout,
     moments: usize,
     all: bool,
     device: &Device,
-) -> Result<Tensor, Bad> {
+) -> Result<Tensor, CheckpointProblem> {
     let places = stored.find(layout, moments)?;
     let len = layout.total * (1 + moments);
     let mut values: Vec<f32> = Vec::new();
     if values.try_reserve_exact(len).is_err() {
-        return Err(Bad::Machine(StoreError::damaged(folder, format!("no memory for {} bytes of it", 4 * len))));
+        return Err(CheckpointProblem::Machine(StoreError::damaged(
+            folder,
+            format!("no memory for {} bytes of it", 4 * len),
+        )));
     }
     values.resize(len, 0.0);
     stored.read(&places, all, &mut |place, bytes| {
@@ -330,5 +356,5 @@ fn buffer(
         values[(place / 4) as usize..].iter_mut().zip(numbers).for_each(|(value, number)| *value = number);
         Ok(())
     })?;
-    Tensor::from_vec(values, len, device).map_err(|e| Bad::Machine(e.into()))
+    Tensor::from_vec(values, len, device).map_err(|e| CheckpointProblem::Machine(e.into()))
 }

@@ -11,10 +11,10 @@ mod load;
 pub mod part;
 mod tensors;
 
-pub use entries::{Entry, Which, dir_name, kept, pending, steps};
-pub use export::{Exported, Pieces, export, stream};
+pub use entries::{CheckpointChoice, CheckpointEntry, dir_name, kept, pending, steps};
+pub use export::{ExportedWeights, WeightSink, export, stream};
 pub use folder::DAMAGED;
-pub use folder::{Checkpoints, Chosen, Resumed, Saved, load, load_weights};
+pub use folder::{Checkpoints, ChosenCheckpoint, ResumedState, SavedCheckpoint, load, load_weights};
 pub use format::{FileRecord, MODEL, OPTIMIZER, STATE};
 pub use hash::hashes;
 pub use hash::{StateHash, state_hash, whole_hash};

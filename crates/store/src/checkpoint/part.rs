@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::entries;
-use super::format::{FileRecord, Kind};
+use super::format::{FileRecord, PartFileKind};
 use super::hash::{PartHasher, StateHash, each_chunk};
 use super::header;
 use crate::error::StoreError;
@@ -39,13 +39,13 @@ pub struct PartRecord {
 
 impl PartRecord {
     /// The record of the part's file of `kind`.
-    pub(super) fn file(&self, kind: Kind) -> Option<&FileRecord> {
+    pub(super) fn file(&self, kind: PartFileKind) -> Option<&FileRecord> {
         self.files.get(&kind.file_name(self.part))
     }
 
     /// Whether it describes the two files that a part has.
     pub(super) fn check_names(&self) -> Result<(), String> {
-        match Kind::BOTH.iter().find(|kind| self.file(**kind).is_none()) {
+        match PartFileKind::BOTH.iter().find(|kind| self.file(**kind).is_none()) {
             Some(kind) => Err(format!("does not describe {}", kind.file_name(self.part))),
             None if self.files.len() > 2 => Err("describes files that a checkpoint does not have".to_owned()),
             None => Ok(()),
@@ -104,7 +104,7 @@ pub(super) fn write_files(
         _ => PartHasher::part(),
     };
     let mut files = BTreeMap::new();
-    for kind in Kind::BOTH {
+    for kind in PartFileKind::BOTH {
         let name = kind.file_name(part);
         let record = sections_file(&folder.join(&name), part, state, &owned, kind, &mut hasher, create)?;
         files.insert(name, record);
@@ -119,7 +119,7 @@ fn sections_file(
     part: PartSpec,
     state: &TrainState,
     owned: &[usize],
-    kind: Kind,
+    kind: PartFileKind,
     hasher: &mut PartHasher,
     create: Create<'_>,
 ) -> Result<FileRecord, StoreError> {

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::entries::{self, Which, dir_name};
+use super::entries::{self, CheckpointChoice, dir_name};
 use super::hash::StateHash;
-use super::load::{self, Bad, Stored};
+use super::load::{self, CheckpointProblem, StoredCheckpoint};
 use crate::error::StoreError;
 
 /// The step of the checkpoint in `folder` that `which` means.
 ///
 /// # Errors
 /// `NoSuchCheckpoint`, with what there is.
-pub fn meant(folder: &Path, which: Which) -> Result<u64, StoreError> {
+pub fn meant(folder: &Path, which: CheckpointChoice) -> Result<u64, StoreError> {
     entries::pick(folder, which).map(|entry| entry.step)
 }
 
@@ -39,8 +39,8 @@ pub fn first_difference(a: &Path, b: &Path, step: u64) -> Result<Option<String>,
 }
 
 /// Every tensor of a checkpoint, hashed over its bytes.
-fn hashes(path: &Path) -> Result<Vec<(String, blake3::Hash)>, Bad> {
-    let stored = Stored::open(path)?;
+fn hashes(path: &Path) -> Result<Vec<(String, blake3::Hash)>, CheckpointProblem> {
+    let stored = StoredCheckpoint::open(path)?;
     let (places, names) = stored.everything();
     let mut hashers = vec![blake3::Hasher::new(); names.len()];
     stored.read(&places, true, &mut |place, bytes| {
@@ -72,7 +72,10 @@ mod tests {
         save(&dirs[1], &state);
         assert_eq!(difference().unwrap(), None);
         assert_eq!(recorded_hash(dirs[0].path(), 3), recorded_hash(dirs[1].path(), 3));
-        assert_eq!((recorded_hash(dirs[0].path(), 4), meant(dirs[0].path(), Which::Latest).unwrap()), (None, 3));
+        assert_eq!(
+            (recorded_hash(dirs[0].path(), 4), meant(dirs[0].path(), CheckpointChoice::Latest).unwrap()),
+            (None, 3)
+        );
         for (index, suffix) in [(5, ""), (state.layout.total + 5, ".m"), (2 * state.layout.total + 5, ".v")] {
             let mut changed: Vec<f32> = values(&state).into_iter().map(f32::from_bits).collect();
             changed[index] += 1.0;

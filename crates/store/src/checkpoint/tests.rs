@@ -43,7 +43,7 @@ impl Fixture {
         entries(&self.folder).iter().map(|e| e.step).collect()
     }
 
-    fn latest(&self) -> Result<Option<Resumed>, StoreError> {
+    fn latest(&self) -> Result<Option<ResumedState>, StoreError> {
         self.open(10).latest(&layout(), 2, &Device::Cpu)
     }
 
@@ -110,12 +110,12 @@ fn the_newest_and_the_best_are_kept() {
     }
     assert_eq!(fixture.steps(), [2, 5, 6]);
     let weights = |which| load_weights(&fixture.folder, which, &layout(), &Device::Cpu);
-    assert_eq!(weights(Which::Latest).unwrap().1, 6);
-    assert_eq!(weights(Which::Best).unwrap().1, 2);
-    let (flat, step) = weights(Which::Step(5)).unwrap();
+    assert_eq!(weights(CheckpointChoice::Latest).unwrap().1, 6);
+    assert_eq!(weights(CheckpointChoice::Best).unwrap().1, 2);
+    let (flat, step) = weights(CheckpointChoice::Step(5)).unwrap();
     let want = random_state(5, 2).weights().unwrap().to_vec1::<f32>().unwrap();
     assert_eq!((flat.to_vec1::<f32>().unwrap(), step), (want, 5));
-    let missing = weights(Which::Step(3)).unwrap_err().to_string();
+    let missing = weights(CheckpointChoice::Step(3)).unwrap_err().to_string();
     assert!(missing.contains("no checkpoint of step 3; there are: 2, 5, 6"), "{missing}");
 }
 
@@ -173,7 +173,7 @@ fn a_header_cannot_make_us_allocate() {
         let fixture = Fixture::with(&[1, 2]);
         let mut file = File::options().write(true).open(fixture.file(2, MODEL)).unwrap();
         file.write_all(&length.to_le_bytes()).unwrap();
-        fixture.falls_back("do not hold");
+        fixture.falls_back(&format!("a header of {length} bytes"));
     }
 }
 
@@ -214,7 +214,8 @@ fn the_only_checkpoint_stays_when_it_is_bad() {
     let error = fixture.latest().unwrap_err().to_string();
     assert!(error.contains("model.safetensors is cut short: 5 bytes") && error.contains("--new"), "{error}");
     assert_eq!(fixture.steps(), [1]);
-    let error = load_weights(&fixture.folder, Which::Latest, &layout(), &Device::Cpu).unwrap_err().to_string();
+    let error =
+        load_weights(&fixture.folder, CheckpointChoice::Latest, &layout(), &Device::Cpu).unwrap_err().to_string();
     assert!(error.contains("cut short"), "{error}");
 }
 
@@ -239,7 +240,8 @@ fn two_altered_checkpoints_are_both_told_and_stay() {
 fn reading_weights_names_the_next_good_one() {
     let fixture = Fixture::with(&[1, 2]);
     fs::write(fixture.file(2, MODEL), "short").unwrap();
-    let error = load_weights(&fixture.folder, Which::Latest, &layout(), &Device::Cpu).unwrap_err().to_string();
+    let error =
+        load_weights(&fixture.folder, CheckpointChoice::Latest, &layout(), &Device::Cpu).unwrap_err().to_string();
     assert!(error.contains("the next good one is step-00000001"), "{error}");
     assert_eq!(fixture.steps(), [1, 2], "reading changes nothing");
 }

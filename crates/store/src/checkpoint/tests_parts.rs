@@ -104,12 +104,12 @@ fn parts(checkpoints: &Checkpoints, ranks: &[Rank], step: u64) -> Vec<PartRecord
     parts
 }
 
-fn save(checkpoints: &Checkpoints, ranks: &[Rank], step: u64) -> Saved {
+fn save(checkpoints: &Checkpoints, ranks: &[Rank], step: u64) -> SavedCheckpoint {
     let parts = parts(checkpoints, ranks, step);
     commit(checkpoints, step, parts).unwrap()
 }
 
-fn commit(checkpoints: &Checkpoints, step: u64, parts: Vec<PartRecord>) -> Result<Saved, StoreError> {
+fn commit(checkpoints: &Checkpoints, step: u64, parts: Vec<PartRecord>) -> Result<SavedCheckpoint, StoreError> {
     checkpoints.commit(step, 96 * step, Some(Best { step, val_loss: 0.5 }), None, parts)
 }
 
@@ -178,7 +178,8 @@ fn every_layout_goes_on_from_every_other() {
             let resumed = checkpoints.latest(&whole.layout, 2, &Device::Cpu).unwrap().unwrap();
             assert_is(&resumed.state, whole, 7, from);
             assert_eq!(resumed.hash, saved.hash);
-            let (weights, step) = load_weights(dir.path(), Which::Latest, &whole.layout, &Device::Cpu).unwrap();
+            let (weights, step) =
+                load_weights(dir.path(), CheckpointChoice::Latest, &whole.layout, &Device::Cpu).unwrap();
             let want = state(whole, 7).weights().unwrap().to_vec1::<f32>().unwrap();
             assert_eq!((weights.to_vec1::<f32>().unwrap(), step), (want, 7));
         }
@@ -286,7 +287,10 @@ fn a_kill_before_the_commit_leaves_nothing_that_counts() {
     let left = pending(fixture.dir.path(), 3);
     assert_eq!(fs::read_dir(&left).unwrap().count(), 4);
     assert_eq!(super::super::steps(fixture.dir.path()), [1, 2]);
-    assert_eq!(load_weights(fixture.dir.path(), Which::Latest, &fixture.ranks[0].layout, &Device::Cpu).unwrap().1, 2);
+    assert_eq!(
+        load_weights(fixture.dir.path(), CheckpointChoice::Latest, &fixture.ranks[0].layout, &Device::Cpu).unwrap().1,
+        2
+    );
     assert_eq!(fixture.open().choose().unwrap().unwrap().step, 2);
     assert!(!left.exists(), "removed at the next opening");
 }
@@ -338,7 +342,7 @@ fn damaged_parts_fall_back() {
     let fixture = Fixture::new();
     let mut file = File::options().write(true).open(fixture.file(2, name)).unwrap();
     file.write_all(&u64::MAX.to_le_bytes()).unwrap();
-    fixture.falls_back("do not hold");
+    fixture.falls_back("a header of 18446744073709551615 bytes");
 }
 
 #[test]
@@ -383,11 +387,11 @@ fn headers_that_lie_fall_back() {
     let whole = 4 * d * vocab;
     let offsets = format!("\"shape\":[{vocab},{d}],\"data_offsets\":[0,{whole}]");
     for (from, to, text) in [
-        (offsets.clone(), offsets.replace("[0,", "[4,"), "transformer.wte.weight: bytes 4 to 176 do not hold [11, 4]"),
-        (offsets.clone(), offsets.replace("[11,4]", "[12,4]"), "transformer.wte.weight: bytes 0 to 176 do not hold"),
+        (offsets.clone(), offsets.replace("[0,", "[4,"), "transformer.wte.weight: 172 bytes do not hold [11, 4]"),
+        (offsets.clone(), offsets.replace("[11,4]", "[12,4]"), "transformer.wte.weight: 176 bytes do not hold"),
         (offsets, format!("\"shape\":[{vocab},{d}],\"data_offsets\":[9,{whole}]"), "do not hold"),
         ("\"dtype\":\"F32\"".into(), "\"dtype\":\"I32\"".into(), "is I32, a checkpoint's are F32"),
-        ("transformer.wpe.weight".into(), "transformer.wte.weight".into(), "transformer.wte.weight comes twice"),
+        ("transformer.wpe.weight".into(), "transformer.wte.weight".into(), "\"transformer.wte.weight\" comes twice"),
         ("{".into(), "[".into(), "its header is not right"),
     ] {
         let fixture = Fixture::new();
@@ -451,7 +455,7 @@ fn a_checkpoint_is_adopted_by_another_run() {
     let from = fixture.dir.path();
     let dir = tempfile::tempdir().unwrap();
     let to = Checkpoints::open(dir.path(), "dddddddd", 9).unwrap();
-    let (step, hash) = to.adopt(from, Which::Latest, true).unwrap();
+    let (step, hash) = to.adopt(from, CheckpointChoice::Latest, true).unwrap();
     let chosen = to.choose().unwrap().unwrap();
     assert_eq!((step, chosen.step, &chosen.hash), (2, 2, &hash));
     for rank in &fixture.ranks {
@@ -459,9 +463,9 @@ fn a_checkpoint_is_adopted_by_another_run() {
         assert_is(&state, rank, 2, "adopted");
     }
     assert_eq!(fixture.open().choose().unwrap().unwrap().hash, hash, "the other run keeps its own");
-    assert_eq!(to.adopt(from, Which::Step(1), false).unwrap().0, 1);
+    assert_eq!(to.adopt(from, CheckpointChoice::Step(1), false).unwrap().0, 1);
 
-    let error = to.adopt(from, Which::Step(5), true).unwrap_err().to_string();
+    let error = to.adopt(from, CheckpointChoice::Step(5), true).unwrap_err().to_string();
     assert!(error.contains("no checkpoint of step 5; there are: 1, 2"), "{error}");
     let name = "optimizer-00001-of-00002.safetensors";
     let mut bytes = fs::read(fixture.file(2, name)).unwrap();
@@ -469,8 +473,11 @@ fn a_checkpoint_is_adopted_by_another_run() {
     fs::remove_file(fixture.file(2, name)).unwrap();
     fs::write(fixture.file(2, name), bytes).unwrap();
     let other = tempfile::tempdir().unwrap();
-    let error =
-        Checkpoints::open(other.path(), "eeee", 9).unwrap().adopt(from, Which::Latest, true).unwrap_err().to_string();
+    let error = Checkpoints::open(other.path(), "eeee", 9)
+        .unwrap()
+        .adopt(from, CheckpointChoice::Latest, true)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("does not match the hash") && error.contains("next good one is step-00000001"), "{error}");
     assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
 }
@@ -483,7 +490,7 @@ fn an_export_of_parts_is_the_file_of_one_process() {
     let saved = Checkpoints::open(one.path(), PLAN, 2).unwrap().save(&state(whole, 2), None).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("new/folder");
-    let made = export(fixture.dir.path(), Which::Latest, &whole.layout, &to).unwrap();
+    let made = export(fixture.dir.path(), CheckpointChoice::Latest, &whole.layout, &to).unwrap();
     let bytes = fs::read(to.join(MODEL)).unwrap();
     assert_eq!((made.path, made.bytes, made.step), (to.join(MODEL), bytes.len() as u64, 2));
     assert!(bytes == fs::read(saved.path.join(MODEL)).unwrap());
@@ -493,9 +500,9 @@ fn an_export_of_parts_is_the_file_of_one_process() {
     let mut part = fs::read(fixture.file(2, name)).unwrap();
     *part.last_mut().unwrap() ^= 1;
     fs::write(fixture.file(2, name), part).unwrap();
-    let error = export(fixture.dir.path(), Which::Latest, &whole.layout, &to).unwrap_err().to_string();
+    let error = export(fixture.dir.path(), CheckpointChoice::Latest, &whole.layout, &to).unwrap_err().to_string();
     assert!(error.contains("does not match") && error.contains("next good one is step-00000001"), "{error}");
     assert!(fs::read(to.join(MODEL)).unwrap() == bytes);
     assert_eq!(fs::read_dir(&to).unwrap().count(), 1, "nothing temporary stays");
-    assert_eq!(export(fixture.dir.path(), Which::Step(1), &whole.layout, &to).unwrap().step, 1);
+    assert_eq!(export(fixture.dir.path(), CheckpointChoice::Step(1), &whole.layout, &to).unwrap().step, 1);
 }

@@ -1,10 +1,11 @@
 //! The simulation against the literature in unit times, and what it says of communication and of known machines.
 
-use crate::render::{Shown, render, render_as};
-use crate::simulate::{Prices, Transfer, Units, simulate};
+use crate::compile;
+use crate::render::{RenderOptions, render};
+use crate::simulate::{StepCosts, Transfer, UnitCosts, simulate};
 use crate::testing::{cluster, compiled, data, experiment};
 use crate::timeline::timeline;
-use crate::{compile, svg};
+use crate::timeline_svg::draw_timeline;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::experiment as e;
 use runner_spec::forecast::{Activity, Basis};
@@ -47,7 +48,7 @@ fn bubbles_are_the_literatures() {
                     continue;
                 }
                 let plan = compiled(&pipeline(schedule, stages, chunks, mbs));
-                let trace = simulate(&programs(&plan), plan.channel_slots, &Units).expect("it ends");
+                let trace = simulate(&programs(&plan), plan.channel_slots, &UnitCosts).expect("it ends");
                 let v = chunks as f64;
                 let want = (p - 1.0) / (m * v + p - 1.0);
                 for sums in &trace.stages {
@@ -57,7 +58,7 @@ fn bubbles_are_the_literatures() {
             }
             let trace = |schedule| {
                 let plan = compiled(&pipeline(schedule, stages, 1, mbs));
-                simulate(&programs(&plan), plan.channel_slots, &Units).expect("it ends").seconds
+                simulate(&programs(&plan), plan.channel_slots, &UnitCosts).expect("it ends").seconds
             };
             assert!(trace(ZeroBubble) <= trace(OneFOneB), "{stages} {mbs}");
             assert!(stages == 1 || trace(ZeroBubble) < trace(OneFOneB), "{stages} {mbs}");
@@ -81,16 +82,16 @@ fn the_parts_of_a_stage_add_up() {
     }
 }
 
-/// Units of computation, and given times of communication.
+/// UnitCosts of computation, and given times of communication.
 struct Fixed {
     reduce: f64,
     message: f64,
     latency: f64,
 }
 
-impl Prices for Fixed {
+impl StepCosts for Fixed {
     fn compute(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64 {
-        Units.compute(stage, program, instruction)
+        UnitCosts.compute(stage, program, instruction)
     }
 
     fn message(&self, _: usize, _: usize, _: &Program, _: usize) -> Transfer {
@@ -199,7 +200,7 @@ fn a_measured_machine_is_predicted_from_its_points() {
 fn without_rates_there_is_no_forecast_and_it_is_not_in_the_hash() {
     let without = compiled(&experiment());
     assert_eq!(without.forecast, None);
-    assert!(render(&without).contains("runner calibrate would let it predict"));
+    assert!(render(&without, &RenderOptions::default()).contains("runner calibrate would let it predict"));
     let with = compile(&experiment(), &data(), &measured(1e-6)).expect("plans");
     assert!(with.forecast.is_some());
     assert_eq!((with.hash, with.math_hash), (without.hash, without.math_hash));
@@ -244,7 +245,7 @@ fn gpt2_124m() -> e::Experiment {
 #[test]
 fn known_devices_are_near_what_was_measured_on_them() {
     for (device, want) in [("A100", 218e3), ("H100", 468e3)] {
-        let cluster = runner_machine::described::named_cluster(&format!("1x8x{device}")).expect("known");
+        let cluster = runner_machine::cluster_description::named_cluster(&format!("1x8x{device}")).expect("known");
         let plan = compile(&gpt2_124m(), &data(), &cluster).expect("plans");
         let got = plan.forecast.expect("known").tokens_per_second_per_device;
         assert!((got / want - 1.0).abs() < 0.05, "{device}: {got:.0} tokens/s, measured {want}");
@@ -259,16 +260,16 @@ fn a_cluster_plan_as_text() {
     let pipeline = e::Pipeline { stages: 4, partition, schedule: OneFOneB, chunks: 1, microbatches: 32 };
     x.parallel.mode = e::ParallelMode::Pipeline;
     (x.parallel.replicas, x.parallel.pipeline) = (4, Some(pipeline));
-    let cluster = runner_machine::described::named_cluster("2x8xH100").expect("known");
+    let cluster = runner_machine::cluster_description::named_cluster("2x8xH100").expect("known");
     let plan = compile(&x, &data(), &cluster).expect("plans");
-    insta::assert_snapshot!(render_as(&plan, &Shown { price: Some(2.5), ..Shown::default() }));
-    let one = render_as(&plan, &Shown { rank: Some(15), ..Shown::default() });
+    insta::assert_snapshot!(render(&plan, &RenderOptions { price: Some(2.5), ..RenderOptions::default() }));
+    let one = render(&plan, &RenderOptions { rank: Some(15), ..RenderOptions::default() });
     assert!(one.contains("rank 15") && !one.contains("rank 14"), "{one}");
 }
 
 #[test]
 fn too_few_devices_is_a_mistake_of_the_file() {
-    let cluster = runner_machine::described::named_cluster("1x4xH100").expect("known");
+    let cluster = runner_machine::cluster_description::named_cluster("1x4xH100").expect("known");
     let error = compile(&gpt2_124m(), &data(), &cluster).expect_err("8 replicas on 4 devices");
     insta::assert_snapshot!(error.to_string());
 }
@@ -293,7 +294,7 @@ fn dps_root_is_heavier() {
     let mut x = ddp(4);
     x.parallel.mode = e::ParallelMode::Dp;
     let plan = compiled(&x);
-    insta::assert_snapshot!(render(&plan));
+    insta::assert_snapshot!(render(&plan, &RenderOptions::default()));
 }
 
 /// Every tag is closed in order, text is escaped, and each span has a rectangle.
@@ -301,7 +302,7 @@ fn dps_root_is_heavier() {
 fn a_picture_is_well_formed() {
     let plan = compiled(&pipeline(ZeroBubble, 3, 1, 6));
     let timeline = timeline(&plan).expect("small");
-    let picture = svg::svg(&timeline, "a <b> & \"c\"\u{7}");
+    let picture = draw_timeline(&timeline, "a <b> & \"c\"\u{7}");
     assert!(picture.contains("a &lt;b&gt; &amp; &quot;c&quot; "));
     let mut open: Vec<&str> = Vec::new();
     for tag in picture.split('<').skip(1) {

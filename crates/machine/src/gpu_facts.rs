@@ -1,19 +1,17 @@
-//! What a GPU's driver says of it, and what a plan takes from that: data-sheet numbers where the name is a known device's, else
-//! estimates from multiprocessors, clocks and architecture. Pure: who asks the driver is `local_gpus`.
+//! Facts that a driver reports about a GPU, and what a plan takes from them: data-sheet numbers for known devices, else estimates
+//! from multiprocessors, clocks and architecture. This module is pure: `local_cluster` asks the driver.
 
-use crate::described::{KNOWN_DEVICES, KnownDevice};
+use crate::cluster_description::{KNOWN_DEVICES, KnownDevice};
 use runner_spec::cluster::{ComputeCapability, Device, DeviceFacts, PeakFlops};
 use runner_spec::rates::{AcceleratorRates, DeviceRates, Links};
 
-/// One GPU, as its driver describes it. What a driver does not say is 0.
+/// One GPU, as its driver describes it. A number that the driver does not report is 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuFacts {
     /// The driver's ordinal on this machine.
     pub index: usize,
     pub name: String,
     pub memory_bytes: u64,
-    /// Of them those that no process holds.
-    pub free_bytes: u64,
     pub compute_capability: ComputeCapability,
     /// Multiprocessors.
     pub sms: u32,
@@ -24,7 +22,7 @@ pub struct GpuFacts {
     pub bus_width: u32,
 }
 
-/// What drivers call the devices of `KNOWN_DEVICES`: the very boards of the data sheets. Others of the same chip have other
+/// The names that drivers give to the devices of `KNOWN_DEVICES`: exactly the boards of the data sheets. Others of the same chip have other
 /// clocks, memory or power.
 const NAMES: [(&str, &str); 10] = [
     ("Tesla V100-SXM2-32GB", "V100"),
@@ -48,7 +46,7 @@ pub fn known_device(name: &str) -> Option<&'static KnownDevice> {
 }
 
 impl GpuFacts {
-    /// As a device that ranks run on, with `threads` threads of the host.
+    /// This GPU as a device for ranks, with `threads` threads of the host.
     #[must_use]
     pub fn device(&self, threads: usize) -> DeviceFacts {
         DeviceFacts {
@@ -63,7 +61,7 @@ impl GpuFacts {
         }
     }
 
-    /// How fast it is; `None` if not even its clocks are known.
+    /// The rates of this GPU; `None` if not even its clocks are known.
     #[must_use]
     pub fn rates(&self) -> Option<DeviceRates> {
         let rates = match known_device(&self.name) {
@@ -73,7 +71,7 @@ impl GpuFacts {
         Some(DeviceRates::Accelerator(rates))
     }
 
-    /// What connects several of it: by the data sheet, or else PCIe 4.0 as the device of the table that has no more.
+    /// The links between several of these GPUs: by the data sheet, or else PCIe 4.0, as between L40S.
     #[must_use]
     pub fn links(&self) -> Option<Links> {
         known_device(&self.name).or_else(|| KNOWN_DEVICES.iter().find(|d| d.name == "L40S")).map(KnownDevice::links)
@@ -120,7 +118,6 @@ pub(crate) mod tests {
             index: 0,
             name: name.to_owned(),
             memory_bytes: 80 << 30,
-            free_bytes: 79 << 30,
             compute_capability: ComputeCapability { major: capability.0, minor: capability.1 },
             sms,
             clock_khz: clocks[0],

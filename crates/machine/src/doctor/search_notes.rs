@@ -1,4 +1,4 @@
-//! What is odd about where libraries are looked for, though nothing need be missing for it.
+//! Oddities of the search for libraries, even if no library is missing.
 
 use std::env;
 use std::ffi::OsStr;
@@ -6,9 +6,9 @@ use std::path::Path;
 
 use super::library::{LIBRARY_FOLDERS, Library, candidates};
 
-/// A line each. `listed`: the value of `RUNNER_CUDA_LIBS`, in whose folders `libraries` are looked for first;
+/// One line per oddity. `listed`: the value of `RUNNER_CUDA_LIBS`, in whose folders `libraries` are looked for first;
 /// `driver`: the file that was taken for the driver's library.
-pub(super) fn notes(listed: &OsStr, libraries: &[&Library], driver: Option<&Path>) -> Vec<String> {
+pub(super) fn search_notes(listed: &OsStr, libraries: &[&Library], driver: Option<&Path>) -> Vec<String> {
     let mut notes = Vec::new();
     for folder in env::split_paths(listed).filter(|folder| !folder.as_os_str().is_empty()) {
         let files = || libraries.iter().flat_map(|library| library.files);
@@ -40,7 +40,7 @@ mod tests {
         std::fs::write(dir.path().join("full/cu13/lib/libcublasLt.so.13"), "").unwrap();
         let of = |names: &[&str]| {
             let listed = env::join_paths(names.iter().map(|name| dir.path().join(name))).unwrap();
-            let told = notes(&listed, &[&CUBLAS_LT], None);
+            let told = search_notes(&listed, &[&CUBLAS_LT], None);
             told.iter().map(|note| note.replace(dir.path().to_str().unwrap(), "DIR")).collect::<Vec<_>>()
         };
         assert_eq!(of(&["full"]), [""; 0]);
@@ -51,12 +51,12 @@ mod tests {
                 "RUNNER_CUDA_LIBS: DIR/empty: none of these libraries is in it, nor in FOLDER/*/lib"
             ]
         );
-        assert_eq!(notes(OsStr::new(""), &[&CUBLAS_LT], None), [""; 0]);
+        assert_eq!(search_notes(OsStr::new(""), &[&CUBLAS_LT], None), [""; 0]);
     }
 
     #[test]
     fn a_stub_is_no_driver() {
-        let at = |path: &str| notes(OsStr::new(""), &[], Some(Path::new(path)));
+        let at = |path: &str| search_notes(OsStr::new(""), &[], Some(Path::new(path)));
         assert_eq!(at("/usr/lib/libcuda.so.580"), [""; 0]);
         assert!(at("/usr/local/cuda/lib64/stubs/libcuda.so")[0].contains("stand-in"));
     }

@@ -8,7 +8,7 @@ use runner_spec::experiment::Train;
 ///
 /// # Errors
 /// If that makes no step, or if not exactly one of the three is given.
-pub fn run_steps(train: &Train, rows: u64, sequences: usize, length: usize) -> Result<u64, PlanError> {
+pub(crate) fn run_steps(train: &Train, rows: u64, sequences: usize, length: usize) -> Result<u64, PlanError> {
     let given =
         usize::from(train.steps.is_some()) + usize::from(train.epochs.is_some()) + usize::from(train.tokens.is_some());
     let per_step = (sequences as u64).checked_mul(length as u64).ok_or_else(|| {

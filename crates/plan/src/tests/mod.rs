@@ -1,7 +1,10 @@
 //! The planner as a whole: snapshots of what users see, the hash, and the errors. Also the fixtures of the other tests.
 
+mod hash;
+mod simulate;
+
 use crate::compile;
-use crate::render::{render, render_with, summary_line};
+use crate::render::{RenderOptions, render};
 use crate::testing::{Change, cluster, compiled, data, experiment, gpt2_124m};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::{DataFacts, SplitFacts};
@@ -19,7 +22,7 @@ fn fails(change: impl FnOnce(&mut e::Experiment, &mut DataFacts)) -> String {
 
 #[test]
 fn the_plan_as_text() {
-    insta::assert_snapshot!(render(&compiled(&experiment())));
+    insta::assert_snapshot!(render(&compiled(&experiment()), &RenderOptions::default()));
 }
 
 #[test]
@@ -30,8 +33,7 @@ fn the_plan_in_full() {
     experiment.optimizer = e::Optimizer::Sgd { lr: 5.0, momentum: 0.0 };
     experiment.train.clip_norm = None;
     let plan = compile(&experiment, &data(), &cluster().with_peak_flops(Some(2e11))).expect("plans");
-    insta::assert_snapshot!(render_with(&plan, true));
-    insta::assert_snapshot!(summary_line(&plan), @"15,248 parameters, 100 steps of 24 tokens, about 55.77 MiB, bf16 on cpu");
+    insta::assert_snapshot!(render(&plan, &RenderOptions { full: true, ..RenderOptions::default() }));
 }
 
 /// What is computed again costs FLOPs that MFU does not count, and saves activations.
@@ -48,7 +50,7 @@ fn recomputation_is_in_the_plan() {
         assert_eq!((&plan.math_hash, plan.hash == none.hash), (&none.math_hash, false));
         last = plan.ranks[0].memory.activations;
     }
-    insta::assert_snapshot!(render(&compiled(&experiment)));
+    insta::assert_snapshot!(render(&compiled(&experiment), &RenderOptions::default()));
 }
 
 /// GPT-2 124M as the file has it: 64 sequences of 1,024 tokens in micro-batches of 4.
@@ -74,7 +76,7 @@ fn gpt2_124m_as_text() {
     data.validation = Some(SplitFacts { rows: 33, tokens: 33_803, documents: 1, hash: "decaf".to_owned() });
     let plan = compile(&experiment, &data, &cluster()).expect("plans");
     assert_eq!(plan.ranks[0].program.model, m);
-    insta::assert_snapshot!(render(&plan));
+    insta::assert_snapshot!(render(&plan, &RenderOptions::default()));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::compile;
+use crate::compile;
 use crate::testing::{Change, cluster, compiled, data, experiment};
 use runner_spec::data::DataFacts;
 use runner_spec::experiment as e;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::block_time::{Seconds, Worker};
+use crate::block_time::{BlockKindSeconds, BlockTimer};
 use crate::cost::block_params;
-use crate::simulate::{Prices, Transfer};
+use crate::simulate::{StepCosts, Transfer};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::forecast::Basis;
 use runner_spec::plan::RankPlan;
@@ -14,8 +14,8 @@ use runner_spec::rates::{BlockSeconds, DeviceRates, Link, Links};
 
 /// The stages of a plan with the times of their work.
 #[derive(Debug)]
-pub(crate) struct Priced<'a> {
-    pub stages: Vec<Stage<'a>>,
+pub(crate) struct PlanCosts<'a> {
+    pub stages: Vec<StageCosts<'a>>,
     pub basis: Basis,
     /// Devices that the ranks run on.
     pub devices: usize,
@@ -27,11 +27,11 @@ pub(crate) struct Priced<'a> {
 
 /// One stage, by its first replica; times are those of its slowest.
 #[derive(Debug)]
-pub(crate) struct Stage<'a> {
+pub(crate) struct StageCosts<'a> {
     pub rank: &'a RankPlan,
     /// For a whole micro-batch, and for the last, which may be smaller.
-    full: Seconds,
-    last: Seconds,
+    full: BlockKindSeconds,
+    last: BlockKindSeconds,
     update: f64,
     norm: f64,
 }
@@ -40,21 +40,21 @@ pub(crate) struct Stage<'a> {
 #[derive(Debug)]
 struct StageLinks {
     /// For a sum over the replicas; `None` for one replica.
-    replicas: Option<Reach>,
+    replicas: Option<GroupLink>,
     /// To every other stage.
     peers: Vec<Link>,
     /// Over all ranks.
-    world: Option<Reach>,
+    world: Option<GroupLink>,
 }
 
 /// A group's slowest link, and the seconds from one end of the group to the other.
 #[derive(Debug, Clone, Copy)]
-struct Reach {
+struct GroupLink {
     link: Link,
     latency: f64,
 }
 
-impl<'a> Priced<'a> {
+impl<'a> PlanCosts<'a> {
     /// `None` where a rate is missing.
     pub(crate) fn new(ranks: &'a [RankPlan], cluster: &'a ClusterFacts) -> Option<Self> {
         let first = ranks.first()?;
@@ -63,12 +63,12 @@ impl<'a> Priced<'a> {
         for rank in ranks {
             *sharers.entry((rank.hardware.node, rank.device)).or_default() += 1;
         }
-        let mut stages: Vec<Stage<'a>> = Vec::with_capacity(mesh.stages);
+        let mut stages: Vec<StageCosts<'a>> = Vec::with_capacity(mesh.stages);
         let mut basis = Basis::Measured;
         for stage in 0..mesh.stages {
             let members = &ranks[mesh.rank(stage, 0)..mesh.rank(stage, 0) + mesh.replicas];
             let mut seen = BTreeSet::new();
-            let mut slowest: Option<Stage<'a>> = None;
+            let mut slowest: Option<StageCosts<'a>> = None;
             for rank in members {
                 let shared = sharers.get(&(rank.hardware.node, rank.device)).copied().unwrap_or(1);
                 let key = (rank.hardware.name.as_str(), rank.hardware.threads, shared, rank.program.owns_optimizer());
@@ -79,7 +79,7 @@ impl<'a> Priced<'a> {
                 if matches!(rates, DeviceRates::Accelerator(_)) {
                     basis = Basis::Assumed;
                 }
-                let timed = Stage::new(rank, rates, shared)?;
+                let timed = StageCosts::new(rank, rates, shared)?;
                 slowest = Some(match slowest {
                     None => timed,
                     Some(other) => other.slower(&timed),
@@ -122,12 +122,12 @@ impl<'a> Priced<'a> {
     }
 }
 
-impl<'a> Stage<'a> {
+impl<'a> StageCosts<'a> {
     fn new(rank: &'a RankPlan, rates: &'a DeviceRates, sharers: usize) -> Option<Self> {
         let p = &rank.program;
         let (precision, master_weights) = (p.precision, p.master_weights);
         let (model, recompute, device) = (&p.model, p.recompute, &rank.hardware);
-        let worker = Worker { model, precision, master_weights, recompute, device, rates, sharers };
+        let worker = BlockTimer { model, precision, master_weights, recompute, device, rates, sharers };
         let full = p.batch.micro_batch.min(p.batch.slice.1);
         let rest = match p.batch.slice.1 % full {
             0 => full,
@@ -158,7 +158,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-impl Prices for Priced<'_> {
+impl StepCosts for PlanCosts<'_> {
     fn compute(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64 {
         let whole = |chunk: usize| program.chunks[chunk];
         match *instruction {
@@ -193,7 +193,7 @@ impl Prices for Priced<'_> {
         let replicas = program.mesh.replicas as f64;
         // A ring: every member sends and receives 2(n-1)/n of the bytes. Its turns wait for each hop within a node, and for
         // a tree over the nodes, up and down.
-        let ring = |reach: Option<Reach>, n: f64, bytes: f64| {
+        let ring = |reach: Option<GroupLink>, n: f64, bytes: f64| {
             reach
                 .filter(|_| n > 1.0)
                 .map_or(0.0, |r| 2.0 * (n - 1.0) / n * bytes / r.link.bytes_per_second + 2.0 * r.latency)
@@ -213,7 +213,7 @@ impl Prices for Priced<'_> {
             Instruction::SumTied => {
                 let link = links.peers[if stage == 0 { program.mesh.stages - 1 } else { 0 }];
                 let bytes = ELEMENT * (program.model.vocab_size * program.model.d_model) as f64;
-                ring(Some(Reach { link, latency: link.latency }), 2.0, bytes)
+                ring(Some(GroupLink { link, latency: link.latency }), 2.0, bytes)
             }
             _ => 0.0,
         }
@@ -251,7 +251,7 @@ fn stage_links(ranks: &[RankPlan], links: Option<Links>) -> Option<Vec<StageLink
         let within = on.values().max().map_or(0, |n| n - 1) as f64 * links.within.latency;
         let between = (on.len() as f64).log2().ceil() * links.between.latency;
         let link = if on.len() > 1 { link } else { links.within };
-        Reach { link, latency: within + between }
+        GroupLink { link, latency: within + between }
     };
     let world = reach(0..ranks.len(), between(1));
     let of = |stage: usize| {

@@ -1,37 +1,29 @@
-//! Between ranks: messages and collectives, by running all programs against each other without computing anything.
+//! Matches messages and collectives between ranks, and finds deadlocks, by running all programs together without computing anything.
 //!
-//! Channels are first in, first out, of a few slots; a send waits for a free one, a receive for a message, a collective for
-//! all its members. Such a system reaches the same end however its parts are timed, so one run shows them all: if it gets
-//! through, no timing can make it wait in a circle.
+//! Channels are first in, first out, with a few slots. A send waits for a free slot, a receive for a message, a collective for
+//! all its members. The outcome does not depend on timing, so one simulated run covers every interleaving.
 
 use std::collections::{HashMap, VecDeque};
 
-use super::error::{CheckError, at, place};
+use super::error::{CheckError, instruction_name};
 use runner_spec::mesh::Group;
 use runner_spec::program::{Instruction, Program};
 
-/// Slots of a channel that are tried first; doubled while programs need more.
-pub const SLOTS: usize = 2;
+/// The first number of slots per channel that is tried; it is doubled while programs need more.
+pub const INITIAL_CHANNEL_SLOTS: usize = 2;
 
-/// What the meeting showed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Meeting {
-    /// Slots of each channel with which the programs get through.
-    pub slots: usize,
-}
-
-/// What a rank is blocked by.
+/// What a blocked rank waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// No message from this rank.
+    /// A message from this rank.
     Message(usize),
-    /// No free slot towards this rank.
+    /// A free slot of the channel to this rank.
     Slot(usize),
-    /// Members of the group that have not come to its n-th collective.
+    /// The other members of the group at its n-th collective.
     Members(Group, usize),
 }
 
-/// A message under way: micro-batch and the part of the model that it is for; who sent it and where.
+/// A message in a channel: its micro-batch, the part of the model that it is for, and the index of the send.
 #[derive(Debug, Clone, Copy)]
 struct Message {
     mb: usize,
@@ -39,22 +31,17 @@ struct Message {
     index: usize,
 }
 
-/// The collectives of one group so far: what the n-th is, and who was there first.
-#[derive(Debug, Default)]
-struct Log {
-    entries: Vec<Entry>,
-}
-
+/// One collective of a group: the rank that issued it first and where, and how many members have arrived.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct Collective {
     instruction: Instruction,
     rank: usize,
     index: usize,
     arrived: usize,
 }
 
-/// The instructions that all members of a group issue together, and whether they wait for each other.
-fn collective(program: &Program, instruction: Instruction) -> Option<(Group, bool)> {
+/// The group that issues `instruction` together, and whether its members wait for each other there; `None` if it is no collective.
+fn collective_group(program: &Program, instruction: Instruction) -> Option<(Group, bool)> {
     let (stage, replica) = program.mesh.place(program.rank);
     match instruction {
         Instruction::CountTokens { .. }
@@ -67,50 +54,53 @@ fn collective(program: &Program, instruction: Instruction) -> Option<(Group, boo
     }
 }
 
-struct Meet<'a> {
+struct LockstepRun<'a> {
     programs: &'a [&'a Program],
     slots: usize,
-    at: Vec<usize>,
+    /// Per rank, the index of the next instruction.
+    positions: Vec<usize>,
+    /// By sender, receiver, and whether activations (or gradients) are sent.
     channels: HashMap<(usize, usize, bool), VecDeque<Message>>,
-    logs: Vec<Log>,
-    /// Per rank, collectives so far in World, Replicas and Tied.
+    /// Per group, its collectives in order.
+    collectives: Vec<Vec<Collective>>,
+    /// Per rank, how many collectives it has joined in World, Replicas and Tied (see `group_kind`).
     counts: Vec<[usize; 3]>,
-    /// Whether a rank stands in a collective that it has joined already.
+    /// Per rank, whether it has joined the collective at its position.
     joined: Vec<bool>,
 }
 
-/// Runs `programs` against each other.
+/// Runs `programs` together. Returns the slots that each channel needs.
 ///
 /// # Errors
-/// A message that is not the one expected, collectives in different orders, or a circle of waits.
-pub(super) fn meet(programs: &[&Program]) -> Result<Meeting, CheckError> {
-    let Some(first) = programs.first() else { return Ok(Meeting { slots: SLOTS }) };
-    let mut slots = SLOTS;
+/// A message that is not the expected one, collectives in different orders, or a deadlock.
+pub(super) fn match_messages(programs: &[&Program]) -> Result<usize, CheckError> {
+    let Some(first) = programs.first() else { return Ok(INITIAL_CHANNEL_SLOTS) };
+    let mut slots = INITIAL_CHANNEL_SLOTS;
     loop {
-        let mut run = Meet {
+        let mut run = LockstepRun {
             programs,
             slots,
-            at: vec![0; programs.len()],
+            positions: vec![0; programs.len()],
             channels: HashMap::new(),
-            logs: (0..first.mesh.groups().len()).map(|_| Log::default()).collect(),
+            collectives: vec![Vec::new(); first.mesh.groups().len()],
             counts: vec![[0; 3]; programs.len()],
             joined: vec![false; programs.len()],
         };
         let blocked = run.run()?;
         if blocked.is_empty() {
-            run.all_received()?;
-            return Ok(Meeting { slots });
+            run.check_all_received()?;
+            return Ok(slots);
         }
-        // With more slots those sends would not wait; without such sends more slots do not help.
+        // More slots help only if a send waits for one.
         if !blocked.iter().any(|(_, wait)| matches!(wait, Wait::Slot(_))) {
-            return Err(run.circle(&blocked));
+            return Err(run.deadlock_error(&blocked));
         }
         slots *= 2;
     }
 }
 
-impl Meet<'_> {
-    /// Goes round until nobody moves; who is blocked then, and by what.
+impl LockstepRun<'_> {
+    /// Runs all ranks until none can go on. Returns the blocked ones and what they wait for.
     fn run(&mut self) -> Result<Vec<(usize, Wait)>, CheckError> {
         let mut waiting: Vec<usize> = (0..self.programs.len()).collect();
         loop {
@@ -118,13 +108,13 @@ impl Meet<'_> {
             let mut blocked = Vec::new();
             for &rank in &waiting {
                 let wait = loop {
-                    if self.at[rank] == self.programs[rank].step.len() {
+                    if self.positions[rank] == self.programs[rank].step.len() {
                         break None;
                     }
                     if let Some(wait) = self.step(rank)? {
                         break Some(wait);
                     }
-                    self.at[rank] += 1;
+                    self.positions[rank] += 1;
                     moved = true;
                 };
                 blocked.extend(wait.map(|wait| (rank, wait)));
@@ -136,10 +126,10 @@ impl Meet<'_> {
         }
     }
 
-    /// Does the next instruction of `rank`, or says what it waits for.
+    /// Executes the next instruction of `rank`, or returns what it waits for.
     fn step(&mut self, rank: usize) -> Result<Option<Wait>, CheckError> {
         let program = self.programs[rank];
-        let index = self.at[rank];
+        let index = self.positions[rank];
         let instruction = program.step[index];
         let replica = program.replica();
         let peer = |stage: usize| program.mesh.rank(stage, replica);
@@ -157,10 +147,10 @@ impl Meet<'_> {
             Instruction::WaitBuckets => {
                 let group = Group::Replicas { stage: program.stage() };
                 let Some(last) = self.counts[rank][1].checked_sub(1) else { return Ok(None) };
-                let all = self.logs[program.mesh.index(group)].entries[last].arrived == program.mesh.size(group);
+                let all = self.collectives[program.mesh.index(group)][last].arrived == program.mesh.size(group);
                 Ok((!all).then_some(Wait::Members(group, last)))
             }
-            _ => match collective(program, instruction) {
+            _ => match collective_group(program, instruction) {
                 Some((group, waits)) if program.mesh.size(group) > 1 => self.join(rank, group, waits),
                 _ => Ok(None),
             },
@@ -191,54 +181,56 @@ impl Meet<'_> {
         if (message.mb, message.part) == (mb, program.virtual_stage(chunk)) {
             return Ok(None);
         }
-        let sent = place(message.index, &self.programs[from].step[message.index]);
+        let sent = instruction_name(message.index, &self.programs[from].step[message.index]);
         let why = format!(
             "what comes next from rank {from} is micro-batch {} for part {} of the model ({sent})",
             message.mb, message.part
         );
-        Err(at(program, self.at[rank], why))
+        Err(CheckError::at_instruction(program, self.positions[rank], why))
     }
 
     fn join(&mut self, rank: usize, group: Group, waits: bool) -> Result<Option<Wait>, CheckError> {
         let program = self.programs[rank];
-        let index = self.at[rank];
+        let index = self.positions[rank];
         let instruction = program.step[index];
-        let kind = kind(group);
-        let log = &mut self.logs[program.mesh.index(group)];
+        let kind = group_kind(group);
+        let collectives = &mut self.collectives[program.mesh.index(group)];
         if !self.joined[rank] {
             let nth = self.counts[rank][kind];
-            match log.entries.get_mut(nth) {
-                None => log.entries.push(Entry { instruction, rank, index, arrived: 1 }),
+            match collectives.get_mut(nth) {
+                None => collectives.push(Collective { instruction, rank, index, arrived: 1 }),
                 Some(entry) if entry.instruction == instruction => entry.arrived += 1,
                 Some(entry) => {
-                    let other = place(entry.index, &entry.instruction);
+                    let other = instruction_name(entry.index, &entry.instruction);
                     let why = format!("rank {} issues {other} in its place: both would wait forever", entry.rank);
-                    return Err(at(program, index, why));
+                    return Err(CheckError::at_instruction(program, index, why));
                 }
             }
             self.counts[rank][kind] += 1;
             self.joined[rank] = true;
         }
         let nth = self.counts[rank][kind] - 1;
-        if waits && log.entries[nth].arrived < program.mesh.size(group) {
+        if waits && collectives[nth].arrived < program.mesh.size(group) {
             return Ok(Some(Wait::Members(group, nth)));
         }
         self.joined[rank] = false;
         Ok(None)
     }
 
-    fn all_received(&self) -> Result<(), CheckError> {
+    fn check_all_received(&self) -> Result<(), CheckError> {
         let left = self.channels.iter().filter_map(|(key, queue)| Some((*key, *queue.front()?)));
         match left.min_by_key(|((from, ..), message)| (*from, message.index)) {
             None => Ok(()),
-            Some(((from, to, _), message)) => {
-                Err(at(self.programs[from], message.index, format!("rank {to} never receives it")))
-            }
+            Some(((from, to, _), message)) => Err(CheckError::at_instruction(
+                self.programs[from],
+                message.index,
+                format!("rank {to} never receives it"),
+            )),
         }
     }
 
-    /// The circle of waits, from the first rank in it; or the rank that waits for what never comes.
-    fn circle(&self, blocked: &[(usize, Wait)]) -> CheckError {
+    /// Names the circle of waits, from the first rank in it; or the rank that waits for something that never comes.
+    fn deadlock_error(&self, blocked: &[(usize, Wait)]) -> CheckError {
         let waits: HashMap<usize, Wait> = blocked.iter().copied().collect();
         let mut path: Vec<usize> = Vec::new();
         let mut rank = blocked.first().map_or(0, |b| b.0);
@@ -251,27 +243,31 @@ impl Meet<'_> {
                 Wait::Message(other) | Wait::Slot(other) => other,
                 Wait::Members(group, nth) => {
                     let members = self.programs[rank].mesh.members(group);
-                    members.into_iter().find(|&r| self.counts[r][kind(group)] <= nth).unwrap_or(rank)
+                    members.into_iter().find(|&r| self.counts[r][group_kind(group)] <= nth).unwrap_or(rank)
                 }
             };
         }
-        let name = |rank: usize| match self.programs[rank].step.get(self.at[rank]) {
-            Some(instruction) => format!("rank {rank} at {}", place(self.at[rank], instruction)),
+        let name = |rank: usize| match self.programs[rank].step.get(self.positions[rank]) {
+            Some(instruction) => format!("rank {rank} at {}", instruction_name(self.positions[rank], instruction)),
             None => format!("rank {rank}, which has ended its step"),
         };
         if let Some(begin) = path.iter().position(|&r| r == rank) {
             let circle = &path[begin..];
             let others: Vec<String> = circle[1..].iter().chain(&circle[..1]).map(|&r| name(r)).collect();
             let why = format!("it waits forever: for {}", others.join(", which waits for "));
-            return at(self.programs[circle[0]], self.at[circle[0]], why);
+            return CheckError::at_instruction(self.programs[circle[0]], self.positions[circle[0]], why);
         }
         let last = *path.last().unwrap_or(&rank);
-        at(self.programs[last], self.at[last], format!("it waits forever, for {}", name(rank)))
+        CheckError::at_instruction(
+            self.programs[last],
+            self.positions[last],
+            format!("it waits forever, for {}", name(rank)),
+        )
     }
 }
 
-/// Where a rank's collectives of such a group are counted.
-fn kind(group: Group) -> usize {
+/// The index in `counts` of the collectives of such a group.
+fn group_kind(group: Group) -> usize {
     match group {
         Group::World => 0,
         Group::Replicas { .. } => 1,

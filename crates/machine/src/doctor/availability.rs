@@ -1,0 +1,35 @@
+//! Checks what candle and NCCL need before they load a library: they would end the process where a library is missing.
+
+use super::driver::visible_gpus;
+use super::features::outdated_driver;
+use super::library::{CUBLAS_LT, DRIVER, NCCL};
+use super::report::BuildFacts;
+use crate::gpu_facts::GpuFacts;
+
+/// Checks that GPUs can be used here: the driver works and shows one, and the library for matrix products exists. Returns the GPUs.
+///
+/// # Errors
+/// What is missing.
+pub fn check_gpus() -> Result<Vec<GpuFacts>, String> {
+    let gpus = visible_gpus().map_err(with_advice)?;
+    if gpus.is_empty() {
+        return Err(with_advice("the driver shows no GPU".to_owned()));
+    }
+    if let Some(outdated) = outdated_driver(BuildFacts::current().cuda, DRIVER.facts().version.as_deref()) {
+        return Err(with_advice(outdated.what));
+    }
+    CUBLAS_LT.open().map_err(with_advice)?;
+    Ok(gpus)
+}
+
+/// Checks that GPUs can communicate through NCCL: its library exists.
+///
+/// # Errors
+/// What is missing.
+pub fn check_nccl() -> Result<(), String> {
+    NCCL.open().map(drop).map_err(with_advice)
+}
+
+fn with_advice(what: String) -> String {
+    format!("{what}; `runner doctor` tells what is missing")
+}

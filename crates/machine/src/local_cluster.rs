@@ -1,0 +1,115 @@
+//! This machine as the planner sees it: its CPU and its GPUs.
+
+use std::fs;
+
+use crate::doctor;
+use crate::gpu_facts::GpuFacts;
+use crate::host::{cpu_name, total_memory_bytes};
+use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, NoGpu, PeakFlops, RankSeat};
+
+/// With `1` NCCL 2.30 and newer lets ranks share a GPU.
+const SHARE_GPU_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
+
+/// This machine: its CPU, with `threads` threads for the rank, and the GPUs that this program can use. A CPU's peak FLOP/s is not
+/// guessed: it stays unknown until someone says it.
+#[must_use]
+pub fn local_cluster(threads: usize) -> ClusterFacts {
+    let mut facts = with_gpus(cpu_cluster(threads), find_gpus(), threads);
+    facts.sharing = std::env::var(SHARE_GPU_VARIABLE).is_ok_and(|value| value.trim() == "1");
+    // NCCL is a library of some size: it is not opened for one rank.
+    let several = facts.gpus() > 1 || (facts.sharing && facts.gpus() > 0);
+    facts.no_nccl = several.then(check_nccl).and_then(Result::err);
+    facts
+}
+
+/// `cluster` for ranks that a launcher started, each of which sees a machine like this one: rank r is at `seats[r]`.
+#[must_use]
+pub fn with_seats(mut cluster: ClusterFacts, seats: Vec<RankSeat>) -> ClusterFacts {
+    let asked = cluster.gpus() > 1 || cluster.sharing;
+    if !asked && cluster.gpus() > 0 && seats.len() > 1 {
+        cluster.no_nccl = check_nccl().err();
+    }
+    ClusterFacts { seats, ..cluster }
+}
+
+/// This machine's CPU alone.
+#[must_use]
+pub fn cpu_cluster(threads: usize) -> ClusterFacts {
+    let cpu = DeviceFacts {
+        device: Device::Cpu,
+        node: 0,
+        name: cpu_name().unwrap_or_else(|| format!("{} CPU", std::env::consts::ARCH)),
+        threads: threads.max(1),
+        memory_bytes: usable_memory_bytes(),
+        peak_flops: PeakFlops::default(),
+        compute_capability: None,
+        estimated: false,
+    };
+    ClusterFacts { devices: vec![cpu], ..ClusterFacts::default() }
+}
+
+/// `cluster`, one machine, with the GPUs that were `found`, which share the host's `threads`.
+#[must_use]
+pub fn with_gpus(mut cluster: ClusterFacts, found: Result<Vec<GpuFacts>, NoGpu>, threads: usize) -> ClusterFacts {
+    match found {
+        Ok(gpus) => {
+            let each = threads / gpus.len().max(1);
+            cluster.devices.extend(gpus.iter().map(|gpu| gpu.device(each)));
+            let rates = gpus.iter().filter_map(|gpu| Some((gpu.name.clone(), gpu.rates()?)));
+            cluster.rates.devices.extend(rates);
+            cluster.rates.gpu_links = gpus.first().and_then(GpuFacts::links);
+        }
+        Err(why) => cluster.no_gpu = Some(why),
+    }
+    cluster
+}
+
+/// The GPUs that the driver shows to this process. Nothing is opened on them.
+fn find_gpus() -> Result<Vec<GpuFacts>, NoGpu> {
+    if cfg!(feature = "cuda") { doctor::check_gpus().map_err(NoGpu::Missing) } else { Err(NoGpu::NotBuilt) }
+}
+
+/// Checks that GPUs can communicate through NCCL.
+fn check_nccl() -> Result<(), String> {
+    if cfg!(feature = "nccl") {
+        doctor::check_nccl()
+    } else {
+        Err("this program was built without it: build it with `--features nccl`".to_owned())
+    }
+}
+
+/// Memory that this process may use: the machine's, or the limit of its control group if that is smaller.
+fn usable_memory_bytes() -> Option<u64> {
+    let machine = total_memory_bytes()?;
+    // Without a control group, or without a limit (`max`), all of it is usable.
+    let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
+    Some(group.map_or(machine, |limit: u64| limit.min(machine)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu_facts::tests::gpu;
+
+    #[test]
+    fn gpus_that_were_found_are_devices_with_their_speeds() {
+        let gpu = |index, name: &str| GpuFacts { index, ..gpu(name, (9, 0), 132, [1_980_000, 2_619_000], 5120) };
+        let found = vec![gpu(0, "NVIDIA H100 80GB HBM3"), gpu(1, "NVIDIA H100 80GB HBM3")];
+        let facts = with_gpus(cpu_cluster(16), Ok(found), 16);
+        let devices: Vec<(Device, usize)> = facts.devices.iter().map(|d| (d.device, d.threads)).collect();
+        assert_eq!(devices, [(Device::Cpu, 16), (Device::Cuda(0), 8), (Device::Cuda(1), 8)]);
+        assert!(facts.rates.devices.contains_key("NVIDIA H100 80GB HBM3") && facts.rates.gpu_links.is_some());
+        assert_eq!(facts.with_peak_flops(None).devices[1].peak_flops.bf16, Some(989.4e12));
+        let none = with_gpus(cpu_cluster(16), Err(NoGpu::NotBuilt), 16);
+        assert_eq!((none.devices.len(), none.no_gpu), (1, Some(NoGpu::NotBuilt)));
+    }
+
+    #[test]
+    fn there_is_always_one_cpu_with_a_thread() {
+        let facts = local_cluster(0);
+        assert_eq!(facts.devices.iter().filter(|d| d.device == Device::Cpu).count(), 1);
+        assert_eq!(facts.devices[0].threads, 1);
+        assert!(!facts.devices[0].name.is_empty());
+        assert_eq!(facts.with_peak_flops(Some(1e12)).devices[0].peak_flops.bf16, Some(1e12));
+    }
+}

@@ -1,0 +1,440 @@
+//! Executes one rank's program symbolically: checks that each instruction has what it needs.
+
+use super::error::{CheckError, instruction_name, row_names};
+use super::live_activations::{LiveMicroBatches, LivePeak};
+use super::program_shape::{check_periodic, check_shape};
+use runner_spec::program::{Blocks, Instruction, Mode, Program};
+
+/// What the execution of one program showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecutionSummary {
+    /// Per chunk, the micro-batches that have run forward and not yet backward, at the moment when they hold the most.
+    pub live: Vec<LiveMicroBatches>,
+    /// Per micro-batch, the index of the last instruction that adds to the gradients.
+    pub(super) last_addition: Vec<usize>,
+}
+
+impl ExecutionSummary {
+    /// Micro-batches in flight at the peak, in all chunks together.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.live.iter().map(|l| l.saved + l.work).sum()
+    }
+}
+
+/// How far one micro-batch is on one chunk: the indices of the instructions that have run.
+#[derive(Debug, Clone, Copy, Default)]
+struct MicroBatchProgress {
+    received_activation: Option<usize>,
+    forward: Option<usize>,
+    sent_activation: Option<usize>,
+    received_gradient: Option<usize>,
+    backward_input: Option<usize>,
+    backward: Option<usize>,
+    sent_gradient: Option<usize>,
+    /// The blocks of the chunk before this one have not run backward.
+    backward_reached: usize,
+}
+
+struct Execution<'a> {
+    program: &'a Program,
+    /// Parts of the model: stages times chunks.
+    parts: usize,
+    loads: Vec<Option<usize>>,
+    /// Per chunk and micro-batch.
+    progress: Vec<Vec<MicroBatchProgress>>,
+    counted: Option<usize>,
+    broadcast: Option<usize>,
+    reduced: Vec<Option<usize>>,
+    waited: Option<usize>,
+    summed_tied: Option<usize>,
+    clipped: Option<usize>,
+    ended: Option<usize>,
+    live: LivePeak,
+    last_addition: Vec<usize>,
+}
+
+/// Executes one program.
+///
+/// # Errors
+/// The first violation, naming its instruction.
+pub fn execute(program: &Program) -> Result<ExecutionSummary, CheckError> {
+    check_shape(program)?;
+    let micro_batches = program.batch.micro_batches();
+    let fresh = |chunk: &Blocks| {
+        vec![MicroBatchProgress { backward_reached: chunk.end, ..MicroBatchProgress::default() }; micro_batches]
+    };
+    let mut execution = Execution {
+        program,
+        parts: program.mesh.stages * program.chunks.len(),
+        loads: vec![None; micro_batches],
+        progress: program.chunks.iter().map(fresh).collect(),
+        counted: None,
+        broadcast: None,
+        reduced: vec![None; program.buckets.len()],
+        waited: None,
+        summed_tied: None,
+        clipped: None,
+        ended: None,
+        live: LivePeak::new(program),
+        last_addition: vec![0; micro_batches],
+    };
+    for (index, instruction) in program.step.iter().enumerate() {
+        execution.step(index, *instruction).map_err(|why| CheckError::at_instruction(program, index, why))?;
+    }
+    if execution.ended.is_none() {
+        let why = if program.owns_optimizer() {
+            "there is no OptimizerStep: the weights never change"
+        } else {
+            "there is no ZeroGradients: the next step would add to these gradients"
+        };
+        return Err(CheckError::in_part(program, "step", why));
+    }
+    check_periodic(program)?;
+    Ok(ExecutionSummary { live: execution.live.peak, last_addition: execution.last_addition })
+}
+
+impl Execution<'_> {
+    fn step(&mut self, index: usize, instruction: Instruction) -> Result<(), String> {
+        self.check_bounds(instruction)?;
+        let ends = matches!(instruction, Instruction::OptimizerStep | Instruction::ZeroGradients);
+        if let Some(ended) = self.ended {
+            return Err(format!("it comes after {}, which ends the step", self.name(ended)));
+        }
+        if let Some(clipped) = self.clipped.filter(|_| !ends) {
+            return Err(format!(
+                "it comes after {}, after which only the end of the step may follow",
+                self.name(clipped)
+            ));
+        }
+        match instruction {
+            Instruction::Load { mb } => self.load(index, mb),
+            Instruction::CountTokens { numerator } => self.count_tokens(index, numerator),
+            Instruction::BroadcastWeights => self.broadcast_weights(index),
+            Instruction::Forward { mb, chunk } => self.forward(index, mb, chunk),
+            Instruction::Backward { mb, chunk, blocks } => self.backward(index, mb, chunk, blocks, false),
+            Instruction::BackwardInput { mb, chunk } => self.backward_input(index, mb, chunk),
+            Instruction::BackwardWeight { mb, chunk, blocks } => self.backward(index, mb, chunk, blocks, true),
+            Instruction::SendActivation { mb, chunk, to } => {
+                self.check_peer(to, self.next_part(chunk)?)?;
+                self.check_forward(mb, chunk)?;
+                once(self.program, &mut self.progress[chunk][mb].sent_activation, index)
+            }
+            Instruction::RecvActivation { mb, chunk, from } => {
+                self.check_peer(from, self.previous_part(chunk)?)?;
+                once(self.program, &mut self.progress[chunk][mb].received_activation, index)
+            }
+            Instruction::RecvGradient { mb, chunk, from } => {
+                self.check_peer(from, self.next_part(chunk)?)?;
+                self.check_forward(mb, chunk)?;
+                once(self.program, &mut self.progress[chunk][mb].received_gradient, index)
+            }
+            Instruction::SendGradient { mb, chunk, to } => {
+                self.check_peer(to, self.previous_part(chunk)?)?;
+                let start = self.program.chunks[chunk].start;
+                let progress = &mut self.progress[chunk][mb];
+                if progress.backward_input.is_none() && progress.backward_reached > start {
+                    return Err(format!("the backward of micro-batch {mb} has not reached block {start}"));
+                }
+                once(self.program, &mut progress.sent_gradient, index)
+            }
+            Instruction::AllReduce { bucket } => self.reduce(index, bucket, self.program.mesh.mode != Mode::Dp),
+            Instruction::ReduceToRoot { bucket } => self.reduce(index, bucket, self.program.mesh.mode == Mode::Dp),
+            Instruction::WaitBuckets => {
+                if let Some(bucket) = self.reduced.iter().position(Option::is_none) {
+                    return Err(format!("AllReduce bucket {bucket} has not started"));
+                }
+                once(self.program, &mut self.waited, index)
+            }
+            Instruction::SumTied => self.sum_tied(index),
+            Instruction::ClipNorm { max } => {
+                self.check_gradients_complete()?;
+                if max.is_some_and(|max| max.is_nan() || max <= 0.0) {
+                    return Err("the norm must be positive".to_owned());
+                }
+                self.clipped = Some(index);
+                Ok(())
+            }
+            Instruction::OptimizerStep | Instruction::ZeroGradients => {
+                let updates = instruction == Instruction::OptimizerStep;
+                if updates != self.program.owns_optimizer() {
+                    let why = if updates {
+                        "this rank holds no optimizer state: the root updates"
+                    } else {
+                        "this rank holds the optimizer state"
+                    };
+                    return Err(why.to_owned());
+                }
+                self.check_gradients_complete()?;
+                if self.clipped.is_none() {
+                    return Err("ClipNorm has not run: the gradients are neither measured nor clipped".to_owned());
+                }
+                self.ended = Some(index);
+                Ok(())
+            }
+            Instruction::Evaluate | Instruction::Sample | Instruction::Checkpoint => {
+                Err("it is periodic, and no part of a step".to_owned())
+            }
+        }
+    }
+
+    fn name(&self, index: usize) -> String {
+        instruction_name(index, &self.program.step[index])
+    }
+
+    fn check_bounds(&self, instruction: Instruction) -> Result<(), String> {
+        if let Some(mb) = instruction.mb()
+            && mb >= self.loads.len()
+        {
+            let (rows, count) = (self.program.batch.slice.1, self.loads.len());
+            return Err(format!("there is no micro-batch {mb}: the rank's {rows} rows make {count}"));
+        }
+        if let Some(chunk) = instruction.chunk()
+            && chunk >= self.progress.len()
+        {
+            return Err(format!("there is no chunk {chunk}: the rank holds {}", self.progress.len()));
+        }
+        if let Instruction::AllReduce { bucket } | Instruction::ReduceToRoot { bucket } = instruction
+            && bucket >= self.reduced.len()
+        {
+            return Err(format!("there is no bucket {bucket}: there are {}", self.reduced.len()));
+        }
+        Ok(())
+    }
+
+    fn row_names(&self, mb: usize) -> String {
+        let (start, count) = self.program.batch.rows(mb);
+        row_names(start, count, self.program.batch.stride)
+    }
+
+    fn previous_part(&self, chunk: usize) -> Result<usize, String> {
+        let part = self.program.virtual_stage(chunk);
+        part.checked_sub(1).ok_or_else(|| "nothing comes before the embedding".to_owned())
+    }
+
+    fn next_part(&self, chunk: usize) -> Result<usize, String> {
+        let part = self.program.virtual_stage(chunk) + 1;
+        if part < self.parts { Ok(part) } else { Err("nothing comes after the head".to_owned()) }
+    }
+
+    /// Checks that the peer of a message is the stage that holds part `part` of the model.
+    fn check_peer(&self, stage: usize, part: usize) -> Result<(), String> {
+        let holder = part % self.program.mesh.stages;
+        if stage == holder {
+            return Ok(());
+        }
+        Err(format!("part {part} of the model is on stage {holder}, not {stage}"))
+    }
+
+    fn check_forward(&self, mb: usize, chunk: usize) -> Result<(), String> {
+        match self.progress[chunk][mb].forward {
+            Some(_) => Ok(()),
+            None => Err(format!("Forward {mb} has not run")),
+        }
+    }
+
+    fn load(&mut self, index: usize, mb: usize) -> Result<(), String> {
+        if let Some(earlier) = self.loads[mb] {
+            return Err(format!("{} has already loaded it: its tokens would be counted twice", self.name(earlier)));
+        }
+        if let Some(counted) = self.counted {
+            return Err(format!("{} has counted without it", self.name(counted)));
+        }
+        self.loads[mb] = Some(index);
+        Ok(())
+    }
+
+    fn count_tokens(&mut self, index: usize, numerator: u32) -> Result<(), String> {
+        if let Some(mb) = self.loads.iter().position(Option::is_none) {
+            return Err(format!("Load {mb} has not run: {} would not be counted", self.row_names(mb)));
+        }
+        if numerator != 1 {
+            return Err(format!("each token would weigh {numerator} / valid tokens of the global batch, not 1"));
+        }
+        once(self.program, &mut self.counted, index)
+    }
+
+    fn broadcast_weights(&mut self, index: usize) -> Result<(), String> {
+        if self.program.mesh.mode != Mode::Dp {
+            return Err("every rank has its own weights here".to_owned());
+        }
+        if self.progress.iter().flatten().any(|p| p.forward.is_some()) {
+            return Err("a forward has already run with other weights".to_owned());
+        }
+        once(self.program, &mut self.broadcast, index)
+    }
+
+    fn forward(&mut self, index: usize, mb: usize, chunk: usize) -> Result<(), String> {
+        if self.loads[mb].is_none() {
+            return Err(format!("Load {mb} has not run"));
+        }
+        // The head scales its gradient in the forward.
+        if self.counted.is_none() {
+            return Err("CountTokens has not run: what a token weighs is not known".to_owned());
+        }
+        if self.program.mesh.mode == Mode::Dp && self.broadcast.is_none() {
+            return Err("BroadcastWeights has not run: the replicas have the last step's weights".to_owned());
+        }
+        let progress = &mut self.progress[chunk][mb];
+        if self.program.virtual_stage(chunk) > 0 && progress.received_activation.is_none() {
+            return Err(format!("RecvActivation {mb} has not run"));
+        }
+        if let Some(earlier) = progress.forward {
+            return Err(format!("{} has already run it", self.name(earlier)));
+        }
+        progress.forward = Some(index);
+        self.live.add_forward(chunk);
+        Ok(())
+    }
+
+    /// Checks what any backward needs first.
+    fn check_before_backward(&self, mb: usize, chunk: usize) -> Result<(), String> {
+        self.check_forward(mb, chunk)?;
+        if self.next_part(chunk).is_ok() && self.progress[chunk][mb].received_gradient.is_none() {
+            return Err(format!("RecvGradient {mb} has not run"));
+        }
+        Ok(())
+    }
+
+    fn backward_input(&mut self, index: usize, mb: usize, chunk: usize) -> Result<(), String> {
+        self.check_before_backward(mb, chunk)?;
+        let progress = &mut self.progress[chunk][mb];
+        if progress.backward_reached < self.program.chunks[chunk].end && progress.backward_input.is_none() {
+            return Err("a whole backward of it has already begun".to_owned());
+        }
+        once(self.program, &mut progress.backward_input, index)?;
+        self.live.move_to_weight_work(chunk);
+        Ok(())
+    }
+
+    fn backward(
+        &mut self,
+        index: usize,
+        mb: usize,
+        chunk: usize,
+        blocks: Option<Blocks>,
+        split: bool,
+    ) -> Result<(), String> {
+        self.check_before_backward(mb, chunk)?;
+        let whole = self.program.chunks[chunk];
+        let blocks = blocks.unwrap_or(whole);
+        let progress = self.progress[chunk][mb];
+        let reached = progress.backward_reached;
+        match (split, progress.backward_input) {
+            (true, None) => return Err(format!("BackwardInput {mb} has not run")),
+            (false, Some(earlier)) => return Err(format!("{} has run a part of it", self.name(earlier))),
+            _ => {}
+        }
+        if let Some(earlier) = progress.backward.filter(|_| blocks.end > reached) {
+            let rows = self.row_names(mb);
+            return Err(format!("{} has already run it: {rows} would reach the gradients twice", self.name(earlier)));
+        }
+        if blocks.is_empty() || blocks.start < whole.start || blocks.end != reached {
+            let (from, to, next) = (blocks.start, blocks.end.max(1) - 1, reached.max(1) - 1);
+            return Err(format!("blocks {from} … {to} are not the next ones: {next} is"));
+        }
+        for (bucket, reduced) in self.reduced.iter().enumerate() {
+            if let Some(earlier) = *reduced
+                && overlap(self.program.buckets[bucket], blocks)
+            {
+                let rows = self.row_names(mb);
+                return Err(format!("{} has summed bucket {bucket} without {rows}", self.name(earlier)));
+            }
+        }
+        let progress = &mut self.progress[chunk][mb];
+        (progress.backward_reached, progress.backward) = (blocks.start, Some(index));
+        self.last_addition[mb] = self.last_addition[mb].max(index);
+        if blocks.start == whole.start {
+            self.live.complete_backward(chunk, split);
+        }
+        Ok(())
+    }
+
+    /// Reduces a bucket; `fits_mode`: by the instruction that this mode uses.
+    fn reduce(&mut self, index: usize, bucket: usize, fits_mode: bool) -> Result<(), String> {
+        if !fits_mode {
+            return Err("this is not how gradients are summed in this mode".to_owned());
+        }
+        if self.program.mesh.replicas < 2 {
+            return Err("there is one replica: nothing to sum".to_owned());
+        }
+        self.check_blocks_complete(self.program.buckets[bucket], &format!("bucket {bucket}"))?;
+        if let Some(earlier) = self.reduced[bucket] {
+            return Err(format!("{} has already summed it: its gradients would count twice", self.name(earlier)));
+        }
+        self.reduced[bucket] = Some(index);
+        Ok(())
+    }
+
+    /// Checks that every micro-batch has reached the gradients of `blocks`, including those of a tied embedding.
+    fn check_blocks_complete(&self, blocks: Blocks, what: &str) -> Result<(), String> {
+        let tied = self.program.model.tie_embeddings && blocks.contains(0);
+        for (chunk, micro_batches) in self.progress.iter().enumerate() {
+            let held = self.program.chunks[chunk];
+            let has_tied_head = tied && held.contains(self.program.model.layers + 1);
+            for (mb, progress) in micro_batches.iter().enumerate() {
+                let missing = (overlap(held, blocks) && progress.backward_reached > blocks.start.max(held.start))
+                    || (has_tied_head && progress.backward.is_none());
+                if missing {
+                    let backward = if progress.backward_input.is_some() {
+                        Instruction::BackwardWeight { mb, chunk, blocks: None }
+                    } else {
+                        Instruction::Backward { mb, chunk, blocks: None }
+                    };
+                    let rows = self.row_names(mb);
+                    return Err(format!("{backward} has not run: {rows} would be missing from {what}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sum_tied(&mut self, index: usize) -> Result<(), String> {
+        if !self.program.shares_tied() {
+            return Err("this rank shares no embedding with another stage".to_owned());
+        }
+        if self.program.mesh.replicas > 1 && self.waited.is_none() {
+            return Err("WaitBuckets has not run: the other replicas' gradients are missing".to_owned());
+        }
+        for &chunk in &self.program.chunks {
+            self.check_blocks_complete(chunk, "the sum over both stages")?;
+        }
+        once(self.program, &mut self.summed_tied, index)
+    }
+
+    /// Checks that the gradients include all micro-batches, all replicas, and both copies of a tied embedding.
+    fn check_gradients_complete(&self) -> Result<(), String> {
+        for &chunk in &self.program.chunks {
+            self.check_blocks_complete(chunk, "the gradients")?;
+        }
+        let dp = self.program.mesh.mode == Mode::Dp;
+        if self.program.mesh.replicas > 1 {
+            if let Some(bucket) = self.reduced.iter().position(Option::is_none) {
+                let name = if dp { "ReduceToRoot" } else { "AllReduce" };
+                return Err(format!(
+                    "{name} bucket {bucket} has not run: the rows of the other replicas would be missing"
+                ));
+            }
+            if !dp && self.waited.is_none() {
+                return Err("WaitBuckets has not run: the sums over the replicas may not be there yet".to_owned());
+            }
+        }
+        if self.program.shares_tied() && self.summed_tied.is_none() {
+            return Err("SumTied has not run: the tied embedding would change differently on its two stages".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn overlap(a: Blocks, b: Blocks) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+/// Notes in `slot` that instruction `index` has run; it may run only once.
+fn once(program: &Program, slot: &mut Option<usize>, index: usize) -> Result<(), String> {
+    if let Some(earlier) = *slot {
+        return Err(format!("{} has already done it", instruction_name(earlier, &program.step[earlier])));
+    }
+    *slot = Some(index);
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! The symbolic sum: over all ranks of a stage, every row of the global batch reaches the gradients with coefficient 1.
+//!
+//! `execution` has shown that each rank adds each of its micro-batches once, before the replicas' gradients are summed once. So
+//! the coefficient of a row is the number of micro-batches that contain it, over the replicas of a stage.
+
+use super::error::{CheckError, instruction_name, row_names};
+use super::execution::ExecutionSummary;
+use runner_spec::mesh::Group;
+use runner_spec::program::Program;
+
+/// Checks that all ranks work on one global batch, replicas of a stage on the same part of the model, and stages of a replica on
+/// the same rows.
+pub(super) fn check_same_work(programs: &[&Program]) -> Result<(), CheckError> {
+    let Some(first) = programs.first() else { return Ok(()) };
+    if programs.len() != first.world_size() {
+        let why = format!("it has {} ranks, and there are {} programs", first.world_size(), programs.len());
+        return Err(CheckError::in_part(first, "mesh", why));
+    }
+    for (rank, p) in programs.iter().enumerate() {
+        let fail = |place: &str, why: String| Err(CheckError::in_part(p, place, why));
+        if p.rank != rank || p.mesh != first.mesh {
+            return fail("mesh", format!("it stands at place {rank}, and its mesh is {:?}", p.mesh));
+        }
+        let (a, b) = (&p.batch, &first.batch);
+        if (a.stride, a.order) != (b.stride, b.order) {
+            return fail("batch", format!("its rows are taken in another order than rank {}'s", first.rank));
+        }
+        if (a.sequences, a.length) != (b.sequences, b.length) {
+            let why = format!(
+                "its global batch is {}x{}, rank {}'s is {}x{}",
+                a.sequences, a.length, first.rank, b.sequences, b.length
+            );
+            return fail("batch", why);
+        }
+        if let Some((field, what)) = first_difference(p, first) {
+            return fail(field, format!("its {what} differs from rank {}'s: they are not one run", first.rank));
+        }
+        let (stage, replica) = p.mesh.place(rank);
+        let head = programs[p.mesh.rank(0, replica)];
+        if (a.slice, a.micro_batch) != (head.batch.slice, head.batch.micro_batch) {
+            return fail(
+                "batch",
+                format!("its rows are not those of rank {}, which it is a later stage of", head.rank),
+            );
+        }
+        let sibling = programs[p.mesh.rank(stage, 0)];
+        if p.chunks != sibling.chunks || p.buckets != sibling.buckets {
+            let why = format!("its blocks or buckets are not those of rank {}, of the same stage", sibling.rank);
+            return fail("chunks", why);
+        }
+    }
+    check_all_blocks_held(programs, first)
+}
+
+/// The first field that must be equal on all ranks and is not, and its name in a message.
+fn first_difference(a: &Program, b: &Program) -> Option<(&'static str, &'static str)> {
+    let all = [
+        ("seed", "seed", a.seed == b.seed),
+        ("model", "model", a.model == b.model),
+        ("precision", "precision", a.precision == b.precision),
+        ("master_weights", "choice of master weights", a.master_weights == b.master_weights),
+        ("batch.mask_padding", "padding mask", a.batch.mask_padding == b.batch.mask_padding),
+        ("optimizer", "optimizer", a.optimizer == b.optimizer),
+        ("schedule", "learning-rate schedule", a.schedule == b.schedule),
+        ("steps", "number of steps", a.steps == b.steps),
+        ("start", "list of what comes before the steps", a.start == b.start),
+        ("periodic", "list of what comes after a step", a.periodic == b.periodic),
+        ("eval", "evaluation", a.eval == b.eval),
+    ];
+    all.into_iter().find(|(.., equal)| !equal).map(|(field, what, _)| (field, what))
+}
+
+/// Checks that the chunks of all stages, in their order, are the model's block list.
+fn check_all_blocks_held(programs: &[&Program], first: &Program) -> Result<(), CheckError> {
+    let mesh = first.mesh;
+    let mut next = 0;
+    for part in 0..mesh.stages * first.chunks.len() {
+        let holder = programs[mesh.rank(part % mesh.stages, 0)];
+        let fail = |why: String| Err(CheckError::in_part(holder, "chunks", why));
+        let Some(chunk) = holder.chunks.get(part / mesh.stages) else {
+            return fail(format!("part {part} of the model is missing"));
+        };
+        if chunk.start != next {
+            let begin = chunk.start;
+            return fail(format!("part {part} of the model begins at block {begin}, and the last ended before {next}"));
+        }
+        next = chunk.end;
+    }
+    let blocks = first.model.block_count();
+    if next == blocks {
+        return Ok(());
+    }
+    Err(CheckError::in_part(first, "chunks", format!("the stages hold {next} of the model's {blocks} blocks")))
+}
+
+/// The rows `start` … `start + count - 1` of a residue class that one micro-batch of a rank adds. They are counted within the class.
+#[derive(Debug, Clone, Copy)]
+struct Contribution {
+    start: usize,
+    count: usize,
+    rank: usize,
+    mb: usize,
+}
+
+/// The rows `residue`, `residue + stride`, … of a global batch of `sequences` rows.
+#[derive(Debug, Clone, Copy)]
+struct ResidueClass {
+    residue: usize,
+    stride: usize,
+    sequences: usize,
+}
+
+impl ResidueClass {
+    fn count(self) -> usize {
+        self.sequences.saturating_sub(self.residue).div_ceil(self.stride)
+    }
+
+    /// The row of the global batch that has number `index` in the class.
+    fn row(self, index: usize) -> usize {
+        self.residue + index * self.stride
+    }
+}
+
+/// Checks that every row of the global batch is in exactly one micro-batch of the replicas of each stage.
+pub(super) fn check_coefficients(programs: &[&Program], executions: &[ExecutionSummary]) -> Result<(), CheckError> {
+    let Some(first) = programs.first() else { return Ok(()) };
+    for stage in 0..first.mesh.stages {
+        let (stride, sequences) = (first.batch.stride.max(1), first.batch.sequences);
+        let mut classes: Vec<Vec<Contribution>> = vec![Vec::new(); stride];
+        for rank in first.mesh.members(Group::Replicas { stage }) {
+            for mb in 0..programs[rank].batch.micro_batches() {
+                let (start, count) = programs[rank].batch.rows(mb);
+                classes[start % stride].push(Contribution { start: start / stride, count, rank, mb });
+            }
+        }
+        for (residue, contributions) in classes.iter_mut().enumerate() {
+            check_tiling(contributions, ResidueClass { residue, stride, sequences }, programs, executions)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that `contributions` cover the rows of `class` without gap or overlap.
+fn check_tiling(
+    contributions: &mut [Contribution],
+    class: ResidueClass,
+    programs: &[&Program],
+    executions: &[ExecutionSummary],
+) -> Result<(), CheckError> {
+    contributions.sort_unstable_by_key(|c| (c.start, c.rank, c.mb));
+    let last_rank = contributions.last().map_or(0, |c| c.rank);
+    let missing = |from: usize, to: usize| {
+        let rows = row_names(class.row(from), to - from, class.stride);
+        let why = format!("no Backward adds {rows} of the global batch");
+        Err(CheckError { rank: last_rank, place: "gradients".to_owned(), why })
+    };
+    let last_addition = |c: &Contribution| executions[c.rank].last_addition[c.mb];
+    let mut covered = 0;
+    let mut last: Option<&Contribution> = None;
+    for now in contributions.iter() {
+        if now.start > covered {
+            return missing(covered, now.start);
+        }
+        if let Some(last) = last
+            && now.start < covered
+        {
+            let index = last_addition(last);
+            let why = format!(
+                "row {} of the global batch reaches the gradients twice, first by rank {}, {}: its coefficient is 2, not 1",
+                class.row(now.start),
+                last.rank,
+                instruction_name(index, &programs[last.rank].step[index])
+            );
+            return Err(CheckError::at_instruction(programs[now.rank], last_addition(now), why));
+        }
+        covered = now.start + now.count;
+        last = Some(now);
+    }
+    if covered < class.count() { missing(covered, class.count()) } else { Ok(()) }
+}

@@ -1,0 +1,83 @@
+//! Counts the micro-batches that hold activations at the moment when they hold the most.
+
+use crate::cost;
+use runner_spec::experiment::Recompute;
+use runner_spec::program::{Blocks, Program};
+
+/// Micro-batches of one chunk that hold activations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LiveMicroBatches {
+    /// Micro-batches whose backward has not begun.
+    pub saved: usize,
+    /// Micro-batches that still need the gradients of the weights only.
+    pub work: usize,
+}
+
+/// What one micro-batch holds on one chunk in either state, relative to other chunks: elements per position.
+#[derive(Debug, Clone, Copy)]
+struct HeldElements {
+    saved: usize,
+    work: usize,
+}
+
+impl HeldElements {
+    fn of_chunk(program: &Program, chunk: Blocks) -> Self {
+        let spec = &program.model;
+        // Without recomputation, the weights' work keeps as much as was saved: micro-batches are counted.
+        if program.recompute == Recompute::None {
+            return Self { saved: 1, work: 1 };
+        }
+        let sum = |buffers: &[cost::Buffer]| buffers.iter().map(|b| b.per_position).sum::<usize>();
+        let layers = chunk.range().filter(|&b| b > 0 && b <= spec.layers).count();
+        let head = if chunk.contains(spec.layers + 1) { sum(&cost::head_saved(spec)) } else { 0 };
+        Self {
+            saved: layers * sum(&cost::layer_kept(spec, program.recompute)) + head,
+            work: layers * sum(&cost::layer_work(spec)) + head,
+        }
+    }
+}
+
+/// The live micro-batches per chunk while a program is executed, now and at the peak.
+#[derive(Debug)]
+pub(super) struct LivePeak {
+    held: Vec<HeldElements>,
+    now: Vec<LiveMicroBatches>,
+    pub(super) peak: Vec<LiveMicroBatches>,
+}
+
+impl LivePeak {
+    pub(super) fn new(program: &Program) -> Self {
+        let none = vec![LiveMicroBatches::default(); program.chunks.len()];
+        let held = program.chunks.iter().map(|chunk| HeldElements::of_chunk(program, *chunk)).collect();
+        Self { held, now: none.clone(), peak: none }
+    }
+
+    /// A micro-batch ran forward.
+    pub(super) fn add_forward(&mut self, chunk: usize) {
+        self.now[chunk].saved += 1;
+        self.update_peak();
+    }
+
+    /// The gradients of a micro-batch's input are done, those of the weights are not.
+    pub(super) fn move_to_weight_work(&mut self, chunk: usize) {
+        let live = &mut self.now[chunk];
+        (live.saved, live.work) = (live.saved.saturating_sub(1), live.work + 1);
+        self.update_peak();
+    }
+
+    /// The backward of a micro-batch is complete. `split`: its input part came before.
+    pub(super) fn complete_backward(&mut self, chunk: usize, split: bool) {
+        let live = &mut self.now[chunk];
+        let left = if split { &mut live.work } else { &mut live.saved };
+        *left = left.saturating_sub(1);
+    }
+
+    fn update_peak(&mut self) {
+        let elements = |live: &[LiveMicroBatches]| -> usize {
+            live.iter().zip(&self.held).map(|(l, h)| l.saved * h.saved + l.work * h.work).sum()
+        };
+        if elements(&self.now) > elements(&self.peak) {
+            self.peak.clone_from(&self.now);
+        }
+    }
+}

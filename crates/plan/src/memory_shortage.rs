@@ -1,0 +1,228 @@
+//! Finds out whether the ranks fit into the memory of their devices, and suggests a change that would.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::check::{INITIAL_CHANNEL_SLOTS, LiveMicroBatches, execute};
+use crate::device_memory::usable_bytes;
+use crate::memory::{MemoryRequest, estimate};
+use crate::quantity::bytes;
+use crate::ranks::RankLayout;
+use runner_spec::cluster::DeviceFacts;
+use runner_spec::experiment::PipelineSchedule;
+use runner_spec::experiment::Recompute;
+use runner_spec::mesh::Mode;
+use runner_spec::plan::RankPlan;
+use runner_spec::program::Program;
+
+/// The most micro-batch sizes that are tried, so that the search in an absurd batch ends soon.
+const MAX_MICRO_BATCHES_TRIED: usize = 4096;
+
+/// The most parts of a pipeline whose layers are moved.
+const MAX_PARTS_TRIED: usize = 512;
+
+/// Describes the device whose ranks need the most beyond its memory, with a change that would fit. `None` if all ranks fit. The
+/// estimate is a few percent off.
+pub(crate) fn describe_shortage(layout: &RankLayout, ranks: &[RankPlan], slots: usize) -> Option<String> {
+    let needs: Vec<u64> = ranks.iter().map(|r| r.memory.total()).collect();
+    let (largest, over) = worst_device(ranks, &needs)?;
+    let rank = &ranks[largest];
+    let who = match (layout.mesh.stages, layout.mesh.replicas) {
+        (1, 1) => "the run".to_owned(),
+        (1, _) => format!("rank {}", rank.rank),
+        _ => format!("stage {}", rank.stage),
+    };
+    let on_device: Vec<u64> =
+        needs.iter().zip(ranks).filter(|(_, other)| same_device(other, rank)).map(|(need, _)| *need).collect();
+    let shared = if on_device.len() > 1 { format!(" ({} ranks share it)", on_device.len()) } else { String::new() };
+    let needed = on_device.into_iter().fold(0, u64::saturating_add);
+    let available = rank.hardware.memory_bytes.unwrap_or(0);
+    let usable = usable_bytes(&rank.hardware).filter(|usable| *usable < available);
+    let usable = usable.map_or_else(String::new, |usable| format!(", of which {} may be filled", bytes(usable)));
+    Some(format!(
+        "memory: {who} is {} over on {}: about {} needed{shared}, {} there{usable}: {}",
+        bytes(over),
+        rank.device,
+        bytes(needed),
+        bytes(available),
+        suggest_change(layout, ranks, slots)
+    ))
+}
+
+/// A change with which all ranks fit, in the file's words.
+fn suggest_change(layout: &RankLayout, ranks: &[RankPlan], slots: usize) -> String {
+    match (smaller_micro_batch(layout, ranks, slots), more_recomputation_for_all(ranks, slots)) {
+        (Some(smaller), Some(recompute)) => format!("{smaller}, and so does {recompute}"),
+        (Some(smaller), None) => smaller,
+        (None, Some(recompute)) => format!("{recompute} fits"),
+        (None, None) => other_partition(layout, ranks, slots).unwrap_or_else(|| {
+            "no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may".to_owned()
+        }),
+    }
+}
+
+/// The least recomputation with which every rank fits.
+fn more_recomputation_for_all(ranks: &[RankPlan], slots: usize) -> Option<String> {
+    let name = more_recomputation(&ranks.first()?.program, |recompute| {
+        let needs = needs_of_ranks(ranks, |rank| need_with_recompute(&rank.program, &rank.hardware, slots, recompute));
+        worst_device(ranks, &needs).is_none()
+    })?;
+    Some(format!("train.recompute: {name}"))
+}
+
+/// The name of the least recomputation beyond that of `program` that `fits`.
+fn more_recomputation(program: &Program, fits: impl Fn(Recompute) -> bool) -> Option<&'static str> {
+    let planned = program.recompute;
+    let all = [(Recompute::Attention, "attention"), (Recompute::Block, "block")];
+    let mut more = all.into_iter().filter(|(recompute, _)| *recompute != planned && planned != Recompute::Block);
+    more.find(|(recompute, _)| fits(*recompute)).map(|(_, name)| name)
+}
+
+/// Bytes that the rank of `program` needs with another recomputation. It may change which micro-batches weigh the most.
+fn need_with_recompute(program: &Program, hardware: &DeviceFacts, slots: usize, recompute: Recompute) -> u64 {
+    let program = Program { recompute, ..program.clone() };
+    estimate(&MemoryRequest { program: &program, live: &live_micro_batches(&program), slots, hardware }).total()
+}
+
+/// Suggests a change with which the rank of `program` alone fits into `available` bytes: the largest smaller micro-batch, or the least
+/// recomputation. `None` if neither fits,
+/// or if the program does not pass the check.
+#[must_use]
+pub fn suggest_change_for_rank(program: &Program, hardware: &DeviceFacts, available: u64) -> Option<String> {
+    let (live, slots) = (execute(program).ok()?.live, INITIAL_CHANNEL_SLOTS);
+    let smaller = smaller_micro_batches(program)
+        .find(|&mb| need_with_micro_batch(program, &live, hardware, slots, mb) <= available);
+    let recompute =
+        more_recomputation(program, |recompute| need_with_recompute(program, hardware, slots, recompute) <= available);
+    match (smaller, recompute) {
+        (Some(mb), Some(name)) => {
+            Some(format!("batch.micro_batch {mb} would fit, and so would train.recompute: {name}"))
+        }
+        (Some(mb), None) => Some(format!("batch.micro_batch {mb} would fit")),
+        (None, Some(name)) => Some(format!("train.recompute: {name} would fit")),
+        (None, None) => None,
+    }
+}
+
+/// Smaller micro-batches that divide the rank's rows, the largest first.
+fn smaller_micro_batches(program: &Program) -> impl Iterator<Item = usize> {
+    let rows = program.batch.slice.1;
+    (1..program.batch.micro_batch.min(MAX_MICRO_BATCHES_TRIED + 1)).rev().filter(move |mb| rows.is_multiple_of(*mb))
+}
+
+/// Bytes that the rank of `program` needs with another micro-batch.
+fn need_with_micro_batch(
+    program: &Program,
+    live: &[LiveMicroBatches],
+    hardware: &DeviceFacts,
+    slots: usize,
+    micro_batch: usize,
+) -> u64 {
+    let mut smaller = program.clone();
+    smaller.batch.micro_batch = micro_batch;
+    // With smaller micro-batches more of them are live under GPipe: what was live stays live.
+    let in_flight: usize = live.iter().map(|l| l.saved + l.work).sum();
+    let gpipe = in_flight >= program.batch.micro_batches() * program.chunks.len();
+    let scale = if gpipe && in_flight > 1 { program.batch.micro_batch.div_ceil(micro_batch) } else { 1 };
+    let scaled = |l: &LiveMicroBatches| LiveMicroBatches { saved: l.saved * scale, work: l.work * scale };
+    let live: Vec<LiveMicroBatches> = live.iter().map(scaled).collect();
+    estimate(&MemoryRequest { program: &smaller, live: &live, slots, hardware }).total()
+}
+
+/// `need` of each rank. Replicas are alike: it is computed for one of them.
+fn needs_of_ranks(ranks: &[RankPlan], need: impl Fn(&RankPlan) -> u64) -> Vec<u64> {
+    let mut last: Option<((usize, bool), u64)> = None;
+    let mut need_of_rank = |rank: &RankPlan| {
+        let key = (rank.stage, rank.program.owns_optimizer());
+        let bytes = last.filter(|(k, _)| *k == key).map_or_else(|| need(rank), |(_, bytes)| bytes);
+        last = Some((key, bytes));
+        bytes
+    };
+    ranks.iter().map(&mut need_of_rank).collect()
+}
+
+fn same_device(a: &RankPlan, b: &RankPlan) -> bool {
+    (a.hardware.node, a.device) == (b.hardware.node, b.device)
+}
+
+/// The device whose ranks need the most beyond its memory: the index of its largest rank, and the bytes beyond. `None` if all fit.
+fn worst_device(ranks: &[RankPlan], needs: &[u64]) -> Option<(usize, u64)> {
+    let mut sums: BTreeMap<(usize, String), (usize, u64)> = BTreeMap::new();
+    for (index, rank) in ranks.iter().enumerate() {
+        let (largest, sum) = sums.entry((rank.hardware.node, rank.device.to_string())).or_insert((index, 0));
+        *sum = sum.saturating_add(needs[index]);
+        if needs[index] > needs[*largest] {
+            *largest = index;
+        }
+    }
+    let over = sums.into_values().filter_map(|(index, sum)| {
+        let over = sum.checked_sub(usable_bytes(&ranks[index].hardware)?)?;
+        (over > 0).then_some((index, over))
+    });
+    over.max_by_key(|&(index, over)| (over, Reverse(index)))
+}
+
+/// The largest smaller micro-batch with which every rank fits.
+fn smaller_micro_batch(layout: &RankLayout, ranks: &[RankPlan], slots: usize) -> Option<String> {
+    let program = &ranks.first()?.program;
+    let rows = program.batch.slice.1;
+    let (mode, stages) = (layout.mesh.mode, layout.mesh.stages);
+    let interleaved = layout.schedule == PipelineSchedule::Interleaved && mode == Mode::Pipeline;
+    let found = smaller_micro_batches(program).filter(|mb| !interleaved || (rows / mb).is_multiple_of(stages)).find(
+        |&micro_batch| {
+            let needs = needs_of_ranks(ranks, |rank| {
+                let live = live_micro_batches(&rank.program);
+                need_with_micro_batch(&rank.program, &live, &rank.hardware, slots, micro_batch)
+            });
+            worst_device(ranks, &needs).is_none()
+        },
+    )?;
+    Some(match mode {
+        Mode::Pipeline => format!("parallel.pipeline.microbatches {} (of {found} sequences) fits", rows / found),
+        _ => format!("batch.micro_batch {found} fits"),
+    })
+}
+
+/// The live micro-batches of each chunk of a planned program.
+#[expect(clippy::expect_used, reason = "a plan is made only of programs that pass the check")]
+fn live_micro_batches(program: &Program) -> Vec<LiveMicroBatches> {
+    execute(program).expect("a planned program passes the check").live
+}
+
+/// Moves layers from the fullest stage to the emptiest, one by one, until all ranks fit.
+fn other_partition(layout: &RankLayout, ranks: &[RankPlan], slots: usize) -> Option<String> {
+    let (parts, stages) = (layout.counts.len(), layout.mesh.stages);
+    let first_of_stage = |stage: usize| &ranks[layout.mesh.rank(stage, 0)];
+    // Moving layers changes nothing on a single device.
+    let one_device = ranks.iter().all(|r| same_device(r, &ranks[0]));
+    if stages < 2 || parts > MAX_PARTS_TRIED || one_device {
+        return None;
+    }
+    let live: Vec<_> = (0..stages).map(|stage| live_micro_batches(&first_of_stage(stage).program)).collect();
+    let need_of_stage = |candidate: &RankLayout, stage: usize| -> u64 {
+        let rank = first_of_stage(stage);
+        let program = Program { chunks: candidate.stage_chunks(stage), ..rank.program.clone() };
+        estimate(&MemoryRequest { program: &program, live: &live[stage], slots, hardware: &rank.hardware }).total()
+    };
+    let mut counts = layout.counts.clone();
+    for _ in 0..layout.counts.iter().sum::<usize>() {
+        let candidate = RankLayout { counts: counts.clone(), ..layout.clone() };
+        let stage_needs: Vec<u64> = (0..stages).map(|stage| need_of_stage(&candidate, stage)).collect();
+        let needs: Vec<u64> = ranks.iter().map(|r| stage_needs[r.stage]).collect();
+        if worst_device(ranks, &needs).is_none() {
+            return (counts != layout.counts).then(|| format!("partition {counts:?} fits"));
+        }
+        let free_memory = |part: usize| {
+            let available = usable_bytes(&first_of_stage(part % stages).hardware).unwrap_or(u64::MAX);
+            i128::from(available) - i128::from(stage_needs[part % stages])
+        };
+        let fullest = (0..parts).filter(|&p| counts[p] > 1).min_by_key(|&p| (free_memory(p), p))?;
+        let emptiest = (0..parts).max_by_key(|&p| (free_memory(p), Reverse(p)))?;
+        if fullest % stages == emptiest % stages {
+            return None;
+        }
+        counts[fullest] -= 1;
+        counts[emptiest] += 1;
+    }
+    None
+}

@@ -1,0 +1,85 @@
+//! What a plan is predicted to take, and the timeline of a pipeline, as text.
+
+use super::Page;
+use crate::quantity::{seconds, three_decimals};
+use crate::timeline::timeline;
+use runner_spec::forecast::{Basis, Forecast};
+use runner_spec::format::{count, counted, percent};
+use runner_spec::plan::Plan;
+use runner_spec::precision;
+use runner_spec::program::Device;
+
+/// Step time and rates, where they are known; with `price` per device-hour, the cost.
+pub(super) fn forecast_lines(plan: &Plan, price: Option<f64>, page: &mut Page) {
+    match &plan.forecast {
+        Some(forecast) => prediction_lines(plan, forecast, price, page),
+        None => page.line("forecast", reason_for_no_forecast(plan)),
+    }
+    if plan.mesh.stages < 2 {
+        return;
+    }
+    let Some(timeline) = timeline(plan) else { return };
+    let unit = if timeline.in_seconds { "" } else { ", in units of time: F 1, B 2, I and W 1" };
+    page.blank();
+    page.line("timeline", format!("a row per stage{unit}; at its end the bubble"));
+    for line in timeline.grid() {
+        page.raw(&line);
+    }
+}
+
+fn reason_for_no_forecast(plan: &Plan) -> String {
+    let first = plan.ranks.first().filter(|r| r.device != Device::Cpu);
+    first.map_or_else(
+        || "none: runner calibrate would let it predict the time on this machine".to_owned(),
+        |rank| {
+            let (name, precision) = (&rank.hardware.name, precision::name(rank.program.precision));
+            format!("none: of {name} too little is known for {precision}; give device.peak_flops.{precision} and links")
+        },
+    )
+}
+
+fn prediction_lines(plan: &Plan, f: &Forecast, price: Option<f64>, page: &mut Page) {
+    let mfu = f.mfu.map_or_else(String::new, |mfu| format!(", MFU {}", percent(mfu)));
+    let each =
+        if f.devices > 1 { format!(", {} per device", rounded(f.tokens_per_second_per_device)) } else { String::new() };
+    page.line(
+        "forecast",
+        format!("{} a step, {} tokens/s{each}{mfu}", seconds(f.step_seconds), rounded(f.tokens_per_second)),
+    );
+    page.more(match f.basis {
+        Basis::Measured => "from what runner calibrate measured",
+        Basis::Assumed => "from data sheets and assumed efficiencies",
+    });
+    if plan.ranks.first().is_some_and(|r| r.program.model.dropout > 0.0 || r.program.model.variant.mlp_dropout > 0.0) {
+        page.more("without dropout, which is not modelled and may take as long as the rest on a CPU");
+    }
+    let hours = if f.device_hours < 0.01 {
+        format!("{} device-seconds", three_decimals(3600.0 * f.device_hours))
+    } else {
+        format!("{} device-hours", three_decimals(f.device_hours))
+    };
+    let cost = price
+        .map_or_else(String::new, |p| format!(": {:.2} at {} per device-hour", p * f.device_hours, three_decimals(p)));
+    page.more(format!(
+        "{} steps in {} without evaluations, {hours} on {}{cost}",
+        count(plan.totals.steps),
+        seconds(f.run_seconds),
+        counted(f.devices as u64, "device")
+    ));
+    if plan.ranks.len() > 1 {
+        page.more(format!("{:<10}{:>12}{:>10}{:>16}", "", "computes", "bubble", "communication"));
+        for s in &f.stages {
+            page.more(format!(
+                "{:<10}{:>12}{:>10}{:>16}",
+                format!("stage {}", s.stage),
+                seconds(s.compute_seconds),
+                percent(s.bubble),
+                seconds(s.communication_seconds)
+            ));
+        }
+    }
+}
+
+fn rounded(x: f64) -> String {
+    count(x.round() as u64)
+}

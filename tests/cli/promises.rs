@@ -1,0 +1,272 @@
+//! Values that users may have written down, and that no change of the code may change: plan hashes, run ids, sweep ids, and the
+//! bits in which a run ends.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// Runs the program in the repository's root, and returns its standard output.
+fn runner(folder: &Path, arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_runner"))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("RUNNER_RUNS", folder.join("runs"))
+        .env("RUNNER_CACHE", folder.join("cache"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn plan_hash(folder: &Path, arguments: &[&str]) -> String {
+    let plan: Value = serde_json::from_str(&runner(folder, &[&["plan", "--json"], arguments].concat())).unwrap();
+    plan["hash"].as_str().unwrap().to_owned()
+}
+
+/// Files under `folder`, relative to it, whose names end in `.yaml` or `.j2`.
+fn experiment_files(folder: &Path) -> Vec<String> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(current) = folders.pop() {
+        for path in fs::read_dir(current).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "yaml" || e == "j2") {
+                files.push(path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Files that train on the built-in corpus, or on a file that is shipped with them: the plan of a run on the CPU.
+const PLANS_OF_SHIPPED_DATA: &[(&str, &str)] = &[
+    ("gpt2-alpaca-tiny.yaml", "96c0d2f19d4f86f367c856927edecd5c104aa6a7755c33fad77d42ae00cf8415"),
+    ("gpt2-fineweb-tiny.yaml", "5b822dd3ca83573f0f735432772c9c889b8eb36605d1207eb0a74bf6f015a83e"),
+    ("gpu/parity-gpt2.yaml", "738229d8b7c63ef1a5537812f8d6627773d89e3bd44495f7202bb5dec3f370a7"),
+    ("gpu/parity-llama.yaml", "6ed2446acbbefae80a064a4a1b8000e1ed4a3f2400c814b4ac084d4db272b8d4"),
+    ("llama-ddp-tiny.yaml", "d482736525a3b089f61e32afc1c3409bcd8b80a4706a2d41e7b4a722b2713aba"),
+    ("llama-dp-tiny.yaml", "ed9fc5b17263d5d40f2680263d11e12690eac3c7274a4e3d467e3695b0fc5df0"),
+    ("llama-pipeline-tiny.yaml", "e1bbeafc63da15ccd80c43968ca2d1e49d045b17043c2cb8e36f597cce3a289f"),
+    ("quickstart.yaml", "0025e9760572b625dfa001ee14c0e78a20ebeaa1e8e4dab35960e99df0ca525d"),
+    ("transformer-ddp-pipeline-tiny.yaml", "c56d7ffb59318eb44b5796bf9477e67823cef0e152c54b3db9c83d7989bf47b7"),
+    ("stories-lr.yaml.j2", "6aa542fb317947778fe232fec450411c49031d1f1379b2b733df187ee4d039b6"),
+];
+
+/// Files whose data is not shipped: the plan for one machine with eight A100 and 100,000 rows of training data.
+const PLANS_OF_OTHER_DATA: &[(&str, &str)] = &[
+    ("gpt2-124m.yaml", "4b11cb99cca485339403e2e7996473a78a0780349584a6a5ae904c9cacea32de"),
+    ("gpt2-alpaca.yaml", "0b8bcfe981fd970d49a4b245d6db260306c83a8c21e3ca7be3d69b70ae23d62c"),
+    ("gpt2-fineweb-start.yaml", "b84d98eb4fcdec3faafdd9b3ef5322f93cc60b2a388d5699bebccb94bdd90d8f"),
+    ("gpt2-fineweb.yaml", "1ed6596839149d4e6f66985696b07ac4d8ee3b46f97d545cc2bed796271b8461"),
+    ("gpu/gpt2-124m.yaml", "1359282cf5fd53eacbdaae74b7c0c45ec728c99078f5ce6b001fb385909f2a2c"),
+    ("gpu/llama-179m.yaml", "502e4f1194a583ffc8c1ad681de7f37d084f4d02e3ff6129a4e5c5f3385c13a4"),
+    ("llama-ddp.yaml", "205822057887756ae8cf6d3db1629a5df85480209daee300e9062fea99c584a1"),
+    ("llama-dp.yaml", "a7b0d22c0a61d7a5c645dce9eae7a49d18b85b6a6656bd40068ad800c72b69aa"),
+    ("llama-pipeline.yaml", "ced9eae5450045fbe4388f852de261671d23e168572f0add5a33b1c2ecb81bab"),
+    ("transformer-ddp-pipeline.yaml", "f36d7172cd44c2749307437e989de5ffef7bbe4bb911f97e63baac500c5a2110"),
+    ("shakespeare-chars.yaml", "33c7a61e938684c8674fccfb25d204a8b51e12104065b13ac5ef53faf03adb8a"),
+];
+
+const SWEEPS: &[(&str, &str)] =
+    &[("sweeps/stories.yaml", "stories-27b08764"), ("sweeps/stories-asha.yaml", "stories-asha-74137c74")];
+
+/// The plan hashes of the twelve points of both sweeps, as far as they are part of a run's id.
+const SWEEP_POINTS: &[&str] = &[
+    "f7222c5d", "9a4a32ae", "472f8fa6", "fc0b8c95", "4cb74e6a", "26f741d4", "b64b34a6", "857c74a9", "ca5c3026",
+    "da668b66", "3fdce81a", "04b832e1",
+];
+
+#[test]
+fn plan_hashes_of_shipped_experiments_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, hash) in PLANS_OF_SHIPPED_DATA {
+        let file = format!("experiments/{name}");
+        let mut arguments = vec![&file[..], "--set", "device=cpu"];
+        if name.ends_with(".j2") {
+            arguments.extend(["--var", "lr=1e-3"]);
+        }
+        assert_eq!(plan_hash(folder.path(), &arguments), *hash, "{name}");
+    }
+    for (name, hash) in PLANS_OF_OTHER_DATA {
+        let file = format!("experiments/{name}");
+        let mut arguments = vec![&file[..], "--rows", "100000", "--cluster", "1x8xA100"];
+        if *name == "shakespeare-chars.yaml" {
+            arguments.extend(["--set", "model.vocab_size=65"]);
+        }
+        assert_eq!(plan_hash(folder.path(), &arguments), *hash, "{name}");
+    }
+    let mut listed: Vec<&str> =
+        [PLANS_OF_SHIPPED_DATA, PLANS_OF_OTHER_DATA, SWEEPS].concat().iter().map(|(name, _)| *name).collect();
+    listed.sort_unstable();
+    let shipped = experiment_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments"));
+    assert_eq!(listed, shipped, "every file in experiments/ is in one of these tables");
+}
+
+#[test]
+fn ids_and_points_of_shipped_sweeps_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, id) in SWEEPS {
+        let file = format!("experiments/{name}");
+        let sweep: Value =
+            serde_json::from_str(&runner(folder.path(), &["sweep", &file, "--dry-run", "--json"])).unwrap();
+        assert_eq!(sweep["id"], *id);
+        let hashes =
+            sweep["points"].as_array().unwrap().iter().map(|p| p["plan_hash"].as_str().unwrap()[..8].to_owned());
+        assert_eq!(hashes.collect::<Vec<_>>(), SWEEP_POINTS, "{name}");
+    }
+}
+
+#[test]
+fn the_run_id_of_the_quickstart_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = runner(
+        folder.path(),
+        &["apply", "experiments/quickstart.yaml", "--set", "device=cpu", "--until-step", "1", "--quiet", "--json"],
+    );
+    assert!(folder.path().join("runs/quickstart-0025e976/manifest.json").exists(), "{printed}");
+}
+
+/// The bits of a run depend on the width of the processor's vectors, because wider vectors add in another order.
+#[derive(Debug, Clone, Copy)]
+enum VectorLevel {
+    /// AVX-512.
+    X86V4,
+    /// AVX2 and FMA.
+    X86V3,
+    /// SSE.
+    X86V2,
+}
+
+/// None on processors and C libraries for which the bits have not been recorded.
+fn vector_level() -> Option<VectorLevel> {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+    {
+        let has_avx512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512cd")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        let has_avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        Some(match (has_avx512, has_avx2) {
+            (true, _) => VectorLevel::X86V4,
+            (false, true) => VectorLevel::X86V3,
+            (false, false) => VectorLevel::X86V2,
+        })
+    }
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
+    None
+}
+
+/// Eight steps on the built-in corpus, and where they end.
+struct RecordedRun {
+    id: &'static str,
+    model: &'static str,
+    batch: &'static str,
+    more: &'static str,
+    /// The final hash for each vector level: x86-64-v4, v3 and v2.
+    final_hashes: [&'static str; 3],
+    final_train_loss: f64,
+    val_loss: f64,
+}
+
+const GPT2: &str = "{family: gpt2, layers: 2, heads: 2, d_model: 32, context_length: 16, dropout: 0.1}";
+const LLAMA: &str = "{family: llama, layers: 2, heads: 2, kv_heads: 1, d_model: 32, context_length: 16}";
+
+const RECORDED_RUNS: &[RecordedRun] = &[
+    RecordedRun {
+        id: "single-0e2f3208",
+        model: GPT2,
+        batch: "{sequences: 8, micro_batch: 4}",
+        more: "",
+        final_hashes: [
+            "68c8aa3220ca71ff760a77ab04ac0e7b552590fd8c49712b0e52fdd012494b64",
+            "2c0a54df11e3e09c6b2248e3b29dc5f678928c8cd0cdee05ad3bc20a822d3b56",
+            "8ca1cd69f2bf8dd7099472610ab8b5e50bdac4391eb448be4ce0eb1328468fee",
+        ],
+        final_train_loss: 4.830_435_074_865_818,
+        val_loss: 4.811_101_883_649_826,
+    },
+    RecordedRun {
+        id: "ddp-724211f7",
+        model: LLAMA,
+        batch: "{sequences: 8, micro_batch: 4}",
+        more: "parallel: {mode: ddp, replicas: 2}",
+        final_hashes: [
+            "403d905d327d633385681025bb765aa13096e4fe637514f40fd3da8112a80943",
+            "d804675fc6303ddac3fb297f914300b13a68eaedb8544eda33ebfdeca559db5d",
+            "1db7a78e9d52aa647af3b92a16c7cf6717afed8983fc1e701411b309611f7cd7",
+        ],
+        final_train_loss: 4.908_920_716_494_322,
+        val_loss: 4.904_007_695_615_292,
+    },
+    RecordedRun {
+        id: "pipeline-256c230d",
+        model: GPT2,
+        batch: "{sequences: 8}",
+        more: "parallel: {mode: pipeline, pipeline: {stages: 2, microbatches: 2}}",
+        final_hashes: [
+            "53505642fdd65e5028c051e616e42b440a27d1ccf845b451e06b29eaf2f9551f",
+            "4420bc328c8bdf33a436d78ae5d0cefcb5ba6cc6c5c6d5e13ac1a3bfaad8fede",
+            "cbe355d3179038393fba93f696d6a1c8d5f7c35c4f305263100b78a65b8b6d96",
+        ],
+        final_train_loss: 4.830_435_093_492_269_5,
+        val_loss: 4.811_101_857_572_794,
+    },
+    RecordedRun {
+        id: "bf16-cb15d031",
+        model: GPT2,
+        batch: "{sequences: 8, micro_batch: 4}",
+        more: "precision: bf16",
+        // After this few steps, rounding to bf16 hides the order in which sums were added.
+        final_hashes: ["df28036989488b4e0a30efe30056a8c44b4bad4f4bc68516615abaee5620f1a1"; 3],
+        final_train_loss: 4.829_866_919_666_529,
+        val_loss: 4.810_478_243_976_831,
+    },
+];
+
+/// Trains a recorded run, and returns its folder.
+fn train(folder: &Path, run: &RecordedRun) -> PathBuf {
+    let (name, _) = run.id.rsplit_once('-').unwrap();
+    let experiment = format!(
+        "version: 1\nname: {name}\ndevice: cpu\nmodel: {}\n\
+         data: {{tokenizer: {{bytes: {{}}}}, train: {{builtin: {{corpus: stories}}}}, validation: {{fraction: 0.05}}}}\n\
+         batch: {}\ntrain: {{steps: 8}}\noptimizer: {{adamw: {{lr: 3e-3}}}}\n\
+         schedule: {{warmup: {{steps: 2}}, decay: {{cosine: {{final: 0.1}}}}}}\n\
+         eval: {{every: 4, at_start: true, loss: {{batches: 2}}}}\n{}\n",
+        run.model, run.batch, run.more
+    );
+    let file = folder.join(format!("{name}.yaml"));
+    fs::write(&file, experiment).unwrap();
+    runner(folder, &["apply", file.to_str().unwrap(), "--quiet", "--threads", "2"]);
+    folder.join("runs").join(run.id)
+}
+
+/// The relative difference of losses that another processor or C library may cause within eight steps.
+const LOSS_TOLERANCE: f64 = 1e-3;
+
+/// The final hash is compared where it has been recorded; the losses are compared everywhere.
+#[test]
+fn final_hashes_of_short_runs_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    for run in RECORDED_RUNS {
+        let text = fs::read_to_string(train(folder.path(), run).join("summary.json")).unwrap();
+        let summary: Value = serde_json::from_str(&text).unwrap();
+        for (loss, recorded) in
+            [(&summary["final_train_loss"], run.final_train_loss), (&summary["last_eval"]["val_loss"], run.val_loss)]
+        {
+            assert!(
+                (loss.as_f64().unwrap() - recorded).abs() < LOSS_TOLERANCE * recorded,
+                "{}: {loss}, not {recorded}",
+                run.id
+            );
+        }
+        if let Some(level) = vector_level() {
+            assert_eq!(summary["final_hash"], run.final_hashes[level as usize], "{} with {level:?}", run.id);
+        }
+    }
+}
