@@ -16,8 +16,8 @@ use super::ready::Ready;
 use super::world::{Joined, LauncherArgs, see_through};
 use runner_config::Loaded;
 use runner_engine::launch::{Faults, World};
-use runner_report::summary::up_to_date;
-use runner_report::{JsonEvent, Mode, Screen};
+use runner_report::summary::up_to_date_message;
+use runner_report::{JsonEvent, OutputMode, Screen};
 use runner_spec::plan::Plan;
 use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
 use runner_store::run_dir;
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
 /// `world`: of ranks that a launcher started.
 fn apply(args: &ApplyArgs, interrupt: &Interrupt, world: Option<&World>) -> anyhow::Result<Exit> {
     let leads = world.is_none_or(World::leads);
-    let mut screen = Screen::new(if leads { Mode::detect(args.json, args.quiet) } else { Mode::Quiet });
+    let mut screen = Screen::new(if leads { OutputMode::detect(args.json, args.quiet) } else { OutputMode::Quiet });
     let mut loaded = args.experiment.load()?;
     common::pin(&mut loaded.experiment, &mut screen)?;
     if leads {
@@ -165,8 +165,8 @@ fn open_or_create(
         }
         let summary = run_dir::summary(&path)?;
         screen.json(&JsonEvent::Summary { run: &path, up_to_date: true, summary: summary.as_ref() });
-        screen.last(&up_to_date(&manifest.id, summary.as_ref()));
-        screen.written().context("standard output")?;
+        screen.result_line(&up_to_date_message(&manifest.id, summary.as_ref()));
+        screen.json_result().context("standard output")?;
         return Ok(None);
     }
     let mut manifest = Manifest::new(plan, args.experiment.file.clone(), args.experiment.set.clone(), time::now());

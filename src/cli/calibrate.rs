@@ -1,6 +1,5 @@
 //! `runner calibrate`: measures this machine, so that plans can say how long they take.
 
-use std::fmt::Write as _;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -8,9 +7,10 @@ use anyhow::Context;
 use super::common::{ThreadArgs, cache_dir};
 use super::exit::RequestError;
 use super::output;
-use runner_engine::calibrate::{Calibration, Effort, calibrate, load, path, save};
+use runner_engine::calibrate::{Effort, calibrate, load, path, save};
+use runner_report::calibration::calibration_text;
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::rates::{DeviceRates, MeasuredRates, Rates};
+use runner_spec::rates::Rates;
 
 /// Measure this machine's CPU for about half a minute: `runner plan` then predicts how long a run takes.
 ///
@@ -50,9 +50,8 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
     if args.json {
         return output::print_json(&calibration);
     }
-    let mut text = table(&calibration);
-    let _ = writeln!(text, "kept in {}", path(&dir, &device, cores).display());
-    output::print(&text)
+    let table = calibration_text(&device, cores, &calibration.rates);
+    output::print(&format!("{table}kept in {}\n", path(&dir, &device, cores).display()))
 }
 
 /// The rates that were measured of this machine, if `cluster` is it.
@@ -71,67 +70,4 @@ fn machine() -> (String, usize) {
     let name =
         runner_machine::local_cluster::cpu_cluster(cores).devices.first().map_or_else(String::new, |d| d.name.clone());
     (name, cores)
-}
-
-fn table(calibration: &Calibration) -> String {
-    let mut out = format!("{}, {} cores\n", calibration.device, calibration.cores);
-    // Writing into a String cannot fail.
-    for rates in calibration.rates.devices.values() {
-        if let DeviceRates::Measured(measured) = rates {
-            measured_lines(measured, &mut out);
-        }
-    }
-    if let Some(links) = calibration.rates.links {
-        let _ =
-            writeln!(out, "copies through memory: {:.1} GB/s each of two threads", links.within.bytes_per_second / 1e9);
-    }
-    out
-}
-
-fn measured_lines(m: &MeasuredRates, out: &mut String) {
-    let _ = writeln!(
-        out,
-        "{:<8}{:>6}{:>9}{:>7}{:>11}{:>8}{:>16}{:>16}",
-        "layer", "ranks", "threads", "wide", "positions", "length", "forward ns/pos", "backward"
-    );
-    let ns = |seconds: f64, positions: usize| format!("{:.0}", 1e9 * seconds / positions as f64);
-    for p in &m.layers {
-        let family = format!("{:?}", p.family).to_lowercase();
-        let _ = writeln!(
-            out,
-            "{family:<8}{:>6}{:>9}{:>7}{:>11}{:>8}{:>16}{:>16}",
-            p.busy.ranks,
-            p.busy.threads,
-            p.d_model,
-            p.positions,
-            p.length,
-            ns(p.forward, p.positions),
-            ns(p.backward, p.positions)
-        );
-    }
-    for p in &m.heads {
-        let _ = writeln!(
-            out,
-            "{:<8}{:>6}{:>9}{:>7}{:>11}{:>8}{:>16}{:>16}",
-            "head",
-            p.busy.ranks,
-            p.busy.threads,
-            p.d_model,
-            p.positions,
-            format!("V {}", p.vocab),
-            ns(p.forward, p.positions),
-            ns(p.backward, p.positions)
-        );
-    }
-    for p in &m.updates {
-        let _ = writeln!(
-            out,
-            "update  {:>6}{:>9}  {:.1} M parameters: {:.2} GB/s of 36 bytes each",
-            p.busy.ranks,
-            p.busy.threads,
-            p.parameters as f64 / 1e6,
-            36e-9 * p.parameters as f64 / p.seconds
-        );
-    }
-    let _ = writeln!(out, "a layer under bf16 takes {:.2} times as long as under fp32", m.bf16_factor);
 }

@@ -3,7 +3,7 @@
 use super::exit::Exit;
 use runner_engine::launch::{MemberError, ProcessError, RankError};
 use runner_exec::ExecError;
-use runner_report::{Mode, Screen};
+use runner_report::{OutputMode, Screen};
 use runner_store::StoreError;
 
 /// How far a process came with a run that did not fail.
@@ -27,14 +27,14 @@ impl Came {
     }
 
     /// What commands with `--until-step` say of it.
-    pub(super) fn tell(self, mode: Mode) {
+    pub(super) fn tell(self, mode: OutputMode) {
         let next = "the same command without --until-step goes on";
         match self {
             Self::Done | Self::Interrupted => {}
             Self::Until(step) => Screen::new(mode).line(&format!("stopped after step {step} as asked; {next}")),
             Self::Already(step) => {
                 Screen::new(mode)
-                    .last(&format!("the run has {step} steps already, as many as asked for or more; {next}"));
+                    .result_line(&format!("the run has {step} steps already, as many as asked for or more; {next}"));
             }
         }
     }

@@ -11,7 +11,7 @@ use super::{
     apply, calibrate, compare, data, diff, doctor, eval, export, export_metrics, fork, gc, logits, output, plan, rank,
     render, report, reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
 };
-use runner_report::{Mode, Screen};
+use runner_report::{OutputMode, Screen};
 
 /// Train language models from one declarative file.
 ///
@@ -178,7 +178,7 @@ fn plan_inputs(
     }
     // `--threads` is a fact of the planned run, perhaps on another machine; data is prepared on this one.
     let pool = ThreadArgs { threads: None }.pool()?;
-    let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
+    let mut screen = Screen::new(OutputMode::Json { quiet: !console::user_attended_stderr() });
     let prepared = common::prepare_inputs(&experiment, &pool, &mut screen)?;
     Ok((experiment, Some(prepared.facts)))
 }

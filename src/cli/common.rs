@@ -15,7 +15,7 @@ use runner_data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, con
 use runner_engine::launch::World;
 use runner_exec::ExecError;
 use runner_report::Screen;
-use runner_report::prepare::Preparing;
+use runner_report::data_progress::show_data_progress;
 use runner_spec::data::{DataFacts, WeightsFacts};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
@@ -194,8 +194,7 @@ pub(crate) fn lower(data: &Data, test: Option<&Source>, screen: &mut Screen) -> 
     }
     let settings = hub::Settings::new(&|name| env::var(name).ok())?;
     screen.spinner();
-    let preparing = Preparing::new(screen);
-    let show = |part: Downloading| preparing.show(Progress::Downloading(part));
+    let show = |part: Downloading| show_data_progress(screen, Progress::Downloading(part));
     let lowered = hub::lower(data, test, &settings, &cache_dir()?.join("hub"), &show);
     screen.clear();
     Ok(Some(lowered?))
@@ -247,8 +246,7 @@ pub(crate) fn prepare_data(
         vocab_size: experiment.model.vocab_size,
     };
     screen.spinner();
-    let preparing = Preparing::new(screen);
-    let prepared = pool.install(|| prepare(&request, &|progress| preparing.show(progress)));
+    let prepared = pool.install(|| prepare(&request, &|progress| show_data_progress(screen, progress)));
     screen.clear();
     let prepared = prepared?;
     check_prompts(experiment, &prepared.tokenizer)?;

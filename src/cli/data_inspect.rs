@@ -1,8 +1,6 @@
 //! `runner data inspect`: what files of tokens or text hold.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use clap::Args;
 
@@ -11,8 +9,8 @@ use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::text_source::{Kind, SourceArgs, check_file, tokenizer, worded};
 use runner_data::{Card, Inspected, TextTokenizer, inspect_text, inspect_tokens, load_tokenizer};
-use runner_report::inspect::page;
-use runner_report::{Mode, Screen};
+use runner_report::data_page::data_page;
+use runner_report::{OutputMode, Screen};
 use runner_spec::experiment::Tokenizer;
 use runner_spec::format::bytes;
 
@@ -20,8 +18,6 @@ use runner_spec::format::bytes;
 const CACHE_TOKENS: &str = "tokens.bin";
 /// A tokenizer beside shards.
 const TOKENIZER: &str = "tokenizer.json";
-/// Between lines about the same work where there is no bar.
-const PAUSE: Duration = Duration::from_secs(5);
 
 /// Show what files of tokens or text hold: documents, the first texts, the vocabulary's use.
 ///
@@ -63,28 +59,23 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
     };
     let kind = Kind::of(first);
     let person = console::user_attended_stderr();
-    let mut screen = Screen::new(if person && !args.json { Mode::Bar } else { Mode::Json { quiet: !person } });
+    let mut screen =
+        Screen::new(if person && !args.json { OutputMode::Bar } else { OutputMode::Json { quiet: !person } });
     screen.spinner();
     let found = look(args, &files, kind, &screen)?;
     screen.clear();
     if args.json {
         print_json(&found)?;
     } else {
-        print(&page(&found))?;
+        print(&data_page(&found))?;
     }
     Ok(Exit::Done)
 }
 
 fn look(args: &InspectArgs, files: &[PathBuf], kind: Kind, screen: &Screen) -> anyhow::Result<Inspected> {
-    let last = Mutex::new(Instant::now());
     let progress = |done: u64, total: u64| {
         let text = format!("reading {} of {}", bytes(done), bytes(total));
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        if screen.mode() != Mode::Bar && last.elapsed() > PAUSE {
-            *last = Instant::now();
-            screen.line(&text);
-        }
-        screen.message(text);
+        screen.progress(&text, || text.clone());
     };
     let tokenizer = load(args, &files[0], kind)?;
     let tokenizer = tokenizer.as_ref();
@@ -102,7 +93,7 @@ fn look(args: &InspectArgs, files: &[PathBuf], kind: Kind, screen: &Screen) -> a
 /// The tokenizer that was named, or the one beside shards.
 fn load(args: &InspectArgs, first: &Path, kind: Kind) -> anyhow::Result<Option<TextTokenizer>> {
     let spec = match (&args.tokenizer, kind) {
-        (Some(spec), _) => local_tokenizer(tokenizer(spec)?, &mut Screen::new(Mode::Json { quiet: true }))?,
+        (Some(spec), _) => local_tokenizer(tokenizer(spec)?, &mut Screen::new(OutputMode::Json { quiet: true }))?,
         (None, Kind::Other) => {
             let folder = first.parent().unwrap_or(Path::new("."));
             let beside = folder.join(TOKENIZER);

@@ -10,9 +10,9 @@ use super::output::print_json;
 use super::text_source::{SourceArgs, shown, tokenizer, worded};
 use runner_config::LoadOptions;
 use runner_data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, write_shards};
-use runner_report::prepare::Preparing;
-use runner_report::shards::{Sharding, summary};
-use runner_report::{Mode, Screen};
+use runner_report::data_progress::show_data_progress;
+use runner_report::shard_progress::{ShardProgress, shard_summary};
+use runner_report::{OutputMode, Screen};
 use runner_spec::experiment::{Data, Validation};
 use runner_spec::format::printable;
 
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
         return Err(RequestError("--to wants a format and a folder".to_owned()).into());
     };
     let (format, folder) = (format_called(format)?, Path::new(folder));
-    let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
+    let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
     let data = data(args, &mut screen)?;
     let name = match &args.name {
         Some(name) => name.clone(),
@@ -102,10 +102,10 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
     let pool = args.threads.pool()?;
     screen.spinner();
     let result = {
-        let (preparing, sharding) = (Preparing::new(&screen), Sharding::new(&screen));
+        let shards = ShardProgress::new(&screen);
         let report = |event: ShardEvent<'_>| match event {
-            ShardEvent::Preparing(progress) => preparing.show(progress),
-            other => sharding.show(&other),
+            ShardEvent::Preparing(progress) => show_data_progress(&screen, progress),
+            other => shards.show(&other),
         };
         pool.install(|| write_shards(&request, &report))
     };
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
             "card": made.card,
         }))?;
     } else {
-        screen.last(&summary(&made, &shown(folder)));
+        screen.result_line(&shard_summary(&made, &shown(folder)));
     }
     if made.card.documents > 1 && made.card.tokenizer.end_of_text.is_none() {
         screen.warn("the tokenizer has no end-of-text token: nothing separates the documents");

@@ -16,7 +16,7 @@ use runner_lab::compare::record::{RunRecord, stored};
 use runner_lab::compare::side::{cluster_for, cluster_of};
 use runner_lab::compare::{DiffInput, DifferenceClass, PlannedExperiment, diff};
 use runner_machine::host::{Git, Machine};
-use runner_report::{Mode, Screen};
+use runner_report::{OutputMode, Screen};
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     if args.json {
         print_json(&found)?;
     } else {
-        print(&runner_report::diff::text(&found))?;
+        print(&runner_report::diff::diff_text(&found))?;
     }
     Ok(if args.exit_code && found.class != DifferenceClass::SameRun { Exit::Differ } else { Exit::Done })
 }
@@ -147,7 +147,7 @@ fn data(args: &DiffArgs, sides: [&Found; 2], notes: &mut Vec<String>) -> anyhow:
         return Ok(None);
     }
     let pool = args.threads.pool()?;
-    let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
+    let mut screen = Screen::new(OutputMode::Json { quiet: !console::user_attended_stderr() });
     let mut facts = |side: &Found| match side {
         Found::Run(run) => Ok(run.plan.data.clone()),
         Found::File(file) => {

@@ -13,7 +13,7 @@ use super::opened::{CheckpointArgs, DeviceArgs};
 use super::output::{print, print_json};
 use runner_exec::eval::choice;
 use runner_exec::eval::loss::LossBatches;
-use runner_report::{Mode, Screen};
+use runner_report::{OutputMode, Screen};
 use runner_spec::event::EvalMetrics;
 use runner_spec::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
 
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
     args.apply_to(&mut experiment)?;
     let device = args.device.of(&opened, args.threads.count())?;
     let pool = args.threads.pool()?;
-    let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
+    let mut screen = Screen::new(OutputMode::Json { quiet: !console::user_attended_stderr() });
     let prepared = opened.prepare_data(&experiment, &pool, &mut screen)?;
     let started = Instant::now();
     let metrics = pool.install(|| -> anyhow::Result<EvalMetrics> {

@@ -10,7 +10,7 @@ use super::exit::{Exit, RequestError};
 use super::opened;
 use super::opened::{CheckpointArgs, OpenedRun};
 use super::output::{complain, print, print_json};
-use runner_report::{Mode, Screen};
+use runner_report::{OutputMode, Screen};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
 use runner_store::checkpoint;
@@ -155,7 +155,7 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
     let spec = &opened.program()?.model;
     let layout = layout(opened)?;
     let pool = ThreadArgs { threads: None }.pool()?;
-    let tokenizer = opened.tokenizer(&pool, &mut Screen::new(Mode::Quiet))?;
+    let tokenizer = opened.tokenizer(&pool, &mut Screen::new(OutputMode::Quiet))?;
     let rows = &opened.experiment.data.layout;
     let tokens = opened.plan.data.tokenizer_vocab;
     let export = HfExport {

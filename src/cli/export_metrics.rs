@@ -7,8 +7,7 @@ use clap::Args;
 use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
-use runner_report::export;
-use runner_report::export::{ExportError, Record};
+use runner_report::export::{ExportError, TimedRecord, export_csv, export_parquet, export_tensorboard};
 use runner_spec::format::{bytes, count, printable};
 use runner_store::catalog;
 
@@ -45,9 +44,9 @@ pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
         return Err(RequestError(text.to_owned()).into());
     }
     let root = args.root.root();
-    let mut runs: Vec<Record> = Vec::new();
+    let mut runs: Vec<TimedRecord> = Vec::new();
     for path in catalog::resolve_all(&root, &args.runs_given)? {
-        let record = Record::open(&path)?;
+        let record = TimedRecord::open(&path)?;
         if runs.iter().any(|other| other.id == record.id) {
             return Err(RequestError(format!("two of the runs are called {}", printable(&record.id))).into());
         }
@@ -60,16 +59,16 @@ pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
     };
     if let Some(dir) = &args.tensorboard {
         for run in &runs {
-            let (path, events, size) = export::tensorboard(run, dir, args.force).map_err(request)?;
+            let (path, events, size) = export_tensorboard(run, dir, args.force).map_err(request)?;
             note("tensorboard", path, events, size);
         }
     }
     if let Some(path) = &args.csv {
-        let (rows, size) = export::csv(&runs, path, args.force).map_err(request)?;
+        let (rows, size) = export_csv(&runs, path, args.force).map_err(request)?;
         note("csv", path.clone(), rows, size);
     }
     if let Some(path) = &args.parquet {
-        let (rows, size) = export::parquet(&runs, path, args.force).map_err(request)?;
+        let (rows, size) = export_parquet(&runs, path, args.force).map_err(request)?;
         note("parquet", path.clone(), rows, size);
     }
     if args.json {

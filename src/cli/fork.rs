@@ -13,8 +13,8 @@ use super::job::{Call, Job};
 use super::ready::Ready;
 use runner_config::{LoadOptions, Loaded};
 use runner_engine::launch::Faults;
-use runner_report::summary::up_to_date;
-use runner_report::{JsonEvent, Mode, Screen};
+use runner_report::summary::up_to_date_message;
+use runner_report::{JsonEvent, OutputMode, Screen};
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::{OptimizerSpec, Program};
@@ -91,7 +91,7 @@ struct Parent {
 /// If there is no such run or checkpoint, the changes do not fit it, or the new run failed (which its record then says too).
 pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
-    let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
+    let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
     let root = args.root.root();
     let path = catalog::resolve(&root, &args.run)?;
     let manifest = run_dir::manifest(&path)?;
@@ -189,7 +189,7 @@ impl Parent {
             }
             let summary = run_dir::summary(&path)?;
             screen.json(&JsonEvent::Summary { run: &path, up_to_date: true, summary: summary.as_ref() });
-            screen.last(&up_to_date(&manifest.id, summary.as_ref()));
+            screen.result_line(&up_to_date_message(&manifest.id, summary.as_ref()));
             return Ok(None);
         }
         let mut manifest = Manifest::new(plan, loaded.path.clone(), args.set.clone(), time::now());

@@ -29,8 +29,8 @@ use runner_engine::launch::{Attempt, Faults, Launch, supervise};
 use runner_exec::step::layout;
 use runner_exec::{Orders, Peers, Resources};
 use runner_machine::host::{Git, Machine, peak_rss_bytes};
-use runner_report::summary::{closing, headline};
-use runner_report::{JsonEvent, Lines, Mode as ScreenMode, Screen};
+use runner_report::summary::{closing_text, headline};
+use runner_report::{EventLines, JsonEvent, OutputMode as ScreenMode, Screen};
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Mode, Program};
@@ -147,7 +147,7 @@ impl Job<'_> {
         run.keep(TOKENIZER, || self.ready.prepared.tokenizer.to_file().map_err(anyhow::Error::from))?;
         run.begin(from, self.place())?;
         let started = Instant::now();
-        let lines = Lines::new(self.experiment.log.every);
+        let lines = EventLines::new(self.experiment.log.every);
         let mut watch = Watch { path: path.clone(), recorder, log, lines, screen };
         self.interrupt.arm();
         let ended = self.train(begin, &mut run, &mut watch);
@@ -205,7 +205,7 @@ impl Job<'_> {
             (Ok(_), Err(error)) => Err(error.into()),
             (Ok(_), Ok(summary)) => {
                 self.close(&summary, &path, &screen);
-                screen.written().context("standard output; the run itself is well, and recorded")?;
+                screen.json_result().context("standard output; the run itself is well, and recorded")?;
                 // Who asks twice, by a flag and by a signal, waits for the signal's effect.
                 let asked = self.call.until.filter(|step| *step == summary.steps && !self.stopping());
                 Ok(match (status, asked) {
@@ -453,8 +453,8 @@ impl Job<'_> {
     fn close(&self, summary: &Summary, path: &Path, screen: &Screen) {
         screen.json(&JsonEvent::Summary { run: path, up_to_date: false, summary: Some(summary) });
         match screen.mode() {
-            ScreenMode::Quiet => screen.last(&headline(summary)),
-            _ => screen.line(&closing(summary, &self.name(path), path)),
+            ScreenMode::Quiet => screen.result_line(&headline(summary)),
+            _ => screen.line(&closing_text(summary, &self.name(path), path)),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::{io, panic};
 
-use runner_report::{JsonEvent, Mode, Screen};
+use runner_report::{JsonEvent, OutputMode, Screen};
 
 /// Lines that wait to be read before further ones are left out: hours of most runs.
 const UNREAD: usize = 1 << 16;
@@ -72,7 +72,7 @@ impl<T: Send + 'static> Queue<T> {
 #[derive(Debug)]
 pub(super) struct Printer {
     queue: Queue<Screen>,
-    mode: Mode,
+    mode: OutputMode,
 }
 
 impl Printer {
@@ -89,12 +89,12 @@ impl Printer {
         Ok(Self { queue: Queue::new(screen, UNREAD, show)?, mode })
     }
 
-    pub(super) fn mode(&self) -> Mode {
+    pub(super) fn mode(&self) -> OutputMode {
         self.mode
     }
 
     pub(super) fn json(&mut self, event: &JsonEvent<'_>) {
-        if let (Mode::Json { .. }, Ok(line)) = (self.mode, serde_json::to_string(event)) {
+        if let (OutputMode::Json { .. }, Ok(line)) = (self.mode, serde_json::to_string(event)) {
             self.say(Say::Json(line));
         }
     }
@@ -109,7 +109,7 @@ impl Printer {
 
     /// Moves the bar, if there is one.
     pub(super) fn step(&mut self, step: u64, numbers: impl FnOnce() -> String) {
-        if self.mode == Mode::Bar {
+        if self.mode == OutputMode::Bar {
             self.say(Say::Step(step, numbers()));
         }
     }
@@ -125,11 +125,11 @@ impl Printer {
 }
 
 /// What is said of lines that were left out.
-fn note(mode: Mode) -> impl Fn(u64) -> Say {
+fn note(mode: OutputMode) -> impl Fn(u64) -> Say {
     move |lost| {
         let message = format!("{lost} lines were left out here, as nobody read them; the run directory has them all");
         match mode {
-            Mode::Json { .. } => {
+            OutputMode::Json { .. } => {
                 Say::Json(serde_json::to_string(&JsonEvent::Warning { message: &message }).unwrap_or_default())
             }
             _ => Say::Warn(message),

@@ -18,7 +18,7 @@ use runner_engine::launch::where_in;
 use runner_exec::Resources;
 use runner_exec::step::layout;
 use runner_machine::host::peak_rss_bytes;
-use runner_report::{Mode, Screen};
+use runner_report::{OutputMode, Screen};
 use runner_store::checkpoint;
 use runner_store::run_dir::CHECKPOINTS;
 
@@ -75,7 +75,7 @@ fn work(args: &RankArgs, parent: &mut Parent, start: &Start, region: &Arc<Region
     faults.before_data();
     let pool = rayon::ThreadPoolBuilder::new().num_threads((*threads).max(1)).stack_size(8 << 20).build();
     let pool = pool.with_context(|| format!("starting {threads} threads"))?;
-    let mut screen = Screen::new(Mode::Quiet);
+    let mut screen = Screen::new(OutputMode::Quiet);
     let prepared = if checkpoint.is_none() {
         common::prepare_inputs(experiment, &pool, &mut screen)?
     } else {

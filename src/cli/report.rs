@@ -12,8 +12,8 @@ use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
 use super::output::{complain, print, print_json};
 use super::sweep::find_sweep;
-use runner_report::html::page::MARK;
-use runner_report::html::{Live, Page, ReportError, Request, read, sweep};
+use runner_report::html::sweep::find_sweep_folder;
+use runner_report::html::{LiveReport, MARK, Page, ReportError, ReportRequest, read_page_data};
 use runner_spec::format;
 use runner_store::{catalog, write_atomic};
 
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
         let error = format!("{} is there already and is no report: --force replaces it", output.display());
         bail!(RequestError(error));
     }
-    let data = read(&request).map_err(as_request)?;
+    let data = read_page_data(&request).map_err(as_request)?;
     let page = Page::new(&data, false)?;
     if standard {
         print(&page.html)?;
@@ -79,9 +79,9 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
 }
 
 /// The run directories and the sweep that are meant.
-fn request(args: &ReportArgs) -> anyhow::Result<Request> {
+fn request(args: &ReportArgs) -> anyhow::Result<ReportRequest> {
     let root = args.root.root();
-    let mut request = Request { title: args.title.clone(), ..Request::default() };
+    let mut request = ReportRequest { title: args.title.clone(), ..ReportRequest::default() };
     let mut add_sweep = |folder: PathBuf| {
         let another = request.sweep.replace(folder).is_some();
         if another { Err(RequestError("a report shows one sweep".to_owned())) } else { Ok(()) }
@@ -91,7 +91,7 @@ fn request(args: &ReportArgs) -> anyhow::Result<Request> {
     }
     let mut runs: Vec<&String> = Vec::new();
     for wanted in &args.run {
-        match sweep::find(&root, wanted) {
+        match find_sweep_folder(&root, wanted) {
             Some(folder) => add_sweep(folder)?,
             None => runs.push(wanted),
         }
@@ -120,10 +120,10 @@ fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 }
 
 /// Serves until a signal ends the process.
-fn serve(port: u16, request: Request) -> anyhow::Result<Exit> {
+fn serve(port: u16, request: ReportRequest) -> anyhow::Result<Exit> {
     // Nothing is ever half done here: the first signal ends the process, with the documented code.
     let _interrupt = Interrupt::install()?;
-    let live = Live::bind(port, request).map_err(as_request)?;
+    let live = LiveReport::bind(port, request).map_err(as_request)?;
     print(&format!("http://{}/\n", live.address()))?;
     complain("Ctrl-C ends it");
     live.serve()?;

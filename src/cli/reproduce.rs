@@ -13,8 +13,8 @@ use super::interrupt::Interrupt;
 use super::job::{Call, Job};
 use super::opened;
 use super::ready::Ready;
-use runner_report::verdict::words;
-use runner_report::{Mode, Screen};
+use runner_report::verdict::describe_verdict;
+use runner_report::{OutputMode, Screen};
 use runner_spec::experiment::Experiment;
 use runner_spec::experiment::Init;
 use runner_spec::experiment::Precision;
@@ -83,14 +83,14 @@ struct Original {
 /// If there is no such run, its data or its beginning is gone, or the reproduction failed (which its record then says too).
 pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
-    let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
+    let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
     let mode = screen.mode();
     let root = args.root.root();
     let original = Original::open(&root, &args.run)?;
     let ready = Ready::new(&original.experiment, args.threads, None, &mut screen)?;
     let drift = Drift::of(&original.path, &original.manifest, &ready, args.threads.count())?;
     for line in drift.lines() {
-        if args.check { screen.last(&line) } else { screen.line(&line) }
+        if args.check { screen.result_line(&line) } else { screen.line(&line) }
     }
     screen.json_line(&serde_json::json!({"kind": "drift", "run": original.path, "drift": drift}).to_string());
     if args.check {
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
     original.lock(&path)?.note(VERDICT, &verdict)?;
     let screen = Screen::new(mode);
     screen.json_line(&serde_json::json!({"kind": "verdict", "run": path, "verdict": verdict}).to_string());
-    screen.last(&words(&verdict));
+    screen.result_line(&describe_verdict(&verdict));
     Ok(match verdict.verdict {
         Judgement::Diverged | Judgement::Incomplete => Exit::Differ,
         Judgement::Bitwise | Judgement::BitwiseNumbers | Judgement::WithinTolerance => Exit::Done,

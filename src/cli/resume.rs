@@ -11,8 +11,8 @@ use super::opened;
 use super::ready::Ready;
 use super::world::{Joined, LauncherArgs, see_through};
 use runner_engine::launch::World;
-use runner_report::summary::up_to_date;
-use runner_report::{JsonEvent, Mode, Screen};
+use runner_report::summary::up_to_date_message;
+use runner_report::{JsonEvent, OutputMode, Screen};
 use runner_spec::plan::Plan;
 use runner_store::manifest::{DataHashes, Manifest, RunStatus};
 use runner_store::run_dir;
@@ -55,14 +55,14 @@ pub(crate) fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
 /// `world`: of ranks that a launcher started.
 fn resume(args: &ResumeArgs, interrupt: &Interrupt, world: Option<&World>) -> anyhow::Result<Exit> {
     let leads = world.is_none_or(World::leads);
-    let mut screen = Screen::new(if leads { Mode::detect(args.json, args.quiet) } else { Mode::Quiet });
+    let mut screen = Screen::new(if leads { OutputMode::detect(args.json, args.quiet) } else { OutputMode::Quiet });
     let path = catalog::resolve(&args.root.root(), &args.run)?;
     // Of a finished run nothing is written, no lock either.
     if run_dir::manifest(&path)?.status == RunStatus::Done {
         let summary = run_dir::summary(&path)?;
         let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         screen.json(&JsonEvent::Summary { run: &path, up_to_date: true, summary: summary.as_ref() });
-        screen.last(&up_to_date(&id, summary.as_ref()));
+        screen.result_line(&up_to_date_message(&id, summary.as_ref()));
         return Ok(Exit::Done);
     }
     // The lock is for who keeps the record.

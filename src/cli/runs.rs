@@ -2,7 +2,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::{Args, Subcommand};
@@ -12,9 +11,8 @@ use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::{runs_rm, runs_tag};
-use runner_report::run::page;
-use runner_report::runs::runs_table;
-use runner_spec::format::printable;
+use runner_report::run_page::run_page;
+use runner_report::runs_table::runs_table;
 use runner_store::catalog::{ListedRun, ListedStatus};
 use runner_store::run_dir;
 use runner_store::run_dir::CHECKPOINTS;
@@ -182,13 +180,9 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
             "run": listed, "manifest": manifest, "summary": summary, "checkpoints": checkpoints, "ancestors": ancestors,
         }))?;
     } else {
-        // An older summary says nothing true of a run that went on since.
+        // The summary of an earlier session is out of date.
         let summary = summary.filter(|s| s.status == manifest.status);
-        let mut page = page(&listed, &manifest, summary.as_ref(), &checkpoints);
-        for ancestor in &ancestors {
-            let _ = writeln!(page, "  {:12}{}", "ancestor", printable(&ancestor.words()));
-        }
-        print(&page)?;
+        print(&run_page(&listed, &manifest, summary.as_ref(), &checkpoints, &ancestors))?;
     }
     Ok(Exit::Done)
 }

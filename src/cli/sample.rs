@@ -10,7 +10,7 @@ use super::opened;
 use super::opened::{CheckpointArgs, DeviceArgs};
 use super::output::{complain, print, print_json};
 use runner_exec::eval::generate;
-use runner_report::{Mode, Screen};
+use runner_report::{OutputMode, Screen};
 use runner_spec::experiment::Samples;
 
 #[derive(Debug, Clone, Args)]
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
     let spec = args.over(opened.experiment.eval.samples.clone())?;
     let device = args.device.of(&opened, args.threads.count())?;
     let pool = args.threads.pool()?;
-    let mut screen = Screen::new(Mode::Json { quiet: !console::user_attended_stderr() });
+    let mut screen = Screen::new(OutputMode::Json { quiet: !console::user_attended_stderr() });
     let tokenizer = opened.tokenizer(&pool, &mut screen)?;
     // The device belongs to the thread that opens it.
     let (made, step, seconds) = pool.install(|| -> anyhow::Result<_> {

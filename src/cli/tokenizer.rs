@@ -11,9 +11,9 @@ use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::text_source::{SourceArgs, shown, tokenizer, worded};
 use runner_data::{TextTokenizer, load_tokenizer, train_tokenizer};
-use runner_report::prepare::Preparing;
+use runner_report::data_progress::show_data_progress;
 use runner_report::table::{Align, table};
-use runner_report::{Mode, Screen};
+use runner_report::{OutputMode, Screen};
 use runner_spec::format::{bytes, count, printable};
 use runner_store::write_atomic;
 
@@ -112,14 +112,10 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
     }
     let source = args.source.source()?;
     let (cache, pool) = (cache_dir()?, args.threads.pool()?);
-    let mut screen = Screen::new(Mode::detect(args.json, false));
+    let mut screen = Screen::new(OutputMode::detect(args.json, false));
     screen.spinner();
-    let made = {
-        let preparing = Preparing::new(&screen);
-        pool.install(|| {
-            train_tokenizer(&source, args.vocab_size, &special, &cache, &|progress| preparing.show(progress))
-        })
-    };
+    let show = |progress| show_data_progress(&screen, progress);
+    let made = pool.install(|| train_tokenizer(&source, args.vocab_size, &special, &cache, &show));
     screen.clear();
     let json = made.map_err(|error| worded(error, true))?;
     write_atomic(&folder.join(args.out.file_name().unwrap_or_default()), json.as_bytes())?;
@@ -160,7 +156,7 @@ fn check(vocab_size: usize, special: &[String]) -> Result<(), RequestError> {
 
 fn load(spec: &str) -> anyhow::Result<TextTokenizer> {
     let quiet = !console::user_attended_stderr();
-    let tokenizer = local_tokenizer(tokenizer(spec)?, &mut Screen::new(Mode::Json { quiet }))?;
+    let tokenizer = local_tokenizer(tokenizer(spec)?, &mut Screen::new(OutputMode::Json { quiet }))?;
     Ok(load_tokenizer(&tokenizer, &cache_dir()?, &|_| ()).map_err(|error| worded(error, true))?)
 }
 

@@ -6,7 +6,7 @@ use super::printer::Printer;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_engine::launch::Record;
-use runner_report::{JsonEvent, Lines, Mode};
+use runner_report::{EventLines, JsonEvent, OutputMode};
 use runner_spec::event::{Best, Event, ObserveError, TraceLine};
 use runner_store::{Log, PartRecord, Recorder, StoreError};
 
@@ -15,7 +15,7 @@ pub(super) struct Watch {
     pub path: PathBuf,
     pub recorder: Recorder,
     pub log: Log,
-    pub lines: Lines,
+    pub lines: EventLines,
     pub screen: Printer,
 }
 
@@ -45,7 +45,7 @@ impl Observer for Watch {
         match event {
             Event::Step(metrics) => {
                 self.screen.step(metrics.step, || self.lines.numbers(metrics));
-                if let Some(line) = line.filter(|_| self.screen.mode() != Mode::Bar) {
+                if let Some(line) = line.filter(|_| self.screen.mode() != OutputMode::Bar) {
                     self.screen.line(&line);
                 }
             }

@@ -1,14 +1,14 @@
-//! A run's metrics as rows with times of day, and its samples.
+//! The metrics and samples of a run, with the time of day of each line.
 //!
-//! Lines of `metrics.jsonl` say how long a step took, not when it was. The manifest says when each session began and after
-//! which step: a step's time is its session's start and the times of the session's steps up to it. What a session did between
-//! steps (preparing data, evaluations, checkpoints) is in neither, so times fall behind by as much.
+//! Lines of `metrics.jsonl` say how long a step took, not when it ended. The manifest says when each session began, and after
+//! which step. So the time of a step is the start of its session plus the durations of the session's steps up to it. Neither
+//! file has the time that a session spent between steps (preparing data, evaluations, checkpoints), so the times of lines are
+//! early by that much.
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
-use runner_store::lines::for_each_line;
+use crate::html::samples::for_each_sample;
+use runner_spec::event::SampleText;
 use runner_store::manifest::{Manifest, Session};
 use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
 use runner_store::run_dir;
@@ -17,139 +17,134 @@ use runner_store::{StoreError, time};
 
 /// A run to be exported.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct TimedRecord {
     pub id: String,
     path: PathBuf,
     clock: Clock,
 }
 
-/// A line of the metrics. What it does not have is `None`.
+/// A line of the metrics.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
-    pub step: u64,
+pub(super) struct TimedLine {
+    pub(super) step: u64,
     /// Seconds since 1970-01-01T00:00:00Z.
-    pub wall_time: f64,
-    pub line: MetricLine,
+    pub(super) wall_time: f64,
+    pub(super) line: MetricLine,
 }
 
-/// A line of the samples.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Sample {
-    pub step: u64,
-    pub prompt: String,
-    pub index: u64,
-    pub text: String,
-}
-
-impl Record {
-    /// Of the run directory `path`.
+impl TimedRecord {
+    /// Opens the run directory `path`.
     ///
     /// # Errors
     /// If its manifest or metrics cannot be read.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let manifest = run_dir::manifest(path)?;
-        // Steps of another run, which this one continues, were before its first session.
+        // The first steps of a run that continues another one were done before its first session.
         let first = manifest.sessions.first().map_or(0, |s| s.from_step);
-        let mut earlier = 0.0;
+        let mut inherited_seconds = 0.0;
         if first > 0 {
             for_each_metric(&path.join(METRICS), &mut |line| match line {
-                MetricLine::Train(t) if t.step <= first => earlier += seconds(&t),
+                MetricLine::Train(t) if t.step <= first => inherited_seconds += step_seconds(&t),
                 _ => {}
             })?;
         }
         let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { id, path: path.to_owned(), clock: Clock::new(&manifest, earlier) })
+        Ok(Self { id, path: path.to_owned(), clock: Clock::new(&manifest, inherited_seconds) })
     }
 
-    /// When the run began, in seconds since 1970.
-    #[must_use]
-    pub fn started(&self) -> f64 {
+    /// The time at which the run began, in seconds since 1970.
+    pub(super) fn started(&self) -> f64 {
         self.clock.started
     }
 
-    /// The experiment with all its values, if it can be read.
-    #[must_use]
-    pub fn resolved(&self) -> Option<String> {
-        std::fs::read_to_string(self.path.join(run_dir::RESOLVED)).ok()
-    }
-
-    /// Calls `row` with each line of the metrics, in order; how many there were.
+    /// The text of the resolved experiment.
     ///
     /// # Errors
-    /// If the file cannot be read; whatever `row` says, and then it is not called again.
-    pub fn rows<E: From<StoreError>>(&self, row: &mut dyn FnMut(Row) -> Result<(), E>) -> Result<u64, E> {
+    /// If it cannot be read.
+    pub(super) fn resolved(&self) -> Result<String, StoreError> {
+        runner_store::files::read_small(&self.path.join(run_dir::RESOLVED))
+    }
+
+    /// Calls `take` with each line of the metrics, in order. Returns the number of lines.
+    ///
+    /// # Errors
+    /// If the file cannot be read; the first error of `take`, after which it is not called again.
+    pub(super) fn for_each_line<E: From<StoreError>>(
+        &self,
+        take: &mut dyn FnMut(TimedLine) -> Result<(), E>,
+    ) -> Result<u64, E> {
         let (mut clock, mut count, mut failed) = (self.clock.clone(), 0, None);
         for_each_metric(&self.path.join(METRICS), &mut |line| {
             if failed.is_none() {
-                let (step, wall_time) = clock.at(&line);
+                let (step, wall_time) = clock.advance(&line);
                 count += 1;
-                failed = row(Row { step, wall_time, line }).err();
+                failed = take(TimedLine { step, wall_time, line }).err();
             }
         })?;
         failed.map_or(Ok(count), Err)
     }
 
-    /// Calls `sample` with each line of the samples and its time, in order. Lines that are none are passed over.
+    /// Calls `take` with the time and the content of each line of the samples, in order. `times` are those of the metrics' steps.
     ///
     /// # Errors
-    /// If a file cannot be read.
-    pub fn samples(&self, times: &[(u64, f64)], sample: &mut dyn FnMut(f64, Sample)) -> Result<(), StoreError> {
-        for_each_line(&self.path.join(SAMPLES), &mut |bytes| {
-            if let Ok(line) = serde_json::from_slice::<Sample>(bytes) {
-                let before = times.partition_point(|(step, _)| *step <= line.step);
-                let when = before.checked_sub(1).and_then(|i| times.get(i)).map_or(self.clock.started, |(_, t)| *t);
-                sample(when, line);
-            }
-            Ok(())
+    /// If the file cannot be read.
+    pub(super) fn for_each_sample(
+        &self,
+        times: &[(u64, f64)],
+        take: &mut dyn FnMut(f64, SampleText),
+    ) -> Result<(), StoreError> {
+        for_each_sample(&self.path.join(SAMPLES), &mut |sample| {
+            let count = times.partition_point(|(step, _)| *step <= sample.step);
+            take(times[..count].last().map_or(self.clock.started, |(_, time)| *time), sample);
         })
     }
 }
 
-fn seconds(line: &TrainLine) -> f64 {
+fn step_seconds(line: &TrainLine) -> f64 {
     line.step_ms.filter(|ms| *ms > 0.0).unwrap_or(0.0) / 1e3
 }
 
-/// Gives lines their times, in order.
+/// Computes the times of lines, which it is given in order.
 #[derive(Debug, Clone)]
 struct Clock {
     started: f64,
-    /// The step after which each session began, and when.
+    /// The step after which each session began, and the time.
     sessions: Vec<(u64, f64)>,
-    next: usize,
+    next_session: usize,
     now: f64,
 }
 
 impl Clock {
-    /// `earlier`: seconds in the steps before the first session.
-    fn new(manifest: &Manifest, earlier: f64) -> Self {
+    /// `inherited_seconds` is the duration of the steps before the first session.
+    fn new(manifest: &Manifest, inherited_seconds: f64) -> Self {
         let started = time::parse(&manifest.started).unwrap_or(0.0);
         let session = |s: &Session| Some((s.from_step, time::parse(&s.started)?));
         let mut sessions: Vec<(u64, f64)> = Vec::new();
         for (from, at) in manifest.sessions.iter().filter_map(session) {
-            // What earlier sessions did after that step was done again.
+            // This session repeated the steps that earlier sessions did after `from`.
             sessions.retain(|(earlier, _)| *earlier < from);
             sessions.push((from, at));
         }
-        let now = sessions.first().map_or(started, |(_, at)| *at) - earlier;
-        Self { started, sessions, next: 0, now }
+        let now = sessions.first().map_or(started, |(_, at)| *at) - inherited_seconds;
+        Self { started, sessions, next_session: 0, now }
     }
 
-    /// Step and time of the next line.
-    fn at(&mut self, line: &MetricLine) -> (u64, f64) {
+    /// The step and time of `line`, the next one.
+    fn advance(&mut self, line: &MetricLine) -> (u64, f64) {
         let step = match line {
             MetricLine::Train(TrainLine { step, .. }) | MetricLine::Eval(EvalLine { step, .. }) => *step,
         };
         let begins = |from: u64| match line {
             MetricLine::Train(_) => from < step,
-            // A resumed session repeats no evaluation of the step it begins with, but the first does one before any step.
+            // A resumed session does not repeat the evaluation of its first step, but a new run evaluates before any step.
             MetricLine::Eval(_) => from < step || from == 0,
         };
-        while let Some((_, at)) = self.sessions.get(self.next).filter(|(from, _)| begins(*from)) {
+        while let Some((_, at)) = self.sessions.get(self.next_session).filter(|(from, _)| begins(*from)) {
             self.now = self.now.max(*at);
-            self.next += 1;
+            self.next_session += 1;
         }
         if let MetricLine::Train(train) = line {
-            self.now += seconds(train);
+            self.now += step_seconds(train);
         }
         (step, self.now)
     }
@@ -161,7 +156,7 @@ pub(super) mod tests {
     use runner_plan::testing::{compiled, experiment};
     use runner_store::run_dir::{MANIFEST, RunDir, RunFiles};
 
-    /// A run of `lines` of metrics, whose sessions began after these steps at these times.
+    /// A run with the metrics `lines`, and with sessions that began after these steps at these times.
     pub(in crate::export) fn run(root: &Path, sessions: &[(u64, &str)], lines: &str, samples: &str) -> PathBuf {
         let plan = compiled(&experiment());
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
@@ -198,12 +193,12 @@ pub(super) mod tests {
         let path = run(root.path(), sessions, lines, "");
         let mut out = Vec::new();
         let base = time::parse("2026-01-01").unwrap();
-        let record = Record::open(&path).unwrap();
-        let mut row = |row: Row| {
-            out.push((row.step, row.wall_time - base));
+        let record = TimedRecord::open(&path).unwrap();
+        let mut take = |line: TimedLine| {
+            out.push((line.step, line.wall_time - base));
             Ok::<(), StoreError>(())
         };
-        record.rows(&mut row).unwrap();
+        record.for_each_line(&mut take).unwrap();
         out
     }
 

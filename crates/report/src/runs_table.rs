@@ -6,8 +6,11 @@ use runner_spec::format::{printable, rate};
 use runner_store::RunOrigin;
 use runner_store::catalog::{ListedRun, ListedStatus};
 
-/// The runs, one a line; where any has them, tags, the sweep's point, and where a run comes from. With a `width` in columns
-/// the lines are no wider: texts are shortened, and then columns left out, the last ones first.
+/// The column that holds when a run started.
+const STARTED: usize = 5;
+
+/// A table with one run per line. Columns for tags, the sweep's point and the origin appear if any run has them. Lines are at
+/// most `width` characters wide, if it is given: texts are shortened, then the last columns are left out.
 #[must_use]
 pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
     let mut columns = vec![
@@ -18,13 +21,11 @@ pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
         ("tokens/s", Align::Right),
         ("started", Align::Left),
     ];
-    let (tags, sweeps, origins) = (
-        runs.iter().any(|r| !r.tags.is_empty()),
-        runs.iter().any(|r| r.sweep.is_some()),
-        runs.iter().any(|r| r.origin.is_some() || r.continued_from.is_some()),
-    );
-    let more = [("tags", tags), ("sweep", sweeps), ("from", origins)];
-    columns.extend(more.iter().filter(|(_, any)| *any).map(|(name, _)| (*name, Align::Left)));
+    let optional: [(&str, fn(&ListedRun) -> String); 3] =
+        [("tags", |run| printable(&run.tags.join(" "))), ("sweep", sweep_point), ("from", origin)];
+    let present: Vec<_> =
+        optional.into_iter().filter(|(_, cell)| runs.iter().any(|run| !cell(run).is_empty())).collect();
+    columns.extend(present.iter().map(|(name, _)| (*name, Align::Left)));
     let mut rows: Vec<Vec<String>> = runs
         .iter()
         .map(|run| {
@@ -37,28 +38,19 @@ pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
                 run.tokens_per_second.map_or_else(dash, rate),
                 run.started.as_deref().map_or_else(dash, short_time),
             ];
-            if tags {
-                row.push(printable(&run.tags.join(" ")));
-            }
-            if sweeps {
-                let point = |s: &runner_store::SweepPoint| printable(&format!("{} #{}", s.id, s.point));
-                row.push(run.sweep.as_ref().map_or_else(String::new, point));
-            }
-            if origins {
-                row.push(origin(run));
-            }
+            row.extend(present.iter().map(|(_, cell)| cell(run)));
             row
         })
         .collect();
     if let Some(width) = width {
-        squeeze(&mut columns, &mut rows, width);
+        fit_to_width(&mut columns, &mut rows, width);
     }
     table(&columns, &rows)
 }
 
-/// Shortens lines to `width`: texts of the last columns first, the time of day, ids; then whole columns give way.
-fn squeeze(columns: &mut Vec<(&str, Align)>, rows: &mut [Vec<String>], width: usize) {
-    const STARTED: usize = 5;
+/// Shortens lines to `width`: first the time of day is left out, then texts of the last columns and ids are shortened, then
+/// whole columns are left out.
+fn fit_to_width(columns: &mut Vec<(&str, Align)>, rows: &mut [Vec<String>], width: usize) {
     if fit(columns, rows, width, &[]) {
         return;
     }
@@ -89,9 +81,12 @@ fn status(standing: ListedStatus) -> String {
     status.to_string()
 }
 
-/// Where a run comes from, in words; empty for one that began by itself.
-#[must_use]
-pub fn origin(run: &ListedRun) -> String {
+fn sweep_point(run: &ListedRun) -> String {
+    run.sweep.as_ref().map_or_else(String::new, |s| printable(&format!("{} #{}", s.id, s.point)))
+}
+
+/// The run that `run` is a fork, a reproduction or a continuation of, in words; empty if there is none.
+pub(crate) fn origin(run: &ListedRun) -> String {
     let words = match (&run.origin, &run.continued_from) {
         (Some(RunOrigin::Fork { id, step: Some(step), .. }), _) => format!("fork of {id} @{step}"),
         (Some(RunOrigin::Fork { id, step: None, .. }), _) => format!("fork of {id}"),

@@ -1,6 +1,6 @@
 //! Event files read by a reader of their own: frames, checksums bit by bit, protobuf fields.
 
-use super::super::record::tests::{eval, run, train};
+use super::super::timed_record::tests::{eval, run, train};
 use super::*;
 
 /// CRC-32C by its definition: the reflected polynomial 0x82F63B78, a bit at a time.
@@ -90,7 +90,7 @@ fn checksums_are_the_standard_s() {
     assert_eq!(crc32c::crc32c(b"123456789"), 0xE306_9283);
     // RFC 3720, B.4: 32 bytes of zeros, of ones.
     assert_eq!((crc32c::crc32c(&[0; 32]), crc32c::crc32c(&[0xFF; 32])), (0x8A91_36AA, 0x62A8_AB43));
-    assert_eq!(unmasked(&masked(b"123456789")), 0xE306_9283);
+    assert_eq!(unmasked(&masked_crc(b"123456789")), 0xE306_9283);
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn an_event_file_says_what_the_record_says() {
     let lines = [train(1, "2.5"), train(300, "null"), eval(300, "1.25")].concat();
     let samples = "{\"step\":300,\"prompt\":\"Once\",\"index\":0,\"text\":\" upon\\n<b>a</b>\"}\n";
     let path = run(dir.path(), &[(0, "2026-01-01T00:00:01.000Z")], &lines, samples);
-    let record = Record::open(&path).unwrap();
+    let record = TimedRecord::open(&path).unwrap();
     let logs = dir.path().join("logs");
-    let (file, count, size) = tensorboard(&record, &logs, false).unwrap();
+    let (file, count, size) = export_tensorboard(&record, &logs, false).unwrap();
     let bytes = fs::read(&file).unwrap();
     let events = events(&bytes);
     assert_eq!((events.len() as u64, bytes.len() as u64), (count, size));
@@ -134,7 +134,7 @@ fn an_event_file_says_what_the_record_says() {
     assert_eq!(scalars.iter().filter(|s| s.0 == "train/lr").count(), 2);
     assert_eq!(texts[0], ("experiment".to_owned(), 0, "    name: tiny\n".to_owned()));
     assert_eq!(texts[1], ("samples/prompt 1, 1".to_owned(), 300, "    Once upon\n    <b>a</b>\n".to_owned()));
-    assert!(matches!(tensorboard(&record, &logs, false), Err(ExportError::Exists { .. })));
-    assert_eq!(tensorboard(&record, &logs, true).unwrap().0, file);
+    assert!(matches!(export_tensorboard(&record, &logs, false), Err(ExportError::Exists { .. })));
+    assert_eq!(export_tensorboard(&record, &logs, true).unwrap().0, file);
     assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "replaced, and nothing temporary stays");
 }

@@ -1,27 +1,35 @@
-//! What `runner runs show` says of a run.
+//! The page that `runner runs show` prints about a run.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
-use super::runs::origin;
+use super::runs_table::origin;
 use super::summary::{details, short_time};
+use super::table::name_value_lines;
 use runner_machine::host::Machine;
 use runner_spec::format::{bytes, count, printable, rate};
 use runner_spec::mesh::Mesh;
+use runner_store::ancestry::Ancestor;
 use runner_store::catalog::ListedRun;
 use runner_store::manifest::{Manifest, Session};
 use runner_store::summary::Summary;
 
-/// A run on a page. `checkpoints` are the steps that can be resumed or sampled from.
+/// Everything about one run. `summary` is that of the run's present state, `checkpoints` are the steps that can be resumed or
+/// sampled from.
 #[must_use]
-pub fn page(listed: &ListedRun, manifest: &Manifest, summary: Option<&Summary>, checkpoints: &[u64]) -> String {
+pub fn run_page(
+    listed: &ListedRun,
+    manifest: &Manifest,
+    summary: Option<&Summary>,
+    checkpoints: &[u64],
+    ancestors: &[Ancestor],
+) -> String {
     let mut rows: Vec<(String, String)> = Vec::new();
     let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
     row("folder", listed.path.display().to_string());
     row("experiment", with_overrides(&manifest.experiment_file, &manifest.overrides));
     row("plan", manifest.plan_hash.clone());
     if let Some(layout) = manifest.layout {
-        row("layout", self::layout(layout));
+        row("layout", describe_layout(layout));
     }
     if let Some(from) = &manifest.continued_from {
         row("continues", format!("{} after step {}", from.id, count(from.step)));
@@ -59,30 +67,33 @@ pub fn page(listed: &ListedRun, manifest: &Manifest, summary: Option<&Summary>, 
     for (name, value) in &manifest.environment {
         row("environment", format!("{name}={value}"));
     }
-    row("data", format!("train {}  tokenizer {}", short(&manifest.data.train), short(&manifest.data.tokenizer)));
-    row("machine", machine(&manifest.machine));
+    row(
+        "data",
+        format!("train {}  tokenizer {}", short_hash(&manifest.data.train), short_hash(&manifest.data.tokenizer)),
+    );
+    row("machine", describe_machine(&manifest.machine));
     if let Some(git) = &manifest.git {
-        let dirty = if git.dirty { ", with changes that are not committed" } else { "" };
+        let dirty = if git.dirty { ", with uncommitted changes" } else { "" };
         row("git", format!("{}{dirty}", git.commit));
     }
-    for rank in summary.map_or_else(Vec::new, |s| s.ranks.clone()) {
+    for rank in summary.iter().flat_map(|s| &s.ranks) {
         let peak = rank.peak_rss_bytes.map_or_else(|| "unknown".to_owned(), bytes);
         let planned = bytes(rank.planned_memory_bytes);
         let place = format!("stage {}  replica {}  memory peak {peak}  planned {planned}", rank.stage, rank.replica);
         row(&format!("rank {}", rank.rank), place);
     }
     for (i, session) in manifest.sessions.iter().enumerate() {
-        row(&format!("session {}", i + 1), self::session(session));
+        row(&format!("session {}", i + 1), describe_session(session));
     }
     if let Some(hash) = summary.and_then(|s| s.final_hash.as_ref()) {
         row("state hash", hash.clone());
     }
-    let mut out = format!("{}  {}\n", printable(&listed.id), listed.status.as_str());
-    out.push_str(&summary.map_or_else(String::new, details));
-    for (name, value) in rows {
-        let _ = writeln!(out, "  {name:12}{}", printable(&value));
+    for ancestor in ancestors {
+        row("ancestor", ancestor.words());
     }
-    out
+    let rows = rows.iter().map(|(name, value)| (name.as_str(), printable(value)));
+    let details = summary.map_or_else(String::new, details);
+    format!("{}  {}\n{details}{}", printable(&listed.id), listed.status.as_str(), name_value_lines(rows))
 }
 
 fn with_overrides(file: &Path, overrides: &[String]) -> String {
@@ -91,7 +102,7 @@ fn with_overrides(file: &Path, overrides: &[String]) -> String {
 }
 
 /// `pipeline, 2 stages · 2 replicas = 4 ranks`.
-fn layout(mesh: Mesh) -> String {
+fn describe_layout(mesh: Mesh) -> String {
     let mode = format!("{:?}", mesh.mode).to_lowercase();
     match (mesh.stages, mesh.replicas) {
         (1, 1) => format!("{mode}, 1 rank"),
@@ -101,13 +112,13 @@ fn layout(mesh: Mesh) -> String {
     }
 }
 
-fn short(hash: &str) -> &str {
+fn short_hash(hash: &str) -> &str {
     hash.get(..8).unwrap_or(hash)
 }
 
-fn session(s: &Session) -> String {
+fn describe_session(s: &Session) -> String {
     let to = s.to_step.map_or_else(|| "…".to_owned(), |step| step.to_string());
-    let git = s.commit.as_ref().map_or_else(String::new, |commit| format!("  git {}", short(commit)));
+    let git = s.commit.as_ref().map_or_else(String::new, |commit| format!("  git {}", short_hash(commit)));
     let restarts = match s.restarts {
         0 => String::new(),
         1 => "  restarted once".to_owned(),
@@ -117,7 +128,7 @@ fn session(s: &Session) -> String {
     format!("{started}  steps {}–{to}  {} threads  runner {}{git}{restarts}", s.from_step, s.threads, s.version)
 }
 
-fn machine(m: &Machine) -> String {
+fn describe_machine(m: &Machine) -> String {
     let memory = m.memory_bytes.map_or_else(String::new, |m| format!(", {}", bytes(m)));
     format!("{} ({} cores{memory}), {}", m.cpu.as_deref().unwrap_or(&m.arch), m.cores, m.os)
 }

@@ -1,4 +1,4 @@
-//! Events as JSON lines, for `--json`.
+//! Events of a run as JSON lines, for `--json`.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use runner_store::MetricLine;
 use runner_store::metrics::{EvalLine, TrainLine};
 use runner_store::summary::Summary;
 
-/// One line of standard output. `train` and `eval` are as in `metrics.jsonl`.
+/// One line of standard output. `train` and `eval` have the fields of `metrics.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum JsonEvent<'a> {
@@ -27,7 +27,7 @@ pub enum JsonEvent<'a> {
     Warning {
         message: &'a str,
     },
-    /// The last line; `up_to_date` if there was nothing to do.
+    /// The last line; `up_to_date` is true if there was nothing to do.
     Summary {
         run: &'a Path,
         up_to_date: bool,
@@ -36,7 +36,7 @@ pub enum JsonEvent<'a> {
 }
 
 impl<'a> JsonEvent<'a> {
-    /// `event` of the run in `run`; `None` for one that is told nobody.
+    /// The line for `event` of the run in the folder `run`; `None` if the event is not shown.
     #[must_use]
     pub fn new(event: &'a Event, run: &'a Path) -> Option<Self> {
         let metric = |line: MetricLine| match line {
