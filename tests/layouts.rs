@@ -15,7 +15,7 @@ use runner_compute::state::TrainState;
 use runner_data::Prepared;
 use runner_engine::launch::threads;
 use runner_engine::launch::threads::Seated;
-use runner_exec::{Orders, Resources, initial_state};
+use runner_exec::{Resources, RunControls, initial_state};
 use runner_spec::event::{Event, ObserveError, TraceLine};
 use runner_spec::plan::RankPlan;
 
@@ -136,7 +136,7 @@ fn the_padding_mask_changes_padding_alone() {
         };
         let ranks = (0..case.plan.ranks.len()).map(seat).collect();
         let (mut told, stop) = (Traced::default(), AtomicBool::new(false));
-        let orders = Orders { trace: true, ..Orders::from(&stop) };
+        let orders = RunControls { trace: true, ..RunControls::from(&stop) };
         let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, orders, &mut told).unwrap();
         assert_eq!(case.plan.ranks[0].program.batch.mask_padding, mask != "causal");
         (told, weights(&outcomes), case.plan)

@@ -112,7 +112,7 @@ fn run<'a>(case: &'a Case) -> (Told, BTreeMap<usize, Vec<u32>>) {
     let mut told = Told::default();
     let stop = AtomicBool::new(false);
     let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut told).unwrap();
-    let bits = |o: &runner_exec::Outcome| {
+    let bits = |o: &runner_exec::RankOutcome| {
         let flat: Vec<f32> = o.state.buffer.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
         flat.into_iter().map(f32::to_bits).collect()
     };

@@ -26,8 +26,8 @@ use runner_engine::launch;
 use runner_engine::launch::member::Kept;
 use runner_engine::launch::threads::Seated;
 use runner_engine::launch::{Attempt, Faults, Launch, supervise};
-use runner_exec::step::layout;
-use runner_exec::{Orders, Peers, Resources};
+use runner_exec::parameter_layout;
+use runner_exec::{Peers, Resources, RunControls};
 use runner_machine::host::{Git, Machine, peak_rss_bytes};
 use runner_report::summary::{closing_text, headline};
 use runner_report::{EventLines, JsonEvent, OutputMode as ScreenMode, Screen};
@@ -241,7 +241,7 @@ impl Job<'_> {
         }
         let program = self.program();
         // The rank takes it to its device.
-        let (layout, device) = (Arc::new(layout(program)), candle_core::Device::Cpu);
+        let (layout, device) = (Arc::new(parameter_layout(program)), candle_core::Device::Cpu);
         let OpenedRecorder { recorder, resumed, warnings } =
             Recorder::open(path, &self.plan().hash, keep, &layout, program.moments(), &device)?;
         let begin = resumed.map_or(Begin::Fresh, |r| Begin::State(Box::new(r.state), r.path));
@@ -280,8 +280,8 @@ impl Job<'_> {
         }
     }
 
-    fn orders(&self, watch: &Watch) -> Orders<'_> {
-        Orders { stop: self.interrupt.stop(), until: self.call.until, trace: watch.recorder.is_tracing() }
+    fn orders(&self, watch: &Watch) -> RunControls<'_> {
+        RunControls { stop: self.interrupt.stop(), until: self.call.until, trace: watch.recorder.is_tracing() }
     }
 
     fn stopping(&self) -> bool {
@@ -326,7 +326,7 @@ impl Job<'_> {
             let state = match (first.take(), &path) {
                 (Some(state), _) => state,
                 (None, Some(path)) => {
-                    let layout = Arc::new(layout(program));
+                    let layout = Arc::new(parameter_layout(program));
                     let device = candle_core::Device::Cpu;
                     checkpoint::load(path, Some(&self.plan().hash), &layout, program.moments(), &device)?
                 }
@@ -395,7 +395,7 @@ impl Job<'_> {
     }
 
     /// Of a run whose whole state is in this process.
-    fn ended(outcome: &runner_exec::Outcome, watch: &Watch) -> Result<Ended, RunError> {
+    fn ended(outcome: &runner_exec::RankOutcome, watch: &Watch) -> Result<Ended, RunError> {
         let saved = watch.recorder.saved().filter(|(step, _)| *step == outcome.state.step).map(|(_, h)| h.clone());
         let hash = saved.map_or_else(|| checkpoint::hashes(&outcome.state), Ok)?;
         Ok(Ended { interrupted: outcome.interrupted, hash: Some(hash), peaks: Vec::new() })

@@ -11,7 +11,7 @@ use super::output::complain;
 use runner_compute::model::{Model, Params};
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
-use runner_exec::for_reading;
+use runner_exec::model_for_inference;
 use runner_report::Screen;
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;
@@ -151,7 +151,7 @@ impl OpenedRun {
     /// As `weights`; if the device cannot be opened, or its memory is short.
     pub(crate) fn model(&self, which: CheckpointChoice, device: Device) -> anyhow::Result<(Model, Params, u64)> {
         let (weights, step) = self.weights(which)?;
-        let (model, weights) = for_reading(self.program()?, weights, device)?;
+        let (model, weights) = model_for_inference(self.program()?, weights, device)?;
         Ok((model, weights, step))
     }
 }

@@ -16,7 +16,7 @@ use runner_engine::launch::child::Parent;
 use runner_engine::launch::message::{Done, FailureKind, Start, ToParent};
 use runner_engine::launch::where_in;
 use runner_exec::Resources;
-use runner_exec::step::layout;
+use runner_exec::parameter_layout;
 use runner_machine::host::peak_rss_bytes;
 use runner_report::{OutputMode, Screen};
 use runner_store::checkpoint;
@@ -90,7 +90,9 @@ fn work(args: &RankArgs, parent: &mut Parent, start: &Start, region: &Arc<Region
     // The rank takes it to its device.
     let device = candle_core::Device::Cpu;
     let state = match checkpoint {
-        Some(path) => checkpoint::load(path, Some(plan_hash), &Arc::new(layout(program)), program.moments(), &device)?,
+        Some(path) => {
+            checkpoint::load(path, Some(plan_hash), &Arc::new(parameter_layout(program)), program.moments(), &device)?
+        }
         None => pool.install(|| common::initial_state(experiment, program, data))?,
     };
     let resources =

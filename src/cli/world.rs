@@ -17,7 +17,7 @@ use runner_engine::launch::environment::Seat;
 use runner_engine::launch::member::StateOf;
 use runner_engine::launch::{Faults, Task, World, gpus};
 use runner_exec::Resources;
-use runner_exec::step::layout;
+use runner_exec::parameter_layout;
 use runner_spec::experiment::Experiment;
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::Plan;
@@ -181,7 +181,7 @@ pub(super) fn state_of<'a>(
     move |checkpoint| {
         Ok(match checkpoint {
             Some(path) => {
-                let layout = Arc::new(layout(program));
+                let layout = Arc::new(parameter_layout(program));
                 checkpoint::load(path, Some(&plan.hash), &layout, program.moments(), &candle_core::Device::Cpu)?
             }
             None => common::initial_state(experiment, program, &plan.data)?,

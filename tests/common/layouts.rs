@@ -14,7 +14,7 @@ use runner_config::LoadOptions;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_engine::launch::threads;
 use runner_engine::launch::threads::Seated;
-use runner_exec::{Outcome, Resources, initial_state};
+use runner_exec::{RankOutcome, Resources, initial_state};
 use runner_plan::compile;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::event::{Event, ObserveError};
@@ -196,7 +196,7 @@ pub fn run<'a>(case: &'a Case, dtype: DType) -> (Told, BTreeMap<String, Vec<f64>
     (told, weights(&outcomes))
 }
 
-pub fn weights(outcomes: &[Outcome]) -> BTreeMap<String, Vec<f64>> {
+pub fn weights(outcomes: &[RankOutcome]) -> BTreeMap<String, Vec<f64>> {
     let mut out = BTreeMap::new();
     for outcome in outcomes {
         let state = &outcome.state;

@@ -1,4 +1,4 @@
-//! How long the parts of a step take: by the host's clock on a CPU, by the device's on a GPU, where a launch takes no time.
+//! Measures how long the phases of a step take: by the host's clock on a CPU, by the device's on a GPU, where a launch takes no time.
 
 #![cfg_attr(
     not(feature = "cuda"),
@@ -6,15 +6,16 @@
         clippy::unnecessary_wraps,
         clippy::unused_self,
         clippy::needless_pass_by_value,
-        reason = "as with the feature"
+        reason = "one signature with and without the feature"
     )
 )]
 
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Result};
+use runner_spec::program::Instruction;
 
-/// What time is spent on.
+/// A part of a step whose time is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Data,
@@ -23,16 +24,30 @@ pub(super) enum Phase {
     Optimizer,
 }
 
-/// Time spent on each.
+impl Phase {
+    /// The phase to which an instruction's time counts, if any.
+    pub(super) fn of_instruction(instruction: Instruction) -> Option<Self> {
+        use Instruction as I;
+        match instruction {
+            I::Load { .. } => Some(Self::Data),
+            I::Forward { .. } => Some(Self::Forward),
+            I::Backward { .. } | I::BackwardInput { .. } | I::BackwardWeight { .. } => Some(Self::Backward),
+            I::ClipNorm { .. } | I::OptimizerStep => Some(Self::Optimizer),
+            _ => None,
+        }
+    }
+}
+
+/// Time spent on each phase.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Phases {
+pub(super) struct PhaseTimes {
     pub data: Duration,
     pub forward: Duration,
     pub backward: Duration,
     pub optimizer: Duration,
 }
 
-impl Phases {
+impl PhaseTimes {
     fn add(&mut self, phase: Phase, time: Duration) {
         *match phase {
             Phase::Data => &mut self.data,
@@ -43,7 +58,7 @@ impl Phases {
     }
 }
 
-/// A part of a step that has begun.
+/// The beginning of a measurement.
 #[derive(Debug)]
 pub(super) struct Lap {
     started: Instant,
@@ -51,27 +66,26 @@ pub(super) struct Lap {
     moment: Option<runner_compute::gpu::Moment>,
 }
 
-/// Measures one rank.
 #[derive(Debug)]
-pub(super) struct Clock {
+pub(super) struct PhaseClock {
     #[cfg(feature = "cuda")]
     gpu: Option<std::sync::Arc<runner_compute::gpu::Gpu>>,
-    phases: Phases,
-    /// Laps that the GPU had not finished when they were last looked at.
+    times: PhaseTimes,
+    /// Measurements that the GPU had not finished when they were last read.
     #[cfg(feature = "cuda")]
     running: Vec<(Phase, runner_compute::gpu::Moment, runner_compute::gpu::Moment)>,
 }
 
-impl Clock {
+impl PhaseClock {
     #[cfg(not(feature = "cuda"))]
     pub(super) fn new(_: &Device) -> Result<Self> {
-        Ok(Self { phases: Phases::default() })
+        Ok(Self { times: PhaseTimes::default() })
     }
 
     #[cfg(feature = "cuda")]
     pub(super) fn new(device: &Device) -> Result<Self> {
         let gpu = if device.is_cuda() { Some(runner_compute::gpu::Gpu::of(device)?) } else { None };
-        Ok(Self { gpu, phases: Phases::default(), running: Vec::new() })
+        Ok(Self { gpu, times: PhaseTimes::default(), running: Vec::new() })
     }
 
     pub(super) fn start(&self) -> Result<Lap> {
@@ -82,7 +96,7 @@ impl Clock {
         })
     }
 
-    /// Counts what was done, or launched, since `lap` began. Data are the host's.
+    /// Counts the time since `lap` to `phase`. Data is read by the host, everything else is timed by the device.
     pub(super) fn stop(&mut self, lap: Lap, phase: Phase) -> Result<()> {
         #[cfg(feature = "cuda")]
         if let (Some(gpu), Some(moment)) = (&self.gpu, lap.moment)
@@ -91,20 +105,19 @@ impl Clock {
             self.running.push((phase, moment, gpu.moment()?));
             return Ok(());
         }
-        self.phases.add(phase, lap.started.elapsed());
+        self.times.add(phase, lap.started.elapsed());
         Ok(())
     }
 
-    /// What was counted since this was last asked. On a GPU the update of a step, for which nobody waits, is in the answer of the
-    /// next one.
-    pub(super) fn take(&mut self) -> Result<Phases> {
+    /// Returns the times since the last call. On a GPU no one waits for the update of a step: its time is in the next step's.
+    pub(super) fn take(&mut self) -> Result<PhaseTimes> {
         #[cfg(feature = "cuda")]
         for (phase, from, to) in std::mem::take(&mut self.running) {
             match to.since(&from)? {
-                Some(time) => self.phases.add(phase, time),
+                Some(time) => self.times.add(phase, time),
                 None => self.running.push((phase, from, to)),
             }
         }
-        Ok(std::mem::take(&mut self.phases))
+        Ok(std::mem::take(&mut self.times))
     }
 }

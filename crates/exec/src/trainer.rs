@@ -1,4 +1,4 @@
-//! The parts of a training step on one rank: forward, backward, clip, update. The order is the Program's business.
+//! What one rank trains: its part of the model with weights, gradients and moments, and the operations on them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use runner_compute::nn::MicroBatch;
 use runner_compute::optim;
 use runner_compute::state::TrainState;
 use runner_spec::experiment::Precision;
-use runner_spec::model::layout::{ParamEntry, ParamLayout};
+use runner_spec::model::InitialWeights;
+use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::stage::{stage_parameters, tied_copy, tied_original};
 use runner_spec::program::{OptimizerSpec, Program};
 
@@ -28,53 +29,55 @@ pub struct Trainer {
     /// Sums over the micro-batches of the current step.
     pub grads: Params,
     optimizer: OptimizerSpec,
-    /// Whether `weights` are a rounded copy.
-    copied_weights: bool,
-    /// Whether weights, gradients and moments are bf16 values themselves.
+    /// True if `weights` are a rounded copy.
+    has_rounded_copy: bool,
+    /// True if weights, gradients and moments are bf16 values themselves.
     bf16_state: bool,
-    /// Elements of a tied embedding that another rank holds too and counts.
-    copied: Option<Range<usize>>,
+    /// Elements of a tied embedding that another rank holds too. That rank counts their gradients.
+    tied_copy: Option<Range<usize>>,
     device: Device,
 }
 
 /// The layout of the parameters that `program`'s rank holds.
 #[must_use]
-pub fn layout(program: &Program) -> ParamLayout {
-    ParamLayout::new(stage_parameters(&program.model, &chunks(program)))
+pub fn parameter_layout(program: &Program) -> ParamLayout {
+    ParamLayout::new(stage_parameters(&program.model, &chunk_ranges(program)))
 }
 
-/// The entry of `layout`, which is `program`'s, that is a copy of a tied embedding on another rank: that one saves it.
+/// The entry of `program`'s `layout` that copies a tied embedding of another rank, which saves it.
 #[must_use]
-pub fn tied_entry(program: &Program, layout: &ParamLayout) -> Option<usize> {
-    tied_copy(layout, &program.model, &chunks(program))
+pub fn tied_copy_entry(program: &Program, layout: &ParamLayout) -> Option<usize> {
+    tied_copy(layout, &program.model, &chunk_ranges(program))
 }
 
-fn chunks(program: &Program) -> Vec<Range<usize>> {
+fn chunk_ranges(program: &Program) -> Vec<Range<usize>> {
     program.chunks.iter().map(|c| c.range()).collect()
 }
 
-/// Weights as they start: step 0 of the run.
+/// The state at step 0, with weights drawn from the program's seed.
 ///
 /// # Errors
-/// If the device cannot hold them.
-pub fn initial_state(program: &Program) -> Result<TrainState> {
-    drawn(program, &mut |_, _| Ok(()))
+/// If memory is short.
+pub fn initial_state(program: &Program) -> std::result::Result<TrainState, ExecError> {
+    initial_state_from(program, None)
 }
 
-/// Changes the elements of a parameter.
-type Then<'a, E> = dyn FnMut(&ParamEntry, &mut [f32]) -> std::result::Result<(), E> + 'a;
-
-/// Weights as they are drawn, each parameter then changed by `then`.
-pub(super) fn drawn<E: From<candle_core::Error>>(
+/// The state at step 0. Parameters that `given` has are taken from it, the others are drawn.
+///
+/// # Errors
+/// If memory is short, or `given` fails.
+pub fn initial_state_from(
     program: &Program,
-    then: &mut Then<'_, E>,
-) -> std::result::Result<TrainState, E> {
-    let layout = Arc::new(layout(program));
+    given: Option<&dyn InitialWeights>,
+) -> std::result::Result<TrainState, ExecError> {
+    let layout = Arc::new(parameter_layout(program));
     let mut values = vec![0.0_f32; layout.total * (1 + program.moments())];
     for entry in &layout.entries {
         let values = &mut values[entry.range()];
         init::fill(values, entry, program.seed);
-        then(entry, values)?;
+        if let Some(given) = given {
+            given.fill(&entry.spec, values).map_err(ExecError::InitialWeights)?;
+        }
     }
     let len = values.len();
     let buffer = Tensor::from_vec(values, len, &Device::Cpu)?;
@@ -82,13 +85,13 @@ pub(super) fn drawn<E: From<candle_core::Error>>(
 }
 
 impl Trainer {
-    /// Takes over `state`, which is of any element type that kernels know.
+    /// Moves `state` to the program's device. Any element type that kernels know will do.
     ///
     /// # Errors
     /// If the state is not one of this program, or memory is short.
     pub fn new(program: &Program, mut state: TrainState) -> std::result::Result<Self, ExecError> {
         let device = device::open(program.device, program.precision)?;
-        state.buffer = device::moved(&state.buffer, &device)?;
+        state.buffer = device::move_to_device(&state.buffer, &device)?;
         let math = Math { bf16: program.precision == Precision::Bf16 };
         let total = state.layout.total;
         if state.buffer.elem_count() != total * (1 + program.moments()) {
@@ -97,39 +100,39 @@ impl Trainer {
         }
         let bf16_state = !program.master_weights;
         if bf16_state {
-            // As they start, and whatever a checkpoint of another run holds.
+            // Drawn weights, and those of another run's checkpoint, may be any f32.
             optimizer::round(&state.buffer)?;
         }
-        let chunks = chunks(program);
+        let chunks = chunk_ranges(program);
         let model = |blocks: &Range<usize>| {
             Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, math, &state.buffer)
                 .map(|model| model.recomputing(program.recompute))
         };
         let models = chunks.iter().map(model).collect::<Result<Vec<_>>>()?;
-        let copied_weights = device::is_copied(program, &device);
-        let weights = if copied_weights {
-            device::rounded(&state.layout, state.weights()?)?
+        let has_rounded_copy = device::needs_rounded_copy(program, &device);
+        let weights = if has_rounded_copy {
+            device::allocate_rounded_copy(&state.layout, state.weights()?)?
         } else {
             Params::new(state.layout.clone(), state.weights()?)
         };
         let grads = Tensor::zeros(total, state.buffer.dtype(), state.buffer.device())?;
-        let copied = tied_copy(&state.layout, &program.model, &chunks).map(|i| state.layout.entries[i].range());
+        let tied_copy = tied_copy(&state.layout, &program.model, &chunks).map(|i| state.layout.entries[i].range());
         let trainer = Self {
             weights,
             grads: Params::new(state.layout.clone(), grads),
             models,
             state,
             optimizer: program.optimizer,
-            copied_weights,
+            has_rounded_copy,
             bf16_state,
-            copied,
+            tied_copy,
             device,
         };
         trainer.refresh()?;
         Ok(trainer)
     }
 
-    /// The forward of one chunk: `input` from the chunk before, nothing for the first.
+    /// The forward of one chunk. `input` is the output of the chunk before, `None` for the first.
     ///
     /// # Errors
     /// If ids are beyond the vocabulary, or memory is short.
@@ -137,10 +140,10 @@ impl Trainer {
         self.models[chunk].forward(&self.weights, input, mb)
     }
 
-    /// As `forward`; `seen` is shown the output of each block but the head, with its index in the model's list.
+    /// The [`forward`](Self::forward), which calls `seen` with the index and output of each block but the head.
     ///
     /// # Errors
-    /// As `forward`, and those of `seen`.
+    /// Those of the forward, and those of `seen`.
     pub fn forward_seen(
         &self,
         chunk: usize,
@@ -151,7 +154,7 @@ impl Trainer {
         self.models[chunk].forward_seen(&self.weights, input, mb, seen)
     }
 
-    /// Adds the gradients of `blocks`, the last of `saved`. `dy` comes from what follows them, nothing behind the head.
+    /// Adds the gradients of `blocks`, the last of `saved`. `dy` is the gradient of their output, `None` behind the head.
     ///
     /// # Errors
     /// If memory is short.
@@ -166,7 +169,7 @@ impl Trainer {
         self.models[chunk].backward_blocks(&self.weights, &self.grads, saved, dy, mb, blocks)
     }
 
-    /// The gradient of the chunk's input alone, and what the weights' gradients still need.
+    /// Computes the gradient of the chunk's input alone, and returns what the weights' gradients still need.
     ///
     /// # Errors
     /// If memory is short.
@@ -194,7 +197,7 @@ impl Trainer {
         self.models[chunk].backward_weight(&self.grads, work, mb, blocks)
     }
 
-    /// The ranges of the flat buffer that the parameters of `blocks` fill: at most one of decayed ones, one of others.
+    /// The ranges of the flat buffer that the parameters of `blocks` fill: at most one of decayed and one of other parameters.
     #[must_use]
     pub fn ranges(&self, blocks: &Range<usize>) -> Vec<Range<usize>> {
         let mut out: Vec<Range<usize>> = Vec::new();
@@ -208,14 +211,14 @@ impl Trainer {
         out
     }
 
-    /// Elements of the tied embedding that another rank holds too: its own, or the copy.
+    /// The elements of the tied embedding that two ranks hold, where this rank is one of them.
     #[must_use]
-    pub fn tied(&self, program: &Program) -> Option<Range<usize>> {
-        let own = || tied_original(&self.state.layout, &program.model, &chunks(program));
-        self.copied.clone().or_else(|| own().map(|i| self.state.layout.entries[i].range()))
+    pub fn tied_range(&self, program: &Program) -> Option<Range<usize>> {
+        let own = || tied_original(&self.state.layout, &program.model, &chunk_ranges(program));
+        self.tied_copy.clone().or_else(|| own().map(|i| self.state.layout.entries[i].range()))
     }
 
-    /// Gradients as they are once they are summed: bf16 values where weights are.
+    /// Rounds the summed gradients to bf16 values where the weights are bf16 values.
     ///
     /// # Errors
     /// None on a CPU.
@@ -223,49 +226,49 @@ impl Trainer {
         if self.bf16_state { optimizer::round(&self.grads.flat) } else { Ok(()) }
     }
 
-    /// The sum of squares of the gradients that this rank answers for: all but a copied embedding's.
+    /// The sum of squares of the gradients that this rank counts: all but those of a copied embedding.
     ///
     /// # Errors
     /// None on a CPU.
     pub fn grad_squares(&self) -> Result<f64> {
-        self.grad_squares_there()?.into_iter().map(optimizer::Sum::read).sum()
+        self.launch_grad_squares()?.into_iter().map(optimizer::Sum::read).sum()
     }
 
-    /// Parts of `grad_squares`, which a GPU may not have come to yet.
+    /// Launches the sums of which `grad_squares` consists. Reading one waits for a GPU.
     ///
     /// # Errors
-    /// That of a launch.
-    pub fn grad_squares_there(&self) -> Result<Vec<optimizer::Sum>> {
+    /// If a launch fails.
+    pub fn launch_grad_squares(&self) -> Result<Vec<optimizer::Sum>> {
         let flat = &self.grads.flat;
-        let Some(copied) = &self.copied else { return Ok(vec![optimizer::squares_there(flat)?]) };
+        let Some(copied) = &self.tied_copy else { return Ok(vec![optimizer::squares_there(flat)?]) };
         let rest = flat.narrow(0, copied.end, flat.elem_count() - copied.end)?;
         Ok(vec![optimizer::squares_there(&flat.narrow(0, 0, copied.start)?)?, optimizer::squares_there(&rest)?])
     }
 
-    /// Whether the forward reads a copy of the weights whose matrices are rounded to bf16.
+    /// True if the forward reads a copy of the weights whose matrices are rounded to bf16.
     #[must_use]
     pub fn has_rounded_copy(&self) -> bool {
-        self.copied_weights
+        self.has_rounded_copy
     }
 
-    /// The forward reads the master weights as they are now.
+    /// Refreshes the rounded copy, so that the forward reads the current master weights.
     ///
     /// # Errors
     /// None on a CPU.
     pub fn refresh(&self) -> Result<()> {
         if self.has_rounded_copy() {
-            device::round_again(&self.weights, &self.state.weights()?)?;
+            device::refresh_rounded_copy(&self.weights, &self.state.weights()?)?;
         }
         Ok(())
     }
 
-    /// One optimizer step with the gradients times `grad_scale`, which are cleared; counts it.
+    /// One optimizer step with the gradients times `grad_scale`. Clears the gradients and counts the step.
     ///
     /// # Errors
     /// None on a CPU.
     pub fn update(&mut self, lr: f64, grad_scale: f64) -> Result<()> {
         let (state, grads) = (&self.state, &self.grads.flat);
-        let copy = (self.copied_weights && !self.device.is_cpu()).then_some(&self.weights.flat);
+        let copy = (self.has_rounded_copy && !self.device.is_cpu()).then_some(&self.weights.flat);
         optim::update_copied(state, &self.optimizer, grads, lr, grad_scale, self.bf16_state, copy)?;
         if copy.is_none() {
             self.refresh()?;
@@ -273,21 +276,20 @@ impl Trainer {
         self.end_step()
     }
 
-    /// What it computes on.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Waits for what was launched, on a device that runs beside the host.
+    /// Waits for the launched kernels of a GPU.
     ///
     /// # Errors
-    /// That of a kernel.
+    /// The error of a kernel.
     pub fn synchronize(&self) -> Result<()> {
         device::synchronize(&self.device)
     }
 
-    /// Clears the gradients and counts the step: how one ends on a rank that updates no weights.
+    /// Clears the gradients and counts the step. A rank that updates no weights ends its step this way.
     ///
     /// # Errors
     /// None on a CPU.
