@@ -2,27 +2,17 @@
 //! bits in which a run ends.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 
-use serde_json::Value;
+use crate::sandbox::{RunFolder, Sandbox, repository_path};
 
-/// Runs the program in the repository's root, and returns its standard output.
-fn runner(folder: &Path, arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_runner"))
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env("RUNNER_RUNS", folder.join("runs"))
-        .env("RUNNER_CACHE", folder.join("cache"))
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+/// The path of a file in `experiments/`.
+fn experiment(name: &str) -> String {
+    repository_path("experiments").join(name).display().to_string()
 }
 
-fn plan_hash(folder: &Path, arguments: &[&str]) -> String {
-    let plan: Value = serde_json::from_str(&runner(folder, &[&["plan", "--json"], arguments].concat())).unwrap();
+fn plan_hash(sandbox: &Sandbox, arguments: &[&str]) -> String {
+    let plan = sandbox.json_of(&[&["plan", "--json"], arguments].concat());
     plan["hash"].as_str().unwrap().to_owned()
 }
 
@@ -83,37 +73,36 @@ const SWEEP_POINTS: &[&str] = &[
 
 #[test]
 fn plan_hashes_of_shipped_experiments_stay() {
-    let folder = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::new();
     for (name, hash) in PLANS_OF_SHIPPED_DATA {
-        let file = format!("experiments/{name}");
+        let file = experiment(name);
         let mut arguments = vec![&file[..], "--set", "device=cpu"];
-        if name.ends_with(".j2") {
+        if Path::new(name).extension().is_some_and(|extension| extension == "j2") {
             arguments.extend(["--var", "lr=1e-3"]);
         }
-        assert_eq!(plan_hash(folder.path(), &arguments), *hash, "{name}");
+        assert_eq!(plan_hash(&sandbox, &arguments), *hash, "{name}");
     }
     for (name, hash) in PLANS_OF_OTHER_DATA {
-        let file = format!("experiments/{name}");
+        let file = experiment(name);
         let mut arguments = vec![&file[..], "--rows", "100000", "--cluster", "1x8xA100"];
         if *name == "shakespeare-chars.yaml" {
             arguments.extend(["--set", "model.vocab_size=65"]);
         }
-        assert_eq!(plan_hash(folder.path(), &arguments), *hash, "{name}");
+        assert_eq!(plan_hash(&sandbox, &arguments), *hash, "{name}");
     }
     let mut listed: Vec<&str> =
         [PLANS_OF_SHIPPED_DATA, PLANS_OF_OTHER_DATA, SWEEPS].concat().iter().map(|(name, _)| *name).collect();
     listed.sort_unstable();
-    let shipped = experiment_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments"));
+    let shipped = experiment_files(&repository_path("experiments"));
     assert_eq!(listed, shipped, "every file in experiments/ is in one of these tables");
 }
 
 #[test]
 fn ids_and_points_of_shipped_sweeps_stay() {
-    let folder = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::new();
     for (name, id) in SWEEPS {
-        let file = format!("experiments/{name}");
-        let sweep: Value =
-            serde_json::from_str(&runner(folder.path(), &["sweep", &file, "--dry-run", "--json"])).unwrap();
+        let file = experiment(name);
+        let sweep = sandbox.json_of(&["sweep", &file, "--dry-run", "--json"]);
         assert_eq!(sweep["id"], *id);
         let hashes =
             sweep["points"].as_array().unwrap().iter().map(|p| p["plan_hash"].as_str().unwrap()[..8].to_owned());
@@ -123,12 +112,10 @@ fn ids_and_points_of_shipped_sweeps_stay() {
 
 #[test]
 fn the_run_id_of_the_quickstart_stays() {
-    let folder = tempfile::tempdir().unwrap();
-    let printed = runner(
-        folder.path(),
-        &["apply", "experiments/quickstart.yaml", "--set", "device=cpu", "--until-step", "1", "--quiet", "--json"],
-    );
-    assert!(folder.path().join("runs/quickstart-0025e976/manifest.json").exists(), "{printed}");
+    let sandbox = Sandbox::new();
+    let file = experiment("quickstart.yaml");
+    sandbox.expect(0, &["apply", &file, "--set", "device=cpu", "--until-step", "1", "--quiet"]);
+    assert_eq!(sandbox.only_run().id(), "quickstart-0025e976");
 }
 
 /// The bits of a run depend on the width of the processor's vectors, because wider vectors add in another order.
@@ -143,6 +130,7 @@ enum VectorLevel {
 }
 
 /// None on processors and C libraries for which the bits have not been recorded.
+#[allow(clippy::unnecessary_wraps, reason = "other platforms return None")]
 fn vector_level() -> Option<VectorLevel> {
     #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
     {
@@ -230,7 +218,7 @@ const RECORDED_RUNS: &[RecordedRun] = &[
 ];
 
 /// Trains a recorded run, and returns its folder.
-fn train(folder: &Path, run: &RecordedRun) -> PathBuf {
+fn train(sandbox: &Sandbox, run: &RecordedRun) -> RunFolder {
     let (name, _) = run.id.rsplit_once('-').unwrap();
     let experiment = format!(
         "version: 1\nname: {name}\ndevice: cpu\nmodel: {}\n\
@@ -240,10 +228,9 @@ fn train(folder: &Path, run: &RecordedRun) -> PathBuf {
          eval: {{every: 4, at_start: true, loss: {{batches: 2}}}}\n{}\n",
         run.model, run.batch, run.more
     );
-    let file = folder.join(format!("{name}.yaml"));
-    fs::write(&file, experiment).unwrap();
-    runner(folder, &["apply", file.to_str().unwrap(), "--quiet", "--threads", "2"]);
-    folder.join("runs").join(run.id)
+    sandbox.write("exp.yaml", experiment);
+    sandbox.expect(0, "apply exp.yaml --quiet --threads 2");
+    sandbox.runs().remove(run.id).expect("the run has its recorded id")
 }
 
 /// The relative difference of losses that another processor or C library may cause within eight steps.
@@ -252,10 +239,9 @@ const LOSS_TOLERANCE: f64 = 1e-3;
 /// The final hash is compared where it has been recorded; the losses are compared everywhere.
 #[test]
 fn final_hashes_of_short_runs_stay() {
-    let folder = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::new();
     for run in RECORDED_RUNS {
-        let text = fs::read_to_string(train(folder.path(), run).join("summary.json")).unwrap();
-        let summary: Value = serde_json::from_str(&text).unwrap();
+        let summary = train(&sandbox, run).summary();
         for (loss, recorded) in
             [(&summary["final_train_loss"], run.final_train_loss), (&summary["last_eval"]["val_loss"], run.val_loss)]
         {

@@ -13,4 +13,6 @@ mod device;
 mod kernels;
 mod layouts;
 mod runs;
+#[path = "../common/sandbox.rs"]
+mod sandbox;
 mod sides;

@@ -1,8 +1,7 @@
-//! The functions that stand in for CUDA's libraries (build/shims.c), called by a program of C: arguments of all kinds arrive, from many
+//! The functions that stand in for CUDA's libraries (crates/compute/build/shims.c), called by a program of C: arguments of all kinds arrive, from many
 //! threads at once, and what is missing is said.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,7 +70,7 @@ fn lab() -> (tempfile::TempDir, PathBuf) {
     fs::write(at("program.c"), program).unwrap();
     fs::create_dir_all(at("cu13/lib")).unwrap();
     compile(&["-shared", "-fPIC", "-o", &at("cu13/lib/libcuda.so.1"), &at("cuda.c")]);
-    let shims = Path::new(env!("CARGO_MANIFEST_DIR")).join("build/shims.c").display().to_string();
+    let shims = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/compute/build/shims.c").display().to_string();
     compile(&["-ffunction-sections", "-Wl,--gc-sections", "-o", &at("program"), &at("program.c"), &shims, "-ldl"]);
     let program = dir.path().join("program");
     (dir, program)

@@ -1,31 +1,31 @@
-//! `runner doctor` by the binary: on a machine without a GPU, and with libraries that are made here.
+//! `runner doctor`, on a machine without a GPU, and with CUDA libraries that the tests compile.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::Value;
 
-/// The binary without the variables that would lead it to real libraries of this machine, but for the loader's own folders.
-fn doctor(arguments: &[&str], libraries: Option<&Path>) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
-    for name in ["LD_LIBRARY_PATH", "RUNNER_CUDA_LIBS", "CUDA_HOME", "CUDA_PATH", "RANK"] {
+use crate::sandbox::{Finished, Sandbox};
+
+/// `runner doctor` without the variables that would lead it to real CUDA libraries of this machine. The loader's own folders
+/// remain.
+fn doctor(arguments: &str, libraries: Option<&Path>) -> Finished {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&format!("doctor {arguments}"));
+    for name in ["LD_LIBRARY_PATH", "RUNNER_CUDA_LIBS", "CUDA_HOME", "CUDA_PATH"] {
         command.env_remove(name);
     }
-    command.args(["doctor"]).args(arguments).env("RANK", "3\x1b[31m");
     if let Some(folder) = libraries {
         command.env("RUNNER_CUDA_LIBS", folder);
     }
-    command.output().unwrap()
+    Finished::of(command.env("RANK", "3\x1b[31m")).expect_code(0)
 }
 
-fn json(libraries: Option<&Path>) -> Value {
-    let output = doctor(&["--json"], libraries);
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap()
+fn report_of(libraries: Option<&Path>) -> Value {
+    doctor("--json", libraries).json()
 }
 
 fn find<'a>(list: &'a Value, name: &str) -> &'a Value {
@@ -43,12 +43,12 @@ fn library(path: &Path, source: &str) {
 
 #[test]
 fn every_machine_trains_on_its_cpu() {
-    let report = json(None);
+    let report = report_of(None);
     assert_eq!(find(&report["features"], "training on the CPU")["ready"], true);
     assert_eq!(report["environment"]["RANK"], "3\u{1b}[31m");
-    let output = doctor(&[], None);
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && output.stderr.is_empty());
+    let output = doctor("", None);
+    assert!(output.stderr.is_empty(), "{}", output.stderr);
+    let text = output.stdout;
     assert!(text.contains("training on the CPU") && text.contains("RANK=3"), "{text}");
     assert!(!text.contains('\u{1b}'), "{text}");
 }
@@ -56,16 +56,15 @@ fn every_machine_trains_on_its_cpu() {
 #[test]
 fn a_folder_without_libraries_is_noted() {
     let folder = tempfile::tempdir().unwrap();
-    let output = doctor(&[], Some(folder.path()));
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = doctor("", Some(folder.path())).stdout;
     assert!(text.contains(&format!("note: RUNNER_CUDA_LIBS: {}: none of these", folder.path().display())), "{text}");
-    let notes = &json(Some(&folder.path().join("x")))["notes"];
+    let notes = &report_of(Some(&folder.path().join("x")))["notes"];
     assert!(notes[0].as_str().unwrap().contains("there is no folder"), "{notes}");
 }
 
 #[test]
 fn what_is_missing_is_said_with_what_mends_it() {
-    let report = json(None);
+    let report = report_of(None);
     for name in ["training on one GPU", "training on several GPUs (NCCL)"] {
         let feature = find(&report["features"], name);
         let missing = feature["missing"].as_array().unwrap();
@@ -101,7 +100,7 @@ int cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a == 0; return 0; }
     let property = |name: &str| format!("int {name}(int what, int *v) {{ *v = 13 - what; return 0; }}");
     library(&at("cu13/lib/libcublasLt.so.12"), &property("cublasLtGetProperty"));
     library(&at("nccl/lib/libnccl.so.2"), "int ncclGetVersion(int *v) { *v = 22203; return 0; }");
-    let report = json(Some(dir.path()));
+    let report = report_of(Some(dir.path()));
     assert_eq!(report["driver"]["cuda"], "13.1");
     assert_eq!(report["driver"]["error"], Value::Null);
     let gpus = report["driver"]["gpus"].as_array().unwrap();
@@ -120,10 +119,10 @@ int cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a == 0; return 0; }
     assert!(!lacks.iter().any(|what| what.contains("libnccl")), "{lacks:?}");
     let bf16 = &find(&report["features"], "precision: bf16 and tf32 on a GPU")["missing"];
     assert!(!bf16.to_string().contains("compute capability"), "the other GPU will do: {bf16}");
-    let text = String::from_utf8(doctor(&[], Some(dir.path())).stdout).unwrap();
+    let text = doctor("", Some(dir.path())).stdout;
     assert!(text.contains("80.0 GiB") && !text.contains('\u{1b}'), "{text}");
 
     library(&at("libcuda.so.1"), "int cuInit(unsigned f) { return 803; }");
-    let error = json(Some(dir.path()))["driver"]["error"].to_string();
+    let error = report_of(Some(dir.path()))["driver"]["error"].to_string();
     assert!(error.contains("libcuda.so.1 has no cuDeviceGetCount"), "{error}");
 }

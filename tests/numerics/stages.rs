@@ -1,15 +1,10 @@
 //! Chunks of a model, segments of a backward and the split backward against the whole model in one pass.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-#![allow(clippy::single_range_in_vec_init, reason = "a list of chunks may have one")]
-
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::pipeline::{BF16, F64, Pipeline, cuts, padded, pipelines, specs, weights, whole};
+use crate::common::{assert_close, largest, values, zeros};
 use candle_core::{DType, Tensor};
-use common::pipeline::{BF16, F64, Pipeline, cuts, padded, pipelines, specs, weights, whole};
-use common::{assert_close, largest, values, zeros};
 use runner_compute::kernels::Math;
 use runner_compute::model::{Model, Output, Params, init};
 use runner_spec::model::layout::ParamLayout;
@@ -143,7 +138,7 @@ fn a_middle_chunk_has_the_gradient_of_its_input() {
         let pipeline = Pipeline::new(&spec, &params, &[0..1, 1..3, 3..spec.block_count()], 3, FP32);
         let (rank, model, mb) = (&pipeline.ranks[1], &pipeline.stages[1].1, padded(&spec, 0, FP32));
         let shape = (mb.batch * mb.seq, spec.d_model);
-        let (x, r) = (common::random("x", shape, 1.0), common::random("r", shape, 1.0));
+        let (x, r) = (crate::common::random("x", shape, 1.0), crate::common::random("r", shape, 1.0));
         let output = |x: &Tensor| match model.forward(&rank.params, Some(x.clone()), &mb).unwrap() {
             (Output::Hidden(y), saved) => (y, saved),
             (Output::Losses(_) | Output::Unread(_), _) => panic!("no head here"),
@@ -157,7 +152,7 @@ fn a_middle_chunk_has_the_gradient_of_its_input() {
         assert!(largest(&values(&rank.grads.flat)) > 0.0);
         assert!(largest(&dx) > 1e-6 * magnitude, "the check must be able to fail");
         let flat = values(&x);
-        for i in common::below("elements", 40, flat.len()) {
+        for i in crate::common::below("elements", 40, flat.len()) {
             let at = |h: f64| -> f64 {
                 let mut moved = flat.clone();
                 moved[i as usize] += h;
@@ -211,8 +206,8 @@ fn what_does_not_fit_is_an_error() {
         let mb = padded(&spec, 0, FP32);
         let [(_, first), (_, second)] = pipeline.stages.as_slice() else { panic!("two stages") };
         let [a, b] = pipeline.ranks.as_slice() else { panic!("two ranks") };
-        let hidden = common::random("hidden", (mb.batch * mb.seq, spec.d_model), 1.0);
-        let narrow = common::random("hidden", (mb.batch * mb.seq, spec.d_model - 1), 1.0);
+        let hidden = crate::common::random("hidden", (mb.batch * mb.seq, spec.d_model), 1.0);
+        let narrow = crate::common::random("hidden", (mb.batch * mb.seq, spec.d_model - 1), 1.0);
 
         assert!(first.forward(&a.params, Some(hidden.clone()), &mb).is_err(), "input for the embedding");
         assert!(second.forward(&b.params, None, &mb).is_err(), "no input for a layer");

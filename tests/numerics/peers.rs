@@ -1,19 +1,14 @@
 //! Schedules, optimizers and whole loss curves against PyTorch's, by the fixtures that the scripts in `golden/` write.
 //!
-//! `cargo test --test peers -- --nocapture` prints a line for each: what, ours, reference, difference.
-
-#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-#![allow(clippy::print_stdout, reason = "the table, shown by --nocapture")]
-
-mod common;
+//! `cargo test --test numerics peers -- --nocapture` prints a line for each: what, ours, reference, difference.
 
 use std::collections::HashMap;
 use std::f64::consts::PI;
 use std::sync::Arc;
 
+use crate::common::counter::{below, centred, mix};
+use crate::common::{model_for, program, small_gpt2, small_llama, values, with_values};
 use candle_core::{DType, Device, Tensor};
-use common::counter::{below, centred, mix};
-use common::{model_for, program, small_gpt2, small_llama, values, with_values};
 use runner_compute::kernels::Math;
 use runner_compute::model::Output;
 use runner_compute::optim;
@@ -86,7 +81,7 @@ fn compare_rates(what: &str, schedule: &LrSchedule, steps: impl Iterator<Item = 
 /// cosine's end, where PyTorch divides by a small number, is where most of it is.
 #[test]
 fn learning_rates_are_pytorchs_at_every_step() {
-    let fixture = Fixture::read(include_bytes!("golden/schedules.safetensors"));
+    let fixture = Fixture::read(include_bytes!("../golden/schedules.safetensors"));
     let cosine = |last, steps| LrDecay::Cosine { last, steps };
     for (name, schedule) in [
         ("llama", curve(1e-3, (1000, Some(0.1)), cosine(0.0, 2000))),
@@ -121,7 +116,7 @@ const F32_FACTOR: f64 = 4.0;
 
 #[test]
 fn optimizers_with_clipping_over_100_steps() {
-    let fixture = Fixture::read(include_bytes!("golden/optimizers.safetensors"));
+    let fixture = Fixture::read(include_bytes!("../golden/optimizers.safetensors"));
     let float32_error: HashMap<String, f64> = serde_json::from_str(&fixture.metadata["float32_error"]).unwrap();
     let shapes: [(&str, &[usize]); 4] = [("up", &[40, 25]), ("up_bias", &[37]), ("down", &[12, 9]), ("norm", &[25])];
     let specs =
@@ -264,7 +259,7 @@ fn losses(family: Family, seed: u64, precision: Precision) -> Vec<f64> {
 fn apart(a: &[f64], b: &[f64]) -> (f64, f64) {
     assert_eq!(a.len(), b.len());
     let apart: Vec<f64> = a.iter().zip(b).map(|(a, b)| (a - b).abs()).collect();
-    (apart.iter().sum::<f64>() / apart.len() as f64, common::largest(&apart))
+    (apart.iter().sum::<f64>() / apart.len() as f64, crate::common::largest(&apart))
 }
 
 /// fp32: PyTorch's own curve is up to 9e-7 from its float64 one, and so was ours; another compiler or processor may add as much.
@@ -274,7 +269,7 @@ fn apart(a: &[f64], b: &[f64]) -> (f64, f64) {
 #[test]
 fn two_hundred_steps_are_pytorchs() {
     const SPREAD: f64 = 1.2;
-    let fixture = Fixture::read(include_bytes!("golden/curves.safetensors"));
+    let fixture = Fixture::read(include_bytes!("../golden/curves.safetensors"));
     for (family, name) in [(Family::Gpt2, "gpt2"), (Family::Llama, "llama")] {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for seed in 0..3 {
@@ -307,7 +302,7 @@ fn two_hundred_steps_are_pytorchs() {
 #[test]
 fn pipeline_schedules_have_pytorchs_order() {
     let mut counts: HashMap<&str, usize> = HashMap::new();
-    for line in include_str!("golden/pipelines.txt").lines() {
+    for line in include_str!("../golden/pipelines.txt").lines() {
         let mut parts = line.split(" | ");
         let head: Vec<&str> = parts.next().unwrap().split(' ').collect();
         let (name, numbers) = (head[0], head[1..].iter().map(|n| n.parse().unwrap()).collect::<Vec<usize>>());
@@ -351,7 +346,7 @@ fn choice_item(index: u64) -> ChoiceItem {
 /// The script makes sure that no choice is so close that rounding could decide it.
 #[test]
 fn multiple_choice_is_scored_as_in_pytorch() {
-    let fixture = Fixture::read(include_bytes!("golden/choice.safetensors"));
+    let fixture = Fixture::read(include_bytes!("../golden/choice.safetensors"));
     let float32_error: f64 = serde_json::from_str(&fixture.metadata["float32_error"]).unwrap();
     let spec = tiny(Family::Gpt2);
     let layout = Arc::new(ParamLayout::new(parameters(&spec)));
@@ -430,7 +425,7 @@ fn replicas_read_what_pytorchs_sampler_gives_them() {
     std::fs::write(&file, FILE).unwrap();
     let mut experiment = load(&file, &LoadOptions::default()).unwrap().experiment;
     let mut steps = 0;
-    for line in include_str!("golden/splits.txt").lines() {
+    for line in include_str!("../golden/splits.txt").lines() {
         let mut parts = line.split(" | ");
         let head: Vec<&str> = parts.next().unwrap().split(' ').collect();
         let [rows, ranks, size] = [1, 2, 3].map(|i| head[i].parse::<usize>().unwrap());

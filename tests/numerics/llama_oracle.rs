@@ -1,16 +1,14 @@
 //! Forwards against other forwards: Llama against `candle_transformers`, generation over the key-value cache and losses
 //! against the training forward.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-
-mod common;
-
 use std::collections::HashMap;
 
+use crate::common::{
+    assert_close_relative, below, micro_batch, model_for, random_params, small_gpt2, small_llama, values,
+};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::llama as peer;
-use common::{assert_close_relative, below, micro_batch, model_for, random_params, small_gpt2, small_llama, values};
 use runner_compute::kernels::Math;
 use runner_compute::model::{Model, Output, Params};
 use runner_spec::data::IGNORE;

@@ -1,20 +1,13 @@
 //! `diff` and `compare` by the binary: two tiny runs and the files that they are of.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
-
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use serde_json::Value;
 
-const STEPS: usize = 12;
+use crate::sandbox::{Arguments, Sandbox};
 
-/// `coarse` and `fine` differ in their micro-batches, `other` in its optimizer, too. All validation rows are read.
-struct Lab {
-    dir: tempfile::TempDir,
-}
+const STEPS: usize = 12;
 
 fn yaml(name: &str, micro_batch: usize, rest: &str) -> String {
     format!(
@@ -25,58 +18,31 @@ fn yaml(name: &str, micro_batch: usize, rest: &str) -> String {
     )
 }
 
-impl Lab {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let words: Vec<String> = (0..3000u32).map(|i| (i * i % 997).to_string()).collect();
-        fs::write(dir.path().join("input.txt"), words.join(" ")).unwrap();
-        let files = [
-            ("coarse", yaml("coarse", 8, "")),
-            ("fine", yaml("fine", 4, "")),
-            ("other", yaml("other", 4, "optimizer: {sgd: {lr: 0.05}}\n")),
-        ];
-        for (name, text) in files {
-            fs::write(dir.path().join(format!("{name}.yaml")), text).unwrap();
+/// A sandbox with three experiments: `coarse` and `fine` differ in their micro-batches, `other` in its optimizer, too. They
+/// evaluate on all validation rows.
+fn new_sandbox() -> Sandbox {
+    Sandbox::new()
+        .with_numbers(3000)
+        .with("coarse.yaml", yaml("coarse", 8, ""))
+        .with("fine.yaml", yaml("fine", 4, ""))
+        .with("other.yaml", yaml("other", 4, "optimizer: {sgd: {lr: 0.05}}\n"))
+}
+
+/// A sandbox with all three experiments trained. All tests share it and leave it as it is.
+fn trained_sandbox() -> &'static Sandbox {
+    static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
+    SANDBOX.get_or_init(|| {
+        let sandbox = new_sandbox();
+        for name in ["coarse", "fine", "other"] {
+            sandbox.expect(0, &format!("apply {name}.yaml --threads 1 --quiet"));
         }
-        Self { dir }
-    }
-
-    /// With all three trained, once for all tests: they leave it as it is.
-    fn trained() -> &'static Self {
-        static LAB: OnceLock<Lab> = OnceLock::new();
-        LAB.get_or_init(|| {
-            let lab = Self::new();
-            for name in ["coarse", "fine", "other"] {
-                let out = lab.run(&["apply", &format!("{name}.yaml"), "--threads", "1", "--quiet"]);
-                assert!(out.status.success(), "{}", said(&out));
-            }
-            lab
-        })
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
-        command.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null());
-        command.env_remove("RUNNER_RUNS").env("RUNNER_CACHE", self.dir.path().join("cache"));
-        command.output().unwrap()
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        let out = self.run(&[arguments, &["--json"]].concat());
-        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", said(&out)))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
+        sandbox
+    })
 }
 
-fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().expect("an exit code")
+/// The JSON that a command prints with `--json`, whatever its exit code.
+fn json_of(sandbox: &Sandbox, arguments: &(impl Arguments + ?Sized)) -> Value {
+    sandbox.run(&[arguments.list(), vec!["--json"]].concat()).json()
 }
 
 fn effect<'a>(diff: &'a Value, key: &str) -> &'a str {
@@ -86,10 +52,10 @@ fn effect<'a>(diff: &'a Value, key: &str) -> &'a str {
 
 #[test]
 fn two_runs_as_text_and_as_json() {
-    let lab = Lab::trained();
-    let out = lab.run(&["diff", "coarse", "fine"]);
-    let text = said(&out);
-    assert_eq!(code(&out), 0, "{text}");
+    let sandbox = trained_sandbox();
+    let out = sandbox.run("diff coarse fine");
+    let text = out.text();
+    assert_eq!(out.code, 0, "{text}");
     for line in [
         "same mathematics, other rounding\n",
         "    ~ batch.micro_batch  8 → 4          rounding\n",
@@ -102,7 +68,7 @@ fn two_runs_as_text_and_as_json() {
     }
     assert!(!text.contains('\u{1b}'), "no colours in a pipe");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    let found = lab.json(&["diff", "coarse", "fine"]);
+    let found = json_of(sandbox, "diff coarse fine");
     assert_eq!(found["class"], "rounding");
     assert_eq!((&found["training"], &found["data_read"]), (&"rounding".into(), &true.into()));
     let outcomes = &found["outcomes"];
@@ -112,90 +78,89 @@ fn two_runs_as_text_and_as_json() {
     assert_eq!(outcomes["first_beyond"], Value::Null, "{outcomes}");
     assert_eq!(outcomes["same_weights"], false);
 
-    let found = lab.json(&["diff", "fine", "other"]);
+    let found = json_of(sandbox, "diff fine other");
     assert_eq!((&found["class"], &found["parts"]), (&"mathematics".into(), &serde_json::json!(["optimizer"])));
     assert_eq!(effect(&found, "optimizer"), "mathematics");
     assert_eq!(found["outcomes"]["first_beyond"], 2, "the first loss is before the first update");
 
-    let found = lab.json(&["diff", "fine", "fine"]);
+    let found = json_of(sandbox, "diff fine fine");
     assert_eq!((&found["class"], &found["outcomes"]["same_state"]), (&"same_run".into(), &true.into()));
     assert_eq!(found["outcomes"]["first_difference"], Value::Null);
 }
 
 #[test]
 fn exit_codes_say_whether_it_is_the_same_run() {
-    let lab = Lab::trained();
+    let sandbox = trained_sandbox();
     for (a, b, expected) in [("fine.yaml", "fine", 0), ("fine", "coarse", 3), ("other.yaml", "fine.yaml", 3)] {
-        assert_eq!(code(&lab.run(&["diff", a, b, "--exit-code"])), expected, "{a} {b}");
-        assert_eq!(code(&lab.run(&["diff", a, b])), 0, "without the flag");
+        assert_eq!(sandbox.run(&["diff", a, b, "--exit-code"]).code, expected, "{a} {b}");
+        assert_eq!(sandbox.run(&["diff", a, b]).code, 0, "without the flag");
     }
     // Another name, log or checkpoint is not the same run.
     let bookkeeping = ["diff", "fine.yaml", "fine", "--set", "log.every=3", "--exit-code"];
-    assert_eq!(code(&lab.run(&bookkeeping)), 3);
-    assert_eq!(lab.json(&bookkeeping)["class"], "bookkeeping");
+    sandbox.expect(3, &bookkeeping);
+    assert_eq!(json_of(sandbox, &bookkeeping)["class"], "bookkeeping");
 }
 
 #[test]
 fn a_file_against_its_run_and_what_was_changed_since() {
-    let lab = Lab::new();
-    assert!(lab.run(&["apply", "fine.yaml", "--threads", "1", "--quiet"]).status.success());
-    let found = lab.json(&["diff", "fine.yaml", "fine"]);
+    let sandbox = new_sandbox();
+    sandbox.expect(0, "apply fine.yaml --threads 1 --quiet");
+    let found = json_of(&sandbox, "diff fine.yaml fine");
     assert_eq!(
         (&found["class"], &found["a"]["kind"], &found["b"]["kind"]),
         (&"same_run".into(), &"file".into(), &"run".into())
     );
     assert_eq!(found["outcomes"], Value::Null, "a file has none");
-    let found = lab.json(&["diff", "fine.yaml", "fine", "--set", "seed=5", "--set", "parallel.bucket_mb=3"]);
+    let found = json_of(&sandbox, "diff fine.yaml fine --set seed=5 --set parallel.bucket_mb=3");
     assert_eq!((&found["class"], &found["parts"]), (&"mathematics".into(), &serde_json::json!(["seed"])));
     assert_eq!(effect(&found, "parallel.bucket_mb"), "none");
 
     // The same file name with other content.
-    let text = fs::read_to_string(lab.path("input.txt")).unwrap();
-    fs::write(lab.path("input.txt"), text.replacen('4', "5", 3)).unwrap();
-    let found = lab.json(&["diff", "fine.yaml", "fine"]);
+    let text = fs::read_to_string(sandbox.path("input.txt")).unwrap();
+    fs::write(sandbox.path("input.txt"), text.replacen('4', "5", 3)).unwrap();
+    let found = json_of(&sandbox, "diff fine.yaml fine");
     assert_eq!((&found["class"], &found["settings"]), (&"mathematics".into(), &serde_json::json!([])));
     assert_eq!(found["parts"][0], "data");
 
     // Without the file, by its name alone.
-    fs::remove_file(lab.path("input.txt")).unwrap();
-    let found = lab.json(&["diff", "fine.yaml", "fine"]);
+    fs::remove_file(sandbox.path("input.txt")).unwrap();
+    let found = json_of(&sandbox, "diff fine.yaml fine");
     assert_eq!((&found["class"], &found["data_read"]), (&"same_run".into(), &false.into()));
     let note = found["notes"][0].as_str().unwrap();
     assert!(note.contains("data was not read") && note.contains("fine.yaml"), "{note}");
 
     // A record that was edited is told.
-    let run = fs::read_dir(lab.path("runs")).unwrap().map(|e| e.unwrap().path()).find(|p| p.is_dir());
+    let run = fs::read_dir(sandbox.path("runs")).unwrap().map(|e| e.unwrap().path()).find(|p| p.is_dir());
     let resolved = run.unwrap().join("resolved.yaml");
     let text = fs::read_to_string(&resolved).unwrap();
     fs::write(&resolved, text.replace("seed: 1337", "seed: 7")).unwrap();
-    let found = lab.json(&["diff", "fine", "fine"]);
+    let found = json_of(&sandbox, "diff fine fine");
     assert!(found["notes"][0].as_str().unwrap().contains("resolved.yaml was edited"), "{}", found["notes"]);
 }
 
 #[test]
 fn rows_that_are_assumed_need_no_data() {
-    let lab = Lab::new();
-    fs::remove_file(lab.path("input.txt")).unwrap();
-    let found = lab.json(&["diff", "coarse.yaml", "fine.yaml", "--rows", "1000"]);
+    let sandbox = new_sandbox();
+    fs::remove_file(sandbox.path("input.txt")).unwrap();
+    let found = json_of(&sandbox, "diff coarse.yaml fine.yaml --rows 1000");
     assert_eq!(
         (&found["class"], &found["data_read"], &found["data"]),
         (&"rounding".into(), &false.into(), &serde_json::json!([]))
     );
-    assert!(fs::metadata(lab.path("cache")).is_err(), "nothing was prepared");
-    let out = lab.run(&["diff", "coarse.yaml", "fine.yaml", "--rows", "5"]);
-    assert_eq!(code(&out), 2, "fewer rows than a batch: {}", said(&out));
+    assert!(fs::metadata(sandbox.path("cache")).is_err(), "nothing was prepared");
+    sandbox.expect(2, "diff coarse.yaml fine.yaml --rows 5");
 }
 
 #[test]
 fn several_runs_in_a_table() {
-    let lab = Lab::trained();
-    let out = lab.run(&["compare", "coarse", "fine", "other", "--sort", "val_loss"]);
-    let text = said(&out);
-    assert_eq!(code(&out), 0, "{text}");
+    let sandbox = trained_sandbox();
+    let out = sandbox.run("compare coarse fine other --sort val_loss");
+    let text = out.text();
+    assert_eq!(out.code, 0, "{text}");
     let head: Vec<&str> = text.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(head[..4], ["run", "micro_batch", "optimizer", "steps"], "{text}");
     assert!(text.lines().skip(1).take(3).any(|line| line.contains('*')), "the best is marked: {text}");
-    let found = lab.json(&["compare", "coarse", "fine", "other", "fine", "--sort", "val_loss"]);
+    let found = json_of(sandbox, "compare coarse fine other fine --sort val_loss");
     let runs = found["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 3, "one that is named twice is there once");
     let losses: Vec<f64> = runs.iter().map(|r| r["outcomes"]["val_loss"].as_f64().unwrap()).collect();
@@ -206,16 +171,15 @@ fn several_runs_in_a_table() {
 
 #[test]
 fn curves_are_drawn_into_one_file() {
-    let lab = Lab::trained();
+    let sandbox = trained_sandbox();
     for (name, flags) in [
         ("loss.svg", &["--smooth", "3"][..]),
         ("val.svg", &["--metric", "val_loss", "--x", "tokens"]),
         ("deep/x.svg", &["--metric", "tokens_per_second"]),
     ] {
-        let path = lab.path(name);
+        let path = sandbox.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let out = lab.run(&[&["compare", "coarse", "fine", "other", "--plot", name], flags].concat());
-        assert_eq!(code(&out), 0, "{}", said(&out));
+        sandbox.expect(0, &[&["compare", "coarse", "fine", "other", "--plot", name], flags].concat());
         let svg = fs::read_to_string(&path).unwrap();
         well_formed(&svg);
         assert_eq!(svg.matches("class=\"curve c0\"").count(), 2, "the curve and its entry");
@@ -226,8 +190,8 @@ fn curves_are_drawn_into_one_file() {
 
 #[test]
 fn wrong_requests() {
-    let lab = Lab::trained();
-    let notes = lab.path("notes.txt");
+    let sandbox = trained_sandbox();
+    let notes = sandbox.path("notes.txt");
     fs::write(&notes, "mine").unwrap();
     let cases: [(&[&str], &str); 9] = [
         (&["diff", "fine", "nothing"], "no experiment file nothing, and no run nothing"),
@@ -241,12 +205,11 @@ fn wrong_requests() {
         (&["compare", "fine", "--metric", "loss"], "--plot"),
     ];
     for (arguments, message) in cases {
-        let out = lab.run(arguments);
-        assert_eq!(code(&out), 2, "{arguments:?}: {}", said(&out));
-        assert!(said(&out).contains(message), "{arguments:?}: {}", said(&out));
+        let said = sandbox.expect(2, arguments);
+        assert!(said.contains(message), "{arguments:?}: {said}");
     }
     assert_eq!(fs::read_to_string(notes).unwrap(), "mine");
-    assert!(!lab.path("a.svg").exists());
+    assert!(!sandbox.path("a.svg").exists());
 }
 
 /// Whether `text` is XML as far as its tags, attributes and entities go.
@@ -294,16 +257,15 @@ fn the_check_of_xml_can_fail() {
 
 #[test]
 fn a_run_that_began_with_a_checkpoint_of_another_mathematics_is_not_the_same() {
-    let lab = Lab::new();
+    let sandbox = new_sandbox();
     let done = |line: &str| {
-        let out = lab.run(&line.split(' ').collect::<Vec<_>>());
-        assert_eq!(code(&out), 0, "{line}: {}", said(&out));
+        sandbox.expect(0, &line.split(' ').collect::<Vec<_>>());
     };
     let sets = "--set optimizer={\"adamw\":{\"lr\":2e-4}} --set checkpoint.every=4 --set checkpoint.keep=9";
     done("apply fine.yaml --threads 1 --quiet --set checkpoint.every=4 --set checkpoint.keep=9");
     done("fork fine --threads 1 --quiet --from 4 --set optimizer={\"adamw\":{\"lr\":2e-4}} --set name=forked");
     done(&format!("apply fine.yaml --threads 1 --quiet --set name=fresh {sets}"));
-    let found = lab.json(&["diff", "forked", "fresh"]);
+    let found = json_of(&sandbox, "diff forked fresh");
     assert_eq!(
         (&found["class"], &found["parts"]),
         (&"mathematics".into(), &serde_json::json!(["beginning"])),
@@ -312,15 +274,15 @@ fn a_run_that_began_with_a_checkpoint_of_another_mathematics_is_not_the_same() {
     assert_eq!(found["training"], "other");
     let fact = found["plan"].as_array().unwrap().iter().find(|fact| fact["name"] == "began with").unwrap();
     assert!(fact["a"].as_str().unwrap().starts_with("step 4 of fine-") && fact["b"].is_null(), "{fact}");
-    let text = said(&lab.run(&["diff", "forked", "fresh"]));
+    let text = sandbox.run("diff forked fresh").text();
     assert!(text.contains("other mathematics: beginning\n") && text.contains("began with"), "{text}");
-    assert_eq!(code(&lab.run(&["diff", "forked", "fresh", "--exit-code"])), 3);
-    let found = lab.json(&["diff", "fine", "forked"]);
+    sandbox.expect(3, "diff forked fresh --exit-code");
+    let found = json_of(&sandbox, "diff fine forked");
     assert_eq!(found["parts"], serde_json::json!(["optimizer", "beginning"]));
     // Two of the same beginning are alike.
-    assert_eq!(lab.json(&["diff", "forked", "forked"])["class"], "same_run");
+    assert_eq!(json_of(&sandbox, "diff forked forked")["class"], "same_run");
     // Under another layout the same was computed.
     done("apply coarse.yaml --threads 1 --quiet --continue fine --continue-step 8 --set name=continued");
     done("apply coarse.yaml --threads 1 --quiet");
-    assert_eq!(lab.json(&["diff", "continued", "coarse"])["class"], "rounding");
+    assert_eq!(json_of(&sandbox, "diff continued coarse")["class"], "rounding");
 }

@@ -1,11 +1,7 @@
 //! What numbers a run is made of: bf16's rounding, the same bits on any number of threads, initial weights, dropout masks.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-
-mod common;
-
+use crate::common::{below, largest, micro_batch, model_for, program, random_params, small_gpt2, small_llama, values};
 use candle_core::{DType, Device, Tensor};
-use common::{below, largest, micro_batch, model_for, program, random_params, small_gpt2, small_llama, values};
 use runner_compute::kernels::Math;
 use runner_compute::model::{Output, Params};
 use runner_compute::nn::{Dropouts, MicroBatch};
@@ -82,7 +78,7 @@ fn bf16_activations_and_their_gradients_are_bf16_values() {
             let (Output::Hidden(x), _) = first.forward(&params, None, &mb).unwrap() else { panic!("no head yet") };
             assert!(is_bf16(&x), "{:?}: output of block {}", spec.family, end - 1);
             let (_, saved) = second.forward(&params, Some(x), &mb).unwrap();
-            let grads = common::zeros(&params);
+            let grads = crate::common::zeros(&params);
             let dx = second.backward(&params, &grads, saved, None, &mb).unwrap().unwrap();
             assert!(is_bf16(&dx), "{:?}: gradient of block {}", spec.family, end - 1);
             assert!(!is_bf16(&grads.flat), "weight gradients keep full precision");
@@ -258,7 +254,7 @@ fn micro_batches_add_up_to_the_batch() {
         let mut targets = below("targets to split", 48, base.vocab_size);
         targets[40..].fill(IGNORE);
         let run = |parts: &[(usize, usize)]| {
-            let grads = common::zeros(&params);
+            let grads = crate::common::zeros(&params);
             let mut losses = Vec::new();
             for &(first, rows) in parts {
                 let range = first * 12..(first + rows) * 12;
@@ -274,7 +270,7 @@ fn micro_batches_add_up_to_the_batch() {
         };
         let (whole, split) = (run(&[(0, 4)]), run(&[(0, 2), (2, 2)]));
         assert_eq!(whole.0, split.0, "{:?}", base.family);
-        common::assert_close_relative(&format!("{:?}", base.family), &split.1, &whole.1, 1e-13);
+        crate::common::assert_close_relative(&format!("{:?}", base.family), &split.1, &whole.1, 1e-13);
         assert_eq!(split.1, run(&[(0, 2), (2, 2)]).1, "the same plan gives the same bits");
     }
 }
@@ -296,8 +292,8 @@ fn evaluation_drops_nothing() {
 /// of a uniform distribution, bound²/3, within five standard errors (the variance of x² is 4/45·bound⁴).
 #[test]
 fn pytorchs_initial_weights() {
-    let variant = runner_spec::model::variant::Variant { pytorch_init: Some(0.1), ..common::encoder() };
-    let spec = ModelSpec { variant, vocab_size: 200, d_model: 64, d_ff: 96, ..common::small_encoder() };
+    let variant = runner_spec::model::variant::Variant { pytorch_init: Some(0.1), ..crate::common::encoder() };
+    let spec = ModelSpec { variant, vocab_size: 200, d_model: 64, d_ff: 96, ..crate::common::small_encoder() };
     let mut program = program(spec, Precision::Fp32, 4, 12);
     let state = initial_state(&program).unwrap();
     let flat = values(&state.weights().unwrap());
@@ -337,7 +333,7 @@ fn pytorchs_initial_weights() {
 /// moments after each update and the gradients before it.
 #[test]
 fn bf16_without_master_weights_holds_nothing_else() {
-    let mut program = program(common::small_encoder(), Precision::Bf16, 2, 12);
+    let mut program = program(crate::common::small_encoder(), Precision::Bf16, 2, 12);
     program.master_weights = false;
     let mut trainer = Trainer::new(&program, initial_state(&program).unwrap()).unwrap();
     assert!(!trainer.has_rounded_copy());
@@ -355,7 +351,7 @@ fn bf16_without_master_weights_holds_nothing_else() {
         trainer.update(3e-3, 0.7).unwrap();
     }
     // A state that is none, as a checkpoint of another precision holds.
-    let state = initial_state(&common::program(common::small_encoder(), Precision::Fp32, 2, 12)).unwrap();
+    let state = initial_state(&crate::common::program(crate::common::small_encoder(), Precision::Fp32, 2, 12)).unwrap();
     assert!(!is_bf16(&state.buffer));
     assert!(is_bf16(&Trainer::new(&program, state).unwrap().state.buffer));
 }
@@ -364,7 +360,7 @@ fn bf16_without_master_weights_holds_nothing_else() {
 #[test]
 fn padding_that_attention_does_not_see() {
     for spec in [small_gpt2(), small_llama()] {
-        let (model, params) = common::model(&spec, 0.3);
+        let (model, params) = crate::common::model(&spec, 0.3);
         let mb = micro_batch(&below("ids", 24, spec.vocab_size), Vec::new(), 12, FP32);
         let all = values(&model.logits(&params, &mb).unwrap());
         let masked = values(&model.logits(&params, &mb.masked(&[5, 12]).unwrap()).unwrap());

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use runner_weights::Opened;
 
-use crate::read::{fixture, params};
+use crate::weight_files::{fixture, params};
 
 /// A copy of a fixture.
 fn copy(name: &str) -> tempfile::TempDir {

@@ -1,12 +1,8 @@
 //! Every layer's values and gradients against the same layer in plain differentiable candle operations, in f64.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-
-mod common;
-
+use crate::common::cases::{self, Case};
+use crate::common::{assert_close, assert_close_relative, largest, values};
 use candle_core::Var;
-use common::cases::{self, Case};
-use common::{assert_close, assert_close_relative, largest, values};
 use runner_compute::model::{Output, Params};
 
 /// Both sides round at 1.1e-16 per operation and differ in the order of sums of at most a few thousand terms; the deepest

@@ -4,15 +4,13 @@
 //! The fixtures were computed in f64 and stored as f32. So an f64 run of ours agrees up to that one rounding, and an f32
 //! run is off by about as much as PyTorch's own f32 run, which the fixtures' metadata says for each group of tensors.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-
-mod common;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::common::{
+    micro_batch, model_for, program, small_encoder, small_gpt2, small_llama, values, with_values, zeros,
+};
 use candle_core::{DType, Device, Tensor};
-use common::{micro_batch, model_for, program, small_encoder, small_gpt2, small_llama, values, with_values, zeros};
 use runner_compute::kernels::Math;
 use runner_compute::kernels::cpu::Real;
 use runner_compute::kernels::optimizer;
@@ -56,9 +54,9 @@ struct Golden {
 impl Golden {
     fn load(kind: Kind) -> Self {
         let (bytes, base, d_ff): (&[u8], _, _) = match kind {
-            Kind::Gpt2 => (include_bytes!("golden/gpt2.safetensors"), small_gpt2(), 128),
-            Kind::Llama => (include_bytes!("golden/llama.safetensors"), small_llama(), 88),
-            Kind::Encoder => (include_bytes!("golden/encoder.safetensors"), small_encoder(), 48),
+            Kind::Gpt2 => (include_bytes!("../golden/gpt2.safetensors"), small_gpt2(), 128),
+            Kind::Llama => (include_bytes!("../golden/llama.safetensors"), small_llama(), 88),
+            Kind::Encoder => (include_bytes!("../golden/encoder.safetensors"), small_encoder(), 48),
         };
         let spec = ModelSpec {
             vocab_size: 96,
@@ -264,7 +262,7 @@ fn five_steps_of_sgd_with_momentum() {
 #[test]
 fn bf16_tensors_under_fused_optimizers() {
     let tensors =
-        candle_core::safetensors::load_buffer(include_bytes!("golden/bf16.safetensors"), &Device::Cpu).unwrap();
+        candle_core::safetensors::load_buffer(include_bytes!("../golden/bf16.safetensors"), &Device::Cpu).unwrap();
     let both = |prefix: &str| -> Vec<f32> {
         let part = |name: &str| tensors[&format!("{prefix}{name}")].flatten_all().unwrap().to_vec1::<f32>().unwrap();
         [part("matrix"), part("vector")].concat()

@@ -1,13 +1,9 @@
 //! Evaluation, multiple choice, decoding and diagnosis chunk by chunk and shared by replicas, against the whole model: equal
 //! to the bit.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-
-mod common;
-
+use crate::common::pipeline::{BF16, F64, Pipeline, padded, pipelines, specs, weights, whole};
+use crate::common::{below, values, with_values};
 use candle_core::{DType, Tensor};
-use common::pipeline::{BF16, F64, Pipeline, padded, pipelines, specs, weights, whole};
-use common::{below, values, with_values};
 use runner_compute::kernels::Math;
 use runner_compute::model::{Output, StageInput};
 use runner_compute::nn::MicroBatch;
@@ -124,7 +120,12 @@ fn a_candidate_in_a_batch_scores_as_alone() {
             if i % 7 == 0 {
                 let alone = [ChoiceItem { endings: vec![ending.clone()], ..item.clone() }];
                 let partial = through(&ChoiceBatches::new(&alone, spec.context_length), &one, 1);
-                common::assert_close_relative("ending", &together.values[endings..=endings], &partial.values, 1e-6);
+                crate::common::assert_close_relative(
+                    "ending",
+                    &together.values[endings..=endings],
+                    &partial.values,
+                    1e-6,
+                );
             }
             endings += 1;
         }
@@ -287,7 +288,7 @@ fn feeds_that_do_not_fit_are_errors() {
     let mut stage = StageDecoder::new(second, &b.params);
     assert!(stage.feed(&feed, None).is_err(), "ids for a layer");
     assert_eq!(stage.feed(&feed, Some(hidden)).unwrap().dims(), [2, spec.vocab_size]);
-    let narrow = common::random("narrow", (4, spec.d_model - 1), 1.0);
+    let narrow = crate::common::random("narrow", (4, spec.d_model - 1), 1.0);
     let mut cache = second.cache(2, 4, &b.params.flat).unwrap();
     assert!(second.extend_stage(&b.params, StageInput::Hidden(narrow), &mut cache).is_err(), "another width");
     assert_eq!(cache.length, 0, "an error feeds nothing");
@@ -305,7 +306,7 @@ fn a_bad_number_is_found_in_its_chunk() {
         };
         let mb = padded(&spec, 0, FP32);
         let shape = (mb.batch * mb.seq, spec.d_model);
-        let hidden = common::random("hidden", shape, 1.0);
+        let hidden = crate::common::random("hidden", shape, 1.0);
         let nan = (hidden.clone() * f64::NAN).unwrap();
         let of = |params, stage: usize, input: Option<&Tensor>| {
             let pipeline = Pipeline::new(&spec, params, &[0..1, 1..3, 3..5], 3, FP32);

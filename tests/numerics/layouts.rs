@@ -1,15 +1,10 @@
 //! One experiment under every layout: the same losses, gradient norms, evaluations and samples, up to rounding; the same
 //! layout twice, the same bits. Ranks are threads here; `ranks.rs` starts processes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
-#![allow(clippy::print_stdout, reason = "the table of deviations, with --nocapture")]
-
-mod common;
-
 use std::sync::atomic::AtomicBool;
 
+use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, Told, case, masked_case, run, weights};
 use candle_core::{DType, Device, Tensor};
-use common::layouts::{ENCODER, LAYOUTS, MODELS, Told, case, masked_case, run, weights};
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_data::Prepared;
