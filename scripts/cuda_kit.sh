@@ -92,7 +92,7 @@ fi
 mkdir "$new/bin"
 cat >"$new/bin/nvcc" <<NVCC
 #!/bin/sh
-# candle's kernels for quantized models take minutes to compile. Nothing here calls them, and build/shims.c stands in for them.
+# candle's kernels for quantized models take minutes to compile. Nothing here calls them, and crates/compute/build/shims.c stands in for them.
 if [ "\${CARGO_PKG_NAME:-}" = candle-kernels ]; then
     for last in "\$@"; do :; done
     case \$last in *src/moe/*.cu | *src/mmvq_gguf.cu | *src/mmq_gguf/*.cu)
