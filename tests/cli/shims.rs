@@ -99,7 +99,7 @@ fn functions_are_found_when_they_are_called() {
 
     let (code, text) = said("function", &folder);
     assert!(
-        code == Some(1) && text.contains("cuDeviceGetCount of cuda was called, and the library that was found"),
+        code == Some(1) && text.contains("cuDeviceGetCount of cuda was called, but the library that was found"),
         "{text}"
     );
     let (code, text) = said("library", "/nowhere");
@@ -107,7 +107,7 @@ fn functions_are_found_when_they_are_called() {
     assert_eq!(text.lines().count(), 1);
     let (code, text) = said("quantized", &folder);
     assert!(
-        code == Some(1) && text.contains("moe_gemm_wmma of quantized was called, and this program is built without it"),
+        code == Some(1) && text.contains("moe_gemm_wmma of quantized was called, but this program is built without it"),
         "{text}"
     );
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use runner_compute::kernels::Math;
-use runner_compute::model::{Model, Output, Params, Saved};
+use runner_compute::model::{Model, Output, Params, SavedActivations};
 use runner_compute::nn::MicroBatch;
 use runner_spec::data::IGNORE;
 use runner_spec::model::layout::ParamLayout;
@@ -105,7 +105,7 @@ impl Pipeline {
     }
 
     /// Losses, and what each stage's backward needs.
-    pub fn forward(&self, mb: &MicroBatch) -> (Vec<f32>, Vec<Vec<Saved>>) {
+    pub fn forward(&self, mb: &MicroBatch) -> (Vec<f32>, Vec<Vec<SavedActivations>>) {
         let (mut x, mut all) = (None, Vec::new());
         for (rank, model) in &self.stages {
             let (output, saved) = model.forward(&self.ranks[*rank].params, x.take(), mb).unwrap();
@@ -113,14 +113,14 @@ impl Pipeline {
             match output {
                 Output::Hidden(y) => x = Some(y),
                 Output::Losses(losses) => return (losses, all),
-                Output::Unread(losses) => return (losses.to_vec1().unwrap(), all),
+                Output::PendingLosses(losses) => return (losses.to_vec1().unwrap(), all),
             }
         }
         panic!("{}: no head", self.name)
     }
 
     /// Adds all gradients in one pass, last stage first.
-    pub fn backward(&self, saved: Vec<Vec<Saved>>, mb: &MicroBatch) {
+    pub fn backward(&self, saved: Vec<Vec<SavedActivations>>, mb: &MicroBatch) {
         let mut d: Option<Tensor> = None;
         for ((rank, model), saved) in self.stages.iter().zip(saved).rev() {
             let rank = &self.ranks[*rank];

@@ -281,12 +281,12 @@ fn bf16_tensors_under_fused_optimizers() {
     let adamw = |bf16: bool| {
         run(2, &|state, grads, t| {
             let fixed = AdamW { lr: 3e-3, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, t, grad_scale: 1.0 };
-            optimizer::adamw(state, grads, decayed, &fixed, bf16).unwrap();
+            optimizer::adamw(state, grads, decayed, &fixed, bf16, None).unwrap();
         })
     };
     let sgd = |bf16: bool| {
         run(1, &|state, grads, _| {
-            optimizer::sgd(state, grads, &Sgd { lr: 0.1, momentum: 0.9, grad_scale: 1.0 }, bf16).unwrap();
+            optimizer::sgd(state, grads, &Sgd { lr: 0.1, momentum: 0.9, grad_scale: 1.0 }, bf16, None).unwrap();
         })
     };
     let sections = ["", "m.", "v."];

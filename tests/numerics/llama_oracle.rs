@@ -99,7 +99,7 @@ fn the_cache_gives_the_logits_of_the_whole_forward() {
         // Token by token; a long prefill, then steps; several chunks, one of which crosses a tile of the forward.
         let plans = [vec![1; seq], [vec![66], vec![1; 9]].concat(), vec![5, 1, 60, 3, 6], vec![seq]];
         for plan in plans {
-            let mut cache = model.cache(batch, seq, &params.flat).unwrap();
+            let mut cache = model.new_cache(batch, seq, &params.flat).unwrap();
             let mut done = 0;
             for n in plan {
                 let logits = model.extend(&params, &columns(&ids, seq, done, n), &mut cache).unwrap();
@@ -118,7 +118,7 @@ fn the_cache_refuses_what_does_not_fit() {
     for spec in families() {
         let params = random_params(parameters(&spec), 0.3);
         let model = model_for(&spec, &params, MATH);
-        let mut cache = model.cache(2, 4, &params.flat).unwrap();
+        let mut cache = model.new_cache(2, 4, &params.flat).unwrap();
         assert!(model.extend(&params, &[], &mut cache).is_err());
         assert!(model.extend(&params, &[1, 2, 3], &mut cache).is_err(), "3 ids are not 2 rows");
         assert!(model.extend(&params, &[1; 10], &mut cache).is_err(), "5 tokens in a cache of 4");
@@ -126,7 +126,7 @@ fn the_cache_refuses_what_does_not_fit() {
         model.extend(&params, &[1; 8], &mut cache).unwrap();
         assert!(model.extend(&params, &[1; 2], &mut cache).is_err(), "a fifth token");
         // Larger than the context: the context is the limit.
-        let mut cache = model.cache(1, 1000, &params.flat).unwrap();
+        let mut cache = model.new_cache(1, 1000, &params.flat).unwrap();
         assert!(model.extend(&params, &[1; 81], &mut cache).is_err());
     }
 }

@@ -4,7 +4,7 @@ use crate::common::{below, largest, micro_batch, model_for, program, random_para
 use candle_core::{DType, Device, Tensor};
 use runner_compute::kernels::Math;
 use runner_compute::model::{Output, Params};
-use runner_compute::nn::{Dropouts, MicroBatch};
+use runner_compute::nn::{DropoutSite, MicroBatch};
 use runner_compute::optim;
 use runner_exec::{Trainer, initial_state};
 use runner_spec::data::IGNORE;
@@ -213,7 +213,7 @@ fn mask(p: f64, batch: usize, seq: usize, width: usize, first_sample: u64, step:
     let mut mb = micro_batch(&vec![0; batch * seq], Vec::new(), seq, FP32);
     (mb.training, mb.first_sample, mb.step) = (true, first_sample, step);
     let ones = Tensor::ones((batch * seq, width), DType::F32, &Device::Cpu).unwrap();
-    Dropouts::new(7, site, p).apply(&ones, &mb).unwrap();
+    DropoutSite::new(7, site, p).apply(&ones, &mb).unwrap();
     values(&ones)
 }
 
@@ -363,7 +363,7 @@ fn padding_that_attention_does_not_see() {
         let (model, params) = crate::common::model(&spec, 0.3);
         let mb = micro_batch(&below("ids", 24, spec.vocab_size), Vec::new(), 12, FP32);
         let all = values(&model.logits(&params, &mb).unwrap());
-        let masked = values(&model.logits(&params, &mb.masked(&[5, 12]).unwrap()).unwrap());
+        let masked = values(&model.logits(&params, &mb.with_valid_lengths(&[5, 12]).unwrap()).unwrap());
         for (token, (a, b)) in all.chunks(spec.vocab_size).zip(masked.chunks(spec.vocab_size)).enumerate() {
             assert_eq!(a == b, !(5..12).contains(&token), "{:?}: token {token}", spec.family);
         }

@@ -25,7 +25,7 @@ fn evaluate(pipeline: &Pipeline, mb: &MicroBatch) -> Vec<f32> {
         match model.evaluate(&pipeline.ranks[*rank].params, x.take(), mb).unwrap() {
             Output::Hidden(y) => x = Some(y),
             Output::Losses(losses) => return losses,
-            Output::Unread(losses) => return losses.to_vec1().unwrap(),
+            Output::PendingLosses(losses) => return losses.to_vec1().unwrap(),
         }
     }
     panic!("{}: no head", pipeline.name)
@@ -220,11 +220,11 @@ fn decoding_by_stages_is_decoding() {
                         Feed { ids, batch, start, capacity }
                     })
                     .collect();
-            let mut cache = model.cache(2, 12, &params.flat).unwrap();
+            let mut cache = model.new_cache(2, 12, &params.flat).unwrap();
             let mut expected = Vec::new();
             for feed in &feeds {
                 if (cache.batch, cache.capacity) != (feed.batch, feed.capacity) {
-                    cache = model.cache(feed.batch, feed.capacity, &params.flat).unwrap();
+                    cache = model.new_cache(feed.batch, feed.capacity, &params.flat).unwrap();
                 }
                 cache.length = feed.start;
                 let logits = model.extend(params, &feed.ids, &mut cache).unwrap();
@@ -275,7 +275,7 @@ fn feeds_that_do_not_fit_are_errors() {
     let [(_, first), (_, second)] = pipeline.stages.as_slice() else { panic!("two stages") };
     let [a, b] = pipeline.ranks.as_slice() else { panic!("two ranks") };
     assert!(WholeDecoder::new(first, &a.params).is_err(), "a chunk");
-    assert!(first.extend(&a.params, &[1, 2], &mut first.cache(1, 4, &a.params.flat).unwrap()).is_err(), "a chunk");
+    assert!(first.extend(&a.params, &[1, 2], &mut first.new_cache(1, 4, &a.params.flat).unwrap()).is_err(), "a chunk");
     let feed = Feed { ids: vec![1, 2, 3, 4], batch: 2, start: 0, capacity: 4 };
     let mut stage = StageDecoder::new(first, &a.params);
     let hidden = stage.feed(&feed, None).unwrap();
@@ -289,7 +289,7 @@ fn feeds_that_do_not_fit_are_errors() {
     assert!(stage.feed(&feed, None).is_err(), "ids for a layer");
     assert_eq!(stage.feed(&feed, Some(hidden)).unwrap().dims(), [2, spec.vocab_size]);
     let narrow = crate::common::random("narrow", (4, spec.d_model - 1), 1.0);
-    let mut cache = second.cache(2, 4, &b.params.flat).unwrap();
+    let mut cache = second.new_cache(2, 4, &b.params.flat).unwrap();
     assert!(second.extend_stage(&b.params, StageInput::Hidden(narrow), &mut cache).is_err(), "another width");
     assert_eq!(cache.length, 0, "an error feeds nothing");
 }
@@ -311,7 +311,7 @@ fn a_bad_number_is_found_in_its_chunk() {
         let of = |params, stage: usize, input: Option<&Tensor>| {
             let pipeline = Pipeline::new(&spec, params, &[0..1, 1..3, 3..5], 3, FP32);
             let (rank, model) = &pipeline.stages[stage];
-            model.first_bad_block(&pipeline.ranks[*rank].params, input.cloned(), &mb).unwrap()
+            model.first_block_not_finite(&pipeline.ranks[*rank].params, input.cloned(), &mb).unwrap()
         };
         let said = |what: &str| Some(what.to_owned());
         assert_eq!(of(&params, 0, None), None);
@@ -324,7 +324,7 @@ fn a_bad_number_is_found_in_its_chunk() {
         mb.ids = mb.ids.zeros_like().unwrap();
         mb.training = false;
         let pipeline = Pipeline::new(&spec, &table, &[0..1, 1..5], 2, FP32);
-        let found = pipeline.stages[0].1.first_bad_block(&pipeline.ranks[0].params, None, &mb).unwrap();
+        let found = pipeline.stages[0].1.first_block_not_finite(&pipeline.ranks[0].params, None, &mb).unwrap();
         assert_eq!(found, said("output of the embedding"));
     }
 }

@@ -84,7 +84,7 @@ fn the_split_backward_is_the_backward() {
                     let segment = if index % 2 == 0 { model.range.len() } else { 1 };
                     let mut end = model.range.end;
                     while end > model.range.start {
-                        model.backward_weight(&grads[rank], &mut work, &mb, end - segment..end).unwrap();
+                        model.backward_weight(&grads[rank], &mut work, end - segment..end).unwrap();
                         end -= segment;
                     }
                     assert!(work.is_empty());
@@ -141,14 +141,14 @@ fn a_middle_chunk_has_the_gradient_of_its_input() {
         let (x, r) = (crate::common::random("x", shape, 1.0), crate::common::random("r", shape, 1.0));
         let output = |x: &Tensor| match model.forward(&rank.params, Some(x.clone()), &mb).unwrap() {
             (Output::Hidden(y), saved) => (y, saved),
-            (Output::Losses(_) | Output::Unread(_), _) => panic!("no head here"),
+            (Output::Losses(_) | Output::PendingLosses(_), _) => panic!("no head here"),
         };
         let terms =
             |x: &Tensor| -> Vec<f64> { values(&output(x).0).iter().zip(values(&r)).map(|(y, r)| y * r).collect() };
         let magnitude: f64 = terms(&x).iter().map(|t| t.abs()).sum();
         let (dx, mut work) = model.backward_input(&rank.params, output(&x).1, Some(r.clone()), &mb).unwrap();
         let dx = values(&dx.unwrap());
-        model.backward_weight(&rank.grads, &mut work, &mb, 1..3).unwrap();
+        model.backward_weight(&rank.grads, &mut work, 1..3).unwrap();
         assert!(largest(&values(&rank.grads.flat)) > 0.0);
         assert!(largest(&dx) > 1e-6 * magnitude, "the check must be able to fail");
         let flat = values(&x);
@@ -238,7 +238,7 @@ fn what_does_not_fit_is_an_error() {
         let fewer = saved().into_iter().take(1).collect();
         assert!(second.backward(&b.params, &b.grads, fewer, None, &mb).is_err(), "too few activations");
         let (_, mut work) = second.backward_input(&b.params, saved(), None, &mb).unwrap();
-        assert!(second.backward_weight(&b.grads, &mut work, &mb, 2..head).is_err(), "the head comes first");
+        assert!(second.backward_weight(&b.grads, &mut work, 2..head).is_err(), "the head comes first");
         assert_eq!(work.len(), head - 1, "an error takes nothing");
 
         let layout = Arc::clone(&a.params.layout);

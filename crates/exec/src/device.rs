@@ -33,7 +33,7 @@ use runner_spec::program::Program;
 pub(super) fn open(device: program::Device, precision: Precision) -> std::result::Result<Device, ExecError> {
     let program::Device::Cuda(ordinal) = device else { return Ok(Device::Cpu) };
     let device = runner_compute::gpu::open(ordinal)?;
-    runner_compute::gpu::Gpu::of(&device)?.set_tf32(precision == Precision::Tf32);
+    runner_compute::gpu::Gpu::of_device(&device)?.set_tf32(precision == Precision::Tf32);
     Ok(device)
 }
 
@@ -74,7 +74,7 @@ pub(super) fn allocate_rounded_copy(layout: &std::sync::Arc<ParamLayout>, all: T
         return Ok(Params::new(layout.clone(), all.zeros_like()?));
     }
     let rounded = Tensor::zeros(layout.total, DType::BF16, all.device())?;
-    Ok(Params::of_two(layout.clone(), rounded, all))
+    Ok(Params::with_exact_vectors(layout.clone(), rounded, all))
 }
 
 /// Fills what `allocate_rounded_copy` allocated from the f32 buffer `all`, with matrices rounded to bf16.
@@ -93,7 +93,7 @@ pub(super) fn refresh_rounded_copy(rounded: &Params, all: &Tensor) -> Result<()>
 /// The error of a kernel.
 #[cfg(feature = "cuda")]
 pub(super) fn synchronize(device: &Device) -> Result<()> {
-    if device.is_cuda() { runner_compute::gpu::Gpu::of(device)?.synchronize() } else { Ok(()) }
+    if device.is_cuda() { runner_compute::gpu::Gpu::of_device(device)?.synchronize() } else { Ok(()) }
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -105,7 +105,7 @@ pub(super) fn synchronize(_: &Device) -> Result<()> {
 #[cfg(feature = "cuda")]
 pub(super) fn driver_memory(device: &Device) -> Option<DriverMemory> {
     let memory = runner_compute::gpu::memory(device)?;
-    let (major, minor) = runner_compute::gpu::Gpu::of(device).ok()?.compute_capability();
+    let (major, minor) = runner_compute::gpu::Gpu::of_device(device).ok()?.compute_capability();
     let capability = ComputeCapability { major: major.unsigned_abs(), minor: minor.unsigned_abs() };
     Some(DriverMemory {
         reserved: memory.reserved,
@@ -125,7 +125,7 @@ pub(super) fn driver_memory(_: &Device) -> Option<DriverMemory> {
 #[cfg(feature = "cuda")]
 pub(super) fn memory_of_program(program: &Program) -> Option<DriverMemory> {
     let program::Device::Cuda(ordinal) = program.device else { return None };
-    runner_compute::gpu::opened_here(ordinal)
+    runner_compute::gpu::opened_by_this_thread(ordinal)
         .map_or_else(|| memory_without_context(ordinal), |device| driver_memory(&device))
 }
 

@@ -74,13 +74,15 @@ fn run_batch(
     batches.fill(index, &mut rows)?;
     let shape = [rows.inputs.len(), context.program.model.d_model];
     let dtype = trainer.weights.flat.dtype();
-    let mb = trainer.models[0].micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?.masked(&rows.filled)?;
+    let mb = trainer.models[0]
+        .micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?
+        .with_valid_lengths(&rows.filled)?;
     for (chunk, model) in trainer.models.iter().enumerate() {
         let input = context.receive_chunk_input(chunk, dtype, &shape)?;
         match model.evaluate(&trainer.weights, input, &mb)? {
             Output::Hidden(hidden) => context.send_chunk_output(chunk, &hidden)?,
             Output::Losses(losses) => batches.enter(index, &rows, &losses, partial)?,
-            Output::Unread(losses) => batches.enter(index, &rows, &on_host(&losses)?.to_vec1()?, partial)?,
+            Output::PendingLosses(losses) => batches.enter(index, &rows, &on_host(&losses)?.to_vec1()?, partial)?,
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::error::ExecError;
 use runner_comm::CommError;
-use runner_compute::kernels::out_of_memory::{is_out_of_memory, place};
+use runner_compute::kernels::out_of_memory::{failed_computation, is_out_of_memory};
 use runner_plan::check::{INITIAL_CHANNEL_SLOTS, LiveMicroBatches, execute};
 use runner_plan::memory::{MemoryRequest, estimate};
 use runner_plan::quantity::bytes;
@@ -51,7 +51,13 @@ pub(super) fn explain_out_of_memory(
 ) -> ExecError {
     match error {
         ExecError::Kernel(kernel) | ExecError::Peer(CommError::Tensor(kernel)) if is_out_of_memory(&kernel) => {
-            ExecError::OutOfMemory(Box::new(MemoryShortage::new(program, step, instruction, place(&kernel), memory())))
+            ExecError::OutOfMemory(Box::new(MemoryShortage::new(
+                program,
+                step,
+                instruction,
+                failed_computation(&kernel),
+                memory(),
+            )))
         }
         ExecError::Peer(CommError::Device { what, .. }) if is_nccl_out_of_memory(&what) => {
             let shortage = MemoryShortage::new(program, step, instruction, None, memory());

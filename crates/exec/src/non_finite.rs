@@ -24,7 +24,7 @@ pub(super) fn find_in_forward(
     if let Some(parameter) = find_in_weights(trainer)? {
         return Ok(parameter);
     }
-    let block = trainer.models[chunk].first_bad_block(&trainer.weights, input, mb)?;
+    let block = trainer.models[chunk].first_block_not_finite(&trainer.weights, input, mb)?;
     Ok(block.unwrap_or_else(|| "the losses".to_owned()))
 }
 

@@ -24,7 +24,7 @@ impl<'a> Optimizer<'a> {
 
     /// The learning rate of `step`, which counts from 0.
     pub(super) fn learning_rate(&self, step: u64) -> f64 {
-        optim::lr::lr_at(self.schedule, step)
+        optim::lr_at(self.schedule, step)
     }
 
     /// Updates the weights with the clipped gradients.

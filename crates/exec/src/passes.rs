@@ -7,11 +7,11 @@ use super::non_finite;
 use super::rank_context::RankContext;
 use super::trace::Trace;
 use super::trainer::Trainer;
-use runner_compute::kernels::loss::sum_there;
+use runner_compute::kernels::loss::sum_of_pending;
 use runner_compute::kernels::on_host;
 use runner_compute::kernels::optimizer::Sum;
-use runner_compute::model::{Output, Saved, WeightWork};
-use runner_compute::nn::MicroBatch;
+use runner_compute::model::{Output, SavedActivations};
+use runner_compute::nn::{DeferredGradients, MicroBatch};
 use runner_spec::data::Rows;
 use runner_spec::program::Blocks;
 use runner_spec::topology::Lane;
@@ -23,11 +23,11 @@ struct ChunkTensors {
     input: Option<Tensor>,
     /// From the forward, until it is sent.
     output: Option<Tensor>,
-    saved: Option<Vec<Saved>>,
+    saved: Option<Vec<SavedActivations>>,
     /// The gradient as far as the backward has come: received, passed from block to block, sent.
     gradient: Option<Tensor>,
     /// What the weights' gradients still need after `backward_input`.
-    weight_work: Option<Vec<WeightWork>>,
+    weight_work: Option<Vec<DeferredGradients>>,
 }
 
 /// The passes of one step.
@@ -100,7 +100,9 @@ impl<'a> Passes<'a> {
             sample_stride: spec.stride as u64,
             scale: self.token_weight,
             training: true,
-            ..trainer.models[0].micro_batch(&rows.inputs, rows.targets, rows.length)?.masked(&rows.filled)?
+            ..trainer.models[0]
+                .micro_batch(&rows.inputs, rows.targets, rows.length)?
+                .with_valid_lengths(&rows.filled)?
         });
         Ok(())
     }
@@ -140,11 +142,11 @@ impl<'a> Passes<'a> {
                 }
                 self.loss += loss;
             }
-            Output::Unread(losses) => {
+            Output::PendingLosses(losses) => {
                 if let Some(trace) = trace {
                     trace.record_losses(mb, head, &on_host(&losses)?.to_vec1::<f32>()?);
                 }
-                self.unread_losses.push((mb, sum_there(&losses)?));
+                self.unread_losses.push((mb, sum_of_pending(&losses)?));
             }
         }
         Ok(())
@@ -211,7 +213,7 @@ impl<'a> Passes<'a> {
         let Some(mut work) = tensors.weight_work.take() else {
             return Err(ExecError::Program(format!("weight gradients of micro-batch {mb} before its input gradient")));
         };
-        trainer.backward_weight(chunk, &mut work, forwarded(&self.batches, mb)?, blocks.range())?;
+        trainer.backward_weight(chunk, &mut work, blocks.range())?;
         tensors.weight_work = (blocks.start > whole.start).then_some(work);
         Ok(())
     }
@@ -261,7 +263,7 @@ fn forwarded(batches: &[Option<MicroBatch>], mb: usize) -> Result<&MicroBatch, E
     batches[mb].as_ref().ok_or_else(|| ExecError::Program(format!("micro-batch {mb} has not been forwarded")))
 }
 
-fn take_saved(tensors: &mut ChunkTensors, mb: usize) -> Result<Vec<Saved>, ExecError> {
+fn take_saved(tensors: &mut ChunkTensors, mb: usize) -> Result<Vec<SavedActivations>, ExecError> {
     let saved = tensors.saved.take();
     saved.ok_or_else(|| ExecError::Program(format!("backward of micro-batch {mb} before its forward")))
 }

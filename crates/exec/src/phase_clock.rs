@@ -63,7 +63,7 @@ impl PhaseTimes {
 pub(super) struct Lap {
     started: Instant,
     #[cfg(feature = "cuda")]
-    moment: Option<runner_compute::gpu::Moment>,
+    moment: Option<runner_compute::gpu::GpuTimestamp>,
 }
 
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub(super) struct PhaseClock {
     times: PhaseTimes,
     /// Measurements that the GPU had not finished when they were last read.
     #[cfg(feature = "cuda")]
-    running: Vec<(Phase, runner_compute::gpu::Moment, runner_compute::gpu::Moment)>,
+    running: Vec<(Phase, runner_compute::gpu::GpuTimestamp, runner_compute::gpu::GpuTimestamp)>,
 }
 
 impl PhaseClock {
@@ -84,7 +84,7 @@ impl PhaseClock {
 
     #[cfg(feature = "cuda")]
     pub(super) fn new(device: &Device) -> Result<Self> {
-        let gpu = if device.is_cuda() { Some(runner_compute::gpu::Gpu::of(device)?) } else { None };
+        let gpu = if device.is_cuda() { Some(runner_compute::gpu::Gpu::of_device(device)?) } else { None };
         Ok(Self { gpu, times: PhaseTimes::default(), running: Vec::new() })
     }
 
@@ -92,7 +92,7 @@ impl PhaseClock {
         Ok(Lap {
             started: Instant::now(),
             #[cfg(feature = "cuda")]
-            moment: self.gpu.as_ref().map(|gpu| gpu.moment()).transpose()?,
+            moment: self.gpu.as_ref().map(|gpu| gpu.record_timestamp()).transpose()?,
         })
     }
 
@@ -102,7 +102,7 @@ impl PhaseClock {
         if let (Some(gpu), Some(moment)) = (&self.gpu, lap.moment)
             && phase != Phase::Data
         {
-            self.running.push((phase, moment, gpu.moment()?));
+            self.running.push((phase, moment, gpu.record_timestamp()?));
             return Ok(());
         }
         self.times.add(phase, lap.started.elapsed());
@@ -113,7 +113,7 @@ impl PhaseClock {
     pub(super) fn take(&mut self) -> Result<PhaseTimes> {
         #[cfg(feature = "cuda")]
         for (phase, from, to) in std::mem::take(&mut self.running) {
-            match to.since(&from)? {
+            match to.elapsed_since(&from)? {
                 Some(time) => self.times.add(phase, time),
                 None => self.running.push((phase, from, to)),
             }

@@ -8,8 +8,8 @@ use candle_core::{Device, Result, Tensor};
 use super::device;
 use super::error::ExecError;
 use runner_compute::kernels::{Math, optimizer};
-use runner_compute::model::{Model, Output, Params, Saved, Seen, WeightWork, init};
-use runner_compute::nn::MicroBatch;
+use runner_compute::model::{Model, Output, OutputHook, Params, SavedActivations, init};
+use runner_compute::nn::{DeferredGradients, MicroBatch};
 use runner_compute::optim;
 use runner_compute::state::TrainState;
 use runner_spec::experiment::Precision;
@@ -106,7 +106,7 @@ impl Trainer {
         let chunks = chunk_ranges(program);
         let model = |blocks: &Range<usize>| {
             Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, math, &state.buffer)
-                .map(|model| model.recomputing(program.recompute))
+                .map(|model| model.with_recompute(program.recompute))
         };
         let models = chunks.iter().map(model).collect::<Result<Vec<_>>>()?;
         let has_rounded_copy = device::needs_rounded_copy(program, &device);
@@ -136,7 +136,12 @@ impl Trainer {
     ///
     /// # Errors
     /// If ids are beyond the vocabulary, or memory is short.
-    pub fn forward(&self, chunk: usize, input: Option<Tensor>, mb: &MicroBatch) -> Result<(Output, Vec<Saved>)> {
+    pub fn forward(
+        &self,
+        chunk: usize,
+        input: Option<Tensor>,
+        mb: &MicroBatch,
+    ) -> Result<(Output, Vec<SavedActivations>)> {
         self.models[chunk].forward(&self.weights, input, mb)
     }
 
@@ -149,9 +154,9 @@ impl Trainer {
         chunk: usize,
         input: Option<Tensor>,
         mb: &MicroBatch,
-        seen: Seen<'_>,
-    ) -> Result<(Output, Vec<Saved>)> {
-        self.models[chunk].forward_seen(&self.weights, input, mb, seen)
+        seen: OutputHook<'_>,
+    ) -> Result<(Output, Vec<SavedActivations>)> {
+        self.models[chunk].forward_with_hook(&self.weights, input, mb, seen)
     }
 
     /// Adds the gradients of `blocks`, the last of `saved`. `dy` is the gradient of their output, `None` behind the head.
@@ -161,7 +166,7 @@ impl Trainer {
     pub fn backward(
         &self,
         chunk: usize,
-        saved: &mut Vec<Saved>,
+        saved: &mut Vec<SavedActivations>,
         dy: Option<Tensor>,
         mb: &MicroBatch,
         blocks: Range<usize>,
@@ -176,10 +181,10 @@ impl Trainer {
     pub fn backward_input(
         &self,
         chunk: usize,
-        saved: Vec<Saved>,
+        saved: Vec<SavedActivations>,
         dy: Option<Tensor>,
         mb: &MicroBatch,
-    ) -> Result<(Option<Tensor>, Vec<WeightWork>)> {
+    ) -> Result<(Option<Tensor>, Vec<DeferredGradients>)> {
         self.models[chunk].backward_input(&self.weights, saved, dy, mb)
     }
 
@@ -187,14 +192,8 @@ impl Trainer {
     ///
     /// # Errors
     /// If memory is short.
-    pub fn backward_weight(
-        &self,
-        chunk: usize,
-        work: &mut Vec<WeightWork>,
-        mb: &MicroBatch,
-        blocks: Range<usize>,
-    ) -> Result<()> {
-        self.models[chunk].backward_weight(&self.grads, work, mb, blocks)
+    pub fn backward_weight(&self, chunk: usize, work: &mut Vec<DeferredGradients>, blocks: Range<usize>) -> Result<()> {
+        self.models[chunk].backward_weight(&self.grads, work, blocks)
     }
 
     /// The ranges of the flat buffer that the parameters of `blocks` fill: at most one of decayed and one of other parameters.
@@ -240,9 +239,9 @@ impl Trainer {
     /// If a launch fails.
     pub fn launch_grad_squares(&self) -> Result<Vec<optimizer::Sum>> {
         let flat = &self.grads.flat;
-        let Some(copied) = &self.tied_copy else { return Ok(vec![optimizer::squares_there(flat)?]) };
+        let Some(copied) = &self.tied_copy else { return Ok(vec![optimizer::sum_of_squares(flat)?]) };
         let rest = flat.narrow(0, copied.end, flat.elem_count() - copied.end)?;
-        Ok(vec![optimizer::squares_there(&flat.narrow(0, 0, copied.start)?)?, optimizer::squares_there(&rest)?])
+        Ok(vec![optimizer::sum_of_squares(&flat.narrow(0, 0, copied.start)?)?, optimizer::sum_of_squares(&rest)?])
     }
 
     /// True if the forward reads a copy of the weights whose matrices are rounded to bf16.
@@ -269,7 +268,7 @@ impl Trainer {
     pub fn update(&mut self, lr: f64, grad_scale: f64) -> Result<()> {
         let (state, grads) = (&self.state, &self.grads.flat);
         let copy = (self.has_rounded_copy && !self.device.is_cpu()).then_some(&self.weights.flat);
-        optim::update_copied(state, &self.optimizer, grads, lr, grad_scale, self.bf16_state, copy)?;
+        optim::update(state, &self.optimizer, grads, lr, grad_scale, self.bf16_state, copy)?;
         if copy.is_none() {
             self.refresh()?;
         }
