@@ -1,4 +1,4 @@
-//! `runner calibrate`: measures this machine, so that plans can say how long they take.
+//! `runner calibrate`: measures this machine, so that plans can predict how long a run takes.
 
 use std::time::Instant;
 
@@ -12,16 +12,16 @@ use runner_report::calibration::calibration_text;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::rates::Rates;
 
-/// Measure this machine's CPU for about half a minute: `runner plan` then predicts how long a run takes.
+/// Measure this machine's CPU, so that `runner plan` can predict how long a run takes.
 ///
-/// The program's own kernels are timed, with one thread and with all, and kept in the cache folder. Measure on an idle
-/// machine, and again after an update of the program.
+/// The measurement takes about half a minute. It times the program's own kernels with one thread and with all threads, and
+/// stores the results in the cache folder. Measure while the machine is idle, and again after an update of the program.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct CalibrateArgs {
-    /// Measure fewer sizes, in a few seconds.
+    /// Measure fewer sizes, which takes a few seconds.
     #[arg(long, conflicts_with = "show")]
     pub quick: bool,
-    /// Show what was measured before.
+    /// Show the stored measurements and measure nothing.
     #[arg(long)]
     pub show: bool,
     /// Print the measurements as JSON.
@@ -33,10 +33,10 @@ pub(crate) struct CalibrateArgs {
 /// If there is nothing to show, the machine is short of memory, or the cache folder cannot be written.
 pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
     let dir = cache_dir()?;
-    let (device, cores) = machine();
+    let (device, cores) = processor();
     let calibration = if args.show {
         load(&dir, &device, cores).ok_or_else(|| {
-            RequestError(format!("{device} with {cores} cores has not been measured: runner calibrate does"))
+            RequestError(format!("{device} with {cores} cores has not been measured yet: run `runner calibrate`"))
         })?
     } else {
         let effort = if args.quick { Effort::Quick } else { Effort::Full };
@@ -54,18 +54,17 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
     output::print(&format!("{table}kept in {}\n", path(&dir, &device, cores).display()))
 }
 
-/// The rates that were measured of this machine, if `cluster` is it.
-#[must_use]
-pub(crate) fn known(cluster: &ClusterFacts) -> Option<Rates> {
-    let (device, cores) = machine();
+/// The measured rates of this machine, if it was measured and `cluster` is this machine.
+pub(crate) fn measured_rates(cluster: &ClusterFacts) -> Option<Rates> {
+    let (device, cores) = processor();
     if !cluster.devices.iter().any(|d| d.name == device) {
         return None;
     }
     Some(load(&cache_dir().ok()?, &device, cores)?.rates)
 }
 
-/// The processor and the cores that this process may use.
-fn machine() -> (String, usize) {
+/// The name of the processor, and the number of cores that this process may use.
+fn processor() -> (String, usize) {
     let cores = ThreadArgs { threads: None }.count();
     let name =
         runner_machine::local_cluster::cpu_cluster(cores).devices.first().map_or_else(String::new, |d| d.name.clone());

@@ -1,4 +1,4 @@
-//! `runner export-metrics`: metrics of runs in other programs' files.
+//! `runner export-metrics`: writes metrics of runs for other programs.
 
 use std::path::PathBuf;
 
@@ -11,19 +11,19 @@ use runner_report::export::{ExportError, TimedRecord, export_csv, export_parquet
 use runner_spec::format::{bytes, count, printable};
 use runner_store::catalog;
 
-/// Write metrics of runs for other programs: TensorBoard, CSV, Parquet.
+/// Write the metrics of runs for other programs: TensorBoard, CSV, Parquet.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportMetricsArgs {
-    /// Run directories, ids, or beginnings of ids that no other run shares.
+    /// The runs: directories, ids, or beginnings of ids.
     #[arg(required = true, value_name = "RUN")]
     pub runs_given: Vec<String>,
-    /// Write event files for TensorBoard, in a folder for each run under DIR.
+    /// Write event files for TensorBoard: one folder for each run under DIR.
     #[arg(long, value_name = "DIR")]
     pub tensorboard: Option<PathBuf>,
-    /// Write all runs to one CSV file, a row for each step and each evaluation.
+    /// Write all runs to one CSV file, with a row for each step and each evaluation.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Write all runs to one Parquet file, with the rows of the CSV.
+    /// Write all runs to one Parquet file, with the same rows as the CSV file.
     #[arg(long, value_name = "FILE")]
     pub parquet: Option<PathBuf>,
     /// Replace files that are there.
@@ -40,7 +40,7 @@ pub(crate) struct ExportMetricsArgs {
 /// If there is no such run, a file is there already, or one cannot be read or written.
 pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
     if args.tensorboard.is_none() && args.csv.is_none() && args.parquet.is_none() {
-        let text = "say what to write: --tensorboard DIR, --csv FILE or --parquet FILE";
+        let text = "nothing to write: give --tensorboard DIR, --csv FILE or --parquet FILE";
         return Err(RequestError(text.to_owned()).into());
     }
     let root = args.root.root();
