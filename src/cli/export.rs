@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::common::{RootArgs, ThreadArgs};
@@ -30,8 +31,8 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
     /// The type of the written numbers [default: f32]. A type with fewer bits than the run's weights rounds to the nearest value.
-    #[arg(long, value_enum)]
-    pub dtype: Option<DtypeArg>,
+    #[arg(long, value_parser = dtype_parser())]
+    pub dtype: Option<Dtype>,
     /// With hf: the largest size of a weights file [default: 5GB]. A larger model is written to several files with an index.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub shard_size: Option<u64>,
@@ -59,22 +60,13 @@ pub(crate) enum Target {
     Llmc,
 }
 
-/// The values of `--dtype`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DtypeArg {
-    F32,
-    F16,
-    Bf16,
-}
-
-impl From<DtypeArg> for Dtype {
-    fn from(arg: DtypeArg) -> Self {
-        match arg {
-            DtypeArg::F32 => Self::F32,
-            DtypeArg::F16 => Self::F16,
-            DtypeArg::Bf16 => Self::Bf16,
-        }
-    }
+/// Parses the values of `--dtype`.
+fn dtype_parser() -> impl TypedValueParser<Value = Dtype> {
+    PossibleValuesParser::new(["f32", "f16", "bf16"]).map(|name| match name.as_str() {
+        "f16" => Dtype::F16,
+        "bf16" => Dtype::Bf16,
+        _ => Dtype::F32,
+    })
 }
 
 /// The values of `--vocab`.
@@ -161,7 +153,7 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
     let export = HfExport {
         spec,
         layout: &layout,
-        dtype: args.dtype.map_or(Dtype::F32, Into::into),
+        dtype: args.dtype.unwrap_or(Dtype::F32),
         shard_bytes: args.shard_size.unwrap_or(5_000_000_000),
         vocab_size: match args.vocab.unwrap_or(Vocab::Padded) {
             Vocab::Padded => spec.vocab_size,
@@ -180,7 +172,7 @@ fn llmc(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
     let export = LlmcExport {
         spec,
         layout: &layout,
-        dtype: args.dtype.map_or(Dtype::F32, Into::into),
+        dtype: args.dtype.unwrap_or(Dtype::F32),
         vocab_size: opened.plan.data.tokenizer_vocab.clamp(1, spec.vocab_size),
     };
     let is_file = args.dir.extension().is_some_and(|end| end == "bin") && !args.dir.is_dir();

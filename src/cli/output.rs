@@ -12,11 +12,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     print_to(&mut io::stdout().lock(), text)
 }
 
-/// Writes `text` to `out`, and ignores that its reader went away.
-///
-/// # Errors
-/// If it cannot be written for another reason.
-pub(crate) fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
+fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
         _ => Ok(()),

@@ -188,14 +188,10 @@ fn plan_text(plan: &Plan, args: &PlanArgs) -> anyhow::Result<String> {
         let message = format!("--rank {rank}: the plan has ranks 0 to {}", plan.ranks.len().saturating_sub(1));
         return Err(RequestError(message).into());
     }
-    let text = if args.json {
-        let mut json = serde_json::to_string_pretty(plan).context("the plan as JSON")?;
-        json.push('\n');
-        json
-    } else {
-        render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price })
-    };
-    output::print_to(out, &text)
+    if args.json {
+        return Ok(serde_json::to_string_pretty(plan).context("the plan as JSON")? + "\n");
+    }
+    Ok(render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price }))
 }
 
 #[cfg(test)]

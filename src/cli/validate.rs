@@ -11,7 +11,7 @@ use runner_config::LoadOptions;
 pub(crate) fn run(path: &Path, options: &LoadOptions, explain: bool) -> anyhow::Result<String> {
     let loaded = runner_config::load(path, options)?;
     Ok(if explain {
-        runner_config::explain(&loaded.origins).to_string()
+        runner_config::explain(&loaded.origins)
     } else {
         format!("{}: `{}` is a valid experiment\n", path.display(), loaded.experiment.name)
     })

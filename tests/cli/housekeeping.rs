@@ -154,7 +154,7 @@ fn gc_frees_what_it_showed() {
     assert_eq!(shown["freed"], false);
     assert_eq!(checkpoint_steps(&sandbox, &kept).len(), 5, "only shown");
     assert!(sandbox.stdout_of("gc --older-than 1d --checkpoints").contains("nothing to free"));
-    assert!(sandbox.stdout_of("gc").trim_end().ends_with("--yes does it"));
+    assert!(sandbox.stdout_of("gc").trim_end().ends_with("give --yes to remove them"));
     let freed = sandbox.json_of("gc --yes --json");
     assert_eq!((&freed["items"], &freed["bytes"]), (&shown["items"], &shown["bytes"]));
     let kinds: Vec<&str> = freed["items"].as_array().unwrap().iter().map(|i| i["kind"].as_str().unwrap()).collect();
@@ -175,9 +175,9 @@ fn gc_frees_what_it_showed() {
     assert!(said.contains("--cache frees it"), "{said}");
     assert_eq!(names_in(&tokens).len(), 1, "an empty folder of runs does not empty the cache");
     let said = sandbox.run("gc --runs empty --cache").text();
-    assert!(said.contains("of runs in other folders goes as well"), "{said}");
+    assert!(said.contains("prepared data of runs in other folders"), "{said}");
     let said = sandbox.expect(2, &["gc", "--runs", "nowhere"]);
-    assert!(said.contains("nowhere is no folder of runs"), "{said}");
+    assert!(said.contains("nowhere is not a folder"), "{said}");
     let said = sandbox.expect(2, &["gc", "--older-than", "soon"]);
     assert!(said.contains("--older-than soon"), "{said}");
 }

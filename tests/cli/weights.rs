@@ -146,7 +146,7 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
         (vec!["--to", "llmc", "x", "--vocab", "trimmed"], "--vocab is for --to hf"),
         (vec!["--to", "llmc", "x.bin", "--dtype", "f16"], "f32 or bf16"),
         (vec!["--to", "hf", "input.txt"], "is not a folder"),
-        (vec!["--to", "hf", "x", "--shard-size", "0"], "a size is meant"),
+        (vec!["--to", "hf", "x", "--shard-size", "0"], "give a size such as"),
     ] {
         let said = sandbox.expect(2, &[vec!["export", "a"], flags].concat());
         assert!(said.contains(words), "{said}");
