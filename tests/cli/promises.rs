@@ -1,10 +1,13 @@
-//! Values that users may have written down, and that no change of the code may change: plan hashes, run ids, sweep ids, and the
-//! bits in which a run ends.
+//! Values that users may have written down and names that their programs read, which no change of the code may change: plan hashes,
+//! run ids, sweep ids, the bits in which a run ends, files and fields.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::sandbox::{RunFolder, Sandbox, repository_path};
+use serde_json::Value;
+
+use crate::sandbox::{RunFolder, Sandbox, read_json, repository_path};
 
 /// The path of a file in `experiments/`.
 fn experiment(name: &str) -> String {
@@ -162,6 +165,20 @@ struct RecordedRun {
     val_loss: f64,
 }
 
+impl RecordedRun {
+    fn experiment(&self) -> String {
+        let (name, _) = self.id.rsplit_once('-').unwrap();
+        format!(
+            "version: 1\nname: {name}\ndevice: cpu\nmodel: {}\n\
+             data: {{tokenizer: {{bytes: {{}}}}, train: {{builtin: {{corpus: stories}}}}, validation: {{fraction: 0.05}}}}\n\
+             batch: {}\ntrain: {{steps: 8}}\noptimizer: {{adamw: {{lr: 3e-3}}}}\n\
+             schedule: {{warmup: {{steps: 2}}, decay: {{cosine: {{final: 0.1}}}}}}\n\
+             eval: {{every: 4, at_start: true, loss: {{batches: 2}}}}\n{}\n",
+            self.model, self.batch, self.more
+        )
+    }
+}
+
 const GPT2: &str = "{family: gpt2, layers: 2, heads: 2, d_model: 32, context_length: 16, dropout: 0.1}";
 const LLAMA: &str = "{family: llama, layers: 2, heads: 2, kv_heads: 1, d_model: 32, context_length: 16}";
 
@@ -219,16 +236,7 @@ const RECORDED_RUNS: &[RecordedRun] = &[
 
 /// Trains a recorded run, and returns its folder.
 fn train(sandbox: &Sandbox, run: &RecordedRun) -> RunFolder {
-    let (name, _) = run.id.rsplit_once('-').unwrap();
-    let experiment = format!(
-        "version: 1\nname: {name}\ndevice: cpu\nmodel: {}\n\
-         data: {{tokenizer: {{bytes: {{}}}}, train: {{builtin: {{corpus: stories}}}}, validation: {{fraction: 0.05}}}}\n\
-         batch: {}\ntrain: {{steps: 8}}\noptimizer: {{adamw: {{lr: 3e-3}}}}\n\
-         schedule: {{warmup: {{steps: 2}}, decay: {{cosine: {{final: 0.1}}}}}}\n\
-         eval: {{every: 4, at_start: true, loss: {{batches: 2}}}}\n{}\n",
-        run.model, run.batch, run.more
-    );
-    sandbox.write("exp.yaml", experiment);
+    sandbox.write("exp.yaml", run.experiment());
     sandbox.expect(0, "apply exp.yaml --quiet --threads 2");
     sandbox.runs().remove(run.id).expect("the run has its recorded id")
 }
@@ -255,4 +263,82 @@ fn final_hashes_of_short_runs_stay() {
             assert_eq!(summary["final_hash"], run.final_hashes[level as usize], "{} with {level:?}", run.id);
         }
     }
+}
+
+/// Adds the path of each field of `value`: `a.b[].c`.
+fn add_fields(value: &Value, path: &str, fields: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                add_fields(value, &format!("{path}.{key}"), fields);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| add_fields(item, &format!("{path}[]"), fields)),
+        _ => {
+            fields.insert(path.to_owned());
+        }
+    }
+}
+
+/// The files in a run directory, and the fields of those that are JSON.
+fn files_and_fields(run: &RunFolder) -> BTreeSet<String> {
+    let mut fields = BTreeSet::new();
+    let mut folders = vec![run.0.clone()];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.strip_prefix(&run.0).unwrap().to_str().unwrap().to_owned();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                _ if path.is_dir() => folders.push(path),
+                // The format of this file is that of the crate `tokenizers`.
+                _ if name.ends_with("tokenizer.json") => _ = fields.insert(name),
+                Some("json") => add_fields(&read_json(&path), &name, &mut fields),
+                Some("jsonl") => {
+                    for line in fs::read_to_string(&path).unwrap().lines() {
+                        let line: Value = serde_json::from_str(line).unwrap();
+                        let kind = line["kind"].as_str().map_or(String::new(), |kind| format!("({kind})"));
+                        add_fields(&line, &format!("{name}{kind}"), &mut fields);
+                    }
+                }
+                _ => _ = fields.insert(name),
+            }
+        }
+    }
+    fields
+}
+
+/// Users' programs read the files of a run directory and the output of `--json`. `tests/fixtures/output_fields.txt` lists their
+/// names and fields: a change may add more, and may remove or rename none.
+#[test]
+fn files_and_fields_stay() {
+    let run = &RECORDED_RUNS[1];
+    assert!(run.id.starts_with("ddp-"));
+    let sandbox = Sandbox::new();
+    let with_samples = "loss: {batches: 2}, samples: {prompts: [The], max_tokens: 2}";
+    sandbox.write("exp.yaml", run.experiment().replace("loss: {batches: 2}", with_samples));
+    let mut fields = BTreeSet::new();
+    for line in sandbox.run("apply exp.yaml --json --trace --threads 2").expect_code(0).json_lines() {
+        add_fields(&line, &format!("`apply`({})", line["kind"].as_str().unwrap()), &mut fields);
+    }
+    fields.extend(files_and_fields(&sandbox.only_run()));
+    sandbox.expect(0, "apply exp.yaml --quiet --threads 2 --set seed=2 --set name=other");
+    for command in [
+        "runs",
+        "runs show ddp",
+        "eval ddp",
+        "sample ddp --prompt The --max-tokens 2",
+        "diff ddp other",
+        "compare ddp other",
+        "export ddp --to hf out",
+        "export-metrics ddp --csv metrics.csv",
+        "report ddp -o page.html",
+        "gc",
+        "runs rm other --yes",
+    ] {
+        let output = sandbox.run(&format!("{command} --json"));
+        let name = command.split(" ddp").next().unwrap();
+        add_fields(&output.expect_code(0).json(), &format!("`{name}`"), &mut fields);
+    }
+    let listed: BTreeSet<String> = include_str!("../fixtures/output_fields.txt").lines().map(str::to_owned).collect();
+    let missing: Vec<_> = listed.difference(&fields).collect();
+    assert!(missing.is_empty(), "{missing:#?}");
 }
