@@ -18,7 +18,7 @@ use runner_compute::kernels::optimizer::AdamW;
 use runner_compute::kernels::pointwise::Rope;
 use runner_spec::philox::Philox;
 
-/// Sizes of a step.
+/// The sizes of a training step.
 struct Shape {
     batch: usize,
     seq: usize,
@@ -31,19 +31,19 @@ struct Shape {
 const GPT2: Shape = Shape { batch: 16, seq: 1024, d: 768, vocab: 50_304, parameters: 124_475_904, repeats: 20 };
 const TINY: Shape = Shape { batch: 2, seq: 8, d: 64, vocab: 320, parameters: 4096, repeats: 2 };
 
-/// What a kernel must at least do.
+/// The least work that a kernel must do.
 enum Floor {
     Bytes(usize),
     Flops(usize),
 }
 
-/// The card's limits per second, 0 where the driver does not say.
-struct Card {
+/// The GPU's limits per second; 0 where the driver does not report them.
+struct GpuLimits {
     bytes: f64,
     flops: f64,
 }
 
-impl Card {
+impl GpuLimits {
     fn of(gpu: &Gpu) -> Self {
         let attribute = |a| f64::from(gpu.stream().context().attribute(a).unwrap_or(0));
         // kHz and bits; two transfers for each cycle.
@@ -58,7 +58,7 @@ impl Card {
 
 struct Bench<'a> {
     gpu: &'a Gpu,
-    card: Card,
+    limits: GpuLimits,
     repeats: usize,
 }
 
@@ -74,8 +74,8 @@ impl Bench<'_> {
         self.gpu.synchronize()?;
         let seconds = to.elapsed_since(&from)?.map_or(0.0, |t| t.as_secs_f64()) / self.repeats as f64;
         let (amount, limit, unit) = match *floor {
-            Floor::Bytes(n) => (n as f64, self.card.bytes, "GB/s"),
-            Floor::Flops(n) => (n as f64, self.card.flops, "GFLOP/s"),
+            Floor::Bytes(n) => (n as f64, self.limits.bytes, "GB/s"),
+            Floor::Flops(n) => (n as f64, self.limits.flops, "GFLOP/s"),
         };
         let share =
             if limit > 0.0 { format!("{:6.1}%", 100.0 * amount / limit / seconds) } else { "      ?".to_owned() };
@@ -92,15 +92,15 @@ fn main() -> Result<()> {
     let shape = if std::env::args().any(|a| a == "--tiny") { TINY } else { GPT2 };
     let device = runner_compute::gpu::open(0)?;
     let gpu = Gpu::of_device(&device)?;
-    let bench = Bench { card: Card::of(&gpu), repeats: shape.repeats, gpu: &gpu };
-    println!("bandwidth {:.0} GB/s, bf16 peak {:.0} TFLOP/s", bench.card.bytes / 1e9, bench.card.flops / 1e12);
+    let bench = Bench { limits: GpuLimits::of(&gpu), repeats: shape.repeats, gpu: &gpu };
+    println!("bandwidth {:.0} GB/s, bf16 peak {:.0} TFLOP/s", bench.limits.bytes / 1e9, bench.limits.flops / 1e12);
     println!("{:<34} {:>10} {:>12} {:<8} {:>7}", "kernel", "µs", "", "", "of it");
     rows(&bench, &shape)?;
     products(&bench, &shape)?;
     flat(&bench, &shape)
 }
 
-/// Like activations, in bf16.
+/// Random values like activations, in bf16.
 fn activations(gpu: &Gpu, shape: (usize, usize)) -> Result<Tensor> {
     let values = Tensor::randn(0.0_f32, 1.0, shape, &Device::Cpu)?.to_dtype(DType::BF16)?;
     values.to_device(&Device::Cuda(gpu.device().clone()))
@@ -170,7 +170,7 @@ fn embeddings(bench: &Bench<'_>, s: &Shape, dy: &Tensor) -> Result<()> {
     })
 }
 
-/// Each linear layer: forward, and the gradients of input and weight.
+/// The matmuls of each linear layer: forward, and the gradients of input and weight.
 fn products(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let (gpu, rows, d) = (bench.gpu, s.batch * s.seq, s.d);
     for (name, inner, out) in
@@ -205,7 +205,7 @@ fn products(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// Passes over all parameters.
+/// The kernels that pass over all parameters.
 fn flat(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let (gpu, n) = (bench.gpu, s.parameters);
     let (state, grads, copy) = (gpu.zeros(DType::F32, 3 * n)?, gpu.zeros(DType::F32, n)?, gpu.zeros(DType::BF16, n)?);

@@ -70,7 +70,7 @@ fn heads(c: &mut Criterion) {
         let s = AttentionShape { batch: ROWS / seq, seq, heads: 12, kv_heads: 12, head_dim: 64 };
         let qkv = random((ROWS, s.qkv_width()));
         let (out, lse) = attention(&qkv, s, AttentionMasks::default(), math).unwrap();
-        // Scores and their product with the values, counted in full, as in PaLM.
+        // FLOPs of scores and their product with the values, without the causal saving, as PaLM counts them.
         let forward = 4 * ROWS * seq * s.out_width();
         group.throughput(Throughput::Elements(forward as u64));
         group.bench_function(format!("forward {seq}"), |b| {

@@ -1,4 +1,4 @@
-//! `diff` and `compare` by the binary: two tiny runs and the files that they are of.
+//! `runner diff` and `runner compare`, on tiny runs and their experiment files.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -129,7 +129,7 @@ fn a_file_against_its_run_and_what_was_changed_since() {
     let note = found["notes"][0].as_str().unwrap();
     assert!(note.contains("data was not read") && note.contains("fine.yaml"), "{note}");
 
-    // A record that was edited is told.
+    // The program reports a record that was edited.
     let run = fs::read_dir(sandbox.path("runs")).unwrap().map(|e| e.unwrap().path()).find(|p| p.is_dir());
     let resolved = run.unwrap().join("resolved.yaml");
     let text = fs::read_to_string(&resolved).unwrap();
@@ -205,14 +205,14 @@ fn wrong_requests() {
         (&["compare", "fine", "--metric", "loss"], "--plot"),
     ];
     for (arguments, message) in cases {
-        let said = sandbox.expect(2, arguments);
-        assert!(said.contains(message), "{arguments:?}: {said}");
+        let printed = sandbox.expect(2, arguments);
+        assert!(printed.contains(message), "{arguments:?}: {printed}");
     }
     assert_eq!(fs::read_to_string(notes).unwrap(), "mine");
     assert!(!sandbox.path("a.svg").exists());
 }
 
-/// Whether `text` is XML as far as its tags, attributes and entities go.
+/// Checks that the tags, attributes and entities of `text` are those of XML.
 fn well_formed(text: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! `runner data` and `runner tokenizer` from outside: bytes of the peers' formats, kills, training on what was written.
+//! `runner data` and `runner tokenizer`: the bytes of other programs' formats, kills, and training on the files that they write.
 
 use std::fs;
 use std::thread;
@@ -105,7 +105,7 @@ fn threads_do_not_change_a_byte_and_finished_work_stays() {
     assert!(sandbox.names_in("one").len() > 5);
     assert_eq!(sandbox.files_in("one"), sandbox.files_in("three"));
     assert!(prepare("one", 1).contains("up to date"));
-    // Whatever differs is told, and changes nothing.
+    // Any difference is reported, and changes nothing.
     let before = sandbox.files_in("one");
     let refused = |line: &str| sandbox.expect(2, &format!("data prepare docs.jsonl {line} --to llmc one --name x"));
     assert!(refused("--tokenizer bpe:400 --shard-tokens 20000").contains("30000 tokens"));
@@ -176,7 +176,7 @@ fn killed_at_any_moment_and_gone_on_with_equals_uninterrupted() {
 }
 
 #[test]
-fn mistakes_are_told_before_anything_is_written() {
+fn mistakes_are_reported_before_anything_is_written() {
     let sandbox = Sandbox::new();
     write_three_documents(&sandbox);
     let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to llmc d");
@@ -316,7 +316,7 @@ fn files_say_what_they_hold() {
     let found = sandbox.json_of("data inspect odd.json --json");
     assert_eq!((&found["text"]["column"], &found["documents"]["count"]), (&"content".into(), &2.into()));
     assert_eq!(found["text"]["columns"][1], serde_json::json!({"name": "id", "kind": "number or null", "bytes": 0}));
-    // Lies are told with their numbers.
+    // A wrong header is reported with its numbers.
     sandbox.write("short.bin", llmc(20_240_520, 1, 7, &[1, 0]));
     let text = sandbox.expect(2, "data inspect short.bin");
     assert!(

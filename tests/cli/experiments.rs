@@ -98,8 +98,8 @@ fn evaluation_and_samples_work_on_their_own() {
     assert_eq!(sampled, sample());
     assert!(sampled.contains("the cat"), "{sampled}");
     // '%' is not among the characters that the tokenizer saw.
-    let said = sandbox.expect(2, "sample tiny --prompt 100%");
-    assert!(said.contains('%'), "{said}");
+    let printed = sandbox.expect(2, "sample tiny --prompt 100%");
+    assert!(printed.contains('%'), "{printed}");
 }
 
 /// The path of an experiment of the repository.
@@ -156,7 +156,7 @@ fn shipped_variants_train_alike() {
 }
 
 /// Encoder layers in bf16 without master weights: a run that was stopped and taken up again ends in the bits of one that was
-/// not; the checkpoint holds bf16 values, evaluates to what the run said, and is sampled from.
+/// not; the checkpoint holds bf16 values, evaluates to what the run recorded, and is sampled from.
 #[test]
 fn encoder_layers_in_bf16_resume_to_the_same_bits() {
     let model = "model: {family: gpt2, layers: 2, heads: 2, d_model: 16, context_length: 16, dropout: 0.1, norm: post, \
@@ -182,8 +182,8 @@ fn encoder_layers_in_bf16_resume_to_the_same_bits() {
         }
     }
     let evaluated = sandbox.json_of(&["eval", &run.id(), "--json"]);
-    let said = sandbox.only_run().metrics_of("eval");
-    assert_eq!(evaluated["val_loss"], said.last().unwrap()["val_loss"]);
+    let printed = sandbox.only_run().metrics_of("eval");
+    assert_eq!(evaluated["val_loss"], printed.last().unwrap()["val_loss"]);
     sandbox.expect(0, &["sample", &run.id(), "--prompt", "the ", "--max-tokens", "4"]);
 }
 
@@ -225,6 +225,6 @@ fn the_best_checkpoint_is_tested_once() {
     run_in(&sandbox, "two", &[&["apply", "exp.yaml", "--quiet", "--set", &with("test.txt")][..], &often].concat());
     assert_eq!(sandbox.only_run_in("two").summary()["test"], whole);
 
-    let said = sandbox.expect(2, &["apply", "exp.yaml", "--set", &with("text.txt")]);
-    assert!(said.contains("eval.test") && said.contains("test on other text"), "{said}");
+    let printed = sandbox.expect(2, &["apply", "exp.yaml", "--set", &with("text.txt")]);
+    assert!(printed.contains("eval.test") && printed.contains("test on other text"), "{printed}");
 }

@@ -1,4 +1,4 @@
-//! Listing, tagging, removing and exporting runs, and making room, by the binary.
+//! Listing, tagging, removing and exporting runs, and freeing disk space.
 
 use std::fs;
 use std::path::PathBuf;
@@ -84,8 +84,8 @@ fn runs_are_chosen_ordered_and_tagged() {
         (vec!["runs", "tag", &first, "nothing", "+late"], "no run nothing"),
         (vec!["runs", "tag", "+late"], "no run is given"),
     ] {
-        let said = sandbox.expect(2, &arguments);
-        assert!(said.contains(expected), "{arguments:?}: {said}");
+        let printed = sandbox.expect(2, &arguments);
+        assert!(printed.contains(expected), "{arguments:?}: {printed}");
     }
     assert!(run_ids(&sandbox, &["--tag", "late"]).is_empty(), "with a mistake in one name nothing is tagged");
 }
@@ -95,17 +95,17 @@ fn a_run_at_work_is_tagged_but_not_removed() {
     let sandbox = new_sandbox();
     let (live, id) = start_endless_run(&sandbox);
     sandbox.stdout_of(&["runs", "tag", &id, "+live"]);
-    let said = sandbox.expect(2, &["runs", "rm", &id, "--yes"]);
-    assert!(said.contains("is being worked on"), "{said}");
+    let printed = sandbox.expect(2, &["runs", "rm", &id, "--yes"]);
+    assert!(printed.contains("is being worked on"), "{printed}");
     let freed = sandbox.json_of("gc --yes --cache --json");
     assert_eq!(freed["items"], Value::Array(vec![]), "its data is in use");
     drop(live);
     assert_eq!(run_ids(&sandbox, &["--status", "interrupted", "--tag", "live"]), *std::slice::from_ref(&id));
-    let said = sandbox.expect(2, &["runs", "rm", &id]);
-    assert!(said.contains("--yes"), "nobody can be asked: {said}");
+    let printed = sandbox.expect(2, &["runs", "rm", &id]);
+    assert!(printed.contains("--yes"), "nobody can be asked: {printed}");
     assert!(run_path(&sandbox, &id).exists());
-    let said = sandbox.stdout_of(&["runs", "rm", &id, "--yes"]);
-    assert!(said.starts_with(&format!("removed {id}  interrupted  ")), "{said}");
+    let printed = sandbox.stdout_of(&["runs", "rm", &id, "--yes"]);
+    assert!(printed.starts_with(&format!("removed {id}  interrupted  ")), "{printed}");
     assert!(run_ids(&sandbox, &[]).is_empty() && !run_path(&sandbox, &id).exists());
 }
 
@@ -124,13 +124,13 @@ fn removing_touches_runs_only() {
         ("notes", "no manifest.json"),
         (linked.as_str(), "not in the folder of runs"),
     ] {
-        let said = sandbox.expect(2, &["runs", "rm", &first, wanted, "--yes"]);
-        assert!(said.contains(why), "{wanted}: {said}");
+        let printed = sandbox.expect(2, &["runs", "rm", &first, wanted, "--yes"]);
+        assert!(printed.contains(why), "{wanted}: {printed}");
     }
     assert!(run_path(&sandbox, &first).exists(), "with one that is refused nothing is removed");
     let third = train(&sandbox, 3);
-    let said = sandbox.stdout_of(&["runs", "rm", &third, &format!("./runs/{third}"), "--yes"]);
-    assert_eq!(said.lines().count(), 1, "two spellings, one run: {said}");
+    let printed = sandbox.stdout_of(&["runs", "rm", &third, &format!("./runs/{third}"), "--yes"]);
+    assert_eq!(printed.lines().count(), 1, "two spellings, one run: {printed}");
     sandbox.stdout_of(&["runs", "rm", &first, "--yes", "--keep-record"]);
     assert!(checkpoint_steps(&sandbox, &first).is_empty() && run_path(&sandbox, &first).join("metrics.jsonl").exists());
     assert!(sandbox.stdout_of("apply exp.yaml --set seed=1 --threads 1").contains("up to date"));
@@ -171,15 +171,15 @@ fn gc_frees_what_it_showed() {
     fs::write(sandbox.path("input.txt"), text).unwrap();
     sandbox.stdout_of(&["sample", &kept, "--max-tokens", "2", "--best", "--threads", "1"]);
     fs::create_dir(sandbox.path("empty")).unwrap();
-    let said = sandbox.run("gc --runs empty --yes").text();
-    assert!(said.contains("--cache frees it"), "{said}");
+    let printed = sandbox.run("gc --runs empty --yes").text();
+    assert!(printed.contains("--cache frees it"), "{printed}");
     assert_eq!(names_in(&tokens).len(), 1, "an empty folder of runs does not empty the cache");
-    let said = sandbox.run("gc --runs empty --cache").text();
-    assert!(said.contains("prepared data of runs in other folders"), "{said}");
-    let said = sandbox.expect(2, &["gc", "--runs", "nowhere"]);
-    assert!(said.contains("nowhere is not a folder"), "{said}");
-    let said = sandbox.expect(2, &["gc", "--older-than", "soon"]);
-    assert!(said.contains("--older-than soon"), "{said}");
+    let printed = sandbox.run("gc --runs empty --cache").text();
+    assert!(printed.contains("prepared data of runs in other folders"), "{printed}");
+    let printed = sandbox.expect(2, &["gc", "--runs", "nowhere"]);
+    assert!(printed.contains("nowhere is not a folder"), "{printed}");
+    let printed = sandbox.expect(2, &["gc", "--older-than", "soon"]);
+    assert!(printed.contains("--older-than soon"), "{printed}");
 }
 
 #[test]
@@ -202,15 +202,15 @@ fn metrics_are_exported_whole_or_not_at_all() {
     assert_eq!((cells[0], cells[1], cells[2]), (first.as_str(), "train", "1"));
     assert_eq!(cells[6].parse::<f64>().unwrap(), record["loss"].as_f64().unwrap());
     for flag in every.chunks(2) {
-        let said = sandbox.expect(2, &[&["export-metrics", &first], flag].concat());
-        assert!(said.contains("--force replaces it"), "{flag:?}: {said}");
+        let printed = sandbox.expect(2, &[&["export-metrics", &first], flag].concat());
+        assert!(printed.contains("--force replaces it"), "{flag:?}: {printed}");
         sandbox.stdout_of(&[&["export-metrics", &first, "--force"], flag].concat());
     }
     assert_eq!(sandbox.read("m.csv").lines().count(), 23, "replaced");
-    let said = sandbox.expect(2, &["export-metrics", &first]);
-    assert!(said.contains("--tensorboard DIR"), "{said}");
-    let said = sandbox.expect(1, &["export-metrics", &first, "--csv", "no/such/folder/m.csv"]);
-    assert!(said.contains("no/such/folder/m.csv"), "{said}");
+    let printed = sandbox.expect(2, &["export-metrics", &first]);
+    assert!(printed.contains("--tensorboard DIR"), "{printed}");
+    let printed = sandbox.expect(1, &["export-metrics", &first, "--csv", "no/such/folder/m.csv"]);
+    assert!(printed.contains("no/such/folder/m.csv"), "{printed}");
 }
 
 #[test]
@@ -219,8 +219,8 @@ fn json_that_cannot_be_written_is_an_error_and_the_run_is_recorded() {
     let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
     let apply = ["apply", "exp.yaml", "--threads", "1", "--json"];
     for _ in ["trained", "up to date"] {
-        let said = Finished::of(sandbox.command(&apply).stdout(full())).expect_code(1).text();
-        assert!(said.contains("standard output"), "{said}");
+        let printed = Finished::of(sandbox.command(&apply).stdout(full())).expect_code(1).text();
+        assert!(printed.contains("standard output"), "{printed}");
         assert_eq!(run_ids(&sandbox, &["--status", "done"]).len(), 1);
     }
 }

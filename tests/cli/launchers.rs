@@ -91,11 +91,11 @@ fn free_port() -> u16 {
     }
 }
 
-/// Metrics, samples and the last checkpoint: bit for bit what `apply` makes of the file by itself.
+/// Metrics, samples and the last checkpoint are those of `apply` alone, bit for bit.
 fn same_as_local(parallel: &str, world: usize) {
     let sandbox = new_sandbox(parallel, 20);
-    let said = expect_trained(&sandbox, world, &["apply", "exp.yaml", "--threads", "2"]);
-    assert!(said.contains("run    lab-") && said.contains("20 steps"), "{said}");
+    let printed = expect_trained(&sandbox, world, &["apply", "exp.yaml", "--threads", "2"]);
+    assert!(printed.contains("run    lab-") && printed.contains("20 steps"), "{printed}");
     let (run, local) = (sandbox.only_run(), local_run(&sandbox));
     assert_eq!(run.numbers_and_samples(), local.numbers_and_samples());
     assert_eq!(run.final_hash(), local.final_hash());
@@ -142,10 +142,10 @@ fn a_stop_reaches_all_and_is_resumed() {
     let steps = || sandbox.only_run().metrics_of("train").len();
     wait_until("20 steps are recorded", || steps() >= 20);
     ranks[2].signal("TERM");
-    let (codes, said): (Vec<_>, Vec<_>) = ranks.into_iter().map(RunningProcess::finish).unzip();
+    let (codes, printed): (Vec<_>, Vec<_>) = ranks.into_iter().map(RunningProcess::finish).unzip();
     let stopped = steps();
     if stopped < 60 {
-        assert_eq!(codes, [Some(130); 4], "{said:?}");
+        assert_eq!(codes, [Some(130); 4], "{printed:?}");
         let checkpoint = sandbox.only_run().checkpoint(stopped as u64);
         assert!(checkpoint.join("state.json").exists(), "no checkpoint of step {stopped}");
         sandbox.expect(0, &["resume", &id, "--threads", "2"]);
@@ -168,13 +168,13 @@ fn kill_ranks(victims: &[usize]) -> Vec<String> {
     for &rank in victims {
         ranks[rank].signal("KILL");
     }
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     for (rank, process) in ranks.into_iter().enumerate() {
         let (code, text) = process.finish();
         assert!(started.elapsed() < END_TIMEOUT, "rank {rank} took {:?}", started.elapsed());
         assert!(victims.contains(&rank) || code == Some(1), "rank {rank}: {code:?}");
         // On a slow machine ranks may have waited for each other.
-        said.push(text.lines().filter(|line| !line.starts_with("waiting: ")).collect::<Vec<_>>().join("\n"));
+        printed.push(text.lines().filter(|line| !line.starts_with("waiting: ")).collect::<Vec<_>>().join("\n"));
     }
     if !victims.contains(&0) {
         let run = sandbox.only_run();
@@ -182,29 +182,30 @@ fn kill_ranks(victims: &[usize]) -> Vec<String> {
         let left = names_in(&run.path("checkpoints"));
         assert!(left.iter().all(|name| !name.starts_with('.')), "{left:?}");
     }
-    said
+    printed
 }
 
 #[test]
 fn a_rank_that_is_killed_ends_the_others_with_one_error() {
-    let said = kill_ranks(&[2]);
-    assert!(said[0].contains("error: run lab-") && said[0].contains("rank 2 was lost in step "), "{said:?}");
-    assert!(said[0].contains("closed without a word") && said[0].contains("resumes from it"), "{said:?}");
-    assert!(said[1].is_empty() && said[3].is_empty(), "told once: {said:?}");
+    let printed = kill_ranks(&[2]);
+    assert!(printed[0].contains("error: run lab-") && printed[0].contains("rank 2 was lost in step "), "{printed:?}");
+    assert!(printed[0].contains("closed without a word") && printed[0].contains("resumes from it"), "{printed:?}");
+    assert!(printed[1].is_empty() && printed[3].is_empty(), "reported once: {printed:?}");
 }
 
 #[test]
-fn rank_0_that_is_killed_is_told_by_another() {
-    let said = kill_ranks(&[0]);
-    assert!(said[1].contains("error: rank 0 was lost in step "), "{said:?}");
-    assert!(said[2].is_empty() && said[3].is_empty(), "told once: {said:?}");
+fn rank_0_that_is_killed_is_reported_by_another() {
+    let printed = kill_ranks(&[0]);
+    assert!(printed[1].contains("error: rank 0 was lost in step "), "{printed:?}");
+    assert!(printed[2].is_empty() && printed[3].is_empty(), "reported once: {printed:?}");
 }
 
 #[test]
-fn ranks_0_and_1_that_are_killed_are_told_by_the_next() {
-    let said = kill_ranks(&[0, 1]);
-    let told = ["error: rank 0 was lost in step ", "error: rank 1 was lost in step "];
-    assert!(told.iter().any(|told| said[2].contains(told)) && said[3].is_empty(), "told once: {said:?}");
+fn ranks_0_and_1_that_are_killed_are_reported_by_the_next() {
+    let printed = kill_ranks(&[0, 1]);
+    let errors = ["error: rank 0 was lost in step ", "error: rank 1 was lost in step "];
+    let has_error = errors.iter().any(|error| printed[2].contains(error));
+    assert!(has_error && printed[3].is_empty(), "reported once: {printed:?}");
 }
 
 /// Checks that all ranks ended with `code`, and returns what they printed.
@@ -216,66 +217,66 @@ fn expect_failed(outputs: &[Finished], code: i32) -> String {
 }
 
 #[test]
-fn another_number_of_ranks_is_told_once_with_both() {
+fn another_number_of_ranks_is_reported_once_with_both() {
     let sandbox = new_sandbox("parallel: {mode: ddp, replicas: 4}\n", 20);
-    let told = expect_failed(&run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1"]), 2);
-    assert!(told.contains("WORLD_SIZE is 2, and the plan has 4 ranks (ddp: 4 replicas)"), "{told}");
-    assert_eq!(told.matches("error:").count(), 1, "{told}");
+    let printed = expect_failed(&run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1"]), 2);
+    assert!(printed.contains("WORLD_SIZE is 2, and the plan has 4 ranks (ddp: 4 replicas)"), "{printed}");
+    assert_eq!(printed.matches("error:").count(), 1, "{printed}");
 }
 
 #[test]
-fn another_plan_on_one_rank_is_told_with_both() {
+fn another_plan_on_one_rank_is_reported_with_both() {
     let sandbox = new_sandbox(DDP, 20);
     let outputs = run_commands(2, |rank, port| {
         let seed = format!("seed={}", 7 + rank);
         rank_command(&sandbox, rank, 2, port, &["apply", "exp.yaml", "--threads", "1", "--set", &seed])
     });
-    let told = expect_failed(&outputs, 1);
-    assert!(told.contains("rank 1 has the plan ") && told.contains(", and rank 0 has "), "{told}");
-    assert_eq!(told.matches("error:").count(), 1, "{told}");
+    let printed = expect_failed(&outputs, 1);
+    assert!(printed.contains("rank 1 has the plan ") && printed.contains(", and rank 0 has "), "{printed}");
+    assert_eq!(printed.matches("error:").count(), 1, "{printed}");
     assert!(sandbox.runs().is_empty(), "no run is made");
 }
 
 #[test]
-fn a_mistake_that_one_rank_alone_finds_is_told_by_rank_0() {
+fn a_mistake_that_one_rank_alone_finds_is_reported_by_rank_0() {
     let sandbox = new_sandbox(DDP, 20);
     let outputs = run_commands(2, |rank, port| {
         let set = if rank == 1 { "data.train.text.files=[nothing.txt]" } else { "train.steps=20" };
         rank_command(&sandbox, rank, 2, port, &["apply", "exp.yaml", "--threads", "1", "--set", set])
     });
-    let told: String = outputs.iter().map(Finished::text).collect();
-    assert!(told.contains("rank 1 failed while starting: ") && told.contains("nothing.txt"), "{told}");
-    assert!(outputs[1].text().is_empty(), "{told}");
-    assert!(outputs.iter().all(|output| output.code != 0), "{told}");
+    let printed: String = outputs.iter().map(Finished::text).collect();
+    assert!(printed.contains("rank 1 failed while starting: ") && printed.contains("nothing.txt"), "{printed}");
+    assert!(outputs[1].text().is_empty(), "{printed}");
+    assert!(outputs.iter().all(|output| output.code != 0), "{printed}");
 }
 
 #[test]
 fn a_failure_in_a_step_names_rank_and_instruction() {
     let sandbox = new_sandbox(PIPELINE, 20);
-    let told = expect_failed(
+    let printed = expect_failed(
         &run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1", "--test-faults", "full=1@10"]),
         1,
     );
-    assert!(told.contains("rank 1 failed in step 10 at periodic["), "{told}");
-    assert_eq!(told.matches("error:").count(), 1, "{told}");
+    assert!(printed.contains("rank 1 failed in step 10 at periodic["), "{printed}");
+    assert_eq!(printed.matches("error:").count(), 1, "{printed}");
 }
 
 #[test]
-fn who_waits_alone_is_told_what_is_missing() {
+fn who_waits_alone_is_reported_what_is_missing() {
     let sandbox = new_sandbox(DDP, 20);
     let arguments = ["apply", "exp.yaml", "--threads", "1", "--test-faults", "wait=500"];
     let port = free_port();
-    let said = Finished::of(&mut rank_command(&sandbox, 0, 2, port, &arguments)).expect_code(1).text();
+    let printed = Finished::of(&mut rank_command(&sandbox, 0, 2, port, &arguments)).expect_code(1).text();
     let expected = format!("only 1 of 2 ranks came to 127.0.0.1:{port}");
-    assert!(said.contains(&expected), "{said}");
-    let said = Finished::of(&mut rank_command(&sandbox, 1, 2, port, &arguments)).expect_code(1).text();
+    assert!(printed.contains(&expected), "{printed}");
+    let printed = Finished::of(&mut rank_command(&sandbox, 1, 2, port, &arguments)).expect_code(1).text();
     let expected = format!("rank 1 found no rank 0 at 127.0.0.1:{port}");
-    assert!(said.contains(&expected), "{said}");
+    assert!(printed.contains(&expected), "{printed}");
     let busy = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = busy.local_addr().unwrap().port();
-    let said = Finished::of(&mut rank_command(&sandbox, 0, 2, port, &arguments)).expect_code(1).text();
+    let printed = Finished::of(&mut rank_command(&sandbox, 0, 2, port, &arguments)).expect_code(1).text();
     let expected = format!("rank 0 cannot listen at 127.0.0.1:{port}");
-    assert!(said.contains(&expected), "{said}");
+    assert!(printed.contains(&expected), "{printed}");
 }
 
 #[test]
@@ -283,10 +284,10 @@ fn variables_that_make_no_sense_are_named() {
     let sandbox = new_sandbox(DDP, 20);
     let mut command = sandbox.command("apply exp.yaml");
     command.env("RANK", "two").env("WORLD_SIZE", "2").env("MASTER_ADDR", "x");
-    let said = Finished::of(&mut command).expect_code(2).text();
-    assert!(said.contains("RANK is \"two\", which is no rank"), "{said}");
-    let said = sandbox.expect(2, "apply exp.yaml --launcher env");
-    assert!(said.contains("--launcher env: neither"), "{said}");
+    let printed = Finished::of(&mut command).expect_code(2).text();
+    assert!(printed.contains("RANK is \"two\", which is no rank"), "{printed}");
+    let printed = sandbox.expect(2, "apply exp.yaml --launcher env");
+    assert!(printed.contains("--launcher env: neither"), "{printed}");
 }
 
 /// The shell of an allocation, a batch script, and one process of a launcher with a plan of one rank.
@@ -301,7 +302,7 @@ fn who_is_alone_starts_the_ranks_itself() {
         Finished::of(&mut rank_command(sandbox, 0, 1, 1, &[&arguments[..], more].concat()))
     };
     run_alone(&sandbox, &["--runs", "other", "--launcher", "local"]).expect_code(0);
-    let said = run_alone(&sandbox, &["--runs", "third"]).text();
-    assert!(said.contains("WORLD_SIZE is 1, and the plan has 2 ranks"), "{said}");
+    let printed = run_alone(&sandbox, &["--runs", "third"]).text();
+    assert!(printed.contains("WORLD_SIZE is 1, and the plan has 2 ranks"), "{printed}");
     run_alone(&new_sandbox("", 10), &[]).expect_code(0);
 }

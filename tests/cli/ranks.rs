@@ -24,10 +24,10 @@ const PIPELINE: &str = "parallel: {mode: pipeline, pipeline: {stages: 2}}\n";
 const MESH: &str = "parallel: {mode: pipeline, replicas: 2, pipeline: {stages: 2}}\n";
 const THREE: &str = "parallel: {mode: pipeline, pipeline: {stages: 3}}\n";
 
-/// Most that may pass from the end of a rank to the end of the run. Generous: it is to be seconds, and not minutes.
+/// The longest time from the end of a rank to the end of the run. It is generous: seconds are meant, and not minutes.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether a run directory is as far as a test waits for.
+/// True once a run is at the moment that a test waits for.
 type Moment<'a> = &'a dyn Fn(&RunFolder) -> bool;
 
 fn yaml(parallel: &str) -> String {
@@ -66,11 +66,11 @@ fn apply(sandbox: &Sandbox) -> String {
 #[track_caller]
 fn expect_failure(sandbox: &Sandbox, faults: &str) -> String {
     let started = Instant::now();
-    let said = sandbox.expect(1, &["apply", "exp.yaml", "--threads", "2", "--test-faults", faults]);
+    let printed = sandbox.expect(1, &["apply", "exp.yaml", "--threads", "2", "--test-faults", faults]);
     eprintln!("{faults}: ended after {:?}", started.elapsed());
     assert_eq!(processes_in(sandbox), Vec::<u32>::new(), "a rank is left");
     assert!(!sandbox.only_run().is_saving(), "half a checkpoint is left");
-    said
+    printed
 }
 
 /// The processes whose working directory is the sandbox.
@@ -138,7 +138,7 @@ fn ranks_of(parent: u32) -> BTreeMap<usize, u32> {
     pids().into_iter().filter_map(rank).collect()
 }
 
-/// Whether the process is there; one that ended but was not reaped is not.
+/// True if the process runs. A process that ended and was not reaped does not.
 fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
@@ -209,7 +209,7 @@ fn a_killed_rank_ends_the_run_which_then_goes_on() {
         let whole = new_sandbox(layout);
         apply(&whole);
         let broken = new_sandbox(layout);
-        // Its parts are written, and not yet told of.
+        // Its parts are written, and the other ranks do not know of it yet.
         let saves = |run: &RunFolder| at(35)(run) && run.is_saving();
         let moments: [(&str, &str, &str, Moment<'_>); 2] =
             [("step", "", "in step ", &at(15)), ("save", "save=800@40", "in step 40 at periodic[", &saves)];
@@ -229,8 +229,8 @@ fn a_killed_rank_ends_the_run_which_then_goes_on() {
             assert!(!errors.contains("aborted"), "those who followed say nothing: {errors}");
             assert_eq!(broken.only_run().summary()["status"], "failed");
         }
-        let said = apply(&broken);
-        assert!(said.contains("resuming from step"), "{said}");
+        let printed = apply(&broken);
+        assert!(printed.contains("resuming from step"), "{printed}");
         assert_eq!(broken.only_run().numbers(), whole.only_run().numbers(), "{layout}");
         assert_eq!(broken.only_run().final_hash(), whole.only_run().final_hash(), "{layout}");
     }
@@ -317,14 +317,14 @@ fn a_death_that_comes_again_is_left_alone() {
 
 /// All ranks find out together that a number is not finite; which of them says so does not depend on who is first.
 #[test]
-fn a_bad_number_is_told_the_same_way_each_time() {
+fn a_bad_number_is_reported_the_same_way_each_time() {
     let bad = "optimizer: {adamw: {lr: 1000}}\ntrain: {clip_norm: null, steps";
     let sandbox = sandbox_of(&yaml(MESH).replace("train: {steps", bad), 4000);
     let errors: BTreeSet<String> = (0..3)
         .map(|_| {
-            let said = sandbox.expect(1, "apply exp.yaml --new --quiet");
-            let from = said.find("rank ").expect("a rank is named");
-            said[from..].split("; its log").next().unwrap().to_owned()
+            let printed = sandbox.expect(1, "apply exp.yaml --new --quiet");
+            let from = printed.find("rank ").expect("a rank is named");
+            printed[from..].split("; its log").next().unwrap().to_owned()
         })
         .collect();
     assert_eq!(errors.len(), 1, "{errors:?}");
@@ -345,7 +345,7 @@ fn a_run_that_is_deleted_while_it_trains_has_failed() {
 }
 
 #[test]
-fn what_a_rank_fails_of_is_told() {
+fn what_a_rank_fails_of_is_reported() {
     // A full disk.
     let sandbox = new_sandbox(DDP);
     let errors = expect_failure(&sandbox, "full=0@20");
@@ -389,14 +389,15 @@ fn a_reader_who_stands_still_does_not_hold_up_the_run() {
     wait_until("the run ends though nobody reads its output", || {
         sandbox.runs().values().any(|run| run.path("summary.json").exists())
     });
-    let mut said = String::new();
-    child.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    let mut printed = String::new();
+    child.0.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
     assert_eq!(child.wait(), Some(0));
-    assert!(said.len() > 64 << 10, "{} bytes fit in a pipe", said.len());
-    let said: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let steps: Vec<u64> = said.iter().filter(|l| l["kind"] == "train").map(|l| l["step"].as_u64().unwrap()).collect();
+    assert!(printed.len() > 64 << 10, "{} bytes fit in a pipe", printed.len());
+    let printed: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let steps: Vec<u64> =
+        printed.iter().filter(|l| l["kind"] == "train").map(|l| l["step"].as_u64().unwrap()).collect();
     assert_eq!(steps, (1..=300).collect::<Vec<u64>>());
-    assert_eq!(said.last().unwrap()["kind"], "summary");
+    assert_eq!(printed.last().unwrap()["kind"], "summary");
 }
 
 #[test]
@@ -434,8 +435,8 @@ fn an_interrupt_of_the_whole_group_saves() {
         assert_eq!(summary["status"], "interrupted");
         let step = summary["steps"].as_u64().unwrap();
         assert!(sandbox.only_run().checkpoint(step).is_dir(), "saved at {step}");
-        let said = apply(&sandbox);
-        assert!(said.contains(&format!("resuming from step {step}")), "{said}");
+        let printed = apply(&sandbox);
+        assert!(printed.contains(&format!("resuming from step {step}")), "{printed}");
         assert_eq!(sandbox.only_run().final_hash(), whole.only_run().final_hash());
     }
 }
@@ -474,8 +475,8 @@ fn a_run_goes_on_under_another_layout() {
         let (first, run) = sandbox.runs().pop_first().unwrap();
         let expected = run.metrics();
         let go_on = ["apply", "to.yaml", "--continue", &first, "--continue-step", "110", "--threads", "2"];
-        let said = sandbox.expect(0, &go_on);
-        assert!(said.contains(&format!("continuing {first} from step 110")), "{said}");
+        let printed = sandbox.expect(0, &go_on);
+        assert!(printed.contains(&format!("continuing {first} from step 110")), "{printed}");
         let second = sandbox.runs().into_iter().find(|(id, _)| *id != first).unwrap();
         let found = second.1.metrics();
         assert_eq!(found.len(), expected.len(), "{name}");
@@ -486,14 +487,14 @@ fn a_run_goes_on_under_another_layout() {
         }
         assert_eq!(second.1.manifest()["continued_from"]["step"], 110);
         // It is done now, and says so; it did not begin elsewhere.
-        let said = sandbox.expect(0, &go_on);
-        assert!(said.contains("up to date"), "{said}");
-        let said = sandbox.expect(2, &["apply", "to.yaml", "--continue", &first, "--continue-step", "120"]);
-        assert!(said.contains("after step 110"), "{said}");
-        let said = sandbox.expect(2, &["apply", "to.yaml", "--continue", &first, "--set", "seed=7"]);
-        assert!(said.contains("something else: seed"), "{said}");
-        let said = sandbox.expect(2, &["apply", "exp.yaml", "--continue", &first]);
-        assert!(said.contains("is a run of this file"), "{said}");
+        let printed = sandbox.expect(0, &go_on);
+        assert!(printed.contains("up to date"), "{printed}");
+        let printed = sandbox.expect(2, &["apply", "to.yaml", "--continue", &first, "--continue-step", "120"]);
+        assert!(printed.contains("after step 110"), "{printed}");
+        let printed = sandbox.expect(2, &["apply", "to.yaml", "--continue", &first, "--set", "seed=7"]);
+        assert!(printed.contains("something else: seed"), "{printed}");
+        let printed = sandbox.expect(2, &["apply", "exp.yaml", "--continue", &first]);
+        assert!(printed.contains("is a run of this file"), "{printed}");
         let shown = sandbox.run(&["runs", "show", &second.0]).text();
         assert!(shown.contains(&format!("{first} after step 110")), "{shown}");
     }

@@ -1,4 +1,4 @@
-//! `runner report` from outside: what is on a page, which files it replaces, and whom it answers when it serves.
+//! `runner report`: the contents of a page, the files that it replaces, and the requests that its server answers.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -98,7 +98,7 @@ fn only_reports_are_replaced() {
     assert_eq!(json["bytes"].as_u64().unwrap(), fs::metadata(sandbox.path("page.html")).unwrap().len());
 }
 
-/// What `address` answers, whole; a server that does not answer fails.
+/// Sends a request, and returns the whole answer. Fails if none comes.
 fn ask(address: &str, method: &str, path: &str, more: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();

@@ -53,19 +53,19 @@ fn a_run_stops_after_the_step_asked_for_and_goes_on_to_the_same_bits() {
         whole.expect(0, "apply exp.yaml --threads 1 --quiet");
         // Between checkpoints, at one, and at what is there already.
         for step in [3, 8] {
-            let said = broken.expect(0, &format!("apply exp.yaml --threads 1 --until-step {step}"));
-            assert!(said.contains(&format!("stopped after step {step} as asked")), "{name}: {said}");
+            let printed = broken.expect(0, &format!("apply exp.yaml --threads 1 --until-step {step}"));
+            assert!(printed.contains(&format!("stopped after step {step} as asked")), "{name}: {printed}");
             let (_, run) = id_and_run(&broken);
             let summary = run.summary();
             assert_eq!((summary["status"].as_str(), summary["steps"].as_u64()), (Some("interrupted"), Some(step)));
             assert!(run.checkpoint(step).is_dir(), "{name}");
         }
-        let said = broken.expect(0, "apply exp.yaml --threads 1 --until-step 5");
-        assert!(said.contains("the run has 8 steps already"), "{name}: {said}");
+        let printed = broken.expect(0, "apply exp.yaml --threads 1 --until-step 5");
+        assert!(printed.contains("the run has 8 steps already"), "{name}: {printed}");
         broken.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 12");
         assert_eq!(recorded_end(&broken.only_run()), recorded_end(&whole.only_run()), "{name}");
-        let said = broken.expect(0, "apply exp.yaml --threads 1 --until-step 5");
-        assert!(said.contains("up to date"), "{name}: {said}");
+        let printed = broken.expect(0, "apply exp.yaml --threads 1 --until-step 5");
+        assert!(printed.contains("up to date"), "{name}: {printed}");
     }
 }
 
@@ -76,16 +76,16 @@ fn a_run_is_resumed_from_its_folder() {
     broken.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 5");
     fs::remove_file(broken.path("exp.yaml")).unwrap();
     let (id, run) = id_and_run(&broken);
-    let said = broken.expect(0, &format!("resume {id} --threads 1"));
-    assert!(said.contains("resuming from step 5 of 12"), "{said}");
+    let printed = broken.expect(0, &format!("resume {id} --threads 1"));
+    assert!(printed.contains("resuming from step 5 of 12"), "{printed}");
     assert_eq!(recorded_end(&run), recorded_end(&whole.only_run()));
     assert!(broken.expect(0, "resume lab").contains("up to date"));
     // What is no longer the same is not resumed.
     let other = new_sandbox(SINGLE);
     other.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 5");
     change_data(&other, "7 ");
-    let said = other.expect(2, "resume lab --threads 1");
-    assert!(said.contains("its data has changed") && said.contains("runner fork"), "{said}");
+    let printed = other.expect(2, "resume lab --threads 1");
+    assert!(printed.contains("its data has changed") && printed.contains("runner fork"), "{printed}");
     fs::remove_file(other.path("input.txt")).unwrap();
     assert!(other.expect(2, "resume lab --threads 1").contains("input.txt"));
 }
@@ -93,8 +93,8 @@ fn a_run_is_resumed_from_its_folder() {
 #[test]
 fn nothing_is_begun_of_another_plan_than_expected() {
     let sandbox = new_sandbox(SINGLE);
-    let said = sandbox.expect(2, "apply exp.yaml --threads 1 --expect-plan 0123456789abcdef");
-    assert!(said.contains("not 0123456789abcdef") && said.contains("Nothing was begun"), "{said}");
+    let printed = sandbox.expect(2, "apply exp.yaml --threads 1 --expect-plan 0123456789abcdef");
+    assert!(printed.contains("not 0123456789abcdef") && printed.contains("Nothing was begun"), "{printed}");
     assert!(!sandbox.path("runs").exists());
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --sweep-point lr-abc:3");
     let (_, run) = id_and_run(&sandbox);
@@ -102,12 +102,12 @@ fn nothing_is_begun_of_another_plan_than_expected() {
     assert_eq!((manifest["sweep"]["id"].as_str(), manifest["sweep"]["point"].as_u64()), (Some("lr-abc"), Some(3)));
     let hash = manifest["plan_hash"].as_str().unwrap();
     assert!(sandbox.expect(0, &format!("apply exp.yaml --threads 1 --expect-plan {hash}")).contains("up to date"));
-    // What differs is told where a run of the plan shows it.
-    let said = sandbox.expect(2, &format!("apply exp.yaml --threads 1 --set seed=7 --expect-plan {hash}"));
-    assert!(said.contains("what differs is: seed"), "{said}");
+    // The message says what differs if a run has the expected plan.
+    let printed = sandbox.expect(2, &format!("apply exp.yaml --threads 1 --set seed=7 --expect-plan {hash}"));
+    assert!(printed.contains("what differs is: seed"), "{printed}");
     change_data(&sandbox, "7 ");
-    let said = sandbox.expect(2, &format!("apply exp.yaml --threads 1 --expect-plan {hash}"));
-    assert!(said.contains("what differs is: data"), "{said}");
+    let printed = sandbox.expect(2, &format!("apply exp.yaml --threads 1 --expect-plan {hash}"));
+    assert!(printed.contains("what differs is: data"), "{printed}");
     assert_eq!(sandbox.runs().len(), 1);
 }
 
@@ -124,9 +124,9 @@ fn a_run_of_each_mode_is_reproduced_bit_for_bit() {
         // File and defaults do not matter any more.
         fs::write(sandbox.path("exp.yaml"), "version: 1\n").unwrap();
         let (id, run) = id_and_run(&sandbox);
-        let said = sandbox.expect(0, &format!("reproduce {id} --threads 2 --trace"));
-        assert!(said.contains("bitwise: ") && said.contains("12 steps, 3 evaluations"), "{name}: {said}");
-        assert!(said.contains("the weights after step 12"), "{name}: {said}");
+        let printed = sandbox.expect(0, &format!("reproduce {id} --threads 2 --trace"));
+        assert!(printed.contains("bitwise: ") && printed.contains("12 steps, 3 evaluations"), "{name}: {printed}");
+        assert!(printed.contains("the weights after step 12"), "{name}: {printed}");
         let (_, again) = other(&sandbox, &id);
         assert_eq!(recorded_end(&again), recorded_end(&run), "{name}");
         let verdict = again.json("verdict.json");
@@ -143,8 +143,8 @@ fn a_run_of_each_mode_is_reproduced_bit_for_bit() {
 fn another_number_of_threads_is_the_same() {
     let sandbox = new_sandbox(SINGLE);
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
-    let said = sandbox.expect(0, "reproduce lab --threads 3");
-    assert!(said.contains("threads          other    3, was 1") && said.contains("bitwise: "), "{said}");
+    let printed = sandbox.expect(0, "reproduce lab --threads 3");
+    assert!(printed.contains("threads          other    3, was 1") && printed.contains("bitwise: "), "{printed}");
     sandbox.expect(0, &format!("reproduce {} --check --threads 3", sandbox.runs().keys().next().unwrap()));
 }
 
@@ -153,16 +153,22 @@ fn changed_data_is_named_and_diverges() {
     let sandbox = new_sandbox(SINGLE);
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let (id, _) = id_and_run(&sandbox);
-    let said = sandbox.expect(0, &format!("reproduce {id} --threads 1 --check"));
-    assert!(said.contains("training data    same") && !said.contains("changed"), "{said}");
+    let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1 --check"));
+    assert!(printed.contains("training data    same") && !printed.contains("changed"), "{printed}");
     change_data(&sandbox, "7 8 9 ");
-    let said = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
-    assert!(said.contains("training data    changed") && said.contains("plan             same"), "{said}");
+    let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
+    assert!(printed.contains("training data    changed") && printed.contains("plan             same"), "{printed}");
     assert_eq!(sandbox.runs().len(), 1, "only looked at");
-    let said = sandbox.expect(3, &format!("reproduce {id} --threads 1"));
-    assert!(said.contains("diverged at step 1: loss ") && said.contains("changed     training data: "), "{said}");
-    assert!(said.contains("the first that differs: transformer.wte.weight, in the checkpoint of step 4"), "{said}");
-    assert!(said.contains("`runner apply --new --trace`"), "{said}");
+    let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1"));
+    assert!(
+        printed.contains("diverged at step 1: loss ") && printed.contains("changed     training data: "),
+        "{printed}"
+    );
+    assert!(
+        printed.contains("the first that differs: transformer.wte.weight, in the checkpoint of step 4"),
+        "{printed}"
+    );
+    assert!(printed.contains("`runner apply --new --trace`"), "{printed}");
     let verdict = other(&sandbox, &id).1.json("verdict.json");
     assert_eq!((verdict["verdict"].as_str(), verdict["diverged"]["step"].as_u64()), (Some("diverged"), Some(1)));
     fs::remove_file(sandbox.path("input.txt")).unwrap();
@@ -177,23 +183,26 @@ fn a_changed_seed_in_the_stored_settings_is_named_and_diverges() {
     let resolved = run.read("resolved.yaml");
     assert!(resolved.contains("\nseed: 1337\n"), "{resolved}");
     run.write("resolved.yaml", resolved.replace("seed: 1337", "seed: 7"));
-    let said = sandbox.expect(3, &format!("reproduce {id} --threads 1 --trace"));
+    let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --trace"));
     assert!(
-        said.contains("resolved.yaml makes another one: seed; in the program seed 7, was 1337)")
-            && said.contains("diverged at step 1"),
-        "{said}"
+        printed.contains("resolved.yaml makes another one: seed; in the program seed 7, was 1337)")
+            && printed.contains("diverged at step 1"),
+        "{printed}"
     );
-    assert!(said.contains("the first that differs: output of the embedding of step 1"), "{said}");
+    assert!(printed.contains("the first that differs: output of the embedding of step 1"), "{printed}");
     // Another learning rate: the same outputs and gradients, other weights after them.
     run.write("resolved.yaml", resolved.replace("lr: 0.0006", "lr: 0.0005"));
-    let said = sandbox.expect(3, &format!("reproduce {id} --threads 1 --trace --json --quiet"));
-    let verdict: Value = serde_json::from_str(said.lines().next_back().unwrap()).unwrap();
-    assert_eq!(verdict["kind"], "verdict", "{said}");
+    let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --trace --json --quiet"));
+    let verdict: Value = serde_json::from_str(printed.lines().next_back().unwrap()).unwrap();
+    assert_eq!(verdict["kind"], "verdict", "{printed}");
     let first = &verdict["verdict"]["first_tensor"];
-    assert_eq!((first["step"].as_u64(), first["traced"].as_str()), (Some(1), Some("parameter")), "{said}");
+    assert_eq!((first["step"].as_u64(), first["traced"].as_str()), (Some(1), Some("parameter")), "{printed}");
     // A wide tolerance.
-    let said = sandbox.expect(0, &format!("reproduce {id} --threads 1 --tolerance 1"));
-    assert!(said.contains("within tolerance: ") && said.contains("weights     differ after step 12"), "{said}");
+    let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1 --tolerance 1"));
+    assert!(
+        printed.contains("within tolerance: ") && printed.contains("weights     differ after step 12"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -203,17 +212,20 @@ fn what_an_interrupted_run_has_is_reproduced() {
         sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 3");
         sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 6");
         let (id, _) = id_and_run(&sandbox);
-        let said = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
-        assert!(said.contains("recorded 6 of 12 steps") && said.contains("the weights after step 6"), "{said}");
-        assert!(said.contains("bitwise: ") && said.contains("6 steps, 1 evaluation "), "{said}");
+        let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
+        assert!(
+            printed.contains("recorded 6 of 12 steps") && printed.contains("the weights after step 6"),
+            "{printed}"
+        );
+        assert!(printed.contains("bitwise: ") && printed.contains("6 steps, 1 evaluation "), "{printed}");
         // A second one is another run, as the first has its verdict.
         sandbox.expect(0, &format!("reproduce {id} --threads 1 --quiet"));
         assert_eq!(sandbox.runs().len(), 3);
         // One that was stopped goes on.
         let (copy, run) = sandbox.runs().pop_last().unwrap();
         fs::remove_file(run.path("verdict.json")).unwrap();
-        let said = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
-        assert!(said.contains(&format!("goes on with {copy}")) && said.contains("bitwise: "), "{said}");
+        let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
+        assert!(printed.contains(&format!("goes on with {copy}")) && printed.contains("bitwise: "), "{printed}");
         assert_eq!(sandbox.runs().len(), 3);
     }
 }
@@ -261,27 +273,27 @@ fn runs_of_earlier_versions_are_read() {
         sandbox.expect(0, &format!("sample {id} --threads 1 --max-tokens 4 --prompt Once"));
         // The processor was made neutral in the record. The hashes of the first format were made otherwise.
         let plan = if format == "format-1" { "unknown" } else { "same" };
-        let said = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
+        let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
         assert!(
-            said.contains(&format!("plan             {plan}")) && said.contains("tokenizer        same"),
-            "{format}: {said}"
+            printed.contains(&format!("plan             {plan}")) && printed.contains("tokenizer        same"),
+            "{format}: {printed}"
         );
         assert!(
-            said.contains("training data    same") && said.contains("processor        changed"),
-            "{format}: {said}"
+            printed.contains("training data    same") && printed.contains("processor        changed"),
+            "{format}: {printed}"
         );
-        let said = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
-        assert!(said.contains("bitwise: ") || said.contains("within tolerance: "), "{format}: {said}");
-        let said = sandbox.expect(0, &format!("fork {id} --threads 1 --from latest --set train.steps=10"));
-        assert!(said.contains(&format!("continuing {id} from step 8 of 10")), "{format}: {said}");
+        let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
+        assert!(printed.contains("bitwise: ") || printed.contains("within tolerance: "), "{format}: {printed}");
+        let printed = sandbox.expect(0, &format!("fork {id} --threads 1 --from latest --set train.steps=10"));
+        assert!(printed.contains(&format!("continuing {id} from step 8 of 10")), "{format}: {printed}");
         // What was edited since shows in what both formats have; where hashes can be compared, as a key of the file.
         let eval = if format == "format-1" { "periodic [" } else { "another one: eval" };
         let resolved = run.read("resolved.yaml");
         for (was, is, what) in [("seed: 3", "seed: 4", "seed 4, was 3"), ("\n  every: 4", "\n  every: 2", eval)] {
             assert!(resolved.contains(was), "{resolved}");
             run.write("resolved.yaml", resolved.replace(was, is));
-            let said = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
-            assert!(said.contains("plan             changed") && said.contains(what), "{format}: {said}");
+            let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
+            assert!(printed.contains("plan             changed") && printed.contains(what), "{format}: {printed}");
         }
     }
 }
@@ -292,10 +304,10 @@ fn a_fork_begins_with_other_settings() {
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let (id, run) = id_and_run(&sandbox);
     let fork = format!("fork {id} --threads 1 --set optimizer.adamw.lr=1e-4 --name other");
-    let said = sandbox.expect(0, &format!("{fork} --until-step 5"));
-    assert!(said.contains("stopped after step 5 as asked"), "{said}");
-    let said = sandbox.expect(0, &fork);
-    assert!(said.contains("resuming from step 5 of 12"), "{said}");
+    let printed = sandbox.expect(0, &format!("{fork} --until-step 5"));
+    assert!(printed.contains("stopped after step 5 as asked"), "{printed}");
+    let printed = sandbox.expect(0, &fork);
+    assert!(printed.contains("resuming from step 5 of 12"), "{printed}");
     assert!(sandbox.expect(0, &fork).contains("up to date"));
     let (copy, again) = other(&sandbox, &id);
     assert!(copy.starts_with("other-"), "{copy}");
@@ -304,8 +316,8 @@ fn a_fork_begins_with_other_settings() {
     assert_eq!((origin["id"].as_str(), origin["step"].as_u64()), (Some(id.as_str()), None));
     assert!(manifest["continued_from"].is_null());
     // The file with those settings would do the same: it finds the fork.
-    let said = sandbox.expect(0, "apply exp.yaml --threads 1 --set optimizer.adamw.lr=1e-4 --set name=other");
-    assert!(said.contains(&format!("up to date: {copy}")), "{said}");
+    let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --set optimizer.adamw.lr=1e-4 --set name=other");
+    assert!(printed.contains(&format!("up to date: {copy}")), "{printed}");
     sandbox.expect(0, &format!("{fork} --new --quiet"));
     assert_eq!(sandbox.runs().len(), 3);
     assert!(sandbox.expect(2, &format!("fork {id}")).contains("nothing differs from"));
@@ -321,8 +333,8 @@ fn a_fork_begins_with_a_checkpoint() {
         sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
         let (id, run) = id_and_run(&sandbox);
         let fork = format!("fork {id} --threads 1 --from 8 --set train.steps=16 --set optimizer.adamw.lr=2e-4");
-        let said = sandbox.expect(0, &format!("{fork} --until-step 10"));
-        assert!(said.contains(&format!("continuing {id} from step 8 of 16")), "{name}: {said}");
+        let printed = sandbox.expect(0, &format!("{fork} --until-step 10"));
+        assert!(printed.contains(&format!("continuing {id} from step 8 of 16")), "{name}: {printed}");
         let (copy, again) = other(&sandbox, &id);
         assert!(sandbox.expect(0, &format!("resume {copy} --threads 1")).contains("resuming from step 10"), "{name}");
         assert!(sandbox.expect(0, &fork).contains("up to date"), "{name}");
@@ -341,31 +353,31 @@ fn a_fork_begins_with_a_checkpoint() {
             (manifest["origin"]["fork"]["step"].as_u64(), manifest["continued_from"]["step"].as_u64()),
             (Some(8), Some(8))
         );
-        let said = sandbox.expect(0, &format!("runs show {copy}"));
-        assert!(said.contains(&format!("fork of {id} after step 8")), "{name}: {said}");
+        let printed = sandbox.expect(0, &format!("runs show {copy}"));
+        assert!(printed.contains(&format!("fork of {id} after step 8")), "{name}: {printed}");
         // A fork of the fork, and both reproduced.
-        let said =
+        let printed =
             sandbox.expect(0, &format!("fork {copy} --threads 1 --from latest --set train.steps=18 --name third"));
-        assert!(said.contains("from step 16 of 18"), "{name}: {said}");
-        let said = sandbox.expect(0, "runs show third");
+        assert!(printed.contains("from step 16 of 18"), "{name}: {printed}");
+        let printed = sandbox.expect(0, "runs show third");
         assert!(
-            said.contains(&format!("fork of {copy} after step 16"))
-                && said.contains(&format!("fork of {id} after step 8"))
+            printed.contains(&format!("fork of {copy} after step 16"))
+                && printed.contains(&format!("fork of {id} after step 8"))
         );
-        let said = sandbox.expect(0, &format!("reproduce {copy} --threads 1"));
+        let printed = sandbox.expect(0, &format!("reproduce {copy} --threads 1"));
         assert!(
-            said.contains("repeat ") && said.contains("bitwise: ") && said.contains("8 steps, 2 evaluations"),
-            "{name}: {said}"
+            printed.contains("repeat ") && printed.contains("bitwise: ") && printed.contains("8 steps, 2 evaluations"),
+            "{name}: {printed}"
         );
         // Where the beginning is gone it cannot be done again; the fork keeps the checkpoint that it began with, as it may.
         fs::remove_dir_all(&run.0).unwrap();
         assert!(sandbox.expect(0, "runs show third").contains("(which is gone)"), "{name}");
         sandbox.expect(0, &format!("reproduce {copy} --threads 1 --quiet"));
         fs::remove_dir_all(again.path("checkpoints/step-00000008")).unwrap();
-        let said = sandbox.expect(2, &format!("reproduce {copy} --threads 1"));
+        let printed = sandbox.expect(2, &format!("reproduce {copy} --threads 1"));
         assert!(
-            said.contains(&format!("the checkpoint of {id} after step 8, which neither of them has any more\n")),
-            "{name}: {said}"
+            printed.contains(&format!("the checkpoint of {id} after step 8, which neither of them has any more\n")),
+            "{name}: {printed}"
         );
     }
 }
@@ -381,11 +393,11 @@ fn a_fork_that_cannot_begin_is_refused() {
         refused("--set train.steps=20 --set model.d_model=32").contains("other shapes (transformer.wte.weight was [")
     );
     assert!(refused("--set train.steps=20 --set model.layers=3").contains("other shapes"));
-    let said = refused("--set train.steps=20 --set optimizer={\"sgd\":{\"lr\":0.1,\"momentum\":0.9}}");
-    assert!(said.contains("2 moments of adamw, and sgd as set needs 1"), "{said}");
+    let printed = refused("--set train.steps=20 --set optimizer={\"sgd\":{\"lr\":0.1,\"momentum\":0.9}}");
+    assert!(printed.contains("2 moments of adamw, and sgd as set needs 1"), "{printed}");
     assert!(refused("--set train.steps=20 --set data.tokenizer={\"bytes\":{}}").contains("tokenizer is another one"));
-    let said = sandbox.expect(2, &format!("fork {id} --threads 1 --from 5 --set train.steps=20"));
-    assert!(said.contains("no checkpoint of step 5; there are: 4, 8, 12"), "{said}");
+    let printed = sandbox.expect(2, &format!("fork {id} --threads 1 --from 5 --set train.steps=20"));
+    assert!(printed.contains("no checkpoint of step 5; there are: 4, 8, 12"), "{printed}");
     assert_eq!(sandbox.runs().len(), 1);
     // Without moments it goes on.
     let sgd = "--set train.steps=14 --set optimizer={\"sgd\":{\"lr\":0.1,\"momentum\":0}}";
@@ -426,14 +438,14 @@ fn a_reproduction_that_was_killed_goes_on() {
     let copied_run = copy.unwrap();
     let copy = copied_run.id();
     // A second one waits for it to be done: there is no other to begin.
-    let said = sandbox.expect(2, &format!("reproduce {id} --threads 1"));
-    let locked = said.contains(&format!("{copy}, which does {id} again, is being worked on by another process"));
-    assert!(locked && !said.contains("--new"), "{said}");
+    let printed = sandbox.expect(2, &format!("reproduce {id} --threads 1"));
+    let locked = printed.contains(&format!("{copy}, which does {id} again, is being worked on by another process"));
+    assert!(locked && !printed.contains("--new"), "{printed}");
     process.kill();
     assert_eq!(copied_run.manifest()["status"], "running");
-    let said = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
-    assert!(said.contains(&format!("goes on with {copy}")) && said.contains("resuming from step "), "{said}");
-    assert!(said.contains("bitwise: ") && said.contains("400 steps, 100 evaluations"), "{said}");
+    let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
+    assert!(printed.contains(&format!("goes on with {copy}")) && printed.contains("resuming from step "), "{printed}");
+    assert!(printed.contains("bitwise: ") && printed.contains("400 steps, 100 evaluations"), "{printed}");
     assert_eq!(sandbox.runs().len(), 2);
 }
 
@@ -447,22 +459,25 @@ fn what_is_missing_on_one_side_is_no_bitwise_reproduction() {
     // Fewer steps than the run has.
     assert!(resolved.contains("steps: 12"), "{resolved}");
     run.write("resolved.yaml", resolved.replace("steps: 12", "steps: 3"));
-    let said = sandbox.expect(3, &format!("reproduce {id} --threads 1"));
+    let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1"));
     // The shorter one evaluates at its end; of steps it has three.
-    assert!(said.contains(&format!("incomplete: {id} has no record of the evaluation after step 3")), "{said}");
-    assert!(said.contains("compared were 3 steps") && !said.contains("bitwise"), "{said}");
+    assert!(printed.contains(&format!("incomplete: {id} has no record of the evaluation after step 3")), "{printed}");
+    assert!(printed.contains("compared were 3 steps") && !printed.contains("bitwise"), "{printed}");
     run.write("resolved.yaml", &resolved);
     // Lines that are gone from the run's record.
     let kept: Vec<&str> = metrics.lines().filter(|line| !line.contains("\"step\":7,")).collect();
     run.write("metrics.jsonl", kept.join("\n") + "\n");
-    let said = sandbox.expect(3, &format!("reproduce {id} --threads 1"));
-    assert!(said.contains(&format!("incomplete: {id} has no record of step 7, which {id}")), "{said}");
+    let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1"));
+    assert!(printed.contains(&format!("incomplete: {id} has no record of step 7, which {id}")), "{printed}");
     // Neither checkpoints nor the hash of the end.
     run.write("metrics.jsonl", &metrics);
     fs::remove_dir_all(run.path("checkpoints")).unwrap();
     fs::remove_file(run.path("summary.json")).unwrap();
-    let said = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
-    assert!(said.contains("bitwise, weights not compared: ") && said.contains("12 steps, 3 evaluations;"), "{said}");
+    let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
+    assert!(
+        printed.contains("bitwise, weights not compared: ") && printed.contains("12 steps, 3 evaluations;"),
+        "{printed}"
+    );
     // No record at all.
     fs::remove_file(run.path("metrics.jsonl")).unwrap();
     assert!(sandbox.expect(1, &format!("reproduce {id} --threads 1")).contains("metrics.jsonl"));
@@ -478,7 +493,9 @@ fn a_run_that_is_removed_while_it_is_done_again_is_compared_all_the_same() {
     wait_until("the reproduction has begun", || sandbox.runs().len() == 2);
     sandbox.expect(0, &format!("runs rm {id} --yes"));
     assert!(!process.has_ended() && !run.0.exists(), "it was removed before the end");
-    let (code, said) = process.finish();
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("bitwise: ") && said.contains("400 steps, 100 evaluations and the weights after step 400"));
+    let (code, printed) = process.finish();
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(
+        printed.contains("bitwise: ") && printed.contains("400 steps, 100 evaluations and the weights after step 400")
+    );
 }

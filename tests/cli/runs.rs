@@ -1,4 +1,4 @@
-//! Whole runs of the binary against kills, interrupts, closed pipes and each other.
+//! Runs that are killed, interrupted, started twice, or whose readers close the pipe.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, names_in, runner_binary, wait_until};
 
 const STEPS: usize = 120;
-/// Lines of its metrics: steps, evaluations, the one before the first step.
+/// The lines of its metrics: steps, evaluations, and the evaluation before the first step.
 const LINES: usize = STEPS + STEPS / 15 + 1;
 
 /// A sandbox with an experiment that trains in under a second and saves often.
@@ -56,8 +56,8 @@ fn killed_at_any_moment_and_resumed_equals_uninterrupted() {
         let mut child = apply_until(&broken, moment);
         child.kill();
     }
-    let said = broken.expect(0, "apply exp.yaml");
-    assert!(said.contains("resuming from step"), "{said}");
+    let printed = broken.expect(0, "apply exp.yaml");
+    assert!(printed.contains("resuming from step"), "{printed}");
     assert_eq!(broken.only_run().numbers(), whole.only_run().numbers());
     assert_eq!(whole.only_run().numbers().len(), LINES);
     let [a, b] = [&whole, &broken].map(|sandbox| sandbox.only_run().summary());
@@ -80,8 +80,8 @@ fn a_finished_run_is_left_alone() {
         files.iter().map(|e| (e.path(), e.metadata().unwrap().modified().unwrap())).collect::<Vec<_>>()
     };
     let before = state();
-    let said = sandbox.expect(0, "apply exp.yaml");
-    assert!(said.contains("up to date"), "{said}");
+    let printed = sandbox.expect(0, "apply exp.yaml");
+    assert!(printed.contains("up to date"), "{printed}");
     assert_eq!(state(), before, "nothing is written");
     let output = sandbox.run("apply exp.yaml --new --quiet");
     assert_eq!((output.code, output.text().lines().count()), (0, 1), "{}", output.text());
@@ -89,8 +89,8 @@ fn a_finished_run_is_left_alone() {
     let first = run.manifest();
     assert_eq!(first["status"], "done");
     // An ambiguous and a unique name.
-    let said = sandbox.expect(2, "runs show la");
-    assert!(said.contains("-2"), "{said}");
+    let printed = sandbox.expect(2, "runs show la");
+    assert!(printed.contains("-2"), "{printed}");
     let id = first["id"].as_str().unwrap();
     let output = sandbox.run(&["runs", "show", id, "--json"]);
     let shown = output.json();
@@ -111,8 +111,8 @@ fn an_interrupt_saves_and_the_run_goes_on() {
         assert_eq!(summary["status"], "interrupted");
         let step = summary["steps"].as_u64().unwrap();
         assert!(sandbox.only_run().checkpoint(step).is_dir(), "saved at {step}");
-        let said = sandbox.expect(0, "apply exp.yaml");
-        assert!(said.contains(&format!("resuming from step {step} of {STEPS}")), "{said}");
+        let printed = sandbox.expect(0, "apply exp.yaml");
+        assert!(printed.contains(&format!("resuming from step {step} of {STEPS}")), "{printed}");
         assert_eq!(sandbox.only_run().manifest()["sessions"].as_array().unwrap().len(), 2);
         assert_eq!(sandbox.only_run().numbers().len(), LINES);
     }
@@ -158,19 +158,19 @@ fn a_number_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint() {
         "--set",
         "checkpoint.every=1",
     ];
-    let said = sandbox.expect(1, &diverges);
-    assert!(said.contains("not finite") && said.contains("is kept"), "{said}");
+    let printed = sandbox.expect(1, &diverges);
+    assert!(printed.contains("not finite") && printed.contains("is kept"), "{printed}");
     assert_eq!(sandbox.only_run().summary()["status"], "failed");
     assert!(sandbox.only_run().manifest()["error"].as_str().unwrap().contains("not finite"));
     assert!(!names_in(&sandbox.only_run().path("checkpoints")).is_empty());
-    let said = sandbox.expect(1, &diverges);
-    assert!(said.contains("resuming from step"), "{said}");
+    let printed = sandbox.expect(1, &diverges);
+    assert!(printed.contains("resuming from step"), "{printed}");
     let listed = sandbox.run("runs").text();
     assert!(listed.contains("failed"), "{listed}");
 }
 
 #[test]
-fn a_truncated_checkpoint_is_told_and_the_one_before_serves() {
+fn a_truncated_checkpoint_is_reported_and_the_one_before_serves() {
     let (whole, broken) = (new_sandbox(), new_sandbox());
     whole.run("apply exp.yaml --quiet");
     let mut child = apply_until(&broken, |run| metric_lines(run) >= 60);
@@ -180,8 +180,8 @@ fn a_truncated_checkpoint_is_told_and_the_one_before_serves() {
     let newest = checkpoints.join(newest).join("model.safetensors");
     let file = fs::File::options().write(true).open(&newest).unwrap();
     file.set_len(100).unwrap();
-    let said = broken.expect(0, "apply exp.yaml");
-    assert!(said.contains("model.safetensors is cut short"), "{said}");
+    let printed = broken.expect(0, "apply exp.yaml");
+    assert!(printed.contains("model.safetensors is cut short"), "{printed}");
     assert_eq!(broken.only_run().numbers(), whole.only_run().numbers());
     assert_eq!(broken.only_run().final_hash(), whole.only_run().final_hash());
 }
@@ -195,8 +195,8 @@ fn json_is_json_and_errors_are_not_on_standard_output() {
     assert_eq!(kinds.iter().filter(|k| *k == "train").count(), 20);
     let output = sandbox.run("apply missing.yaml --json");
     assert_eq!((output.code, output.stdout.len()), (2, 0), "{}", output.text());
-    let said = sandbox.expect(2, "apply exp.yaml --set batch.micro_bach=4");
-    assert!(said.contains("micro_batch"), "{said}");
+    let printed = sandbox.expect(2, "apply exp.yaml --set batch.micro_bach=4");
+    assert!(printed.contains("micro_batch"), "{printed}");
     sandbox.expect(2, "runs show nothing");
 }
 
@@ -219,8 +219,8 @@ fn broken_folders_are_listed_as_broken() {
     sandbox.run("apply exp.yaml --quiet --set train.steps=5");
     fs::create_dir(sandbox.path("runs/empty")).unwrap();
     sandbox.write("runs/odd/manifest.json", "[1, 2");
-    let said = sandbox.expect(0, "runs");
-    assert_eq!(said.matches("broken").count(), 2, "{said}");
-    let said = sandbox.expect(1, "runs show odd");
-    assert!(said.contains("manifest.json"), "{said}");
+    let printed = sandbox.expect(0, "runs");
+    assert_eq!(printed.matches("broken").count(), 2, "{printed}");
+    let printed = sandbox.expect(1, "runs show odd");
+    assert!(printed.contains("manifest.json"), "{printed}");
 }

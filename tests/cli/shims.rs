@@ -1,5 +1,5 @@
 //! The functions that stand in for CUDA's libraries (crates/compute/build/shims.c), called by a program of C: arguments of all kinds arrive, from many
-//! threads at once, and what is missing is said.
+//! threads at once, and what is missing is printed.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
@@ -86,26 +86,26 @@ fn run(program: &Path, word: &str, libraries: &str) -> Output {
 fn functions_are_found_when_they_are_called() {
     let (dir, program) = lab();
     let folder = dir.path().display().to_string();
-    let said = |word: &str, libraries: &str| {
+    let printed = |word: &str, libraries: &str| {
         let output = run(&program, word, libraries);
         let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
         (output.status.code(), text)
     };
-    assert_eq!(said("nothing", "/nowhere"), (Some(0), String::new()), "no library is needed to start");
-    assert_eq!(said("handles", "/nowhere"), (Some(0), String::new()), "nor for what candle makes and nothing uses");
+    assert_eq!(printed("nothing", "/nowhere"), (Some(0), String::new()), "no library is needed to start");
+    assert_eq!(printed("handles", "/nowhere"), (Some(0), String::new()), "nor for what candle makes and nothing uses");
     // Σ i² for i in 1..=18: each argument i times its place.
-    assert_eq!(said("call", &folder), (Some(0), "2109 ".repeat(8)));
-    assert_eq!(said("call", &format!("/nowhere::{folder}")).0, Some(0), "the folder that has it counts");
+    assert_eq!(printed("call", &folder), (Some(0), "2109 ".repeat(8)));
+    assert_eq!(printed("call", &format!("/nowhere::{folder}")).0, Some(0), "the folder that has it counts");
 
-    let (code, text) = said("function", &folder);
+    let (code, text) = printed("function", &folder);
     assert!(
         code == Some(1) && text.contains("cuDeviceGetCount of cuda was called, but the library that was found"),
         "{text}"
     );
-    let (code, text) = said("library", "/nowhere");
+    let (code, text) = printed("library", "/nowhere");
     assert!(code == Some(1) && text.contains("libnccl.so.2 in RUNNER_CUDA_LIBS (/nowhere)"), "{text}");
     assert_eq!(text.lines().count(), 1);
-    let (code, text) = said("quantized", &folder);
+    let (code, text) = printed("quantized", &folder);
     assert!(
         code == Some(1) && text.contains("moe_gemm_wmma of quantized was called, but this program is built without it"),
         "{text}"

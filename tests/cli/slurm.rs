@@ -1,4 +1,4 @@
-//! Sweeps as arrays of jobs, with stand-ins for Slurm's commands that run an array's jobs at once, one after another.
+//! Sweeps as Slurm job arrays. Stand-ins for Slurm's commands run the jobs of an array one after another when it is submitted.
 
 use std::fs;
 use std::ops::Deref;
@@ -150,7 +150,7 @@ fn more_points_than_an_array_has_numbers_are_refused() {
 }
 
 #[test]
-fn what_cannot_be_submitted_is_told_before_anything_is_made() {
+fn what_cannot_be_submitted_is_reported_before_anything_is_made() {
     let sandbox = SlurmSandbox::new();
     let out = sandbox.submit(&["--slurm-option=partition"]);
     assert!(out.code == 2 && out.text().contains("--partition=long"), "{}", out.text());

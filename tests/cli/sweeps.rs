@@ -130,8 +130,8 @@ fn a_sweep_is_done_once() {
         "exclude: [\"model.d_model == 32 and optimizer.adamw.lr < 5e-4\"]",
         "parallel: 2",
     ]);
-    let said = sandbox.expect(0, "sweep s.yaml --threads 1 --dry-run");
-    assert!(said.contains("6 points, 3 runs") && said.contains("2 left out"), "{said}");
+    let printed = sandbox.expect(0, "sweep s.yaml --threads 1 --dry-run");
+    assert!(printed.contains("6 points, 3 runs") && printed.contains("2 left out"), "{printed}");
     assert!(!sandbox.path("runs").exists(), "nothing is written");
     let lines = sandbox.run("sweep s.yaml --threads 1 --json").expect_code(0).json_lines();
     let count = |kind: &str| lines.iter().filter(|line| line["kind"] == kind).count();
@@ -156,8 +156,8 @@ fn a_sweep_is_done_once() {
     assert_eq!(listed.as_array().unwrap().len(), 3);
 
     let before = state(&sandbox.path("runs"));
-    let said = expect_sweep(&sandbox, 0);
-    assert!(said.contains("up to date") && said.contains("runner reproduce lab-"), "{said}");
+    let printed = expect_sweep(&sandbox, 0);
+    assert!(printed.contains("up to date") && printed.contains("runner reproduce lab-"), "{printed}");
     let turn = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with('.');
     let after: BTreeMap<_, _> = state(&sandbox.path("runs")).into_iter().filter(|(path, _)| !turn(path)).collect();
     assert_eq!(after, before.into_iter().filter(|(path, _)| !turn(path)).collect(), "nothing is written");
@@ -226,37 +226,37 @@ fn what_is_edited_after_the_start_does_not_leak() {
     stop(30);
     // The sweep file itself.
     edited.edit("s.yaml", "1e-2, 3e-2", "2e-2, 3e-2");
-    let said = expect_sweep(&edited, 2);
-    assert!(said.contains("sweep.grid.optimizer.adamw.lr was") && said.contains("--new"), "{said}");
+    let printed = expect_sweep(&edited, 2);
+    assert!(printed.contains("sweep.grid.optimizer.adamw.lr was") && printed.contains("--new"), "{printed}");
     edited.edit("s.yaml", "2e-2, 3e-2", "1e-2, 3e-2");
     edited.expect(2, "sweep s.yaml --set seed=5");
     // How it is run may change; what the points were made of may, too, and counts for nothing.
     edited.edit("s.yaml", "parallel: 2", "parallel: 1");
     edited.edit("exp.yaml", "batch:", "seed: 2\nbatch:");
-    let said = expect_sweep(&edited, 0);
-    assert!(said.contains("exp.yaml changed since"), "{said}");
+    let printed = expect_sweep(&edited, 0);
+    assert!(printed.contains("exp.yaml changed since"), "{printed}");
     assert_eq!(hashes(&edited), hashes(&whole));
 }
 
 #[test]
-fn data_that_changed_is_told() {
+fn data_that_changed_is_reported() {
     let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-4, 1e-3]}"]);
     let mut child = start_until(&sandbox, 10);
     child.kill();
     fs::write(sandbox.path("input.txt"), "1 2 3 4 ".repeat(2000)).unwrap();
-    let said = expect_sweep(&sandbox, 1);
-    assert!(said.contains("data") && said.contains("has changed"), "{said}");
-    assert!(said.contains("2 failed"), "{said}");
+    let printed = expect_sweep(&sandbox, 1);
+    assert!(printed.contains("data") && printed.contains("has changed"), "{printed}");
+    assert!(printed.contains("2 failed"), "{printed}");
 }
 
 #[test]
 fn all_mistakes_of_all_points_come_at_once_and_nothing_starts() {
     let sandbox = new_sandbox(&["grid: {model.d_model: [15, 16], batch.micro_batch: [8, 64], train.steps: [0, 5]}"]);
-    let said = expect_sweep(&sandbox, 2);
+    let printed = expect_sweep(&sandbox, 2);
     for part in ["model.d_model", "batch.micro_batch", "train.steps", "nothing was started"] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
-    assert!(said.contains("points 1, 2, 3 and 4") && said.contains("points 1, 3, 5 and 7"), "{said}");
+    assert!(printed.contains("points 1, 2, 3 and 4") && printed.contains("points 1, 3, 5 and 7"), "{printed}");
     assert!(!sandbox.path("runs").exists());
     // An objective that nobody measures, and rungs at which nobody does.
     let sandbox = new_sandbox(&[
@@ -264,8 +264,11 @@ fn all_mistakes_of_all_points_come_at_once_and_nothing_starts() {
         "objective: {metric: hellaswag_acc}",
         "early_stop: {asha: {min_steps: 55, reduction: 2}}",
     ]);
-    let said = expect_sweep(&sandbox, 2);
-    assert!(said.contains("eval.hellaswag") && said.contains("min_steps") && said.contains("all 2 points"), "{said}");
+    let printed = expect_sweep(&sandbox, 2);
+    assert!(
+        printed.contains("eval.hellaswag") && printed.contains("min_steps") && printed.contains("all 2 points"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -275,15 +278,21 @@ fn a_point_that_fails_does_not_stop_the_others() {
         "set: {train.clip_norm: null}",
         "retries: 2",
     ]);
-    let said = expect_sweep(&sandbox, 1);
-    assert!(said.contains("point 1 ") && said.contains("not finite") && said.contains("2 done, 1 failed"), "{said}");
+    let printed = expect_sweep(&sandbox, 1);
+    assert!(
+        printed.contains("point 1 ") && printed.contains("not finite") && printed.contains("2 done, 1 failed"),
+        "{printed}"
+    );
     let log = || fs::read_to_string(sweep_folder(&sandbox).join("points/0001.log")).unwrap();
     assert_eq!(log().matches("--- ").count(), 1, "what would come again is not tried again: {}", log());
     assert!(result_rows(&sandbox).contains(&(1, "failed".to_owned(), result_rows(&sandbox)[0].2)));
-    assert!(said.contains("runner resume lab-"), "{said}");
+    assert!(printed.contains("runner resume lab-"), "{printed}");
     // That is what came out of it; nothing is left to do.
-    let said = expect_sweep(&sandbox, 0);
-    assert!(said.contains("up to date") && said.contains("1 failed") && said.contains("runner resume lab-"), "{said}");
+    let printed = expect_sweep(&sandbox, 0);
+    assert!(
+        printed.contains("up to date") && printed.contains("1 failed") && printed.contains("runner resume lab-"),
+        "{printed}"
+    );
     assert_eq!(log().matches("--- ").count(), 1, "it is not trained again: {}", log());
 }
 
@@ -319,7 +328,7 @@ fn a_process_that_dies_is_tried_again() {
 }
 
 #[test]
-fn a_run_that_cannot_be_gone_on_with_is_tried_again_and_told() {
+fn a_run_that_cannot_be_gone_on_with_is_tried_again_and_reported() {
     let sandbox = new_sandbox(&["grid: {seed: [1, 2]}", "retries: 1"]);
     sandbox.expect(0, "sweep s.yaml --dry-run");
     let mut child = start_until(&sandbox, 5);
@@ -332,8 +341,8 @@ fn a_run_that_cannot_be_gone_on_with_is_tried_again_and_told() {
     // Its record cannot be written.
     fs::rename(folder.join("log.txt"), folder.join("kept.txt")).unwrap();
     fs::create_dir(folder.join("log.txt")).unwrap();
-    let said = expect_sweep(&sandbox, 1);
-    assert!(said.contains("tried again (1 of 1)") && said.contains("1 failed in this call"), "{said}");
+    let printed = expect_sweep(&sandbox, 1);
+    assert!(printed.contains("tried again (1 of 1)") && printed.contains("1 failed in this call"), "{printed}");
     fs::remove_dir(folder.join("log.txt")).unwrap();
     expect_sweep(&sandbox, 0);
     assert!(recorded_runs(&sandbox).values().all(|run| run.steps == STEPS && run.distinct));
@@ -354,8 +363,8 @@ fn what_was_measured_and_not_saved_does_not_count() {
     let limited = "trap '' XFSZ; ulimit -f 256; exec \"$0\" sweep s.yaml --threads 1";
     let mut command = Command::new("sh");
     command.args(["-c", limited]).arg(runner_binary());
-    let said = Finished::of(sandbox.prepare(&mut command)).expect_code(1).text();
-    assert!(said.contains("failed") && !said.contains("judged   point"), "{said}");
+    let printed = Finished::of(sandbox.prepare(&mut command)).expect_code(1).text();
+    assert!(printed.contains("failed") && !printed.contains("judged   point"), "{printed}");
     expect_sweep(&sandbox, 0);
     assert!(result_rows(&sandbox).iter().any(|(_, status, steps)| status == "done" && *steps == STEPS));
 }
@@ -363,8 +372,8 @@ fn what_was_measured_and_not_saved_does_not_count() {
 #[test]
 fn early_stopping_goes_on_from_its_own_checkpoints_and_decides_the_same_after_kills() {
     let (whole, broken, full) = (new_sandbox(&ASHA), new_sandbox(&ASHA), new_sandbox(&[ASHA[0], ASHA[2]]));
-    let said = expect_sweep(&whole, 0);
-    assert!(said.contains("saved by early stopping"), "{said}");
+    let printed = expect_sweep(&whole, 0);
+    assert!(printed.contains("saved by early stopping"), "{printed}");
     let rungs = [10, 20, 40, STEPS];
     let rows = result_rows(&whole);
     assert!(rows.iter().any(|(_, status, _)| status == "stopped"), "{rows:?}");
@@ -393,8 +402,8 @@ fn early_stopping_goes_on_from_its_own_checkpoints_and_decides_the_same_after_ki
 fn runs_that_are_there_already_are_not_run_again() {
     let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-4, 1e-3]}"]);
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --set optimizer.adamw.lr=1e-4");
-    let said = expect_sweep(&sandbox, 0);
-    assert!(said.contains("1 of 2 runs done"), "{said}");
+    let printed = expect_sweep(&sandbox, 0);
+    assert!(printed.contains("1 of 2 runs done"), "{printed}");
     assert!(recorded_runs(&sandbox).values().all(|run| run.sessions() == [(0, Some(STEPS))]));
     // Another sweep that shares a point.
     sandbox.edit("s.yaml", "1e-4, 1e-3", "1e-3, 1e-2");
@@ -428,8 +437,8 @@ fn two_processes_do_not_drive_one_sweep() {
     let status = sandbox.run("sweep status").text();
     assert!(!child.has_ended(), "the first is not disturbed");
     child.kill();
-    let said = output.expect_code(2).text();
-    assert!(said.contains(&format!("pid {}", child.id())), "{said}");
+    let printed = output.expect_code(2).text();
+    assert!(printed.contains(&format!("pid {}", child.id())), "{printed}");
     assert!(status.contains(", running"), "{status}");
 }
 

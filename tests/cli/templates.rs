@@ -56,17 +56,17 @@ fn shipped_templates_are_experiments() {
 #[test]
 fn mistakes_are_wrong_requests_at_their_place() {
     let sandbox = new_sandbox();
-    let said = sandbox.expect(2, "validate exp.yaml.j2 --var lr=1e-3 --var layers=2");
-    assert!(said.contains("`steps` is not defined") && said.contains("exp.yaml.j2:8:19"), "{said}");
-    let said = sandbox.expect(2, "apply exp.yaml.j2 --var lr=1e-3 --var steps=0");
+    let printed = sandbox.expect(2, "validate exp.yaml.j2 --var lr=1e-3 --var layers=2");
+    assert!(printed.contains("`steps` is not defined") && printed.contains("exp.yaml.j2:8:19"), "{printed}");
+    let printed = sandbox.expect(2, "apply exp.yaml.j2 --var lr=1e-3 --var steps=0");
     assert!(
-        said.contains("exp.yaml.j2:8:16") && said.contains("rendered") && said.contains("train: {steps: 0}"),
-        "{said}"
+        printed.contains("exp.yaml.j2:8:16") && printed.contains("rendered") && printed.contains("train: {steps: 0}"),
+        "{printed}"
     );
-    let said = sandbox.expect(2, "plan exp.yaml.j2 --var lr=1e-3 --var steps=5 --var layer=2");
-    assert!(said.contains("did you mean `layers`?"), "{said}");
-    let said = sandbox.expect(2, "validate exp.yaml.j2 --var lr=1e-3 --var steps=5 --vars nowhere.yaml");
-    assert!(said.contains("nowhere.yaml"), "{said}");
+    let printed = sandbox.expect(2, "plan exp.yaml.j2 --var lr=1e-3 --var steps=5 --var layer=2");
+    assert!(printed.contains("did you mean `layers`?"), "{printed}");
+    let printed = sandbox.expect(2, "validate exp.yaml.j2 --var lr=1e-3 --var steps=5 --vars nowhere.yaml");
+    assert!(printed.contains("nowhere.yaml"), "{printed}");
     sandbox.write("plain.yaml", "model: {preset: gpt2-nano}\n");
     assert!(sandbox.expect(2, "apply plain.yaml --var lr=1e-3").contains("is not a template"));
     assert!(!sandbox.path("runs").exists(), "nothing was started");

@@ -112,8 +112,8 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
     let mut a = vec![0.0; 64 * 16];
     whole.read(name, &[64, 16], &mut a).unwrap();
 
-    let said = sandbox.expect(2, &["export", "a", "--to", "hf", "out"]);
-    assert!(said.contains("is there already: --force replaces it"), "{said}");
+    let printed = sandbox.expect(2, &["export", "a", "--to", "hf", "out"]);
+    assert!(printed.contains("is there already: --force replaces it"), "{printed}");
     fs::write(sandbox.path("out/README.md"), "mine").unwrap();
     let made = sandbox
         .stdout_of(&["export", "a", "--to", "hf", "out", "--force", "--dtype", "bf16", "--vocab", "trimmed", "--json"]);
@@ -148,8 +148,8 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
         (vec!["--to", "hf", "input.txt"], "is not a folder"),
         (vec!["--to", "hf", "x", "--shard-size", "0"], "give a size such as"),
     ] {
-        let said = sandbox.expect(2, &[vec!["export", "a"], flags].concat());
-        assert!(said.contains(words), "{said}");
+        let printed = sandbox.expect(2, &[vec!["export", "a"], flags].concat());
+        assert!(printed.contains(words), "{printed}");
     }
     assert!(!sandbox.path("x").exists() && unfinished_files(&sandbox).is_empty());
 }
@@ -215,12 +215,12 @@ fn what_concerns_training_alone_is_no_other_model() {
     assert_eq!(val_loss(&train(&sandbox, "b"), 0), val_loss(&first, 2));
 
     write_experiment(&sandbox, "c", "init: {from: out}, norm: post", SINGLE);
-    let said = sandbox.expect(2, &["validate", "c.yaml"]);
-    assert!(said.contains("`model.norm` makes another model"), "{said}");
+    let printed = sandbox.expect(2, &["validate", "c.yaml"]);
+    assert!(printed.contains("`model.norm` makes another model"), "{printed}");
     write_experiment(&sandbox, "c", &format!("{GPT2}, norm: post"), SINGLE);
     train(&sandbox, "c");
-    let said = sandbox.expect(2, &["export", "c", "--to", "hf", "other"]);
-    assert!(said.contains(r#"model.norm is "post", which a Hugging Face folder has not"#), "{said}");
+    let printed = sandbox.expect(2, &["export", "c", "--to", "hf", "other"]);
+    assert!(printed.contains(r#"model.norm is "post", which a Hugging Face folder has not"#), "{printed}");
 }
 
 #[test]
@@ -232,8 +232,11 @@ fn files_of_the_user_stay_without_force() {
     fs::create_dir(sandbox.path("out")).unwrap();
     for name in own {
         fs::write(sandbox.path("out").join(name), "mine").unwrap();
-        let said = sandbox.expect(2, &["export", "a", "--to", "hf", "out"]);
-        assert!(said.contains(&format!("{name} is there already")) && said.contains("--force removes it"), "{said}");
+        let printed = sandbox.expect(2, &["export", "a", "--to", "hf", "out"]);
+        assert!(
+            printed.contains(&format!("{name} is there already")) && printed.contains("--force removes it"),
+            "{printed}"
+        );
         let names: Vec<_> = fs::read_dir(sandbox.path("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, [name], "nothing was written or removed");
         fs::remove_file(sandbox.path("out").join(name)).unwrap();
@@ -283,15 +286,18 @@ fn contradictions_are_errors_at_their_key() {
         ("dropout: 0.0", "the weights of model.init.from have 40 tokens"),
     ] {
         write_experiment(&sandbox, "x", &format!("{keys}, {from}"), "");
-        let said = sandbox.expect(2, &["plan", "x.yaml"]);
-        assert!(said.contains(words), "{keys}: {said}");
-        if said.contains("-->") {
-            assert!(said.contains("x.yaml:2:"), "at the key: {said}");
+        let printed = sandbox.expect(2, &["plan", "x.yaml"]);
+        assert!(printed.contains(words), "{keys}: {printed}");
+        if printed.contains("-->") {
+            assert!(printed.contains("x.yaml:2:"), "at the key: {printed}");
         }
     }
     write_experiment(&sandbox, "x", "init: {from: nowhere}", "");
-    let said = sandbox.expect(2, &["validate", "x.yaml"]);
-    assert!(said.contains("x.yaml:2:22") && said.contains("nowhere") && said.contains("1 mistake"), "{said}");
+    let printed = sandbox.expect(2, &["validate", "x.yaml"]);
+    assert!(
+        printed.contains("x.yaml:2:22") && printed.contains("nowhere") && printed.contains("1 mistake"),
+        "{printed}"
+    );
 
     write_experiment(&sandbox, "x", &format!("vocab_size: 300, context_length: 8, dropout: 0.1, {from}"), "");
     let plan = sandbox.stdout_of(&["plan", "x.yaml"]);
@@ -326,18 +332,18 @@ fn the_weights_belong_to_the_plan() {
     sandbox.stdout_of(&["fork", b, "--set", "optimizer.adamw.lr=1e-3", "--name", "c", "--threads", "1", "--quiet"]);
     let sweep = "sweep: {base: b.yaml, grid: {model.init.from: [out, bf16]}}\n";
     fs::write(sandbox.path("s.yaml"), sweep).unwrap();
-    let said = sandbox.stdout_of(&["sweep", "s.yaml", "--dry-run"]);
-    assert!(said.contains("bf16"), "{said}");
+    let printed = sandbox.stdout_of(&["sweep", "s.yaml", "--dry-run"]);
+    assert!(printed.contains("bf16"), "{printed}");
 
     // Other weights under the same name.
     fs::rename(sandbox.path("out"), sandbox.path("moved")).unwrap();
     fs::rename(sandbox.path("bf16"), sandbox.path("out")).unwrap();
-    let said = sandbox.expect(2, &["reproduce", b]);
-    assert!(said.contains("the weights that it started from") && said.contains("have changed"), "{said}");
+    let printed = sandbox.expect(2, &["reproduce", b]);
+    assert!(printed.contains("the weights that it started from") && printed.contains("have changed"), "{printed}");
     sandbox.expect(3, &["reproduce", b, "--check"]);
     fs::remove_dir_all(sandbox.path("out")).unwrap();
-    let said = sandbox.expect(2, &["reproduce", b]);
-    assert!(said.contains("the weights of model.init.from are gone"), "{said}");
+    let printed = sandbox.expect(2, &["reproduce", b]);
+    assert!(printed.contains("the weights of model.init.from are gone"), "{printed}");
     // A checkpoint needs them no more.
     sandbox.stdout_of(&["resume", b, "--threads", "1", "--quiet"]);
     sandbox.stdout_of(&["eval", b]);

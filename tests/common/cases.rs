@@ -22,7 +22,7 @@ use super::{
 
 const MATH: Math = Math { bf16: false };
 
-/// The layer under test; `theta` where positions are rotary.
+/// The layer under test. `theta` is given if positions are rotary.
 pub enum Layer {
     Linear(Linear),
     /// With `skip`, L also has the term of a residual stream past the norm.
@@ -43,7 +43,7 @@ pub struct Case {
     pub name: String,
     pub layer: Layer,
     pub params: Params,
-    /// Nothing for layers that start from ids.
+    /// None for layers whose input is ids.
     pub x: Option<Tensor>,
     pub mb: MicroBatch,
 }
@@ -135,7 +135,7 @@ impl Case {
         (dx, values(&once.flat).iter().zip(&before).map(|(after, before)| after - before).collect())
     }
 
-    /// Models have their own ways, which `stages.rs` compares.
+    /// Whole models are split in other ways, which `stages.rs` compares.
     fn backward(&self, grads: &mut GradientSink<'_>) -> Option<Vec<f64>> {
         let (params, mb) = (&self.params, &self.mb);
         let x = self.x.as_ref();
@@ -472,7 +472,7 @@ pub fn transformers() -> Vec<Case> {
     ]
 }
 
-/// Whole models; with `dropout`, a GPT-2 with it too, which the oracle does not know.
+/// Whole models. With `dropout`, also a GPT-2 with dropout, which the oracle does not support.
 pub fn models(dropout: bool) -> Vec<Case> {
     let one = |name: &str, s: ModelSpec| {
         let (model, params) = super::model(&s, 0.3);
@@ -495,7 +495,7 @@ pub fn models(dropout: bool) -> Vec<Case> {
     cases
 }
 
-/// Every variant of the gpt2 family, each with each other: 128 models.
+/// Every combination of the variants of the gpt2 family: 128 models.
 pub fn variants() -> Vec<Case> {
     let mut cases = Vec::new();
     for bits in 0_u32..128 {

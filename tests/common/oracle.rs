@@ -1,6 +1,6 @@
-//! The layers once more, in the plainest differentiable candle operations: slow, and the reference for values and gradients.
+//! The layers in plain differentiable candle operations: slow, and the reference for values and gradients.
 //!
-//! None of candle_nn's fused operations, which have no backward.
+//! They use none of candle_nn's fused operations, which have no backward.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
@@ -46,7 +46,7 @@ fn dropout(site: &DropoutSite, mb: &MicroBatch, x: &Tensor) -> Tensor {
     (x * mask(site, mb, x)).unwrap()
 }
 
-/// The mask of attention's probabilities, [batch, heads, seq, seq].
+/// The dropout mask of attention's probabilities, [batch, heads, seq, seq].
 fn attention_mask(site: &DropoutSite, mb: &MicroBatch, heads: usize) -> Option<Tensor> {
     let dropout = site.mask(mb)?;
     let per_sample = heads * mb.seq * mb.seq;
@@ -150,7 +150,7 @@ pub fn embedding(e: &Embedding, params: &Params, mb: &MicroBatch) -> Tensor {
         Positions::Learned(p) => {
             x = (x + params.view(*p).unwrap().index_select(&positions, 0).unwrap()).unwrap();
         }
-        // The waves once more, by their definition.
+        // Sinusoidal positions by their definition.
         Positions::Fixed(table) => {
             let d = table.dims2().unwrap().1;
             let wave = |n: usize| {
@@ -173,7 +173,7 @@ pub fn head(h: &Head, params: &Params, x: &Tensor) -> Tensor {
     }
 }
 
-/// A transformer layer, with its norms before or behind.
+/// A transformer layer, with its norms before or after the residual sums.
 pub fn layer(l: &TransformerLayer, theta: Option<f64>, params: &Params, x: &Tensor, mb: &MicroBatch) -> Tensor {
     if l.place == NormPlace::Post {
         let attended = dropout(&l.dropout[0], mb, &attention(&l.attention, theta, params, x, mb));
@@ -187,7 +187,7 @@ pub fn layer(l: &TransformerLayer, theta: Option<f64>, params: &Params, x: &Tens
     (&x + dropout(&l.dropout[1], mb, &fed)).unwrap()
 }
 
-/// Logits of a whole model, put together here from the parameters' names. Without dropout.
+/// Logits of a whole model, assembled from the parameters' names, without dropout.
 pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
     let at = |name: &str| params.layout.index(name).unwrap();
     let off = DropoutSite::new(0, "off", 0.0);

@@ -1,4 +1,4 @@
-//! Attention on a GPU against its twin on the CPU in f64, over shapes, masks and precisions; new tokens over a cache.
+//! Attention on a GPU compared with the CPU in f64, over shapes, masks and precisions; new tokens over a cache.
 //!
 //! Errors are held against the numbers beside them: an element's row of its head, and with a part the whole tensor, as sums that
 //! cancel keep the error of their terms. In units of the last place of what products and results are rounded to.
@@ -47,7 +47,7 @@ struct Case {
     shape: [usize; 5],
     dropout: bool,
     filled: bool,
-    /// Whether tensors begin where vectors cannot.
+    /// True if tensors begin at addresses that vector loads cannot use.
     shifted: bool,
 }
 
@@ -86,7 +86,7 @@ impl Case {
         self.dropout.then_some(DropoutMask { stream, step: 3, first_sample: 6, sample_stride: 2, p: 0.2 })
     }
 
-    /// One sample is as good as empty, one a third full.
+    /// One sample is nearly empty, one is a third full.
     fn filled(self) -> Option<ValidLengths> {
         let s = self.shape();
         let host = (0..s.batch).map(|b| if b == 1 { 0 } else { s.seq.div_ceil(3) }).collect();
@@ -103,7 +103,7 @@ fn normals(seed: u64, n: usize, precision: Precision) -> Vec<f32> {
     }
 }
 
-/// On the GPU, in a run's type.
+/// Copies a tensor to the GPU, in the run's element type.
 fn there(values: &[f32], shape: (usize, usize), precision: Precision, device: &Device, shifted: bool) -> Tensor {
     let mut all = vec![0.0; usize::from(shifted)];
     all.extend_from_slice(values);

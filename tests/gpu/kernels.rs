@@ -1,4 +1,4 @@
-//! Every kernel on a GPU against its twin on the CPU, on random numbers: odd sizes, single rows, long rows, padding, unaligned
+//! Every kernel on a GPU compared with the CPU's kernel, on random numbers: odd sizes, single rows, long rows, padding, unaligned
 //! views.
 
 use candle_core::{DType, Tensor};
@@ -43,7 +43,7 @@ fn swiglu_and_its_gradient() {
     }
 }
 
-/// Rows that a warp holds, and that blocks of all sizes hold.
+/// Row widths that fit in a warp, and in blocks of all sizes.
 const NORMS: [(usize, usize); 9] =
     [(1, 8), (3, 5), (1, 768), (70, 768), (33, 250), (5, 1025), (3, 1600), (2, 4096), (3, 8191)];
 
@@ -406,7 +406,7 @@ fn measures_of_flat_buffers() {
     }
 }
 
-/// What a kernel cannot take is said, and nothing is launched.
+/// A kernel reports input that it cannot take, and does not launch.
 #[test]
 fn what_does_not_fit_is_refused() {
     let Some(_) = crate::device::gpus(1) else { return };

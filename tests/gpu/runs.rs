@@ -28,7 +28,7 @@ fn a_run_goes_on_with_the_same_bits() {
     }
 }
 
-/// A run that was trained on a GPU is looked at there, and can be looked at without one.
+/// A run that was trained on a GPU is evaluated and sampled on it, and on the CPU.
 #[test]
 fn a_run_is_evaluated_and_sampled_here_and_there() {
     let Some(_) = gpus(1) else { return };
@@ -49,7 +49,7 @@ fn a_run_is_evaluated_and_sampled_here_and_there() {
     }
 }
 
-/// The test of the best checkpoint, after the last step.
+/// A run tests its best checkpoint on the GPU after its last step.
 #[test]
 fn a_run_is_tested_on_its_gpu() {
     let Some(_) = gpus(1) else { return };

@@ -23,7 +23,7 @@ fn error(path: &Path) -> String {
     error.to_string()
 }
 
-/// A safetensors file with `header`, whose length is said to be `said`, and `data` zeros.
+/// Writes a safetensors file with this header, a stated header length of `said`, and `data` zeros.
 fn write(path: &Path, header: &str, said: Option<u64>, data: usize) {
     let mut bytes = said.unwrap_or(header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());
@@ -194,7 +194,7 @@ fn error_of(dir: &tempfile::TempDir) -> String {
 }
 
 #[test]
-fn what_is_no_folder_of_safetensors_is_told_what_to_do() {
+fn the_error_of_another_file_says_what_to_do() {
     let dir = copy("gpt2");
     fs::rename(dir.path().join("model.safetensors"), dir.path().join("pytorch_model.bin")).unwrap();
     let pickle = error(dir.path());

@@ -179,7 +179,7 @@ fn logits_loss_and_every_gradient() {
     });
 }
 
-/// What a run of `steps` steps gave.
+/// The results of a run.
 struct Run {
     losses: Vec<f64>,
     norms: Vec<f64>,

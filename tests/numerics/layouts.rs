@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, Told, case, masked_case, run, weights};
+use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, ObservedRun, layout_case, layout_case_with_mask, run, weights};
 use candle_core::{DType, Device, Tensor};
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
@@ -33,11 +33,11 @@ fn agrees(model: usize) {
 }
 
 fn agree(name: &str, model: &str) {
-    let single = run(&case(model, LAYOUTS[0].1, STEPS), DType::F64);
+    let single = run(&layout_case(model, LAYOUTS[0].1, STEPS), DType::F64);
     assert_eq!((single.0.steps.len(), single.0.evals.len(), single.0.samples.len()), (STEPS, 2, 8));
     assert!(single.0.steps[STEPS - 1][0] < 0.8 * single.0.steps[0][0], "{name} learns");
     for (layout, yaml) in &LAYOUTS[1..] {
-        let other = run(&case(model, yaml, STEPS), DType::F64);
+        let other = run(&layout_case(model, yaml, STEPS), DType::F64);
         let mut worst = [0.0_f64; 3];
         for (a, b) in other.0.steps.iter().zip(&single.0.steps) {
             worst[0] = worst[0].max(relative(a[0], b[0]));
@@ -104,7 +104,7 @@ const KINDS: [usize; 6] = [0, 1, 3, 5, 13, 15];
 #[test]
 fn the_padding_mask_changes_padding_alone() {
     #[derive(Default)]
-    struct Traced(Told, Vec<TraceLine>);
+    struct Traced(ObservedRun, Vec<TraceLine>);
     impl Observer for Traced {
         fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
             Ok(())
@@ -120,7 +120,7 @@ fn the_padding_mask_changes_padding_alone() {
         }
     }
     let run = |model: &str, layout: &str, mask: &str| {
-        let case = masked_case(model, layout, 12, mask);
+        let case = layout_case_with_mask(model, layout, 12, mask);
         let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
         let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
         let state = |rank: &RankPlan| initial_state(&rank.program).unwrap();
@@ -130,11 +130,11 @@ fn the_padding_mask_changes_padding_alone() {
             state: state(&case.plan.ranks[rank]),
         };
         let ranks = (0..case.plan.ranks.len()).map(seat).collect();
-        let (mut told, stop) = (Traced::default(), AtomicBool::new(false));
+        let (mut observed, stop) = (Traced::default(), AtomicBool::new(false));
         let orders = RunControls { trace: true, ..RunControls::from(&stop) };
-        let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, orders, &mut told).unwrap();
+        let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, orders, &mut observed).unwrap();
         assert_eq!(case.plan.ranks[0].program.batch.mask_padding, mask != "causal");
-        (told, weights(&outcomes), case.plan)
+        (observed, weights(&outcomes), case.plan)
     };
     for model in [MODELS[1].1, MODELS[3].1] {
         for (name, layout) in KINDS.map(|i| LAYOUTS[i]) {
@@ -159,7 +159,8 @@ fn the_padding_mask_changes_padding_alone() {
 /// over thousands of them by much less, so losses by a few 2^-8 at most.
 #[test]
 fn bf16_without_master_weights() {
-    let with = |layout: &str| case(MODELS[1].1, &format!("{layout}\nprecision: bf16\nmaster_weights: false"), 20);
+    let with =
+        |layout: &str| layout_case(MODELS[1].1, &format!("{layout}\nprecision: bf16\nmaster_weights: false"), 20);
     let single = run(&with(LAYOUTS[0].1), DType::F32);
     for (name, layout) in KINDS.map(|i| LAYOUTS[i]) {
         let case = with(layout);
@@ -179,9 +180,9 @@ fn bf16_without_master_weights() {
 #[test]
 fn the_same_layout_twice_gives_the_same_bits() {
     let model = MODELS[1].1;
-    let single = run(&case(model, LAYOUTS[0].1, 20), DType::F32);
+    let single = run(&layout_case(model, LAYOUTS[0].1, 20), DType::F32);
     for (layout, yaml) in LAYOUTS {
-        let case = case(model, yaml, 20);
+        let case = layout_case(model, yaml, 20);
         let (first, second) = (run(&case, DType::F32), run(&case, DType::F32));
         assert_eq!(first, second, "{layout}");
         for (a, b) in first.0.steps.iter().zip(&single.0.steps) {
@@ -190,11 +191,11 @@ fn the_same_layout_twice_gives_the_same_bits() {
     }
 }
 
-/// One weight of one rank is off by one unit in the last place: told before the first step.
+/// One weight of one rank is off by one unit in the last place: the run fails before the first step.
 #[test]
 fn ranks_that_start_differently_are_refused() {
     for (layout, rank, what) in [(2, 1, "weights and moments"), (6, 1, "tied embedding")] {
-        let case = case(MODELS[0].1, LAYOUTS[layout].1, 5);
+        let case = layout_case(MODELS[0].1, LAYOUTS[layout].1, 5);
         let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
         let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
         let seat = |r: &RankPlan| -> (usize, TrainState) {
@@ -214,7 +215,7 @@ fn ranks_that_start_differently_are_refused() {
             .map(|(rank, state)| Seated { program: &case.plan.ranks[rank].program, threads: 1, state })
             .collect();
         let stop = AtomicBool::new(false);
-        let result = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut Told::default());
+        let result = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut ObservedRun::default());
         let error = result.expect_err("the ranks differ").to_string();
         assert!(error.contains(what), "{error}");
     }

@@ -194,7 +194,7 @@ fn tiny(family: Family) -> ModelSpec {
     }
 }
 
-/// As `initial_weights` in curves.py: a stream for each parameter in the order of their names.
+/// The weights that `initial_weights` in curves.py makes: one stream of numbers for each parameter in the order of names.
 fn initial_weights(layout: &ParamLayout) -> Vec<f64> {
     let mut names: Vec<&str> = layout.entries.iter().map(|e| e.spec.name.as_str()).collect();
     names.sort_unstable();
@@ -212,7 +212,7 @@ fn initial_weights(layout: &ParamLayout) -> Vec<f64> {
     flat
 }
 
-/// As `batch` in curves.py: inputs and targets, [ROWS, LENGTH].
+/// The batch that `batch` in curves.py makes: inputs and targets, [ROWS, LENGTH].
 fn batch(seed: u64, step: u64) -> (Vec<u32>, Vec<u32>) {
     let (mut inputs, mut targets) = (Vec::new(), Vec::new());
     for row in 0..ROWS {
@@ -335,7 +335,7 @@ fn pipeline_schedules_have_pytorchs_order() {
 
 // --- Multiple choice ---
 
-/// As `item` in choice.py.
+/// The item that `item` in choice.py makes.
 fn choice_item(index: u64) -> ChoiceItem {
     let stream = (2 << 20) + 8 * index;
     let sizes: Vec<usize> = (0..6).map(|k| mix(stream + 7, k) as usize).collect();
@@ -384,8 +384,8 @@ train: {steps: 100}
 eval: {loss: null}
 ";
 
-/// What each rank of `ranks` reads at each step: rows of the source, by the programs that the planner makes and by the
-/// sampler as a rank sets it up.
+/// The rows of the source that each rank reads at each step, by the programs that the planner makes and the sampler that a rank
+/// sets up.
 fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec<Vec<Vec<u64>>> {
     let train = SplitFacts { rows, tokens: rows * 8, documents: 1, hash: "assumed".to_owned() };
     let data = DataFacts {

@@ -1,4 +1,4 @@
-//! What numbers a run is made of: bf16's rounding, the same bits on any number of threads, initial weights, dropout masks.
+//! Rounding to bf16, the same bits on any number of threads, initial weights, and dropout masks.
 
 use crate::common::{below, largest, micro_batch, model_for, program, random_params, small_gpt2, small_llama, values};
 use candle_core::{DType, Device, Tensor};
@@ -12,7 +12,7 @@ use runner_spec::experiment::Family;
 use runner_spec::experiment::Precision;
 use runner_spec::model::{Init, ModelSpec, parameters};
 
-/// One step on `mb`: the mean loss.
+/// Trains one step on `mb`, and returns the mean loss.
 fn train(trainer: &mut Trainer, mb: &MicroBatch, lr: f64) -> f64 {
     let (Output::Losses(losses), mut saved) = trainer.forward(0, None, mb).unwrap() else {
         panic!("a whole model ends in losses")
@@ -28,7 +28,7 @@ fn bits(x: &Tensor) -> Vec<u32> {
     x.flatten_all().unwrap().to_vec1::<f32>().unwrap().iter().map(|v| v.to_bits()).collect()
 }
 
-/// Whether every element of this f32 tensor is a bf16 value.
+/// True if every element of this f32 tensor is a bf16 value.
 fn is_bf16(x: &Tensor) -> bool {
     bits(x).iter().all(|b| b.trailing_zeros() >= 16)
 }

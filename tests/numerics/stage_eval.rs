@@ -1,7 +1,7 @@
 //! Evaluation, multiple choice, decoding and diagnosis chunk by chunk and shared by replicas, against the whole model: equal
 //! to the bit.
 
-use crate::common::pipeline::{BF16, F64, Pipeline, padded, pipelines, specs, weights, whole};
+use crate::common::pipeline::{BF16, F64, Pipeline, padded_micro_batch, pipelines, specs, weights, whole};
 use crate::common::{below, values, with_values};
 use candle_core::{DType, Tensor};
 use runner_compute::kernels::Math;
@@ -18,7 +18,7 @@ use runner_spec::model::ModelSpec;
 
 const FP32: Math = Math { bf16: false };
 
-/// Through all stages, keeping nothing.
+/// Evaluates a micro-batch through all stages, without keeping what a backward needs.
 fn evaluate(pipeline: &Pipeline, mb: &MicroBatch) -> Vec<f32> {
     let mut x = None;
     for (rank, model) in &pipeline.stages {
@@ -36,7 +36,7 @@ fn evaluation_through_chunks_is_that_of_the_whole() {
     for spec in specs() {
         for kind in [F64, BF16] {
             let one = whole(&spec, kind);
-            let mb = MicroBatch { training: false, ..padded(&spec, 0, kind.1) };
+            let mb = MicroBatch { training: false, ..padded_micro_batch(&spec, 0, kind.1) };
             let expected = one.stages[0].1.losses(&one.ranks[0].params, &mb).unwrap();
             assert!(expected.iter().any(|&l| l > 0.0));
             for pipeline in pipelines(&spec, kind) {
@@ -304,7 +304,7 @@ fn a_bad_number_is_found_in_its_chunk() {
             flat[entry.offset] = f64::INFINITY;
             with_values(&params.layout, flat, DType::F64)
         };
-        let mb = padded(&spec, 0, FP32);
+        let mb = padded_micro_batch(&spec, 0, FP32);
         let shape = (mb.batch * mb.seq, spec.d_model);
         let hidden = crate::common::random("hidden", shape, 1.0);
         let nan = (hidden.clone() * f64::NAN).unwrap();

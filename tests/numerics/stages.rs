@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::pipeline::{BF16, F64, Pipeline, cuts, padded, pipelines, specs, weights, whole};
+use crate::common::pipeline::{BF16, F64, Pipeline, cuts, padded_micro_batch, pipelines, specs, weights, whole};
 use crate::common::{assert_close, largest, values, zeros};
 use candle_core::{DType, Tensor};
 use runner_compute::kernels::Math;
@@ -29,10 +29,10 @@ fn assert_gradients(what: &str, spec: &ModelSpec, layout: &ParamLayout, dtype: D
     }
 }
 
-/// Two micro-batches, one after the other.
+/// Trains on two micro-batches, one after the other, and returns their losses.
 fn train(pipeline: &Pipeline, spec: &ModelSpec, math: Math) -> Vec<Vec<f32>> {
     let step = |index| {
-        let mb = padded(spec, index, math);
+        let mb = padded_micro_batch(spec, index, math);
         let (losses, saved) = pipeline.forward(&mb);
         pipeline.backward(saved, &mb);
         losses
@@ -67,7 +67,7 @@ fn the_split_backward_is_the_backward() {
                 let once: Vec<_> = pipeline.ranks.iter().map(|r| values(&r.grads.flat)).collect();
                 let grads: Vec<Params> = pipeline.ranks.iter().map(|r| zeros(&r.params)).collect();
                 let mut later = Vec::new();
-                for mb in [padded(&spec, 0, kind.1), padded(&spec, 1, kind.1)] {
+                for mb in [padded_micro_batch(&spec, 0, kind.1), padded_micro_batch(&spec, 1, kind.1)] {
                     let (_, saved) = pipeline.forward(&mb);
                     let mut d: Option<Tensor> = None;
                     for ((rank, model), saved) in pipeline.stages.iter().zip(saved).rev() {
@@ -102,7 +102,7 @@ fn the_split_backward_is_the_backward() {
 fn segments_finish_their_blocks_gradients() {
     for spec in specs() {
         let one = whole(&spec, F64);
-        let (rank, model, mb) = (&one.ranks[0], &one.stages[0].1, padded(&spec, 0, FP32));
+        let (rank, model, mb) = (&one.ranks[0], &one.stages[0].1, padded_micro_batch(&spec, 0, FP32));
         let (_, mut saved) = one.forward(&mb);
         one.backward(saved, &mb);
         let expected = values(&rank.grads.flat);
@@ -136,7 +136,7 @@ fn a_middle_chunk_has_the_gradient_of_its_input() {
     for spec in specs() {
         let params = weights(&spec, DType::F64);
         let pipeline = Pipeline::new(&spec, &params, &[0..1, 1..3, 3..spec.block_count()], 3, FP32);
-        let (rank, model, mb) = (&pipeline.ranks[1], &pipeline.stages[1].1, padded(&spec, 0, FP32));
+        let (rank, model, mb) = (&pipeline.ranks[1], &pipeline.stages[1].1, padded_micro_batch(&spec, 0, FP32));
         let shape = (mb.batch * mb.seq, spec.d_model);
         let (x, r) = (crate::common::random("x", shape, 1.0), crate::common::random("r", shape, 1.0));
         let output = |x: &Tensor| match model.forward(&rank.params, Some(x.clone()), &mb).unwrap() {
@@ -203,7 +203,7 @@ fn what_does_not_fit_is_an_error() {
         let params = weights(&spec, DType::F64);
         let head = spec.block_count() - 1;
         let pipeline = Pipeline::new(&spec, &params, &[0..2, 2..head + 1], 2, FP32);
-        let mb = padded(&spec, 0, FP32);
+        let mb = padded_micro_batch(&spec, 0, FP32);
         let [(_, first), (_, second)] = pipeline.stages.as_slice() else { panic!("two stages") };
         let [a, b] = pipeline.ranks.as_slice() else { panic!("two ranks") };
         let hidden = crate::common::random("hidden", (mb.batch * mb.seq, spec.d_model), 1.0);
