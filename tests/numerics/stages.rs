@@ -73,13 +73,13 @@ fn the_split_backward_is_the_backward() {
                     for ((rank, model), saved) in pipeline.stages.iter().zip(saved).rev() {
                         let (dx, work) = model.backward_input(&pipeline.ranks[*rank].params, saved, d, &mb).unwrap();
                         assert_eq!(work.len(), model.range.len());
-                        later.push((*rank, model, work, mb.clone()));
+                        later.push((*rank, model, work));
                         d = dx;
                     }
                     assert!(d.is_none());
                 }
                 assert!(grads.iter().all(|g| largest(&values(&g.flat)) == 0.0), "the input's pass adds nothing");
-                for (rank, model, mut work, mb) in later {
+                for (rank, model, mut work) in later {
                     // In one go, or block by block.
                     let segment = if index % 2 == 0 { model.range.len() } else { 1 };
                     let mut end = model.range.end;
