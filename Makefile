@@ -13,12 +13,12 @@ quickstart: ## train a small model on the embedded corpus and show what it learn
 	$(CARGO) run --release --quiet -- apply experiments/quickstart.yaml
 
 test: ## all tests
-	$(CARGO) test --release
+	$(CARGO) test --release --workspace
 
 check: ## what a commit must pass besides the tests
-	$(CARGO) fmt --check
-	$(CARGO) clippy --release --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --no-deps --quiet
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --quiet
 
 check-report: ## the pages of `runner report` in a headless Chromium (apt-get install chromium)
 	$(CARGO) build --release
@@ -31,10 +31,10 @@ cuda: ## build for NVIDIA GPUs, with the toolkit that is installed or one from P
 
 check-cuda: ## lints of what only that build has
 	scripts/cuda_kit.sh $(CUDA_KIT)
-	. $(CUDA_KIT)/env.sh && $(CARGO) clippy --release --features cuda,nccl --all-targets --target-dir $(CUDA_TARGET) -- -D warnings
+	. $(CUDA_KIT)/env.sh && $(CARGO) clippy --release --workspace --features runner/cuda,runner/nccl --all-targets --target-dir $(CUDA_TARGET) -- -D warnings
 
 fmt:
-	$(CARGO) fmt
+	$(CARGO) fmt --all
 
 bench: ## whole runs beside PyTorch on the same threads (needs Python with torch)
 	$(CARGO) build --release
@@ -44,7 +44,7 @@ bench-kernels: ## criterion benches of the kernels
 	$(CARGO) bench --bench kernels
 
 docs:
-	$(CARGO) doc --release --no-deps --open
+	$(CARGO) doc --release --workspace --no-deps --open
 
 clean:
 	$(CARGO) clean

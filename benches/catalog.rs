@@ -8,16 +8,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use runner_report::runs::runs_table;
+use runner_report::runs_table::runs_table;
 use runner_store::{catalog, select};
 use serde_json::{Value, json};
 
 const RUNS: usize = 10_000;
-/// Of a run that was killed, whose metrics have to be read: one in a hundred.
+/// One run in this many was killed, so that its metrics have to be read.
 const KILLED: usize = 100;
 const STEPS: u64 = 2_000;
 
-/// What a session on a machine of 64 cores leaves in `manifest.json`.
+/// The `manifest.json` of a run with two sessions on a machine of 64 cores.
 fn manifest(i: usize, status: &str) -> Value {
     let machine = json!({"os": "linux", "arch": "x86_64", "cpu": "A Processor With A Long Name @ 2.60GHz", "cores": 64,
         "memory_bytes": 540_000_000_000_u64});
@@ -84,7 +84,7 @@ fn fill(root: &Path) {
 }
 
 fn listing(c: &mut Criterion) {
-    // A folder to keep, for `runner runs --runs DIR` itself.
+    // A folder that is kept, to try `runner runs --runs DIR` on it.
     let kept = std::env::var_os("CATALOG_BENCH_DIR").map(std::path::PathBuf::from);
     let temporary = tempfile::tempdir().unwrap();
     let root = kept.as_deref().unwrap_or(temporary.path());

@@ -61,7 +61,7 @@ checkpoint: {{every: 1000000000, keep: 1}}
 
 
 class Failed(Exception):
-    """One side did not finish, or left something unreadable."""
+    """One side did not finish, or wrote something unreadable."""
 
 
 def run(command, folder, extra_environment=None):
@@ -91,7 +91,7 @@ def read_metrics(path, warmup, steps):
 
 
 def only(folder, pattern):
-    """The one file under `folder` that matches."""
+    """The only file under `folder` that matches."""
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         raise Failed(f"{len(found)} files {pattern} after the run, expected one")
@@ -99,7 +99,7 @@ def only(folder, pattern):
 
 
 def read_runner(folder, warmup, steps):
-    """What the run in `folder` measured."""
+    """The measurements of the run in `folder`."""
     summary = json.loads(only(folder, "runs/*/summary.json").read_text())
     rates = read_metrics(only(folder, "runs/*/metrics.jsonl"), warmup, steps)
     if "peak_rss_bytes" not in summary:
@@ -117,7 +117,7 @@ def write_experiment(folder, model, warmup, steps, precision):
 
 
 def runner_once(options, model, steps):
-    # A folder of its own: nothing to resume, and every run prepares its data anew, outside the timed steps.
+    # Each run has a folder of its own: it resumes nothing, and it prepares its data outside the timed steps.
     with tempfile.TemporaryDirectory(prefix="compare-", dir=options.scratch) as name:
         folder = Path(name)
         write_experiment(folder, model, options.warmup, steps, options.dtype)
@@ -206,7 +206,7 @@ def main():
     record["load_average"] = os.getloadavg()[0]
     print(f"{record['cpu']}, {os.cpu_count()} cores, load average {record['load_average']:.1f}", flush=True)
     if record["load_average"] > 0.5:
-        # Threads that wait for each other in a spin loop suffer far more from company than those that sleep.
+        # Other processes slow down threads that spin while they wait far more than threads that sleep.
         print("compare: the machine is busy with other things; the ratios mean little", file=sys.stderr)
     for name in MODELS if options.model == "both" else [options.model]:
         model = MODELS[name]

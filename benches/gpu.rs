@@ -12,13 +12,13 @@
 use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use candle_core::{DType, Device, Result, Tensor};
 use runner_compute::gpu::Gpu;
-use runner_compute::kernels::cpu::dropout::Dropout;
+use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_compute::kernels::cuda;
 use runner_compute::kernels::optimizer::AdamW;
 use runner_compute::kernels::pointwise::Rope;
 use runner_spec::philox::Philox;
 
-/// Sizes of a step.
+/// The sizes of a training step.
 struct Shape {
     batch: usize,
     seq: usize,
@@ -31,19 +31,19 @@ struct Shape {
 const GPT2: Shape = Shape { batch: 16, seq: 1024, d: 768, vocab: 50_304, parameters: 124_475_904, repeats: 20 };
 const TINY: Shape = Shape { batch: 2, seq: 8, d: 64, vocab: 320, parameters: 4096, repeats: 2 };
 
-/// What a kernel must at least do.
+/// The least work that a kernel must do.
 enum Floor {
     Bytes(usize),
     Flops(usize),
 }
 
-/// The card's limits per second, 0 where the driver does not say.
-struct Card {
+/// The GPU's limits per second; 0 where the driver does not report them.
+struct GpuLimits {
     bytes: f64,
     flops: f64,
 }
 
-impl Card {
+impl GpuLimits {
     fn of(gpu: &Gpu) -> Self {
         let attribute = |a| f64::from(gpu.stream().context().attribute(a).unwrap_or(0));
         // kHz and bits; two transfers for each cycle.
@@ -58,7 +58,7 @@ impl Card {
 
 struct Bench<'a> {
     gpu: &'a Gpu,
-    card: Card,
+    limits: GpuLimits,
     repeats: usize,
 }
 
@@ -66,16 +66,16 @@ impl Bench<'_> {
     fn row(&self, name: &str, floor: &Floor, f: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         f()?;
         f()?;
-        let from = self.gpu.moment()?;
+        let from = self.gpu.record_timestamp()?;
         for _ in 0..self.repeats {
             f()?;
         }
-        let to = self.gpu.moment()?;
+        let to = self.gpu.record_timestamp()?;
         self.gpu.synchronize()?;
-        let seconds = to.since(&from)?.map_or(0.0, |t| t.as_secs_f64()) / self.repeats as f64;
+        let seconds = to.elapsed_since(&from)?.map_or(0.0, |t| t.as_secs_f64()) / self.repeats as f64;
         let (amount, limit, unit) = match *floor {
-            Floor::Bytes(n) => (n as f64, self.card.bytes, "GB/s"),
-            Floor::Flops(n) => (n as f64, self.card.flops, "GFLOP/s"),
+            Floor::Bytes(n) => (n as f64, self.limits.bytes, "GB/s"),
+            Floor::Flops(n) => (n as f64, self.limits.flops, "GFLOP/s"),
         };
         let share =
             if limit > 0.0 { format!("{:6.1}%", 100.0 * amount / limit / seconds) } else { "      ?".to_owned() };
@@ -91,16 +91,16 @@ fn main() -> Result<()> {
     }
     let shape = if std::env::args().any(|a| a == "--tiny") { TINY } else { GPT2 };
     let device = runner_compute::gpu::open(0)?;
-    let gpu = Gpu::of(&device)?;
-    let bench = Bench { card: Card::of(&gpu), repeats: shape.repeats, gpu: &gpu };
-    println!("bandwidth {:.0} GB/s, bf16 peak {:.0} TFLOP/s", bench.card.bytes / 1e9, bench.card.flops / 1e12);
+    let gpu = Gpu::of_device(&device)?;
+    let bench = Bench { limits: GpuLimits::of(&gpu), repeats: shape.repeats, gpu: &gpu };
+    println!("bandwidth {:.0} GB/s, bf16 peak {:.0} TFLOP/s", bench.limits.bytes / 1e9, bench.limits.flops / 1e12);
     println!("{:<34} {:>10} {:>12} {:<8} {:>7}", "kernel", "µs", "", "", "of it");
     rows(&bench, &shape)?;
     products(&bench, &shape)?;
     flat(&bench, &shape)
 }
 
-/// Like activations, in bf16.
+/// Random values like activations, in bf16.
 fn activations(gpu: &Gpu, shape: (usize, usize)) -> Result<Tensor> {
     let values = Tensor::randn(0.0_f32, 1.0, shape, &Device::Cpu)?.to_dtype(DType::BF16)?;
     values.to_device(&Device::Cuda(gpu.device().clone()))
@@ -111,19 +111,20 @@ fn rows(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let n = rows * d;
     let (x, dy) = (activations(gpu, (rows, d))?, activations(gpu, (rows, d))?);
     let (weight, bias) = (gpu.zeros(DType::F32, d)?, gpu.zeros(DType::F32, d)?);
-    let stats = cuda::norm::layer_norm(&x, &weight, &bias, 1e-5)?.1;
-    bench
-        .row("LayerNorm", &Floor::Bytes(4 * n), &mut || cuda::norm::layer_norm(&x, &weight, &bias, 1e-5).map(|_| ()))?;
+    let stats = cuda::norm::normalize(&x, &weight, Some(&bias), 1e-5)?.1;
+    bench.row("LayerNorm", &Floor::Bytes(4 * n), &mut || {
+        cuda::norm::normalize(&x, &weight, Some(&bias), 1e-5).map(|_| ())
+    })?;
     bench.row("sum and LayerNorm", &Floor::Bytes(8 * n), &mut || {
-        cuda::norm::add_layer_norm(&x, &dy, &weight, &bias, 1e-5).map(|_| ())
+        cuda::norm::add_and_normalize(&x, &dy, &weight, Some(&bias), 1e-5).map(|_| ())
     })?;
     bench.row("LayerNorm backward", &Floor::Bytes(8 * n), &mut || {
-        cuda::norm::layer_norm_backward(&weight, &bias, &x, &weight, &stats, &dy, Some(&dy)).map(|_| ())
+        cuda::norm::normalize_backward(&weight, Some(&bias), &x, &weight, &stats, &dy, Some(&dy)).map(|_| ())
     })?;
-    bench.row("RMSNorm", &Floor::Bytes(4 * n), &mut || cuda::norm::rms_norm(&x, &weight, 1e-5).map(|_| ()))?;
+    bench.row("RMSNorm", &Floor::Bytes(4 * n), &mut || cuda::norm::normalize(&x, &weight, None, 1e-5).map(|_| ()))?;
     bench.row("residual sum", &Floor::Bytes(6 * n), &mut || cuda::pointwise::add_assign(&x, &dy))?;
     let stream = Philox::new(1, "bench");
-    let dropout = Dropout { stream, step: 1, first_sample: 0, sample_stride: 1, p: 0.1 };
+    let dropout = DropoutMask { stream, step: 1, first_sample: 0, sample_stride: 1, p: 0.1 };
     bench.row("dropout", &Floor::Bytes(4 * n), &mut || cuda::pointwise::dropout(&x, s.seq, &dropout))?;
     let rope = Rope::new(s.seq, 64.min(d), 10_000.0, &x)?;
     let (heads, math) = (d / 64.min(d), runner_compute::kernels::Math { bf16: true });
@@ -169,7 +170,7 @@ fn embeddings(bench: &Bench<'_>, s: &Shape, dy: &Tensor) -> Result<()> {
     })
 }
 
-/// Each linear layer: forward, and the gradients of input and weight.
+/// The matmuls of each linear layer: forward, and the gradients of input and weight.
 fn products(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let (gpu, rows, d) = (bench.gpu, s.batch * s.seq, s.d);
     for (name, inner, out) in
@@ -204,7 +205,7 @@ fn products(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     Ok(())
 }
 
-/// Passes over all parameters.
+/// The kernels that pass over all parameters.
 fn flat(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let (gpu, n) = (bench.gpu, s.parameters);
     let (state, grads, copy) = (gpu.zeros(DType::F32, 3 * n)?, gpu.zeros(DType::F32, n)?, gpu.zeros(DType::BF16, n)?);
@@ -212,6 +213,6 @@ fn flat(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     bench.row("AdamW with a bf16 copy", &Floor::Bytes(30 * n), &mut || {
         cuda::optimizer::adamw(&state, &grads, n, &step, false, Some(&copy))
     })?;
-    bench.row("squares", &Floor::Bytes(4 * n), &mut || cuda::optimizer::squares_there(&grads).map(|_| ()))?;
+    bench.row("squares", &Floor::Bytes(4 * n), &mut || cuda::optimizer::sum_of_squares(&grads).map(|_| ()))?;
     bench.row("clear", &Floor::Bytes(4 * n), &mut || cuda::optimizer::clear(&grads))
 }

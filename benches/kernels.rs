@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use candle_core::{DType, Device, Tensor};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use runner_compute::kernels::attention::{Masks, Shape, attention, attention_backward};
+use runner_compute::kernels::attention::{AttentionMasks, AttentionShape, attention, attention_backward};
 use runner_compute::kernels::{Math, loss, matmul, norm, optimizer, pointwise};
 
 const ROWS: usize = 1024;
@@ -40,9 +40,9 @@ fn passes(c: &mut Criterion) {
     let (x, wide, vector) = (random((ROWS, 768)), random((ROWS, 3072)), random(768));
     group.throughput(Throughput::Elements((ROWS * 768) as u64));
     group.bench_function("layer norm", |b| {
-        b.iter(|| norm::layer_norm(black_box(&x), &vector, &vector, 1e-5, math).unwrap());
+        b.iter(|| norm::normalize(black_box(&x), &vector, Some(&vector), 1e-5, math).unwrap());
     });
-    group.bench_function("rms norm", |b| b.iter(|| norm::rms_norm(black_box(&x), &vector, 1e-5, math).unwrap()));
+    group.bench_function("rms norm", |b| b.iter(|| norm::normalize(black_box(&x), &vector, None, 1e-5, math).unwrap()));
     group.throughput(Throughput::Elements((ROWS * 3072) as u64));
     group.bench_function("gelu", |b| b.iter(|| pointwise::gelu(black_box(&wide), math).unwrap()));
     group.bench_function("swiglu", |b| b.iter(|| pointwise::swiglu(black_box(&wide), math).unwrap()));
@@ -50,14 +50,16 @@ fn passes(c: &mut Criterion) {
     let targets: Vec<u32> = (0..ROWS as u32).collect();
     group.throughput(Throughput::Elements((ROWS * 50_304) as u64));
     group.bench_function("cross-entropy, losses and gradient", |b| {
-        b.iter(|| loss::cross_entropy(black_box(&logits), &targets, Some(1e-3), math).unwrap());
+        b.iter(|| loss::cross_entropy(black_box(&logits), &targets, None, Some(1e-3), math).unwrap().read().unwrap());
     });
     let n = 10_000_000;
     let (state, grads) = (random(3 * n).abs().unwrap(), random(n));
     let step =
         optimizer::AdamW { lr: 1e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, t: 10, grad_scale: 1.0 };
     group.throughput(Throughput::Elements(n as u64));
-    group.bench_function("adamw", |b| b.iter(|| optimizer::adamw(&state, black_box(&grads), n, &step, false).unwrap()));
+    group.bench_function("adamw", |b| {
+        b.iter(|| optimizer::adamw(&state, black_box(&grads), n, &step, false, None).unwrap())
+    });
     group.finish();
 }
 
@@ -65,18 +67,20 @@ fn heads(c: &mut Criterion) {
     let mut group = c.benchmark_group("attention");
     let math = Math::default();
     for seq in [128, 256, 1024] {
-        let s = Shape { batch: ROWS / seq, seq, heads: 12, kv_heads: 12, head_dim: 64 };
+        let s = AttentionShape { batch: ROWS / seq, seq, heads: 12, kv_heads: 12, head_dim: 64 };
         let qkv = random((ROWS, s.qkv_width()));
-        let (out, lse) = attention(&qkv, s, Masks::default(), math).unwrap();
-        // Scores and their product with the values, counted in full, as in PaLM.
+        let (out, lse) = attention(&qkv, s, AttentionMasks::default(), math).unwrap();
+        // FLOPs of scores and their product with the values, without the causal saving, as PaLM counts them.
         let forward = 4 * ROWS * seq * s.out_width();
         group.throughput(Throughput::Elements(forward as u64));
         group.bench_function(format!("forward {seq}"), |b| {
-            b.iter(|| attention(black_box(&qkv), s, Masks::default(), math).unwrap());
+            b.iter(|| attention(black_box(&qkv), s, AttentionMasks::default(), math).unwrap());
         });
         group.throughput(Throughput::Elements(2 * forward as u64));
         group.bench_function(format!("backward {seq}"), |b| {
-            b.iter(|| attention_backward(black_box(&qkv), &out, &lse, &out, s, Masks::default(), math).unwrap());
+            b.iter(|| {
+                attention_backward(black_box(&qkv), &out, &lse, &out, s, AttentionMasks::default(), math).unwrap()
+            });
         });
     }
     group.finish();

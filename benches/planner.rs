@@ -26,7 +26,7 @@ optimizer: {adamw: {lr: 1e-4}}
 precision: bf16
 ";
 
-/// 64 micro-batches of one row for each replica.
+/// An experiment in which each replica has 64 micro-batches of one row.
 fn experiment(stages: usize, replicas: usize) -> Experiment {
     let file = std::env::temp_dir().join(format!("planner-bench-{}.yaml", std::process::id()));
     std::fs::write(&file, FILE).unwrap();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Shows what the last build with `--features cuda` said of each kernel: registers, shared memory, spills.
+# Shows the resources of each kernel in the last build with `--features cuda`: registers, shared memory, spills.
 # usage: scripts/cuda_kernels.sh [TARGET]
 set -euo pipefail
 case ${1:-} in -*) echo "usage: scripts/cuda_kernels.sh [TARGET]" && exit 0 ;; esac

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Makes a folder with what building `--features cuda` takes: NVIDIA's compiler and headers. Neither a GPU nor a driver nor
-# CUDA's libraries are needed for it.
+# Makes a folder with what a build with `--features cuda` needs: NVIDIA's compiler and headers. It needs no GPU, no driver and
+# none of CUDA's libraries.
 #
 # usage: scripts/cuda_kit.sh DIR      then: source DIR/env.sh
 #
 # The toolkit that is installed is taken ($NVCC, $CUDA_HOME, nvcc on the path, /usr/local/cuda) if it is CUDA 12 or newer; else, or
 # with CUDA_KIT_WHEELS=1, wheels of cuda_wheels.txt from PyPI (105 MB, 235 MB on disk), which takes Python 3 with pip.
-# Does nothing if DIR is made already. Exit codes: 0 done, 1 it cannot be had, 2 the request was wrong.
+# Does nothing if DIR is complete already. Exit codes: 0 done, 1 there is no compiler and none can be downloaded, 2 wrong request.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-# Counts changes of what this script makes: an older folder is made anew.
+# The version of what this script makes: a folder of an older version is made again.
 EDITION=1
 OLDEST=12
-# What cudarc 0.19.10 has declarations of; a newer toolkit is taken for this one.
+# The newest version that cudarc 0.19.10 declares. A newer toolkit is used as this version.
 NEWEST_DECLARED=13.4
 
 fail() {
@@ -23,12 +23,12 @@ fail() {
     exit "$code"
 }
 
-# As 13.0; nothing if $1 does not run.
+# Prints the version of the nvcc $1, such as 13.0; nothing if it does not run.
 version_of() {
     "$1" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\.[0-9]*\).*/\1/p' | head -1
 }
 
-# The nvcc that is installed, or nothing.
+# Prints the path of the installed nvcc, or nothing.
 installed() {
     local candidate version
     [ "${CUDA_KIT_WHEELS:-}" != 1 ] || return 0
@@ -44,7 +44,7 @@ installed() {
     done
 }
 
-# Puts the wheels' files into $1/wheels; prints where its nvcc is.
+# Unpacks the wheels into $1/wheels, and prints the path of their nvcc.
 from_wheels() {
     local dir=$1 python=${PYTHON:-python3} said=$1/pip.log
     command -v "$python" >/dev/null ||
@@ -92,7 +92,7 @@ fi
 mkdir "$new/bin"
 cat >"$new/bin/nvcc" <<NVCC
 #!/bin/sh
-# candle's kernels for quantized models take minutes to compile. Nothing here calls them, and build/shims.c stands in for them.
+# candle's kernels for quantized models take minutes to compile. Nothing here calls them, and crates/compute/build/shims.c stands in for them.
 if [ "\${CARGO_PKG_NAME:-}" = candle-kernels ]; then
     for last in "\$@"; do :; done
     case \$last in *src/moe/*.cu | *src/mmvq_gguf.cu | *src/mmq_gguf/*.cu)
@@ -106,7 +106,7 @@ NVCC
 chmod +x "$new/bin/nvcc"
 ln -s "$(dirname "$(dirname "$nvcc")")/include" "$new/include"
 cat >"$new/env.sh" <<ENV
-# What building with --features cuda takes. Written by scripts/cuda_kit.sh.
+# The environment of a build with --features cuda. Written by scripts/cuda_kit.sh.
 export CUDA_HOME=$dir CUDA_PATH=$dir CUDA_ROOT=$dir CUDA_TOOLKIT_ROOT_DIR=$dir NVCC=$dir/bin/nvcc
 case ":\$PATH:" in *":$dir/bin:"*) ;; *) export PATH=$dir/bin:\$PATH ;; esac
 # candle's own kernels: PTX for A100, which newer GPUs translate.

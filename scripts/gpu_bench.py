@@ -65,7 +65,7 @@ def cases():
 
 
 def estimate(who, precision, rows):
-    """Seconds; wrong by a factor of two without harm."""
+    """An estimate in seconds. An error by a factor of two does no harm."""
     steps = sum(STEPS[precision]) * {"bf16": 0.14, "tf32": 0.35, "fp32": 1.4}[precision] * rows / 64
     return steps + {"runner": 5, "eager": 3, "compile": 30}[who]
 
@@ -75,7 +75,7 @@ def peaks_of(name):
 
 
 def flops_per_token(model, parameters):
-    """(llm.c's count, that of PaLM and nanoGPT)."""
+    """FLOPs by two conventions: (llm.c's, that of PaLM and nanoGPT)."""
     m = MODELS[model]
     attention = m["layers"] * m["d_model"] * m["length"]
     matrices = 6 * (parameters - m["looked_up"])
@@ -83,7 +83,7 @@ def flops_per_token(model, parameters):
 
 
 class Peer:
-    """PyTorch in a process of its own that answers case by case. After a time-out it is ended, and the next case starts another."""
+    """PyTorch in a process of its own that answers case by case. After a timeout it is killed, and the next case starts another."""
 
     def __init__(self, options):
         self.options, self.process, self.lines, self.why = options, None, None, None
@@ -126,7 +126,7 @@ class Peer:
                 return {"error": f"it ended with exit code {code}: {said}"[:300]}
             try:
                 return json.loads(line)
-            except ValueError:  # something that a library printed
+            except ValueError:  # a line that a library printed
                 continue
 
     def ask(self, case, limit):
@@ -165,7 +165,7 @@ class Bench:
         return folder
 
     def settings(self, model, precision, rows):
-        """What replaces the file's."""
+        """The settings that replace those of the file."""
         folder = self.tokens().resolve()
         settings = {
             "device": self.options.device, "precision": precision, "batch.sequences": rows, "batch.micro_batch": rows,
@@ -183,7 +183,7 @@ class Bench:
         return TINY_STEPS if self.options.tiny else STEPS[precision]
 
     def ours(self, model, precision, rows, limit):
-        """Our figures, read from a run that is ended after its steps."""
+        """The program's figures, read from a run that is stopped after its steps."""
         warmup, timed = self.steps(precision)
         folder = self.options.scratch / f"bench-{model}-{precision}-{rows}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -206,7 +206,7 @@ class Bench:
                     break
                 if '"kind":"train"' in line.replace(" ", ""):
                     arrivals.append(time.monotonic())
-            time.sleep(0.3)  # what the last step leaves: its line in metrics.jsonl, and what nvidia-smi shows
+            time.sleep(0.3)  # until the last step's line is in metrics.jsonl and nvidia-smi shows its memory
         common.end(process)
         if len(arrivals) < warmup + timed:
             said = common.tail((folder / "errors").read_text(), 8)
@@ -221,7 +221,7 @@ class Bench:
         timeline = json.loads((run / "timeline.json").read_text()) if (run / "timeline.json").exists() else {}
         held = [{k: v for k, v in rank.items() if k != "rank" and isinstance(v, int)} for rank in timeline.get("memory") or []]
         peaks = [(rank.get("device") or {}).get("peak") for rank in timeline.get("memory") or []]
-        if self.options.device == "cuda":  # tensors alone: of context and libraries the pool knows nothing
+        if self.options.device == "cuda":  # tensors alone: the pool does not count the context and the libraries
             measured = sum(peaks) if peaks and all(peaks) else None
         else:
             measured = sum(sum(rank.get(k, 0) for k in ("weights", "gradients", "optimizer", "step")) for rank in held) or None
@@ -252,12 +252,12 @@ class Bench:
         if self.clock.left() < need:
             self.notes.add(label, None, note="not reached: no time was left", **more)
             return
-        # Compiling may take long; it shall not take what the lines after it need.
+        # Compiling may take long. It must not take the time that the next cases need.
         limit = min(self.clock.left(), 90) if who == "compile" else self.clock.left()
         try:
             found = self.ours(model, precision, rows, limit) if who == "runner" else self.theirs(who, model, precision, rows, limit)
         except (common.Failed, OSError, KeyError, ValueError, statistics.StatisticsError) as error:
-            # PyTorch's failures are not ours.
+            # A failure of PyTorch does not fail this check.
             self.notes.add(label, False if who == "runner" else None, note=str(error) or repr(error), **more)
             return
         peak, rate = self.peaks.get(precision), found["tokens_per_second"]
@@ -295,7 +295,7 @@ class Bench:
 
 
 def warm(options):
-    """Compiles what the bench will ask for, in the same order, so that it finds it in PyTorch's cache."""
+    """Compiles the cases of the benchmark in its order, so that it finds them in PyTorch's cache."""
     bench = Bench(options, common.Notes(None, "warm"))
     try:
         for who, model, precision, rows in cases():

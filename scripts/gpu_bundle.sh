@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes a folder with what checks and measures this program on a machine with a GPU, and DIR.tar.gz of it.
+# Makes a folder with everything that checks and measures this program on a machine with a GPU, and DIR.tar.gz of it.
 #
 # usage: scripts/gpu_bundle.sh KIT TARGET DIR [DATA]      after `make cuda`, which makes KIT and TARGET/release/runner
 #
 # DATA is a folder with Tiny Shakespeare (input.txt or tinyshakespeare.txt) and GPT-2's vocab.json and merges.txt (there or in
-# gpt2-tokenizer/), which is taken along as data/. Exit codes: 0 done, 1 something is missing or the folder is too large, 2 wrong request.
+# gpt2-tokenizer/), which the bundle contains as data/. Exit codes: 0 done, 1 something is missing or the folder is too large, 2 wrong request.
 set -euo pipefail
 
 LARGEST=60000000
@@ -20,13 +20,13 @@ fail() {
 kit=$1 target=$2 bundle=$3 data=${4:-}
 [ -f "$kit/env.sh" ] || fail 1 "$kit/env.sh is missing: first \`make cuda\`"
 [ -x "$target/release/runner" ] || fail 1 "$target/release/runner is missing: first \`make cuda\`"
-# Only a folder that this script made is made anew.
+# Only a folder that this script made is replaced.
 [ ! -e "$bundle" ] || [ -f "$bundle/gpu-bundle" ] || fail 1 "$bundle is there, and not a bundle: remove it, or name another folder"
 # shellcheck disable=SC1091
 source "$kit/env.sh"
 cargo=${CARGO:-cargo} python=${PYTHON:-python3}
 
-# The executable that `cargo test` or `cargo bench` builds of a target, from cargo's messages.
+# Prints the path of the executable that `cargo test` or `cargo bench` builds for a target, from cargo's messages.
 built() { # test or bench, its name
     local release=--release messages
     [ "$1" = test ] || release="" # the bench profile is that already, and cargo bench has no such flag
@@ -51,7 +51,7 @@ rm -rf "$fresh"
 mkdir -p "$fresh/scripts" "$fresh/experiments" "$fresh/benches/peers"
 touch "$fresh/gpu-bundle"
 stripped "$target/release/runner" "$fresh/runner"
-tests=$(built test gpu) # apart, so that its failure is one
+tests=$(built test gpu) # a statement of its own, so that its failure ends the script
 stripped "$tests" "$fresh/gpu-tests"
 if [ -f benches/gpu.rs ]; then
     bench=$(built bench gpu)
@@ -59,7 +59,7 @@ if [ -f benches/gpu.rs ]; then
 else
     echo "benches/gpu.rs is missing: the bundle has no gpu-bench" >&2
 fi
-# The kernels' images are in each of the programs: packed, they leave room. gpu_check.sh unpacks them.
+# Each program contains the kernels' images, so they are compressed. gpu_check.sh unpacks them.
 for name in runner gpu-tests gpu-bench; do
     [ ! -f "$fresh/$name" ] || gzip -9 "$fresh/$name"
 done

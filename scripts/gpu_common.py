@@ -1,4 +1,4 @@
-"""What the scripts that check GPUs share: running the program with its libraries, reading what it recorded, and noting results.
+"""Functions that the scripts for GPUs share: running the program with its libraries, reading what it recorded, and noting results.
 
 A result is one JSON object a line: `part`, `name`, `ok` (true, false, or null for what was not done), `value`, `limit`, `note`.
 Python's standard library alone.
@@ -19,11 +19,11 @@ EXPERIMENTS = ROOT / "experiments" / "gpu"
 
 
 class Failed(Exception):
-    """A run did not do what it was to do; the message says which and how."""
+    """A run did not do what it should. The message names the run and what it did."""
 
 
 def results(path):
-    """All results noted so far; a torn last line is left out."""
+    """All results recorded so far. An incomplete last line is left out."""
     found = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
@@ -34,7 +34,7 @@ def results(path):
 
 
 class Notes:
-    """Notes results in a file and says them."""
+    """Records results in a file and prints them."""
 
     def __init__(self, path, part):
         self.path, self.part, self.failed = path, part, False
@@ -51,7 +51,7 @@ class Notes:
 
 
 def runner_environment(folder):
-    """For the program: its own runs and cache under `folder`, no settings of the caller's, CUDA's libraries where they were found."""
+    """The program's environment: runs and cache under `folder`, none of the caller's settings, CUDA's libraries where they were found."""
     kept = {"RUNNER_CUDA_LIBS", "RUNNER_GPU_REQUIRED"}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RUNNER_") or k in kept}
     cache = os.environ.get("GPU_CHECK_CACHE") or str(folder / "cache")
@@ -63,7 +63,7 @@ def runner_environment(folder):
 
 
 def flags(settings):
-    """`--set` for each of a dictionary."""
+    """A `--set` flag for each entry of a dictionary."""
     return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
 
 
@@ -93,7 +93,7 @@ def tail(text, lines=12):
 
 
 def run(command, folder, limit, expect=(0,), environment=None):
-    """Runs to its end: (exit code, standard output, both outputs). `limit` in seconds."""
+    """Runs a command to its end, for at most `limit` seconds. Returns (exit code, standard output, both outputs)."""
     command = [str(part) for part in command]
     environment = runner_environment(folder) | (environment or {})
     process = spawn(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -111,7 +111,7 @@ def run(command, folder, limit, expect=(0,), environment=None):
 
 
 def end(process):
-    """Ends a process that leads a session of its own, and what it started."""
+    """Kills a process that leads a session of its own, and the processes that it started."""
     LIVE.discard(process)
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
@@ -159,7 +159,7 @@ def planned(run_dir):
 
 
 def planned_tensors(run_dir):
-    """As `planned`, of each rank the sum that its process's tensors take: without the driver's context and NCCL's buffers."""
+    """Bytes that the plan counts for each rank's tensors: without the driver's context and NCCL's buffers."""
     plan = json.loads((run_dir / "plan.json").read_text())
     outside = lambda item: item["category"] == "context" or item["what"].startswith("communicators")
     return [sum(i["bytes"] * i["count"] for i in rank["memory"]["items"] if not outside(i)) for rank in plan["ranks"]]
@@ -188,7 +188,7 @@ def driver():
 
 
 def nccl_version():
-    """(2, 30, 4), and the file; None where there is none."""
+    """NCCL's version, such as (2, 30, 4), and its file; None if there is none."""
     folders = [f for key in ("RUNNER_CUDA_LIBS", "GPU_CHECK_LIBS") for f in os.environ.get(key, "").split(":") if f]
     for path in [str(Path(f) / "libnccl.so.2") for f in folders] + ["libnccl.so.2"]:
         try:
@@ -241,7 +241,7 @@ class MemoryWatch:
 
 
 class Clock:
-    """What is left of a part's time."""
+    """The time that a part has left."""
 
     def __init__(self, seconds):
         self.until = time.monotonic() + seconds

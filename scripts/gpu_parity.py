@@ -30,13 +30,13 @@ from pathlib import Path
 
 import gpu_common as common
 
-# Of the first loss, of every loss, of the mean over all steps: absolute, in nats.
+# The largest absolute difference in nats of the first loss, of any loss, and of the mean over all steps.
 LIMITS = {
     "fp32": {"first": 5e-6, "most": 2e-4, "mean": 5e-5},
     "tf32": {"first": 1.5e-4, "most": 2e-3, "mean": 4e-4},
     "bf16": {"first": 6e-4, "most": 6e-3, "mean": 1.2e-3},
 }
-# The same of the gradients' norms, relative. AdamW hides a gradient of the wrong scale from the losses; the norm shows it.
+# The same for the gradients' norms, relative. AdamW hides a gradient of the wrong scale from the losses; the norm shows it.
 NORMS = {
     "fp32": {"first": 2e-5, "most": 1e-3, "mean": 1e-4},
     "tf32": {"first": 3e-3, "most": 6e-2, "mean": 1.1e-2},
@@ -79,7 +79,7 @@ class Parity:
                 *common.flags(settings), *more]
 
     def train(self, model, device, precision, label, *more, threads=1):
-        """A run in a folder of its own; its run directory."""
+        """Makes a run in a folder of its own, and returns its run directory."""
         folder = self.folder(model, precision, label)
         if not (folder / "done").exists():
             folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ class Parity:
         return common.run_folder(folder, f"parity-{model}")
 
     def references(self):
-        """The CPU's runs, all at once; {(model, precision): run directory}. TF32 is fp32 on a CPU."""
+        """Makes the CPU's runs at the same time. Returns {(model, precision): run directory}. TF32 is fp32 on a CPU."""
         wanted = [(model, precision) for model in MODELS for precision in ("fp32", "bf16")]
         threads = max(1, self.options.threads // len(wanted))
         with concurrent.futures.ThreadPoolExecutor(len(wanted)) as pool:
@@ -136,7 +136,7 @@ class Parity:
             return False
 
     def same_bits(self, model, precision, first):
-        """The same plan again, and once more with an interrupt on the way."""
+        """Runs the same plan again, and once more with an interrupt."""
         expected = common.summary(first)["final_hash"]
         for label, what in (("again", "the same bits twice"), ("stopped", "the same bits after an interrupt")):
             name = f"{model} {precision}: {what}"
@@ -156,7 +156,7 @@ class Parity:
             self.notes.add(name, got == expected, got[:12], expected[:12], note)
 
     def interrupted(self, model, precision):
-        """SIGINT after some steps, then the same command again. A run that was too fast for it is stopped by --until-step instead."""
+        """SIGINT after some steps, then the same command again. A run that ends before the signal is stopped by --until-step instead."""
         folder = self.folder(model, precision, "stopped")
         folder.mkdir(parents=True, exist_ok=True)
         command = self.command(model, self.options.device, precision, threads=1)

@@ -20,7 +20,7 @@ OLDEST_SHARING = (2, 30)
 
 
 def layouts(gpus, sharing=False):
-    """Names and settings. `gpus`: how many there are; `sharing`: two ranks are on the first."""
+    """Names and settings of the layouts. `gpus`: the number of GPUs; `sharing`: two ranks use the first GPU."""
     devices = ", devices: [cuda:0, cuda:0]" if sharing else ""
     listed = {
         "ddp 2": {"parallel": f"{{mode: ddp, replicas: 2, bucket_mb: 0.25{devices}}}", "batch.micro_batch": 2},

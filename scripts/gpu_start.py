@@ -59,7 +59,7 @@ class Start:
         return folder, common.run_folder(folder, NAME)
 
     def weights(self):
-        """What every run starts from: the weights after a step that moves nothing."""
+        """The weights that every run starts from: those after a step with a learning rate of 0."""
         still = {"optimizer.adamw.lr": 1e-30, "optimizer.adamw.weight_decay": 0, "train.steps": 1, "batch.sequences": 1,
                  "batch.micro_batch": 1, "device": "cpu"}
         folder, run = self.apply("still", **still)
@@ -69,7 +69,7 @@ class Start:
     def tokens(self):
         folder = self.options.scratch / "text"
         folder.mkdir(parents=True, exist_ok=True)
-        # The tokenizer's two files lie in one folder.
+        # The tokenizer's two files are in one folder.
         common.run([self.options.runner, "data", "prepare", self.files["text"], "--tokenizer", f"gpt2:{self.files['vocab'].parent}",
                     "--to", "nanogpt", folder / "shards", "--validation", "none", "--force"], folder, self.clock.left())
         return folder / "shards" / "train.bin"

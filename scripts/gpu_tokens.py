@@ -21,7 +21,7 @@ MAGIC, VERSION, HEADER = 20240520, 1, 256
 
 
 def shard(tokens):
-    """The file's bytes. `tokens`: ids below 65,536."""
+    """The bytes of a file of tokens. `tokens`: ids below 65,536."""
     body = array.array("H", tokens)
     if sys.byteorder != "little":
         body.byteswap()
@@ -37,7 +37,7 @@ def tokenizer(ids):
 
 
 def write(path, content):
-    """All of it or nothing."""
+    """Writes the whole file, or nothing."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     hidden.write_bytes(content)
     hidden.replace(path)

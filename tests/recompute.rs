@@ -1,4 +1,5 @@
-//! What a layer's backward computes again has the same bits, under every schedule, and saves the memory that the plan says.
+//! Recomputation in the backward gives the same bits under every schedule, and saves as much memory as the plan says. These tests
+//! count the allocations of the process, so they have a binary of their own.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
 #![allow(clippy::print_stdout, reason = "the table of bytes, with --nocapture")]
@@ -26,8 +27,8 @@ use runner_spec::plan::{Plan, RankPlan};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<System> = CountingAllocator(System);
 
-/// Runs one after the other: what is allocated is counted for the whole process.
-fn alone() -> MutexGuard<'static, ()> {
+/// Held while a test runs: allocations are counted for the whole process, so the tests must not overlap.
+fn lock_measurements() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -79,12 +80,12 @@ fn case(model: &str, rest: &str) -> Case {
 
 /// Losses and gradient norms as bits, and what the last watched step held.
 #[derive(Debug, Default, PartialEq)]
-struct Told {
+struct ObservedRun {
     steps: Vec<[u64; 2]>,
     memory: Vec<WatchedMemory>,
 }
 
-impl Observer for Told {
+impl Observer for ObservedRun {
     fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
         Ok(())
     }
@@ -99,8 +100,8 @@ impl Observer for Told {
     }
 }
 
-/// What the run told, and its weights and moments by rank.
-fn run<'a>(case: &'a Case) -> (Told, BTreeMap<usize, Vec<u32>>) {
+/// Returns what the run reported, and its weights and moments by rank.
+fn run<'a>(case: &'a Case) -> (ObservedRun, BTreeMap<usize, Vec<u32>>) {
     let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
     let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
     let seat = |rank: &'a RankPlan| Seated {
@@ -109,20 +110,20 @@ fn run<'a>(case: &'a Case) -> (Told, BTreeMap<usize, Vec<u32>>) {
         state: initial_state(&rank.program).unwrap(),
     };
     let ranks = case.plan.ranks.iter().map(seat).collect();
-    let mut told = Told::default();
+    let mut observed = ObservedRun::default();
     let stop = AtomicBool::new(false);
-    let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut told).unwrap();
-    let bits = |o: &runner_exec::Outcome| {
+    let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut observed).unwrap();
+    let bits = |o: &runner_exec::RankOutcome| {
         let flat: Vec<f32> = o.state.buffer.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
         flat.into_iter().map(f32::to_bits).collect()
     };
-    (told, outcomes.iter().enumerate().map(|(rank, outcome)| (rank, bits(outcome))).collect())
+    (observed, outcomes.iter().enumerate().map(|(rank, outcome)| (rank, bits(outcome))).collect())
 }
 
 /// Losses, gradient norms, weights and moments after three steps, in f32 and in bf16.
 #[test]
 fn the_same_bits() {
-    let _alone = alone();
+    let _lock = lock_measurements();
     for model in MODELS {
         for (layout, precision) in LAYOUTS.into_iter().zip(["fp32", "bf16"].into_iter().cycle()) {
             let of = |recompute: &str| {
@@ -137,15 +138,15 @@ fn the_same_bits() {
                 let again = of(recompute);
                 assert_ne!(again.plan.hash, none.plan.hash, "the plan says what is computed again");
                 assert_eq!(again.plan.math_hash, none.plan.math_hash, "and that the numbers are the same");
-                let told = run(&again);
-                assert_eq!(told.0.steps, kept.0.steps, "{model}, {layout}, {recompute}");
-                assert!(told.1 == kept.1, "{model}, {layout}, {recompute}: weights and moments");
+                let observed = run(&again);
+                assert_eq!(observed.0.steps, kept.0.steps, "{model}, {layout}, {recompute}");
+                assert!(observed.1 == kept.1, "{model}, {layout}, {recompute}: weights and moments");
             }
         }
     }
 }
 
-/// What the plan says that a step holds: activations, and the workspace of tensors.
+/// The bytes that the plan gives a step: activations, and the workspace of tensors.
 fn planned(rank: &RankPlan) -> u64 {
     let tensors =
         rank.memory.items.iter().filter(|i| i.what.starts_with("beyond") || i.what.starts_with("attention tiles"));
@@ -156,7 +157,7 @@ fn planned(rank: &RankPlan) -> u64 {
 /// Tensors below 16 KiB (statistics) are not counted, and a product's packed panels are not planned: 8%.
 #[test]
 fn memory_falls_as_the_plan_says() {
-    let _alone = alone();
+    let _lock = lock_measurements();
     for model in MODELS {
         let mut last = (u64::MAX, u64::MAX);
         for recompute in ["none", "attention", "block"] {
@@ -166,8 +167,8 @@ fn memory_falls_as_the_plan_says() {
                 &model,
                 &format!("train: {{steps: 2, recompute: {recompute}}}\nbatch: {{sequences: 8, micro_batch: 4}}"),
             );
-            let (told, _) = run(&case);
-            let (measured, planned) = (told.memory[0].step.expect("it is counted"), planned(&case.plan.ranks[0]));
+            let (observed, _) = run(&case);
+            let (measured, planned) = (observed.memory[0].step.expect("it is counted"), planned(&case.plan.ranks[0]));
             println!(
                 "{recompute:<10} planned {planned:>10} measured {measured:>10} {:.3}",
                 measured as f64 / planned as f64

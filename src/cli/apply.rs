@@ -4,7 +4,7 @@ use clap::Args;
 use runner_engine::apply::{ApplyRequest, apply};
 use runner_engine::continuation::ContinueRequest;
 use runner_engine::launch::Faults;
-use runner_report::Mode;
+use runner_report::OutputMode;
 use runner_store::manifest::SweepPoint;
 
 use super::common::{ExperimentArgs, RootArgs, ThreadArgs, host};
@@ -77,7 +77,7 @@ fn apply_here(args: &ApplyArgs, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let launched = if args.sweep_point.is_none() { args.launcher.launched_rank()? } else { None };
     let interrupt = if args.sweep_point.is_none() { &install_for(launched.as_ref())? } else { interrupt };
     let loaded = args.experiment.load()?;
-    let mut observer = ScreenObserver::new(Mode::detect(args.json, args.quiet), loaded.experiment.log.every)?;
+    let mut observer = ScreenObserver::new(OutputMode::detect(args.json, args.quiet), loaded.experiment.log.every)?;
     let request = ApplyRequest {
         file: args.experiment.file.clone(),
         overrides: args.experiment.set.clone(),

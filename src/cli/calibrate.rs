@@ -1,6 +1,5 @@
-//! `runner calibrate`: measures this machine, so that plans can say how long they take.
+//! `runner calibrate`: measures this machine, so that plans can predict how long a run takes.
 
-use std::fmt::Write as _;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -8,19 +7,19 @@ use anyhow::Context;
 use super::common::cache_dir;
 use super::exit::RequestError;
 use super::output;
-use runner_engine::calibrate::{Calibration, Effort, calibrate, load, path, save, this_processor};
-use runner_spec::rates::{DeviceRates, MeasuredRates};
+use runner_engine::calibrate::{Effort, calibrate, load, path, save, this_processor};
+use runner_report::calibration::calibration_text;
 
-/// Measure this machine's CPU for about half a minute: `runner plan` then predicts how long a run takes.
+/// Measure this machine's CPU, so that `runner plan` can predict how long a run takes.
 ///
-/// The program's own kernels are timed, with one thread and with all, and kept in the cache folder. Measure on an idle
-/// machine, and again after an update of the program.
+/// The measurement takes about half a minute. It times the program's own kernels with one thread and with all threads, and
+/// stores the results in the cache folder. Measure while the machine is idle, and again after an update of the program.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct CalibrateArgs {
-    /// Measure fewer sizes, in a few seconds.
+    /// Measure fewer sizes, which takes a few seconds.
     #[arg(long, conflicts_with = "show")]
     pub quick: bool,
-    /// Show what was measured before.
+    /// Show the stored measurements and measure nothing.
     #[arg(long)]
     pub show: bool,
     /// Print the measurements as JSON.
@@ -35,7 +34,7 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
     let (device, cores) = this_processor();
     let calibration = if args.show {
         load(&dir, &device, cores).ok_or_else(|| {
-            RequestError(format!("{device} with {cores} cores has not been measured: runner calibrate does"))
+            RequestError(format!("{device} with {cores} cores has not been measured yet: run `runner calibrate`"))
         })?
     } else {
         let effort = if args.quick { Effort::Quick } else { Effort::Full };
@@ -49,70 +48,6 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
     if args.json {
         return output::print_json(&calibration);
     }
-    let mut text = table(&calibration);
-    let _ = writeln!(text, "kept in {}", path(&dir, &device, cores).display());
-    output::print(&text)
-}
-
-fn table(calibration: &Calibration) -> String {
-    let mut out = format!("{}, {} cores\n", calibration.device, calibration.cores);
-    // Writing into a String cannot fail.
-    for rates in calibration.rates.devices.values() {
-        if let DeviceRates::Measured(measured) = rates {
-            measured_lines(measured, &mut out);
-        }
-    }
-    if let Some(links) = calibration.rates.links {
-        let _ =
-            writeln!(out, "copies through memory: {:.1} GB/s each of two threads", links.within.bytes_per_second / 1e9);
-    }
-    out
-}
-
-fn measured_lines(m: &MeasuredRates, out: &mut String) {
-    let _ = writeln!(
-        out,
-        "{:<8}{:>6}{:>9}{:>7}{:>11}{:>8}{:>16}{:>16}",
-        "layer", "ranks", "threads", "wide", "positions", "length", "forward ns/pos", "backward"
-    );
-    let ns = |seconds: f64, positions: usize| format!("{:.0}", 1e9 * seconds / positions as f64);
-    for p in &m.layers {
-        let family = format!("{:?}", p.family).to_lowercase();
-        let _ = writeln!(
-            out,
-            "{family:<8}{:>6}{:>9}{:>7}{:>11}{:>8}{:>16}{:>16}",
-            p.busy.ranks,
-            p.busy.threads,
-            p.d_model,
-            p.positions,
-            p.length,
-            ns(p.forward, p.positions),
-            ns(p.backward, p.positions)
-        );
-    }
-    for p in &m.heads {
-        let _ = writeln!(
-            out,
-            "{:<8}{:>6}{:>9}{:>7}{:>11}{:>8}{:>16}{:>16}",
-            "head",
-            p.busy.ranks,
-            p.busy.threads,
-            p.d_model,
-            p.positions,
-            format!("V {}", p.vocab),
-            ns(p.forward, p.positions),
-            ns(p.backward, p.positions)
-        );
-    }
-    for p in &m.updates {
-        let _ = writeln!(
-            out,
-            "update  {:>6}{:>9}  {:.1} M parameters: {:.2} GB/s of 36 bytes each",
-            p.busy.ranks,
-            p.busy.threads,
-            p.parameters as f64 / 1e6,
-            36e-9 * p.parameters as f64 / p.seconds
-        );
-    }
-    let _ = writeln!(out, "a layer under bf16 takes {:.2} times as long as under fp32", m.bf16_factor);
+    let table = calibration_text(&device, cores, &calibration.rates);
+    output::print(&format!("{table}kept in {}\n", path(&dir, &device, cores).display()))
 }

@@ -1,4 +1,4 @@
-//! The commands, and what becomes of their errors.
+//! The list of commands, and the exit code of their errors.
 
 use std::process::ExitCode;
 
@@ -7,17 +7,18 @@ use clap::{Args, Parser, Subcommand};
 use super::common::{ExperimentArgs, ThreadArgs, host_without_runs};
 use super::exit::{Exit, exit_of, is_closed_pipe, render};
 use super::output::complain;
-use super::screen_observer::ScreenObserver;
+use super::screen_observer::PreparationObserver;
 use super::{
     apply, calibrate, compare, data, diff, doctor, eval, export, export_metrics, fork, gc, logits, output, plan, rank,
     render, report, reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
 };
 use runner_engine::prepare::prepare_inputs;
+use runner_report::Screen;
 
 /// Train language models from one declarative file.
 ///
-/// An experiment file says what to train, on which data, and how; `runner apply` makes it so and records everything in a run
-/// directory. The same file again resumes an interrupted run, or finds that there is nothing to do.
+/// An experiment file describes a model, its data, and its training. `runner apply` trains it and records everything in a run
+/// directory. The same command resumes an interrupted run, or reports that the run is done.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -36,23 +37,23 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Train what an experiment file describes, or go on with it, or find it done.
+    /// Train what an experiment file describes, or resume its run.
     ///
-    /// Ctrl-C finishes the step, saves a checkpoint and exits with code 130; the same command goes on from there. After a
-    /// crash it goes on from the last checkpoint, to the same numbers.
+    /// Ctrl-C finishes the step, saves a checkpoint and exits with code 130; the same command resumes from there. After a crash it
+    /// resumes from the last checkpoint. Either way, the numbers are those of a run without interruption.
     Apply(apply::ApplyArgs),
-    /// Do a recorded run again from its own folder, and say whether the same came out.
+    /// Repeat a recorded run from its own directory, and compare the results.
     ///
-    /// First it reports what has changed since: the plan, data and tokenizer by content, the program, the machine. Exit code 0: bit
-    /// for bit, or within the tolerance; 3: diverged.
+    /// The command first reports what has changed since the run: the plan, the content of data and tokenizer, the program, the
+    /// machine. Exit code 0: the results are equal, bit for bit or within the tolerance; 3: they diverged.
     Reproduce(reproduce::ReproduceArgs),
-    /// Start a run from another one's settings, changed, or from its checkpoint.
+    /// Start a new run from the settings of another run, with changes, or from its checkpoint.
     ///
-    /// The same command again resumes it.
+    /// The same command again resumes the new run.
     Fork(fork::ForkArgs),
-    /// Go on with an interrupted or failed run, from its own folder.
+    /// Resume an interrupted or failed run from its own directory.
     ///
-    /// What became of its file, or of the defaults, does not matter: the run's resolved.yaml is what counts.
+    /// The run's resolved.yaml is used, so changes of the experiment file or of defaults since then do not matter.
     Resume(resume::ResumeArgs),
     Plan(plan::PlanArgs),
     Calibrate(calibrate::CalibrateArgs),
@@ -60,21 +61,21 @@ enum Command {
     Data(data::DataArgs),
     Diff(diff::DiffArgs),
     Doctor(doctor::DoctorArgs),
-    /// Check an experiment file: every mistake at its line and column.
+    /// Check an experiment file, and show every mistake with its line and column.
     Validate(ValidateArgs),
-    /// Print what a template (a file that ends in .j2) renders to.
+    /// Render a template (a file that ends in .j2) and print the result.
     Render(render::RenderArgs),
-    /// Print the JSON Schema of the experiment file, for editors; with `--sweep` that of the sweep file.
+    /// Print the JSON Schema of the experiment file or the sweep file, for editors.
     Schema(schema::SchemaArgs),
-    /// List recorded runs, or show one.
+    /// List recorded runs, show one, tag runs, or remove them.
     Runs(runs::RunsArgs),
-    /// Make a page of runs: curves, timelines, memory, samples, settings; or serve it while they go on.
+    /// Write an HTML page about runs (curves, timelines, memory, samples, settings), or serve it while they go on.
     Report(report::ReportArgs),
-    /// Evaluate a run's checkpoint: validation loss, multiple choice.
+    /// Evaluate a checkpoint of a run: validation loss and multiple choice.
     Eval(eval::EvalArgs),
-    /// Continue prompts with a run's checkpoint.
+    /// Continue prompts with a checkpoint of a run.
     Sample(sample::SampleArgs),
-    /// Write the weights of a run's checkpoint for other programs: `transformers`, llm.c.
+    /// Write the weights of a run's checkpoint for other programs: `transformers` and llm.c.
     Export(export::ExportArgs),
     Sweep(sweep::SweepArgs),
     Tokenizer(tokenizer::TokenizerArgs),
@@ -90,17 +91,17 @@ enum Command {
 struct ValidateArgs {
     #[command(flatten)]
     experiment: ExperimentArgs,
-    /// Show every value and where it comes from: default, preset, file, environment or flag.
+    /// Show every value and its origin: default, preset, file, environment or flag.
     #[arg(long)]
     explain: bool,
 }
 
 /// Runs the command that the process was started with.
 pub(crate) fn run() -> ExitCode {
-    let cli = match Cli::try_parse_from(runs_tag::spelled_out(std::env::args_os().collect())) {
+    let cli = match Cli::try_parse_from(runs_tag::expand_removed_tags(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are no errors; a closed pipe is none either.
+            // A closed pipe is not an error.
             let _ = error.print();
             return ExitCode::from(error.exit_code() as u8);
         }
@@ -135,39 +136,24 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Rank(args) => rank::run(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
-        Command::Render(args) => {
-            output::print(&render::run(args)?)?;
-            Ok(Exit::Done)
-        }
-        Command::Plan(args) => {
-            plan::run(args, || plan_inputs(args))?;
-            Ok(Exit::Done)
-        }
-        Command::Doctor(args) => {
-            doctor::run(args)?;
-            Ok(Exit::Done)
-        }
-        Command::Calibrate(args) => {
-            calibrate::run(args)?;
-            Ok(Exit::Done)
-        }
+        Command::Render(args) => print(&render::run(args)?),
+        Command::Plan(args) => print(&plan::run(args, || plan_inputs(args))?),
+        Command::Doctor(args) => doctor::run(args).map(|()| Exit::Done),
+        Command::Calibrate(args) => calibrate::run(args).map(|()| Exit::Done),
         Command::Validate(args) => {
-            let mut out = Vec::new();
-            validate::run(&args.experiment.file, &args.experiment.options()?, args.explain, &mut out)?;
-            output::print(&String::from_utf8_lossy(&out))?;
-            Ok(Exit::Done)
+            let experiment = &args.experiment;
+            print(&validate::run(&experiment.file, &experiment.options()?, args.explain)?)
         }
-        Command::Schema(args) => {
-            let mut out = Vec::new();
-            schema::run(args, &mut out)?;
-            output::print(&String::from_utf8_lossy(&out))?;
-            Ok(Exit::Done)
-        }
+        Command::Schema(args) => print(&schema::run(args)),
     }
 }
 
-/// The experiment of `args`, and facts of its data unless its rows are assumed. Progress goes to standard error: the plan
-/// is the output.
+fn print(text: &str) -> anyhow::Result<Exit> {
+    output::print(text).map(|()| Exit::Done)
+}
+
+/// The experiment of `args`, and the facts of its data unless `--rows` assumes them. Progress goes to standard error, because the
+/// plan is the output.
 fn plan_inputs(
     args: &plan::PlanArgs,
 ) -> anyhow::Result<(runner_spec::experiment::Experiment, Option<runner_spec::data::DataFacts>)> {
@@ -177,9 +163,10 @@ fn plan_inputs(
     if args.rows.is_some() {
         return Ok((experiment, None));
     }
-    // `--threads` is a fact of the planned run, perhaps on another machine; data is prepared on this one.
+    // `--threads` describes the planned run; the data is prepared with all threads of this machine.
     let host = host_without_runs(ThreadArgs { threads: None })?;
-    let prepared = prepare_inputs(&experiment, &host.pool()?, &host, &mut ScreenObserver::for_preparation()?)?;
+    let mut screen = Screen::on_standard_error();
+    let prepared = prepare_inputs(&experiment, &host.pool()?, &host, &mut PreparationObserver::new(&mut screen))?;
     Ok((experiment, Some(prepared.facts)))
 }
 
@@ -246,7 +233,7 @@ mod tests {
             "runner sweep point runs/sweeps/abc 3 --threads 1",
             "runner sample abc --step 5 --prompt a --prompt b --top-k 0 --temperature 0",
         ] {
-            let words = runs_tag::spelled_out(line.split(' ').map(Into::into).collect());
+            let words = runs_tag::expand_removed_tags(line.split(' ').map(Into::into).collect());
             Cli::try_parse_from(words).unwrap_or_else(|e| panic!("{line}: {e}"));
         }
         for line in [

@@ -1,4 +1,4 @@
-//! `runner compare`: several runs as a table, and their curves as a picture.
+//! `runner compare`: shows several runs in a table, and draws their curves.
 
 use std::path::{Path, PathBuf};
 
@@ -16,25 +16,25 @@ use runner_report::comparison;
 use runner_spec::experiment::Experiment;
 use runner_store::{catalog, write_atomic};
 
-/// Show several runs in a table: the settings in which they differ, and how well they did.
+/// Show several runs in a table: the settings in which they differ, and their losses, speed and memory.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CompareArgs {
-    /// Runs: run directories, ids, or beginnings of ids that no other run shares.
+    /// The runs: directories, ids, or beginnings of ids.
     #[arg(required = true)]
     pub runs_named: Vec<String>,
-    /// Draw the curves of all runs into this file, as SVG.
+    /// Also draw the curves of all runs into this SVG file.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
-    /// What to draw.
+    /// The metric to draw.
     #[arg(long, value_name = "METRIC", default_value = "loss", requires = "plot", value_parser = metric_parser())]
     pub metric: CurveMetric,
-    /// What to draw it over.
+    /// The horizontal axis of the curves.
     #[arg(long = "x", value_name = "step|tokens", default_value = "step", requires = "plot", value_parser = over_parser())]
     pub over: CurveAxis,
-    /// Draw the mean of the last N values.
+    /// Smooth the curves: draw the mean of the last N values.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "plot", value_parser = clap::value_parser!(u32).range(1..))]
     pub smooth: u32,
-    /// Order the runs by a column, the best first: `val_loss`, `tokens_per_second`, a key such as `train.steps`, …
+    /// Sort the runs by a column, best first: `val_loss`, `tokens_per_second`, or a key such as `train.steps`.
     #[arg(long, value_name = "KEY")]
     pub sort: Option<String>,
     #[command(flatten)]
@@ -44,14 +44,14 @@ pub(crate) struct CompareArgs {
     pub json: bool,
 }
 
-/// Parses the names of metrics, which `--help` lists.
+/// Parses the name of a metric; `--help` lists the names.
 fn metric_parser() -> impl TypedValueParser<Value = CurveMetric> {
     PossibleValuesParser::new(CurveMetric::ALL.map(CurveMetric::name)).try_map(|name| {
         CurveMetric::ALL.into_iter().find(|metric| metric.name() == name).ok_or_else(|| format!("no metric {name}"))
     })
 }
 
-/// Parses what curves are drawn over.
+/// Parses the name of a horizontal axis.
 fn over_parser() -> impl TypedValueParser<Value = CurveAxis> {
     PossibleValuesParser::new(["step", "tokens"])
         .map(|name| if name == "tokens" { CurveAxis::Tokens } else { CurveAxis::Step })
@@ -61,7 +61,7 @@ fn over_parser() -> impl TypedValueParser<Value = CurveAxis> {
 /// If a run is not there or cannot be read, or the picture cannot be written.
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     if let Some(path) = &args.plot {
-        may_write(path)?;
+        check_plot_path(path)?;
     }
     let root = args.root.root();
     let paths = catalog::resolve_all(&root, &args.runs_named)?;
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
         let known = table.sort_keys().join(", ");
         table = table
             .sorted(key)
-            .ok_or_else(|| RequestError(format!("--sort {key}: there is no such column; there are {known}")))?;
+            .ok_or_else(|| RequestError(format!("--sort {key}: there is no such column; the columns are {known}")))?;
     }
     if let Some(path) = &args.plot {
         draw(args, &runs, path)?;
@@ -97,11 +97,11 @@ fn name(over: CurveAxis) -> &'static str {
 }
 
 /// # Errors
-/// If `path` is no place for a picture: nothing else is ever replaced by one.
-fn may_write(path: &Path) -> anyhow::Result<()> {
+/// If `path` does not end in `.svg`, or is a folder: no file of another kind is replaced by a picture.
+fn check_plot_path(path: &Path) -> anyhow::Result<()> {
     let svg = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
     if !svg || (path.exists() && !path.is_file()) {
-        let message = format!("--plot {}: a file whose name ends in .svg is meant", path.display());
+        let message = format!("--plot {}: give a file whose name ends in .svg", path.display());
         return Err(RequestError(message).into());
     }
     Ok(())
@@ -111,7 +111,7 @@ fn draw(args: &CompareArgs, runs: &[(RunRecord, Experiment)], path: &Path) -> an
     let all = runs.iter().map(|(record, _)| curve(record, args.metric, args.over, args.smooth as usize));
     let curves: Vec<Curve> = all.filter(|c| c.points.iter().any(|(_, y)| y.is_finite())).collect();
     if curves.is_empty() {
-        return Err(RequestError(format!("--metric {}: none of the runs has it", args.metric.name())).into());
+        return Err(RequestError(format!("--metric {}: none of the runs has this metric", args.metric.name())).into());
     }
     let metric = match args.smooth {
         0 | 1 => args.metric.name().to_owned(),

@@ -1,16 +1,18 @@
-//! Asking a person before something goes.
+//! Asks a person to confirm a removal.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use super::exit::RequestError;
 
-/// Asks `question` on a terminal; anything but yes is no.
+/// Asks `question` on the terminal. Any answer but `y` or `yes` is a no.
 ///
 /// # Errors
-/// Where nobody can be asked: `--yes` says it beforehand.
+/// If standard input or standard error is not a terminal.
 pub(super) fn confirmed(question: &str) -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(RequestError("nobody is here to be asked: --yes removes it".to_owned()).into());
+        return Err(
+            RequestError("there is no terminal to ask on: give --yes to remove without asking".to_owned()).into()
+        );
     }
     write!(io::stderr(), "{question} [y/N] ")?;
     io::stderr().flush()?;

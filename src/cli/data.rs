@@ -1,4 +1,4 @@
-//! `runner data`: text to token shards, and what files hold.
+//! `runner data`: writes token shards, and shows the contents of data files.
 
 use clap::{Args, Subcommand};
 
@@ -6,7 +6,7 @@ use super::data_inspect;
 use super::data_prepare;
 use super::exit::Exit;
 
-/// Write token shards of text for llm.c, nanoGPT and build-nanogpt, or see what a file of tokens or text holds.
+/// Tokenize text into shards for llm.c, nanoGPT and build-nanogpt, or show the contents of a file of tokens or text.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DataArgs {
     #[command(subcommand)]
@@ -19,8 +19,6 @@ enum DataCommand {
     Inspect(data_inspect::InspectArgs),
 }
 
-/// # Errors
-/// As the subcommands.
 pub(crate) fn run(args: &DataArgs) -> anyhow::Result<Exit> {
     match &args.command {
         DataCommand::Prepare(args) => data_prepare::run(args),

@@ -1,49 +1,45 @@
-//! `runner data inspect`: what files of tokens or text hold.
+//! `runner data inspect`: shows the contents of files of tokens or text.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use clap::Args;
 
 use super::common::{ThreadArgs, cache_dir, host_without_runs};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
-use super::text_source::{Kind, SourceArgs, check_file, tokenizer, worded};
+use super::text_source::{FileFormat, SourceArgs, check_file, parse_tokenizer, reword_for_flags};
 use runner_data::{Card, Inspected, TextTokenizer, inspect_text, inspect_tokens, load_tokenizer};
 use runner_engine::observer::Silent;
 use runner_engine::prepare::local_tokenizer;
-use runner_report::inspect::page;
-use runner_report::{Mode, Screen};
+use runner_report::data_page::data_page;
+use runner_report::{OutputMode, Screen};
 use runner_spec::experiment::Tokenizer;
 use runner_spec::format::bytes;
 
-/// The tokens of a cache's entry.
+/// The file of tokens in a cache entry.
 const CACHE_TOKENS: &str = "tokens.bin";
-/// A tokenizer beside shards.
+/// The tokenizer beside shards.
 const TOKENIZER: &str = "tokenizer.json";
-/// Between lines about the same work where there is no bar.
-const PAUSE: Duration = Duration::from_secs(5);
 
-/// Show what files of tokens or text hold: documents, the first texts, the vocabulary's use.
+/// Show the contents of files of tokens or text: documents, the first texts, and how much of the vocabulary is used.
 ///
-/// Files of tokens are llm.c's and nanoGPT's .bin, .npy, a folder with a dataset.json, or an entry of the cache; several are looked at
-/// as one stream. Files of text are .txt, .md, .jsonl, .json and .parquet.
+/// Files of tokens are .bin files of llm.c and nanoGPT, .npy files, a folder with a dataset.json, or an entry of the cache. Several
+/// files are read as one stream. Files of text are .txt, .md, .jsonl, .json and .parquet.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     pub source: SourceArgs,
-    /// The tokenizer, to decode tokens or to count those of text: gpt2:FOLDER, a tokenizer.json, bytes [default: tokenizer.json
-    /// beside the shards].
+    /// The tokenizer that decodes tokens or counts those of text: gpt2:FOLDER, hub:NAME, a tokenizer.json, or bytes [default: the
+    /// tokenizer.json beside the shards].
     #[arg(long, value_name = "SPEC")]
     pub tokenizer: Option<String>,
-    /// The id between documents [default: the tokenizer's, or a guess].
+    /// The token id between documents [default: the tokenizer's, or a guess].
     #[arg(long, value_name = "ID")]
     pub end_of_text: Option<u32>,
-    /// How many of the first texts to show.
+    /// The number of texts to show, from the first on.
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub texts: usize,
-    /// How many of the most frequent tokens to show.
+    /// The number of most frequent tokens to show.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
     #[command(flatten)]
@@ -54,61 +50,58 @@ pub(crate) struct InspectArgs {
 }
 
 /// # Errors
-/// If a file is none of these, or is not what it says.
+/// If a file has another format, or is damaged.
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
     let mut files = Vec::new();
     for path in &args.source.files {
         files.extend(expand(path)?);
     }
     let Some(first) = files.first() else {
-        return Err(RequestError("name the files to look at".to_owned()).into());
+        return Err(RequestError("name the files to inspect".to_owned()).into());
     };
-    let kind = Kind::of(first);
-    let person = console::user_attended_stderr();
-    let mut screen = Screen::new(if person && !args.json { Mode::Bar } else { Mode::Json { quiet: !person } });
+    let kind = FileFormat::of(first);
+    let mut screen = if console::user_attended_stderr() && !args.json {
+        Screen::new(OutputMode::Bar)
+    } else {
+        Screen::on_standard_error()
+    };
     screen.spinner();
-    let found = look(args, &files, kind, &screen)?;
+    let found = inspect(args, &files, kind, &screen)?;
     screen.clear();
     if args.json {
         print_json(&found)?;
     } else {
-        print(&page(&found))?;
+        print(&data_page(&found))?;
     }
     Ok(Exit::Done)
 }
 
-fn look(args: &InspectArgs, files: &[PathBuf], kind: Kind, screen: &Screen) -> anyhow::Result<Inspected> {
-    let last = Mutex::new(Instant::now());
+fn inspect(args: &InspectArgs, files: &[PathBuf], kind: FileFormat, screen: &Screen) -> anyhow::Result<Inspected> {
     let progress = |done: u64, total: u64| {
         let text = format!("reading {} of {}", bytes(done), bytes(total));
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        if screen.mode() != Mode::Bar && last.elapsed() > PAUSE {
-            *last = Instant::now();
-            screen.line(&text);
-        }
-        screen.message(text);
+        screen.progress(&text, || text.clone());
     };
-    let tokenizer = load(args, &files[0], kind)?;
+    let tokenizer = load_named_or_beside(args, &files[0], kind)?;
     let tokenizer = tokenizer.as_ref();
-    if kind == Kind::Other {
+    if kind == FileFormat::Other {
         return Ok(inspect_tokens(files, tokenizer, args.end_of_text, args.texts, args.top, &progress)?);
     }
     let named = SourceArgs { files: files.to_vec(), ..args.source.clone() };
     let chosen = named.column.is_some() || named.field.is_some();
     let source = named.source()?;
     let pool = args.threads.pool()?;
-    let inspect = || inspect_text(&source, files, chosen, tokenizer, args.texts, args.top, &progress);
-    Ok(pool.install(inspect).map_err(|error| worded(error, true))?)
+    let inspect_files = || inspect_text(&source, files, chosen, tokenizer, args.texts, args.top, &progress);
+    Ok(pool.install(inspect_files).map_err(|error| reword_for_flags(error, true))?)
 }
 
-/// The tokenizer that was named, or the one beside shards.
-fn load(args: &InspectArgs, first: &Path, kind: Kind) -> anyhow::Result<Option<TextTokenizer>> {
+/// The tokenizer that `--tokenizer` names, or the one beside the shards.
+fn load_named_or_beside(args: &InspectArgs, first: &Path, kind: FileFormat) -> anyhow::Result<Option<TextTokenizer>> {
     let spec = match (&args.tokenizer, kind) {
-        (Some(spec), _) => local_tokenizer(tokenizer(spec)?, &host_without_runs(args.threads)?, &mut Silent)?,
-        (None, Kind::Other) => {
+        (Some(spec), _) => local_tokenizer(parse_tokenizer(spec)?, &host_without_runs(args.threads)?, &mut Silent)?,
+        (None, FileFormat::Other) => {
             let folder = first.parent().unwrap_or(Path::new("."));
             let beside = folder.join(TOKENIZER);
-            // Whatever else is called so is nothing to go by.
+            // A file of that name counts only if the card names it.
             if Card::read(folder).is_none_or(|card| card.tokenizer.file.is_none()) || !beside.is_file() {
                 return Ok(None);
             }
@@ -117,17 +110,17 @@ fn load(args: &InspectArgs, first: &Path, kind: Kind) -> anyhow::Result<Option<T
         (None, _) => return Ok(None),
     };
     let cache = cache_dir()?;
-    Ok(Some(load_tokenizer(&spec, &cache, &|_| ()).map_err(|error| worded(error, true))?))
+    Ok(Some(load_tokenizer(&spec, &cache, &|_| ()).map_err(|error| reword_for_flags(error, true))?))
 }
 
-/// The files that a path means: a folder of shards with its card, a cache's entry, or the path itself.
+/// The files that `path` names: those of a folder of shards with a card, the tokens of a cache entry, or the path itself.
 fn expand(path: &Path) -> Result<Vec<PathBuf>, RequestError> {
     if path.is_dir() {
         if path.join(CACHE_TOKENS).is_file() {
             return Ok(vec![path.join(CACHE_TOKENS)]);
         }
         if let Some(card) = Card::read(path) {
-            // A card may say anything: only files beside it.
+            // A card may name any path; only files beside it are read.
             let names = card.shards.into_iter().map(|shard| shard.file);
             return Ok(names.filter_map(|name| Some(path.join(Path::new(&name).file_name()?))).collect());
         }

@@ -1,4 +1,4 @@
-//! `runner data prepare`: text to token shards of other trainers.
+//! `runner data prepare`: writes token shards for other trainers.
 
 use std::path::{Path, PathBuf};
 
@@ -8,20 +8,21 @@ use super::common::{ThreadArgs, cache_dir, experiment_environment, host_without_
 use super::exit::{Exit, RequestError};
 use super::output::print_json;
 use super::screen_observer::PreparationObserver;
-use super::text_source::{SourceArgs, shown, tokenizer, worded};
+use super::text_source::{SourceArgs, parse_tokenizer, printable_path, reword_for_flags};
 use runner_config::LoadOptions;
 use runner_data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, write_shards};
 use runner_engine::prepare::{local_tokenizer, lower_hub};
-use runner_report::prepare::Preparing;
-use runner_report::shards::{Sharding, summary};
-use runner_report::{Mode, Screen};
+use runner_report::data_progress::show_data_progress;
+use runner_report::shard_progress::{ShardProgress, shard_summary};
+use runner_report::{OutputMode, Screen};
 use runner_spec::experiment::{Data, Validation};
 use runner_spec::format::printable;
 
 /// Tokenize text into the shards that llm.c, nanoGPT and build-nanogpt read.
 ///
-/// Documents are separated as each of them does it, and shard 0 is validation (nanoGPT: a part of the text). The same command goes
-/// on with a preparation that was killed, and finds a finished one done. `dataset.json` beside the shards says what they are.
+/// Documents are separated in the way of each format. Shard 0 holds the validation data; for nanogpt a part of the text does. The
+/// same command resumes a preparation that was killed, and does nothing if it is finished. `dataset.json` beside the shards
+/// describes them.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PrepareArgs {
     #[command(flatten)]
@@ -36,29 +37,29 @@ pub(crate) struct PrepareArgs {
     /// chars, or bpe:SIZE to train one on the text.
     #[arg(long, value_name = "SPEC", required_unless_present = "from")]
     pub tokenizer: Option<String>,
-    /// What to write, and the folder for it: llmc, llmc-u32 (32 bits a token), nanogpt or npy (build-nanogpt).
+    /// The format, and the folder to write to. Formats: llmc, llmc-u32 (32 bits per token), nanogpt, npy (build-nanogpt).
     #[arg(long, num_args = 2, value_names = ["FORMAT", "DIR"], required = true)]
     pub to: Vec<String>,
-    /// What shards are called: NAME_train_000001.bin [default: the name of DIR].
+    /// The beginning of the shards' file names: NAME_train_000001.bin [default: the name of DIR].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Tokens of a shard.
+    /// Tokens in a shard.
     #[arg(long, value_name = "N", default_value_t = 100_000_000, value_parser = number)]
     pub shard_tokens: u64,
-    /// What is held out: `first-shard`, `none`, or a fraction, of a single text its end, of several documents some drawn at random
-    /// [default: the validation source of the experiment; else the first shard, of nanogpt 0.1 of text files and 0.0005 of other
-    /// documents].
+    /// The data held out for validation: `first-shard`, `none`, or a fraction. A fraction is the end of a single text, or documents
+    /// drawn at random [default: the experiment's validation source, else `first-shard`; for nanogpt 0.1 of text files and 0.0005
+    /// of other documents].
     #[arg(long, value_name = "WHAT")]
     pub validation: Option<String>,
-    /// Replace what is there, finished or not.
+    /// Replace shards that are there, finished or not.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
     pub threads: ThreadArgs,
-    /// Say nothing but errors and the last lines.
+    /// Print only errors and the summary.
     #[arg(long)]
     pub quiet: bool,
-    /// Print JSON: the card, and how long it took.
+    /// Print JSON: the contents of dataset.json, and the time it took.
     #[arg(long)]
     pub json: bool,
 }
@@ -72,17 +73,17 @@ fn number(text: &str) -> Result<u64, String> {
 /// If the request is wrong, the text cannot be read or the shards cannot be written.
 pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
     let [format, folder] = &args.to[..] else {
-        return Err(RequestError("--to wants a format and a folder".to_owned()).into());
+        return Err(RequestError("--to takes a format and a folder".to_owned()).into());
     };
-    let (format, folder) = (format_called(format)?, Path::new(folder));
-    let mut screen = Screen::new(Mode::detect(args.json, args.quiet));
+    let (format, folder) = (parse_format(format)?, Path::new(folder));
+    let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
     let data = data(args, &mut screen)?;
     let name = match &args.name {
         Some(name) => name.clone(),
-        None => name_of(folder)?,
+        None => folder_name(folder)?,
     };
     if name.is_empty() || name.contains('/') || name.starts_with('.') || name.chars().any(char::is_control) {
-        let text = format!("--name: {:?} is no name for files", printable(&name));
+        let text = format!("--name: {:?} cannot begin the name of a file", printable(&name));
         return Err(RequestError(text).into());
     }
     let fraction = match data.validation {
@@ -104,15 +105,15 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
     let pool = args.threads.pool()?;
     screen.spinner();
     let result = {
-        let (preparing, sharding) = (Preparing::new(&screen), Sharding::new(&screen));
+        let shards = ShardProgress::new(&screen);
         let report = |event: ShardEvent<'_>| match event {
-            ShardEvent::Preparing(progress) => preparing.show(progress),
-            other => sharding.show(&other),
+            ShardEvent::Preparing(progress) => show_data_progress(&screen, progress),
+            other => shards.show(&other),
         };
         pool.install(|| write_shards(&request, &report))
     };
     screen.clear();
-    let made = result.map_err(|error| worded(error, args.from.is_none()))?;
+    let made = result.map_err(|error| reword_for_flags(error, args.from.is_none()))?;
     if args.json {
         let rate = |n: u64| if made.seconds > 0.0 { Some(n as f64 / made.seconds) } else { None };
         print_json(&serde_json::json!({
@@ -121,7 +122,7 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
             "card": made.card,
         }))?;
     } else {
-        screen.last(&summary(&made, &shown(folder)));
+        screen.result_line(&shard_summary(&made, &printable_path(folder)));
     }
     if made.card.documents > 1 && made.card.tokenizer.end_of_text.is_none() {
         screen.warn("the tokenizer has no end-of-text token: nothing separates the documents");
@@ -129,7 +130,7 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Tokenizer and sources.
+/// The tokenizer and the sources.
 fn data(args: &PrepareArgs, screen: &mut Screen) -> anyhow::Result<Data> {
     if let Some(file) = &args.from {
         let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
@@ -140,11 +141,11 @@ fn data(args: &PrepareArgs, screen: &mut Screen) -> anyhow::Result<Data> {
     }
     let spec = args.tokenizer.as_deref().unwrap_or_default();
     let host = host_without_runs(args.threads)?;
-    let tokenizer = local_tokenizer(tokenizer(spec)?, &host, &mut PreparationObserver::new(screen))?;
+    let tokenizer = local_tokenizer(parse_tokenizer(spec)?, &host, &mut PreparationObserver::new(screen))?;
     Ok(args.source.data(tokenizer)?)
 }
 
-fn format_called(name: &str) -> Result<ShardFormat, RequestError> {
+fn parse_format(name: &str) -> Result<ShardFormat, RequestError> {
     let formats = ShardFormat::ALL;
     if let Some(format) = formats.into_iter().find(|format| format.name() == name) {
         return Ok(format);
@@ -152,17 +153,21 @@ fn format_called(name: &str) -> Result<ShardFormat, RequestError> {
     let names = formats.map(ShardFormat::name);
     let near = names.into_iter().find(|known| strsim::jaro_winkler(known, &name.to_lowercase()) > 0.8);
     let near = near.map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
-    Err(RequestError(format!("--to: no format {:?}{near}; there are {}", printable(name), names.join(", "))))
+    Err(RequestError(format!(
+        "--to: there is no format {:?}{near}; the formats are {}",
+        printable(name),
+        names.join(", ")
+    )))
 }
 
-/// The last part of the folder's path.
-fn name_of(folder: &Path) -> Result<String, RequestError> {
+/// The name of the folder itself.
+fn folder_name(folder: &Path) -> Result<String, RequestError> {
     let name = folder.file_name().map_or_else(
         || folder.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_owned())),
         |name| Some(name.to_owned()),
     );
     let name = name.and_then(|name| name.into_string().ok());
-    name.ok_or_else(|| RequestError(format!("--name: what shall the shards in {} be called?", shown(folder))))
+    name.ok_or_else(|| RequestError(format!("--name: the shards in {} need a name", printable_path(folder))))
 }
 
 fn held_out(text: &str) -> Result<HeldOut, RequestError> {
@@ -171,7 +176,7 @@ fn held_out(text: &str) -> Result<HeldOut, RequestError> {
         "none" => Ok(HeldOut::Nothing),
         _ => text.parse().map(HeldOut::Fraction).map_err(|_| {
             let text = printable(text);
-            RequestError(format!("--validation: {text:?} is none of `first-shard`, `none` and a fraction such as 0.1"))
+            RequestError(format!("--validation: {text:?} must be `first-shard`, `none`, or a fraction such as 0.1"))
         }),
     }
 }
@@ -181,13 +186,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_the_command_line() {
-        assert_eq!(format_called("npy").unwrap(), ShardFormat::Npy);
-        assert!(format_called("nanoGPT").unwrap_err().to_string().contains("did you mean `nanogpt`?"));
+    fn arguments_are_parsed() {
+        assert_eq!(parse_format("npy").unwrap(), ShardFormat::Npy);
+        assert!(parse_format("nanoGPT").unwrap_err().to_string().contains("did you mean `nanogpt`?"));
         assert_eq!(held_out("0.05").unwrap(), HeldOut::Fraction(0.05));
         assert_eq!(held_out("none").unwrap(), HeldOut::Nothing);
         assert!(held_out("first").is_err());
-        assert_eq!(name_of(Path::new("data/fineweb/")).unwrap(), "fineweb");
+        assert_eq!(folder_name(Path::new("data/fineweb/")).unwrap(), "fineweb");
         assert_eq!((number("100_000"), number("1e8").is_err()), (Ok(100_000), true));
     }
 }

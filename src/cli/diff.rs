@@ -1,4 +1,4 @@
-//! `runner diff`: what differs between two runs or experiments, and what it means.
+//! `runner diff`: shows what differs between two runs or experiments, and what that means.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use clap::Args;
 use super::common::{RootArgs, TemplateArgs, ThreadArgs, experiment_environment, host_without_runs, own_environment};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
-use super::screen_observer::ScreenObserver;
+use super::screen_observer::PreparationObserver;
 use runner_config::{LoadOptions, Loaded};
 use runner_engine::prepare::prepare_inputs;
 use runner_lab::compare::assumed::{assumed, enough_rows};
@@ -18,6 +18,7 @@ use runner_lab::compare::record::{RunRecord, stored};
 use runner_lab::compare::side::{cluster_for, cluster_of};
 use runner_lab::compare::{DiffInput, DifferenceClass, PlannedExperiment, diff};
 use runner_machine::host::{Git, Machine};
+use runner_report::Screen;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
@@ -26,21 +27,21 @@ use runner_store::{StoreError, catalog};
 
 /// Show what differs between two runs or experiment files, and what that means for the numbers.
 ///
-/// What it means is decided by the plans' hashes: the same run; bookkeeping only (names, logs, checkpoints); the same
-/// mathematics with other rounding (layout, micro-batches, device); or other mathematics, with the parts that differ. The data
-/// of files is prepared (and cached) for it, unless it is missing.
+/// The hashes of both plans decide the result: the same run; bookkeeping only (names, logs, checkpoints); the same mathematics
+/// with other rounding (layout, micro-batches, device); or other mathematics, with the parts that differ. The data of experiment
+/// files is prepared and cached first, unless it is missing.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DiffArgs {
-    /// An experiment file, or a run: a run directory, an id, or the beginning of an id that no other run shares.
+    /// An experiment file or a run: a run directory, an id, or the beginning of an id.
     pub a: PathBuf,
-    /// As A.
+    /// The other experiment file or run.
     pub b: PathBuf,
     /// Override a key of the experiment files among A and B, such as `train.steps=10`; may be given several times.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
     #[command(flatten)]
     pub template: TemplateArgs,
-    /// Read no data, and take this many training rows for granted: data counts as the same where it is named the same.
+    /// Read no data and assume this many training rows. Data with the same name then counts as the same data.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: Option<u64>,
     #[command(flatten)]
@@ -50,7 +51,7 @@ pub(crate) struct DiffArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Exit with 3 unless both are the same run.
+    /// Exit with code 3 unless both are the same run.
     #[arg(long)]
     pub exit_code: bool,
 }
@@ -95,17 +96,17 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     if args.json {
         print_json(&found)?;
     } else {
-        print(&runner_report::diff::text(&found))?;
+        print(&runner_report::diff::diff_text(&found))?;
     }
     Ok(if args.exit_code && found.class != DifferenceClass::SameRun { Exit::Differ } else { Exit::Done })
 }
 
-/// An experiment file if there is one of that name, else a run.
+/// The experiment file called `wanted` if there is one, else the run.
 fn find(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Found> {
     // A pipe is read like a file.
     if wanted.exists() && !wanted.is_dir() {
         let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
-        // Of two files perhaps one is a template.
+        // Only one of two files may be a template.
         let options = if runner_template::is_template(wanted) { args.template.over(options)? } else { options };
         return Ok(Found::File(Box::new(load(wanted, &options)?)));
     }
@@ -129,16 +130,17 @@ fn load(path: &Path, options: &LoadOptions) -> Result<FoundFile, ConfigError> {
     };
     let without = LoadOptions { absent_files: true, ..options.clone() };
     match runner_config::load(path, &without) {
-        Ok(loaded) => {
-            Ok(FoundFile { loaded, missing: Some(format!("{}: a file that it names is missing", path.display())) })
-        }
+        Ok(loaded) => Ok(FoundFile {
+            loaded,
+            missing: Some(format!("{}: a file that the experiment names is missing", path.display())),
+        }),
         Err(_) => Err(mistakes),
     }
 }
 
-/// Facts of both sides' data; `None` if it is to be told apart by its names.
+/// The facts of both sides' data; `None` if data is compared by its names.
 fn data(args: &DiffArgs, sides: [&Found; 2], notes: &mut Vec<String>) -> anyhow::Result<Option<[DataFacts; 2]>> {
-    const BY_FILE: &str = "by the file alone: data was not read, and counts as the same where it is named the same";
+    const BY_FILE: &str = "data was not read; data with the same name counts as the same";
     if args.rows.is_some() {
         notes.push(BY_FILE.to_owned());
         return Ok(None);
@@ -148,11 +150,12 @@ fn data(args: &DiffArgs, sides: [&Found; 2], notes: &mut Vec<String>) -> anyhow:
         return Ok(None);
     }
     let pool = args.threads.pool()?;
-    let (host, mut observer) = (host_without_runs(args.threads)?, ScreenObserver::for_preparation()?);
+    let (host, mut screen) = (host_without_runs(args.threads)?, Screen::on_standard_error());
     let mut facts = |side: &Found| match side {
         Found::Run(run) => Ok(run.plan.data.clone()),
         Found::File(file) => {
-            let prepared = prepare_inputs(&file.loaded.experiment, &pool, &host, &mut observer);
+            let prepared =
+                prepare_inputs(&file.loaded.experiment, &pool, &host, &mut PreparationObserver::new(&mut screen));
             prepared.map(|p| p.facts).with_context(|| file.loaded.path.display().to_string())
         }
     };

@@ -1,12 +1,12 @@
-//! `runner doctor`: what this machine has, and what is missing for which feature.
+//! `runner doctor`: shows what this machine has, and what it lacks for each feature.
 
 use super::output;
 use runner_machine::doctor::DoctorReport;
-use runner_report::doctor::text;
+use runner_report::doctor::doctor_text;
 
-/// Say what this machine has: processor, driver, GPUs, libraries; what is ready, and what is missing for the rest.
+/// Show the processor, driver, GPUs and libraries of this machine, and which features are ready to use.
 ///
-/// Nothing runs on a GPU, and no file is written.
+/// For each feature that is not ready, the report says what is missing. Nothing runs on a GPU, and no file is written.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct DoctorArgs {
     /// Print the report as JSON.
@@ -18,5 +18,5 @@ pub(crate) struct DoctorArgs {
 /// If standard output cannot be written.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let report = DoctorReport::collect();
-    if args.json { output::print_json(&report) } else { output::print(&text(&report)) }
+    if args.json { output::print_json(&report) } else { output::print(&doctor_text(&report)) }
 }

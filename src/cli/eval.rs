@@ -1,4 +1,4 @@
-//! `runner eval`: evaluates a recorded run's checkpoint.
+//! `runner eval`: evaluates a checkpoint of a recorded run.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -6,30 +6,32 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::Args;
 
-use super::checkpoint_args::{CheckpointArgs, DeviceArgs};
 use super::common::{RootArgs, ThreadArgs, host_without_runs};
+use super::screen_observer::PreparationObserver;
+
+use super::checkpoint_args::{CheckpointArgs, DeviceArgs};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
-use super::screen_observer::ScreenObserver;
 use runner_engine::opened_run::open_run;
 use runner_exec::eval::choice;
 use runner_exec::eval::loss::LossBatches;
+use runner_report::Screen;
 use runner_spec::event::EvalMetrics;
 use runner_spec::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvalArgs {
-    /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    /// The run: its directory, its id, or the beginning of its id.
     pub run: String,
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
-    /// Micro-batches of the validation split to read [default: as in the experiment, else all].
+    /// Read only this many micro-batches of the validation split [default: the experiment's setting, else all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub batches: Option<u32>,
-    /// A HellaSwag file to score, instead of the experiment's.
+    /// Score this HellaSwag file instead of the experiment's.
     #[arg(long, value_name = "FILE", conflicts_with = "builtin")]
     pub hellaswag: Option<PathBuf>,
-    /// Score the built-in multiple-choice set, instead of the experiment's.
+    /// Score the built-in multiple-choice set instead of the experiment's.
     #[arg(long)]
     pub builtin: bool,
     /// Score only the first N multiple-choice items.
@@ -57,7 +59,9 @@ impl EvalArgs {
         }
         match (set, self.limit) {
             (Some(set), Some(limit)) => set.limit = Some(limit as usize),
-            (None, Some(_)) => bail!(RequestError("--limit needs --hellaswag or --builtin: the run has no set".into())),
+            (None, Some(_)) => {
+                bail!(RequestError("--limit needs --hellaswag or --builtin: the run has no multiple-choice set".into()))
+            }
             (_, None) => {}
         }
         Ok(())
@@ -72,8 +76,13 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
     args.apply_to(&mut experiment)?;
     let device = args.device.choose(&opened, args.threads.count())?;
     let pool = args.threads.pool()?;
-    let host = host_without_runs(args.threads)?;
-    let prepared = opened.prepare_data(&experiment, &pool, &host, &mut ScreenObserver::for_preparation()?)?;
+    let mut screen = Screen::on_standard_error();
+    let prepared = opened.prepare_data(
+        &experiment,
+        &pool,
+        &host_without_runs(args.threads)?,
+        &mut PreparationObserver::new(&mut screen),
+    )?;
     let started = Instant::now();
     let metrics = pool.install(|| -> anyhow::Result<EvalMetrics> {
         let (model, weights, step) = opened.model(args.checkpoint.which(), device)?;
@@ -96,7 +105,9 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
         Ok(metrics)
     })?;
     if metrics.val_loss.is_none() && metrics.hellaswag_n.is_none() {
-        bail!(RequestError("nothing to evaluate: the run has no validation split; --hellaswag or --builtin".into()));
+        bail!(RequestError(
+            "nothing to evaluate: the run has no validation split; give --hellaswag or --builtin".into()
+        ));
     }
     let metrics = EvalMetrics { eval_ms: started.elapsed().as_secs_f64() * 1e3, ..metrics };
     if args.json {

@@ -1,4 +1,4 @@
-//! Exit codes, and which error means which.
+//! The exit codes, and the code for each error.
 
 use std::process::ExitCode;
 
@@ -21,9 +21,9 @@ pub enum Exit {
     Failed = 1,
     /// The request was wrong: the file, the flags, the name of a run.
     Request = 2,
-    /// Differences were found by a command that looks for them.
+    /// A command that compares found differences.
     Differ = 3,
-    /// Of a sweep's point, told to the sweep alone: another process has the run.
+    /// The run of a sweep's point belongs to another process; only the sweep sees this code.
     Busy = runner_lab::sweep::ending::BUSY as isize,
     /// Stopped by Ctrl-C or SIGTERM.
     Interrupted = 130,
@@ -45,7 +45,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// A wrong request that no room of the library knows.
+/// A wrong request that the command line itself finds.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct RequestError(pub String);
@@ -69,19 +69,19 @@ pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
                 _ => false,
             }
     });
-    // What goes wrong inside a run is the run's failure, whatever its cause.
+    // An error inside a run is a failure of the run, whatever its cause.
     let run = error.chain().any(<dyn std::error::Error>::is::<ExecError>);
     if request && !run { Exit::Request } else { Exit::Failed }
 }
 
-/// Whether `error` says that another process has the run.
+/// True if `error` says that the run belongs to another process.
 #[must_use]
 pub(crate) fn is_busy(error: &anyhow::Error) -> bool {
     let busy = |e: &StoreError| matches!(e, StoreError::Locked { .. } | StoreError::Busy { .. });
     error.chain().any(|cause| cause.downcast_ref::<StoreError>().is_some_and(busy))
 }
 
-/// Whether `error` only says that the reader of our output went away.
+/// True if `error` only says that the reader of the output went away.
 #[must_use]
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
@@ -89,7 +89,7 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .any(|e| e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe))
 }
 
-/// What standard error says about `error`.
+/// The text for standard error about `error`.
 #[must_use]
 pub(crate) fn render(error: &anyhow::Error, color: bool) -> String {
     if let Some(mistakes) = error.chain().find_map(|cause| cause.downcast_ref::<ConfigError>()) {

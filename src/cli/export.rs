@@ -1,12 +1,14 @@
-//! `runner export`: a checkpoint's weights as files for other programs.
+//! `runner export`: writes a checkpoint's weights for other programs.
 
 use std::path::PathBuf;
 
 use anyhow::bail;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
-use super::checkpoint_args::CheckpointArgs;
 use super::common::{RootArgs, ThreadArgs, host_without_runs};
+
+use super::checkpoint_args::CheckpointArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json};
 use runner_engine::observer::Silent;
@@ -20,22 +22,22 @@ use runner_weights::{Dtype, Foreign, HfExport, LlmcExport, WeightsError, Written
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportArgs {
-    /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    /// The run: its directory, its id, or the beginning of its id.
     pub run: String,
-    /// What to write.
+    /// The format to write.
     #[arg(long, value_enum)]
     pub to: Target,
-    /// The folder to write to, which is created if missing; of llmc the file (*.bin), or a folder for model.bin.
+    /// The folder to write to, which is created if it is missing. For llmc: a file (*.bin), or a folder for model.bin.
     pub dir: PathBuf,
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
-    /// Type of the written numbers [default: f32]. Weights are f32, and of runs without master weights bf16 values; others are rounded to the nearest.
-    #[arg(long, value_enum)]
-    pub dtype: Option<DtypeArg>,
-    /// Of hf: weights in one file, at most; of a larger model there are several, with an index [default: 5GB].
+    /// The type of the written numbers [default: f32]. A type with fewer bits than the run's weights rounds to the nearest value.
+    #[arg(long, value_parser = dtype_parser())]
+    pub dtype: Option<Dtype>,
+    /// With hf: the largest size of a weights file [default: 5GB]. A larger model is written to several files with an index.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub shard_size: Option<u64>,
-    /// Of hf: all rows of the vocabulary, or only as many as the tokenizer has tokens [default: padded].
+    /// With hf: write all rows of the vocabulary, or only as many as the tokenizer has tokens [default: padded].
     #[arg(long, value_enum)]
     pub vocab: Option<Vocab>,
     /// Replace files that are there.
@@ -48,41 +50,32 @@ pub(crate) struct ExportArgs {
     pub json: bool,
 }
 
-/// What `--to` can be.
+/// The values of `--to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Target {
-    /// One model.safetensors of all parts: f32, names and matrices ([out, in]) as in checkpoints.
+    /// One model.safetensors with the whole model in f32; names and matrices ([out, in]) are those of checkpoints.
     Safetensors,
-    /// A folder for `transformers`: config.json, safetensors, the tokenizer.
+    /// A folder for `transformers`: config.json, safetensors files, the tokenizer.
     Hf,
-    /// A model file of llm.c, of a GPT-2.
+    /// A model file for llm.c; only GPT-2 models.
     Llmc,
 }
 
-/// What `--dtype` can be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DtypeArg {
-    F32,
-    F16,
-    Bf16,
+/// Parses the values of `--dtype`.
+fn dtype_parser() -> impl TypedValueParser<Value = Dtype> {
+    PossibleValuesParser::new(["f32", "f16", "bf16"]).map(|name| match name.as_str() {
+        "f16" => Dtype::F16,
+        "bf16" => Dtype::Bf16,
+        _ => Dtype::F32,
+    })
 }
 
-impl From<DtypeArg> for Dtype {
-    fn from(arg: DtypeArg) -> Self {
-        match arg {
-            DtypeArg::F32 => Self::F32,
-            DtypeArg::F16 => Self::F16,
-            DtypeArg::Bf16 => Self::Bf16,
-        }
-    }
-}
-
-/// What `--vocab` can be.
+/// The values of `--vocab`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Vocab {
-    /// As the model has it.
+    /// All rows of the model's vocabulary.
     Padded,
-    /// The tokenizer's.
+    /// One row for each token of the tokenizer.
     Trimmed,
 }
 
@@ -93,20 +86,20 @@ fn size(text: &str) -> Result<u64, String> {
     let (digits, unit) =
         units.iter().find_map(|(end, unit)| Some((upper.strip_suffix(end)?, *unit))).unwrap_or(("", 1));
     let bytes = digits.trim().parse::<u64>().ok().and_then(|n: u64| n.checked_mul(unit)).filter(|n| *n > 0);
-    bytes.ok_or_else(|| "a size is meant, such as 5GB or 500MB".to_owned())
+    bytes.ok_or_else(|| "give a size such as 5GB or 500MB".to_owned())
 }
 
 /// # Errors
 /// If there is no such run or checkpoint, it is damaged, the model has no such form, or files are there already or cannot be
 /// written.
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
-    let of_hf = [("--shard-size", args.shard_size.is_some()), ("--vocab", args.vocab.is_some())];
-    if let Some((flag, _)) = of_hf.iter().find(|(_, given)| *given && args.to != Target::Hf) {
+    let only_for_hf = [("--shard-size", args.shard_size.is_some()), ("--vocab", args.vocab.is_some())];
+    if let Some((flag, _)) = only_for_hf.iter().find(|(_, given)| *given && args.to != Target::Hf) {
         bail!(RequestError(format!("{flag} is for --to hf")));
     }
     if args.to == Target::Safetensors && args.dtype.is_some() {
         bail!(RequestError(
-            "--dtype is for --to hf and --to llmc: of safetensors the numbers are those of the run".into()
+            "--dtype is for --to hf and --to llmc: --to safetensors writes the numbers of the run".into()
         ));
     }
     let opened = open_run(&args.root.root(), &args.run)?;
@@ -136,7 +129,7 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The whole model's parameters, whatever the run's ranks hold of them.
+/// The parameters of the whole model, however the run divided them among ranks.
 fn layout(opened: &OpenedRun) -> anyhow::Result<ParamLayout> {
     Ok(ParamLayout::new(parameters(&opened.program()?.model)))
 }
@@ -161,7 +154,7 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
     let export = HfExport {
         spec,
         layout: &layout,
-        dtype: args.dtype.map_or(Dtype::F32, Into::into),
+        dtype: args.dtype.unwrap_or(Dtype::F32),
         shard_bytes: args.shard_size.unwrap_or(5_000_000_000),
         vocab_size: match args.vocab.unwrap_or(Vocab::Padded) {
             Vocab::Padded => spec.vocab_size,
@@ -180,7 +173,7 @@ fn llmc(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
     let export = LlmcExport {
         spec,
         layout: &layout,
-        dtype: args.dtype.map_or(Dtype::F32, Into::into),
+        dtype: args.dtype.unwrap_or(Dtype::F32),
         vocab_size: opened.plan.data.tokenizer_vocab.clamp(1, spec.vocab_size),
     };
     let is_file = args.dir.extension().is_some_and(|end| end == "bin") && !args.dir.is_dir();
@@ -189,9 +182,10 @@ fn llmc(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
     Ok(export.write(&to, args.force, source)?)
 }
 
+/// Receives the offset and the bytes of a piece of the weights.
 type Take<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>;
 
-/// Hands the checkpoint's weights to `take`; the step that they are of.
+/// Passes the checkpoint's weights to `take`. Returns the checkpoint's step.
 fn stream(args: &ExportArgs, opened: &OpenedRun, layout: &ParamLayout, take: Take<'_>) -> Result<u64, Foreign> {
     let folder = opened.path.join(CHECKPOINTS);
     let step =

@@ -1,4 +1,4 @@
-//! `runner export-metrics`: metrics of runs in other programs' files.
+//! `runner export-metrics`: writes metrics of runs for other programs.
 
 use std::path::PathBuf;
 
@@ -7,24 +7,23 @@ use clap::Args;
 use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
-use runner_report::export;
-use runner_report::export::{ExportError, Record};
+use runner_report::export::{ExportError, TimedRecord, export_csv, export_parquet, export_tensorboard};
 use runner_spec::format::{bytes, count, printable};
 use runner_store::catalog;
 
-/// Write metrics of runs for other programs: TensorBoard, CSV, Parquet.
+/// Write the metrics of runs for other programs: TensorBoard, CSV, Parquet.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportMetricsArgs {
-    /// Run directories, ids, or beginnings of ids that no other run shares.
+    /// The runs: directories, ids, or beginnings of ids.
     #[arg(required = true, value_name = "RUN")]
     pub runs_given: Vec<String>,
-    /// Write event files for TensorBoard, in a folder for each run under DIR.
+    /// Write event files for TensorBoard: one folder for each run under DIR.
     #[arg(long, value_name = "DIR")]
     pub tensorboard: Option<PathBuf>,
-    /// Write all runs to one CSV file, a row for each step and each evaluation.
+    /// Write all runs to one CSV file, with a row for each step and each evaluation.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Write all runs to one Parquet file, with the rows of the CSV.
+    /// Write all runs to one Parquet file, with the same rows as the CSV file.
     #[arg(long, value_name = "FILE")]
     pub parquet: Option<PathBuf>,
     /// Replace files that are there.
@@ -41,13 +40,13 @@ pub(crate) struct ExportMetricsArgs {
 /// If there is no such run, a file is there already, or one cannot be read or written.
 pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
     if args.tensorboard.is_none() && args.csv.is_none() && args.parquet.is_none() {
-        let text = "say what to write: --tensorboard DIR, --csv FILE or --parquet FILE";
+        let text = "nothing to write: give --tensorboard DIR, --csv FILE or --parquet FILE";
         return Err(RequestError(text.to_owned()).into());
     }
     let root = args.root.root();
-    let mut runs: Vec<Record> = Vec::new();
+    let mut runs: Vec<TimedRecord> = Vec::new();
     for path in catalog::resolve_all(&root, &args.runs_given)? {
-        let record = Record::open(&path)?;
+        let record = TimedRecord::open(&path)?;
         if runs.iter().any(|other| other.id == record.id) {
             return Err(RequestError(format!("two of the runs are called {}", printable(&record.id))).into());
         }
@@ -60,16 +59,16 @@ pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
     };
     if let Some(dir) = &args.tensorboard {
         for run in &runs {
-            let (path, events, size) = export::tensorboard(run, dir, args.force).map_err(request)?;
+            let (path, events, size) = export_tensorboard(run, dir, args.force).map_err(request)?;
             note("tensorboard", path, events, size);
         }
     }
     if let Some(path) = &args.csv {
-        let (rows, size) = export::csv(&runs, path, args.force).map_err(request)?;
+        let (rows, size) = export_csv(&runs, path, args.force).map_err(request)?;
         note("csv", path.clone(), rows, size);
     }
     if let Some(path) = &args.parquet {
-        let (rows, size) = export::parquet(&runs, path, args.force).map_err(request)?;
+        let (rows, size) = export_parquet(&runs, path, args.force).map_err(request)?;
         note("parquet", path.clone(), rows, size);
     }
     if args.json {

@@ -6,7 +6,7 @@ use clap::Args;
 use runner_engine::fork::{ForkRequest, fork};
 use runner_engine::launch::Faults;
 use runner_engine::opened_run::resolved_experiment;
-use runner_report::Mode;
+use runner_report::OutputMode;
 use runner_store::{CheckpointChoice, catalog};
 
 use super::common::{RootArgs, ThreadArgs, host};
@@ -75,7 +75,7 @@ impl FromStr for Checkpoint {
 pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
     let log_every = resolved_experiment(&catalog::resolve(&args.root.root(), &args.run)?)?.log.every;
-    let mut observer = ScreenObserver::new(Mode::detect(args.json, args.quiet), log_every)?;
+    let mut observer = ScreenObserver::new(OutputMode::detect(args.json, args.quiet), log_every)?;
     let request = ForkRequest {
         run: args.run.clone(),
         overrides: args.set.clone(),

@@ -1,4 +1,4 @@
-//! `runner gc`: shows what takes room and nobody needs, and frees it when told to.
+//! `runner gc`: shows files that are no longer needed, and removes them on request.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,24 +13,25 @@ use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json};
 use runner_lab::gc;
 use runner_report::table::{Align, table};
-use runner_spec::format::{bytes, count, printable};
+use runner_spec::format::{bytes, counted, printable};
 use runner_store::{catalog, run_dir, time};
 
-/// Free room: prepared data that no run needs, checkpoints of finished runs but the newest and the best, and leftovers of
-/// killed processes. Shows what would go; --yes removes it.
+/// Free disk space: prepared data that no run needs, old checkpoints of finished runs, and leftovers of killed processes.
+///
+/// The newest and the best checkpoint of each run stay. Without --yes the command only shows what it would remove.
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct GcArgs {
-    /// Remove what is shown.
+    /// Remove the files instead of only showing them.
     #[arg(long, short)]
     pub yes: bool,
-    /// Only prepared data that was not used, and checkpoints of runs that ended, longer ago than this: 12h, 30d, 8w.
+    /// Only data that was last used, and checkpoints of runs that ended, longer ago than this: 12h, 30d, 8w.
     #[arg(long, value_name = "AGE")]
     pub older_than: Option<String>,
-    /// Only the cache of prepared data.
+    /// Only prepared data in the cache.
     #[arg(long)]
     pub cache: bool,
-    /// Only the runs' checkpoints.
+    /// Only checkpoints of runs.
     #[arg(long)]
     pub checkpoints: bool,
     #[command(flatten)]
@@ -40,7 +41,7 @@ pub(crate) struct GcArgs {
     pub json: bool,
 }
 
-/// A line of what is shown.
+/// A line of the output.
 #[derive(Debug, Clone, Serialize)]
 struct Item {
     kind: &'static str,
@@ -49,13 +50,17 @@ struct Item {
 }
 
 /// # Errors
-/// If an age is none, or a folder cannot be read or changed.
+/// If the age cannot be parsed, or a folder cannot be read or changed.
 pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
     let age = args.older_than.as_deref().map(age).transpose()?;
     let root = args.root.root();
-    // In the wrong folder there are no runs, and all of the cache would be nobody's.
+    // Without a folder of runs, all of the cache would count as unneeded.
     if !root.is_dir() {
-        return Err(RequestError(format!("{} is no folder of runs: --runs DIR names it", root.display())).into());
+        return Err(RequestError(format!(
+            "{} is not a folder: name the folder of runs with --runs DIR",
+            root.display()
+        ))
+        .into());
     }
     let all = !args.cache && !args.checkpoints;
     let (mut items, mut unknown) = (Vec::new(), 0);
@@ -75,16 +80,16 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
         let survey = runner_data::gc::survey(&cache, &known, age);
         unknown = survey.unknown;
         let mut found = survey.unneeded;
-        // Without runs all of the cache is nobody's, which says little in a new or a wrong folder.
+        // A folder without runs may be new or wrong, so it does not show that data is unneeded.
         if known.is_empty() && !args.cache {
             found.retain(runner_data::gc::Unneeded::is_leftover);
             complain(&format!(
-                "{} has no runs, so nothing says what prepared data is needed: --cache frees it all the same",
+                "{} has no runs that show which prepared data is needed: give --cache to free all of it",
                 printable(&root.display().to_string())
             ));
         }
         if found.iter().any(|item| !item.is_leftover()) {
-            complain("prepared data of runs in other folders goes as well; it is only prepared again");
+            complain("this includes prepared data of runs in other folders; it will be prepared again when needed");
         }
         if args.yes && !found.is_empty() {
             found = runner_data::gc::free(&cache, &found).with_context(|| format!("freeing {}", cache.display()))?;
@@ -94,9 +99,7 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
     }
     if unknown > 0 {
         let entries = if unknown == 1 { "1 entry" } else { &format!("{unknown} entries") };
-        complain(&format!(
-            "{entries} of the cache may be of runs whose data was prepared by another version, and stay"
-        ));
+        complain(&format!("{entries} of the cache may belong to runs of another version of the program, and stay"));
     }
     let total: u64 = items.iter().map(|item| item.bytes).sum();
     if args.json {
@@ -116,11 +119,11 @@ fn text(items: &[Item], total: u64, freed: bool) -> String {
         .map(|item| vec![item.kind.to_owned(), bytes(item.bytes), printable(&item.path.display().to_string())])
         .collect();
     let table = table(&[("what", Align::Left), ("size", Align::Right), ("where", Align::Left)], &rows);
-    let things = if items.len() == 1 { "1 thing".to_owned() } else { format!("{} things", count(items.len() as u64)) };
+    let things = counted(items.len() as u64, "item");
     if freed {
         format!("{table}freed {}, {things}\n", bytes(total))
     } else {
-        format!("{table}would free {}, {things}: --yes does it\n", bytes(total))
+        format!("{table}would free {}, {things}: give --yes to remove them\n", bytes(total))
     }
 }
 
@@ -139,7 +142,7 @@ fn age(text: &str) -> Result<Duration, RequestError> {
     })
 }
 
-/// What the data of the runs in `root` is known as in the cache.
+/// The cache keys of the data that the runs in `root` use.
 fn known_data(root: &std::path::Path) -> anyhow::Result<BTreeSet<String>> {
     let runs = catalog::list(root)?;
     let mut out = BTreeSet::new();
@@ -154,7 +157,7 @@ fn known_data(root: &std::path::Path) -> anyhow::Result<BTreeSet<String>> {
                     data.test.as_ref(),
                 ));
             }
-            // What it needs is not known, which is a reason to keep more.
+            // The empty key stands for a run whose data is unknown: then more is kept.
             Err(_) => {
                 out.insert(String::new());
             }

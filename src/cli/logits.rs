@@ -1,4 +1,4 @@
-//! `runner logits`: what a checkpoint's model gives for tokens, as numbers, to hold other programs against. Hidden.
+//! `runner logits`: writes the logits of a checkpoint's model for given tokens, to compare with other programs. The command is hidden.
 
 use std::path::PathBuf;
 
@@ -14,11 +14,11 @@ use runner_engine::opened_run::open_run;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LogitsArgs {
-    /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    /// The run: its directory, its id, or the beginning of its id.
     pub run: String,
-    /// JSON: rows of token ids, all of one length.
+    /// A JSON file with rows of token ids, all of the same length.
     pub tokens: PathBuf,
-    /// The safetensors file to write: `logits` [rows, length, vocabulary].
+    /// The safetensors file to write, with the tensor `logits` [rows, length, vocabulary].
     pub out: PathBuf,
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
     let spec = &opened.program()?.model;
     let length = rows.first().map_or(0, Vec::len);
     if length == 0 || length > spec.context_length || rows.iter().any(|row| row.len() != length) {
-        bail!(RequestError(format!("rows of one length are meant, 1 to {} tokens", spec.context_length)));
+        bail!(RequestError(format!("rows must have the same length, 1 to {} tokens", spec.context_length)));
     }
     if let Some(id) = rows.iter().flatten().find(|&&id| id as usize >= spec.vocab_size) {
         bail!(RequestError(format!("token {id} is beyond the vocabulary of {}", spec.vocab_size)));

@@ -1,4 +1,4 @@
-//! The command line: one file per command. Parses arguments, calls the library, prints.
+//! The command line: one file per command, which parses arguments, calls the library crates and prints.
 
 pub(crate) mod apply;
 pub(crate) mod calibrate;

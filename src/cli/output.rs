@@ -1,4 +1,4 @@
-//! Standard output for commands that print and end.
+//! Standard output of commands that print a result and end.
 
 use std::io::{self, Write};
 
@@ -12,27 +12,24 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     print_to(&mut io::stdout().lock(), text)
 }
 
-/// As `print`, to `out`.
-///
-/// # Errors
-/// As `print`.
-pub(crate) fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
+fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
         _ => Ok(()),
     }
 }
 
-/// Writes `value` as indented JSON.
+/// Writes `value` to standard output as indented JSON.
 ///
 /// # Errors
-/// As `print`.
+/// If it cannot be serialized or written.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Writes a line to standard error, if anyone listens.
+/// Writes a line to standard error.
 pub(crate) fn complain(text: &str) {
+    // Without standard error there is nobody to tell.
     let _ = writeln!(io::stderr(), "{text}");
 }
 

@@ -1,14 +1,12 @@
-//! `runner plan`: shows what a run would do and cost, without running it.
+//! `runner plan`: shows what a run would compute, need and cost, without running it.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
 use super::common::{TemplateArgs, ThreadArgs, host_without_runs};
 use super::exit::RequestError;
-use super::output;
 use runner_engine::prepare::local_devices;
 use runner_plan::compile;
 use runner_plan::render::{RenderOptions, render};
@@ -21,8 +19,8 @@ use runner_spec::plan::Plan;
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
 ///
-/// Data is prepared (and cached) for it, since the plan depends on how much there is; `--rows` says it instead. Nothing is
-/// trained. With `--cluster` the plan is for machines that are not here.
+/// The data is prepared and cached first, because the plan depends on its size; `--rows` gives the size instead. Nothing is
+/// trained. `--cluster` plans for other machines than this one.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct PlanArgs {
     /// The experiment file.
@@ -32,25 +30,25 @@ pub(crate) struct PlanArgs {
     pub set: Vec<String>,
     #[command(flatten)]
     pub template: TemplateArgs,
-    /// Threads that the run would compute with [default: all cores].
+    /// The number of threads that the run would use [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096), conflicts_with = "cluster")]
     pub threads: Option<u16>,
-    /// Plan for this cluster: `16x8xH100` (nodes, devices in each, device), or a YAML file that describes one.
+    /// Plan for this cluster: `16x8xH100` (nodes, devices per node, device), or a YAML file that describes it.
     #[arg(long, value_name = "NxMxDEVICE|FILE")]
     pub cluster: Option<String>,
-    /// Take this many training rows for granted and read no data; `model.vocab_size` must be given.
+    /// Read no data and assume this many training rows; `model.vocab_size` must be given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: Option<u64>,
-    /// What a device costs in an hour, to show what the run would.
+    /// The price of one device for one hour; the plan then shows the price of the run.
     #[arg(long, value_name = "PRICE", value_parser = price)]
     pub price: Option<f64>,
-    /// Draw one step's timeline as SVG into this file.
+    /// Draw the timeline of one step into this SVG file.
     #[arg(long, value_name = "FILE")]
     pub timeline: Option<PathBuf>,
     /// Show this rank in full instead of one block per stage.
     #[arg(long, value_name = "N", conflicts_with = "json")]
     pub rank: Option<usize>,
-    /// Print the plan as JSON, as `plan.json` in a run directory.
+    /// Print the plan as JSON, in the format of `plan.json` in a run directory.
     #[arg(long)]
     pub json: bool,
     /// Show every instruction of the program, and every line of the memory table.
@@ -61,20 +59,19 @@ pub(crate) struct PlanArgs {
 fn price(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(price) if price.is_finite() && price >= 0.0 => Ok(price),
-        _ => Err("a number is meant, such as 2.5".to_owned()),
+        _ => Err("give a number such as 2.5".to_owned()),
     }
 }
 
-/// Plans what `inputs` gives (the experiment of `args.file`, and facts of its prepared data unless `--rows` assumes them)
-/// for this machine or for `--cluster`, and prints it to standard output.
+/// Plans the experiment that `inputs` returns for this machine or for `--cluster`, and returns the plan as text. `inputs` also returns the
+/// facts of the prepared data, unless `--rows` assumes them.
 ///
 /// # Errors
-/// Those of `inputs`; a `PlanError`; a cluster that is none; a `RUNNER_PEAK_FLOPS` that is no number; an output that cannot
-/// be written. A reader that closes the pipe early is no error.
+/// The errors of `inputs`; a `PlanError`; a wrong `--cluster` or `RUNNER_PEAK_FLOPS`; a timeline that cannot be written.
 pub(crate) fn run(
     args: &PlanArgs,
     inputs: impl FnOnce() -> anyhow::Result<(Experiment, Option<DataFacts>)>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<String> {
     let cluster = match &args.cluster {
         Some(cluster) => described(cluster)?,
         None => local_devices(&host_without_runs(ThreadArgs { threads: args.threads })?),
@@ -92,7 +89,7 @@ pub(crate) fn run(
     if let Some(path) = &args.timeline {
         draw(&plan, path)?;
     }
-    print(&plan, args, &mut io::stdout().lock())
+    plan_text(&plan, args)
 }
 
 /// The cluster that a name or a file describes.
@@ -108,7 +105,7 @@ fn described(text: &str) -> anyhow::Result<ClusterFacts> {
         .map_err(|e| RequestError(format!("{text}: {e}")).into())
 }
 
-/// Facts of data that nobody has looked at: `rows` training rows, and of everything else what the file says.
+/// Facts of data that was not read: `rows` training rows, and sizes from the experiment for the rest.
 fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts> {
     let Some(vocab) = experiment.model.vocab_size else {
         let message = "--rows reads no data, so the tokenizer's vocabulary is not known: give model.vocab_size";
@@ -144,19 +141,19 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
 
 fn draw(plan: &Plan, path: &Path) -> anyhow::Result<()> {
     let Some(timeline) = runner_plan::timeline::timeline(plan) else {
-        return Err(RequestError("--timeline: a step of so many parts makes no picture".to_owned()).into());
+        return Err(RequestError("--timeline: the step has too many parts for a picture".to_owned()).into());
     };
     let title = format!("{}: one step on {} ranks", plan.experiment_name, plan.world_size);
     std::fs::write(path, draw_timeline(&timeline, &title)).with_context(|| format!("writing {}", path.display()))
 }
 
-/// The environment variable that says the device's peak FLOP/s, which MFU is reported against.
+/// The environment variable with the device's peak FLOP/s, from which MFU is computed.
 pub(crate) const PEAK_FLOPS: &str = "RUNNER_PEAK_FLOPS";
 
-/// The peak FLOP/s that `value` of `RUNNER_PEAK_FLOPS` says.
+/// Parses the value of `RUNNER_PEAK_FLOPS`.
 ///
 /// # Errors
-/// If it is no positive number.
+/// If it is not a positive number.
 pub(crate) fn peak_flops(value: Option<OsString>) -> anyhow::Result<Option<f64>> {
     let Some(value) = value else { return Ok(None) };
     let number = value.to_str().and_then(|text| text.trim().replace('_', "").parse::<f64>().ok());
@@ -164,25 +161,21 @@ pub(crate) fn peak_flops(value: Option<OsString>) -> anyhow::Result<Option<f64>>
         Some(peak) if peak.is_finite() && peak > 0.0 => Ok(Some(peak)),
         _ => {
             let value = value.display();
-            let message = format!("{PEAK_FLOPS}: {value} is no positive number; FLOP/s are meant, such as 400e9");
+            let message = format!("{PEAK_FLOPS}: {value} is not a positive number; give FLOP/s, such as 400e9");
             Err(RequestError(message).into())
         }
     }
 }
 
-fn print(plan: &Plan, args: &PlanArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+fn plan_text(plan: &Plan, args: &PlanArgs) -> anyhow::Result<String> {
     if let Some(rank) = args.rank.filter(|&rank| rank >= plan.ranks.len()) {
         let message = format!("--rank {rank}: the plan has ranks 0 to {}", plan.ranks.len().saturating_sub(1));
         return Err(RequestError(message).into());
     }
-    let text = if args.json {
-        let mut json = serde_json::to_string_pretty(plan).context("the plan as JSON")?;
-        json.push('\n');
-        json
-    } else {
-        render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price })
-    };
-    output::print_to(out, &text)
+    if args.json {
+        return Ok(serde_json::to_string_pretty(plan).context("the plan as JSON")? + "\n");
+    }
+    Ok(render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price }))
 }
 
 #[cfg(test)]
@@ -196,9 +189,7 @@ mod tests {
     }
 
     fn printed(args: &PlanArgs) -> String {
-        let mut out = Vec::new();
-        print(&compiled(&experiment()), args, &mut out).expect("prints");
-        String::from_utf8(out).expect("text")
+        plan_text(&compiled(&experiment()), args).expect("a rank of the plan")
     }
 
     #[test]
@@ -217,7 +208,7 @@ mod tests {
     #[test]
     fn a_rank_that_is_not_there_is_a_wrong_request() {
         let wrong = PlanArgs { rank: Some(1), ..args(false, false) };
-        let error = print(&compiled(&experiment()), &wrong, &mut Vec::new()).expect_err("one rank");
+        let error = plan_text(&compiled(&experiment()), &wrong).expect_err("one rank");
         assert_eq!(exit_of(&error), Exit::Request);
     }
 

@@ -1,4 +1,4 @@
-//! `runner render`: what a template renders to, whether or not that is an experiment.
+//! `runner render`: renders a template, whether or not the result is an experiment.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -9,6 +9,7 @@ use super::common::TemplateArgs;
 use super::exit::RequestError;
 use runner_config::LoadOptions;
 use runner_spec::diagnostic::ConfigError;
+use runner_spec::format::printable;
 use runner_template::Rendered;
 use runner_template::source::read;
 
@@ -18,7 +19,7 @@ pub(crate) struct RenderArgs {
     pub file: PathBuf,
     #[command(flatten)]
     pub template: TemplateArgs,
-    /// Show beside each line the template's file and line that it is from.
+    /// Show beside each line the file and line of the template that it comes from.
     #[arg(long)]
     pub lines: bool,
 }
@@ -26,7 +27,7 @@ pub(crate) struct RenderArgs {
 /// The rendered text, which ends in a new line.
 ///
 /// # Errors
-/// `ConfigError` with the mistakes of the template; a file that is none.
+/// `ConfigError` with the mistakes of the template; a file that is not a template.
 pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<String> {
     if !runner_template::is_template(&args.file) {
         let message = format!("{} is not a template: templates end in .j2", args.file.display());
@@ -35,19 +36,19 @@ pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<String> {
     let text = read(&args.file).map_err(|mistake| ConfigError::new(vec![*mistake]))?;
     let options = args.template.over(LoadOptions::default())?;
     let rendered = runner_template::render(&text, &args.file, &options.template_inputs())?;
-    let mut out = if args.lines { beside(&rendered) } else { rendered.text };
+    let mut out = if args.lines { with_origins(&rendered) } else { rendered.text };
     if !out.is_empty() && !out.ends_with('\n') {
         out.push('\n');
     }
-    // A file gets what the template says, a terminal nothing that would change it.
+    // A terminal does not get control characters; a file gets the text unchanged.
     if console::user_attended() {
-        out = out.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{FFFD}' } else { c }).collect();
+        out = printable(&out);
     }
     Ok(out)
 }
 
-/// Each line behind its origin.
-fn beside(rendered: &Rendered) -> String {
+/// The rendered lines, each behind the file and line that it comes from.
+fn with_origins(rendered: &Rendered) -> String {
     let origins: Vec<String> = (1..=rendered.text.lines().count())
         .map(|line| rendered.origin(line).map_or_else(String::new, |(file, at)| format!("{}:{at}", file.display())))
         .collect();

@@ -1,4 +1,4 @@
-//! `runner report`: a page of runs, as a file or served while they go on.
+//! `runner report`: writes a page about runs, or serves it while they go on.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,37 +12,37 @@ use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
 use super::output::{complain, print, print_json};
 use super::sweep::find_sweep;
-use runner_report::html::page::MARK;
-use runner_report::html::{Live, Page, ReportError, Request, read, sweep};
+use runner_report::html::sweep::find_sweep_folder;
+use runner_report::html::{LiveReport, MARK, Page, ReportError, ReportRequest, read_page_data};
 use runner_spec::format;
 use runner_store::{catalog, write_atomic};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReportArgs {
-    /// Run directories, runs' ids, or beginnings of ids that no other run shares; or a sweep's id or folder.
+    /// The runs: directories, ids, or beginnings of ids. A sweep's id or folder stands for its runs.
     #[arg(required_unless_present = "sweep")]
     pub run: Vec<String>,
-    /// A sweep: its folder, its id, or the beginning of an id that no other sweep shares.
+    /// The sweep to show: its folder, its id, or the beginning of its id.
     #[arg(long)]
     pub sweep: Option<String>,
-    /// The file to write; `-` is standard output. An earlier report is replaced.
+    /// The file to write; `-` is standard output. An earlier report in this file is replaced.
     #[arg(long, short, value_name = "FILE", required_unless_present = "serve")]
     pub output: Option<PathBuf>,
-    /// Replace a file that is no report.
+    /// Replace the file even if it is not a report.
     #[arg(long)]
     pub force: bool,
-    /// Serve the page on this machine alone, following the runs, until Ctrl-C.
+    /// Serve the page to this machine only, and update it while the runs go on, until Ctrl-C.
     #[arg(long, conflicts_with_all = ["output", "force", "json"])]
     pub serve: bool,
-    /// The port to serve on; 0 takes a free one.
+    /// The port to serve on; 0 picks a free one.
     #[arg(long, value_name = "N", default_value_t = 8700, requires = "serve")]
     pub port: u16,
-    /// The page's title [default: the run's id, or how many runs there are].
+    /// The title of the page [default: the run's id, or the number of runs].
     #[arg(long)]
     pub title: Option<String>,
     #[command(flatten)]
     pub root: RootArgs,
-    /// Print JSON: the file, its size, and the runs on it.
+    /// Print JSON: the file, its size, and its runs.
     #[arg(long)]
     pub json: bool,
 }
@@ -54,13 +54,13 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
     if args.serve {
         return serve(args.port, request);
     }
-    let Some(output) = &args.output else { bail!(RequestError("where to? -o FILE".to_owned())) };
+    let Some(output) = &args.output else { bail!(RequestError("no file to write: give -o FILE".to_owned())) };
     let standard = output == Path::new("-");
-    if !standard && !args.force && !replaceable(output) {
-        let error = format!("{} is there already and is no report: --force replaces it", output.display());
+    if !standard && !args.force && !is_replaceable(output) {
+        let error = format!("{} is there already and is not a report: --force replaces it", output.display());
         bail!(RequestError(error));
     }
-    let data = read(&request).map_err(as_request)?;
+    let data = read_page_data(&request).map_err(as_request)?;
     let page = Page::new(&data, false)?;
     if standard {
         print(&page.html)?;
@@ -72,26 +72,26 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
         let runs: Vec<&str> = data.runs.iter().map(|run| run.id.as_str()).collect();
         print_json(&serde_json::json!({"path": output, "bytes": bytes, "runs": runs}))?;
     } else {
-        let runs = if data.runs.len() == 1 { "1 run".to_owned() } else { format!("{} runs", data.runs.len()) };
+        let runs = format::counted(data.runs.len() as u64, "run");
         print(&format!("{}: {runs}, {}\n", output.display(), format::bytes(bytes)))?;
     }
     Ok(Exit::Done)
 }
 
-/// The run directories and the sweep that are meant.
-fn request(args: &ReportArgs) -> anyhow::Result<Request> {
+/// The run directories and the sweep that the arguments name.
+fn request(args: &ReportArgs) -> anyhow::Result<ReportRequest> {
     let root = args.root.root();
-    let mut request = Request { title: args.title.clone(), ..Request::default() };
+    let mut request = ReportRequest { title: args.title.clone(), ..ReportRequest::default() };
     let mut add_sweep = |folder: PathBuf| {
         let another = request.sweep.replace(folder).is_some();
-        if another { Err(RequestError("a report shows one sweep".to_owned())) } else { Ok(()) }
+        if another { Err(RequestError("a report shows only one sweep".to_owned())) } else { Ok(()) }
     };
     if let Some(wanted) = &args.sweep {
         add_sweep(find_sweep(&root, Some(wanted.as_str()))?)?;
     }
     let mut runs: Vec<&String> = Vec::new();
     for wanted in &args.run {
-        match sweep::find(&root, wanted) {
+        match find_sweep_folder(&root, wanted) {
             Some(folder) => add_sweep(folder)?,
             None => runs.push(wanted),
         }
@@ -100,8 +100,8 @@ fn request(args: &ReportArgs) -> anyhow::Result<Request> {
     Ok(request)
 }
 
-/// Whether nothing is lost by writing `path`: there is nothing, or an earlier report.
-fn replaceable(path: &Path) -> bool {
+/// True if `path` does not exist or is an earlier report.
+fn is_replaceable(path: &Path) -> bool {
     if path.symlink_metadata().is_err() {
         return true;
     }
@@ -120,17 +120,17 @@ fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 }
 
 /// Serves until a signal ends the process.
-fn serve(port: u16, request: Request) -> anyhow::Result<Exit> {
-    // Nothing is ever half done here: the first signal ends the process, with the documented code.
+fn serve(port: u16, request: ReportRequest) -> anyhow::Result<Exit> {
+    // Nothing is ever half done here, so the first signal ends the process with the documented code.
     let _interrupt = Interrupt::install()?;
-    let live = Live::bind(port, request).map_err(as_request)?;
+    let live = LiveReport::bind(port, request).map_err(as_request)?;
     print(&format!("http://{}/\n", live.address()))?;
-    complain("Ctrl-C ends it");
+    complain("press Ctrl-C to stop");
     live.serve()?;
     Ok(Exit::Done)
 }
 
-/// A request that cannot be met, for the exit code.
+/// Marks wrong requests as such, for the exit code.
 fn as_request(error: ReportError) -> anyhow::Error {
     match error {
         ReportError::Request(text) => RequestError(text).into(),

@@ -4,8 +4,8 @@ use clap::Args;
 use runner_engine::observer::{RunEvent, RunObserver};
 use runner_engine::opened_run::resolved_experiment;
 use runner_engine::reproduce::{ReproduceRequest, Reproduction, reproduce};
-use runner_report::Mode;
-use runner_report::verdict::words;
+use runner_report::OutputMode;
+use runner_report::verdict::describe_verdict;
 use runner_store::catalog;
 use runner_store::verdict::Judgement;
 
@@ -59,7 +59,7 @@ impl RunObserver for ReproductionObserver {
         if let RunEvent::Drift { run, drift } = event {
             let printer = self.screen.printer();
             for line in drift.lines() {
-                if self.only_check { printer.last(&line) } else { printer.line(&line) }
+                if self.only_check { printer.result_line(&line) } else { printer.line(&line) }
             }
             printer.json_line(serde_json::json!({"kind": "drift", "run": run, "drift": drift}).to_string());
         }
@@ -71,7 +71,7 @@ impl RunObserver for ReproductionObserver {
 /// If there is no such run, its data or its beginning is gone, or the reproduction failed (which its record then says too).
 pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
-    let mode = Mode::detect(args.json, args.quiet);
+    let mode = OutputMode::detect(args.json, args.quiet);
     let log_every = resolved_experiment(&catalog::resolve(&args.root.root(), &args.run)?)?.log.every;
     let screen = ScreenObserver::new(mode, log_every)?;
     let mut observer = ReproductionObserver { screen, only_check: args.check };
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
         Reproduction::Interrupted => Ok(Exit::Interrupted),
         Reproduction::Judged(path, verdict) => {
             screen.json_line(&serde_json::json!({"kind": "verdict", "run": path, "verdict": verdict}).to_string());
-            screen.last(&words(&verdict));
+            screen.result_line(&describe_verdict(&verdict));
             Ok(match verdict.verdict {
                 Judgement::Diverged | Judgement::Incomplete => Exit::Differ,
                 Judgement::Bitwise | Judgement::BitwiseNumbers | Judgement::WithinTolerance => Exit::Done,

@@ -2,7 +2,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::{Args, Subcommand};
@@ -12,9 +11,8 @@ use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::{runs_rm, runs_tag};
-use runner_report::run::page;
-use runner_report::runs::runs_table;
-use runner_spec::format::printable;
+use runner_report::run_page::run_page;
+use runner_report::runs_table::runs_table;
 use runner_store::catalog::{ListedRun, ListedStatus};
 use runner_store::run_dir;
 use runner_store::run_dir::CHECKPOINTS;
@@ -31,28 +29,28 @@ pub(crate) struct RunsArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ListArgs {
-    /// Only runs that stand so: running, done, interrupted, failed, broken; several with commas.
+    /// Only runs with this status: running, done, interrupted, failed or broken; several with commas.
     #[arg(long, value_name = "STATUS", value_delimiter = ',')]
     pub status: Vec<String>,
-    /// Only runs whose id, or experiment's name, matches the pattern, such as 'gpt2-*'.
+    /// Only runs whose id or experiment name matches the pattern, such as 'gpt2-*'.
     #[arg(long, value_name = "GLOB")]
     pub name: Option<String>,
-    /// Only runs with this tag; may be given several times, for runs with all of them.
+    /// Only runs with this tag; given several times, only runs with all these tags.
     #[arg(long, value_name = "TAG")]
     pub tag: Vec<String>,
-    /// Only the points of this sweep.
+    /// Only runs of this sweep.
     #[arg(long, value_name = "ID")]
     pub sweep: Option<String>,
-    /// Only runs that started since then: an age (90s, 30m, 12h, 7d, 2w) or a date, in UTC (2026-01-31).
+    /// Only runs that started since then: an age (90s, 30m, 12h, 7d, 2w) or a date in UTC (2026-01-31).
     #[arg(long, value_name = "WHEN")]
     pub since: Option<String>,
-    /// Only runs of which this is true, an expression over their fields: 'val_loss < 3 and step >= 100'.
+    /// Only runs for which this expression is true: 'val_loss < 3 and step >= 100'.
     #[arg(long = "where", value_name = "EXPR")]
     pub filter: Option<String>,
-    /// Order by a field, from low to high; -FIELD: from high to low [default: started].
+    /// Sort by a field, from low to high; -FIELD sorts from high to low [default: started].
     #[arg(long, value_name = "FIELD", allow_hyphen_values = true)]
     pub sort: Option<String>,
-    /// At most this many, the first ones in the order.
+    /// Show at most this many runs.
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     #[command(flatten)]
@@ -64,9 +62,9 @@ pub(crate) struct ListArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum RunsCommand {
-    /// List the runs: id, status, steps, validation loss, speed, start. This is what `runner runs` alone does.
+    /// List the runs: id, status, steps, validation loss, speed, start. `runner runs` alone does the same.
     List(ListArgs),
-    /// Show one run: what ran, where, how far, and how well.
+    /// Show one run: its experiment, machine, progress and results.
     Show(ShowArgs),
     Tag(runs_tag::TagArgs),
     Rm(runs_rm::RmArgs),
@@ -74,11 +72,11 @@ pub(crate) enum RunsCommand {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ShowArgs {
-    /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    /// The run: its directory, its id, or the beginning of its id.
     pub run: String,
     #[command(flatten)]
     pub root: RootArgs,
-    /// Print JSON: `run`, `manifest`, `summary`, the steps of the checkpoints, and the runs that it comes from.
+    /// Print JSON: `run`, `manifest`, `summary`, `checkpoints` (steps), and `ancestors` (the runs that this one was made from).
     #[arg(long)]
     pub json: bool,
 }
@@ -97,10 +95,10 @@ pub(crate) fn run(args: &RunsArgs) -> anyhow::Result<Exit> {
 
 fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     let root = args.root.root();
-    let wanted = Wanted::new(args)?;
+    let filter = RunFilter::new(args)?;
     let mut runs = catalog::list(&root)?;
     let all = runs.len();
-    runs.retain(|run| wanted.takes(run));
+    runs.retain(|run| filter.accepts(run));
     let request = |error: select::SelectError| RequestError(error.to_string());
     if let Some(expression) = &args.filter {
         select::keep_where(&mut runs, expression).map_err(request)?;
@@ -114,7 +112,7 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     } else if all == 0 {
         print(&format!("no runs in {} yet: runner apply FILE starts one\n", root.display()))?;
     } else if runs.is_empty() {
-        print(&format!("none of the {all} runs in {} is like that\n", root.display()))?;
+        print(&format!("none of the {all} runs in {} matches\n", root.display()))?;
     } else {
         let terminal = console::Term::stdout();
         let width = terminal.is_term().then(|| terminal.size().1.into());
@@ -123,15 +121,15 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// The filters that need no expression.
-struct Wanted<'a> {
+/// The filters of the list, except for `--where`.
+struct RunFilter<'a> {
     args: &'a ListArgs,
     name: Option<Pattern>,
     /// Seconds since 1970.
     since: Option<f64>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> RunFilter<'a> {
     fn new(args: &'a ListArgs) -> Result<Self, RequestError> {
         for status in &args.status {
             if !ListedStatus::ALL.iter().any(|s| s.as_str() == status) {
@@ -145,11 +143,11 @@ impl<'a> Wanted<'a> {
             Pattern::new(text).map_err(|error| RequestError(format!("--name {}: {error}", text.escape_default())))
         };
         let name = args.name.as_ref().map(pattern).transpose()?;
-        let since = args.since.as_deref().map(since).transpose()?;
+        let since = args.since.as_deref().map(parse_since).transpose()?;
         Ok(Self { args, name, since })
     }
 
-    fn takes(&self, run: &ListedRun) -> bool {
+    fn accepts(&self, run: &ListedRun) -> bool {
         let Self { args, name, since } = self;
         let started = || run.started.as_deref().and_then(time::parse);
         (args.status.is_empty() || args.status.iter().any(|s| s == run.status.as_str()))
@@ -160,8 +158,8 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// A moment, in seconds since 1970, from an age or a date.
-fn since(text: &str) -> Result<f64, RequestError> {
+/// Parses an age or a date as a time in seconds since 1970.
+fn parse_since(text: &str) -> Result<f64, RequestError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let moment = time::parse_span(text).map(|age| (now.as_secs_f64() - age.as_secs_f64()).max(0.0));
     moment.or_else(|| time::parse(text)).ok_or_else(|| {
@@ -182,13 +180,9 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
             "run": listed, "manifest": manifest, "summary": summary, "checkpoints": checkpoints, "ancestors": ancestors,
         }))?;
     } else {
-        // An older summary says nothing true of a run that went on since.
+        // The summary of an earlier session is out of date.
         let summary = summary.filter(|s| s.status == manifest.status);
-        let mut page = page(&listed, &manifest, summary.as_ref(), &checkpoints);
-        for ancestor in &ancestors {
-            let _ = writeln!(page, "  {:12}{}", "ancestor", printable(&ancestor.words()));
-        }
-        print(&page)?;
+        print(&run_page(&listed, &manifest, summary.as_ref(), &checkpoints, &ancestors))?;
     }
     Ok(Exit::Done)
 }

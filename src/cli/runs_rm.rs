@@ -1,4 +1,4 @@
-//! `runner runs rm`: removes runs, once it has shown what would go and was told to.
+//! `runner runs rm`: removes runs after it showed them and a person confirmed.
 
 use clap::Args;
 
@@ -7,25 +7,25 @@ use super::confirm::confirmed;
 use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json};
 use runner_lab::remove;
-use runner_spec::format::{bytes, printable};
+use runner_spec::format::{bytes, counted, printable};
 use runner_store::StoreError;
 use runner_store::catalog;
 use runner_store::catalog::{ListedRun, ListedStatus};
 
-/// Remove runs: shows what would go, and asks.
+/// Remove runs, after showing them and asking.
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct RmArgs {
-    /// Run directories, ids, or beginnings of ids that no other run shares.
+    /// The runs: directories, ids, or beginnings of ids.
     #[arg(required = true, value_name = "RUN")]
     pub runs_given: Vec<String>,
-    /// Do not ask.
+    /// Remove without asking.
     #[arg(long, short)]
     pub yes: bool,
-    /// Remove the checkpoints only, of runs that are done; metrics, samples, log and summary stay.
+    /// Remove only the checkpoints of runs that are done; metrics, samples, log and summary stay.
     #[arg(long)]
     pub keep_record: bool,
-    /// Remove runs of a sweep that is not finished, too.
+    /// Also remove runs of a sweep that is not finished.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -36,18 +36,18 @@ pub(crate) struct RmArgs {
 }
 
 /// # Errors
-/// If there is no such run, a process works on one, a sweep needs one, nobody said yes, or the file system refuses.
+/// If there is no such run, a process works on one, a sweep needs one, nobody can confirm, or a file cannot be removed.
 pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
     let root = args.root.root();
     let mut paths = catalog::resolve_all(&root, &args.runs_given)?;
     paths.sort();
-    // Everything is looked at before anything is removed.
+    // All runs are checked before any is removed.
     let mut going: Vec<(ListedRun, u64)> = Vec::new();
     let mut freed = remove::FreedBytes::default();
     for path in &paths {
         remove::check(&root, path)?;
         let listed = catalog::describe(path);
-        refuse(args, &listed)?;
+        check_removable(args, &listed)?;
         let what = if args.keep_record { path.join(runner_store::run_dir::CHECKPOINTS) } else { path.clone() };
         going.push((listed, freed.add(&what)));
     }
@@ -61,14 +61,14 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
         let others: Vec<&str> =
             others.iter().filter(|o| !going.iter().any(|(r, _)| r.id == o.id)).map(|o| o.id.as_str()).collect();
         if !others.is_empty() {
-            complain(&printable(&format!("warning: {} is where {} came from", run.id, others.join(", "))));
+            complain(&printable(&format!("warning: {} was made from {}", run.id, others.join(", "))));
         }
     }
     if !args.yes {
         complain(&lines.join("\n"));
         let what = if args.keep_record { "the checkpoints of " } else { "" };
-        let count = if going.len() == 1 { "this run".to_owned() } else { format!("these {} runs", going.len()) };
-        if !confirmed(&format!("remove {what}{count}, {}?", bytes(total)))? {
+        let runs = counted(going.len() as u64, "run");
+        if !confirmed(&format!("remove {what}{runs}, {}?", bytes(total)))? {
             complain("nothing was removed");
             return Ok(Exit::Done);
         }
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
         } else {
             remove::remove(&root, &run.path)
         };
-        removed.map_err(|error| worked_on(error, run))?;
+        removed.map_err(|error| reword_locked(error, run))?;
     }
     if args.json {
         let rows: Vec<_> = going
@@ -94,13 +94,15 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn refuse(args: &RmArgs, run: &ListedRun) -> Result<(), RequestError> {
+/// # Errors
+/// If `run` is being worked on, is not done with `--keep-record`, or belongs to an unfinished sweep without `--force`.
+fn check_removable(args: &RmArgs, run: &ListedRun) -> Result<(), RequestError> {
     let id = printable(&run.id);
     if run.status == ListedStatus::Running {
         return Err(RequestError(format!("run {id} is being worked on by another process: stop it first")));
     }
     if args.keep_record && run.status != ListedStatus::Done {
-        let why = "without checkpoints it would start over, and its record with it";
+        let why = "without checkpoints it would start again from step 0";
         return Err(RequestError(format!(
             "run {id} is {}: {why}; --keep-record is for runs that are done",
             run.status.as_str()
@@ -110,7 +112,7 @@ fn refuse(args: &RmArgs, run: &ListedRun) -> Result<(), RequestError> {
         Some(point) if !args.force && remove::sweep_goes_on(&args.root.root(), &point.id) => {
             let sweep = printable(&point.id);
             Err(RequestError(format!(
-                "run {id} is point {} of the sweep {sweep}, which is not finished and needs it; --force removes it all the same",
+                "run {id} is point {} of the sweep {sweep}, which is not finished and needs it; --force removes it anyway",
                 point.point
             )))
         }
@@ -118,8 +120,8 @@ fn refuse(args: &RmArgs, run: &ListedRun) -> Result<(), RequestError> {
     }
 }
 
-/// The lock's own words are for someone who wants to train.
-fn worked_on(error: StoreError, run: &ListedRun) -> anyhow::Error {
+/// Rewords the lock's error, which is written for training.
+fn reword_locked(error: StoreError, run: &ListedRun) -> anyhow::Error {
     match error {
         StoreError::Locked { holder, .. } => RequestError(format!(
             "run {} is being worked on by another process{holder}: stop it first",

@@ -1,4 +1,4 @@
-//! `runner runs tag`: words on runs, to find them by.
+//! `runner runs tag`: adds tags to runs, removes them, and shows them.
 
 use std::ffi::OsString;
 
@@ -10,18 +10,18 @@ use super::output::{print, print_json};
 use runner_spec::format::printable;
 use runner_store::{catalog, tags};
 
-/// Put tags on runs and take them off: `runner runs tag RUN... +good -draft`. Without any, show them.
+/// Add tags to runs and remove them: `runner runs tag RUN... +good -draft`. Without tags, show the runs' tags.
 ///
-/// Tags are in the run's own folder, and may change while the run is trained.
+/// Tags are stored in the run's directory, and can be changed while the run is trained.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TagArgs {
-    /// Runs, and +TAG to put a tag on all of them, -TAG to take it off.
+    /// The runs, then +TAG to add a tag to all of them, and -TAG to remove one.
     #[arg(required = true, value_name = "RUN|+TAG|-TAG")]
     pub words: Vec<String>,
-    /// As +TAG.
+    /// Add this tag; the same as +TAG.
     #[arg(long, value_name = "TAG")]
     pub add: Vec<String>,
-    /// As -TAG.
+    /// Remove this tag; the same as -TAG.
     #[arg(long, value_name = "TAG")]
     pub remove: Vec<String>,
     #[command(flatten)]
@@ -31,10 +31,10 @@ pub(crate) struct TagArgs {
     pub json: bool,
 }
 
-/// The command line `line` with `--remove=TAG` for each `-TAG` of `runner runs tag`: else it would be taken for flags of one
-/// letter each. Other commands' lines are as they were.
+/// Replaces each `-TAG` of `runner runs tag` with `--remove=TAG`, because clap would read it as flags of one letter each. The
+/// arguments of other commands are returned unchanged.
 #[must_use]
-pub(crate) fn spelled_out(line: Vec<OsString>) -> Vec<OsString> {
+pub(crate) fn expand_removed_tags(line: Vec<OsString>) -> Vec<OsString> {
     if line.get(1).is_none_or(|word| word != "runs") || line.get(2).is_none_or(|word| word != "tag") {
         return line;
     }
@@ -48,7 +48,7 @@ pub(crate) fn spelled_out(line: Vec<OsString>) -> Vec<OsString> {
 }
 
 /// # Errors
-/// If there is no such run, a tag's name is none, or a file cannot be written.
+/// If there is no such run, a tag is not valid, or a file cannot be written.
 pub(crate) fn run(args: &TagArgs) -> anyhow::Result<Exit> {
     let (mut runs, mut add, remove) = (Vec::new(), args.add.clone(), args.remove.clone());
     for word in &args.words {
@@ -61,12 +61,12 @@ pub(crate) fn run(args: &TagArgs) -> anyhow::Result<Exit> {
         tags::check(tag).map_err(RequestError)?;
     }
     if let Some(tag) = add.iter().find(|tag| remove.contains(tag)) {
-        return Err(RequestError(format!("the tag {tag} cannot be both put on and taken off")).into());
+        return Err(RequestError(format!("the tag {tag} cannot be both added and removed")).into());
     }
     if runs.is_empty() {
         return Err(RequestError("no run is given: runner runs tag RUN... +good -draft".to_owned()).into());
     }
-    // All names first: with a mistake in one nothing is changed.
+    // All names are resolved first: a mistake in one changes nothing.
     let root = args.root.root();
     let mut paths = catalog::resolve_all(&root, &runs)?;
     paths.sort();

@@ -1,40 +1,43 @@
-//! `runner sample`: text from a recorded run's checkpoint.
+//! `runner sample`: continues prompts with a checkpoint of a recorded run.
 
 use std::time::Instant;
 
 use clap::Args;
 
-use super::checkpoint_args::{CheckpointArgs, DeviceArgs};
 use super::common::{RootArgs, ThreadArgs, host_without_runs};
+use super::screen_observer::PreparationObserver;
+
+use super::checkpoint_args::{CheckpointArgs, DeviceArgs};
 use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json};
-use super::screen_observer::ScreenObserver;
 use runner_engine::opened_run::open_run;
 use runner_exec::eval::generate;
+use runner_report::Screen;
 use runner_spec::experiment::Samples;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SampleArgs {
-    /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    /// The run: its directory, its id, or the beginning of its id.
     pub run: String,
-    /// What to continue; may be given several times [default: the experiment's prompts].
+    /// A text to continue; may be given several times [default: the experiment's prompts].
     #[arg(long, value_name = "TEXT")]
     pub prompt: Vec<String>,
-    /// Continuations of each prompt.
+    /// The number of continuations of each prompt.
     #[arg(long, value_name = "N")]
     pub count: Option<usize>,
-    /// Tokens of each continuation, at most.
+    /// The most tokens of a continuation.
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<usize>,
-    /// Draw from the K likeliest tokens only; 0: from all.
+    /// Draw only from the K most likely tokens; 0 draws from all.
     #[arg(long, value_name = "K")]
     pub top_k: Option<usize>,
-    /// Draw from the likeliest tokens that make up this probability only.
+    /// Draw only from the most likely tokens whose probabilities add up to P.
     #[arg(long, value_name = "P")]
     pub top_p: Option<f64>,
-    /// Divides the logits; 0: always the likeliest token.
+    /// Divide the logits by T; 0 always takes the most likely token.
     #[arg(long, value_name = "T")]
     pub temperature: Option<f64>,
+    /// The seed of the random numbers.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     #[command(flatten)]
@@ -50,10 +53,11 @@ pub(crate) struct SampleArgs {
     pub json: bool,
 }
 
-/// Continuations side by side in one batch, at most, as in the experiment file: each has a key-value cache.
-const MOST: usize = 10_000;
-/// Tokens of a continuation, at most.
-const LONGEST: usize = 1_000_000;
+/// The most continuations of a prompt: they are computed in one batch, each with a key-value cache. The limit is that of
+/// experiment files.
+const MAX_COUNT: usize = 10_000;
+/// The most tokens of a continuation.
+const MAX_TOKENS: usize = 1_000_000;
 
 impl SampleArgs {
     /// The experiment's settings with these flags over them.
@@ -79,13 +83,13 @@ impl SampleArgs {
             s.top_k = (k > 0).then_some(k);
         }
         if s.prompts.is_empty() {
-            return Err(RequestError("the experiment has no prompts: --prompt TEXT".into()));
+            return Err(RequestError("the experiment has no prompts: give --prompt TEXT".into()));
         }
-        if !(1..=MOST).contains(&s.count) {
-            return Err(RequestError(format!("--count {}: take 1 to {MOST}", s.count)));
+        if !(1..=MAX_COUNT).contains(&s.count) {
+            return Err(RequestError(format!("--count {}: take 1 to {MAX_COUNT}", s.count)));
         }
-        if !(1..=LONGEST).contains(&s.max_tokens) {
-            return Err(RequestError(format!("--max-tokens {}: take 1 to {LONGEST}", s.max_tokens)));
+        if !(1..=MAX_TOKENS).contains(&s.max_tokens) {
+            return Err(RequestError(format!("--max-tokens {}: take 1 to {MAX_TOKENS}", s.max_tokens)));
         }
         if !(s.temperature.is_finite() && s.temperature >= 0.0) {
             return Err(RequestError(format!("--temperature {}: take 0 or more", s.temperature)));
@@ -104,9 +108,10 @@ pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
     let spec = args.over(opened.experiment.eval.samples.clone())?;
     let device = args.device.choose(&opened, args.threads.count())?;
     let pool = args.threads.pool()?;
-    let host = host_without_runs(args.threads)?;
-    let tokenizer = opened.tokenizer(&pool, &host, &mut ScreenObserver::for_preparation()?)?;
-    // The device belongs to the thread that opens it.
+    let mut screen = Screen::on_standard_error();
+    let tokenizer =
+        opened.tokenizer(&pool, &host_without_runs(args.threads)?, &mut PreparationObserver::new(&mut screen))?;
+    // A device can be used only by the thread that opens it.
     let (made, step, seconds) = pool.install(|| -> anyhow::Result<_> {
         let (model, weights, step) = opened.model(args.checkpoint.which(), device)?;
         let started = Instant::now();

@@ -1,6 +1,4 @@
-//! `runner schema`: the JSON Schemas of the experiment file and the sweep file, as `schemas/` has them.
-
-use std::io::{self, Write};
+//! `runner schema`: prints the JSON Schemas in `schemas/`, of the experiment file and the sweep file.
 
 use clap::Args;
 
@@ -9,17 +7,12 @@ use runner_lab::sweep;
 /// Flags of `runner schema`.
 #[derive(Debug, Args)]
 pub(crate) struct SchemaArgs {
-    /// That of the sweep file.
+    /// Print the schema of the sweep file instead.
     #[arg(long)]
     sweep: bool,
 }
 
-/// Writes the schema to `out`.
-///
-/// # Errors
-/// Those of writing.
-pub(crate) fn run(args: &SchemaArgs, out: &mut dyn Write) -> io::Result<()> {
-    let text = if args.sweep { sweep::SCHEMA.to_owned() } else { runner_config::schema_text() };
-    out.write_all(text.as_bytes())?;
-    out.flush()
+/// The text of the schema.
+pub(crate) fn run(args: &SchemaArgs) -> String {
+    if args.sweep { sweep::SCHEMA.to_owned() } else { runner_config::schema_text() }
 }

@@ -6,10 +6,10 @@ use anyhow::Context;
 use runner_engine::event_lines::EventLines;
 use runner_engine::observer::{RunEvent, RunObserver};
 use runner_engine::outcome::{RunOutcome, RunReport};
-use runner_report::prepare::PreparationProgress;
+use runner_report::data_progress::show_data_progress;
 use runner_report::printer::Printer;
-use runner_report::summary::{closing, up_to_date};
-use runner_report::{JsonEvent, Mode, Screen};
+use runner_report::summary::{closing_text, up_to_date_message};
+use runner_report::{JsonEvent, OutputMode, Screen};
 use runner_spec::event::Event;
 use runner_store::run_dir;
 use runner_store::summary::headline;
@@ -19,7 +19,6 @@ use super::exit::Exit;
 /// Shows a run on the screen.
 #[derive(Debug)]
 pub(crate) struct ScreenObserver {
-    preparation: PreparationProgress,
     lines: EventLines,
     printer: Printer,
 }
@@ -29,17 +28,9 @@ impl ScreenObserver {
     ///
     /// # Errors
     /// If there is no thread to print from.
-    pub(crate) fn new(mode: Mode, log_every: u64) -> anyhow::Result<Self> {
+    pub(crate) fn new(mode: OutputMode, log_every: u64) -> anyhow::Result<Self> {
         let printer = Printer::new(mode).context("starting a thread")?;
-        Ok(Self { preparation: PreparationProgress::new(), lines: EventLines::new(log_every), printer })
-    }
-
-    /// For commands whose output is something else: progress of preparing goes to standard error, if a person is looking.
-    ///
-    /// # Errors
-    /// If there is no thread to print from.
-    pub(crate) fn for_preparation() -> anyhow::Result<Self> {
-        Self::new(Mode::Json { quiet: !console::user_attended_stderr() }, 1)
+        Ok(Self { lines: EventLines::new(log_every), printer })
     }
 
     pub(crate) fn printer(&mut self) -> &mut Printer {
@@ -61,7 +52,7 @@ impl ScreenObserver {
         match event {
             Event::Step(metrics) => {
                 self.printer.step(metrics.step, || self.lines.numbers(metrics));
-                if let Some(line) = line.filter(|_| self.printer.mode() != Mode::Bar) {
+                if let Some(line) = line.filter(|_| self.printer.mode() != OutputMode::Bar) {
                     self.printer.line(&line);
                 }
             }
@@ -80,15 +71,15 @@ impl ScreenObserver {
         match (report.outcome, &report.run) {
             (RunOutcome::UpToDate, Some(run)) => {
                 let (id, summary) = (run_dir::manifest(run)?.id, run_dir::summary(run)?);
-                screen.last(&up_to_date(&id, summary.as_ref()));
+                screen.result_line(&up_to_date_message(&id, summary.as_ref()));
             }
             (RunOutcome::StoppedAt(step), _) => screen.line(&format!("stopped after step {step} as asked; {next}")),
             (RunOutcome::AlreadyAt(step), _) => {
-                screen.last(&format!("the run has {step} steps already, as many as asked for or more; {next}"));
+                screen.result_line(&format!("the run has {step} steps already, as many as asked for or more; {next}"));
             }
             _ => {}
         }
-        screen.written().context("standard output; the run itself is well, and recorded")?;
+        screen.json_result().context("standard output; the run itself is well, and recorded")?;
         Ok(Exit::from_code(report.outcome.exit_code()))
     }
 }
@@ -96,11 +87,7 @@ impl ScreenObserver {
 impl RunObserver for ScreenObserver {
     fn observe(&mut self, event: &RunEvent<'_>) {
         match event {
-            RunEvent::Preparing(progress) => {
-                let text = self.preparation.describe(*progress, self.printer.mode());
-                text.line.iter().for_each(|line| self.printer.line(line));
-                text.message.into_iter().for_each(|message| self.printer.preparing(message));
-            }
+            RunEvent::Preparing(progress) => self.printer.preparing(*progress),
             RunEvent::Prepared => self.printer.clear(),
             RunEvent::Note(text) => self.printer.line(text),
             RunEvent::Warning(text) => self.printer.warn(text),
@@ -114,8 +101,8 @@ impl RunObserver for ScreenObserver {
                 self.printer.json(&JsonEvent::Summary { run, up_to_date: *up_to_date, summary: *summary });
                 if let (Some(summary), false, false) = (summary, up_to_date, failed) {
                     match self.printer.mode() {
-                        Mode::Quiet => self.printer.last(&headline(summary)),
-                        _ => self.printer.line(&closing(summary, name, run)),
+                        OutputMode::Quiet => self.printer.result_line(&headline(summary)),
+                        _ => self.printer.line(&closing_text(summary, name, run)),
                     }
                 }
             }
@@ -127,12 +114,12 @@ impl RunObserver for ScreenObserver {
 /// Shows what the engine prepares for a command that has a screen of its own.
 pub(crate) struct PreparationObserver<'a> {
     screen: &'a mut Screen,
-    progress: PreparationProgress,
+    has_spinner: bool,
 }
 
 impl<'a> PreparationObserver<'a> {
     pub(crate) fn new(screen: &'a mut Screen) -> Self {
-        Self { screen, progress: PreparationProgress::new() }
+        Self { screen, has_spinner: false }
     }
 }
 
@@ -140,14 +127,15 @@ impl RunObserver for PreparationObserver<'_> {
     fn observe(&mut self, event: &RunEvent<'_>) {
         match event {
             RunEvent::Preparing(progress) => {
-                let text = self.progress.describe(*progress, self.screen.mode());
-                text.line.iter().for_each(|line| self.screen.line(line));
-                if let Some(message) = text.message {
+                if !std::mem::replace(&mut self.has_spinner, true) {
                     self.screen.spinner();
-                    self.screen.message(message);
                 }
+                show_data_progress(self.screen, *progress);
             }
-            RunEvent::Prepared => self.screen.clear(),
+            RunEvent::Prepared => {
+                self.has_spinner = false;
+                self.screen.clear();
+            }
             RunEvent::Note(text) => self.screen.line(text),
             RunEvent::Warning(text) => self.screen.warn(text),
             _ => {}

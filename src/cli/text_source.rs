@@ -1,4 +1,4 @@
-//! Text and tokenizers as command lines name them: files by their ending, `gpt2:FOLDER`.
+//! Text and tokenizers on the command line: text files by their ending, tokenizers by names such as `gpt2:FOLDER`.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use runner_spec::hub_name;
 /// Files of text.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SourceArgs {
-    /// Files of text: .txt and .md (a document each), .jsonl (one a line), .json (an array of them), .parquet (one a row).
+    /// Files of text: .txt and .md (one document per file), .jsonl (one per line), .json (an array), .parquet (one per row).
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// The column of parquet files that holds the text [default: text].
@@ -24,9 +24,9 @@ pub(crate) struct SourceArgs {
     pub field: Option<String>,
 }
 
-/// What the ending of a file says.
+/// The format of a file, from its ending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FileFormat {
     Text,
     Jsonl,
     Json,
@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Other,
 }
 
-impl Kind {
+impl FileFormat {
     #[must_use]
     pub(crate) fn of(path: &Path) -> Self {
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
@@ -60,56 +60,58 @@ impl Kind {
 }
 
 impl SourceArgs {
-    /// The source that the files are together.
+    /// The source that consists of the files.
     ///
     /// # Errors
-    /// If a file is missing, or they are of several kinds.
+    /// If a file is missing, or the files have several formats.
     pub(crate) fn source(&self) -> Result<Source, RequestError> {
         let wrong = |text: String| Err(RequestError(text));
-        let Some(first) = self.files.first() else { return wrong("name the files of text".to_owned()) };
+        let Some(first) = self.files.first() else { return wrong("name one or more files of text".to_owned()) };
         for path in &self.files {
             check_file(path)?;
         }
-        let kind = Kind::of(first);
-        if let Some(other) = self.files.iter().find(|path| Kind::of(path) != kind) {
+        let kind = FileFormat::of(first);
+        if let Some(other) = self.files.iter().find(|path| FileFormat::of(path) != kind) {
             return wrong(format!(
-                "{} is {} and {} is {}: one kind at a time",
-                shown(first),
+                "{} is {} and {} is {}: all files must have the same format",
+                printable_path(first),
                 kind.name(),
-                shown(other),
-                Kind::of(other).name()
+                printable_path(other),
+                FileFormat::of(other).name()
             ));
         }
-        let json = matches!(kind, Kind::Jsonl | Kind::Json);
-        let given =
-            [("--column", &self.column, kind == Kind::Parquet, "parquet"), ("--field", &self.field, json, "JSON")];
+        let json = matches!(kind, FileFormat::Jsonl | FileFormat::Json);
+        let given = [
+            ("--column", &self.column, kind == FileFormat::Parquet, "parquet"),
+            ("--field", &self.field, json, "JSON"),
+        ];
         for (flag, value, fits, of) in given {
             if value.is_some() && !fits {
-                return wrong(format!("{flag} is for {of}, and {} is {}", shown(first), kind.name()));
+                return wrong(format!("{flag} is for {of}, and {} is {}", printable_path(first), kind.name()));
             }
         }
         let text = |given: &Option<String>| Some(given.clone().unwrap_or_else(|| "text".to_owned()));
-        // These are files, whatever characters their names have; sources take patterns.
+        // Sources take patterns, but these are names of files.
         let escape = |path: &PathBuf| path.to_str().map_or_else(|| path.clone(), |p| glob::Pattern::escape(p).into());
         let files = self.files.iter().map(escape).collect();
         Ok(match kind {
-            Kind::Text => Source::Text { files },
-            Kind::Jsonl => Source::Jsonl(JsonSource { files, field: text(&self.field), template: None }),
-            Kind::Json => Source::Json(JsonSource { files, field: text(&self.field), template: None }),
-            Kind::Parquet => Source::Parquet(ParquetSource { files, column: text(&self.column), template: None }),
-            Kind::Other => {
+            FileFormat::Text => Source::Text { files },
+            FileFormat::Jsonl => Source::Jsonl(JsonSource { files, field: text(&self.field), template: None }),
+            FileFormat::Json => Source::Json(JsonSource { files, field: text(&self.field), template: None }),
+            FileFormat::Parquet => Source::Parquet(ParquetSource { files, column: text(&self.column), template: None }),
+            FileFormat::Other => {
                 return wrong(format!(
-                    "{} ends in none of .txt, .md, .jsonl, .json and .parquet: what is it?",
-                    shown(first)
+                    "{} does not end in .txt, .md, .jsonl, .json or .parquet",
+                    printable_path(first)
                 ));
             }
         })
     }
 
-    /// The source with a tokenizer; nothing is held out by it.
+    /// The source with a tokenizer, and without validation data.
     ///
     /// # Errors
-    /// As `source`.
+    /// If a file is missing, or the files have several formats.
     pub(crate) fn data(&self, tokenizer: Tokenizer) -> Result<Data, RequestError> {
         Ok(Data {
             tokenizer,
@@ -126,16 +128,20 @@ impl SourceArgs {
 /// If there is no file at `path`.
 pub(crate) fn check_file(path: &Path) -> Result<(), RequestError> {
     if path.is_dir() {
-        return Err(RequestError(format!("{} is a folder: name its files, as {}/*", shown(path), shown(path))));
+        return Err(RequestError(format!(
+            "{} is a folder: name its files, such as {}/*",
+            printable_path(path),
+            printable_path(path)
+        )));
     }
-    if path.exists() { Ok(()) } else { Err(RequestError(format!("there is no file {}", shown(path)))) }
+    if path.exists() { Ok(()) } else { Err(RequestError(format!("there is no file {}", printable_path(path)))) }
 }
 
-/// A tokenizer by its name on the command line: `gpt2:FOLDER`, a tokenizer.json, `bytes`, `chars`, `bpe:SIZE`.
+/// Parses the name of a tokenizer: `gpt2:FOLDER`, `hub:NAME`, the path of a tokenizer.json, `bytes`, `chars` or `bpe:SIZE`.
 ///
 /// # Errors
 /// If it is none of these.
-pub(crate) fn tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
+pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
     let wrong = |text: String| Err(RequestError(format!("--tokenizer: {text}")));
     let (kind, rest) = spec.split_once(':').map_or((spec, None), |(kind, rest)| (kind, Some(rest)));
     match (kind, rest) {
@@ -145,7 +151,7 @@ pub(crate) fn tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
             Ok(vocab_size) if vocab_size > 256 => {
                 Ok(Tokenizer::Bpe { vocab_size, special_tokens: vec!["<|endoftext|>".to_owned()] })
             }
-            _ => wrong(format!("bpe:{} wants the size of the vocabulary, 257 or more", printable(size))),
+            _ => wrong(format!("bpe:{} needs the size of the vocabulary, 257 or more", printable(size))),
         },
         ("hub", Some(name)) => {
             let (name, revision) = name.split_once('@').unwrap_or((name, MAIN));
@@ -160,8 +166,8 @@ pub(crate) fn tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
             for path in [&vocab, &merges] {
                 if !path.is_file() {
                     return wrong(format!(
-                        "gpt2:FOLDER wants GPT-2's vocab.json and merges.txt, and there is no {}",
-                        shown(path)
+                        "gpt2:FOLDER needs GPT-2's vocab.json and merges.txt, but there is no {}",
+                        printable_path(path)
                     ));
                 }
             }
@@ -176,16 +182,17 @@ pub(crate) fn tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
             let help = ["bytes", "chars", "gpt2", "bpe"].into_iter().find(|name| strsim::levenshtein(name, kind) <= 1);
             let help = help.map_or(String::new(), |name| format!(" (did you mean `{name}`?)"));
             wrong(format!(
-                "{} is no file{help}; give gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, bytes, chars or bpe:SIZE",
+                "{} is not a file{help}; give gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, bytes, chars or bpe:SIZE",
                 printable(spec)
             ))
         }
     }
 }
 
-/// `error` in the words of the command line. `files`: the text is that of files named there, not that of an experiment.
+/// Replaces names of settings in `error` with those of command-line flags. `files` is true if the text comes from files on the
+/// command line, and false if it comes from an experiment.
 #[must_use]
-pub(crate) fn worded(error: DataError, files: bool) -> DataError {
+pub(crate) fn reword_for_flags(error: DataError, files: bool) -> DataError {
     const FILES: &str = "the files";
     let words = |key: &'static str| match key {
         "format" => "--to",
@@ -209,9 +216,9 @@ pub(crate) fn worded(error: DataError, files: bool) -> DataError {
     }
 }
 
-/// A path for a message.
+/// A path for a message, without control characters.
 #[must_use]
-pub(crate) fn shown(path: &Path) -> String {
+pub(crate) fn printable_path(path: &Path) -> String {
     printable(&path.display().to_string())
 }
 
@@ -221,20 +228,20 @@ mod tests {
 
     #[test]
     fn tokenizers_have_names() {
-        assert_eq!(tokenizer("bytes").unwrap(), Tokenizer::Bytes {});
-        assert!(matches!(tokenizer("bpe:300").unwrap(), Tokenizer::Bpe { vocab_size: 300, .. }));
+        assert_eq!(parse_tokenizer("bytes").unwrap(), Tokenizer::Bytes {});
+        assert!(matches!(parse_tokenizer("bpe:300").unwrap(), Tokenizer::Bpe { vocab_size: 300, .. }));
         let dir = tempfile::tempdir().unwrap();
-        let error = |spec: &str| tokenizer(spec).unwrap_err().to_string();
+        let error = |spec: &str| parse_tokenizer(spec).unwrap_err().to_string();
         assert!(error("bpe:12").contains("257 or more"));
         assert!(error("byte").contains("did you mean `bytes`?"));
         assert!(error(&format!("gpt2:{}", dir.path().display())).contains("there is no"));
         std::fs::write(dir.path().join("tokenizer.json"), "").unwrap();
         let folder = dir.path().to_str().unwrap();
-        assert_eq!(tokenizer(folder).unwrap(), Tokenizer::File(dir.path().join("tokenizer.json")));
+        assert_eq!(parse_tokenizer(folder).unwrap(), Tokenizer::File(dir.path().join("tokenizer.json")));
     }
 
     #[test]
-    fn files_are_of_one_kind_and_there() {
+    fn files_have_one_format_and_exist() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         for name in ["a.txt", "b.JSONL", "c[1].txt", "d.bin"] {
@@ -251,10 +258,10 @@ mod tests {
         );
         let Source::Text { files } = args(&["a.txt", "c[1].txt"]).source().unwrap() else { panic!() };
         assert!(files[1].to_str().unwrap().ends_with("c[[]1[]].txt"));
-        assert!(error(&["a.txt", "b.JSONL"]).contains("one kind at a time"));
-        assert!(error(&["d.bin"]).contains("ends in none of"));
+        assert!(error(&["a.txt", "b.JSONL"]).contains("the same format"));
+        assert!(error(&["d.bin"]).contains("does not end in"));
         assert!(error(&["e.txt"]).contains("there is no file"));
-        assert!(error(&[]).contains("name the files"));
+        assert!(error(&[]).contains("name one or more files"));
         let columns = SourceArgs { column: Some("x".into()), ..args(&["a.txt"]) };
         assert!(columns.source().unwrap_err().to_string().contains("--column is for parquet"));
     }

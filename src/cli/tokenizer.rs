@@ -1,4 +1,4 @@
-//! `runner tokenizer`: training one, and trying one out.
+//! `runner tokenizer`: trains tokenizers, and encodes and decodes text.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use clap::{Args, Subcommand};
 use super::common::{ThreadArgs, cache_dir, host_without_runs};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
-use super::screen_observer::ScreenObserver;
-use super::text_source::{SourceArgs, shown, tokenizer, worded};
+use super::screen_observer::PreparationObserver;
+use super::text_source::{SourceArgs, parse_tokenizer, printable_path, reword_for_flags};
 use runner_data::{TextTokenizer, load_tokenizer, train_tokenizer};
 use runner_engine::prepare::local_tokenizer;
-use runner_report::prepare::Preparing;
+use runner_report::data_progress::show_data_progress;
 use runner_report::table::{Align, table};
-use runner_report::{Mode, Screen};
+use runner_report::{OutputMode, Screen};
 use runner_spec::format::{bytes, count, printable};
 use runner_store::write_atomic;
 
-/// Text from standard input is read up to this many bytes.
-const MOST: u64 = 64 << 20;
+/// The most bytes of text that are read from standard input.
+const MAX_STDIN_BYTES: u64 = 64 << 20;
 
-/// Train a tokenizer, or see what one makes of a text.
+/// Train a tokenizer, or encode and decode text with one.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TokenizerArgs {
     #[command(subcommand)]
@@ -36,17 +36,17 @@ enum TokenizerCommand {
     Decode(DecodeArgs),
 }
 
-/// Train byte-level BPE on files of text, and write it as a tokenizer.json, which Python's tokenizers and transformers load.
+/// Train a byte-level BPE tokenizer on files of text, and write it as a tokenizer.json for Python's tokenizers and transformers.
 ///
-/// The same text gives the same tokenizer. Special tokens have the first ids.
+/// The same text always gives the same tokenizer. Special tokens have the first ids.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub source: SourceArgs,
-    /// Tokens in all, special ones among them.
+    /// The number of tokens, including bytes and special tokens.
     #[arg(long, value_name = "N")]
     pub vocab_size: usize,
-    /// A token that text never gives; may be given several times [default: <|endoftext|>].
+    /// A special token, which text never produces; may be given several times [default: <|endoftext|>].
     #[arg(long, value_name = "TOKEN")]
     pub special_token: Vec<String>,
     /// The file to write.
@@ -67,13 +67,13 @@ pub(crate) struct TrainArgs {
 pub(crate) struct EncodeArgs {
     /// The text [default: standard input].
     pub text: Option<String>,
-    /// gpt2:FOLDER, the path of a tokenizer.json, or bytes.
+    /// The tokenizer: gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, or bytes.
     #[arg(long, value_name = "SPEC")]
     pub tokenizer: String,
-    /// Read special tokens that are written out, such as <|endoftext|>, as those tokens, not as text.
+    /// Encode the names of special tokens, such as <|endoftext|>, as these tokens and not as text.
     #[arg(long)]
     pub special: bool,
-    /// Print ids alone.
+    /// Print only the ids.
     #[arg(long)]
     pub ids: bool,
     /// Print JSON.
@@ -84,9 +84,9 @@ pub(crate) struct EncodeArgs {
 /// Show the text of tokens.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DecodeArgs {
-    /// Ids, with blanks or commas between [default: standard input].
+    /// The ids, separated by blanks or commas [default: standard input].
     pub ids: Vec<String>,
-    /// gpt2:FOLDER, the path of a tokenizer.json, or bytes.
+    /// The tokenizer: gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, or bytes.
     #[arg(long, value_name = "SPEC")]
     pub tokenizer: String,
 }
@@ -104,47 +104,52 @@ pub(crate) fn run(args: &TokenizerArgs) -> anyhow::Result<Exit> {
 fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
     let special =
         if args.special_token.is_empty() { vec!["<|endoftext|>".to_owned()] } else { args.special_token.clone() };
-    check(args.vocab_size, &special)?;
+    check_vocabulary(args.vocab_size, &special)?;
     if !args.force && args.out.symlink_metadata().is_ok() {
-        return Err(RequestError(format!("{} is there already: --force replaces it", shown(&args.out))).into());
+        return Err(RequestError(format!("{} is there already: --force replaces it", printable_path(&args.out))).into());
     }
     let folder = args.out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if args.out.is_dir() || !folder.is_dir() {
-        return Err(RequestError(format!("--out: {} is no place for a file", shown(&args.out))).into());
+        return Err(RequestError(format!(
+            "--out: {} is not a file in a folder that exists",
+            printable_path(&args.out)
+        ))
+        .into());
     }
     let source = args.source.source()?;
     let (cache, pool) = (cache_dir()?, args.threads.pool()?);
-    let mut screen = Screen::new(Mode::detect(args.json, false));
+    let mut screen = Screen::new(OutputMode::detect(args.json, false));
     screen.spinner();
-    let made = {
-        let preparing = Preparing::new(&screen);
-        pool.install(|| {
-            train_tokenizer(&source, args.vocab_size, &special, &cache, &|progress| preparing.show(progress))
-        })
-    };
+    let show = |progress| show_data_progress(&screen, progress);
+    let made = pool.install(|| train_tokenizer(&source, args.vocab_size, &special, &cache, &show));
     screen.clear();
-    let json = made.map_err(|error| worded(error, true))?;
+    let json = made.map_err(|error| reword_for_flags(error, true))?;
     write_atomic(&folder.join(args.out.file_name().unwrap_or_default()), json.as_bytes())?;
     let spec = runner_spec::experiment::Tokenizer::File(args.out.clone());
     let size = load_tokenizer(&spec, &cache, &|_| ())?.vocab_size();
     if size < args.vocab_size {
-        screen.warn(&format!("{} tokens: no pair is left that comes up twice", count(size as u64)));
+        screen.warn(&format!(
+            "the vocabulary has only {} tokens: no pair of tokens occurs twice any more",
+            count(size as u64)
+        ));
     }
     if args.json {
         print_json(&serde_json::json!({"path": args.out, "vocab_size": size, "bytes": json.len()}))?;
     } else {
-        let (path, size, length) = (shown(&args.out), count(size as u64), bytes(json.len() as u64));
+        let (path, size, length) = (printable_path(&args.out), count(size as u64), bytes(json.len() as u64));
         print(&format!("{path}: {size} tokens, {length}\n"))?;
     }
     Ok(Exit::Done)
 }
 
-fn check(vocab_size: usize, special: &[String]) -> Result<(), RequestError> {
+/// # Errors
+/// If the vocabulary cannot have this size, or a special token is repeated or too short.
+fn check_vocabulary(vocab_size: usize, special: &[String]) -> Result<(), RequestError> {
     let mut names: Vec<_> = special.iter().collect();
     names.sort();
     names.dedup();
     if names.len() < special.len() {
-        return Err(RequestError("--special-token: a token is named twice".to_owned()));
+        return Err(RequestError("--special-token: a token is given twice".to_owned()));
     }
     if let Some(short) = special.iter().find(|name| name.chars().count() < 2) {
         return Err(RequestError(format!("--special-token: {short:?} is too short to tell from text")));
@@ -161,11 +166,10 @@ fn check(vocab_size: usize, special: &[String]) -> Result<(), RequestError> {
 }
 
 fn load(spec: &str) -> anyhow::Result<TextTokenizer> {
-    let quiet = !console::user_attended_stderr();
     let host = host_without_runs(ThreadArgs { threads: None })?;
-    let mut observer = ScreenObserver::new(Mode::Json { quiet }, 1)?;
-    let tokenizer = local_tokenizer(tokenizer(spec)?, &host, &mut observer)?;
-    Ok(load_tokenizer(&tokenizer, &cache_dir()?, &|_| ()).map_err(|error| worded(error, true))?)
+    let mut screen = Screen::on_standard_error();
+    let tokenizer = local_tokenizer(parse_tokenizer(spec)?, &host, &mut PreparationObserver::new(&mut screen))?;
+    Ok(load_tokenizer(&tokenizer, &cache_dir()?, &|_| ()).map_err(|error| reword_for_flags(error, true))?)
 }
 
 fn encode(args: &EncodeArgs) -> anyhow::Result<Exit> {
@@ -197,19 +201,19 @@ fn decode(args: &DecodeArgs) -> anyhow::Result<Exit> {
         Ok(id) => {
             Err(RequestError(format!("{id} is beyond the tokenizer's {} ids", count(loaded.vocab_size() as u64))))
         }
-        Err(_) => Err(RequestError(format!("{:?} is no id", printable(word)))),
+        Err(_) => Err(RequestError(format!("{:?} is not an id", printable(word)))),
     };
     let ids = words.map(parse).collect::<Result<Vec<_>, _>>()?;
     let text = loaded.decode(&ids);
-    // Raw to a file or a program, without what steers a terminal to a person.
+    // A terminal does not get control characters; a file or a program gets the text unchanged.
     print(&(if console::user_attended() { printable(&text) } else { text } + "\n"))?;
     Ok(Exit::Done)
 }
 
 fn standard_input() -> anyhow::Result<String> {
     let mut bytes = Vec::new();
-    std::io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes).context("standard input")?;
-    if bytes.len() as u64 > MOST {
+    std::io::stdin().lock().take(MAX_STDIN_BYTES + 1).read_to_end(&mut bytes).context("standard input")?;
+    if bytes.len() as u64 > MAX_STDIN_BYTES {
         return Err(
             RequestError("standard input: more than 64 MiB; `runner data prepare` is for more".to_owned()).into()
         );

@@ -1,22 +1,20 @@
-//! `runner validate`: whether an experiment file is right, and where each of its values comes from.
+//! `runner validate`: checks an experiment file, and shows where each of its values comes from.
 
-use std::io::Write;
 use std::path::Path;
 
 use runner_config::LoadOptions;
 
-/// Loads the file and says so on `out`; with `explain`, a table of every value and where it is from.
+/// Loads the file and says that it is valid; with `explain`, shows all values and their origins in a table instead.
 ///
 /// # Errors
-/// `ConfigError` with the mistakes of the file (exit code 2), or `io::Error` of writing.
-pub(crate) fn run(path: &Path, options: &LoadOptions, explain: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+/// `ConfigError` with the mistakes of the file (exit code 2).
+pub(crate) fn run(path: &Path, options: &LoadOptions, explain: bool) -> anyhow::Result<String> {
     let loaded = runner_config::load(path, options)?;
-    if explain {
-        write!(out, "{}", runner_config::explain(&loaded.origins))?;
+    Ok(if explain {
+        runner_config::explain(&loaded.origins)
     } else {
-        writeln!(out, "{}: `{}` is a valid experiment", path.display(), loaded.experiment.name)?;
-    }
-    Ok(out.flush()?)
+        format!("{}: `{}` is a valid experiment\n", path.display(), loaded.experiment.name)
+    })
 }
 
 #[cfg(test)]
@@ -28,10 +26,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tiny.yaml");
         std::fs::write(&path, "model: {preset: gpt2-nano}\ndata: {train: {builtin: {corpus: stories}}}\n").unwrap();
-        let said = |explain, options: &LoadOptions| {
-            let mut out = Vec::new();
-            run(&path, options, explain, &mut out).map(|()| String::from_utf8(out).unwrap())
-        };
+        let said = |explain, options: &LoadOptions| run(&path, options, explain);
         assert!(said(false, &LoadOptions::default()).unwrap().ends_with("`tiny` is a valid experiment\n"));
         let options = LoadOptions { sets: vec!["seed=3".into()], ..LoadOptions::default() };
         let table = said(true, &options).unwrap();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the pages of `runner report` against a headless Chromium: nothing is refused or fails, the curves are there,
+"""Checks the pages of `runner report` in a headless Chromium: nothing is refused or fails, the curves are there,
 runs can be switched off, what samples say stays text, and a page that is served follows its run.
 
     tests/browser/report.py RUNNER [--shots DIR]
@@ -54,7 +54,7 @@ class Lab:
         return done.stdout
 
     def train(self, name, parallel="", micro_batch=8):
-        """A run of its own; its folder."""
+        """Makes a run, and returns its folder."""
         file = self.folder / f"{name}.yaml"
         file.write_text(EXPERIMENT.format(name=name, parallel=parallel, steps=STEPS, micro_batch=micro_batch))
         self.run("apply", file, "--threads", "1", "--quiet")

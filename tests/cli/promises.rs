@@ -1,28 +1,21 @@
-//! Values that users may have written down, and that no change of the code may change: plan hashes, run ids, sweep ids, and the
-//! bits in which a run ends.
+//! Values that users may have written down and names that their programs read, which no change of the code may change: plan hashes,
+//! run ids, sweep ids, the bits in which a run ends, files and fields.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 
 use serde_json::Value;
 
-/// Runs the program in the repository's root, and returns its standard output.
-fn runner(folder: &Path, arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_runner"))
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env("RUNNER_RUNS", folder.join("runs"))
-        .env("RUNNER_CACHE", folder.join("cache"))
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+use crate::sandbox::{RunFolder, Sandbox, read_json, repository_path};
+
+/// The path of a file in `experiments/`.
+fn experiment(name: &str) -> String {
+    repository_path("experiments").join(name).display().to_string()
 }
 
-fn plan_hash(folder: &Path, arguments: &[&str]) -> String {
-    let plan: Value = serde_json::from_str(&runner(folder, &[&["plan", "--json"], arguments].concat())).unwrap();
+fn plan_hash(sandbox: &Sandbox, arguments: &[&str]) -> String {
+    let plan = sandbox.json_of(&[&["plan", "--json"], arguments].concat());
     plan["hash"].as_str().unwrap().to_owned()
 }
 
@@ -83,37 +76,36 @@ const SWEEP_POINTS: &[&str] = &[
 
 #[test]
 fn plan_hashes_of_shipped_experiments_stay() {
-    let folder = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::new();
     for (name, hash) in PLANS_OF_SHIPPED_DATA {
-        let file = format!("experiments/{name}");
+        let file = experiment(name);
         let mut arguments = vec![&file[..], "--set", "device=cpu"];
-        if name.ends_with(".j2") {
+        if Path::new(name).extension().is_some_and(|extension| extension == "j2") {
             arguments.extend(["--var", "lr=1e-3"]);
         }
-        assert_eq!(plan_hash(folder.path(), &arguments), *hash, "{name}");
+        assert_eq!(plan_hash(&sandbox, &arguments), *hash, "{name}");
     }
     for (name, hash) in PLANS_OF_OTHER_DATA {
-        let file = format!("experiments/{name}");
+        let file = experiment(name);
         let mut arguments = vec![&file[..], "--rows", "100000", "--cluster", "1x8xA100"];
         if *name == "shakespeare-chars.yaml" {
             arguments.extend(["--set", "model.vocab_size=65"]);
         }
-        assert_eq!(plan_hash(folder.path(), &arguments), *hash, "{name}");
+        assert_eq!(plan_hash(&sandbox, &arguments), *hash, "{name}");
     }
     let mut listed: Vec<&str> =
         [PLANS_OF_SHIPPED_DATA, PLANS_OF_OTHER_DATA, SWEEPS].concat().iter().map(|(name, _)| *name).collect();
     listed.sort_unstable();
-    let shipped = experiment_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments"));
+    let shipped = experiment_files(&repository_path("experiments"));
     assert_eq!(listed, shipped, "every file in experiments/ is in one of these tables");
 }
 
 #[test]
 fn ids_and_points_of_shipped_sweeps_stay() {
-    let folder = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::new();
     for (name, id) in SWEEPS {
-        let file = format!("experiments/{name}");
-        let sweep: Value =
-            serde_json::from_str(&runner(folder.path(), &["sweep", &file, "--dry-run", "--json"])).unwrap();
+        let file = experiment(name);
+        let sweep = sandbox.json_of(&["sweep", &file, "--dry-run", "--json"]);
         assert_eq!(sweep["id"], *id);
         let hashes =
             sweep["points"].as_array().unwrap().iter().map(|p| p["plan_hash"].as_str().unwrap()[..8].to_owned());
@@ -123,12 +115,10 @@ fn ids_and_points_of_shipped_sweeps_stay() {
 
 #[test]
 fn the_run_id_of_the_quickstart_stays() {
-    let folder = tempfile::tempdir().unwrap();
-    let printed = runner(
-        folder.path(),
-        &["apply", "experiments/quickstart.yaml", "--set", "device=cpu", "--until-step", "1", "--quiet", "--json"],
-    );
-    assert!(folder.path().join("runs/quickstart-0025e976/manifest.json").exists(), "{printed}");
+    let sandbox = Sandbox::new();
+    let file = experiment("quickstart.yaml");
+    sandbox.expect(0, &["apply", &file, "--set", "device=cpu", "--until-step", "1", "--quiet"]);
+    assert_eq!(sandbox.only_run().id(), "quickstart-0025e976");
 }
 
 /// The bits of a run depend on the width of the processor's vectors, because wider vectors add in another order.
@@ -143,6 +133,7 @@ enum VectorLevel {
 }
 
 /// None on processors and C libraries for which the bits have not been recorded.
+#[allow(clippy::unnecessary_wraps, reason = "other platforms return None")]
 fn vector_level() -> Option<VectorLevel> {
     #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
     {
@@ -172,6 +163,20 @@ struct RecordedRun {
     final_hashes: [&'static str; 3],
     final_train_loss: f64,
     val_loss: f64,
+}
+
+impl RecordedRun {
+    fn experiment(&self) -> String {
+        let (name, _) = self.id.rsplit_once('-').unwrap();
+        format!(
+            "version: 1\nname: {name}\ndevice: cpu\nmodel: {}\n\
+             data: {{tokenizer: {{bytes: {{}}}}, train: {{builtin: {{corpus: stories}}}}, validation: {{fraction: 0.05}}}}\n\
+             batch: {}\ntrain: {{steps: 8}}\noptimizer: {{adamw: {{lr: 3e-3}}}}\n\
+             schedule: {{warmup: {{steps: 2}}, decay: {{cosine: {{final: 0.1}}}}}}\n\
+             eval: {{every: 4, at_start: true, loss: {{batches: 2}}}}\n{}\n",
+            self.model, self.batch, self.more
+        )
+    }
 }
 
 const GPT2: &str = "{family: gpt2, layers: 2, heads: 2, d_model: 32, context_length: 16, dropout: 0.1}";
@@ -230,20 +235,10 @@ const RECORDED_RUNS: &[RecordedRun] = &[
 ];
 
 /// Trains a recorded run, and returns its folder.
-fn train(folder: &Path, run: &RecordedRun) -> PathBuf {
-    let (name, _) = run.id.rsplit_once('-').unwrap();
-    let experiment = format!(
-        "version: 1\nname: {name}\ndevice: cpu\nmodel: {}\n\
-         data: {{tokenizer: {{bytes: {{}}}}, train: {{builtin: {{corpus: stories}}}}, validation: {{fraction: 0.05}}}}\n\
-         batch: {}\ntrain: {{steps: 8}}\noptimizer: {{adamw: {{lr: 3e-3}}}}\n\
-         schedule: {{warmup: {{steps: 2}}, decay: {{cosine: {{final: 0.1}}}}}}\n\
-         eval: {{every: 4, at_start: true, loss: {{batches: 2}}}}\n{}\n",
-        run.model, run.batch, run.more
-    );
-    let file = folder.join(format!("{name}.yaml"));
-    fs::write(&file, experiment).unwrap();
-    runner(folder, &["apply", file.to_str().unwrap(), "--quiet", "--threads", "2"]);
-    folder.join("runs").join(run.id)
+fn train(sandbox: &Sandbox, run: &RecordedRun) -> RunFolder {
+    sandbox.write("exp.yaml", run.experiment());
+    sandbox.expect(0, "apply exp.yaml --quiet --threads 2");
+    sandbox.runs().remove(run.id).expect("the run has its recorded id")
 }
 
 /// The relative difference of losses that another processor or C library may cause within eight steps.
@@ -252,10 +247,9 @@ const LOSS_TOLERANCE: f64 = 1e-3;
 /// The final hash is compared where it has been recorded; the losses are compared everywhere.
 #[test]
 fn final_hashes_of_short_runs_stay() {
-    let folder = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::new();
     for run in RECORDED_RUNS {
-        let text = fs::read_to_string(train(folder.path(), run).join("summary.json")).unwrap();
-        let summary: Value = serde_json::from_str(&text).unwrap();
+        let summary = train(&sandbox, run).summary();
         for (loss, recorded) in
             [(&summary["final_train_loss"], run.final_train_loss), (&summary["last_eval"]["val_loss"], run.val_loss)]
         {
@@ -269,4 +263,82 @@ fn final_hashes_of_short_runs_stay() {
             assert_eq!(summary["final_hash"], run.final_hashes[level as usize], "{} with {level:?}", run.id);
         }
     }
+}
+
+/// Adds the path of each field of `value`: `a.b[].c`.
+fn add_fields(value: &Value, path: &str, fields: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                add_fields(value, &format!("{path}.{key}"), fields);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| add_fields(item, &format!("{path}[]"), fields)),
+        _ => {
+            fields.insert(path.to_owned());
+        }
+    }
+}
+
+/// The files in a run directory, and the fields of those that are JSON.
+fn files_and_fields(run: &RunFolder) -> BTreeSet<String> {
+    let mut fields = BTreeSet::new();
+    let mut folders = vec![run.0.clone()];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.strip_prefix(&run.0).unwrap().to_str().unwrap().to_owned();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                _ if path.is_dir() => folders.push(path),
+                // The format of this file is that of the crate `tokenizers`.
+                _ if name.ends_with("tokenizer.json") => _ = fields.insert(name),
+                Some("json") => add_fields(&read_json(&path), &name, &mut fields),
+                Some("jsonl") => {
+                    for line in fs::read_to_string(&path).unwrap().lines() {
+                        let line: Value = serde_json::from_str(line).unwrap();
+                        let kind = line["kind"].as_str().map_or(String::new(), |kind| format!("({kind})"));
+                        add_fields(&line, &format!("{name}{kind}"), &mut fields);
+                    }
+                }
+                _ => _ = fields.insert(name),
+            }
+        }
+    }
+    fields
+}
+
+/// Users' programs read the files of a run directory and the output of `--json`. `tests/fixtures/output_fields.txt` lists their
+/// names and fields: a change may add more, and may remove or rename none.
+#[test]
+fn files_and_fields_stay() {
+    let run = &RECORDED_RUNS[1];
+    assert!(run.id.starts_with("ddp-"));
+    let sandbox = Sandbox::new();
+    let with_samples = "loss: {batches: 2}, samples: {prompts: [The], max_tokens: 2}";
+    sandbox.write("exp.yaml", run.experiment().replace("loss: {batches: 2}", with_samples));
+    let mut fields = BTreeSet::new();
+    for line in sandbox.run("apply exp.yaml --json --trace --threads 2").expect_code(0).json_lines() {
+        add_fields(&line, &format!("`apply`({})", line["kind"].as_str().unwrap()), &mut fields);
+    }
+    fields.extend(files_and_fields(&sandbox.only_run()));
+    sandbox.expect(0, "apply exp.yaml --quiet --threads 2 --set seed=2 --set name=other");
+    for command in [
+        "runs",
+        "runs show ddp",
+        "eval ddp",
+        "sample ddp --prompt The --max-tokens 2",
+        "diff ddp other",
+        "compare ddp other",
+        "export ddp --to hf out",
+        "export-metrics ddp --csv metrics.csv",
+        "report ddp -o page.html",
+        "gc",
+        "runs rm other --yes",
+    ] {
+        let output = sandbox.run(&format!("{command} --json"));
+        let name = command.split(" ddp").next().unwrap();
+        add_fields(&output.expect_code(0).json(), &format!("`{name}`"), &mut fields);
+    }
+    let listed: BTreeSet<String> = include_str!("../fixtures/output_fields.txt").lines().map(str::to_owned).collect();
+    let missing: Vec<_> = listed.difference(&fields).collect();
+    assert!(missing.is_empty(), "{missing:#?}");
 }

@@ -9,7 +9,7 @@ use runner_compute::kernels::embedding::sinusoids;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::model::{Model, Output, Params};
 use runner_compute::nn::{
-    Attention, Dropouts, Embedding, GradSink, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer,
+    Attention, DropoutSite, Embedding, GradientSink, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer,
 };
 use runner_spec::data::IGNORE;
 use runner_spec::experiment::{Activation, NormPlace, PositionKind, Recompute};
@@ -22,7 +22,7 @@ use super::{
 
 const MATH: Math = Math { bf16: false };
 
-/// The layer under test; `theta` where positions are rotary.
+/// The layer under test. `theta` is given if positions are rotary.
 pub enum Layer {
     Linear(Linear),
     /// With `skip`, L also has the term of a residual stream past the norm.
@@ -43,7 +43,7 @@ pub struct Case {
     pub name: String,
     pub layer: Layer,
     pub params: Params,
-    /// Nothing for layers that start from ids.
+    /// None for layers whose input is ids.
     pub x: Option<Tensor>,
     pub mb: MicroBatch,
 }
@@ -122,12 +122,12 @@ impl Case {
         let before = normals("gradients of an earlier micro-batch", self.params.layout.total);
         let grads = || super::with_values(&self.params.layout, before.clone(), candle_core::DType::F64);
         let (once, split) = (grads(), grads());
-        let dx = self.backward(&mut GradSink::Now(&once));
+        let dx = self.backward(&mut GradientSink::Add(&once));
         let mut tasks = Vec::new();
-        assert_eq!(dx, self.backward(&mut GradSink::Later(&mut tasks)), "{}: dx by the split backward", self.name);
+        assert_eq!(dx, self.backward(&mut GradientSink::Defer(&mut tasks)), "{}: dx by the split backward", self.name);
         assert_eq!(values(&split.flat), before, "{}: the input pass leaves the gradients alone", self.name);
         for task in tasks {
-            task.run(&split, &self.mb).unwrap();
+            task.run(&split).unwrap();
         }
         if !matches!(self.layer, Layer::Model(_)) {
             assert_eq!(values(&once.flat), values(&split.flat), "{}: gradients by the split backward", self.name);
@@ -135,8 +135,8 @@ impl Case {
         (dx, values(&once.flat).iter().zip(&before).map(|(after, before)| after - before).collect())
     }
 
-    /// Models have their own ways, which `stages.rs` compares.
-    fn backward(&self, grads: &mut GradSink<'_>) -> Option<Vec<f64>> {
+    /// Whole models are split in other ways, which `stages.rs` compares.
+    fn backward(&self, grads: &mut GradientSink<'_>) -> Option<Vec<f64>> {
         let (params, mb) = (&self.params, &self.mb);
         let x = self.x.as_ref();
         let dx = match &self.layer {
@@ -144,8 +144,8 @@ impl Case {
                 let (output, saved) = m.forward(params, None, mb).unwrap();
                 assert!(matches!(output, Output::Losses(_)));
                 match grads {
-                    GradSink::Now(grads) => m.backward(params, grads, saved, None, mb).unwrap(),
-                    GradSink::Later(_) => m.backward_input(params, saved, None, mb).unwrap().0,
+                    GradientSink::Add(grads) => m.backward(params, grads, saved, None, mb).unwrap(),
+                    GradientSink::Defer(_) => m.backward_input(params, saved, None, mb).unwrap().0,
                 }
             }
             Layer::Head(h) => {
@@ -164,7 +164,7 @@ impl Case {
                     }
                     Layer::Attention(a, _) => {
                         let (_, saved) = a.forward(params, Self::input(x), mb).unwrap();
-                        Some(a.backward(params, grads, Self::input(x), saved, &dy, mb).unwrap())
+                        Some(a.backward(params, grads, Self::input(x), Some(saved), &dy, mb).unwrap())
                     }
                     Layer::Mlp(m) => {
                         let (_, saved) = m.forward(params, Self::input(x), mb).unwrap();
@@ -255,12 +255,12 @@ pub fn norms() -> Vec<Case> {
         for (rows, d) in [(6, 37), (3000, 16)] {
             let with = if skip { " with skip" } else { "" };
             let layer = |p: &Params| Layer::Norm {
-                norm: Norm::Layer { weight: index(p, "norm"), bias: index(p, "bias"), eps: 1e-5 },
+                norm: Norm { weight: index(p, "norm"), bias: Some(index(p, "bias")), eps: 1e-5 },
                 skip,
             };
             let specs = vec![spec("norm", &[d]), spec("bias", &[d])];
             cases.push(case(&format!("LayerNorm {rows}x{d}{with}"), layer, specs, d, batch(1, rows, 9)));
-            let rms = |p: &Params| Layer::Norm { norm: Norm::Rms { weight: index(p, "norm"), eps: 1e-5 }, skip };
+            let rms = |p: &Params| Layer::Norm { norm: Norm { weight: index(p, "norm"), bias: None, eps: 1e-5 }, skip };
             let specs = vec![spec("norm", &[d])];
             cases.push(case(&format!("RMSNorm {rows}x{d}{with}"), rms, specs, d, batch(1, rows, 9)));
         }
@@ -274,7 +274,7 @@ fn attention_layer(p: &Params, heads: usize, kv_heads: usize, hd: usize, theta: 
         None => (single(p, "qkv", true), single(p, "out", true)),
         Some(_) => (Linear { stacked: 3, ..single(p, "q", false) }, single(p, "out", false)),
     };
-    Attention { qkv, out, heads, kv_heads, head_dim: hd, rope, dropout: Dropouts::new(1, "attention", drop) }
+    Attention { qkv, out, heads, kv_heads, head_dim: hd, rope, dropout: DropoutSite::new(1, "attention", drop) }
 }
 
 /// Learned positions: one biased matrix; rotary: three stacked ones.
@@ -324,7 +324,7 @@ pub fn attentions() -> Vec<Case> {
 
 /// The first tokens of each row, as many as `filled` says, are no padding.
 fn padded(mb: MicroBatch, filled: &[usize]) -> MicroBatch {
-    mb.masked(filled).unwrap()
+    mb.with_valid_lengths(filled).unwrap()
 }
 
 fn gelu(p: &Params) -> Mlp {
@@ -332,7 +332,7 @@ fn gelu(p: &Params) -> Mlp {
 }
 
 fn plain(p: &Params, activation: Activation, drop: f64) -> Mlp {
-    let dropout = Dropouts::new(1, "mlp", drop);
+    let dropout = DropoutSite::new(1, "mlp", drop);
     Mlp::Plain { up: single(p, "up", true), activation, dropout, down: single(p, "down", true) }
 }
 
@@ -385,7 +385,7 @@ pub fn embeddings() -> Vec<Case> {
                     "fixed" => Positions::Fixed(sinusoids(9, 67, &params.flat).unwrap()),
                     _ => Positions::None,
                 },
-                dropout: Dropouts::new(1, "embedding", p),
+                dropout: DropoutSite::new(1, "embedding", p),
             })
         };
         // 14 tokens out of 5 ids: they repeat.
@@ -403,12 +403,12 @@ pub fn embeddings() -> Vec<Case> {
 pub fn heads() -> Vec<Case> {
     let project = |p: &Params| Linear { weight: index(p, "head"), stacked: 1, bias: None };
     let layer = |p: &Params| {
-        let norm = Norm::Layer { weight: index(p, "norm"), bias: index(p, "bias"), eps: 1e-5 };
+        let norm = Norm { weight: index(p, "norm"), bias: Some(index(p, "bias")), eps: 1e-5 };
         Layer::Head(Head { norm: Some(norm), project: project(p) })
     };
     let bare = |p: &Params| Layer::Head(Head { norm: None, project: single(p, "head", true) });
     let rms = |p: &Params| {
-        Layer::Head(Head { norm: Some(Norm::Rms { weight: index(p, "norm"), eps: 1e-5 }), project: project(p) })
+        Layer::Head(Head { norm: Some(Norm { weight: index(p, "norm"), bias: None, eps: 1e-5 }), project: project(p) })
     };
     let specs = vec![spec("norm", &[6]), spec("bias", &[6]), spec("head", &[11, 6])];
     vec![
@@ -426,7 +426,7 @@ pub fn heads() -> Vec<Case> {
 
 pub fn transformers() -> Vec<Case> {
     let biased = |p: &Params, place: NormPlace, mlp: Mlp, drop: f64| {
-        let norm = |n: &str| Norm::Layer { weight: index(p, &format!("{n}norm")), bias: index(p, n), eps: 1e-5 };
+        let norm = |n: &str| Norm { weight: index(p, &format!("{n}norm")), bias: Some(index(p, n)), eps: 1e-5 };
         Layer::Transformer(
             TransformerLayer {
                 place,
@@ -434,7 +434,7 @@ pub fn transformers() -> Vec<Case> {
                 attention: attention_layer(p, 2, 2, 4, None, drop),
                 norm2: norm("second"),
                 mlp,
-                dropout: [Dropouts::new(1, "attention.output", drop), Dropouts::new(1, "mlp.output", drop)],
+                dropout: [DropoutSite::new(1, "attention.output", drop), DropoutSite::new(1, "mlp.output", drop)],
                 recompute: Recompute::None,
             },
             None,
@@ -444,8 +444,8 @@ pub fn transformers() -> Vec<Case> {
     let post = |p: &Params| biased(p, NormPlace::Post, gelu(p), 0.0);
     let encoder = |p: &Params| biased(p, NormPlace::Post, plain(p, Activation::Relu, 0.2), 0.2);
     let llama = |p: &Params| {
-        let norm = |n: &str| Norm::Rms { weight: index(p, n), eps: 1e-5 };
-        let off = Dropouts::new(1, "off", 0.0);
+        let norm = |n: &str| Norm { weight: index(p, n), bias: None, eps: 1e-5 };
+        let off = DropoutSite::new(1, "off", 0.0);
         Layer::Transformer(
             TransformerLayer {
                 place: NormPlace::Pre,
@@ -472,7 +472,7 @@ pub fn transformers() -> Vec<Case> {
     ]
 }
 
-/// Whole models; with `dropout`, a GPT-2 with it too, which the oracle does not know.
+/// Whole models. With `dropout`, also a GPT-2 with dropout, which the oracle does not support.
 pub fn models(dropout: bool) -> Vec<Case> {
     let one = |name: &str, s: ModelSpec| {
         let (model, params) = super::model(&s, 0.3);
@@ -495,7 +495,7 @@ pub fn models(dropout: bool) -> Vec<Case> {
     cases
 }
 
-/// Every variant of the gpt2 family, each with each other: 128 models.
+/// Every combination of the variants of the gpt2 family: 128 models.
 pub fn variants() -> Vec<Case> {
     let mut cases = Vec::new();
     for bits in 0_u32..128 {

@@ -14,7 +14,7 @@ use runner_config::LoadOptions;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_engine::launch::threads;
 use runner_engine::launch::threads::Seated;
-use runner_exec::{Outcome, Resources, initial_state};
+use runner_exec::{RankOutcome, Resources, initial_state};
 use runner_plan::compile;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::event::{Event, ObserveError};
@@ -103,25 +103,25 @@ fn folder() -> &'static tempfile::TempDir {
     })
 }
 
-pub struct Case {
+pub struct LayoutCase {
     pub plan: Plan,
     pub prepared: Prepared,
 }
 
-pub fn case(model: &str, layout: &str, steps: usize) -> Case {
-    masked_case(model, layout, steps, "causal")
+pub fn layout_case(model: &str, layout: &str, steps: usize) -> LayoutCase {
+    layout_case_with_mask(model, layout, steps, "causal")
 }
 
-/// The same on `cluster`; `more` is added to the file.
-pub fn case_on(model: &str, layout: &str, more: &str, steps: usize, cluster: &ClusterFacts) -> Case {
-    any_case(model, &format!("{layout}\n{more}"), steps, "causal", cluster)
+/// The case on `cluster`, with `more` added to the experiment.
+pub fn layout_case_on(model: &str, layout: &str, more: &str, steps: usize, cluster: &ClusterFacts) -> LayoutCase {
+    compile_layout_case(model, &format!("{layout}\n{more}"), steps, "causal", cluster)
 }
 
-pub fn masked_case(model: &str, layout: &str, steps: usize, mask: &str) -> Case {
-    any_case(model, layout, steps, mask, &runner_machine::local_cluster::cpu_cluster(1))
+pub fn layout_case_with_mask(model: &str, layout: &str, steps: usize, mask: &str) -> LayoutCase {
+    compile_layout_case(model, layout, steps, mask, &runner_machine::local_cluster::cpu_cluster(1))
 }
 
-fn any_case(model: &str, layout: &str, steps: usize, mask: &str, cluster: &ClusterFacts) -> Case {
+fn compile_layout_case(model: &str, layout: &str, steps: usize, mask: &str, cluster: &ClusterFacts) -> LayoutCase {
     let dir = folder().path();
     let yaml = format!(
         "name: layouts\nmodel: {{{model}, layers: 6, heads: 2, d_model: 16, d_ff: 32, context_length: 24}}\n\
@@ -147,12 +147,12 @@ fn any_case(model: &str, layout: &str, steps: usize, mask: &str, cluster: &Clust
     };
     let prepared = prepare(&request, &|_| {}).unwrap();
     let plan = compile(&experiment, &prepared.facts, cluster).unwrap_or_else(|e| panic!("{layout}: {e}"));
-    Case { plan, prepared }
+    LayoutCase { plan, prepared }
 }
 
-/// What a run says of itself.
+/// The events that a run reported.
 #[derive(Debug, Default, PartialEq)]
-pub struct Told {
+pub struct ObservedRun {
     /// Loss and gradient norm of each step.
     pub steps: Vec<[f64; 2]>,
     /// Validation loss and multiple-choice accuracies.
@@ -160,7 +160,7 @@ pub struct Told {
     pub samples: Vec<String>,
 }
 
-impl Observer for Told {
+impl Observer for ObservedRun {
     fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
         Ok(())
     }
@@ -179,8 +179,8 @@ impl Observer for Told {
     }
 }
 
-/// The run's story, and its final weights by name.
-pub fn run<'a>(case: &'a Case, dtype: DType) -> (Told, BTreeMap<String, Vec<f64>>) {
+/// Runs the case with one thread for each rank. Returns what the run reported, and its final weights by name.
+pub fn run<'a>(case: &'a LayoutCase, dtype: DType) -> (ObservedRun, BTreeMap<String, Vec<f64>>) {
     let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
     let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
     let state = |rank: &RankPlan| {
@@ -190,13 +190,13 @@ pub fn run<'a>(case: &'a Case, dtype: DType) -> (Told, BTreeMap<String, Vec<f64>
     };
     let seat = |rank: &'a RankPlan| Seated { program: &rank.program, threads: 1, state: state(rank) };
     let ranks = case.plan.ranks.iter().map(seat).collect();
-    let mut told = Told::default();
+    let mut observed = ObservedRun::default();
     let stop = AtomicBool::new(false);
-    let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut told).unwrap();
-    (told, weights(&outcomes))
+    let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut observed).unwrap();
+    (observed, weights(&outcomes))
 }
 
-pub fn weights(outcomes: &[Outcome]) -> BTreeMap<String, Vec<f64>> {
+pub fn weights(outcomes: &[RankOutcome]) -> BTreeMap<String, Vec<f64>> {
     let mut out = BTreeMap::new();
     for outcome in outcomes {
         let state = &outcome.state;

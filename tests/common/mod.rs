@@ -141,12 +141,12 @@ pub fn model_for(spec: &ModelSpec, params: &Params, math: Math) -> Model {
 /// A micro-batch of `batch` rows of `seq` ids below `vocab`, without targets.
 pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize, math: Math) -> MicroBatch {
     MicroBatch {
-        targets_there: None,
+        device_targets: None,
         ids: Tensor::from_slice(ids, ids.len(), &Device::Cpu).unwrap(),
         targets,
         batch: ids.len() / seq,
         seq,
-        filled: None,
+        valid_lengths: None,
         step: 0,
         first_sample: 0,
         sample_stride: 1,

@@ -1,13 +1,13 @@
-//! The layers once more, in the plainest differentiable candle operations: slow, and the reference for values and gradients.
+//! The layers in plain differentiable candle operations: slow, and the reference for values and gradients.
 //!
-//! None of candle_nn's fused operations, which have no backward.
+//! They use none of candle_nn's fused operations, which have no backward.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use candle_core::{D, Tensor};
 use runner_compute::model::Params;
 use runner_compute::nn::{
-    Attention, Dropouts, Embedding, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer,
+    Attention, DropoutSite, Embedding, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer,
 };
 use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind, Recompute};
 use runner_spec::model::ModelSpec;
@@ -28,29 +28,26 @@ pub fn norm(n: &Norm, params: &Params, x: &Tensor) -> Tensor {
         let power = x.sqr().unwrap().mean_keepdim(D::Minus1).unwrap();
         x.broadcast_div(&(power + eps).unwrap().sqrt().unwrap()).unwrap()
     };
-    match *n {
-        Norm::Layer { weight, bias, eps } => {
-            let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
-            let y = standardized(&centred, eps).broadcast_mul(&params.view(weight).unwrap()).unwrap();
-            y.broadcast_add(&params.view(bias).unwrap()).unwrap()
-        }
-        Norm::Rms { weight, eps } => standardized(x, eps).broadcast_mul(&params.view(weight).unwrap()).unwrap(),
-    }
+    let weight = params.view(n.weight).unwrap();
+    let Some(bias) = n.bias else { return standardized(x, n.eps).broadcast_mul(&weight).unwrap() };
+    let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
+    let y = standardized(&centred, n.eps).broadcast_mul(&weight).unwrap();
+    y.broadcast_add(&params.view(bias).unwrap()).unwrap()
 }
 
 /// 0 or 1/(1 − p) per element of [batch·seq, width].
-fn mask(site: &Dropouts, mb: &MicroBatch, like: &Tensor) -> Tensor {
+fn mask(site: &DropoutSite, mb: &MicroBatch, like: &Tensor) -> Tensor {
     let ones = like.detach().ones_like().unwrap();
     site.apply(&ones, mb).unwrap();
     ones
 }
 
-fn dropout(site: &Dropouts, mb: &MicroBatch, x: &Tensor) -> Tensor {
+fn dropout(site: &DropoutSite, mb: &MicroBatch, x: &Tensor) -> Tensor {
     (x * mask(site, mb, x)).unwrap()
 }
 
-/// The mask of attention's probabilities, [batch, heads, seq, seq].
-fn attention_mask(site: &Dropouts, mb: &MicroBatch, heads: usize) -> Option<Tensor> {
+/// The dropout mask of attention's probabilities, [batch, heads, seq, seq].
+fn attention_mask(site: &DropoutSite, mb: &MicroBatch, heads: usize) -> Option<Tensor> {
     let dropout = site.mask(mb)?;
     let per_sample = heads * mb.seq * mb.seq;
     let mut mask = vec![1.0_f64; mb.batch * per_sample];
@@ -105,7 +102,7 @@ pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor,
     let future: Vec<f64> = (0..seq * seq).map(|n| if n % seq > n / seq { -1e30 } else { 0.0 }).collect();
     let future = Tensor::from_vec(future, (seq, seq), x.device()).unwrap();
     let mut scores = scores.broadcast_add(&future).unwrap();
-    if let Some(filled) = &mb.filled {
+    if let Some(filled) = &mb.valid_lengths {
         let beyond = filled.host.iter().flat_map(|&n| (0..seq).map(move |key| if key < n { 0.0 } else { -1e30 }));
         let beyond = Tensor::from_vec(beyond.collect::<Vec<f64>>(), (batch, 1, 1, seq), x.device()).unwrap();
         scores = scores.broadcast_add(&beyond).unwrap();
@@ -153,7 +150,7 @@ pub fn embedding(e: &Embedding, params: &Params, mb: &MicroBatch) -> Tensor {
         Positions::Learned(p) => {
             x = (x + params.view(*p).unwrap().index_select(&positions, 0).unwrap()).unwrap();
         }
-        // The waves once more, by their definition.
+        // Sinusoidal positions by their definition.
         Positions::Fixed(table) => {
             let d = table.dims2().unwrap().1;
             let wave = |n: usize| {
@@ -176,7 +173,7 @@ pub fn head(h: &Head, params: &Params, x: &Tensor) -> Tensor {
     }
 }
 
-/// A transformer layer, with its norms before or behind.
+/// A transformer layer, with its norms before or after the residual sums.
 pub fn layer(l: &TransformerLayer, theta: Option<f64>, params: &Params, x: &Tensor, mb: &MicroBatch) -> Tensor {
     if l.place == NormPlace::Post {
         let attended = dropout(&l.dropout[0], mb, &attention(&l.attention, theta, params, x, mb));
@@ -190,10 +187,10 @@ pub fn layer(l: &TransformerLayer, theta: Option<f64>, params: &Params, x: &Tens
     (&x + dropout(&l.dropout[1], mb, &fed)).unwrap()
 }
 
-/// Logits of a whole model, put together here from the parameters' names. Without dropout.
+/// Logits of a whole model, assembled from the parameters' names, without dropout.
 pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
     let at = |name: &str| params.layout.index(name).unwrap();
-    let off = Dropouts::new(0, "off", 0.0);
+    let off = DropoutSite::new(0, "off", 0.0);
     let one = |prefix: String, bias: bool| Linear {
         weight: at(&format!("{prefix}.weight")),
         stacked: 1,
@@ -201,8 +198,8 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
     };
     let gpt2 = spec.family == Family::Gpt2;
     let normed = |prefix: String| {
-        let (weight, eps) = (at(&format!("{prefix}.weight")), spec.norm_eps);
-        if gpt2 { Norm::Layer { weight, bias: at(&format!("{prefix}.bias")), eps } } else { Norm::Rms { weight, eps } }
+        let weight = at(&format!("{prefix}.weight"));
+        Norm { weight, bias: gpt2.then(|| at(&format!("{prefix}.bias"))), eps: spec.norm_eps }
     };
     let table = if gpt2 { "transformer.wte" } else { "model.embed_tokens" };
     let variant = &spec.variant;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use runner_compute::kernels::Math;
-use runner_compute::model::{Model, Output, Params, Saved};
+use runner_compute::model::{Model, Output, Params, SavedActivations};
 use runner_compute::nn::MicroBatch;
 use runner_spec::data::IGNORE;
 use runner_spec::model::layout::ParamLayout;
@@ -18,20 +18,20 @@ use runner_spec::model::{ModelSpec, parameters};
 
 use super::{below, encoder, micro_batch, random_params, small_gpt2, small_llama, values, with_values};
 
-/// Element type, and how numbers are kept between kernels.
-pub type Kind = (DType, Math);
+/// The element type, and the rounding between kernels.
+pub type NumberFormat = (DType, Math);
 
-pub const F64: Kind = (DType::F64, Math { bf16: false });
-pub const BF16: Kind = (DType::F32, Math { bf16: true });
+pub const F64: NumberFormat = (DType::F64, Math { bf16: false });
+pub const BF16: NumberFormat = (DType::F32, Math { bf16: true });
 
-/// What a rank holds: chunks over one layout.
+/// The chunks, parameters and gradients that a rank holds.
 pub struct Rank {
     pub chunks: Vec<Range<usize>>,
     pub params: Params,
     pub grads: Params,
 }
 
-/// Chunk i is on rank i mod ranks.
+/// A model cut into chunks. Chunk i is on rank i mod the number of ranks.
 pub struct Pipeline {
     pub name: String,
     pub ranks: Vec<Rank>,
@@ -61,14 +61,14 @@ pub fn cuts(blocks: usize, count: usize) -> Vec<Vec<Range<usize>>> {
 }
 
 /// The whole model on one rank.
-pub fn whole(spec: &ModelSpec, kind: Kind) -> Pipeline {
+pub fn whole(spec: &ModelSpec, kind: NumberFormat) -> Pipeline {
     let params = weights(spec, kind.0);
     Pipeline::new(spec, &params, &[0..spec.block_count()], 1, kind.1)
 }
 
 /// Every split of the block list into 1 to 3 chunks on as many ranks; and 3 to 5 chunks on fewer, so that ranks hold chunks
 /// that are not neighbours.
-pub fn pipelines(spec: &ModelSpec, kind: Kind) -> Vec<Pipeline> {
+pub fn pipelines(spec: &ModelSpec, kind: NumberFormat) -> Vec<Pipeline> {
     let params = weights(spec, kind.0);
     let mut all = Vec::new();
     for (count, ranks) in [(1, 1), (2, 2), (3, 3), (3, 1), (3, 2), (4, 2), (5, 2), (5, 3)] {
@@ -92,7 +92,7 @@ impl Pipeline {
         for rank in 0..ranks {
             let chunks: Vec<_> = chunks.iter().skip(rank).step_by(ranks).cloned().collect();
             let layout = Arc::new(ParamLayout::new(stage_parameters(spec, &chunks)));
-            let params = with_values(&layout, pick(&layout, whole), whole.flat.dtype());
+            let params = with_values(&layout, values_for(&layout, whole), whole.flat.dtype());
             held.push(Rank { grads: super::zeros(&params), params, chunks });
         }
         for (i, chunk) in chunks.iter().enumerate() {
@@ -105,7 +105,7 @@ impl Pipeline {
     }
 
     /// Losses, and what each stage's backward needs.
-    pub fn forward(&self, mb: &MicroBatch) -> (Vec<f32>, Vec<Vec<Saved>>) {
+    pub fn forward(&self, mb: &MicroBatch) -> (Vec<f32>, Vec<Vec<SavedActivations>>) {
         let (mut x, mut all) = (None, Vec::new());
         for (rank, model) in &self.stages {
             let (output, saved) = model.forward(&self.ranks[*rank].params, x.take(), mb).unwrap();
@@ -113,14 +113,14 @@ impl Pipeline {
             match output {
                 Output::Hidden(y) => x = Some(y),
                 Output::Losses(losses) => return (losses, all),
-                Output::Unread(losses) => return (losses.to_vec1().unwrap(), all),
+                Output::PendingLosses(losses) => return (losses.to_vec1().unwrap(), all),
             }
         }
         panic!("{}: no head", self.name)
     }
 
     /// Adds all gradients in one pass, last stage first.
-    pub fn backward(&self, saved: Vec<Vec<Saved>>, mb: &MicroBatch) {
+    pub fn backward(&self, saved: Vec<Vec<SavedActivations>>, mb: &MicroBatch) {
         let mut d: Option<Tensor> = None;
         for ((rank, model), saved) in self.stages.iter().zip(saved).rev() {
             let rank = &self.ranks[*rank];
@@ -157,7 +157,7 @@ impl Pipeline {
 }
 
 /// The values of `layout`'s parameters, out of the whole model's.
-fn pick(layout: &ParamLayout, whole: &Params) -> Vec<f64> {
+fn values_for(layout: &ParamLayout, whole: &Params) -> Vec<f64> {
     let from = values(&whole.flat);
     let mut flat = vec![0.0; layout.total];
     for entry in &layout.entries {
@@ -167,7 +167,7 @@ fn pick(layout: &ParamLayout, whole: &Params) -> Vec<f64> {
 }
 
 /// Micro-batch `index` of two rows, in training; the last row is padding from its middle on, as are some targets.
-pub fn padded(spec: &ModelSpec, index: usize, math: Math) -> MicroBatch {
+pub fn padded_micro_batch(spec: &ModelSpec, index: usize, math: Math) -> MicroBatch {
     let (rows, seq) = (2, 9);
     let ids = below(&format!("ids {index}"), rows * seq, spec.vocab_size);
     let mut targets = below(&format!("targets {index}"), rows * seq, spec.vocab_size);

@@ -1,7 +1,7 @@
-// Makes the sources in src/kernels/cuda/ compile as C++, and runs them on the CPU: see fibers.h. For g++ and clang++ on Linux:
+// Makes the sources in crates/compute/src/kernels/cuda/ compile as C++, and runs them on the CPU: see fibers.h. For g++ and clang++ on Linux:
 //
 //     c++ -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=fast -fsanitize=alignment,bounds -fno-sanitize-recover=all
-//         -DRUNNER_EMULATED -Itests/emulated -Isrc/kernels/cuda -x c++ src/kernels/cuda/NAME.cu
+//         -DRUNNER_EMULATED -Itests/emulated -Icrates/compute/src/kernels/cuda -x c++ crates/compute/src/kernels/cuda/NAME.cu
 //
 // (the sanitizers only when compiling, not when linking: their reports come to functions here). A test of one kernel:
 //

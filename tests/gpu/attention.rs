@@ -1,4 +1,4 @@
-//! Attention on a GPU against its twin on the CPU in f64, over shapes, masks and precisions; new tokens over a cache.
+//! Attention on a GPU compared with the CPU in f64, over shapes, masks and precisions; new tokens over a cache.
 //!
 //! Errors are held against the numbers beside them: an element's row of its head, and with a part the whole tensor, as sums that
 //! cancel keep the error of their terms. In units of the last place of what products and results are rounded to.
@@ -6,8 +6,10 @@
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
 use runner_compute::kernels::Math;
-use runner_compute::kernels::attention::{Cache, Filled, Masks, Shape, attend, attention, attention_backward};
-use runner_compute::kernels::cpu::dropout::Dropout;
+use runner_compute::kernels::attention::{
+    AttentionMasks, AttentionShape, LayerKvCache, ValidLengths, attend_with_cache, attention, attention_backward,
+};
+use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_spec::philox::Philox;
 
 use crate::device::gpus;
@@ -45,7 +47,7 @@ struct Case {
     shape: [usize; 5],
     dropout: bool,
     filled: bool,
-    /// Whether tensors begin where vectors cannot.
+    /// True if tensors begin at addresses that vector loads cannot use.
     shifted: bool,
 }
 
@@ -74,21 +76,21 @@ const CASES: [Case; 16] = [
 ];
 
 impl Case {
-    fn shape(self) -> Shape {
+    fn shape(self) -> AttentionShape {
         let [batch, seq, heads, kv_heads, head_dim] = self.shape;
-        Shape { batch, seq, heads, kv_heads, head_dim }
+        AttentionShape { batch, seq, heads, kv_heads, head_dim }
     }
 
-    fn dropout(self) -> Option<Dropout> {
+    fn dropout(self) -> Option<DropoutMask> {
         let stream = Philox::new(5, "attention");
-        self.dropout.then_some(Dropout { stream, step: 3, first_sample: 6, sample_stride: 2, p: 0.2 })
+        self.dropout.then_some(DropoutMask { stream, step: 3, first_sample: 6, sample_stride: 2, p: 0.2 })
     }
 
-    /// One sample is as good as empty, one a third full.
-    fn filled(self) -> Option<Filled> {
+    /// One sample is nearly empty, one is a third full.
+    fn filled(self) -> Option<ValidLengths> {
         let s = self.shape();
         let host = (0..s.batch).map(|b| if b == 1 { 0 } else { s.seq.div_ceil(3) }).collect();
-        self.filled.then_some(Filled { host, device: None })
+        self.filled.then_some(ValidLengths { host, device: None })
     }
 }
 
@@ -101,7 +103,7 @@ fn normals(seed: u64, n: usize, precision: Precision) -> Vec<f32> {
     }
 }
 
-/// On the GPU, in a run's type.
+/// Copies a tensor to the GPU, in the run's element type.
 fn there(values: &[f32], shape: (usize, usize), precision: Precision, device: &Device, shifted: bool) -> Tensor {
     let mut all = vec![0.0; usize::from(shifted)];
     all.extend_from_slice(values);
@@ -143,7 +145,7 @@ fn worst(got: &Tensor, right: &Tensor, width: usize, unit: f64) -> f64 {
 fn device(precision: Precision) -> Option<Device> {
     gpus(1)?;
     let device = runner_compute::gpu::open(0).unwrap();
-    runner_compute::gpu::Gpu::of(&device).unwrap().set_tf32(precision == Precision::Tf32);
+    runner_compute::gpu::Gpu::of_device(&device).unwrap().set_tf32(precision == Precision::Tf32);
     Some(device)
 }
 
@@ -156,7 +158,7 @@ fn follows_the_cpu(precision: Precision) {
         let qkv = normals(1, rows * widths[0], precision);
         let dout = normals(2, rows * widths[1], precision);
         let (dropout, filled) = (case.dropout(), case.filled());
-        let masks = Masks { dropout: dropout.as_ref(), filled: filled.as_ref() };
+        let masks = AttentionMasks { dropout: dropout.as_ref(), valid_lengths: filled.as_ref() };
 
         let (x, dy) = (in_f64(&qkv, (rows, widths[0])), in_f64(&dout, (rows, widths[1])));
         let (out, lse) = attention(&x, s, masks, Math::default()).unwrap();
@@ -221,13 +223,13 @@ fn bf16_follows_the_cpu() {
 #[test]
 fn long_rows_do_not_drift() {
     let Some(device) = device(Precision::F32) else { return };
-    let s = Shape { batch: 1, seq: 1024, heads: 1, kv_heads: 1, head_dim: 64 };
+    let s = AttentionShape { batch: 1, seq: 1024, heads: 1, kv_heads: 1, head_dim: 64 };
     let mut qkv = normals(1, s.seq * s.qkv_width(), Precision::F32);
     // Scores of about 3.
     for row in qkv.chunks_mut(s.qkv_width()) {
         row[..s.head_dim].iter_mut().for_each(|q| *q *= 3.0);
     }
-    let masks = Masks { dropout: None, filled: None };
+    let masks = AttentionMasks { dropout: None, valid_lengths: None };
     let (_, right) = attention(&in_f64(&qkv, (s.seq, s.qkv_width())), s, masks, Math::default()).unwrap();
     let x = there(&qkv, (s.seq, s.qkv_width()), Precision::F32, &device, false);
     let (_, lse) = attention(&x, s, masks, Math::default()).unwrap();
@@ -251,21 +253,21 @@ fn new_tokens_over_a_cache() {
             let Some(device) = device(precision) else { return };
             let math = Math { bf16: precision == Precision::Bf16 };
             let [batch, seq, heads, kv_heads, head_dim] = shape;
-            let s = Shape { batch, seq, heads, kv_heads, head_dim };
+            let s = AttentionShape { batch, seq, heads, kv_heads, head_dim };
             let width = s.qkv_width();
             let qkv = normals(1, batch * seq * width, precision);
             let whole = in_f64(&qkv, (batch * seq, width));
-            let (right, _) = attention(&whole, s, Masks::default(), Math::default()).unwrap();
+            let (right, _) = attention(&whole, s, AttentionMasks::default(), Math::default()).unwrap();
             let right = right.reshape((batch, seq, s.out_width())).unwrap();
 
-            let mut cache = Cache::new(s, seq + 2, &there(&[0.0], (1, 1), precision, &device, false)).unwrap();
+            let mut cache = LayerKvCache::new(s, seq + 2, &there(&[0.0], (1, 1), precision, &device, false)).unwrap();
             let mut start = 0;
             for &n in pieces {
                 let part: Vec<f32> =
                     (0..batch).flat_map(|b| qkv[(b * seq + start) * width..][..n * width].to_vec()).collect();
                 let part = there(&part, (batch * n, width), precision, &device, false);
-                let s = Shape { seq: n, ..s };
-                let got = attend(&part, s, start, &mut cache, math).unwrap();
+                let s = AttentionShape { seq: n, ..s };
+                let got = attend_with_cache(&part, s, start, &mut cache, math).unwrap();
                 let right = right.narrow(1, start, n).unwrap().contiguous().unwrap();
                 let units = worst(&got, &right, head_dim, precision.unit());
                 assert!(units <= precision.units(), "{precision:?} {shape:?} at {start}: {units} units off");
@@ -273,7 +275,10 @@ fn new_tokens_over_a_cache() {
             }
             assert_eq!(start, seq);
             let last = there(&vec![0.0; batch * 3 * width], (batch * 3, width), precision, &device, false);
-            assert!(attend(&last, Shape { seq: 3, ..s }, start, &mut cache, math).is_err(), "beyond the cache");
+            assert!(
+                attend_with_cache(&last, AttentionShape { seq: 3, ..s }, start, &mut cache, math).is_err(),
+                "beyond the cache"
+            );
         }
     }
 }

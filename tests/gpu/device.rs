@@ -1,11 +1,11 @@
-//! Which GPUs the tests have.
+//! The GPUs on which the tests run.
 
 use candle_core::cuda_backend::cudarc::driver::CudaContext;
 
-/// Set where tests must not be passed over.
+/// The variable that makes a missing GPU a failure instead of a skipped test.
 const REQUIRED: &str = "RUNNER_GPU_REQUIRED";
 
-/// How many GPUs there are, if at least `least`; otherwise the test that asked is passed over.
+/// The number of GPUs if it is at least `least`. None tells the calling test to skip itself.
 pub fn gpus(least: usize) -> Option<usize> {
     let found = runner_machine::doctor::check_gpus().map(|_| CudaContext::device_count().unwrap_or(0) as usize);
     match found {

@@ -1,8 +1,8 @@
-//! Every kernel on a GPU against its twin on the CPU, on random numbers: odd sizes, single rows, long rows, padding, unaligned
+//! Every kernel on a GPU compared with the CPU's kernel, on random numbers: odd sizes, single rows, long rows, padding, unaligned
 //! views.
 
 use candle_core::{DType, Tensor};
-use runner_compute::kernels::cpu::dropout::Dropout;
+use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_compute::kernels::optimizer::{AdamW, Sgd};
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{cuda, embedding, loss, matmul, norm, optimizer, pointwise};
@@ -43,7 +43,7 @@ fn swiglu_and_its_gradient() {
     }
 }
 
-/// Rows that a warp holds, and that blocks of all sizes hold.
+/// Row widths that fit in a warp, and in blocks of all sizes.
 const NORMS: [(usize, usize); 9] =
     [(1, 8), (3, 5), (1, 768), (70, 768), (33, 250), (5, 1025), (3, 1600), (2, 4096), (3, 8191)];
 
@@ -55,10 +55,10 @@ fn layer_norm_and_its_gradients() {
                 (side.activations(1, &[rows, d]), side.activations(2, &[rows, d]), side.activations(3, &[rows, d]));
             let (weight, bias) = (side.numbers(4, &[d]), side.numbers(5, &[d]));
             let (dw, db) = (side.numbers(6, &[d]), side.numbers(7, &[d]));
-            let (y, stats) = norm::layer_norm(&x, &weight, &bias, 1e-5, side.math())?;
-            let dx = norm::layer_norm_backward(&dw, &db, &x, &weight, &stats, &dy, None, side.math())?;
-            let skipped = norm::layer_norm_backward(&dw, &db, &x, &weight, &stats, &dy, Some(&skip), side.math())?;
-            let (sum, y2, stats2) = norm::add_layer_norm(x.copy()?, &skip, &weight, &bias, 1e-5, side.math())?;
+            let (y, stats) = norm::normalize(&x, &weight, Some(&bias), 1e-5, side.math())?;
+            let dx = norm::normalize_backward(&dw, Some(&db), &x, &weight, &stats, &dy, None, side.math())?;
+            let skipped = norm::normalize_backward(&dw, Some(&db), &x, &weight, &stats, &dy, Some(&skip), side.math())?;
+            let (sum, y2, stats2) = norm::add_and_normalize(x.copy()?, &skip, &weight, Some(&bias), 1e-5, side.math())?;
             Ok(vec![
                 Out::stored("y", &y, d),
                 Out::f32("stats", &stats, d, 1.0),
@@ -81,10 +81,10 @@ fn rms_norm_and_its_gradient() {
             let (x, dy, skip) =
                 (side.activations(1, &[rows, d]), side.activations(2, &[rows, d]), side.activations(3, &[rows, d]));
             let (weight, dw) = (side.numbers(4, &[d]), side.numbers(6, &[d]));
-            let (y, stats) = norm::rms_norm(&x, &weight, 1e-6, side.math())?;
-            let dx = norm::rms_norm_backward(&dw, &x, &weight, &stats, &dy, None, side.math())?;
-            let skipped = norm::rms_norm_backward(&dw, &x, &weight, &stats, &dy, Some(&skip), side.math())?;
-            let (sum, y2, _) = norm::add_rms_norm(x.copy()?, &skip, &weight, 1e-6, side.math())?;
+            let (y, stats) = norm::normalize(&x, &weight, None, 1e-6, side.math())?;
+            let dx = norm::normalize_backward(&dw, None, &x, &weight, &stats, &dy, None, side.math())?;
+            let skipped = norm::normalize_backward(&dw, None, &x, &weight, &stats, &dy, Some(&skip), side.math())?;
+            let (sum, y2, _) = norm::add_and_normalize(x.copy()?, &skip, &weight, None, 1e-6, side.math())?;
             Ok(vec![
                 Out::stored("y", &y, d),
                 Out::f32("stats", &stats, d, 1.0),
@@ -167,7 +167,7 @@ fn dropout_masks_are_equal() {
         compare(&format!("dropout of {samples} x {seq} x {width}"), |side| {
             let x = side.activations(1, &[samples * seq, width]);
             let stream = Philox::new(3, "dropout");
-            let dropout = Dropout { stream, step: 70_000, first_sample: 5, sample_stride: 3, p };
+            let dropout = DropoutMask { stream, step: 70_000, first_sample: 5, sample_stride: 3, p };
             pointwise::dropout(&x, seq, &dropout, side.math())?;
             Ok(vec![Out::equal("x", &x)])
         });
@@ -192,16 +192,23 @@ fn rotary_embedding() {
 fn cross_entropy_and_its_gradient() {
     for (rows, vocab) in [(1, 2), (3, 5), (5, 1000), (3, 50_257), (2, 50_304)] {
         compare(&format!("cross-entropy of {rows} x {vocab}"), |side| {
-            let targets: Vec<u32> = (0..rows)
-                .map(|r| if r % 3 == 1 { loss::IGNORE } else { (r * 7919 + vocab - 1) as u32 % vocab as u32 })
-                .collect();
+            let targets: Vec<u32> =
+                (0..rows)
+                    .map(|r| {
+                        if r % 3 == 1 {
+                            runner_spec::data::IGNORE
+                        } else {
+                            (r * 7919 + vocab - 1) as u32 % vocab as u32
+                        }
+                    })
+                    .collect();
             let (logits, kept) = (side.activations(1, &[rows, vocab]), side.activations(1, &[rows, vocab]));
-            let losses = loss::cross_entropy(&logits, &targets, Some(0.125), side.math())?;
-            let again = loss::cross_entropy(&kept, &targets, None, side.math())?;
+            let losses = loss::cross_entropy(&logits, &targets, None, Some(0.125), side.math())?.read()?;
+            let again = loss::cross_entropy(&kept, &targets, None, None, side.math())?.read()?;
             assert_eq!(losses, again, "with and without a gradient");
             let sum = if side.is_gpu() {
                 let there = side.exactly(&losses, &[rows]);
-                cuda::loss::sum(&there)?
+                loss::sum_of_pending(&there)?.read()?
             } else {
                 losses.iter().map(|&l| f64::from(l)).sum()
             };
@@ -276,7 +283,7 @@ fn products_in_tf32() {
     let (x, w) = (normals(1, rows * inner), normals(2, out * inner));
     let product = |tf32: bool| {
         let device = runner_compute::gpu::open(0).unwrap();
-        runner_compute::gpu::Gpu::of(&device).unwrap().set_tf32(tf32);
+        runner_compute::gpu::Gpu::of_device(&device).unwrap().set_tf32(tf32);
         let x = Tensor::from_slice(&x, (rows, inner), &device).unwrap();
         let w = Tensor::from_slice(&w, (out, inner), &device).unwrap();
         read(&matmul::linear(&x, &w, None, runner_compute::kernels::Math::default()).unwrap())
@@ -315,7 +322,7 @@ fn optimizers() {
                 let (kept, stored) = state(3);
                 let copy = side.stored(&vec![0.0; copied], &[copied]);
                 adamw(side, &kept, &grads, decayed, &step, &copy)?;
-                optimizer::adamw(&stored, &grads, decayed, &step, side.bf16)?;
+                optimizer::adamw(&stored, &grads, decayed, &step, side.bf16, None)?;
                 outs.extend([
                     Out::stored("AdamW", &kept, 1),
                     Out::stored("AdamW, state as activations", &stored, 1),
@@ -325,8 +332,8 @@ fn optimizers() {
             for (slots, momentum) in [(1, 0.0), (2, 0.9)] {
                 let (kept, stored) = state(slots);
                 let step = Sgd { lr: 0.1, momentum, grad_scale: 0.7 };
-                optimizer::sgd(&kept, &grads, &step, side.bf16)?;
-                optimizer::sgd(&stored, &grads, &step, side.bf16)?;
+                optimizer::sgd(&kept, &grads, &step, side.bf16, None)?;
+                optimizer::sgd(&stored, &grads, &step, side.bf16, None)?;
                 outs.extend([Out::stored("SGD", &kept, 1), Out::stored("SGD, state as activations", &stored, 1)]);
             }
             Ok(outs)
@@ -347,7 +354,7 @@ fn adamw(
     if side.is_gpu() && side.bf16 {
         return cuda::optimizer::adamw(state, grads, decayed, step, side.bf16, Some(copy));
     }
-    optimizer::adamw(state, grads, decayed, step, side.bf16)?;
+    optimizer::adamw(state, grads, decayed, step, side.bf16, None)?;
     if copied == 0 {
         return Ok(());
     }
@@ -367,7 +374,8 @@ fn measures_of_flat_buffers() {
             optimizer::clear(&zeros)?;
             optimizer::round(&rounded)?;
             optimizer::copy_rounded(&copied, &numbers, n / 2)?;
-            let measure = |x: &Tensor| Tensor::new(&[optimizer::squares(x)? as f32], &candle_core::Device::Cpu);
+            let measure =
+                |x: &Tensor| Tensor::new(&[optimizer::sum_of_squares(x)?.read()? as f32], &candle_core::Device::Cpu);
             assert!(optimizer::all_finite(&x)? && optimizer::all_finite(&numbers)?);
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 for at in [0, n / 2, n - 1] {
@@ -398,7 +406,7 @@ fn measures_of_flat_buffers() {
     }
 }
 
-/// What a kernel cannot take is said, and nothing is launched.
+/// A kernel reports input that it cannot take, and does not launch.
 #[test]
 fn what_does_not_fit_is_refused() {
     let Some(_) = crate::device::gpus(1) else { return };
@@ -411,7 +419,7 @@ fn what_does_not_fit_is_refused() {
     let here = pointwise::add_assign(&there(8), &here, runner_compute::kernels::Math::default()).unwrap_err();
     assert!(here.to_string().contains("another device"), "{here}");
     let wide = there(2 * 8200).reshape((2, 8200)).unwrap();
-    let wide = norm::rms_norm(&wide, &there(8200), 1e-5, runner_compute::kernels::Math::default()).unwrap_err();
+    let wide = norm::normalize(&wide, &there(8200), None, 1e-5, runner_compute::kernels::Math::default()).unwrap_err();
     assert!(wide.to_string().contains("8192"), "{wide}");
     // An id beyond the table is no address beyond it.
     let table = there(6).reshape((3, 2)).unwrap();

@@ -5,7 +5,7 @@ use runner_spec::cluster::ClusterFacts;
 use runner_spec::cluster::{Device, DeviceFacts, PeakFlops};
 use runner_spec::plan::RankPlan;
 
-use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, Told, case_on, run};
+use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, ObservedRun, layout_case_on, run};
 use crate::device::gpus;
 
 const STEPS: usize = 10;
@@ -31,7 +31,7 @@ fn relative(a: f64, b: f64) -> f64 {
 }
 
 /// The largest difference of a loss or an evaluation's loss, and of a gradient's norm; relative.
-fn differences(a: &Told, b: &Told) -> [f64; 2] {
+fn differences(a: &ObservedRun, b: &ObservedRun) -> [f64; 2] {
     assert_eq!((a.steps.len(), a.evals.len(), a.samples.len()), (b.steps.len(), b.evals.len(), b.samples.len()));
     let mut worst = [0.0_f64; 2];
     for (a, b) in a.steps.iter().zip(&b.steps) {
@@ -56,9 +56,9 @@ fn tolerance(precision: &str) -> [f64; 2] {
     }
 }
 
-fn told(model: &str, layout: &str, precision: &str, device: &str) -> Told {
+fn observe_run(model: &str, layout: &str, precision: &str, device: &str) -> ObservedRun {
     let more = format!("precision: {precision}\ndevice: {device}");
-    let case = case_on(model, layout, &more, STEPS, &cluster(4));
+    let case = layout_case_on(model, layout, &more, STEPS, &cluster(4));
     let on_gpu = |rank: &RankPlan| matches!(rank.program.device, Device::Cuda(_));
     assert_eq!(case.plan.ranks.iter().all(on_gpu), device == "cuda", "{layout}");
     run(&case, DType::F32).0
@@ -66,14 +66,18 @@ fn told(model: &str, layout: &str, precision: &str, device: &str) -> Told {
 
 fn agree(name: &str, model: &str, layouts: &[usize], precisions: &[&str]) {
     for precision in precisions {
-        let cpu = told(model, LAYOUTS[0].1, precision, "cpu");
+        let cpu = observe_run(model, LAYOUTS[0].1, precision, "cpu");
         for (layout, yaml) in layouts.iter().map(|&i| LAYOUTS[i]) {
-            let gpu = told(model, yaml, precision, "cuda");
+            let gpu = observe_run(model, yaml, precision, "cuda");
             let worst = differences(&gpu, &cpu);
             let limit = tolerance(precision);
             println!("{name:<24}{layout:<20}{precision}  loss {:.1e}  norm {:.1e}", worst[0], worst[1]);
             assert!(worst[0] < limit[0] && worst[1] < limit[1], "{name}, {layout}, {precision}: {worst:?}");
-            assert_eq!(gpu, told(model, yaml, precision, "cuda"), "{name}, {layout}, {precision}: twice the same bits");
+            assert_eq!(
+                gpu,
+                observe_run(model, yaml, precision, "cuda"),
+                "{name}, {layout}, {precision}: twice the same bits"
+            );
         }
     }
 }

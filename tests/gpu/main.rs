@@ -1,5 +1,4 @@
-//! What is computed on GPUs against what is computed on the CPU: kernels, steps, runs. Without a GPU the tests are passed over, and
-//! say so; `make test-emulated` runs them on a driver that computes on the CPU (tests/emulated).
+//! Kernels, steps and runs on GPUs compared with the CPU. Without a GPU the tests skip themselves and say so; `make test-emulated` runs them on a driver that computes on the CPU (tests/emulated).
 
 #![cfg(feature = "cuda")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
@@ -13,4 +12,6 @@ mod device;
 mod kernels;
 mod layouts;
 mod runs;
+#[path = "../common/sandbox.rs"]
+mod sandbox;
 mod sides;

@@ -22,11 +22,11 @@ const F32: f64 = 5.96e-8;
 /// A unit in the last place of bf16, relative: f32 results that differ by nothing much may round to neighbours.
 const BF16: f64 = 1.0 / 128.0;
 
-/// Where and how a case runs.
+/// The device and the number format of a case.
 pub(crate) struct Side {
     device: Device,
     pub(crate) bf16: bool,
-    /// How far from an aligned address tensors begin, in elements.
+    /// The offset of tensors from an aligned address, in elements.
     offset: usize,
     margins: RefCell<Vec<(Tensor, usize, usize)>>,
 }
@@ -36,7 +36,7 @@ impl Side {
         Math { bf16: self.bf16 }
     }
 
-    /// Whether tensors begin where whole vectors do.
+    /// True if tensors begin at addresses that vector loads can use.
     pub(crate) fn is_aligned(&self) -> bool {
         self.offset == 0
     }
@@ -52,17 +52,17 @@ impl Side {
         self.stored(&values, shape)
     }
 
-    /// These numbers as activations; in bf16 runs they must be bf16 values.
+    /// A tensor of these activations. In bf16 runs they must be bf16 values.
     pub(crate) fn stored(&self, values: &[f32], shape: &[usize]) -> Tensor {
         self.place(values, shape, self.bf16 && self.is_gpu())
     }
 
-    /// Normal numbers that are f32 on both sides: gains, gradients of weights, master weights.
+    /// Normal numbers that are f32 on both devices: gains, gradients of weights, master weights.
     pub(crate) fn numbers(&self, seed: u64, shape: &[usize]) -> Tensor {
         self.place(&normals(seed, shape.iter().product()), shape, false)
     }
 
-    /// These numbers, f32 on both sides.
+    /// A tensor of these numbers, f32 on both devices.
     pub(crate) fn exactly(&self, values: &[f32], shape: &[usize]) -> Tensor {
         self.place(values, shape, false)
     }
@@ -92,7 +92,7 @@ impl Side {
     }
 }
 
-/// A tensor that came out, and how near the two sides must be.
+/// A tensor that the kernel wrote, and the largest allowed difference between the devices.
 pub(crate) struct Out {
     name: &'static str,
     tensor: Tensor,
@@ -137,13 +137,13 @@ pub(crate) fn normals(seed: u64, len: usize) -> Vec<f32> {
     values
 }
 
-/// Of any type, as f32 on the host.
+/// The elements of a tensor of any type, as f32 on the host.
 pub(crate) fn read(tensor: &Tensor) -> Vec<f32> {
     let there = tensor.to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
     there.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// Runs `case` on the CPU and on a GPU: in f32 and bf16, aligned and not. Passed over without a GPU.
+/// Runs `case` on the CPU and on a GPU: in f32 and bf16, aligned and not. Without a GPU it skips the case.
 pub(crate) fn compare(name: &str, case: impl Fn(&Side) -> Result<Vec<Out>>) {
     if gpus(1).is_none() {
         return;

@@ -23,7 +23,7 @@ RUNNER = None
 
 
 def apply(folder, *flags):
-    """Losses of the small GPT-2 on the CPU, with keys changed."""
+    """Losses of the small GPT-2 on the CPU, with some settings changed."""
     settings = gpu_common.flags({"device": "cpu", "train.steps": 30, "model.layers": 2, "model.d_model": 64})
     command = [RUNNER, "apply", gpu_common.EXPERIMENTS / "parity-gpt2.yaml", "--quiet", "--threads", 1, *settings, *flags]
     gpu_common.run(command, folder, 120)

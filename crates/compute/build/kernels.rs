@@ -1,12 +1,11 @@
-//! The kernels: each `src/kernels/cuda/*.cu` becomes one image for `cuModuleLoadData`, with machine code for A100 and H100 (sm_80,
+//! Compiles the CUDA kernels: each `src/kernels/cuda/*.cu` becomes one image for `cuModuleLoadData`, with machine code for A100 and H100 (sm_80,
 //! sm_90) and PTX for newer GPUs.
 //!
-//! Written to OUT_DIR: `images.rs` (`pub static IMAGES: &[(&str, &[u8])]`, names without `.cu`), and `kernels.txt`, a table of what the
-//! assembler said of each kernel: registers, shared memory, spills.
+//! Written to OUT_DIR: `images.rs` (`pub static IMAGES: &[(&str, &[u8])]`, names without `.cu`), and `kernels.txt`, a table of the
+//! registers, shared memory and spills of each kernel.
 //!
 //! Divisions, square roots and denormals are exact, as on the CPU; a kernel that wants fast functions names them.
 
-use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -43,28 +42,28 @@ pub(crate) fn build() -> Result<(), String> {
     let nvcc = Nvcc::find()?;
     println!("cargo::rustc-env=RUNNER_CUDA_VERSION={}", nvcc.version);
     let out = PathBuf::from(crate::variable("OUT_DIR")?);
-    let sources = sources()?;
+    let sources = files_with_extension("cu")?;
     let outcomes = compile_all(&nvcc, &sources, &out)?;
-    write(&out.join("images.rs"), &images(&sources))?;
+    write(&out.join("images.rs"), &images_source(&sources))?;
     let usage: Vec<Usage> = outcomes.iter().flat_map(|(name, log)| usage::read(name, log)).collect();
     write(&out.join("kernels.txt"), &usage::table(usage))
 }
 
 struct Nvcc {
     path: PathBuf,
-    /// As `13.0`.
+    /// For example `13.0`.
     version: String,
 }
 
 impl Nvcc {
-    /// $NVCC, that of $CUDA_HOME, on the path, or in the usual place.
+    /// Looks for nvcc in $NVCC, in $CUDA_HOME, on the path, and in /usr/local/cuda.
     fn find() -> Result<Self, String> {
-        let home = |root: PathBuf| root.join("bin/nvcc");
+        let nvcc_in = |root: PathBuf| root.join("bin/nvcc");
         let candidates = [
             env::var_os("NVCC").map(PathBuf::from),
-            env::var_os("CUDA_HOME").map(|root| home(root.into())),
+            env::var_os("CUDA_HOME").map(|root| nvcc_in(root.into())),
             Some("nvcc".into()),
-            Some(home("/usr/local/cuda".into())),
+            Some(nvcc_in("/usr/local/cuda".into())),
         ];
         for path in candidates.into_iter().flatten() {
             let Ok(output) = Command::new(&path).arg("--version").output() else { continue };
@@ -73,21 +72,26 @@ impl Nvcc {
             let version = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
             return Ok(Self { path, version });
         }
-        Err("the feature `cuda` needs NVIDIA's compiler nvcc, and none is here.\n\
-             `make cuda` brings one into target/ and builds with it; or `scripts/cuda_kit.sh DIR`, then `source DIR/env.sh`."
+        Err("the feature `cuda` needs NVIDIA's compiler nvcc, and none was found.\n\
+             Run `make cuda`, which downloads one into target/ and builds with it; or `scripts/cuda_kit.sh DIR`, then `source DIR/env.sh`."
             .to_owned())
     }
 }
 
-fn sources() -> Result<Vec<PathBuf>, String> {
-    let entries = fs::read_dir(SOURCES).map_err(|e| format!("{SOURCES}: {e}"))?;
-    let mut sources: Vec<PathBuf> =
-        entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "cu")).collect();
-    sources.sort();
-    Ok(sources)
+/// The files in `SOURCES` with this extension, in order.
+fn files_with_extension(extension: &str) -> Result<Vec<PathBuf>, String> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(SOURCES).map_err(|e| format!("{SOURCES}: {e}"))? {
+        let path = entry.map_err(|e| format!("{SOURCES}: {e}"))?.path();
+        if path.extension().is_some_and(|e| e == extension) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
-/// Compiles what has changed, as many files at once as cargo allows. Returns each file's name and what the assembler said.
+/// Compiles the files that have changed, as many at once as cargo allows. Returns each file's name and the compiler's output.
 fn compile_all(nvcc: &Nvcc, sources: &[PathBuf], out: &Path) -> Result<Vec<(String, String)>, String> {
     let workers =
         env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1_usize).clamp(1, sources.len().max(1));
@@ -110,63 +114,41 @@ fn compile_all(nvcc: &Nvcc, sources: &[PathBuf], out: &Path) -> Result<Vec<(Stri
     if mistakes.is_empty() { Ok(outcomes.into_iter().flatten().collect()) } else { Err(mistakes.join("\n")) }
 }
 
-/// A file whose text, headers, compiler and flags are those of the image that is there is not compiled again.
+/// Compiles a file unless its image was made of the same inputs. Returns the compiler's output.
 fn compile(nvcc: &Nvcc, source: &Path, out: &Path) -> Result<String, String> {
     let [image, log, stamp] = ["fatbin", "log", "stamp"].map(|end| out.join(format!("{}.{end}", stem(source))));
     let inputs = inputs_hash(nvcc, source)?;
     if image.exists() && fs::read_to_string(&stamp).is_ok_and(|s| s == inputs) {
         return fs::read_to_string(&log).map_err(|e| format!("{}: {e}", log.display()));
     }
-    let _ = fs::remove_file(&stamp);
+    write(&stamp, "")?;
     let mut command = Command::new(&nvcc.path);
     command.args(FLAGS).arg("-o").arg(&image).arg(source);
     let output = command.output().map_err(|e| format!("{}: {e}", nvcc.path.display()))?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    let messages = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
-        let mistakes: Vec<&str> = said.lines().filter(|line| !line.starts_with("ptxas info")).collect();
+        let mistakes: Vec<&str> = messages.lines().filter(|line| !line.starts_with("ptxas info")).collect();
         return Err(format!("{}: nvcc: {}\n{}", source.display(), output.status, mistakes.join("\n")));
     }
-    write(&log, &said)?;
+    write(&log, &messages)?;
     write(&stamp, &inputs)?;
-    Ok(said)
+    Ok(messages)
 }
 
+/// A hash of the source, all headers, the compiler and the flags.
 fn inputs_hash(nvcc: &Nvcc, source: &Path) -> Result<String, String> {
     let mut hasher = DefaultHasher::new();
     (FLAGS, &nvcc.version).hash(&mut hasher);
     env::var_os("NVCC_CCBIN").hash(&mut hasher);
-    let mut files = BTreeSet::new();
-    with_headers(source, &mut files)?;
-    for file in files {
-        let text = fs::read(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-        (&file, text).hash(&mut hasher);
+    for file in files_with_extension("cuh")?.iter().chain([&source.to_owned()]) {
+        let text = fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        (file, text).hash(&mut hasher);
     }
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// `file`, and what it includes by `#include "..."`.
-fn with_headers(file: &Path, files: &mut BTreeSet<PathBuf>) -> Result<(), String> {
-    if !files.insert(file.to_owned()) {
-        return Ok(());
-    }
-    let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-    for line in text.lines() {
-        let Some(rest) = line.trim_start().strip_prefix('#') else { continue };
-        let Some(name) = rest.trim_start().strip_prefix("include").and_then(|r| r.trim_start().strip_prefix('"'))
-        else {
-            continue;
-        };
-        let header = file.with_file_name(name.split('"').next().unwrap_or_default());
-        // One that is not here is for another compiler, or nvcc's mistake to report.
-        if header.exists() {
-            with_headers(&header, files)?;
-        }
-    }
-    Ok(())
-}
-
-/// The driver reads an image in words, so it starts at a multiple of 64 bytes.
-fn images(sources: &[PathBuf]) -> String {
+/// The text of `images.rs`. Each image starts at a multiple of 64 bytes, because the driver reads it in words.
+fn images_source(sources: &[PathBuf]) -> String {
     let image = |source: &PathBuf| {
         let name = stem(source);
         let bytes = format!("include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}.fatbin\"))");

@@ -1,7 +1,7 @@
-//! What is built besides Rust, with the feature `cuda`: the kernels (`kernels.rs`), and what stands in for CUDA's libraries when the
-//! program is linked (`shims.rs`). The default build needs none of it, and nothing is done for it.
+//! With the feature `cuda`, builds the kernels (`kernels.rs`) and the functions that stand in for CUDA's libraries when the program is
+//! linked (`shims.rs`). Without the feature, it does nothing.
 
-#![expect(clippy::print_stdout, reason = "that is how a build script speaks to cargo")]
+#![expect(clippy::print_stdout, reason = "a build script gives instructions to cargo on standard output")]
 
 mod kernels;
 mod shims;

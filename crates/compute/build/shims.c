@@ -5,9 +5,9 @@
  * All arguments stay where they are: general registers, vector registers (128 bits: no function of these takes more), stack.
  *
  * A missing library or function ends the process with a line that says so. The Rust side looks for libraries before it calls
- * any (src/doctor/), so users do not come here.
+ * any (crates/machine/src/doctor/), so users do not see this line.
  *
- * Where libraries are looked for is the same in src/doctor/library.rs.
+ * Where libraries are looked for is the same in crates/machine/src/doctor/library.rs.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -31,7 +31,7 @@ struct function {
     struct library *library;
 };
 
-/* Each is named in assembly only. */
+/* Only the assembly names these. */
 #define LIBRARY(name, ...)                                                                       \
     static const char *const sonames_##name[] = {__VA_ARGS__ __VA_OPT__(, ) NULL};               \
     HIDDEN __attribute__((used)) struct library runner_library_##name = {#name, sonames_##name, NULL};
@@ -42,7 +42,7 @@ LIBRARY(cublasLt, "libcublasLt.so.13", "libcublasLt.so.12")
 LIBRARY(curand, "libcurand.so.10")
 LIBRARY(nvrtc, "libnvrtc.so.13", "libnvrtc.so.12")
 LIBRARY(nccl, "libnccl.so.2")
-/* candle's kernels for quantized models, half of what the program would weigh. Nothing calls them. */
+/* candle's kernels for quantized models, which would double the size of the program. Nothing calls them. */
 LIBRARY(quantized)
 
 /* DIR/FILE, or DIR/PACKAGE/lib/FILE as in the folder `nvidia` of a Python environment. */
@@ -92,9 +92,9 @@ static void *open_library(const struct library *library) {
     return handle ? handle : open_toolkit(library);
 }
 
-/* `_exit`: what runs at a usual exit may call CUDA again. */
+/* `_exit`, because functions that run at a normal exit may call CUDA again. */
 __attribute__((noreturn)) static void missing(const struct function *f, const char *what) {
-    fprintf(stderr, "error: %s of %s was called, and %s", f->name, f->library->name, what);
+    fprintf(stderr, "error: %s of %s was called, but %s", f->name, f->library->name, what);
     const char *listed = getenv("RUNNER_CUDA_LIBS");
     for (const char *const *file = f->library->sonames; *file; file++) {
         fprintf(stderr, "%s%s", file == f->library->sonames ? "; looked for " : ", ", *file);
@@ -107,7 +107,7 @@ __attribute__((noreturn)) static void missing(const struct function *f, const ch
     _exit(1);
 }
 
-/* Threads may come here at once: each finds the same address, and writes it whole. */
+/* Several threads may call this at once: each finds the same address and writes it atomically. */
 HIDDEN __attribute__((used)) void *runner_shim_resolve(struct function *f) {
     struct library *library = f->library;
     void *handle = __atomic_load_n(&library->handle, __ATOMIC_ACQUIRE);
@@ -122,7 +122,7 @@ HIDDEN __attribute__((used)) void *runner_shim_resolve(struct function *f) {
     return address;
 }
 
-/* Sections of its own: the linker drops those of functions that nothing calls. */
+/* Each function has its own sections, so that the linker drops functions that nothing calls. */
 #define SHIM_OF(library, function, jump, first)                          \
     __asm__(".pushsection .text." #function ",\"ax\",%progbits\n"        \
             ".balign 8\n"                                                \
@@ -171,14 +171,9 @@ __asm__(".pushsection .text.runner_shim_first,\"ax\",@progbits\n"
         "movq %r8, 40(%rsp)\n"
         "movq %r9, 48(%rsp)\n"
         "movq %r10, 56(%rsp)\n"
-        "movaps %xmm0, 64(%rsp)\n"
-        "movaps %xmm1, 80(%rsp)\n"
-        "movaps %xmm2, 96(%rsp)\n"
-        "movaps %xmm3, 112(%rsp)\n"
-        "movaps %xmm4, 128(%rsp)\n"
-        "movaps %xmm5, 144(%rsp)\n"
-        "movaps %xmm6, 160(%rsp)\n"
-        "movaps %xmm7, 176(%rsp)\n"
+        ".irp n, 0, 1, 2, 3, 4, 5, 6, 7\n"
+        "movaps %xmm\\n, 64+16*\\n(%rsp)\n"
+        ".endr\n"
         "movq %r11, %rdi\n"
         "call runner_shim_resolve\n"
         "movq %rax, %r11\n"
@@ -190,14 +185,9 @@ __asm__(".pushsection .text.runner_shim_first,\"ax\",@progbits\n"
         "movq 40(%rsp), %r8\n"
         "movq 48(%rsp), %r9\n"
         "movq 56(%rsp), %r10\n"
-        "movaps 64(%rsp), %xmm0\n"
-        "movaps 80(%rsp), %xmm1\n"
-        "movaps 96(%rsp), %xmm2\n"
-        "movaps 112(%rsp), %xmm3\n"
-        "movaps 128(%rsp), %xmm4\n"
-        "movaps 144(%rsp), %xmm5\n"
-        "movaps 160(%rsp), %xmm6\n"
-        "movaps 176(%rsp), %xmm7\n"
+        ".irp n, 0, 1, 2, 3, 4, 5, 6, 7\n"
+        "movaps 64+16*\\n(%rsp), %xmm\\n\n"
+        ".endr\n"
         "leave\n"
         ".cfi_def_cfa %rsp, 8\n"
         "jmp *%r11\n"

@@ -1,10 +1,10 @@
-//! What stands in for CUDA's libraries when the program is linked: `shims.c`, whose functions load the real ones when they are first
-//! called. So building needs none of the libraries, and the program starts where there is none.
+//! Builds `shims.c`, whose functions stand in for CUDA's libraries when the program is linked and load the real libraries when they are
+//! first called. So building needs none of the libraries, and the program starts where there is none.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// What cudarc and candle-kernels ask the linker for.
+/// The libraries that cudarc and candle-kernels ask the linker for.
 const LIBRARIES: [&str; 7] = ["cublas", "cublasLt", "cuda", "cudart", "curand", "nccl", "nvrtc"];
 
 /// An archive without members.
@@ -13,8 +13,8 @@ const EMPTY_ARCHIVE: &str = "!<arch>\n";
 pub(crate) fn build() -> Result<(), String> {
     let out = PathBuf::from(crate::variable("OUT_DIR")?);
     compile(&out)?;
-    // All of it is given to the linker before the dependencies that call it; it drops what nothing calls, and the real libraries,
-    // should it find some: everything is there by then.
+    // The linker gets the whole archive before the dependencies that call it. It drops functions that nothing calls, and ignores the
+    // real libraries if it finds some, since all functions are defined by then.
     println!("cargo::rustc-link-search=native={}", out.display());
     println!("cargo::rustc-link-lib=static:+whole-archive,-bundle=runner_shims");
     // The linker must find something under these names.

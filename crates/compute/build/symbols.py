@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes symbols.inc: every function of CUDA's libraries that this program or its dependencies may call.
 
-usage: build/symbols.py      in the project's folder
+usage: crates/compute/build/symbols.py      in the workspace folder
 
 Taken are all functions that cudarc declares (of every CUDA version that it knows: what a library lacks is noticed only when it is
 called), and those of candle's kernels for quantized models.

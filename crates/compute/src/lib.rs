@@ -1,4 +1,4 @@
-//! What computes: tensor kernels on CPUs and NVIDIA GPUs, layers with explicit backward passes, models, optimizers, and the state
+//! The computation: tensor kernels on CPUs and NVIDIA GPUs, layers with explicit backward passes, models, optimizers, and the state
 //! that training carries from step to step.
 
 #[cfg(feature = "cuda")]

@@ -1,22 +1,23 @@
-//! Who hears of a run while it trains.
+//! The interface through which a run reports its events and checkpoints while it trains.
 
 use runner_spec::event::{Event, ObserveError, TraceLine};
 
 use crate::state::TrainState;
 
-/// Consumes what the executor emits. An error stops the run and is returned by it.
+/// Receives the events of a run. An error stops the run, which returns it.
 pub trait Observer {
     /// # Errors
-    /// Whatever keeps the observer from doing its part, such as a full disk.
+    /// If the observer cannot do its work, for example because the disk is full.
     fn observe(&mut self, event: &Event) -> Result<(), ObserveError>;
 
-    /// Called where a checkpoint is due, with everything that it must hold. An observer that saved it emits `Event::Saved`.
+    /// Called when a checkpoint is due, with everything that the checkpoint must hold. An observer that has saved it emits
+    /// `Event::Saved`.
     ///
     /// # Errors
     /// If the checkpoint cannot be saved.
     fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError>;
 
-    /// What a step computed, of a rank that traces: before the step's own event.
+    /// Called on a rank that traces, before the event of a step, with the trace of that step.
     ///
     /// # Errors
     /// If the lines cannot be recorded.

@@ -1,4 +1,4 @@
-//! What a rank carries from step to step: everything a checkpoint must hold, and nothing else.
+//! The state that a rank carries from step to step: everything a checkpoint must hold, and nothing else.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct TrainState {
     /// Flat: `layout.total` weights, then each optimizer moment, of the same length. The optimizer changes them together,
     /// and candle's in-place ops take one mutable buffer.
     pub buffer: Tensor,
-    /// Optimizer moments in `buffer`.
+    /// How many optimizer moments `buffer` holds.
     pub moments: usize,
 }
 
@@ -43,10 +43,10 @@ impl TrainState {
         self.buffer.narrow(0, index * self.layout.total, self.layout.total)
     }
 
-    /// The same with its buffer in the host's memory: itself on a CPU, a copy on a GPU.
+    /// Returns the state with its buffer in the host's memory: the same buffer on a CPU, a copy on a GPU.
     ///
     /// # Errors
-    /// That of the device.
+    /// If a kernel before it failed.
     pub fn on_host(&self) -> Result<Self> {
         let buffer = on_host(&self.buffer)?;
         Ok(Self { layout: self.layout.clone(), buffer, ..*self })
@@ -55,7 +55,7 @@ impl TrainState {
     /// The weights, [layout.total]. A view.
     ///
     /// # Errors
-    /// As `section`.
+    /// If the buffer does not match the layout.
     pub fn weights(&self) -> Result<Tensor> {
         self.section(0)
     }

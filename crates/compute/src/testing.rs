@@ -1,4 +1,6 @@
-//! Small states and plans for the store's tests.
+//! Small training states and layouts for tests of other crates.
+
+#![allow(clippy::unwrap_used, reason = "fixtures of tests")]
 
 use std::sync::Arc;
 

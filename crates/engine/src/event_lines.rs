@@ -1,4 +1,4 @@
-//! Events of training as lines of text: for the log of the run, and for whoever shows it.
+//! Events of a run as plain lines, for a log, a pipe, and the space above a progress bar.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -6,82 +6,82 @@ use std::time::{Duration, Instant};
 use runner_spec::event::{EvalMetrics, Event, SampleText, StepMetrics};
 use runner_spec::format::{count, duration, percent, printable, rate};
 
-/// Turns the events of one session into lines. It knows how far the run is, for the time that is left.
+/// Turns the events of one session into lines, and estimates the time that is left.
 #[derive(Debug)]
 pub struct EventLines {
-    /// Steps between lines about steps.
-    every: u64,
+    /// One step in this many gets a line.
+    log_interval: u64,
+    /// Steps of the whole run.
     steps: u64,
-    /// The step this session began with, and when.
-    from: u64,
+    /// The step after which this session began, and when.
+    first_step: u64,
     started: Instant,
 }
 
 impl EventLines {
-    /// `every`: `log.every`.
+    /// Lines with the interval `log.every`.
     #[must_use]
-    pub fn new(every: u64) -> Self {
-        Self { every: every.max(1), steps: 0, from: 0, started: Instant::now() }
+    pub fn new(log_interval: u64) -> Self {
+        Self { log_interval: log_interval.max(1), steps: 0, first_step: 0, started: Instant::now() }
     }
 
-    /// The line for `event`, if it is worth one.
+    /// The line for `event`; `None` if it gets none.
     pub fn line(&mut self, event: &Event) -> Option<String> {
         match event {
             Event::Start { step, steps } => {
-                (self.steps, self.from, self.started) = (*steps, *step, Instant::now());
+                (self.steps, self.first_step, self.started) = (*steps, *step, Instant::now());
                 None
             }
             Event::Step(m) => {
-                let due = m.step.is_multiple_of(self.every) || m.step == self.steps || m.step == self.from + 1;
-                due.then(|| self.step(m))
+                let due =
+                    m.step.is_multiple_of(self.log_interval) || m.step == self.steps || m.step == self.first_step + 1;
+                due.then(|| self.step_line(m))
             }
             Event::Eval(m) => {
-                if m.step == self.from {
-                    // Once only, so no part of the pace.
+                if m.step == self.first_step {
+                    // The evaluation before the first step happens once and would distort the pace.
                     self.started = Instant::now();
                 }
-                Some(self.eval(m))
+                Some(self.eval_line(m))
             }
-            Event::Sample(s) => Some(self.sample(s)),
-            Event::Saved { step } => Some(format!("{}  saved", self.at("save", *step))),
+            Event::Sample(s) => Some(self.sample_lines(s)),
+            Event::Saved { step } => Some(format!("{}  saved", self.label("save", *step))),
             Event::Watched(_) => None,
             Event::Warning(message) => Some(format!("warning: {}", printable(message))),
         }
     }
 
-    /// What is left to do at the pace of this session, evaluations and checkpoints included.
-    #[must_use]
-    pub fn left(&self, step: u64) -> Option<Duration> {
-        let done = step.checked_sub(self.from).filter(|&d| d > 0)?;
+    /// The time left after `step` at the pace of this session, evaluations and checkpoints included.
+    fn time_left(&self, step: u64) -> Option<Duration> {
+        let done = step.checked_sub(self.first_step).filter(|&d| d > 0)?;
         let left = self.steps.saturating_sub(step);
         Duration::try_from_secs_f64(self.started.elapsed().as_secs_f64() / done as f64 * left as f64).ok()
     }
 
-    /// The numbers of a step, without the step.
+    /// The numbers of a step, without its own number.
     #[must_use]
     pub fn numbers(&self, m: &StepMetrics) -> String {
-        let mut out = format!("loss {:.4}  lr {:.2e}", m.loss, m.lr);
-        let _ = write!(out, "  {} tok/s", rate(m.tokens_per_second));
+        let mut out = format!("loss {:.4}  lr {:.2e}  {} tok/s", m.loss, m.lr, rate(m.tokens_per_second));
         if let Some(mfu) = m.mfu {
             let _ = write!(out, "  mfu {}", percent(mfu));
         }
-        if let Some(left) = self.left(m.step).filter(|_| m.step < self.steps) {
+        if let Some(left) = self.time_left(m.step).filter(|_| m.step < self.steps) {
             let _ = write!(out, "  {} left", duration(left));
         }
         out
     }
 
-    fn at(&self, what: &str, step: u64) -> String {
+    fn label(&self, what: &str, step: u64) -> String {
         let width = self.steps.to_string().len();
         format!("{what:6} {step:>width$}")
     }
 
-    fn step(&self, m: &StepMetrics) -> String {
-        format!("{}/{}  norm {:.3}  {}", self.at("step", m.step), self.steps, m.grad_norm, self.numbers(m))
+    fn step_line(&self, m: &StepMetrics) -> String {
+        format!("{}/{}  norm {:.3}  {}", self.label("step", m.step), self.steps, m.grad_norm, self.numbers(m))
     }
 
-    fn eval(&self, m: &EvalMetrics) -> String {
-        let mut out = self.at("eval", m.step);
+    fn eval_line(&self, m: &EvalMetrics) -> String {
+        let mut out = self.label("eval", m.step);
         if let Some(loss) = m.val_loss {
             let _ = write!(out, "  val loss {loss:.4}");
         }
@@ -97,16 +97,10 @@ impl EventLines {
         out
     }
 
-    fn sample(&self, s: &SampleText) -> String {
+    fn sample_lines(&self, s: &SampleText) -> String {
         let text = printable(&s.text);
-        let mut lines = text.lines();
-        let mut out =
-            format!("{}  {}|{}", self.at("sample", s.step), printable(&s.prompt), lines.next().unwrap_or_default());
-        for line in lines {
-            out.push_str("\n         ");
-            out.push_str(line);
-        }
-        out
+        let text: Vec<&str> = text.lines().collect();
+        format!("{}  {}|{}", self.label("sample", s.step), printable(&s.prompt), text.join("\n         "))
     }
 }
 

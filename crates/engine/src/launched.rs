@@ -6,7 +6,7 @@ use std::sync::Arc;
 use runner_comm::{Communicator, JoinError};
 use runner_compute::state::TrainState;
 use runner_exec::Resources;
-use runner_exec::step::layout;
+use runner_exec::parameter_layout;
 use runner_spec::experiment::Experiment;
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::Plan;
@@ -145,7 +145,7 @@ pub(crate) fn state_loader<'a>(
     move |checkpoint| {
         Ok(match checkpoint {
             Some(path) => {
-                let layout = Arc::new(layout(program));
+                let layout = Arc::new(parameter_layout(program));
                 checkpoint::load(path, Some(&plan.hash), &layout, program.moments(), &candle_core::Device::Cpu)?
             }
             None => initial_state(experiment, program, &plan.data, cache)?,

@@ -9,7 +9,7 @@ use crate::prepare::{Host, prepare_data};
 use runner_compute::model::{Model, Params};
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
-use runner_exec::for_reading;
+use runner_exec::model_for_inference;
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;
 use runner_spec::model::layout::ParamLayout;
@@ -156,7 +156,7 @@ impl OpenedRun {
     /// As `weights`; if the device cannot be opened, or its memory is short.
     pub fn model(&self, which: CheckpointChoice, device: Device) -> Result<(Model, Params, u64), EngineError> {
         let (weights, step) = self.weights(which)?;
-        let (model, weights) = for_reading(self.program()?, weights, device)?;
+        let (model, weights) = model_for_inference(self.program()?, weights, device)?;
         Ok((model, weights, step))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use runner_comm::Region;
 use runner_exec::Resources;
-use runner_exec::step::layout;
+use runner_exec::parameter_layout;
 use runner_machine::host::peak_rss_bytes;
 use runner_store::checkpoint;
 use runner_store::run_dir::CHECKPOINTS;
@@ -101,9 +101,13 @@ impl RankProcess {
         // The state is read to the host's memory; the rank takes it to its device.
         let device = candle_core::Device::Cpu;
         let state = match checkpoint {
-            Some(path) => {
-                checkpoint::load(path, Some(plan_hash), &Arc::new(layout(program)), program.moments(), &device)?
-            }
+            Some(path) => checkpoint::load(
+                path,
+                Some(plan_hash),
+                &Arc::new(parameter_layout(program)),
+                program.moments(),
+                &device,
+            )?,
             None => pool.install(|| initial_state(experiment, program, data, &host.cache))?,
         };
         let resources = Resources {

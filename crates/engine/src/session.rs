@@ -10,8 +10,8 @@ use runner_comm::Alone;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_data::Prepared;
-use runner_exec::step::layout;
-use runner_exec::{Orders, Peers, Resources};
+use runner_exec::parameter_layout;
+use runner_exec::{Peers, Resources, RunControls};
 use runner_machine::host::{Git, Machine, peak_rss_bytes};
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::{Plan, RankPlan};
@@ -241,7 +241,7 @@ impl Session<'_> {
         }
         let program = self.program();
         // The state is read to the host's memory; the rank takes it to its device.
-        let (layout, device) = (Arc::new(layout(program)), candle_core::Device::Cpu);
+        let (layout, device) = (Arc::new(parameter_layout(program)), candle_core::Device::Cpu);
         let OpenedRecorder { recorder, resumed, warnings } =
             Recorder::open(path, &self.plan().hash, keep, &layout, program.moments(), &device)?;
         let resume_point = resumed.map_or(ResumePoint::Start, |r| ResumePoint::State(Box::new(r.state), r.path));
@@ -292,8 +292,8 @@ impl Session<'_> {
         }
     }
 
-    fn orders(&self, recording: &Recording<'_>) -> Orders<'_> {
-        Orders { stop: self.stop.flag(), until: self.options.until_step, trace: recording.recorder.is_tracing() }
+    fn orders(&self, recording: &Recording<'_>) -> RunControls<'_> {
+        RunControls { stop: self.stop.flag(), until: self.options.until_step, trace: recording.recorder.is_tracing() }
     }
 
     /// Trains under the plan's layout, until the end or the first failure.
@@ -338,7 +338,7 @@ impl Session<'_> {
             let state = match (first.take(), &path) {
                 (Some(state), _) => state,
                 (None, Some(path)) => {
-                    let layout = Arc::new(layout(program));
+                    let layout = Arc::new(parameter_layout(program));
                     let device = candle_core::Device::Cpu;
                     checkpoint::load(path, Some(&self.plan().hash), &layout, program.moments(), &device)?
                 }
@@ -400,7 +400,7 @@ impl Session<'_> {
     }
 
     /// The end of a run whose whole state is in this process.
-    fn end_with_state(outcome: &runner_exec::Outcome, recording: &Recording<'_>) -> Result<TrainingEnd, RunError> {
+    fn end_with_state(outcome: &runner_exec::RankOutcome, recording: &Recording<'_>) -> Result<TrainingEnd, RunError> {
         let saved = recording.recorder.saved().filter(|(step, _)| *step == outcome.state.step).map(|(_, h)| h.clone());
         let hash = saved.map_or_else(|| checkpoint::hashes(&outcome.state), Ok)?;
         Ok(TrainingEnd { interrupted: outcome.interrupted, hash: Some(hash), peak_rss_bytes: Vec::new() })

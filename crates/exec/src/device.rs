@@ -1,4 +1,4 @@
-//! The device of a rank.
+//! The device of a rank: opening it, moving tensors to it, and reading how much memory it has.
 
 #![cfg_attr(
     not(feature = "cuda"),
@@ -6,14 +6,14 @@
         clippy::unnecessary_wraps,
         clippy::unused_self,
         clippy::needless_pass_by_value,
-        reason = "as with the feature"
+        reason = "one signature with and without the feature"
     )
 )]
 
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::error::ExecError;
-use super::shortage::Room;
+use super::memory_shortage::DriverMemory;
 use runner_compute::kernels::optimizer;
 use runner_compute::model::Params;
 use runner_machine::heap;
@@ -25,7 +25,7 @@ use runner_spec::model::layout::ParamLayout;
 use runner_spec::program;
 use runner_spec::program::Program;
 
-/// Opens `device` for the thread that calls, to compute in `precision`.
+/// Opens `device` for the calling thread, to compute in `precision`.
 ///
 /// # Errors
 /// If this build or this machine has no such device.
@@ -33,14 +33,14 @@ use runner_spec::program::Program;
 pub(super) fn open(device: program::Device, precision: Precision) -> std::result::Result<Device, ExecError> {
     let program::Device::Cuda(ordinal) = device else { return Ok(Device::Cpu) };
     let device = runner_compute::gpu::open(ordinal)?;
-    runner_compute::gpu::Gpu::of(&device)?.set_tf32(precision == Precision::Tf32);
+    runner_compute::gpu::Gpu::of_device(&device)?.set_tf32(precision == Precision::Tf32);
     Ok(device)
 }
 
-/// As above.
+/// Opens the CPU, the only device of a build without CUDA.
 ///
 /// # Errors
-/// On any device but a CPU.
+/// If `device` is another one.
 #[cfg(not(feature = "cuda"))]
 pub(super) fn open(device: program::Device, _: Precision) -> std::result::Result<Device, ExecError> {
     match device {
@@ -49,107 +49,104 @@ pub(super) fn open(device: program::Device, _: Precision) -> std::result::Result
     }
 }
 
-/// `tensor` on `device`. It is there when this returns: a driver need not have read the host's memory before, which may be freed
-/// then.
+/// Copies `tensor` to `device`, and waits for the copy: the host's memory may be freed afterwards.
 ///
 /// # Errors
 /// If memory is short.
-pub(super) fn moved(tensor: &Tensor, device: &Device) -> Result<Tensor> {
-    let there = tensor.to_device(device)?;
+pub(super) fn move_to_device(tensor: &Tensor, device: &Device) -> Result<Tensor> {
+    let moved = tensor.to_device(device)?;
     synchronize(device)?;
-    Ok(there)
+    Ok(moved)
 }
 
-/// Whether the forward reads a rounded copy of the weights. Weights that are bf16 values anyhow need none but where bf16 is a type
-/// of its own.
-pub(super) fn is_copied(program: &Program, device: &Device) -> bool {
+/// True if the forward reads a rounded copy of the weights. On a CPU, weights that are bf16 values already need no copy.
+pub(super) fn needs_rounded_copy(program: &Program, device: &Device) -> bool {
     program.precision == Precision::Bf16 && (program.master_weights || !device.is_cpu())
 }
 
-/// What the forward of a bf16 run reads, given the f32 buffer, `all`: on a CPU the same with matrices rounded in place of
-/// matrices, on a GPU all of it as a bf16 tensor, beside which norms read `all`. `round_again` fills it.
+/// Allocates the copy of the f32 buffer `all` that the forward of a bf16 run reads: on a CPU as f32, on a GPU as a bf16 tensor,
+/// beside which norms read `all`. `refresh_rounded_copy` fills it.
 ///
 /// # Errors
 /// If memory is short.
-pub(super) fn rounded(layout: &std::sync::Arc<ParamLayout>, all: Tensor) -> Result<Params> {
+pub(super) fn allocate_rounded_copy(layout: &std::sync::Arc<ParamLayout>, all: Tensor) -> Result<Params> {
     if all.device().is_cpu() {
         return Ok(Params::new(layout.clone(), all.zeros_like()?));
     }
     let rounded = Tensor::zeros(layout.total, DType::BF16, all.device())?;
-    Ok(Params::of_two(layout.clone(), rounded, all))
+    Ok(Params::with_exact_vectors(layout.clone(), rounded, all))
 }
 
-/// Fills what `rounded` made from the f32 buffer `all`.
+/// Fills what `allocate_rounded_copy` allocated from the f32 buffer `all`, with matrices rounded to bf16.
 ///
 /// # Errors
 /// None on a CPU.
-pub(super) fn round_again(rounded: &Params, all: &Tensor) -> Result<()> {
+pub(super) fn refresh_rounded_copy(rounded: &Params, all: &Tensor) -> Result<()> {
     // A CPU keeps gains and biases as they are.
     let count = if all.device().is_cpu() { rounded.layout.decayed } else { rounded.layout.total };
     optimizer::copy_rounded(&rounded.flat, all, count)
 }
 
-/// Waits for what was launched, where kernels run beside the host.
+/// Waits for the launched kernels of a GPU.
 ///
 /// # Errors
-/// That of a kernel.
+/// The error of a kernel.
 #[cfg(feature = "cuda")]
 pub(super) fn synchronize(device: &Device) -> Result<()> {
-    if device.is_cuda() { runner_compute::gpu::Gpu::of(device)?.synchronize() } else { Ok(()) }
+    if device.is_cuda() { runner_compute::gpu::Gpu::of_device(device)?.synchronize() } else { Ok(()) }
 }
 
-/// As above.
-///
-/// # Errors
-/// None.
 #[cfg(not(feature = "cuda"))]
 pub(super) fn synchronize(_: &Device) -> Result<()> {
     Ok(())
 }
 
-/// How much memory `device` has, for an error; `None` where there is no driver to ask.
+/// The memory of `device`, for an error message; `None` where no driver reports it.
 #[cfg(feature = "cuda")]
-pub(super) fn room(device: &Device) -> Option<Room> {
+pub(super) fn driver_memory(device: &Device) -> Option<DriverMemory> {
     let memory = runner_compute::gpu::memory(device)?;
-    let (major, minor) = runner_compute::gpu::Gpu::of(device).ok()?.compute_capability();
+    let (major, minor) = runner_compute::gpu::Gpu::of_device(device).ok()?.compute_capability();
     let capability = ComputeCapability { major: major.unsigned_abs(), minor: minor.unsigned_abs() };
-    let capability = Some(capability);
-    Some(Room { reserved: memory.reserved, free: Some(memory.free), total: memory.total, capability })
+    Some(DriverMemory {
+        reserved: memory.reserved,
+        free: Some(memory.free),
+        total: memory.total,
+        capability: Some(capability),
+    })
 }
 
-/// As above.
 #[cfg(not(feature = "cuda"))]
-pub(super) fn room(_: &Device) -> Option<Room> {
+pub(super) fn driver_memory(_: &Device) -> Option<DriverMemory> {
     None
 }
 
-/// The same of `program`'s device, which could not be filled: by the context of this thread, or, where that could not even be
-/// made, by what the driver knows without one.
+/// The memory of `program`'s device, on which a rank failed to start. Without a context of this thread the driver knows only the
+/// total.
 #[cfg(feature = "cuda")]
-pub(super) fn room_of(program: &Program) -> Option<Room> {
+pub(super) fn memory_of_program(program: &Program) -> Option<DriverMemory> {
     let program::Device::Cuda(ordinal) = program.device else { return None };
-    runner_compute::gpu::opened_here(ordinal).map_or_else(|| closed(ordinal), |device| room(&device))
+    runner_compute::gpu::opened_by_this_thread(ordinal)
+        .map_or_else(|| memory_without_context(ordinal), |device| driver_memory(&device))
 }
 
-/// Of a device that nobody has opened.
+/// The memory of a device that has no context.
 #[cfg(feature = "cuda")]
 #[expect(unsafe_code, reason = "FFI")]
-fn closed(ordinal: usize) -> Option<Room> {
+fn memory_without_context(ordinal: usize) -> Option<DriverMemory> {
     use candle_core::cuda_backend::cudarc::driver::result::device;
     let gpu = device::get(i32::try_from(ordinal).ok()?).ok()?;
-    // SAFETY: `gpu` is one that the driver has just named.
+    // SAFETY: the driver has just returned `gpu`.
     let total = unsafe { device::total_mem(gpu) }.ok()? as u64;
-    Some(Room { reserved: 0, free: None, total, capability: None })
+    Some(DriverMemory { reserved: 0, free: None, total, capability: None })
 }
 
-/// As above.
 #[cfg(not(feature = "cuda"))]
-pub(super) fn room_of(_: &Program) -> Option<Room> {
+pub(super) fn memory_of_program(_: &Program) -> Option<DriverMemory> {
     None
 }
 
-/// Bytes of `device`'s memory in tensors now; the peak is counted anew from here. `None` where nobody counts.
-pub(super) fn start_peak(device: &Device) -> Option<u64> {
+/// Resets the peak of `device`'s memory in tensors. Returns the bytes in use now; `None` where they are not counted.
+pub(super) fn reset_peak_memory(device: &Device) -> Option<u64> {
     if device.is_cpu() {
         return heap::restart_peak();
     }
@@ -162,8 +159,8 @@ pub(super) fn start_peak(device: &Device) -> Option<u64> {
     None
 }
 
-/// The most bytes of tensors since `start_peak`, and of a GPU what its driver says of it.
-pub(super) fn peak(device: &Device) -> (Option<u64>, Option<WatchedDevice>) {
+/// The most bytes of tensors since `reset_peak_memory`, and the driver's numbers of a GPU.
+pub(super) fn peak_memory(device: &Device) -> (Option<u64>, Option<WatchedDevice>) {
     if device.is_cpu() {
         return (heap::peak_bytes(), None);
     }

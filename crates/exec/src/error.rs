@@ -1,18 +1,18 @@
-//! Why a run stopped.
+//! The executor's errors.
 
-use super::shortage::Shortage;
+use super::memory_shortage::MemoryShortage;
 use crate::eval::EvalError;
 use runner_comm::CommError;
 use runner_data::DataError;
 use runner_spec::event::ObserveError;
 
-/// What the executor can fail with.
+/// Why a rank stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
     #[error(transparent)]
     Kernel(#[from] candle_core::Error),
     #[error("{0}")]
-    OutOfMemory(Box<Shortage>),
+    OutOfMemory(Box<MemoryShortage>),
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]
@@ -22,7 +22,7 @@ pub enum ExecError {
     /// A number that is infinite or not a number; `first` is where it appeared first.
     #[error("step {step}: the {what} is not finite; first bad: {first}")]
     NotFinite { step: u64, what: &'static str, first: String },
-    /// Other ranks, or the way to them.
+    /// Another rank, or the connection to it, failed.
     #[error(transparent)]
     Peer(#[from] CommError),
     /// Ranks that must hold the same numbers do not.
@@ -36,13 +36,13 @@ pub enum ExecError {
 }
 
 impl ExecError {
-    /// Whether another rank's end caused it: that rank's error says more.
+    /// True if the end of another rank caused this error: that rank's own error says more.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         let aborted = |e: &CommError| matches!(e, CommError::Aborted { .. } | CommError::Left { .. });
         match self {
             Self::Peer(error) | Self::Eval(EvalError::Peer(error)) => aborted(error),
-            // One that waits for the others, too.
+            // The observer waits for other ranks too.
             Self::Observer(error) => error.0.downcast_ref::<CommError>().is_some_and(aborted),
             _ => false,
         }

@@ -1,30 +1,29 @@
-//! The executor: interprets a Program, emits events; prints nothing, writes nothing.
+//! The executor: it interprets a Program and emits events. It reads no configuration, prints nothing and writes no files.
 
-mod cells;
-mod clock;
+mod data_cursor;
 mod device;
-pub mod diagnose;
-mod ended;
-mod equal;
-pub mod error;
+mod error;
 pub mod eval;
-mod evaluate;
-mod generate;
-mod initial;
+mod gradient_reduction;
+mod inference;
+mod interpreter;
+mod layout_evaluation;
+mod layout_sampling;
+mod memory_shortage;
+mod non_finite;
+mod optimizer;
 mod passes;
-pub mod peers;
-pub mod rank;
-mod reading;
-mod reduce;
-pub mod shortage;
-pub mod step;
-pub mod trace;
-pub mod watch;
+mod phase_clock;
+mod rank_context;
+mod replica_check;
+mod step_exchange;
+mod step_watch;
+mod trace;
+mod trainer;
 
 pub use error::ExecError;
-pub use initial::initial_state_from;
-pub use peers::{List, Monitor, Peers};
-pub use rank::{Orders, Outcome, Resources, run};
-pub use reading::for_reading;
-pub use shortage::{Room, Shortage};
-pub use step::{Trainer, initial_state};
+pub use inference::model_for_inference;
+pub use interpreter::{RankOutcome, Resources, RunControls, run};
+pub use memory_shortage::{DriverMemory, MemoryShortage};
+pub use rank_context::{InstructionList, Peers, ProgressMonitor};
+pub use trainer::{Trainer, initial_state, initial_state_from, parameter_layout, tied_copy_entry};

@@ -1,212 +1,273 @@
-//! Reading, forward and backward of micro-batches, and the messages between them.
+//! The forward and backward passes of one step's micro-batches, with the tensors that are kept between them.
 
 use candle_core::Tensor;
 
-use super::diagnose;
 use super::error::ExecError;
-use super::rank::Rank;
-use runner_compute::kernels::loss::sum_there;
+use super::non_finite;
+use super::rank_context::RankContext;
+use super::trace::Trace;
+use super::trainer::Trainer;
+use runner_compute::kernels::loss::sum_of_pending;
 use runner_compute::kernels::on_host;
-use runner_compute::model::Output;
-use runner_compute::nn::MicroBatch;
+use runner_compute::kernels::optimizer::Sum;
+use runner_compute::model::{Output, SavedActivations};
+use runner_compute::nn::{DeferredGradients, MicroBatch};
 use runner_spec::data::Rows;
-use runner_spec::program::{Blocks, Instruction};
+use runner_spec::program::Blocks;
 use runner_spec::topology::Lane;
 
-impl Rank<'_> {
-    pub(super) fn load(&mut self, mb: usize) -> Result<(), ExecError> {
-        let rows = match self.ahead.remove(&(self.at, mb)) {
-            Some(rows) => rows,
-            None => self.rows(self.at, mb)?,
-        };
-        self.step.own_tokens += rows.valid();
-        self.step.cells.rows[mb] = Some(rows);
-        Ok(())
+/// What is kept of one micro-batch on one chunk between instructions.
+#[derive(Debug, Default)]
+struct ChunkTensors {
+    /// From the chunk before, until the forward.
+    input: Option<Tensor>,
+    /// From the forward, until it is sent.
+    output: Option<Tensor>,
+    saved: Option<Vec<SavedActivations>>,
+    /// The gradient as far as the backward has come: received, passed from block to block, sent.
+    gradient: Option<Tensor>,
+    /// What the weights' gradients still need after `backward_input`.
+    weight_work: Option<Vec<DeferredGradients>>,
+}
+
+/// The passes of one step.
+pub(super) struct Passes<'a> {
+    context: RankContext<'a>,
+    /// Counts from 0.
+    step: u64,
+    /// The weight of a token in the loss: 1 / valid tokens of the global batch.
+    token_weight: f64,
+    /// Rows by micro-batch, until the first forward.
+    rows: Vec<Option<Rows>>,
+    /// Valid tokens of the rows that were added.
+    valid_tokens: u64,
+    /// By micro-batch, from the first forward on.
+    batches: Vec<Option<MicroBatch>>,
+    /// By chunk and micro-batch.
+    tensors: Vec<Vec<ChunkTensors>>,
+    /// Summed negative log-likelihood of this rank's micro-batches, as far as it was read.
+    loss: f64,
+    /// Summed losses by micro-batch that a GPU may still be computing.
+    unread_losses: Vec<(usize, Sum)>,
+}
+
+fn repeat_default<T: Default>(count: usize) -> Vec<T> {
+    std::iter::repeat_with(T::default).take(count).collect()
+}
+
+impl<'a> Passes<'a> {
+    pub(super) fn new(context: RankContext<'a>, step: u64) -> Self {
+        let (chunks, micro_batches) = (context.program.chunks.len(), context.program.batch.micro_batches());
+        Self {
+            context,
+            step,
+            token_weight: 1.0,
+            rows: repeat_default(micro_batches),
+            valid_tokens: 0,
+            batches: repeat_default(micro_batches),
+            tensors: std::iter::repeat_with(|| repeat_default(micro_batches)).take(chunks).collect(),
+            loss: 0.0,
+            unread_losses: Vec::new(),
+        }
     }
 
-    /// Reads the rows of the next step while a GPU computes. What cannot be read is told when it is wanted.
-    pub(super) fn read_ahead(&mut self) {
-        let next = self.at + 1;
-        if self.trainer.device().is_cpu() || next >= self.program.steps {
-            return;
-        }
-        for instruction in &self.program.step {
-            let Instruction::Load { mb } = *instruction else { continue };
-            if let Ok(rows) = self.rows(next, mb) {
-                self.ahead.insert((next, mb), rows);
-            }
-        }
+    pub(super) fn add_rows(&mut self, mb: usize, rows: Rows) {
+        self.valid_tokens += rows.valid();
+        self.rows[mb] = Some(rows);
     }
 
-    /// The rows of a micro-batch of step `at`.
-    fn rows(&self, at: u64, mb: usize) -> Result<Rows, ExecError> {
-        let (first, count) = self.program.batch.rows(mb);
-        let position = at * self.program.batch.sequences as u64 + first as u64;
-        let mut rows = Rows::default();
-        let stride = self.program.batch.stride as u64;
-        let indices = (0..count as u64).map(|row| self.sampler.index(position + row * stride));
-        self.resources.dataset.train().fill(indices, &mut rows)?;
-        if !self.program.batch.mask_padding {
-            rows.filled.clear();
-        }
-        Ok(rows)
+    pub(super) fn valid_tokens(&self) -> u64 {
+        self.valid_tokens
     }
 
-    /// The micro-batch as layers are told of it; made at its first forward, when the weight of its tokens is known.
-    fn prepare(&mut self, mb: usize) -> Result<(), ExecError> {
-        if self.step.cells.batches[mb].is_some() {
+    /// Settles the weight of a token, given the valid tokens of the global batch.
+    pub(super) fn set_global_tokens(&mut self, tokens: u64) {
+        self.token_weight = 1.0 / tokens.max(1) as f64;
+    }
+
+    /// Makes the micro-batch that layers read; at its first forward, when the weight of its tokens is known.
+    fn prepare_batch(&mut self, trainer: &Trainer, mb: usize) -> Result<(), ExecError> {
+        if self.batches[mb].is_some() {
             return Ok(());
         }
-        let Some(rows) = self.step.cells.rows[mb].take() else {
+        let Some(rows) = self.rows[mb].take() else {
             return Err(ExecError::Program(format!("forward of micro-batch {mb} before its load")));
         };
-        let batch = MicroBatch {
-            step: self.at,
-            first_sample: self.program.batch.rows(mb).0 as u64,
-            sample_stride: self.program.batch.stride as u64,
-            scale: 1.0 / self.step.tokens.max(1) as f64,
+        let spec = &self.context.program.batch;
+        self.batches[mb] = Some(MicroBatch {
+            step: self.step,
+            first_sample: spec.rows(mb).0 as u64,
+            sample_stride: spec.stride as u64,
+            scale: self.token_weight,
             training: true,
-            ..self.trainer.models[0].micro_batch(&rows.inputs, rows.targets, rows.length)?.masked(&rows.filled)?
-        };
-        self.step.cells.batches[mb] = Some(batch);
+            ..trainer.models[0]
+                .micro_batch(&rows.inputs, rows.targets, rows.length)?
+                .with_valid_lengths(&rows.filled)?
+        });
         Ok(())
     }
 
-    pub(super) fn forward(&mut self, mb: usize, chunk: usize) -> Result<(), ExecError> {
-        self.prepare(mb)?;
-        let input = self.step.cells.cell(mb, chunk).input.take();
-        let batch = self.step.cells.batch(mb)?;
-        // A copy of the handle, to run the forward again if it goes wrong.
-        let again = input.clone();
-        let (output, saved) = match &mut self.trace {
-            None => self.trainer.forward(chunk, input, batch)?,
+    pub(super) fn forward(
+        &mut self,
+        trainer: &Trainer,
+        mb: usize,
+        chunk: usize,
+        mut trace: Option<&mut Trace>,
+    ) -> Result<(), ExecError> {
+        self.prepare_batch(trainer, mb)?;
+        let batch = forwarded(&self.batches, mb)?;
+        let tensors = &mut self.tensors[chunk][mb];
+        let input = tensors.input.take();
+        // A second handle, with which a loss that is not finite is traced to its block.
+        let replay_input = input.clone();
+        let (output, saved) = match &mut trace {
+            None => trainer.forward(chunk, input, batch)?,
             Some(trace) => {
-                let mut seen = |block: usize, output: &Tensor| trace.output(mb, block, output);
-                self.trainer.forward_seen(chunk, input, batch, &mut seen)?
+                let mut hash_output = |block: usize, output: &Tensor| trace.record_output(mb, block, output);
+                trainer.forward_seen(chunk, input, batch, &mut hash_output)?
             }
         };
-        let head = self.program.model.layers + 1;
-        match (&mut self.trace, &output) {
-            (Some(trace), Output::Losses(losses)) => trace.losses(mb, head, losses),
-            (Some(trace), Output::Unread(losses)) => trace.losses(mb, head, &on_host(losses)?.to_vec1::<f32>()?),
-            _ => {}
-        }
+        tensors.saved = Some(saved);
+        let head = self.context.program.model.layers + 1;
         match output {
-            Output::Hidden(hidden) => {
-                let cell = self.step.cells.cell(mb, chunk);
-                (cell.output, cell.saved) = (Some(hidden), Some(saved));
-            }
+            Output::Hidden(hidden) => tensors.output = Some(hidden),
             Output::Losses(losses) => {
+                if let Some(trace) = trace {
+                    trace.record_losses(mb, head, &losses);
+                }
                 let loss = losses.iter().copied().map(f64::from).sum::<f64>();
                 if !loss.is_finite() {
-                    let first = diagnose::forward(&self.trainer, chunk, again, batch)?;
-                    return Err(ExecError::NotFinite { step: self.at + 1, what: "loss", first });
+                    let first = non_finite::find_in_forward(trainer, chunk, replay_input, batch)?;
+                    return Err(ExecError::NotFinite { step: self.step + 1, what: "loss", first });
                 }
-                self.step.loss += loss;
-                self.step.cells.cell(mb, chunk).saved = Some(saved);
+                self.loss += loss;
             }
-            Output::Unread(losses) => {
-                self.step.cells.unread.push((mb, sum_there(&losses)?));
-                self.step.cells.cell(mb, chunk).saved = Some(saved);
+            Output::PendingLosses(losses) => {
+                if let Some(trace) = trace {
+                    trace.record_losses(mb, head, &on_host(&losses)?.to_vec1::<f32>()?);
+                }
+                self.unread_losses.push((mb, sum_of_pending(&losses)?));
             }
         }
         Ok(())
     }
 
-    /// Adds up the losses that a GPU still held: where a step waits for it.
-    pub(super) fn read_losses(&mut self) -> Result<(), ExecError> {
-        for (mb, losses) in std::mem::take(&mut self.step.cells.unread) {
+    /// The summed loss of this rank's micro-batches. Waits for the losses that a GPU still computes.
+    pub(super) fn read_loss(&mut self, trainer: &Trainer) -> Result<f64, ExecError> {
+        for (mb, losses) in self.unread_losses.drain(..) {
             let loss = losses.read()?;
             if !loss.is_finite() {
-                self.still_running()?;
-                let chunk = self.program.chunks.len() - 1;
-                // What another stage sent is gone; the chunk's own blocks can be looked at from the ids on.
-                let first = if self.program.chunks[chunk].start == 0 {
-                    diagnose::forward(&self.trainer, chunk, None, self.step.cells.batch(mb)?)?
+                self.context.ensure_run_continues()?;
+                let chunk = self.context.program.chunks.len() - 1;
+                // Input from another stage is no longer there; a chunk that starts with the embedding can run again.
+                let first = if self.context.program.chunks[chunk].start == 0 {
+                    non_finite::find_in_forward(trainer, chunk, None, forwarded(&self.batches, mb)?)?
                 } else {
-                    diagnose::weights(&self.trainer)?.unwrap_or_else(|| "the losses".to_owned())
+                    non_finite::find_in_weights(trainer)?.unwrap_or_else(|| "the losses".to_owned())
                 };
-                return Err(ExecError::NotFinite { step: self.at + 1, what: "loss", first });
+                return Err(ExecError::NotFinite { step: self.step + 1, what: "loss", first });
             }
-            self.step.loss += loss;
+            self.loss += loss;
         }
-        Ok(())
+        Ok(self.loss)
     }
 
-    pub(super) fn backward(&mut self, mb: usize, chunk: usize, blocks: Option<Blocks>) -> Result<(), ExecError> {
-        let whole = self.program.chunks[chunk];
+    /// Adds the gradients of `blocks`, the last of the chunk that have not been run backward yet; `None`: the whole chunk.
+    pub(super) fn backward(
+        &mut self,
+        trainer: &Trainer,
+        mb: usize,
+        chunk: usize,
+        blocks: Option<Blocks>,
+    ) -> Result<(), ExecError> {
+        let whole = self.context.program.chunks[chunk];
         let blocks = blocks.unwrap_or(whole);
-        let cell = self.step.cells.cell(mb, chunk);
-        let (Some(mut saved), dy) = (cell.saved.take(), cell.gradient.take()) else {
-            return Err(ExecError::Program(format!("backward of micro-batch {mb} before its forward")));
-        };
-        let batch = self.step.cells.batch(mb)?;
-        let dx = self.trainer.backward(chunk, &mut saved, dy, batch, blocks.range())?;
-        let cell = self.step.cells.cell(mb, chunk);
-        cell.gradient = dx;
-        if blocks.start > whole.start {
-            cell.saved = Some(saved);
-        }
+        let tensors = &mut self.tensors[chunk][mb];
+        let mut saved = take_saved(tensors, mb)?;
+        let dy = tensors.gradient.take();
+        tensors.gradient = trainer.backward(chunk, &mut saved, dy, forwarded(&self.batches, mb)?, blocks.range())?;
+        tensors.saved = (blocks.start > whole.start).then_some(saved);
         Ok(())
     }
 
-    pub(super) fn backward_input(&mut self, mb: usize, chunk: usize) -> Result<(), ExecError> {
-        let cell = self.step.cells.cell(mb, chunk);
-        let (Some(saved), dy) = (cell.saved.take(), cell.gradient.take()) else {
-            return Err(ExecError::Program(format!("backward of micro-batch {mb} before its forward")));
-        };
-        let batch = self.step.cells.batch(mb)?;
-        let (dx, work) = self.trainer.backward_input(chunk, saved, dy, batch)?;
-        let cell = self.step.cells.cell(mb, chunk);
-        (cell.gradient, cell.work) = (dx, Some(work));
+    pub(super) fn backward_input(&mut self, trainer: &Trainer, mb: usize, chunk: usize) -> Result<(), ExecError> {
+        let tensors = &mut self.tensors[chunk][mb];
+        let saved = take_saved(tensors, mb)?;
+        let dy = tensors.gradient.take();
+        let (dx, work) = trainer.backward_input(chunk, saved, dy, forwarded(&self.batches, mb)?)?;
+        (tensors.gradient, tensors.weight_work) = (dx, Some(work));
         Ok(())
     }
 
-    pub(super) fn backward_weight(&mut self, mb: usize, chunk: usize, blocks: Option<Blocks>) -> Result<(), ExecError> {
-        let whole = self.program.chunks[chunk];
+    /// Adds the weights' gradients of `blocks`, the last of the chunk that `backward_input` left; `None`: the whole chunk.
+    pub(super) fn backward_weight(
+        &mut self,
+        trainer: &Trainer,
+        mb: usize,
+        chunk: usize,
+        blocks: Option<Blocks>,
+    ) -> Result<(), ExecError> {
+        let whole = self.context.program.chunks[chunk];
         let blocks = blocks.unwrap_or(whole);
-        let Some(mut work) = self.step.cells.cell(mb, chunk).work.take() else {
+        let tensors = &mut self.tensors[chunk][mb];
+        let Some(mut work) = tensors.weight_work.take() else {
             return Err(ExecError::Program(format!("weight gradients of micro-batch {mb} before its input gradient")));
         };
-        let batch = self.step.cells.batch(mb)?;
-        self.trainer.backward_weight(chunk, &mut work, batch, blocks.range())?;
-        if blocks.start > whole.start {
-            self.step.cells.cell(mb, chunk).work = Some(work);
-        }
+        trainer.backward_weight(chunk, &mut work, blocks.range())?;
+        tensors.weight_work = (blocks.start > whole.start).then_some(work);
         Ok(())
     }
 
     pub(super) fn send_activation(&mut self, mb: usize, chunk: usize, to: usize) -> Result<(), ExecError> {
-        let output = self.step.cells.cell(mb, chunk).output.take();
-        self.links.send(to, Lane::Activation, &there(output, mb)?)
+        let output = self.tensors[chunk][mb].output.take();
+        self.context.send(to, Lane::Activation, &present(output, mb)?)
     }
 
     pub(super) fn send_gradient(&mut self, mb: usize, chunk: usize, to: usize) -> Result<(), ExecError> {
-        let gradient = self.step.cells.cell(mb, chunk).gradient.take();
-        self.links.send(to, Lane::Gradient, &there(gradient, mb)?)
+        let gradient = self.tensors[chunk][mb].gradient.take();
+        self.context.send(to, Lane::Gradient, &present(gradient, mb)?)
     }
 
-    pub(super) fn receive_activation(&mut self, mb: usize, chunk: usize, from: usize) -> Result<(), ExecError> {
-        let input =
-            self.links.receive(from, Lane::Activation, self.trainer.weights.flat.dtype(), &self.hidden_shape(mb))?;
-        self.step.cells.cell(mb, chunk).input = Some(input);
+    pub(super) fn receive_activation(
+        &mut self,
+        trainer: &Trainer,
+        mb: usize,
+        chunk: usize,
+        from: usize,
+    ) -> Result<(), ExecError> {
+        self.tensors[chunk][mb].input = Some(self.receive_hidden(trainer, mb, from, Lane::Activation)?);
         Ok(())
     }
 
-    pub(super) fn receive_gradient(&mut self, mb: usize, chunk: usize, from: usize) -> Result<(), ExecError> {
-        let gradient =
-            self.links.receive(from, Lane::Gradient, self.trainer.weights.flat.dtype(), &self.hidden_shape(mb))?;
-        self.step.cells.cell(mb, chunk).gradient = Some(gradient);
+    pub(super) fn receive_gradient(
+        &mut self,
+        trainer: &Trainer,
+        mb: usize,
+        chunk: usize,
+        from: usize,
+    ) -> Result<(), ExecError> {
+        self.tensors[chunk][mb].gradient = Some(self.receive_hidden(trainer, mb, from, Lane::Gradient)?);
         Ok(())
     }
 
     /// [rows·length, d_model] of micro-batch `mb`.
-    fn hidden_shape(&self, mb: usize) -> [usize; 2] {
-        let (_, rows) = self.program.batch.rows(mb);
-        [rows * self.program.batch.length, self.program.model.d_model]
+    fn receive_hidden(&self, trainer: &Trainer, mb: usize, from: usize, lane: Lane) -> Result<Tensor, ExecError> {
+        let program = self.context.program;
+        let shape = [program.batch.rows(mb).1 * program.batch.length, program.model.d_model];
+        self.context.receive(from, lane, trainer.weights.flat.dtype(), &shape)
     }
 }
 
-fn there(tensor: Option<Tensor>, mb: usize) -> Result<Tensor, ExecError> {
+/// The micro-batch, once any chunk has forwarded it.
+fn forwarded(batches: &[Option<MicroBatch>], mb: usize) -> Result<&MicroBatch, ExecError> {
+    batches[mb].as_ref().ok_or_else(|| ExecError::Program(format!("micro-batch {mb} has not been forwarded")))
+}
+
+fn take_saved(tensors: &mut ChunkTensors, mb: usize) -> Result<Vec<SavedActivations>, ExecError> {
+    let saved = tensors.saved.take();
+    saved.ok_or_else(|| ExecError::Program(format!("backward of micro-batch {mb} before its forward")))
+}
+
+fn present(tensor: Option<Tensor>, mb: usize) -> Result<Tensor, ExecError> {
     tensor.ok_or_else(|| ExecError::Program(format!("nothing to send of micro-batch {mb}")))
 }

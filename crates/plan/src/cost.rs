@@ -150,7 +150,7 @@ fn statistic(name: &'static str, per_position: usize) -> Buffer {
     Buffer { name, per_position, always_f32: true }
 }
 
-/// What one layer's backward reads of its forward: the tensors in `nn::transformer`'s, `nn::attention`'s and `nn::mlp`'s `Saved`.
+/// The tensors that one layer's backward reads of its forward: `LayerActivations` and its parts in `runner_compute::nn`.
 /// Dropout masks are made again.
 pub(crate) fn layer_saved(s: &ModelSpec) -> Vec<Buffer> {
     let d = s.d_model;

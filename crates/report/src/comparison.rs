@@ -1,4 +1,4 @@
-//! Several runs as a table: the settings in which they differ, and how well they did.
+//! The table of `runner compare`: the settings in which runs differ, and their outcomes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,101 +15,125 @@ use runner_spec::format::{bytes, count, percent, printable, rate, seconds};
 
 /// One run of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct ComparedRun {
     pub id: String,
     pub status: &'static str,
-    /// Of the settings in which the runs differ; one that the run does not have is left out.
+    /// The run's values of the settings in which the runs differ. A setting that the run does not have is left out.
     pub settings: BTreeMap<String, Value>,
     #[serde(rename = "outcomes")]
     pub figures: RunFigures,
 }
 
-/// Several runs.
+/// Several runs side by side.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Table {
-    /// The settings in which they differ, by group and name.
+pub struct Comparison {
+    /// The settings in which the runs differ, by group and name.
     pub differing: Vec<String>,
-    pub runs: Vec<Row>,
+    pub runs: Vec<ComparedRun>,
 }
 
-/// A column of outcomes: its name, and on which side of a comparison the better value is.
-struct Outcome {
+/// The direction in which a figure gets better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Better {
+    Lower,
+    Higher,
+    Neither,
+}
+
+use Better::{Higher, Lower, Neither};
+
+/// One number of a run's outcome, and how it is shown.
+pub(crate) struct Figure {
+    /// Its key in JSON and for `--sort`.
     key: &'static str,
+    /// Its name in a column of `runner compare`, which is narrow.
     head: &'static str,
-    /// Whether less is better; `None`: neither is.
-    less: Option<bool>,
-    of: fn(&RunFigures) -> Option<f64>,
-    show: fn(f64) -> String,
+    /// Its name in a line of `runner diff`.
+    pub(crate) name: &'static str,
+    better: Better,
+    value: fn(&RunFigures) -> Option<f64>,
+    format: fn(f64) -> String,
 }
 
-const fn outcome(
-    key: &'static str,
-    head: &'static str,
-    less: Option<bool>,
-    of: fn(&RunFigures) -> Option<f64>,
-    show: fn(f64) -> String,
-) -> Outcome {
-    Outcome { key, head, less, of, show }
+impl Figure {
+    const fn new(
+        [key, head, name]: [&'static str; 3],
+        better: Better,
+        value: fn(&RunFigures) -> Option<f64>,
+        format: fn(f64) -> String,
+    ) -> Self {
+        Self { key, head, name, better, value, format }
+    }
+
+    /// The figure of a run as text, if the run has it.
+    pub(crate) fn text(&self, figures: &RunFigures) -> Option<String> {
+        (self.value)(figures).map(self.format)
+    }
 }
 
-fn four(x: f64) -> String {
+fn four_decimals(x: f64) -> String {
     format!("{x:.4}")
 }
 
-const OUTCOMES: [Outcome; 9] = [
-    outcome("steps", "steps", None, |f| Some(f.steps as f64), |x| count(x as u64)),
-    outcome("train_loss", "train loss", Some(true), |f| f.train_loss, four),
-    outcome("best_val_loss", "best val", Some(true), |f| f.best_val_loss, four),
-    outcome("val_loss", "val loss", Some(true), |f| f.val_loss, four),
-    outcome("hellaswag_acc", "acc", Some(false), |f| f.hellaswag_acc, percent),
-    outcome("hellaswag_acc_norm", "acc_norm", Some(false), |f| f.hellaswag_acc_norm, percent),
-    outcome("tokens_per_second", "tokens/s", Some(false), |f| f.tokens_per_second, rate),
-    outcome("peak_memory_bytes", "memory", Some(true), |f| f.peak_memory_bytes.map(|b| b as f64), |x| bytes(x as u64)),
-    outcome("wall_seconds", "time", Some(true), |f| f.wall_seconds, seconds),
+pub(crate) const FIGURES: [Figure; 9] = [
+    Figure::new(["steps"; 3], Neither, |f| Some(f.steps as f64), |x| count(x as u64)),
+    Figure::new(["train_loss", "train loss", "train loss"], Lower, |f| f.train_loss, four_decimals),
+    Figure::new(["best_val_loss", "best val", "best val loss"], Lower, |f| f.best_val_loss, four_decimals),
+    Figure::new(["val_loss", "val loss", "val loss"], Lower, |f| f.val_loss, four_decimals),
+    Figure::new(["hellaswag_acc", "acc", "hellaswag acc"], Higher, |f| f.hellaswag_acc, percent),
+    Figure::new(["hellaswag_acc_norm", "acc_norm", "hellaswag acc_norm"], Higher, |f| f.hellaswag_acc_norm, percent),
+    Figure::new(["tokens_per_second", "tokens/s", "tokens/s"], Higher, |f| f.tokens_per_second, rate),
+    Figure::new(
+        ["peak_memory_bytes", "memory", "peak memory"],
+        Lower,
+        |f| f.peak_memory_bytes.map(|bytes| bytes as f64),
+        |x| bytes(x as u64),
+    ),
+    Figure::new(["wall_seconds", "time", "wall time"], Lower, |f| f.wall_seconds, seconds),
 ];
 
-/// The table of `runs`.
+/// Compares `runs`.
 #[must_use]
-pub fn compare(runs: &[(RunRecord, Experiment)]) -> Table {
+pub fn compare(runs: &[(RunRecord, Experiment)]) -> Comparison {
     let all: Vec<BTreeMap<String, Value>> = runs.iter().map(|(_, experiment)| settings(experiment)).collect();
     let mut keys: Vec<&String> = all.iter().flat_map(BTreeMap::keys).collect();
     keys.sort_unstable();
     keys.dedup();
-    keys.retain(|key| all.iter().any(|one| one.get(*key) != all.first().and_then(|first| first.get(*key))));
+    keys.retain(|key| all.iter().any(|settings| settings.get(*key) != all[0].get(*key)));
     keys.sort_by_key(|key| (SettingGroup::of(key), (*key).clone()));
     let differing: Vec<String> = keys.into_iter().cloned().collect();
-    let row = |((record, _), settings): (&(RunRecord, Experiment), &BTreeMap<String, Value>)| Row {
+    let row = |((record, _), settings): (&(RunRecord, Experiment), &BTreeMap<String, Value>)| ComparedRun {
         id: record.manifest.id.clone(),
         status: record.standing.as_str(),
         settings: differing.iter().filter_map(|key| Some((key.clone(), settings.get(key)?.clone()))).collect(),
         figures: record.figures(),
     };
-    Table { runs: runs.iter().zip(&all).map(row).collect(), differing }
+    Comparison { runs: runs.iter().zip(&all).map(row).collect(), differing }
 }
 
-impl Table {
-    /// What `sort` takes.
+impl Comparison {
+    /// The keys by which `sorted` can order.
     #[must_use]
     pub fn sort_keys(&self) -> Vec<&str> {
-        let outcomes = OUTCOMES.iter().map(|o| o.key);
-        std::iter::once("id").chain(outcomes).chain(self.differing.iter().map(String::as_str)).collect()
+        let figures = FIGURES.iter().map(|figure| figure.key);
+        std::iter::once("id").chain(figures).chain(self.differing.iter().map(String::as_str)).collect()
     }
 
-    /// Orders the runs by `key`: outcomes from the best, others from the least; runs without it last. `None` if there is no
-    /// such key.
+    /// Orders the runs by `key`: a figure from the best value, anything else from the lowest. Runs without a value come last.
+    /// `None` if there is no such key.
     #[must_use]
     pub fn sorted(mut self, key: &str) -> Option<Self> {
         if key == "id" {
             self.runs.sort_by(|a, b| a.id.cmp(&b.id));
-        } else if let Some(outcome) = OUTCOMES.iter().find(|o| o.key == key) {
-            let rank = |row: &Row| {
-                let value = (outcome.of)(&row.figures);
-                value.map_or(f64::INFINITY, |v| if outcome.less == Some(false) { -v } else { v })
+        } else if let Some(figure) = FIGURES.iter().find(|figure| figure.key == key) {
+            let rank = |run: &ComparedRun| {
+                let value = (figure.value)(&run.figures);
+                value.map_or(f64::INFINITY, |v| if figure.better == Higher { -v } else { v })
             };
             self.runs.sort_by(|a, b| rank(a).total_cmp(&rank(b)));
         } else if self.differing.iter().any(|k| k == key) {
-            let number = |row: &Row| row.settings.get(key).and_then(Value::as_f64).unwrap_or(f64::INFINITY);
-            let text = |row: &Row| row.settings.get(key).map(shown);
+            let number = |run: &ComparedRun| run.settings.get(key).and_then(Value::as_f64).unwrap_or(f64::INFINITY);
+            let text = |run: &ComparedRun| run.settings.get(key).map(shown);
             self.runs.sort_by(|a, b| number(a).total_cmp(&number(b)).then_with(|| text(a).cmp(&text(b))));
         } else {
             return None;
@@ -117,97 +141,91 @@ impl Table {
         Some(self)
     }
 
-    /// The table as lines; the best value of each column is marked with `*`.
+    /// The comparison as a table; the best value of each column is marked with `*`.
     #[must_use]
     pub fn text(&self) -> String {
-        // Names are in the ids, and other bookkeeping says nothing of how well a run did.
-        let (mut kept, hidden): (Vec<&String>, Vec<&String>) =
+        // Ids contain names, and other bookkeeping does not influence outcomes.
+        let (mut shown_keys, bookkeeping): (Vec<&String>, Vec<&String>) =
             self.differing.iter().partition(|key| SettingGroup::of(key) != SettingGroup::Bookkeeping);
-        kept.retain(|key| !self.follows(key));
-        let heads: Vec<String> = kept.iter().map(|key| printable(&short(key, &kept))).collect();
-        let outcomes: Vec<&Outcome> =
-            OUTCOMES.iter().filter(|o| self.runs.iter().any(|run| (o.of)(&run.figures).is_some())).collect();
+        shown_keys.retain(|key| !self.is_implied_by_choice(key));
+        let heads: Vec<String> = shown_keys.iter().map(|key| printable(&shortest_name(key, &shown_keys))).collect();
+        let figures: Vec<&Figure> = FIGURES
+            .iter()
+            .filter(|figure| self.runs.iter().any(|run| (figure.value)(&run.figures).is_some()))
+            .collect();
         let mut columns = vec![("run", Align::Left)];
         columns.extend(heads.iter().map(|head| (head.as_str(), Align::Right)));
-        columns.extend(outcomes.iter().map(|o| (o.head, Align::Right)));
-        let best: Vec<Option<f64>> = outcomes.iter().map(|o| self.best(o)).collect();
+        columns.extend(figures.iter().map(|figure| (figure.head, Align::Right)));
+        let best: Vec<Option<f64>> = figures.iter().map(|figure| self.best(figure)).collect();
         let rows: Vec<Vec<String>> = self
             .runs
             .iter()
             .map(|run| {
                 let mut cells = vec![printable(&run.id)];
-                cells.extend(kept.iter().map(|key| {
+                cells.extend(shown_keys.iter().map(|key| {
                     let value = run.settings.get(*key).map_or_else(|| "-".to_owned(), shown);
-                    printable(&ended(&value))
+                    printable(&end_of(&value))
                 }));
-                cells.extend(outcomes.iter().zip(&best).map(|(o, best)| match (o.of)(&run.figures) {
+                cells.extend(figures.iter().zip(&best).map(|(figure, best)| match (figure.value)(&run.figures) {
                     None => "-".to_owned(),
-                    Some(value) if Some(value) == *best => style(format!("*{}", (o.show)(value))).green().to_string(),
-                    Some(value) => (o.show)(value),
+                    Some(x) if Some(x) == *best => style(format!("*{}", (figure.format)(x))).green().to_string(),
+                    Some(x) => (figure.format)(x),
                 }));
                 cells
             })
             .collect();
         let mut out = table(&columns, &rows);
-        let hidden: Vec<&str> = hidden.into_iter().map(String::as_str).filter(|key| *key != "name").collect();
+        let hidden: Vec<&str> = bookkeeping.into_iter().map(String::as_str).filter(|key| *key != "name").collect();
         if !hidden.is_empty() {
-            let _ = writeln!(out, "they differ in bookkeeping, too: {}", hidden.join(", "));
+            let _ = writeln!(out, "the runs also differ in bookkeeping: {}", hidden.join(", "));
         }
         out
     }
 
-    /// Whether `key` is there because of a choice alone: some runs have chosen otherwise, and the others have the same.
-    fn follows(&self, key: &str) -> bool {
-        let chosen = |choice: &str| key.strip_prefix(choice).is_some_and(|rest| rest.starts_with('.'));
-        if !CHOICES.into_iter().chain(["parallel.pipeline"]).any(chosen) && key != "parallel.pipeline" {
-            return false;
-        }
-        let mut values = self.runs.iter().map(|run| run.settings.get(key));
-        let absent = values.clone().any(|value| value.is_none());
-        let mut present = values.by_ref().flatten();
+    /// True if some runs lack `key` because they made another choice (such as another optimizer), and the others agree on it.
+    fn is_implied_by_choice(&self, key: &str) -> bool {
+        let belongs_to = |choice: &str| key.strip_prefix(choice).is_some_and(|rest| rest.starts_with('.'));
+        let is_of_choice =
+            CHOICES.into_iter().chain(["parallel.pipeline"]).any(belongs_to) || key == "parallel.pipeline";
+        let mut present = self.runs.iter().filter_map(|run| run.settings.get(key));
         let first = present.next();
-        absent && present.all(|value| Some(value) == first)
+        let is_absent_somewhere = self.runs.iter().any(|run| !run.settings.contains_key(key));
+        is_of_choice && is_absent_somewhere && present.all(|value| Some(value) == first)
     }
 
-    /// The best value of a column, if some value is worse.
-    fn best(&self, outcome: &Outcome) -> Option<f64> {
-        let less = outcome.less?;
-        let values = || self.runs.iter().filter_map(|run| (outcome.of)(&run.figures));
+    /// The best value of a column; `None` if all values are equal or no direction is better.
+    fn best(&self, figure: &Figure) -> Option<f64> {
+        let values = || self.runs.iter().filter_map(|run| (figure.value)(&run.figures));
         let (low, high) = (values().min_by(f64::total_cmp)?, values().max_by(f64::total_cmp)?);
-        if low == high {
-            return None;
+        match figure.better {
+            Lower if low < high => Some(low),
+            Higher if low < high => Some(high),
+            _ => None,
         }
-        Some(if less { low } else { high })
     }
 }
 
-/// The end of `key` that no other of `keys` has: `lr` for `optimizer.adamw.lr`.
-fn short(key: &str, keys: &[&String]) -> String {
+/// The shortest end of `key` that no other of `keys` and no column of the table has: `lr` for `optimizer.adamw.lr`.
+fn shortest_name(key: &str, keys: &[&String]) -> String {
     if is_choice(key) {
         return key.to_owned();
     }
-    let mut from = key.len();
-    while let Some(dot) = key[..from].rfind('.') {
-        let end = &key[dot + 1..];
-        let others = keys.iter().filter(|k| k.as_str() != key);
-        // The table has columns of its own.
-        let own = end == "run" || OUTCOMES.iter().any(|o| o.head == end);
-        if !own && !others.into_iter().any(|k| k.as_str() == end || k.ends_with(&key[dot..])) {
-            return end.to_owned();
-        }
-        from = dot;
-    }
-    key.to_owned()
+    let is_taken = |end: &str| {
+        let others = keys.iter().filter(|other| other.as_str() != key);
+        end == "run"
+            || FIGURES.iter().any(|figure| figure.head == end)
+            || others.into_iter().any(|other| *other == end || other.ends_with(&format!(".{end}")))
+    };
+    let ends = key.rmatch_indices('.').map(|(dot, _)| &key[dot + 1..]);
+    ends.chain([key]).find(|end| !is_taken(end)).unwrap_or(key).to_owned()
 }
 
-/// A long value by its end: paths differ there.
-fn ended(text: &str) -> String {
-    const MOST: usize = 28;
-    let length = text.chars().count();
-    if length <= MOST {
-        text.to_owned()
-    } else {
-        format!("…{}", text.chars().skip(length - MOST + 1).collect::<String>())
+/// The end of a long value: paths differ there.
+fn end_of(text: &str) -> String {
+    const MAX_CHARACTERS: usize = 28;
+    match text.chars().count() {
+        0..=MAX_CHARACTERS => text.to_owned(),
+        length => format!("…{}", text.chars().skip(length - MAX_CHARACTERS + 1).collect::<String>()),
     }
 }
 
@@ -215,15 +233,15 @@ fn ended(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn row(id: &str, lr: f64, val_loss: Option<f64>) -> Row {
+    fn row(id: &str, lr: f64, val_loss: Option<f64>) -> ComparedRun {
         let figures = RunFigures { steps: 10, val_loss, tokens_per_second: Some(1000.0 / lr), ..RunFigures::default() };
         let settings = BTreeMap::from([("optimizer.adamw.lr".to_owned(), Value::from(lr))]);
-        Row { id: id.to_owned(), status: "done", settings, figures }
+        ComparedRun { id: id.to_owned(), status: "done", settings, figures }
     }
 
-    fn three() -> Table {
+    fn three() -> Comparison {
         let runs = vec![row("c", 1.0, Some(2.5)), row("a", 10.0, None), row("b", 2.0, Some(1.5))];
-        Table { differing: vec!["optimizer.adamw.lr".to_owned()], runs }
+        Comparison { differing: vec!["optimizer.adamw.lr".to_owned()], runs }
     }
 
     #[test]
@@ -251,7 +269,7 @@ mod tests {
         let keys =
             ["optimizer.adamw.lr", "schedule.warmup.steps", "train.steps", "seed", "optimizer"].map(str::to_owned);
         let keys: Vec<&String> = keys.iter().collect();
-        let heads: Vec<String> = keys.iter().map(|key| short(key, &keys)).collect();
+        let heads: Vec<String> = keys.iter().map(|key| shortest_name(key, &keys)).collect();
         assert_eq!(heads, ["lr", "warmup.steps", "train.steps", "seed", "optimizer"]);
     }
 }

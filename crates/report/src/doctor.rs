@@ -1,4 +1,4 @@
-//! The report for people.
+//! The report of `runner doctor` as text.
 
 use std::fmt::Write as _;
 
@@ -6,9 +6,9 @@ use crate::table::{Align, table};
 use runner_machine::doctor::DoctorReport;
 use runner_spec::format::{bytes, printable};
 
-/// The report as text. What comes from drivers, libraries and the environment is free of control characters.
+/// The report as text, without the control characters that drivers, libraries and the environment may contain.
 #[must_use]
-pub fn text(report: &DoctorReport) -> String {
+pub fn doctor_text(report: &DoctorReport) -> String {
     let mut out = String::new();
     // Writing into a String cannot fail.
     let mut line = |head: &str, text: &str| {
@@ -38,8 +38,8 @@ pub fn text(report: &DoctorReport) -> String {
     if let Some(error) = &driver.error {
         line("", error);
     }
-    gpus(report, &mut out);
-    libraries(report, &mut out);
+    out += &gpu_table(report);
+    out += &library_table(report);
     for note in &report.notes {
         let _ = writeln!(out, "note: {note}");
     }
@@ -49,14 +49,14 @@ pub fn text(report: &DoctorReport) -> String {
             let _ = writeln!(out, "  {name}={}", value.replace('\n', " "));
         }
     }
-    features(report, &mut out);
+    out += &feature_lines(report);
     printable(&out)
 }
 
-fn gpus(report: &DoctorReport, out: &mut String) {
+fn gpu_table(report: &DoctorReport) -> String {
     let gpus = &report.driver.gpus;
     if gpus.is_empty() {
-        return;
+        return String::new();
     }
     let columns = [
         ("GPU", Align::Right),
@@ -82,11 +82,10 @@ fn gpus(report: &DoctorReport, out: &mut String) {
             if others.is_empty() { "none".to_owned() } else { others.join(" ") },
         ]
     });
-    *out += "\n";
-    *out += &table(&columns, &rows.collect::<Vec<_>>());
+    format!("\n{}", table(&columns, &rows.collect::<Vec<_>>()))
 }
 
-fn libraries(report: &DoctorReport, out: &mut String) {
+fn library_table(report: &DoctorReport) -> String {
     let columns = [("library", Align::Left), ("version", Align::Left), ("file", Align::Left)];
     let rows = report.libraries.iter().map(|library| {
         let file = match (&library.path, &library.error) {
@@ -97,23 +96,22 @@ fn libraries(report: &DoctorReport, out: &mut String) {
         let absent = if library.error.is_some() { "-" } else { "?" };
         vec![library.name.to_owned(), library.version.clone().unwrap_or_else(|| absent.to_owned()), file]
     });
-    *out += "\n";
-    *out += &table(&columns, &rows.collect::<Vec<_>>());
+    format!("\n{}", table(&columns, &rows.collect::<Vec<_>>()))
 }
 
-/// What is missing for several features is explained once.
-fn features(report: &DoctorReport, out: &mut String) {
-    out.push('\n');
+/// Each feature and what it lacks. What several features lack is explained once.
+fn feature_lines(report: &DoctorReport) -> String {
+    let mut out = "\n".to_owned();
     let mut explained = Vec::new();
     for feature in &report.features {
         let ready = if feature.ready { "ready" } else { "not ready" };
         let _ = writeln!(out, "{:<36}{ready}", feature.name);
         for missing in &feature.missing {
-            if explained.contains(&missing) {
-                continue;
+            if !explained.contains(&missing) {
+                explained.push(missing);
+                let _ = writeln!(out, "  {}\n    {}", missing.what, missing.mend);
             }
-            explained.push(missing);
-            let _ = writeln!(out, "  {}\n    {}", missing.what, missing.mend);
         }
     }
+    out
 }

@@ -1,23 +1,27 @@
-//! What a person sees: progress, tables, summaries.
+//! Everything that a person or another program reads of runs: progress on the terminal, tables and summaries, the HTML report,
+//! exported metrics.
 
+#![forbid(unsafe_code)]
+
+pub mod calibration;
 pub mod comparison;
+pub mod data_page;
+pub mod data_progress;
 pub mod diff;
 pub mod doctor;
 pub mod export;
 pub mod html;
-pub mod inspect;
-pub mod json;
-pub mod many;
-pub mod prepare;
+mod json_event;
+mod multi_screen;
 pub mod printer;
-pub mod run;
-pub mod runs;
-pub mod screen;
-pub mod shards;
+pub mod run_page;
+pub mod runs_table;
+mod screen;
+pub mod shard_progress;
 pub mod summary;
 pub mod table;
 pub mod verdict;
 
-pub use json::JsonEvent;
-pub use many::Many;
-pub use screen::{Mode, Screen};
+pub use json_event::JsonEvent;
+pub use multi_screen::MultiScreen;
+pub use screen::{OutputMode, Screen};

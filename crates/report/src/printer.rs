@@ -5,21 +5,23 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::{io, panic};
 
-use crate::{JsonEvent, Mode, Screen};
+use runner_data::Progress;
+
+use crate::data_progress::show_data_progress;
+use crate::{JsonEvent, OutputMode, Screen};
 
 /// Lines that wait for the reader before further ones are left out: hours of most runs.
 const MAX_QUEUED_LINES: usize = 1 << 16;
 
 /// What the screen is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 enum ScreenLine {
     Json(String),
     Line(String),
     Warning(String),
     /// A line that even a quiet command prints.
     Last(String),
-    /// What a command is preparing.
-    Preparing(String),
+    Preparing(Progress),
     /// The progress bar begins at a step, of so many.
     StartBar(u64, u64),
     /// The progress bar's step and numbers.
@@ -41,7 +43,11 @@ impl<T: Send + 'static> Queue<T> {
     ///
     /// # Errors
     /// If there is no thread.
-    fn new(mut screen: T, capacity: usize, show: impl Fn(&mut T, ScreenLine) + Send + 'static) -> io::Result<Self> {
+    fn new(
+        mut screen: T,
+        capacity: usize,
+        mut show: impl FnMut(&mut T, ScreenLine) + Send + 'static,
+    ) -> io::Result<Self> {
         let (to, lines): (SyncSender<ScreenLine>, Receiver<ScreenLine>) = sync_channel(capacity);
         let work = move || {
             for line in lines {
@@ -81,37 +87,43 @@ impl<T: Send + 'static> Queue<T> {
 #[derive(Debug)]
 pub struct Printer {
     queue: Queue<Screen>,
-    mode: Mode,
+    mode: OutputMode,
 }
 
 impl Printer {
     /// # Errors
     /// If there is no thread.
-    pub fn new(mode: Mode) -> io::Result<Self> {
-        let show = |screen: &mut Screen, line: ScreenLine| match line {
+    pub fn new(mode: OutputMode) -> io::Result<Self> {
+        let mut has_spinner = false;
+        let show = move |screen: &mut Screen, line: ScreenLine| match line {
             ScreenLine::Json(line) => screen.json_line(&line),
             ScreenLine::Line(text) => screen.line(&text),
             ScreenLine::Warning(text) => screen.warn(&text),
-            ScreenLine::Last(text) => screen.last(&text),
-            ScreenLine::Preparing(text) => {
-                screen.spinner();
-                screen.message(text);
+            ScreenLine::Last(text) => screen.result_line(&text),
+            ScreenLine::Preparing(progress) => {
+                if !std::mem::replace(&mut has_spinner, true) {
+                    screen.spinner();
+                }
+                show_data_progress(screen, progress);
             }
             ScreenLine::StartBar(step, steps) => screen.start_bar(step, steps),
             ScreenLine::Step(step, numbers) => screen.step(step, || numbers),
-            ScreenLine::ClearBar => screen.clear(),
+            ScreenLine::ClearBar => {
+                has_spinner = false;
+                screen.clear();
+            }
         };
         Ok(Self { queue: Queue::new(Screen::new(mode), MAX_QUEUED_LINES, show)?, mode })
     }
 
     #[must_use]
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> OutputMode {
         self.mode
     }
 
     /// An event for programs; nothing unless they asked.
     pub fn json(&mut self, event: &JsonEvent<'_>) {
-        if matches!(self.mode, Mode::Json { .. }) {
+        if matches!(self.mode, OutputMode::Json { .. }) {
             self.push(ScreenLine::Json(event.to_json()));
         }
     }
@@ -130,15 +142,13 @@ impl Printer {
     }
 
     /// A line that even a quiet command prints.
-    pub fn last(&mut self, text: &str) {
+    pub fn result_line(&mut self, text: &str) {
         self.push(ScreenLine::Last(text.to_owned()));
     }
 
-    /// Shows `text` beside the spinner, if there is one.
-    pub fn preparing(&mut self, text: String) {
-        if self.mode == Mode::Bar {
-            self.push(ScreenLine::Preparing(text));
-        }
+    /// Shows how far the preparation of data is.
+    pub fn preparing(&mut self, progress: Progress) {
+        self.push(ScreenLine::Preparing(progress));
     }
 
     /// Starts a progress bar after `step` of `steps`.
@@ -148,7 +158,7 @@ impl Printer {
 
     /// Moves the bar, if there is one.
     pub fn step(&mut self, step: u64, numbers: impl FnOnce() -> String) {
-        if self.mode == Mode::Bar {
+        if self.mode == OutputMode::Bar {
             self.push(ScreenLine::Step(step, numbers()));
         }
     }
@@ -170,11 +180,11 @@ impl Printer {
 }
 
 /// What is said of lines that were left out.
-fn lost_note(mode: Mode) -> impl Fn(u64) -> ScreenLine {
+fn lost_note(mode: OutputMode) -> impl Fn(u64) -> ScreenLine {
     move |lost| {
         let message = format!("{lost} lines were left out here, as nobody read them; the run directory has them all");
         match mode {
-            Mode::Json { .. } => ScreenLine::Json(JsonEvent::Warning { message: &message }.to_json()),
+            OutputMode::Json { .. } => ScreenLine::Json(JsonEvent::Warning { message: &message }.to_json()),
             _ => ScreenLine::Warning(message),
         }
     }

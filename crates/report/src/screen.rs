@@ -1,15 +1,18 @@
-//! Where lines go: above a progress bar, to a pipe, as JSON, or nowhere. The only place that draws.
+//! The output of a command: lines above a progress bar, lines to a pipe, JSON lines, or nothing.
 
 use std::io::{self, Write};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 
-use super::json::JsonEvent;
+/// Without a progress bar, lines about progress are at least this far apart.
+const PROGRESS_LINE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How a command speaks.
+/// How a command shows its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum OutputMode {
     /// A terminal: lines above a progress bar.
     Bar,
     /// Lines on standard output.
@@ -20,8 +23,8 @@ pub enum Mode {
     Json { quiet: bool },
 }
 
-impl Mode {
-    /// From the flags, and whether a person is looking.
+impl OutputMode {
+    /// The mode for these flags; `terminal` says whether a person sees both output streams.
     #[must_use]
     pub fn choose(json: bool, quiet: bool, terminal: bool) -> Self {
         match (json, quiet) {
@@ -32,85 +35,99 @@ impl Mode {
         }
     }
 
-    /// From the flags and this process's standard streams.
+    /// The mode for these flags and this process's standard streams.
     #[must_use]
     pub fn detect(json: bool, quiet: bool) -> Self {
         Self::choose(json, quiet, console::user_attended() && console::user_attended_stderr())
     }
 }
 
-/// The output of a command. Writing never fails: a reader that went away must not stop a training. Whether all JSON lines were
-/// written can be asked at the end.
+/// The output of a command. Writing never fails, because a reader that went away must not stop a training run;
+/// [`Screen::json_result`] says at the end whether all JSON lines were written.
 #[derive(Debug)]
 pub struct Screen {
-    mode: Mode,
+    mode: OutputMode,
     bar: Option<ProgressBar>,
-    /// Why the first JSON line that could not be written could not.
-    unwritten: OnceLock<io::Error>,
+    last_progress_line: Mutex<Instant>,
+    /// The first error in writing a JSON line.
+    json_error: OnceLock<io::Error>,
 }
 
 impl Screen {
     #[must_use]
-    pub fn new(mode: Mode) -> Self {
-        Self { mode, bar: None, unwritten: OnceLock::new() }
+    pub fn new(mode: OutputMode) -> Self {
+        Self { mode, bar: None, last_progress_line: Mutex::new(Instant::now()), json_error: OnceLock::new() }
+    }
+
+    /// A screen for a command whose output goes to standard output at the end: progress goes to standard error, and only if a
+    /// person sees it.
+    #[must_use]
+    pub fn on_standard_error() -> Self {
+        Self::new(OutputMode::Json { quiet: !console::user_attended_stderr() })
     }
 
     #[must_use]
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> OutputMode {
         self.mode
     }
 
-    /// A line for people; it may have several lines of its own.
+    /// Shows `text`, of one or more lines, to a person.
     pub fn line(&self, text: &str) {
         match (self.mode, &self.bar) {
-            (Mode::Quiet | Mode::Json { quiet: true }, _) => {}
-            (Mode::Json { .. }, _) => put(&mut io::stderr(), text),
+            (OutputMode::Quiet | OutputMode::Json { quiet: true }, _) => {}
+            (OutputMode::Json { .. }, _) => write_line_or_ignore(&mut io::stderr(), text),
             (_, Some(bar)) => bar.println(text),
-            (_, None) => put(&mut io::stdout(), text),
+            (_, None) => write_line_or_ignore(&mut io::stdout(), text),
         }
     }
 
-    /// A warning, on standard error.
+    /// Shows a warning on standard error.
     pub fn warn(&self, text: &str) {
-        let text = format!("{} {text}", console::style("warning:").for_stderr().yellow().bold());
+        let text = labelled_warning(text);
         match (self.mode, &self.bar) {
-            (Mode::Quiet | Mode::Json { quiet: true }, _) => {}
+            (OutputMode::Quiet | OutputMode::Json { quiet: true }, _) => {}
             (_, Some(bar)) => bar.println(text),
-            (_, None) => put(&mut io::stderr(), &text),
+            (_, None) => write_line_or_ignore(&mut io::stderr(), &text),
         }
     }
 
-    /// A line that even a quiet command says.
-    pub fn last(&self, text: &str) {
+    /// Shows the result of the command, which a quiet command shows too.
+    pub fn result_line(&self, text: &str) {
         match self.mode {
-            Mode::Json { quiet: true } => {}
-            Mode::Json { .. } => put(&mut io::stderr(), text),
-            _ => put(&mut io::stdout(), text),
+            OutputMode::Json { quiet: true } => {}
+            OutputMode::Json { .. } => write_line_or_ignore(&mut io::stderr(), text),
+            _ => write_line_or_ignore(&mut io::stdout(), text),
         }
     }
 
-    /// An event for programs; nothing unless they asked.
-    pub fn json(&self, event: &JsonEvent<'_>) {
-        if matches!(self.mode, Mode::Json { .. }) {
-            self.json_line(&event.to_json());
+    /// Writes `event` as a JSON line; does nothing without `--json`.
+    pub fn json(&self, event: &impl Serialize) {
+        match serde_json::to_string(event) {
+            Ok(line) => self.json_line(&line),
+            Err(error) => self.keep_json_error(error.into()),
         }
     }
 
-    /// An event for programs that is JSON already.
+    /// Writes `line`, an event that is JSON already; does nothing without `--json`.
     pub fn json_line(&self, line: &str) {
-        if matches!(self.mode, Mode::Json { .. })
-            && let Err(error) = try_put(&mut io::stdout(), line)
+        if matches!(self.mode, OutputMode::Json { .. })
+            && let Err(error) = write_line(&mut io::stdout(), line)
         {
-            let _ = self.unwritten.set(error);
+            self.keep_json_error(error);
         }
     }
 
-    /// Whether what programs read was written.
+    fn keep_json_error(&self, error: io::Error) {
+        // Of several errors the first is kept.
+        let _ = self.json_error.set(error);
+    }
+
+    /// Says whether all JSON lines were written.
     ///
     /// # Errors
-    /// Why not; that its reader went away is no error.
-    pub fn written(&self) -> io::Result<()> {
-        match self.unwritten.get() {
+    /// The first error in writing one. That the reader went away is no error.
+    pub fn json_result(&self) -> io::Result<()> {
+        match self.json_error.get() {
             Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 Err(io::Error::new(error.kind(), error.to_string()))
             }
@@ -118,20 +135,16 @@ impl Screen {
         }
     }
 
-    /// Starts a progress bar at `from` of `steps`.
+    /// Starts a progress bar at step `from` of `steps`.
     pub fn start_bar(&mut self, from: u64, steps: u64) {
-        if self.mode == Mode::Bar {
-            let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
-            let template = "{bar:12.cyan} {pos}/{len}  {wide_msg}";
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style.progress_chars("━╸─"));
-            }
+        if self.mode == OutputMode::Bar {
+            let bar = progress_bar(Some(steps), "{bar:12.cyan} {pos}/{len}  {wide_msg}", ProgressDrawTarget::stderr());
             bar.set_position(from);
             self.bar = Some(bar);
         }
     }
 
-    /// Moves the bar.
+    /// Moves the bar to `step`, with the text that `numbers` makes.
     pub fn step(&self, step: u64, numbers: impl FnOnce() -> String) {
         if let Some(bar) = &self.bar {
             bar.set_position(step);
@@ -139,26 +152,31 @@ impl Screen {
         }
     }
 
-    /// Shows work of unknown length, unless something is shown already.
+    /// Starts a spinner for work of unknown length.
     pub fn spinner(&mut self) {
-        if self.mode == Mode::Bar && self.bar.is_none() {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
-                bar.set_style(style);
+        self.last_progress_line = Mutex::new(Instant::now());
+        if self.mode == OutputMode::Bar {
+            self.bar = Some(progress_bar(None, "{spinner} {wide_msg}", ProgressDrawTarget::stderr()));
+        }
+    }
+
+    /// Shows progress: the text of `message` beside the spinner, or `line` now and then where there is no bar.
+    pub fn progress(&self, line: &str, message: impl FnOnce() -> String) {
+        if self.mode == OutputMode::Bar {
+            if let Some(bar) = &self.bar {
+                bar.set_message(message());
+                bar.tick();
             }
-            self.bar = Some(bar);
+            return;
+        }
+        let mut last = self.last_progress_line.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.elapsed() >= PROGRESS_LINE_INTERVAL {
+            *last = Instant::now();
+            self.line(line);
         }
     }
 
-    /// What the spinner or bar says.
-    pub fn message(&self, text: String) {
-        if let Some(bar) = &self.bar {
-            bar.set_message(text);
-            bar.tick();
-        }
-    }
-
-    /// Removes the bar.
+    /// Removes the bar or spinner.
     pub fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -172,14 +190,25 @@ impl Drop for Screen {
     }
 }
 
-fn put(out: &mut dyn Write, text: &str) {
-    // Whoever was reading may be gone; the run's own record has everything.
-    let _ = try_put(out, text);
+/// `text` behind the coloured word `warning:`.
+pub(crate) fn labelled_warning(text: &str) -> String {
+    format!("{} {text}", console::style("warning:").for_stderr().yellow().bold())
 }
 
-fn try_put(out: &mut dyn Write, text: &str) -> io::Result<()> {
-    let mut line = text.trim_end_matches('\n').to_owned();
-    line.push('\n');
+/// A bar of `length` steps, or a spinner without a length.
+#[expect(clippy::expect_used, reason = "templates are constants, which every use of a screen parses")]
+pub(crate) fn progress_bar(length: Option<u64>, template: &str, target: ProgressDrawTarget) -> ProgressBar {
+    let style = ProgressStyle::with_template(template).expect("a valid template").progress_chars("━╸─");
+    ProgressBar::with_draw_target(length, target).with_style(style)
+}
+
+fn write_line_or_ignore(out: &mut dyn Write, text: &str) {
+    // The reader may be gone; the run's own record has everything.
+    let _ = write_line(out, text);
+}
+
+fn write_line(out: &mut dyn Write, text: &str) -> io::Result<()> {
+    let line = format!("{}\n", text.trim_end_matches('\n'));
     out.write_all(line.as_bytes()).and_then(|()| out.flush())
 }
 
@@ -189,16 +218,16 @@ mod tests {
 
     #[test]
     fn flags_win_over_the_terminal() {
-        assert_eq!(Mode::choose(false, false, true), Mode::Bar);
-        assert_eq!(Mode::choose(false, false, false), Mode::Plain);
-        assert_eq!(Mode::choose(false, true, true), Mode::Quiet);
-        assert_eq!(Mode::choose(true, false, true), Mode::Json { quiet: false });
-        assert_eq!(Mode::choose(true, true, false), Mode::Json { quiet: true });
+        assert_eq!(OutputMode::choose(false, false, true), OutputMode::Bar);
+        assert_eq!(OutputMode::choose(false, false, false), OutputMode::Plain);
+        assert_eq!(OutputMode::choose(false, true, true), OutputMode::Quiet);
+        assert_eq!(OutputMode::choose(true, false, true), OutputMode::Json { quiet: false });
+        assert_eq!(OutputMode::choose(true, true, false), OutputMode::Json { quiet: true });
     }
 
     #[test]
     fn only_a_terminal_gets_a_bar() {
-        for mode in [Mode::Plain, Mode::Quiet, Mode::Json { quiet: false }] {
+        for mode in [OutputMode::Plain, OutputMode::Quiet, OutputMode::Json { quiet: false }] {
             let mut screen = Screen::new(mode);
             screen.start_bar(0, 10);
             screen.spinner();

@@ -1,13 +1,14 @@
-//! The closing words of a run.
+//! The text that ends a run: its headline, its numbers, and the commands that come next.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
+use super::table::name_value_lines;
 use runner_spec::format::{bytes, count, percent, printable, rate};
 use runner_store::metrics::EvalLine;
 use runner_store::summary::{Summary, TestResult, headline};
 
-/// All that a summary says, as `name  value` lines.
+/// The numbers of a summary, as `name  value` lines.
 #[must_use]
 pub fn details(summary: &Summary) -> String {
     let mut rows: Vec<(&str, String)> = Vec::new();
@@ -19,7 +20,7 @@ pub fn details(summary: &Summary) -> String {
     }
     if let Some(EvalLine { val_loss: Some(loss), val_perplexity, .. }) = &summary.last_eval {
         let perplexity = val_perplexity.map_or_else(String::new, |p| format!("  perplexity {p:.2}"));
-        let best = summary.best_eval.as_ref().and_then(|b| Some((b.step, b.val_loss?)));
+        let best = summary.best_eval.as_ref().and_then(|best| Some((best.step, best.val_loss?)));
         let best = best.map_or_else(String::new, |(step, loss)| format!("  best {loss:.4} at step {step}"));
         rows.push(("val loss", format!("{loss:.4}{perplexity}{best}")));
     }
@@ -50,16 +51,12 @@ pub fn details(summary: &Summary) -> String {
     if let Some(peak) = summary.peak_rss_bytes {
         rows.push(("memory", format!("peak {}  planned {}", bytes(peak), bytes(summary.planned_memory_bytes))));
     }
-    let mut out = String::new();
-    for (name, value) in rows {
-        let _ = writeln!(out, "  {name:12}{value}");
-    }
-    out
+    name_value_lines(rows)
 }
 
-/// What `apply` ends with: `run` is what other commands call it, `path` its folder.
+/// The text that `apply` ends with. Other commands find the run as `run`; its folder is `path`.
 #[must_use]
-pub fn closing(summary: &Summary, run: &str, path: &Path) -> String {
+pub fn closing_text(summary: &Summary, run: &str, path: &Path) -> String {
     let mut out = format!("{}\n{}  {:12}{}\n", headline(summary), details(summary), "run", path.display());
     out.push_str("next:\n");
     if summary.final_hash.is_some() {
@@ -75,9 +72,9 @@ pub fn short_time(time: &str) -> String {
     printable(&time.split('.').next().unwrap_or(time).replace('T', " "))
 }
 
-/// What is said of a run that needs nothing.
+/// The message for a run that has nothing left to do.
 #[must_use]
-pub fn up_to_date(id: &str, summary: Option<&Summary>) -> String {
+pub fn up_to_date_message(id: &str, summary: Option<&Summary>) -> String {
     match summary {
         Some(s) => format!(
             "up to date: {id}, {} steps{} (--new starts another)",
@@ -95,7 +92,7 @@ mod tests {
     use super::*;
     use runner_store::summary::Medians;
 
-    pub(super) fn summary() -> Summary {
+    fn summary() -> Summary {
         let eval = EvalLine {
             step: 2000,
             val_loss: Some(1.8123),
@@ -137,8 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn closing_words() {
-        insta::assert_snapshot!(closing(&summary(), "chars-0a1b2c3d", Path::new("runs/chars-0a1b2c3d")), @r#"
+    fn closing_text_of_a_finished_run() {
+        insta::assert_snapshot!(closing_text(&summary(), "chars-0a1b2c3d", Path::new("runs/chars-0a1b2c3d")), @r#"
         done: chars-0a1b2c3d, 2,000 steps, 1,536,000 tokens in 1m 52s, val loss 1.8123
           train loss  1.7300
           val loss    1.8123  perplexity 6.12  best 1.8100 at step 1750
@@ -165,7 +162,7 @@ mod tests {
             test: None,
             ..summary()
         };
-        insta::assert_snapshot!(closing(&failed, "r", Path::new("runs/r")), @r#"
+        insta::assert_snapshot!(closing_text(&failed, "r", Path::new("runs/r")), @r#"
         failed: chars-0a1b2c3d, 6 of 2,000 steps, 1,536,000 tokens in 1m 52s
           error       step 7: the loss is not finite
           train loss  1.7300

@@ -1,38 +1,32 @@
 //! Tables of text in aligned columns.
 
+use std::fmt::Write as _;
+
 use console::measure_text_width;
 
-/// Where a column's text stands.
+/// The side of a column at which its cells are aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     Left,
     Right,
 }
 
-/// Lays out `rows` under `columns`, two blanks between columns, a line end after each row. Cells may hold colours. Missing
-/// cells are empty.
+/// Lays out `rows` under `columns`, with two blanks between columns and a line end after each row. Cells may hold colours.
+/// Missing cells are empty.
 #[must_use]
 pub fn table(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
-    let cell = |row: &[String], i: usize| row.get(i).cloned().unwrap_or_default();
-    let widths: Vec<usize> = columns
-        .iter()
-        .enumerate()
-        .map(|(i, (name, _))| {
-            let widest = rows.iter().map(|row| measure_text_width(&cell(row, i))).max().unwrap_or(0);
-            widest.max(measure_text_width(name))
-        })
-        .collect();
+    let widths: Vec<usize> = (0..columns.len()).map(|i| column_width(columns, rows, i)).collect();
     let heads: Vec<String> = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
     let mut out = String::new();
     for row in std::iter::once(&heads).chain(rows) {
         let mut line = String::new();
         for (i, ((_, align), width)) in columns.iter().zip(&widths).enumerate() {
-            let text = cell(row, i);
-            let pad = " ".repeat(width - measure_text_width(&text).min(*width));
+            let text = row.get(i).map_or("", String::as_str);
+            let pad = " ".repeat(width - measure_text_width(text));
             line.push_str(if i == 0 { "" } else { "  " });
             match align {
-                Align::Left => line.extend([text.as_str(), &pad]),
-                Align::Right => line.extend([pad.as_str(), &text]),
+                Align::Left => line.extend([text, &pad]),
+                Align::Right => line.extend([pad.as_str(), text]),
             }
         }
         out.push_str(line.trim_end());
@@ -41,42 +35,61 @@ pub fn table(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Shortens cells so that lines of `table` are at most `width` wide. `shrinkable` says which columns give way, in which order,
-/// and to how many columns each at most. Returns whether they fit then. Shortened cells lose their colours.
-pub fn fit(columns: &[(&str, Align)], rows: &mut [Vec<String>], width: usize, shrinkable: &[(usize, usize)]) -> bool {
-    let wide = |rows: &[Vec<String>], i: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(i)).map(|cell| measure_text_width(cell));
-        cells.chain([measure_text_width(columns[i].0)]).max().unwrap_or(0)
-    };
-    let total: usize = (0..columns.len()).map(|i| wide(rows, i)).sum::<usize>() + 2 * columns.len().saturating_sub(1);
-    let mut over = total.saturating_sub(width);
-    for &(i, least) in shrinkable {
-        let now = wide(rows, i);
-        let to = now.saturating_sub(over).max(least).max(measure_text_width(columns[i].0)).min(now);
-        over -= now - to;
-        for cell in rows.iter_mut().filter_map(|row| row.get_mut(i)).filter(|cell| measure_text_width(cell) > to) {
-            *cell = shortened(&console::strip_ansi_codes(cell), to);
-        }
-    }
-    over == 0
+/// The widest cell of the column `i`, its head included.
+fn column_width(columns: &[(&str, Align)], rows: &[Vec<String>], i: usize) -> usize {
+    let cells = rows.iter().filter_map(|row| row.get(i)).map(|cell| measure_text_width(cell));
+    cells.fold(measure_text_width(columns[i].0), usize::max)
 }
 
-/// `text` in at most `width` columns, with `…` for what is left out of its middle: ids differ at the end.
+/// A column that [`fit`] may shorten, and the width below which it does not.
+pub(crate) type Shrinkable = (usize, usize);
+
+/// Shortens cells so that the lines of [`table`] are at most `width` wide, one column of `shrinkable` after the other. Returns
+/// true if they fit then. Shortened cells lose their colours.
+pub(crate) fn fit(
+    columns: &[(&str, Align)],
+    rows: &mut [Vec<String>],
+    width: usize,
+    shrinkable: &[Shrinkable],
+) -> bool {
+    let cells: usize = (0..columns.len()).map(|i| column_width(columns, rows, i)).sum();
+    let mut excess = (cells + 2 * columns.len().saturating_sub(1)).saturating_sub(width);
+    for &(i, least) in shrinkable {
+        let now = column_width(columns, rows, i);
+        let target = now.saturating_sub(excess).max(least).max(measure_text_width(columns[i].0)).min(now);
+        excess -= now - target;
+        for cell in rows.iter_mut().filter_map(|row| row.get_mut(i)).filter(|cell| measure_text_width(cell) > target) {
+            *cell = shortened(&console::strip_ansi_codes(cell), target);
+        }
+    }
+    excess == 0
+}
+
+/// `text` in at most `width` columns, with `…` for the middle that is left out: ids differ at the end.
 fn shortened(text: &str, width: usize) -> String {
     let keep = width.saturating_sub(1);
-    let (head, tail) = (keep - keep / 2, keep / 2);
-    let take = |chars: &mut dyn Iterator<Item = char>, room: usize| -> Vec<char> {
-        let mut used = 0;
-        chars
-            .take_while(|c| {
-                used += measure_text_width(&c.to_string());
-                used <= room
-            })
-            .collect()
-    };
-    let start: String = take(&mut text.chars(), head).into_iter().collect();
-    let end: String = take(&mut text.chars().rev(), tail).into_iter().rev().collect();
-    format!("{start}…{end}")
+    let start = take_columns(text.chars(), keep - keep / 2);
+    let end = take_columns(text.chars().rev(), keep / 2);
+    start.into_iter().chain(['…']).chain(end.into_iter().rev()).collect()
+}
+
+/// The first characters that fit into `width` columns.
+fn take_columns(chars: impl Iterator<Item = char>, width: usize) -> Vec<char> {
+    let mut used = 0;
+    chars
+        .take_while(|c| {
+            used += measure_text_width(&c.to_string());
+            used <= width
+        })
+        .collect()
+}
+
+/// Lines of a name and a value, indented.
+pub(crate) fn name_value_lines<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    rows.into_iter().fold(String::new(), |mut out, (name, value)| {
+        let _ = writeln!(out, "  {name:12}{value}");
+        out
+    })
 }
 
 #[cfg(test)]

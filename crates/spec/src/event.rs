@@ -47,6 +47,7 @@ pub struct EvalMetrics {
 pub struct SampleText {
     pub step: u64,
     pub prompt: String,
+    #[serde(default)]
     pub index: usize,
     pub text: String,
 }

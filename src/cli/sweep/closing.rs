@@ -200,7 +200,7 @@ pub(super) fn print(closing: &Closing<'_>, outcome: Outcome, up_to_date: bool, s
     let counts = closing.counts();
     let points = many(closing.frozen.points.len(), "point");
     let anyway = closing.anyway().map_or_else(String::new, |command| format!("; {command} tries again what diverged"));
-    screen.last(&match outcome {
+    screen.result_line(&match outcome {
         Outcome::Done if up_to_date => format!("up to date: sweep {id}, {points}: {counts}{anyway}"),
         Outcome::Failed if closing.over => format!("failed: sweep {id}, {points}: {counts}{anyway}"),
         Outcome::Done => format!("done: sweep {id}, {points}: {counts}"),

@@ -27,7 +27,7 @@ use runner_lab::sweep::problems::these;
 use runner_lab::sweep::standing::{PointProgress, read_all};
 use runner_lab::sweep::{PointStatus, Results, ScheduleDecision, SegmentResult, TrainingSegment, standing};
 use runner_lab::sweep_dir::{SweepDir, point_log};
-use runner_report::{Many, Screen};
+use runner_report::{MultiScreen, Screen};
 use runner_spec::format::{count, duration, printable, rate};
 use runner_spec::program::Device;
 use runner_store::RunLock;
@@ -38,7 +38,7 @@ use runner_store::run_dir::RunsSnapshot;
 const TICK: Duration = Duration::from_millis(30);
 /// How long to wait for a process of an earlier call that still works on a run: it ends after its step.
 const PATIENCE: Duration = Duration::from_mins(10);
-/// SweepTasks up to which the time that is left is worked out with early stopping in mind.
+/// Tasks up to which the time that is left is worked out with early stopping in mind.
 const FEW: usize = 2000;
 
 /// What to run, and how.
@@ -60,11 +60,11 @@ pub(super) struct Driver<'a> {
     workers: usize,
     /// By place in the sweep's list of points.
     standings: Vec<Option<PointProgress>>,
-    /// SweepTasks that failed in this call and are not tried again in it.
+    /// Tasks that failed in this call and are not tried again in it.
     failed: BTreeSet<usize>,
     attempts: BTreeMap<usize, u32>,
     running: BTreeMap<usize, Running>,
-    /// SweepTasks on whose run another process works or did, and since when.
+    /// Tasks on whose run another process works or did, and since when.
     waiting: BTreeMap<usize, Instant>,
     /// Those of them on whose run one was at work at the last look.
     held: BTreeSet<usize>,
@@ -118,7 +118,7 @@ impl<'a> Driver<'a> {
     ///
     /// Points that fail are told, and then the exit code is 1.
     pub(super) fn run(mut self, screen: Screen) -> Exit {
-        let mut screen = Many::new(screen);
+        let mut screen = MultiScreen::new(screen);
         self.drive.interrupt.stop().arm();
         self.opening(&screen);
         let mut decision = self.decide();
@@ -192,7 +192,7 @@ impl<'a> Driver<'a> {
         decision
     }
 
-    fn opening(&mut self, screen: &Many) {
+    fn opening(&mut self, screen: &MultiScreen) {
         let frozen = self.frozen();
         let done = self.standings.iter().flatten().filter(|s| s.status == RunStatus::Done).count();
         let begun = self.standings.iter().flatten().filter(|s| s.status != RunStatus::Done).count();
@@ -220,7 +220,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Looks after children that ended; whether there were any.
-    fn reap(&mut self, screen: &mut Many) -> bool {
+    fn reap(&mut self, screen: &mut MultiScreen) -> bool {
         let mut ended: Vec<(usize, ProcessExit)> = Vec::new();
         for (task, running) in &mut self.running {
             ended.extend(running.child.ended().map(|end| (*task, end)));
@@ -228,7 +228,7 @@ impl<'a> Driver<'a> {
         for (task, end) in &ended {
             let Some(running) = self.running.remove(task) else { continue };
             self.allocator.give_back(*task);
-            screen.forget(self.point(*task).index);
+            screen.remove_item(self.point(*task).index);
             self.look(*task);
             let steps = self.standing(*task).map_or(0, PointProgress::steps).saturating_sub(running.from);
             self.cost_done += steps as f64 * self.tasks.tasks[*task].step_cost;
@@ -252,7 +252,7 @@ impl<'a> Driver<'a> {
         self.standings[place] = standing;
     }
 
-    fn completed(&mut self, task: usize, segment: TrainingSegment, value: f64, screen: &Many) {
+    fn completed(&mut self, task: usize, segment: TrainingSegment, value: f64, screen: &MultiScreen) {
         let point = self.point(task);
         let done = segment.until >= point.steps;
         let run = self.standing(task).map(|s| s.id.clone());
@@ -284,7 +284,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Tells of a failure; unless it is tried again, it is for good.
-    fn fail(&mut self, task: usize, error: &str, again: bool, screen: &Many) {
+    fn fail(&mut self, task: usize, error: &str, again: bool, screen: &MultiScreen) {
         let point = self.point(task);
         let log = point_log(self.drive.sweep.path(), point.index);
         screen.json(&SweepEvent::Failed { point: point.index, error, log: &log, again });
@@ -317,7 +317,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Starts what is due and has room; whether that found something new.
-    fn start_due(&mut self, due: &[TrainingSegment], screen: &mut Many) -> bool {
+    fn start_due(&mut self, due: &[TrainingSegment], screen: &mut MultiScreen) -> bool {
         let mut news = false;
         for segment in due {
             if self.allocator.is_full() {
@@ -347,7 +347,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Whether another process works on the task's run. That of an earlier call ends soon; another one's may not.
-    fn is_held(&mut self, task: usize, screen: &Many) -> bool {
+    fn is_held(&mut self, task: usize, screen: &MultiScreen) -> bool {
         if !self.standing(task).is_some_and(|s| RunLock::is_held(&s.path)) {
             return false;
         }
@@ -358,7 +358,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Leaves a task to the process that has its run, since `since` if it was left before.
-    fn wait(&mut self, task: usize, since: Option<Instant>, screen: &Many) {
+    fn wait(&mut self, task: usize, since: Option<Instant>, screen: &MultiScreen) {
         let point = self.point(task);
         let run = self.standing(task).map_or_else(String::new, |s| format!(" {}", printable(&s.id)));
         let since = since.unwrap_or_else(|| {
@@ -373,7 +373,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn start(&mut self, segment: TrainingSegment, devices: Vec<String>, screen: &Many) {
+    fn start(&mut self, segment: TrainingSegment, devices: Vec<String>, screen: &MultiScreen) {
         let point = self.point(segment.task);
         let from = self.standing(segment.task).map_or(0, PointProgress::steps);
         let path = self.drive.sweep.path();
@@ -410,7 +410,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Moves the lines in progress.
-    fn show(&self, screen: &mut Many) {
+    fn show(&self, screen: &mut MultiScreen) {
         if !screen.is_live() {
             return;
         }
@@ -426,7 +426,7 @@ impl<'a> Driver<'a> {
             if !told.begun {
                 text.push_str("  starting");
             }
-            screen.show(point.index, step, point.steps, text);
+            screen.show_item(point.index, step, point.steps, text);
         }
         let done = self.standings.iter().flatten().filter(|s| s.status == RunStatus::Done).count();
         let runs = self.tasks.tasks.len();
@@ -443,7 +443,7 @@ impl<'a> Driver<'a> {
         let cost_now = cost - self.cost_done;
         let all = self.cost_done + self.cost_left;
         let share = if all > 0.0 { cost / all.max(self.cost_done + cost_now) } else { 0.0 };
-        screen.whole((share * 1000.0) as u64, 1000, text);
+        screen.show_total((share * 1000.0) as u64, 1000, text);
     }
 
     /// What is left to do at the pace of this call, which did `cost`.
@@ -454,7 +454,7 @@ impl<'a> Driver<'a> {
         Duration::try_from_secs_f64(seconds).ok().filter(|_| cost > 0.0)
     }
 
-    fn close(self, outcome: Outcome, screen: Many) -> Exit {
+    fn close(self, outcome: Outcome, screen: MultiScreen) -> Exit {
         let mut closing = Closing::new(self.drive.sweep.path(), self.frozen(), &self.standings, self.drive.runs);
         closing.failed = self.failed.len();
         let screen = screen.finish();

@@ -19,7 +19,7 @@ use runner_lab::sweep::frozen::SweepRecord;
 use runner_lab::sweep::standing::{is_finished, read_all};
 use runner_lab::sweep_dir;
 use runner_lab::sweep_dir::{SweepDir, SweepFiles};
-use runner_report::{Mode, Screen};
+use runner_report::{OutputMode, Screen};
 use runner_store::StoreError;
 use runner_store::catalog::SWEEPS;
 use runner_store::lock;
@@ -28,7 +28,7 @@ use runner_store::lock;
 /// A wrong request, with all mistakes of all points; a machine that refuses.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
-    let screen = Screen::new(Mode::detect(args.json, args.quiet));
+    let screen = Screen::new(OutputMode::detect(args.json, args.quiet));
     let file = args.file.clone().ok_or_else(|| RequestError("which sweep file?".to_owned()))?;
     let spec = sweep::load(&file)?;
     if args.launcher == Launcher::Slurm {
@@ -161,7 +161,7 @@ impl Call<'_> {
         if self.args.json {
             print_json(frozen)?;
         } else {
-            screen.last(&preview(frozen, self.how));
+            screen.result_line(&preview(frozen, self.how));
         }
         Ok(Exit::Done)
     }

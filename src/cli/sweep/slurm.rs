@@ -106,7 +106,7 @@ pub(super) fn submit(sweep: &SweepDir, root: &Path, how: How<'_>, screen: &Scree
     if job.is_empty() || !job.bytes().all(|b| b.is_ascii_digit()) {
         bail!("sbatch did not say which job it made: {said:?}");
     }
-    screen.last(&format!(
+    screen.result_line(&format!(
         "sweep    {}: {} submitted as job {job}, {} at once ({})\n\
          next     runner sweep status {} shows how they stand; this command again submits those that failed",
         frozen.id,

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::board::FOREGROUND;
 use super::core::Core;
@@ -67,7 +67,7 @@ pub(super) fn receive(
     #[expect(unsafe_code, reason = "shared memory")]
     // SAFETY: the slot is the receiver's until `received` is stored, and so many bytes of it were written.
     let message = unsafe { std::slice::from_raw_parts(at, sent as usize) };
-    let tensor = bytes::tensor(dtype, shape, message)?;
+    let tensor = Tensor::from_raw_buffer(message, dtype, shape, &Device::Cpu)?;
     grow(&slots.ring.received.0, number);
     core.region.place(from).bells[FOREGROUND].ring();
     Ok(tensor)

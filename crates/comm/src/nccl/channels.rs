@@ -52,7 +52,7 @@ impl Channels {
             own.extend(library::unique_id().map_err(|error| failed(error.to_string()))?);
         }
         let ids = host.all_gather(GroupId(world), &own)?;
-        let gpu = Gpu::of(device)?;
+        let gpu = Gpu::of_device(device)?;
         let context = gpu.stream().context();
         let mut taken = vec![0; topology.world_size];
         let mut ends = HashMap::new();

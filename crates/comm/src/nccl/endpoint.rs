@@ -140,7 +140,7 @@ impl Communicator for NcclComm {
         if !device.is_cuda() || self.attached.get().is_some() {
             return Ok(());
         }
-        let gpu = Gpu::of(device)?;
+        let gpu = Gpu::of_device(device)?;
         if self.ranks == Ranks::Threads && self.world_size() > 1 {
             share_with_peers(&gpu)?;
         }

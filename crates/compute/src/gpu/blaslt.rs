@@ -1,4 +1,4 @@
-//! Matrix products by cuBLASLt. What it says about a kind of product is asked once and kept.
+//! Matrix products by cuBLASLt. The algorithm for each kind of product is searched for once and kept.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -12,24 +12,24 @@ use super::Gpu;
 use super::memory::address;
 use crate::kernels::out_of_memory::is_out_of_memory;
 
-/// A column-major matrix without gaps.
+/// A column-major matrix without gaps between its columns.
 #[derive(Debug, Clone, Copy)]
-pub struct Operand {
+pub struct MatmulOperand {
     pub address: u64,
     /// F32 or BF16.
     pub dtype: DType,
-    /// Whether it takes part transposed.
+    /// True if the product takes the transposed matrix.
     pub transposed: bool,
 }
 
-/// Vectors of epilogues are read in pieces of as many bytes: the search for an algorithm is not asked how they are aligned.
-const WHOLE: u64 = 16;
+/// Epilogues read vectors in pieces of this many bytes, but the search for an algorithm cannot be told how vectors are aligned.
+const EPILOGUE_ALIGNMENT: u64 = 16;
 
-/// What is done to the product before it is stored. Vectors and the second matrix are of the output's type.
+/// An operation on the product before it is stored. Vectors and `before` have the output's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Epilogue {
     None,
-    /// Adds a vector of m elements to each column; its address is a multiple of 16, or there is no way.
+    /// Adds a vector of m elements to each column. If its address is no multiple of 16, there is no algorithm.
     Bias(u64),
     /// Adds such a vector, stores that to `before`, [n, m], and its GELU (tanh form) to the output. m is a multiple of 8.
     GeluAux {
@@ -38,23 +38,24 @@ pub enum Epilogue {
     },
 }
 
-/// out (m × n) = a (m × k) · b (k × n), or plus what was there; column-major, as cuBLAS counts. Sums are f32.
+/// The product out (m × n) = a (m × k) · b (k × n), added to `out` with `accumulate`. Matrices are column-major, as in cuBLAS; sums are
+/// f32.
 #[derive(Debug, Clone, Copy)]
-pub struct Product {
+pub struct MatmulRequest {
     pub m: usize,
     pub n: usize,
     pub k: usize,
-    pub a: Operand,
-    /// Of a's type.
-    pub b: Operand,
-    pub out: Operand,
+    pub a: MatmulOperand,
+    /// Has the type of `a`.
+    pub b: MatmulOperand,
+    pub out: MatmulOperand,
     pub accumulate: bool,
     pub epilogue: Epilogue,
 }
 
-/// Products of the same kind have the same algorithm.
+/// The properties of a product that its algorithm depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Kind {
+struct MatmulKey {
     m: usize,
     n: usize,
     k: usize,
@@ -63,14 +64,14 @@ struct Kind {
     accumulate: bool,
     epilogue: u8,
     tf32: bool,
-    /// Of a, b, out, bias and the second matrix: the largest power of two that divides the address, 256 at most.
+    /// The largest power of two, up to 256, that divides the address of a, b, out, bias and `before`.
     aligned: [u32; 5],
 }
 
-/// Descriptions of one kind of product, and how it is computed. They live as long as the process.
+/// A chosen cuBLASLt algorithm and its descriptors, which live as long as the process.
 #[derive(Debug, Clone, Copy)]
-struct Way {
-    product: sys::cublasLtMatmulDesc_t,
+struct MatmulPlan {
+    descriptor: sys::cublasLtMatmulDesc_t,
     a: sys::cublasLtMatrixLayout_t,
     b: sys::cublasLtMatrixLayout_t,
     out: sys::cublasLtMatrixLayout_t,
@@ -78,37 +79,38 @@ struct Way {
     workspace: usize,
 }
 
-/// The library's handle, its workspace, and the ways that are known.
+/// The library's handle, its workspace, and the plans that were made.
 #[derive(Debug)]
-struct Products {
+struct BlasLt {
     handle: sys::cublasLtHandle_t,
     workspace: Tensor,
-    /// `None`: it has none for this kind.
-    ways: HashMap<Kind, Option<Way>>,
+    /// `None` where cuBLASLt has no algorithm.
+    plans: HashMap<MatmulKey, Option<MatmulPlan>>,
 }
 
-// SAFETY: the handle may be used by any thread (cuBLASLt is thread-safe); the descriptions are used by one at a time, under the lock.
+// SAFETY: the handle may be used by any thread (cuBLASLt is thread-safe); the descriptors are used by one thread at a time, under the lock.
 #[expect(unsafe_code, reason = "FFI")]
-unsafe impl Send for Products {}
+unsafe impl Send for BlasLt {}
 
-/// Made when the device is opened.
+/// Initialized when the device is opened.
 #[derive(Debug, Default)]
-pub(super) struct BlasLt(OnceLock<Mutex<Products>>);
+pub(super) struct LazyBlasLt(OnceLock<Mutex<BlasLt>>);
 
-/// What the library answered that was no success. Its status stays in the text: by it an error is known as out of memory.
+/// An error of cuBLASLt. The text contains the status, by which `is_out_of_memory` recognizes the error.
 #[derive(Debug, thiserror::Error)]
 #[error("cuBLASLt: {what}: {status}")]
-struct Refused {
+struct BlasLtError {
     what: String,
     status: CublasError,
 }
 
-fn refused(what: &str, status: CublasError) -> candle_core::Error {
-    candle_core::Error::Cuda(Box::new(Refused { what: what.to_owned(), status }))
+fn blaslt_error(what: &str, status: CublasError) -> candle_core::Error {
+    candle_core::Error::Cuda(Box::new(BlasLtError { what: what.to_owned(), status }))
 }
 
-/// Statuses that say that there is no way, if one was asked for with an epilogue: not every version knows each before it tries.
-fn is_no_way(status: CublasError) -> bool {
+/// True for statuses that mean, for a product with an epilogue, that there is no algorithm. Some versions find out only when they run
+/// the algorithm.
+fn means_unsupported(status: CublasError) -> bool {
     use sys::cublasStatus_t as Status;
     matches!(
         status.0,
@@ -116,8 +118,9 @@ fn is_no_way(status: CublasError) -> bool {
     )
 }
 
-fn named(what: &'static str) -> impl Fn(CublasError) -> candle_core::Error {
-    move |status| refused(what, status)
+/// Returns a function that converts a failed call's status to an error.
+fn error_of(what: &'static str) -> impl Fn(CublasError) -> candle_core::Error {
+    move |status| blaslt_error(what, status)
 }
 
 fn data_type(dtype: DType) -> Result<sys::cudaDataType> {
@@ -128,19 +131,20 @@ fn data_type(dtype: DType) -> Result<sys::cudaDataType> {
     }
 }
 
+/// The largest power of two, up to 256, that divides `address`.
 fn alignment(address: u64) -> u32 {
-    const MOST: u32 = 256;
-    if address == 0 { MOST } else { (1 << address.trailing_zeros().min(8)).min(MOST) }
+    const MAX: u32 = 256;
+    1 << address.trailing_zeros().min(MAX.ilog2())
 }
 
-impl Product {
-    fn kind(&self, tf32: bool) -> Kind {
+impl MatmulRequest {
+    fn key(&self, tf32: bool) -> MatmulKey {
         let (epilogue, bias, before) = match self.epilogue {
             Epilogue::None => (0, 0, 0),
             Epilogue::Bias(bias) => (1, bias, 0),
             Epilogue::GeluAux { bias, before } => (2, bias, before),
         };
-        Kind {
+        MatmulKey {
             m: self.m,
             n: self.n,
             k: self.k,
@@ -153,146 +157,150 @@ impl Product {
         }
     }
 
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         let Self { m, n, k, .. } = self;
-        let of = |x: &Operand| format!("{:?}{}", x.dtype, if x.transposed { " transposed" } else { "" });
-        format!("{m} x {k} ({}) by {k} x {n} ({}) into {:?}", of(&self.a), of(&self.b), self.out.dtype)
+        let describe_operand =
+            |x: &MatmulOperand| format!("{:?}{}", x.dtype, if x.transposed { " transposed" } else { "" });
+        format!(
+            "{m} x {k} ({}) by {k} x {n} ({}) into {:?}",
+            describe_operand(&self.a),
+            describe_operand(&self.b),
+            self.out.dtype
+        )
     }
 }
 
-/// Sets one attribute of a product's description.
+/// Sets one attribute of a product's descriptor.
 #[expect(unsafe_code, reason = "FFI")]
-fn describe<T>(
-    product: sys::cublasLtMatmulDesc_t,
+fn set_descriptor<T>(
+    descriptor: sys::cublasLtMatmulDesc_t,
     attribute: sys::cublasLtMatmulDescAttributes_t,
     value: &T,
 ) -> Result<()> {
-    // SAFETY: the description lives; the library copies the value, whose size it compares with the attribute's.
+    // SAFETY: the descriptor lives; the library copies the value, whose size it compares with the attribute's.
     let set = unsafe {
-        result::set_matmul_desc_attribute(product, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
+        result::set_matmul_desc_attribute(descriptor, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
     };
-    set.map_err(named("a product's attribute"))
+    set.map_err(error_of("a product's attribute"))
 }
 
 /// Sets one attribute of a preference.
 #[expect(unsafe_code, reason = "FFI")]
-fn prefer<T>(
+fn set_preference<T>(
     preference: sys::cublasLtMatmulPreference_t,
     attribute: sys::cublasLtMatmulPreferenceAttributes_t,
     value: &T,
 ) -> Result<()> {
-    // SAFETY: as `describe`.
+    // SAFETY: the preference lives; the library copies the value, whose size it compares with the attribute's.
     let set = unsafe {
         result::set_matmul_pref_attribute(preference, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
     };
-    set.map_err(named("a preference"))
+    set.map_err(error_of("a preference"))
 }
 
-/// The addresses of bias and second matrix, which a description holds.
-fn point(product: sys::cublasLtMatmulDesc_t, epilogue: Epilogue) -> Result<()> {
+/// Sets the addresses of the bias and of `before`, which a descriptor holds.
+fn set_epilogue_pointers(descriptor: sys::cublasLtMatmulDesc_t, epilogue: Epilogue) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     match epilogue {
         Epilogue::None => Ok(()),
-        Epilogue::Bias(bias) => describe(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias),
+        Epilogue::Bias(bias) => set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias),
         Epilogue::GeluAux { bias, before } => {
-            describe(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
-            describe(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &before)
+            set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+            set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &before)
         }
     }
 }
 
-impl Products {
+impl BlasLt {
     fn new(gpu: &Gpu) -> Result<Self> {
-        // What NVIDIA's documentation recommends for each generation.
+        // The size that NVIDIA's documentation recommends for each generation.
         let bytes: usize = if gpu.compute_capability().0 >= 9 { 32 << 20 } else { 4 << 20 };
-        gpu.stream().context().bind_to_thread().map_err(super::driver)?;
+        gpu.stream().context().bind_to_thread().map_err(super::driver_error)?;
         Ok(Self {
-            handle: result::create_handle().map_err(|status| gpu.failed("a handle", status))?,
+            handle: result::create_handle().map_err(|status| gpu.matmul_error("a handle", status))?,
             workspace: gpu.empty(DType::U32, bytes / 4)?,
-            ways: HashMap::new(),
+            plans: HashMap::new(),
         })
     }
 
-    fn bytes(&self) -> usize {
+    fn workspace_bytes(&self) -> usize {
         self.workspace.elem_count() * 4
     }
 
-    /// Asks the library how to compute products of this kind.
-    fn find(&self, product: &Product, kind: &Kind) -> Result<Option<Way>> {
+    /// Describes the product to the library and lets it choose an algorithm.
+    fn find_plan(&self, product: &MatmulRequest, key: &MatmulKey) -> Result<Option<MatmulPlan>> {
         use sys::cublasLtEpilogue_t as Epilogues;
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        let compute = if kind.tf32 {
+        let compute = if key.tf32 {
             sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
         } else {
             sys::cublasComputeType_t::CUBLAS_COMPUTE_32F
         };
-        let description =
-            result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F).map_err(named("a description"))?;
+        let descriptor =
+            result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F).map_err(error_of("a description"))?;
         // CUBLAS_OP_N and CUBLAS_OP_T.
-        describe(description, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(kind.transposed[0]))?;
-        describe(description, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(kind.transposed[1]))?;
+        set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(key.transposed[0]))?;
+        set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(key.transposed[1]))?;
         let epilogue = match product.epilogue {
             Epilogue::None => Epilogues::CUBLASLT_EPILOGUE_DEFAULT,
             Epilogue::Bias(_) => Epilogues::CUBLASLT_EPILOGUE_BIAS,
             Epilogue::GeluAux { .. } => Epilogues::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
         };
-        describe(description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
+        set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
         if matches!(product.epilogue, Epilogue::GeluAux { .. }) {
-            describe(description, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(product.m as i64))?;
+            set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(product.m as i64))?;
         }
-        // The search looks at how these are aligned.
-        point(description, product.epilogue)?;
+        // The search checks how these are aligned.
+        set_epilogue_pointers(descriptor, product.epilogue)?;
         let layout = |dtype, rows: usize, columns: usize, transposed: bool| {
             let (rows, columns) = if transposed { (columns, rows) } else { (rows, columns) };
             result::create_matrix_layout(data_type(dtype)?, rows as u64, columns as u64, rows as i64)
-                .map_err(named("a layout"))
+                .map_err(error_of("a layout"))
         };
-        let Product { m, n, k, .. } = *product;
-        let (a, b) =
-            (layout(kind.types[0], m, k, kind.transposed[0])?, layout(kind.types[0], k, n, kind.transposed[1])?);
-        let out = layout(kind.types[1], m, n, false)?;
-        match self.search(kind, description, [a, b, out]) {
-            Ok(found) => {
-                Ok(found.map(|(algorithm, workspace)| Way { product: description, a, b, out, algorithm, workspace }))
-            }
+        let MatmulRequest { m, n, k, .. } = *product;
+        let (a, b) = (layout(key.types[0], m, k, key.transposed[0])?, layout(key.types[0], k, n, key.transposed[1])?);
+        let out = layout(key.types[1], m, n, false)?;
+        match self.find_algorithm(key, descriptor, [a, b, out]) {
+            Ok(None) => Ok(None),
+            Ok(Some((algorithm, workspace))) => Ok(Some(MatmulPlan { descriptor, a, b, out, algorithm, workspace })),
             Err(e) if is_out_of_memory(&e) => Err(e),
-            Err(e) => bail!("{} with addresses aligned to {:?}: {e}", product.words(), kind.aligned),
+            Err(e) => bail!("{} with addresses aligned to {:?}: {e}", product.describe(), key.aligned),
         }
     }
 
     #[expect(unsafe_code, reason = "FFI")]
-    fn search(
+    fn find_algorithm(
         &self,
-        kind: &Kind,
-        description: sys::cublasLtMatmulDesc_t,
+        key: &MatmulKey,
+        descriptor: sys::cublasLtMatmulDesc_t,
         [a, b, out]: [sys::cublasLtMatrixLayout_t; 3],
     ) -> Result<Option<(sys::cublasLtMatmulAlgo_t, usize)>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
-        let preference = result::create_matmul_pref().map_err(named("a preference"))?;
-        prefer(preference, Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &self.bytes())?;
+        let preference = result::create_matmul_pref().map_err(error_of("a preference"))?;
+        set_preference(preference, Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &self.workspace_bytes())?;
         for (attribute, aligned) in [
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kind.aligned[0]),
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kind.aligned[1]),
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kind.aligned[2]),
-            // Of the bias, too: some versions take what they know of D's.
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kind.aligned[2].min(kind.aligned[3])),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.aligned[0]),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.aligned[1]),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.aligned[2]),
+            // The smaller of the output's and the bias's alignment: some versions read the bias as they read D.
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.aligned[2].min(key.aligned[3])),
         ] {
-            prefer(preference, attribute, &aligned)?;
+            set_preference(preference, attribute, &aligned)?;
         }
-        if kind.types[1] == DType::BF16 {
+        if key.types[1] == DType::BF16 {
             // Parts of a sum are not rounded to the output's type before they are added.
             let scheme = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
-            prefer(preference, Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme)?;
+            set_preference(preference, Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme)?;
         }
         // SAFETY: all that is given was made just now and lives.
-        let found = unsafe { result::get_matmul_algo_heuristic(self.handle, description, a, b, out, out, preference) };
+        let found = unsafe { result::get_matmul_algo_heuristic(self.handle, descriptor, a, b, out, out, preference) };
         // SAFETY: made above, and used by nothing else.
-        unsafe { result::destroy_matmul_pref(preference).map_err(named("a preference"))? }
+        unsafe { result::destroy_matmul_pref(preference).map_err(error_of("a preference"))? }
         match found {
             Ok(found) => Ok(Some((found.algo, found.workspaceSize))),
             Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(None),
-            Err(error) if kind.epilogue != 0 && is_no_way(error) => Ok(None),
-            Err(error) => Err(named("the search for an algorithm")(error)),
+            Err(error) if key.epilogue != 0 && means_unsupported(error) => Ok(None),
+            Err(error) => Err(error_of("the search for an algorithm")(error)),
         }
     }
 }
@@ -301,17 +309,17 @@ impl Gpu {
     /// Multiplies on the compute stream.
     ///
     /// # Safety
-    /// As `try_multiply`.
+    /// The addresses have as many elements of their types as the sizes say, on this device.
     ///
     /// # Errors
-    /// As `try_multiply`, and if there is no algorithm.
+    /// If cuBLASLt fails or has no algorithm, or memory is short.
     #[expect(unsafe_code, reason = "FFI")]
-    pub unsafe fn multiply(&self, product: &Product) -> Result<()> {
+    pub unsafe fn multiply(&self, product: &MatmulRequest) -> Result<()> {
         // SAFETY: the caller's promise.
         if unsafe { self.try_multiply(product)? } {
             return Ok(());
         }
-        bail!("cuBLASLt has no algorithm for {} with {:?}", product.words(), product.kind(self.tf32()).aligned)
+        bail!("cuBLASLt has no algorithm for {} with {:?}", product.describe(), product.key(self.tf32()).aligned)
     }
 
     /// Multiplies on the compute stream. `false`, and nothing done, if cuBLASLt has no algorithm for these types, sizes, alignments
@@ -321,9 +329,9 @@ impl Gpu {
     /// The addresses have as many elements of their types as the sizes say, on this device.
     ///
     /// # Errors
-    /// That of cuBLASLt, or if memory is short.
+    /// If cuBLASLt fails, or memory is short.
     #[expect(unsafe_code, reason = "FFI")]
-    pub unsafe fn try_multiply(&self, product: &Product) -> Result<bool> {
+    pub unsafe fn try_multiply(&self, product: &MatmulRequest) -> Result<bool> {
         if product.m == 0 || product.n == 0 {
             return Ok(true);
         }
@@ -331,90 +339,91 @@ impl Gpu {
             bail!("a product of {:?} and {:?}", product.a.dtype, product.b.dtype)
         }
         if let Epilogue::Bias(bias) | Epilogue::GeluAux { bias, .. } = product.epilogue
-            && !bias.is_multiple_of(WHOLE)
+            && !bias.is_multiple_of(EPILOGUE_ALIGNMENT)
         {
             return Ok(false);
         }
-        let mut products = self.products()?.lock().unwrap_or_else(PoisonError::into_inner);
-        let kind = product.kind(self.tf32());
-        let way = if let Some(way) = products.ways.get(&kind) {
-            *way
+        let mut blaslt = self.blaslt_state()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = product.key(self.tf32());
+        let plan = if let Some(plan) = blaslt.plans.get(&key) {
+            *plan
         } else {
-            let way = products.find(product, &kind)?;
-            products.ways.insert(kind, way);
-            way
+            let plan = blaslt.find_plan(product, &key)?;
+            blaslt.plans.insert(key, plan);
+            plan
         };
-        let Some(way) = way else { return Ok(false) };
-        point(way.product, product.epilogue)?;
+        let Some(plan) = plan else { return Ok(false) };
+        set_epilogue_pointers(plan.descriptor, product.epilogue)?;
         let (one, beta) = (1.0_f32, if product.accumulate { 1.0_f32 } else { 0.0 });
-        let at = |address: u64| address as *mut c_void;
-        let workspace = at(address(&products.workspace)?);
+        let pointer = |address: u64| address as *mut c_void;
+        let workspace = pointer(address(&blaslt.workspace)?);
         let stream = self.stream();
-        stream.context().bind_to_thread().map_err(super::driver)?;
-        // SAFETY: descriptions and algorithm were made for these sizes, types and alignments; the caller answers for the
-        // addresses; the workspace has what was preferred; factors are on the host, which is the default, and copied.
+        stream.context().bind_to_thread().map_err(super::driver_error)?;
+        // SAFETY: descriptors and algorithm were made for these sizes, types and alignments; the caller answers for the
+        // addresses; the workspace has the bytes that were allowed; factors are on the host, which is the default, and copied.
         let done = unsafe {
             result::matmul(
-                products.handle,
-                way.product,
+                blaslt.handle,
+                plan.descriptor,
                 std::ptr::from_ref(&one).cast(),
                 std::ptr::from_ref(&beta).cast(),
-                at(product.a.address),
-                way.a,
-                at(product.b.address),
-                way.b,
-                at(product.out.address),
-                way.out,
-                at(product.out.address),
-                way.out,
-                std::ptr::from_ref(&way.algorithm),
+                pointer(product.a.address),
+                plan.a,
+                pointer(product.b.address),
+                plan.b,
+                pointer(product.out.address),
+                plan.out,
+                pointer(product.out.address),
+                plan.out,
+                std::ptr::from_ref(&plan.algorithm),
                 workspace,
-                way.workspace,
+                plan.workspace,
                 stream.cu_stream().cast(),
             )
         };
         match done {
             Ok(()) => Ok(true),
-            // Nothing was launched: it is a check of arguments that failed.
-            Err(status) if kind.epilogue != 0 && is_no_way(status) => {
-                products.ways.insert(kind, None);
+            // Nothing was launched: a check of arguments failed.
+            Err(status) if key.epilogue != 0 && means_unsupported(status) => {
+                blaslt.plans.insert(key, None);
                 Ok(false)
             }
-            Err(status) => Err(self.failed(&product.words(), status)),
+            Err(status) => Err(self.matmul_error(&product.describe(), status)),
         }
     }
 
-    /// Makes the library's handle, which may wait for all that runs on the GPU: to be called before anything does.
+    /// Makes the library's handle. Call it before any kernel is launched: it may wait for all that runs on the GPU.
     ///
     /// # Errors
-    /// That of cuBLASLt, or if memory is short.
-    pub(super) fn prepare_products(&self) -> Result<()> {
-        self.products().map(drop)
+    /// If cuBLASLt fails, or memory is short.
+    pub(super) fn prepare_blaslt(&self) -> Result<()> {
+        self.blaslt_state().map(drop)
     }
 
-    fn products(&self) -> Result<&Mutex<Products>> {
-        if let Some(products) = self.blaslt.0.get() {
-            return Ok(products);
+    fn blaslt_state(&self) -> Result<&Mutex<BlasLt>> {
+        if let Some(state) = self.blaslt.0.get() {
+            return Ok(state);
         }
-        let new = Mutex::new(Products::new(self)?);
+        let new = Mutex::new(BlasLt::new(self)?);
         Ok(self.blaslt.0.get_or_init(|| new))
     }
 
-    /// On a device without room for its kernels the library says anything.
-    fn failed(&self, what: &str, status: CublasError) -> candle_core::Error {
+    /// cuBLASLt returns arbitrary errors when memory is nearly full and it cannot load its kernels: such an error becomes one of too
+    /// little memory.
+    fn matmul_error(&self, what: &str, status: CublasError) -> candle_core::Error {
         use sys::cublasStatus_t as Status;
-        const KERNELS: usize = 64 << 20;
-        let any = matches!(
+        const MIN_FREE_BYTES: usize = 64 << 20;
+        let may_be_memory = matches!(
             status.0,
             Status::CUBLAS_STATUS_INTERNAL_ERROR
                 | Status::CUBLAS_STATUS_EXECUTION_FAILED
                 | Status::CUBLAS_STATUS_NOT_INITIALIZED
         );
-        let full = || self.stream().context().mem_get_info().is_ok_and(|(free, _)| free < KERNELS);
-        if any && full() {
-            let what = format!("{what}: {status} where less than {} MiB are free", KERNELS >> 20);
-            return refused(&what, CublasError(Status::CUBLAS_STATUS_ALLOC_FAILED));
+        let is_full = || self.stream().context().mem_get_info().is_ok_and(|(free, _)| free < MIN_FREE_BYTES);
+        if may_be_memory && is_full() {
+            let what = format!("{what}: {status} where less than {} MiB are free", MIN_FREE_BYTES >> 20);
+            return blaslt_error(&what, CublasError(Status::CUBLAS_STATUS_ALLOC_FAILED));
         }
-        refused(what, status)
+        blaslt_error(what, status)
     }
 }

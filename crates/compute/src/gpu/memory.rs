@@ -1,6 +1,4 @@
-//! Memory of a GPU: new tensors, addresses of old ones, and how much there is.
-
-use std::sync::Arc;
+//! Memory of a GPU: new tensors, addresses of tensors, and how much memory is used and free.
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::CudaStorageSlice;
@@ -9,7 +7,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{CudaStorage, DType, Device, Result, Shape, Storage, Tensor, bail};
 
 use super::Gpu;
-use super::driver;
+use super::driver_error;
 
 /// Bytes of one device. `used` and `peak` are this process's tensors; `reserved` is what its pool holds of the device for them;
 /// `free` and `total` are the device's, all processes together.
@@ -22,11 +20,11 @@ pub struct DeviceMemory {
     pub total: u64,
 }
 
-/// How much memory a device has and holds; `None` if it is no GPU, or the driver does not say.
+/// The memory of a device; `None` if it is no GPU, or the driver does not answer.
 #[must_use]
 pub fn memory(device: &Device) -> Option<DeviceMemory> {
     use sys::CUmemPool_attribute as Attribute;
-    let gpu = Gpu::of(device).ok()?;
+    let gpu = Gpu::of_device(device).ok()?;
     let context = gpu.stream().context();
     let (free, total) = context.mem_get_info().ok()?;
     let pool = |attribute| pool_attribute(context, attribute).ok();
@@ -44,58 +42,42 @@ fn pool_attribute(context: &CudaContext, attribute: sys::CUmemPool_attribute) ->
     let mut value = 0_u64;
     // SAFETY: the device is the context's; these attributes are 64-bit numbers (cuMemPoolGetAttribute).
     unsafe {
-        let pool = result::device::get_default_mem_pool(context.cu_device()).map_err(driver)?;
-        result::mem_pool::get_attribute(pool, attribute, std::ptr::from_mut(&mut value).cast()).map_err(driver)?;
+        let pool = result::device::get_default_mem_pool(context.cu_device()).map_err(driver_error)?;
+        result::mem_pool::get_attribute(pool, attribute, std::ptr::from_mut(&mut value).cast())
+            .map_err(driver_error)?;
     }
     Ok(value)
 }
 
-/// `DeviceMemory::peak` is counted anew from here.
+#[expect(unsafe_code, reason = "FFI")]
+fn set_pool_attribute(context: &CudaContext, attribute: sys::CUmemPool_attribute, mut value: u64) -> Result<()> {
+    // SAFETY: the device is the context's; these attributes are 64-bit numbers (cuMemPoolSetAttribute).
+    unsafe {
+        let pool = result::device::get_default_mem_pool(context.cu_device()).map_err(driver_error)?;
+        result::mem_pool::set_attribute(pool, attribute, std::ptr::from_mut(&mut value).cast()).map_err(driver_error)
+    }
+}
+
+/// Resets `DeviceMemory::peak` to the memory that is used now.
 ///
 /// # Errors
 /// If it is no GPU, or the driver refuses.
-#[expect(unsafe_code, reason = "FFI")]
 pub fn reset_peak(device: &Device) -> Result<()> {
-    let gpu = Gpu::of(device)?;
-    let mut zero = 0_u64;
-    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH;
-    // SAFETY: the device is the context's; the attribute is a 64-bit number, of which 0 alone can be set.
-    unsafe {
-        let pool = result::device::get_default_mem_pool(gpu.stream().context().cu_device()).map_err(driver)?;
-        result::mem_pool::set_attribute(pool, attribute, std::ptr::from_mut(&mut zero).cast()).map_err(driver)
-    }
+    let gpu = Gpu::of_device(device)?;
+    // 0 is the only number that this attribute can be set to.
+    set_pool_attribute(gpu.stream().context(), sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
 }
 
-/// Freed memory stays in the pool, for the next step; by default every synchronization gives it back to the system.
-#[expect(unsafe_code, reason = "FFI")]
-pub(super) fn keep_freed_memory(context: &Arc<CudaContext>) -> Result<()> {
+/// Keeps freed memory in the pool, for the next step; by default every synchronization gives it back to the system.
+pub(super) fn keep_freed_memory(context: &CudaContext) -> Result<()> {
     if !context.has_async_alloc() {
         bail!("this GPU's driver has no memory pools: CUDA 11.2 or newer is needed")
     }
-    let mut all = u64::MAX;
-    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    // SAFETY: the device is the context's; the attribute is a 64-bit number.
-    unsafe {
-        let pool = result::device::get_default_mem_pool(context.cu_device()).map_err(driver)?;
-        result::mem_pool::set_attribute(pool, attribute, std::ptr::from_mut(&mut all).cast()).map_err(driver)
-    }
+    set_pool_attribute(context, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)
 }
 
-/// `tensor` in the host's memory. What is copied is there: of a copy to memory that is not pinned the driver need not wait for the
-/// end, though it does so on most machines.
-///
-/// # Errors
-/// That of a kernel before.
-pub fn on_host(tensor: &Tensor) -> Result<Tensor> {
-    let host = tensor.to_device(&Device::Cpu)?;
-    if tensor.device().is_cuda() {
-        Gpu::of(tensor.device())?.synchronize()?;
-    }
-    Ok(host)
-}
-
-/// Other GPUs of this machine may read and write this one's pool: NCCL lets ranks of one process at each other's buffers. Not
-/// done without need: the pool then grows more slowly.
+/// Lets other GPUs of this machine read and write this one's pool: with NCCL, ranks of one process access each other's buffers. Call
+/// it only where needed: the pool then grows more slowly.
 ///
 /// # Errors
 /// If it is no GPU, or the driver refuses.
@@ -103,9 +85,9 @@ pub fn on_host(tensor: &Tensor) -> Result<Tensor> {
 pub fn share_with_peers(gpu: &Gpu) -> Result<()> {
     let own = gpu.stream().context().cu_device();
     let mut peers = Vec::new();
-    for index in 0..CudaContext::device_count().map_err(driver)? {
+    for index in 0..CudaContext::device_count().map_err(driver_error)? {
         let mut can = 0;
-        let device = result::device::get(index).map_err(driver)?;
+        let device = result::device::get(index).map_err(driver_error)?;
         // SAFETY: both devices are the driver's; the answer goes to a number that lives.
         let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, device, own) };
         if device != own && asked.result().is_ok() && can != 0 {
@@ -118,10 +100,10 @@ pub fn share_with_peers(gpu: &Gpu) -> Result<()> {
     if peers.is_empty() {
         return Ok(());
     }
-    // SAFETY: the device is the context's; as many descriptions as are said, which the driver copies.
+    // SAFETY: the device is the context's; the descriptions are as many as the call says, and the driver copies them.
     unsafe {
-        let pool = result::device::get_default_mem_pool(own).map_err(driver)?;
-        sys::cuMemPoolSetAccess(pool, peers.as_ptr(), peers.len()).result().map_err(driver)
+        let pool = result::device::get_default_mem_pool(own).map_err(driver_error)?;
+        sys::cuMemPoolSetAccess(pool, peers.as_ptr(), peers.len()).result().map_err(driver_error)
     }
 }
 
@@ -152,7 +134,7 @@ impl Gpu {
     /// A tensor of zeros.
     ///
     /// # Errors
-    /// As `empty`.
+    /// If memory is short, or the type is none of f32, bf16, u32 and f64.
     pub fn zeros(&self, dtype: DType, shape: impl Into<Shape>) -> Result<Tensor> {
         let tensor = self.empty(dtype, shape)?;
         self.clear(&tensor)?;
@@ -169,14 +151,14 @@ impl Gpu {
         if bytes == 0 {
             return Ok(());
         }
-        self.stream().context().bind_to_thread().map_err(driver)?;
-        // SAFETY: the range is the tensor's, which lives until the stream-ordered free behind this.
-        unsafe { result::memset_d8_async(start, 0, bytes, self.stream().cu_stream()).map_err(driver) }
+        self.stream().context().bind_to_thread().map_err(driver_error)?;
+        // SAFETY: the range is the tensor's, which lives until its stream-ordered free, which comes after this.
+        unsafe { result::memset_d8_async(start, 0, bytes, self.stream().cu_stream()).map_err(driver_error) }
     }
 }
 
-/// Of the first element of a contiguous tensor on a GPU. The memory is the tensor's: freed, in the order of the stream, when
-/// its last handle is dropped.
+/// The address of the first element of a contiguous tensor on a GPU. The memory is freed, in the order of the stream, when the
+/// tensor's last handle is dropped.
 ///
 /// # Errors
 /// If it is strided, or not on a GPU.
@@ -193,12 +175,4 @@ pub fn address(tensor: &Tensor) -> Result<u64> {
         _ => bail!("GPU tensors are f32, bf16, u32 or f64, not {:?}", cuda.dtype()),
     };
     Ok(base + (start * cuda.dtype().size_in_bytes()) as u64)
-}
-
-/// `address`, or a null pointer for nothing.
-///
-/// # Errors
-/// As `address`.
-pub fn address_or_null(tensor: Option<&Tensor>) -> Result<u64> {
-    tensor.map_or(Ok(0), address)
 }

@@ -1,4 +1,4 @@
-//! From the host to a GPU without waiting: copies start from pinned memory, which is used again when the copy is over.
+//! Copies from the host to a GPU without waiting: they start from pinned memory, which is used again when the copy is over.
 
 use std::sync::PoisonError;
 
@@ -6,27 +6,26 @@ use candle_core::cuda_backend::cudarc::driver::{CudaEvent, PinnedHostSlice, resu
 use candle_core::{DType, Result, Tensor};
 
 use super::memory::address;
-use super::{Gpu, driver};
+use super::{Gpu, driver_error};
 
-/// Buffers that may still be on their way, oldest first.
+/// Pinned buffers whose copies may still be under way, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Uploads(Vec<Upload>);
+pub(super) struct PinnedBuffers(Vec<PinnedBuffer>);
 
 #[derive(Debug)]
-struct Upload {
-    /// Pinned.
-    from: PinnedHostSlice<u32>,
-    /// Where that begins. Asking for it each time would ask the driver whether an event is over that nobody records.
+struct PinnedBuffer {
+    memory: PinnedHostSlice<u32>,
+    /// The address of `memory`. Asking `memory` for it would query an event that is never recorded.
     start: usize,
-    /// Behind the copy.
-    over: CudaEvent,
+    /// Recorded after the copy.
+    copied: CudaEvent,
 }
 
-/// Smaller buffers are not worth telling apart.
-const SMALLEST: usize = 1 << 12;
+/// Elements of the smallest buffer.
+const MIN_LENGTH: usize = 1 << 12;
 
 impl Gpu {
-    /// The numbers as a tensor, [values.len()]. Returns before they are there; kernels launched later see them.
+    /// Copies the numbers to a tensor, [values.len()]. Returns before the copy is done; kernels launched later see them.
     ///
     /// # Errors
     /// If memory is short.
@@ -38,24 +37,24 @@ impl Gpu {
         }
         let (stream, to) = (self.stream(), address(&tensor)?);
         let mut uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |u: &Upload| u.from.len() >= values.len() && u.over.is_complete();
+        let fits = |buffer: &PinnedBuffer| buffer.memory.len() >= values.len() && buffer.copied.is_complete();
         let upload = if let Some(i) = uploads.0.iter().position(fits) {
             uploads.0.remove(i)
         } else {
-            let len = values.len().next_power_of_two().max(SMALLEST);
+            let len = values.len().next_power_of_two().max(MIN_LENGTH);
             // SAFETY: memory of the host, of a type for which any bits are a value.
-            let mut from = unsafe { stream.context().alloc_pinned_with_flags(len, 0).map_err(driver)? };
-            let start = from.as_mut_ptr().map_err(driver)? as usize;
-            Upload { from, start, over: stream.context().new_event(None).map_err(driver)? }
+            let mut memory = unsafe { stream.context().alloc_pinned_with_flags(len, 0).map_err(driver_error)? };
+            let start = memory.as_mut_ptr().map_err(driver_error)? as usize;
+            PinnedBuffer { memory, start, copied: stream.context().new_event(None).map_err(driver_error)? }
         };
-        // SAFETY: `from` is as long and lives, and nobody else has it: the copy that last read it is over. `to` has room; the
-        // buffer is not written to again before the event behind the copy.
+        // SAFETY: the buffer is long enough and lives, and the copy that last read it is over. `to` has as many elements; the
+        // buffer is not written to again before the event after the copy.
         unsafe {
             std::ptr::copy_nonoverlapping(values.as_ptr(), upload.start as *mut u32, values.len());
             let from = std::slice::from_raw_parts(upload.start as *const u32, values.len());
-            result::memcpy_htod_async(to, from, stream.cu_stream()).map_err(driver)?;
+            result::memcpy_htod_async(to, from, stream.cu_stream()).map_err(driver_error)?;
         }
-        upload.over.record(stream).map_err(driver)?;
+        upload.copied.record(stream).map_err(driver_error)?;
         uploads.0.push(upload);
         Ok(tensor)
     }

@@ -5,26 +5,26 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use super::access::{Math, tensor};
 use super::cpu::Real;
 use super::cpu::attention as cpu;
-use super::cpu::decode::{self, LayerCache};
-use super::cpu::dropout::Dropout;
+use super::cpu::decode::{self, CpuKvCache};
+use super::cpu::dropout::DropoutMask;
 
-pub use super::cpu::attention::Shape;
+pub use super::cpu::attention::AttentionShape;
 
-/// Of each sample the tokens before its padding, at least one.
+/// How many tokens of each sample stand before its padding: at least one.
 #[derive(Debug, Clone)]
-pub struct Filled {
+pub struct ValidLengths {
     pub host: Vec<usize>,
-    /// The same on the GPU that computes, \[batch\] u32, where there is one.
+    /// The lengths on the GPU that computes, \[batch\] u32, where there is one.
     pub device: Option<Tensor>,
 }
 
-impl Filled {
-    /// `lengths`, one for each sample, brought to `device` where that is a GPU.
+impl ValidLengths {
+    /// `lengths`, one for each sample, copied to `device` where that is a GPU.
     pub fn new(lengths: &[usize], device: &Device) -> Result<Self> {
         #[cfg(feature = "cuda")]
         if device.is_cuda() {
             let words: Vec<u32> = lengths.iter().map(|&n| u32::try_from(n).unwrap_or(u32::MAX)).collect();
-            let there = crate::gpu::Gpu::of(device)?.upload(&words)?;
+            let there = crate::gpu::Gpu::of_device(device)?.upload(&words)?;
             return Ok(Self { host: lengths.to_vec(), device: Some(there) });
         }
         let _ = device;
@@ -32,29 +32,30 @@ impl Filled {
     }
 }
 
-/// What is taken from the probabilities besides the future.
+/// The masks on attention's probabilities, besides the causal one.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Masks<'a> {
-    pub dropout: Option<&'a Dropout>,
-    /// Queries see no keys behind these.
-    pub filled: Option<&'a Filled>,
+pub struct AttentionMasks<'a> {
+    pub dropout: Option<&'a DropoutMask>,
+    /// Queries see no keys after these.
+    pub valid_lengths: Option<&'a ValidLengths>,
 }
 
-impl<'a> Masks<'a> {
-    fn on_cpu(self) -> cpu::Masks<'a> {
-        cpu::Masks { dropout: self.dropout, filled: self.filled.map(|filled| filled.host.as_slice()) }
+impl AttentionMasks<'_> {
+    /// How many keys of sample `sample` its last query sees.
+    pub(super) fn visible_keys(&self, sample: usize) -> usize {
+        self.valid_lengths.map_or(usize::MAX, |lengths| lengths.host[sample].max(1))
     }
 }
 
 /// Returns the output, [batch·seq, heads·head_dim], and the log-sum-exps that the backward needs, [batch·heads·seq].
-pub fn attention(qkv: &Tensor, s: Shape, masks: Masks<'_>, math: Math) -> Result<(Tensor, Tensor)> {
+pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>, math: Math) -> Result<(Tensor, Tensor)> {
     check(s, masks)?;
     on_gpu!(qkv => super::cuda::attention::attention(qkv, s, masks));
     with_type!(qkv, T => {
         read!(T; qkv = qkv);
         let mut out = vec![T::ZERO; s.batch * s.seq * s.out_width()];
         let mut lse = vec![T::ZERO; s.batch * s.heads * s.seq];
-        cpu::forward(s, qkv, masks.on_cpu(), &mut out, &mut lse, math.bf16);
+        cpu::forward(s, qkv, masks, &mut out, &mut lse, math.bf16);
         Ok((tensor(out, (s.batch * s.seq, s.out_width()))?, tensor(lse, s.batch * s.heads * s.seq)?))
     })
 }
@@ -65,8 +66,8 @@ pub fn attention_backward(
     out: &Tensor,
     lse: &Tensor,
     dout: &Tensor,
-    s: Shape,
-    masks: Masks<'_>,
+    s: AttentionShape,
+    masks: AttentionMasks<'_>,
     math: Math,
 ) -> Result<Tensor> {
     check(s, masks)?;
@@ -74,15 +75,15 @@ pub fn attention_backward(
     with_type!(qkv, T => {
         read!(T; qkv = qkv, out = out, lse = lse, dout = dout);
         let mut dqkv = vec![T::ZERO; s.batch * s.seq * s.qkv_width()];
-        cpu::backward(s, qkv, out, lse, masks.on_cpu(), dout, &mut dqkv, math.bf16);
+        cpu::backward(s, qkv, out, lse, masks, dout, &mut dqkv, math.bf16);
         tensor(dqkv, (s.batch * s.seq, s.qkv_width()))
     })
 }
 
-fn check(s: Shape, masks: Masks<'_>) -> Result<()> {
-    match masks.filled {
-        Some(filled) if filled.host.len() != s.batch => {
-            bail!("{} filled lengths for {} samples", filled.host.len(), s.batch)
+fn check(s: AttentionShape, masks: AttentionMasks<'_>) -> Result<()> {
+    match masks.valid_lengths {
+        Some(lengths) if lengths.host.len() != s.batch => {
+            bail!("{} valid lengths for {} samples", lengths.host.len(), s.batch)
         }
         _ => Ok(()),
     }
@@ -90,37 +91,49 @@ fn check(s: Shape, masks: Masks<'_>) -> Result<()> {
 
 /// One layer's keys and values of the tokens so far.
 #[derive(Debug)]
-pub enum Cache {
-    F32(LayerCache<f32>),
-    F64(LayerCache<f64>),
+pub enum LayerKvCache {
+    F32(CpuKvCache<f32>),
+    F64(CpuKvCache<f64>),
     #[cfg(feature = "cuda")]
-    Device(super::cuda::attention::DeviceCache),
+    Device(super::cuda::attention::DeviceKvCache),
 }
 
-impl Cache {
-    /// Room for `capacity` tokens per sample, where `like` is.
-    pub fn new(s: Shape, capacity: usize, like: &Tensor) -> Result<Self> {
-        on_gpu!(like => Ok(Self::Device(super::cuda::attention::DeviceCache::new(capacity))));
+impl LayerKvCache {
+    /// An empty cache for `capacity` tokens per sample, on the device of `like`.
+    pub fn new(s: AttentionShape, capacity: usize, like: &Tensor) -> Result<Self> {
+        on_gpu!(like => Ok(Self::Device(super::cuda::attention::DeviceKvCache::new(capacity))));
         Ok(match like.dtype() {
-            DType::F32 => Self::F32(LayerCache::new(s, capacity)),
-            DType::F64 => Self::F64(LayerCache::new(s, capacity)),
+            DType::F32 => Self::F32(CpuKvCache::new(s, capacity)),
+            DType::F64 => Self::F64(CpuKvCache::new(s, capacity)),
             other => bail!("kernels take f32 or f64, not {other:?}"),
         })
     }
 }
 
 /// Appends the new tokens of `qkv` at position `start` to the cache and attends over it.
-pub fn attend(qkv: &Tensor, s: Shape, start: usize, cache: &mut Cache, math: Math) -> Result<Tensor> {
-    fn run<T: Real>(qkv: &Tensor, s: Shape, start: usize, cache: &mut LayerCache<T>, math: Math) -> Result<Tensor> {
+pub fn attend_with_cache(
+    qkv: &Tensor,
+    s: AttentionShape,
+    start: usize,
+    cache: &mut LayerKvCache,
+    math: Math,
+) -> Result<Tensor> {
+    fn run<T: Real>(
+        qkv: &Tensor,
+        s: AttentionShape,
+        start: usize,
+        cache: &mut CpuKvCache<T>,
+        math: Math,
+    ) -> Result<Tensor> {
         read!(T; qkv = qkv);
         let mut out = vec![T::ZERO; s.batch * s.seq * s.out_width()];
-        decode::attend(s, qkv, start, cache, &mut out, math.bf16);
+        decode::attend_with_cache(s, qkv, start, cache, &mut out, math.bf16);
         tensor(out, (s.batch * s.seq, s.out_width()))
     }
     match cache {
-        Cache::F32(cache) => run(qkv, s, start, cache, math),
-        Cache::F64(cache) => run(qkv, s, start, cache, math),
+        LayerKvCache::F32(cache) => run(qkv, s, start, cache, math),
+        LayerKvCache::F64(cache) => run(qkv, s, start, cache, math),
         #[cfg(feature = "cuda")]
-        Cache::Device(cache) => super::cuda::attention::attend(qkv, s, start, cache),
+        LayerKvCache::Device(cache) => super::cuda::attention::attend_with_cache(qkv, s, start, cache),
     }
 }

@@ -1,6 +1,6 @@
-//! Tensors as bytes: what communication copies in and out. A tensor's lock is held for one such copy and no longer.
+//! Tensors as bytes, which communication copies in and out. A tensor's lock is held for one such copy and no longer.
 
-use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Storage, Tensor, bail};
+use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail};
 
 /// Types that are nothing but their bits: any bytes are a value, and a value has no padding.
 trait Plain: Copy {}
@@ -34,51 +34,21 @@ pub fn read<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         CpuStorage::F64(v) => f(bytes(&v[start..end])),
         CpuStorage::U32(v) => f(bytes(&v[start..end])),
         CpuStorage::BF16(v) => f(bytes(&v[start..end])),
-        _ => return unsupported(tensor.dtype()),
+        _ => bail!("f32, f64, bf16 and u32 can be sent, not {:?}", tensor.dtype()),
     })
 }
 
-/// As `read`, to change them in place.
+/// Runs `f` on the bytes of a contiguous f32, f64, bf16 or u32 tensor, to change them in place.
 ///
 /// # Errors
-/// As `read`.
+/// If it is strided, of another type or on another device.
 pub fn write(tensor: &Tensor, f: impl Fn(&mut [u8])) -> Result<()> {
     tensor.inplace_op1(&Write(f))
-}
-
-/// A new CPU tensor of `shape` whose elements are `bytes`.
-///
-/// # Errors
-/// If the bytes are not as many as the shape has, or the type is none of the four.
-pub fn tensor(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Tensor> {
-    match dtype {
-        DType::F32 => Tensor::from_vec(elements::<f32>(bytes), shape, &Device::Cpu),
-        DType::F64 => Tensor::from_vec(elements::<f64>(bytes), shape, &Device::Cpu),
-        DType::U32 => Tensor::from_vec(elements::<u32>(bytes), shape, &Device::Cpu),
-        DType::BF16 => Tensor::from_vec(elements::<half::bf16>(bytes), shape, &Device::Cpu),
-        other => unsupported(other),
-    }
 }
 
 fn range(layout: &Layout) -> Result<(usize, usize)> {
     let Some(range) = layout.contiguous_offsets() else { bail!("a strided tensor cannot be sent") };
     Ok(range)
-}
-
-fn unsupported<T>(dtype: DType) -> Result<T> {
-    bail!("f32, f64, bf16 and u32 can be sent, not {dtype:?}")
-}
-
-#[expect(unsafe_code, reason = "numbers from bytes")]
-fn elements<T: Plain>(bytes: &[u8]) -> Vec<T> {
-    let count = bytes.len() / size_of::<T>();
-    let mut out: Vec<T> = Vec::with_capacity(count);
-    // SAFETY: `out` has room for `count` elements, and `bytes` has at least as many bytes; any bits are a `Plain` value.
-    unsafe {
-        std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.as_mut_ptr().cast::<u8>(), count * size_of::<T>());
-        out.set_len(count);
-    }
-    out
 }
 
 struct Write<F>(F);
@@ -104,13 +74,14 @@ impl<F: Fn(&mut [u8])> InplaceOp1 for Write<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::{DType, Device};
 
     #[test]
     fn bytes_of_a_view_come_back_as_its_elements() {
         let x = Tensor::new(&[1.0_f32, 2.0, 3.0, 4.0], &Device::Cpu).unwrap();
         let view = x.narrow(0, 1, 2).unwrap();
         let copied = read(&view, <[u8]>::to_vec).unwrap();
-        let back = tensor(DType::F32, &[2, 1], &copied).unwrap();
+        let back = Tensor::from_raw_buffer(&copied, DType::F32, &[2, 1], &Device::Cpu).unwrap();
         assert_eq!(back.to_vec2::<f32>().unwrap(), [[2.0], [3.0]]);
         write(&view, |bytes| bytes.fill(0)).unwrap();
         assert_eq!(x.to_vec1::<f32>().unwrap(), [1.0, 0.0, 0.0, 4.0]);

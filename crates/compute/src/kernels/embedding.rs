@@ -26,7 +26,7 @@ pub fn embed(
     }
     with_type!(table, T => {
         read!(T; table = table);
-        read_ids!(ids = ids);
+        read!(u32; ids = ids);
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
             bail!("token id {id} is beyond the vocabulary of {vocab}")
         }
@@ -37,7 +37,7 @@ pub fn embed(
     })
 }
 
-/// The table of sinusoidal positions, [positions, d], on the device of `like` and like it in element type, but f32 on a GPU.
+/// The table of sinusoidal positions, [positions, d], on the device of `like` and of its element type; f32 on a GPU.
 pub fn sinusoids(positions: usize, d: usize, like: &Tensor) -> Result<Tensor> {
     on_gpu!(like => tensor(embedding::sinusoids::<f32>(positions, d), (positions, d))?.to_device(like.device()));
     with_type!(like, T => tensor(embedding::sinusoids::<T>(positions, d), (positions, d)))
@@ -49,7 +49,7 @@ pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Te
     let (_, d) = dy.dims2()?;
     with_type!(dy, T => {
         read!(T; dy = dy);
-        read_ids!(ids = ids);
+        read!(u32; ids = ids);
         write::<T>(dtable, "embed_backward", |dt| {
             embedding::scatter_add(dy, d, T::real(scale.unwrap_or(1.0)), dt, |r| ids[r] as usize);
         })
@@ -66,7 +66,7 @@ pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result
     })
 }
 
-/// Rows `rows` of `x`, in order: [rows.len(), d].
+/// Returns the rows `rows` of `x`, in order: [rows.len(), d].
 pub fn take_rows(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
     on_gpu!(x => super::cuda::embedding::take_rows(x, rows));
     let (_, d) = x.dims2()?;

@@ -2,14 +2,16 @@
 
 use candle_core::{Device, Result, Tensor};
 
-/// `tensor` in the host's memory: what it is computed from is done when this returns.
+/// Copies `tensor` to the host's memory, and waits until the copy is done: the driver need not wait for the end of a copy to memory
+/// that is not pinned, though it does so on most machines.
 ///
 /// # Errors
-/// That of a kernel before.
+/// If a kernel before it failed.
 pub fn on_host(tensor: &Tensor) -> Result<Tensor> {
+    let host = tensor.to_device(&Device::Cpu)?;
     #[cfg(feature = "cuda")]
     if tensor.device().is_cuda() {
-        return crate::gpu::on_host(tensor);
+        crate::gpu::gpu_of(tensor)?.synchronize()?;
     }
-    tensor.to_device(&Device::Cpu)
+    Ok(host)
 }

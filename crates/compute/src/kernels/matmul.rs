@@ -4,6 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::access::{Math, tensor, write};
 use super::cpu::gemm::{Mat, gemm, pool};
+use super::cpu::simd::inlined;
 use super::cpu::{Real, elementwise};
 
 /// x·wᵀ + bias: [rows, in] and [out, in] give [rows, out].
@@ -18,7 +19,7 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, math: Math) -> Resu
         read_optional!(T; bias = bias);
         match bias {
             Some(bias) => elementwise::add_bias(&mut y, bias, math.bf16),
-            None if math.bf16 => elementwise::each(&mut y, #[inline(always)] |v| *v = v.round_bf16()),
+            None if math.bf16 => elementwise::each(&mut y, inlined!(|v| *v = v.round_bf16())),
             None => {}
         }
         tensor(y, (rows, out))
@@ -43,7 +44,7 @@ pub fn linear_backward_input(dy: &Tensor, w: &Tensor, math: Math) -> Result<Tens
         let mut dx = vec![T::ZERO; rows * inner];
         gemm(&mut dx, inner, T::ZERO, T::ONE, Mat::new(dy, rows, out), Mat::new(w, out, inner), pool());
         if math.bf16 {
-            elementwise::each(&mut dx, |v| *v = v.round_bf16());
+            elementwise::each(&mut dx, inlined!(|v| *v = v.round_bf16()));
         }
         tensor(dx, (rows, inner))
     })

@@ -1,7 +1,7 @@
-//! The arithmetic: functions on tensors, the place where a device's implementation is chosen.
+//! The arithmetic: functions on tensors, which choose the implementation for the tensors' device.
 //!
-//! Tensors are contiguous. Outputs are new tensors; what is updated in place is the first argument. Nothing here knows of
-//! layers or parameters.
+//! Tensors are contiguous. Outputs are new tensors; a tensor that is updated in place is the first argument. Nothing in this module
+//! knows layers or parameters.
 
 #![allow(clippy::inline_always, reason = "see `cpu::simd::vectorize`")]
 

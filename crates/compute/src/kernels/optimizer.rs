@@ -1,20 +1,17 @@
-//! Updates and measures of flat buffers.
+//! Optimizer steps, norms and checks of flat buffers.
 
 use candle_core::{Result, Tensor};
 
 use super::access::write;
+use super::cpu::simd::inlined;
 use super::cpu::{Real, elementwise, optimizer};
 use super::host::on_host;
 
 pub use super::cpu::optimizer::{AdamW, Sgd};
 
-/// `state` is weights, first and second moment of grads' length each, one after the other; bf16 values if `bf16`.
-pub fn adamw(state: &Tensor, grads: &Tensor, decayed: usize, step: &AdamW, bf16: bool) -> Result<()> {
-    adamw_copied(state, grads, decayed, step, bf16, None)
-}
-
-/// `adamw`; on a GPU, `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
-pub fn adamw_copied(
+/// One AdamW step. `state` is weights, first and second moments, of the gradients' length each, one after the other; with `bf16`, they
+/// are bf16 values. On a GPU, `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
+pub fn adamw(
     state: &Tensor,
     grads: &Tensor,
     decayed: usize,
@@ -23,7 +20,7 @@ pub fn adamw_copied(
     copy: Option<&Tensor>,
 ) -> Result<()> {
     on_gpu!(state => super::cuda::optimizer::adamw(state, grads, decayed, step, bf16, copy));
-    without(copy)?;
+    refuse_copy(copy)?;
     with_type!(state, T => {
         read!(T; g = grads);
         write::<T>(state, "adamw", |state| {
@@ -38,15 +35,11 @@ pub fn adamw_copied(
     })
 }
 
-/// `state` is weights, and a momentum buffer behind them if it is longer than the gradients; bf16 values if `bf16`.
-pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool) -> Result<()> {
-    sgd_copied(state, grads, step, bf16, None)
-}
-
-/// `sgd`, with `copy` as in `adamw_copied`.
-pub fn sgd_copied(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<&Tensor>) -> Result<()> {
+/// One SGD step. `state` is weights, and a momentum buffer after them if it is longer than the gradients; `bf16` and `copy` mean the same
+/// as for [`adamw`].
+pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<&Tensor>) -> Result<()> {
     on_gpu!(state => super::cuda::optimizer::sgd(state, grads, step, bf16, copy));
-    without(copy)?;
+    refuse_copy(copy)?;
     with_type!(state, T => {
         read!(T; g = grads);
         write::<T>(state, "sgd", |state| {
@@ -61,8 +54,8 @@ pub fn sgd_copied(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: 
     })
 }
 
-/// The CPU's copy has another type, and is refreshed by `copy_rounded`.
-fn without(copy: Option<&Tensor>) -> Result<()> {
+/// Refuses a copy on a CPU, where the copy has the weights' type and is refreshed by `copy_rounded`.
+fn refuse_copy(copy: Option<&Tensor>) -> Result<()> {
     if copy.is_some() {
         candle_core::bail!("a bf16 copy of weights on a CPU")
     }
@@ -70,59 +63,54 @@ fn without(copy: Option<&Tensor>) -> Result<()> {
 }
 
 /// The sum of squares.
-pub fn squares(x: &Tensor) -> Result<f64> {
-    squares_there(x)?.read()
-}
-
-/// The sum of squares, which a GPU may not have come to yet.
-pub fn squares_there(x: &Tensor) -> Result<Sum> {
-    on_gpu!(x => super::cuda::optimizer::squares_there(x).map(Sum::There));
+pub fn sum_of_squares(x: &Tensor) -> Result<Sum> {
+    on_gpu!(x => super::cuda::optimizer::sum_of_squares(x).map(Sum::Pending));
     with_type!(x, T => {
         read!(T; x = x);
-        Ok(Sum::Read(elementwise::sum_of_squares(x)))
+        Ok(Sum::Ready(elementwise::sum_of_squares(x)))
     })
 }
 
-/// A number that is made of a whole tensor.
+/// A number that is computed from a whole tensor.
 #[derive(Debug)]
 pub enum Sum {
-    Read(f64),
-    /// \[1\] f64 on a GPU: reading it is waiting.
-    There(Tensor),
+    Ready(f64),
+    /// \[1\] f64 on a GPU that may not have computed it yet: reading it waits for it.
+    Pending(Tensor),
 }
 
 impl Sum {
     /// # Errors
-    /// That of the device.
+    /// An error of the device.
     pub fn read(self) -> Result<f64> {
         match self {
-            Self::Read(sum) => Ok(sum),
-            Self::There(sum) => on_host(&sum)?.squeeze(0)?.to_scalar(),
+            Self::Ready(sum) => Ok(sum),
+            Self::Pending(sum) => on_host(&sum)?.squeeze(0)?.to_scalar(),
         }
     }
 }
 
 /// The L2 norm.
 pub fn norm(x: &Tensor) -> Result<f64> {
-    Ok(squares(x)?.sqrt())
+    Ok(sum_of_squares(x)?.read()?.sqrt())
 }
 
 /// Sets every element to zero.
 pub fn clear(x: &Tensor) -> Result<()> {
     on_gpu!(x => super::cuda::optimizer::clear(x));
-    with_type!(x, T => write::<T>(x, "clear", |x| elementwise::each(x, #[inline(always)] |v| *v = T::ZERO)))
+    with_type!(x, T => write::<T>(x, "clear", |x| elementwise::each(x, inlined!(|v| *v = T::ZERO))))
 }
 
-/// The first `matrices` elements of `src` rounded to bf16 values, the others as they are: gains near 1 and biases enter
-/// sums in f32, and a bf16 gain would stand still under many updates and then jump.
+/// Copies `src` and rounds its first `matrices` elements to bf16 values. The others keep their precision: gains near 1 and biases enter
+/// sums in f32, and a bf16 gain would not change under many updates and then jump.
 pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
     on_gpu!(dst => super::cuda::optimizer::copy_rounded(dst, src, matrices));
     with_type!(dst, T => {
         read!(T; src = src);
         write::<T>(dst, "copy_rounded", |dst| {
             let (rounded, kept) = dst.split_at_mut(matrices);
-            elementwise::zip(rounded, &src[..matrices], #[inline(always)] |d, s| *d = s.round_bf16());
-            elementwise::zip(kept, &src[matrices..], #[inline(always)] |d, s| *d = s);
+            elementwise::zip(rounded, &src[..matrices], inlined!(|d, s| *d = s.round_bf16()));
+            elementwise::zip(kept, &src[matrices..], inlined!(|d, s| *d = s));
         })
     })
 }
@@ -130,10 +118,10 @@ pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
 /// Rounds to bf16 values, in place.
 pub fn round(x: &Tensor) -> Result<()> {
     on_gpu!(x => super::cuda::optimizer::round(x));
-    with_type!(x, T => write::<T>(x, "round", |x| elementwise::each(x, #[inline(always)] |v| *v = v.round_bf16())))
+    with_type!(x, T => write::<T>(x, "round", |x| elementwise::each(x, inlined!(|v| *v = v.round_bf16()))))
 }
 
-/// Whether every element is finite.
+/// True if every element is finite.
 pub fn all_finite(x: &Tensor) -> Result<bool> {
     on_gpu!(x => super::cuda::optimizer::all_finite(x));
     with_type!(x, T => {

@@ -1,11 +1,11 @@
-//! The one place that recognizes that a device's memory was not enough.
+//! Recognizes errors of a GPU that has too little free memory, and records what was being computed.
 
 use candle_core::Error;
 
-/// What CUDA's driver and its libraries call it.
+/// The names of these errors in CUDA's driver and libraries.
 const NAMES: [&str; 3] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", "CURAND_STATUS_ALLOCATION_FAILED"];
 
-/// Whether `error` says that a GPU's memory was not enough. (A failed allocation on the CPU ends the process.)
+/// True if a GPU had too little free memory. (A failed allocation on the CPU ends the process.)
 #[must_use]
 pub fn is_out_of_memory(error: &Error) -> bool {
     match error {
@@ -13,7 +13,7 @@ pub fn is_out_of_memory(error: &Error) -> bool {
             is_out_of_memory(inner)
         }
         Error::Cuda(inner) => {
-            // Some errors say their name only to programmers.
+            // Some errors contain their name only in the debug form.
             let text = format!("{inner} {inner:?}");
             NAMES.iter().any(|name| text.contains(name))
         }
@@ -21,17 +21,17 @@ pub fn is_out_of_memory(error: &Error) -> bool {
     }
 }
 
-/// `error`, and of one that is out of memory, `place`: what was being computed.
+/// Adds what was being computed to an error of too little memory; returns other errors as they are.
 #[must_use]
-pub fn within(error: Error, place: impl FnOnce() -> String) -> Error {
-    if is_out_of_memory(&error) { error.context(place()) } else { error }
+pub fn with_computation(error: Error, computation: impl FnOnce() -> String) -> Error {
+    if is_out_of_memory(&error) { error.context(computation()) } else { error }
 }
 
-/// What was being computed, as `within` was told.
+/// Returns what was being computed, if `with_computation` has added it.
 #[must_use]
-pub fn place(error: &Error) -> Option<String> {
+pub fn failed_computation(error: &Error) -> Option<String> {
     match error {
-        Error::WithBacktrace { inner, .. } => place(inner),
+        Error::WithBacktrace { inner, .. } => failed_computation(inner),
         Error::Context { context, .. } if is_out_of_memory(error) => Some(context.to_string()),
         _ => None,
     }
@@ -49,11 +49,14 @@ mod tests {
     fn a_drivers_error_is_recognized_however_it_is_wrapped() {
         let error = || Error::Cuda(Box::new(Driver("CUDA_ERROR_OUT_OF_MEMORY")));
         assert!(is_out_of_memory(&error()) && is_out_of_memory(&error().bt()));
-        let at = within(error().bt(), || "layer 3".to_owned());
-        assert!(is_out_of_memory(&at));
-        assert_eq!((place(&at).as_deref(), place(&error())), (Some("layer 3"), None));
+        let located = with_computation(error().bt(), || "layer 3".to_owned());
+        assert!(is_out_of_memory(&located));
+        assert_eq!((failed_computation(&located).as_deref(), failed_computation(&error())), (Some("layer 3"), None));
         let other = Error::Cuda(Box::new(Driver("CUDA_ERROR_ILLEGAL_ADDRESS")));
-        assert!(!is_out_of_memory(&other) && place(&within(other, || "layer 3".to_owned())).is_none());
+        assert!(
+            !is_out_of_memory(&other)
+                && failed_computation(&with_computation(other, || "layer 3".to_owned())).is_none()
+        );
         assert!(!is_out_of_memory(&Error::Msg("CUDA_ERROR_OUT_OF_MEMORY in a file's name".to_owned())));
     }
 }

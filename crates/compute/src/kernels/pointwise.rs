@@ -3,8 +3,9 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::access::{Math, tensor, write};
-use super::cpu::dropout::Dropout;
+use super::cpu::dropout::DropoutMask;
 use super::cpu::elementwise::round_if;
+use super::cpu::simd::inlined;
 use super::cpu::{Real, activation, elementwise, rope};
 
 /// GELU, tanh form.
@@ -18,7 +19,7 @@ pub fn gelu(x: &Tensor, math: Math) -> Result<Tensor> {
     })
 }
 
-/// dy becomes dx.
+/// `dy` becomes dL/dx.
 pub fn gelu_backward(dy: &Tensor, x: &Tensor, math: Math) -> Result<()> {
     on_gpu!(x => super::cuda::pointwise::gelu_backward(dy, x));
     with_type!(x, T => {
@@ -38,7 +39,7 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// dy becomes dx.
+/// `dy` becomes dL/dx.
 pub fn relu_backward(dy: &Tensor, x: &Tensor) -> Result<()> {
     on_gpu!(x => super::cuda::pointwise::relu_backward(dy, x));
     with_type!(x, T => {
@@ -76,12 +77,12 @@ pub fn add_assign(y: &Tensor, x: &Tensor, math: Math) -> Result<()> {
     on_gpu!(y => super::cuda::pointwise::add_assign(y, x));
     with_type!(y, T => {
         read!(T; x = x);
-        write::<T>(y, "add_assign", |y| elementwise::zip(y, x, #[inline(always)] |y, x| *y = round_if(*y + x, math.bf16)))
+        write::<T>(y, "add_assign", |y| elementwise::zip(y, x, inlined!(|y, x| *y = round_if(*y + x, math.bf16))))
     })
 }
 
 /// Drops elements of `x` ([samples·seq, width]) in place; a backward applies it to the gradient.
-pub fn dropout(x: &Tensor, seq: usize, dropout: &Dropout, math: Math) -> Result<()> {
+pub fn dropout(x: &Tensor, seq: usize, dropout: &DropoutMask, math: Math) -> Result<()> {
     on_gpu!(x => super::cuda::pointwise::dropout(x, seq, dropout));
     let (_, width) = x.dims2()?;
     with_type!(x, T => write::<T>(x, "dropout", |x| dropout.apply_all(x, seq * width, math.bf16)))
@@ -95,12 +96,12 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Tables on the device of `like` and like it in element type, but f32 on a GPU.
+    /// Tables on the device of `like` and of its element type; f32 on a GPU.
     pub fn new(positions: usize, head_dim: usize, theta: f64, like: &Tensor) -> Result<Self> {
         on_gpu!(like => {
             let (cos, sin) = rope::tables::<f32>(positions, head_dim, theta);
-            let there = |table| tensor(table, (positions, head_dim / 2))?.to_device(like.device());
-            Ok(Self { cos: there(cos)?, sin: there(sin)? })
+            let on_device = |table| tensor(table, (positions, head_dim / 2))?.to_device(like.device());
+            Ok(Self { cos: on_device(cos)?, sin: on_device(sin)? })
         });
         with_type!(like, T => {
             let (cos, sin) = rope::tables::<T>(positions, head_dim, theta);

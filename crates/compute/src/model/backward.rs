@@ -5,22 +5,14 @@ use std::ops::Range;
 
 use candle_core::{Result, Tensor, bail};
 
-use super::blocks::{Block, Model, Saved};
+use super::blocks::{Block, Model, SavedActivations};
 use super::params::Params;
-use crate::kernels::out_of_memory::within;
-use crate::nn::{GradSink, MicroBatch, WeightTask};
-
-/// The weight gradients of one block that are still to be added, with what they need: of a layer the inputs of its four
-/// linear layers and the gradients of their outputs, of the head the logits' gradient and the projection's input, of the
-/// embedding the gradient of its output, of norms their own gradients.
-#[derive(Debug)]
-pub struct WeightWork {
-    tasks: Vec<WeightTask>,
-}
+use crate::kernels::out_of_memory::with_computation;
+use crate::nn::{DeferredGradients, GradientSink, MicroBatch};
 
 impl Model {
-    /// Adds weight gradients of what `forward` saved, last block first; activations are freed on the way. `dy` is the next
-    /// chunk's gradient, nothing for the last chunk. Returns the gradient for the previous chunk.
+    /// Adds the weight gradients, last block first, and frees the activations that `forward` saved on the way. `dy` is the next chunk's
+    /// gradient, nothing for the last chunk. Returns the gradient for the previous chunk.
     ///
     /// # Errors
     /// If `saved` or `dy` is not of this chunk.
@@ -28,7 +20,7 @@ impl Model {
         &self,
         params: &Params,
         grads: &Params,
-        mut saved: Vec<Saved>,
+        mut saved: Vec<SavedActivations>,
         dy: Option<Tensor>,
         mb: &MicroBatch,
     ) -> Result<Option<Tensor>> {
@@ -36,46 +28,46 @@ impl Model {
     }
 
     /// `backward` of the blocks `blocks` alone (indexes in the whole model's list), which are the last that `saved` still
-    /// holds; takes them from it. `dy` is what the blocks behind them returned.
+    /// holds; takes them from it. `dy` is the gradient that the blocks after them returned.
     ///
     /// # Errors
-    /// As `backward`, and if it is not these blocks' turn.
+    /// If `saved` or `dy` is not of this chunk, or blocks after these are still to be done.
     pub fn backward_blocks(
         &self,
         params: &Params,
         grads: &Params,
-        saved: &mut Vec<Saved>,
+        saved: &mut Vec<SavedActivations>,
         dy: Option<Tensor>,
         mb: &MicroBatch,
         blocks: Range<usize>,
     ) -> Result<Option<Tensor>> {
-        self.check_turn(&blocks, saved.len())?;
+        self.check_last_blocks(&blocks, saved.len())?;
         let mut d = dy;
-        for (index, block) in blocks.clone().zip(self.held(&blocks)).rev() {
-            let done = self.block(params, &mut GradSink::Now(grads), block, saved.pop(), d, mb);
-            d = done.map_err(|e| within(e, || format!("block {index}")))?;
+        for (index, block) in blocks.clone().zip(self.blocks_in(&blocks)).rev() {
+            let dx = self.backward_block(params, &mut GradientSink::Add(grads), block, saved.pop(), d, mb);
+            d = dx.map_err(|e| with_computation(e, || format!("block {index}")))?;
         }
         Ok(d)
     }
 
-    /// The input's gradient alone, and what is left to do for each block's weights, in the order of the blocks. Frees what
-    /// the weights do not need. The work shares `dy`'s buffer, which must not be written to before it is done.
+    /// Returns the input's gradient, and the deferred weight gradients of each block, in the order of the blocks. Frees the activations
+    /// that the weights do not need. The tasks share `dy`'s buffer, which must not be written to before they have run.
     ///
     /// # Errors
-    /// As `backward`.
+    /// If `saved` or `dy` is not of this chunk.
     pub fn backward_input(
         &self,
         params: &Params,
-        mut saved: Vec<Saved>,
+        mut saved: Vec<SavedActivations>,
         dy: Option<Tensor>,
         mb: &MicroBatch,
-    ) -> Result<(Option<Tensor>, Vec<WeightWork>)> {
-        self.check_turn(&self.range, saved.len())?;
+    ) -> Result<(Option<Tensor>, Vec<DeferredGradients>)> {
+        self.check_last_blocks(&self.range, saved.len())?;
         let (mut d, mut work) = (dy, Vec::with_capacity(self.blocks.len()));
         for block in self.blocks.iter().rev() {
             let mut tasks = Vec::new();
-            d = self.block(params, &mut GradSink::Later(&mut tasks), block, saved.pop(), d, mb)?;
-            work.push(WeightWork { tasks });
+            d = self.backward_block(params, &mut GradientSink::Defer(&mut tasks), block, saved.pop(), d, mb)?;
+            work.push(tasks);
         }
         work.reverse();
         Ok((d, work))
@@ -85,25 +77,19 @@ impl Model {
     /// `work` still holds; takes them from it.
     ///
     /// # Errors
-    /// If it is not these blocks' turn.
+    /// If blocks after these are still to be done.
     pub fn backward_weight(
         &self,
         grads: &Params,
-        work: &mut Vec<WeightWork>,
-        mb: &MicroBatch,
+        work: &mut Vec<DeferredGradients>,
         blocks: Range<usize>,
     ) -> Result<()> {
-        self.check_turn(&blocks, work.len())?;
-        for work in work.drain(work.len() - blocks.len()..).rev() {
-            for task in work.tasks {
-                task.run(grads, mb)?;
-            }
-        }
-        Ok(())
+        self.check_last_blocks(&blocks, work.len())?;
+        work.drain(work.len() - blocks.len()..).rev().flatten().try_for_each(|task| task.run(grads))
     }
 
-    /// Whether `blocks` are the last of the chunk's first `left` blocks.
-    fn check_turn(&self, blocks: &Range<usize>, left: usize) -> Result<()> {
+    /// Checks that `blocks` are the last of the chunk's first `left` blocks, which are still to be done.
+    fn check_last_blocks(&self, blocks: &Range<usize>, left: usize) -> Result<()> {
         let Range { start, end } = self.range;
         if left > end - start || blocks.start < start || blocks.start > blocks.end || blocks.end != start + left {
             bail!("backward of blocks {blocks:?}, but {:?} of the chunk {:?} are left", start..start + left, self.range)
@@ -111,12 +97,12 @@ impl Model {
         Ok(())
     }
 
-    fn block(
+    fn backward_block(
         &self,
         params: &Params,
-        grads: &mut GradSink<'_>,
+        grads: &mut GradientSink<'_>,
         block: &Block,
-        saved: Option<Saved>,
+        saved: Option<SavedActivations>,
         dy: Option<Tensor>,
         mb: &MicroBatch,
     ) -> Result<Option<Tensor>> {
@@ -124,9 +110,11 @@ impl Model {
             self.check_hidden(dy, mb)?;
         }
         Ok(match (block, saved, dy) {
-            (Block::Head(h), Some(Saved::Head(s)), None) => Some(h.backward(params, grads, s, mb.math)?),
-            (Block::Layer(l), Some(Saved::Layer(s)), Some(dy)) => Some(l.backward(params, grads, *s, &dy, mb)?),
-            (Block::Embedding(e), Some(Saved::Embedding), Some(dy)) => {
+            (Block::Head(h), Some(SavedActivations::Head(s)), None) => Some(h.backward(params, grads, s, mb.math)?),
+            (Block::Layer(l), Some(SavedActivations::Layer(s)), Some(dy)) => {
+                Some(l.backward(params, grads, *s, &dy, mb)?)
+            }
+            (Block::Embedding(e), Some(SavedActivations::Embedding), Some(dy)) => {
                 e.backward(grads, &dy, mb)?;
                 None
             }

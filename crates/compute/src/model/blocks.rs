@@ -10,11 +10,13 @@ use super::params::Params;
 use super::{gpt2, llama};
 use crate::kernels::loss::Losses;
 use crate::kernels::optimizer::all_finite;
-use crate::kernels::out_of_memory::within;
+use crate::kernels::out_of_memory::with_computation;
+use crate::kernels::pointwise::Rope;
 use crate::kernels::{Math, on_host};
-use crate::nn::{Embedding, Head, MicroBatch, TransformerLayer, head, transformer};
-use runner_spec::experiment::Family;
-use runner_spec::experiment::Recompute;
+use crate::nn::head::HeadActivations;
+use crate::nn::transformer::LayerActivations;
+use crate::nn::{Embedding, Head, MicroBatch, TransformerLayer};
+use runner_spec::experiment::{Family, Recompute};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
 
@@ -26,29 +28,29 @@ pub enum Block {
     Head(Head),
 }
 
-/// What one block's backward needs.
+/// The activations that one block's backward needs.
 #[derive(Debug)]
-pub enum Saved {
+pub enum SavedActivations {
     Embedding,
-    Layer(Box<transformer::Saved>),
-    Head(head::Saved),
+    Layer(Box<LayerActivations>),
+    Head(HeadActivations),
 }
 
-/// Is shown the output of a block, and the block's index.
-pub type Seen<'a> = &'a mut dyn FnMut(usize, &Tensor) -> Result<()>;
+/// A function that is called with a block's index and its output.
+pub type OutputHook<'a> = &'a mut dyn FnMut(usize, &Tensor) -> Result<()>;
 
-/// What comes out of the last block of a chunk.
+/// The output of a chunk's last block.
 #[derive(Debug)]
 pub enum Output {
     /// [batch·seq, d_model], for the next chunk.
     Hidden(Tensor),
-    /// Per token, in nats, 0 where ignored.
+    /// The loss of each token, in nats, 0 where ignored.
     Losses(Vec<f32>),
-    /// The same, [batch·seq], still on a GPU.
-    Unread(Tensor),
+    /// The losses, [batch·seq], on a GPU that may not have computed them yet.
+    PendingLosses(Tensor),
 }
 
-/// Blocks `range` of a model's list. It knows the places of its parameters, not their values.
+/// Blocks `range` of a model's list. They hold the indexes of their parameters, not the values.
 #[derive(Debug)]
 pub struct Model {
     pub spec: ModelSpec,
@@ -77,16 +79,19 @@ impl Model {
         if range.is_empty() || range.end > spec.block_count() {
             bail!("{range:?} is no chunk of {} blocks", spec.block_count())
         }
-        let blocks = match spec.family {
-            Family::Gpt2 => gpt2::blocks(spec, &layout, range.clone(), seed, like)?,
-            Family::Llama => llama::blocks(spec, &layout, range.clone(), seed, like)?,
+        let blocks: Result<Vec<Block>> = match spec.family {
+            Family::Gpt2 => range.clone().map(|index| gpt2::block(spec, &layout, index, seed, like)).collect(),
+            Family::Llama => {
+                let rope = Rope::new(spec.context_length, spec.head_dim(), spec.rope_theta, like)?;
+                range.clone().map(|index| llama::block(spec, &layout, index, seed, &rope)).collect()
+            }
         };
-        Ok(Self { spec: spec.clone(), layout, range, blocks, math, device: like.device().clone() })
+        Ok(Self { spec: spec.clone(), layout, range, blocks: blocks?, math, device: like.device().clone() })
     }
 
-    /// The same, whose layers compute again in the backward what `recompute` says.
+    /// Sets which activations the layers' backward computes again.
     #[must_use]
-    pub fn recomputing(mut self, recompute: Recompute) -> Self {
+    pub fn with_recompute(mut self, recompute: Recompute) -> Self {
         for block in &mut self.blocks {
             if let Block::Layer(layer) = block {
                 layer.recompute = recompute;
@@ -95,19 +100,19 @@ impl Model {
         self
     }
 
-    /// A micro-batch of `inputs` (row after row of `seq` ids) on this model's terms, with targets.
+    /// A micro-batch of `inputs` (row after row of `seq` ids) and their targets, for this model's device and arithmetic.
     pub fn micro_batch(&self, inputs: &[u32], targets: Vec<u32>, seq: usize) -> Result<MicroBatch> {
         if seq == 0 || !inputs.len().is_multiple_of(seq) {
             bail!("{} ids are no rows of {seq}", inputs.len())
         }
-        let (ids, targets_there) = self.there(inputs, &targets)?;
+        let (ids, device_targets) = self.upload(inputs, &targets)?;
         Ok(MicroBatch {
             ids,
             targets,
-            targets_there,
+            device_targets,
             batch: inputs.len() / seq,
             seq,
-            filled: None,
+            valid_lengths: None,
             step: 0,
             first_sample: 0,
             sample_stride: 1,
@@ -117,21 +122,21 @@ impl Model {
         })
     }
 
-    /// Ids and targets on the model's device. A GPU's kernels take ids at their word.
+    /// Ids and targets on the model's device. Ids are checked here because a GPU's kernels do not check them.
     #[cfg(feature = "cuda")]
-    fn there(&self, inputs: &[u32], targets: &[u32]) -> Result<(Tensor, Option<Tensor>)> {
+    fn upload(&self, inputs: &[u32], targets: &[u32]) -> Result<(Tensor, Option<Tensor>)> {
         if self.device.is_cpu() {
             return Ok((Tensor::from_slice(inputs, inputs.len(), &Device::Cpu)?, None));
         }
         if let Some(id) = inputs.iter().find(|&&id| id as usize >= self.spec.vocab_size) {
             bail!("token id {id} is beyond the vocabulary of {}", self.spec.vocab_size)
         }
-        let gpu = crate::gpu::Gpu::of(&self.device)?;
+        let gpu = crate::gpu::Gpu::of_device(&self.device)?;
         Ok((gpu.upload(inputs)?, Some(gpu.upload(targets)?)))
     }
 
     #[cfg(not(feature = "cuda"))]
-    fn there(&self, inputs: &[u32], _: &[u32]) -> Result<(Tensor, Option<Tensor>)> {
+    fn upload(&self, inputs: &[u32], _: &[u32]) -> Result<(Tensor, Option<Tensor>)> {
         Ok((Tensor::from_slice(inputs, inputs.len(), &self.device)?, None))
     }
 
@@ -139,21 +144,26 @@ impl Model {
     ///
     /// # Errors
     /// If `input` is none for this chunk, or ids or targets are beyond the vocabulary.
-    pub fn forward(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<(Output, Vec<Saved>)> {
-        self.forward_seen(params, input, mb, &mut |_, _| Ok(()))
-    }
-
-    /// As `forward`; `seen` is shown the output of each block but the head, with its index in the whole list.
-    ///
-    /// # Errors
-    /// As `forward`, and those of `seen`.
-    pub fn forward_seen(
+    pub fn forward(
         &self,
         params: &Params,
         input: Option<Tensor>,
         mb: &MicroBatch,
-        seen: Seen<'_>,
-    ) -> Result<(Output, Vec<Saved>)> {
+    ) -> Result<(Output, Vec<SavedActivations>)> {
+        self.forward_with_hook(params, input, mb, &mut |_, _| Ok(()))
+    }
+
+    /// Runs the forward, and calls `hook` with the output of each block but the head, and its index in the whole list.
+    ///
+    /// # Errors
+    /// If `input` is none for this chunk, ids or targets are beyond the vocabulary, or `hook` fails.
+    pub fn forward_with_hook(
+        &self,
+        params: &Params,
+        input: Option<Tensor>,
+        mb: &MicroBatch,
+        hook: OutputHook<'_>,
+    ) -> Result<(Output, Vec<SavedActivations>)> {
         if let Some(x) = &input {
             self.check_hidden(x, mb)?;
         }
@@ -163,26 +173,28 @@ impl Model {
             match (block, x.take()) {
                 (Block::Embedding(e), None) => {
                     x = Some(e.forward(params, mb, 0)?);
-                    saved.push(Saved::Embedding);
+                    saved.push(SavedActivations::Embedding);
                 }
                 (Block::Layer(l), Some(h)) => {
-                    let (y, s) = l.forward(params, h, mb).map_err(|e| within(e, || format!("layer {}", index - 1)))?;
+                    let (y, s) =
+                        l.forward(params, h, mb).map_err(|e| with_computation(e, || format!("layer {}", index - 1)))?;
                     x = Some(y);
-                    saved.push(Saved::Layer(Box::new(s)));
+                    saved.push(SavedActivations::Layer(Box::new(s)));
                 }
                 (Block::Head(h), Some(hidden)) => {
-                    let (losses, s) = h.forward(params, hidden, mb).map_err(|e| within(e, || "the head".to_owned()))?;
-                    saved.push(Saved::Head(s));
+                    let (losses, s) =
+                        h.forward(params, hidden, mb).map_err(|e| with_computation(e, || "the head".to_owned()))?;
+                    saved.push(SavedActivations::Head(s));
                     let output = match losses {
-                        Losses::Read(losses) => Output::Losses(losses),
-                        Losses::There(losses) => Output::Unread(losses),
+                        Losses::Ready(losses) => Output::Losses(losses),
+                        Losses::Pending(losses) => Output::PendingLosses(losses),
                     };
                     return Ok((output, saved));
                 }
                 _ => bail!("a chunk was given input that does not fit its first block"),
             }
             if let Some(x) = &x {
-                seen(index, x)?;
+                hook(index, x)?;
             }
         }
         match x {
@@ -191,12 +203,12 @@ impl Model {
         }
     }
 
-    /// Runs the blocks in order and keeps nothing: losses as in `forward`, but with logits only where there are targets.
+    /// Runs the blocks in order and keeps no activations: losses as in `forward`, but with logits only where there are targets.
     ///
     /// # Errors
-    /// As `forward`.
+    /// If `input` is none for this chunk, or ids or targets are beyond the vocabulary.
     pub fn evaluate(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<Output> {
-        let (x, head) = self.hidden(params, input, mb, 0, |_, l, x| Ok(l.forward(params, x, mb)?.0))?;
+        let (x, head) = self.run_to_head(params, input, mb, 0, |_, l, x| Ok(l.forward(params, x, mb)?.0))?;
         Ok(match head {
             Some(head) => Output::Losses(head.losses(params, &x, mb)?),
             None => Output::Hidden(x),
@@ -207,49 +219,54 @@ impl Model {
     pub fn losses(&self, params: &Params, mb: &MicroBatch) -> Result<Vec<f32>> {
         match self.evaluate(params, None, mb)? {
             Output::Losses(losses) => Ok(losses),
-            Output::Unread(losses) => on_host(&losses)?.to_vec1(),
+            Output::PendingLosses(losses) => on_host(&losses)?.to_vec1(),
             Output::Hidden(_) => bail!("a chunk without the head has no loss"),
         }
     }
 
     /// Logits of every token of a micro-batch, [batch·seq, vocab], by a whole model.
     pub fn logits(&self, params: &Params, mb: &MicroBatch) -> Result<Tensor> {
-        let (x, head) = self.hidden(params, None, mb, 0, |_, l, x| Ok(l.forward(params, x, mb)?.0))?;
+        let (x, head) = self.run_to_head(params, None, mb, 0, |_, l, x| Ok(l.forward(params, x, mb)?.0))?;
         let Some(head) = head else { bail!("a chunk without the head has no logits") };
         let rows: Vec<usize> = (0..mb.batch * mb.seq).collect();
         head.logits(params, &x, &rows, mb.math)
     }
 
-    /// The first block whose output is not finite, in words; the logits, if nothing before them is bad. Nothing for a chunk
-    /// without the head whose outputs are all finite.
-    pub fn first_bad_block(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<Option<String>> {
+    /// Describes the first block whose output is not finite; the logits, if all before them is finite. `None` for a chunk without the
+    /// head whose outputs are all finite.
+    pub fn first_block_not_finite(
+        &self,
+        params: &Params,
+        input: Option<Tensor>,
+        mb: &MicroBatch,
+    ) -> Result<Option<String>> {
         let mut first = None;
-        let mut look = |what: &dyn Fn() -> String, x: &Tensor| -> Result<()> {
+        let mut check = |describe: &dyn Fn() -> String, x: &Tensor| -> Result<()> {
             if first.is_none() && !all_finite(x)? {
-                first = Some(what());
+                first = Some(describe());
             }
             Ok(())
         };
         if let Some(x) = &input {
-            look(&|| format!("input of block {}", self.range.start), x)?;
+            check(&|| format!("input of block {}", self.range.start), x)?;
         }
-        let (x, head) = self.hidden(params, input, mb, 0, |block, l, x| {
+        let (x, head) = self.run_to_head(params, input, mb, 0, |block, l, x| {
             if block == 1 && self.range.start == 0 {
-                look(&|| "output of the embedding".to_owned(), &x)?;
+                check(&|| "output of the embedding".to_owned(), &x)?;
             }
             let (y, _) = l.forward(params, x, mb)?;
-            look(&|| format!("output of layer {}", block - 1), &y)?;
+            check(&|| format!("output of layer {}", block - 1), &y)?;
             Ok(y)
         })?;
         if let [Block::Embedding(_)] = self.blocks.as_slice() {
-            look(&|| "output of the embedding".to_owned(), &x)?;
+            check(&|| "output of the embedding".to_owned(), &x)?;
         }
         Ok(first.or_else(|| head.map(|_| "logits of the head".to_owned())))
     }
 
-    /// What the head is given, or the next chunk, and the head where the chunk has it: the embedding, then `layer` for each
-    /// layer with its index in the whole list. Token 0 of each row is at position `start`.
-    pub(super) fn hidden(
+    /// Runs the embedding, then `layer` for each layer with its index in the whole list. Returns the input of the head or of the next
+    /// chunk, and the head where the chunk has it. Token 0 of each row is at position `start`.
+    pub(super) fn run_to_head(
         &self,
         params: &Params,
         input: Option<Tensor>,
@@ -278,12 +295,12 @@ impl Model {
         }
     }
 
-    /// The blocks `range`, which are held.
-    pub(super) fn held(&self, range: &Range<usize>) -> &[Block] {
+    /// The blocks `range`, indexes in the whole list, which must be in this chunk.
+    pub(super) fn blocks_in(&self, range: &Range<usize>) -> &[Block] {
         &self.blocks[range.start - self.range.start..range.end - self.range.start]
     }
 
-    /// Kernels take shapes at their word, so what another rank sent is looked at first.
+    /// Checks the shape of a tensor that another rank sent: kernels do not check shapes.
     pub(super) fn check_hidden(&self, x: &Tensor, mb: &MicroBatch) -> Result<()> {
         let expected = (mb.batch * mb.seq, self.spec.d_model);
         if x.dims2()? != expected {

@@ -4,36 +4,36 @@ use candle_core::{Device, Result, Tensor, bail};
 
 use super::blocks::{Block, Model};
 use super::params::Params;
-use crate::kernels::attention::Cache;
+use crate::kernels::attention::LayerKvCache;
 use crate::nn::MicroBatch;
 
 /// Keys and values of every layer of a chunk for the tokens so far.
 #[derive(Debug)]
 pub struct KvCache {
-    layers: Vec<Cache>,
+    layers: Vec<LayerKvCache>,
     pub batch: usize,
     pub capacity: usize,
     /// Tokens of each row so far.
     pub length: usize,
 }
 
-/// What a chunk is fed with: [batch, n] tokens, row after row.
+/// The input of a chunk: [batch, n] tokens, row after row.
 #[derive(Debug, Clone)]
 pub enum StageInput<'a> {
-    /// Their ids, for a chunk with the embedding.
+    /// The tokens' ids, for a chunk with the embedding.
     Ids(&'a [u32]),
-    /// [batch·n, d_model], what the previous chunk made of them.
+    /// The output of the previous chunk, [batch·n, d_model].
     Hidden(Tensor),
 }
 
 impl Model {
     /// An empty cache for `batch` rows of up to `capacity` tokens, with elements like `like`'s.
-    pub fn cache(&self, batch: usize, capacity: usize, like: &Tensor) -> Result<KvCache> {
-        let layers: Result<Vec<Cache>> = self
+    pub fn new_cache(&self, batch: usize, capacity: usize, like: &Tensor) -> Result<KvCache> {
+        let layers: Result<Vec<LayerKvCache>> = self
             .blocks
             .iter()
             .filter_map(|b| match b {
-                Block::Layer(l) => Some(Cache::new(l.attention.shape(batch, 1), capacity, like)),
+                Block::Layer(l) => Some(LayerKvCache::new(l.attention.shape(batch, 1), capacity, like)),
                 _ => None,
             })
             .collect();
@@ -41,7 +41,7 @@ impl Model {
     }
 
     /// `extend_stage` of a whole model: feeds `ids` ([cache.batch, n], row after row) after the tokens in the cache. Returns
-    /// the logits behind the last of each row, [cache.batch, vocab].
+    /// the logits after the last token of each row, [cache.batch, vocab].
     pub fn extend(&self, params: &Params, ids: &[u32], cache: &mut KvCache) -> Result<Tensor> {
         if self.range != (0..self.spec.block_count()) {
             bail!("a chunk is no whole model")
@@ -50,10 +50,10 @@ impl Model {
     }
 
     /// Feeds tokens after those in the cache. Returns [cache.batch·n, d_model] for the next chunk, or from a chunk with the
-    /// head the logits behind the last of each row, [cache.batch, vocab].
+    /// head the logits after the last token of each row, [cache.batch, vocab].
     ///
     /// # Errors
-    /// If `input` is none for this chunk, or is no rows for this cache, or is beyond it.
+    /// If `input` does not fit this chunk or the rows of the cache, or has more tokens than the cache has room for.
     pub fn extend_stage(&self, params: &Params, input: StageInput<'_>, cache: &mut KvCache) -> Result<Tensor> {
         let tokens = match &input {
             StageInput::Ids(ids) => ids.len(),
@@ -69,11 +69,11 @@ impl Model {
         }
         let (mb, x) = match input {
             StageInput::Ids(ids) => (self.micro_batch(ids, Vec::new(), n)?, None),
-            StageInput::Hidden(x) => (self.without_ids(cache.batch, n)?, Some(x)),
+            StageInput::Hidden(x) => (self.micro_batch_without_ids(cache.batch, n)?, Some(x)),
         };
-        let (start, layers) = (cache.length, &mut cache.layers);
-        let mut layers = layers.iter_mut();
-        let (x, head) = self.hidden(params, x, &mb, start, |_, l, x| match layers.next() {
+        let start = cache.length;
+        let mut layers = cache.layers.iter_mut();
+        let (x, head) = self.run_to_head(params, x, &mb, start, |_, l, x| match layers.next() {
             Some(layer) => l.extend(params, &x, &mb, layer, start),
             None => bail!("the cache has too few layers"),
         })?;
@@ -88,8 +88,8 @@ impl Model {
         Ok(y)
     }
 
-    /// A micro-batch for chunks behind the embedding, which read no ids.
-    fn without_ids(&self, batch: usize, seq: usize) -> Result<MicroBatch> {
+    /// A micro-batch for chunks after the embedding, which read no ids.
+    fn micro_batch_without_ids(&self, batch: usize, seq: usize) -> Result<MicroBatch> {
         let ids = Tensor::zeros(0, candle_core::DType::U32, &Device::Cpu)?;
         Ok(MicroBatch { ids, batch, seq, ..self.micro_batch(&[0], Vec::new(), 1)? })
     }

@@ -1,46 +1,30 @@
-//! GPT-2 (Radford et al. 2019): learned positions, LayerNorm, biases, GELU; or what its `Variant` has instead.
-
-use std::ops::Range;
+//! GPT-2 (Radford et al. 2019): learned positions, LayerNorm, biases, GELU; or the parts that its `Variant` has instead.
 
 use candle_core::{Result, Tensor};
 
 use super::blocks::Block;
-use super::params::find_index;
+use super::params::parameter_index;
 use crate::kernels::embedding::sinusoids;
-use crate::nn::{Attention, Dropouts, Embedding, Head, Linear, Mlp, Norm, Positions, TransformerLayer};
-use runner_spec::experiment::PositionKind;
-use runner_spec::experiment::Recompute;
+use crate::nn::{Attention, DropoutSite, Embedding, Head, Linear, Mlp, Norm, Positions, TransformerLayer};
+use runner_spec::experiment::{PositionKind, Recompute};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
 
-/// Blocks `range` of the list.
-pub fn blocks(
-    spec: &ModelSpec,
-    layout: &ParamLayout,
-    range: Range<usize>,
-    seed: u64,
-    like: &Tensor,
-) -> Result<Vec<Block>> {
-    range.map(|index| block(spec, layout, index, seed, like)).collect()
-}
-
-fn block(spec: &ModelSpec, layout: &ParamLayout, index: usize, seed: u64, like: &Tensor) -> Result<Block> {
+/// Block `index` of the model's list.
+pub(super) fn block(spec: &ModelSpec, layout: &ParamLayout, index: usize, seed: u64, like: &Tensor) -> Result<Block> {
     let variant = &spec.variant;
-    let at = |name: String| find_index(layout, &name);
-    let dropout = |site: &str| Dropouts::new(seed, &format!("{index}.{site}"), spec.dropout);
+    let parameter = |name: String| parameter_index(layout, &name);
+    let dropout = |site: &str| DropoutSite::new(seed, &format!("{index}.{site}"), spec.dropout);
     let norm = |prefix: &str| -> Result<Norm> {
-        Ok(Norm::Layer {
-            weight: at(format!("{prefix}.weight"))?,
-            bias: at(format!("{prefix}.bias"))?,
-            eps: spec.norm_eps,
-        })
+        let bias = Some(parameter(format!("{prefix}.bias"))?);
+        Ok(Norm { weight: parameter(format!("{prefix}.weight"))?, bias, eps: spec.norm_eps })
     };
     if index == 0 {
         return Ok(Block::Embedding(Embedding {
-            tokens: at("transformer.wte.weight".into())?,
+            tokens: parameter("transformer.wte.weight".into())?,
             scale: variant.embedding_scale.then(|| (spec.d_model as f64).sqrt()),
             positions: match variant.positions {
-                PositionKind::Learned => Positions::Learned(at("transformer.wpe.weight".into())?),
+                PositionKind::Learned => Positions::Learned(parameter("transformer.wpe.weight".into())?),
                 PositionKind::Sinusoidal => Positions::Fixed(sinusoids(spec.context_length, spec.d_model, like)?),
             },
             dropout: dropout("embedding"),
@@ -48,18 +32,15 @@ fn block(spec: &ModelSpec, layout: &ParamLayout, index: usize, seed: u64, like: 
     }
     if index == spec.layers + 1 {
         let name = if spec.tie_embeddings { "transformer.wte.weight" } else { "lm_head.weight" };
-        let bias = variant.head_bias.then(|| at("lm_head.bias".into())).transpose()?;
-        let project = Linear { weight: at(name.into())?, stacked: 1, bias };
+        let bias = variant.head_bias.then(|| parameter("lm_head.bias".into())).transpose()?;
+        let project = Linear { weight: parameter(name.into())?, stacked: 1, bias };
         let norm = variant.final_norm.then(|| norm("transformer.ln_f")).transpose()?;
         return Ok(Block::Head(Head { norm, project }));
     }
     let p = format!("transformer.h.{}", index - 1);
     let linear = |name: &str| -> Result<Linear> {
-        Ok(Linear {
-            weight: at(format!("{p}.{name}.weight"))?,
-            stacked: 1,
-            bias: Some(at(format!("{p}.{name}.bias"))?),
-        })
+        let bias = Some(parameter(format!("{p}.{name}.bias"))?);
+        Ok(Linear { weight: parameter(format!("{p}.{name}.weight"))?, stacked: 1, bias })
     };
     Ok(Block::Layer(Box::new(TransformerLayer {
         place: variant.norm,
@@ -77,7 +58,7 @@ fn block(spec: &ModelSpec, layout: &ParamLayout, index: usize, seed: u64, like: 
         mlp: Mlp::Plain {
             up: linear("mlp.c_fc")?,
             activation: variant.activation,
-            dropout: Dropouts::new(seed, &format!("{index}.mlp"), variant.mlp_dropout),
+            dropout: DropoutSite::new(seed, &format!("{index}.mlp"), variant.mlp_dropout),
             down: linear("mlp.c_proj")?,
         },
         dropout: [dropout("attention.output"), dropout("mlp.output")],

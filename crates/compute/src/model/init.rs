@@ -6,18 +6,18 @@ use runner_spec::model::Init;
 use runner_spec::model::layout::ParamEntry;
 use runner_spec::philox::Philox;
 
-/// Fills `values`, the elements of `entry`, with what it starts as.
+/// Fills `values`, the elements of `entry`, with their initial values.
 pub fn fill(values: &mut [f32], entry: &ParamEntry, seed: u64) {
     match entry.spec.init {
         Init::Zeros => values.fill(0.0),
         Init::Ones => values.fill(1.0),
-        Init::Normal { std } => draw(values, entry, seed, std, Philox::normals),
-        Init::Uniform { bound } => draw(values, entry, seed, bound, Philox::uniforms),
+        Init::Normal { std } => fill_random(values, entry, seed, std, Philox::normals),
+        Init::Uniform { bound } => fill_random(values, entry, seed, bound, Philox::uniforms),
     }
 }
 
-/// Each value is `size` times one of `four(stream, index)`.
-fn draw(values: &mut [f32], entry: &ParamEntry, seed: u64, size: f64, four: fn(Philox, u64) -> [f64; 4]) {
+/// Sets each value to `size` times one of the four numbers that `four(stream, index)` draws.
+fn fill_random(values: &mut [f32], entry: &ParamEntry, seed: u64, size: f64, four: fn(Philox, u64) -> [f64; 4]) {
     const CHUNK: usize = 4096;
     let stream = Philox::new(seed, &format!("init {}", entry.spec.name));
     values.par_chunks_mut(CHUNK).enumerate().for_each(|(task, values)| {

@@ -1,14 +1,13 @@
 //! Model families as lists of blocks over flat parameter storage.
 
-pub mod backward;
-pub mod blocks;
-pub mod decode;
-pub mod gpt2;
+mod backward;
+mod blocks;
+mod decode;
+mod gpt2;
 pub mod init;
-pub mod llama;
-pub mod params;
+mod llama;
+mod params;
 
-pub use backward::WeightWork;
-pub use blocks::{Block, Model, Output, Saved, Seen};
+pub use blocks::{Block, Model, Output, OutputHook, SavedActivations};
 pub use decode::{KvCache, StageInput};
 pub use params::Params;

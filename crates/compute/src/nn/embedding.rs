@@ -2,29 +2,29 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Dropouts, GradSink, MicroBatch};
+use super::{DropoutSite, GradientSink, MicroBatch, WeightGradientTask};
 use crate::kernels::embedding;
 use crate::model::Params;
 
-/// What is added to a token's embedding.
+/// The positions that are added to tokens' embeddings.
 #[derive(Debug, Clone)]
 pub enum Positions {
     None,
     /// The rows of a parameter, given by its index.
     Learned(usize),
-    /// The rows of a table that nobody trains, [positions, d_model].
+    /// The rows of a table that is not trained, [positions, d_model].
     Fixed(Tensor),
 }
 
 /// The first block of a model.
 #[derive(Debug, Clone)]
 pub struct Embedding {
-    /// The parameter's index.
+    /// Index of the table's parameter.
     pub tokens: usize,
-    /// What tokens' embeddings are multiplied by, before positions are added.
+    /// Factor on tokens' embeddings before positions are added.
     pub scale: Option<f64>,
     pub positions: Positions,
-    pub dropout: Dropouts,
+    pub dropout: DropoutSite,
 }
 
 impl Embedding {
@@ -41,16 +41,17 @@ impl Embedding {
         Ok(x)
     }
 
-    /// All of it is weight work, which keeps `dy` behind the dropout mask.
-    pub fn backward(&self, grads: &mut GradSink<'_>, dy: &Tensor, mb: &MicroBatch) -> Result<()> {
-        grads.embedding(self, self.dropout.backward(dy, mb)?, mb)
+    /// The whole backward is one weight-gradient task, which keeps the gradient before the dropout mask.
+    pub fn backward(&self, grads: &mut GradientSink<'_>, dy: &Tensor, mb: &MicroBatch) -> Result<()> {
+        let dy = self.dropout.backward(dy, mb)?;
+        grads.accept(WeightGradientTask::Embedding { layer: self.clone(), ids: mb.ids.clone(), seq: mb.seq, dy })
     }
 
-    /// Adds weight gradients, given the gradient behind the dropout mask.
-    pub fn backward_weight(&self, grads: &Params, dy: &Tensor, mb: &MicroBatch) -> Result<()> {
+    /// Adds weight gradients of rows of `seq` tokens, given the gradient before the dropout mask.
+    pub fn backward_weight(&self, grads: &Params, ids: &Tensor, seq: usize, dy: &Tensor) -> Result<()> {
         if let Positions::Learned(p) = self.positions {
-            embedding::position_backward(&grads.view(p)?, mb.seq, dy)?;
+            embedding::position_backward(&grads.view(p)?, seq, dy)?;
         }
-        embedding::embed_backward(&grads.view(self.tokens)?, &mb.ids, self.scale, dy)
+        embedding::embed_backward(&grads.view(self.tokens)?, ids, self.scale, dy)
     }
 }

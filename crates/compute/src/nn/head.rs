@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::{GradSink, Linear, MicroBatch, Norm};
+use super::{GradientSink, Linear, MicroBatch, Norm};
 use crate::kernels::loss;
 use crate::kernels::loss::Losses;
 use crate::kernels::{Math, embedding};
@@ -10,31 +10,31 @@ use crate::model::Params;
 use runner_spec::data::IGNORE;
 use runner_spec::program::DEVICE_ROWS;
 
-/// Rows of logits held at a time where no gradient is needed.
-const ROWS: usize = 256;
+/// Rows of logits that a CPU holds at a time where no gradient is needed.
+const CPU_ROWS: usize = 256;
 
 /// The last block of a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {
-    /// Before the projection, where the model has one.
+    /// The norm before the projection, where the model has one.
     pub norm: Option<Norm>,
-    /// The embedding's own matrix where embeddings are tied.
+    /// Its weight is the embedding's own matrix where embeddings are tied.
     pub project: Linear,
 }
 
-/// What the backward needs; the one [rows, vocab] buffer already holds the logits' gradient.
+/// The activations that the head's backward needs. The only [rows, vocab] buffer already holds the logits' gradient.
 #[derive(Debug)]
-pub struct Saved {
-    /// The norm's input and statistics.
+pub struct HeadActivations {
+    /// Input and statistics of the norm.
     norm: Option<(Tensor, Tensor)>,
-    /// The projection's input.
+    /// Input of the projection.
     normed: Tensor,
     dlogits: Tensor,
 }
 
 impl Head {
     /// `x`: [batch·seq, d_model]. Returns the loss of each token.
-    pub fn forward(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<(Losses, Saved)> {
+    pub fn forward(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<(Losses, HeadActivations)> {
         let (normed, norm) = match self.norm {
             Some(norm) => {
                 let (normed, stats) = norm.forward(params, &x, mb.math)?;
@@ -43,14 +43,20 @@ impl Head {
             None => (x, None),
         };
         let logits = self.project.forward(params, &normed, mb.math)?;
-        let losses = loss::losses(&logits, &mb.targets, mb.targets_there.as_ref(), Some(mb.scale), mb.math)?;
-        Ok((losses, Saved { norm, normed, dlogits: logits }))
+        let losses = loss::cross_entropy(&logits, &mb.targets, mb.device_targets.as_ref(), Some(mb.scale), mb.math)?;
+        Ok((losses, HeadActivations { norm, normed, dlogits: logits }))
     }
 
-    /// Returns dL/dx for L = scale · Σ losses. Weight work keeps the projection's input and the logits' gradient, [rows,
+    /// Returns dL/dx for L = scale · Σ losses. Deferred tasks keep the projection's input and the logits' gradient, [rows,
     /// vocab].
-    pub fn backward(&self, params: &Params, grads: &mut GradSink<'_>, saved: Saved, math: Math) -> Result<Tensor> {
-        let Saved { norm, normed, dlogits } = saved;
+    pub fn backward(
+        &self,
+        params: &Params,
+        grads: &mut GradientSink<'_>,
+        activations: HeadActivations,
+        math: Math,
+    ) -> Result<Tensor> {
+        let HeadActivations { norm, normed, dlogits } = activations;
         let dnormed = self.project.backward(params, grads, &normed, &dlogits, math)?;
         drop((normed, dlogits));
         match (self.norm, norm) {
@@ -66,18 +72,18 @@ impl Head {
         }
         let wanted: Vec<usize> = (0..mb.targets.len()).filter(|&r| mb.targets[r] != IGNORE).collect();
         let mut losses = vec![0.0; mb.targets.len()];
-        let most = if x.device().is_cpu() { ROWS } else { DEVICE_ROWS };
-        for rows in wanted.chunks(most) {
+        let rows_at_once = if x.device().is_cpu() { CPU_ROWS } else { DEVICE_ROWS };
+        for rows in wanted.chunks(rows_at_once) {
             let logits = self.logits(params, x, rows, mb.math)?;
             let targets: Vec<u32> = rows.iter().map(|&r| mb.targets[r]).collect();
-            for (&row, loss) in rows.iter().zip(loss::cross_entropy(&logits, &targets, None, mb.math)?) {
+            for (&row, loss) in rows.iter().zip(loss::cross_entropy(&logits, &targets, None, None, mb.math)?.read()?) {
                 losses[row] = loss;
             }
         }
         Ok(losses)
     }
 
-    /// Logits of rows `rows` of `x`, [rows.len(), vocab].
+    /// Returns the logits of rows `rows` of `x`, [rows.len(), vocab].
     pub fn logits(&self, params: &Params, x: &Tensor, rows: &[usize], math: Math) -> Result<Tensor> {
         let x = embedding::take_rows(x, rows)?;
         match self.norm {

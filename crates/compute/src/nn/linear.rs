@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::GradSink;
+use super::{GradientSink, WeightGradientTask};
 use crate::kernels::{Math, matmul, pointwise};
 use crate::model::Params;
 
@@ -23,26 +23,25 @@ impl Linear {
         matmul::linear(x, &params.stacked(self.weight, self.stacked)?, bias.as_ref(), math)
     }
 
-    /// The forward, and its GELU.
+    /// Returns the forward's result, and its GELU.
     pub fn forward_gelu(&self, params: &Params, x: &Tensor, math: Math) -> Result<(Tensor, Tensor)> {
         if let Some(bias) = self.bias {
             return matmul::linear_gelu(x, &params.stacked(self.weight, self.stacked)?, &params.bias(bias)?, math);
         }
         let before = self.forward(params, x, math)?;
-        let after = pointwise::gelu(&before, math)?;
-        Ok((before, after))
+        Ok((before.clone(), pointwise::gelu(&before, math)?))
     }
 
-    /// `x` as in the forward, `dy`: [rows, out]. Returns dL/dx. Weight work keeps both.
+    /// `x` as in the forward, `dy`: [rows, out]. Returns dL/dx. A deferred task keeps `x` and `dy`.
     pub fn backward(
         &self,
         params: &Params,
-        grads: &mut GradSink<'_>,
+        grads: &mut GradientSink<'_>,
         x: &Tensor,
         dy: &Tensor,
         math: Math,
     ) -> Result<Tensor> {
-        grads.linear(*self, x, dy)?;
+        grads.accept(WeightGradientTask::Linear { layer: *self, x: x.clone(), dy: dy.clone() })?;
         self.backward_input(params, dy, math)
     }
 

@@ -1,25 +1,25 @@
 //! Layers with explicit forward and backward.
 //!
 //! A forward returns what its backward needs; a backward returns the gradient of its input and gives weight gradients to a
-//! sink, which adds them into place or keeps them as work for later. Layers hold no numbers: only where their parameters lie in flat storage.
+//! sink, which adds them at once or defers them. Layers hold no numbers: only the indexes of their parameters in flat storage.
 
-pub mod attention;
-pub mod batch;
-pub mod embedding;
-pub mod head;
-pub mod linear;
-pub mod mlp;
-pub mod norm;
+mod attention;
+mod embedding;
+pub(crate) mod head;
+mod linear;
+mod micro_batch;
+mod mlp;
+mod norm;
 mod post_norm;
-pub mod transformer;
-pub mod weight;
+pub(crate) mod transformer;
+mod weight_gradients;
 
 pub use attention::Attention;
-pub use batch::{Dropouts, MicroBatch};
 pub use embedding::{Embedding, Positions};
 pub use head::Head;
 pub use linear::Linear;
+pub use micro_batch::{DropoutSite, MicroBatch};
 pub use mlp::Mlp;
 pub use norm::Norm;
 pub use transformer::TransformerLayer;
-pub use weight::{GradSink, WeightTask};
+pub use weight_gradients::{DeferredGradients, GradientSink, WeightGradientTask};

@@ -2,26 +2,27 @@
 
 use candle_core::{Result, Tensor};
 
-use super::GradSink;
+use super::GradientSink;
 use crate::kernels::{Math, norm};
 use crate::model::Params;
 
-/// Normalization of rows; fields are parameter indexes and the epsilon.
+/// Normalization of rows: LayerNorm with a bias, RMSNorm without one. `weight` and `bias` are indexes of parameters.
 #[derive(Debug, Clone, Copy)]
-pub enum Norm {
-    Layer { weight: usize, bias: usize, eps: f64 },
-    Rms { weight: usize, eps: f64 },
+pub struct Norm {
+    pub weight: usize,
+    pub bias: Option<usize>,
+    pub eps: f64,
 }
 
 impl Norm {
+    fn parameters(&self, params: &Params) -> Result<(Tensor, Option<Tensor>)> {
+        Ok((params.view(self.weight)?, self.bias.map(|bias| params.view(bias)).transpose()?))
+    }
+
     /// `x`: [rows, d_model]. Returns the output and the statistics for the backward.
     pub fn forward(&self, params: &Params, x: &Tensor, math: Math) -> Result<(Tensor, Tensor)> {
-        match *self {
-            Self::Layer { weight, bias, eps } => {
-                norm::layer_norm(x, &params.view(weight)?, &params.view(bias)?, eps, math)
-            }
-            Self::Rms { weight, eps } => norm::rms_norm(x, &params.view(weight)?, eps, math),
-        }
+        let (weight, bias) = self.parameters(params)?;
+        norm::normalize(x, &weight, bias.as_ref(), self.eps, math)
     }
 
     /// The forward of `x` + `residual`: the sum, the output and the statistics. `x` is used up.
@@ -32,35 +33,24 @@ impl Norm {
         residual: &Tensor,
         math: Math,
     ) -> Result<(Tensor, Tensor, Tensor)> {
-        match *self {
-            Self::Layer { weight, bias, eps } => {
-                norm::add_layer_norm(x, residual, &params.view(weight)?, &params.view(bias)?, eps, math)
-            }
-            Self::Rms { weight, eps } => norm::add_rms_norm(x, residual, &params.view(weight)?, eps, math),
-        }
+        let (weight, bias) = self.parameters(params)?;
+        norm::add_and_normalize(x, residual, &weight, bias.as_ref(), self.eps, math)
     }
 
-    /// Returns dL/dx, plus `skip`: the gradient that came past the norm along the residual stream. Weight work
-    /// keeps the finished gradients of weight and bias.
+    /// Returns dL/dx, plus `skip`: the gradient that bypassed the norm along the residual stream. A deferred task keeps the finished
+    /// gradients of weight and bias.
     pub fn backward(
         &self,
         params: &Params,
-        grads: &mut GradSink<'_>,
+        grads: &mut GradientSink<'_>,
         x: &Tensor,
         stats: &Tensor,
         dy: &Tensor,
         skip: Option<&Tensor>,
         math: Math,
     ) -> Result<Tensor> {
-        match *self {
-            Self::Layer { weight, bias, .. } => {
-                let (dw, db) = (grads.vector(params, weight)?, grads.vector(params, bias)?);
-                norm::layer_norm_backward(&dw, &db, x, &params.view(weight)?, stats, dy, skip, math)
-            }
-            Self::Rms { weight, .. } => {
-                let dw = grads.vector(params, weight)?;
-                norm::rms_norm_backward(&dw, x, &params.view(weight)?, stats, dy, skip, math)
-            }
-        }
+        let dweight = grads.vector(params, self.weight)?;
+        let dbias = self.bias.map(|bias| grads.vector(params, bias)).transpose()?;
+        norm::normalize_backward(&dweight, dbias.as_ref(), x, &params.view(self.weight)?, stats, dy, skip, math)
     }
 }

@@ -1,22 +1,25 @@
-//! A transformer layer with its norms behind the sums (Vaswani et al. 2017): norm(x + attention(x)), then norm(x + mlp(x)).
+//! A transformer layer with its norms after the sums (Vaswani et al. 2017): norm(x + attention(x)), then norm(x + mlp(x)).
 
 use candle_core::{Result, Tensor};
 
-use super::{GradSink, MicroBatch, TransformerLayer, attention, mlp};
-use crate::kernels::attention::Cache;
+use super::attention::AttentionActivations;
+use super::mlp::MlpActivations;
+use super::{GradientSink, MicroBatch, TransformerLayer};
+use crate::kernels::attention::LayerKvCache;
 use crate::kernels::pointwise;
 use crate::model::Params;
 
-/// What the backward needs: as much as with norms before.
+/// The activations of a layer with its norms after the sums.
 #[derive(Debug)]
-pub(super) struct Saved {
+pub struct PostNormActivations {
     x: Tensor,
-    attention: attention::Saved,
-    /// The norms' inputs, and what the first one made of its.
+    attention: Option<AttentionActivations>,
+    /// Input of the first norm; `middle` is its output.
     sum1: Tensor,
     stats1: Tensor,
     middle: Tensor,
-    mlp: mlp::Saved,
+    mlp: MlpActivations,
+    /// Input of the second norm.
     sum2: Tensor,
     stats2: Tensor,
 }
@@ -26,7 +29,7 @@ pub(super) fn forward(
     params: &Params,
     x: Tensor,
     mb: &MicroBatch,
-) -> Result<(Tensor, Saved)> {
+) -> Result<(Tensor, PostNormActivations)> {
     let (sum1, attention) = layer.attend(params, &x, mb)?;
     layer.dropout[0].apply(&sum1, mb)?;
     pointwise::add_assign(&sum1, &x, mb.math)?;
@@ -35,7 +38,7 @@ pub(super) fn forward(
     layer.dropout[1].apply(&sum2, mb)?;
     pointwise::add_assign(&sum2, &middle, mb.math)?;
     let (y, stats2) = layer.norm2.forward(params, &sum2, mb.math)?;
-    Ok((y, Saved { x, attention, sum1, stats1, middle, mlp, sum2, stats2 }))
+    Ok((y, PostNormActivations { x, attention, sum1, stats1, middle, mlp, sum2, stats2 }))
 }
 
 pub(super) fn extend(
@@ -43,7 +46,7 @@ pub(super) fn extend(
     params: &Params,
     x: &Tensor,
     mb: &MicroBatch,
-    cache: &mut Cache,
+    cache: &mut LayerKvCache,
     start: usize,
 ) -> Result<Tensor> {
     let sum = layer.attention.extend(params, x, mb, cache, start)?;
@@ -54,16 +57,16 @@ pub(super) fn extend(
     Ok(layer.norm2.forward(params, &sum, mb.math)?.0)
 }
 
-/// Returns dL/dx. Sums of gradients are made in buffers that no weight work shares.
+/// Returns dL/dx. Sums of gradients are made in buffers that no deferred task shares.
 pub(super) fn backward(
     layer: &TransformerLayer,
     params: &Params,
-    grads: &mut GradSink<'_>,
-    saved: Saved,
+    grads: &mut GradientSink<'_>,
+    activations: PostNormActivations,
     dy: &Tensor,
     mb: &MicroBatch,
 ) -> Result<Tensor> {
-    let Saved { x, attention, sum1, stats1, middle, mlp, sum2, stats2 } = saved;
+    let PostNormActivations { x, attention, sum1, stats1, middle, mlp, sum2, stats2 } = activations;
     let dsum = layer.norm2.backward(params, grads, &sum2, &stats2, dy, None, mb.math)?;
     drop(sum2);
     let dmlp = layer.dropout[1].backward(&dsum, mb)?;

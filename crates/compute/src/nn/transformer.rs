@@ -1,14 +1,17 @@
-//! One transformer layer. With norms before: x + attention(norm(x)), then x + mlp(norm(x)); `post_norm` has the other order.
+//! One transformer layer: x + attention(norm(x)), then x + mlp(norm(x)). `post_norm` has the order with the norms after the sums.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 
-use super::{Attention, Dropouts, GradSink, MicroBatch, Mlp, Norm, attention, mlp, post_norm};
-use crate::kernels::attention::Cache;
+use super::attention::AttentionActivations;
+use super::mlp::MlpActivations;
+use super::post_norm::PostNormActivations;
+use super::{Attention, DropoutSite, GradientSink, MicroBatch, Mlp, Norm, post_norm};
+use crate::kernels::attention::LayerKvCache;
 use crate::kernels::pointwise;
 use crate::model::Params;
 use runner_spec::experiment::{NormPlace, Recompute};
 
-/// GPT-2's and Llama's layers are this with other parts.
+/// A layer of GPT-2 or Llama, which differ in its parts.
 #[derive(Debug, Clone)]
 pub struct TransformerLayer {
     pub place: NormPlace,
@@ -16,78 +19,73 @@ pub struct TransformerLayer {
     pub attention: Attention,
     pub norm2: Norm,
     pub mlp: Mlp,
-    /// On the attention's and on the MLP's output.
-    pub dropout: [Dropouts; 2],
+    /// Dropout of the attention's and of the MLP's output.
+    pub dropout: [DropoutSite; 2],
     pub recompute: Recompute,
 }
 
-/// What the backward needs, or makes again.
+/// The activations that a layer's backward needs.
 #[derive(Debug)]
-pub struct Saved(Kept);
-
-#[derive(Debug)]
-enum Kept {
-    Pre(PreNorm),
-    Post(post_norm::Saved),
-    /// The layer's input, to run the forward on again.
+pub enum LayerActivations {
+    PreNorm(PreNormActivations),
+    PostNorm(PostNormActivations),
+    /// The layer's input, from which the backward computes the others again.
     Input(Tensor),
 }
 
+/// The activations of a layer with its norms before attention and MLP.
 #[derive(Debug)]
-struct PreNorm {
+pub struct PreNormActivations {
     x: Tensor,
     normed1: Tensor,
     stats1: Tensor,
-    attention: attention::Saved,
+    attention: Option<AttentionActivations>,
     middle: Tensor,
     normed2: Tensor,
     stats2: Tensor,
-    mlp: mlp::Saved,
+    mlp: MlpActivations,
 }
 
 impl TransformerLayer {
     /// `x`: [batch·seq, d_model]. Returns the same shape.
-    pub fn forward(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<(Tensor, Saved)> {
+    pub fn forward(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<(Tensor, LayerActivations)> {
         let input = (self.recompute == Recompute::Block).then(|| x.clone());
-        let (y, kept) = match self.place {
+        let (y, activations) = match self.place {
             NormPlace::Pre => {
-                let saved = self.keep(params, x, mb)?;
-                let y = self.mlp.project(params, &saved.mlp, mb.math)?;
+                let activations = self.pre_norm_activations(params, x, mb)?;
+                let y = self.mlp.project(params, &activations.mlp, mb.math)?;
                 self.dropout[1].apply(&y, mb)?;
-                pointwise::add_assign(&y, &saved.middle, mb.math)?;
-                (y, Kept::Pre(saved))
+                pointwise::add_assign(&y, &activations.middle, mb.math)?;
+                (y, LayerActivations::PreNorm(activations))
             }
             NormPlace::Post => {
-                let (y, saved) = post_norm::forward(self, params, x, mb)?;
-                (y, Kept::Post(saved))
+                let (y, activations) = post_norm::forward(self, params, x, mb)?;
+                (y, LayerActivations::PostNorm(activations))
             }
         };
-        Ok((y, Saved(input.map_or(kept, Kept::Input))))
+        Ok((y, input.map_or(activations, LayerActivations::Input)))
     }
 
-    /// The forward before the MLP's last product: all that the backward reads.
-    fn keep(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<PreNorm> {
+    /// The forward before the MLP's last product, which computes all that the backward reads. Dropout's masks are the same each time,
+    /// since they are a function of `mb`.
+    fn pre_norm_activations(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<PreNormActivations> {
         let (normed1, stats1) = self.norm1.forward(params, &x, mb.math)?;
         let (attended, attention) = self.attend(params, &normed1, mb)?;
         self.dropout[0].apply(&attended, mb)?;
         let (middle, normed2, stats2) = self.norm2.forward_sum(params, attended, &x, mb.math)?;
         let mlp = self.mlp.hidden(params, &normed2, mb)?;
-        Ok(PreNorm { x, normed1, stats1, attention, middle, normed2, stats2, mlp })
+        Ok(PreNormActivations { x, normed1, stats1, attention, middle, normed2, stats2, mlp })
     }
 
-    /// What the backward of a layer of which only the input `x` was kept needs. Dropout's masks are the same as before, since
-    /// they follow from what `mb` says.
-    fn again(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<Kept> {
-        Ok(match self.place {
-            NormPlace::Pre => Kept::Pre(self.keep(params, x, mb)?),
-            NormPlace::Post => Kept::Post(post_norm::forward(self, params, x, mb)?.1),
-        })
-    }
-
-    /// The attention's forward; what it keeps is dropped where it is computed again alone.
-    pub(super) fn attend(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<(Tensor, attention::Saved)> {
-        let (y, saved) = self.attention.forward(params, x, mb)?;
-        Ok((y, if self.recompute == Recompute::Attention { saved.dropped() } else { saved }))
+    /// The attention's forward. Its activations are dropped where the backward computes them again.
+    pub(super) fn attend(
+        &self,
+        params: &Params,
+        x: &Tensor,
+        mb: &MicroBatch,
+    ) -> Result<(Tensor, Option<AttentionActivations>)> {
+        let (y, activations) = self.attention.forward(params, x, mb)?;
+        Ok((y, (self.recompute != Recompute::Attention).then_some(activations)))
     }
 
     /// The forward for tokens from position `start` on, without a backward.
@@ -96,7 +94,7 @@ impl TransformerLayer {
         params: &Params,
         x: &Tensor,
         mb: &MicroBatch,
-        cache: &mut Cache,
+        cache: &mut LayerKvCache,
         start: usize,
     ) -> Result<Tensor> {
         if self.place == NormPlace::Post {
@@ -111,26 +109,28 @@ impl TransformerLayer {
         Ok(y)
     }
 
-    /// Returns dL/dx. Weight work keeps what attention and MLP say (per position 5·d_model + qkv + the MLP's widths, `dy`
-    /// among them) and four or two vectors of the norms; the residual stream and the statistics are free.
+    /// Returns dL/dx. Deferred tasks keep the tensors that attention and MLP name (per position 5·d_model + qkv + the MLP's widths,
+    /// `dy` among them) and four or two vectors of the norms; the residual stream and the statistics are freed.
     pub fn backward(
         &self,
         params: &Params,
-        grads: &mut GradSink<'_>,
-        saved: Saved,
+        grads: &mut GradientSink<'_>,
+        activations: LayerActivations,
         dy: &Tensor,
         mb: &MicroBatch,
     ) -> Result<Tensor> {
-        let kept = match saved.0 {
-            Kept::Input(x) => self.again(params, x, mb)?,
-            kept => kept,
+        let activations = match (activations, self.place) {
+            (LayerActivations::PreNorm(activations), _) => activations,
+            (LayerActivations::Input(x), NormPlace::Pre) => self.pre_norm_activations(params, x, mb)?,
+            (LayerActivations::PostNorm(activations), _) => {
+                return post_norm::backward(self, params, grads, activations, dy, mb);
+            }
+            (LayerActivations::Input(x), NormPlace::Post) => {
+                let (_, activations) = post_norm::forward(self, params, x, mb)?;
+                return post_norm::backward(self, params, grads, activations, dy, mb);
+            }
         };
-        let saved = match kept {
-            Kept::Pre(saved) => saved,
-            Kept::Post(saved) => return post_norm::backward(self, params, grads, saved, dy, mb),
-            Kept::Input(_) => bail!("a layer was to compute its forward again, twice"),
-        };
-        let PreNorm { x, normed1, stats1, attention, middle, normed2, stats2, mlp } = saved;
+        let PreNormActivations { x, normed1, stats1, attention, middle, normed2, stats2, mlp } = activations;
         let dmlp = self.dropout[1].backward(dy, mb)?;
         let dnormed = self.mlp.backward(params, grads, &normed2, mlp, &dmlp, mb)?;
         drop((normed2, dmlp));

@@ -22,35 +22,28 @@ pub fn lr_at(schedule: &LrSchedule, step: u64) -> f64 {
     let since = step - schedule.warmup_steps;
     match schedule.decay {
         LrDecay::Constant => peak,
-        LrDecay::Cosine { last, steps } => match ratio(since, steps) {
-            Some(ratio) => between(last * peak, peak, 0.5 * (1.0 + (PI * ratio).cos())),
-            None => last * peak,
-        },
-        LrDecay::Linear { last, steps } => match ratio(since, steps) {
-            Some(ratio) => between(last * peak, peak, 1.0 - ratio),
-            None => last * peak,
-        },
-        LrDecay::Step { every, gamma } => drops(peak, gamma, since.checked_div(every).unwrap_or(0)),
+        LrDecay::Cosine { last, steps } => {
+            decay_to(last * peak, peak, since, steps, |ratio| 0.5 * (1.0 + (PI * ratio).cos()))
+        }
+        LrDecay::Linear { last, steps } => decay_to(last * peak, peak, since, steps, |ratio| 1.0 - ratio),
+        LrDecay::Step { every, gamma } => after_drops(peak, gamma, since.checked_div(every).unwrap_or(0)),
         LrDecay::Rows { rows, sequences, gamma } => {
             let seen = u128::from(since) * u128::from(sequences);
-            drops(peak, gamma, seen.checked_div(u128::from(rows)).map_or(0, |n| n.min(u128::from(u64::MAX)) as u64))
+            let times = seen.checked_div(u128::from(rows)).map_or(0, |n| n.min(u128::from(u64::MAX)) as u64);
+            after_drops(peak, gamma, times)
         }
     }
 }
 
-/// `peak` after `times` drops. A gamma below 1 is 0 in f64 long before the exponent saturates.
-fn drops(peak: f64, gamma: f64, times: u64) -> f64 {
+/// `peak` after `times` drops. A power of a gamma below 1 is 0 in f64 long before the exponent saturates.
+fn after_drops(peak: f64, gamma: f64, times: u64) -> f64 {
     peak * gamma.powi(i32::try_from(times).unwrap_or(i32::MAX))
 }
 
-/// How much of the decay is over, in [0, 1); `None` when all of it is.
-fn ratio(since: u64, steps: u64) -> Option<f64> {
-    (since < steps).then(|| since as f64 / steps as f64)
-}
-
-/// `min` + `share`·(`max` - `min`).
-fn between(min: f64, max: f64, share: f64) -> f64 {
-    min + share * (max - min)
+/// A decay from `max` to `min` over `steps` steps; `share` maps the part of the steps that is over to the share of `max` - `min` that is
+/// left.
+fn decay_to(min: f64, max: f64, since: u64, steps: u64, share: impl Fn(f64) -> f64) -> f64 {
+    if since < steps { min + share(since as f64 / steps as f64) * (max - min) } else { min }
 }
 
 #[cfg(test)]

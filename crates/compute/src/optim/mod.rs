@@ -1,7 +1,7 @@
 //! Optimizers over flat buffers, clipping, and the learning-rate schedule.
 
-pub mod lr;
-pub mod update;
+mod lr;
+mod update;
 
 pub use lr::lr_at;
-pub use update::{clip_scale, update, update_copied};
+pub use update::{clip_scale, update};

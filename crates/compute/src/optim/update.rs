@@ -2,8 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::kernels::optimizer;
-use crate::kernels::optimizer::{AdamW, Sgd};
+use crate::kernels::optimizer::{self, AdamW, Sgd};
 use crate::state::TrainState;
 use runner_spec::experiment::Decays;
 use runner_spec::program::OptimizerSpec;
@@ -17,22 +16,10 @@ pub fn clip_scale(norm: f64, max: Option<f64>) -> f64 {
     }
 }
 
-/// Updates the weights and moments in `state` with `grad_scale`·`grads` ([layout.total]) at learning rate `lr`.
-/// `state.step` counts the updates before this one. With `bf16`, gradients come in as bf16 values and weights and moments come
-/// out as such; the arithmetic between is that of their storage.
+/// Updates the weights and moments in `state` with `grad_scale`·`grads` ([layout.total]) at learning rate `lr`. `state.step` counts
+/// the updates before this one. With `bf16`, gradients are read and weights and moments are written as bf16 values; the arithmetic
+/// between is that of their storage. On a GPU, `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
 pub fn update(
-    state: &TrainState,
-    spec: &OptimizerSpec,
-    grads: &Tensor,
-    lr: f64,
-    grad_scale: f64,
-    bf16: bool,
-) -> Result<()> {
-    update_copied(state, spec, grads, lr, grad_scale, bf16, None)
-}
-
-/// `update`; on a GPU, `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
-pub fn update_copied(
     state: &TrainState,
     spec: &OptimizerSpec,
     grads: &Tensor,
@@ -48,10 +35,10 @@ pub fn update_copied(
                 Decays::Matrices => state.layout.decayed,
                 Decays::All => state.layout.total,
             };
-            optimizer::adamw_copied(&state.buffer, grads, decayed, &step, bf16, copy)
+            optimizer::adamw(&state.buffer, grads, decayed, &step, bf16, copy)
         }
         OptimizerSpec::Sgd { momentum } => {
-            optimizer::sgd_copied(&state.buffer, grads, &Sgd { lr, momentum, grad_scale }, bf16, copy)
+            optimizer::sgd(&state.buffer, grads, &Sgd { lr, momentum, grad_scale }, bf16, copy)
         }
     }
 }
@@ -63,7 +50,7 @@ mod tests {
 
     /// With gradients of 0 and no moments an update is the decay alone, w·(1 − lr·decay).
     #[test]
-    fn what_decays() {
+    fn weight_decay_applies_to_matrices_or_to_all() {
         for decays in [Decays::Matrices, Decays::All] {
             let state = random_state(1, 2);
             let total = state.layout.total;
@@ -72,7 +59,7 @@ mod tests {
             let state = with_buffer(&state, [weights.clone(), zeros].concat());
             let spec = OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.5, decays };
             let grads = state.weights().unwrap().zeros_like().unwrap();
-            update(&state, &spec, &grads, 0.5, 1.0, false).unwrap();
+            update(&state, &spec, &grads, 0.5, 1.0, false, None).unwrap();
             let decayed = if decays == Decays::All { total } else { state.layout.decayed };
             assert!(state.layout.decayed > 0 && state.layout.decayed < total);
             for (i, (before, after)) in weights.iter().zip(values(&state)).enumerate() {

@@ -96,7 +96,7 @@ pub(super) fn update(busy: Busy, parameters: usize, patience: Patience) -> Resul
         Ok(move || {
             let (seconds, ()) = stopwatch(|| {
                 optimizer::norm(&grads)?;
-                optim::update(&state, &adamw, &grads, 1e-4, 1.0, false)?;
+                optim::update(&state, &adamw, &grads, 1e-4, 1.0, false, None)?;
                 optimizer::clear(&grads)
             })?;
             state.step += 1;

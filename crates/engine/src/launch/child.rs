@@ -20,8 +20,8 @@ use runner_comm::{CommError, LocalComm, Phase, Region, Seat};
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_exec::eval::EvalError;
-use runner_exec::step::tied_entry;
-use runner_exec::{ExecError, Orders, Outcome, Peers, Resources};
+use runner_exec::tied_copy_entry;
+use runner_exec::{ExecError, Peers, RankOutcome, Resources, RunControls};
 use runner_spec::event::{Event, ObserveError, TraceLine};
 use runner_spec::program::Program;
 use runner_spec::topology::Ranks;
@@ -121,7 +121,7 @@ pub fn run(
     resources: &Resources<'_>,
     state: TrainState,
     checkpoints: &Path,
-) -> Result<Outcome, ExecError> {
+) -> Result<RankOutcome, ExecError> {
     let Start { program, until, trace, faults, .. } = start;
     let rank = program.rank;
     let local = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
@@ -134,7 +134,7 @@ pub fn run(
     let monitor = Striking { board: OnBoard(seat), rank, faults };
     let peers = Peers { comm: &*comm, monitor: &monitor };
     let mut speaker = Speaker { parent, program, region, seat, checkpoints, faults };
-    let orders = Orders { stop: region.stop(), until: *until, trace: *trace };
+    let orders = RunControls { stop: region.stop(), until: *until, trace: *trace };
     let work = AssertUnwindSafe(|| runner_exec::run(program, resources, peers, state, orders, &mut speaker));
     let result = catch_unwind(work);
     // While the rank still has its seat: one that has left without a word is an error of its own to those who wait for it.
@@ -148,7 +148,7 @@ pub fn run(
 }
 
 /// The rank that ended the run, of which `rank` ended with `result`. Seen while the others are still waiting.
-fn cause(result: &thread::Result<Result<Outcome, ExecError>>, rank: usize, region: &Region) -> usize {
+fn cause(result: &thread::Result<Result<RankOutcome, ExecError>>, rank: usize, region: &Region) -> usize {
     let error = result.as_ref().ok().and_then(|result| result.as_ref().err());
     error.and_then(timed_out).map_or(rank, |(peer, _)| culprit(rank, peer, |r| region.board(r)?.waiting_for))
 }
@@ -223,7 +223,7 @@ pub(super) fn save(
     if program.replica() > 0 {
         return Ok(None);
     }
-    let copy = tied_entry(program, &state.layout);
+    let copy = tied_copy_entry(program, &state.layout);
     let owned: Vec<usize> = (0..state.layout.entries.len()).filter(|index| Some(*index) != copy).collect();
     let spec = PartSpec { index: program.stage(), count: program.mesh.stages };
     let create = |path: &Path| faults.create(program.rank, state.step, path);

@@ -1,7 +1,7 @@
 //! Which rank failed, and where it was.
 
 use runner_comm::{BoardView, Phase};
-use runner_exec::{ExecError, List};
+use runner_exec::{ExecError, InstructionList};
 use runner_spec::program::Program;
 
 /// The error of one rank, with the last instruction that it began.
@@ -24,8 +24,8 @@ pub fn where_in(program: &Program, view: &BoardView) -> String {
     };
     let text = |i: &runner_spec::program::Instruction| i.to_string();
     let place = match view.list {
-        l if l == List::Start as u32 => at("start", program.start.get(index).map(text)),
-        l if l == List::Step as u32 => at("step", program.step.get(index).map(text)),
+        l if l == InstructionList::Start as u32 => at("start", program.start.get(index).map(text)),
+        l if l == InstructionList::Step as u32 => at("step", program.step.get(index).map(text)),
         _ => at("periodic", program.periodic.get(index).map(|p| text(&p.instruction))),
     };
     match view.phase {

@@ -17,7 +17,7 @@ use std::{fs, io};
 use serde::{Deserialize, Serialize};
 
 use super::threads::OnBoard;
-use runner_exec::{List, Monitor};
+use runner_exec::{InstructionList, ProgressMonitor};
 
 /// Ten minutes: no test is longer.
 const LONGEST: u64 = 600_000;
@@ -120,16 +120,16 @@ pub(super) struct Striking<'a> {
     pub faults: &'a Faults,
 }
 
-impl Monitor for Striking<'_> {
-    fn at(&self, step: u64, list: List, index: usize) {
-        self.board.at(step, list, index);
-        if (list, index) == (List::Step, 0) {
+impl ProgressMonitor for Striking<'_> {
+    fn enter_instruction(&self, step: u64, list: InstructionList, index: usize) {
+        self.board.enter_instruction(step, list, index);
+        if (list, index) == (InstructionList::Step, 0) {
             self.faults.strike(self.rank, step + 1);
         }
     }
 
-    fn alive(&self) {
-        self.board.alive();
+    fn heartbeat(&self) {
+        self.board.heartbeat();
     }
 }
 

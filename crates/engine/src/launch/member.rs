@@ -24,8 +24,8 @@ use super::world::{FromFirst, NOT_FINITE, World};
 use runner_comm::{CommError, Communicator, Mesh, Phase};
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
-use runner_exec::step::layout;
-use runner_exec::{ExecError, List, Monitor, Orders, Outcome, Peers, Resources};
+use runner_exec::parameter_layout;
+use runner_exec::{ExecError, InstructionList, Peers, ProgressMonitor, RankOutcome, Resources, RunControls};
 use runner_machine::host::peak_rss_bytes;
 use runner_spec::event::{Best, Event, ObserveError, TraceLine};
 use runner_spec::mesh::Group;
@@ -216,13 +216,18 @@ impl Task<'_> {
         MemberError::State { rank: self.program.rank, text: error.to_string() }
     }
 
-    fn run(&self, begin: &Begin, share: bool, observer: &mut (dyn Observer + Send)) -> Result<Outcome, MemberError> {
+    fn run(
+        &self,
+        begin: &Begin,
+        share: bool,
+        observer: &mut (dyn Observer + Send),
+    ) -> Result<RankOutcome, MemberError> {
         let state = self.begin_with(begin, share)?;
         let seat = self.world.mesh.seat();
         let board = Striking { board: OnBoard(seat), rank: self.program.rank, faults: self.faults };
         let monitor = Shown { board, mesh: &self.world.mesh, last: Mutex::new(Instant::now()) };
         let peers = Peers { comm: self.comm, monitor: &monitor };
-        let orders = Orders { stop: self.stop, until: begin.until, trace: begin.trace };
+        let orders = RunControls { stop: self.stop, until: begin.until, trace: begin.trace };
         let work = || runner_exec::run(self.program, self.resources, peers, state, orders, observer);
         let result = self.pool.install(work).map_err(|source| {
             let place = where_in(self.program, &seat.view());
@@ -248,7 +253,8 @@ impl Task<'_> {
         let mut state = if program.rank == root {
             read().map_err(|error| self.state_failed(&error))?
         } else {
-            let zeroed = TrainState::zeroed(Arc::new(layout(program)), program.moments(), DType::F32, &Device::Cpu);
+            let zeroed =
+                TrainState::zeroed(Arc::new(parameter_layout(program)), program.moments(), DType::F32, &Device::Cpu);
             zeroed.map_err(|error| self.state_failed(&error))?
         };
         self.comm.broadcast(group, root, &state.buffer)?;
@@ -299,10 +305,10 @@ struct Shown<'a> {
     last: Mutex<Instant>,
 }
 
-impl Monitor for Shown<'_> {
-    fn at(&self, step: u64, list: List, index: usize) {
-        self.board.at(step, list, index);
-        if (list, index) == (List::Step, 0) {
+impl ProgressMonitor for Shown<'_> {
+    fn enter_instruction(&self, step: u64, list: InstructionList, index: usize) {
+        self.board.enter_instruction(step, list, index);
+        if (list, index) == (InstructionList::Step, 0) {
             let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
             if last.elapsed() >= SHOWN {
                 *last = Instant::now();
@@ -311,8 +317,8 @@ impl Monitor for Shown<'_> {
         }
     }
 
-    fn alive(&self) {
-        self.board.alive();
+    fn heartbeat(&self) {
+        self.board.heartbeat();
     }
 }
 

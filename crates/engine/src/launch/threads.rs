@@ -9,7 +9,7 @@ use super::error::{RankError, where_in};
 use runner_comm::{LocalComm, Phase, Region, Seat};
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
-use runner_exec::{ExecError, List, Monitor, Orders, Outcome, Peers, Resources};
+use runner_exec::{ExecError, InstructionList, Peers, ProgressMonitor, RankOutcome, Resources, RunControls};
 use runner_plan::topology::topology;
 use runner_spec::event::{Event, ObserveError};
 use runner_spec::program::Program;
@@ -28,15 +28,15 @@ pub struct Seated<'a> {
 #[derive(Debug)]
 pub struct OnBoard<'a>(pub &'a Seat);
 
-impl Monitor for OnBoard<'_> {
-    fn at(&self, step: u64, list: List, index: usize) {
+impl ProgressMonitor for OnBoard<'_> {
+    fn enter_instruction(&self, step: u64, list: InstructionList, index: usize) {
         self.0.set_step(step);
         self.0.set_instruction(list as u32, index as u32);
-        self.0.set_phase(if list == List::Step { Phase::Step } else { Phase::Periodic });
+        self.0.set_phase(if list == InstructionList::Step { Phase::Step } else { Phase::Periodic });
         self.0.progress();
     }
 
-    fn alive(&self) {
+    fn heartbeat(&self) {
         self.0.progress();
     }
 }
@@ -62,9 +62,9 @@ pub fn run<'a>(
     ranks: Vec<Seated<'_>>,
     slots: usize,
     resources: &Resources<'_>,
-    orders: impl Into<Orders<'a>>,
+    orders: impl Into<RunControls<'a>>,
     observer: &mut (dyn Observer + Send),
-) -> Result<Vec<Outcome>, RankError> {
+) -> Result<Vec<RankOutcome>, RankError> {
     let orders = orders.into();
     let programs: Vec<&Program> = ranks.iter().map(|r| r.program).collect();
     let failed = |rank: usize, source: ExecError| RankError {
@@ -77,7 +77,7 @@ pub fn run<'a>(
     let topology = topology(first.program, slots, element);
     let region = Region::anonymous(&topology).map_err(|e| failed(0, ExecError::Program(e.to_string())))?;
     let mut observer = Some(observer);
-    let results: Vec<Result<Outcome, ExecError>> = thread::scope(|scope| {
+    let results: Vec<Result<RankOutcome, ExecError>> = thread::scope(|scope| {
         let mut handles = Vec::with_capacity(ranks.len());
         for (rank, seated) in ranks.into_iter().enumerate() {
             let region = region.clone();
@@ -124,9 +124,9 @@ fn one(
     seated: Seated<'_>,
     region: &Arc<Region>,
     resources: &Resources<'_>,
-    orders: Orders<'_>,
+    orders: RunControls<'_>,
     observer: &mut (dyn Observer + Send),
-) -> Result<Outcome, ExecError> {
+) -> Result<RankOutcome, ExecError> {
     let local = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
     let comm = on_device(Box::new(local), seated.program.device, region.topology(), seated.program, Ranks::Threads)
         .map_err(ExecError::Program)?;

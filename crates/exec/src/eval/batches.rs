@@ -74,7 +74,8 @@ pub fn run(
     let (mut partial, mut rows) = (batches.partial(), Rows::default());
     for index in indices {
         batches.fill(index, &mut rows)?;
-        let mb = model.micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?.masked(&rows.filled)?;
+        let mb =
+            model.micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?.with_valid_lengths(&rows.filled)?;
         batches.enter(index, &rows, &model.losses(params, &mb)?, &mut partial)?;
     }
     Ok(partial)

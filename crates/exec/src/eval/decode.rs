@@ -51,7 +51,7 @@ impl<'a> StageDecoder<'a> {
         let fits = |c: &KvCache| (c.batch, c.capacity) == (feed.batch, feed.capacity);
         let mut cache = match self.cache.take().filter(fits) {
             Some(cache) => cache,
-            None => self.model.cache(feed.batch, feed.capacity, &self.params.flat)?,
+            None => self.model.new_cache(feed.batch, feed.capacity, &self.params.flat)?,
         };
         if feed.start > cache.length {
             let (start, length) = (feed.start, cache.length);

@@ -1,4 +1,4 @@
-//! What can go wrong when metrics are exported.
+//! Errors of exporting metrics.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl ExportError {
         move |source| Self::Io { path: path.to_owned(), source }
     }
 
-    /// Whether the request was wrong rather than the machine or the run.
+    /// True if the request was wrong, rather than the machine or the run.
     #[must_use]
     pub fn is_request(&self) -> bool {
         match self {

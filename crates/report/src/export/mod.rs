@@ -1,14 +1,15 @@
-//! Metrics of recorded runs in other programs' files: TensorBoard's event files, CSV, Parquet. See `docs/export.md`.
+//! Metrics of recorded runs in the formats of other programs: TensorBoard's event files, CSV, Parquet. See `docs/export.md`.
 
+mod columns;
 mod csv;
 mod error;
+mod new_file;
 mod parquet;
-mod place;
-mod record;
 mod tensorboard;
+mod timed_record;
 
-pub use csv::csv;
+pub use csv::export_csv;
 pub use error::ExportError;
-pub use parquet::parquet;
-pub use record::{Record, Row};
-pub use tensorboard::{event_file, tensorboard};
+pub use parquet::export_parquet;
+pub use tensorboard::export_tensorboard;
+pub use timed_record::TimedRecord;

@@ -1,119 +1,117 @@
-//! Metrics as Parquet, one row a line of the record, in row groups of some ten thousand rows.
+//! Metrics as Parquet, with a row for each line of the record, in row groups of some ten thousand rows.
 
+use std::fs::File;
+use std::io::BufWriter;
 use std::path::Path;
 use std::sync::Arc;
 
 use parquet::basic::{Compression, ZstdLevel};
-use parquet::column::writer::ColumnWriter;
-use parquet::data_type::ByteArray;
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::properties::WriterProperties;
-use parquet::file::writer::SerializedFileWriter;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
-use super::csv::{Cells, NUMBERS, WHOLE, cells};
+use super::columns::{FLOATS, INTEGERS, finite, kind_of};
 use super::error::ExportError;
-use super::place::{self, Draft};
-use super::record::{Record, Row};
+use super::new_file::write_new_file;
+use super::timed_record::{TimedLine, TimedRecord};
 
-const ROW_GROUP: usize = 1 << 15;
+const ROWS_PER_GROUP: usize = 1 << 15;
 
-type Rows = Vec<(usize, u64, f64, Cells)>;
+type Out<'a> = &'a mut BufWriter<File>;
 
-/// Writes `runs` to the new file `path`; rows and bytes of it.
+/// A row: the run's id, and a line of its metrics.
+type Row<'a> = (&'a str, TimedLine);
+
+/// Writes `runs` to the new file `path`. Returns the rows and the bytes of the file.
 ///
 /// # Errors
-/// As `csv`.
-pub fn parquet(runs: &[Record], path: &Path, force: bool) -> Result<(u64, u64), ExportError> {
-    let mut draft = place::begin(path, force)?;
-    let wrong = |source: ParquetError| match source {
+/// `Exists` if the file exists, unless `force`; if a run cannot be read or the file cannot be written. Then there is no new file.
+pub fn export_parquet(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64, u64), ExportError> {
+    let failed = |source: ParquetError| match source {
         ParquetError::External(source) => ExportError::io(path)(std::io::Error::other(source)),
         source => ExportError::Parquet { path: path.to_owned(), source },
     };
-    let mut count = 0;
-    {
-        let mut writer = writer(&mut draft).map_err(wrong)?;
-        let mut rows: Rows = Vec::with_capacity(ROW_GROUP);
-        for (index, run) in runs.iter().enumerate() {
-            count += run.rows(&mut |Row { step, wall_time, line }| {
-                rows.push((index, step, wall_time, cells(&line)));
-                if rows.len() == ROW_GROUP {
-                    group(&mut writer, runs, &rows).map_err(wrong)?;
+    write_new_file(path, force, |out| {
+        let mut writer = file_writer(out).map_err(failed)?;
+        let mut rows: Vec<Row<'_>> = Vec::with_capacity(ROWS_PER_GROUP);
+        let mut count = 0;
+        for run in runs {
+            count += run.for_each_line(&mut |line| {
+                rows.push((&run.id, line));
+                if rows.len() == ROWS_PER_GROUP {
+                    write_group(&mut writer, &rows).map_err(failed)?;
                     rows.clear();
                 }
                 Ok::<(), ExportError>(())
             })?;
         }
         if !rows.is_empty() {
-            group(&mut writer, runs, &rows).map_err(wrong)?;
+            write_group(&mut writer, &rows).map_err(failed)?;
         }
-        writer.close().map_err(wrong)?;
-    }
-    place::flush(&mut draft, path)?;
-    let bytes = place::finish(draft, path, force)?;
-    Ok((count, bytes))
+        writer.close().map_err(failed)?;
+        Ok(count)
+    })
 }
 
-fn writer(draft: &mut Draft) -> ParquetResult<SerializedFileWriter<&mut Draft>> {
+fn file_writer(out: Out<'_>) -> ParquetResult<SerializedFileWriter<Out<'_>>> {
     let mut schema = "message metrics {\n    required binary run (utf8);\n    required binary kind (utf8);\n    \
                       required int64 step;\n    required double wall_time;\n"
         .to_owned();
-    for (kind, names) in [("int64", WHOLE.as_slice()), ("double", &NUMBERS)] {
-        schema.extend(names.iter().map(|name| format!("    optional {kind} {name};\n")));
-    }
+    schema.extend(INTEGERS.iter().map(|column| format!("    optional int64 {};\n", column.name)));
+    schema.extend(FLOATS.iter().map(|column| format!("    optional double {};\n", column.name)));
     schema.push('}');
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
         .set_created_by(concat!("runner version ", env!("CARGO_PKG_VERSION")).to_owned())
         .build();
-    SerializedFileWriter::new(draft, Arc::new(parse_message_type(&schema)?), Arc::new(properties))
+    SerializedFileWriter::new(out, Arc::new(parse_message_type(&schema)?), Arc::new(properties))
 }
 
-fn group(writer: &mut SerializedFileWriter<&mut Draft>, runs: &[Record], rows: &Rows) -> ParquetResult<()> {
+/// Writes the columns of `rows` in the order of the schema.
+fn write_group(writer: &mut SerializedFileWriter<Out<'_>>, rows: &[Row<'_>]) -> ParquetResult<()> {
     let mut group = writer.next_row_group()?;
-    let mut index = 0;
-    while let Some(mut column) = group.next_column()? {
-        match column.untyped() {
-            ColumnWriter::ByteArrayColumnWriter(column) => {
-                let text = |(run, _, _, cells): &(usize, u64, f64, Cells)| {
-                    ByteArray::from(if index == 0 { runs[*run].id.as_str() } else { cells.kind })
-                };
-                column.write_batch(&rows.iter().map(text).collect::<Vec<_>>(), None, None)?;
-            }
-            ColumnWriter::Int64ColumnWriter(column) if index == 2 => {
-                column.write_batch(&rows.iter().map(|row| row.1 as i64).collect::<Vec<_>>(), None, None)?;
-            }
-            ColumnWriter::DoubleColumnWriter(column) if index == 3 => {
-                column.write_batch(&rows.iter().map(|row| row.2).collect::<Vec<_>>(), None, None)?;
-            }
-            ColumnWriter::Int64ColumnWriter(column) => {
-                let at = |row: &(usize, u64, f64, Cells)| row.3.whole[index - 4].map(|n| n as i64);
-                let (values, levels) = split(rows.iter().map(at));
-                column.write_batch(&values, Some(&levels), None)?;
-            }
-            ColumnWriter::DoubleColumnWriter(column) => {
-                let at =
-                    |row: &(usize, u64, f64, Cells)| row.3.numbers[index - 4 - WHOLE.len()].filter(|x| x.is_finite());
-                let (values, levels) = split(rows.iter().map(at));
-                column.write_batch(&values, Some(&levels), None)?;
-            }
-            _ => return Err(ParquetError::General("a column that the schema does not have".into())),
-        }
-        column.close()?;
-        index += 1;
+    write_required::<ByteArrayType>(&mut group, rows.iter().map(|(run, _)| ByteArray::from(*run)))?;
+    write_required::<ByteArrayType>(&mut group, rows.iter().map(|(_, row)| ByteArray::from(kind_of(&row.line))))?;
+    write_required::<Int64Type>(&mut group, rows.iter().map(|(_, row)| row.step as i64))?;
+    write_required::<DoubleType>(&mut group, rows.iter().map(|(_, row)| row.wall_time))?;
+    for column in INTEGERS {
+        let values = rows.iter().map(|(_, row)| column.value(&row.line).map(|n| n as i64));
+        write_optional::<Int64Type>(&mut group, values)?;
+    }
+    for column in FLOATS {
+        write_optional::<DoubleType>(&mut group, rows.iter().map(|(_, row)| finite(column.value(&row.line))))?;
     }
     group.close()?;
     Ok(())
 }
 
-/// The values that are there, and for each row whether one is.
-fn split<T>(values: impl Iterator<Item = Option<T>>) -> (Vec<T>, Vec<i16>) {
-    let (mut there, mut levels) = (Vec::new(), Vec::new());
+type Group<'a, 'b> = SerializedRowGroupWriter<'a, Out<'b>>;
+
+fn write_required<T: DataType>(group: &mut Group<'_, '_>, values: impl Iterator<Item = T::T>) -> ParquetResult<()> {
+    write_column::<T>(group, &values.collect::<Vec<_>>(), None)
+}
+
+/// Writes the values that are present, and for each row whether its value is.
+fn write_optional<T: DataType>(
+    group: &mut Group<'_, '_>,
+    values: impl Iterator<Item = Option<T::T>>,
+) -> ParquetResult<()> {
+    let (mut present, mut levels) = (Vec::new(), Vec::new());
     for value in values {
         levels.push(i16::from(value.is_some()));
-        there.extend(value);
+        present.extend(value);
     }
-    (there, levels)
+    write_column::<T>(group, &present, Some(&levels))
+}
+
+fn write_column<T: DataType>(group: &mut Group<'_, '_>, values: &[T::T], levels: Option<&[i16]>) -> ParquetResult<()> {
+    let Some(mut column) = group.next_column()? else {
+        return Err(ParquetError::General("the schema has fewer columns than the rows".into()));
+    };
+    column.typed::<T>().write_batch(values, levels, None)?;
+    column.close()
 }
 
 #[cfg(test)]
@@ -123,21 +121,21 @@ mod tests {
     use parquet::file::reader::{FileReader as _, SerializedFileReader};
     use parquet::record::RowAccessor as _;
 
-    use super::super::record::tests::{eval, run, train};
+    use super::super::timed_record::tests::{eval, run, train};
     use super::*;
 
     #[test]
     fn rows_read_back_over_several_groups() {
         let dir = tempfile::tempdir().unwrap();
-        let many = ROW_GROUP as u64 + 10;
+        let many = ROWS_PER_GROUP as u64 + 10;
         let loss = |step: u64| 1.0 / step as f64;
         let mut lines: String = (1..=many).map(|step| train(step, &format!("{:?}", loss(step)))).collect();
         lines += &(train(many + 1, "null") + &eval(many + 1, "0.1"));
         let path = run(dir.path(), &[(0, "2026-01-01T00:00:00.000Z")], &lines, "");
-        let record = Record::open(&path).unwrap();
+        let record = TimedRecord::open(&path).unwrap();
         let file = dir.path().join("a.parquet");
-        assert_eq!(parquet(std::slice::from_ref(&record), &file, false).unwrap().0, many + 2);
-        assert!(matches!(parquet(&[], &file, false), Err(ExportError::Exists { .. })));
+        assert_eq!(export_parquet(std::slice::from_ref(&record), &file, false).unwrap().0, many + 2);
+        assert!(matches!(export_parquet(&[], &file, false), Err(ExportError::Exists { .. })));
         let reader = SerializedFileReader::new(File::open(&file).unwrap()).unwrap();
         assert_eq!(reader.num_row_groups(), 2);
         let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();

@@ -4,105 +4,124 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::thin::{Series, mean, short, thin};
+use super::thin::{Series, mean, rounded, thin};
 use runner_store::StoreError;
 use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
 use runner_store::summary::median;
 
-/// Points of the table that says how many tokens and seconds a step is at.
-const AXIS: usize = 400;
-/// Columns of the picture of phases.
-const PHASES: usize = 160;
-/// Evaluations beyond this many are thinned to it.
-const EVALS: usize = 1000;
+/// Points of the table that converts a step to tokens and seconds.
+const AXIS_POINTS: usize = 400;
+/// Buckets of steps in the picture of phases.
+const PHASE_BUCKETS: usize = 160;
+/// Evaluations that are shown at most; of more, some are left out.
+const MAX_EVALS: usize = 1000;
 
-/// All of a run's metrics.
+/// All metrics of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Curves {
-    /// Steps recorded, the last of them, and how many training lines could not be used.
-    pub steps: usize,
-    pub last_step: u64,
-    pub loss: Option<Series>,
-    pub lr: Option<Series>,
-    pub grad_norm: Option<Series>,
-    pub tokens_per_second: Option<Series>,
-    pub mfu: Option<Series>,
-    pub axis: Axis,
-    pub phases: Option<Phases>,
-    pub medians: Medians,
-    pub evals: Vec<EvalLine>,
-    /// The last training loss, and the evaluation with the lowest validation loss.
-    pub final_loss: Option<f64>,
-    pub best_eval: Option<EvalLine>,
-    pub tokens: u64,
-    pub seconds: f64,
+pub(super) struct Curves {
+    /// The number of recorded steps.
+    pub(super) steps: usize,
+    pub(super) last_step: u64,
+    pub(super) loss: Option<Series>,
+    pub(super) lr: Option<Series>,
+    pub(super) grad_norm: Option<Series>,
+    pub(super) tokens_per_second: Option<Series>,
+    pub(super) mfu: Option<Series>,
+    pub(super) axis: Axis,
+    pub(super) phases: Option<PhaseSeries>,
+    pub(super) medians: Medians,
+    pub(super) evals: Vec<EvalLine>,
+    pub(super) final_loss: Option<f64>,
+    /// The evaluation with the lowest validation loss.
+    pub(super) best_eval: Option<EvalLine>,
+    pub(super) tokens: u64,
+    pub(super) seconds: f64,
 }
 
-/// Where a step lies on the other axes; between these points it is a straight line.
+/// Points that convert a step to tokens and seconds. The page interpolates between them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Axis {
-    pub step: Vec<u64>,
-    pub tokens: Vec<u64>,
-    /// In steps: without evaluations, checkpoints and pauses.
-    pub seconds: Vec<f64>,
+pub(super) struct Axis {
+    pub(super) step: Vec<u64>,
+    pub(super) tokens: Vec<u64>,
+    /// The time in steps, without evaluations, checkpoints and pauses.
+    pub(super) seconds: Vec<f64>,
 }
 
-/// The mean time of a step by phase, in buckets of steps; milliseconds.
+/// A value for each phase of a step, in milliseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Phases {
-    /// The last step of each bucket, and how many steps one holds.
-    pub x: Vec<u64>,
-    pub bucket: usize,
-    pub data: Vec<Option<f64>>,
-    pub forward: Vec<Option<f64>>,
-    pub backward: Vec<Option<f64>>,
-    pub optimizer: Vec<Option<f64>>,
-    pub communication: Vec<Option<f64>>,
-    /// What is left of the whole step.
-    pub other: Vec<Option<f64>>,
+pub(super) struct PhaseTimes<T> {
+    pub(super) data: T,
+    pub(super) forward: T,
+    pub(super) backward: T,
+    pub(super) optimizer: T,
+    pub(super) communication: T,
+    /// The part of the step that belongs to no phase.
+    pub(super) other: T,
+}
+
+impl<T> PhaseTimes<T> {
+    /// Computes the value of each phase from the function that reads the phase's time.
+    fn new(value: impl Fn(fn(&TrainLine) -> Option<f64>) -> T) -> Self {
+        Self {
+            data: value(|t| t.data_ms),
+            forward: value(|t| t.forward_ms),
+            backward: value(|t| t.backward_ms),
+            optimizer: value(|t| t.optimizer_ms),
+            communication: value(|t| t.comm_ms),
+            other: value(other_ms),
+        }
+    }
+}
+
+/// The mean times of the phases in buckets of steps.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(super) struct PhaseSeries {
+    /// The last step of each bucket.
+    pub(super) x: Vec<u64>,
+    /// Steps in a bucket.
+    pub(super) bucket: usize,
+    #[serde(flatten)]
+    pub(super) times: PhaseTimes<Vec<Option<f64>>>,
 }
 
 /// Medians over the steps that the run did itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Medians {
-    pub step_ms: Option<f64>,
-    pub data: Option<f64>,
-    pub forward: Option<f64>,
-    pub backward: Option<f64>,
-    pub optimizer: Option<f64>,
-    pub communication: Option<f64>,
-    pub other: Option<f64>,
-    pub tokens_per_second: Option<f64>,
-    pub mfu: Option<f64>,
+pub(super) struct Medians {
+    pub(super) step_ms: Option<f64>,
+    #[serde(flatten)]
+    pub(super) times: PhaseTimes<Option<f64>>,
+    pub(super) tokens_per_second: Option<f64>,
+    pub(super) mfu: Option<f64>,
 }
 
-/// Reads `metrics`; each curve has at most `most` points. Steps up to `skip` were another run's: medians leave them out.
+/// Reads the metrics in `path`; each curve has at most `max_points` points. The first `inherited_steps` were done by another run:
+/// medians leave them out. A missing file is empty.
 ///
 /// # Errors
-/// If the file cannot be read; one that is not there is empty.
-pub fn read(metrics: &Path, skip: u64, most: usize) -> Result<Curves, StoreError> {
+/// If the file cannot be read.
+pub(super) fn read_curves(path: &Path, inherited_steps: u64, max_points: usize) -> Result<Curves, StoreError> {
     let (mut train, mut evals) = (Vec::new(), Vec::new());
-    for_each_metric(metrics, &mut |line| match line {
+    for_each_metric(path, &mut |line| match line {
         MetricLine::Train(line) => train.push(line),
         MetricLine::Eval(line) => evals.push(line),
     })?;
-    // Lines of a file that was tampered with may be in any order; the page's charts need them ascending.
+    // Lines of an edited file may be in any order; the page's charts need them ascending.
     train.sort_by_key(|t| t.step);
     train.dedup_by_key(|t| t.step);
     evals.sort_by_key(|e| e.step);
-    Ok(curves(&train, evals, skip, most))
+    Ok(curves(&train, evals, inherited_steps, max_points))
 }
 
-fn curves(train: &[TrainLine], mut evals: Vec<EvalLine>, skip: u64, most: usize) -> Curves {
+fn curves(train: &[TrainLine], mut evals: Vec<EvalLine>, inherited_steps: u64, max_points: usize) -> Curves {
     let series = |value: fn(&TrainLine) -> Option<f64>| {
         let points: Vec<_> = train.iter().map(|t| (t.step, value(t))).collect();
-        thin(&points, most)
+        thin(&points, max_points)
     };
-    let best = evals.iter().filter(|e| e.val_loss.is_some_and(f64::is_finite));
-    let best_eval = best.min_by(|a, b| a.val_loss.unwrap_or(0.0).total_cmp(&b.val_loss.unwrap_or(0.0))).cloned();
-    if evals.len() > EVALS {
+    let losses = evals.iter().filter_map(|e| Some((e, e.val_loss.filter(|loss| loss.is_finite())?)));
+    let best_eval = losses.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(eval, _)| eval.clone());
+    if evals.len() > MAX_EVALS {
         let n = evals.len();
-        evals = (0..EVALS).map(|i| evals[i * (n - 1) / (EVALS - 1)].clone()).collect();
+        evals = (0..MAX_EVALS).map(|i| evals[i * (n - 1) / (MAX_EVALS - 1)].clone()).collect();
     }
     Curves {
         steps: train.len(),
@@ -114,18 +133,18 @@ fn curves(train: &[TrainLine], mut evals: Vec<EvalLine>, skip: u64, most: usize)
         mfu: series(|t| t.mfu),
         axis: axis(train),
         phases: phases(train),
-        medians: medians(train, skip),
+        medians: medians(train, inherited_steps),
         evals,
         final_loss: train.last().and_then(|t| t.loss),
         best_eval,
         tokens: train.iter().fold(0, |sum, t| sum.saturating_add(t.tokens)),
-        seconds: short(train.iter().filter_map(|t| t.step_ms).sum::<f64>() / 1e3),
+        seconds: rounded(train.iter().filter_map(|t| t.step_ms).sum::<f64>() / 1e3),
     }
 }
 
 fn axis(train: &[TrainLine]) -> Axis {
     let mut out = Axis { step: vec![0], tokens: vec![0], seconds: vec![0.0] };
-    let stride = train.len().div_ceil(AXIS).max(1);
+    let stride = train.len().div_ceil(AXIS_POINTS).max(1);
     let (mut tokens, mut ms) = (0u64, 0.0);
     for (i, line) in train.iter().enumerate() {
         tokens = tokens.saturating_add(line.tokens);
@@ -133,53 +152,40 @@ fn axis(train: &[TrainLine]) -> Axis {
         if (i + 1) % stride == 0 || i + 1 == train.len() {
             out.step.push(line.step);
             out.tokens.push(tokens);
-            out.seconds.push(short(ms / 1e3));
+            out.seconds.push(rounded(ms / 1e3));
         }
     }
     out
 }
 
-/// What a step's parts leave of it. In runs with several ranks communication overlaps the first rank's phases, so there may
-/// be nothing left.
-fn other(t: &TrainLine) -> Option<f64> {
+/// The part of a step that belongs to no phase. With several ranks, communication overlaps the phases of the first rank, so
+/// nothing may be left.
+fn other_ms(t: &TrainLine) -> Option<f64> {
     let parts = [t.data_ms, t.forward_ms, t.backward_ms, t.optimizer_ms, t.comm_ms];
     Some((t.step_ms? - parts.iter().flatten().sum::<f64>()).max(0.0))
 }
 
-fn phases(train: &[TrainLine]) -> Option<Phases> {
+fn phases(train: &[TrainLine]) -> Option<PhaseSeries> {
     if !train.iter().any(|t| t.forward_ms.is_some() || t.backward_ms.is_some()) {
         return None;
     }
-    let bucket = train.len().div_ceil(PHASES).max(1);
-    let mut out = Phases { bucket, ..Phases::default() };
-    for part in train.chunks(bucket) {
-        let of = |value: fn(&TrainLine) -> Option<f64>| mean(part.iter().filter_map(value)).map(short);
-        out.x.push(part[part.len() - 1].step);
-        out.data.push(of(|t| t.data_ms));
-        out.forward.push(of(|t| t.forward_ms));
-        out.backward.push(of(|t| t.backward_ms));
-        out.optimizer.push(of(|t| t.optimizer_ms));
-        out.communication.push(of(|t| t.comm_ms));
-        out.other.push(of(other));
-    }
-    Some(out)
+    let bucket = train.len().div_ceil(PHASE_BUCKETS).max(1);
+    let times = PhaseTimes::new(|value| {
+        train.chunks(bucket).map(|part| mean(part.iter().filter_map(value)).map(rounded)).collect()
+    });
+    Some(PhaseSeries { x: train.chunks(bucket).map(|part| part[part.len() - 1].step).collect(), bucket, times })
 }
 
-fn medians(train: &[TrainLine], skip: u64) -> Medians {
-    let of = |value: fn(&TrainLine) -> Option<f64>| {
-        let own = train.iter().filter(|t| t.step > skip);
-        median(&mut own.filter_map(value).filter(|v| v.is_finite()).collect::<Vec<_>>()).map(short)
+fn medians(train: &[TrainLine], inherited_steps: u64) -> Medians {
+    let median_of = |value: fn(&TrainLine) -> Option<f64>| {
+        let own = train.iter().filter(|t| t.step > inherited_steps);
+        median(&mut own.filter_map(value).filter(|v| v.is_finite()).collect::<Vec<_>>()).map(rounded)
     };
     Medians {
-        step_ms: of(|t| t.step_ms),
-        data: of(|t| t.data_ms),
-        forward: of(|t| t.forward_ms),
-        backward: of(|t| t.backward_ms),
-        optimizer: of(|t| t.optimizer_ms),
-        communication: of(|t| t.comm_ms),
-        other: of(other),
-        tokens_per_second: of(|t| t.tokens_per_second),
-        mfu: of(|t| t.mfu),
+        step_ms: median_of(|t| t.step_ms),
+        times: PhaseTimes::new(median_of),
+        tokens_per_second: median_of(|t| t.tokens_per_second),
+        mfu: median_of(|t| t.mfu),
     }
 }
 
@@ -209,7 +215,7 @@ mod tests {
         let train: Vec<_> = (1..=1000).map(line).collect();
         let curves = curves(&train, vec![], 0, 100);
         let axis = curves.axis;
-        assert!(axis.step.len() <= AXIS + 2 && axis.step.len() == axis.tokens.len());
+        assert!(axis.step.len() <= AXIS_POINTS + 2 && axis.step.len() == axis.tokens.len());
         let last = axis.step.len() - 1;
         assert_eq!((axis.step[0], axis.tokens[0], axis.seconds[0]), (0, 0, 0.0));
         assert_eq!((axis.step[last], axis.tokens[last], axis.seconds[last]), (1000, 10_000, 10.0));
@@ -222,10 +228,13 @@ mod tests {
         let train: Vec<_> = (1..=1000).map(line).collect();
         let phases = phases(&train).unwrap();
         assert_eq!((phases.bucket, phases.x.len(), *phases.x.last().unwrap()), (7, 143, 1000));
-        assert_eq!((phases.forward[0], phases.other[0], phases.communication[0]), (Some(2.0), Some(1.5), None));
+        assert_eq!(
+            (phases.times.forward[0], phases.times.other[0], phases.times.communication[0]),
+            (Some(2.0), Some(1.5), None)
+        );
         let mut busy = line(1);
         busy.comm_ms = Some(5.0);
-        assert_eq!(other(&busy), Some(0.0), "never negative");
+        assert_eq!(other_ms(&busy), Some(0.0), "never negative");
         assert_eq!(super::phases(&[]), None);
     }
 
@@ -249,9 +258,9 @@ mod tests {
             "{\"kind\":\"eval\",\"step\":2,\"val_loss\":2.0}\n{\"kind\":\"eval\",\"step\":1,\"val_loss\":1.0}\n{\"ki",
         );
         std::fs::write(&path, text).unwrap();
-        let curves = read(&path, 0, 100).unwrap();
+        let curves = read_curves(&path, 0, 100).unwrap();
         assert_eq!(curves.loss.unwrap().x, [1, 2]);
         assert_eq!(curves.best_eval.unwrap().step, 1);
-        assert_eq!(read(&dir.path().join("none"), 0, 100).unwrap().steps, 0);
+        assert_eq!(read_curves(&dir.path().join("none"), 0, 100).unwrap().steps, 0);
     }
 }

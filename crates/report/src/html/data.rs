@@ -1,46 +1,48 @@
-//! What the page is given: everything it shows of runs, read from their directories and nowhere else.
+//! The data of the page: everything that it shows of runs, read from their directories and nowhere else.
 //!
-//! A run is shown as far as it can be read: what is missing or damaged is said in `problems`.
+//! A run is shown as far as it can be read. Files that are damaged are listed in `problems`.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::curves::{self, Curves};
+use super::checkpoints::{ListedCheckpoint, list_checkpoints};
+use super::curves::{Curves, read_curves};
 use super::error::ReportError;
-use super::files;
-use super::gantt::{self, Gantt};
-use super::memory::{self, Memory};
-use super::samples::{self, Samples};
-use super::settings::{Difference, differences};
+use super::gantt::{Gantt, measured_gantt, planned_gantt};
+use super::memory::{MemoryTable, memory_table};
+use super::samples::{Samples, read_samples};
+use super::settings::{SettingDifference, setting_differences};
 use super::sweep::{self, SweepTable};
 use runner_spec::plan::Plan;
 use runner_store::catalog;
 use runner_store::catalog::ListedStatus;
+use runner_store::files::read_small;
 use runner_store::manifest::Manifest;
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, METRICS, PLAN, RESOLVED, SAMPLES};
-use runner_store::{checkpoint, time, timeline};
+use runner_store::{StoreError, time, timeline};
 
 /// Version of the data: a served page reloads itself when it changes.
-pub const FORMAT: u32 = 1;
+const FORMAT: u32 = 1;
 
-/// Points of a curve, of all runs together and of one.
-const POINTS: usize = 8000;
-const POINTS_RUN: (usize, usize) = (120, 2000);
-/// Checkpoints that are listed.
-const MOST_CHECKPOINTS: usize = 200;
+/// Points of a curve, summed over all runs.
+const MAX_POINTS: usize = 8000;
+/// The least and the most points of a curve of one run.
+const POINTS_PER_RUN: (usize, usize) = (120, 2000);
 
-/// What is to be reported.
+/// The runs that a page is to show.
 #[derive(Debug, Clone, Default)]
-pub struct Request {
+pub struct ReportRequest {
     /// Run directories, in the order shown.
     pub runs: Vec<PathBuf>,
-    /// The folder of a sweep, whose points' runs are shown, too.
+    /// The folder of a sweep, whose runs are shown after `runs`.
     pub sweep: Option<PathBuf>,
     pub title: Option<String>,
 }
@@ -48,191 +50,164 @@ pub struct Request {
 /// The whole page.
 #[derive(Debug, Clone, Serialize)]
 pub struct PageData {
-    pub format: u32,
-    pub title: String,
-    /// RFC 3339, UTC.
-    pub made: String,
-    /// Of this program.
-    pub version: &'static str,
+    pub(super) format: u32,
+    pub(super) title: String,
+    /// The time at which the runs were read: RFC 3339, UTC.
+    pub(super) made: String,
+    /// The version of this program.
+    pub(super) version: &'static str,
     pub runs: Vec<RunData>,
-    /// Settings in which the runs differ, each with a value per run.
-    pub differences: Vec<Difference>,
-    pub sweep: Option<SweepTable>,
-}
-
-impl PageData {
-    /// Whether a run may still change.
-    #[must_use]
-    pub fn running(&self) -> bool {
-        self.runs.iter().any(|run| run.status == ListedStatus::Running)
-    }
+    pub(super) differences: Vec<SettingDifference>,
+    pub(super) sweep: Option<SweepTable>,
 }
 
 /// One run.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunData {
     pub id: String,
-    pub status: ListedStatus,
-    /// Why it failed.
-    pub error: Option<String>,
-    /// What could not be read.
-    pub problems: Vec<String>,
-    /// Steps to do; those done are in `curves`.
-    pub steps: u64,
-    pub wall_seconds: Option<f64>,
-    pub final_hash: Option<String>,
-    /// The most memory resident and the planned, of all ranks.
-    pub peak_rss: Option<u64>,
-    /// `null` members: the plan cannot be read.
-    #[serde(serialize_with = "shared")]
-    pub plan: Arc<Planned>,
-    pub memory: Memory,
-    pub curves: Curves,
-    pub samples: Samples,
-    pub measured_timeline: Option<Gantt>,
-    pub checkpoints: Vec<Checkpoint>,
-    pub manifest: Option<Manifest>,
-    pub yaml: Option<String>,
+    pub(super) status: ListedStatus,
+    /// The error that ended the run.
+    pub(super) error: Option<String>,
+    /// Files that could not be read.
+    pub(super) problems: Vec<String>,
+    /// The steps that are planned; those that are done are in `curves`.
+    pub(super) steps: u64,
+    pub(super) wall_seconds: Option<f64>,
+    pub(super) final_hash: Option<String>,
+    /// The peak of resident memory, over all ranks.
+    pub(super) peak_rss: Option<u64>,
+    /// Its members are `null` if the plan cannot be read.
+    #[serde(serialize_with = "serialize_shared")]
+    pub(super) plan: Arc<PlannedRun>,
+    pub(super) memory: MemoryTable,
+    pub(super) curves: Curves,
+    pub(super) samples: Samples,
+    pub(super) measured_timeline: Option<Gantt>,
+    pub(super) checkpoints: Vec<ListedCheckpoint>,
+    pub(super) manifest: Option<Manifest>,
+    pub(super) yaml: Option<String>,
 }
 
-/// What the plan says; it never changes.
+/// The contents of the plan, which never change.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Planned {
-    pub parameters: Option<u64>,
-    pub tokens_per_step: Option<u64>,
-    pub flops_per_step: Option<f64>,
-    pub memory_bytes: Option<u64>,
-    pub forecast: Option<ForecastData>,
-    pub timeline: Option<Gantt>,
-    pub notes: Vec<String>,
+pub(super) struct PlannedRun {
+    parameters: Option<u64>,
+    tokens_per_step: Option<u64>,
+    flops_per_step: Option<f64>,
+    memory_bytes: Option<u64>,
+    forecast: Option<ForecastData>,
+    pub(super) timeline: Option<Gantt>,
+    notes: Vec<String>,
     #[serde(skip)]
     plan: Option<Plan>,
 }
 
 /// The plan's forecast in numbers.
 #[derive(Debug, Clone, Serialize)]
-pub struct ForecastData {
-    pub step_ms: f64,
-    pub tokens_per_second: f64,
-    pub mfu: Option<f64>,
-    pub basis: runner_spec::forecast::Basis,
+struct ForecastData {
+    step_ms: f64,
+    tokens_per_second: f64,
+    mfu: Option<f64>,
+    basis: runner_spec::forecast::Basis,
 }
 
-/// One checkpoint.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Checkpoint {
-    pub step: u64,
-    /// Of all its files.
-    pub bytes: u64,
-    pub val_loss: Option<f64>,
-    pub weights_hash: Option<String>,
-    /// Whether its validation loss is the lowest of those kept.
-    pub best: bool,
+/// Length and time of a file, which change when the file changes. `None` if there is no file.
+type FileStamp = Option<(u64, SystemTime)>;
+
+fn file_stamp(path: &Path) -> FileStamp {
+    let meta = fs::metadata(path).ok()?;
+    Some((meta.len(), meta.modified().ok()?))
 }
 
-/// What a checkpoint's `state.json` says that is shown here.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct StateFile {
-    val_loss: Option<f64>,
-    weights_hash: Option<String>,
-}
-
-/// Length and time of a plan's file, and what was read from it.
-type Remembered = (Stamp, Arc<Planned>);
-
-/// Length and time of a file.
-type Stamp = (u64, SystemTime);
-
-/// What was read from a run's metrics and samples, and of which these were.
+/// The metrics and samples of a run, and the state of the files that they were read from.
 #[derive(Debug)]
-struct Recorded {
-    stamps: (Option<Stamp>, Option<Stamp>),
-    /// Steps of another run, and points of a curve.
-    shape: (u64, usize),
+struct CachedRecord {
+    stamps: [FileStamp; 2],
+    inherited_steps: u64,
+    max_points: usize,
     curves: Curves,
     samples: Samples,
 }
 
-/// Reads runs; remembers their plans, which are large and never change, and the records of those that stand still.
+/// Reads runs. It keeps their plans, which are large and never change, and the records whose files did not change.
 #[derive(Debug, Default)]
-pub struct Reader {
-    plans: HashMap<PathBuf, Remembered>,
-    records: HashMap<PathBuf, Recorded>,
+pub(super) struct RunReader {
+    plans: HashMap<PathBuf, (FileStamp, Arc<PlannedRun>)>,
+    records: HashMap<PathBuf, CachedRecord>,
 }
 
-/// Reads what `request` asks for, once.
+/// Reads the runs of `request` once.
 ///
 /// # Errors
-/// If there is no such sweep.
-pub fn read(request: &Request) -> Result<PageData, ReportError> {
-    Reader::default().read(request)
+/// If the sweep cannot be read.
+pub fn read_page_data(request: &ReportRequest) -> Result<PageData, ReportError> {
+    RunReader::default().read(request)
 }
 
-impl Reader {
-    /// Reads what `request` asks for.
+/// The value of `result`, or the default of its type and an entry in `problems`.
+fn or_problem<T: Default>(result: Result<T, impl Display>, problems: &mut Vec<String>) -> T {
+    result.unwrap_or_else(|error| {
+        problems.push(error.to_string());
+        T::default()
+    })
+}
+
+/// The content of a file; `None` if there is no file, or if it cannot be read, which goes to `problems`.
+pub(super) fn if_present<T>(content: Result<T, StoreError>, problems: &mut Vec<String>) -> Option<T> {
+    match content {
+        Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => None,
+        other => or_problem(other.map(Some), problems),
+    }
+}
+
+impl RunReader {
+    /// Reads the runs of `request`.
     ///
     /// # Errors
-    /// If there is no such sweep.
-    pub fn read(&mut self, request: &Request) -> Result<PageData, ReportError> {
+    /// If the sweep cannot be read.
+    pub(super) fn read(&mut self, request: &ReportRequest) -> Result<PageData, ReportError> {
         let mut paths = request.runs.clone();
-        let sweep = match &request.sweep {
-            Some(folder) => {
-                let (table, runs) = sweep::load(folder)?;
-                let real = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-                let given: Vec<PathBuf> = request.runs.iter().map(real).collect();
-                paths.extend(runs.into_iter().filter(|run| !given.contains(&real(run))));
-                Some(table)
-            }
-            None => None,
-        };
-        let most = (POINTS / paths.len().max(1)).clamp(POINTS_RUN.0, POINTS_RUN.1);
-        let runs: Vec<RunData> = paths.iter().map(|path| self.run(path, most)).collect();
+        let mut sweep = None;
+        if let Some(folder) = &request.sweep {
+            let (table, runs) = sweep::load_sweep(folder)?;
+            let canonical = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+            let named: Vec<PathBuf> = request.runs.iter().map(canonical).collect();
+            paths.extend(runs.into_iter().filter(|run| !named.contains(&canonical(run))));
+            sweep = Some(table);
+        }
+        let max_points = (MAX_POINTS / paths.len().max(1)).clamp(POINTS_PER_RUN.0, POINTS_PER_RUN.1);
+        let runs: Vec<RunData> = paths.iter().map(|path| self.read_run(path, max_points)).collect();
         let files: Vec<Option<&str>> = runs.iter().map(|run| run.yaml.as_deref()).collect();
-        let title = request.title.clone().unwrap_or_else(|| title(&runs, sweep.as_ref()));
         Ok(PageData {
             format: FORMAT,
-            title,
+            title: request.title.clone().unwrap_or_else(|| default_title(&runs, sweep.as_ref())),
             made: time::now(),
             version: env!("CARGO_PKG_VERSION"),
-            differences: differences(&files),
+            differences: setting_differences(&files),
             runs,
             sweep,
         })
     }
 
-    /// The run in `path`, with at most `most` points a curve.
-    fn run(&mut self, path: &Path, most: usize) -> RunData {
+    /// The run in `path`, with at most `max_points` per curve.
+    fn read_run(&mut self, path: &Path, max_points: usize) -> RunData {
         let listed = catalog::describe(path);
         let mut problems = Vec::new();
-        let manifest = run_dir::manifest(path).map_err(|error| problems.push(error.to_string())).ok();
-        let summary = run_dir::summary(path).unwrap_or_else(|error| {
-            problems.push(error.to_string());
-            None
-        });
-        let planned = self.planned(path).unwrap_or_else(|problem| {
-            problems.push(problem);
-            Arc::default()
-        });
-        let skip = manifest.as_ref().and_then(|m| m.continued_from.as_ref()).map_or(0, |from| from.step);
-        let (curves, samples) = self.record(path, (skip, most), &mut problems);
-        let yaml = files::text(&path.join(RESOLVED)).unwrap_or_else(|problem| {
-            problems.push(problem);
-            None
-        });
-        let watched = timeline::read(path).unwrap_or_else(|error| {
-            problems.push(error.to_string());
-            None
-        });
-        let held = watched.as_ref().map_or(&[][..], |step| &step.memory);
-        let memory = planned.plan.as_ref().map(|plan| memory::memory(plan, summary.as_ref(), held));
-        // A summary from before the run went on says nothing true of it.
+        let manifest = or_problem(run_dir::manifest(path).map(Some), &mut problems);
+        let summary = or_problem(run_dir::summary(path), &mut problems);
+        let planned = or_problem(self.read_plan(path), &mut problems);
+        let inherited_steps = manifest.as_ref().and_then(|m| m.continued_from.as_ref()).map_or(0, |from| from.step);
+        let (curves, samples) = self.read_record(path, inherited_steps, max_points, &mut problems);
+        let yaml = if_present(read_small(&path.join(RESOLVED)), &mut problems);
+        let measured = or_problem(timeline::read(path), &mut problems);
+        let measured_memory = measured.as_ref().map_or(&[][..], |step| &step.memory);
+        let memory = planned.plan.as_ref().map(|plan| memory_table(plan, summary.as_ref(), measured_memory));
+        // The summary of an earlier session is out of date.
         let summary = summary.filter(|s| manifest.as_ref().is_none_or(|m| m.status == s.status));
         RunData {
             id: listed.id,
             status: listed.status,
             error: listed.error,
-            problems,
             steps: listed.steps,
             wall_seconds: summary.as_ref().map(|s| s.wall_seconds),
             final_hash: summary.as_ref().and_then(|s| s.final_hash.clone()),
@@ -240,59 +215,57 @@ impl Reader {
             memory: memory.unwrap_or_default(),
             curves,
             samples,
-            measured_timeline: watched.and_then(|step| gantt::measured(&step, planned.plan.as_ref())),
+            measured_timeline: measured.and_then(|step| measured_gantt(&step, planned.plan.as_ref())),
             plan: planned,
-            checkpoints: checkpoints(&path.join(CHECKPOINTS)),
+            checkpoints: list_checkpoints(&path.join(CHECKPOINTS), &mut problems),
+            problems,
             manifest,
             yaml,
         }
     }
 
-    /// Curves and samples of the run in `path`, read again if one of the files is another one.
-    fn record(&mut self, path: &Path, shape: (u64, usize), problems: &mut Vec<String>) -> (Curves, Samples) {
+    /// Curves and samples of the run in `path`. The files are read again if one of them changed.
+    fn read_record(
+        &mut self,
+        path: &Path,
+        inherited_steps: u64,
+        max_points: usize,
+        problems: &mut Vec<String>,
+    ) -> (Curves, Samples) {
         let (metrics, samples) = (path.join(METRICS), path.join(SAMPLES));
-        // Taken before reading: what is written meanwhile makes another stamp.
-        let stamps = (files::stamp(&metrics), files::stamp(&samples));
+        // Taken before reading, so that a write during the reading changes the stamp.
+        let stamps = [file_stamp(&metrics), file_stamp(&samples)];
         if let Some(known) = self.records.get(path)
-            && (known.stamps, known.shape) == (stamps, shape)
+            && (known.stamps, known.inherited_steps, known.max_points) == (stamps, inherited_steps, max_points)
         {
             return (known.curves.clone(), known.samples.clone());
         }
-        let before = problems.len();
-        let curves = curves::read(&metrics, shape.0, shape.1).unwrap_or_else(|error| {
-            problems.push(error.to_string());
-            Curves::default()
-        });
-        let samples = samples::read(&samples).unwrap_or_else(|error| {
-            problems.push(error.to_string());
-            Samples::default()
-        });
-        // What could not be read is said each time.
-        if problems.len() == before {
-            let recorded = Recorded { stamps, shape, curves: curves.clone(), samples: samples.clone() };
-            self.records.insert(path.to_owned(), recorded);
+        let problems_before = problems.len();
+        let curves = or_problem(read_curves(&metrics, inherited_steps, max_points), problems);
+        let samples = or_problem(read_samples(&samples), problems);
+        // Files with problems are read every time, so that the problems are shown every time.
+        if problems.len() == problems_before {
+            let (curves, samples) = (curves.clone(), samples.clone());
+            self.records.insert(path.to_owned(), CachedRecord { stamps, inherited_steps, max_points, curves, samples });
         }
         (curves, samples)
     }
 
-    /// What the plan of the run in `path` says, read again if the file is another one.
-    fn planned(&mut self, path: &Path) -> Result<Arc<Planned>, String> {
-        let stamp = files::stamp(&path.join(PLAN));
-        if let (Some(stamp), Some((known, planned))) = (stamp, self.plans.get(path))
+    /// The plan of the run in `path`. The file is read again if it changed.
+    fn read_plan(&mut self, path: &Path) -> Result<Arc<PlannedRun>, StoreError> {
+        let stamp = file_stamp(&path.join(PLAN));
+        if let Some((known, planned)) = self.plans.get(path)
             && *known == stamp
         {
             return Ok(planned.clone());
         }
-        let plan = runner_lab::stored_plan::read(path).map_err(|error| error.to_string())?;
-        let planned = Arc::new(Planned::new(plan));
-        if let Some(stamp) = stamp {
-            self.plans.insert(path.to_owned(), (stamp, planned.clone()));
-        }
+        let planned = Arc::new(PlannedRun::new(runner_lab::stored_plan::read(path)?));
+        self.plans.insert(path.to_owned(), (stamp, planned.clone()));
         Ok(planned)
     }
 }
 
-impl Planned {
+impl PlannedRun {
     fn new(plan: Plan) -> Self {
         let forecast = plan.forecast.as_ref().map(|f| ForecastData {
             step_ms: 1e3 * f.step_seconds,
@@ -306,43 +279,23 @@ impl Planned {
             flops_per_step: Some(plan.totals.flops_per_step),
             memory_bytes: Some(plan.ranks.iter().fold(0, |sum, r| r.memory.total().saturating_add(sum))),
             forecast,
-            timeline: gantt::planned(&plan),
+            timeline: planned_gantt(&plan),
             notes: plan.notes.clone(),
             plan: Some(plan),
         }
     }
 }
 
-fn shared<S: serde::Serializer>(plan: &Arc<Planned>, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_shared<S: serde::Serializer>(plan: &Arc<PlannedRun>, to: S) -> Result<S::Ok, S::Error> {
     plan.as_ref().serialize(to)
 }
 
-fn title(runs: &[RunData], sweep: Option<&SweepTable>) -> String {
+fn default_title(runs: &[RunData], sweep: Option<&SweepTable>) -> String {
     match (sweep, runs) {
         (Some(sweep), _) => format!("Sweep {}", sweep.id),
         (None, [one]) => one.id.clone(),
         (None, runs) => format!("{} runs", runs.len()),
     }
-}
-
-/// The checkpoints in `folder`, oldest first; of very many the newest.
-fn checkpoints(folder: &Path) -> Vec<Checkpoint> {
-    let steps = checkpoint::steps(folder);
-    let mut out: Vec<Checkpoint> = steps[steps.len().saturating_sub(MOST_CHECKPOINTS)..]
-        .iter()
-        .map(|&step| {
-            let path = folder.join(checkpoint::dir_name(step));
-            let state: StateFile = files::json(&path.join("state.json")).ok().flatten().unwrap_or_default();
-            let sizes = fs::read_dir(&path).into_iter().flatten().filter_map(|entry| entry.ok()?.metadata().ok());
-            let bytes = sizes.map(|meta| meta.len()).sum();
-            Checkpoint { step, bytes, val_loss: state.val_loss, weights_hash: state.weights_hash, best: false }
-        })
-        .collect();
-    let measured = out.iter_mut().filter(|c| c.val_loss.is_some_and(f64::is_finite));
-    if let Some(best) = measured.min_by(|a, b| a.val_loss.unwrap_or(0.0).total_cmp(&b.val_loss.unwrap_or(0.0))) {
-        best.best = true;
-    }
-    out
 }
 
 #[cfg(test)]
@@ -359,7 +312,11 @@ mod tests {
     }
 
     fn page(paths: &[&Path]) -> PageData {
-        read(&Request { runs: paths.iter().map(|&p| p.to_owned()).collect(), ..Request::default() }).unwrap()
+        read_page_data(&ReportRequest {
+            runs: paths.iter().map(|&p| p.to_owned()).collect(),
+            ..ReportRequest::default()
+        })
+        .unwrap()
     }
 
     #[test]
@@ -369,7 +326,7 @@ mod tests {
         let data = page(&[run.path()]);
         let shown = &data.runs[0];
         assert_eq!((data.title.as_str(), shown.status), (shown.id.as_str(), ListedStatus::Running));
-        assert!(data.running() && shown.problems.is_empty() && shown.curves.loss.is_none());
+        assert!(shown.problems.is_empty() && shown.curves.loss.is_none());
         assert!(shown.plan.timeline.is_some() && shown.measured_timeline.is_none());
         assert_eq!((shown.memory.ranks.len(), shown.memory.ranks[0].peak_rss), (1, None));
         assert!(shown.memory.ranks[0].planned.weights > 0);
@@ -419,8 +376,8 @@ mod tests {
             let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
             fs::File::options().append(true).open(&metrics).unwrap().set_modified(time).unwrap();
         };
-        let request = Request { runs: vec![run.path().to_owned()], ..Request::default() };
-        let mut reader = Reader::default();
+        let request = ReportRequest { runs: vec![run.path().to_owned()], ..ReportRequest::default() };
+        let mut reader = RunReader::default();
         let mut loss = || reader.read(&request).unwrap().runs[0].curves.final_loss;
         write(line(3.0), 1);
         assert_eq!(loss(), Some(3.0));
@@ -437,8 +394,8 @@ mod tests {
     fn a_plan_is_read_again_when_it_is_another() {
         let root = tempfile::tempdir().unwrap();
         let run = create(root.path());
-        let request = Request { runs: vec![run.path().to_owned()], ..Request::default() };
-        let mut reader = Reader::default();
+        let request = ReportRequest { runs: vec![run.path().to_owned()], ..ReportRequest::default() };
+        let mut reader = RunReader::default();
         let first = reader.read(&request).unwrap().runs.remove(0).plan;
         assert!(Arc::ptr_eq(&first, &reader.read(&request).unwrap().runs[0].plan));
         fs::write(run.path().join(PLAN), "{}").unwrap();

@@ -1,4 +1,4 @@
-//! What can go wrong with a report.
+//! Errors of making or serving a report.
 
 use runner_store::StoreError;
 
@@ -10,7 +10,7 @@ pub enum ReportError {
     Template(#[from] minijinja::Error),
     #[error("the page's data: {0}")]
     Json(#[from] serde_json::Error),
-    /// The request cannot be met, as `--sweep` of something that is none.
+    /// The request is wrong, such as a `--sweep` that does not exist.
     #[error("{0}")]
     Request(String),
     #[error("listening on 127.0.0.1:{port}: {source}")]

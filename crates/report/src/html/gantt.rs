@@ -1,4 +1,4 @@
-//! What each stage or rank does when, in one step: as planned, and as measured in a step that was watched.
+//! The activities of each stage or rank in one step, as planned and as measured.
 
 use std::collections::BTreeMap;
 
@@ -9,49 +9,50 @@ use runner_spec::forecast::Activity;
 use runner_spec::plan::Plan;
 use runner_store::timeline::MeasuredStep;
 
-/// Bars that a picture has at most; more than this cannot be told apart.
-const MOST_BARS: usize = 4000;
-/// Rows that a picture has at most.
-const MOST_ROWS: usize = 64;
+/// Bars of a picture at most; more cannot be told apart.
+const MAX_BARS: usize = 4000;
+/// Rows of a picture at most.
+const MAX_ROWS: usize = 64;
 
-/// One picture: a row per stage or rank.
+/// One picture, with a row per stage or rank.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Gantt {
-    /// Whether times are seconds; else units of a chunk's forward.
-    pub in_seconds: bool,
-    /// Length of the step, and how much of it is shown.
-    pub end: f64,
-    pub shown: f64,
-    pub rows: Vec<Row>,
-    /// Rows that are not shown.
-    pub rows_left_out: usize,
-    /// Which step it was, if it was one.
-    pub step: Option<u64>,
+pub(super) struct Gantt {
+    /// True if times are seconds; otherwise they are multiples of the forward of a chunk.
+    pub(super) in_seconds: bool,
+    /// The length of the step.
+    pub(super) end: f64,
+    /// The part of the step that is shown.
+    pub(super) shown: f64,
+    pub(super) rows: Vec<GanttRow>,
+    /// The number of rows that are not shown.
+    pub(super) rows_left_out: usize,
+    /// The number of the measured step.
+    pub(super) step: Option<u64>,
 }
 
 /// A stage or a rank.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
-    pub stage: Option<usize>,
-    pub rank: Option<usize>,
-    pub replica: Option<usize>,
-    /// Share of the step in which it does nothing: the pipeline's bubble, and waiting for messages.
-    pub idle: Option<f64>,
-    pub bars: Vec<Bar>,
+pub(super) struct GanttRow {
+    pub(super) stage: Option<usize>,
+    pub(super) rank: Option<usize>,
+    pub(super) replica: Option<usize>,
+    /// The share of the step without computation: the pipeline's bubble, and waiting for messages.
+    pub(super) idle: Option<f64>,
+    pub(super) bars: Vec<GanttBar>,
 }
 
-/// One thing that is done.
+/// One activity.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Bar {
-    pub start: f64,
-    pub end: f64,
-    /// `None`: sending or receiving, which is waiting for the most part.
+pub(super) struct GanttBar {
+    pub(super) start: f64,
+    pub(super) end: f64,
+    /// `None` for sending or receiving, most of which is waiting.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub what: Option<Activity>,
+    pub(super) what: Option<Activity>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mb: Option<usize>,
+    pub(super) mb: Option<usize>,
     #[serde(skip_serializing_if = "is_zero")]
-    pub chunk: usize,
+    pub(super) chunk: usize,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
@@ -59,27 +60,27 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
-/// The plan's timeline; `None` if it has none, or too many parts.
-#[must_use]
-pub fn planned(plan: &Plan) -> Option<Gantt> {
-    // A plan from a damaged file must not lead beyond its own ranks.
+/// The timeline of the plan; `None` if the plan has none, or one with too many parts.
+pub(super) fn planned_gantt(plan: &Plan) -> Option<Gantt> {
+    // The plan of a damaged file may have fewer ranks than its mesh.
     if plan.mesh.stages == 0 || plan.mesh.replicas == 0 || plan.ranks.len() != plan.mesh.world_size() {
         return None;
     }
     let timeline = timeline(plan)?;
-    let mut rows: BTreeMap<usize, Vec<Bar>> = (0..timeline.bubbles.len()).map(|stage| (stage, Vec::new())).collect();
+    let mut rows: BTreeMap<usize, Vec<GanttBar>> =
+        (0..timeline.bubbles.len()).map(|stage| (stage, Vec::new())).collect();
     for span in &timeline.spans {
-        let bar = Bar { start: span.start, end: span.end, what: Some(span.what), mb: span.mb, chunk: span.chunk };
+        let bar = GanttBar { start: span.start, end: span.end, what: Some(span.what), mb: span.mb, chunk: span.chunk };
         rows.entry(span.stage).or_default().push(bar);
     }
-    let row = |(stage, bars): (usize, Vec<Bar>)| Row {
+    let row = |(stage, bars): (usize, Vec<GanttBar>)| GanttRow {
         stage: Some(stage),
         rank: None,
         replica: None,
         idle: timeline.bubbles.get(stage).copied().filter(|b| b.is_finite()),
         bars,
     };
-    Some(limited(Gantt {
+    Some(within_limits(Gantt {
         in_seconds: timeline.in_seconds,
         end: timeline.end,
         shown: timeline.end,
@@ -89,26 +90,25 @@ pub fn planned(plan: &Plan) -> Option<Gantt> {
     }))
 }
 
-/// A step that was watched, of a run of `plan`.
-#[must_use]
-pub fn measured(step: &MeasuredStep, plan: Option<&Plan>) -> Option<Gantt> {
-    let mut rows: BTreeMap<usize, Vec<Bar>> = BTreeMap::new();
+/// A measured step of a run of `plan`; `None` if nothing in it can be drawn.
+pub(super) fn measured_gantt(step: &MeasuredStep, plan: Option<&Plan>) -> Option<Gantt> {
+    let mut rows: BTreeMap<usize, Vec<GanttBar>> = BTreeMap::new();
     for span in step.spans.iter().filter(|s| s.start.is_finite() && s.end.is_finite() && s.end >= s.start) {
-        let bar = Bar { start: span.start, end: span.end, what: span.what, mb: span.mb, chunk: span.chunk };
+        let bar = GanttBar { start: span.start, end: span.end, what: span.what, mb: span.mb, chunk: span.chunk };
         rows.entry(span.rank).or_default().push(bar);
     }
     if rows.is_empty() || !step.end.is_finite() || step.end <= 0.0 {
         return None;
     }
     let place = |rank: usize| plan.map(|p| p.mesh).filter(|mesh| mesh.replicas > 0).map(|mesh| mesh.place(rank));
-    let row = |(rank, bars): (usize, Vec<Bar>)| Row {
+    let row = |(rank, bars): (usize, Vec<GanttBar>)| GanttRow {
         stage: place(rank).map(|p| p.0),
         rank: Some(rank),
         replica: place(rank).map(|p| p.1),
-        idle: Some((1.0 - busy(&bars) / step.end).clamp(0.0, 1.0)),
+        idle: Some((1.0 - computing_time(&bars) / step.end).clamp(0.0, 1.0)),
         bars,
     };
-    Some(limited(Gantt {
+    Some(within_limits(Gantt {
         in_seconds: true,
         end: step.end,
         shown: step.end,
@@ -118,9 +118,9 @@ pub fn measured(step: &MeasuredStep, plan: Option<&Plan>) -> Option<Gantt> {
     }))
 }
 
-/// Seconds in which something is computed: messages and collectives are waiting for the most part.
-fn busy(bars: &[Bar]) -> f64 {
-    let computes = |bar: &&Bar| !matches!(bar.what, None | Some(Activity::Reduce | Activity::Collective));
+/// The time in which something is computed. Messages and collectives do not count, because most of their time is waiting.
+fn computing_time(bars: &[GanttBar]) -> f64 {
+    let computes = |bar: &&GanttBar| !matches!(bar.what, None | Some(Activity::Reduce | Activity::Collective));
     let mut work: Vec<(f64, f64)> = bars.iter().filter(computes).map(|b| (b.start, b.end)).collect();
     work.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (mut sum, mut until) = (0.0, f64::NEG_INFINITY);
@@ -131,14 +131,14 @@ fn busy(bars: &[Bar]) -> f64 {
     sum
 }
 
-/// Leaves out rows beyond the first ones, then cuts the step where it has had as many bars as a picture can show.
-fn limited(mut gantt: Gantt) -> Gantt {
-    gantt.rows_left_out = gantt.rows.len().saturating_sub(MOST_ROWS);
-    gantt.rows.truncate(MOST_ROWS);
+/// Leaves out rows beyond the limit, then ends the picture where the limit of bars is reached.
+fn within_limits(mut gantt: Gantt) -> Gantt {
+    gantt.rows_left_out = gantt.rows.len().saturating_sub(MAX_ROWS);
+    gantt.rows.truncate(MAX_ROWS);
     let mut ends: Vec<f64> = gantt.rows.iter().flat_map(|row| row.bars.iter().map(|bar| bar.end)).collect();
-    if ends.len() > MOST_BARS {
+    if ends.len() > MAX_BARS {
         ends.sort_by(f64::total_cmp);
-        gantt.shown = ends[MOST_BARS];
+        gantt.shown = ends[MAX_BARS];
         for row in &mut gantt.rows {
             row.bars.retain(|bar| bar.end <= gantt.shown);
         }
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_plan_has_a_row_a_stage() {
-        let gantt = planned(&compiled(&experiment())).unwrap();
+        let gantt = planned_gantt(&compiled(&experiment())).unwrap();
         assert_eq!((gantt.rows.len(), gantt.rows[0].stage, gantt.in_seconds), (1, Some(0), false));
         assert!(gantt.rows[0].bars.iter().any(|b| b.what == Some(Activity::Backward)));
     }
@@ -168,9 +168,9 @@ mod tests {
     fn a_plan_without_its_ranks_has_no_timeline() {
         let mut plan = compiled(&experiment());
         plan.ranks.clear();
-        assert_eq!(planned(&plan), None);
+        assert_eq!(planned_gantt(&plan), None);
         plan.mesh.stages = 0;
-        assert_eq!(planned(&plan), None);
+        assert_eq!(planned_gantt(&plan), None);
     }
 
     #[test]
@@ -183,11 +183,11 @@ mod tests {
             span(0, Some(Activity::Forward), f64::NAN, 1.0),
         ];
         let gantt =
-            measured(&MeasuredStep { format: FORMAT, step: 7, end: 10.0, spans, memory: vec![] }, None).unwrap();
+            measured_gantt(&MeasuredStep { format: FORMAT, step: 7, end: 10.0, spans, memory: vec![] }, None).unwrap();
         assert_eq!((gantt.rows.len(), gantt.rows[0].rank, gantt.rows[0].idle), (1, Some(1), Some(0.5)));
         assert_eq!(gantt.step, Some(7));
         assert_eq!(
-            measured(&MeasuredStep { format: FORMAT, step: 1, end: 0.0, spans: vec![], memory: vec![] }, None),
+            measured_gantt(&MeasuredStep { format: FORMAT, step: 1, end: 0.0, spans: vec![], memory: vec![] }, None),
             None
         );
     }
@@ -199,8 +199,8 @@ mod tests {
             span((i % 100) as usize, Some(Activity::Forward), start, start + 1.0)
         });
         let step = MeasuredStep { format: FORMAT, step: 1, end: 1000.0, spans: spans.collect(), memory: vec![] };
-        let gantt = measured(&step, None).unwrap();
-        assert_eq!((gantt.rows.len(), gantt.rows_left_out), (MOST_ROWS, 36));
+        let gantt = measured_gantt(&step, None).unwrap();
+        assert_eq!((gantt.rows.len(), gantt.rows_left_out), (MAX_ROWS, 36));
         assert!(gantt.shown < 70.0 && gantt.rows[0].bars.len() > 50);
     }
 }

@@ -1,4 +1,4 @@
-//! Memory by category, planned beside measured, rank by rank.
+//! Memory by category, planned and measured, for each rank.
 
 use serde::Serialize;
 
@@ -7,46 +7,46 @@ use runner_spec::plan::Plan;
 use runner_spec::plan::{MemoryEstimate, RankPlan};
 use runner_store::summary::Summary;
 
-/// Ranks that are shown.
-const MOST_RANKS: usize = 64;
+/// Ranks that are shown at most.
+const MAX_RANKS: usize = 64;
 
-/// All of a run's.
+/// The memory of all ranks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Memory {
-    pub ranks: Vec<RankMemory>,
-    pub ranks_left_out: usize,
+pub(super) struct MemoryTable {
+    pub(super) ranks: Vec<RankMemory>,
+    pub(super) ranks_left_out: usize,
 }
 
-/// One rank, in bytes.
+/// The memory of one rank, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RankMemory {
-    pub rank: usize,
-    pub stage: usize,
-    pub replica: usize,
-    pub device: String,
-    pub planned: Categories,
-    /// The most that was resident; `None` if it was not measured (yet), or if the rank is a thread of a process.
-    pub peak_rss: Option<u64>,
-    /// What it held in the step that was watched.
-    pub measured: Option<MeasuredMemory>,
-    /// By how much that is above what was planned of tensors, as a share of it.
-    pub above_plan: Option<f64>,
+pub(super) struct RankMemory {
+    pub(super) rank: usize,
+    pub(super) stage: usize,
+    pub(super) replica: usize,
+    pub(super) device: String,
+    pub(super) planned: MemoryCategories,
+    /// The peak of resident memory; `None` if it was not measured, or if the rank is a thread of a process with other ranks.
+    pub(super) peak_rss: Option<u64>,
+    /// The memory in the measured step.
+    pub(super) measured: Option<MeasuredMemory>,
+    /// The share by which measured tensors exceed planned tensors.
+    pub(super) above_plan: Option<f64>,
 }
 
-/// Bytes by what they hold.
+/// Planned bytes by their use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Categories {
-    pub weights: u64,
-    pub gradients: u64,
-    pub optimizer: u64,
-    pub activations: u64,
-    pub workspace: u64,
-    pub communication: u64,
-    /// What a process costs a GPU before its first tensor.
-    pub context: u64,
+pub(super) struct MemoryCategories {
+    pub(super) weights: u64,
+    pub(super) gradients: u64,
+    pub(super) optimizer: u64,
+    pub(super) activations: u64,
+    pub(super) workspace: u64,
+    pub(super) communication: u64,
+    /// The memory of a GPU that a process takes before its first tensor.
+    pub(super) context: u64,
 }
 
-impl From<&MemoryEstimate> for Categories {
+impl From<&MemoryEstimate> for MemoryCategories {
     fn from(m: &MemoryEstimate) -> Self {
         Self {
             weights: m.weights,
@@ -60,34 +60,33 @@ impl From<&MemoryEstimate> for Categories {
     }
 }
 
-/// Planned by `plan`, measured as `summary` says, and in a step that was watched as `held` says of each process by its first
-/// rank.
-#[must_use]
-pub fn memory(plan: &Plan, summary: Option<&Summary>, held: &[MeasuredMemory]) -> Memory {
+/// The memory that `plan` plans, with the peaks in `summary` and the memory that each process `measured`, which counts for its
+/// first rank.
+pub(super) fn memory_table(plan: &Plan, summary: Option<&Summary>, measured: &[MeasuredMemory]) -> MemoryTable {
     let peak = |rank: usize| match summary {
         None => None,
-        // The sum of several ranks is not one of theirs.
+        // The peak of a run with several ranks is their sum.
         Some(s) if s.ranks.is_empty() => s.peak_rss_bytes.filter(|_| plan.ranks.len() == 1),
         Some(s) => s.ranks.iter().find(|r| r.rank == rank).and_then(|r| r.peak_rss_bytes),
     };
-    let found = |rank: &RankPlan| held.iter().find(|m| m.rank == rank.rank).copied();
-    let of = |rank: &RankPlan| RankMemory {
+    let measured_by = |rank: &RankPlan| measured.iter().find(|m| m.rank == rank.rank).copied();
+    let row = |rank: &RankPlan| RankMemory {
         rank: rank.rank,
         stage: rank.stage,
         replica: rank.replica,
         device: rank.hardware.name.clone(),
-        planned: Categories::from(&rank.memory),
+        planned: MemoryCategories::from(&rank.memory),
         peak_rss: peak(rank.rank),
-        measured: found(rank),
-        above_plan: found(rank).and_then(|measured| above_plan(&rank.memory, &measured)),
+        measured: measured_by(rank),
+        above_plan: measured_by(rank).and_then(|measured| above_plan(&rank.memory, &measured)),
     };
-    Memory {
-        ranks: plan.ranks.iter().take(MOST_RANKS).map(of).collect(),
-        ranks_left_out: plan.ranks.len().saturating_sub(MOST_RANKS),
+    MemoryTable {
+        ranks: plan.ranks.iter().take(MAX_RANKS).map(row).collect(),
+        ranks_left_out: plan.ranks.len().saturating_sub(MAX_RANKS),
     }
 }
 
-/// What a process holds in tensors beside what was planned of them: without its code, and a GPU's context.
+/// The share by which the measured tensors of a process exceed the planned ones. Code and a GPU's context are not tensors.
 fn above_plan(planned: &MemoryEstimate, measured: &MeasuredMemory) -> Option<f64> {
     let held = measured.weights + measured.gradients + measured.optimizer + measured.step?;
     let tensors = planned.tensors();

@@ -1,19 +1,19 @@
-//! Reports of runs: one page that needs nothing else, as a file or served while runs go on. See `docs/report.md`.
+//! HTML reports of runs: one page that needs no other file, written once or served while runs go on. See `docs/report.md`.
 
-pub mod curves;
-pub mod data;
-pub mod error;
-pub mod files;
-pub mod gantt;
-pub mod memory;
-pub mod page;
-pub mod samples;
-pub mod serve;
-pub mod settings;
+mod checkpoints;
+mod curves;
+mod data;
+mod error;
+mod gantt;
+mod memory;
+mod page;
+pub(crate) mod samples;
+mod serve;
+mod settings;
 pub mod sweep;
-pub mod thin;
+mod thin;
 
-pub use data::{PageData, Request, read};
+pub use data::{PageData, ReportRequest, read_page_data};
 pub use error::ReportError;
-pub use page::Page;
-pub use serve::Live;
+pub use page::{MARK, Page};
+pub use serve::LiveReport;

@@ -1,4 +1,4 @@
-//! One page of everything: markup, style, script and data in a file that needs no other and asks for nothing.
+//! The page: markup, style, script and data in one file, which loads nothing else.
 
 use std::fmt::Write as _;
 
@@ -7,13 +7,13 @@ use minijinja::{AutoEscape, Environment, Value, context};
 use super::data::PageData;
 use super::error::ReportError;
 
-/// Every page begins with this; a file that does may be replaced by another report.
+/// Every page begins with this text. A file that begins with it may be replaced by another report.
 pub const MARK: &str = "<!doctype html>\n<!-- a report of runner -->\n";
 
 const TEMPLATE: &str = include_str!("../../../../templates/report/report.html.j2");
 const STYLE: &str = include_str!("../../../../templates/report/report.css");
 
-/// The script, in the order in which it is read: what is used comes before what uses it at load time.
+/// The parts of the script, in the order in which they are loaded: a part comes after those that it uses.
 const SCRIPT: &[&str] = &[
     include_str!("../../../../templates/report/dom.js"),
     include_str!("../../../../templates/report/format.js"),
@@ -33,7 +33,7 @@ const SCRIPT: &[&str] = &[
     include_str!("../../../../templates/report/report.js"),
 ];
 
-/// A page, and the policy that it states itself and a server repeats in a header.
+/// A page, and its content security policy, which the page states and a server repeats in a header.
 #[derive(Debug, Clone)]
 pub struct Page {
     pub html: String,
@@ -41,14 +41,14 @@ pub struct Page {
 }
 
 impl Page {
-    /// The page of `data`; one that is served asks its server for fresh data.
+    /// The page that shows `data`. If it is `served`, it asks its server for fresh data.
     ///
     /// # Errors
-    /// If the template fails, which a test of it would have shown.
+    /// If the data cannot be serialized, or the template fails.
     pub fn new(data: &PageData, served: bool) -> Result<Self, ReportError> {
-        let json = embedded(&serde_json::to_string(data)?);
+        let json = escape_for_script(&serde_json::to_string(data)?);
         let script = SCRIPT.concat();
-        // Nothing in the data can know the hash of a page that it is part of.
+        // No text in the data can contain the nonce, because the nonce is a hash of the data.
         let mut hash = blake3::Hasher::new();
         for part in [&json, &script, STYLE] {
             hash.update(part.as_bytes());
@@ -75,10 +75,9 @@ impl Page {
     }
 }
 
-/// JSON that may stand in a `<script>`: no character of it can end the element, open another or a comment, or end a line
-/// of script.
-#[must_use]
-pub fn embedded(json: &str) -> String {
+/// JSON for a `<script>` element, with escapes for the characters that could end the element, open another element or a comment,
+/// or end a line of script.
+fn escape_for_script(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + json.len() / 16);
     for c in json.chars() {
         match c {
@@ -95,21 +94,22 @@ pub fn embedded(json: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::html::data::{Request, read};
+    use crate::html::{ReportRequest, read_page_data};
 
     const HOSTILE: &str = "</script><img src=x onerror=alert(1)><!-- & \u{2028}";
 
     #[test]
     fn data_cannot_leave_its_element() {
         let json = serde_json::to_string(HOSTILE).unwrap();
-        let safe = embedded(&json);
+        let safe = escape_for_script(&json);
         assert!(!safe.contains(['<', '>', '&', '\u{2028}', '\u{2029}']), "{safe}");
         assert_eq!(serde_json::from_str::<String>(&safe).unwrap(), HOSTILE);
     }
 
     #[test]
     fn a_page_is_whole_and_its_text_is_text() {
-        let data = read(&Request { title: Some(HOSTILE.to_owned()), ..Request::default() }).unwrap();
+        let data =
+            read_page_data(&ReportRequest { title: Some(HOSTILE.to_owned()), ..ReportRequest::default() }).unwrap();
         let Page { html, policy } = Page::new(&data, false).unwrap();
         assert!(html.starts_with(MARK));
         assert!(!html.contains("<img"), "the title is escaped in the markup and in the data");
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_page_asks_for_nothing() {
-        let page = Page::new(&read(&Request::default()).unwrap(), false).unwrap();
+        let page = Page::new(&read_page_data(&ReportRequest::default()).unwrap(), false).unwrap();
         let own = page.html.replace("http://www.w3.org/", "").replace("url(#", "");
         for outside in ["http://", "https://", "url(", "@import", " src="] {
             assert!(!own.contains(outside), "the page asks for nothing: {outside}");
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_served_page_may_ask_its_server() {
-        let data = read(&Request::default()).unwrap();
+        let data = read_page_data(&ReportRequest::default()).unwrap();
         let page = Page::new(&data, true).unwrap();
         assert!(page.policy.contains("connect-src 'self'") && page.html.contains("data-served"));
     }

@@ -1,72 +1,71 @@
-//! A run's `samples.jsonl`: what it continued prompts with, as it learned.
+//! A run's `samples.jsonl`: continuations of prompts as the model learned.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use runner_spec::event::SampleText;
 use runner_store::StoreError;
 use runner_store::lines::for_each_line;
 
-/// Steps of a run that are shown; more are thinned, the first and the last stay.
-const STEPS: usize = 40;
-/// Characters of one continuation that are shown.
-const LONGEST: usize = 4000;
+/// Steps that are shown at most; of more, some are left out, but not the first and the last.
+const MAX_STEPS: usize = 40;
+/// Characters of a prompt or a continuation that are shown at most.
+const MAX_CHARACTERS: usize = 4000;
 
-/// One continuation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sample {
-    pub step: u64,
-    pub prompt: String,
-    #[serde(default)]
-    pub index: usize,
-    pub text: String,
-}
-
-/// All that are shown of a run.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Samples {
-    pub items: Vec<Sample>,
-    /// How many steps had samples, if not all are shown.
+/// The samples of a run that are shown.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(super) struct Samples {
+    pub(super) items: Vec<SampleText>,
+    /// The number of steps with samples, if not all are shown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub thinned_from: Option<usize>,
+    pub(super) thinned_from: Option<usize>,
 }
 
-/// Reads `path`; lines that are no samples are passed over.
+/// Calls `take` with each sample of the file `path`, in order. Lines that are not samples are skipped; a missing file is empty.
 ///
 /// # Errors
-/// If the file cannot be read; one that is not there is empty.
-pub fn read(path: &Path) -> Result<Samples, StoreError> {
-    // Two passes: the texts of a long run, most of which are not shown, need not be in memory together.
-    let mut steps = BTreeSet::new();
+/// If the file cannot be read.
+pub(crate) fn for_each_sample(path: &Path, take: &mut dyn FnMut(SampleText)) -> Result<(), StoreError> {
     for_each_line(path, &mut |bytes| {
-        if let Ok(sample) = serde_json::from_slice::<Sample>(bytes) {
-            steps.insert(sample.step);
+        if let Ok(sample) = serde_json::from_slice(bytes) {
+            take(sample);
         }
         Ok(())
+    })
+}
+
+/// Reads the samples in `path`.
+///
+/// # Errors
+/// If the file cannot be read.
+pub(super) fn read_samples(path: &Path) -> Result<Samples, StoreError> {
+    // Two passes: most texts of a long run are not shown, and all of them need not fit in memory together.
+    let mut steps = BTreeSet::new();
+    for_each_sample(path, &mut |sample| {
+        steps.insert(sample.step);
     })?;
     let steps: Vec<u64> = steps.into_iter().collect();
-    let thinned_from = (steps.len() > STEPS).then_some(steps.len());
-    let kept: BTreeSet<u64> = match thinned_from {
+    let thinned_from = (steps.len() > MAX_STEPS).then_some(steps.len());
+    let shown: BTreeSet<u64> = match thinned_from {
         None => steps.into_iter().collect(),
-        Some(n) => (0..STEPS).map(|i| steps[i * (n - 1) / (STEPS - 1)]).collect(),
+        Some(n) => (0..MAX_STEPS).map(|i| steps[i * (n - 1) / (MAX_STEPS - 1)]).collect(),
     };
-    let mut items: Vec<Sample> = Vec::new();
-    for_each_line(path, &mut |bytes| {
-        if let Ok(mut sample) = serde_json::from_slice::<Sample>(bytes)
-            && kept.contains(&sample.step)
-        {
+    let mut items: Vec<SampleText> = Vec::new();
+    for_each_sample(path, &mut |mut sample| {
+        if shown.contains(&sample.step) {
             cut(&mut sample.text);
             cut(&mut sample.prompt);
             items.push(sample);
         }
-        Ok(())
     })?;
     Ok(Samples { items, thinned_from })
 }
 
+/// Cuts off the end of a long text.
 fn cut(text: &mut String) {
-    if let Some((at, _)) = text.char_indices().nth(LONGEST) {
+    if let Some((at, _)) = text.char_indices().nth(MAX_CHARACTERS) {
         text.truncate(at);
         text.push('…');
     }
@@ -88,10 +87,10 @@ mod tests {
                 .unwrap();
         }
         std::fs::write(&path, text).unwrap();
-        let samples = read(&path).unwrap();
-        assert_eq!((samples.items.len(), samples.thinned_from), (STEPS, Some(100)));
-        assert_eq!((samples.items[0].step, samples.items[STEPS - 1].step), (1, 100));
-        assert_eq!(samples.items[0].text.chars().count(), LONGEST + 1);
-        assert_eq!(read(&dir.path().join("none")).unwrap(), Samples::default());
+        let samples = read_samples(&path).unwrap();
+        assert_eq!((samples.items.len(), samples.thinned_from), (MAX_STEPS, Some(100)));
+        assert_eq!((samples.items[0].step, samples.items[MAX_STEPS - 1].step), (1, 100));
+        assert_eq!(samples.items[0].text.chars().count(), MAX_CHARACTERS + 1);
+        assert_eq!(read_samples(&dir.path().join("none")).unwrap(), Samples::default());
     }
 }

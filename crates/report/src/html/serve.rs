@@ -1,5 +1,5 @@
-//! The report of runs in progress, on loopback only: the page at `/`, and at `/data.json` what the page asks for every two
-//! seconds.
+//! The report of runs in progress, served on loopback only: the page at `/`, and its data at `/data.json`, which the page asks
+//! for every two seconds.
 
 use std::io::Cursor;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,57 +9,51 @@ use std::time::{Duration, Instant};
 
 use tiny_http::{Header, Method, Response, Server};
 
-use super::data::{PageData, Reader, Request};
+use super::data::{PageData, ReportRequest, RunReader};
 use super::error::ReportError;
 use super::page::Page;
 
-/// Data is read anew when it is asked for and older than this.
-const FRESH: Duration = Duration::from_secs(1);
+/// Data that is older than this is read again when it is asked for.
+const MAX_DATA_AGE: Duration = Duration::from_secs(1);
 
-/// Answers under way at a time: a client that does not read what it asked for holds one, not all.
-const ANSWERING: usize = 8;
+/// The number of answers that are sent at the same time. A client that does not read its answer blocks one of them.
+const ANSWER_THREADS: usize = 8;
 
 /// A report that is being served.
-pub struct Live {
+pub struct LiveReport {
     server: Server,
     address: SocketAddr,
-    source: Mutex<Source>,
+    source: Mutex<AnswerSource>,
 }
 
-/// Where answers come from.
-struct Source {
-    request: Request,
-    reader: Reader,
-    latest: Option<Latest>,
+/// Makes the answers.
+struct AnswerSource {
+    request: ReportRequest,
+    reader: RunReader,
+    latest: Option<ReadData>,
 }
 
-/// The data as last read.
-struct Latest {
+/// The data that was read last.
+struct ReadData {
     data: PageData,
     json: Vec<u8>,
-    /// Of all but the time at which it was read.
+    /// The ETag: a hash of everything but the time of reading.
     tag: String,
     read: Instant,
 }
 
-/// What is answered.
-struct Answer {
-    status: u16,
-    kind: &'static str,
-    body: Vec<u8>,
-    headers: Vec<(&'static str, String)>,
-}
+type Answer = Response<Cursor<Vec<u8>>>;
 
-impl Live {
+impl LiveReport {
     /// Listens on 127.0.0.1; `port` 0 takes a free one.
     ///
     /// # Errors
-    /// If the port is taken, or what is asked for cannot be read.
-    pub fn bind(port: u16, request: Request) -> Result<Self, ReportError> {
+    /// If the port is taken, or the runs cannot be read.
+    pub fn bind(port: u16, request: ReportRequest) -> Result<Self, ReportError> {
         let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let server = Server::http(wanted).map_err(|source| ReportError::Listen { port, source })?;
         let address = server.server_addr().to_ip().unwrap_or(wanted);
-        let mut source = Source { request, reader: Reader::default(), latest: None };
+        let mut source = AnswerSource { request, reader: RunReader::default(), latest: None };
         source.refresh()?;
         Ok(Self { server, address, source: Mutex::new(source) })
     }
@@ -69,91 +63,75 @@ impl Live {
         self.address
     }
 
-    /// Answers requests for as long as the process lives.
+    /// Answers requests until the process ends.
     ///
     /// # Errors
     /// If no more requests can be accepted.
     pub fn serve(&self) -> Result<(), ReportError> {
         thread::scope(|scope| {
-            let threads: Vec<_> = (0..ANSWERING).map(|_| scope.spawn(|| self.answer_all())).collect();
-            let ended = threads.into_iter().filter_map(|thread| thread.join().ok());
-            ended.collect::<Result<Vec<()>, _>>().map(|_| ())
+            let threads: Vec<_> = (0..ANSWER_THREADS).map(|_| scope.spawn(|| self.answer_requests())).collect();
+            threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
         })
     }
 
-    fn answer_all(&self) -> Result<(), ReportError> {
+    fn answer_requests(&self) -> Result<(), ReportError> {
         loop {
             let request = self.server.recv().map_err(ReportError::Serve)?;
             let header = |name: &'static str| {
                 let found = request.headers().iter().find(|h| h.field.equiv(name));
-                found.map(|h| h.value.as_str().to_owned())
+                found.map(|h| h.value.as_str())
             };
-            let (host, known) = (header("Host"), header("If-None-Match"));
-            let get = matches!(request.method(), Method::Get | Method::Head);
-            let url = request.url().to_owned();
+            let is_read = matches!(request.method(), Method::Get | Method::Head);
             let answer = {
-                // What a reading that panicked left is read anew.
+                // A thread that panicked while reading leaves no data behind, so that it is read again.
                 let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
-                source.answer(get, &url, host.as_deref(), known.as_deref())
+                source.answer(is_read, request.url(), header("Host"), header("If-None-Match"))
             };
-            // A reader that went away is no error.
-            let _ = request.respond(answer.response());
+            // A client may go away at any time.
+            let _ = request.respond(answer);
         }
     }
 }
 
-impl Source {
-    fn answer(&mut self, get: bool, url: &str, host: Option<&str>, known: Option<&str>) -> Answer {
+impl AnswerSource {
+    fn answer(&mut self, is_read: bool, url: &str, host: Option<&str>, known_tag: Option<&str>) -> Answer {
         if !host.is_some_and(is_loopback) {
-            return Answer::text(403, "this report answers to localhost alone\n");
+            return text_answer(403, "this report is served to localhost only\n");
         }
-        if !get {
-            let mut answer = Answer::text(405, "GET and HEAD alone\n");
-            answer.headers.push(("Allow", "GET, HEAD".to_owned()));
-            return answer;
+        if !is_read {
+            return text_answer(405, "only GET and HEAD are allowed\n").with_header(header("Allow", "GET, HEAD"));
         }
-        match url.split(['?', '#']).next() {
+        let answer = match url.split(['?', '#']).next() {
             Some("/") => self.page(),
-            Some("/data.json") => self.data(known),
-            _ => Answer::text(404, "no such page: the report is at /\n"),
-        }
+            Some("/data.json") => self.data(known_tag),
+            _ => Ok(text_answer(404, "no such page: the report is at /\n")),
+        };
+        answer.unwrap_or_else(|error| text_answer(500, &format!("{error}\n")))
     }
 
-    fn page(&mut self) -> Answer {
-        let page = self.refresh().and_then(|latest| Page::new(&latest.data, true));
-        page.map_or_else(
-            |error| Answer::text(500, &format!("{error}\n")),
-            |page| {
-                let mut answer = Answer::new(200, "text/html; charset=utf-8", page.html.into_bytes());
-                answer.headers.push(("Content-Security-Policy", page.policy + "; frame-ancestors 'none'"));
-                answer
-            },
-        )
+    fn page(&mut self) -> Result<Answer, ReportError> {
+        let Page { html, policy } = Page::new(&self.refresh()?.data, true)?;
+        let policy = header("Content-Security-Policy", &format!("{policy}; frame-ancestors 'none'"));
+        Ok(answer(200, "text/html; charset=utf-8", html.into_bytes()).with_header(policy))
     }
 
-    fn data(&mut self, known: Option<&str>) -> Answer {
-        match self.refresh() {
-            Err(error) => Answer::text(500, &format!("{error}\n")),
-            Ok(latest) => {
-                let same = known == Some(latest.tag.as_str());
-                let body = if same { Vec::new() } else { latest.json.clone() };
-                let mut answer = Answer::new(if same { 304 } else { 200 }, "application/json", body);
-                answer.headers.push(("ETag", latest.tag.clone()));
-                answer
-            }
-        }
+    fn data(&mut self, known_tag: Option<&str>) -> Result<Answer, ReportError> {
+        let latest = self.refresh()?;
+        let is_known = known_tag == Some(latest.tag.as_str());
+        let (status, body) = if is_known { (304, Vec::new()) } else { (200, latest.json.clone()) };
+        Ok(answer(status, "application/json", body).with_header(header("ETag", &latest.tag)))
     }
 
-    fn refresh(&mut self) -> Result<&Latest, ReportError> {
+    fn refresh(&mut self) -> Result<&ReadData, ReportError> {
         let latest = match self.latest.take() {
-            Some(latest) if latest.read.elapsed() < FRESH => latest,
-            _ => Latest::new(self.reader.read(&self.request)?)?,
+            Some(latest) if latest.read.elapsed() < MAX_DATA_AGE => latest,
+            _ => ReadData::new(self.reader.read(&self.request)?)?,
         };
         Ok(self.latest.insert(latest))
     }
 }
 
-impl Latest {
+impl ReadData {
     fn new(mut data: PageData) -> Result<Self, ReportError> {
         let made = std::mem::take(&mut data.made);
         let tag = format!("\"{}\"", &blake3::hash(&serde_json::to_vec(&data)?).to_hex()[..32]);
@@ -163,50 +141,34 @@ impl Latest {
     }
 }
 
-impl Answer {
-    fn new(status: u16, kind: &'static str, body: Vec<u8>) -> Self {
-        Self { status, kind, body, headers: Vec::new() }
-    }
-
-    fn text(status: u16, text: &str) -> Self {
-        Self::new(status, "text/plain; charset=utf-8", text.as_bytes().to_vec())
-    }
-
-    fn response(self) -> Response<Cursor<Vec<u8>>> {
-        let always = [
-            ("Content-Type", self.kind),
-            ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"),
-            ("Referrer-Policy", "no-referrer"),
-            ("Cross-Origin-Resource-Policy", "same-origin"),
-        ];
-        let length = self.body.len();
-        let empty = Response::new(self.status.into(), Vec::new(), Cursor::new(self.body), Some(length), None);
-        let own = self.headers.iter().map(|(name, value)| (*name, value.as_str()));
-        let headers = always.into_iter().chain(own).filter_map(|(name, value)| Header::from_bytes(name, value).ok());
-        headers.fold(empty, Response::with_header)
-    }
+fn text_answer(status: u16, text: &str) -> Answer {
+    answer(status, "text/plain; charset=utf-8", text.as_bytes().to_vec())
 }
 
-/// Whether a request's `Host` is this machine by a name that nobody else can give it: another name may be a page elsewhere
-/// whose name was pointed here to read what is served.
+/// An answer with the headers that all answers have.
+fn answer(status: u16, content_type: &str, body: Vec<u8>) -> Answer {
+    let headers = [
+        ("Content-Type", content_type),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Referrer-Policy", "no-referrer"),
+        ("Cross-Origin-Resource-Policy", "same-origin"),
+    ];
+    let empty = Response::from_data(body).with_status_code(status);
+    headers.into_iter().fold(empty, |answer, (name, value)| answer.with_header(header(name, value)))
+}
+
+#[expect(clippy::expect_used, reason = "names are constants, and values are ASCII that this program wrote")]
+fn header(name: &str, value: &str) -> Header {
+    Header::from_bytes(name, value).expect("a valid header")
+}
+
+/// True if a request's `Host` is a name of this machine that nobody else can take. Another name may be that of a foreign page whose
+/// name was pointed at this machine (DNS rebinding).
 fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => {
-            let Some((address, port)) = rest.split_once(']') else { return false };
-            return address == "::1" && (port.is_empty() || is_port(port.strip_prefix(':')));
-        }
-        None => match host.split_once(':') {
-            Some((name, port)) if is_port(Some(port)) => name,
-            Some(_) => return false,
-            None => host,
-        },
-    };
-    name.eq_ignore_ascii_case("localhost") || name == "127.0.0.1"
-}
-
-fn is_port(text: Option<&str>) -> bool {
-    text.is_some_and(|t| t.bytes().all(|b| b.is_ascii_digit()) && t.parse::<u16>().is_ok())
+    let is_port = |text: &str| text.bytes().all(|b| b.is_ascii_digit()) && text.parse::<u16>().is_ok();
+    let name = host.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(host, |(name, _)| name);
+    name.eq_ignore_ascii_case("localhost") || name == "127.0.0.1" || name == "[::1]"
 }
 
 #[cfg(test)]
@@ -229,19 +191,26 @@ mod tests {
 
     #[test]
     fn answers() {
-        let live = Live::bind(0, Request::default()).unwrap();
+        let live = LiveReport::bind(0, ReportRequest::default()).unwrap();
         assert!(live.address().ip().is_loopback());
         let mut live = live.source.into_inner().unwrap();
         let host = Some("localhost");
-        assert_eq!(live.answer(true, "/", None, None).status, 403);
-        assert_eq!(live.answer(true, "/", Some("evil.example"), None).status, 403);
-        assert_eq!(live.answer(false, "/", host, None).status, 405);
-        assert_eq!(live.answer(true, "/../Cargo.toml", host, None).status, 404);
-        assert_eq!(live.answer(true, "/?x#y", host, None).status, 200);
+        assert_eq!(live.answer(true, "/", None, None).status_code().0, 403);
+        assert_eq!(live.answer(true, "/", Some("evil.example"), None).status_code().0, 403);
+        assert_eq!(live.answer(false, "/", host, None).status_code().0, 405);
+        assert_eq!(live.answer(true, "/../Cargo.toml", host, None).status_code().0, 404);
+        assert_eq!(live.answer(true, "/?x#y", host, None).status_code().0, 200);
         let first = live.answer(true, "/data.json", host, None);
-        let tag = first.headers[0].1.clone();
-        assert_eq!((first.status, live.answer(true, "/data.json", host, Some(&tag)).status), (200, 304));
+        let tag = first.headers().iter().find(|h| h.field.equiv("ETag")).unwrap().value.to_string();
+        assert_eq!(
+            (first.status_code().0, live.answer(true, "/data.json", host, Some(&tag)).status_code().0),
+            (200, 304)
+        );
         live.latest = None;
-        assert_eq!(live.answer(true, "/data.json", host, Some(&tag)).status, 304, "the time alone is no change");
+        assert_eq!(
+            live.answer(true, "/data.json", host, Some(&tag)).status_code().0,
+            304,
+            "the time alone is no change"
+        );
     }
 }

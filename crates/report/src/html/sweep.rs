@@ -1,4 +1,4 @@
-//! A sweep as the page shows it: a row a point, what mattered.
+//! A sweep as the page shows it: a row for each point, and the importance of its parameters.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,41 +15,42 @@ use runner_lab::sweep_dir::RECORD;
 
 /// A sweep.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SweepTable {
-    pub id: String,
-    /// `val_loss`, and whether less of it is better.
-    pub metric: &'static str,
-    pub minimize: bool,
+pub(super) struct SweepTable {
+    pub(super) id: String,
+    /// The objective's metric, such as `val_loss`.
+    metric: &'static str,
+    /// True if lower values of the metric are better.
+    minimize: bool,
     /// The parameters that vary, in the order of the sweep file.
-    pub parameters: Vec<String>,
-    /// By point.
-    pub rows: Vec<SweepRow>,
-    /// The point whose objective is the best, of those that did all their steps if any did.
-    pub best: Option<usize>,
-    /// What mattered, the most first.
-    pub importance: Vec<Importance>,
-    /// The steps after which all that importance compares was measured, where that is not at the end.
-    pub measured_at: Option<u64>,
+    parameters: Vec<String>,
+    /// The points, by number.
+    rows: Vec<SweepRow>,
+    /// The point with the best objective, among those that did all their steps if any did.
+    best: Option<usize>,
+    /// The importance of each parameter, highest first.
+    importance: Vec<Importance>,
+    /// The step at which importance compares the points, unless it compares them at the end.
+    measured_at: Option<u64>,
 }
 
 /// One point.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SweepRow {
-    /// From 1.
-    pub point: usize,
-    /// Of each parameter.
-    pub values: Vec<Value>,
-    pub status: PointStatus,
-    pub steps: u64,
-    pub objective: Option<f64>,
-    /// Its run's id.
-    pub run: Option<String>,
-    pub seconds: Option<f64>,
+struct SweepRow {
+    /// The number of the point, from 1.
+    point: usize,
+    /// The value of each parameter.
+    values: Vec<Value>,
+    status: PointStatus,
+    steps: u64,
+    objective: Option<f64>,
+    /// The id of the point's run.
+    run: Option<String>,
+    seconds: Option<f64>,
 }
 
-/// The folder of the sweep that `wanted` means: a folder, or an id among the sweeps of `root`.
+/// The folder of the sweep that `wanted` names: a folder, or an id among the sweeps of `root`.
 #[must_use]
-pub fn find(root: &Path, wanted: &str) -> Option<PathBuf> {
+pub fn find_sweep_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
     let folder = PathBuf::from(wanted);
     if !wanted.is_empty() && folder.join(RECORD).is_file() {
         return Some(folder);
@@ -57,16 +58,16 @@ pub fn find(root: &Path, wanted: &str) -> Option<PathBuf> {
     sweep_dir::folders(root).into_iter().find(|path| path.file_name().is_some_and(|name| name == wanted))
 }
 
-/// The sweep in `folder`, and the directories of its points' runs, in the order of the points.
+/// Reads the sweep in `folder`, and lists the directories of its points' runs, in the order of the points.
 ///
 /// # Errors
 /// If there is no sweep, or it cannot be read.
-pub fn load(folder: &Path) -> Result<(SweepTable, Vec<PathBuf>), ReportError> {
+pub(super) fn load_sweep(folder: &Path) -> Result<(SweepTable, Vec<PathBuf>), ReportError> {
     let frozen = sweep_dir::frozen(folder)?;
     let standings = read_all(&sweep_dir::root(folder), &frozen);
     let due = progress(&frozen, &standings).due;
     let rows = rows(&frozen, &standings, &due);
-    // What varied is in the sweep file as it was; without it nothing is said of what mattered.
+    // The axes are in the copy of the sweep file. Without it the importance of parameters is unknown.
     let text = sweep_dir::text(folder).unwrap_or_default();
     let axes = from_str(&text, &frozen.file).map(|spec| spec.axes).unwrap_or_default();
     let (measured_at, measured) = comparable(&frozen, &standings, &rows);
@@ -123,14 +124,14 @@ mod tests {
         let experiments = ["a: 1\n".to_owned(), "a: 2\n".to_owned(), "a: 3\n".to_owned()];
         let files = SweepFiles { frozen: sweep(), text: "sweep: {}\n", experiments: &experiments };
         let made = SweepDir::create(root.path(), files).unwrap();
-        let (table, runs) = load(made.path()).unwrap();
+        let (table, runs) = load_sweep(made.path()).unwrap();
         assert_eq!((table.rows.len(), table.best, runs.len()), (sweep().points.len(), None, 0));
         assert!(table.rows.iter().all(|row| row.values.len() == table.parameters.len() && row.objective.is_none()));
         let id = made.frozen().id.clone();
-        assert_eq!(find(root.path(), &id).as_deref(), Some(made.path()));
-        assert_eq!(find(root.path(), made.path().to_str().unwrap()).as_deref(), Some(made.path()));
-        assert_eq!((find(root.path(), ""), find(root.path(), "none")), (None, None));
+        assert_eq!(find_sweep_folder(root.path(), &id).as_deref(), Some(made.path()));
+        assert_eq!(find_sweep_folder(root.path(), made.path().to_str().unwrap()).as_deref(), Some(made.path()));
+        assert_eq!((find_sweep_folder(root.path(), ""), find_sweep_folder(root.path(), "none")), (None, None));
         std::fs::write(made.path().join(RECORD), "{").unwrap();
-        assert!(load(made.path()).is_err());
+        assert!(load_sweep(made.path()).is_err());
     }
 }

@@ -1,34 +1,32 @@
-//! Long series made short enough for a page: the least and the greatest of each bucket stay, so that no spike is lost.
+//! Long series are shortened for the page. The lowest and the highest value of each bucket stay, so that no spike is lost.
 
 use serde::Serialize;
 
 /// A series as the page draws it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Series {
+pub(super) struct Series {
     /// Steps, ascending.
-    pub x: Vec<u64>,
-    /// `None`: not finite, or not measured.
-    pub y: Vec<Option<f64>>,
-    /// Of a series that was thinned, the mean of each bucket at its middle: what smoothing starts from. Extremes alone
-    /// would pull it to themselves.
+    pub(super) x: Vec<u64>,
+    /// `None` for values that are not finite or were not measured.
+    pub(super) y: Vec<Option<f64>>,
+    /// The means of the buckets of a shortened series. The page smooths these, because extremes alone would dominate the mean.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mean: Option<Means>,
-    /// How many points there were, if they were thinned.
+    pub(super) mean: Option<BucketMeans>,
+    /// The number of points before the series was shortened.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub thinned_from: Option<usize>,
+    pub(super) thinned_from: Option<usize>,
 }
 
-/// Means of the buckets of a series that was thinned.
+/// The mean of each bucket, at the step in its middle.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Means {
-    pub x: Vec<u64>,
-    pub y: Vec<Option<f64>>,
+pub(super) struct BucketMeans {
+    pub(super) x: Vec<u64>,
+    pub(super) y: Vec<Option<f64>>,
 }
 
-/// `points` (step, value), at most `most` of them: the first, the last, and of each bucket in between the least and the
-/// greatest. `None` if no point has a value.
-#[must_use]
-pub fn thin(points: &[(u64, Option<f64>)], most: usize) -> Option<Series> {
+/// At most `max_points` of `points` (step, value): the first, the last, and of each bucket in between the lowest and the highest.
+/// `None` if no point has a value.
+pub(super) fn thin(points: &[(u64, Option<f64>)], max_points: usize) -> Option<Series> {
     let finite = |value: Option<f64>| value.filter(|v| v.is_finite());
     if !points.iter().any(|p| finite(p.1).is_some()) {
         return None;
@@ -36,23 +34,23 @@ pub fn thin(points: &[(u64, Option<f64>)], most: usize) -> Option<Series> {
     let mut out = Series::default();
     let mut push = |(step, value): (u64, Option<f64>)| {
         out.x.push(step);
-        out.y.push(finite(value).map(short));
+        out.y.push(finite(value).map(rounded));
     };
-    let most = most.max(4);
-    if points.len() <= most {
+    let max_points = max_points.max(4);
+    if points.len() <= max_points {
         points.iter().copied().for_each(push);
         return Some(out);
     }
     let inner = &points[1..points.len() - 1];
-    let buckets = (most - 2) / 2;
-    let mut means = Means::default();
+    let buckets = (max_points - 2) / 2;
+    let mut means = BucketMeans::default();
     push(points[0]);
     for bucket in 0..buckets {
         let part = &inner[inner.len() * bucket / buckets..inner.len() * (bucket + 1) / buckets];
         extremes(part).for_each(&mut push);
         if let Some(middle) = part.get(part.len() / 2) {
             means.x.push(middle.0);
-            means.y.push(mean(part.iter().filter_map(|p| finite(p.1))).map(short));
+            means.y.push(mean(part.iter().filter_map(|p| finite(p.1))).map(rounded));
         }
     }
     push(points[points.len() - 1]);
@@ -61,29 +59,23 @@ pub fn thin(points: &[(u64, Option<f64>)], most: usize) -> Option<Series> {
     Some(out)
 }
 
-/// The points with the least and the greatest value, in their order; of a bucket without a value its first point.
+/// The points with the lowest and the highest value, in order; the first point if none has a value.
 fn extremes(part: &[(u64, Option<f64>)]) -> impl Iterator<Item = (u64, Option<f64>)> + '_ {
     let values = || part.iter().enumerate().filter_map(|(i, p)| p.1.filter(|v| v.is_finite()).map(|v| (i, v)));
-    let least = values().min_by(|a, b| a.1.total_cmp(&b.1)).map(|(i, _)| i);
-    let greatest = values().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(i, _)| i);
-    let (first, second) = match (least, greatest) {
-        (Some(a), Some(b)) if a == b => (Some(a), None),
-        (Some(a), Some(b)) => (Some(a.min(b)), Some(a.max(b))),
-        _ => (if part.is_empty() { None } else { Some(0) }, None),
-    };
-    first.into_iter().chain(second).map(|i| part[i])
+    let lowest = values().min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(i, _)| i);
+    let highest = values().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(i, _)| i);
+    let indices = if lowest == highest { vec![lowest] } else { vec![lowest.min(highest), lowest.max(highest)] };
+    indices.into_iter().filter_map(|i| part.get(i).copied())
 }
 
-/// The mean of `values`; `None` of none.
-#[must_use]
-pub fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+/// The mean of `values`; `None` if there are none.
+pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, n) = values.fold((0.0, 0u32), |(sum, n), v| (sum + v, n + 1));
     (n > 0).then(|| sum / f64::from(n))
 }
 
-/// Six significant digits: more than a screen shows, and half the bytes.
-#[must_use]
-pub fn short(value: f64) -> f64 {
+/// `value` rounded to six significant digits: more than a screen shows, and half the bytes.
+pub(super) fn rounded(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 
@@ -136,6 +128,6 @@ mod tests {
 
     #[test]
     fn six_digits() {
-        assert_eq!([short(1.0 / 3.0), short(123_456_789.0), short(0.0)], [0.333_333, 123_457_000.0, 0.0]);
+        assert_eq!([rounded(1.0 / 3.0), rounded(123_456_789.0), rounded(0.0)], [0.333_333, 123_457_000.0, 0.0]);
     }
 }

@@ -7,10 +7,11 @@ use gemm::Parallelism;
 use rayon::prelude::*;
 
 use super::Real;
-use super::dropout::Dropout;
+use super::dropout::DropoutMask;
 use super::elementwise::round_if;
 use super::gemm::{Mat, gemm, gemm_raw};
-use super::simd::{Shared, dot, max, sum_by, vectorize};
+use super::simd::{Shared, dot, inlined, max, sum_by, vectorize};
+use crate::kernels::attention::AttentionMasks;
 
 /// Queries per tile.
 const BLOCK: usize = 64;
@@ -18,7 +19,7 @@ const BLOCK: usize = 64;
 /// The shape of one attention call. Rows of `qkv` hold `heads` query heads, then `kv_heads` key heads, then as many value
 /// heads, of `head_dim` each; rows of the output hold `heads` heads.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Shape {
+pub struct AttentionShape {
     pub batch: usize,
     pub seq: usize,
     pub heads: usize,
@@ -26,22 +27,7 @@ pub struct Shape {
     pub head_dim: usize,
 }
 
-/// What is taken from the probabilities besides the future.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Masks<'a> {
-    pub dropout: Option<&'a Dropout>,
-    /// Of each sample the tokens before its padding, at least one: queries see no keys behind them.
-    pub filled: Option<&'a [usize]>,
-}
-
-impl Masks<'_> {
-    /// The keys of sample `b` that its last query sees.
-    fn keys(&self, b: usize) -> usize {
-        self.filled.map_or(usize::MAX, |filled| filled[b].max(1))
-    }
-}
-
-impl Shape {
+impl AttentionShape {
     #[must_use]
     pub fn qkv_width(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim
@@ -57,38 +43,53 @@ impl Shape {
     }
 
     /// Calls `f(sample, kv_head)` for every task, in parallel.
-    fn tasks(&self, f: impl Fn(usize, usize) + Sync + Send) {
+    fn for_each_task(&self, f: impl Fn(usize, usize) + Sync + Send) {
         (0..self.batch * self.kv_heads).into_par_iter().for_each(|t| f(t / self.kv_heads, t % self.kv_heads));
     }
 
     /// `head_dim` columns of one sample's rows `from..to`, starting at column `column`.
-    fn view<'a, T>(&self, data: &'a [T], width: usize, b: usize, from: usize, to: usize, column: usize) -> Mat<'a, T> {
+    fn head_rows<'a, T>(
+        &self,
+        data: &'a [T],
+        width: usize,
+        b: usize,
+        from: usize,
+        to: usize,
+        column: usize,
+    ) -> Mat<'a, T> {
         Mat::strided(&data[(b * self.seq + from) * width + column..], to - from, self.head_dim, width)
     }
 }
 
 /// out = softmax(q·kᵀ/√head_dim, causal)·v. `lse` receives the log-sum-exp of each query's scores, [batch, heads, seq].
-pub fn forward<T: Real>(s: Shape, qkv: &[T], masks: Masks<'_>, out: &mut [T], lse: &mut [T], bf16: bool) {
+pub fn forward<T: Real>(
+    s: AttentionShape,
+    qkv: &[T],
+    masks: AttentionMasks<'_>,
+    out: &mut [T],
+    lse: &mut [T],
+    bf16: bool,
+) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
     let (shared_out, shared_lse) = (Shared::new(out), Shared::new(lse));
     let group = s.heads / s.kv_heads;
-    s.tasks(|b, kv| {
+    s.for_each_task(|b, kv| {
         let mut tile = vec![T::ZERO; BLOCK.min(s.seq) * s.seq];
         for head in kv * group..(kv + 1) * group {
             for from in (0..s.seq).step_by(BLOCK) {
                 let to = (from + BLOCK).min(s.seq);
-                let q = s.view(qkv, width, b, from, to, head * hd);
-                let k = s.view(qkv, width, b, 0, to, (s.heads + kv) * hd);
-                let v = s.view(qkv, width, b, 0, to, (s.heads + s.kv_heads + kv) * hd);
+                let q = s.head_rows(qkv, width, b, from, to, head * hd);
+                let k = s.head_rows(qkv, width, b, 0, to, (s.heads + kv) * hd);
+                let v = s.head_rows(qkv, width, b, 0, to, (s.heads + s.kv_heads + kv) * hd);
                 let p = &mut tile[..(to - from) * to];
                 gemm(p, to, T::ZERO, T::real(s.scale()), q, k.t(), Parallelism::None);
                 // SAFETY: these queries of this head belong to this task alone.
                 let lse = unsafe {
                     std::slice::from_raw_parts_mut(shared_lse.at((b * s.heads + head) * s.seq + from), to - from)
                 };
-                softmax_causal(p, to, from, masks.keys(b), lse);
-                finish_probabilities(p, to, s, b, head, from, masks.dropout, bf16);
-                // SAFETY: as above; the rows lie in `out`, whose columns of this head belong to this task.
+                softmax_causal(p, to, from, masks.visible_keys(b), lse);
+                drop_and_round(p, to, s, b, head, from, masks.dropout, bf16);
+                // SAFETY: these queries of this head belong to this task alone; the rows lie in `out`, whose columns of this head belong to this task.
                 unsafe {
                     let dst = shared_out.at((b * s.seq + from) * out_width + head * hd);
                     gemm_raw(dst, out_width, T::ZERO, T::ONE, Mat::new(p, to - from, to), v, Parallelism::None);
@@ -108,40 +109,33 @@ pub fn forward<T: Real>(s: Shape, qkv: &[T], masks: Masks<'_>, out: &mut [T], ls
 
 /// Rows of scores become probabilities; row i sees columns up to `from + i`, and none from `keys` on.
 fn softmax_causal<T: Real>(p: &mut [T], width: usize, from: usize, keys: usize, lse: &mut [T]) {
-    vectorize(
-        #[inline(always)]
-        || {
-            for (i, (row, lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
-                let (seen, masked) = row.split_at_mut((from + i + 1).min(keys));
-                let top = max(seen);
-                for v in seen.iter_mut() {
-                    *v = (*v - top).fast_exp();
-                }
-                let total = sum_by(
-                    seen,
-                    #[inline(always)]
-                    |v| v,
-                );
-                let inverse = T::ONE / total;
-                for v in seen.iter_mut() {
-                    *v *= inverse;
-                }
-                masked.fill(T::ZERO);
-                *lse = top + total.log();
+    vectorize(inlined!(|| {
+        for (i, (row, lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
+            let (seen, masked) = row.split_at_mut((from + i + 1).min(keys));
+            let top = max(seen);
+            for v in seen.iter_mut() {
+                *v = (*v - top).fast_exp();
             }
-        },
-    );
+            let total = sum_by(seen, inlined!(|v| v));
+            let inverse = T::ONE / total;
+            for v in seen.iter_mut() {
+                *v *= inverse;
+            }
+            masked.fill(T::ZERO);
+            *lse = top + total.log();
+        }
+    }));
 }
 
-/// Dropout and rounding of a tile of probabilities.
-fn finish_probabilities<T: Real>(
+/// Applies dropout and rounding to a tile of probabilities.
+fn drop_and_round<T: Real>(
     p: &mut [T],
     width: usize,
-    s: Shape,
+    s: AttentionShape,
     b: usize,
     head: usize,
     from: usize,
-    dropout: Option<&Dropout>,
+    dropout: Option<&DropoutMask>,
     bf16: bool,
 ) {
     if let Some(dropout) = dropout {
@@ -150,20 +144,17 @@ fn finish_probabilities<T: Real>(
         }
     }
     if bf16 {
-        vectorize(
-            #[inline(always)]
-            || p.iter_mut().for_each(|v| *v = v.round_bf16()),
-        );
+        vectorize(inlined!(|| p.iter_mut().for_each(|v| *v = v.round_bf16())));
     }
 }
 
 /// Writes dL/d(qkv) from dL/d(out).
 pub fn backward<T: Real>(
-    s: Shape,
+    s: AttentionShape,
     qkv: &[T],
     out: &[T],
     lse: &[T],
-    masks: Masks<'_>,
+    masks: AttentionMasks<'_>,
     dout: &[T],
     dqkv: &mut [T],
     bf16: bool,
@@ -172,7 +163,7 @@ pub fn backward<T: Real>(
     let group = s.heads / s.kv_heads;
     let dropout = masks.dropout;
     let shared = Shared::new(dqkv);
-    s.tasks(|b, kv| {
+    s.for_each_task(|b, kv| {
         let block = BLOCK.min(s.seq);
         let mut p = vec![T::ZERO; block * s.seq];
         let mut dp = vec![T::ZERO; block * s.seq];
@@ -183,18 +174,24 @@ pub fn backward<T: Real>(
             for from in (0..s.seq).step_by(BLOCK) {
                 let to = (from + BLOCK).min(s.seq);
                 let n = to - from;
-                let q = s.view(qkv, width, b, from, to, head * hd);
-                let k = s.view(qkv, width, b, 0, to, (s.heads + kv) * hd);
-                let v = s.view(qkv, width, b, 0, to, (s.heads + s.kv_heads + kv) * hd);
-                let dy = s.view(dout, out_width, b, from, to, head * hd);
+                let q = s.head_rows(qkv, width, b, from, to, head * hd);
+                let k = s.head_rows(qkv, width, b, 0, to, (s.heads + kv) * hd);
+                let v = s.head_rows(qkv, width, b, 0, to, (s.heads + s.kv_heads + kv) * hd);
+                let dy = s.head_rows(dout, out_width, b, from, to, head * hd);
                 let (p, dp) = (&mut p[..n * to], &mut dp[..n * to]);
                 gemm(p, to, T::ZERO, T::real(s.scale()), q, k.t(), Parallelism::None);
-                probabilities_from_lse(p, to, from, masks.keys(b), &lse[(b * s.heads + head) * s.seq + from..][..n]);
+                probabilities_from_lse(
+                    p,
+                    to,
+                    from,
+                    masks.visible_keys(b),
+                    &lse[(b * s.heads + head) * s.seq + from..][..n],
+                );
                 gemm(dp, to, T::ZERO, T::ONE, dy, v.t(), Parallelism::None);
                 let seen: &[T] = if dropout.is_some() || bf16 {
                     let dropped = &mut dropped[..n * to];
                     dropped.copy_from_slice(p);
-                    finish_probabilities(dropped, to, s, b, head, from, dropout, bf16);
+                    drop_and_round(dropped, to, s, b, head, from, dropout, bf16);
                     if let Some(dropout) = dropout {
                         for (i, row) in dp.chunks_exact_mut(to).enumerate() {
                             dropout.apply(row, b, (head * s.seq + from + i) * s.seq, false);
@@ -205,20 +202,17 @@ pub fn backward<T: Real>(
                     p
                 };
                 gemm(&mut dv, hd, T::ONE, T::ONE, Mat::new(seen, n, to).t(), dy, Parallelism::None);
-                vectorize(
-                    #[inline(always)]
-                    || {
-                        for i in 0..n {
-                            let row = (b * s.seq + from + i) * out_width + head * hd;
-                            // Σⱼ pⱼ·dpⱼ, which is the output's row times its gradient.
-                            let delta = dot(&out[row..row + hd], &dout[row..row + hd]);
-                            let (p, dp) = (&p[i * to..][..to], &mut dp[i * to..][..to]);
-                            for (dp, &p) in dp.iter_mut().zip(p) {
-                                *dp = round_if(p * (*dp - delta), bf16);
-                            }
+                vectorize(inlined!(|| {
+                    for i in 0..n {
+                        let row = (b * s.seq + from + i) * out_width + head * hd;
+                        // Σⱼ pⱼ·dpⱼ, which is the output's row times its gradient.
+                        let delta = dot(&out[row..row + hd], &dout[row..row + hd]);
+                        let (p, dp) = (&p[i * to..][..to], &mut dp[i * to..][..to]);
+                        for (dp, &p) in dp.iter_mut().zip(p) {
+                            *dp = round_if(p * (*dp - delta), bf16);
                         }
-                    },
-                );
+                    }
+                }));
                 let ds = Mat::new(dp, n, to);
                 // SAFETY: the query columns of these rows belong to this task alone.
                 unsafe {
@@ -238,26 +232,19 @@ pub fn backward<T: Real>(
         }
     });
     if bf16 {
-        super::elementwise::each(
-            dqkv,
-            #[inline(always)]
-            |v| *v = v.round_bf16(),
-        );
+        super::elementwise::each(dqkv, inlined!(|v| *v = v.round_bf16()));
     }
 }
 
 /// Rows of scores become probabilities, with their known log-sum-exp.
 fn probabilities_from_lse<T: Real>(p: &mut [T], width: usize, from: usize, keys: usize, lse: &[T]) {
-    vectorize(
-        #[inline(always)]
-        || {
-            for (i, (row, &lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
-                let (seen, masked) = row.split_at_mut((from + i + 1).min(keys));
-                for v in seen {
-                    *v = (*v - lse).fast_exp();
-                }
-                masked.fill(T::ZERO);
+    vectorize(inlined!(|| {
+        for (i, (row, &lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
+            let (seen, masked) = row.split_at_mut((from + i + 1).min(keys));
+            for v in seen {
+                *v = (*v - lse).fast_exp();
             }
-        },
-    );
+            masked.fill(T::ZERO);
+        }
+    }));
 }

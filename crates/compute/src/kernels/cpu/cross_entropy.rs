@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::Real;
 use super::elementwise::round_if;
-use super::simd::{max, rows_per_task, sum_by, vectorize};
+use super::simd::{inlined, max, rows_per_task, sum_by, vectorize};
 use runner_spec::data::IGNORE;
 
 /// Per row: loss = logsumexp(logits) − logits\[target\] (0 where the target is ignored). With `scale`, the logits become
@@ -20,14 +20,11 @@ pub fn cross_entropy<T: Real>(
     let rows = rows_per_task(vocab);
     logits.par_chunks_mut(rows * vocab).zip(targets.par_chunks(rows)).zip(losses.par_chunks_mut(rows)).for_each(
         |((logits, targets), losses)| {
-            vectorize(
-                #[inline(always)]
-                || {
-                    for ((row, &target), loss) in logits.chunks_exact_mut(vocab).zip(targets).zip(losses) {
-                        *loss = one_row(row, target, scale, bf16);
-                    }
-                },
-            );
+            vectorize(inlined!(|| {
+                for ((row, &target), loss) in logits.chunks_exact_mut(vocab).zip(targets).zip(losses) {
+                    *loss = one_row(row, target, scale, bf16);
+                }
+            }));
         },
     );
 }
@@ -46,17 +43,9 @@ fn one_row<T: Real>(row: &mut [T], target: u32, scale: Option<f64>, bf16: bool) 
         for v in row.iter_mut() {
             *v = (*v - top).fast_exp();
         }
-        sum_by(
-            row,
-            #[inline(always)]
-            |v| v,
-        )
+        sum_by(row, inlined!(|v| v))
     } else {
-        sum_by(
-            row,
-            #[inline(always)]
-            |v| (v - top).fast_exp(),
-        )
+        sum_by(row, inlined!(|v| (v - top).fast_exp()))
     };
     if let Some(scale) = scale {
         let factor = T::real(scale) / total;

@@ -3,21 +3,21 @@
 use rayon::prelude::*;
 
 use super::Real;
-use super::attention::Shape;
+use super::attention::AttentionShape;
 use super::elementwise::round_if;
-use super::simd::{Shared, axpy, dot, max, sum_by, vectorize};
+use super::simd::{Shared, axpy, dot, inlined, max, sum_by, vectorize};
 
-/// One layer's cache: keys and values, each [batch, kv_heads, capacity, head_dim].
+/// One layer's cache on a CPU: keys and values, each [batch, kv_heads, capacity, head_dim].
 #[derive(Debug, Clone)]
-pub struct LayerCache<T> {
+pub struct CpuKvCache<T> {
     pub keys: Vec<T>,
     pub values: Vec<T>,
     pub capacity: usize,
 }
 
-impl<T: Real> LayerCache<T> {
+impl<T: Real> CpuKvCache<T> {
     #[must_use]
-    pub fn new(s: Shape, capacity: usize) -> Self {
+    pub fn new(s: AttentionShape, capacity: usize) -> Self {
         let len = s.batch * s.kv_heads * capacity * s.head_dim;
         Self { keys: vec![T::ZERO; len], values: vec![T::ZERO; len], capacity }
     }
@@ -28,7 +28,14 @@ impl<T: Real> LayerCache<T> {
 ///
 /// # Panics
 /// If the cache is too small: an invariant of the callers.
-pub fn attend<T: Real>(s: Shape, qkv: &[T], start: usize, cache: &mut LayerCache<T>, out: &mut [T], bf16: bool) {
+pub fn attend_with_cache<T: Real>(
+    s: AttentionShape,
+    qkv: &[T],
+    start: usize,
+    cache: &mut CpuKvCache<T>,
+    out: &mut [T],
+    bf16: bool,
+) {
     assert!(start + s.seq <= cache.capacity, "key-value cache too small");
     let (width, out_width, hd, capacity) = (s.qkv_width(), s.out_width(), s.head_dim, cache.capacity);
     let group = s.heads / s.kv_heads;
@@ -49,32 +56,24 @@ pub fn attend<T: Real>(s: Shape, qkv: &[T], start: usize, cache: &mut LayerCache
                     let out = unsafe {
                         std::slice::from_raw_parts_mut(shared.at((b * s.seq + i) * out_width + head * hd), hd)
                     };
-                    vectorize(
-                        #[inline(always)]
-                        || {
-                            let q = &row[head * hd..][..hd];
-                            for (p, k) in p.iter_mut().zip(keys.chunks_exact(hd)) {
-                                *p = dot(q, k) * scale;
-                            }
-                            let top = max(p);
-                            for p in p.iter_mut() {
-                                *p = (*p - top).fast_exp();
-                            }
-                            let inverse = T::ONE
-                                / sum_by(
-                                    p,
-                                    #[inline(always)]
-                                    |v| v,
-                                );
-                            out.fill(T::ZERO);
-                            for (&p, v) in p.iter().zip(values.chunks_exact(hd)) {
-                                axpy(round_if(p * inverse, bf16), v, out);
-                            }
-                            for v in out {
-                                *v = round_if(*v, bf16);
-                            }
-                        },
-                    );
+                    vectorize(inlined!(|| {
+                        let q = &row[head * hd..][..hd];
+                        for (p, k) in p.iter_mut().zip(keys.chunks_exact(hd)) {
+                            *p = dot(q, k) * scale;
+                        }
+                        let top = max(p);
+                        for p in p.iter_mut() {
+                            *p = (*p - top).fast_exp();
+                        }
+                        let inverse = T::ONE / sum_by(p, inlined!(|v| v));
+                        out.fill(T::ZERO);
+                        for (&p, v) in p.iter().zip(values.chunks_exact(hd)) {
+                            axpy(round_if(p * inverse, bf16), v, out);
+                        }
+                        for v in out {
+                            *v = round_if(*v, bf16);
+                        }
+                    }));
                 }
             }
         },

@@ -6,21 +6,21 @@ use super::Real;
 use super::elementwise::round_if;
 use runner_spec::philox::Philox;
 
-/// One dropout site within one micro-batch.
+/// The mask of one dropout site for one micro-batch.
 #[derive(Debug, Clone)]
-pub struct Dropout {
+pub struct DropoutMask {
     pub stream: Philox,
     pub step: u64,
     /// Index within the global batch of the micro-batch's first sample.
     pub first_sample: u64,
-    /// How far apart the samples lie there.
+    /// Distance between two samples in the global batch.
     pub sample_stride: u64,
     /// Probability of dropping.
     pub p: f64,
 }
 
-impl Dropout {
-    /// Elements are kept whose random word is not below it.
+impl DropoutMask {
+    /// An element is kept if its random word is not below this number.
     #[must_use]
     pub fn threshold(&self) -> u64 {
         (self.p * 4_294_967_296.0) as u64

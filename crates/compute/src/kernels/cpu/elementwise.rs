@@ -1,9 +1,9 @@
-//! One pass over memory each: sums, scaling, rounding, bias, norms of flat buffers.
+//! Kernels of one pass over memory: sums, scaling, rounding, bias, norms of flat buffers.
 
 use rayon::prelude::*;
 
 use super::Real;
-use super::simd::{self, TASK, rows_per_task, sum_by, vectorize};
+use super::simd::{self, TASK, inlined, rows_per_task, sum_by, vectorize};
 
 /// bf16 runs on the CPU keep values in f32 (or f64), rounded wherever a GPU would store bf16.
 #[inline(always)]
@@ -14,41 +14,32 @@ pub fn round_if<T: Real>(v: T, bf16: bool) -> T {
 /// Applies `f(dst, src)` element by element.
 pub fn zip<T: Real>(dst: &mut [T], src: &[T], f: impl Fn(&mut T, T) + Sync) {
     dst.par_chunks_mut(TASK).zip(src.par_chunks(TASK)).for_each(|(d, s)| {
-        vectorize(
-            #[inline(always)]
-            || {
-                for (d, &s) in d.iter_mut().zip(s) {
-                    f(d, s);
-                }
-            },
-        );
+        vectorize(inlined!(|| {
+            for (d, &s) in d.iter_mut().zip(s) {
+                f(d, s);
+            }
+        }));
     });
 }
 
 /// Applies `f` to each element.
 pub fn each<T: Real>(dst: &mut [T], f: impl Fn(&mut T) + Sync) {
     dst.par_chunks_mut(TASK).for_each(|d| {
-        vectorize(
-            #[inline(always)]
-            || d.iter_mut().for_each(&f),
-        );
+        vectorize(inlined!(|| d.iter_mut().for_each(&f)));
     });
 }
 
-/// Rows + bias, in place, [rows, bias.len()].
+/// Adds `bias` to each row of `y`, [rows, bias.len()].
 pub fn add_bias<T: Real>(y: &mut [T], bias: &[T], bf16: bool) {
     let width = bias.len();
     y.par_chunks_mut(rows_per_task(width) * width).for_each(|rows| {
-        vectorize(
-            #[inline(always)]
-            || {
-                for row in rows.chunks_exact_mut(width) {
-                    for (y, &b) in row.iter_mut().zip(bias) {
-                        *y = round_if(*y + b, bf16);
-                    }
+        vectorize(inlined!(|| {
+            for row in rows.chunks_exact_mut(width) {
+                for (y, &b) in row.iter_mut().zip(bias) {
+                    *y = round_if(*y + b, bf16);
                 }
-            },
-        );
+            }
+        }));
     });
 }
 
@@ -64,39 +55,14 @@ pub fn bias_backward<T: Real>(dy: &[T], dbias: &mut [T]) {
 /// Σ x², in f64 from task to task.
 #[must_use]
 pub fn sum_of_squares<T: Real>(x: &[T]) -> f64 {
-    let parts: Vec<f64> = x
-        .par_chunks(TASK)
-        .map(|c| {
-            vectorize(
-                #[inline(always)]
-                || {
-                    sum_by(
-                        c,
-                        #[inline(always)]
-                        |v| v * v,
-                    )
-                },
-            )
-            .double()
-        })
-        .collect();
+    let parts: Vec<f64> =
+        x.par_chunks(TASK).map(|c| vectorize(inlined!(|| { sum_by(c, inlined!(|v| v * v),) })).double()).collect();
     parts.iter().sum()
 }
 
-/// Whether every element is finite.
+/// True if every element is finite.
 #[must_use]
 pub fn all_finite<T: Real>(x: &[T]) -> bool {
     // 0·x is 0 for finite x and NaN otherwise, and the sum keeps that.
-    x.par_chunks(TASK).all(|c| {
-        vectorize(
-            #[inline(always)]
-            || {
-                sum_by(
-                    c,
-                    #[inline(always)]
-                    |v| T::ZERO * v,
-                )
-            },
-        ) == T::ZERO
-    })
+    x.par_chunks(TASK).all(|c| vectorize(inlined!(|| { sum_by(c, inlined!(|v| T::ZERO * v),) })) == T::ZERO)
 }

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::Real;
 use super::elementwise::round_if;
-use super::simd::{Shared, axpy, rows_per_task, vectorize};
+use super::simd::{Shared, axpy, inlined, rows_per_task, vectorize};
 
 /// y = `scale` · tokens' rows of `table`, plus position rows if `positions` is given; row r is at position
 /// `start + r mod seq`.
@@ -21,29 +21,26 @@ pub fn embed<T: Real>(
 ) {
     let rows = rows_per_task(d);
     y.par_chunks_mut(rows * d).enumerate().for_each(|(task, y)| {
-        vectorize(
-            #[inline(always)]
-            || {
-                for (i, y) in y.chunks_exact_mut(d).enumerate() {
-                    let row = task * rows + i;
-                    y.copy_from_slice(&table[tokens[row] as usize * d..][..d]);
-                    if let Some(scale) = scale {
-                        for y in y.iter_mut() {
-                            *y *= scale;
-                        }
-                    }
-                    if let Some(p) = positions {
-                        let p = &p[(start + row % seq) * d..][..d];
-                        for (y, &p) in y.iter_mut().zip(p) {
-                            *y += p;
-                        }
-                    }
+        vectorize(inlined!(|| {
+            for (i, y) in y.chunks_exact_mut(d).enumerate() {
+                let row = task * rows + i;
+                y.copy_from_slice(&table[tokens[row] as usize * d..][..d]);
+                if let Some(scale) = scale {
                     for y in y.iter_mut() {
-                        *y = round_if(*y, bf16);
+                        *y *= scale;
                     }
                 }
-            },
-        );
+                if let Some(p) = positions {
+                    let p = &p[(start + row % seq) * d..][..d];
+                    for (y, &p) in y.iter_mut().zip(p) {
+                        *y += p;
+                    }
+                }
+                for y in y.iter_mut() {
+                    *y = round_if(*y, bf16);
+                }
+            }
+        }));
     });
 }
 
@@ -72,17 +69,14 @@ pub fn scatter_add<T: Real>(dy: &[T], d: usize, factor: T, dtable: &mut [T], ind
     (0..d.div_ceil(COLUMNS)).into_par_iter().for_each(|task| {
         let from = task * COLUMNS;
         let width = COLUMNS.min(d - from);
-        vectorize(
-            #[inline(always)]
-            || {
-                for row in 0..rows {
-                    let target = index(row);
-                    assert!(target < limit, "embedding index beyond its table");
-                    // SAFETY: the row lies in the table, checked above, and this task alone writes these columns.
-                    let out = unsafe { std::slice::from_raw_parts_mut(table.at(target * d + from), width) };
-                    axpy(factor, &dy[row * d + from..][..width], out);
-                }
-            },
-        );
+        vectorize(inlined!(|| {
+            for row in 0..rows {
+                let target = index(row);
+                assert!(target < limit, "embedding index beyond its table");
+                // SAFETY: the row lies in the table, checked above, and this task alone writes these columns.
+                let out = unsafe { std::slice::from_raw_parts_mut(table.at(target * d + from), width) };
+                axpy(factor, &dy[row * d + from..][..width], out);
+            }
+        }));
     });
 }

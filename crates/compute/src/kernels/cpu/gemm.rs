@@ -61,7 +61,7 @@ pub fn gemm<T: Real>(out: &mut [T], stride: usize, keep: T, scale: T, a: Mat<T>,
     assert_eq!(a.cols, b.rows, "inner dimensions differ");
     let (m, n) = (a.rows, b.cols);
     assert!(m == 0 || (n <= stride && (m - 1) * stride + n <= out.len()), "product beyond its slice");
-    // SAFETY: `out` holds m rows of n elements, checked above, and nobody else can reach it.
+    // SAFETY: `out` holds m rows of n elements, checked above, and the exclusive borrow keeps others out.
     unsafe { gemm_raw(out.as_mut_ptr(), stride, keep, scale, a, b, threads) }
 }
 

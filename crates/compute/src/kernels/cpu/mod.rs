@@ -3,7 +3,7 @@
 //! Work is cut into tasks by size, never by thread count, and sums are added up in a fixed order: any number of threads
 //! gives the same bits.
 
-#![allow(unsafe_code, reason = "the kernels' room: raw pointers where tasks write disjoint strided parts")]
+#![allow(unsafe_code, reason = "raw pointers where tasks write disjoint strided parts")]
 #![allow(clippy::inline_always, reason = "a function that is not inlined loses the vector width chosen at run time")]
 
 pub mod activation;

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::Real;
 use super::elementwise::round_if;
-use super::simd::{TASK, vectorize};
+use super::simd::{TASK, inlined, vectorize};
 
 /// The scalars of one AdamW step.
 #[derive(Debug, Clone, Copy)]
@@ -39,26 +39,23 @@ pub fn adamw<T: Real, const BF16: bool>(step: &AdamW, decayed: usize, w: &mut [T
             .zip(v.par_chunks_mut(TASK))
             .zip(g.par_chunks(TASK))
             .for_each(|(((w, m), v), g)| {
-                vectorize(
-                    #[inline(always)]
-                    || {
-                        for (((w, m), v), &g) in w.iter_mut().zip(m).zip(v).zip(g) {
-                            let g = round_if(g * scale, BF16);
-                            if BF16 {
-                                // In the fused kernel's own order, so that what is rounded is the same number.
-                                let m1 = *m + c1 * (g - *m);
-                                let v1 = b2 * *v + c2 * g * g;
-                                let decayed = *w - decay * *w;
-                                *w = (decayed - size * m1 / (v1.root() / root + eps)).round_bf16();
-                                (*m, *v) = (m1.round_bf16(), v1.round_bf16());
-                            } else {
-                                *m = b1.fma(*m, c1 * g);
-                                *v = b2.fma(*v, c2 * g * g);
-                                *w = *w * shrink - size * *m / (v.root() * inverse + eps);
-                            }
+                vectorize(inlined!(|| {
+                    for (((w, m), v), &g) in w.iter_mut().zip(m).zip(v).zip(g) {
+                        let g = round_if(g * scale, BF16);
+                        if BF16 {
+                            // In the fused kernel's own order, so that what is rounded is the same number.
+                            let m1 = *m + c1 * (g - *m);
+                            let v1 = b2 * *v + c2 * g * g;
+                            let decayed = *w - decay * *w;
+                            *w = (decayed - size * m1 / (v1.root() / root + eps)).round_bf16();
+                            (*m, *v) = (m1.round_bf16(), v1.round_bf16());
+                        } else {
+                            *m = b1.fma(*m, c1 * g);
+                            *v = b2.fma(*v, c2 * g * g);
+                            *w = *w * shrink - size * *m / (v.root() * inverse + eps);
                         }
-                    },
-                );
+                    }
+                }));
             });
     };
     let (w0, w1) = w.split_at_mut(decayed);
@@ -81,32 +78,26 @@ pub fn sgd<T: Real, const BF16: bool>(step: &Sgd, w: &mut [T], buf: Option<&mut 
     let (lr, momentum, scale) = (T::real(step.lr), T::real(step.momentum), T::real(step.grad_scale));
     match buf {
         None => w.par_chunks_mut(TASK).zip(g.par_chunks(TASK)).for_each(|(w, g)| {
-            vectorize(
-                #[inline(always)]
-                || {
-                    for (w, &g) in w.iter_mut().zip(g) {
-                        *w = round_if(*w - if BF16 { lr * round_if(scale * g, true) } else { lr * scale * g }, BF16);
-                    }
-                },
-            );
+            vectorize(inlined!(|| {
+                for (w, &g) in w.iter_mut().zip(g) {
+                    *w = round_if(*w - if BF16 { lr * round_if(scale * g, true) } else { lr * scale * g }, BF16);
+                }
+            }));
         }),
         Some(buf) => {
             w.par_chunks_mut(TASK).zip(buf.par_chunks_mut(TASK)).zip(g.par_chunks(TASK)).for_each(|((w, b), g)| {
-                vectorize(
-                    #[inline(always)]
-                    || {
-                        for ((w, b), &g) in w.iter_mut().zip(b).zip(g) {
-                            if BF16 {
-                                let b1 = momentum * *b + (scale * g).round_bf16();
-                                *w = (*w - lr * b1).round_bf16();
-                                *b = b1.round_bf16();
-                            } else {
-                                *b = momentum.fma(*b, scale * g);
-                                *w -= lr * *b;
-                            }
+                vectorize(inlined!(|| {
+                    for ((w, b), &g) in w.iter_mut().zip(b).zip(g) {
+                        if BF16 {
+                            let b1 = momentum * *b + (scale * g).round_bf16();
+                            *w = (*w - lr * b1).round_bf16();
+                            *b = b1.round_bf16();
+                        } else {
+                            *b = momentum.fma(*b, scale * g);
+                            *w -= lr * *b;
                         }
-                    },
-                );
+                    }
+                }));
             });
         }
     }

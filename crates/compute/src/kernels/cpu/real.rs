@@ -2,29 +2,12 @@
 
 use std::fmt::Debug;
 use std::iter::Sum;
-use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
+use std::ops::Neg;
 
-use candle_core::{CpuStorage, Layout, Result, Storage, WithDType, bail};
+use candle_core::{CpuStorage, Result, WithDType, bail};
 
 /// A float that kernels compute in.
-pub trait Real:
-    WithDType
-    + Copy
-    + Default
-    + Debug
-    + PartialOrd
-    + Send
-    + Sync
-    + Add<Output = Self>
-    + Sub<Output = Self>
-    + Mul<Output = Self>
-    + Div<Output = Self>
-    + Neg<Output = Self>
-    + AddAssign
-    + SubAssign
-    + MulAssign
-    + Sum
-{
+pub trait Real: WithDType + Default + Debug + Neg<Output = Self> + Sum {
     const ZERO: Self;
     const ONE: Self;
     const LOWEST: Self;
@@ -58,22 +41,39 @@ pub trait Real:
         let two = Self::real(2.0);
         Self::ONE - two / ((two * self).fast_exp() + Self::ONE)
     }
+}
 
-    /// The elements of a contiguous tensor on the CPU.
-    ///
-    /// # Errors
-    /// If it is on another device, of another type or not contiguous.
-    fn elements<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [Self]> {
-        let Storage::Cpu(cpu) = storage else { bail!("a CPU kernel was given a tensor on another device") };
-        let Some((start, end)) = layout.contiguous_offsets() else { bail!("a kernel was given a strided tensor") };
-        Ok(&Self::cpu_storage_as_slice(cpu)?[start..end])
-    }
+/// The items of `Real` whose text is the same for f32 and f64.
+macro_rules! same_for_both {
+    () => {
+        const ZERO: Self = 0.0;
+        const ONE: Self = 1.0;
+        const LOWEST: Self = Self::MIN;
+
+        #[inline(always)]
+        fn log(self) -> Self {
+            self.ln()
+        }
+
+        #[inline(always)]
+        fn root(self) -> Self {
+            self.sqrt()
+        }
+
+        #[inline(always)]
+        fn fma(self, a: Self, b: Self) -> Self {
+            self.mul_add(a, b)
+        }
+
+        #[inline(always)]
+        fn larger(self, other: Self) -> Self {
+            if self > other { self } else { other }
+        }
+    };
 }
 
 impl Real for f32 {
-    const ZERO: Self = 0.0;
-    const ONE: Self = 1.0;
-    const LOWEST: Self = Self::MIN;
+    same_for_both!();
 
     #[inline(always)]
     fn real(v: f64) -> Self {
@@ -106,26 +106,6 @@ impl Real for f32 {
     }
 
     #[inline(always)]
-    fn log(self) -> Self {
-        self.ln()
-    }
-
-    #[inline(always)]
-    fn root(self) -> Self {
-        self.sqrt()
-    }
-
-    #[inline(always)]
-    fn fma(self, a: Self, b: Self) -> Self {
-        self.mul_add(a, b)
-    }
-
-    #[inline(always)]
-    fn larger(self, other: Self) -> Self {
-        if self > other { self } else { other }
-    }
-
-    #[inline(always)]
     fn round_bf16(self) -> Self {
         let bits = self.to_bits();
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000;
@@ -141,9 +121,7 @@ impl Real for f32 {
 }
 
 impl Real for f64 {
-    const ZERO: Self = 0.0;
-    const ONE: Self = 1.0;
-    const LOWEST: Self = Self::MIN;
+    same_for_both!();
 
     #[inline(always)]
     fn real(v: f64) -> Self {
@@ -158,26 +136,6 @@ impl Real for f64 {
     #[inline(always)]
     fn fast_exp(self) -> Self {
         self.exp()
-    }
-
-    #[inline(always)]
-    fn log(self) -> Self {
-        self.ln()
-    }
-
-    #[inline(always)]
-    fn root(self) -> Self {
-        self.sqrt()
-    }
-
-    #[inline(always)]
-    fn fma(self, a: Self, b: Self) -> Self {
-        self.mul_add(a, b)
-    }
-
-    #[inline(always)]
-    fn larger(self, other: Self) -> Self {
-        if self > other { self } else { other }
     }
 
     fn round_bf16(self) -> Self {

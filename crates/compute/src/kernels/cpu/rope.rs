@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::Real;
 use super::elementwise::round_if;
-use super::simd::{rows_per_task, vectorize};
+use super::simd::{inlined, rows_per_task, vectorize};
 
 /// cos and sin of position·theta^(−2i/head_dim), each [positions, head_dim/2].
 #[must_use]
@@ -35,21 +35,18 @@ pub fn rotate<T: Real>(
     let sign = if inverse { -T::ONE } else { T::ONE };
     let rows = rows_per_task(stride);
     x.par_chunks_mut(rows * stride).enumerate().for_each(|(task, x)| {
-        vectorize(
-            #[inline(always)]
-            || {
-                for (i, row) in x.chunks_exact_mut(stride).enumerate() {
-                    let p = start + (task * rows + i) % seq;
-                    let (cos, sin) = (&cos[p * half..][..half], &sin[p * half..][..half]);
-                    for head in row[..heads * head_dim].chunks_exact_mut(head_dim) {
-                        let (a, b) = head.split_at_mut(half);
-                        for (((a, b), &c), &s) in a.iter_mut().zip(b).zip(cos).zip(sin) {
-                            let s = s * sign;
-                            (*a, *b) = (round_if(*a * c - *b * s, bf16), round_if(*b * c + *a * s, bf16));
-                        }
+        vectorize(inlined!(|| {
+            for (i, row) in x.chunks_exact_mut(stride).enumerate() {
+                let p = start + (task * rows + i) % seq;
+                let (cos, sin) = (&cos[p * half..][..half], &sin[p * half..][..half]);
+                for head in row[..heads * head_dim].chunks_exact_mut(head_dim) {
+                    let (a, b) = head.split_at_mut(half);
+                    for (((a, b), &c), &s) in a.iter_mut().zip(b).zip(cos).zip(sin) {
+                        let s = s * sign;
+                        (*a, *b) = (round_if(*a * c - *b * s, bf16), round_if(*b * c + *a * s, bf16));
                     }
                 }
-            },
-        );
+            }
+        }));
     });
 }

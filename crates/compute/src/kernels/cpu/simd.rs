@@ -8,9 +8,23 @@ pub const TASK: usize = 16_384;
 /// Accumulators of a reduction; one AVX-512 register of f32.
 const LANES: usize = 16;
 
-/// Runs `f` compiled for the widest vectors that this machine has. Closures given to it, and those they call, are marked
-/// `#[inline(always)]`: one that is not inlined is compiled for the oldest machine, and each fused multiply-add in it
-/// becomes a function call.
+/// A closure that is compiled into its caller.
+///
+/// Every closure that `vectorize` runs, directly or through another one, must be such a closure: one that is not inlined is compiled
+/// for the oldest processor, and each fused multiply-add in it becomes a function call.
+macro_rules! inlined {
+    (|| $body:expr) => {{
+        #[inline(always)]
+        || $body
+    }};
+    (|$($argument:pat_param),+| $body:expr) => {{
+        #[inline(always)]
+        |$($argument),+| $body
+    }};
+}
+pub(in crate::kernels) use inlined;
+
+/// Runs `f`, an `inlined!` closure, compiled for the widest vectors that this processor has.
 #[inline(always)]
 pub fn vectorize<R>(f: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(f)
@@ -93,25 +107,22 @@ pub fn axpy<T: Real>(a: T, x: &[T], y: &mut [T]) {
 
 /// Adds the rows of `partial` ([n, width]) to `out`, in order.
 pub fn add_rows<T: Real>(out: &mut [T], partial: &[T]) {
-    vectorize(
-        #[inline(always)]
-        || {
-            for row in partial.chunks_exact(out.len()) {
-                for (o, &p) in out.iter_mut().zip(row) {
-                    *o += p;
-                }
+    vectorize(inlined!(|| {
+        for row in partial.chunks_exact(out.len()) {
+            for (o, &p) in out.iter_mut().zip(row) {
+                *o += p;
             }
-        },
-    );
+        }
+    }));
 }
 
 /// A pointer that tasks share to write disjoint parts of one buffer.
 #[derive(Clone, Copy)]
 pub struct Shared<T>(*mut T);
 
-// SAFETY: whoever dereferences it answers for the parts being disjoint.
+// SAFETY: code that dereferences the pointer must do so for disjoint parts in each task.
 unsafe impl<T: Send> Send for Shared<T> {}
-// SAFETY: as above.
+// SAFETY: code that dereferences the pointer must do so for disjoint parts in each task.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {

@@ -1,4 +1,4 @@
-// What the attention kernels share: tiles in shared memory, the two kinds of products over them, and the masks.
+// The parts that the attention kernels over tiles share: tiles in shared memory, the two kinds of products over them, and the masks.
 //
 // A tile is [rows][D] elements in chunks of 16 bytes; chunk c of row r lies at place c ^ (r & 7) of its row, so that eight rows' chunks
 // of one column (what ldmatrix reads) lie in all 32 banks. A block has 4 warps; a warp owns rows of a product's result, held as the
@@ -8,16 +8,14 @@
 //   product:    S = A·Bᵀ, rows of both from tiles    (Q·Kᵀ, dO·Vᵀ and their transposes)
 //   accumulate: O += P·B, P from registers, B a tile (P·V, dS·K, Pᵀ·dO, dSᵀ·Q): a result's fragments are the next product's operand.
 //
-// What bounds them: a bf16 product of 16 × 8 × 16 takes a multiprocessor of an A100 2 clocks (1024 multiply-adds each), and its right
+// Performance bounds: a bf16 product of 16 × 8 × 16 takes a multiprocessor of an A100 2 clocks (1024 multiply-adds each), and its right
 // operand, 256 bytes, as long to come from shared memory (128 bytes a clock). So a warp has two pieces of 16 rows (MT = 2) where
-// registers allow: then reads take half of the products' time there, and as long as them at the 2048 multiply-adds of an H100, whose
+// registers allow: then reads take half of the products' time on an A100, and as long as the products at the 2048 multiply-adds of an H100, whose
 // full rate needs wgmma anyway. The kernel for dK and dV has two sums, and so one piece: on an A100 its reads take as long as its products.
 #pragma once
 
+#include "attention_common.cuh"
 #include "mma.cuh"
-
-#define THREADS 128
-#define LOG2_E 1.4426950408889634f
 
 // ---- arithmetic ----
 
@@ -361,7 +359,7 @@ struct Dropped {
         return one(query, key) | one(query, key + 1) << 1 | one(query + 8, key) << 2 | one(query + 8, key + 1) << 3;
     }
 
-    // The same where rows are keys and columns queries.
+    // Which elements of a lane's fragment are kept where rows are keys and columns queries.
     __device__ __forceinline__ unsigned kept_transposed(int query, int key) const {
         if (seq % 4 == 0) {
             // The four lanes of neighbouring rows share the blocks of their four elements: each draws one.
@@ -378,12 +376,3 @@ struct Dropped {
         return one(query, key) | one(query + 1, key) << 1 | one(query, key + 8) << 2 | one(query + 1, key + 8) << 3;
     }
 };
-
-// The keys of a sample that its last query sees, at least one.
-__device__ __forceinline__ int visible_keys(const unsigned* filled, int sample, int seq) {
-    if (filled == nullptr) {
-        return seq;
-    }
-    const unsigned n = filled[sample];
-    return n < 1 ? 1 : n < (unsigned)seq ? (int)n : seq;
-}

@@ -3,7 +3,7 @@
 // log-sum-exps: seven products instead of five, but no sums between blocks, so neither atomics nor a buffer for dQ in f32.
 //
 // Both kernels hold results so that a product's fragments are the next product's left operand: scores never go through shared memory.
-// What they walk over is double-buffered: the next tiles arrive while these are used.
+// The tiles that they walk over are double-buffered: the next tiles arrive while the current ones are used.
 #pragma once
 
 #include "attention.cuh"
@@ -41,10 +41,8 @@ __device__ __forceinline__ void attention_delta(const T* out, const T* dout, flo
 
 // dK and dV. Grid: (tiles of 64 keys, kv_heads, batch). Shared memory: 128 + 4·QN rows of a tile, and 4·QN floats.
 template <class M, int D, int QN, bool HELD, bool DROPOUT>
-__device__ __forceinline__ void attention_keys(const typename M::T* qkv, const typename M::T* dout, const float* lse, const float* delta,
-                                               typename M::T* dqkv, const unsigned* filled, int seq, int heads, int kv_heads, int width,
-                                               float scale, unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride,
-                                               unsigned step, unsigned threshold, float keep) {
+__device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T), int seq, int heads, int kv_heads, int width,
+                                               float scale, DROPOUT_PARAMETERS) {
     typedef typename M::T T;
     typedef Tile<T, D> Of;
     const int KEYS = 64, NT = QN / 8;
@@ -57,7 +55,7 @@ __device__ __forceinline__ void attention_keys(const typename M::T* qkv, const t
 
     // The first keys have the most queries.
     const int from = blockIdx.x * KEYS, kv = blockIdx.y, sample = blockIdx.z, group = heads / kv_heads;
-    const int visible = visible_keys(filled, sample, seq);
+    const int visible = visible_keys(valid_lengths, sample, seq);
     const int stride = (heads + 2 * kv_heads) * width, out_stride = heads * width;
     const i64 first = (i64)sample * seq; // the sample's first row
     const T* const k = qkv + (first + from) * stride + (heads + kv) * width;
@@ -70,9 +68,9 @@ __device__ __forceinline__ void attention_keys(const typename M::T* qkv, const t
 
     // The walk: over the heads of the group, and in each over the tiles of queries from the diagonal on.
     const int first_tile = from / QN, tiles = (seq + QN - 1) / QN - first_tile;
-    const int steps = from < visible ? group * tiles : 0; // keys that nobody sees have gradients of zero
+    const int steps = from < visible ? group * tiles : 0; // keys that no query sees have gradients of zero
 
-    // Of step n: the tiles on their way to their stage, and the statistics that this thread brings there later.
+    // Starts to load the tiles of step n into their stage; returns the statistic that this thread stores there later.
     auto fetch = [&](int n) {
         const int head = kv * group + n / tiles, at = (first_tile + n % tiles) * QN, stage = n & 1;
         Of::template load<QN>(queries + stage * QN * Of::ROW, qkv + (first + at) * stride + head * width, stride, seq - at, width, aligned);
@@ -117,7 +115,7 @@ __device__ __forceinline__ void attention_keys(const typename M::T* qkv, const t
     }
     for (int n = 0; n < steps; n++) {
         copy_wait<0>();
-        __syncthreads(); // this stage is there, and the other is read
+        __syncthreads(); // this stage is loaded, and all warps have read the other
         float stat = 0.f;
         if (n + 1 < steps) {
             stat = fetch(n + 1);
@@ -184,10 +182,8 @@ __device__ __forceinline__ void attention_keys(const typename M::T* qkv, const t
 
 // dQ. Grid: (tiles of 64·MT queries, heads, batch). Shared memory: 128·MT + 4·KN rows of a tile.
 template <class M, int D, int MT, int KN, bool HELD, bool DROPOUT>
-__device__ __forceinline__ void attention_queries(const typename M::T* qkv, const typename M::T* dout, const float* lse, const float* delta,
-                                                  typename M::T* dqkv, const unsigned* filled, int seq, int heads, int kv_heads, int width,
-                                                  float scale, unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride,
-                                                  unsigned step, unsigned threshold, float keep) {
+__device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M::T), int seq, int heads, int kv_heads, int width,
+                                                  float scale, DROPOUT_PARAMETERS) {
     typedef typename M::T T;
     typedef Tile<T, D> Of;
     const int QUERIES = 64 * MT, NT = KN / 8;
@@ -199,7 +195,7 @@ __device__ __forceinline__ void attention_queries(const typename M::T* qkv, cons
 
     // The longest rows come first.
     const int from = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, sample = blockIdx.z;
-    const int kv = head / (heads / kv_heads), visible = visible_keys(filled, sample, seq);
+    const int kv = head / (heads / kv_heads), visible = visible_keys(valid_lengths, sample, seq);
     const int tiles = (min(min(from + QUERIES, seq), visible) + KN - 1) / KN;
     const int stride = (heads + 2 * kv_heads) * width, out_stride = heads * width;
     const i64 first = (i64)sample * seq; // the sample's first row
@@ -248,7 +244,7 @@ __device__ __forceinline__ void attention_queries(const typename M::T* qkv, cons
     for (int tile = 0; tile < tiles; tile++) {
         const int at = tile * KN, stage = tile & 1;
         copy_wait<0>();
-        __syncthreads(); // this stage is there, and the other is read
+        __syncthreads(); // this stage is loaded, and all warps have read the other
         if (tile + 1 < tiles) {
             fetch(tile + 1);
         }
@@ -308,20 +304,25 @@ __device__ __forceinline__ void attention_queries(const typename M::T* qkv, cons
         attention_delta<T>(out, dout, delta, seq, heads, width, count);                                                                   \
     }
 
-#define ATTENTION_KEYS(name, M, D, QN, HELD, DROPOUT)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_keys_##name(                                                          \
-        const M::T* qkv, const M::T* dout, const float* lse, const float* delta, M::T* dqkv, const unsigned* filled, int seq, int heads,  \
-        int kv_heads, int width, float scale, unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride, unsigned step, \
-        unsigned threshold, float keep) {                                                                                                 \
-        attention_keys<M, D, QN, HELD, DROPOUT>(qkv, dout, lse, delta, dqkv, filled, seq, heads, kv_heads, width, scale, key0, key1,      \
-                                                first_sample, sample_stride, step, threshold, keep);                                      \
+#define ATTENTION_KEYS_KERNEL(name, M, D, QN, HELD, DROPOUT)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_keys_##name(BACKWARD_PARAMETERS(M::T), int seq, int heads,         \
+                                                                                   int kv_heads, int width, float scale,                  \
+                                                                                   DROPOUT_PARAMETERS) {                                  \
+        attention_keys<M, D, QN, HELD, DROPOUT>(BACKWARD_ARGUMENTS, seq, heads, kv_heads, width, scale, DROPOUT_ARGUMENTS);               \
     }
 
-#define ATTENTION_QUERIES(name, M, D, MT, KN, HELD, DROPOUT)                                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_queries_##name(                                                       \
-        const M::T* qkv, const M::T* dout, const float* lse, const float* delta, M::T* dqkv, const unsigned* filled, int seq, int heads,  \
-        int kv_heads, int width, float scale, unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride, unsigned step, \
-        unsigned threshold, float keep) {                                                                                                 \
-        attention_queries<M, D, MT, KN, HELD, DROPOUT>(qkv, dout, lse, delta, dqkv, filled, seq, heads, kv_heads, width, scale, key0,     \
-                                                       key1, first_sample, sample_stride, step, threshold, keep);                         \
+#define ATTENTION_QUERIES_KERNEL(name, M, D, MT, KN, HELD, DROPOUT)                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_queries_##name(BACKWARD_PARAMETERS(M::T), int seq, int heads,      \
+                                                                                      int kv_heads, int width, float scale,               \
+                                                                                      DROPOUT_PARAMETERS) {                               \
+        attention_queries<M, D, MT, KN, HELD, DROPOUT>(BACKWARD_ARGUMENTS, seq, heads, kv_heads, width, scale, DROPOUT_ARGUMENTS);        \
     }
+
+// Without dropout, and with it; then registers are short, and nothing is held.
+#define ATTENTION_KEYS(name, M, D, QN, HELD)                                                                                              \
+    ATTENTION_KEYS_KERNEL(name, M, D, QN, HELD, false)                                                                                    \
+    ATTENTION_KEYS_KERNEL(name##_dropout, M, D, QN, false, true)
+
+#define ATTENTION_QUERIES(name, M, D, MT, KN, HELD)                                                                                       \
+    ATTENTION_QUERIES_KERNEL(name, M, D, MT, KN, HELD, false)                                                                             \
+    ATTENTION_QUERIES_KERNEL(name##_dropout, M, D, MT, KN, false, true)

@@ -1,23 +1,17 @@
-// Attention on tensor cores, bf16 with f32 sums. Widths of heads that are no template's are filled up with zeros to the next.
+// Attention on tensor cores, bf16 with f32 sums. Widths of heads that are no template's are valid_lengths up with zeros to the next.
 #include "attention_backward.cuh"
 #include "attention_forward.cuh"
 
-// name, arithmetic, width, 16-row pieces of a warp, keys of a tile, queries held in registers, dropout
-ATTENTION_FORWARD(bf16_64, Bf16, 64, 2, 64, true, false)
-ATTENTION_FORWARD(bf16_64_dropout, Bf16, 64, 2, 64, false, true)
-ATTENTION_FORWARD(bf16_128, Bf16, 128, 2, 32, false, false)
-ATTENTION_FORWARD(bf16_128_dropout, Bf16, 128, 2, 32, false, true)
+// name, arithmetic, width, 16-row pieces of a warp, keys of a tile, queries held in registers
+ATTENTION_FORWARD(bf16_64, Bf16, 64, 2, 64, true)
+ATTENTION_FORWARD(bf16_128, Bf16, 128, 2, 32, false)
 
 ATTENTION_DELTA(bf16, bf16)
 
-// name, arithmetic, width, queries of a tile, keys and values held in registers, dropout
-ATTENTION_KEYS(bf16_64, Bf16, 64, 32, true, false)
-ATTENTION_KEYS(bf16_64_dropout, Bf16, 64, 32, false, true)
-ATTENTION_KEYS(bf16_128, Bf16, 128, 32, false, false)
-ATTENTION_KEYS(bf16_128_dropout, Bf16, 128, 32, false, true)
+// name, arithmetic, width, queries of a tile, keys and values held in registers
+ATTENTION_KEYS(bf16_64, Bf16, 64, 32, true)
+ATTENTION_KEYS(bf16_128, Bf16, 128, 32, false)
 
-// name, arithmetic, width, 16-row pieces of a warp, keys of a tile, queries and gradients held in registers, dropout
-ATTENTION_QUERIES(bf16_64, Bf16, 64, 2, 32, false, false)
-ATTENTION_QUERIES(bf16_64_dropout, Bf16, 64, 2, 32, false, true)
-ATTENTION_QUERIES(bf16_128, Bf16, 128, 1, 32, false, false)
-ATTENTION_QUERIES(bf16_128_dropout, Bf16, 128, 1, 32, false, true)
+// name, arithmetic, width, 16-row pieces of a warp, keys of a tile, queries and gradients held in registers
+ATTENTION_QUERIES(bf16_64, Bf16, 64, 2, 32, false)
+ATTENTION_QUERIES(bf16_128, Bf16, 128, 1, 32, false)

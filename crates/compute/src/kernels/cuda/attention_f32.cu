@@ -2,22 +2,16 @@
 #include "attention_backward.cuh"
 #include "attention_forward.cuh"
 
-// name, arithmetic, width, 16-row pieces of a warp, keys of a tile, queries held in registers, dropout
-ATTENTION_FORWARD(f32_64, Exact, 64, 2, 32, false, false)
-ATTENTION_FORWARD(f32_64_dropout, Exact, 64, 2, 32, false, true)
-ATTENTION_FORWARD(f32_128, Exact, 128, 1, 32, false, false)
-ATTENTION_FORWARD(f32_128_dropout, Exact, 128, 1, 32, false, true)
+// name, arithmetic, width, 16-row pieces of a warp, keys of a tile, queries held in registers
+ATTENTION_FORWARD(f32_64, Exact, 64, 2, 32, false)
+ATTENTION_FORWARD(f32_128, Exact, 128, 1, 32, false)
 
 ATTENTION_DELTA(f32, float)
 
-// name, arithmetic, width, queries of a tile, keys and values held in registers, dropout
-ATTENTION_KEYS(f32_64, Exact, 64, 32, false, false)
-ATTENTION_KEYS(f32_64_dropout, Exact, 64, 32, false, true)
-ATTENTION_KEYS(f32_128, Exact, 128, 16, false, false)
-ATTENTION_KEYS(f32_128_dropout, Exact, 128, 16, false, true)
+// name, arithmetic, width, queries of a tile, keys and values held in registers
+ATTENTION_KEYS(f32_64, Exact, 64, 32, false)
+ATTENTION_KEYS(f32_128, Exact, 128, 16, false)
 
-// name, arithmetic, width, 16-row pieces of a warp, keys of a tile, queries and gradients held in registers, dropout
-ATTENTION_QUERIES(f32_64, Exact, 64, 1, 32, false, false)
-ATTENTION_QUERIES(f32_64_dropout, Exact, 64, 1, 32, false, true)
-ATTENTION_QUERIES(f32_128, Exact, 128, 1, 16, false, false)
-ATTENTION_QUERIES(f32_128_dropout, Exact, 128, 1, 16, false, true)
+// name, arithmetic, width, 16-row pieces of a warp, keys of a tile, queries and gradients held in registers
+ATTENTION_QUERIES(f32_64, Exact, 64, 1, 32, false)
+ATTENTION_QUERIES(f32_128, Exact, 128, 1, 16, false)

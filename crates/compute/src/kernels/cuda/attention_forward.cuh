@@ -1,7 +1,7 @@
 // Causal attention, forward: one block per 64·MT queries of one head, over tiles of KN keys with a running softmax (Dao et al. 2022).
 //
 // One buffer for keys and one for values: values arrive during Q·Kᵀ, the next keys during the softmax and P·V; blocks on the same
-// multiprocessor fill what waits are left. Keys behind the diagonal, or that nobody sees, are not read.
+// multiprocessor fill the remaining waits. Keys after the diagonal, or that no query sees, are not read.
 #pragma once
 
 #include "attention.cuh"
@@ -9,10 +9,8 @@
 // qkv: [batch·seq, (heads + 2·kv_heads)·width], out: [batch·seq, heads·width], lse: [batch, heads, seq].
 // Grid: (tiles of 64·MT queries, heads, batch). Shared memory: 64·MT + 2·KN rows of a tile.
 template <class M, int D, int MT, int KN, bool HELD, bool DROPOUT>
-__device__ __forceinline__ void attention_forward(const typename M::T* qkv, typename M::T* out, float* lse, const unsigned* filled, int seq,
-                                                  int heads, int kv_heads, int width, float scale, unsigned key0, unsigned key1,
-                                                  unsigned first_sample, unsigned sample_stride, unsigned step, unsigned threshold,
-                                                  float keep) {
+__device__ __forceinline__ void attention_forward(const typename M::T* qkv, typename M::T* out, float* lse, const unsigned* valid_lengths, int seq,
+                                                  int heads, int kv_heads, int width, float scale, DROPOUT_PARAMETERS) {
     typedef typename M::T T;
     typedef Tile<T, D> Of;
     const int QUERIES = 64 * MT, NT = KN / 8;
@@ -22,7 +20,7 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
 
     // The longest rows come first.
     const int from = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, sample = blockIdx.z;
-    const int kv = head / (heads / kv_heads), visible = visible_keys(filled, sample, seq);
+    const int kv = head / (heads / kv_heads), visible = visible_keys(valid_lengths, sample, seq);
     const int tiles = (min(min(from + QUERIES, seq), visible) + KN - 1) / KN;
     const int stride = (heads + 2 * kv_heads) * width;
     const i64 first = (i64)sample * seq; // the sample's first row
@@ -63,7 +61,7 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
     for (int tile = 0; tile < tiles; tile++) {
         const int at = tile * KN;
         copy_wait<0>();
-        __syncthreads(); // these keys are there, and the last values are read
+        __syncthreads(); // these keys are loaded, and all warps have read the last values
         Of::template load<KN>(values, v + (i64)at * stride, stride, seq - at, width, aligned);
         copy_commit();
         if (HELD && tile == 0) {
@@ -75,7 +73,7 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
             product<M, D, MT, NT>(s, rows, keys);
         }
         copy_wait<0>();
-        __syncthreads(); // these values are there, and the keys are read
+        __syncthreads(); // these values are loaded, and all warps have read the keys
         if (tile + 1 < tiles) {
             Of::template load<KN>(keys, k + (i64)(at + KN) * stride, stride, seq - at - KN, width, aligned);
         }
@@ -165,10 +163,14 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
     }
 }
 
-#define ATTENTION_FORWARD(name, M, D, MT, KN, HELD, DROPOUT)                                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_forward_##name(                                                       \
-        const M::T* qkv, M::T* out, float* lse, const unsigned* filled, int seq, int heads, int kv_heads, int width, float scale,         \
-        unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride, unsigned step, unsigned threshold, float keep) {     \
-        attention_forward<M, D, MT, KN, HELD, DROPOUT>(qkv, out, lse, filled, seq, heads, kv_heads, width, scale, key0, key1,             \
-                                                       first_sample, sample_stride, step, threshold, keep);                               \
+#define ATTENTION_FORWARD_KERNEL(name, M, D, MT, KN, HELD, DROPOUT)                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_forward_##name(                                                    \
+        const M::T* qkv, M::T* out, float* lse, const unsigned* valid_lengths, int seq, int heads, int kv_heads, int width, float scale,         \
+        DROPOUT_PARAMETERS) {                                                                                                             \
+        attention_forward<M, D, MT, KN, HELD, DROPOUT>(qkv, out, lse, valid_lengths, seq, heads, kv_heads, width, scale, DROPOUT_ARGUMENTS);     \
     }
+
+// Without dropout, and with it; then registers are short, and nothing is held.
+#define ATTENTION_FORWARD(name, M, D, MT, KN, HELD)                                                                                       \
+    ATTENTION_FORWARD_KERNEL(name, M, D, MT, KN, HELD, false)                                                                             \
+    ATTENTION_FORWARD_KERNEL(name##_dropout, M, D, MT, KN, false, true)

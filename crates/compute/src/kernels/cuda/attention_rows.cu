@@ -2,10 +2,8 @@
 //
 // A group of 8 or 32 lanes reads one row of a head at a time, 16 numbers per lane, so heads have up to 128 or 512; the block's groups
 // take rows in turn, and their sums are added in order at the end.
-#include "common.cuh"
+#include "attention_common.cuh"
 
-#define THREADS 128
-#define LOG2_E 1.4426950408889634f
 #define PER_LANE 16
 
 // A lane's part of a head's row, as f32: chunks of 16 bytes, `LANES` apart; zeros from `width` on.
@@ -73,7 +71,7 @@ struct Site {
     unsigned key0, key1, sample, step, threshold;
     u64 base;
     int seq;
-    // Whether an element of a head's probabilities is kept. Threshold 0: no dropout.
+    // True if dropout keeps this element of a head's probabilities.
     __device__ __forceinline__ bool kept(int query, int key) const {
         return threshold == 0 || dropout_word(key0, key1, base + (u64)query * seq + key, sample, step) >= threshold;
     }
@@ -82,24 +80,19 @@ struct Site {
 // Queries `start ..` of a sample, at q, over the keys and values of all its positions up to their own. out: [batch·queries,
 // heads·width]; lse: [batch, heads, queries], may be null. Strides are in elements. Grid: (queries, heads, batch).
 template <int LANES, typename T>
-__device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T* keys, const T* values, i64 sample_stride, i64 head_stride,
-                                               i64 row_stride, T* out, float* lse, const unsigned* filled, int start, int kv_heads, int width,
-                                               float scale, unsigned key0, unsigned key1, unsigned first_sample, unsigned samples_apart,
-                                               unsigned step, unsigned threshold, float keep) {
+__device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T* keys, const T* values, i64 kv_sample_stride, i64 head_stride,
+                                               i64 row_stride, T* out, float* lse, const unsigned* valid_lengths, int start, int kv_heads, int width,
+                                               float scale, DROPOUT_PARAMETERS) {
     const int GROUPS = THREADS / LANES, KEYS = 4; // keys of a group at a time
     __shared__ float sums[THREADS * PER_LANE];
     __shared__ float tops[32], totals[32], factors[32];
     const int queries = gridDim.x, heads = gridDim.y, query = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, sample = blockIdx.z;
     const int group = threadIdx.x / LANES;
-    int length = start + query + 1;
-    if (filled != nullptr) {
-        const unsigned n = filled[sample];
-        length = n < 1 ? 1 : n < (unsigned)length ? (int)n : length;
-    }
-    const i64 head_at = sample * sample_stride + head / (heads / kv_heads) * head_stride;
+    const int length = visible_keys(valid_lengths, sample, start + query + 1);
+    const i64 head_at = sample * kv_sample_stride + head / (heads / kv_heads) * head_stride;
     const T *k = keys + head_at, *v = values + head_at;
     const bool aligned = is_aligned(q, width) && is_aligned(keys, width) && is_aligned(values, width);
-    const Site site = {key0, key1, first_sample + (unsigned)sample * samples_apart, step, threshold, (u64)head * queries * queries, queries};
+    const Site site = {key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, (u64)head * queries * queries, queries};
 
     float x[PER_LANE], o[PER_LANE];
     read_row<LANES>(x, q + ((i64)sample * queries + query) * q_stride + head * width, width, aligned);
@@ -172,26 +165,19 @@ __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T
     write_row<LANES>(sums, o, factors, (threshold == 0 ? 1.f : keep) / sum, row, width);
 }
 
-// The rest as in attention_backward.cuh, a block per query. Grid: (seq, heads, batch).
+// dQ, as attention_queries of attention_backward.cuh computes it over tiles: a block per query. Grid: (seq, heads, batch).
 template <int LANES, typename T>
-__device__ __forceinline__ void attention_rows_queries(const T* qkv, const T* dout, const float* lse, const float* delta, T* dqkv,
-                                                       const unsigned* filled, int kv_heads, int width, float scale, unsigned key0,
-                                                       unsigned key1, unsigned first_sample, unsigned samples_apart, unsigned step,
-                                                       unsigned threshold, float keep) {
+__device__ __forceinline__ void attention_rows_queries(BACKWARD_PARAMETERS(T), int kv_heads, int width, float scale, DROPOUT_PARAMETERS) {
     const int GROUPS = THREADS / LANES;
     __shared__ float sums[THREADS * PER_LANE];
     const int seq = gridDim.x, heads = gridDim.y, query = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, sample = blockIdx.z;
     const int group = threadIdx.x / LANES, stride = (heads + 2 * kv_heads) * width, kv = head / (heads / kv_heads);
-    int length = query + 1;
-    if (filled != nullptr) {
-        const unsigned n = filled[sample];
-        length = n < 1 ? 1 : n < (unsigned)length ? (int)n : length;
-    }
+    const int length = visible_keys(valid_lengths, sample, query + 1);
     const i64 first = (i64)sample * seq, row = ((i64)sample * heads + head) * seq + query;
     const T* const k = qkv + first * stride + (heads + kv) * width;
     const T* const v = k + kv_heads * width;
     const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width);
-    const Site site = {key0, key1, first_sample + (unsigned)sample * samples_apart, step, threshold, (u64)head * seq * seq, seq};
+    const Site site = {key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, (u64)head * seq * seq, seq};
     float q[PER_LANE], dy[PER_LANE], dq[PER_LANE];
     read_row<LANES>(q, qkv + (first + query) * stride + head * width, width, aligned);
     read_row<LANES>(dy, dout + (first + query) * heads * width + head * width, width, aligned);
@@ -216,21 +202,14 @@ __device__ __forceinline__ void attention_rows_queries(const T* qkv, const T* do
     write_row<LANES>(sums, dq, nullptr, scale, dqkv + (first + query) * stride + head * width, width);
 }
 
-// A block per key. Grid: (seq, kv_heads, batch).
+// dK and dV, as attention_keys of attention_backward.cuh computes them over tiles: a block per key. Grid: (seq, kv_heads, batch).
 template <int LANES, typename T>
-__device__ __forceinline__ void attention_rows_keys(const T* qkv, const T* dout, const float* lse, const float* delta, T* dqkv,
-                                                    const unsigned* filled, int heads, int width, float scale, unsigned key0, unsigned key1,
-                                                    unsigned first_sample, unsigned samples_apart, unsigned step, unsigned threshold,
-                                                    float keep) {
+__device__ __forceinline__ void attention_rows_keys(BACKWARD_PARAMETERS(T), int heads, int width, float scale, DROPOUT_PARAMETERS) {
     const int GROUPS = THREADS / LANES;
     __shared__ float sums[THREADS * PER_LANE];
     const int seq = gridDim.x, kv_heads = gridDim.y, key = blockIdx.x, kv = blockIdx.y, sample = blockIdx.z;
     const int group = threadIdx.x / LANES, stride = (heads + 2 * kv_heads) * width, shared_by = heads / kv_heads;
-    int visible = seq;
-    if (filled != nullptr) {
-        const unsigned n = filled[sample];
-        visible = n < 1 ? 1 : n < (unsigned)seq ? (int)n : seq;
-    }
+    const int visible = visible_keys(valid_lengths, sample, seq);
     const i64 first = (i64)sample * seq;
     const T* const k = qkv + (first + key) * stride + (heads + kv) * width;
     const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width);
@@ -246,7 +225,7 @@ __device__ __forceinline__ void attention_rows_keys(const T* qkv, const T* dout,
     for (i64 from = 0; from < steps; from += GROUPS) {
         const i64 n = from + group < steps ? from + group : steps - 1;
         const int head = kv * shared_by + (int)(n / (seq - key)), query = key + (int)(n % (seq - key));
-        const Site site = {key0, key1, first_sample + (unsigned)sample * samples_apart, step, threshold, (u64)head * seq * seq, seq};
+        const Site site = {key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, (u64)head * seq * seq, seq};
         const i64 row = ((i64)sample * heads + head) * seq + query;
         float q[PER_LANE], dy[PER_LANE];
         read_row<LANES>(q, qkv + (first + query) * stride + head * width, width, aligned);
@@ -284,27 +263,20 @@ __device__ __forceinline__ void cache_append(const T* qkv, T* keys, T* values, i
 
 #define ATTENTION_ROWS(name, T, LANES)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_rows_##name(                                                          \
-        const T* q, i64 q_stride, const T* keys, const T* values, i64 sample_stride, i64 head_stride, i64 row_stride, T* out, float* lse, \
-        const unsigned* filled, int start, int kv_heads, int width, float scale, unsigned key0, unsigned key1, unsigned first_sample,     \
-        unsigned samples_apart, unsigned step, unsigned threshold, float keep) {                                                          \
-        attention_rows<LANES, T>(q, q_stride, keys, values, sample_stride, head_stride, row_stride, out, lse, filled, start, kv_heads,    \
-                                 width, scale, key0, key1, first_sample, samples_apart, step, threshold, keep);                           \
+        const T* q, i64 q_stride, const T* keys, const T* values, i64 kv_sample_stride, i64 head_stride, i64 row_stride, T* out,          \
+        float* lse, const unsigned* valid_lengths, int start, int kv_heads, int width, float scale, DROPOUT_PARAMETERS) {                        \
+        attention_rows<LANES, T>(q, q_stride, keys, values, kv_sample_stride, head_stride, row_stride, out, lse, valid_lengths, start, kv_heads, \
+                                 width, scale, DROPOUT_ARGUMENTS);                                                                        \
     }
 
 #define ATTENTION_ROWS_BACKWARD(name, T, LANES)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(THREADS) attention_rows_queries_##name(                                                  \
-        const T* qkv, const T* dout, const float* lse, const float* delta, T* dqkv, const unsigned* filled, int kv_heads, int width,      \
-        float scale, unsigned key0, unsigned key1, unsigned first_sample, unsigned samples_apart, unsigned step, unsigned threshold,      \
-        float keep) {                                                                                                                     \
-        attention_rows_queries<LANES, T>(qkv, dout, lse, delta, dqkv, filled, kv_heads, width, scale, key0, key1, first_sample,           \
-                                         samples_apart, step, threshold, keep);                                                           \
+    extern "C" __global__ void __launch_bounds__(THREADS) attention_rows_queries_##name(BACKWARD_PARAMETERS(T), int kv_heads, int width,  \
+                                                                                        float scale, DROPOUT_PARAMETERS) {                \
+        attention_rows_queries<LANES, T>(BACKWARD_ARGUMENTS, kv_heads, width, scale, DROPOUT_ARGUMENTS);                                  \
     }                                                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(THREADS) attention_rows_keys_##name(                                                     \
-        const T* qkv, const T* dout, const float* lse, const float* delta, T* dqkv, const unsigned* filled, int heads, int width,         \
-        float scale, unsigned key0, unsigned key1, unsigned first_sample, unsigned samples_apart, unsigned step, unsigned threshold,      \
-        float keep) {                                                                                                                     \
-        attention_rows_keys<LANES, T>(qkv, dout, lse, delta, dqkv, filled, heads, width, scale, key0, key1, first_sample, samples_apart,  \
-                                      step, threshold, keep);                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS) attention_rows_keys_##name(BACKWARD_PARAMETERS(T), int heads, int width,        \
+                                                                                     float scale, DROPOUT_PARAMETERS) {                   \
+        attention_rows_keys<LANES, T>(BACKWARD_ARGUMENTS, heads, width, scale, DROPOUT_ARGUMENTS);                                        \
     }
 
 #define CACHE_APPEND(name, T)                                                                                                             \

@@ -2,21 +2,14 @@
 #include "attention_backward.cuh"
 #include "attention_forward.cuh"
 
-// name, arithmetic, width, 16-row pieces of a warp, keys of a tile, queries held in registers, dropout
-ATTENTION_FORWARD(tf32_64, Tf32, 64, 2, 32, false, false)
-ATTENTION_FORWARD(tf32_64_dropout, Tf32, 64, 2, 32, false, true)
-ATTENTION_FORWARD(tf32_128, Tf32, 128, 1, 32, false, false)
-ATTENTION_FORWARD(tf32_128_dropout, Tf32, 128, 1, 32, false, true)
+// name, arithmetic, width, 16-row pieces of a warp, keys of a tile, queries held in registers
+ATTENTION_FORWARD(tf32_64, Tf32, 64, 2, 32, false)
+ATTENTION_FORWARD(tf32_128, Tf32, 128, 1, 32, false)
 
+// name, arithmetic, width, queries of a tile, keys and values held in registers
+ATTENTION_KEYS(tf32_64, Tf32, 64, 32, false)
+ATTENTION_KEYS(tf32_128, Tf32, 128, 16, false)
 
-// name, arithmetic, width, queries of a tile, keys and values held in registers, dropout
-ATTENTION_KEYS(tf32_64, Tf32, 64, 32, false, false)
-ATTENTION_KEYS(tf32_64_dropout, Tf32, 64, 32, false, true)
-ATTENTION_KEYS(tf32_128, Tf32, 128, 16, false, false)
-ATTENTION_KEYS(tf32_128_dropout, Tf32, 128, 16, false, true)
-
-// name, arithmetic, width, 16-row pieces of a warp, keys of a tile, queries and gradients held in registers, dropout
-ATTENTION_QUERIES(tf32_64, Tf32, 64, 1, 32, false, false)
-ATTENTION_QUERIES(tf32_64_dropout, Tf32, 64, 1, 32, false, true)
-ATTENTION_QUERIES(tf32_128, Tf32, 128, 1, 16, false, false)
-ATTENTION_QUERIES(tf32_128_dropout, Tf32, 128, 1, 16, false, true)
+// name, arithmetic, width, 16-row pieces of a warp, keys of a tile, queries and gradients held in registers
+ATTENTION_QUERIES(tf32_64, Tf32, 64, 1, 32, false)
+ATTENTION_QUERIES(tf32_128, Tf32, 128, 1, 16, false)

@@ -1,4 +1,4 @@
-// What all kernels share: bf16 numbers, vector loads, reductions over warps and blocks, random numbers.
+// The parts that all kernels share: bf16 numbers, vector loads, reductions over warps and blocks, random numbers.
 //
 // The sources also compile as plain C++ against tests/emulated/emulate.h, where a block's threads are fibers: so their logic is
 // tested on machines without a GPU. Inline PTX therefore stands only here and in mma.cuh, beside a software twin.
@@ -74,7 +74,7 @@ __device__ __forceinline__ float fast_exp2(float x) {
 #endif
 }
 
-// What is stored of an f32 in an array of T.
+// Converts an f32 to an element of an array of T.
 template <typename T> __device__ __forceinline__ T from_float(float x);
 template <> __device__ __forceinline__ float from_float<float>(float x) {
     return x;
@@ -99,21 +99,14 @@ template <typename T> __device__ __forceinline__ void store_vector(T* p, const V
     *reinterpret_cast<Vector<T>*>(p) = v;
 }
 
-// Whether rows of `width` elements from `p` on can be read as vectors.
+// True if rows of `width` elements from `p` on can be read as vectors.
 template <typename T> __device__ __forceinline__ bool is_aligned(const T* p, i64 width) {
     return ((u64)p & 15) == 0 && width % Vector<T>::N == 0;
 }
 
 // ---- sums and maxima, in a fixed order: every lane, or every thread of the block, gets the result ----
 
-__device__ __forceinline__ float warp_sum(float x) {
-    for (int lane = 16; lane > 0; lane /= 2) {
-        x += __shfl_xor_sync(FULL_MASK, x, lane);
-    }
-    return x;
-}
-
-__device__ __forceinline__ double warp_sum(double x) {
+template <typename T> __device__ __forceinline__ T warp_sum(T x) {
     for (int lane = 16; lane > 0; lane /= 2) {
         x += __shfl_xor_sync(FULL_MASK, x, lane);
     }
@@ -127,32 +120,27 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// `scratch` has 32 elements of shared memory, and may be used again right after.
-template <typename T> __device__ __forceinline__ T block_sum(T x, T* scratch) {
+// Joins the warps' results: lane w of each warp gets that of warp w, and `rest` where there is no such warp. `scratch` has 32
+// elements of shared memory, and may be used again right after.
+template <typename T> __device__ __forceinline__ T exchange_warps(T x, T rest, T* scratch) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
-    x = warp_sum(x);
     __syncthreads();
     if (lane == 0) {
         scratch[warp] = x;
     }
     __syncthreads();
-    x = lane < warps ? scratch[lane] : (T)0;
-    return warp_sum(x);
+    return lane < warps ? scratch[lane] : rest;
+}
+
+template <typename T> __device__ __forceinline__ T block_sum(T x, T* scratch) {
+    return warp_sum(exchange_warps(warp_sum(x), (T)0, scratch));
 }
 
 __device__ __forceinline__ float block_max(float x, float* scratch) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
-    x = warp_max(x);
-    __syncthreads();
-    if (lane == 0) {
-        scratch[warp] = x;
-    }
-    __syncthreads();
-    x = lane < warps ? scratch[lane] : -INFINITY;
-    return warp_max(x);
+    return warp_max(exchange_warps(warp_max(x), -INFINITY, scratch));
 }
 
-// ---- Philox4x32-10 (Salmon et al. 2011), the stream of kernels/philox.rs ----
+// ---- Philox4x32-10 (Salmon et al. 2011), the stream of crates/spec/src/philox.rs ----
 
 struct Words {
     unsigned at[4];

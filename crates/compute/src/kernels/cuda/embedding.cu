@@ -207,15 +207,7 @@ __device__ __forceinline__ void embed_backward(float* table, float* partial, con
     }
 }
 
-extern "C" __global__ void embed_backward_f32(float* table, float* partial, const unsigned* ids, const unsigned* rows, const float* dy, float scale, int n, int d, int vocab) {
-    embed_backward(table, partial, ids, rows, dy, scale, n, d, vocab);
-}
-
-extern "C" __global__ void embed_backward_bf16(float* table, float* partial, const unsigned* ids, const unsigned* rows, const bf16* dy, float scale, int n, int d, int vocab) {
-    embed_backward(table, partial, ids, rows, dy, scale, n, d, vocab);
-}
-
-// Blocks per chunk and columns: where a run begins that goes on behind the chunk, adds its parts, chunk after chunk, to the table.
+// A block per chunk and columns: if a run begins in the chunk and goes on after it, adds the run's parts, chunk after chunk, to the table.
 extern "C" __global__ void embed_join(float* table, const float* partial, const unsigned* ids, int n, int d, int vocab) {
     const int begin = (int)blockIdx.x * CHUNK, end = min(begin + CHUNK, n);
     const unsigned run = ids[end - 1];
@@ -289,14 +281,6 @@ __device__ __forceinline__ void position_backward(float* positions, const T* dy,
     }
 }
 
-extern "C" __global__ void position_backward_f32(float* positions, const float* dy, i64 rows, int seq, int d) {
-    position_backward(positions, dy, rows, seq, d);
-}
-
-extern "C" __global__ void position_backward_bf16(float* positions, const bf16* dy, i64 rows, int seq, int d) {
-    position_backward(positions, dy, rows, seq, d);
-}
-
 // ---- rows by number ----
 
 // One warp per row: y[r] = x[rows[r]].
@@ -319,10 +303,19 @@ template <typename T> __device__ __forceinline__ void take_rows(T* y, const T* x
     }
 }
 
-extern "C" __global__ void take_rows_f32(float* y, const float* x, const unsigned* rows, i64 count, int d) {
-    take_rows(y, x, rows, count, d);
-}
+// ---- entry points ----
 
-extern "C" __global__ void take_rows_bf16(bf16* y, const bf16* x, const unsigned* rows, i64 count, int d) {
-    take_rows(y, x, rows, count, d);
-}
+#define EMBEDDING(suffix, T)                                                                                               \
+    extern "C" __global__ void embed_backward_##suffix(float* table, float* partial, const unsigned* ids,                  \
+                                                       const unsigned* rows, const T* dy, float scale, int n, int d,       \
+                                                       int vocab) {                                                        \
+        embed_backward(table, partial, ids, rows, dy, scale, n, d, vocab);                                                 \
+    }                                                                                                                      \
+    extern "C" __global__ void position_backward_##suffix(float* positions, const T* dy, i64 rows, int seq, int d) {       \
+        position_backward(positions, dy, rows, seq, d);                                                                    \
+    }                                                                                                                      \
+    extern "C" __global__ void take_rows_##suffix(T* y, const T* x, const unsigned* rows, i64 count, int d) {              \
+        take_rows(y, x, rows, count, d);                                                                                   \
+    }
+EMBEDDING(f32, float)
+EMBEDDING(bf16, bf16)

@@ -2,10 +2,10 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, of_type, warp_per_row, warps};
-use crate::gpu::Dims;
+use super::launch::{Launch, kernel_for_type, warp_per_row, whole_warps};
+use crate::gpu::LaunchDims;
 
-/// Rows that a block of the backward adds; `CHUNK` of embedding.cu.
+/// How many rows a block of the backward adds; `CHUNK` of embedding.cu.
 const CHUNK: usize = 16;
 
 /// `table` is bf16 or f32, `positions` like it, or f32. An id beyond the table gives a row of NaN.
@@ -27,7 +27,7 @@ pub fn embed(
     }
     let kernel = match (dtype, kind) {
         (DType::BF16, DType::F32) => "embed_bf16_fixed",
-        _ => of_type(dtype, ["embed_f32", "embed_bf16"])?,
+        _ => kernel_for_type(dtype, ["embed_f32", "embed_bf16"])?,
     };
     let kind = if kernel == "embed_bf16_fixed" { DType::F32 } else { dtype };
     let launch = Launch::on(table)?;
@@ -36,26 +36,23 @@ pub fn embed(
         .array("y", &y, dtype, rows * d)?
         .array("ids", ids, DType::U32, rows)?
         .array("table", table, dtype, vocab * d)?
-        .maybe("positions", positions, kind, length * d)?
-        .float(scale.unwrap_or(1.0))
-        .long(rows)
-        .int(d)?
-        .int(vocab)?
-        .int(seq)?
-        .int(start)?;
+        .optional_array("positions", positions, kind, length * d)?
+        .floats([scale.unwrap_or(1.0)])
+        .longs([rows])
+        .ints([d, vocab, seq, start])?;
     // SAFETY: (y, ids, table, positions, scale, rows, d, vocab, seq, start), a warp for each row; positions are below `length`.
     unsafe { launch.run(kernel, warp_per_row(rows))? }
     Ok(y)
 }
 
-/// Ids and their rows, by id, rows of one id in order: a radix sort, nine bits at a time.
-fn sort(ids: &Tensor, vocab: usize) -> Result<(Tensor, Tensor)> {
+/// Sorts (id, row) pairs by id, stable, with a radix sort of nine bits at a time; returns the ids and the rows.
+fn sort_by_id(ids: &Tensor, vocab: usize) -> Result<(Tensor, Tensor)> {
     const DIGIT_BITS: usize = 9;
     const DIGITS: usize = 1 << DIGIT_BITS;
     const SMALLEST_GROUP: usize = 256;
     const MOST_GROUPS: usize = 128;
     let n = ids.elem_count();
-    let gpu = crate::gpu::of(ids)?;
+    let gpu = crate::gpu::gpu_of(ids)?;
     let group = n.div_ceil(n.div_ceil(SMALLEST_GROUP).clamp(1, MOST_GROUPS)).max(1);
     let groups = n.div_ceil(group).max(1);
     let counts = gpu.empty(DType::U32, DIGITS * groups)?;
@@ -65,27 +62,23 @@ fn sort(ids: &Tensor, vocab: usize) -> Result<(Tensor, Tensor)> {
         let launch = Launch::on(ids)?
             .array("counts", &counts, DType::U32, DIGITS * groups)?
             .array("keys", &keys, DType::U32, n)?
-            .int(n)?
-            .int(group)?
-            .int(shift)?;
+            .ints([n, group, shift])?;
         // SAFETY: (counts, keys, n, group, shift), a warp for each group.
-        unsafe { launch.run("sort_count", Dims::of(groups, 32))? }
-        let launch = Launch::on(ids)?.array("counts", &counts, DType::U32, DIGITS * groups)?.int(DIGITS * groups)?;
+        unsafe { launch.run("sort_count", LaunchDims::linear(groups, 32))? }
+        let launch = Launch::on(ids)?.array("counts", &counts, DType::U32, DIGITS * groups)?.ints([DIGITS * groups])?;
         // SAFETY: (x, n), one block.
-        unsafe { launch.run("sort_scan", Dims::of(1, 1024))? }
+        unsafe { launch.run("sort_scan", LaunchDims::linear(1, 1024))? }
         let (sorted, moved) = (gpu.empty(DType::U32, n)?, gpu.empty(DType::U32, n)?);
         let launch = Launch::on(ids)?
             .array("sorted keys", &sorted, DType::U32, n)?
             .array("sorted rows", &moved, DType::U32, n)?
             .array("keys", &keys, DType::U32, n)?
-            .maybe("rows", rows.as_ref(), DType::U32, n)?
+            .optional_array("rows", rows.as_ref(), DType::U32, n)?
             .array("counts", &counts, DType::U32, DIGITS * groups)?
-            .int(n)?
-            .int(group)?
-            .int(shift)?;
+            .ints([n, group, shift])?;
         // SAFETY: (keys_out, rows_out, keys, rows, places, n, group, shift), a warp for each group; the places are those that
         // the same groups counted, so they are below n.
-        unsafe { launch.run("sort_scatter", Dims::of(groups, 32))? }
+        unsafe { launch.run("sort_scatter", LaunchDims::linear(groups, 32))? }
         (keys, rows) = (sorted, Some(moved));
     }
     match rows {
@@ -94,7 +87,7 @@ fn sort(ids: &Tensor, vocab: usize) -> Result<(Tensor, Tensor)> {
     }
 }
 
-/// `dtable` is f32. The ids are below the table's length: those that are not are left out.
+/// `dtable` is f32. Ids beyond the table are left out.
 pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Tensor) -> Result<()> {
     let ((vocab, d), (n, width)) = (dtable.dims2()?, dy.dims2()?);
     if width != d || ids.elem_count() != n {
@@ -103,8 +96,8 @@ pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Te
     if n == 0 {
         return Ok(());
     }
-    let (keys, rows) = sort(ids, vocab)?;
-    let (chunks, threads) = (n.div_ceil(CHUNK), warps(d.div_ceil(8)).min(256));
+    let (keys, rows) = sort_by_id(ids, vocab)?;
+    let (chunks, threads) = (n.div_ceil(CHUNK), whole_warps(d.div_ceil(8)).min(256));
     let launch = Launch::on(dtable)?;
     let partial = launch.gpu.empty(DType::F32, (chunks * 2, d))?;
     let launch = launch
@@ -113,22 +106,19 @@ pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Te
         .array("ids", &keys, DType::U32, n)?
         .array("rows", &rows, DType::U32, n)?
         .array("dy", dy, dy.dtype(), n * d)?
-        .float(scale.unwrap_or(1.0))
-        .int(n)?
-        .int(d)?
-        .int(vocab)?;
-    let kernel = of_type(dy.dtype(), ["embed_backward_f32", "embed_backward_bf16"])?;
+        .floats([scale.unwrap_or(1.0)])
+        .ints([n, d, vocab])?;
+    let kernel = kernel_for_type(dy.dtype(), ["embed_backward_f32", "embed_backward_bf16"])?;
     // SAFETY: (table, partial, ids, rows, dy, scale, n, d, vocab), a block for each chunk; rows are a permutation of 0..n.
-    unsafe { launch.run(kernel, Dims::of(chunks, threads))? }
+    unsafe { launch.run(kernel, LaunchDims::linear(chunks, threads))? }
     let launch = Launch::on(dtable)?
         .array("dtable", dtable, DType::F32, vocab * d)?
         .array("partial", &partial, DType::F32, chunks * 2 * d)?
         .array("ids", &keys, DType::U32, n)?
-        .int(n)?
-        .int(d)?
-        .int(vocab)?;
-    let threads = warps(d).min(256);
-    let dims = Dims { grid: [chunks as u32, d.div_ceil(threads) as u32, 1], block: [threads as u32, 1, 1], shared: 0 };
+        .ints([n, d, vocab])?;
+    let threads = whole_warps(d).min(256);
+    let dims =
+        LaunchDims { grid: [chunks as u32, d.div_ceil(threads) as u32, 1], block: [threads as u32, 1, 1], shared: 0 };
     // SAFETY: (table, partial, ids, n, d, vocab), blocks for each chunk, of a thread for each column.
     unsafe { launch.run("embed_join", dims) }
 }
@@ -138,14 +128,13 @@ pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result
     let (rows, d) = dy.dims2()?;
     let width = if d.is_multiple_of(8) { 8 } else { 1 };
     let launch = Launch::on(dpositions)?
-        .part("dpositions", dpositions, DType::F32, 0, seq * d)?
+        .array_part("dpositions", dpositions, DType::F32, 0, seq * d)?
         .array("dy", dy, dy.dtype(), rows * d)?
-        .long(rows)
-        .int(seq)?
-        .int(d)?;
-    let kernel = of_type(dy.dtype(), ["position_backward_f32", "position_backward_bf16"])?;
+        .longs([rows])
+        .ints([seq, d])?;
+    let kernel = kernel_for_type(dy.dtype(), ["position_backward_f32", "position_backward_bf16"])?;
     // SAFETY: (positions, dy, rows, seq, d), a thread for each `width` of seq · d elements.
-    unsafe { launch.run(kernel, Dims::of((seq * d / width).div_ceil(256), 256)) }
+    unsafe { launch.run(kernel, LaunchDims::linear((seq * d / width).div_ceil(256), 256)) }
 }
 
 pub fn take_rows(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
@@ -161,9 +150,9 @@ pub fn take_rows(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
         .array("y", &y, x.dtype(), rows.len() * d)?
         .array("x", x, x.dtype(), count * d)?
         .array("rows", &numbers, DType::U32, rows.len())?
-        .long(rows.len())
-        .int(d)?;
+        .longs([rows.len()])
+        .ints([d])?;
     // SAFETY: (y, x, rows, count, d), a warp for each row; the rows are x's.
-    unsafe { launch.run(of_type(x.dtype(), ["take_rows_f32", "take_rows_bf16"])?, warp_per_row(rows.len()))? }
+    unsafe { launch.run(kernel_for_type(x.dtype(), ["take_rows_f32", "take_rows_bf16"])?, warp_per_row(rows.len()))? }
     Ok(y)
 }

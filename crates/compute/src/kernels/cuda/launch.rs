@@ -1,26 +1,26 @@
-//! One launch: arguments whose types and lengths are looked at, in the order of the kernel's parameters.
+//! One launch: arguments in the order of the kernel's parameters, whose types and lengths are checked.
 
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::gpu;
-use crate::gpu::{Arg, Dims, Gpu};
+use crate::gpu::{self, Gpu, LaunchDims};
 
-/// Arguments of a kernel, as far as they are given.
+/// A launch in preparation: the arguments given so far.
 #[derive(Debug)]
 pub(super) struct Launch {
     pub(super) gpu: Arc<Gpu>,
-    args: Vec<Arg>,
+    /// The bits of each argument.
+    args: Vec<u64>,
 }
 
-/// How many elements a thread takes at once.
+/// How many elements a thread reads or writes at once; `PIECE` of rows.cuh.
 const PIECE: usize = 8;
 
 impl Launch {
-    /// On the GPU of `tensor`.
+    /// A launch without arguments on the GPU of `tensor`.
     pub(super) fn on(tensor: &Tensor) -> Result<Self> {
-        Ok(Self { gpu: gpu::of(tensor)?, args: Vec::with_capacity(16) })
+        Ok(Self { gpu: gpu::gpu_of(tensor)?, args: Vec::with_capacity(16) })
     }
 
     /// The address of a contiguous tensor of exactly `len` elements.
@@ -35,77 +35,92 @@ impl Launch {
             Device::Cuda(device) if device.id() == self.gpu.device().id() => {}
             _ => bail!("{what} is on another device"),
         }
-        self.args.push(Arg::Address(gpu::address(tensor)?));
+        self.args.push(gpu::address(tensor)?);
         Ok(self)
     }
 
-    /// As `array`, or a null pointer.
-    pub(super) fn maybe(mut self, what: &str, tensor: Option<&Tensor>, dtype: DType, len: usize) -> Result<Self> {
+    /// The address of a contiguous tensor of exactly `len` elements, or a null pointer.
+    pub(super) fn optional_array(
+        mut self,
+        what: &str,
+        tensor: Option<&Tensor>,
+        dtype: DType,
+        len: usize,
+    ) -> Result<Self> {
         if let Some(tensor) = tensor {
             return self.array(what, tensor, dtype, len);
         }
-        self.args.push(Arg::Address(0));
+        self.args.push(0);
         Ok(self)
     }
 
     /// The address of element `start` of a tensor that has at least `len` elements from there on.
-    pub(super) fn part(mut self, what: &str, tensor: &Tensor, dtype: DType, start: usize, len: usize) -> Result<Self> {
+    pub(super) fn array_part(
+        mut self,
+        what: &str,
+        tensor: &Tensor,
+        dtype: DType,
+        start: usize,
+        len: usize,
+    ) -> Result<Self> {
         if tensor.elem_count() < start + len {
             bail!("{what} has {} elements, not {}", tensor.elem_count(), start + len)
         }
         self = self.array(what, tensor, dtype, tensor.elem_count())?;
-        if let Some(Arg::Address(address)) = self.args.last_mut() {
+        if let Some(address) = self.args.last_mut() {
             *address += (start * dtype.size_in_bytes()) as u64;
         }
         Ok(self)
     }
 
-    /// A number that the kernel takes as `int`.
-    pub(super) fn int(mut self, x: usize) -> Result<Self> {
-        let Ok(x) = i32::try_from(x) else { bail!("{x} is more than a kernel can count") };
-        self.args.push(Arg::I32(x));
+    /// Numbers that the kernel takes as `int`.
+    pub(super) fn ints<const N: usize>(mut self, values: [usize; N]) -> Result<Self> {
+        for value in values {
+            let Ok(x) = i32::try_from(value) else { bail!("{value} is more than a kernel can count") };
+            self.args.push(x as u64);
+        }
         Ok(self)
     }
 
-    pub(super) fn long(mut self, x: usize) -> Self {
-        self.args.push(Arg::I64(x as i64));
+    pub(super) fn longs<const N: usize>(mut self, values: [usize; N]) -> Self {
+        self.args.extend(values.map(|x| x as u64));
         self
     }
 
-    pub(super) fn float(mut self, x: f64) -> Self {
-        self.args.push(Arg::F32(x as f32));
+    pub(super) fn floats<const N: usize>(mut self, values: [f64; N]) -> Self {
+        self.args.extend(values.map(|x| u64::from((x as f32).to_bits())));
         self
     }
 
-    pub(super) fn word(mut self, x: u32) -> Self {
-        self.args.push(Arg::U32(x));
+    pub(super) fn uints<const N: usize>(mut self, values: [u32; N]) -> Self {
+        self.args.extend(values.map(u64::from));
         self
     }
 
-    pub(super) fn words(mut self, x: u64) -> Self {
-        self.args.push(Arg::U64(x));
+    pub(super) fn ulongs<const N: usize>(mut self, values: [u64; N]) -> Self {
+        self.args.extend(values);
         self
     }
 
     /// Launches `kernel`.
     ///
     /// # Safety
-    /// The arguments are the kernel's parameters in number, order and type, and the lengths that were asked of the arrays are
-    /// those that it touches.
-    pub(super) unsafe fn run(self, kernel: &'static str, dims: Dims) -> Result<()> {
-        // SAFETY: the caller's promise; the arrays are on this device and as long as was asked.
+    /// The arguments are the kernel's parameters in number, order and type, and it touches no elements of arrays beyond the lengths
+    /// that were checked.
+    pub(super) unsafe fn run(self, kernel: &'static str, dims: LaunchDims) -> Result<()> {
+        // SAFETY: the caller's promise; the arrays are on this device and have the checked lengths.
         unsafe { self.gpu.launch(kernel, dims, &self.args) }
     }
 
     /// Blocks of 256 threads for a pass over `n` elements.
-    pub(super) fn flat(&self, n: usize) -> Dims {
+    pub(super) fn dims_for_elements(&self, n: usize) -> LaunchDims {
         const THREADS: usize = 256;
-        Dims::of(n.div_ceil(THREADS * PIECE).clamp(1, self.gpu.multiprocessors() * 16), THREADS)
+        LaunchDims::linear(n.div_ceil(THREADS * PIECE).clamp(1, self.gpu.multiprocessors() * 16), THREADS)
     }
 }
 
-/// The one of two kernels that takes tensors of type `dtype`: f32 or bf16.
-pub(super) fn of_type(dtype: DType, [f32, bf16]: [&'static str; 2]) -> Result<&'static str> {
+/// Selects the kernel that takes tensors of type `dtype`.
+pub(super) fn kernel_for_type(dtype: DType, [f32, bf16]: [&'static str; 2]) -> Result<&'static str> {
     match dtype {
         DType::F32 => Ok(f32),
         DType::BF16 => Ok(bf16),
@@ -113,19 +128,19 @@ pub(super) fn of_type(dtype: DType, [f32, bf16]: [&'static str; 2]) -> Result<&'
     }
 }
 
-/// `count` threads, as whole warps.
-pub(super) fn warps(count: usize) -> usize {
+/// `count` threads, rounded up to whole warps.
+pub(super) fn whole_warps(count: usize) -> usize {
     count.max(1).next_multiple_of(32)
 }
 
 /// Blocks whose warps take one row each.
-pub(super) fn warp_per_row(rows: usize) -> Dims {
+pub(super) fn warp_per_row(rows: usize) -> LaunchDims {
     const WARPS: usize = 8;
-    Dims::of(rows.div_ceil(WARPS), WARPS * 32)
+    LaunchDims::linear(rows.div_ceil(WARPS), WARPS * 32)
 }
 
 /// One block per row of `width` elements.
-pub(super) fn block_per_row(rows: usize, width: usize) -> Dims {
-    let threads = warps(width.div_ceil(PIECE)).min(256);
-    Dims { grid: [rows as u32, 1, 1], block: [threads as u32, 1, 1], shared: 0 }
+pub(super) fn block_per_row(rows: usize, width: usize) -> LaunchDims {
+    let threads = whole_warps(width.div_ceil(PIECE)).min(256);
+    LaunchDims { grid: [rows as u32, 1, 1], block: [threads as u32, 1, 1], shared: 0 }
 }

@@ -4,7 +4,7 @@
 const unsigned IGNORE = 0xffffffffu;
 const float LOWEST = -3.402823466e38f;
 
-// Runs `f` on eight elements at a time where the memory is aligned, and `g` on the single ones before and behind. A row of odd
+// Runs `f` on eight elements at a time where the memory is aligned, and `g` on the single elements before and after. A row of odd
 // length begins anywhere. `back` goes from the row's end, where what was read last is still near.
 template <typename T, bool BACK, typename F, typename G> __device__ __forceinline__ void each_of_row(T* row, int width, F f, G g) {
     const int misplaced = (int)((u64)row & 15) / (int)sizeof(T), lead = misplaced == 0 ? 0 : 16 / (int)sizeof(T) - misplaced;
@@ -101,33 +101,14 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* logits, const un
     }
 }
 
-extern "C" __global__ void __launch_bounds__(1024) cross_entropy_f32(float* losses, float* logits, const unsigned* targets, int vocab, float scale, int gradient) {
-    cross_entropy(losses, logits, targets, vocab, scale, gradient);
-}
-
-extern "C" __global__ void __launch_bounds__(1024) cross_entropy_bf16(float* losses, bf16* logits, const unsigned* targets, int vocab, float scale, int gradient) {
-    cross_entropy(losses, logits, targets, vocab, scale, gradient);
-}
-
 // ---- sums in f64: of each block's part, then of the parts by one block ----
 
-extern "C" __global__ void __launch_bounds__(1024) sum_f32(double* out, const float* x, i64 n) {
+// One block.
+template <typename T> __device__ __forceinline__ void sum(double* out, const T* x, i64 n) {
     __shared__ double scratch[32];
     double sum = 0.0;
     for (i64 i = threadIdx.x; i < n; i += blockDim.x) {
         sum += (double)x[i];
-    }
-    sum = block_sum(sum, scratch);
-    if (threadIdx.x == 0) {
-        *out = sum;
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(1024) sum_f64(double* out, const double* x, i64 n) {
-    __shared__ double scratch[32];
-    double sum = 0.0;
-    for (i64 i = threadIdx.x; i < n; i += blockDim.x) {
-        sum += x[i];
     }
     sum = block_sum(sum, scratch);
     if (threadIdx.x == 0) {
@@ -159,14 +140,6 @@ template <typename T> __device__ __forceinline__ void squares(double* partial, c
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512) squares_f32(double* partial, const float* x, i64 n) {
-    squares(partial, x, n);
-}
-
-extern "C" __global__ void __launch_bounds__(512) squares_bf16(double* partial, const bf16* x, i64 n) {
-    squares(partial, x, n);
-}
-
 // ---- whether all is finite ----
 
 // Adds to `count` a number that is 0 only if all elements are finite.
@@ -191,10 +164,26 @@ template <typename T> __device__ __forceinline__ void count_bad(unsigned* count,
     }
 }
 
-extern "C" __global__ void count_bad_f32(unsigned* count, const float* x, i64 n) {
-    count_bad(count, x, n);
-}
+// ---- entry points ----
 
-extern "C" __global__ void count_bad_bf16(unsigned* count, const bf16* x, i64 n) {
-    count_bad(count, x, n);
-}
+#define LOSS(suffix, T)                                                                                                    \
+    extern "C" __global__ void __launch_bounds__(1024) cross_entropy_##suffix(float* losses, T* logits,                    \
+                                                                              const unsigned* targets, int vocab,          \
+                                                                              float scale, int gradient) {                 \
+        cross_entropy(losses, logits, targets, vocab, scale, gradient);                                                    \
+    }                                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(512) squares_##suffix(double* partial, const T* x, i64 n) {               \
+        squares(partial, x, n);                                                                                            \
+    }                                                                                                                      \
+    extern "C" __global__ void count_bad_##suffix(unsigned* count, const T* x, i64 n) {                                    \
+        count_bad(count, x, n);                                                                                            \
+    }
+LOSS(f32, float)
+LOSS(bf16, bf16)
+
+#define SUM(suffix, T)                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(1024) sum_##suffix(double* out, const T* x, i64 n) {                      \
+        sum(out, x, n);                                                                                                    \
+    }
+SUM(f32, float)
+SUM(f64, double)

@@ -2,9 +2,8 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, of_type, warps};
-use crate::gpu::Dims;
-use crate::kernels::on_host;
+use super::launch::{Launch, kernel_for_type, whole_warps};
+use crate::gpu::LaunchDims;
 
 /// Per-row losses, \[rows\] f32, of `targets` (\[rows\] u32 on the same GPU, below the vocabulary or `IGNORE`). With `scale`, the
 /// logits become their own gradient times `scale`, in place.
@@ -16,18 +15,18 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, scale: Option<f64>) -> R
         .array("losses", &losses, DType::F32, rows)?
         .array("logits", logits, dtype, rows * vocab)?
         .array("targets", targets, DType::U32, rows)?
-        .int(vocab)?
-        .float(scale.unwrap_or(0.0))
-        .int(usize::from(scale.is_some()))?;
-    let threads = warps(vocab.div_ceil(8)).min(1024);
-    let dims = Dims { grid: [rows as u32, 1, 1], block: [threads as u32, 1, 1], shared: 0 };
+        .ints([vocab])?
+        .floats([scale.unwrap_or(0.0)])
+        .ints([usize::from(scale.is_some())])?;
+    let threads = whole_warps(vocab.div_ceil(8)).min(1024);
+    let dims = LaunchDims { grid: [rows as u32, 1, 1], block: [threads as u32, 1, 1], shared: 0 };
     // SAFETY: (losses, logits, targets, vocab, scale, gradient), a block for each row.
-    unsafe { launch.run(of_type(dtype, ["cross_entropy_f32", "cross_entropy_bf16"])?, dims)? }
+    unsafe { launch.run(kernel_for_type(dtype, ["cross_entropy_f32", "cross_entropy_bf16"])?, dims)? }
     Ok(losses)
 }
 
-/// Σ x in f64, x f32 or f64, left on the device: \[1\].
-pub fn sum_there(x: &Tensor) -> Result<Tensor> {
+/// Σ x in f64, \[1\], left on the device. `x` is f32 or f64.
+pub fn sum(x: &Tensor) -> Result<Tensor> {
     let kernel = match x.dtype() {
         DType::F32 => "sum_f32",
         DType::F64 => "sum_f64",
@@ -36,13 +35,8 @@ pub fn sum_there(x: &Tensor) -> Result<Tensor> {
     let launch = Launch::on(x)?;
     let out = launch.gpu.empty(DType::F64, 1)?;
     let n = x.elem_count();
-    let launch = launch.array("out", &out, DType::F64, 1)?.array("x", x, x.dtype(), n)?.long(n);
+    let launch = launch.array("out", &out, DType::F64, 1)?.array("x", x, x.dtype(), n)?.longs([n]);
     // SAFETY: (out, x, n), one block.
-    unsafe { launch.run(kernel, Dims::of(1, 1024))? }
+    unsafe { launch.run(kernel, LaunchDims::linear(1, 1024))? }
     Ok(out)
-}
-
-/// Σ x in f64, read: waits for the device.
-pub fn sum(x: &Tensor) -> Result<f64> {
-    on_host(&sum_there(x)?)?.squeeze(0)?.to_scalar()
 }

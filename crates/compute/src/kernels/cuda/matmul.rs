@@ -2,13 +2,18 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, of_type};
+use super::launch::{Launch, kernel_for_type};
 use super::pointwise::{add_bias, cast, gelu};
-use crate::gpu::{Dims, Epilogue, Operand, Product, address, of};
+use crate::gpu::{Epilogue, LaunchDims, MatmulOperand, MatmulRequest, address, gpu_of};
 
-/// The product's type of a tensor's, f32 or bf16.
-fn operand(x: &Tensor, transposed: bool) -> Result<Operand> {
-    Ok(Operand { address: address(x)?, dtype: x.dtype(), transposed })
+/// A matrix of f32 or bf16.
+fn operand(x: &Tensor, transposed: bool) -> Result<MatmulOperand> {
+    Ok(MatmulOperand { address: address(x)?, dtype: x.dtype(), transposed })
+}
+
+/// The product out (m × n) = a (m × k) · b (k × n), column-major.
+fn request([m, n, k]: [usize; 3], a: MatmulOperand, b: MatmulOperand, out: &Tensor) -> Result<MatmulRequest> {
+    Ok(MatmulRequest { m, n, k, a, b, out: operand(out, false)?, accumulate: false, epilogue: Epilogue::None })
 }
 
 /// y = x·wᵀ, row-major: [rows, in] and [out, in] give [rows, out]. To cuBLASLt, which counts columns first, that is w·x of the
@@ -18,51 +23,42 @@ fn product(x: &Tensor, w: &Tensor, y: &Tensor, epilogue: Epilogue) -> Result<boo
     if inner != width || x.dtype() != w.dtype() {
         bail!("a product of {:?} {:?} and {:?} {:?}", x.dims(), x.dtype(), w.dims(), w.dtype())
     }
-    let product = Product {
-        m: out,
-        n: rows,
-        k: inner,
-        a: operand(w, true)?,
-        b: operand(x, false)?,
-        out: operand(y, false)?,
-        accumulate: false,
-        epilogue,
-    };
-    // SAFETY: w is [out, in], x [rows, in], y [rows, out], as looked at here or made by the callers.
-    unsafe { of(x)?.try_multiply(&product) }
+    let request = MatmulRequest { epilogue, ..request([out, rows, inner], operand(w, true)?, operand(x, false)?, y)? };
+    // SAFETY: w is [out, in], x [rows, in], y [rows, out], as checked here or made by the callers.
+    unsafe { gpu_of(x)?.try_multiply(&request) }
 }
 
-/// The product itself, which there must be an algorithm for.
-fn plain(x: &Tensor, w: &Tensor, y: &Tensor) -> Result<()> {
+/// y = x·wᵀ without an epilogue; an error if cuBLASLt has no algorithm for it.
+fn product_alone(x: &Tensor, w: &Tensor, y: &Tensor) -> Result<()> {
     if product(x, w, y, Epilogue::None)? {
         return Ok(());
     }
     bail!("cuBLASLt has no algorithm for a product of {:?} and {:?}, {:?}", x.dims(), w.dims(), x.dtype())
 }
 
-/// `add_bias`, whatever the type of the bias.
+/// `add_bias` with a bias of f32 or bf16.
 fn add_any_bias(x: &Tensor, bias: &Tensor, activated: bool) -> Result<Option<Tensor>> {
     if bias.dtype() == DType::F32 { add_bias(x, bias, activated) } else { add_bias(x, &cast(bias)?, activated) }
 }
 
-/// Bias of the output's own type is added by the product. By a pass behind it: f32 bias on bf16 outputs, which cuBLASLt has not, and
-/// what it finds no algorithm for.
+/// The product's epilogue adds a bias of the output's type. A second pass adds an f32 bias to bf16 outputs, which cuBLASLt cannot do,
+/// and any bias where cuBLASLt finds no algorithm.
 pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let ((rows, _), (out, _)) = (x.dims2()?, w.dims2()?);
-    let y = of(x)?.empty(x.dtype(), (rows, out))?;
+    let y = gpu_of(x)?.empty(x.dtype(), (rows, out))?;
     match bias {
         Some(bias) if bias.elem_count() != out => bail!("a bias of {} for {out} columns", bias.elem_count()),
         Some(bias) if bias.dtype() == x.dtype() && product(x, w, &y, Epilogue::Bias(address(bias)?))? => {}
         Some(bias) => {
-            plain(x, w, &y)?;
+            product_alone(x, w, &y)?;
             add_any_bias(&y, bias, false)?;
         }
-        None => plain(x, w, &y)?,
+        None => product_alone(x, w, &y)?,
     }
     Ok(y)
 }
 
-/// (x·wᵀ + bias, GELU of it). In the product itself where bias is of the output's type and rows are of whole vectors.
+/// Returns x·wᵀ + bias and its GELU. The product's epilogue computes them if the bias has the output's type and rows are whole vectors.
 pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor) -> Result<(Tensor, Tensor)> {
     let ((rows, _), (out, _)) = (x.dims2()?, w.dims2()?);
     if bias.elem_count() != out {
@@ -73,15 +69,15 @@ pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor) -> Result<(Tensor, Ten
         let after = gelu(&before)?;
         return Ok((before, after));
     }
-    let before = of(x)?.empty(x.dtype(), (rows, out))?;
+    let before = gpu_of(x)?.empty(x.dtype(), (rows, out))?;
     if bias.dtype() == x.dtype() {
-        let after = of(x)?.empty(x.dtype(), (rows, out))?;
+        let after = gpu_of(x)?.empty(x.dtype(), (rows, out))?;
         let epilogue = Epilogue::GeluAux { bias: address(bias)?, before: address(&before)? };
         if product(x, w, &after, epilogue)? {
             return Ok((before, after));
         }
     }
-    plain(x, w, &before)?;
+    product_alone(x, w, &before)?;
     match add_any_bias(&before, bias, true)? {
         Some(after) => Ok((before, after)),
         None => bail!("an activation without its output"),
@@ -94,19 +90,10 @@ pub fn linear_backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     if out != height || dy.dtype() != w.dtype() {
         bail!("a product of {:?} {:?} and {:?} {:?}", dy.dims(), dy.dtype(), w.dims(), w.dtype())
     }
-    let dx = of(dy)?.empty(dy.dtype(), (rows, inner))?;
-    let product = Product {
-        m: inner,
-        n: rows,
-        k: out,
-        a: operand(w, false)?,
-        b: operand(dy, false)?,
-        out: operand(&dx, false)?,
-        accumulate: false,
-        epilogue: Epilogue::None,
-    };
+    let dx = gpu_of(dy)?.empty(dy.dtype(), (rows, inner))?;
+    let request = request([inner, rows, out], operand(w, false)?, operand(dy, false)?, &dx)?;
     // SAFETY: w is [out, in], dy [rows, out], dx [rows, in].
-    unsafe { of(dy)?.multiply(&product)? }
+    unsafe { gpu_of(dy)?.multiply(&request)? }
     Ok(dx)
 }
 
@@ -117,18 +104,10 @@ pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()
         let (a, b, c) = (dy.dims(), x.dims(), dw.dims());
         bail!("a product of {a:?} {:?} and {b:?} {:?} into {c:?} {:?}", dy.dtype(), x.dtype(), dw.dtype())
     }
-    let product = Product {
-        m: inner,
-        n: out,
-        k: rows,
-        a: operand(x, false)?,
-        b: operand(dy, true)?,
-        out: operand(dw, false)?,
-        accumulate: true,
-        epilogue: Epilogue::None,
-    };
+    let request =
+        MatmulRequest { accumulate: true, ..request([inner, out, rows], operand(x, false)?, operand(dy, true)?, dw)? };
     // SAFETY: x is [rows, in], dy [rows, out], dw [out, in].
-    unsafe { of(dy)?.multiply(&product) }
+    unsafe { gpu_of(dy)?.multiply(&request) }
 }
 
 /// dbias (f32) += the column sums of dy.
@@ -146,16 +125,16 @@ pub fn bias_backward(dbias: &Tensor, dy: &Tensor) -> Result<()> {
     let launch = launch
         .array("partial", &partial, DType::F32, splits * width)?
         .array("dy", dy, dy.dtype(), rows * width)?
-        .long(rows)
-        .int(width)?
-        .long(per);
-    let dims = Dims { grid: [tiles as u32, splits as u32, 1], block: [256, 1, 1], shared: 0 };
+        .longs([rows])
+        .ints([width])?
+        .longs([per]);
+    let dims = LaunchDims { grid: [tiles as u32, splits as u32, 1], block: [256, 1, 1], shared: 0 };
     // SAFETY: (partial, x, rows, width, per), blocks of 256 columns and of `per` rows.
-    unsafe { launch.run(of_type(dy.dtype(), ["column_sums_f32", "column_sums_bf16"])?, dims)? }
+    unsafe { launch.run(kernel_for_type(dy.dtype(), ["column_sums_f32", "column_sums_bf16"])?, dims)? }
     add_columns(dbias, None, &partial)
 }
 
-/// Adds the column sums of `partial` to `out`, and those of the columns behind to `other`.
+/// Adds the column sums of `partial` to `out`, and those of the columns after `out`'s to `other`.
 pub(super) fn add_columns(out: &Tensor, other: Option<&Tensor>, partial: &Tensor) -> Result<()> {
     let (rows, width) = partial.dims2()?;
     let first = out.elem_count();
@@ -164,14 +143,12 @@ pub(super) fn add_columns(out: &Tensor, other: Option<&Tensor>, partial: &Tensor
     }
     let launch = Launch::on(out)?
         .array("sums", out, DType::F32, first)?
-        .maybe("sums", other, DType::F32, width - first)?
+        .optional_array("sums", other, DType::F32, width - first)?
         .array("partial", partial, DType::F32, rows * width)?
-        .int(rows)?
-        .int(width)?
-        .int(first)?;
+        .ints([rows, width, first])?;
     if other.is_none() && first != width {
         bail!("{first} sums of {width} columns")
     }
     // SAFETY: (out, other, partial, rows, width, split), blocks of 32 columns.
-    unsafe { launch.run("add_columns", Dims::of(width.div_ceil(32), 512)) }
+    unsafe { launch.run("add_columns", LaunchDims::linear(width.div_ceil(32), 512)) }
 }

@@ -19,9 +19,9 @@ __device__ __forceinline__ void mma_bf16(float d[4], const unsigned a[4], const 
 #endif
 }
 
-// The same for TF32: A is 16 × 8, B is 8 × 8. Words are f32 bits (see `to_tf32`).
+// D = A·B + D of one warp for TF32: A is 16 × 8, B is 8 × 8. Words are f32 bits (see `to_tf32`).
 //   a[0] = A[g][t]      a[1] = A[g+8][t]      a[2] = A[g][t+4]      a[3] = A[g+8][t+4]
-//   b[0] = B[t][g]      b[1] = B[t+4][g]      d as above
+//   b[0] = B[t][g]      b[1] = B[t+4][g]      d as in mma_bf16
 __device__ __forceinline__ void mma_tf32(float d[4], const unsigned a[4], const unsigned b[2]) {
 #ifdef RUNNER_EMULATED
     emulated_mma_tf32(d, a, b);
@@ -58,7 +58,7 @@ __device__ __forceinline__ void load_tiles(unsigned r[4], const void* row) {
 #endif
 }
 
-// The same tiles transposed: r[i] of lane (g, t) holds column g, rows 2t and 2t+1.
+// The tiles of load_tiles, transposed: r[i] of lane (g, t) holds column g, rows 2t and 2t+1.
 __device__ __forceinline__ void load_tiles_transposed(unsigned r[4], const void* row) {
 #ifdef RUNNER_EMULATED
     emulated_load_tiles_transposed(r, row);

@@ -1,9 +1,9 @@
-//! Launches of the kernels for NVIDIA GPUs, twins of `cpu`. Each takes tensors on one GPU, looks at their types and lengths, and
+//! Launches of the kernels for NVIDIA GPUs, twins of `cpu`. Each takes tensors on one GPU, checks their types and lengths, and
 //! returns before the work is done: everything runs in the order of the device's stream.
 //!
 //! The tensors' type decides the arithmetic: bf16 tensors are read and written as such, with f32 in between.
 
-#![allow(unsafe_code, reason = "the kernels' room: launches, whose arguments are looked at before")]
+#![allow(unsafe_code, reason = "launches of kernels, whose arguments are checked before")]
 
 pub mod attention;
 pub mod embedding;

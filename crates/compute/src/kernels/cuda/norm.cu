@@ -88,7 +88,7 @@ __device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x,
         float hat[COUNT], g[COUNT], s[COUNT];
         const float mean = LAYER ? stats[2 * row] : 0.0f, rstd = LAYER ? stats[2 * row + 1] : stats[row];
         if (VECTOR) {
-            // All three on their way before the first is looked at.
+            // All three loads start before the first value is used.
             const int i = t * PIECE;
             Stored<T> of_x = {}, of_dy = {}, of_skip = {};
             if (i < d) {
@@ -109,7 +109,7 @@ __device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x,
         float sum_g = 0.0f, sum_gh = 0.0f;
 #pragma unroll
         for (int e = 0; e < COUNT; e++) {
-            // Behind the row's end g is 0, so that hat does not matter there.
+            // After the row's end g is 0, so that hat does not matter there.
             hat[e] = (hat[e] - mean) * rstd;
             dweight[e] = fmaf(g[e], hat[e], dweight[e]);
             if (LAYER) {

@@ -2,100 +2,86 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, of_type, warps};
+use super::launch::{Launch, kernel_for_type, whole_warps};
 use super::matmul::add_columns;
-use crate::gpu::Dims;
+use crate::gpu::LaunchDims;
 
-/// Elements of a row that one thread holds: few where many threads share it.
-const HELD: usize = 8;
-const HELD_BY_A_WARP: usize = 32;
-/// What the largest block holds.
-const WIDEST: usize = 1024 * HELD;
+/// Elements of a row that one thread holds, where a block or where one warp holds the row.
+const ELEMENTS_PER_THREAD: usize = 8;
+const ELEMENTS_PER_LANE: usize = 32;
+/// The longest row that a block can hold.
+const MAX_ROW: usize = 1024 * ELEMENTS_PER_THREAD;
 
-/// LayerNorm has means and biases.
-#[derive(Debug, Clone, Copy)]
-struct Affine<'a> {
-    weight: &'a Tensor,
-    bias: Option<&'a Tensor>,
-    eps: f64,
-}
-
-/// Threads of a block that holds a row.
-fn holding(d: usize) -> Result<usize> {
+/// How many threads a block that holds a row of `d` elements has.
+fn threads_per_row(d: usize) -> Result<usize> {
     match d {
-        1..=WIDEST => Ok(warps(d.div_ceil(HELD))),
-        _ => bail!("norms of rows of {d} elements; they can have up to {WIDEST}"),
+        1..=MAX_ROW => Ok(whole_warps(d.div_ceil(ELEMENTS_PER_THREAD))),
+        _ => bail!("norms of rows of {d} elements; they can have up to {MAX_ROW}"),
     }
 }
 
-/// Of `x`, or of x + residual, which is returned too: (sum, y, stats).
-fn forward(x: &Tensor, residual: Option<&Tensor>, affine: Affine<'_>) -> Result<(Option<Tensor>, Tensor, Tensor)> {
+/// The norm of `x`, or of x + residual, which is returned too: (sum, y, stats).
+fn forward(
+    x: &Tensor,
+    residual: Option<&Tensor>,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    eps: f64,
+) -> Result<(Option<Tensor>, Tensor, Tensor)> {
     const LAYER: [[&str; 2]; 2] =
         [["layer_norm_warp_f32", "layer_norm_warp_bf16"], ["layer_norm_f32", "layer_norm_bf16"]];
     const RMS: [[&str; 2]; 2] = [["rms_norm_warp_f32", "rms_norm_warp_bf16"], ["rms_norm_f32", "rms_norm_bf16"]];
     let (rows, d) = x.dims2()?;
-    // A warp alone needs no meeting of the block.
-    let alone = d <= 32 * HELD_BY_A_WARP;
-    let (threads, block) = if alone { (32, 128) } else { (holding(d)?, holding(d)?) };
+    // A row that one warp holds needs no barrier of the block.
+    let one_warp = d <= 32 * ELEMENTS_PER_LANE;
+    let (threads, block) = if one_warp { (32, 128) } else { (threads_per_row(d)?, threads_per_row(d)?) };
     let launch = Launch::on(x)?;
     let (gpu, dtype, n) = (launch.gpu.clone(), x.dtype(), rows * d);
     let y = gpu.empty(dtype, (rows, d))?;
-    let layer = affine.bias.is_some();
-    let stats = if layer { gpu.empty(DType::F32, (rows, 2))? } else { gpu.empty(DType::F32, rows)? };
+    let statistics: usize = if bias.is_some() { 2 } else { 1 };
+    let stats = gpu.empty(DType::F32, (rows, statistics))?;
     let sum = if residual.is_some() { Some(gpu.empty(dtype, (rows, d))?) } else { None };
     let launch = launch
         .array("y", &y, dtype, n)?
-        .array("stats", &stats, DType::F32, if layer { 2 * rows } else { rows })?
-        .maybe("sum", sum.as_ref(), dtype, n)?
+        .array("stats", &stats, DType::F32, rows * statistics)?
+        .optional_array("sum", sum.as_ref(), dtype, n)?
         .array("x", x, dtype, n)?
-        .maybe("residual", residual, dtype, n)?
-        .array("weight", affine.weight, DType::F32, d)?
-        .maybe("bias", affine.bias, DType::F32, d)?
-        .long(rows)
-        .int(d)?
-        .float(affine.eps)
-        .int(threads)?;
-    let kernels = if layer { LAYER } else { RMS };
-    let which = usize::from(!alone);
-    let dims = Dims::of(rows.div_ceil(block / threads), block);
+        .optional_array("residual", residual, dtype, n)?
+        .array("weight", weight, DType::F32, d)?
+        .optional_array("bias", bias, DType::F32, d)?
+        .longs([rows])
+        .ints([d])?
+        .floats([eps])
+        .ints([threads])?;
+    let kernels = if bias.is_some() { LAYER } else { RMS };
+    let which = usize::from(!one_warp);
+    let dims = LaunchDims::linear(rows.div_ceil(block / threads), block);
     // SAFETY: (y, stats, sum, x, residual, weight, bias, rows, d, eps, threads); the blocks' threads hold a row of d elements.
-    unsafe { launch.run(of_type(dtype, kernels[which])?, dims)? }
+    unsafe { launch.run(kernel_for_type(dtype, kernels[which])?, dims)? }
     Ok((sum, y, stats))
 }
 
-pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
-    let (_, y, stats) = forward(x, None, Affine { weight, bias: Some(bias), eps })?;
-    Ok((y, stats))
-}
-
-pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<(Tensor, Tensor)> {
-    let (_, y, stats) = forward(x, None, Affine { weight, bias: None, eps })?;
+pub fn normalize(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, eps: f64) -> Result<(Tensor, Tensor)> {
+    let (_, y, stats) = forward(x, None, weight, bias, eps)?;
     Ok((y, stats))
 }
 
 /// (x + residual, its norm, statistics) in one pass.
-pub fn add_layer_norm(
+pub fn add_and_normalize(
     x: &Tensor,
     residual: &Tensor,
     weight: &Tensor,
-    bias: &Tensor,
+    bias: Option<&Tensor>,
     eps: f64,
 ) -> Result<(Tensor, Tensor, Tensor)> {
-    summed(forward(x, Some(residual), Affine { weight, bias: Some(bias), eps })?)
-}
-
-/// (x + residual, its norm, statistics) in one pass.
-pub fn add_rms_norm(x: &Tensor, residual: &Tensor, weight: &Tensor, eps: f64) -> Result<(Tensor, Tensor, Tensor)> {
-    summed(forward(x, Some(residual), Affine { weight, bias: None, eps })?)
-}
-
-fn summed((sum, y, stats): (Option<Tensor>, Tensor, Tensor)) -> Result<(Tensor, Tensor, Tensor)> {
-    let Some(sum) = sum else { bail!("a norm of a sum without the sum") };
-    Ok((sum, y, stats))
+    match forward(x, Some(residual), weight, bias, eps)? {
+        (Some(sum), y, stats) => Ok((sum, y, stats)),
+        (None, ..) => bail!("a norm of a sum without the sum"),
+    }
 }
 
 /// Gradients are added to `dweight` and, for LayerNorm, `dbias`, both f32; returns dL/dx.
-fn backward(
+pub fn normalize_backward(
     dweight: &Tensor,
     dbias: Option<&Tensor>,
     x: &Tensor,
@@ -114,7 +100,7 @@ fn backward(
         ["rms_norm_backward_block_f32", "rms_norm_backward_block_bf16"],
     ];
     let (rows, d) = x.dims2()?;
-    let threads = holding(d)?;
+    let threads = threads_per_row(d)?;
     let which = usize::from(threads > 256);
     let launch = Launch::on(x)?;
     let (gpu, dtype, n) = (launch.gpu.clone(), x.dtype(), rows * d);
@@ -130,35 +116,12 @@ fn backward(
         .array("weight", weight, DType::F32, d)?
         .array("stats", stats, DType::F32, vectors * rows)?
         .array("dy", dy, dtype, n)?
-        .maybe("skip", skip, dtype, n)?
-        .long(rows)
-        .int(d)?;
+        .optional_array("skip", skip, dtype, n)?
+        .longs([rows])
+        .ints([d])?;
     let kernels = if dbias.is_some() { LAYER } else { RMS };
     // SAFETY: (dx, partial, x, weight, stats, dy, skip, rows, d); a block's threads hold a row of d elements.
-    unsafe { launch.run(of_type(dtype, kernels[which])?, Dims::of(blocks, threads))? }
+    unsafe { launch.run(kernel_for_type(dtype, kernels[which])?, LaunchDims::linear(blocks, threads))? }
     add_columns(dweight, dbias, &partial)?;
     Ok(dx)
-}
-
-pub fn layer_norm_backward(
-    dweight: &Tensor,
-    dbias: &Tensor,
-    x: &Tensor,
-    weight: &Tensor,
-    stats: &Tensor,
-    dy: &Tensor,
-    skip: Option<&Tensor>,
-) -> Result<Tensor> {
-    backward(dweight, Some(dbias), x, weight, stats, dy, skip)
-}
-
-pub fn rms_norm_backward(
-    dweight: &Tensor,
-    x: &Tensor,
-    weight: &Tensor,
-    stats: &Tensor,
-    dy: &Tensor,
-    skip: Option<&Tensor>,
-) -> Result<Tensor> {
-    backward(dweight, None, x, weight, stats, dy, skip)
 }

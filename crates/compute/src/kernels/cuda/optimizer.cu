@@ -24,7 +24,7 @@ template <bool ROUNDED> __device__ __forceinline__ void adamw_one(const AdamW& a
     }
 }
 
-// The first `decayed` elements decay; the first `copied` go to `copy`, which may be null. `m` and `v` lie behind `w`.
+// The first `decayed` elements decay; the first `copied` go to `copy`, which may be null. `m` and `v` follow `w` in memory.
 template <typename S, bool ROUNDED>
 __device__ __forceinline__ void adamw(S* w, S* m, S* v, const float* g, bf16* copy, i64 n, i64 decayed, i64 copied, const AdamW& a) {
     auto one = [&](i64 i) {

@@ -1,11 +1,10 @@
-//! Updates and measures of flat buffers.
+//! Optimizer steps, norms and checks of flat buffers.
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, of_type};
-use super::loss::sum_there;
-use crate::gpu;
-use crate::gpu::Dims;
+use super::launch::{Launch, kernel_for_type};
+use super::loss;
+use crate::gpu::{self, LaunchDims};
 use crate::kernels::cpu::optimizer::{AdamW, Sgd};
 use crate::kernels::on_host;
 
@@ -20,68 +19,66 @@ pub fn adamw(
     copy: Option<&Tensor>,
 ) -> Result<()> {
     let n = grads.elem_count();
-    let (dtype, copied) = (state.dtype(), copied(copy, n)?);
+    let (dtype, copied) = (state.dtype(), copied_elements(copy, n)?);
     let kernel = match (dtype, bf16) {
         (DType::F32, true) => "adamw_rounded",
-        _ => of_type(dtype, ["adamw_f32", "adamw_bf16"])?,
+        _ => kernel_for_type(dtype, ["adamw_f32", "adamw_bf16"])?,
     };
     let correction1 = 1.0 - step.beta1.powf(step.t as f64);
     let root = (1.0 - step.beta2.powf(step.t as f64)).sqrt();
     let launch = Launch::on(state)?;
-    let dims = launch.flat(n);
+    let dims = launch.dims_for_elements(n);
     let launch = launch
-        .part("weights", state, dtype, 0, n)?
-        .part("first moments", state, dtype, n, n)?
-        .part("second moments", state, dtype, 2 * n, n)?
+        .array_part("weights", state, dtype, 0, n)?
+        .array_part("first moments", state, dtype, n, n)?
+        .array_part("second moments", state, dtype, 2 * n, n)?
         .array("gradients", grads, DType::F32, n)?
-        .maybe("copy", copy, DType::BF16, copied)?
-        .long(n)
-        .long(decayed)
-        .long(copied)
-        .float(step.beta1)
-        .float(step.beta2)
-        .float(1.0 - step.beta1)
-        .float(1.0 - step.beta2)
-        .float(step.lr / correction1)
-        .float(1.0 / root)
-        .float(root)
-        .float(step.eps)
-        .float(step.grad_scale)
-        .float(1.0 - step.lr * step.weight_decay)
-        .float(step.lr * step.weight_decay);
+        .optional_array("copy", copy, DType::BF16, copied)?
+        .longs([n, decayed, copied])
+        .floats([
+            step.beta1,
+            step.beta2,
+            1.0 - step.beta1,
+            1.0 - step.beta2,
+            step.lr / correction1,
+            1.0 / root,
+            root,
+            step.eps,
+            step.grad_scale,
+            1.0 - step.lr * step.weight_decay,
+            step.lr * step.weight_decay,
+        ]);
     // SAFETY: (w, m, v, g, copy, n, decayed, copied, beta1, beta2, rest1, rest2, size, inverse, root, eps, scale, shrink, decay).
     unsafe { launch.run(kernel, dims) }
 }
 
-/// `state` is weights, and a momentum buffer behind them if it is longer than the gradients; otherwise as `adamw`.
+/// `state` is weights, and a momentum buffer after them if it is longer than the gradients; the other parameters are those of `adamw`.
 pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<&Tensor>) -> Result<()> {
     let n = grads.elem_count();
-    let (dtype, copied) = (state.dtype(), copied(copy, n)?);
+    let (dtype, copied) = (state.dtype(), copied_elements(copy, n)?);
     let kernel = match (dtype, bf16) {
         (DType::F32, true) => "sgd_rounded",
-        _ => of_type(dtype, ["sgd_f32", "sgd_bf16"])?,
+        _ => kernel_for_type(dtype, ["sgd_f32", "sgd_bf16"])?,
     };
     let launch = Launch::on(state)?;
-    let dims = launch.flat(n);
-    let launch = launch.part("weights", state, dtype, 0, n)?;
+    let dims = launch.dims_for_elements(n);
+    let launch = launch.array_part("weights", state, dtype, 0, n)?;
     let launch = if state.elem_count() > n {
-        launch.part("momentum", state, dtype, n, n)?
+        launch.array_part("momentum", state, dtype, n, n)?
     } else {
-        launch.maybe("momentum", None, dtype, n)?
+        launch.optional_array("momentum", None, dtype, n)?
     };
     let launch = launch
         .array("gradients", grads, DType::F32, n)?
-        .maybe("copy", copy, DType::BF16, copied)?
-        .long(n)
-        .long(copied)
-        .float(step.lr)
-        .float(step.momentum)
-        .float(step.grad_scale);
+        .optional_array("copy", copy, DType::BF16, copied)?
+        .longs([n, copied])
+        .floats([step.lr, step.momentum, step.grad_scale]);
     // SAFETY: (w, b, g, copy, n, copied, lr, momentum, scale).
     unsafe { launch.run(kernel, dims) }
 }
 
-fn copied(copy: Option<&Tensor>, n: usize) -> Result<usize> {
+/// How many weights `copy` holds; an error if more than `n`.
+fn copied_elements(copy: Option<&Tensor>, n: usize) -> Result<usize> {
     match copy.map_or(0, Tensor::elem_count) {
         copied if copied > n => bail!("a copy of {copied} of {n} weights"),
         copied => Ok(copied),
@@ -89,65 +86,65 @@ fn copied(copy: Option<&Tensor>, n: usize) -> Result<usize> {
 }
 
 /// Σ x² in f64, left on the device: \[1\].
-pub fn squares_there(x: &Tensor) -> Result<Tensor> {
+pub fn sum_of_squares(x: &Tensor) -> Result<Tensor> {
     const THREADS: usize = 512;
     let (n, launch) = (x.elem_count(), Launch::on(x)?);
     let blocks = n.div_ceil(THREADS * 8).clamp(1, launch.gpu.multiprocessors() * 4);
     let partial = launch.gpu.empty(DType::F64, blocks)?;
-    let launch = launch.array("partial", &partial, DType::F64, blocks)?.array("x", x, x.dtype(), n)?.long(n);
+    let launch = launch.array("partial", &partial, DType::F64, blocks)?.array("x", x, x.dtype(), n)?.longs([n]);
     // SAFETY: (partial, x, n), an element of partial for each block.
-    unsafe { launch.run(of_type(x.dtype(), ["squares_f32", "squares_bf16"])?, Dims::of(blocks, THREADS))? }
-    sum_there(&partial)
-}
-
-/// Σ x² in f64, read: waits for the device.
-pub fn squares(x: &Tensor) -> Result<f64> {
-    on_host(&squares_there(x)?)?.squeeze(0)?.to_scalar()
+    unsafe {
+        launch.run(kernel_for_type(x.dtype(), ["squares_f32", "squares_bf16"])?, LaunchDims::linear(blocks, THREADS))?
+    }
+    loss::sum(&partial)
 }
 
 /// Sets every element to zero.
 pub fn clear(x: &Tensor) -> Result<()> {
-    gpu::of(x)?.clear(x)
+    gpu::gpu_of(x)?.clear(x)
 }
 
-/// Whether every element is finite: waits for the device.
+/// True if every element is finite: waits for the device.
 pub fn all_finite(x: &Tensor) -> Result<bool> {
     let (n, launch) = (x.elem_count(), Launch::on(x)?);
     let count = launch.gpu.zeros(DType::U32, 1)?;
-    let dims = launch.flat(n);
-    let launch = launch.array("count", &count, DType::U32, 1)?.array("x", x, x.dtype(), n)?.long(n);
+    let dims = launch.dims_for_elements(n);
+    let launch = launch.array("count", &count, DType::U32, 1)?.array("x", x, x.dtype(), n)?.longs([n]);
     // SAFETY: (count, x, n).
-    unsafe { launch.run(of_type(x.dtype(), ["count_bad_f32", "count_bad_bf16"])?, dims)? }
+    unsafe { launch.run(kernel_for_type(x.dtype(), ["count_bad_f32", "count_bad_bf16"])?, dims)? }
     Ok(on_host(&count)?.squeeze(0)?.to_scalar::<u32>()? == 0)
 }
 
 /// The first `matrices` elements of `src` (f32) rounded to bf16: stored as such if `dst` is a bf16 tensor, which then has these
-/// alone, otherwise with the other elements behind them as they are.
+/// alone, otherwise followed by the other elements as they are.
 pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
     let n = src.elem_count();
     if matrices > n {
         bail!("{matrices} matrices' elements of {n}")
     }
     if dst.dtype() != DType::BF16 {
-        return rounded(dst, src, matrices);
+        return round_into(dst, src, matrices);
     }
     let launch = Launch::on(dst)?;
-    let dims = launch.flat(matrices);
-    let launch =
-        launch.array("dst", dst, DType::BF16, matrices)?.part("src", src, DType::F32, 0, matrices)?.long(matrices);
+    let dims = launch.dims_for_elements(matrices);
+    let launch = launch
+        .array("dst", dst, DType::BF16, matrices)?
+        .array_part("src", src, DType::F32, 0, matrices)?
+        .longs([matrices]);
     // SAFETY: (y, x, n).
     unsafe { launch.run("cast_f32_bf16", dims) }
 }
 
-/// Rounds f32 to bf16 values, in place; bf16 tensors are so already.
+/// Rounds f32 to bf16 values, in place; a bf16 tensor holds no others.
 pub fn round(x: &Tensor) -> Result<()> {
-    if x.dtype() == DType::BF16 { Ok(()) } else { rounded(x, x, x.elem_count()) }
+    if x.dtype() == DType::BF16 { Ok(()) } else { round_into(x, x, x.elem_count()) }
 }
 
-fn rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
+/// Rounds the first `matrices` elements of `src` (f32) to bf16 values and copies the others.
+fn round_into(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
     let (n, launch) = (src.elem_count(), Launch::on(dst)?);
-    let dims = launch.flat(n);
-    let launch = launch.array("dst", dst, DType::F32, n)?.array("src", src, DType::F32, n)?.long(n).long(matrices);
+    let dims = launch.dims_for_elements(n);
+    let launch = launch.array("dst", dst, DType::F32, n)?.array("src", src, DType::F32, n)?.longs([n, matrices]);
     // SAFETY: (y, x, n, rounded); each element is read before it is written.
     unsafe { launch.run("round_f32", dims) }
 }

@@ -55,25 +55,6 @@ template <typename T> __device__ __forceinline__ float gelu_slope(float x) {
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope;
 }
 
-#define POINTWISE(suffix, T)                                                                                                   \
-    extern "C" __global__ void gelu_##suffix(T* y, const T* x, i64 n) {                                                        \
-        map(y, x, n, [](float x) { return gelu<T>(x); });                                                                      \
-    }                                                                                                                          \
-    extern "C" __global__ void gelu_backward_##suffix(T* dy, const T* x, i64 n) {                                              \
-        zip(dy, x, n, [](float dy, float x) { return dy * gelu_slope<T>(x); });                                                \
-    }                                                                                                                          \
-    extern "C" __global__ void relu_##suffix(T* y, const T* x, i64 n) {                                                        \
-        map(y, x, n, [](float x) { return x < 0.0f ? 0.0f : x; });                                                             \
-    }                                                                                                                          \
-    extern "C" __global__ void relu_backward_##suffix(T* dy, const T* x, i64 n) {                                              \
-        zip(dy, x, n, [](float dy, float x) { return x > 0.0f ? dy : 0.0f; });                                                 \
-    }                                                                                                                          \
-    extern "C" __global__ void add_##suffix(T* y, const T* x, i64 n) {                                                         \
-        zip(y, x, n, [](float y, float x) { return y + x; });                                                                  \
-    }
-POINTWISE(f32, float)
-POINTWISE(bf16, bf16)
-
 // ---- casts ----
 
 extern "C" __global__ void cast_f32_bf16(bf16* y, const float* x, i64 n) {
@@ -135,14 +116,6 @@ template <typename T> __device__ __forceinline__ void add_bias(T* x, T* y, const
             }
         }
     }
-}
-
-extern "C" __global__ void add_bias_f32(float* x, float* y, const float* bias, int width) {
-    add_bias(x, y, bias, width);
-}
-
-extern "C" __global__ void add_bias_bf16(bf16* x, bf16* y, const float* bias, int width) {
-    add_bias(x, y, bias, width);
 }
 
 // ---- SwiGLU ----
@@ -215,22 +188,6 @@ template <typename T> __device__ __forceinline__ void swiglu_backward(T* dgate_u
     }
 }
 
-extern "C" __global__ void swiglu_f32(float* y, const float* gate_up, int width) {
-    swiglu(y, gate_up, width);
-}
-
-extern "C" __global__ void swiglu_bf16(bf16* y, const bf16* gate_up, int width) {
-    swiglu(y, gate_up, width);
-}
-
-extern "C" __global__ void swiglu_backward_f32(float* dgate_up, const float* gate_up, const float* dy, int width) {
-    swiglu_backward(dgate_up, gate_up, dy, width);
-}
-
-extern "C" __global__ void swiglu_backward_bf16(bf16* dgate_up, const bf16* gate_up, const bf16* dy, int width) {
-    swiglu_backward(dgate_up, gate_up, dy, width);
-}
-
 // ---- dropout ----
 
 // Samples (blockIdx.y) of `width` elements, in place: y = x · keep where the element's random word is not below `threshold`.
@@ -265,14 +222,6 @@ __device__ __forceinline__ void dropout(T* x, int samples, i64 width, unsigned k
             }
         }
     }
-}
-
-extern "C" __global__ void dropout_f32(float* x, int samples, i64 width, unsigned key0, unsigned key1, u64 threshold, float keep, u64 first, u64 stride, unsigned step) {
-    dropout(x, samples, width, key0, key1, threshold, keep, first, stride, step);
-}
-
-extern "C" __global__ void dropout_bf16(bf16* x, int samples, i64 width, unsigned key0, unsigned key1, u64 threshold, float keep, u64 first, u64 stride, unsigned step) {
-    dropout(x, samples, width, key0, key1, threshold, keep, first, stride, step);
 }
 
 // ---- rotary embedding ----
@@ -316,10 +265,40 @@ __device__ __forceinline__ void rope(T* x, const float* cos, const float* sin, i
     }
 }
 
-extern "C" __global__ void rope_f32(float* x, const float* cos, const float* sin, int stride, int heads, int half, int seq, int start, float sign) {
-    rope(x, cos, sin, stride, heads, half, seq, start, sign);
-}
+// ---- entry points ----
 
-extern "C" __global__ void rope_bf16(bf16* x, const float* cos, const float* sin, int stride, int heads, int half, int seq, int start, float sign) {
-    rope(x, cos, sin, stride, heads, half, seq, start, sign);
-}
+#define POINTWISE(suffix, T)                                                                                               \
+    extern "C" __global__ void gelu_##suffix(T* y, const T* x, i64 n) {                                                    \
+        map(y, x, n, [](float x) { return gelu<T>(x); });                                                                  \
+    }                                                                                                                      \
+    extern "C" __global__ void gelu_backward_##suffix(T* dy, const T* x, i64 n) {                                          \
+        zip(dy, x, n, [](float dy, float x) { return dy * gelu_slope<T>(x); });                                            \
+    }                                                                                                                      \
+    extern "C" __global__ void relu_##suffix(T* y, const T* x, i64 n) {                                                    \
+        map(y, x, n, [](float x) { return x < 0.0f ? 0.0f : x; });                                                         \
+    }                                                                                                                      \
+    extern "C" __global__ void relu_backward_##suffix(T* dy, const T* x, i64 n) {                                          \
+        zip(dy, x, n, [](float dy, float x) { return x > 0.0f ? dy : 0.0f; });                                             \
+    }                                                                                                                      \
+    extern "C" __global__ void add_##suffix(T* y, const T* x, i64 n) {                                                     \
+        zip(y, x, n, [](float y, float x) { return y + x; });                                                              \
+    }                                                                                                                      \
+    extern "C" __global__ void add_bias_##suffix(T* x, T* y, const float* bias, int width) {                               \
+        add_bias(x, y, bias, width);                                                                                       \
+    }                                                                                                                      \
+    extern "C" __global__ void swiglu_##suffix(T* y, const T* gate_up, int width) {                                        \
+        swiglu(y, gate_up, width);                                                                                         \
+    }                                                                                                                      \
+    extern "C" __global__ void swiglu_backward_##suffix(T* dgate_up, const T* gate_up, const T* dy, int width) {           \
+        swiglu_backward(dgate_up, gate_up, dy, width);                                                                     \
+    }                                                                                                                      \
+    extern "C" __global__ void dropout_##suffix(T* x, int samples, i64 width, unsigned key0, unsigned key1, u64 threshold, \
+                                                float keep, u64 first, u64 stride, unsigned step) {                        \
+        dropout(x, samples, width, key0, key1, threshold, keep, first, stride, step);                                      \
+    }                                                                                                                      \
+    extern "C" __global__ void rope_##suffix(T* x, const float* cos, const float* sin, int stride, int heads, int half,    \
+                                             int seq, int start, float sign) {                                             \
+        rope(x, cos, sin, stride, heads, half, seq, start, sign);                                                          \
+    }
+POINTWISE(f32, float)
+POINTWISE(bf16, bf16)

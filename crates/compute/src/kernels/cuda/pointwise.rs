@@ -2,16 +2,16 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, block_per_row, of_type};
-use crate::gpu::Dims;
-use crate::kernels::cpu::dropout::Dropout;
+use super::launch::{Launch, block_per_row, kernel_for_type};
+use crate::gpu::LaunchDims;
+use crate::kernels::cpu::dropout::DropoutMask;
 
-/// y = f(x), like x in shape; of another type for casts.
+/// y = f(x), of the shape of `x` and of type `dtype`.
 fn map(x: &Tensor, dtype: DType, kernel: &'static str) -> Result<Tensor> {
     let launch = Launch::on(x)?;
-    let (n, dims) = (x.elem_count(), launch.flat(x.elem_count()));
+    let (n, dims) = (x.elem_count(), launch.dims_for_elements(x.elem_count()));
     let y = launch.gpu.empty(dtype, x.shape())?;
-    let launch = launch.array("y", &y, dtype, n)?.array("x", x, x.dtype(), n)?.long(n);
+    let launch = launch.array("y", &y, dtype, n)?.array("x", x, x.dtype(), n)?.longs([n]);
     // SAFETY: (y, x, n).
     unsafe { launch.run(kernel, dims)? }
     Ok(y)
@@ -20,14 +20,14 @@ fn map(x: &Tensor, dtype: DType, kernel: &'static str) -> Result<Tensor> {
 /// y = f(y, x).
 fn zip(y: &Tensor, x: &Tensor, kernels: [&'static str; 2]) -> Result<()> {
     let launch = Launch::on(y)?;
-    let (n, dims) = (y.elem_count(), launch.flat(y.elem_count()));
-    let launch = launch.array("y", y, y.dtype(), n)?.array("x", x, y.dtype(), n)?.long(n);
+    let (n, dims) = (y.elem_count(), launch.dims_for_elements(y.elem_count()));
+    let launch = launch.array("y", y, y.dtype(), n)?.array("x", x, y.dtype(), n)?.longs([n]);
     // SAFETY: (y, x, n).
-    unsafe { launch.run(of_type(y.dtype(), kernels)?, dims) }
+    unsafe { launch.run(kernel_for_type(y.dtype(), kernels)?, dims) }
 }
 
 pub fn gelu(x: &Tensor) -> Result<Tensor> {
-    map(x, x.dtype(), of_type(x.dtype(), ["gelu_f32", "gelu_bf16"])?)
+    map(x, x.dtype(), kernel_for_type(x.dtype(), ["gelu_f32", "gelu_bf16"])?)
 }
 
 pub fn gelu_backward(dy: &Tensor, x: &Tensor) -> Result<()> {
@@ -35,7 +35,7 @@ pub fn gelu_backward(dy: &Tensor, x: &Tensor) -> Result<()> {
 }
 
 pub fn relu(x: &Tensor) -> Result<Tensor> {
-    map(x, x.dtype(), of_type(x.dtype(), ["relu_f32", "relu_bf16"])?)
+    map(x, x.dtype(), kernel_for_type(x.dtype(), ["relu_f32", "relu_bf16"])?)
 }
 
 pub fn relu_backward(dy: &Tensor, x: &Tensor) -> Result<()> {
@@ -46,26 +46,26 @@ pub fn add_assign(y: &Tensor, x: &Tensor) -> Result<()> {
     zip(y, x, ["add_f32", "add_bf16"])
 }
 
-/// An f32 tensor as bf16, or a bf16 tensor as f32.
+/// Converts f32 to bf16, or bf16 to f32.
 pub fn cast(x: &Tensor) -> Result<Tensor> {
     match x.dtype() {
         DType::F32 => map(x, DType::BF16, "cast_f32_bf16"),
-        _ => map(x, DType::F32, of_type(x.dtype(), ["", "cast_bf16_f32"])?),
+        _ => map(x, DType::F32, kernel_for_type(x.dtype(), ["", "cast_bf16_f32"])?),
     }
 }
 
-/// x ([rows, bias.len()]) += bias, f32, in place; with `activated`, GELU of it, a tensor like x.
+/// Adds the f32 `bias` to the rows of `x` ([rows, bias.len()]), in place. With `activated`, returns the GELU of the result.
 pub(super) fn add_bias(x: &Tensor, bias: &Tensor, activated: bool) -> Result<Option<Tensor>> {
     let (rows, width) = x.dims2()?;
     let launch = Launch::on(x)?;
     let y = if activated { Some(launch.gpu.empty(x.dtype(), x.shape())?) } else { None };
     let launch = launch
         .array("x", x, x.dtype(), rows * width)?
-        .maybe("y", y.as_ref(), x.dtype(), rows * width)?
+        .optional_array("y", y.as_ref(), x.dtype(), rows * width)?
         .array("bias", bias, DType::F32, width)?
-        .int(width)?;
+        .ints([width])?;
     // SAFETY: (x, y, bias, width), a block for each row.
-    unsafe { launch.run(of_type(x.dtype(), ["add_bias_f32", "add_bias_bf16"])?, block_per_row(rows, width))? }
+    unsafe { launch.run(kernel_for_type(x.dtype(), ["add_bias_f32", "add_bias_bf16"])?, block_per_row(rows, width))? }
     Ok(y)
 }
 
@@ -74,10 +74,12 @@ pub fn swiglu(gate_up: &Tensor) -> Result<Tensor> {
     let (width, dtype) = (twice / 2, gate_up.dtype());
     let launch = Launch::on(gate_up)?;
     let y = launch.gpu.empty(dtype, (rows, width))?;
-    let launch =
-        launch.array("y", &y, dtype, rows * width)?.array("gate_up", gate_up, dtype, rows * 2 * width)?.int(width)?;
+    let launch = launch
+        .array("y", &y, dtype, rows * width)?
+        .array("gate_up", gate_up, dtype, rows * 2 * width)?
+        .ints([width])?;
     // SAFETY: (y, gate_up, width), a block for each row.
-    unsafe { launch.run(of_type(dtype, ["swiglu_f32", "swiglu_bf16"])?, block_per_row(rows, width))? }
+    unsafe { launch.run(kernel_for_type(dtype, ["swiglu_f32", "swiglu_bf16"])?, block_per_row(rows, width))? }
     Ok(y)
 }
 
@@ -90,14 +92,17 @@ pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor) -> Result<Tensor> {
         .array("dx", &dx, dtype, rows * 2 * width)?
         .array("gate_up", gate_up, dtype, rows * 2 * width)?
         .array("dy", dy, dtype, rows * width)?
-        .int(width)?;
+        .ints([width])?;
     // SAFETY: (dx, gate_up, dy, width), a block for each row.
-    unsafe { launch.run(of_type(dtype, ["swiglu_backward_f32", "swiglu_backward_bf16"])?, block_per_row(rows, width))? }
+    unsafe {
+        launch
+            .run(kernel_for_type(dtype, ["swiglu_backward_f32", "swiglu_backward_bf16"])?, block_per_row(rows, width))?
+    }
     Ok(dx)
 }
 
-/// The CPU's masks, bit for bit.
-pub fn dropout(x: &Tensor, seq: usize, dropout: &Dropout) -> Result<()> {
+/// Applies the same mask as on a CPU, bit for bit.
+pub fn dropout(x: &Tensor, seq: usize, dropout: &DropoutMask) -> Result<()> {
     const THREADS: usize = 256;
     let (rows, width) = x.dims2()?;
     if seq == 0 || rows % seq != 0 {
@@ -105,22 +110,22 @@ pub fn dropout(x: &Tensor, seq: usize, dropout: &Dropout) -> Result<()> {
     }
     let (samples, width) = (rows / seq, seq * width);
     let launch = Launch::on(x)?;
-    let wide = launch.flat(width);
-    let dims = Dims { grid: [wide.grid[0], samples.min(65_535) as u32, 1], block: [THREADS as u32, 1, 1], shared: 0 };
+    let wide = launch.dims_for_elements(width);
+    let dims =
+        LaunchDims { grid: [wide.grid[0], samples.min(65_535) as u32, 1], block: [THREADS as u32, 1, 1], shared: 0 };
     let [key0, key1] = dropout.stream.key();
     let launch = launch
         .array("x", x, x.dtype(), samples * width)?
-        .int(samples)?
-        .long(width)
-        .word(key0)
-        .word(key1)
-        .words(dropout.threshold())
-        .float(1.0 / (1.0 - dropout.p))
-        .words(dropout.first_sample)
-        .words(dropout.sample_stride)
-        .word(dropout.step as u32);
+        .ints([samples])?
+        .longs([width])
+        .uints([key0, key1])
+        .ulongs([dropout.threshold()])
+        .floats([1.0 / (1.0 - dropout.p)])
+        .ulongs([dropout.first_sample])
+        .ulongs([dropout.sample_stride])
+        .uints([dropout.step as u32]);
     // SAFETY: (x, samples, width, key0, key1, threshold, keep, first, stride, step).
-    unsafe { launch.run(of_type(x.dtype(), ["dropout_f32", "dropout_bf16"])?, dims) }
+    unsafe { launch.run(kernel_for_type(x.dtype(), ["dropout_f32", "dropout_bf16"])?, dims) }
 }
 
 /// `cos` and `sin`, f32, have a row of head_dim/2 for each position.
@@ -143,12 +148,8 @@ pub fn rotate(
         .array("x", x, x.dtype(), rows * stride)?
         .array("cos", cos, DType::F32, positions * half)?
         .array("sin", sin, DType::F32, positions * half)?
-        .int(stride)?
-        .int(heads)?
-        .int(half)?
-        .int(seq)?
-        .int(start)?
-        .float(if inverse { -1.0 } else { 1.0 });
+        .ints([stride, heads, half, seq, start])?
+        .floats([if inverse { -1.0 } else { 1.0 }]);
     // SAFETY: (x, cos, sin, stride, heads, half, seq, start, sign), a block for each row; positions are below start + seq.
-    unsafe { launch.run(of_type(x.dtype(), ["rope_f32", "rope_bf16"])?, dims) }
+    unsafe { launch.run(kernel_for_type(x.dtype(), ["rope_f32", "rope_bf16"])?, dims) }
 }

@@ -1,4 +1,4 @@
-// Rows and flat arrays in pieces of eight elements: what the kernels of one pass over memory share.
+// Rows and flat arrays in pieces of eight elements: the parts that kernels of one pass over memory share.
 #pragma once
 
 #include "common.cuh"
@@ -10,25 +10,25 @@ struct __align__(16) FourWords {
     unsigned at[4];
 };
 
-// Whether pieces from `p` on, at multiples of eight elements, can be read as vectors.
+// True if pieces from `p` on, at multiples of eight elements, can be read as vectors.
 __device__ __forceinline__ bool is_vector(const void* p) {
     return ((u64)p & 15) == 0;
 }
 
-// The same of several arrays, of which some may be missing.
+// True if that holds for all of several arrays, some of which may be null.
 template <typename... Arrays> __device__ __forceinline__ bool are_vectors(const Arrays*... arrays) {
     return (is_vector(arrays) && ...);
 }
 
-// A boolean that the compiler knows.
+// A boolean that is known when the kernel is compiled.
 template <bool VALUE> struct Known {
     __device__ __forceinline__ constexpr operator bool() const {
         return VALUE;
     }
 };
 
-// f(vector), for arrays whose pieces are all vectors or are all read otherwise. Known when the kernel is compiled: loads of several
-// arrays are under way at once then, where behind a branch for each they would be waited for one by one.
+// Calls f(vector) with a constant, for arrays whose pieces are either all vectors or all read one by one. Then loads of several arrays
+// are under way at once; after a branch for each array, the kernel would wait for each load alone.
 template <typename F> __device__ __forceinline__ void with_known(bool vector, F f) {
     if (vector) {
         f(Known<true>());
@@ -37,7 +37,7 @@ template <typename F> __device__ __forceinline__ void with_known(bool vector, F 
     }
 }
 
-// An aligned piece as it lies in memory.
+// An aligned piece as stored in memory.
 template <typename T> struct Stored {
     FourWords at[PIECE * sizeof(T) / sizeof(FourWords)];
 };
@@ -159,7 +159,7 @@ template <int COUNT, typename F> __device__ __forceinline__ void each_held(int d
     }
 }
 
-// The elements of a row, 0 behind its end.
+// The elements of a row, 0 after its end.
 template <int COUNT, bool VECTOR, typename T>
 __device__ __forceinline__ void load_held(float v[COUNT], const T* row, int d, int t, int threads) {
 #pragma unroll
@@ -214,7 +214,7 @@ __device__ __forceinline__ float row_sum(float x, int threads, float* scratch) {
 
 // ---- flat arrays ----
 
-// Runs `f(i)` for each piece of eight elements from i on, of `n` elements, and `g(i)` for each element i behind the last whole one.
+// Runs `f(i)` for each piece of eight elements from i on, of `n` elements, and `g(i)` for each element i after the last whole piece.
 template <typename F, typename G> __device__ __forceinline__ void each_piece(i64 n, F f, G g) {
     const i64 first = blockIdx.x * (i64)blockDim.x + threadIdx.x, all = (i64)gridDim.x * blockDim.x, pieces = n / PIECE;
     for (i64 k = first; k < pieces; k += all) {

@@ -1,0 +1,73 @@
+//! Where a backward puts weight gradients: it adds them at once, or defers them (the split backward of zero-bubble schedules).
+
+use candle_core::{Result, Tensor};
+
+use super::{Embedding, Linear};
+use crate::kernels::{Math, pointwise};
+use crate::model::Params;
+
+/// Receives weight gradients from a backward. Both variants add the same numbers in the same order.
+#[derive(Debug)]
+pub enum GradientSink<'a> {
+    /// Adds them to these buffers, so that activations can be freed on the way.
+    Add(&'a Params),
+    /// Collects the tasks that will add them.
+    Defer(&'a mut Vec<WeightGradientTask>),
+}
+
+/// Weight gradients that are still to be added, with the tensors that they need and no others. The tensors are shared, not
+/// copied: they must not be changed in place until the task has run.
+#[derive(Debug)]
+pub enum WeightGradientTask {
+    /// A product: the layer's input and the gradient of its output.
+    Linear { layer: Linear, x: Tensor, dy: Tensor },
+    /// A norm's weight or bias. The norm's kernel computes dx and these in one pass, so only the sum is left to do.
+    Vector { parameter: usize, gradient: Tensor },
+    /// Rows of the embedding's tables: `dy` is the gradient before the dropout mask.
+    Embedding { layer: Embedding, ids: Tensor, seq: usize, dy: Tensor },
+}
+
+/// The weight gradients of one block that are still to be added. The tasks of a layer keep the inputs of its four linear layers and
+/// the gradients of their outputs; those of the head, the logits' gradient and the projection's input; that of the embedding, the
+/// gradient of its output; those of norms, their own gradients.
+pub type DeferredGradients = Vec<WeightGradientTask>;
+
+impl GradientSink<'_> {
+    /// Runs `task`, or keeps it for later.
+    pub fn accept(&mut self, task: WeightGradientTask) -> Result<()> {
+        match self {
+            Self::Add(grads) => task.run(grads),
+            Self::Defer(tasks) => {
+                tasks.push(task);
+                Ok(())
+            }
+        }
+    }
+
+    /// The vector to which a kernel that computes several gradients in one pass must add that of `parameter`, whose length and type
+    /// are those in `params`.
+    pub fn vector(&mut self, params: &Params, parameter: usize) -> Result<Tensor> {
+        match self {
+            Self::Add(grads) => grads.view(parameter),
+            Self::Defer(tasks) => {
+                let gradient = params.view(parameter)?.zeros_like()?;
+                tasks.push(WeightGradientTask::Vector { parameter, gradient: gradient.clone() });
+                Ok(gradient)
+            }
+        }
+    }
+}
+
+impl WeightGradientTask {
+    /// Adds the gradients to `grads`.
+    pub fn run(self, grads: &Params) -> Result<()> {
+        match self {
+            Self::Linear { layer, x, dy } => layer.backward_weight(grads, &x, &dy),
+            // Weight gradients are never rounded.
+            Self::Vector { parameter, gradient } => {
+                pointwise::add_assign(&grads.view(parameter)?, &gradient, Math { bf16: false })
+            }
+            Self::Embedding { layer, ids, seq, dy } => layer.backward_weight(grads, &ids, seq, &dy),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! A model whose forward alone is run: to evaluate it, or to generate text.
+
+use super::device;
+use super::error::ExecError;
+use runner_compute::kernels::Math;
+use runner_compute::model::{Model, Params};
+use runner_spec::experiment::Precision;
+use runner_spec::program::{Device, Program};
+
+/// The whole model of `program` on `device`, for the calling thread, with the weights that its forward reads in the program's
+/// precision. `weights` are f32, on the CPU.
+///
+/// # Errors
+/// If this build or this machine has no such device, or the device has too little memory.
+pub fn model_for_inference(program: &Program, weights: Params, device: Device) -> Result<(Model, Params), ExecError> {
+    let device = device::open(device, program.precision)?;
+    let (layout, all) = (weights.layout, device::move_to_device(&weights.flat, &device)?);
+    let math = Math { bf16: program.precision == Precision::Bf16 };
+    let blocks = 0..program.model.block_count();
+    let model = Model::new(&program.model, layout.clone(), blocks, program.seed, math, &all)?;
+    if !device::needs_rounded_copy(program, &device) {
+        return Ok((model, Params::new(layout, all)));
+    }
+    let weights = device::allocate_rounded_copy(&layout, all.clone())?;
+    device::refresh_rounded_copy(&weights, &all)?;
+    Ok((model, weights))
+}

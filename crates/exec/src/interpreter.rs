@@ -1,0 +1,357 @@
+//! The interpreter: one rank executes its Program, instruction by instruction.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::data_cursor::DataCursor;
+use super::error::ExecError;
+use super::gradient_reduction::GradientReduction;
+use super::memory_shortage::explain_out_of_memory;
+use super::optimizer::Optimizer;
+use super::passes::Passes;
+use super::phase_clock::{Phase, PhaseClock};
+use super::rank_context::{InstructionList, Peers, RankContext};
+use super::step_exchange::{StepAgreement, StepTotals};
+use super::step_watch::StepWatch;
+use super::trace::Trace;
+use super::trainer::Trainer;
+use super::{device, layout_evaluation, layout_sampling, non_finite, replica_check};
+use runner_compute::kernels::optimizer::Sum;
+use runner_compute::observer::Observer;
+use runner_compute::state::TrainState;
+use runner_data::{Dataset, TextTokenizer};
+use runner_spec::data::ChoiceItem;
+use runner_spec::event::{Best, Event, StepMetrics};
+use runner_spec::program::{Instruction, Mode, Program};
+
+/// The data that a rank works with besides its program.
+#[derive(Debug, Clone, Copy)]
+pub struct Resources<'a> {
+    pub dataset: &'a Dataset,
+    pub tokenizer: &'a TextTokenizer,
+    /// Items of the multiple-choice evaluation, where there is one.
+    pub choice: Option<&'a [ChoiceItem]>,
+}
+
+/// When a run stops early, and whether it traces: the same on all ranks.
+#[derive(Debug, Clone, Copy)]
+pub struct RunControls<'a> {
+    /// Set when the run is asked to stop. It stays set.
+    pub stop: &'a AtomicBool,
+    /// The step, counting from 1, after which to stop.
+    pub until: Option<u64>,
+    /// True if hashes of all that is computed are recorded.
+    pub trace: bool,
+}
+
+impl<'a> From<&'a AtomicBool> for RunControls<'a> {
+    fn from(stop: &'a AtomicBool) -> Self {
+        Self { stop, until: None, trace: false }
+    }
+}
+
+/// The end of a rank's work.
+#[derive(Debug)]
+pub struct RankOutcome {
+    pub state: TrainState,
+    /// True if the rank stopped before its last step, on request or at `RunControls::until`.
+    pub interrupted: bool,
+}
+
+/// Runs `program` from `state` on, until it ends or is to stop. `observer` receives the events.
+///
+/// # Errors
+/// A number that is not finite, unreadable data, too little memory, the end of another rank, or the observer's own error.
+pub fn run<'a>(
+    program: &Program,
+    resources: &Resources,
+    peers: Peers<'_>,
+    state: TrainState,
+    controls: impl Into<RunControls<'a>>,
+    observer: &mut dyn Observer,
+) -> Result<RankOutcome, ExecError> {
+    let context = RankContext::new(program, peers)?;
+    let first_step = state.step;
+    let explain = |e| explain_out_of_memory(e, program, first_step, None, || device::memory_of_program(program));
+    let trainer = Trainer::new(program, state).map_err(explain)?;
+    context.comm.attach(trainer.device()).map_err(|e| explain(e.into()))?;
+    let controls = controls.into();
+    let interpreter = Interpreter {
+        context,
+        resources,
+        controls,
+        observer,
+        clock: PhaseClock::new(trainer.device())?,
+        // Replicas compute the same: a difference in another one shows in the gradients, which are sums over all.
+        trace: (controls.trace && context.replica == 0).then(Trace::default),
+        trainer,
+        data: DataCursor::new(program, resources.dataset.train()),
+        passes: Passes::new(context, first_step),
+        reduction: GradientReduction::new(context),
+        optimizer: Optimizer::new(&program.schedule),
+        agreement: StepAgreement::default(),
+        totals: StepTotals::default(),
+        waited: Duration::ZERO,
+        first_step,
+        step: first_step,
+    };
+    interpreter.run()
+}
+
+/// The parts of a rank's work, and the order in which its program uses them.
+struct Interpreter<'a> {
+    context: RankContext<'a>,
+    resources: &'a Resources<'a>,
+    controls: RunControls<'a>,
+    observer: &'a mut dyn Observer,
+    clock: PhaseClock,
+    trace: Option<Trace>,
+    trainer: Trainer,
+    data: DataCursor<'a>,
+    passes: Passes<'a>,
+    reduction: GradientReduction<'a>,
+    optimizer: Optimizer<'a>,
+    agreement: StepAgreement,
+    totals: StepTotals,
+    /// The part of the communicator's waiting time that is already reported, or belongs to no step.
+    waited: Duration,
+    /// The step at which this process began, from 0.
+    first_step: u64,
+    /// The current step, from 0.
+    step: u64,
+}
+
+impl Interpreter<'_> {
+    fn run(mut self) -> Result<RankOutcome, ExecError> {
+        let program = self.context.program;
+        replica_check::compare_states(self.context, &self.trainer)?;
+        self.observer.observe(&Event::Start { step: self.first_step, steps: program.steps })?;
+        if self.first_step == 0 {
+            for (index, instruction) in program.start.iter().enumerate() {
+                self.execute(InstructionList::Start, index, *instruction)?;
+            }
+        }
+        self.waited = self.context.comm.waited();
+        // Before the first step there is no checkpoint to write.
+        let mut interrupted = (self.first_step == 0 && self.is_stop_requested()) || self.has_reached_stop_step();
+        while self.trainer.state.step < program.steps && !interrupted {
+            interrupted = self.run_step()?;
+        }
+        Ok(RankOutcome { state: self.trainer.state.on_host()?, interrupted })
+    }
+
+    /// A rank that is alone obeys a request at once. Several ranks obey what they agreed on when the step began.
+    fn is_stop_requested(&self) -> bool {
+        if self.context.is_alone() { self.controls.stop.load(Ordering::Relaxed) } else { self.agreement.stop_requested }
+    }
+
+    fn has_reached_stop_step(&self) -> bool {
+        self.is_unfinished() && self.controls.until.is_some_and(|until| until <= self.trainer.state.step)
+    }
+
+    fn is_unfinished(&self) -> bool {
+        self.trainer.state.step < self.context.program.steps
+    }
+
+    /// Runs the step's instructions, then the periodic ones that are due. Returns true if the run stops after this step.
+    fn run_step(&mut self) -> Result<bool, ExecError> {
+        let started = Instant::now();
+        let program = self.context.program;
+        self.step = self.trainer.state.step;
+        self.passes = Passes::new(self.context, self.step);
+        let mut watch = StepWatch::start_if_due(self.step - self.first_step + 1, program, self.trainer.device());
+        for (index, instruction) in program.step.iter().enumerate() {
+            if matches!(instruction, Instruction::ClipNorm { .. }) && !self.trainer.device().is_cpu() {
+                // Clipping is the first to wait for the GPU: until then the host reads the next step's rows.
+                self.data.prefetch_step(self.step + 1);
+            }
+            let instruction_start = Instant::now();
+            self.execute(InstructionList::Step, index, *instruction)?;
+            if let Some(watch) = &mut watch {
+                // A span ends when its work is done, not when it is launched.
+                self.trainer.synchronize()?;
+                watch.record_span(program.rank, instruction, instruction_start);
+            }
+        }
+        self.trainer.state.tokens += self.agreement.tokens;
+        self.report_step(started.elapsed())?;
+        let waited_in_step = self.context.comm.waited();
+        if let Some(mut watch) = watch {
+            watch.record_memory(program, &self.trainer);
+            if let Some(watched) = watch.gather(self.context, self.trainer.state.step)? {
+                self.observer.observe(&Event::Watched(watched))?;
+            }
+        }
+        let stopping = self.run_periodic()?;
+        // Communication between the steps counts to none of them.
+        self.waited += self.context.comm.waited().saturating_sub(waited_in_step);
+        Ok(stopping)
+    }
+
+    /// Runs the periodic instructions that are due. Returns true if the run stops here; there is a checkpoint then.
+    fn run_periodic(&mut self) -> Result<bool, ExecError> {
+        let program = self.context.program;
+        let done = self.trainer.state.step;
+        let mut has_checkpoint = false;
+        for (index, periodic) in program.periodic.iter().enumerate() {
+            if periodic.due(done, program.steps) {
+                self.execute(InstructionList::Periodic, index, periodic.instruction)?;
+                has_checkpoint |= periodic.instruction == Instruction::Checkpoint;
+            }
+        }
+        let stopping = self.is_unfinished() && (self.is_stop_requested() || self.has_reached_stop_step());
+        if stopping && !has_checkpoint {
+            self.execute(InstructionList::Periodic, program.periodic.len(), Instruction::Checkpoint)?;
+        }
+        Ok(stopping)
+    }
+
+    fn execute(&mut self, list: InstructionList, index: usize, instruction: Instruction) -> Result<(), ExecError> {
+        self.context.monitor.enter_instruction(self.step, list, index);
+        let lap = self.clock.start()?;
+        self.dispatch(instruction).map_err(|e| {
+            let memory = || device::driver_memory(self.trainer.device());
+            explain_out_of_memory(e, self.context.program, self.step, Some(instruction), memory)
+        })?;
+        match Phase::of_instruction(instruction) {
+            Some(phase) => Ok(self.clock.stop(lap, phase)?),
+            None => Ok(()),
+        }
+    }
+
+    fn dispatch(&mut self, instruction: Instruction) -> Result<(), ExecError> {
+        let trainer = &self.trainer;
+        match instruction {
+            Instruction::Load { mb } => {
+                let rows = self.data.load_rows(self.step, mb)?;
+                self.passes.add_rows(mb, rows);
+                Ok(())
+            }
+            Instruction::CountTokens { numerator } => self.agree_on_step(numerator),
+            Instruction::BroadcastWeights => self.broadcast_weights(),
+            Instruction::Forward { mb, chunk } => self.passes.forward(trainer, mb, chunk, self.trace.as_mut()),
+            Instruction::Backward { mb, chunk, blocks } => self.passes.backward(trainer, mb, chunk, blocks),
+            Instruction::BackwardInput { mb, chunk } => self.passes.backward_input(trainer, mb, chunk),
+            Instruction::BackwardWeight { mb, chunk, blocks } => {
+                self.passes.backward_weight(trainer, mb, chunk, blocks)
+            }
+            Instruction::SendActivation { mb, chunk, to } => self.passes.send_activation(mb, chunk, to),
+            Instruction::RecvActivation { mb, chunk, from } => self.passes.receive_activation(trainer, mb, chunk, from),
+            Instruction::SendGradient { mb, chunk, to } => self.passes.send_gradient(mb, chunk, to),
+            Instruction::RecvGradient { mb, chunk, from } => self.passes.receive_gradient(trainer, mb, chunk, from),
+            Instruction::AllReduce { bucket } => self.reduction.all_reduce(trainer, bucket),
+            Instruction::WaitBuckets => self.reduction.wait_buckets(),
+            Instruction::ReduceToRoot { bucket } => self.reduction.reduce_to_root(trainer, bucket),
+            Instruction::SumTied => self.reduction.sum_tied(trainer),
+            Instruction::ClipNorm { max } => self.clip_gradients(max),
+            Instruction::OptimizerStep => Ok(self.optimizer.step(&mut self.trainer)?),
+            Instruction::ZeroGradients => Ok(self.trainer.end_step()?),
+            Instruction::Evaluate => self.evaluate(),
+            Instruction::Sample => self.sample(),
+            Instruction::Checkpoint => self.checkpoint(),
+        }
+    }
+
+    /// Agrees with all ranks on the valid tokens of the global batch, and on whether the run stops after this step.
+    fn agree_on_step(&mut self, numerator: u32) -> Result<(), ExecError> {
+        if numerator != 1 {
+            return Err(ExecError::Program(format!("a token cannot weigh {numerator}")));
+        }
+        let stop_requested = self.controls.stop.load(Ordering::Relaxed);
+        self.agreement = StepAgreement::reach(self.context, self.passes.valid_tokens(), stop_requested)?;
+        self.passes.set_global_tokens(self.agreement.tokens);
+        Ok(())
+    }
+
+    /// dp: all ranks get the root's weights.
+    fn broadcast_weights(&self) -> Result<(), ExecError> {
+        if self.context.program.mesh.mode != Mode::Dp {
+            return Err(ExecError::Program("weights are broadcast under dp only".to_owned()));
+        }
+        self.context.comm.broadcast(self.context.replica_group(), 0, &self.trainer.state.weights()?)?;
+        Ok(self.trainer.refresh()?)
+    }
+
+    /// Measures the gradients' norm over all ranks, and settles how the update scales them.
+    fn clip_gradients(&mut self, max_norm: Option<f64>) -> Result<(), ExecError> {
+        self.trainer.finish_gradients()?;
+        if let Some(trace) = &mut self.trace {
+            trace.record_gradients(&self.trainer)?;
+        }
+        // All reads are launched before the first one waits for a GPU.
+        let squares = self.trainer.launch_grad_squares()?;
+        let loss = self.passes.read_loss(&self.trainer)?;
+        let own = squares.into_iter().map(Sum::read).sum::<candle_core::Result<f64>>()?;
+        // One replica counts: under ddp all have the same gradients, under dp the root has them.
+        let counts = self.context.replica == 0;
+        let waited = self.context.comm.waited();
+        let communication = waited.saturating_sub(std::mem::replace(&mut self.waited, waited));
+        self.totals = StepTotals::gather(self.context, if counts { own } else { 0.0 }, loss, communication)?;
+        if !self.totals.grad_norm.is_finite() {
+            self.context.ensure_run_continues()?;
+            let finding =
+                if counts && !own.is_finite() { non_finite::find_in_gradients(&self.trainer)? } else { String::new() };
+            let first = self.context.elect_fault_report(&finding, non_finite::SQUARES_OVERFLOW)?;
+            return Err(ExecError::NotFinite { step: self.step + 1, what: "gradient norm", first });
+        }
+        self.optimizer.clip(self.totals.grad_norm, max_norm);
+        Ok(())
+    }
+
+    fn evaluate(&mut self) -> Result<(), ExecError> {
+        let metrics = layout_evaluation::evaluate(self.context, &self.trainer, self.resources)?;
+        let state = &mut self.trainer.state;
+        // Before the first step there is nothing to keep as the best.
+        if let Some(val_loss) = metrics.val_loss
+            && state.step > 0
+            && state.best.is_none_or(|best| val_loss < best.val_loss)
+        {
+            state.best = Some(Best { step: state.step, val_loss });
+        }
+        Ok(self.observer.observe(&Event::Eval(metrics))?)
+    }
+
+    fn sample(&mut self) -> Result<(), ExecError> {
+        for sample in layout_sampling::sample(self.context, &self.trainer, self.resources.tokenizer)? {
+            self.observer.observe(&Event::Sample(sample))?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> Result<(), ExecError> {
+        if let Some(first) = non_finite::find_in_weights(&self.trainer)? {
+            self.context.ensure_run_continues()?;
+            return Err(ExecError::NotFinite { step: self.trainer.state.step, what: "update", first });
+        }
+        replica_check::compare_states(self.context, &self.trainer)?;
+        Ok(self.observer.checkpoint(&self.trainer.state.on_host()?)?)
+    }
+
+    /// Emits the trace, where there is one, and the metrics of the step that is done.
+    fn report_step(&mut self, elapsed: Duration) -> Result<(), ExecError> {
+        if let Some(trace) = &mut self.trace {
+            let lines = trace.finish(&self.trainer)?;
+            self.observer.trace(&lines)?;
+        }
+        let phases = self.clock.take()?;
+        let (program, totals, tokens) = (self.context.program, &self.totals, self.agreement.tokens);
+        let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
+        let seconds = elapsed.as_secs_f64();
+        let event = Event::Step(StepMetrics {
+            step: self.trainer.state.step,
+            loss: totals.loss / tokens.max(1) as f64,
+            lr: self.optimizer.learning_rate(self.step),
+            grad_norm: totals.grad_norm,
+            tokens,
+            tokens_per_second: tokens as f64 / seconds,
+            mfu: program.peak_flops.map(|peak| program.flops_per_step / (peak * seconds)),
+            step_ms: milliseconds(elapsed),
+            data_ms: milliseconds(phases.data),
+            forward_ms: milliseconds(phases.forward),
+            backward_ms: milliseconds(phases.backward),
+            optimizer_ms: milliseconds(phases.optimizer),
+            comm_ms: (!self.context.is_alone()).then(|| milliseconds(totals.communication)),
+        });
+        Ok(self.observer.observe(&event)?)
+    }
+}

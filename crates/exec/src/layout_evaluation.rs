@@ -1,0 +1,102 @@
+//! Evaluation under any layout of ranks: replicas divide the batches among them, and each batch passes through the stages.
+
+use std::time::Instant;
+
+use super::error::ExecError;
+use super::interpreter::Resources;
+use super::non_finite;
+use super::rank_context::RankContext;
+use super::trainer::Trainer;
+use crate::eval::batches::{Batches, Partial};
+use crate::eval::choice::ChoiceBatches;
+use crate::eval::loss::LossBatches;
+use crate::eval::{EvalError, share};
+use runner_compute::kernels::on_host;
+use runner_compute::model::Output;
+use runner_spec::data::Rows;
+use runner_spec::event::EvalMetrics;
+
+/// Measures what the program evaluates: the same on all ranks, in whatever layout.
+pub(super) fn evaluate(
+    context: RankContext<'_>,
+    trainer: &Trainer,
+    resources: &Resources<'_>,
+) -> Result<EvalMetrics, ExecError> {
+    let started = Instant::now();
+    let program = context.program;
+    let mut metrics = EvalMetrics { step: trainer.state.step, ..EvalMetrics::default() };
+    if let (Some(spec), Some(split)) = (program.eval.loss, resources.dataset.validation()) {
+        let batches =
+            LossBatches::new(split, spec.batches, program.batch.micro_batch).masked(program.batch.mask_padding);
+        let partial = run_batches(context, trainer, &batches)?;
+        let result = report_non_finite(context, trainer, batches.finish(&partial))?;
+        metrics.val_loss = Some(result.loss);
+        metrics.val_perplexity = Some(result.perplexity());
+    }
+    if let (Some(_), Some(items)) = (program.eval.choice_items, resources.choice) {
+        let batches = ChoiceBatches::new(items, program.model.context_length);
+        let partial = run_batches(context, trainer, &batches)?;
+        let score = report_non_finite(context, trainer, batches.finish(&partial))?;
+        metrics.hellaswag_acc = Some(score.acc());
+        metrics.hellaswag_acc_norm = Some(score.acc_norm());
+        metrics.hellaswag_n = Some(score.items as u64);
+    }
+    metrics.eval_ms = started.elapsed().as_secs_f64() * 1e3;
+    Ok(metrics)
+}
+
+/// Runs this rank's share of `batches`, and adds up the results of all ranks.
+fn run_batches(context: RankContext<'_>, trainer: &Trainer, batches: &dyn Batches) -> Result<Partial, ExecError> {
+    let mut own = batches.partial();
+    for index in share(batches.count(), context.replica, context.program.mesh.replicas) {
+        context.monitor.heartbeat();
+        run_batch(context, trainer, batches, index, &mut own)?;
+    }
+    if context.is_alone() {
+        return Ok(own);
+    }
+    let mut sum = batches.partial();
+    for values in context.gather_numbers(&own.values)? {
+        sum.merge(&Partial { values })?;
+    }
+    Ok(sum)
+}
+
+/// Runs one batch through this rank's chunks.
+fn run_batch(
+    context: RankContext<'_>,
+    trainer: &Trainer,
+    batches: &dyn Batches,
+    index: usize,
+    partial: &mut Partial,
+) -> Result<(), ExecError> {
+    let mut rows = Rows::default();
+    batches.fill(index, &mut rows)?;
+    let shape = [rows.inputs.len(), context.program.model.d_model];
+    let dtype = trainer.weights.flat.dtype();
+    let mb = trainer.models[0]
+        .micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?
+        .with_valid_lengths(&rows.filled)?;
+    for (chunk, model) in trainer.models.iter().enumerate() {
+        let input = context.receive_chunk_input(chunk, dtype, &shape)?;
+        match model.evaluate(&trainer.weights, input, &mb)? {
+            Output::Hidden(hidden) => context.send_chunk_output(chunk, &hidden)?,
+            Output::Losses(losses) => batches.enter(index, &rows, &losses, partial)?,
+            Output::PendingLosses(losses) => batches.enter(index, &rows, &on_host(&losses)?.to_vec1()?, partial)?,
+        }
+    }
+    Ok(())
+}
+
+/// Turns a result that is not finite into an error that names the tensor which went bad. All ranks have the same result.
+fn report_non_finite<T>(
+    context: RankContext<'_>,
+    trainer: &Trainer,
+    result: Result<T, EvalError>,
+) -> Result<T, ExecError> {
+    let Err(EvalError::NotFinite(what)) = result else { return Ok(result?) };
+    // An empty finding: this rank's weights are finite.
+    let finding = non_finite::find_in_weights(trainer)?.unwrap_or_default();
+    let first = context.elect_fault_report(&finding, "the logits")?;
+    Err(ExecError::NotFinite { step: trainer.state.step, what, first })
+}

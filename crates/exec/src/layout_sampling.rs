@@ -1,0 +1,127 @@
+//! Samples under any layout of ranks: replicas divide the prompts among them. In a pipeline the first stage draws the tokens, and
+//! the other stages run each feed that it announces.
+
+use candle_core::{DType, Device, Tensor};
+
+use super::error::ExecError;
+use super::rank_context::RankContext;
+use super::trainer::Trainer;
+use crate::eval::decode::{Decoder, Feed, StageDecoder};
+use crate::eval::sample::{Continuation, continue_prompt};
+use crate::eval::{EvalError, share};
+use runner_compute::kernels::on_host;
+use runner_data::TextTokenizer;
+use runner_spec::event::SampleText;
+use runner_spec::topology::Lane;
+
+/// Numbers in the announcement of a feed: 1 if there is one, batch, start, capacity, tokens of each row.
+const ANNOUNCEMENT_LENGTH: usize = 5;
+
+/// Continues the program's prompts. Returns the samples of all ranks, in the order of prompts.
+pub(super) fn sample(
+    context: RankContext<'_>,
+    trainer: &Trainer,
+    tokenizer: &TextTokenizer,
+) -> Result<Vec<SampleText>, ExecError> {
+    let program = context.program;
+    let Some(spec) = &program.eval.samples else { return Ok(Vec::new()) };
+    let mut pipeline = PipelineDecoder::new(context, trainer);
+    let mut all: Vec<(usize, Vec<Continuation>)> = Vec::new();
+    if context.stage == 0 {
+        for prompt in share(spec.prompts.len(), context.replica, program.mesh.replicas) {
+            all.push((prompt, continue_prompt(&mut pipeline, &program.model, tokenizer, spec, prompt)?));
+        }
+        pipeline.announce(None)?;
+    } else {
+        pipeline.follow()?;
+    }
+    if !context.is_alone() {
+        let json = |e: serde_json::Error| ExecError::Program(format!("samples as JSON: {e}"));
+        let own = serde_json::to_vec(&all).map_err(json)?;
+        all.clear();
+        for theirs in context.gather(&own)? {
+            all.extend(serde_json::from_slice::<Vec<(usize, Vec<Continuation>)>>(&theirs).map_err(json)?);
+        }
+        all.sort_by_key(|(prompt, _)| *prompt);
+    }
+    let step = trainer.state.step;
+    let continuations = all.into_iter().flat_map(|(_, continuations)| continuations);
+    Ok(continuations.map(|c| SampleText { step, prompt: c.prompt, index: c.index, text: c.text }).collect())
+}
+
+/// The model over all stages of a replica, on one of its ranks.
+struct PipelineDecoder<'a> {
+    context: RankContext<'a>,
+    chunks: Vec<StageDecoder<'a>>,
+    dtype: DType,
+}
+
+impl<'a> PipelineDecoder<'a> {
+    fn new(context: RankContext<'a>, trainer: &'a Trainer) -> Self {
+        let chunks = trainer.models.iter().map(|model| StageDecoder::new(model, &trainer.weights)).collect();
+        Self { context, chunks, dtype: trainer.weights.flat.dtype() }
+    }
+
+    /// Announces the next feed, of `n` tokens a row, to the next stage; `None`: there is no other feed.
+    fn announce(&self, feed: Option<(&Feed, usize)>) -> Result<(), ExecError> {
+        let next_stage = self.context.stage + 1;
+        if next_stage == self.context.program.mesh.stages {
+            return Ok(());
+        }
+        let header = match feed {
+            Some((feed, n)) => [1, feed.batch as u32, feed.start as u32, feed.capacity as u32, n as u32],
+            None => [0; ANNOUNCEMENT_LENGTH],
+        };
+        let header = Tensor::from_slice(&header, ANNOUNCEMENT_LENGTH, &Device::Cpu)?;
+        self.context.send(next_stage, Lane::Activation, &header)
+    }
+
+    /// Runs one feed through this rank's chunks. The first stage gets the logits.
+    fn run(&mut self, feed: &Feed, n: usize) -> Result<Option<Tensor>, ExecError> {
+        self.context.monitor.heartbeat();
+        let (model, stages) = (&self.context.program.model, self.context.program.mesh.stages);
+        let is_whole_model = stages * self.chunks.len() == 1;
+        for (index, chunk) in self.chunks.iter_mut().enumerate() {
+            let input = self.context.receive_chunk_input(index, self.dtype, &[feed.batch * n, model.d_model])?;
+            let output = chunk.feed(feed, input)?;
+            if is_whole_model {
+                return Ok(Some(output));
+            }
+            // The last part's output are the logits, for the first stage.
+            self.context.send_chunk_output(index, &output)?;
+        }
+        if self.context.stage > 0 {
+            return Ok(None);
+        }
+        let shape = [feed.batch, model.vocab_size];
+        Ok(Some(self.context.receive(stages - 1, Lane::Activation, self.dtype, &shape)?))
+    }
+
+    /// Runs the feeds that the first stage announces, until it announces the end.
+    fn follow(&mut self) -> Result<(), ExecError> {
+        loop {
+            let previous_stage = self.context.stage - 1;
+            let header = self.context.receive(previous_stage, Lane::Activation, DType::U32, &[ANNOUNCEMENT_LENGTH])?;
+            let header = on_host(&header)?.to_vec1::<u32>()?;
+            let [1, batch, start, capacity, n] = header[..] else { return self.announce(None) };
+            let [batch, start, capacity, n] = [batch, start, capacity, n].map(|x| x as usize);
+            let feed = Feed { ids: Vec::new(), batch, start, capacity };
+            self.announce(Some((&feed, n)))?;
+            self.run(&feed, n)?;
+        }
+    }
+}
+
+impl Decoder for PipelineDecoder<'_> {
+    fn feed(&mut self, feed: &Feed) -> Result<Tensor, EvalError> {
+        let n = feed.ids.len() / feed.batch.max(1);
+        match self.announce(Some((feed, n))).and_then(|()| self.run(feed, n)) {
+            Ok(Some(logits)) => Ok(logits),
+            Ok(None) => Err(EvalError::Request("only the first stage draws tokens".into())),
+            Err(ExecError::Peer(error)) => Err(error.into()),
+            Err(ExecError::Eval(error)) => Err(error),
+            Err(ExecError::Kernel(error)) => Err(error.into()),
+            Err(other) => Err(EvalError::Request(other.to_string())),
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Explains an out-of-memory error with the plan: where it happened, what was planned, what the device has, and what would fit.
+
+use std::fmt;
+
+use super::error::ExecError;
+use runner_comm::CommError;
+use runner_compute::kernels::out_of_memory::{failed_computation, is_out_of_memory};
+use runner_plan::check::{INITIAL_CHANNEL_SLOTS, LiveMicroBatches, execute};
+use runner_plan::memory::{MemoryRequest, estimate};
+use runner_plan::quantity::bytes;
+use runner_plan::{device_memory, suggest_change_for_rank};
+use runner_spec::cluster::{ComputeCapability, DeviceFacts, PeakFlops};
+use runner_spec::plan::{MemoryCategory, MemoryEstimate};
+use runner_spec::program::{Device, Instruction, Program};
+
+/// The memory of a device in bytes, as its driver reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriverMemory {
+    /// Held by this process for tensors.
+    pub reserved: u64,
+    /// `None` where the device could not be opened.
+    pub free: Option<u64>,
+    pub total: u64,
+    pub capability: Option<ComputeCapability>,
+}
+
+/// A device had too little memory for what a rank was allocating.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemoryShortage {
+    pub rank: usize,
+    pub device: Device,
+    /// Where the rank was: `in step 3 at Forward 2, layer 5`.
+    pub place: String,
+    /// The memory that was being allocated.
+    pub category: MemoryCategory,
+    pub planned: MemoryEstimate,
+    /// `None` where the driver does not report it.
+    pub memory: Option<DriverMemory>,
+    /// A smaller setting that would fit, in words.
+    pub suggestion: Option<String>,
+}
+
+/// Turns an out-of-memory error of a kernel or of NCCL into a `MemoryShortage`, and returns other errors unchanged.
+/// `instruction` is the one that failed, in step `step`, which counts from 0; without one, the rank was starting.
+pub(super) fn explain_out_of_memory(
+    error: ExecError,
+    program: &Program,
+    step: u64,
+    instruction: Option<Instruction>,
+    memory: impl FnOnce() -> Option<DriverMemory>,
+) -> ExecError {
+    match error {
+        ExecError::Kernel(kernel) | ExecError::Peer(CommError::Tensor(kernel)) if is_out_of_memory(&kernel) => {
+            ExecError::OutOfMemory(Box::new(MemoryShortage::new(
+                program,
+                step,
+                instruction,
+                failed_computation(&kernel),
+                memory(),
+            )))
+        }
+        ExecError::Peer(CommError::Device { what, .. }) if is_nccl_out_of_memory(&what) => {
+            let shortage = MemoryShortage::new(program, step, instruction, None, memory());
+            ExecError::OutOfMemory(Box::new(MemoryShortage { category: MemoryCategory::Communication, ..shortage }))
+        }
+        other => other,
+    }
+}
+
+/// NCCL has no code of its own for a failed allocation: it quotes the failed call of CUDA.
+fn is_nccl_out_of_memory(what: &str) -> bool {
+    what.contains("NCCL") && what.contains("out of memory")
+}
+
+impl MemoryShortage {
+    /// A shortage of `program`'s rank in step `step`, counting from 0. `inside` is the part of the model that was computed.
+    #[must_use]
+    pub fn new(
+        program: &Program,
+        step: u64,
+        instruction: Option<Instruction>,
+        inside: Option<String>,
+        memory: Option<DriverMemory>,
+    ) -> Self {
+        let inside = inside.map_or_else(String::new, |inside| format!(", {inside}"));
+        let place = match instruction {
+            Some(instruction) => format!("in step {} at {instruction}{inside}", step + 1),
+            None => "while starting".to_owned(),
+        };
+        let hardware = device_facts(program, memory.as_ref());
+        let live = live_activations(program);
+        let planned =
+            estimate(&MemoryRequest { program, live: &live, slots: INITIAL_CHANNEL_SLOTS, hardware: &hardware });
+        // On a device that could not be opened, what other processes hold is unknown.
+        let known = memory.filter(|memory| memory.free.is_some());
+        let suggestion = known
+            .and_then(|memory| suggest_change_for_rank(program, &hardware, memory.usable_by_this_process(&planned)));
+        Self {
+            rank: program.rank,
+            device: program.device,
+            place,
+            category: allocated_category(instruction),
+            planned,
+            memory,
+            suggestion,
+        }
+    }
+}
+
+/// The kind of memory that an instruction allocates.
+fn allocated_category(instruction: Option<Instruction>) -> MemoryCategory {
+    use Instruction as I;
+    match instruction {
+        None => MemoryCategory::Weights,
+        Some(I::Forward { .. }) => MemoryCategory::Activations,
+        Some(
+            I::SendActivation { .. }
+            | I::RecvActivation { .. }
+            | I::SendGradient { .. }
+            | I::RecvGradient { .. }
+            | I::AllReduce { .. }
+            | I::WaitBuckets
+            | I::ReduceToRoot { .. }
+            | I::SumTied
+            | I::BroadcastWeights
+            | I::CountTokens { .. },
+        ) => MemoryCategory::Communication,
+        Some(_) => MemoryCategory::Workspace,
+    }
+}
+
+/// The activations that the program keeps at once; one of each chunk where the program cannot be executed.
+fn live_activations(program: &Program) -> Vec<LiveMicroBatches> {
+    let unknown = |_| vec![LiveMicroBatches { saved: 1, work: 0 }; program.chunks.len()];
+    execute(program).map_or_else(unknown, |execution| execution.live)
+}
+
+fn device_facts(program: &Program, memory: Option<&DriverMemory>) -> DeviceFacts {
+    DeviceFacts {
+        device: program.device,
+        node: 0,
+        name: String::new(),
+        threads: 1,
+        memory_bytes: memory.map(|memory| memory.total),
+        peak_flops: PeakFlops::default(),
+        compute_capability: memory.and_then(|memory| memory.capability),
+        estimated: false,
+    }
+}
+
+impl DriverMemory {
+    /// An estimate of the bytes that other processes hold: what is neither free, nor this process's tensors, nor its context as
+    /// planned.
+    fn held_by_others(&self, planned: &MemoryEstimate) -> u64 {
+        let Some(free) = self.free else { return 0 };
+        self.total.saturating_sub(free).saturating_sub(self.reserved).saturating_sub(planned.context)
+    }
+
+    /// The bytes that a plan may fill beside other processes.
+    fn usable_by_this_process(&self, planned: &MemoryEstimate) -> u64 {
+        device_memory::usable(self.total).saturating_sub(self.held_by_others(planned))
+    }
+}
+
+impl fmt::Display for MemoryShortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, device, place, category, planned, memory, suggestion } = self;
+        write!(f, "rank {rank}, {place}: out of memory on {device}, allocating {}; planned ", category.name())?;
+        let parts = planned.categories().into_iter().filter(|(_, sum)| *sum > 0);
+        let parts: Vec<String> = parts.map(|(category, sum)| format!("{} {}", category.name(), bytes(sum))).collect();
+        write!(f, "{} ({})", bytes(planned.total()), parts.join(", "))?;
+        if let Some(memory) = memory {
+            write!(f, "; the device has {}", bytes(memory.total))?;
+            match memory.free {
+                Some(free) => {
+                    write!(f, ": {} in this process's tensors, {} free", bytes(memory.reserved), bytes(free))?
+                }
+                None => f.write_str(", but even its context could not be created")?,
+            }
+            let others = memory.held_by_others(planned);
+            if others > 0 {
+                write!(f, ", about {} held by other processes", bytes(others))?;
+            }
+        }
+        match suggestion {
+            Some(suggestion) => write!(f, ": {suggestion}"),
+            None => f.write_str(
+                ": no batch.micro_batch or train.recompute is known to fit; free the device, or choose a smaller model or more stages",
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Error;
+
+    use super::*;
+    use runner_plan::compile;
+    use runner_plan::testing::{data, experiment};
+    use runner_spec::experiment::Recompute;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")")]
+    struct Driver;
+
+    /// A tiny model with rows of 8 in micro-batches of 8, which is only trained: evaluations would need more.
+    fn program() -> Program {
+        let mut experiment = experiment();
+        experiment.batch.micro_batch = 8;
+        (experiment.eval.loss, experiment.eval.hellaswag, experiment.eval.samples) = (None, None, None);
+        let cluster = runner_machine::cluster_description::named_cluster("1x1xH100").unwrap();
+        compile(&experiment, &data(), &cluster).unwrap().ranks[0].program.clone()
+    }
+
+    fn memory(total: u64) -> DriverMemory {
+        let capability = Some(ComputeCapability { major: 9, minor: 0 });
+        DriverMemory { reserved: 20 << 20, free: Some(1 << 20), total, capability }
+    }
+
+    #[test]
+    fn it_says_what_was_planned_and_what_would_fit() {
+        let program = program();
+        let need = MemoryShortage::new(&program, 2, None, None, Some(memory(80 << 30))).planned.total();
+        // All is this process's but 1 MiB, and a little less than the plan needs may be filled.
+        let total = (need - 1) / 95 * 100;
+        let memory = DriverMemory { free: Some(total - (20 << 20) - (512 << 20)), ..memory(total) };
+        let forward = Some(Instruction::Forward { mb: 0, chunk: 0 });
+        let shortage = MemoryShortage::new(&program, 2, forward, Some("layer 1".to_owned()), Some(memory));
+        assert_eq!((shortage.category, shortage.suggestion.is_some()), (MemoryCategory::Activations, true));
+        insta::assert_snapshot!(shortage.to_string());
+        let other = DriverMemory { free: Some(0), ..memory };
+        let crowded = MemoryShortage::new(&program, 2, forward, None, Some(other));
+        assert_eq!(crowded.suggestion, None);
+        assert!(crowded.to_string().contains("held by other processes"), "{crowded}");
+        let closed =
+            MemoryShortage::new(&program, 0, None, None, Some(DriverMemory { reserved: 0, free: None, ..memory }));
+        assert_eq!(closed.suggestion, None);
+        assert!(closed.to_string().contains(", but even its context could not be created: "), "{closed}");
+        // Nothing is left to recompute.
+        let block = Program { recompute: Recompute::Block, ..program };
+        let suggestion = MemoryShortage::new(&block, 2, forward, None, Some(memory)).suggestion;
+        assert!(suggestion.is_none_or(|text| !text.contains("recompute")));
+    }
+
+    #[test]
+    fn only_out_of_memory_errors_are_explained() {
+        let program = program();
+        let explain = |error: Error| explain_out_of_memory(ExecError::Kernel(error), &program, 0, None, || None);
+        let text = explain(Error::Cuda(Box::new(Driver)).bt()).to_string();
+        assert!(
+            text.starts_with("rank 0, while starting: out of memory on cuda:0, allocating weights; planned "),
+            "{text}"
+        );
+        assert!(!text.contains("CUDA_ERROR"), "{text}");
+        assert!(matches!(explain(Error::Msg("other".to_owned())), ExecError::Kernel(_)));
+        let nccl = |what: &str| {
+            let what = what.to_owned();
+            let error = CommError::Device { operation: runner_comm::Kind::AllReduce, rank: 0, what };
+            explain_out_of_memory(ExecError::Peer(error), &program, 0, None, || None)
+        };
+        let ExecError::OutOfMemory(shortage) = nccl("NCCL: unhandled cuda error: Cuda failure 2 'out of memory'")
+        else {
+            panic!("it is out of memory")
+        };
+        assert_eq!(shortage.category, MemoryCategory::Communication);
+        assert!(matches!(nccl("NCCL: unhandled cuda error"), ExecError::Peer(_)));
+    }
+}

@@ -1,0 +1,93 @@
+//! The two messages that all ranks exchange about a step: one before its forward passes, one after its backward passes.
+
+use std::time::Duration;
+
+use super::error::ExecError;
+use super::rank_context::RankContext;
+
+/// What all ranks agree on at the beginning of a step.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct StepAgreement {
+    /// Valid tokens of the global batch.
+    pub tokens: u64,
+    /// True if any rank was asked to stop when the step began. All ranks then stop after this step.
+    pub stop_requested: bool,
+}
+
+impl StepAgreement {
+    const MESSAGE_BYTES: usize = 9;
+
+    /// Combines what this rank knows with what the other ranks know. Only the first stage of each replica counts tokens.
+    ///
+    /// # Errors
+    /// Those of the communication.
+    pub(super) fn reach(context: RankContext<'_>, own_tokens: u64, stop_requested: bool) -> Result<Self, ExecError> {
+        let tokens = if context.stage == 0 { own_tokens } else { 0 };
+        let mut agreed = Self::default();
+        for message in context.gather(&Self { tokens, stop_requested }.encode())? {
+            let announced = Self::decode(&message)?;
+            agreed.tokens += announced.tokens;
+            agreed.stop_requested |= announced.stop_requested;
+        }
+        Ok(agreed)
+    }
+
+    fn encode(self) -> [u8; Self::MESSAGE_BYTES] {
+        let mut message = [0; Self::MESSAGE_BYTES];
+        message[..8].copy_from_slice(&self.tokens.to_le_bytes());
+        message[8] = u8::from(self.stop_requested);
+        message
+    }
+
+    fn decode(message: &[u8]) -> Result<Self, ExecError> {
+        let Ok([tokens @ .., stop_requested]) = <[u8; Self::MESSAGE_BYTES]>::try_from(message) else {
+            return Err(ExecError::Program(format!("a rank sent {} bytes to agree on a step", message.len())));
+        };
+        Ok(Self { tokens: u64::from_le_bytes(tokens), stop_requested: stop_requested == 1 })
+    }
+}
+
+/// Sums over all ranks when the gradients of a step are complete.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct StepTotals {
+    /// Summed negative log-likelihood of the global batch.
+    pub loss: f64,
+    /// Global L2 norm of the gradients before clipping.
+    pub grad_norm: f64,
+    /// Mean over ranks of the time spent in communication.
+    pub communication: Duration,
+}
+
+impl StepTotals {
+    /// `squares` is the sum of squares of the gradients that this rank counts.
+    ///
+    /// # Errors
+    /// Those of the communication.
+    pub(super) fn gather(
+        context: RankContext<'_>,
+        squares: f64,
+        loss: f64,
+        communication: Duration,
+    ) -> Result<Self, ExecError> {
+        let all = context.gather_numbers(&[squares, loss, communication.as_secs_f64()])?;
+        let sum = |column: usize| all.iter().map(|row| row[column]).sum::<f64>();
+        Ok(Self {
+            loss: sum(1),
+            grad_norm: sum(0).sqrt(),
+            communication: Duration::from_secs_f64(sum(2) / all.len() as f64),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agreement_survives_its_message() {
+        let sent = StepAgreement { tokens: u64::MAX - 1, stop_requested: true };
+        let received = StepAgreement::decode(&sent.encode()).unwrap();
+        assert_eq!((received.tokens, received.stop_requested), (sent.tokens, true));
+        assert!(StepAgreement::decode(&[0; 8]).is_err());
+    }
+}

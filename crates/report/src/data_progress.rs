@@ -1,0 +1,77 @@
+//! Progress of data preparation.
+
+use super::screen::Screen;
+use runner_data::hub::Downloading;
+use runner_data::{Progress, SplitName};
+use runner_spec::format::{bytes, count, counted, percent};
+
+/// Shows one report of data preparation; may be called from any thread.
+pub fn show_data_progress(screen: &Screen, progress: Progress) {
+    let text = format!("data   {}", describe(progress));
+    if matches!(progress, Progress::CacheHit { .. } | Progress::Done { .. } | Progress::Waiting) {
+        screen.line(&text);
+    } else {
+        screen.progress(&text, || text.clone());
+    }
+}
+
+fn describe(progress: Progress) -> String {
+    match progress {
+        Progress::Downloading(Downloading { file, files, bytes_done, bytes_total, bytes_per_second }) => {
+            let position = if files > 1 { format!(" {file} of {files}") } else { String::new() };
+            let speed = bytes_per_second / 1e6;
+            format!("downloading file{position}: {}, {speed:.1} MB/s", share_of_bytes(bytes_done, bytes_total))
+        }
+        Progress::Hashing { split, bytes_done, bytes_total } => {
+            format!("reading the {} source: {}", split_adjective(split), share_of_bytes(bytes_done, bytes_total))
+        }
+        Progress::Generating => "writing the built-in corpus".to_owned(),
+        Progress::Waiting => "another process prepares the same data; waiting for it".to_owned(),
+        Progress::TrainingTokenizer { bytes_done, bytes_total } => {
+            format!("training the tokenizer: {}", share_of_bytes(bytes_done, bytes_total))
+        }
+        Progress::Tokenizing { split, bytes_done, bytes_total, tokens } => {
+            let share = share_of_bytes(bytes_done, bytes_total);
+            format!("tokenizing {}: {share}, {} tokens", split_adjective(split), count(tokens))
+        }
+        Progress::CacheHit { split, tokens } => {
+            format!("{}: {} tokens, ready", split_adjective(split), count(tokens))
+        }
+        Progress::Done { split, tokens, documents } => {
+            format!("{}: {} tokens of {}", split_adjective(split), count(tokens), counted(documents, "document"))
+        }
+    }
+}
+
+fn split_adjective(name: SplitName) -> &'static str {
+    match name {
+        SplitName::Train => "training",
+        SplitName::Validation => "validation",
+        SplitName::Test => "test",
+    }
+}
+
+/// `512 B of 1.00 KiB (50.0%)`.
+pub(crate) fn share_of_bytes(done: u64, total: u64) -> String {
+    let share = if total > 0 { format!(" ({})", percent(done as f64 / total as f64)) } else { String::new() };
+    format!("{} of {}{share}", bytes(done), bytes(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_words() {
+        let train = SplitName::Train;
+        assert_eq!(
+            describe(Progress::Tokenizing { split: train, bytes_done: 512, bytes_total: 1024, tokens: 1234 }),
+            "tokenizing training: 512 B of 1.00 KiB (50.0%), 1,234 tokens"
+        );
+        assert_eq!(
+            describe(Progress::Done { split: train, tokens: 5, documents: 1 }),
+            "training: 5 tokens of 1 document"
+        );
+        assert!(describe(Progress::Hashing { split: train, bytes_done: 0, bytes_total: 0 }).ends_with("0 B of 0 B"));
+    }
+}

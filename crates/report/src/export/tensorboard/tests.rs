@@ -1,0 +1,140 @@
+//! Event files read by a reader of their own: frames, checksums bit by bit, protobuf fields.
+
+use super::super::timed_record::tests::{eval, run, train};
+use super::*;
+
+/// CRC-32C by its definition: the reflected polynomial 0x82F63B78, a bit at a time.
+fn crc(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0_u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82F6_3B78 } else { crc >> 1 })
+    })
+}
+
+fn unmasked(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes.try_into().unwrap()).wrapping_sub(0xA282_EAD8).rotate_left(15)
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Field {
+    Integer(u64),
+    Fixed64([u8; 8]),
+    Bytes(Vec<u8>),
+    Fixed32([u8; 4]),
+}
+
+fn varint(bytes: &mut &[u8]) -> u64 {
+    let mut n = 0;
+    for shift in (0..).step_by(7) {
+        let (first, rest) = bytes.split_first().unwrap();
+        *bytes = rest;
+        n |= u64::from(first & 0x7F) << shift;
+        if first & 0x80 == 0 {
+            break;
+        }
+    }
+    n
+}
+
+fn fields(mut bytes: &[u8]) -> Vec<(u64, Field)> {
+    let mut out = Vec::new();
+    while !bytes.is_empty() {
+        let tag = varint(&mut bytes);
+        let mut take = |n: usize| {
+            let (head, rest) = bytes.split_at(n);
+            bytes = rest;
+            head.to_vec()
+        };
+        let field = match tag & 7 {
+            0 => Field::Integer(varint(&mut bytes)),
+            1 => Field::Fixed64(take(8).try_into().unwrap()),
+            5 => Field::Fixed32(take(4).try_into().unwrap()),
+            2 => {
+                let length = varint(&mut bytes) as usize;
+                let (head, rest) = bytes.split_at(length);
+                bytes = rest;
+                Field::Bytes(head.to_vec())
+            }
+            other => panic!("wire type {other}"),
+        };
+        out.push((tag >> 3, field));
+    }
+    out
+}
+
+fn get(fields: &[(u64, Field)], number: u64) -> Option<Field> {
+    fields.iter().find(|(n, _)| *n == number).map(|(_, field)| field.clone())
+}
+
+fn inner(fields: &[(u64, Field)], number: u64) -> Vec<u8> {
+    let Some(Field::Bytes(bytes)) = get(fields, number) else { panic!("field {number} of {fields:?}") };
+    bytes
+}
+
+/// The events of a file, its frames checked.
+fn events(bytes: &[u8]) -> Vec<Vec<(u64, Field)>> {
+    let (mut rest, mut out) = (bytes, Vec::new());
+    while !rest.is_empty() {
+        let length = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
+        assert_eq!(unmasked(&rest[8..12]), crc(&rest[..8]));
+        let data = &rest[12..12 + length];
+        assert_eq!(unmasked(&rest[12 + length..16 + length]), crc(data));
+        out.push(fields(data));
+        rest = &rest[16 + length..];
+    }
+    out
+}
+
+#[test]
+fn checksums_are_the_standard_s() {
+    assert_eq!(crc(b"123456789"), 0xE306_9283);
+    assert_eq!(crc32c::crc32c(b"123456789"), 0xE306_9283);
+    // RFC 3720, B.4: 32 bytes of zeros, of ones.
+    assert_eq!((crc32c::crc32c(&[0; 32]), crc32c::crc32c(&[0xFF; 32])), (0x8A91_36AA, 0x62A8_AB43));
+    assert_eq!(unmasked(&masked_crc(b"123456789")), 0xE306_9283);
+}
+
+#[test]
+fn an_event_file_says_what_the_record_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = [train(1, "2.5"), train(300, "null"), eval(300, "1.25")].concat();
+    let samples = "{\"step\":300,\"prompt\":\"Once\",\"index\":0,\"text\":\" upon\\n<b>a</b>\"}\n";
+    let path = run(dir.path(), &[(0, "2026-01-01T00:00:01.000Z")], &lines, samples);
+    let record = TimedRecord::open(&path).unwrap();
+    let logs = dir.path().join("logs");
+    let (file, count, size) = export_tensorboard(&record, &logs, false).unwrap();
+    let bytes = fs::read(&file).unwrap();
+    let events = events(&bytes);
+    assert_eq!((events.len() as u64, bytes.len() as u64), (count, size));
+    assert_eq!(inner(&events[0], 3), b"brain.Event:2");
+    let mut scalars = Vec::new();
+    let mut texts = Vec::new();
+    for event in &events[1..] {
+        let Some(Field::Fixed64(when)) = get(event, 1) else { panic!("a time") };
+        let Some(Field::Integer(step)) = get(event, 2) else { panic!("a step") };
+        for (_, value) in fields(&inner(event, 5)) {
+            let Field::Bytes(value) = value else { panic!("a value") };
+            let value = fields(&value);
+            let tag = String::from_utf8(inner(&value, 1)).unwrap();
+            if let Some(Field::Fixed32(x)) = get(&value, 2) {
+                scalars.push((tag, step, f64::from_le_bytes(when), f32::from_le_bytes(x)));
+            } else {
+                let tensor = fields(&inner(&value, 8));
+                assert_eq!(get(&tensor, 1), Some(Field::Integer(7)));
+                let plugin = fields(&inner(&fields(&inner(&value, 9)), 1));
+                assert_eq!(inner(&plugin, 1), b"text");
+                texts.push((tag, step, String::from_utf8(inner(&tensor, 8)).unwrap()));
+            }
+        }
+    }
+    let start = 1_767_225_601.0;
+    let loss: Vec<_> = scalars.iter().filter(|s| s.0.ends_with("loss")).cloned().collect();
+    let expected =
+        [("train/loss".to_owned(), 1, start + 0.5, 2.5), ("eval/val_loss".to_owned(), 300, start + 1.0, 1.25)];
+    assert_eq!(loss, expected, "a loss that is not finite has no point");
+    assert_eq!(scalars.iter().filter(|s| s.0 == "train/lr").count(), 2);
+    assert_eq!(texts[0], ("experiment".to_owned(), 0, "    name: tiny\n".to_owned()));
+    assert_eq!(texts[1], ("samples/prompt 1, 1".to_owned(), 300, "    Once upon\n    <b>a</b>\n".to_owned()));
+    assert!(matches!(export_tensorboard(&record, &logs, false), Err(ExportError::Exists { .. })));
+    assert_eq!(export_tensorboard(&record, &logs, true).unwrap().0, file);
+    assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "replaced, and nothing temporary stays");
+}

@@ -1,0 +1,220 @@
+//! The metrics and samples of a run, with the time of day of each line.
+//!
+//! Lines of `metrics.jsonl` say how long a step took, not when it ended. The manifest says when each session began, and after
+//! which step. So the time of a step is the start of its session plus the durations of the session's steps up to it. Neither
+//! file has the time that a session spent between steps (preparing data, evaluations, checkpoints), so the times of lines are
+//! early by that much.
+
+use std::path::{Path, PathBuf};
+
+use crate::html::samples::for_each_sample;
+use runner_spec::event::SampleText;
+use runner_store::manifest::{Manifest, Session};
+use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
+use runner_store::run_dir;
+use runner_store::run_dir::{METRICS, SAMPLES};
+use runner_store::{StoreError, time};
+
+/// A run to be exported.
+#[derive(Debug, Clone)]
+pub struct TimedRecord {
+    pub id: String,
+    path: PathBuf,
+    clock: Clock,
+}
+
+/// A line of the metrics.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TimedLine {
+    pub(super) step: u64,
+    /// Seconds since 1970-01-01T00:00:00Z.
+    pub(super) wall_time: f64,
+    pub(super) line: MetricLine,
+}
+
+impl TimedRecord {
+    /// Opens the run directory `path`.
+    ///
+    /// # Errors
+    /// If its manifest or metrics cannot be read.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let manifest = run_dir::manifest(path)?;
+        // The first steps of a run that continues another one were done before its first session.
+        let first = manifest.sessions.first().map_or(0, |s| s.from_step);
+        let mut inherited_seconds = 0.0;
+        if first > 0 {
+            for_each_metric(&path.join(METRICS), &mut |line| match line {
+                MetricLine::Train(t) if t.step <= first => inherited_seconds += step_seconds(&t),
+                _ => {}
+            })?;
+        }
+        let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Self { id, path: path.to_owned(), clock: Clock::new(&manifest, inherited_seconds) })
+    }
+
+    /// The time at which the run began, in seconds since 1970.
+    pub(super) fn started(&self) -> f64 {
+        self.clock.started
+    }
+
+    /// The text of the resolved experiment.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn resolved(&self) -> Result<String, StoreError> {
+        runner_store::files::read_small(&self.path.join(run_dir::RESOLVED))
+    }
+
+    /// Calls `take` with each line of the metrics, in order. Returns the number of lines.
+    ///
+    /// # Errors
+    /// If the file cannot be read; the first error of `take`, after which it is not called again.
+    pub(super) fn for_each_line<E: From<StoreError>>(
+        &self,
+        take: &mut dyn FnMut(TimedLine) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        let (mut clock, mut count, mut failed) = (self.clock.clone(), 0, None);
+        for_each_metric(&self.path.join(METRICS), &mut |line| {
+            if failed.is_none() {
+                let (step, wall_time) = clock.advance(&line);
+                count += 1;
+                failed = take(TimedLine { step, wall_time, line }).err();
+            }
+        })?;
+        failed.map_or(Ok(count), Err)
+    }
+
+    /// Calls `take` with the time and the content of each line of the samples, in order. `times` are those of the metrics' steps.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub(super) fn for_each_sample(
+        &self,
+        times: &[(u64, f64)],
+        take: &mut dyn FnMut(f64, SampleText),
+    ) -> Result<(), StoreError> {
+        for_each_sample(&self.path.join(SAMPLES), &mut |sample| {
+            let count = times.partition_point(|(step, _)| *step <= sample.step);
+            take(times[..count].last().map_or(self.clock.started, |(_, time)| *time), sample);
+        })
+    }
+}
+
+fn step_seconds(line: &TrainLine) -> f64 {
+    line.step_ms.filter(|ms| *ms > 0.0).unwrap_or(0.0) / 1e3
+}
+
+/// Computes the times of lines, which it is given in order.
+#[derive(Debug, Clone)]
+struct Clock {
+    started: f64,
+    /// The step after which each session began, and the time.
+    sessions: Vec<(u64, f64)>,
+    next_session: usize,
+    now: f64,
+}
+
+impl Clock {
+    /// `inherited_seconds` is the duration of the steps before the first session.
+    fn new(manifest: &Manifest, inherited_seconds: f64) -> Self {
+        let started = time::parse(&manifest.started).unwrap_or(0.0);
+        let session = |s: &Session| Some((s.from_step, time::parse(&s.started)?));
+        let mut sessions: Vec<(u64, f64)> = Vec::new();
+        for (from, at) in manifest.sessions.iter().filter_map(session) {
+            // This session repeated the steps that earlier sessions did after `from`.
+            sessions.retain(|(earlier, _)| *earlier < from);
+            sessions.push((from, at));
+        }
+        let now = sessions.first().map_or(started, |(_, at)| *at) - inherited_seconds;
+        Self { started, sessions, next_session: 0, now }
+    }
+
+    /// The step and time of `line`, the next one.
+    fn advance(&mut self, line: &MetricLine) -> (u64, f64) {
+        let step = match line {
+            MetricLine::Train(TrainLine { step, .. }) | MetricLine::Eval(EvalLine { step, .. }) => *step,
+        };
+        let begins = |from: u64| match line {
+            MetricLine::Train(_) => from < step,
+            // A resumed session does not repeat the evaluation of its first step, but a new run evaluates before any step.
+            MetricLine::Eval(_) => from < step || from == 0,
+        };
+        while let Some((_, at)) = self.sessions.get(self.next_session).filter(|(from, _)| begins(*from)) {
+            self.now = self.now.max(*at);
+            self.next_session += 1;
+        }
+        if let MetricLine::Train(train) = line {
+            self.now += step_seconds(train);
+        }
+        (step, self.now)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use runner_plan::testing::{compiled, experiment};
+    use runner_store::run_dir::{MANIFEST, RunDir, RunFiles};
+
+    /// A run with the metrics `lines`, and with sessions that began after these steps at these times.
+    pub(in crate::export) fn run(root: &Path, sessions: &[(u64, &str)], lines: &str, samples: &str) -> PathBuf {
+        let plan = compiled(&experiment());
+        let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
+        let files = RunFiles { experiment: "", resolved: "name: tiny\n", plan: &plan, manifest, template: None };
+        let run = RunDir::create(root, files).unwrap();
+        let path = run.path().to_owned();
+        let mut manifest = run.manifest().clone();
+        for (from, started) in sessions {
+            let place = runner_store::SessionContext {
+                git: None,
+                machine: runner_machine::host::Machine::default(),
+                threads: 1,
+                overrides: vec![],
+                environment: std::collections::BTreeMap::new(),
+            };
+            manifest.begin(*from, place, (*started).to_owned());
+        }
+        std::fs::write(path.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
+        std::fs::write(path.join(METRICS), lines).unwrap();
+        std::fs::write(path.join(SAMPLES), samples).unwrap();
+        path
+    }
+
+    pub(in crate::export) fn train(step: u64, loss: &str) -> String {
+        format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":{loss},\"lr\":0.1,\"tokens\":8,\"step_ms\":500.0}}\n")
+    }
+
+    pub(in crate::export) fn eval(step: u64, loss: &str) -> String {
+        format!("{{\"kind\":\"eval\",\"step\":{step},\"val_loss\":{loss}}}\n")
+    }
+
+    fn times(sessions: &[(u64, &str)], lines: &str) -> Vec<(u64, f64)> {
+        let root = tempfile::tempdir().unwrap();
+        let path = run(root.path(), sessions, lines, "");
+        let mut out = Vec::new();
+        let base = time::parse("2026-01-01").unwrap();
+        let record = TimedRecord::open(&path).unwrap();
+        let mut take = |line: TimedLine| {
+            out.push((line.step, line.wall_time - base));
+            Ok::<(), StoreError>(())
+        };
+        record.for_each_line(&mut take).unwrap();
+        out
+    }
+
+    #[test]
+    fn steps_are_timed_from_their_session_s_start() {
+        let lines = [eval(0, "4.0"), train(1, "3.0"), train(2, "3.0"), eval(2, "3.0"), train(3, "3.0")].concat();
+        let one = [(0, "2026-01-01T00:00:10.000Z")];
+        assert_eq!(times(&one, &lines), [(0, 10.0), (1, 10.5), (2, 11.0), (2, 11.0), (3, 11.5)]);
+        // Killed and resumed twice after step 2: the last session did step 3.
+        let again = [one[0], (2, "2026-01-01T00:01:00.000Z"), (2, "2026-01-01T00:02:00.000Z")];
+        assert_eq!(times(&again, &lines), [(0, 10.0), (1, 10.5), (2, 11.0), (2, 11.0), (3, 120.5)]);
+        // The checkpoint after step 2 was damaged: the last session went on from step 1.
+        let back = [one[0], (2, "2026-01-01T00:01:00.000Z"), (1, "2026-01-01T00:02:00.000Z")];
+        assert_eq!(times(&back, &lines), [(0, 10.0), (1, 10.5), (2, 120.5), (2, 120.5), (3, 121.0)]);
+        // The first two steps are another run's.
+        let continued = [(2, "2026-01-01T01:00:00.000Z")];
+        assert_eq!(times(&continued, &lines), [(0, 3599.0), (1, 3599.5), (2, 3600.0), (2, 3600.0), (3, 3600.5)]);
+    }
+}

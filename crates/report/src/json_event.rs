@@ -1,0 +1,80 @@
+//! Events of a run as JSON lines, for `--json`.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use runner_spec::event::{Event, SampleText};
+use runner_store::MetricLine;
+use runner_store::metrics::{EvalLine, TrainLine};
+use runner_store::summary::Summary;
+
+/// One line of standard output. `train` and `eval` have the fields of `metrics.jsonl`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum JsonEvent<'a> {
+    Start {
+        run: &'a Path,
+        step: u64,
+        steps: u64,
+    },
+    Train(TrainLine),
+    Eval(EvalLine),
+    Sample(&'a SampleText),
+    Checkpoint {
+        step: u64,
+    },
+    Warning {
+        message: &'a str,
+    },
+    /// The last line; `up_to_date` is true if there was nothing to do.
+    Summary {
+        run: &'a Path,
+        up_to_date: bool,
+        summary: Option<&'a Summary>,
+    },
+}
+
+impl<'a> JsonEvent<'a> {
+    /// The event as one line of JSON.
+    #[must_use]
+    #[expect(clippy::expect_used, reason = "plain data, whose maps have strings as keys")]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("an event is JSON")
+    }
+
+    /// The line for `event` of the run in the folder `run`; `None` if the event is not shown.
+    #[must_use]
+    pub fn new(event: &'a Event, run: &'a Path) -> Option<Self> {
+        let metric = |line: MetricLine| match line {
+            MetricLine::Train(line) => Self::Train(line),
+            MetricLine::Eval(line) => Self::Eval(line),
+        };
+        Some(match event {
+            Event::Start { step, steps } => Self::Start { run, step: *step, steps: *steps },
+            Event::Step(metrics) => metric(metrics.into()),
+            Event::Eval(metrics) => metric(metrics.into()),
+            Event::Sample(sample) => Self::Sample(sample),
+            Event::Saved { step } => Self::Checkpoint { step: *step },
+            Event::Warning(message) => Self::Warning { message },
+            Event::Watched(_) => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_spec::event::EvalMetrics;
+
+    #[test]
+    fn events_are_tagged_objects() {
+        let text = |event: &Event| serde_json::to_string(&JsonEvent::new(event, Path::new("runs/a"))).unwrap();
+        assert_eq!(text(&Event::Warning("w".into())), "{\"kind\":\"warning\",\"message\":\"w\"}");
+        let eval = EvalMetrics { step: 2, val_loss: Some(1.0), ..EvalMetrics::default() };
+        assert_eq!(text(&Event::Eval(eval)), "{\"kind\":\"eval\",\"step\":2,\"val_loss\":1.0}");
+        let sample = SampleText { step: 1, prompt: "p".into(), index: 0, text: "\x1b".into() };
+        let line = text(&Event::Sample(sample));
+        assert_eq!(line, "{\"kind\":\"sample\",\"step\":1,\"prompt\":\"p\",\"index\":0,\"text\":\"\\u001b\"}");
+    }
+}

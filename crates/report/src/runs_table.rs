@@ -1,0 +1,166 @@
+//! The table of `runner runs`.
+
+use super::summary::short_time;
+use super::table::{Align, fit, table};
+use runner_spec::format::{printable, rate};
+use runner_store::RunOrigin;
+use runner_store::catalog::{ListedRun, ListedStatus};
+
+/// The column that holds when a run started.
+const STARTED: usize = 5;
+
+/// A table with one run per line. Columns for tags, the sweep's point and the origin appear if any run has them. Lines are at
+/// most `width` characters wide, if it is given: texts are shortened, then the last columns are left out.
+#[must_use]
+pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
+    let mut columns = vec![
+        ("id", Align::Left),
+        ("status", Align::Left),
+        ("step", Align::Right),
+        ("val loss", Align::Right),
+        ("tokens/s", Align::Right),
+        ("started", Align::Left),
+    ];
+    let optional: [(&str, fn(&ListedRun) -> String); 3] =
+        [("tags", |run| printable(&run.tags.join(" "))), ("sweep", sweep_point), ("from", origin)];
+    let present: Vec<_> =
+        optional.into_iter().filter(|(_, cell)| runs.iter().any(|run| !cell(run).is_empty())).collect();
+    columns.extend(present.iter().map(|(name, _)| (*name, Align::Left)));
+    let mut rows: Vec<Vec<String>> = runs
+        .iter()
+        .map(|run| {
+            let dash = || "-".to_owned();
+            let mut row = vec![
+                printable(&run.id),
+                status(run.status),
+                if run.status == ListedStatus::Broken { dash() } else { format!("{}/{}", run.step, run.steps) },
+                run.val_loss.map_or_else(dash, |loss| format!("{loss:.4}")),
+                run.tokens_per_second.map_or_else(dash, rate),
+                run.started.as_deref().map_or_else(dash, short_time),
+            ];
+            row.extend(present.iter().map(|(_, cell)| cell(run)));
+            row
+        })
+        .collect();
+    if let Some(width) = width {
+        fit_to_width(&mut columns, &mut rows, width);
+    }
+    table(&columns, &rows)
+}
+
+/// Shortens lines to `width`: first the time of day is left out, then texts of the last columns and ids are shortened, then
+/// whole columns are left out.
+fn fit_to_width(columns: &mut Vec<(&str, Align)>, rows: &mut [Vec<String>], width: usize) {
+    if fit(columns, rows, width, &[]) {
+        return;
+    }
+    for started in rows.iter_mut().filter_map(|row| row.get_mut(STARTED)) {
+        started.truncate(started.find(' ').unwrap_or(started.len()));
+    }
+    loop {
+        let shrinkable: Vec<(usize, usize)> =
+            (STARTED + 1..columns.len()).rev().map(|i| (i, 8)).chain([(0, 12)]).collect();
+        if fit(columns, rows, width, &shrinkable) || columns.len() <= 2 {
+            return;
+        }
+        columns.pop();
+        for row in rows.iter_mut() {
+            row.truncate(columns.len());
+        }
+    }
+}
+
+fn status(standing: ListedStatus) -> String {
+    let status = console::style(standing.as_str());
+    let status = match standing {
+        ListedStatus::Done => status.green(),
+        ListedStatus::Running => status.cyan(),
+        ListedStatus::Interrupted => status.yellow(),
+        ListedStatus::Failed | ListedStatus::Broken => status.red(),
+    };
+    status.to_string()
+}
+
+fn sweep_point(run: &ListedRun) -> String {
+    run.sweep.as_ref().map_or_else(String::new, |s| printable(&format!("{} #{}", s.id, s.point)))
+}
+
+/// The run that `run` is a fork, a reproduction or a continuation of, in words; empty if there is none.
+pub(crate) fn origin(run: &ListedRun) -> String {
+    let words = match (&run.origin, &run.continued_from) {
+        (Some(RunOrigin::Fork { id, step: Some(step), .. }), _) => format!("fork of {id} @{step}"),
+        (Some(RunOrigin::Fork { id, step: None, .. }), _) => format!("fork of {id}"),
+        (Some(RunOrigin::Reproduction { id, .. }), _) => format!("reproduces {id}"),
+        (None, Some(from)) => format!("continues {} @{}", from.id, from.step),
+        (None, None) => String::new(),
+    };
+    printable(&words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_store::catalog::describe;
+    use runner_store::{ContinuedFrom, SweepPoint};
+
+    fn run(id: &str, status: ListedStatus, step: u64) -> ListedRun {
+        let nothing = describe(std::path::Path::new("/nowhere/at/all"));
+        ListedRun {
+            id: id.into(),
+            status,
+            step,
+            steps: 2000,
+            val_loss: (step > 0).then_some(1.5),
+            tokens_per_second: (step > 0).then_some(12_345.6),
+            started: (status != ListedStatus::Broken).then(|| "2026-01-02T03:04:05.678Z".to_owned()),
+            ..nothing
+        }
+    }
+
+    fn plain(runs: &[ListedRun], width: Option<usize>) -> String {
+        console::strip_ansi_codes(&runs_table(runs, width)).into_owned()
+    }
+
+    #[test]
+    fn the_table_of_runs() {
+        let runs = [run("chars-0a1b2c3d", ListedStatus::Done, 2000), run("x", ListedStatus::Broken, 0)];
+        insta::assert_snapshot!(plain(&runs, None), @r"
+        id              status       step  val loss  tokens/s  started
+        chars-0a1b2c3d  done    2000/2000    1.5000    12,346  2026-01-02 03:04:05
+        x               broken          -         -         -  -
+        ");
+    }
+
+    fn family() -> Vec<ListedRun> {
+        let id = || "chars-0a1b2c3d".to_owned();
+        let fork = RunOrigin::Fork { id: id(), step: Some(200), plan_hash: String::new() };
+        let again = RunOrigin::Reproduction { id: id(), plan_hash: String::new() };
+        let from = ContinuedFrom { id: id(), step: 7, plan_hash: String::new() };
+        vec![
+            ListedRun { tags: vec!["good".into(), "paper".into()], ..run("a", ListedStatus::Done, 2000) },
+            ListedRun { origin: Some(fork), ..run("b", ListedStatus::Running, 300) },
+            ListedRun { origin: Some(again), ..run("c", ListedStatus::Failed, 300) },
+            ListedRun {
+                continued_from: Some(from),
+                sweep: Some(SweepPoint { id: "lr\x1b[2J".into(), point: 3 }),
+                ..run("d", ListedStatus::Interrupted, 300)
+            },
+        ]
+    }
+
+    #[test]
+    fn tags_sweeps_and_ancestry_have_columns_where_there_are_any() {
+        insta::assert_snapshot!(plain(&family(), None));
+    }
+
+    #[test]
+    fn lines_fit_the_terminal() {
+        for width in [40, 60, 80, 100] {
+            let text = plain(&family(), Some(width));
+            let widest = text.lines().map(console::measure_text_width).max().unwrap();
+            assert!(widest <= width, "{width}: {widest}\n{text}");
+        }
+        assert_eq!(plain(&family(), Some(400)), plain(&family(), None));
+        insta::assert_snapshot!("lines_fit_the_terminal", plain(&family(), Some(90)));
+    }
+}

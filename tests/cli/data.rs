@@ -1,0 +1,366 @@
+//! `runner data` and `runner tokenizer`: the bytes of other programs' formats, kills, and training on the files that they write.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::sandbox::{Sandbox, repository_path};
+
+fn u16s(tokens: &[u16]) -> Vec<u8> {
+    tokens.iter().flat_map(|token| token.to_le_bytes()).collect()
+}
+
+/// `struct.pack("<256i", …)` and the tokens, as llm.c's scripts write them.
+fn llmc(magic: i32, version: i32, count: i32, body: &[u8]) -> Vec<u8> {
+    let mut words = [0_i32; 256];
+    words[..3].copy_from_slice(&[magic, version, count]);
+    [words.iter().flat_map(|word| word.to_le_bytes()).collect(), body.to_vec()].concat()
+}
+
+/// `numpy.save` of one-dimensional uint16.
+fn npy(tokens: &[u16]) -> Vec<u8> {
+    let header = format!("{{'descr': '<u2', 'fortran_order': False, 'shape': ({},), }}", tokens.len());
+    [b"\x93NUMPY\x01\x00\x76\x00", format!("{header:117}\n").as_bytes(), &u16s(tokens)].concat()
+}
+
+/// Writes enough documents for some shards.
+fn write_documents(sandbox: &Sandbox, count: usize) {
+    let line = |i: usize| format!("{{\"text\": \"document {i}: {}\"}}\n", "some words 7 ".repeat(i % 37));
+    sandbox.write("docs.jsonl", (0..count).map(line).collect::<String>());
+}
+
+/// Writes three documents, as bytes "ab", "cde", "f" with the end of text 256.
+fn write_three_documents(sandbox: &Sandbox) {
+    sandbox.write("docs.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"cde\"}\n{\"text\": \"f\"}\n");
+}
+
+#[test]
+fn llmc_and_npy_shards_have_the_peers_bytes() {
+    let sandbox = Sandbox::new();
+    write_three_documents(&sandbox);
+    sandbox.stdout_of("data prepare docs.jsonl --tokenizer bytes --to llmc c --name x --shard-tokens 4");
+    // Documents begin with the end of text, and cross the borders of shards.
+    let stream: [&[u16]; 3] = [&[256, 97, 98, 256], &[99, 100, 101, 256], &[102]];
+    let expect = |prefix: &str, end: &str, make: &dyn Fn(&[u16]) -> Vec<u8>| -> Vec<(String, Vec<u8>)> {
+        let names = ["val_000000", "train_000001", "train_000002"];
+        names.into_iter().zip(stream).map(|(n, tokens)| (format!("{prefix}_{n}.{end}"), make(tokens))).collect()
+    };
+    let shards = |folder: &str, end: &str| {
+        let mut files = sandbox.files_in(folder);
+        files.retain(|(name, _)| name.ends_with(end));
+        files.sort_by_key(|(name, _)| name.contains("train"));
+        files
+    };
+    let c = |tokens: &[u16]| llmc(20_240_520, 1, tokens.len() as i32, &u16s(tokens));
+    assert_eq!(shards("c", ".bin"), expect("x", "bin", &c));
+    // The folder's name serves where none is given.
+    sandbox.stdout_of("data prepare docs.jsonl --tokenizer bytes --to npy edufineweb --shard-tokens 4");
+    assert_eq!(shards("edufineweb", ".npy"), expect("edufineweb", "npy", &npy));
+    sandbox.stdout_of("data prepare docs.jsonl --tokenizer bytes --to llmc-u32 w --validation none");
+    let wide: Vec<u8> = stream.concat().iter().flat_map(|&token| u32::from(token).to_le_bytes()).collect();
+    assert_eq!(shards("w", ".bin"), [("w_train_000000.bin".to_owned(), llmc(20_240_801, 7, 9, &wide))]);
+    assert_eq!(
+        sandbox.names_in("c"),
+        ["dataset.json", "tokenizer.json", "x_train_000001.bin", "x_train_000002.bin", "x_val_000000.bin"]
+    );
+}
+
+#[test]
+fn nanogpt_files_have_the_peers_bytes() {
+    let sandbox = Sandbox::new();
+    write_three_documents(&sandbox);
+    sandbox.stdout_of("data prepare docs.jsonl --tokenizer bytes --to nanogpt all --validation none");
+    assert_eq!(fs::read(sandbox.path("all/train.bin")).unwrap(), u16s(&[97, 98, 256, 99, 100, 101, 256, 102, 256]));
+    // One text: int(n · 0.9) characters, not bytes, for training, and nothing between.
+    sandbox.write("one.txt", "é123456789日234567890");
+    sandbox.stdout_of("data prepare one.txt --tokenizer bytes --to nanogpt one");
+    let bytes = |text: &str| u16s(&text.bytes().map(u16::from).collect::<Vec<_>>());
+    assert_eq!(fs::read(sandbox.path("one/train.bin")).unwrap(), bytes("é123456789日2345678"));
+    assert_eq!(fs::read(sandbox.path("one/val.bin")).unwrap(), bytes("90"));
+    // Of several documents some are drawn, each in one of the files.
+    write_documents(&sandbox, 500);
+    let made = sandbox.json_of("data prepare docs.jsonl --tokenizer bytes --to nanogpt some --validation 0.1 --json");
+    let ends = |name: &str| {
+        let found = sandbox.json_of(&format!("data inspect some/{name} --json"));
+        found["documents"]["count"].as_u64().unwrap()
+    };
+    let (train, val) = (ends("train.bin"), ends("val.bin"));
+    assert!(train + val == 500 && (20..=90).contains(&val), "{val}");
+    assert_eq!(made["card"]["documents"], 500);
+}
+
+#[test]
+fn threads_do_not_change_a_byte_and_finished_work_stays() {
+    let sandbox = Sandbox::new();
+    write_documents(&sandbox, 3000);
+    let prepare = |folder: &str, threads: usize| {
+        sandbox.stdout_of(&format!(
+            "data prepare docs.jsonl --tokenizer bpe:400 --to llmc {folder} --name x --shard-tokens 30000 --threads {threads}"
+        ))
+    };
+    prepare("one", 1);
+    prepare("three", 3);
+    assert!(sandbox.names_in("one").len() > 5);
+    assert_eq!(sandbox.files_in("one"), sandbox.files_in("three"));
+    assert!(prepare("one", 1).contains("up to date"));
+    // Any difference is reported, and changes nothing.
+    let before = sandbox.files_in("one");
+    let refused = |line: &str| sandbox.expect(2, &format!("data prepare docs.jsonl {line} --to llmc one --name x"));
+    assert!(refused("--tokenizer bpe:400 --shard-tokens 20000").contains("30000 tokens"));
+    assert!(refused("--tokenizer bytes --shard-tokens 30000").contains("its tokenizer is another"));
+    write_documents(&sandbox, 2000);
+    assert!(refused("--tokenizer bpe:400 --shard-tokens 30000").contains("its source has other content"));
+    assert_eq!(sandbox.files_in("one"), before);
+    // The shards of a longer set do not stay behind.
+    sandbox.stdout_of("data prepare docs.jsonl --tokenizer bytes --to llmc one --name x --shard-tokens 400000 --force");
+    let shards: Vec<_> =
+        sandbox.names_in("one").into_iter().filter(|name| name.contains("_train_") || name.contains("_val_")).collect();
+    assert_eq!(shards, ["x_train_000001.bin", "x_val_000000.bin"]);
+}
+
+/// Killed again and again, each time after some more shards, until it is done: the same bytes as in one go.
+#[test]
+fn killed_at_any_moment_and_gone_on_with_equals_uninterrupted() {
+    let sandbox = Sandbox::new();
+    write_documents(&sandbox, 60_000);
+    for (format, end) in [("npy", ".npy"), ("nanogpt", ".bin")] {
+        let line = |folder: &str| {
+            format!(
+                "data prepare docs.jsonl --tokenizer bytes --to {format} {folder} --name x --shard-tokens 700000 --validation {}",
+                if format == "npy" { "first-shard" } else { "0.1" }
+            )
+        };
+        let whole = format!("{format}-whole");
+        sandbox.stdout_of(&line(&whole));
+        let (folder, mut kills) = (format!("{format}-killed"), 0);
+        let state = sandbox.path(&folder).join(".prepare.json");
+        let progress = || fs::read_to_string(&state).unwrap_or_default();
+        let counts = |state: &str| {
+            let state: Value = serde_json::from_str(state).unwrap_or_default();
+            ["shards", "open"].iter().any(|key| state[key].as_array().is_some_and(|list| !list.is_empty()))
+        };
+        loop {
+            let before = progress();
+            let mut child = sandbox.spawn(&line(&folder));
+            let started = Instant::now();
+            let ended = loop {
+                if let Some(status) = child.0.try_wait().unwrap() {
+                    break Some(status);
+                }
+                // Something was made safe since: a moment later, so that it is in the middle of more.
+                let now = progress();
+                if now != before && counts(&now) && kills < 4 {
+                    thread::sleep(Duration::from_millis(3 * kills));
+                    break None;
+                }
+                assert!(started.elapsed() < Duration::from_mins(2), "it neither ends nor goes on");
+                thread::sleep(Duration::from_millis(1));
+            };
+            if let Some(status) = ended {
+                assert!(status.success());
+                break;
+            }
+            child.kill();
+            kills += 1;
+            // Nothing half-written has a final name.
+            let sizes = sandbox.files_in(&folder).into_iter().filter(|(name, _)| name.ends_with(end));
+            for (name, content) in sizes {
+                assert_eq!(content, fs::read(sandbox.path(&whole).join(&name)).unwrap(), "{name} after kill {kills}");
+            }
+        }
+        assert!(kills > 1, "{format}: {kills} kills");
+        assert_eq!(sandbox.files_in(&whole), sandbox.files_in(&folder), "{format}");
+    }
+}
+
+#[test]
+fn mistakes_are_reported_before_anything_is_written() {
+    let sandbox = Sandbox::new();
+    write_three_documents(&sandbox);
+    let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to llmc d");
+    assert!(text.contains("--shard-tokens: the first shard is validation, and all 9 tokens are in it"), "{text}");
+    assert_eq!(sandbox.names_in("d"), [""; 0]);
+    let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to nanogpt d --validation 0.000001");
+    assert!(text.contains("of 3 documents a fraction of 0.000001 is none"), "{text}");
+    assert_eq!(sandbox.names_in("d"), [""; 0]);
+    let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to nanogp d");
+    assert!(text.contains("did you mean `nanogpt`?"), "{text}");
+    let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --field body --to npy d --validation none");
+    assert!(text.contains("line 1: no field `body`; the fields are `text`"), "{text}");
+    sandbox.write("bad.txt", b"good \xff bad");
+    let text = sandbox.expect(2, "data prepare bad.txt --tokenizer bytes --to npy d --validation none");
+    assert!(text.contains("not UTF-8 text: the first bad byte is at offset 5"), "{text}");
+    assert_eq!(sandbox.names_in("d"), [""; 0]);
+    sandbox.write("empty.txt", "");
+    assert!(
+        sandbox.expect(2, "data prepare empty.txt --tokenizer bytes --to npy d").contains("the files: no text at all")
+    );
+    // A vocabulary that 16 bits do not hold.
+    let vocabulary: serde_json::Map<_, _> = (0..70_000).map(|i| (format!("w{i}"), Value::from(i))).collect();
+    let json = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w0"},
+    });
+    sandbox.write("large.json", json.to_string());
+    for format in ["llmc", "npy", "nanogpt"] {
+        let text = sandbox.expect(2, &format!("data prepare docs.jsonl --tokenizer large.json --to {format} d"));
+        assert!(text.contains("70000 ids") && text.contains("--to: ") && text.contains("llmc-u32"), "{text}");
+    }
+    sandbox.stdout_of("data prepare docs.jsonl --tokenizer large.json --to llmc-u32 large --validation none");
+    // What someone else put there is not replaced.
+    sandbox.write("other/train.bin", "mine");
+    let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to nanogpt other --validation none");
+    assert!(text.contains("holds train.bin already; --force"), "{text}");
+    assert_eq!(fs::read(sandbox.path("other/train.bin")).unwrap(), b"mine");
+    let text = sandbox.expect(2, "tokenizer encode --tokenizer chars a");
+    assert!(text.contains("--tokenizer: made from text, of which there is none here"), "{text}");
+}
+
+#[test]
+fn what_lies_beside_shards_is_replaced_on_demand_only() {
+    let sandbox = Sandbox::new();
+    sandbox.write("a.txt", "the cat sat on the mat, the cat sat on the mat. ".repeat(40));
+    fs::create_dir(sandbox.path("d")).unwrap();
+    sandbox.stdout_of("tokenizer train a.txt --vocab-size 280 --out d/tokenizer.json");
+    // The same tokenizer with other white space: the file stays as it is.
+    let json: Value = serde_json::from_slice(&fs::read(sandbox.path("d/tokenizer.json")).unwrap()).unwrap();
+    let mine = format!("{json}\n\n");
+    sandbox.write("d/tokenizer.json", &mine);
+    let text = sandbox.expect(2, "data prepare a.txt --tokenizer bytes --to nanogpt d");
+    assert!(text.contains("holds another tokenizer.json already; --force replaces it"), "{text}");
+    sandbox.stdout_of("data prepare a.txt --tokenizer d/tokenizer.json --to nanogpt d");
+    assert_eq!(fs::read(sandbox.path("d/tokenizer.json")).unwrap(), mine.as_bytes());
+    sandbox.stdout_of("data prepare a.txt --tokenizer d/tokenizer.json --to nanogpt d --force");
+    assert_eq!(fs::read(sandbox.path("d/tokenizer.json")).unwrap(), mine.as_bytes());
+    sandbox.stdout_of("data prepare a.txt --tokenizer bytes --to nanogpt d --force");
+    assert_ne!(fs::read(sandbox.path("d/tokenizer.json")).unwrap(), mine.as_bytes());
+    sandbox.write("e/meta.pkl", "mine");
+    sandbox.write("e/.movie.mkv.partial", "mine");
+    let text = sandbox.expect(2, "data prepare a.txt --tokenizer chars --to nanogpt e");
+    assert!(text.contains("holds another meta.pkl already"), "{text}");
+    assert_eq!(sandbox.names_in("e"), [".movie.mkv.partial", "meta.pkl"]);
+    sandbox.stdout_of("data prepare a.txt --tokenizer chars --to nanogpt e --force");
+    assert_eq!(fs::read(sandbox.path("e/.movie.mkv.partial")).unwrap(), b"mine");
+}
+
+/// Losses of a few steps on `data`.
+fn losses(sandbox: &Sandbox, name: &str, data: &str) -> Vec<String> {
+    let yaml = format!(
+        "version: 1\nname: {name}\nmodel: {{family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 16, vocab_size: 257}}\n\
+         data: {data}\nbatch: {{sequences: 4}}\ntrain: {{steps: 4}}\neval: {{every: 4, loss: {{batches: 2}}}}\n"
+    );
+    sandbox.write(&format!("{name}.yaml"), yaml);
+    let out = sandbox.stdout_of(&format!("apply {name}.yaml --threads 1 --json --quiet --runs runs"));
+    let lines = out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines
+        .filter(|line| line["kind"] == "train" || line["kind"] == "eval")
+        .map(|line| format!("{} {}", line["loss"], line["val_loss"]))
+        .collect()
+}
+
+#[test]
+fn training_on_each_format_is_training_on_the_text() {
+    let sandbox = Sandbox::new();
+    // Documents in front of which the end of text stands, as this program has it too.
+    let source =
+        "tokenizer: {bytes: {}}, train: {builtin: {corpus: stories}}, validation: {builtin: {corpus: stories}}";
+    let text = losses(&sandbox, "text", &format!("{{{source}}}"));
+    assert!(text.len() >= 5, "{text:?}");
+    for (format, end) in [("llmc", "bin"), ("llmc-u32", "bin"), ("npy", "npy")] {
+        sandbox
+            .stdout_of(&format!("data prepare --from text.yaml --to {format} {format} --name x --shard-tokens 300000"));
+        let files = |split: &str| format!("{{tokens: {{files: [\"{format}/x_{split}_*.{end}\"]}}}}");
+        let data = format!("{{tokenizer: {{bytes: {{}}}}, train: {}, validation: {}}}", files("train"), files("val"));
+        assert!(sandbox.names_in(format).len() > 4, "several shards");
+        assert_eq!(losses(&sandbox, &format!("from-{format}"), &data), text, "{format}");
+    }
+    // One text, of which a tenth is held out: nanoGPT's files, and the same of the text.
+    let line = |i: u32| format!("line {i}, {}\n", i * i % 997);
+    sandbox.write("one.txt", (0..2000).map(line).collect::<String>());
+    let text = losses(
+        &sandbox,
+        "one",
+        "{tokenizer: {bytes: {}}, train: {text: {files: [one.txt]}}, validation: {fraction: 0.1}}",
+    );
+    sandbox.stdout_of("data prepare one.txt --tokenizer bytes --to nanogpt nano");
+    let data = "{tokenizer: {file: nano/tokenizer.json}, train: {tokens: {files: [nano/train.bin]}}, validation: {tokens: {files: [nano/val.bin]}}}";
+    assert_eq!(losses(&sandbox, "nano", data), text);
+}
+
+#[test]
+fn files_say_what_they_hold() {
+    let sandbox = Sandbox::new();
+    write_three_documents(&sandbox);
+    sandbox.stdout_of("data prepare docs.jsonl --tokenizer bytes --to npy set --name x --shard-tokens 4");
+    // The whole folder, with the tokenizer that lies in it.
+    let found = sandbox.json_of("data inspect set --json");
+    assert_eq!((&found["tokens"], &found["documents"]["count"]), (&9.into(), &3.into()));
+    assert_eq!(found["documents"]["longest"], serde_json::json!([1, 3]));
+    assert_eq!(found["vocabulary"]["used"], 7);
+    let texts: Vec<_> = found["texts"].as_array().unwrap().iter().map(|t| t["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["ab", "cde", "f"]);
+    let page = sandbox.stdout_of("data inspect set/x_train_000001.npy --texts 1");
+    assert!(page.contains("x_train_000001.npy  npy") && page.contains("document 0, 3 tokens\n  cde"), "{page}");
+    // Text, with a column that is guessed.
+    sandbox.write(
+        "odd.jsonl",
+        "{\"id\": 1, \"body\": \"long text here\", \"url\": \"x\"}\n{\"id\": 2, \"body\": \"b\", \"url\": \"y\"}\n",
+    );
+    let found = sandbox.json_of("data inspect odd.jsonl --tokenizer bytes --json");
+    assert_eq!((&found["text"]["column"], &found["tokens"]), (&"body".into(), &15.into()));
+    assert_eq!(found["documents"]["shortest"], serde_json::json!([1, 1]));
+    sandbox.write("odd.json", "[{\"content\": \"a b\", \"id\": 1},\n {\"content\": \"c\", \"id\": null}]");
+    let found = sandbox.json_of("data inspect odd.json --json");
+    assert_eq!((&found["text"]["column"], &found["documents"]["count"]), (&"content".into(), &2.into()));
+    assert_eq!(found["text"]["columns"][1], serde_json::json!({"name": "id", "kind": "number or null", "bytes": 0}));
+    // A wrong header is reported with its numbers.
+    sandbox.write("short.bin", llmc(20_240_520, 1, 7, &[1, 0]));
+    let text = sandbox.expect(2, "data inspect short.bin");
+    assert!(
+        text.contains("short.bin: llm.c header says 7 tokens, which is not the file's size (1026 bytes)"),
+        "{text}"
+    );
+    sandbox.write("huge.npy", [&npy(&[])[..10], &[b' '; 118]].concat());
+    assert!(sandbox.expect(2, "data inspect huge.npy").contains("names no type"));
+    // Ids that no vocabulary has take no memory.
+    sandbox.write("absurd.bin", llmc(20_240_801, 7, 2, &[0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0]));
+    assert_eq!(sandbox.json_of("data inspect absurd.bin --json")["vocabulary"]["absurd"], 1);
+}
+
+#[test]
+fn a_trained_tokenizer_encodes_and_decodes() {
+    let sandbox = Sandbox::new();
+    sandbox.write("a.txt", "the cat sat on the mat, the cat sat on the mat. ".repeat(40));
+    sandbox.stdout_of(
+        "tokenizer train a.txt --vocab-size 280 --special-token <|endoftext|> --special-token [PAD] --out t.json",
+    );
+    let shown = sandbox.json_of("tokenizer encode --tokenizer t.json --json the<|endoftext|>");
+    assert!(shown["ids"].as_array().unwrap().len() > 3, "as text: {shown}");
+    let special = sandbox.json_of("tokenizer encode --tokenizer t.json --special --json the<|endoftext|>");
+    assert_eq!(special["ids"].as_array().unwrap().last().unwrap(), 0);
+    let ids = sandbox.stdout_of("tokenizer encode --tokenizer t.json --ids cat,mat");
+    assert_eq!(sandbox.stdout_of(&format!("tokenizer decode --tokenizer t.json {ids}")), "cat,mat\n");
+    assert!(sandbox.expect(2, "tokenizer train a.txt --vocab-size 280 --out t.json").contains("--force"));
+    assert!(sandbox.expect(2, "tokenizer train a.txt --vocab-size 256 --out u.json").contains("between 257"));
+    assert!(sandbox.expect(2, "tokenizer decode --tokenizer t.json 99999").contains("beyond the tokenizer's"));
+}
+
+/// What Python's `tokenizers` makes of hostile text with a tokenizer that it trained (tests/golden/tokenizers_compare.py).
+#[test]
+fn ids_are_those_of_python() {
+    let folder = repository_path("tests/fixtures/tokenizer");
+    let cache = tempfile::tempdir().unwrap();
+    let file = runner_spec::experiment::Tokenizer::File(folder.join("tokenizer.json"));
+    let tokenizer = runner_data::load_tokenizer(&file, cache.path(), &|_| ()).unwrap();
+    let cases: Vec<Value> = serde_json::from_slice(&fs::read(folder.join("cases.json")).unwrap()).unwrap();
+    assert!(cases.len() > 120);
+    for case in cases {
+        let text = case["text"].as_str().unwrap();
+        let expected: Vec<u32> = case["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+        assert_eq!(tokenizer.encode_text(text).unwrap(), expected, "{text:?}");
+        assert_eq!(tokenizer.decode(&expected), text);
+    }
+}

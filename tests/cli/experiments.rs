@@ -1,0 +1,230 @@
+//! Experiments of every kind, from the file to the finished run: what must not change a bit, what must learn, and the commands that
+//! evaluate and sample a finished run.
+
+use serde_json::Value;
+
+use crate::sandbox::{Arguments, Finished, Sandbox, repository_path};
+
+const EXPERIMENT: &str = "
+version: 1
+name: tiny
+model: {family: gpt2, layers: 2, heads: 2, d_model: 16, context_length: 16, dropout: 0.1}
+data: {tokenizer: {chars: {}}, train: {text: {files: [text.txt]}}}
+batch: {sequences: 8, micro_batch: 4}
+train: {steps: 60}
+optimizer: {adamw: {lr: 1e-2}}
+schedule: {warmup: {steps: 5}, decay: {cosine: {final: 0.1}}}
+eval: {every: 20, at_start: true, loss: {batches: 2}, samples: {prompts: ['the '], max_tokens: 8}}
+checkpoint: {every: 7, keep: 2}
+";
+
+/// A sandbox with an experiment and a text to train on.
+fn new_sandbox(experiment: &str) -> Sandbox {
+    let words = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "another", "dog"];
+    let text: Vec<&str> = (0..3000_usize).map(|i| words[(i * i + i / 7) % words.len()]).collect();
+    Sandbox::new().with("exp.yaml", experiment).with("text.txt", text.join(" "))
+}
+
+/// Runs a command that must succeed, with `runs` for the folder of runs.
+#[track_caller]
+fn run_in(sandbox: &Sandbox, runs: &str, arguments: &(impl Arguments + ?Sized)) {
+    Finished::of(sandbox.command(arguments).env("RUNNER_RUNS", sandbox.path(runs))).expect_code(0);
+}
+
+/// The resolved experiment alone, from another folder, is the same run.
+#[test]
+fn a_resolved_experiment_is_the_same_run() {
+    let sandbox = new_sandbox(EXPERIMENT);
+    sandbox.expect(0, "apply exp.yaml --quiet");
+    let resolved = sandbox.only_run().path("resolved.yaml");
+    run_in(&sandbox, "other", &["apply", resolved.to_str().unwrap(), "--quiet"]);
+    assert_eq!(sandbox.only_run().final_hash(), sandbox.only_run_in("other").final_hash());
+    assert_eq!(sandbox.only_run().id(), sandbox.only_run_in("other").id());
+}
+
+#[test]
+fn threads_do_not_change_a_bit() {
+    let sandbox = new_sandbox(EXPERIMENT);
+    for threads in ["1", "2", "3"] {
+        run_in(&sandbox, threads, &["apply", "exp.yaml", "--quiet", "--threads", threads]);
+    }
+    assert_eq!(sandbox.only_run_in("1").final_hash(), sandbox.only_run_in("2").final_hash());
+    assert_eq!(sandbox.only_run_in("1").final_hash(), sandbox.only_run_in("3").final_hash());
+}
+
+#[test]
+fn both_families_every_precision_and_padded_rows_train() {
+    let llama = EXPERIMENT
+        .replace("gpt2, layers: 2, heads: 2", "llama, layers: 2, heads: 2, kv_heads: 1")
+        .replace(", dropout: 0.1", "");
+    let padded =
+        llama.replace("{chars: {}}", "{bpe: {vocab_size: 300, special_tokens: ['[BOT]', '[EOT]', '[PAD]']}}").replace(
+            "{text: {files: [text.txt]}}",
+            "{jsonl: {files: [rows.jsonl], field: text}}, layout: {padded: {bos: '[BOT]', eos: '[EOT]', pad: '[PAD]'}}",
+        );
+    for (name, experiment) in [
+        ("llama", llama.clone()),
+        ("bf16", format!("{EXPERIMENT}\nprecision: bf16")),
+        ("tf32", format!("{llama}\nprecision: tf32")),
+        ("sgd", EXPERIMENT.replace("{adamw: {lr: 1e-2}}", "{sgd: {lr: 0.5, momentum: 0.9}}")),
+        ("padded", padded),
+    ] {
+        let sandbox = new_sandbox(&experiment);
+        let rows: Vec<String> = (0..200)
+            .map(|i| format!("{{\"text\": \"the cat number {} sat on a mat{}\"}}", i % 10, " again".repeat(i % 5)))
+            .collect();
+        sandbox.write("rows.jsonl", rows.join("\n"));
+        sandbox.expect(0, "apply exp.yaml --quiet");
+        let losses = sandbox.only_run().metrics_of("train");
+        let loss = |step: usize| losses[step]["loss"].as_f64().unwrap();
+        assert!(loss(59) < loss(0) - 0.3, "{name}: {} to {}", loss(0), loss(59));
+    }
+}
+
+#[test]
+fn evaluation_and_samples_work_on_their_own() {
+    let sandbox = new_sandbox(EXPERIMENT);
+    sandbox.expect(0, "apply exp.yaml --quiet");
+    let report = sandbox.json_of("eval tiny --json");
+    let recorded = sandbox.only_run().metrics_of("eval");
+    assert_eq!(recorded.iter().map(|e| e["step"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 20, 40, 60]);
+    assert_eq!(report["val_loss"], recorded[3]["val_loss"]);
+    if !cfg!(feature = "cuda") {
+        assert!(sandbox.expect(2, "eval tiny --device cuda").contains("built without CUDA"));
+    }
+    assert!(recorded[3]["val_loss"].as_f64() < recorded[0]["val_loss"].as_f64());
+    let sample = || sandbox.stdout_of(&["sample", "tiny", "--prompt", "the cat", "--max-tokens", "50", "--seed", "7"]);
+    let sampled = sample();
+    assert_eq!(sampled, sample());
+    assert!(sampled.contains("the cat"), "{sampled}");
+    // '%' is not among the characters that the tokenizer saw.
+    let printed = sandbox.expect(2, "sample tiny --prompt 100%");
+    assert!(printed.contains('%'), "{printed}");
+}
+
+/// The path of an experiment of the repository.
+fn shipped(name: &str) -> String {
+    repository_path(&format!("experiments/{name}.yaml")).display().to_string()
+}
+
+/// The parallel systems at their real size are planned without their data or machines, and no rank of a pipeline holds the
+/// whole model.
+#[test]
+fn shipped_systems_can_be_planned() {
+    let sandbox = new_sandbox(EXPERIMENT);
+    for (name, ranks, parameters) in [
+        ("llama-dp", 4, 179_448_576_u64),
+        ("llama-ddp", 4, 179_448_576),
+        ("llama-pipeline", 3, 179_448_576),
+        ("transformer-ddp-pipeline", 4, 1_041_453_167),
+        ("gpt2-fineweb", 8, 124_475_904),
+        ("gpt2-alpaca", 1, 124_439_808),
+        ("gpt2-fineweb-start", 1, 124_439_808),
+    ] {
+        let plan = sandbox.json_of(&["plan", &shipped(name), "--rows", "100000", "--cluster", "1x8xA100", "--json"]);
+        assert_eq!(plan["totals"]["parameters"], parameters, "{name}");
+        assert_eq!(plan["ranks"].as_array().unwrap().len(), ranks, "{name}");
+        assert!(plan["forecast"]["step_seconds"].as_f64().unwrap() > 0.0, "{name}");
+        if name.ends_with("pipeline") {
+            let part = |rank: &Value| rank["params"]["total"].as_u64().unwrap();
+            let largest = plan["ranks"].as_array().unwrap().iter().map(part).max().unwrap();
+            assert!(largest < parameters * 2 / 3, "{name}: {largest} of {parameters}");
+        }
+    }
+}
+
+/// Their small variants run, and the three Llamas are one run up to rounding: a few f32 steps apart by the order of sums.
+#[test]
+fn shipped_variants_train_alike() {
+    let sandbox = new_sandbox(EXPERIMENT);
+    let losses = |name: &str| {
+        let steps = ["--set", "train.steps=3", "--set", "schedule.warmup.steps=2", "--set", "eval.hellaswag=null"];
+        run_in(&sandbox, name, &[&["apply", &shipped(name), "--quiet"][..], &steps].concat());
+        let losses = sandbox.only_run_in(name).metrics_of("train");
+        losses.iter().map(|l| l["loss"].as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    let dp = losses("llama-dp-tiny");
+    for other in ["llama-ddp-tiny", "llama-pipeline-tiny"] {
+        for (a, b) in losses(other).iter().zip(&dp) {
+            assert!((a - b).abs() < 1e-4 * b, "{other}: {a} and {b}");
+        }
+    }
+    for name in ["transformer-ddp-pipeline-tiny", "gpt2-alpaca-tiny", "gpt2-fineweb-tiny"] {
+        let got = losses(name);
+        assert!(got.len() == 3 && got[2] < got[0], "{name}: {got:?}");
+    }
+}
+
+/// Encoder layers in bf16 without master weights: a run that was stopped and taken up again ends in the bits of one that was
+/// not; the checkpoint holds bf16 values, evaluates to what the run recorded, and is sampled from.
+#[test]
+fn encoder_layers_in_bf16_resume_to_the_same_bits() {
+    let model = "model: {family: gpt2, layers: 2, heads: 2, d_model: 16, context_length: 16, dropout: 0.1, norm: post, \
+                 activation: relu, positions: sinusoidal, embedding_scale: true, head_bias: true, final_norm: false, \
+                 tie_embeddings: false, mlp_dropout: 0.1, init: {pytorch: {embedding: 0.1}}}";
+    let line = EXPERIMENT.lines().find(|l| l.starts_with("model:")).unwrap();
+    let sandbox = new_sandbox(&(EXPERIMENT.replace(line, model) + "precision: bf16\nmaster_weights: false\n"));
+    sandbox.expect(0, "apply exp.yaml --quiet");
+    run_in(&sandbox, "parts", &["apply", "exp.yaml", "--quiet", "--until-step", "33"]);
+    run_in(&sandbox, "parts", &["apply", "exp.yaml", "--quiet"]);
+    assert_eq!(sandbox.only_run_in("parts").final_hash(), sandbox.only_run().final_hash());
+    let losses = sandbox.only_run().train_losses();
+    assert!(losses[59] < 0.8 * losses[0], "it learns: {losses:?}");
+
+    let run = sandbox.only_run();
+    let saved = run.checkpoint(60);
+    for file in ["model.safetensors", "optimizer.safetensors"] {
+        let tensors = candle_core::safetensors::load(saved.join(file), &candle_core::Device::Cpu).unwrap();
+        assert!(!tensors.is_empty());
+        for (name, tensor) in &tensors {
+            let values: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
+            assert!(values.iter().all(|v| v.to_bits().trailing_zeros() >= 16), "{file}: {name}");
+        }
+    }
+    let evaluated = sandbox.json_of(&["eval", &run.id(), "--json"]);
+    let printed = sandbox.only_run().metrics_of("eval");
+    assert_eq!(evaluated["val_loss"], printed.last().unwrap()["val_loss"]);
+    sandbox.expect(0, &["sample", &run.id(), "--prompt", "the ", "--max-tokens", "4"]);
+}
+
+/// The language model of PyTorch's tutorial on pipelines with data parallelism has exactly this many parameters.
+#[test]
+fn the_plan_of_an_encoder_of_a_billion_parameters() {
+    let sandbox = new_sandbox(
+        "model: {family: gpt2, vocab_size: 28783, layers: 8, heads: 16, d_model: 4096, d_ff: 4096, context_length: 35, \
+         dropout: 0.2, mlp_dropout: 0.2, norm: post, activation: relu, positions: sinusoidal, embedding_scale: true, \
+         head_bias: true, final_norm: false, tie_embeddings: false, init: {pytorch: {embedding: 0.1}}}\n\
+         data: {train: {text: {files: [text.txt]}}}\nbatch: {sequences: 16}\n\
+         optimizer: {sgd: {lr: 5.0}}\ntrain: {steps: 10, clip_norm: 0.5}\n\
+         parallel: {mode: pipeline, replicas: 2, pipeline: {stages: 2, microbatches: 8}}\n",
+    );
+    let plan = sandbox.json_of("plan exp.yaml --cluster 1x4xA100 --rows 100000 --json");
+    assert_eq!(plan["totals"]["parameters"], 1_041_453_167_u64);
+}
+
+/// The run tests its best checkpoint after its last step. A run that was stopped and went on tests it too. The text must be in no
+/// other split.
+#[test]
+fn the_best_checkpoint_is_tested_once() {
+    let sandbox = new_sandbox(EXPERIMENT);
+    let words: Vec<&str> = (0..900_usize).map(|i| ["the", "dog", "saw", "a", "mat"][(i * 7 + i / 5) % 5]).collect();
+    sandbox.write("test.txt", words.join(" "));
+    let with = |file: &str| format!("eval.test={{text: {{files: [{file}]}}}}");
+    let often = ["--set", "checkpoint.every=20"];
+    sandbox.expect(0, &[&["apply", "exp.yaml", "--quiet", "--set", &with("test.txt")][..], &often].concat());
+    let summary = sandbox.only_run().summary();
+    let best = summary["best_eval"]["step"].as_u64().unwrap();
+    assert_eq!(summary["test"]["step"].as_u64(), Some(best));
+    sandbox.expect(0, "eval tiny --best --json");
+    assert!(summary["test"]["loss"].as_f64().unwrap() > 0.0 && summary["test"]["tokens"].as_u64().unwrap() > 1000);
+
+    let whole = summary["test"].clone();
+    let stopped = ["--set", &with("test.txt"), "--until-step", "40"];
+    run_in(&sandbox, "two", &[&["apply", "exp.yaml", "--quiet"][..], &stopped, &often].concat());
+    assert!(sandbox.only_run_in("two").summary()["test"].is_null(), "it is not over");
+    run_in(&sandbox, "two", &[&["apply", "exp.yaml", "--quiet", "--set", &with("test.txt")][..], &often].concat());
+    assert_eq!(sandbox.only_run_in("two").summary()["test"], whole);
+
+    let printed = sandbox.expect(2, &["apply", "exp.yaml", "--set", &with("text.txt")]);
+    assert!(printed.contains("eval.test") && printed.contains("test on other text"), "{printed}");
+}

@@ -1,0 +1,226 @@
+//! Listing, tagging, removing and exporting runs, and freeing disk space.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::sandbox::{Finished, RunningProcess, Sandbox, names_in, wait_until};
+
+/// A sandbox with an experiment that trains in a moment.
+fn new_sandbox() -> Sandbox {
+    let yaml = "version: 1\nname: lab\nmodel: {family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 16}\n\
+                data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}, validation: {fraction: 0.1}}\n\
+                batch: {sequences: 4}\ntrain: {steps: 20}\n\
+                eval: {every: 10, loss: {batches: 2}, samples: {prompts: [\"1\"], count: 1, max_tokens: 4}}\n\
+                checkpoint: {every: 4, keep: 9}\n";
+    Sandbox::new().with_numbers(3000).with("exp.yaml", yaml)
+}
+
+/// Trains with `seed`, and returns the run's id.
+fn train(sandbox: &Sandbox, seed: u32) -> String {
+    let before = run_ids(sandbox, &[]);
+    sandbox.expect(0, &format!("apply exp.yaml --set seed={seed} --threads 1 --quiet"));
+    run_ids(sandbox, &[]).into_iter().find(|id| !before.contains(id)).unwrap()
+}
+
+/// The ids that `runner runs` lists with these flags.
+fn run_ids(sandbox: &Sandbox, flags: &[&str]) -> Vec<String> {
+    let rows = sandbox.json_of(&[&["runs", "--json"], flags].concat());
+    rows.as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+}
+
+fn run_path(sandbox: &Sandbox, id: &str) -> PathBuf {
+    sandbox.path("runs").join(id)
+}
+
+/// The steps of which the run keeps a checkpoint.
+fn checkpoint_steps(sandbox: &Sandbox, id: &str) -> Vec<u64> {
+    let shown = sandbox.json_of(&["runs", "show", id, "--json"]);
+    shown["checkpoints"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect()
+}
+
+/// Starts a run that does not end by itself, and waits until it trains. Returns the process and the run's id.
+fn start_endless_run(sandbox: &Sandbox) -> (RunningProcess, String) {
+    let process = sandbox.spawn("apply exp.yaml --set train.steps=10000000 --threads 1");
+    let mut id = None;
+    wait_until("the run trains", || {
+        let has_begun =
+            |id: &String| fs::metadata(run_path(sandbox, id).join("metrics.jsonl")).is_ok_and(|m| m.len() > 0);
+        id = run_ids(sandbox, &["--status", "running"]).into_iter().find(has_begun);
+        id.is_some()
+    });
+    (process, id.unwrap())
+}
+
+#[test]
+fn runs_are_chosen_ordered_and_tagged() {
+    let sandbox = new_sandbox();
+    let (first, second) = (train(&sandbox, 1), train(&sandbox, 2));
+    let both = vec![first.clone(), second.clone()];
+    assert_eq!(run_ids(&sandbox, &[]), both);
+    assert_eq!(sandbox.stdout_of(&["runs", "tag", &first, "+good", "+draft"]), format!("{first}  draft good\n"));
+    assert_eq!(
+        sandbox.stdout_of(&["runs", "tag", &first, "-draft", "--add", "paper"]),
+        format!("{first}  good paper\n")
+    );
+    assert_eq!(run_ids(&sandbox, &["--tag", "good", "--tag", "paper"]), *std::slice::from_ref(&first));
+    assert!(run_ids(&sandbox, &["--tag", "draft"]).is_empty());
+    assert_eq!(run_ids(&sandbox, &["--status", "done,failed", "--name", "la*", "--since", "1d"]), both);
+    assert!(run_ids(&sandbox, &["--status", "failed"]).is_empty());
+    assert!(run_ids(&sandbox, &["--since", "2100-01-01"]).is_empty());
+    assert_eq!(run_ids(&sandbox, &["--where", "step >= 20 and 'good' not in tags"]), *std::slice::from_ref(&second));
+    assert_eq!(run_ids(&sandbox, &["--sort", "-started", "--limit", "1"]), [second]);
+    let table = sandbox.stdout_of("runs");
+    assert!(table.lines().next().unwrap().ends_with("started              tags"), "{table}");
+    for (arguments, expected) in [
+        (vec!["runs", "--status", "don"], "did you mean done?"),
+        (vec!["runs", "--where", "val_los < 3"], "did you mean `val_loss`?"),
+        (vec!["runs", "--sort", "los"], "did you mean `loss`?"),
+        (vec!["runs", "--since", "yesterday"], "take an age such as"),
+        (vec!["runs", "--name", "[a"], "--name [a"),
+        (vec!["runs", "tag", &first, "+a b"], "letters, digits"),
+        (vec!["runs", "tag", &first, "nothing", "+late"], "no run nothing"),
+        (vec!["runs", "tag", "+late"], "no run is given"),
+    ] {
+        let printed = sandbox.expect(2, &arguments);
+        assert!(printed.contains(expected), "{arguments:?}: {printed}");
+    }
+    assert!(run_ids(&sandbox, &["--tag", "late"]).is_empty(), "with a mistake in one name nothing is tagged");
+}
+
+#[test]
+fn a_run_at_work_is_tagged_but_not_removed() {
+    let sandbox = new_sandbox();
+    let (live, id) = start_endless_run(&sandbox);
+    sandbox.stdout_of(&["runs", "tag", &id, "+live"]);
+    let printed = sandbox.expect(2, &["runs", "rm", &id, "--yes"]);
+    assert!(printed.contains("is being worked on"), "{printed}");
+    let freed = sandbox.json_of("gc --yes --cache --json");
+    assert_eq!(freed["items"], Value::Array(vec![]), "its data is in use");
+    drop(live);
+    assert_eq!(run_ids(&sandbox, &["--status", "interrupted", "--tag", "live"]), *std::slice::from_ref(&id));
+    let printed = sandbox.expect(2, &["runs", "rm", &id]);
+    assert!(printed.contains("--yes"), "nobody can be asked: {printed}");
+    assert!(run_path(&sandbox, &id).exists());
+    let printed = sandbox.stdout_of(&["runs", "rm", &id, "--yes"]);
+    assert!(printed.starts_with(&format!("removed {id}  interrupted  ")), "{printed}");
+    assert!(run_ids(&sandbox, &[]).is_empty() && !run_path(&sandbox, &id).exists());
+}
+
+#[test]
+fn removing_touches_runs_only() {
+    let sandbox = new_sandbox();
+    let (first, second) = (train(&sandbox, 1), train(&sandbox, 2));
+    let elsewhere = sandbox.path("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::rename(run_path(&sandbox, &second), elsewhere.join(&second)).unwrap();
+    std::os::unix::fs::symlink(elsewhere.join(&second), run_path(&sandbox, &second)).unwrap();
+    fs::create_dir(run_path(&sandbox, "notes")).unwrap();
+    let linked = elsewhere.join(&second).display().to_string();
+    for (wanted, why) in [
+        (second.as_str(), "symbolic link"),
+        ("notes", "no manifest.json"),
+        (linked.as_str(), "not in the folder of runs"),
+    ] {
+        let printed = sandbox.expect(2, &["runs", "rm", &first, wanted, "--yes"]);
+        assert!(printed.contains(why), "{wanted}: {printed}");
+    }
+    assert!(run_path(&sandbox, &first).exists(), "with one that is refused nothing is removed");
+    let third = train(&sandbox, 3);
+    let printed = sandbox.stdout_of(&["runs", "rm", &third, &format!("./runs/{third}"), "--yes"]);
+    assert_eq!(printed.lines().count(), 1, "two spellings, one run: {printed}");
+    sandbox.stdout_of(&["runs", "rm", &first, "--yes", "--keep-record"]);
+    assert!(checkpoint_steps(&sandbox, &first).is_empty() && run_path(&sandbox, &first).join("metrics.jsonl").exists());
+    assert!(sandbox.stdout_of("apply exp.yaml --set seed=1 --threads 1").contains("up to date"));
+    sandbox.stdout_of(&["runs", "rm", &first, "--yes"]);
+    assert_eq!(names_in(&sandbox.path("runs")).iter().filter(|n| !n.starts_with('.')).count(), 2);
+    assert!(elsewhere.join(&second).join("manifest.json").exists());
+}
+
+#[test]
+fn gc_frees_what_it_showed() {
+    let sandbox = new_sandbox();
+    let (kept, gone) = (train(&sandbox, 1), train(&sandbox, 2));
+    let text = fs::read(sandbox.path("input.txt")).unwrap();
+    fs::write(sandbox.path("input.txt"), "another text of 0123456789, long enough for some rows. ".repeat(100))
+        .unwrap();
+    let other = train(&sandbox, 3);
+    let tokens = sandbox.path("cache/tokens");
+    assert_eq!((checkpoint_steps(&sandbox, &kept).len(), names_in(&tokens).len()), (5, 2));
+    sandbox.stdout_of(&["runs", "rm", &gone, &other, "--yes"]);
+    let shown = sandbox.json_of("gc --json");
+    assert_eq!(shown["freed"], false);
+    assert_eq!(checkpoint_steps(&sandbox, &kept).len(), 5, "only shown");
+    assert!(sandbox.stdout_of("gc --older-than 1d --checkpoints").contains("nothing to free"));
+    assert!(sandbox.stdout_of("gc").trim_end().ends_with("give --yes to remove them"));
+    let freed = sandbox.json_of("gc --yes --json");
+    assert_eq!((&freed["items"], &freed["bytes"]), (&shown["items"], &shown["bytes"]));
+    let kinds: Vec<&str> = freed["items"].as_array().unwrap().iter().map(|i| i["kind"].as_str().unwrap()).collect();
+    let count = |kind: &str| kinds.iter().filter(|k| **k == kind).count();
+    assert_eq!(
+        (count("data"), names_in(&tokens).len()),
+        (2, 1),
+        "tokens and characters of the removed runs: {kinds:?}"
+    );
+    let steps = checkpoint_steps(&sandbox, &kept);
+    assert!(steps.contains(&20) && steps.len() + count("checkpoint") == 5, "{steps:?} {kinds:?}");
+    assert_eq!(sandbox.stdout_of("gc"), "nothing to free\n");
+    // What is left is enough to go on with.
+    fs::write(sandbox.path("input.txt"), text).unwrap();
+    sandbox.stdout_of(&["sample", &kept, "--max-tokens", "2", "--best", "--threads", "1"]);
+    fs::create_dir(sandbox.path("empty")).unwrap();
+    let printed = sandbox.run("gc --runs empty --yes").text();
+    assert!(printed.contains("--cache frees it"), "{printed}");
+    assert_eq!(names_in(&tokens).len(), 1, "an empty folder of runs does not empty the cache");
+    let printed = sandbox.run("gc --runs empty --cache").text();
+    assert!(printed.contains("prepared data of runs in other folders"), "{printed}");
+    let printed = sandbox.expect(2, &["gc", "--runs", "nowhere"]);
+    assert!(printed.contains("nowhere is not a folder"), "{printed}");
+    let printed = sandbox.expect(2, &["gc", "--older-than", "soon"]);
+    assert!(printed.contains("--older-than soon"), "{printed}");
+}
+
+#[test]
+fn metrics_are_exported_whole_or_not_at_all() {
+    let sandbox = new_sandbox();
+    let (first, second) = (train(&sandbox, 1), train(&sandbox, 2));
+    let every = ["--tensorboard", "logs", "--csv", "m.csv", "--parquet", "m.parquet"];
+    let made = sandbox.json_of(&[&["export-metrics", &first, &second, "--json"], every.as_slice()].concat());
+    let rows: Vec<u64> = made.as_array().unwrap().iter().map(|f| f["rows"].as_u64().unwrap()).collect();
+    // Two evaluations and samples in 20 steps; and the version, and the experiment.
+    assert_eq!(rows, [26, 26, 44, 44]);
+    assert_eq!(names_in(&sandbox.path("logs")).len(), 2);
+    let csv = sandbox.read("m.csv");
+    let mut lines = csv.lines();
+    assert!(lines.next().unwrap().starts_with("run,kind,step,wall_time,tokens,"));
+    // The numbers are those of the record, digit for digit.
+    let metrics = fs::read_to_string(run_path(&sandbox, &first).join("metrics.jsonl")).unwrap();
+    let record: Value = serde_json::from_str(metrics.lines().next().unwrap()).unwrap();
+    let cells: Vec<&str> = lines.next().unwrap().split(',').collect();
+    assert_eq!((cells[0], cells[1], cells[2]), (first.as_str(), "train", "1"));
+    assert_eq!(cells[6].parse::<f64>().unwrap(), record["loss"].as_f64().unwrap());
+    for flag in every.chunks(2) {
+        let printed = sandbox.expect(2, &[&["export-metrics", &first], flag].concat());
+        assert!(printed.contains("--force replaces it"), "{flag:?}: {printed}");
+        sandbox.stdout_of(&[&["export-metrics", &first, "--force"], flag].concat());
+    }
+    assert_eq!(sandbox.read("m.csv").lines().count(), 23, "replaced");
+    let printed = sandbox.expect(2, &["export-metrics", &first]);
+    assert!(printed.contains("--tensorboard DIR"), "{printed}");
+    let printed = sandbox.expect(1, &["export-metrics", &first, "--csv", "no/such/folder/m.csv"]);
+    assert!(printed.contains("no/such/folder/m.csv"), "{printed}");
+}
+
+#[test]
+fn json_that_cannot_be_written_is_an_error_and_the_run_is_recorded() {
+    let sandbox = new_sandbox();
+    let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let apply = ["apply", "exp.yaml", "--threads", "1", "--json"];
+    for _ in ["trained", "up to date"] {
+        let printed = Finished::of(sandbox.command(&apply).stdout(full())).expect_code(1).text();
+        assert!(printed.contains("standard output"), "{printed}");
+        assert_eq!(run_ids(&sandbox, &["--status", "done"]).len(), 1);
+    }
+}

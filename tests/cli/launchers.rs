@@ -1,0 +1,308 @@
+//! Ranks that a launcher starts, by the variables that it sets: they compute what they compute when `apply` starts them, one rank
+//! reports for all, and no rank waits for one that has ended.
+
+#![cfg(target_os = "linux")]
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, files_in, names_in, wait_until};
+
+const DDP: &str = "parallel: {mode: ddp, replicas: 2}\n";
+const PIPELINE: &str = "parallel: {mode: pipeline, pipeline: {stages: 2}}\n";
+const MESH: &str = "parallel: {mode: pipeline, replicas: 2, pipeline: {stages: 2}}\n";
+const DP: &str = "parallel: {mode: dp, replicas: 2}\n";
+
+/// The longest time from the end of one rank to the end of all. It is generous: seconds are meant, and not minutes.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+
+fn yaml(parallel: &str, steps: usize) -> String {
+    format!(
+        "version: 1\nname: lab\nmodel: {{family: gpt2, layers: 4, heads: 2, d_model: 32, context_length: 32, dropout: 0.1}}\n\
+         data: {{tokenizer: {{chars: {{}}}}, train: {{text: {{files: [input.txt]}}}}, validation: {{fraction: 0.1}}}}\n\
+         batch: {{sequences: 8, micro_batch: 2}}\ntrain: {{steps: {steps}}}\n\
+         eval: {{every: 10, at_start: true, loss: {{batches: 3}}, samples: {{prompts: [\"1\", \"2\"], count: 1, max_tokens: 4}}}}\n\
+         checkpoint: {{every: 10, keep: 2}}\n{parallel}"
+    )
+}
+
+/// A sandbox with an experiment of a tiny model that saves often.
+fn new_sandbox(parallel: &str, steps: usize) -> Sandbox {
+    Sandbox::new().with_numbers(4000).with("exp.yaml", yaml(parallel, steps))
+}
+
+/// A command of rank `rank` of `world`, with the variables that torchrun sets.
+fn rank_command(sandbox: &Sandbox, rank: usize, world: usize, port: u16, arguments: &[&str]) -> Command {
+    let mut command = sandbox.command(arguments);
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string()).env("LOCAL_RANK", rank.to_string());
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs all ranks of a world to their end.
+fn run_ranks(sandbox: &Sandbox, world: usize, arguments: &[&str]) -> Vec<Finished> {
+    run_commands(world, |rank, port| rank_command(sandbox, rank, world, port, arguments))
+}
+
+/// Starts the command of each rank with one free port for all, and waits for their end.
+fn run_commands(world: usize, command: impl Fn(usize, u16) -> Command) -> Vec<Finished> {
+    let port = free_port();
+    let commands: Vec<Command> = (0..world).map(|rank| command(rank, port)).collect();
+    let started: Vec<(Command, Child)> = commands
+        .into_iter()
+        .map(|mut c| {
+            let child = c.spawn().unwrap();
+            (c, child)
+        })
+        .collect();
+    started.into_iter().map(|(command, child)| Finished::new(&command, child.wait_with_output().unwrap())).collect()
+}
+
+/// Runs all ranks of a world, which must succeed, and returns what rank 0 printed. The others must print nothing.
+fn expect_trained(sandbox: &Sandbox, world: usize, arguments: &[&str]) -> String {
+    let outputs = run_ranks(sandbox, world, arguments);
+    for (rank, output) in outputs.iter().enumerate() {
+        assert_eq!(output.code, 0, "rank {rank}: {}", output.text());
+        assert!(rank == 0 || output.text().is_empty(), "rank {rank}: {}", output.text());
+    }
+    outputs[0].text()
+}
+
+/// The run of the same file whose ranks `apply` starts itself.
+fn local_run(sandbox: &Sandbox) -> RunFolder {
+    sandbox.expect(0, "apply exp.yaml --threads 2 --runs local");
+    sandbox.only_run_in("local")
+}
+
+/// A port on which nothing listens. It is below the ports that the system hands out, so that no other connection takes it before
+/// rank 0 does, and each call of this process returns another one.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let offset = (std::process::id() as u16).wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 20_000 + offset % 12_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Metrics, samples and the last checkpoint are those of `apply` alone, bit for bit.
+fn same_as_local(parallel: &str, world: usize) {
+    let sandbox = new_sandbox(parallel, 20);
+    let printed = expect_trained(&sandbox, world, &["apply", "exp.yaml", "--threads", "2"]);
+    assert!(printed.contains("run    lab-") && printed.contains("20 steps"), "{printed}");
+    let (run, local) = (sandbox.only_run(), local_run(&sandbox));
+    assert_eq!(run.numbers_and_samples(), local.numbers_and_samples());
+    assert_eq!(run.final_hash(), local.final_hash());
+    let files = |run: &RunFolder| files_in(&run.checkpoint(20));
+    assert!(files(&run) == files(&local), "the checkpoints differ");
+    // And again: there is nothing to do, for all of them.
+    let again = expect_trained(&sandbox, world, &["apply", "exp.yaml", "--threads", "2"]);
+    assert!(again.contains("up to date"), "{again}");
+}
+
+#[test]
+fn replicas_compute_what_local_ones_do() {
+    same_as_local(DDP, 2);
+}
+
+#[test]
+fn stages_compute_what_local_ones_do() {
+    same_as_local(PIPELINE, 2);
+}
+
+#[test]
+fn a_mesh_computes_what_a_local_one_does() {
+    same_as_local(MESH, 4);
+}
+
+#[test]
+fn replicas_of_dp_may_be_processes_too() {
+    let sandbox = new_sandbox(DP, 20);
+    expect_trained(&sandbox, 2, &["apply", "exp.yaml", "--threads", "2"]);
+    assert_eq!(sandbox.only_run().numbers_and_samples(), local_run(&sandbox).numbers_and_samples());
+}
+
+/// Interrupted, on whatever rank, all stop after the same step with a checkpoint, and go on from there under either launcher.
+#[test]
+fn a_stop_reaches_all_and_is_resumed() {
+    let sandbox = new_sandbox(MESH, 60);
+    expect_trained(&sandbox, 4, &["apply", "exp.yaml", "--threads", "2", "--until-step", "15"]);
+    let id = sandbox.only_run().id();
+    let port = free_port();
+    let ranks: Vec<RunningProcess> = (0..4)
+        .map(|rank| rank_command(&sandbox, rank, 4, port, &["resume", &id, "--threads", "2"]))
+        .map(|mut command| RunningProcess(command.spawn().unwrap()))
+        .collect();
+    let steps = || sandbox.only_run().metrics_of("train").len();
+    wait_until("20 steps are recorded", || steps() >= 20);
+    ranks[2].signal("TERM");
+    let (codes, printed): (Vec<_>, Vec<_>) = ranks.into_iter().map(RunningProcess::finish).unzip();
+    let stopped = steps();
+    if stopped < 60 {
+        assert_eq!(codes, [Some(130); 4], "{printed:?}");
+        let checkpoint = sandbox.only_run().checkpoint(stopped as u64);
+        assert!(checkpoint.join("state.json").exists(), "no checkpoint of step {stopped}");
+        sandbox.expect(0, &["resume", &id, "--threads", "2"]);
+    }
+    assert_eq!(sandbox.only_run().numbers_and_samples(), local_run(&sandbox).numbers_and_samples());
+}
+
+/// Kills the ranks `victims` in the middle of training, and returns what each rank printed to standard error.
+fn kill_ranks(victims: &[usize]) -> Vec<String> {
+    let sandbox = new_sandbox(MESH, 100_000);
+    let port = free_port();
+    let ranks: Vec<RunningProcess> = (0..4)
+        .map(|rank| rank_command(&sandbox, rank, 4, port, &["apply", "exp.yaml", "--threads", "2"]))
+        .map(|mut command| RunningProcess(command.spawn().unwrap()))
+        .collect();
+    wait_until("12 steps are recorded", || sandbox.runs().values().any(|run| run.metrics_of("train").len() >= 12));
+    // Each rank tells the others its progress at least once a second.
+    thread::sleep(Duration::from_millis(1200));
+    let started = Instant::now();
+    for &rank in victims {
+        ranks[rank].signal("KILL");
+    }
+    let mut printed = Vec::new();
+    for (rank, process) in ranks.into_iter().enumerate() {
+        let (code, text) = process.finish();
+        assert!(started.elapsed() < END_TIMEOUT, "rank {rank} took {:?}", started.elapsed());
+        assert!(victims.contains(&rank) || code == Some(1), "rank {rank}: {code:?}");
+        // On a slow machine ranks may have waited for each other.
+        printed.push(text.lines().filter(|line| !line.starts_with("waiting: ")).collect::<Vec<_>>().join("\n"));
+    }
+    if !victims.contains(&0) {
+        let run = sandbox.only_run();
+        assert_eq!(run.manifest()["status"], "failed");
+        let left = names_in(&run.path("checkpoints"));
+        assert!(left.iter().all(|name| !name.starts_with('.')), "{left:?}");
+    }
+    printed
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_others_with_one_error() {
+    let printed = kill_ranks(&[2]);
+    assert!(printed[0].contains("error: run lab-") && printed[0].contains("rank 2 was lost in step "), "{printed:?}");
+    assert!(printed[0].contains("closed without a word") && printed[0].contains("resumes from it"), "{printed:?}");
+    assert!(printed[1].is_empty() && printed[3].is_empty(), "reported once: {printed:?}");
+}
+
+#[test]
+fn rank_0_that_is_killed_is_reported_by_another() {
+    let printed = kill_ranks(&[0]);
+    assert!(printed[1].contains("error: rank 0 was lost in step "), "{printed:?}");
+    assert!(printed[2].is_empty() && printed[3].is_empty(), "reported once: {printed:?}");
+}
+
+#[test]
+fn ranks_0_and_1_that_are_killed_are_reported_by_the_next() {
+    let printed = kill_ranks(&[0, 1]);
+    let errors = ["error: rank 0 was lost in step ", "error: rank 1 was lost in step "];
+    let has_error = errors.iter().any(|error| printed[2].contains(error));
+    assert!(has_error && printed[3].is_empty(), "reported once: {printed:?}");
+}
+
+/// Checks that all ranks ended with `code`, and returns what they printed.
+fn expect_failed(outputs: &[Finished], code: i32) -> String {
+    for (rank, output) in outputs.iter().enumerate() {
+        assert_eq!(output.code, code, "rank {rank}: {}", output.text());
+    }
+    outputs.iter().map(Finished::text).collect()
+}
+
+#[test]
+fn another_number_of_ranks_is_reported_once_with_both() {
+    let sandbox = new_sandbox("parallel: {mode: ddp, replicas: 4}\n", 20);
+    let printed = expect_failed(&run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1"]), 2);
+    assert!(printed.contains("WORLD_SIZE is 2, and the plan has 4 ranks (ddp: 4 replicas)"), "{printed}");
+    assert_eq!(printed.matches("error:").count(), 1, "{printed}");
+}
+
+#[test]
+fn another_plan_on_one_rank_is_reported_with_both() {
+    let sandbox = new_sandbox(DDP, 20);
+    let outputs = run_commands(2, |rank, port| {
+        let seed = format!("seed={}", 7 + rank);
+        rank_command(&sandbox, rank, 2, port, &["apply", "exp.yaml", "--threads", "1", "--set", &seed])
+    });
+    let printed = expect_failed(&outputs, 1);
+    assert!(printed.contains("rank 1 has the plan ") && printed.contains(", and rank 0 has "), "{printed}");
+    assert_eq!(printed.matches("error:").count(), 1, "{printed}");
+    assert!(sandbox.runs().is_empty(), "no run is made");
+}
+
+#[test]
+fn a_mistake_that_one_rank_alone_finds_is_reported_by_rank_0() {
+    let sandbox = new_sandbox(DDP, 20);
+    let outputs = run_commands(2, |rank, port| {
+        let set = if rank == 1 { "data.train.text.files=[nothing.txt]" } else { "train.steps=20" };
+        rank_command(&sandbox, rank, 2, port, &["apply", "exp.yaml", "--threads", "1", "--set", set])
+    });
+    let printed: String = outputs.iter().map(Finished::text).collect();
+    assert!(printed.contains("rank 1 failed while starting: ") && printed.contains("nothing.txt"), "{printed}");
+    assert!(outputs[1].text().is_empty(), "{printed}");
+    assert!(outputs.iter().all(|output| output.code != 0), "{printed}");
+}
+
+#[test]
+fn a_failure_in_a_step_names_rank_and_instruction() {
+    let sandbox = new_sandbox(PIPELINE, 20);
+    let printed = expect_failed(
+        &run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1", "--test-faults", "full=1@10"]),
+        1,
+    );
+    assert!(printed.contains("rank 1 failed in step 10 at periodic["), "{printed}");
+    assert_eq!(printed.matches("error:").count(), 1, "{printed}");
+}
+
+#[test]
+fn who_waits_alone_is_reported_what_is_missing() {
+    let sandbox = new_sandbox(DDP, 20);
+    let arguments = ["apply", "exp.yaml", "--threads", "1", "--test-faults", "wait=500"];
+    let port = free_port();
+    let printed = Finished::of(&mut rank_command(&sandbox, 0, 2, port, &arguments)).expect_code(1).text();
+    let expected = format!("only 1 of 2 ranks came to 127.0.0.1:{port}");
+    assert!(printed.contains(&expected), "{printed}");
+    let printed = Finished::of(&mut rank_command(&sandbox, 1, 2, port, &arguments)).expect_code(1).text();
+    let expected = format!("rank 1 found no rank 0 at 127.0.0.1:{port}");
+    assert!(printed.contains(&expected), "{printed}");
+    let busy = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = busy.local_addr().unwrap().port();
+    let printed = Finished::of(&mut rank_command(&sandbox, 0, 2, port, &arguments)).expect_code(1).text();
+    let expected = format!("rank 0 cannot listen at 127.0.0.1:{port}");
+    assert!(printed.contains(&expected), "{printed}");
+}
+
+#[test]
+fn variables_that_make_no_sense_are_named() {
+    let sandbox = new_sandbox(DDP, 20);
+    let mut command = sandbox.command("apply exp.yaml");
+    command.env("RANK", "two").env("WORLD_SIZE", "2").env("MASTER_ADDR", "x");
+    let printed = Finished::of(&mut command).expect_code(2).text();
+    assert!(printed.contains("RANK is \"two\", which is no rank"), "{printed}");
+    let printed = sandbox.expect(2, "apply exp.yaml --launcher env");
+    assert!(printed.contains("--launcher env: neither"), "{printed}");
+}
+
+/// The shell of an allocation, a batch script, and one process of a launcher with a plan of one rank.
+#[test]
+fn who_is_alone_starts_the_ranks_itself() {
+    let sandbox = new_sandbox(DDP, 10);
+    let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1"), ("SLURM_STEP_ID", "0")];
+    let arguments = ["apply", "exp.yaml", "--threads", "2"];
+    Finished::of(sandbox.command(&arguments).envs(slurm)).expect_code(0);
+    assert!(sandbox.only_run().path("ranks/rank-1.log").exists(), "started by apply");
+    let run_alone = |sandbox: &Sandbox, more: &[&str]| {
+        Finished::of(&mut rank_command(sandbox, 0, 1, 1, &[&arguments[..], more].concat()))
+    };
+    run_alone(&sandbox, &["--runs", "other", "--launcher", "local"]).expect_code(0);
+    let printed = run_alone(&sandbox, &["--runs", "third"]).text();
+    assert!(printed.contains("WORLD_SIZE is 1, and the plan has 2 ranks"), "{printed}");
+    run_alone(&new_sandbox("", 10), &[]).expect_code(0);
+}

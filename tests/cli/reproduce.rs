@@ -1,0 +1,501 @@
+//! Runs that stop at a step, that are resumed from their folders and reproduced, and that are forks of one another.
+
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::sandbox::{RunFolder, RunningProcess, Sandbox, repository_path, wait_until};
+
+const STEPS: u64 = 12;
+
+const SINGLE: &str = "";
+const DP: &str = "parallel: {mode: dp, replicas: 2}\n";
+const DDP: &str = "parallel: {mode: ddp, replicas: 2}\n";
+const PIPELINE: &str = "parallel: {mode: pipeline, pipeline: {stages: 2}}\n";
+const MESH: &str = "parallel: {mode: pipeline, replicas: 2, pipeline: {stages: 2}}\n";
+
+/// A sandbox with an experiment of a tiny model.
+fn new_sandbox(parallel: &str) -> Sandbox {
+    let yaml = format!(
+        "version: 1\nname: lab\nmodel: {{family: gpt2, layers: 2, heads: 2, d_model: 16, context_length: 16, dropout: 0.1}}\n\
+         data: {{tokenizer: {{chars: {{}}}}, train: {{text: {{files: [input.txt]}}}}, validation: {{fraction: 0.1}}}}\n\
+         batch: {{sequences: 4, micro_batch: 1}}\ntrain: {{steps: {STEPS}}}\n\
+         eval: {{every: 4, loss: {{batches: 2}}, samples: {{prompts: [\"1\"], count: 1, max_tokens: 4}}}}\n\
+         checkpoint: {{every: 4, keep: 9}}\n{parallel}"
+    );
+    Sandbox::new().with_numbers(2000).with("exp.yaml", yaml)
+}
+
+/// Adds `text` at the beginning of the training text.
+fn change_data(sandbox: &Sandbox, text: &str) {
+    sandbox.write("input.txt", text.to_owned() + &sandbox.read("input.txt"));
+}
+
+/// The only run, and its id.
+#[track_caller]
+fn id_and_run(sandbox: &Sandbox) -> (String, RunFolder) {
+    let run = sandbox.only_run();
+    (run.id(), run)
+}
+
+/// What must not depend on how often a run stopped: its record without times, its samples, and its final hash.
+fn recorded_end(run: &RunFolder) -> Vec<String> {
+    [run.numbers_and_samples(), vec![run.final_hash()]].concat()
+}
+
+#[test]
+fn a_run_stops_after_the_step_asked_for_and_goes_on_to_the_same_bits() {
+    for (layout, name) in [(SINGLE, "single"), (DP, "dp"), (DDP, "ddp"), (PIPELINE, "pipeline"), (MESH, "mesh")] {
+        let (whole, broken) = (new_sandbox(layout), new_sandbox(layout));
+        whole.expect(0, "apply exp.yaml --threads 1 --quiet");
+        // Between checkpoints, at one, and at what is there already.
+        for step in [3, 8] {
+            let printed = broken.expect(0, &format!("apply exp.yaml --threads 1 --until-step {step}"));
+            assert!(printed.contains(&format!("stopped after step {step} as asked")), "{name}: {printed}");
+            let (_, run) = id_and_run(&broken);
+            let summary = run.summary();
+            assert_eq!((summary["status"].as_str(), summary["steps"].as_u64()), (Some("interrupted"), Some(step)));
+            assert!(run.checkpoint(step).is_dir(), "{name}");
+        }
+        let printed = broken.expect(0, "apply exp.yaml --threads 1 --until-step 5");
+        assert!(printed.contains("the run has 8 steps already"), "{name}: {printed}");
+        broken.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 12");
+        assert_eq!(recorded_end(&broken.only_run()), recorded_end(&whole.only_run()), "{name}");
+        let printed = broken.expect(0, "apply exp.yaml --threads 1 --until-step 5");
+        assert!(printed.contains("up to date"), "{name}: {printed}");
+    }
+}
+
+#[test]
+fn a_run_is_resumed_from_its_folder() {
+    let (whole, broken) = (new_sandbox(DP), new_sandbox(DP));
+    whole.expect(0, "apply exp.yaml --threads 1 --quiet");
+    broken.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 5");
+    fs::remove_file(broken.path("exp.yaml")).unwrap();
+    let (id, run) = id_and_run(&broken);
+    let printed = broken.expect(0, &format!("resume {id} --threads 1"));
+    assert!(printed.contains("resuming from step 5 of 12"), "{printed}");
+    assert_eq!(recorded_end(&run), recorded_end(&whole.only_run()));
+    assert!(broken.expect(0, "resume lab").contains("up to date"));
+    // What is no longer the same is not resumed.
+    let other = new_sandbox(SINGLE);
+    other.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 5");
+    change_data(&other, "7 ");
+    let printed = other.expect(2, "resume lab --threads 1");
+    assert!(printed.contains("its data has changed") && printed.contains("runner fork"), "{printed}");
+    fs::remove_file(other.path("input.txt")).unwrap();
+    assert!(other.expect(2, "resume lab --threads 1").contains("input.txt"));
+}
+
+#[test]
+fn nothing_is_begun_of_another_plan_than_expected() {
+    let sandbox = new_sandbox(SINGLE);
+    let printed = sandbox.expect(2, "apply exp.yaml --threads 1 --expect-plan 0123456789abcdef");
+    assert!(printed.contains("not 0123456789abcdef") && printed.contains("Nothing was begun"), "{printed}");
+    assert!(!sandbox.path("runs").exists());
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --sweep-point lr-abc:3");
+    let (_, run) = id_and_run(&sandbox);
+    let manifest = run.manifest();
+    assert_eq!((manifest["sweep"]["id"].as_str(), manifest["sweep"]["point"].as_u64()), (Some("lr-abc"), Some(3)));
+    let hash = manifest["plan_hash"].as_str().unwrap();
+    assert!(sandbox.expect(0, &format!("apply exp.yaml --threads 1 --expect-plan {hash}")).contains("up to date"));
+    // The message says what differs if a run has the expected plan.
+    let printed = sandbox.expect(2, &format!("apply exp.yaml --threads 1 --set seed=7 --expect-plan {hash}"));
+    assert!(printed.contains("what differs is: seed"), "{printed}");
+    change_data(&sandbox, "7 ");
+    let printed = sandbox.expect(2, &format!("apply exp.yaml --threads 1 --expect-plan {hash}"));
+    assert!(printed.contains("what differs is: data"), "{printed}");
+    assert_eq!(sandbox.runs().len(), 1);
+}
+
+/// The run that is not `first`.
+fn other(sandbox: &Sandbox, first: &str) -> (String, RunFolder) {
+    sandbox.runs().into_iter().find(|(id, _)| id != first).unwrap()
+}
+
+#[test]
+fn a_run_of_each_mode_is_reproduced_bit_for_bit() {
+    for (layout, name) in [(SINGLE, "single"), (DP, "dp"), (DDP, "ddp"), (PIPELINE, "pipeline"), (MESH, "mesh")] {
+        let sandbox = new_sandbox(layout);
+        sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --trace");
+        // File and defaults do not matter any more.
+        fs::write(sandbox.path("exp.yaml"), "version: 1\n").unwrap();
+        let (id, run) = id_and_run(&sandbox);
+        let printed = sandbox.expect(0, &format!("reproduce {id} --threads 2 --trace"));
+        assert!(printed.contains("bitwise: ") && printed.contains("12 steps, 3 evaluations"), "{name}: {printed}");
+        assert!(printed.contains("the weights after step 12"), "{name}: {printed}");
+        let (_, again) = other(&sandbox, &id);
+        assert_eq!(recorded_end(&again), recorded_end(&run), "{name}");
+        let verdict = again.json("verdict.json");
+        assert_eq!((verdict["verdict"].as_str(), verdict["traced"].as_bool()), (Some("bitwise"), Some(true)), "{name}");
+        let origin = &again.manifest()["origin"]["reproduction"];
+        assert_eq!(origin["id"].as_str(), Some(id.as_str()), "{name}");
+        // The reproduction is not the run of its plan.
+        assert!(sandbox.expect(0, &format!("resume {id}")).contains("up to date"), "{name}");
+        assert!(!run.path("verdict.json").exists(), "{name}");
+    }
+}
+
+#[test]
+fn another_number_of_threads_is_the_same() {
+    let sandbox = new_sandbox(SINGLE);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let printed = sandbox.expect(0, "reproduce lab --threads 3");
+    assert!(printed.contains("threads          other    3, was 1") && printed.contains("bitwise: "), "{printed}");
+    sandbox.expect(0, &format!("reproduce {} --check --threads 3", sandbox.runs().keys().next().unwrap()));
+}
+
+#[test]
+fn changed_data_is_named_and_diverges() {
+    let sandbox = new_sandbox(SINGLE);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let (id, _) = id_and_run(&sandbox);
+    let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1 --check"));
+    assert!(printed.contains("training data    same") && !printed.contains("changed"), "{printed}");
+    change_data(&sandbox, "7 8 9 ");
+    let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
+    assert!(printed.contains("training data    changed") && printed.contains("plan             same"), "{printed}");
+    assert_eq!(sandbox.runs().len(), 1, "only looked at");
+    let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1"));
+    assert!(
+        printed.contains("diverged at step 1: loss ") && printed.contains("changed     training data: "),
+        "{printed}"
+    );
+    assert!(
+        printed.contains("the first that differs: transformer.wte.weight, in the checkpoint of step 4"),
+        "{printed}"
+    );
+    assert!(printed.contains("`runner apply --new --trace`"), "{printed}");
+    let verdict = other(&sandbox, &id).1.json("verdict.json");
+    assert_eq!((verdict["verdict"].as_str(), verdict["diverged"]["step"].as_u64()), (Some("diverged"), Some(1)));
+    fs::remove_file(sandbox.path("input.txt")).unwrap();
+    assert!(sandbox.expect(2, &format!("reproduce {id} --threads 1")).contains("input.txt"));
+}
+
+#[test]
+fn a_changed_seed_in_the_stored_settings_is_named_and_diverges() {
+    let sandbox = new_sandbox(SINGLE);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --trace");
+    let (id, run) = id_and_run(&sandbox);
+    let resolved = run.read("resolved.yaml");
+    assert!(resolved.contains("\nseed: 1337\n"), "{resolved}");
+    run.write("resolved.yaml", resolved.replace("seed: 1337", "seed: 7"));
+    let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --trace"));
+    assert!(
+        printed.contains("resolved.yaml makes another one: seed; in the program seed 7, was 1337)")
+            && printed.contains("diverged at step 1"),
+        "{printed}"
+    );
+    assert!(printed.contains("the first that differs: output of the embedding of step 1"), "{printed}");
+    // Another learning rate: the same outputs and gradients, other weights after them.
+    run.write("resolved.yaml", resolved.replace("lr: 0.0006", "lr: 0.0005"));
+    let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --trace --json --quiet"));
+    let verdict: Value = serde_json::from_str(printed.lines().next_back().unwrap()).unwrap();
+    assert_eq!(verdict["kind"], "verdict", "{printed}");
+    let first = &verdict["verdict"]["first_tensor"];
+    assert_eq!((first["step"].as_u64(), first["traced"].as_str()), (Some(1), Some("parameter")), "{printed}");
+    // A wide tolerance.
+    let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1 --tolerance 1"));
+    assert!(
+        printed.contains("within tolerance: ") && printed.contains("weights     differ after step 12"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn what_an_interrupted_run_has_is_reproduced() {
+    for layout in [SINGLE, DDP] {
+        let sandbox = new_sandbox(layout);
+        sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 3");
+        sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 6");
+        let (id, _) = id_and_run(&sandbox);
+        let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
+        assert!(
+            printed.contains("recorded 6 of 12 steps") && printed.contains("the weights after step 6"),
+            "{printed}"
+        );
+        assert!(printed.contains("bitwise: ") && printed.contains("6 steps, 1 evaluation "), "{printed}");
+        // A second one is another run, as the first has its verdict.
+        sandbox.expect(0, &format!("reproduce {id} --threads 1 --quiet"));
+        assert_eq!(sandbox.runs().len(), 3);
+        // One that was stopped goes on.
+        let (copy, run) = sandbox.runs().pop_last().unwrap();
+        fs::remove_file(run.path("verdict.json")).unwrap();
+        let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
+        assert!(printed.contains(&format!("goes on with {copy}")) && printed.contains("bitwise: "), "{printed}");
+        assert_eq!(sandbox.runs().len(), 3);
+    }
+}
+
+#[test]
+fn a_trace_has_no_step_twice() {
+    let (whole, broken) = (new_sandbox(PIPELINE), new_sandbox(PIPELINE));
+    whole.expect(0, "apply exp.yaml --threads 1 --quiet --trace");
+    broken.expect(0, "apply exp.yaml --threads 1 --quiet --trace --until-step 7");
+    let run = broken.only_run();
+    // Lines of steps that are done again, as a killed process leaves them.
+    let mut text = run.read("trace.jsonl");
+    text += &text.lines().last().unwrap().replace("\"step\":7", "\"step\":8");
+    run.write("trace.jsonl", text + "\n");
+    broken.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let lines = |sandbox: &Sandbox| {
+        let text = sandbox.only_run().read("trace.jsonl");
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        // Stages tell theirs in any order.
+        lines.sort();
+        lines
+    };
+    assert_eq!(lines(&broken), lines(&whole));
+    // 4 outputs; of 2 layers' 12 parameters each, and 5 others with the tied copy, gradient and value.
+    assert_eq!(lines(&whole).len(), 12 * (4 + 2 * (2 * 12 + 5)));
+}
+
+#[test]
+fn runs_of_earlier_versions_are_read() {
+    let fixtures = repository_path("tests/fixtures/runs");
+    for format in ["format-1", "format-2"] {
+        let sandbox = new_sandbox(SINGLE);
+        fs::create_dir(sandbox.path("runs")).unwrap();
+        for run in fs::read_dir(fixtures.join(format)).unwrap().map(|e| e.unwrap()) {
+            let copied = Command::new("cp").arg("-r").arg(run.path()).arg(sandbox.path("runs")).status();
+            assert!(copied.unwrap().success());
+        }
+        let (id, run) = id_and_run(&sandbox);
+        assert!(sandbox.expect(0, "runs").contains("done"), "{format}");
+        assert!(sandbox.expect(0, &format!("runs show {id}")).contains("8 of 8"), "{format}");
+        let evaluated = sandbox.json_of(&["eval", &id, "--json", "--threads", "1"]);
+        let recorded = run.summary()["last_eval"]["val_loss"].as_f64().unwrap();
+        // Another processor may round otherwise: as between layouts.
+        assert!((evaluated["val_loss"].as_f64().unwrap() - recorded).abs() < 1e-4 * recorded, "{format}: {evaluated}");
+        sandbox.expect(0, &format!("sample {id} --threads 1 --max-tokens 4 --prompt Once"));
+        // The processor was made neutral in the record. The hashes of the first format were made otherwise.
+        let plan = if format == "format-1" { "unknown" } else { "same" };
+        let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
+        assert!(
+            printed.contains(&format!("plan             {plan}")) && printed.contains("tokenizer        same"),
+            "{format}: {printed}"
+        );
+        assert!(
+            printed.contains("training data    same") && printed.contains("processor        changed"),
+            "{format}: {printed}"
+        );
+        let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
+        assert!(printed.contains("bitwise: ") || printed.contains("within tolerance: "), "{format}: {printed}");
+        let printed = sandbox.expect(0, &format!("fork {id} --threads 1 --from latest --set train.steps=10"));
+        assert!(printed.contains(&format!("continuing {id} from step 8 of 10")), "{format}: {printed}");
+        // What was edited since shows in what both formats have; where hashes can be compared, as a key of the file.
+        let eval = if format == "format-1" { "periodic [" } else { "another one: eval" };
+        let resolved = run.read("resolved.yaml");
+        for (was, is, what) in [("seed: 3", "seed: 4", "seed 4, was 3"), ("\n  every: 4", "\n  every: 2", eval)] {
+            assert!(resolved.contains(was), "{resolved}");
+            run.write("resolved.yaml", resolved.replace(was, is));
+            let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
+            assert!(printed.contains("plan             changed") && printed.contains(what), "{format}: {printed}");
+        }
+    }
+}
+
+#[test]
+fn a_fork_begins_with_other_settings() {
+    let sandbox = new_sandbox(SINGLE);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let (id, run) = id_and_run(&sandbox);
+    let fork = format!("fork {id} --threads 1 --set optimizer.adamw.lr=1e-4 --name other");
+    let printed = sandbox.expect(0, &format!("{fork} --until-step 5"));
+    assert!(printed.contains("stopped after step 5 as asked"), "{printed}");
+    let printed = sandbox.expect(0, &fork);
+    assert!(printed.contains("resuming from step 5 of 12"), "{printed}");
+    assert!(sandbox.expect(0, &fork).contains("up to date"));
+    let (copy, again) = other(&sandbox, &id);
+    assert!(copy.starts_with("other-"), "{copy}");
+    let manifest = again.manifest();
+    let origin = &manifest["origin"]["fork"];
+    assert_eq!((origin["id"].as_str(), origin["step"].as_u64()), (Some(id.as_str()), None));
+    assert!(manifest["continued_from"].is_null());
+    // The file with those settings would do the same: it finds the fork.
+    let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --set optimizer.adamw.lr=1e-4 --set name=other");
+    assert!(printed.contains(&format!("up to date: {copy}")), "{printed}");
+    sandbox.expect(0, &format!("{fork} --new --quiet"));
+    assert_eq!(sandbox.runs().len(), 3);
+    assert!(sandbox.expect(2, &format!("fork {id}")).contains("nothing differs from"));
+    assert!(sandbox.expect(2, &format!("fork {id} --set optimizer.adamw.lrr=1")).contains("lr"));
+    assert!(sandbox.expect(0, &format!("runs show {copy}")).contains(&format!("fork of {id}")));
+    assert_eq!(recorded_end(&run).len(), 12 + 3 + 2);
+}
+
+#[test]
+fn a_fork_begins_with_a_checkpoint() {
+    for (layout, name) in [(SINGLE, "single"), (PIPELINE, "pipeline")] {
+        let sandbox = new_sandbox(layout);
+        sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+        let (id, run) = id_and_run(&sandbox);
+        let fork = format!("fork {id} --threads 1 --from 8 --set train.steps=16 --set optimizer.adamw.lr=2e-4");
+        let printed = sandbox.expect(0, &format!("{fork} --until-step 10"));
+        assert!(printed.contains(&format!("continuing {id} from step 8 of 16")), "{name}: {printed}");
+        let (copy, again) = other(&sandbox, &id);
+        assert!(sandbox.expect(0, &format!("resume {copy} --threads 1")).contains("resuming from step 10"), "{name}");
+        assert!(sandbox.expect(0, &fork).contains("up to date"), "{name}");
+        let steps: Vec<u64> = again.metrics_of("train").iter().map(|line| line["step"].as_u64().unwrap()).collect();
+        assert_eq!(steps, (1..=16).collect::<Vec<u64>>(), "{name}");
+        let at = |run: &RunFolder, step: u64| run.metrics().into_iter().find(|l| l["step"] == step).unwrap();
+        assert_eq!(at(&again, 8), at(&run, 8), "{name}: taken over");
+        // The first step of its own has the old weights under another learning rate.
+        assert_eq!(at(&again, 9)["loss"], at(&run, 9)["loss"], "{name}");
+        assert_ne!(at(&again, 9)["lr"], at(&run, 9)["lr"], "{name}");
+        // The best is of its own evaluations.
+        let best = again.summary()["best_eval"]["step"].as_u64().unwrap();
+        assert!(best > 8, "{name}: {best}");
+        let manifest = again.manifest();
+        assert_eq!(
+            (manifest["origin"]["fork"]["step"].as_u64(), manifest["continued_from"]["step"].as_u64()),
+            (Some(8), Some(8))
+        );
+        let printed = sandbox.expect(0, &format!("runs show {copy}"));
+        assert!(printed.contains(&format!("fork of {id} after step 8")), "{name}: {printed}");
+        // A fork of the fork, and both reproduced.
+        let printed =
+            sandbox.expect(0, &format!("fork {copy} --threads 1 --from latest --set train.steps=18 --name third"));
+        assert!(printed.contains("from step 16 of 18"), "{name}: {printed}");
+        let printed = sandbox.expect(0, "runs show third");
+        assert!(
+            printed.contains(&format!("fork of {copy} after step 16"))
+                && printed.contains(&format!("fork of {id} after step 8"))
+        );
+        let printed = sandbox.expect(0, &format!("reproduce {copy} --threads 1"));
+        assert!(
+            printed.contains("repeat ") && printed.contains("bitwise: ") && printed.contains("8 steps, 2 evaluations"),
+            "{name}: {printed}"
+        );
+        // Where the beginning is gone it cannot be done again; the fork keeps the checkpoint that it began with, as it may.
+        fs::remove_dir_all(&run.0).unwrap();
+        assert!(sandbox.expect(0, "runs show third").contains("(which is gone)"), "{name}");
+        sandbox.expect(0, &format!("reproduce {copy} --threads 1 --quiet"));
+        fs::remove_dir_all(again.path("checkpoints/step-00000008")).unwrap();
+        let printed = sandbox.expect(2, &format!("reproduce {copy} --threads 1"));
+        assert!(
+            printed.contains(&format!("the checkpoint of {id} after step 8, which neither of them has any more\n")),
+            "{name}: {printed}"
+        );
+    }
+}
+
+#[test]
+fn a_fork_that_cannot_begin_is_refused() {
+    let sandbox = new_sandbox(SINGLE);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let (id, _) = id_and_run(&sandbox);
+    let refused = |changes: &str| sandbox.expect(2, &format!("fork {id} --threads 1 --from latest {changes}"));
+    assert!(refused("--set seed=3").contains("train.steps is 12, and 12 are done: --set train.steps=24"));
+    assert!(
+        refused("--set train.steps=20 --set model.d_model=32").contains("other shapes (transformer.wte.weight was [")
+    );
+    assert!(refused("--set train.steps=20 --set model.layers=3").contains("other shapes"));
+    let printed = refused("--set train.steps=20 --set optimizer={\"sgd\":{\"lr\":0.1,\"momentum\":0.9}}");
+    assert!(printed.contains("2 moments of adamw, and sgd as set needs 1"), "{printed}");
+    assert!(refused("--set train.steps=20 --set data.tokenizer={\"bytes\":{}}").contains("tokenizer is another one"));
+    let printed = sandbox.expect(2, &format!("fork {id} --threads 1 --from 5 --set train.steps=20"));
+    assert!(printed.contains("no checkpoint of step 5; there are: 4, 8, 12"), "{printed}");
+    assert_eq!(sandbox.runs().len(), 1);
+    // Without moments it goes on.
+    let sgd = "--set train.steps=14 --set optimizer={\"sgd\":{\"lr\":0.1,\"momentum\":0}}";
+    sandbox.expect(0, &format!("fork {id} --threads 1 --quiet --from latest {sgd}"));
+}
+
+#[test]
+fn a_run_can_be_sampled_from_without_its_data() {
+    let sandbox = new_sandbox(SINGLE);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let (id, run) = id_and_run(&sandbox);
+    let sample =
+        || sandbox.stdout_of(&["sample", &id, "--threads", "1", "--prompt", "1 2", "--max-tokens", "8", "--json"]);
+    let kept = sample();
+    let tokenizer = fs::read(run.path("tokenizer.json")).unwrap();
+    // One that was altered is not used.
+    run.write("tokenizer.json", "{}");
+    assert_eq!(sample(), kept);
+    run.write("tokenizer.json", tokenizer);
+    fs::remove_file(sandbox.path("input.txt")).unwrap();
+    fs::remove_dir_all(sandbox.path("cache")).unwrap();
+    assert_eq!(sample(), kept);
+}
+
+#[test]
+fn a_reproduction_that_was_killed_goes_on() {
+    let sandbox = new_sandbox(SINGLE);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --set train.steps=400");
+    let (id, _) = id_and_run(&sandbox);
+    let mut process = sandbox.spawn(&format!("reproduce {id} --threads 1"));
+    // Until it has a checkpoint, and some steps after it.
+    let mut copy = None;
+    wait_until("the reproduction has some steps", || {
+        assert!(!process.has_ended(), "it ended before it could be killed");
+        copy = sandbox.runs().into_values().find(|run| run.id() != id && run.metrics().len() > 20);
+        copy.is_some()
+    });
+    let copied_run = copy.unwrap();
+    let copy = copied_run.id();
+    // A second one waits for it to be done: there is no other to begin.
+    let printed = sandbox.expect(2, &format!("reproduce {id} --threads 1"));
+    let locked = printed.contains(&format!("{copy}, which does {id} again, is being worked on by another process"));
+    assert!(locked && !printed.contains("--new"), "{printed}");
+    process.kill();
+    assert_eq!(copied_run.manifest()["status"], "running");
+    let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
+    assert!(printed.contains(&format!("goes on with {copy}")) && printed.contains("resuming from step "), "{printed}");
+    assert!(printed.contains("bitwise: ") && printed.contains("400 steps, 100 evaluations"), "{printed}");
+    assert_eq!(sandbox.runs().len(), 2);
+}
+
+#[test]
+fn what_is_missing_on_one_side_is_no_bitwise_reproduction() {
+    let sandbox = new_sandbox(SINGLE);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let (id, run) = id_and_run(&sandbox);
+    let resolved = run.read("resolved.yaml");
+    let metrics = run.read("metrics.jsonl");
+    // Fewer steps than the run has.
+    assert!(resolved.contains("steps: 12"), "{resolved}");
+    run.write("resolved.yaml", resolved.replace("steps: 12", "steps: 3"));
+    let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1"));
+    // The shorter one evaluates at its end; of steps it has three.
+    assert!(printed.contains(&format!("incomplete: {id} has no record of the evaluation after step 3")), "{printed}");
+    assert!(printed.contains("compared were 3 steps") && !printed.contains("bitwise"), "{printed}");
+    run.write("resolved.yaml", &resolved);
+    // Lines that are gone from the run's record.
+    let kept: Vec<&str> = metrics.lines().filter(|line| !line.contains("\"step\":7,")).collect();
+    run.write("metrics.jsonl", kept.join("\n") + "\n");
+    let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1"));
+    assert!(printed.contains(&format!("incomplete: {id} has no record of step 7, which {id}")), "{printed}");
+    // Neither checkpoints nor the hash of the end.
+    run.write("metrics.jsonl", &metrics);
+    fs::remove_dir_all(run.path("checkpoints")).unwrap();
+    fs::remove_file(run.path("summary.json")).unwrap();
+    let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
+    assert!(
+        printed.contains("bitwise, weights not compared: ") && printed.contains("12 steps, 3 evaluations;"),
+        "{printed}"
+    );
+    // No record at all.
+    fs::remove_file(run.path("metrics.jsonl")).unwrap();
+    assert!(sandbox.expect(1, &format!("reproduce {id} --threads 1")).contains("metrics.jsonl"));
+}
+
+#[test]
+fn a_run_that_is_removed_while_it_is_done_again_is_compared_all_the_same() {
+    let sandbox = new_sandbox(SINGLE);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --set train.steps=400");
+    let (id, run) = id_and_run(&sandbox);
+    let mut command = sandbox.command(&format!("reproduce {id} --threads 1"));
+    let mut process = RunningProcess(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    wait_until("the reproduction has begun", || sandbox.runs().len() == 2);
+    sandbox.expect(0, &format!("runs rm {id} --yes"));
+    assert!(!process.has_ended() && !run.0.exists(), "it was removed before the end");
+    let (code, printed) = process.finish();
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(
+        printed.contains("bitwise: ") && printed.contains("400 steps, 100 evaluations and the weights after step 400")
+    );
+}

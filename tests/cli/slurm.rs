@@ -1,0 +1,165 @@
+//! Sweeps as Slurm job arrays. Stand-ins for Slurm's commands run the jobs of an array one after another when it is submitted.
+
+use std::fs;
+use std::ops::Deref;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use crate::sandbox::{Finished, Sandbox};
+
+const SWEEP: &str = "sweep:
+  base: exp.yaml
+  grid: {optimizer.adamw.lr: [1e-3, 3e-3], model.layers: [1, 2]}
+";
+
+const EXPERIMENT: &str = "version: 1
+name: job
+model: {family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 16}
+data: {tokenizer: {bytes: {}}, train: {text: {files: [input.txt]}}}
+batch: {sequences: 4, micro_batch: 4}
+train: {steps: 12}
+schedule: {warmup: {steps: 2}}
+eval: {every: 6, loss: {batches: 1}}
+";
+
+/// Runs the script's array as Slurm would, with job number 7, and keeps the script's array line.
+const SBATCH: &str = r#"#!/bin/sh
+test "$1" = --parsable || exit 9
+array=$(sed -n 's/^#SBATCH --array=\(.*\)%.*/\1/p' "$2")
+echo "$array" >> arrays.txt
+for part in $(echo "$array" | tr , ' '); do
+  for task in $(seq "${part%-*}" "${part#*-}"); do
+    SLURM_ARRAY_TASK_ID=$task sh "$2" >> jobs.txt 2>&1
+  done
+done
+echo 7
+"#;
+
+/// A sandbox with a sweep, and stand-ins for Slurm's commands in `bin`.
+struct SlurmSandbox(Sandbox);
+
+impl Deref for SlurmSandbox {
+    type Target = Sandbox;
+
+    fn deref(&self) -> &Sandbox {
+        &self.0
+    }
+}
+
+impl SlurmSandbox {
+    fn new() -> Self {
+        let sandbox = Sandbox::new().with_numbers(2000).with("exp.yaml", EXPERIMENT).with("s.yaml", SWEEP);
+        let sandbox = Self(sandbox);
+        sandbox.install_command("sbatch", SBATCH);
+        sandbox.install_command("squeue", "#!/bin/sh\n");
+        sandbox
+    }
+
+    fn install_command(&self, name: &str, script: &str) {
+        let name = format!("bin/{name}");
+        self.write(&name, script);
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Runs the program with the stand-ins first in the path.
+    fn run_with_slurm(&self, arguments: &[&str]) -> Finished {
+        let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH").unwrap());
+        Finished::of(self.command(arguments).env("PATH", path))
+    }
+
+    fn submit(&self, more: &[&str]) -> Finished {
+        self.run_with_slurm(&[&["sweep", "s.yaml", "--launcher", "slurm", "--threads", "1"], more].concat())
+    }
+
+    /// The array line of each script that was submitted.
+    fn submitted_arrays(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.path("arrays.txt")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Point, status and objective of each row.
+    fn results_in(&self, folder: &str) -> Vec<(u64, String, Option<f64>)> {
+        let all = self.run_with_slurm(&["sweep", "results", "--json", "--runs", folder]).json();
+        let rows = all["rows"].as_array().or(all["results"]["rows"].as_array()).expect("rows");
+        let row = |r: &Value| {
+            (r["point"].as_u64().unwrap(), r["status"].as_str().unwrap().to_owned(), r["objective"].as_f64())
+        };
+        rows.iter().map(row).collect()
+    }
+}
+
+#[test]
+fn an_array_gives_what_this_process_gives() {
+    let sandbox = SlurmSandbox::new();
+    let out = sandbox.submit(&["--parallel", "2", "--slurm-option=--partition=long"]);
+    assert!(out.code == 0 && out.text().contains("4 points submitted as job 7"), "{}", out.text());
+    assert_eq!(sandbox.submitted_arrays(), ["1-4"]);
+    let mut folders = fs::read_dir(sandbox.path("runs/sweeps")).unwrap().map(|e| e.unwrap().path());
+    let sweep = folders.find(|path| path.is_dir()).expect("a sweep");
+    let script = fs::read_to_string(sweep.join("slurm.sh")).unwrap();
+    assert!(script.contains("--array=1-4%2\n") && script.contains("#SBATCH --partition=long\n"), "{script}");
+
+    sandbox.run_with_slurm(&["sweep", "s.yaml", "--runs", "elsewhere", "--threads", "1", "--quiet"]).expect_code(0);
+    let jobs = sandbox.results_in("runs");
+    assert!(jobs.iter().all(|(_, status, objective)| status == "done" && objective.is_some()), "{jobs:?}");
+    assert_eq!(jobs, sandbox.results_in("elsewhere"), "to the bit");
+
+    let again = sandbox.submit(&[]);
+    assert!(again.code == 0 && again.text().contains("up to date"), "{}", again.text());
+    assert_eq!(sandbox.submitted_arrays().len(), 1, "nothing is submitted twice");
+}
+
+#[test]
+fn what_failed_is_submitted_again_and_what_waits_is_not() {
+    let sandbox = SlurmSandbox::new();
+    // The second task never gets to run, the third is still in the queue.
+    let partial =
+        SBATCH.replace("SLURM_ARRAY_TASK_ID", "test $task -gt 1 -a $(wc -l < arrays.txt) = 1 || SLURM_ARRAY_TASK_ID");
+    sandbox.install_command("sbatch", &partial);
+    // Another sweep's jobs are there, too, and have the same numbers.
+    let queue = "#!/bin/sh\necho \"4 /other/slurm.sh\"\necho \"N/A /a.sh\"\n\
+                 for s in $PWD/runs/sweeps/*/slurm.sh; do test ! -e $s || echo \"3 $s\"; done\n";
+    sandbox.install_command("squeue", queue);
+    sandbox.submit(&[]).expect_code(0);
+    sandbox.submit(&[]).expect_code(0);
+    assert_eq!(sandbox.submitted_arrays(), ["1-4", "2,4"]);
+    let waiting = sandbox.submit(&[]);
+    assert!(waiting.text().contains("1 point queued or running"), "{}", waiting.text());
+    // Whatever was noted of it or not, Slurm is asked; and if it does not answer, nothing is submitted.
+    let down = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)";
+    sandbox.install_command("squeue", &format!("#!/bin/sh\necho '{down}' >&2\nexit 1\n"));
+    let out = sandbox.submit(&[]);
+    assert!(out.code == 1 && out.text().contains(down), "{}", out.text());
+    assert_eq!(sandbox.submitted_arrays().len(), 2);
+}
+
+#[test]
+fn more_points_than_an_array_has_numbers_are_refused() {
+    let sandbox = SlurmSandbox::new();
+    let seeds: Vec<String> = (0..1001).map(|seed| seed.to_string()).collect();
+    sandbox.write("s.yaml", format!("sweep:\n  base: exp.yaml\n  grid: {{seed: [{}]}}\n", seeds.join(", ")));
+    for says in ["exit 1", "echo 'MaxArraySize            = 1001'"] {
+        sandbox.install_command("scontrol", &format!("#!/bin/sh\n{says}\n"));
+        let out = sandbox.submit(&[]);
+        assert!(out.code == 2 && out.text().contains("MaxArraySize"), "{}", out.text());
+        assert!(!sandbox.path("runs").exists());
+    }
+    sandbox.install_command("scontrol", "#!/bin/sh\necho 'MaxArraySize            = 2000'\n");
+    sandbox.submit(&["--dry-run"]).expect_code(0);
+}
+
+#[test]
+fn what_cannot_be_submitted_is_reported_before_anything_is_made() {
+    let sandbox = SlurmSandbox::new();
+    let out = sandbox.submit(&["--slurm-option=partition"]);
+    assert!(out.code == 2 && out.text().contains("--partition=long"), "{}", out.text());
+    sandbox.write("s.yaml", format!("{SWEEP}  early_stop: {{asha: {{min_steps: 6, reduction: 2}}}}\n"));
+    let out = sandbox.submit(&[]);
+    assert!(out.code == 2 && out.text().contains("--launcher local"), "{}", out.text());
+    assert!(!sandbox.path("runs").exists());
+    sandbox.write("s.yaml", SWEEP);
+    sandbox.install_command("sbatch", "#!/bin/sh\necho 'Batch job submission failed: Invalid partition' >&2\nexit 1\n");
+    let out = sandbox.submit(&[]);
+    assert!(out.code == 1 && out.text().contains("Invalid partition"), "{}", out.text());
+}

@@ -1,0 +1,355 @@
+//! Runs that are exported, and runs that start from what was exported.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use candle_core::Device;
+use runner_weights::{Opened, describe};
+
+use crate::sandbox::{RunFolder, Sandbox, names_in, read_json, repository_path};
+
+const SINGLE: &str = "";
+const MESH: &str = "parallel: {mode: pipeline, replicas: 2, pipeline: {stages: 2, microbatches: 2}}\n";
+const INTERLEAVED: &str =
+    "parallel: {mode: pipeline, pipeline: {stages: 2, schedule: interleaved_1f1b, chunks: 2, microbatches: 2}}\n";
+const GPT2: &str = "family: gpt2, layers: 4, heads: 2, d_model: 16, context_length: 16";
+const LLAMA: &str = "family: llama, layers: 4, heads: 4, kv_heads: 2, d_model: 16, d_ff: 24, context_length: 16";
+
+/// What two layouts of the same may differ by: f32 sums in another order, of a loss of about 5.
+const ROUNDING: f64 = 1e-5;
+
+/// A sandbox with a text to train on.
+fn new_sandbox() -> Sandbox {
+    Sandbox::new().with_numbers(1500)
+}
+
+/// Writes the experiment `name`: a model section, bytes for tokens, two steps.
+fn write_experiment(sandbox: &Sandbox, name: &str, model: &str, more: &str) {
+    let yaml = format!(
+        "name: {name}\nmodel: {{{model}}}\n\
+         data: {{tokenizer: {{bytes: {{}}}}, train: {{text: {{files: [input.txt]}}}}, validation: {{fraction: 0.1}}}}\n\
+         batch: {{sequences: 8}}\ntrain: {{steps: 2}}\noptimizer: {{adamw: {{lr: 1e-2}}}}\n\
+         eval: {{every: 2, at_start: true, loss: {{batches: 1000}}}}\n{more}"
+    );
+    sandbox.write(&format!("{name}.yaml"), yaml);
+}
+
+/// Trains the experiment `name` to its end.
+fn train(sandbox: &Sandbox, name: &str) -> RunFolder {
+    sandbox.expect(0, &format!("apply {name}.yaml --threads 1 --quiet"));
+    run_of(sandbox, name)
+}
+
+/// The first run of the experiment `name`.
+fn run_of(sandbox: &Sandbox, name: &str) -> RunFolder {
+    let prefix = format!("{name}-");
+    sandbox.runs().into_iter().find(|(id, _)| id.starts_with(&prefix)).expect("a run").1
+}
+
+/// Unfinished files in the sandbox and in the folders in it.
+fn unfinished_files(sandbox: &Sandbox) -> Vec<String> {
+    let folders = fs::read_dir(sandbox.folder()).unwrap().map(|e| e.unwrap().path()).filter(|path| path.is_dir());
+    let names = folders.chain([sandbox.folder().to_owned()]).flat_map(|folder| names_in(&folder));
+    names.filter(|name| name.starts_with(".tmp-")).collect()
+}
+
+/// The validation loss of a run after `step`.
+fn val_loss(run: &RunFolder, step: u64) -> f64 {
+    let evaluation = run.metrics_of("eval").into_iter().rfind(|line| line["step"] == step).expect("evaluated");
+    evaluation["val_loss"].as_f64().unwrap()
+}
+
+#[test]
+fn a_run_starts_where_the_exported_one_ended() {
+    for (i, (model, from, to)) in [
+        (GPT2.to_owned(), SINGLE, MESH),
+        (format!("{GPT2}, tie_embeddings: false, pad_vocab_to: 64, d_ff: 40"), MESH, INTERLEAVED),
+        (LLAMA.to_owned(), INTERLEAVED, SINGLE),
+        (format!("{LLAMA}, tie_embeddings: true, rope_theta: 500.0, norm_eps: 1e-6"), MESH, SINGLE),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let sandbox = new_sandbox();
+        write_experiment(&sandbox, "first", &model, from);
+        let first = train(&sandbox, "first");
+        sandbox.stdout_of(&["export", "first", "--to", "hf", "out"]);
+        sandbox.stdout_of(&["export", "first", "--to", "safetensors", "whole"]);
+
+        let opened = Opened::open(&sandbox.path("out")).unwrap();
+        let tensors = candle_core::safetensors::load(sandbox.path("whole/model.safetensors"), &Device::Cpu).unwrap();
+        for (name, tensor) in &tensors {
+            let mut values = vec![0.0; tensor.elem_count()];
+            opened.read(name, tensor.dims(), &mut values).unwrap();
+            let stored: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
+            assert!(values.iter().map(|v| v.to_bits()).eq(stored.iter().map(|v| v.to_bits())), "{i}: {name}");
+        }
+
+        for (name, layout) in [("same", from), ("other", to)] {
+            write_experiment(&sandbox, name, "init: {from: out}", layout);
+            let second = train(&sandbox, name);
+            let (was, is) = (val_loss(&first, 2), val_loss(&second, 0));
+            let tolerance = if layout == from { 0.0 } else { ROUNDING };
+            assert!((was - is).abs() <= tolerance, "{i}, {name}: {was} then {is}");
+            assert!(val_loss(&second, 2) != is, "{i}: it goes on from there");
+        }
+    }
+}
+
+#[test]
+fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
+    let sandbox = new_sandbox();
+    write_experiment(&sandbox, "a", &format!("{GPT2}, pad_vocab_to: 64"), SINGLE);
+    train(&sandbox, "a");
+    sandbox.stdout_of(&["export", "a", "--to", "hf", "out", "--shard-size", "20KB"]);
+    let index = read_json(&sandbox.path("out/model.safetensors.index.json"));
+    assert!(sandbox.path("out/model-00002-of-00004.safetensors").exists(), "{index}");
+    assert!(index["weight_map"].as_object().unwrap().len() > 40);
+    let whole = Opened::open(&sandbox.path("out")).unwrap();
+    assert_eq!(whole.vocab_size(), 320);
+    let name = "transformer.h.1.mlp.c_fc.weight";
+    let mut a = vec![0.0; 64 * 16];
+    whole.read(name, &[64, 16], &mut a).unwrap();
+
+    let printed = sandbox.expect(2, &["export", "a", "--to", "hf", "out"]);
+    assert!(printed.contains("is there already: --force replaces it"), "{printed}");
+    fs::write(sandbox.path("out/README.md"), "mine").unwrap();
+    let made = sandbox
+        .stdout_of(&["export", "a", "--to", "hf", "out", "--force", "--dtype", "bf16", "--vocab", "trimmed", "--json"]);
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    assert_eq!((made["step"].as_u64(), made["files"].as_array().unwrap().len()), (Some(2), 5));
+    let names = || {
+        let mut names: Vec<String> =
+            fs::read_dir(sandbox.path("out")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let expected = [
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
+    assert_eq!(names(), expected, "no shard of the other export is left");
+    let config = read_json(&sandbox.path("out/config.json"));
+    assert_eq!((config["vocab_size"].as_u64(), config["eos_token_id"].as_u64()), (Some(257), Some(256)));
+    let trimmed = Opened::open(&sandbox.path("out")).unwrap();
+    let mut b = vec![0.0; 64 * 16];
+    trimmed.read(name, &[64, 16], &mut b).unwrap();
+    assert!(a.iter().zip(&b).all(|(a, b)| half::bf16::from_f32(*a).to_f32().to_bits() == b.to_bits()));
+
+    for (flags, words) in [
+        (vec!["--to", "safetensors", "x", "--dtype", "bf16"], "--dtype is for"),
+        (vec!["--to", "llmc", "x", "--vocab", "trimmed"], "--vocab is for --to hf"),
+        (vec!["--to", "llmc", "x.bin", "--dtype", "f16"], "f32 or bf16"),
+        (vec!["--to", "hf", "input.txt"], "is not a folder"),
+        (vec!["--to", "hf", "x", "--shard-size", "0"], "give a size such as"),
+    ] {
+        let printed = sandbox.expect(2, &[vec!["export", "a"], flags].concat());
+        assert!(printed.contains(words), "{printed}");
+    }
+    assert!(!sandbox.path("x").exists() && unfinished_files(&sandbox).is_empty());
+}
+
+#[test]
+fn llmc_files_close_the_loop() {
+    let sandbox = new_sandbox();
+    write_experiment(&sandbox, "a", &format!("{GPT2}, pad_vocab_to: 64"), MESH);
+    let first = train(&sandbox, "a");
+    sandbox.stdout_of(&["export", "a", "--to", "llmc", "m.bin"]);
+    sandbox.stdout_of(&["export", "a", "--to", "llmc", "folder", "--dtype", "bf16"]);
+    let described = describe(&sandbox.path("m.bin")).unwrap();
+    assert_eq!((described.vocab_size, described.layers, described.context_length), (257, 4, 16));
+    assert_eq!(Opened::open(&sandbox.path("m.bin")).unwrap().vocab_size(), 384);
+    let size = |path: &str| fs::metadata(sandbox.path(path)).unwrap().len();
+    assert_eq!(size("m.bin") - 1024, 2 * (size("folder/model.bin") - 1024));
+    // The file has the run's padding; rows beyond the run's own are not taken.
+    write_experiment(&sandbox, "b", "vocab_size: 320, init: {from: m.bin}", MESH);
+    let second = train(&sandbox, "b");
+    assert_eq!(val_loss(&first, 2), val_loss(&second, 0));
+
+    // A name with a dot is a folder's, but for .bin.
+    sandbox.stdout_of(&["export", "a", "--to", "llmc", "weights.v1"]);
+    assert!(sandbox.path("weights.v1/model.bin").is_file());
+    assert!(sandbox.expect(2, &["export", "a", "--to", "llmc", "input.txt"]).contains("input.txt is not a folder"));
+
+    write_experiment(&sandbox, "llama", LLAMA, SINGLE);
+    train(&sandbox, "llama");
+    assert!(sandbox.expect(2, &["export", "llama", "--to", "llmc", "l.bin"]).contains("--to hf writes it"));
+    write_experiment(&sandbox, "untied", &format!("{GPT2}, tie_embeddings: false"), SINGLE);
+    train(&sandbox, "untied");
+    assert!(sandbox.expect(2, &["export", "untied", "--to", "llmc", "l.bin"]).contains("tie_embeddings"));
+}
+
+/// Padding takes no part in the softmax unless it is asked for.
+#[test]
+fn both_formats_of_a_run_start_with_the_same_loss() {
+    let sandbox = new_sandbox();
+    write_experiment(&sandbox, "a", GPT2, SINGLE);
+    let first = val_loss(&train(&sandbox, "a"), 2);
+    sandbox.stdout_of(&["export", "a", "--to", "hf", "out"]);
+    sandbox.stdout_of(&["export", "a", "--to", "llmc", "m.bin"]);
+    for (name, keys) in [("hf", "init: {from: out}"), ("llmc", "init: {from: m.bin}")] {
+        write_experiment(&sandbox, name, keys, SINGLE);
+        assert_eq!(val_loss(&train(&sandbox, name), 0), first, "{name}");
+    }
+    let plan = sandbox.stdout_of(&["plan", "llmc.yaml"]);
+    assert!(plan.contains("rows 257 to 383 of the weights' vocabulary are left out"), "{plan}");
+    write_experiment(&sandbox, "padded", "pad_vocab_to: 128, init: {from: m.bin}", SINGLE);
+    let padded = val_loss(&train(&sandbox, "padded"), 0);
+    assert!(padded > first + 0.1, "127 rows of zeros take a share: {padded} after {first}");
+}
+
+/// How a model is trained is free: in the file, for the weights that it starts from, and for what is written of it.
+#[test]
+fn what_concerns_training_alone_is_no_other_model() {
+    let sandbox = new_sandbox();
+    write_experiment(&sandbox, "a", &format!("{GPT2}, mlp_dropout: 0.1, init: {{pytorch: {{}}}}"), SINGLE);
+    let first = train(&sandbox, "a");
+    sandbox.stdout_of(&["export", "a", "--to", "hf", "out"]);
+    write_experiment(&sandbox, "b", "init: {from: out}, mlp_dropout: 0.1", SINGLE);
+    sandbox.stdout_of(&["validate", "b.yaml"]);
+    assert_eq!(val_loss(&train(&sandbox, "b"), 0), val_loss(&first, 2));
+
+    write_experiment(&sandbox, "c", "init: {from: out}, norm: post", SINGLE);
+    let printed = sandbox.expect(2, &["validate", "c.yaml"]);
+    assert!(printed.contains("`model.norm` makes another model"), "{printed}");
+    write_experiment(&sandbox, "c", &format!("{GPT2}, norm: post"), SINGLE);
+    train(&sandbox, "c");
+    let printed = sandbox.expect(2, &["export", "c", "--to", "hf", "other"]);
+    assert!(printed.contains(r#"model.norm is "post", which a Hugging Face folder has not"#), "{printed}");
+}
+
+#[test]
+fn files_of_the_user_stay_without_force() {
+    let sandbox = new_sandbox();
+    write_experiment(&sandbox, "a", GPT2, SINGLE);
+    train(&sandbox, "a");
+    let own = ["model-00001-of-00002.safetensors", "model.safetensors.index.json"];
+    fs::create_dir(sandbox.path("out")).unwrap();
+    for name in own {
+        fs::write(sandbox.path("out").join(name), "mine").unwrap();
+        let printed = sandbox.expect(2, &["export", "a", "--to", "hf", "out"]);
+        assert!(
+            printed.contains(&format!("{name} is there already")) && printed.contains("--force removes it"),
+            "{printed}"
+        );
+        let names: Vec<_> = fs::read_dir(sandbox.path("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, [name], "nothing was written or removed");
+        fs::remove_file(sandbox.path("out").join(name)).unwrap();
+    }
+    fs::write(sandbox.path("out").join(own[0]), "mine").unwrap();
+    sandbox.stdout_of(&["export", "a", "--to", "hf", "out", "--force"]);
+    assert!(!sandbox.path("out").join(own[0]).exists());
+}
+
+/// Each of several exports at once is whole.
+#[test]
+fn exports_at_once_do_not_mix() {
+    let sandbox = new_sandbox();
+    write_experiment(&sandbox, "a", GPT2, SINGLE);
+    train(&sandbox, "a");
+    for (to, place) in [("hf", "out"), ("llmc", "m.bin"), ("safetensors", "whole")] {
+        let codes = || -> Vec<i32> {
+            let export = || sandbox.run(&["export", "a", "--to", to, place, "--force"]).code;
+            std::thread::scope(|scope| {
+                let running: Vec<_> = (0..4).map(|_| scope.spawn(export)).collect();
+                running.into_iter().map(|thread| thread.join().unwrap()).collect()
+            })
+        };
+        assert_eq!(codes(), [0; 4], "{to}");
+    }
+    Opened::open(&sandbox.path("out")).unwrap();
+    Opened::open(&sandbox.path("m.bin")).unwrap();
+    candle_core::safetensors::load(sandbox.path("whole/model.safetensors"), &Device::Cpu).unwrap();
+    assert_eq!(unfinished_files(&sandbox), Vec::<String>::new());
+    let mode = |path: &str| fs::metadata(sandbox.path(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!([mode("m.bin"), mode("whole/model.safetensors")], [mode("a.yaml"); 2], "as the user's other files");
+}
+
+#[test]
+fn contradictions_are_errors_at_their_key() {
+    let sandbox = new_sandbox();
+    let folder = fixture("gpt2");
+    let from = format!("init: {{from: {}}}", folder.display());
+    for (keys, words) in [
+        ("layers: 3", "`model.layers` is 3, and the weights of `model.init.from` have 2"),
+        ("preset: gpt2-nano", "`model.layers` is 3, and the weights"),
+        ("family: llama", "`model.family` is llama, and the weights of `model.init.from` have gpt2"),
+        ("norm_eps: 1e-6", "`model.norm_eps` is"),
+        ("context_length: 17", "`model.context_length` is 17, and the weights of `model.init.from` have 16"),
+        ("tie_embeddings: false", "`model.tie_embeddings` is false"),
+        ("vocab_size: 39", "beyond the vocabulary of 39"),
+        ("dropout: 0.0", "the weights of model.init.from have 40 tokens"),
+    ] {
+        write_experiment(&sandbox, "x", &format!("{keys}, {from}"), "");
+        let printed = sandbox.expect(2, &["plan", "x.yaml"]);
+        assert!(printed.contains(words), "{keys}: {printed}");
+        if printed.contains("-->") {
+            assert!(printed.contains("x.yaml:2:"), "at the key: {printed}");
+        }
+    }
+    write_experiment(&sandbox, "x", "init: {from: nowhere}", "");
+    let printed = sandbox.expect(2, &["validate", "x.yaml"]);
+    assert!(
+        printed.contains("x.yaml:2:22") && printed.contains("nowhere") && printed.contains("1 mistake"),
+        "{printed}"
+    );
+
+    write_experiment(&sandbox, "x", &format!("vocab_size: 300, context_length: 8, dropout: 0.1, {from}"), "");
+    let plan = sandbox.stdout_of(&["plan", "x.yaml"]);
+    assert!(plan.contains("rows 40 to 299 of the vocabulary are not in the weights and are drawn"), "{plan}");
+    let explained = sandbox.stdout_of(&["validate", "--explain", "x.yaml"]);
+    assert!(explained.contains("gpt2/config.json"), "{explained}");
+    train(&sandbox, "x");
+}
+
+#[test]
+fn the_weights_belong_to_the_plan() {
+    let sandbox = new_sandbox();
+    write_experiment(&sandbox, "a", GPT2, SINGLE);
+    train(&sandbox, "a");
+    for folder in ["out", "again"] {
+        sandbox.stdout_of(&["export", "a", "--to", "hf", folder]);
+    }
+    sandbox.stdout_of(&["export", "a", "--to", "hf", "bf16", "--dtype", "bf16"]);
+    let hash = |folder: &str| {
+        write_experiment(&sandbox, "x", &format!("init: {{from: {folder}}}"), "");
+        let plan: serde_json::Value = serde_json::from_str(&sandbox.stdout_of(&["plan", "x.yaml", "--json"])).unwrap();
+        plan["hash"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(hash("out"), hash("again"), "the same weights elsewhere");
+    assert_ne!(hash("out"), hash("bf16"));
+
+    write_experiment(&sandbox, "b", "init: {from: out}", "checkpoint: {every: 1}\n");
+    sandbox.stdout_of(&["apply", "b.yaml", "--threads", "1", "--quiet", "--until-step", "1"]);
+    let b = run_of(&sandbox, "b").0.display().to_string();
+    let b = b.as_str();
+    sandbox.stdout_of(&["reproduce", b, "--threads", "1", "--quiet"]);
+    sandbox.stdout_of(&["fork", b, "--set", "optimizer.adamw.lr=1e-3", "--name", "c", "--threads", "1", "--quiet"]);
+    let sweep = "sweep: {base: b.yaml, grid: {model.init.from: [out, bf16]}}\n";
+    fs::write(sandbox.path("s.yaml"), sweep).unwrap();
+    let printed = sandbox.stdout_of(&["sweep", "s.yaml", "--dry-run"]);
+    assert!(printed.contains("bf16"), "{printed}");
+
+    // Other weights under the same name.
+    fs::rename(sandbox.path("out"), sandbox.path("moved")).unwrap();
+    fs::rename(sandbox.path("bf16"), sandbox.path("out")).unwrap();
+    let printed = sandbox.expect(2, &["reproduce", b]);
+    assert!(printed.contains("the weights that it started from") && printed.contains("have changed"), "{printed}");
+    sandbox.expect(3, &["reproduce", b, "--check"]);
+    fs::remove_dir_all(sandbox.path("out")).unwrap();
+    let printed = sandbox.expect(2, &["reproduce", b]);
+    assert!(printed.contains("the weights of model.init.from are gone"), "{printed}");
+    // A checkpoint needs them no more.
+    sandbox.stdout_of(&["resume", b, "--threads", "1", "--quiet"]);
+    sandbox.stdout_of(&["eval", b]);
+    sandbox.stdout_of(&["export", b, "--to", "hf", "end"]);
+}
+
+fn fixture(name: &str) -> PathBuf {
+    repository_path("tests/fixtures/hf").join(name)
+}

@@ -1,0 +1,285 @@
+//! Folders that are broken, mistyped or hostile: an error that says what is wrong, and no panic, whatever the bytes.
+
+use std::fs;
+use std::path::Path;
+
+use runner_weights::Opened;
+
+use crate::weight_files::{fixture, params};
+
+/// A copy of a fixture.
+fn copy(name: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(fixture(name)).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+    }
+    dir
+}
+
+fn error(path: &Path) -> String {
+    let error = Opened::open(path).expect_err("broken");
+    assert!(error.is_request(), "{error}");
+    error.to_string()
+}
+
+/// Writes a safetensors file with this header, a stated header length of `said`, and `data` zeros.
+fn write(path: &Path, header: &str, said: Option<u64>, data: usize) {
+    let mut bytes = said.unwrap_or(header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + data, 0);
+    fs::write(path, bytes).unwrap();
+}
+
+/// The error of the GPT-2 fixture with one piece of its configuration changed.
+fn with_config(name: &str, from: &str, to: &str) -> String {
+    let dir = copy(name);
+    let file = dir.path().join("config.json");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains(from), "{from}");
+    fs::write(&file, text.replace(from, to)).unwrap();
+    error(dir.path())
+}
+
+#[test]
+fn configurations_that_cannot_be_are_explained() {
+    for (from, to, words) in [
+        ("\"n_layer\": 2", "\"n_layer\": 3", "tensor transformer.h.2."),
+        ("\"n_layer\": 2", "\"n_layer\": 1", "is no part of the model"),
+        ("\"n_layer\": 2", "\"n_layer\": 9000", "9000 layers, too many for 28 tensors"),
+        ("\"n_layer\": 2", "\"n_layer\": 1e30", "`n_layer` is a number (1e+30), not a whole number"),
+        ("\"n_layer\": 2", "\"n_layer\": -2", "not a whole number"),
+        ("\"n_layer\": 2", "\"n_layer\": 0", "the number of layers is 0"),
+        ("\"n_layer\": 2", "\"n_layer\": 999999999999", "1 to 10000 are possible"),
+        ("\"n_layer\": 2,", "", "`n_layer` is missing"),
+        ("\"n_head\": 2", "\"n_head\": 3", "16 is not divided by 3 heads"),
+        ("\"vocab_size\": 40", "\"vocab_size\": 41", "transformer.wte.weight is [40, 16], and by"),
+        ("\"n_inner\": 40", "\"n_inner\": null", "mlp.c_fc.weight is [16, 40], and by"),
+        ("gelu_new", "relu", "activation_function is \"relu\"; `gelu_new` is computed here"),
+        ("\"model_type\": \"gpt2\"", "\"model_type\": \"mistral\"", "model_type is \"mistral\""),
+        ("\"model_type\": \"gpt2\",", "", "`model_type` is missing"),
+        ("\"scale_attn_weights\": true", "\"scale_attn_weights\": false", "`scale_attn_weights` is false"),
+        ("\"n_layer\": 2", "\"n_layer\": 2, \"n_layer\": 2", "\"n_layer\" comes twice"),
+        ("\"n_layer\": 2", "\"n_layer\": 2, \"quantization_config\": {}", "quantized"),
+        ("{", "", "not right JSON"),
+        ("\"layer_norm_epsilon\": 1e-05", "\"layer_norm_epsilon\": 0", "epsilon is 0"),
+        ("\"resid_pdrop\": 0.0", "\"resid_pdrop\": \"x\"", "`resid_pdrop` is a text"),
+    ] {
+        let error = with_config("gpt2", from, to);
+        assert!(error.contains(words), "{to}: {error}");
+    }
+    for (from, to, words) in [
+        ("\"rope_type\": \"default\"", "\"rope_type\": \"llama3\"", "rope_parameters has the type \"llama3\""),
+        ("\"rope_type\": \"default\"", "\"partial_rotary_factor\": 0.5", "partial_rotary_factor is 0.5"),
+        ("\"rope_theta\": 500.0", "\"rope_theta\": {}", "other positions for"),
+        (
+            "\"vocab_size\"",
+            "\"rope_theta\": 7.0, \"vocab_size\"",
+            "`rope_theta` says 7 and `rope_parameters` says rope_theta 500",
+        ),
+        (
+            "\"vocab_size\"",
+            "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"vocab_size\"",
+            "has the type \"linear\"",
+        ),
+        ("\"head_dim\": 4", "\"head_dim\": 8", "head_dim is 8"),
+        ("\"attention_bias\": false", "\"attention_bias\": true", "`attention_bias` is true"),
+        ("\"mlp_bias\": false", "\"mlp_bias\": true", "`mlp_bias` is true"),
+        ("\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "hidden_act is \"gelu\""),
+        ("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "not divided by 3 key-value heads"),
+        ("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true", "lm_head.weight holds other numbers than"),
+        ("\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", "attention_dropout is 0.1"),
+    ] {
+        let error = with_config("llama", from, to);
+        assert!(error.contains(words), "{to}: {error}");
+    }
+    for (text, words) in [("[]", "it is a list, not an object"), ("7", "it is a number"), ("", "not right JSON")] {
+        let dir = copy("gpt2");
+        fs::write(dir.path().join("config.json"), text).unwrap();
+        assert!(error(dir.path()).contains(words), "{text}");
+    }
+    let dir = copy("gpt2");
+    fs::write(dir.path().join("config.json"), "[".repeat(1 << 19)).unwrap();
+    assert!(error(dir.path()).contains("recursion limit"));
+    fs::write(dir.path().join("config.json"), " ".repeat(2 << 20)).unwrap();
+    assert!(error(dir.path()).contains("too many"));
+}
+
+#[test]
+fn headers_that_lie_are_found_out() {
+    let dir = copy("gpt2");
+    let file = dir.path().join("model.safetensors");
+    let one = |shape: &str, begin: u64, end: u64| {
+        format!("{{\"a\":{{\"dtype\":\"F32\",\"shape\":{shape},\"data_offsets\":[{begin},{end}]}}}}")
+    };
+    let twice = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}";
+    let overlap = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}";
+    let huge = u64::MAX;
+    for (header, said, data, words) in [
+        (String::new(), Some(huge), 0, "cut short"),
+        (String::new(), Some(u64::MAX - 7), 100, "cut short"),
+        ("{}".into(), Some(200_000_000), 10, "cut short"),
+        ("x".repeat(100_000_001), None, 0, "the format allows 100000000"),
+        ("{\"a\":1}".into(), None, 0, "tensor \"a\""),
+        ("[]".into(), None, 0, "an object of tensors"),
+        ("{\"a\":".to_owned() + &"[".repeat(100_000), None, 0, "its header is not right"),
+        (one("[1]", 0, 4), None, 3, "cut short, or it lies"),
+        (one("[1]", 0, 4), None, 5, "its tensors end at byte 4 of 5"),
+        (one("[1]", 4, 8), None, 8, "leaves a gap"),
+        (one("[2]", 0, 4), None, 4, "4 bytes do not hold [2] of F32"),
+        (one("[1]", 4, 0), None, 4, "it lies"),
+        (one(&format!("[{huge},{huge}]"), 0, 4), None, 4, "do not hold"),
+        (one(&format!("[{huge}]"), 0, huge), None, 4, "it lies"),
+        (one("[-1]", 0, 4), None, 4, "tensor \"a\""),
+        (twice.into(), None, 8, "\"a\" comes twice"),
+        (overlap.into(), None, 12, "overlaps the one before"),
+        (one("[1]", 0, 4), None, 4, "2 layers, too many for 1 tensors"),
+        ("{}".into(), None, 0, "2 layers, too many for 0 tensors"),
+        (
+            "{\"a\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]}}".into(),
+            None,
+            8,
+            "F32, F16 and BF16 are read",
+        ),
+    ] {
+        write(&file, &header, said, data);
+        let error = error(dir.path());
+        assert!(error.contains(words), "{}: {error}", header.chars().take(80).collect::<String>());
+    }
+    for bytes in [&b""[..], b"1234567"] {
+        fs::write(&file, bytes).unwrap();
+        assert!(error(dir.path()).contains("no safetensors file"));
+    }
+}
+
+#[test]
+fn an_index_is_held_against_its_shards() {
+    let index = "model.safetensors.index.json";
+    let shard = "model-00002-of-00003.safetensors";
+    let changed = |change: &dyn Fn(String) -> String| {
+        let dir = copy("gpt2-sharded");
+        let file = dir.path().join(index);
+        fs::write(&file, change(fs::read_to_string(&file).unwrap())).unwrap();
+        error(dir.path())
+    };
+    for (to, words) in [
+        ("model-00009-of-00003.safetensors", "it names model-00009-of-00003.safetensors, which is not there"),
+        ("../x.safetensors", "no file of the folder itself"),
+        ("/etc/passwd", "no file of the folder itself"),
+        ("..", "no file of the folder itself"),
+        ("pytorch_model.bin", "which is no safetensors file"),
+    ] {
+        let error = changed(&|text| text.replacen(shard, to, 1));
+        assert!(error.contains(words), "{to}: {error}");
+    }
+    let error = changed(&|text| text.replacen("\"h.0.attn.c_attn.bias\"", "\"h.0.attn.c_attn.other\"", 1));
+    assert!(error.contains("holds tensor h.0.attn.c_attn.bias, which the index does not say"), "{error}");
+    let error = changed(&|text| {
+        text.replacen("\"weight_map\": {", "\"weight_map\": {\"more\": \"model-00001-of-00003.safetensors\",", 1)
+    });
+    assert!(error.contains("tensor more should be in model-00001-of-00003.safetensors, and is not"), "{error}");
+    for text in ["{}", "{\"weight_map\": []}", "{\"weight_map\": {}}", "{\"weight_map\": {\"a\": 1}}"] {
+        assert!(changed(&|_| text.to_owned()).contains(index), "{text}");
+    }
+    // The same tensor in two shards.
+    let dir = copy("gpt2-sharded");
+    let [one, two] = ["model-00001-of-00003.safetensors", shard].map(|name| dir.path().join(name));
+    fs::copy(one, two).unwrap();
+    let message = error_of(&dir);
+    assert!(message.contains("is in model-00001-of-00003.safetensors and in model-00002"), "{message}");
+}
+
+fn error_of(dir: &tempfile::TempDir) -> String {
+    error(dir.path())
+}
+
+#[test]
+fn the_error_of_another_file_says_what_to_do() {
+    let dir = copy("gpt2");
+    fs::rename(dir.path().join("model.safetensors"), dir.path().join("pytorch_model.bin")).unwrap();
+    let pickle = error(dir.path());
+    assert!(pickle.contains("pytorch_model.bin is a pickle") && pickle.contains("python -c"), "{pickle}");
+    fs::remove_file(dir.path().join("pytorch_model.bin")).unwrap();
+    fs::remove_file(dir.path().join("expected.safetensors")).unwrap();
+    assert!(error(dir.path()).contains("there are no weights"));
+    fs::write(dir.path().join("model-00001-of-00002.safetensors"), "").unwrap();
+    assert!(error(dir.path()).contains("neither model.safetensors nor"));
+    assert!(error(&dir.path().join("config.json")).contains("not a model file of llm.c"));
+    fs::write(dir.path().join("x.bin"), b"PK\x03\x04 zip").unwrap();
+    assert!(error(&dir.path().join("x.bin")).contains("a pickle of PyTorch"));
+    assert!(error(tempfile::tempdir().unwrap().path()).contains("there is no config.json"));
+    assert!(error(Path::new("/nowhere/at/all")).contains("/nowhere/at/all"));
+}
+
+#[test]
+fn llmc_headers_are_held_against_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.bin");
+    let header = |numbers: &[u32], more: usize| {
+        let mut bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+        bytes.resize(1024, 0);
+        bytes.resize(1024 + more, 0);
+        fs::write(&path, bytes).unwrap();
+    };
+    // 2 positions, a vocabulary of 3 in 128 rows, no layers of width 4.
+    for (numbers, more, words) in [
+        (vec![20_240_326, 1, 2, 3, 1, 1, 4, 128], 0, "version 1"),
+        (vec![20_240_326, 3, 2, 3, 0, 1, 4, 128], 0, "number of layers is 0"),
+        (vec![20_240_326, 3, 2, 3, 1, 1, 4, 128], 0, "cut short"),
+        (vec![20_240_326, 3, 2, 3, 1, 1, 4, 128], 100_000, "too long"),
+        (vec![20_240_326, 3, 2, 300, 1, 1, 4, 128], 0, "300 in an embedding of 128"),
+        (vec![20_240_326, 5, u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX], 0, "are possible"),
+        (vec![20_240_327, 3], 0, "not a model file"),
+    ] {
+        header(&numbers, more);
+        let error = error(&path);
+        assert!(error.contains(words), "{numbers:?}: {error}");
+    }
+    fs::write(&path, 20_240_326_u32.to_le_bytes()).unwrap();
+    assert!(error(&path).contains("its header has 1024"));
+}
+
+/// Every truncation around the header, and thousands of changed bytes: what opens can be read whole; nothing panics.
+#[test]
+fn no_bytes_make_it_panic() {
+    for (name, file) in [
+        ("llama-tied", "model.safetensors"),
+        ("llama-tied", "config.json"),
+        ("gpt2-sharded", "model.safetensors.index.json"),
+        ("gpt2-sharded", "model-00001-of-00003.safetensors"),
+    ] {
+        let dir = copy(name);
+        let path = dir.path().join(file);
+        let whole = fs::read(&path).unwrap();
+        let header = if file.ends_with("json") {
+            whole.len()
+        } else {
+            8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize
+        };
+        let mut opened = 0;
+        let mut attempt = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            if let Ok(weights) = Opened::open(dir.path()) {
+                params(&weights);
+                opened += 1;
+            }
+        };
+        for cut in (0..header + 2).chain([whole.len() - 1]) {
+            attempt(&whole[..cut.min(whole.len() - 1)]);
+        }
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize
+        };
+        for _ in 0..1500 {
+            let mut bytes = whole.clone();
+            for _ in 0..=random() % 3 {
+                let at = random() % header;
+                bytes[at] = if random() % 2 == 0 { random() as u8 } else { bytes[at] ^ (1 << (random() % 8)) };
+            }
+            attempt(&bytes);
+        }
+        assert!(opened < 1500, "{name}/{file}: {opened} of the broken ones were taken");
+    }
+}
