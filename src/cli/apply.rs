@@ -22,7 +22,7 @@ use runner_spec::plan::Plan;
 use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
 use runner_store::run_dir;
 use runner_store::run_dir::{ContinueFrom, RunDir, RunFiles};
-use runner_store::{lock, time};
+use runner_store::{RunLock, time};
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -140,12 +140,12 @@ fn open_or_create(
     screen: &mut Screen,
 ) -> anyhow::Result<Option<RunDir>> {
     let root = args.root.root();
-    let mut found = run_dir::find(&root, plan);
+    let mut found = run_dir::find_run(&root, plan);
     // Two calls at once must not both find nothing. Of a finished run nothing is written, no lock either.
     let finished = found.run.as_ref().is_some_and(|(_, manifest)| manifest.status == RunStatus::Done);
     let _turn = if args.new || !finished {
-        let turn = lock::turn(&root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
-        found = run_dir::find(&root, plan);
+        let turn = RunLock::take_name(&root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
+        found = run_dir::find_run(&root, plan);
         Some(turn)
     } else {
         None
@@ -163,7 +163,7 @@ fn open_or_create(
                 return Ok(Some(run));
             }
         }
-        let summary = run_dir::summary(&path)?;
+        let summary = run_dir::read_summary(&path)?;
         screen.json(&JsonEvent::Summary { run: &path, up_to_date: true, summary: summary.as_ref() });
         screen.result_line(&up_to_date_message(&manifest.id, summary.as_ref()));
         screen.json_result().context("standard output")?;

@@ -46,7 +46,7 @@ impl ContinueArgs {
     pub(crate) fn source(&self, root: &Path, plan: &Plan) -> anyhow::Result<Option<Source>> {
         let Some(wanted) = &self.run else { return Ok(None) };
         let path = catalog::resolve(root, wanted)?;
-        let manifest = run_dir::manifest(&path)?;
+        let manifest = run_dir::read_manifest(&path)?;
         let theirs = runner_lab::stored_plan::read(&path)?;
         if theirs.hash == plan.hash {
             bail!(RequestError(format!("{} is a run of this file: without --continue it is resumed", manifest.id)));

@@ -30,7 +30,7 @@ pub(super) fn same_plan(expected: &str, plan: &Plan, root: &Path) -> anyhow::Res
     let mut what = "; the file, its data or the program has changed".to_owned();
     // A run of the expected plan shows what it was.
     let runs = catalog::list(root).unwrap_or_default();
-    let of_it = |path: &Path| run_dir::manifest(path).is_ok_and(|m| m.plan_hash.starts_with(expected));
+    let of_it = |path: &Path| run_dir::read_manifest(path).is_ok_and(|m| m.plan_hash.starts_with(expected));
     if let Some(run) = runs.iter().find(|run| of_it(&run.path)) {
         let found =
             runner_lab::stored_plan::read(&run.path).map(|theirs| differences(&theirs, plan)).unwrap_or_default();

@@ -21,7 +21,7 @@ use runner_spec::program::{OptimizerSpec, Program};
 use runner_store::manifest::{Manifest, RunOrigin, RunStatus};
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
-use runner_store::{CheckpointChoice, catalog, checkpoint, lock, time};
+use runner_store::{CheckpointChoice, RunLock, catalog, checkpoint, time};
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -94,8 +94,9 @@ pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
     let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
     let root = args.root.root();
     let path = catalog::resolve(&root, &args.run)?;
-    let manifest = run_dir::manifest(&path)?;
-    let step = args.from.map(|Checkpoint(which)| checkpoint::meant(&path.join(CHECKPOINTS), which)).transpose()?;
+    let manifest = run_dir::read_manifest(&path)?;
+    let step =
+        args.from.map(|Checkpoint(which)| checkpoint::chosen_step(&path.join(CHECKPOINTS), which)).transpose()?;
     let parent = Parent { path, manifest, step };
     let mut loaded = load(args, &parent)?;
     common::pin(&mut loaded.experiment, &mut screen)?;
@@ -180,14 +181,14 @@ impl Parent {
         screen: &mut Screen,
     ) -> anyhow::Result<Option<RunDir>> {
         let root = args.root.root();
-        let _turn = lock::turn(&root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
+        let _turn = RunLock::take_name(&root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
         let origin = Some(self.origin());
-        let made = run_dir::all(&root, plan).into_iter().rev().find(|(_, manifest)| manifest.origin == origin);
+        let made = run_dir::runs_of_plan(&root, plan).into_iter().rev().find(|(_, manifest)| manifest.origin == origin);
         if let Some((path, manifest)) = made.filter(|_| !args.new) {
             if manifest.status != RunStatus::Done {
                 return Ok(Some(RunDir::open(&path)?));
             }
-            let summary = run_dir::summary(&path)?;
+            let summary = run_dir::read_summary(&path)?;
             screen.json(&JsonEvent::Summary { run: &path, up_to_date: true, summary: summary.as_ref() });
             screen.result_line(&up_to_date_message(&manifest.id, summary.as_ref()));
             return Ok(None);

@@ -39,8 +39,8 @@ use runner_store::checkpoint::StateHash;
 use runner_store::manifest::{RunStatus, SessionContext};
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
-use runner_store::summary::{Outcome, RankSummary, Summary, step_seconds};
-use runner_store::{Log, OpenedForRanks, OpenedRecorder, Recorder};
+use runner_store::summary::{RankSummary, Summary, step_seconds};
+use runner_store::{Log, OpenedRecorder, Recorder};
 
 /// How this process was asked to work on a run, by whatever command.
 #[derive(Debug, Clone, Default)]
@@ -122,7 +122,7 @@ impl Job<'_> {
         let fresh = run.manifest().sessions.is_empty();
         let from = begin.step();
         if self.call.until.is_some_and(|until| until <= from) {
-            let summary = run_dir::summary(&path)?;
+            let summary = run_dir::read_summary(&path)?;
             screen.json(&JsonEvent::Summary { run: &path, up_to_date: true, summary: summary.as_ref() });
             return Ok(Came::Already(from));
         }
@@ -130,11 +130,11 @@ impl Job<'_> {
             log.line(&format!("warning: made to fail for a test: {faults:?}"))?;
         }
         if self.call.trace {
-            recorder.start_trace(&path)?;
+            recorder.start_trace()?;
         }
         let words = opening(&run, fresh, from, self.plan().totals.steps);
         let here = Machine::detect();
-        let foreign = if fresh { None } else { run.manifest().foreign_bits(&here) };
+        let foreign = if fresh { None } else { run.manifest().bit_drift(&here) };
         for warning in warnings.iter().chain(&foreign) {
             log.line(&format!("warning: {warning}"))?;
             screen.warn(warning);
@@ -144,8 +144,8 @@ impl Job<'_> {
         let wall_before = wall_seconds(&path, from)?;
         screen.start_bar(from, self.plan().totals.steps);
         let screen = Printer::new(screen).context("starting a thread")?;
-        run.keep(TOKENIZER, || self.ready.prepared.tokenizer.to_file().map_err(anyhow::Error::from))?;
-        run.begin(from, self.place())?;
+        run.write_once(TOKENIZER, || self.ready.prepared.tokenizer.to_file().map_err(anyhow::Error::from))?;
+        run.begin_session(from, self.place())?;
         let started = Instant::now();
         let lines = EventLines::new(self.experiment.log.every);
         let mut watch = Watch { path: path.clone(), recorder, log, lines, screen };
@@ -166,12 +166,17 @@ impl Job<'_> {
                 let status = if *interrupted { RunStatus::Interrupted } else { RunStatus::Done };
                 (status, None, hash.clone(), peaks.clone())
             }
-            Err(error) => {
-                (RunStatus::Failed, Some(error.to_string()), recorder.saved().map(|(_, h)| h.clone()), Vec::new())
-            }
+            Err(error) => (
+                RunStatus::Failed,
+                Some(error.to_string()),
+                recorder.newest_checkpoint().map(|(_, h)| h.clone()),
+                Vec::new(),
+            ),
         };
-        let ranks = self.ranks(&peaks);
-        let outcome = Outcome {
+        let continued_from = run.manifest().continued_from.as_ref().map_or(0, |c| c.step);
+        let (final_hash, weights_hash) = hash.map(|h| (h.state, h.weights)).unzip();
+        let numbers = Summary::from_metrics(&path.join(METRICS), continued_from);
+        let recorded = numbers.map(|numbers| Summary {
             id: run.id(),
             status,
             error: error.clone(),
@@ -185,15 +190,16 @@ impl Job<'_> {
                 peaks => peaks.iter().copied().sum(),
             },
             planned_memory_bytes: self.plan().ranks.iter().map(|r| r.memory.total()).fold(0, u64::saturating_add),
-            ranks,
-            continued_from: run.manifest().continued_from.as_ref().map_or(0, |c| c.step),
-            hash,
+            ranks: self.ranks(&peaks),
+            final_hash,
+            weights_hash,
             test: tested,
-        };
-        let recorded = Summary::new(outcome, &path.join(METRICS)).and_then(|summary| {
+            ..numbers
+        });
+        let recorded = recorded.and_then(|summary| {
             let words = error.as_ref().map_or_else(|| headline(&summary), |e| format!("failed: {e}"));
             log.line(&words)?;
-            run.finish(&summary)?;
+            run.end_session(&summary)?;
             Ok(summary)
         });
         // Only now: whoever reads it may let it wait, and the record does not.
@@ -235,8 +241,9 @@ impl Job<'_> {
     fn open_record(&self, path: &Path) -> anyhow::Result<Record> {
         let keep = self.experiment.checkpoint.keep;
         if self.in_processes() {
-            let OpenedForRanks { recorder, chosen, warnings } = Recorder::open_ranks(path, &self.plan().hash, keep)?;
-            let begin = chosen.map_or(Begin::Fresh, |c| Begin::Checkpoint(c.path, c.step));
+            let OpenedRecorder { recorder, resumed, warnings } =
+                Recorder::open_for_ranks(path, &self.plan().hash, keep)?;
+            let begin = resumed.map_or(Begin::Fresh, |c| Begin::Checkpoint(c.path, c.step));
             return Ok(Record { recorder, begin, warnings });
         }
         let program = self.program();
@@ -259,19 +266,19 @@ impl Job<'_> {
                 Err(RunError::Process(error)) if error.died() && restarts < most && !self.stopping() => error,
                 Err(error) => return Err(error),
             };
-            let saved = watch.recorder.saved().map_or(0, |(step, _)| *step);
+            let saved = watch.recorder.newest_checkpoint().map_or(0, |(step, _)| *step);
             let attempt = Attempt { from, saved, died_in: error.step().unwrap_or(from) };
             if last.is_some_and(|last| attempt.repeats(&last)) {
                 return Err(RunError::Repeats(error));
             }
             last = Some(attempt);
             restarts += 1;
-            run.restart()?;
+            run.record_restart()?;
             let keep = self.experiment.checkpoint.keep;
-            let OpenedForRanks { recorder, chosen, warnings } =
-                Recorder::open_ranks(run.path(), &self.plan().hash, keep)?;
+            let OpenedRecorder { recorder, resumed, warnings } =
+                Recorder::open_for_ranks(run.path(), &self.plan().hash, keep)?;
             watch.recorder = recorder;
-            begin = chosen.map_or(Begin::Fresh, |c| Begin::Checkpoint(c.path, c.step));
+            begin = resumed.map_or(Begin::Fresh, |c| Begin::Checkpoint(c.path, c.step));
             let step = begin.step();
             watch.warn(&format!("{error}; all ranks start again from step {step} (restart {restarts} of {most})"))?;
             for warning in &warnings {
@@ -328,7 +335,7 @@ impl Job<'_> {
                 (None, Some(path)) => {
                     let layout = Arc::new(parameter_layout(program));
                     let device = candle_core::Device::Cpu;
-                    checkpoint::load(path, Some(&self.plan().hash), &layout, program.moments(), &device)?
+                    checkpoint::load_state(path, Some(&self.plan().hash), &layout, program.moments(), &device)?
                 }
                 (None, None) => {
                     self.ready.pool.install(|| common::initial_state(self.experiment, program, &self.plan().data))?
@@ -365,7 +372,7 @@ impl Job<'_> {
         // What ranks wrote and nobody committed.
         watch.recorder.abandon_all();
         let supervise::Ended { interrupted, peak_rss_bytes } = ended?;
-        let hash = watch.recorder.saved().map(|(_, hash)| hash.clone());
+        let hash = watch.recorder.newest_checkpoint().map(|(_, hash)| hash.clone());
         Ok(Ended { interrupted, hash, peaks: peak_rss_bytes })
     }
 
@@ -390,14 +397,15 @@ impl Job<'_> {
         // What ranks wrote and nobody committed.
         watch.recorder.abandon_all();
         let supervise::Ended { interrupted, peak_rss_bytes } = ended?;
-        let hash = watch.recorder.saved().map(|(_, hash)| hash.clone());
+        let hash = watch.recorder.newest_checkpoint().map(|(_, hash)| hash.clone());
         Ok(Ended { interrupted, hash, peaks: peak_rss_bytes })
     }
 
     /// Of a run whose whole state is in this process.
     fn ended(outcome: &runner_exec::RankOutcome, watch: &Watch) -> Result<Ended, RunError> {
-        let saved = watch.recorder.saved().filter(|(step, _)| *step == outcome.state.step).map(|(_, h)| h.clone());
-        let hash = saved.map_or_else(|| checkpoint::hashes(&outcome.state), Ok)?;
+        let saved =
+            watch.recorder.newest_checkpoint().filter(|(step, _)| *step == outcome.state.step).map(|(_, h)| h.clone());
+        let hash = saved.map_or_else(|| checkpoint::hash_state(&outcome.state), Ok)?;
         Ok(Ended { interrupted: outcome.interrupted, hash: Some(hash), peaks: Vec::new() })
     }
 
@@ -435,7 +443,7 @@ impl Job<'_> {
     /// The run's error with what to do about it.
     fn failure(&self, error: RunError, summary: Option<&Summary>, path: &Path, screen: &Screen) -> anyhow::Error {
         screen.json(&JsonEvent::Summary { run: path, up_to_date: false, summary });
-        let step = checkpoint::steps(&path.join(CHECKPOINTS)).last().copied();
+        let step = checkpoint::saved_steps(&path.join(CHECKPOINTS)).last().copied();
         let kept = step.map_or_else(String::new, |step| format!("; the checkpoint of step {step} is kept"));
         let next = match step {
             _ if error.not_finite() => {
@@ -480,7 +488,7 @@ fn opening(run: &RunDir, fresh: bool, from: u64, steps: u64) -> String {
 /// Time that earlier sessions worked on the steps up to `from`: as the summary says, if it was written at that step; of
 /// a session that was killed, the time in its steps.
 fn wall_seconds(path: &Path, from: u64) -> anyhow::Result<f64> {
-    match run_dir::summary(path) {
+    match run_dir::read_summary(path) {
         Ok(Some(summary)) if summary.steps == from => Ok(summary.wall_seconds),
         _ => Ok(step_seconds(&path.join(METRICS))?),
     }

@@ -90,9 +90,13 @@ fn work(args: &RankArgs, parent: &mut Parent, start: &Start, region: &Arc<Region
     // The rank takes it to its device.
     let device = candle_core::Device::Cpu;
     let state = match checkpoint {
-        Some(path) => {
-            checkpoint::load(path, Some(plan_hash), &Arc::new(parameter_layout(program)), program.moments(), &device)?
-        }
+        Some(path) => checkpoint::load_state(
+            path,
+            Some(plan_hash),
+            &Arc::new(parameter_layout(program)),
+            program.moments(),
+            &device,
+        )?,
         None => pool.install(|| common::initial_state(experiment, program, data))?,
     };
     let resources =

@@ -23,7 +23,7 @@ use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
 use runner_store::verdict;
 use runner_store::verdict::{Judgement, ReproductionVerdict, VERDICT};
-use runner_store::{CheckpointChoice, StoreError, catalog, checkpoint, lock, time};
+use runner_store::{CheckpointChoice, RunLock, StoreError, catalog, checkpoint, time};
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
     let tolerance = args.tolerance.unwrap_or_else(|| default_tolerance(original.experiment.precision));
     let verdict = verdict::compare(&original.known, &path, tolerance)?;
     let verdict = ReproductionVerdict { drift: drift.changes(), ..verdict };
-    original.lock(&path)?.note(VERDICT, &verdict)?;
+    original.lock(&path)?.write_json(VERDICT, &verdict)?;
     let screen = Screen::new(mode);
     screen.json_line(&serde_json::json!({"kind": "verdict", "run": path, "verdict": verdict}).to_string());
     screen.result_line(&describe_verdict(&verdict));
@@ -144,11 +144,11 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
 impl Original {
     fn open(root: &Path, wanted: &str) -> anyhow::Result<Self> {
         let path = catalog::resolve(root, wanted)?;
-        let manifest = run_dir::manifest(&path)?;
+        let manifest = run_dir::read_manifest(&path)?;
         let experiment = opened::resolved(&path)?;
         let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
         let known = verdict::OriginalRun::read(&path, from, manifest.status == RunStatus::Done)?;
-        let last = known.last().unwrap_or(0);
+        let last = known.last_step().unwrap_or(0);
         let text = runner_config::to_yaml(&experiment);
         Ok(Self { path, manifest, experiment, text, known, last })
     }
@@ -197,9 +197,9 @@ impl Original {
         screen: &mut Screen,
     ) -> anyhow::Result<(PathBuf, Option<RunDir>)> {
         let plan = &ready.plan;
-        let _turn = lock::turn(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
+        let _turn = RunLock::take_name(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
         let of_this = |manifest: &Manifest| manifest.origin.as_ref() == Some(&self.origin());
-        let unfinished = run_dir::all(root, plan)
+        let unfinished = run_dir::runs_of_plan(root, plan)
             .into_iter()
             .rev()
             .find(|(path, manifest)| of_this(manifest) && !path.join(VERDICT).exists());
@@ -229,12 +229,12 @@ impl Original {
     /// The folder of a run that still has the checkpoint that this one began with: that run, or this one.
     fn beginning(&self, began: &ContinuedFrom) -> anyhow::Result<PathBuf> {
         let parent = self.path.parent().unwrap_or(Path::new(".")).join(&began.id);
-        let same = run_dir::manifest(&parent).is_ok_and(|manifest| manifest.plan_hash == began.plan_hash);
+        let same = run_dir::read_manifest(&parent).is_ok_and(|manifest| manifest.plan_hash == began.plan_hash);
         let found = same
             .then_some(parent)
             .into_iter()
             .chain([self.path.clone()])
-            .find(|run| checkpoint::steps(&run.join(CHECKPOINTS)).contains(&began.step));
+            .find(|run| checkpoint::saved_steps(&run.join(CHECKPOINTS)).contains(&began.step));
         found.ok_or_else(|| {
             let (id, other, step) = (&self.manifest.id, &began.id, began.step);
             RequestError(format!(

@@ -58,8 +58,8 @@ fn resume(args: &ResumeArgs, interrupt: &Interrupt, world: Option<&World>) -> an
     let mut screen = Screen::new(if leads { OutputMode::detect(args.json, args.quiet) } else { OutputMode::Quiet });
     let path = catalog::resolve(&args.root.root(), &args.run)?;
     // Of a finished run nothing is written, no lock either.
-    if run_dir::manifest(&path)?.status == RunStatus::Done {
-        let summary = run_dir::summary(&path)?;
+    if run_dir::read_manifest(&path)?.status == RunStatus::Done {
+        let summary = run_dir::read_summary(&path)?;
         let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         screen.json(&JsonEvent::Summary { run: &path, up_to_date: true, summary: summary.as_ref() });
         screen.result_line(&up_to_date_message(&id, summary.as_ref()));
@@ -69,7 +69,7 @@ fn resume(args: &ResumeArgs, interrupt: &Interrupt, world: Option<&World>) -> an
     let run = if leads { Some(RunDir::open(&path)?) } else { None };
     let experiment = opened::resolved(&path)?;
     let threads = args.threads.among(world);
-    let ready = if checkpoint::steps(&path.join(CHECKPOINTS)).is_empty() {
+    let ready = if checkpoint::saved_steps(&path.join(CHECKPOINTS)).is_empty() {
         Ready::new(&experiment, threads, world, &mut screen)?
     } else {
         Ready::going_on(&experiment, runner_lab::stored_plan::read(&path)?.data.weights, threads, world, &mut screen)?

@@ -182,7 +182,7 @@ pub(super) fn state_of<'a>(
         Ok(match checkpoint {
             Some(path) => {
                 let layout = Arc::new(parameter_layout(program));
-                checkpoint::load(path, Some(&plan.hash), &layout, program.moments(), &candle_core::Device::Cpu)?
+                checkpoint::load_state(path, Some(&plan.hash), &layout, program.moments(), &candle_core::Device::Cpu)?
             }
             None => common::initial_state(experiment, program, &plan.data)?,
         })

@@ -71,7 +71,7 @@ fn fit_to_width(columns: &mut Vec<(&str, Align)>, rows: &mut [Vec<String>], widt
 }
 
 fn status(standing: ListedStatus) -> String {
-    let status = console::style(standing.as_str());
+    let status = console::style(standing.name());
     let status = match standing {
         ListedStatus::Done => status.green(),
         ListedStatus::Running => status.cyan(),

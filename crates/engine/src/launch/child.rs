@@ -25,7 +25,7 @@ use runner_exec::{ExecError, Peers, RankOutcome, Resources, RunControls};
 use runner_spec::event::{Event, ObserveError, TraceLine};
 use runner_spec::program::Program;
 use runner_spec::topology::Ranks;
-use runner_store::checkpoint::{part, pending};
+use runner_store::checkpoint::{part, pending_folder};
 use runner_store::{PartRecord, PartSpec, StoreError};
 
 /// Between signs of life, and between looks whether the parent lives.
@@ -227,7 +227,7 @@ pub(super) fn save(
     let owned: Vec<usize> = (0..state.layout.entries.len()).filter(|index| Some(*index) != copy).collect();
     let spec = PartSpec { index: program.stage(), count: program.mesh.stages };
     let create = |path: &Path| faults.create(program.rank, state.step, path);
-    part::write_with(&pending(checkpoints, state.step), spec, state, &owned, &create).map(Some)
+    part::write(&pending_folder(checkpoints, state.step), spec, state, &owned, &create).map(Some)
 }
 
 impl Observer for Speaker<'_> {
