@@ -1,6 +1,7 @@
 //! Filters and sorts listed runs by their fields: `--where` and `--sort`.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use minijinja::value::Value;
 use minijinja::{Environment, UndefinedBehavior};
@@ -62,7 +63,8 @@ fn fields_of(run: &ListedRun) -> Json {
         (None, Some(from)) => (Some(&from.id), Some(from.step)),
         (None, None) => (None, None),
     };
-    let mut fields = json!(run);
+    // A path need not be UTF-8, and is not a field.
+    let mut fields = json!(ListedRun { path: PathBuf::new(), ..run.clone() });
     fields["origin"] = json!(origin);
     fields["origin_step"] = json!(origin_step);
     fields["sweep"] = json!(run.sweep.as_ref().map(|sweep| &sweep.id));
