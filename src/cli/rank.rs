@@ -50,7 +50,7 @@ pub(crate) fn run(args: &RankArgs) -> anyhow::Result<Exit> {
             let by = region.as_ref().and_then(|region| region.aborted());
             let failure = child::failure(error.as_ref(), by);
             // To this rank's log, which is all that is left of it if the parent ends, too.
-            let view = region.as_ref().and_then(|region| region.board(args.rank)).unwrap_or_default();
+            let view = region.as_ref().and_then(|region| region.snapshot(args.rank)).unwrap_or_default();
             let place = where_in(&start.program, &view);
             complain(&match by.filter(|_| failure.kind == FailureKind::Followed) {
                 Some(rank) if rank < start.program.world_size() => format!("ended {place} because of rank {rank}"),
