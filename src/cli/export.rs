@@ -140,7 +140,7 @@ fn safetensors(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written>
         bail!(RequestError(format!("{} is there already: --force replaces it", path.display())));
     }
     let folder = opened.path.join(CHECKPOINTS);
-    let made = checkpoint::export(&folder, args.checkpoint.which(), &layout(opened)?, &args.dir)?;
+    let made = checkpoint::export_weights(&folder, args.checkpoint.which(), &layout(opened)?, &args.dir)?;
     Ok(Written { files: vec![made.path], bytes: made.bytes, step: made.step, notes: Vec::new() })
 }
 
@@ -188,8 +188,9 @@ type Take<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>;
 /// Passes the checkpoint's weights to `take`. Returns the checkpoint's step.
 fn stream(args: &ExportArgs, opened: &OpenedRun, layout: &ParamLayout, take: Take<'_>) -> Result<u64, Foreign> {
     let folder = opened.path.join(CHECKPOINTS);
-    let step =
-        checkpoint::stream(&folder, args.checkpoint.which(), layout, &mut |place, bytes| Ok(take(place, bytes)?))?;
+    let step = checkpoint::stream_weights(&folder, args.checkpoint.which(), layout, &mut |place, bytes| {
+        Ok(take(place, bytes)?)
+    })?;
     Ok(step)
 }
 

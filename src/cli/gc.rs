@@ -147,7 +147,7 @@ fn known_data(root: &std::path::Path) -> anyhow::Result<BTreeSet<String>> {
     let runs = catalog::list(root)?;
     let mut out = BTreeSet::new();
     for run in runs {
-        match run_dir::manifest(&run.path) {
+        match run_dir::read_manifest(&run.path) {
             Ok(manifest) => {
                 let data = &manifest.data;
                 out.insert(runner_data::gc::data_key(

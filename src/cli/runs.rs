@@ -132,8 +132,8 @@ struct RunFilter<'a> {
 impl<'a> RunFilter<'a> {
     fn new(args: &'a ListArgs) -> Result<Self, RequestError> {
         for status in &args.status {
-            if !ListedStatus::ALL.iter().any(|s| s.as_str() == status) {
-                let known: Vec<&str> = ListedStatus::ALL.iter().map(|s| s.as_str()).collect();
+            if !ListedStatus::ALL.iter().any(|s| s.name() == status) {
+                let known: Vec<&str> = ListedStatus::ALL.iter().map(|s| s.name()).collect();
                 let help = select::nearest(status, known.iter().copied())
                     .map_or_else(|| format!("take {}", known.join(", ")), |near| format!("did you mean {near}?"));
                 return Err(RequestError(format!("--status {}: {help}", status.escape_default())));
@@ -150,7 +150,7 @@ impl<'a> RunFilter<'a> {
     fn accepts(&self, run: &ListedRun) -> bool {
         let Self { args, name, since } = self;
         let started = || run.started.as_deref().and_then(time::parse);
-        (args.status.is_empty() || args.status.iter().any(|s| s == run.status.as_str()))
+        (args.status.is_empty() || args.status.iter().any(|s| s == run.status.name()))
             && name.as_ref().is_none_or(|p| p.matches(&run.id) || run.name.as_ref().is_some_and(|n| p.matches(n)))
             && args.tag.iter().all(|tag| run.tags.contains(tag))
             && args.sweep.as_ref().is_none_or(|id| run.sweep.as_ref().is_some_and(|s| s.id == *id))
@@ -171,9 +171,9 @@ fn parse_since(text: &str) -> Result<f64, RequestError> {
 fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     let path = catalog::resolve(&args.root.root(), &args.run)?;
     let listed = catalog::describe(&path);
-    let manifest = run_dir::manifest(&path)?;
-    let summary = run_dir::summary(&path)?;
-    let checkpoints = checkpoint::steps(&path.join(CHECKPOINTS));
+    let manifest = run_dir::read_manifest(&path)?;
+    let summary = run_dir::read_summary(&path)?;
+    let checkpoints = checkpoint::saved_steps(&path.join(CHECKPOINTS));
     let ancestors = ancestry::ancestors(path.parent().unwrap_or(Path::new(".")), &manifest);
     if args.json {
         print_json(&serde_json::json!({

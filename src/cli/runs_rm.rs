@@ -54,7 +54,7 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
     let all = catalog::list(&root)?;
     let total: u64 = going.iter().map(|(_, bytes)| bytes).sum();
     let line =
-        |(run, size): &(ListedRun, u64)| format!("{}  {}  {}", printable(&run.id), run.status.as_str(), bytes(*size));
+        |(run, size): &(ListedRun, u64)| format!("{}  {}  {}", printable(&run.id), run.status.name(), bytes(*size));
     let lines: Vec<String> = going.iter().map(line).collect();
     for (run, _) in &going {
         let others = remove::descendants(&all, &run.id);
@@ -105,7 +105,7 @@ fn check_removable(args: &RmArgs, run: &ListedRun) -> Result<(), RequestError> {
         let why = "without checkpoints it would start again from step 0";
         return Err(RequestError(format!(
             "run {id} is {}: {why}; --keep-record is for runs that are done",
-            run.status.as_str()
+            run.status.name()
         )));
     }
     match &run.sweep {

@@ -70,7 +70,7 @@ impl ScreenObserver {
         let next = "the same command without --until-step goes on";
         match (report.outcome, &report.run) {
             (RunOutcome::UpToDate, Some(run)) => {
-                let (id, summary) = (run_dir::manifest(run)?.id, run_dir::summary(run)?);
+                let (id, summary) = (run_dir::read_manifest(run)?.id, run_dir::read_summary(run)?);
                 screen.result_line(&up_to_date_message(&id, summary.as_ref()));
             }
             (RunOutcome::StoppedAt(step), _) => screen.line(&format!("stopped after step {step} as asked; {next}")),

@@ -24,7 +24,7 @@ impl Communicator for Alone {
     }
 
     fn start_all_reduce(&self, _: GroupId, _: Vec<Tensor>) -> Result<Pending, CommError> {
-        Ok(Pending::over())
+        Ok(Pending::completed())
     }
 
     fn wait(&self, _: Pending) -> Result<(), CommError> {

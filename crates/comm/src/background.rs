@@ -1,4 +1,4 @@
-//! Started operations: a thread per rank, made at first use, that works through them in the order started.
+//! Started operations: one thread per rank, spawned at first use, runs them in the order in which they were started.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,16 +7,10 @@ use std::thread::{self, JoinHandle};
 use candle_core::Tensor;
 
 use super::communicator::Pending;
-use super::error::{CommError, Kind};
-use super::local::Seat;
+use super::error::{CommError, OperationKind};
+use super::host_comm::{HostTransport, run_started};
+use super::local::RankStatus;
 use runner_spec::topology::GroupId;
-
-/// What a transport does of a started operation, on the thread.
-pub(super) trait Reduces: Send + Sync + 'static {
-    fn rank(&self) -> usize;
-
-    fn all_reduce_started(&self, group: GroupId, buffers: &[Tensor]) -> Result<(), CommError>;
-}
 
 /// One started all-reduce.
 struct Job {
@@ -25,45 +19,45 @@ struct Job {
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     jobs: VecDeque<Job>,
     started: u64,
-    /// Of those started, how many are over; they end in order.
-    over: u64,
+    /// Started operations that have ended; they end in order.
+    ended: u64,
     failures: HashMap<u64, CommError>,
     closed: bool,
 }
 
 #[derive(Default)]
-struct Queue {
-    state: Mutex<State>,
+struct JobQueue {
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 pub(super) struct Background {
-    queue: Arc<Queue>,
+    queue: Arc<JobQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Background {
-    /// Puts an all-reduce, found to be right, into the queue.
-    pub(super) fn start<C: Reduces>(
+    /// Queues an all-reduce that was checked.
+    pub(super) fn start<T: HostTransport>(
         &self,
-        core: &Arc<C>,
+        transport: &Arc<T>,
         group: GroupId,
         buffers: Vec<Tensor>,
     ) -> Result<Pending, CommError> {
         let mut thread = lock(&self.thread);
         if thread.is_none() {
-            let (core, queue) = (Arc::clone(core), Arc::clone(&self.queue));
-            let name = format!("comm {}", core.rank());
-            let made = thread::Builder::new().name(name).spawn(move || work(&*core, &queue));
+            let (transport, queue) = (Arc::clone(transport), Arc::clone(&self.queue));
+            let name = format!("comm {}", transport.rank());
+            let made = thread::Builder::new().name(name).spawn(move || run_jobs(&*transport, &queue));
             *thread = Some(made.map_err(CommError::Thread)?);
         }
         let mut state = lock(&self.queue.state);
         if state.closed {
-            return Err(CommError::Closed { operation: Kind::AllReduce });
+            return Err(CommError::Closed { operation: OperationKind::AllReduce });
         }
         let ticket = state.started;
         state.started += 1;
@@ -72,30 +66,30 @@ impl Background {
         Ok(Pending::new(ticket))
     }
 
-    /// `seat` is that of the rank, which shows that it waits.
-    pub(super) fn wait(&self, pending: &Pending, seat: &Seat) -> Result<(), CommError> {
+    /// Waits for `pending`, and shows it in the rank's `status`.
+    pub(super) fn wait(&self, pending: &Pending, status: &RankStatus) -> Result<(), CommError> {
         let Some(ticket) = pending.ticket() else { return Ok(()) };
         let mut state = lock(&self.queue.state);
         if ticket >= state.started {
             let what = "an operation that another communicator started".to_owned();
-            return Err(CommError::Request { operation: Kind::Wait, what });
+            return Err(CommError::Request { operation: OperationKind::Wait, what });
         }
-        if state.over <= ticket && !state.closed {
-            seat.set_waiting_for_started(true);
-            while state.over <= ticket && !state.closed {
+        if state.ended <= ticket && !state.closed {
+            status.set_waiting_for_started_operation(true);
+            while state.ended <= ticket && !state.closed {
                 state = self.queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
-            seat.progress();
-            seat.set_waiting_for_started(false);
+            status.record_progress();
+            status.set_waiting_for_started_operation(false);
         }
         match state.failures.remove(&ticket) {
             Some(e) => Err(e),
-            None if state.over <= ticket => Err(CommError::Closed { operation: Kind::Wait }),
+            None if state.ended <= ticket => Err(CommError::Closed { operation: OperationKind::Wait }),
             None => Ok(()),
         }
     }
 
-    /// Ends the thread; the core was closed before, so no operation keeps it.
+    /// Ends the thread. The transport is closed already, so no operation blocks it.
     pub(super) fn close(&self) {
         lock(&self.queue.state).closed = true;
         self.queue.changed.notify_all();
@@ -105,24 +99,22 @@ impl Background {
     }
 }
 
-/// Closes the queue when the thread ends, also by a panic: whoever waits must not wait for ever.
-struct Ending<'a>(&'a Queue);
+/// Closes the queue when the thread ends, also by a panic, so that no one waits for ever.
+struct CloseOnDrop<'a>(&'a JobQueue);
 
-impl Drop for Ending<'_> {
+impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
         lock(&self.0.state).closed = true;
         self.0.changed.notify_all();
     }
 }
 
-fn work(core: &dyn Reduces, queue: &Queue) {
-    let ending = Ending(queue);
+fn run_jobs(transport: &impl HostTransport, queue: &JobQueue) {
+    let _close = CloseOnDrop(queue);
     loop {
         let mut state = lock(&queue.state);
         let job = loop {
             if state.closed {
-                drop(state);
-                drop(ending);
                 return;
             }
             if let Some(job) = state.jobs.pop_front() {
@@ -131,20 +123,20 @@ fn work(core: &dyn Reduces, queue: &Queue) {
             state = queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
         drop(state);
-        let result = core.all_reduce_started(job.group, &job.buffers);
-        // Let go of the caller's tensors before it is told.
+        let result = run_started(transport, job.group, &job.buffers);
+        // The caller's tensors are released before it learns of the end.
         drop(job);
         let mut state = lock(&queue.state);
-        let ticket = state.over;
+        let ticket = state.ended;
         if let Err(e) = result {
             state.failures.insert(ticket, e);
         }
-        state.over += 1;
+        state.ended += 1;
         queue.changed.notify_all();
     }
 }
 
-/// The queue is right at any moment.
+/// A panic cannot leave the queue inconsistent: a poisoned lock is taken all the same.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -94,7 +94,7 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
 
     /// # Errors
     /// What ended the run before its time, as every operation would say it from now on.
-    fn alive(&self) -> Result<(), CommError> {
+    fn ensure_running(&self) -> Result<(), CommError> {
         self.aborted().map_or(Ok(()), |by| Err(CommError::Aborted { by }))
     }
 
@@ -118,7 +118,7 @@ impl Pending {
     }
 
     /// For transports: one that is over already.
-    pub fn over() -> Self {
+    pub fn completed() -> Self {
         Self { ticket: None }
     }
 

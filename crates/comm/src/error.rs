@@ -15,12 +15,12 @@ pub enum CommError {
     Aborted { by: usize },
     /// `doing` is what the board last showed of `peer`.
     #[error("rank {rank} waited {} s in {operation} for rank {peer}, which was last seen {doing}", waited.as_secs_f64())]
-    Timeout { operation: Kind, rank: usize, peer: usize, waited: Duration, doing: String },
+    Timeout { operation: OperationKind, rank: usize, peer: usize, waited: Duration, doing: String },
     /// `peer` dropped its communicator: what is waited for cannot come.
     #[error("rank {rank} waits in {operation} for rank {peer}, which has left: {doing}")]
-    Left { operation: Kind, rank: usize, peer: usize, doing: String },
+    Left { operation: OperationKind, rank: usize, peer: usize, doing: String },
     #[error("{operation} cannot run: an earlier operation failed, or the communicator was closed")]
-    Closed { operation: Kind },
+    Closed { operation: OperationKind },
     /// Members of a group are in different operations, or in one of different sizes.
     #[error("group {group}: rank {rank} is in {mine}, but rank {peer} is in {theirs}")]
     Mismatch { group: usize, rank: usize, mine: Operation, peer: usize, theirs: Operation },
@@ -33,7 +33,7 @@ pub enum CommError {
         to: usize,
         lane: Lane,
         sent: u64,
-        element: Element,
+        element: ElementType,
         dtype: DType,
         shape: Vec<usize>,
         expected: u64,
@@ -47,10 +47,10 @@ pub enum CommError {
     #[error("rank {rank} is not in group {group}")]
     NotMember { group: usize, rank: usize },
     #[error("{operation}: {what}")]
-    Request { operation: Kind, what: String },
+    Request { operation: OperationKind, what: String },
     /// Of a transport between devices.
     #[error("rank {rank} in {operation}: {what}")]
-    Device { operation: Kind, rank: usize, what: String },
+    Device { operation: OperationKind, rank: usize, what: String },
     #[error("no thread for started operations: {0}")]
     Thread(#[source] std::io::Error),
     #[error(transparent)]
@@ -60,7 +60,7 @@ pub enum CommError {
 /// Operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum OperationKind {
     AllReduce = 1,
     Reduce,
     Broadcast,
@@ -71,7 +71,7 @@ pub enum Kind {
     Wait,
 }
 
-impl Kind {
+impl OperationKind {
     const ALL: [Self; 8] = [
         Self::AllReduce,
         Self::Reduce,
@@ -84,7 +84,7 @@ impl Kind {
     ];
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for OperationKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::AllReduce => "all-reduce",
@@ -102,7 +102,7 @@ impl fmt::Display for Kind {
 /// Types that can be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Element {
+pub enum ElementType {
     /// Bytes without a type.
     Bytes,
     F32,
@@ -111,12 +111,12 @@ pub enum Element {
     Bf16,
 }
 
-impl Element {
+impl ElementType {
     const ALL: [Self; 5] = [Self::Bytes, Self::F32, Self::F64, Self::U32, Self::Bf16];
 
     /// Of a tensor; `None` if it cannot be sent.
     #[must_use]
-    pub fn of(dtype: DType) -> Option<Self> {
+    pub fn from_dtype(dtype: DType) -> Option<Self> {
         match dtype {
             DType::F32 => Some(Self::F32),
             DType::F64 => Some(Self::F64),
@@ -141,7 +141,7 @@ impl Element {
     }
 }
 
-impl fmt::Display for Element {
+impl fmt::Display for ElementType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Bytes => "bytes",
@@ -156,8 +156,8 @@ impl fmt::Display for Element {
 /// A collective as its members announce it to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    pub kind: Kind,
-    pub element: Element,
+    pub kind: OperationKind,
+    pub element: ElementType,
     pub bytes: u64,
     pub root: Option<usize>,
     /// Counts the group's operations, from 0; started ones apart.
@@ -166,31 +166,31 @@ pub struct Operation {
 
 impl Operation {
     /// Whether both may be the same operation: all but the bytes of an all-gather.
-    pub fn meets(&self, other: &Self) -> bool {
-        let bytes = if self.kind == Kind::AllGather { self.bytes } else { other.bytes };
+    pub fn matches(&self, other: &Self) -> bool {
+        let bytes = if self.kind == OperationKind::AllGather { self.bytes } else { other.bytes };
         *self == Self { bytes, ..*other }
     }
 
-    /// Kind, element and root in one word; the bytes and the sequence are words of their own.
+    /// OperationKind, element and root in one word; the bytes and the sequence are words of their own.
     pub fn code(&self) -> u64 {
         let root = self.root.map_or(0, |r| r as u64 + 1);
         self.kind as u64 | (self.element as u64) << 8 | root << 16
     }
 
     pub fn from_words(code: u64, bytes: u64, sequence: u64) -> Self {
-        let kind = Kind::ALL.into_iter().find(|k| *k as u64 == code & 0xff).unwrap_or(Kind::Wait);
+        let kind = OperationKind::ALL.into_iter().find(|k| *k as u64 == code & 0xff).unwrap_or(OperationKind::Wait);
         let root = (code >> 16).checked_sub(1).map(|r| r as usize);
-        Self { kind, element: Element::from_code(code >> 8 & 0xff), bytes, root, sequence }
+        Self { kind, element: ElementType::from_code(code >> 8 & 0xff), bytes, root, sequence }
     }
 }
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (number {}", self.kind, self.sequence)?;
-        if self.kind != Kind::Barrier {
+        if self.kind != OperationKind::Barrier {
             write!(f, ", {} bytes", self.bytes)?;
         }
-        if self.element != Element::Bytes {
+        if self.element != ElementType::Bytes {
             write!(f, " of {}", self.element)?;
         }
         if let Some(root) = self.root {
@@ -206,8 +206,8 @@ mod tests {
 
     #[test]
     fn operations_survive_their_header() {
-        for kind in Kind::ALL {
-            for (element, root) in Element::ALL.into_iter().zip([None, Some(0), Some(1), Some(70_000), None]) {
+        for kind in OperationKind::ALL {
+            for (element, root) in ElementType::ALL.into_iter().zip([None, Some(0), Some(1), Some(70_000), None]) {
                 let op = Operation { kind, element, bytes: 12, root, sequence: 9 };
                 assert_eq!(Operation::from_words(op.code(), 12, 9), op);
             }

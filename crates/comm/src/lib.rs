@@ -1,19 +1,22 @@
-//! How ranks talk: groups for collectives, channels from point to point, and what can go wrong.
+//! Communication between ranks: collectives over groups, point-to-point channels, and their errors.
 
-pub mod alone;
+mod alone;
 mod background;
-pub mod communicator;
-pub mod error;
-pub mod local;
+mod buffers;
+mod collective;
+mod communicator;
+mod error;
+mod host_comm;
+mod local;
 #[cfg(feature = "nccl")]
 pub mod nccl;
-pub mod tcp;
+mod tcp;
 
 #[cfg(test)]
 mod tests;
 
 pub use alone::Alone;
 pub use communicator::{Communicator, Pending};
-pub use error::{CommError, Element, Kind, Operation};
-pub use local::{BoardView, LocalComm, Phase, Region, RegionError, Seat};
-pub use tcp::{JoinError, Meeting, Mesh, TcpComm};
+pub use error::{CommError, OperationKind};
+pub use local::{LocalComm, RankPhase, RankSnapshot, RankStatus, Region, RegionError};
+pub use tcp::{JoinConfig, JoinError, Mesh, PeerIdentity, RunAbort, TcpComm};

@@ -22,7 +22,7 @@ pub(super) fn world<R: Send>(topology: &Topology, rank: impl Fn(LocalComm) -> R 
     let region = Region::anonymous(topology).unwrap();
     let one = |r| {
         let comm = LocalComm::new(Arc::clone(&region), r).unwrap();
-        comm.set_limit(Duration::from_mins(1));
+        comm.set_operation_timeout(Duration::from_mins(1));
         rank(comm)
     };
     thread::scope(|s| {

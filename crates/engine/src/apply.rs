@@ -8,7 +8,7 @@ use runner_lab::stored_plan;
 use runner_spec::plan::Plan;
 use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
 use runner_store::run_dir::{self, RunDir, RunFiles};
-use runner_store::{catalog, lock, time};
+use runner_store::{RunLock, catalog, time};
 
 use crate::continuation::{ContinueRequest, ContinueSource, differing_keys};
 use crate::error::EngineError;
@@ -148,7 +148,7 @@ pub(crate) fn report_done(
     id: &str,
     observer: &mut dyn RunObserver,
 ) -> Result<OpenedOrDone, EngineError> {
-    let summary = run_dir::summary(&path)?;
+    let summary = run_dir::read_summary(&path)?;
     let summary = summary.as_ref();
     observer.observe(&RunEvent::End { run: &path, name: id, summary, up_to_date: true, failed: false });
     Ok(OpenedOrDone::Done(path))
@@ -163,12 +163,12 @@ fn open_or_create(
     observer: &mut dyn RunObserver,
 ) -> Result<OpenedOrDone, EngineError> {
     let root = &host.runs;
-    let mut found = run_dir::find(root, plan);
+    let mut found = run_dir::find_run(root, plan);
     // Two calls at once must not both find nothing. Nothing is written for a finished run, a lock neither.
     let is_finished = found.run.as_ref().is_some_and(|(_, manifest)| manifest.status == RunStatus::Done);
     let _turn = if request.start_new || !is_finished {
-        let turn = lock::turn(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
-        found = run_dir::find(root, plan);
+        let turn = RunLock::take_name(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
+        found = run_dir::find_run(root, plan);
         Some(turn)
     } else {
         None
@@ -220,7 +220,7 @@ fn check_plan_hash(expected: &str, plan: &Plan, runs: &Path) -> Result<(), Engin
     if plan.hash.starts_with(expected) {
         return Ok(());
     }
-    let has_expected_plan = |path: &Path| run_dir::manifest(path).is_ok_and(|m| m.plan_hash.starts_with(expected));
+    let has_expected_plan = |path: &Path| run_dir::read_manifest(path).is_ok_and(|m| m.plan_hash.starts_with(expected));
     // A folder of runs that cannot be read, or a damaged run, only makes the message shorter.
     let run = catalog::list(runs).into_iter().flatten().find(|run| has_expected_plan(&run.path));
     let compared = run.and_then(|run| Some((stored_plan::read(&run.path).ok()?, run.id)));

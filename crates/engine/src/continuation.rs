@@ -45,7 +45,7 @@ impl ContinueRequest {
     /// If there is no such run in `runs`, or it computes something else.
     pub(crate) fn find(&self, runs: &Path, plan: &Plan) -> Result<ContinueSource, EngineError> {
         let path = catalog::resolve(runs, &self.run)?;
-        let manifest = run_dir::manifest(&path)?;
+        let manifest = run_dir::read_manifest(&path)?;
         let theirs = stored_plan::read(&path)?;
         if theirs.hash == plan.hash {
             let message = format!("{} is a run of this file: without --continue it is resumed", manifest.id);

@@ -9,7 +9,7 @@ use runner_spec::plan::Plan;
 use runner_spec::program::{OptimizerSpec, Program};
 use runner_store::manifest::{Manifest, RunOrigin, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
-use runner_store::{CheckpointChoice, catalog, checkpoint, lock, time};
+use runner_store::{CheckpointChoice, RunLock, catalog, checkpoint, time};
 
 use crate::apply::{OpenedOrDone, report_done};
 use crate::error::EngineError;
@@ -62,8 +62,8 @@ pub fn fork(
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport, EngineError> {
     let path = catalog::resolve(&host.runs, &request.run)?;
-    let manifest = run_dir::manifest(&path)?;
-    let step = request.from.map(|which| checkpoint::meant(&path.join(CHECKPOINTS), which)).transpose()?;
+    let manifest = run_dir::read_manifest(&path)?;
+    let step = request.from.map(|which| checkpoint::chosen_step(&path.join(CHECKPOINTS), which)).transpose()?;
     let parent = Parent { path, manifest, step };
     let mut loaded = load_changed_settings(request, &parent)?;
     pin_hub_commits(&mut loaded.experiment, host, observer)?;
@@ -153,9 +153,9 @@ impl Parent {
         observer: &mut dyn RunObserver,
     ) -> Result<OpenedOrDone, EngineError> {
         let root = &host.runs;
-        let _turn = lock::turn(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
+        let _turn = RunLock::take_name(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
         let origin = Some(self.origin());
-        let made = run_dir::all(root, plan).into_iter().rev().find(|(_, manifest)| manifest.origin == origin);
+        let made = run_dir::runs_of_plan(root, plan).into_iter().rev().find(|(_, manifest)| manifest.origin == origin);
         if let Some((path, manifest)) = made.filter(|_| !request.start_new) {
             if manifest.status != RunStatus::Done {
                 return Ok(OpenedOrDone::Open(RunDir::open(&path)?));

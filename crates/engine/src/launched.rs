@@ -146,7 +146,7 @@ pub(crate) fn state_loader<'a>(
         Ok(match checkpoint {
             Some(path) => {
                 let layout = Arc::new(parameter_layout(program));
-                checkpoint::load(path, Some(&plan.hash), &layout, program.moments(), &candle_core::Device::Cpu)?
+                checkpoint::load_state(path, Some(&plan.hash), &layout, program.moments(), &candle_core::Device::Cpu)?
             }
             None => initial_state(experiment, program, &plan.data, cache)?,
         })

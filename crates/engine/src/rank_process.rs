@@ -48,7 +48,7 @@ impl RankProcess {
             Err(error) => {
                 let by = region.as_ref().and_then(|region| region.aborted());
                 let failure = child::failure(&error, by);
-                let view = region.as_ref().and_then(|region| region.board(self.rank)).unwrap_or_default();
+                let view = region.as_ref().and_then(|region| region.snapshot(self.rank)).unwrap_or_default();
                 let place = where_in(&start.program, &view);
                 let line = match by.filter(|_| failure.kind == FailureKind::Followed) {
                     Some(rank) if rank < start.program.world_size() => format!("ended {place} because of rank {rank}"),
@@ -101,7 +101,7 @@ impl RankProcess {
         // The state is read to the host's memory; the rank takes it to its device.
         let device = candle_core::Device::Cpu;
         let state = match checkpoint {
-            Some(path) => checkpoint::load(
+            Some(path) => checkpoint::load_state(
                 path,
                 Some(plan_hash),
                 &Arc::new(parameter_layout(program)),

@@ -7,7 +7,7 @@ use runner_spec::experiment::{Experiment, Init, Precision};
 use runner_store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
 use runner_store::verdict::{self, ReproductionVerdict, VERDICT};
-use runner_store::{CheckpointChoice, StoreError, catalog, checkpoint, lock, time};
+use runner_store::{CheckpointChoice, RunLock, StoreError, catalog, checkpoint, time};
 
 use crate::drift::Drift;
 use crate::error::EngineError;
@@ -112,18 +112,18 @@ pub fn reproduce(
     let tolerance = request.tolerance.unwrap_or_else(|| default_tolerance(original.experiment.precision));
     let verdict = verdict::compare(&original.recorded, &path, tolerance)?;
     let verdict = ReproductionVerdict { drift: drift.changes(), ..verdict };
-    original.lock(&path)?.note(VERDICT, &verdict)?;
+    original.lock(&path)?.write_json(VERDICT, &verdict)?;
     Ok(Reproduction::Judged(path, verdict))
 }
 
 impl Original {
     fn open(runs: &Path, wanted: &str) -> Result<Self, EngineError> {
         let path = catalog::resolve(runs, wanted)?;
-        let manifest = run_dir::manifest(&path)?;
+        let manifest = run_dir::read_manifest(&path)?;
         let experiment = resolved_experiment(&path)?;
         let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
         let recorded = verdict::OriginalRun::read(&path, from, manifest.status == RunStatus::Done)?;
-        let last_step = recorded.last().unwrap_or(0);
+        let last_step = recorded.last_step().unwrap_or(0);
         let text = runner_config::to_yaml(&experiment);
         Ok(Self { path, manifest, experiment, text, recorded, last_step })
     }
@@ -171,9 +171,9 @@ impl Original {
         observer: &mut dyn RunObserver,
     ) -> Result<(PathBuf, Option<RunDir>), EngineError> {
         let (plan, root) = (&ready.plan, &host.runs);
-        let _turn = lock::turn(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
+        let _turn = RunLock::take_name(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
         let is_of_this = |manifest: &Manifest| manifest.origin.as_ref() == Some(&self.origin());
-        let unfinished = run_dir::all(root, plan)
+        let unfinished = run_dir::runs_of_plan(root, plan)
             .into_iter()
             .rev()
             .find(|(path, manifest)| is_of_this(manifest) && !path.join(VERDICT).exists());
@@ -204,12 +204,12 @@ impl Original {
     /// The folder of a run that still has the checkpoint that this one began with: that run, or this one.
     fn find_beginning(&self, began: &ContinuedFrom) -> Result<PathBuf, EngineError> {
         let parent = self.path.parent().unwrap_or(Path::new(".")).join(&began.id);
-        let same = run_dir::manifest(&parent).is_ok_and(|manifest| manifest.plan_hash == began.plan_hash);
+        let same = run_dir::read_manifest(&parent).is_ok_and(|manifest| manifest.plan_hash == began.plan_hash);
         let found = same
             .then_some(parent)
             .into_iter()
             .chain([self.path.clone()])
-            .find(|run| checkpoint::steps(&run.join(CHECKPOINTS)).contains(&began.step));
+            .find(|run| checkpoint::saved_steps(&run.join(CHECKPOINTS)).contains(&began.step));
         found.ok_or_else(|| {
             let (id, other, step) = (&self.manifest.id, &began.id, began.step);
             EngineError::Request(format!(

@@ -61,7 +61,7 @@ fn resume_as(
 ) -> Result<RunReport, EngineError> {
     let path = catalog::resolve(&host.runs, &request.run)?;
     // Nothing is written for a finished run, a lock neither.
-    if run_dir::manifest(&path)?.status == RunStatus::Done {
+    if run_dir::read_manifest(&path)?.status == RunStatus::Done {
         let id = path.file_name().map_or_else(|| path.display().to_string(), |id| id.to_string_lossy().into_owned());
         report_done(path.clone(), &id, observer)?;
         return Ok(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) });
@@ -69,7 +69,7 @@ fn resume_as(
     // The rank that keeps the record takes the lock.
     let run = if world.is_none_or(World::leads) { Some(RunDir::open(&path)?) } else { None };
     let experiment = resolved_experiment(&path)?;
-    let ready = if checkpoint::steps(&path.join(CHECKPOINTS)).is_empty() {
+    let ready = if checkpoint::saved_steps(&path.join(CHECKPOINTS)).is_empty() {
         PreparedRun::new(&experiment, host, world, observer)?
     } else {
         let weights = stored_plan::read(&path)?.data.weights;

@@ -19,8 +19,8 @@ use runner_spec::program::{Mode, Program};
 use runner_store::checkpoint::{self, StateHash};
 use runner_store::manifest::{RunStatus, SessionContext};
 use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
-use runner_store::summary::{Outcome, RankSummary, Summary, headline, step_seconds};
-use runner_store::{Log, OpenedForRanks, OpenedRecorder, Recorder};
+use runner_store::summary::{RankSummary, Summary, headline, step_seconds};
+use runner_store::{Log, OpenedRecorder, Recorder};
 
 use crate::error::EngineError;
 use crate::event_lines::EventLines;
@@ -123,7 +123,7 @@ impl Session<'_> {
         let is_new = run.manifest().sessions.is_empty();
         let from = resume_point.step();
         if self.options.until_step.is_some_and(|until| until <= from) {
-            let (summary, name) = (run_dir::summary(&path)?, self.name(&path));
+            let (summary, name) = (run_dir::read_summary(&path)?, self.name(&path));
             let (summary, up_to_date) = (summary.as_ref(), true);
             observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date, failed: false });
             return Ok(RunOutcome::AlreadyAt(from));
@@ -132,10 +132,10 @@ impl Session<'_> {
             log.line(&format!("warning: made to fail for a test: {faults:?}"))?;
         }
         if self.options.trace {
-            recorder.start_trace(&path)?;
+            recorder.start_trace()?;
         }
         let machine = Machine::detect();
-        let other_machine = if is_new { None } else { run.manifest().foreign_bits(&machine) };
+        let other_machine = if is_new { None } else { run.manifest().bit_drift(&machine) };
         for warning in warnings.iter().chain(&other_machine) {
             log.line(&format!("warning: {warning}"))?;
             observer.observe(&RunEvent::Warning(warning));
@@ -145,10 +145,10 @@ impl Session<'_> {
         log.line(&text)?;
         let wall_before = earlier_wall_seconds(&path, from)?;
         observer.observe(&RunEvent::Begin { run: &path, text: &text, step: from, steps });
-        run.keep(TOKENIZER, || {
+        run.write_once(TOKENIZER, || {
             self.ready.prepared.tokenizer.to_file().map_err(|error| EngineError::Other(error.to_string()))
         })?;
-        run.begin(from, self.place(machine))?;
+        run.begin_session(from, self.place(machine))?;
         let started = Instant::now();
         let lines = EventLines::new(self.experiment.log.every);
         let mut recording = Recording { path: path.clone(), recorder, log, lines, observer };
@@ -168,11 +168,17 @@ impl Session<'_> {
                 let status = if *interrupted { RunStatus::Interrupted } else { RunStatus::Done };
                 (status, None, hash.clone(), peak_rss_bytes.clone())
             }
-            Err(error) => {
-                (RunStatus::Failed, Some(error.to_string()), recorder.saved().map(|(_, h)| h.clone()), Vec::new())
-            }
+            Err(error) => (
+                RunStatus::Failed,
+                Some(error.to_string()),
+                recorder.newest_checkpoint().map(|(_, h)| h.clone()),
+                Vec::new(),
+            ),
         };
-        let outcome = Outcome {
+        let continued_from = run.manifest().continued_from.as_ref().map_or(0, |c| c.step);
+        let (final_hash, weights_hash) = hash.map(|h| (h.state, h.weights)).unzip();
+        let numbers = Summary::from_metrics(&path.join(METRICS), continued_from);
+        let recorded = numbers.map(|numbers| Summary {
             id: run.id(),
             status,
             error: error.clone(),
@@ -187,14 +193,15 @@ impl Session<'_> {
             },
             planned_memory_bytes: self.plan().ranks.iter().map(|r| r.memory.total()).fold(0, u64::saturating_add),
             ranks: self.rank_summaries(&peaks),
-            continued_from: run.manifest().continued_from.as_ref().map_or(0, |c| c.step),
-            hash,
+            final_hash,
+            weights_hash,
             test: tested,
-        };
-        let recorded = Summary::new(outcome, &path.join(METRICS)).and_then(|summary| {
+            ..numbers
+        });
+        let recorded = recorded.and_then(|summary| {
             let text = error.as_ref().map_or_else(|| headline(&summary), |e| format!("failed: {e}"));
             log.line(&text)?;
-            run.finish(&summary)?;
+            run.end_session(&summary)?;
             Ok(summary)
         });
         // The observer comes last: whoever reads what it shows may let it wait, and the record does not.
@@ -236,8 +243,9 @@ impl Session<'_> {
     fn open_record(&self, path: &Path) -> Result<OpenRecord, EngineError> {
         let keep = self.experiment.checkpoint.keep;
         if self.ranks_are_processes() {
-            let OpenedForRanks { recorder, chosen, warnings } = Recorder::open_ranks(path, &self.plan().hash, keep)?;
-            return Ok(OpenRecord { recorder, resume_point: ResumePoint::chosen(chosen), warnings });
+            let OpenedRecorder { recorder, resumed, warnings } =
+                Recorder::open_for_ranks(path, &self.plan().hash, keep)?;
+            return Ok(OpenRecord { recorder, resume_point: ResumePoint::chosen(resumed), warnings });
         }
         let program = self.program();
         // The state is read to the host's memory; the rank takes it to its device.
@@ -269,19 +277,19 @@ impl Session<'_> {
                 }
                 Err(error) => return Err(error),
             };
-            let saved = recording.recorder.saved().map_or(0, |(step, _)| *step);
+            let saved = recording.recorder.newest_checkpoint().map_or(0, |(step, _)| *step);
             let attempt = Attempt { from, saved, died_in: error.step().unwrap_or(from) };
             if last.is_some_and(|last| attempt.repeats(&last)) {
                 return Err(RunError::Repeated(error));
             }
             last = Some(attempt);
             restarts += 1;
-            run.restart()?;
+            run.record_restart()?;
             let keep = self.experiment.checkpoint.keep;
-            let OpenedForRanks { recorder, chosen, warnings } =
-                Recorder::open_ranks(run.path(), &self.plan().hash, keep)?;
+            let OpenedRecorder { recorder, resumed, warnings } =
+                Recorder::open_for_ranks(run.path(), &self.plan().hash, keep)?;
             recording.recorder = recorder;
-            resume_point = ResumePoint::chosen(chosen);
+            resume_point = ResumePoint::chosen(resumed);
             let step = resume_point.step();
             recording.warn(format!(
                 "{error}; all ranks start again from step {step} (restart {restarts} of {max_restarts})"
@@ -340,7 +348,7 @@ impl Session<'_> {
                 (None, Some(path)) => {
                     let layout = Arc::new(parameter_layout(program));
                     let device = candle_core::Device::Cpu;
-                    checkpoint::load(path, Some(&self.plan().hash), &layout, program.moments(), &device)?
+                    checkpoint::load_state(path, Some(&self.plan().hash), &layout, program.moments(), &device)?
                 }
                 (None, None) => self.ready.pool.install(|| self.initial_state(program))?,
             };
@@ -401,8 +409,12 @@ impl Session<'_> {
 
     /// The end of a run whose whole state is in this process.
     fn end_with_state(outcome: &runner_exec::RankOutcome, recording: &Recording<'_>) -> Result<TrainingEnd, RunError> {
-        let saved = recording.recorder.saved().filter(|(step, _)| *step == outcome.state.step).map(|(_, h)| h.clone());
-        let hash = saved.map_or_else(|| checkpoint::hashes(&outcome.state), Ok)?;
+        let saved = recording
+            .recorder
+            .newest_checkpoint()
+            .filter(|(step, _)| *step == outcome.state.step)
+            .map(|(_, h)| h.clone());
+        let hash = saved.map_or_else(|| checkpoint::hash_state(&outcome.state), Ok)?;
         Ok(TrainingEnd { interrupted: outcome.interrupted, hash: Some(hash), peak_rss_bytes: Vec::new() })
     }
 
@@ -413,7 +425,7 @@ impl Session<'_> {
     ) -> Result<TrainingEnd, RunError> {
         recording.recorder.abandon_all();
         let supervise::Ended { interrupted, peak_rss_bytes } = ended.map_err(Into::into)?;
-        let hash = recording.recorder.saved().map(|(_, hash)| hash.clone());
+        let hash = recording.recorder.newest_checkpoint().map(|(_, hash)| hash.clone());
         Ok(TrainingEnd { interrupted, hash, peak_rss_bytes })
     }
 
@@ -450,7 +462,7 @@ impl Session<'_> {
 
     /// The run's error with what to do next.
     fn failure(&self, error: RunError, path: &Path) -> EngineError {
-        let step = checkpoint::steps(&path.join(CHECKPOINTS)).last().copied();
+        let step = checkpoint::saved_steps(&path.join(CHECKPOINTS)).last().copied();
         let kept = step.map_or_else(String::new, |step| format!("; the checkpoint of step {step} is kept"));
         let next = match step {
             _ if error.is_not_finite() => {
@@ -486,7 +498,7 @@ fn opening_text(run: &RunDir, is_new: bool, from: u64, steps: u64) -> String {
 /// Seconds that earlier sessions worked on the steps up to `from`: what the summary says, if it was written at that step; for a
 /// session that was killed, the time in its steps.
 fn earlier_wall_seconds(path: &Path, from: u64) -> Result<f64, EngineError> {
-    match run_dir::summary(path) {
+    match run_dir::read_summary(path) {
         Ok(Some(summary)) if summary.steps == from => Ok(summary.wall_seconds),
         _ => Ok(step_seconds(&path.join(METRICS))?),
     }

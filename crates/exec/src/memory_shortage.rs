@@ -256,7 +256,7 @@ mod tests {
         assert!(matches!(explain(Error::Msg("other".to_owned())), ExecError::Kernel(_)));
         let nccl = |what: &str| {
             let what = what.to_owned();
-            let error = CommError::Device { operation: runner_comm::Kind::AllReduce, rank: 0, what };
+            let error = CommError::Device { operation: runner_comm::OperationKind::AllReduce, rank: 0, what };
             explain_out_of_memory(ExecError::Peer(error), &program, 0, None, || None)
         };
         let ExecError::OutOfMemory(shortage) = nccl("NCCL: unhandled cuda error: Cuda failure 2 'out of memory'")

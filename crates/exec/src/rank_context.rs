@@ -138,7 +138,7 @@ impl<'a> RankContext<'a> {
     /// # Errors
     /// What ended the run, if it has ended.
     pub(super) fn ensure_run_continues(&self) -> Result<(), ExecError> {
-        Ok(self.comm.alive()?)
+        Ok(self.comm.ensure_running()?)
     }
 }
 

@@ -18,9 +18,9 @@ use runner_store::catalog::{ListedRun, ListedStatus};
 use runner_store::checkpoint;
 use runner_store::checkpoint::DAMAGED;
 use runner_store::error::StoreError;
-use runner_store::lock::{LOCK, RunLock, remove_turn, turn_is_free};
+use runner_store::lock::{LOCK, RunLock, name_lock_is_free, remove_name_lock};
 use runner_store::manifest::RunOrigin;
-use runner_store::run_dir::{CHECKPOINTS, stale};
+use runner_store::run_dir::{CHECKPOINTS, stale_folders};
 use runner_store::time;
 
 /// What kind of thing may go.
@@ -70,8 +70,8 @@ pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<Vec<UnneededI
     });
     let mut out: Vec<UnneededItem> = of_runs.collect();
     let item = |kind, path: PathBuf| UnneededItem { kind, run: None, bytes: 0, path };
-    out.extend(stale(root).into_iter().map(|path| item(UnneededKind::Leftover, path)));
-    let turns = children(root).into_iter().filter(|path| is_turn(path) && turn_is_free(path));
+    out.extend(stale_folders(root).into_iter().map(|path| item(UnneededKind::Leftover, path)));
+    let turns = children(root).into_iter().filter(|path| is_name_lock(path) && name_lock_is_free(path));
     out.extend(turns.map(|path| item(UnneededKind::Lock, path)));
     // In the order in which they go.
     let mut freed = FreedBytes::default();
@@ -110,7 +110,7 @@ pub fn free(
     for item in unneeded.iter().filter(|item| item.run.is_none()) {
         let bytes = bytes_freed(&item.path);
         let went = match item.kind {
-            UnneededKind::Lock => remove_turn(&item.path),
+            UnneededKind::Lock => remove_name_lock(&item.path),
             _ => RunLock::is_free(&item.path) && fs::remove_dir_all(&item.path).is_ok(),
         };
         if went {
@@ -195,8 +195,8 @@ fn of_run(run: &ListedRun, prune: bool, pinned: &BTreeSet<u64>) -> Vec<UnneededI
         }
     }
     if prune {
-        let kept = checkpoint::kept(&folder);
-        for step in checkpoint::steps(&folder).into_iter().filter(|s| !kept.contains(s) && !pinned.contains(s)) {
+        let kept = checkpoint::steps_to_keep(&folder);
+        for step in checkpoint::saved_steps(&folder).into_iter().filter(|s| !kept.contains(s) && !pinned.contains(s)) {
             let path = folder.join(checkpoint::dir_name(step));
             if real(&path) {
                 push(UnneededKind::Checkpoint, path);
@@ -212,7 +212,7 @@ fn ended_before(run: &ListedRun, age: Duration) -> bool {
     ended.is_some_and(|ended| now - ended > age.as_secs_f64())
 }
 
-fn is_turn(path: &Path) -> bool {
+fn is_name_lock(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let real = fs::symlink_metadata(path).is_ok_and(|m| m.is_file());
     real && name.starts_with('.') && path.extension() == Some(OsStr::new(LOCK))

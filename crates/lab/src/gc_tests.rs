@@ -6,7 +6,7 @@ use crate::remove::descendants;
 use runner_compute::testing::random_state;
 use runner_plan::testing::{compiled, experiment};
 use runner_store::Checkpoints;
-use runner_store::lock::{NO_LOCKS, turn as turn_for_tests};
+use runner_store::lock::{NO_LOCKS, RunLock};
 use runner_store::manifest::{ContinuedFrom, Manifest, RunStatus, SweepPoint};
 use runner_store::run_dir::{MANIFEST, RunDir, RunFiles};
 
@@ -54,8 +54,8 @@ fn a_finished_run_keeps_the_newest_and_the_best() {
     let found = survey(root.path(), None).unwrap();
     assert!(found.iter().all(|item| item.kind == UnneededKind::Checkpoint && item.bytes > 0));
     assert_eq!(free(root.path(), &found, None).unwrap(), found);
-    assert_eq!(checkpoint::steps(&done.join(CHECKPOINTS)), [2, 5]);
-    assert_eq!(checkpoint::steps(&held.join(CHECKPOINTS)), [1, 2, 3, 4, 5]);
+    assert_eq!(checkpoint::saved_steps(&done.join(CHECKPOINTS)), [2, 5]);
+    assert_eq!(checkpoint::saved_steps(&held.join(CHECKPOINTS)), [1, 2, 3, 4, 5]);
     assert!(names(root.path(), None).is_empty());
 }
 
@@ -109,8 +109,8 @@ fn leftovers_of_kills_go_and_links_are_not_followed() {
         fs::create_dir(root.path().join(name)).unwrap();
         fs::File::open(root.path().join(name)).unwrap().set_modified(long_ago).unwrap();
     }
-    drop(turn_for_tests(root.path(), "a-12345678").unwrap());
-    let held = turn_for_tests(root.path(), "b-12345678").unwrap();
+    drop(RunLock::take_name(root.path(), "a-12345678").unwrap());
+    let held = RunLock::take_name(root.path(), "b-12345678").unwrap();
     let linked = run(elsewhere.path(), "z", |_| ());
     std::os::unix::fs::symlink(&linked, root.path().join("z-link")).unwrap();
     let found = survey(root.path(), None).unwrap();
@@ -126,8 +126,8 @@ fn leftovers_of_kills_go_and_links_are_not_followed() {
     assert_eq!(kinds, expected, "{found:?}");
     assert_eq!(free(root.path(), &found, None).unwrap().len(), expected.len());
     assert!(survey(root.path(), None).unwrap().is_empty());
-    assert_eq!(checkpoint::steps(&path.join(CHECKPOINTS)).len(), 5);
-    assert_eq!(checkpoint::steps(&linked.join(CHECKPOINTS)).len(), 5);
+    assert_eq!(checkpoint::saved_steps(&path.join(CHECKPOINTS)).len(), 5);
+    assert_eq!(checkpoint::saved_steps(&linked.join(CHECKPOINTS)).len(), 5);
     assert!(root.path().join(".b-12345678.lock").exists());
     drop(held);
 }
@@ -231,7 +231,7 @@ fn runs_are_removed_whole_and_nothing_else_is() {
     remove::remove(root.path(), &first).unwrap();
     assert!(!first.exists() && elsewhere.path().join("precious").exists() && other.exists());
     remove::remove_checkpoints(root.path(), &second).unwrap();
-    assert!(checkpoint::steps(&second.join(CHECKPOINTS)).is_empty() && second.join(MANIFEST).exists());
+    assert!(checkpoint::saved_steps(&second.join(CHECKPOINTS)).is_empty() && second.join(MANIFEST).exists());
     let left: Vec<String> = children(root.path()).iter().map(|path| id(path)).collect();
     assert_eq!(left, [id(&second), "c-link".to_owned(), "notes".to_owned()]);
 }

@@ -87,7 +87,7 @@ pub fn remove(root: &Path, path: &Path) -> Result<(), StoreError> {
 pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
     check(root, path)?;
     let _lock = RunLock::take_to_remove(path)?;
-    if run_dir::manifest(path)?.status != RunStatus::Done {
+    if run_dir::read_manifest(path)?.status != RunStatus::Done {
         let why = "is not done: without checkpoints it would start over, and its record with it";
         return Err(StoreError::Refused(format!("{} {why}", path.display())));
     }
@@ -95,7 +95,7 @@ pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
     if fs::symlink_metadata(&folder).is_ok_and(|m| !m.is_dir()) {
         return Err(StoreError::Refused(format!("{} is a symbolic link, or a file", folder.display())));
     }
-    for step in checkpoint::steps(&folder) {
+    for step in checkpoint::saved_steps(&folder) {
         discard(&folder.join(checkpoint::dir_name(step)))?;
     }
     Ok(())

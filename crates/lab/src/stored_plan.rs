@@ -72,7 +72,7 @@ pub fn compiled(path: &Path, facts: &DataFacts) -> Result<Plan, StoreError> {
     let file = path.join(RESOLVED);
     let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
     let loaded = runner_config::load(&file, &options).map_err(|e| StoreError::damaged(&file, e.render(false)))?;
-    let cluster = cluster(&run_dir::manifest(path)?);
+    let cluster = cluster(&run_dir::read_manifest(path)?);
     runner_plan::compile(&loaded.experiment, facts, &cluster).map_err(|e| StoreError::damaged(&file, e.to_string()))
 }
 

@@ -12,7 +12,7 @@ pub use runner_store::catalog::SWEEPS;
 use runner_store::error::StoreError;
 use runner_store::files::{read_json, read_small, sync_dir, write_atomic, write_json};
 use runner_store::lock::RunLock;
-use runner_store::run_dir::{CREATING, remove_stale};
+use runner_store::run_dir::{CREATING, remove_stale_folders};
 
 /// The sweep file as given.
 pub const SWEEP: &str = "sweep.yaml";
@@ -119,7 +119,7 @@ impl SweepDir {
     pub fn create(root: &Path, mut files: SweepFiles<'_>) -> Result<Self, StoreError> {
         let folder = root.join(SWEEPS);
         fs::create_dir_all(&folder).map_err(StoreError::io("creating", &folder))?;
-        remove_stale(&folder);
+        remove_stale_folders(&folder);
         let temporary = folder.join(format!("{CREATING}{}-{}", files.frozen.id, std::process::id()));
         let points = temporary.join(POINTS);
         fs::create_dir_all(&points).map_err(StoreError::io("creating", &points))?;

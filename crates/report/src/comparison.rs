@@ -104,7 +104,7 @@ pub fn compare(runs: &[(RunRecord, Experiment)]) -> Comparison {
     let differing: Vec<String> = keys.into_iter().cloned().collect();
     let row = |((record, _), settings): (&(RunRecord, Experiment), &BTreeMap<String, Value>)| ComparedRun {
         id: record.manifest.id.clone(),
-        status: record.standing.as_str(),
+        status: record.standing.name(),
         settings: differing.iter().filter_map(|key| Some((key.clone(), settings.get(key)?.clone()))).collect(),
         figures: record.figures(),
     };

@@ -93,7 +93,7 @@ pub fn run_page(
     }
     let rows = rows.iter().map(|(name, value)| (name.as_str(), printable(value)));
     let details = summary.map_or_else(String::new, details);
-    format!("{}  {}\n{details}{}", printable(&listed.id), listed.status.as_str(), name_value_lines(rows))
+    format!("{}  {}\n{details}{}", printable(&listed.id), listed.status.name(), name_value_lines(rows))
 }
 
 fn with_overrides(file: &Path, overrides: &[String]) -> String {

@@ -6,6 +6,9 @@ use runner_spec::format::{printable, rate};
 use runner_store::RunOrigin;
 use runner_store::catalog::{ListedRun, ListedStatus};
 
+/// A column that appears only if one of its cells is not empty.
+type OptionalColumn = (&'static str, fn(&ListedRun) -> String);
+
 /// The column that holds when a run started.
 const STARTED: usize = 5;
 
@@ -21,7 +24,7 @@ pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
         ("tokens/s", Align::Right),
         ("started", Align::Left),
     ];
-    let optional: [(&str, fn(&ListedRun) -> String); 3] =
+    let optional: [OptionalColumn; 3] =
         [("tags", |run| printable(&run.tags.join(" "))), ("sweep", sweep_point), ("from", origin)];
     let present: Vec<_> =
         optional.into_iter().filter(|(_, cell)| runs.iter().any(|run| !cell(run).is_empty())).collect();
@@ -71,7 +74,7 @@ fn fit_to_width(columns: &mut Vec<(&str, Align)>, rows: &mut [Vec<String>], widt
 }
 
 fn status(standing: ListedStatus) -> String {
-    let status = console::style(standing.as_str());
+    let status = console::style(standing.name());
     let status = match standing {
         ListedStatus::Done => status.green(),
         ListedStatus::Running => status.cyan(),

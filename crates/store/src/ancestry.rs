@@ -37,7 +37,7 @@ pub fn ancestors(root: &Path, manifest: &Manifest) -> Vec<Ancestor> {
     let mut chain: Vec<Ancestor> = Vec::new();
     let mut next = parent(manifest);
     while let Some((ancestor, plan_hash)) = next.take() {
-        let found = run_dir::manifest(&root.join(&ancestor.id)).ok().filter(|m| m.plan_hash == plan_hash);
+        let found = run_dir::read_manifest(&root.join(&ancestor.id)).ok().filter(|m| m.plan_hash == plan_hash);
         chain.push(Ancestor { gone: found.is_none(), ..ancestor });
         if chain.len() < MOST {
             next = found.as_ref().and_then(parent);

@@ -1,7 +1,7 @@
-//! The runs in a folder: listing them and finding one by name. Nothing is changed.
+//! Lists the runs in a folder, and finds one by name, without changing anything.
 //!
-//! There is no index: each run's own small files are read, so no two processes can disagree about a shared one. Of a run that
-//! stands still these are the manifest and the summary, of one at work the end of its metrics.
+//! There is no index: the list is read from each run's own small files, so no two processes can disagree about it. For a run
+//! that has ended these are the manifest and the summary; for one that trains, the manifest and the end of its metrics.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -9,67 +9,52 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::error::StoreError;
-use super::files::read_json;
+use super::files::file_name;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, RunOrigin, RunStatus, SweepPoint};
 use super::metrics::{EvalLine, MetricLine, TrainLine};
-use super::run_dir::{self, MANIFEST, METRICS, SUMMARY};
-use super::summary::{Medians, median};
+use super::run_dir::{self, MANIFEST, METRICS};
+use super::summary::median;
 use super::tags;
 
-/// The folder among the runs that holds sweeps, which are no runs.
+/// The folder among the runs that holds sweeps. It is not a run.
 pub const SWEEPS: &str = "sweeps";
 
-/// How a run stands, as listed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ListedStatus {
-    Running,
-    Done,
-    /// Stopped on request or killed: `runner apply` goes on with it.
-    Interrupted,
-    Failed,
-    /// A folder that cannot be read as a run.
-    Broken,
-}
-
-impl ListedStatus {
-    pub const ALL: [Self; 5] = [Self::Running, Self::Done, Self::Interrupted, Self::Failed, Self::Broken];
-
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Done => "done",
-            Self::Interrupted => "interrupted",
-            Self::Failed => "failed",
-            Self::Broken => "broken",
-        }
+crate::named_enum! {
+    /// The status of a run in the list. Unlike the recorded status, it knows whether a process works on the run.
+    pub enum ListedStatus {
+        Running = "running",
+        Done = "done",
+        /// Stopped on request or killed: `runner apply` resumes it.
+        Interrupted = "interrupted",
+        Failed = "failed",
+        /// The folder cannot be read as a run.
+        Broken = "broken",
     }
 }
 
-/// One line of the list.
+/// A run in the list.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ListedRun {
     pub id: String,
-    /// The experiment's.
+    /// The name of the experiment.
     pub name: Option<String>,
     pub path: PathBuf,
     pub status: ListedStatus,
-    /// Optimizer steps done, and of how many.
+    /// Optimizer steps done, and steps planned.
     pub step: u64,
     pub steps: u64,
-    /// Valid tokens seen, and seconds at work, as of the summary.
+    /// Valid tokens seen, and seconds of training, from the summary.
     pub tokens: Option<u64>,
     pub seconds: Option<f64>,
     pub loss: Option<f64>,
-    /// Of the last evaluation, and the lowest as of the summary.
+    /// The loss of the last evaluation, and the lowest one from the summary.
     pub val_loss: Option<f64>,
     pub best_val_loss: Option<f64>,
-    /// Median of the run's steps; of one that is at work or was killed, of the latest steps.
+    /// Median over the steps of the run; over the latest steps of a run that trains or was killed.
     pub tokens_per_second: Option<f64>,
     pub started: Option<String>,
     pub ended: Option<String>,
@@ -81,43 +66,12 @@ pub struct ListedRun {
     pub error: Option<String>,
 }
 
-/// What a list needs of `manifest.json`.
-#[derive(Deserialize)]
-struct ManifestHead {
-    format: u32,
-    name: String,
-    status: RunStatus,
-    error: Option<String>,
-    steps: u64,
-    started: String,
-    ended: Option<String>,
-    #[serde(default)]
-    continued_from: Option<ContinuedFrom>,
-    #[serde(default)]
-    origin: Option<RunOrigin>,
-    #[serde(default)]
-    sweep: Option<SweepPoint>,
-}
-
-/// What a list needs of `summary.json`.
-#[derive(Deserialize)]
-struct SummaryHead {
-    status: RunStatus,
-    steps: u64,
-    tokens: u64,
-    wall_seconds: f64,
-    final_train_loss: Option<f64>,
-    last_eval: Option<EvalLine>,
-    best_eval: Option<EvalLine>,
-    medians: Medians,
-}
-
-/// The runs in `root`, oldest first, broken ones last. A folder that is not there has none.
+/// Lists the runs in `root`, oldest first, broken ones last. A missing folder has none.
 ///
 /// # Errors
 /// If the folder cannot be read.
 pub fn list(root: &Path) -> Result<Vec<ListedRun>, StoreError> {
-    let mut runs: Vec<ListedRun> = folders(root)?.par_iter().map(|path| describe(path)).collect();
+    let mut runs: Vec<ListedRun> = run_folders(root)?.par_iter().map(|path| describe(path)).collect();
     runs.sort_by(|a, b| {
         let key = |r: &ListedRun| (r.started.is_none(), r.started.clone(), r.id.clone());
         key(a).cmp(&key(b))
@@ -125,11 +79,11 @@ pub fn list(root: &Path) -> Result<Vec<ListedRun>, StoreError> {
     Ok(runs)
 }
 
-/// How the run in `path` stands.
+/// Describes the run in `path` for the list.
 #[must_use]
 pub fn describe(path: &Path) -> ListedRun {
     let mut listed = ListedRun {
-        id: id(path),
+        id: file_name(path),
         name: None,
         path: path.to_owned(),
         status: ListedStatus::Broken,
@@ -149,7 +103,7 @@ pub fn describe(path: &Path) -> ListedRun {
         origin: None,
         error: None,
     };
-    let manifest = match head(path) {
+    let manifest = match run_dir::read_manifest(path) {
         Ok(manifest) => manifest,
         Err(error) => {
             listed.error = Some(error.to_string());
@@ -167,11 +121,11 @@ pub fn describe(path: &Path) -> ListedRun {
     listed.steps = manifest.steps;
     (listed.started, listed.ended) = (Some(manifest.started), manifest.ended);
     (listed.sweep, listed.continued_from, listed.origin) = (manifest.sweep, manifest.continued_from, manifest.origin);
-    // Tags that cannot be read make no run broken: `runner runs tag` says what is wrong with them.
+    // A run with unreadable tags is not broken: `runner runs tag` reports what is wrong with them.
     listed.tags = tags::read(path).unwrap_or_default();
-    let summary = read_json::<SummaryHead>(&path.join(SUMMARY));
-    // An older summary says nothing true of a run that went on since.
-    if let Some(summary) = summary.ok().filter(|s| s.status == manifest.status && s.status != RunStatus::Running) {
+    // An unreadable summary is passed over: the metrics say as much. One from before the run was resumed is out of date.
+    let summary = run_dir::read_summary(path).ok().flatten();
+    if let Some(summary) = summary.filter(|s| s.status == manifest.status && s.status != RunStatus::Running) {
         listed.step = summary.steps;
         (listed.tokens, listed.seconds) = (Some(summary.tokens), Some(summary.wall_seconds));
         listed.loss = summary.final_train_loss;
@@ -180,7 +134,7 @@ pub fn describe(path: &Path) -> ListedRun {
         listed.tokens_per_second = summary.medians.tokens_per_second;
         return listed;
     }
-    let tail = Tail::read(&path.join(METRICS));
+    let tail = MetricsTail::read(&path.join(METRICS));
     if let Some(train) = &tail.train {
         (listed.step, listed.loss) = (train.step, train.loss);
     }
@@ -189,19 +143,8 @@ pub fn describe(path: &Path) -> ListedRun {
     listed
 }
 
-fn head(path: &Path) -> Result<ManifestHead, StoreError> {
-    let file = path.join(MANIFEST);
-    let head: ManifestHead = read_json(&file)?;
-    run_dir::check_format(&file, head.format)?;
-    Ok(head)
-}
-
-pub(super) fn id(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// Folders in `root` that are or were meant to be runs, by name.
-pub(super) fn folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
+/// The folders in `root` that are or were meant to be runs, by name.
+fn run_folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let entries = match fs::read_dir(root) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -213,7 +156,7 @@ pub(super) fn folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
             let name = e.file_name();
             !name.to_string_lossy().starts_with('.') && name != SWEEPS
         })
-        // A directory entry knows its kind; only links have to be followed.
+        // A directory entry knows its type; only links have to be followed.
         .filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink() && e.path().is_dir()))
         .map(|e| e.path())
         .collect();
@@ -221,7 +164,7 @@ pub(super) fn folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
     Ok(out)
 }
 
-/// The run that `wanted` means: an id in `root`, a folder, or the unique beginning of an id.
+/// Finds the run that `wanted` names: by its id in `root`, a folder, or the unique beginning of an id.
 ///
 /// # Errors
 /// `NoSuchRun`, `Ambiguous` with the candidates, or a folder that cannot be read.
@@ -235,29 +178,33 @@ pub fn resolve(root: &Path, wanted: &str) -> Result<PathBuf, StoreError> {
         let known = if as_path.is_dir() { format!(": that folder has no {MANIFEST}") } else { String::new() };
         return Err(StoreError::NoSuchRun { wanted: format!("{wanted:?}"), root: root.to_owned(), known });
     }
-    let all = folders(root)?;
-    if let Some(exact) = all.iter().find(|path| id(path) == wanted) {
+    let all = run_folders(root)?;
+    if let Some(exact) = all.iter().find(|path| file_name(path) == wanted) {
         return Ok(exact.clone());
     }
-    let matching: Vec<&PathBuf> = all.iter().filter(|path| id(path).starts_with(wanted)).collect();
+    let matching: Vec<&PathBuf> = all.iter().filter(|path| file_name(path).starts_with(wanted)).collect();
     match matching.as_slice() {
         [one] => Ok((*one).clone()),
         [] if as_path.join(MANIFEST).is_file() => Ok(as_path.to_owned()),
         [] => {
-            let ids: Vec<String> = all.iter().map(|path| id(path)).collect();
-            Err(StoreError::NoSuchRun { wanted: wanted.to_owned(), root: root.to_owned(), known: known(wanted, &ids) })
+            let ids: Vec<String> = all.iter().map(|path| file_name(path)).collect();
+            Err(StoreError::NoSuchRun {
+                wanted: wanted.to_owned(),
+                root: root.to_owned(),
+                known: describe_alternatives(wanted, &ids),
+            })
         }
         many => Err(StoreError::Ambiguous {
             wanted: wanted.to_owned(),
-            candidates: many.iter().map(|path| id(path)).collect(),
+            candidates: many.iter().map(|path| file_name(path)).collect(),
         }),
     }
 }
 
-/// The runs that `wanted` mean, in that order; one that is named twice, however it is spelled, is there once.
+/// Finds the runs that `wanted` names, in that order. A run named twice, however it is spelled, is found once.
 ///
 /// # Errors
-/// As `resolve`.
+/// Those of [`resolve`].
 pub fn resolve_all(root: &Path, wanted: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, StoreError> {
     let mut seen = HashSet::new();
     let mut out = Vec::new();
@@ -270,8 +217,8 @@ pub fn resolve_all(root: &Path, wanted: &[impl AsRef<str>]) -> Result<Vec<PathBu
     Ok(out)
 }
 
-/// What there is instead: the nearest names first, not all of many.
-fn known(wanted: &str, ids: &[String]) -> String {
+/// Lists the ids that are nearest to `wanted`, for an error message.
+fn describe_alternatives(wanted: &str, ids: &[String]) -> String {
     const SHOWN: usize = 5;
     if ids.is_empty() {
         return ", which has none yet".to_owned();
@@ -283,33 +230,33 @@ fn known(wanted: &str, ids: &[String]) -> String {
     format!("; there are: {}{more}", shown.join(", "))
 }
 
-/// The end of a metrics file: enough for a list, however long the run.
+/// The latest lines of a metrics file: enough for a list, however long the run.
 #[derive(Default)]
-struct Tail {
+struct MetricsTail {
     train: Option<TrainLine>,
     eval: Option<EvalLine>,
     tokens_per_second: Option<f64>,
 }
 
-/// Bytes read from the end, about a thousand lines; an evaluation further back is looked for in up to all of the file in
-/// steps of four times this.
-const TAIL: u64 = 256 << 10;
-const TAIL_MAX: u64 = 64 << 20;
+/// Bytes read from the end first, about a thousand lines. Until an evaluation is found, the window grows fourfold up to the
+/// maximum.
+const TAIL_BYTES: u64 = 256 << 10;
+const MAX_TAIL_BYTES: u64 = 64 << 20;
 
-impl Tail {
+impl MetricsTail {
     fn read(path: &Path) -> Self {
-        let mut window = TAIL;
+        let mut window = TAIL_BYTES;
         loop {
-            let (tail, whole) = Self::window(path, window);
-            if whole || tail.eval.is_some() || window >= TAIL_MAX {
+            let (tail, whole) = Self::read_window(path, window);
+            if whole || tail.eval.is_some() || window >= MAX_TAIL_BYTES {
                 return tail;
             }
             window *= 4;
         }
     }
 
-    /// What the last `window` bytes say, and whether that is the whole file.
-    fn window(path: &Path, window: u64) -> (Self, bool) {
+    /// Reads the last `window` bytes. Returns true if that is the whole file. A missing or unreadable file has no lines.
+    fn read_window(path: &Path, window: u64) -> (Self, bool) {
         let read = || -> std::io::Result<(Vec<u8>, bool)> {
             let mut file = File::open(path)?;
             let from = file.metadata()?.len().saturating_sub(window);
@@ -342,7 +289,7 @@ mod tests {
 
     use super::*;
     use crate::manifest::Manifest;
-    use crate::run_dir::{RunDir, RunFiles};
+    use crate::run_dir::{RunDir, RunFiles, SUMMARY};
     use runner_plan::testing::{compiled, experiment};
 
     fn create(root: &Path, name: &str, started: &str) -> RunDir {
@@ -385,6 +332,7 @@ mod tests {
         let run = create(root.path(), "a", "2026-01-02");
         fs::write(run.path().join(METRICS), "{\"kind\":\"train\",\"step\":7,\"loss\":2.0,\"tokens\":1}\n").unwrap();
         let summary = "{\"status\":\"done\",\"steps\":100,\"tokens\":5,\"wall_seconds\":1.5,\"final_train_loss\":1.25,\
+                       \"id\":\"a\",\"steps_total\":100,\"planned_memory_bytes\":0,\
                        \"last_eval\":{\"step\":100,\"val_loss\":1.5},\"best_eval\":{\"step\":90,\"val_loss\":1.4},\
                        \"medians\":{\"tokens_per_second\":9.0}}";
         fs::write(run.path().join(SUMMARY), summary).unwrap();
@@ -408,9 +356,9 @@ mod tests {
         for step in 0..20_000 {
             writeln!(text, "{{\"kind\":\"train\",\"step\":{step},\"loss\":2.0,\"tokens\":1}}").unwrap();
         }
-        assert!(text.len() as u64 > 2 * TAIL);
+        assert!(text.len() as u64 > 2 * TAIL_BYTES);
         fs::write(&path, text).unwrap();
-        let tail = Tail::read(&path);
+        let tail = MetricsTail::read(&path);
         assert_eq!((tail.eval.unwrap().val_loss, tail.train.unwrap().step), (Some(2.5), 19_999));
     }
 
@@ -422,12 +370,17 @@ mod tests {
         let other = create(root.path(), "stories", "3").path().to_owned();
         let find = |wanted: &str| resolve(root.path(), wanted);
         assert_eq!(find("st").unwrap(), other);
-        assert_eq!(find(&id(&first)).unwrap(), first, "an id is its own, though another begins with it");
-        assert_eq!(find(&id(&second)).unwrap(), second);
+        assert_eq!(find(&file_name(&first)).unwrap(), first, "an id is its own, though another begins with it");
+        assert_eq!(find(&file_name(&second)).unwrap(), second);
         assert_eq!(find(other.to_str().unwrap()).unwrap(), other, "a folder");
         let Err(StoreError::Ambiguous { candidates, .. }) = find("shake") else { panic!("ambiguous") };
-        assert_eq!(candidates, [id(&first), id(&second)]);
-        let spelled = [id(&other), format!("{}/../{}/", other.display(), id(&other)), id(&first), "st".to_owned()];
+        assert_eq!(candidates, [file_name(&first), file_name(&second)]);
+        let spelled = [
+            file_name(&other),
+            format!("{}/../{}/", other.display(), file_name(&other)),
+            file_name(&first),
+            "st".to_owned(),
+        ];
         assert_eq!(resolve_all(root.path(), &spelled).unwrap(), [other, first], "each once");
         assert!(resolve_all(root.path(), &["st", "x"]).is_err());
         for nothing in ["x", "", "../x", root.path().to_str().unwrap()] {

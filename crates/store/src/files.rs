@@ -1,16 +1,16 @@
-//! Files that are whole or not there: written beside their place, synced, renamed.
+//! Reads and writes the small files of a run: whole, bounded in size, with errors that name the file.
 
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use super::error::StoreError;
 
-/// Small JSON files are not read past this many bytes.
-const MAX_SMALL: u64 = 64 << 20;
+/// A small file has at most this many bytes.
+const MAX_SMALL_FILE_BYTES: u64 = 64 << 20;
 
-/// A plan of the most that is planned, a million passes, takes about this many.
-const MAX_PLAN: u64 = 4 << 30;
+/// The largest plan, of a million passes, takes about this many bytes.
+const MAX_PLAN_BYTES: u64 = 4 << 30;
 
 /// Makes a folder's entries durable.
 pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
@@ -22,16 +22,16 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     runner_files::write_atomic(path, bytes).map_err(StoreError::io("writing", path))
 }
 
-/// `value` as indented JSON, atomically.
+/// Replaces `path` with `value` as indented JSON, atomically.
 pub fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreError> {
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|e| StoreError::damaged(path, e.to_string()))?;
     bytes.push(b'\n');
     write_atomic(path, &bytes)
 }
 
-/// A small text file; one that is larger than any of ours is refused.
+/// Reads a small text file. A file larger than any of a run is refused.
 pub fn read_small(path: &Path) -> Result<String, StoreError> {
-    read_up_to(path, MAX_SMALL)
+    read_up_to(path, MAX_SMALL_FILE_BYTES)
 }
 
 fn read_up_to(path: &Path, most: u64) -> Result<String, StoreError> {
@@ -44,19 +44,42 @@ fn read_up_to(path: &Path, most: u64) -> Result<String, StoreError> {
     String::from_utf8(bytes).map_err(|_| StoreError::damaged(path, "not UTF-8 text"))
 }
 
-/// A plan lists the instructions of every rank.
+/// Reads a plan, which lists the instructions of every rank and may be large.
 pub fn read_plan<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
-    let text = read_up_to(path, MAX_PLAN)?;
+    let text = read_up_to(path, MAX_PLAN_BYTES)?;
     serde_json::from_str(&text).map_err(|e| StoreError::damaged(path, e.to_string()))
 }
 
+/// Reads a small JSON file.
 pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
     let text = read_small(path)?;
     serde_json::from_str(&text).map_err(|e| StoreError::damaged(path, e.to_string()))
 }
 
-/// Gives the file `from` a second name, or where the file system cannot, copies it and makes the copy durable. For files
-/// that nobody changes in place.
+/// Reads a small JSON file; `None` if it does not exist.
+pub fn read_json_if_present<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
+    match read_json(path) {
+        Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// Refuses the file `path`, which says that it is of version `format`, unless this program reads that version.
+pub fn check_format(path: &Path, format: u32, supported: u32) -> Result<(), StoreError> {
+    if format == supported {
+        return Ok(());
+    }
+    Err(StoreError::damaged(path, format!("format {format}, this version reads format {supported}")))
+}
+
+/// The last component of `path`: the id of a run, where it is a run directory.
+#[must_use]
+pub fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Gives the file `from` the second name `to`. Where the file system cannot, it copies the file durably. The file must be one
+/// that is never changed in place.
 pub fn link_or_copy(from: &Path, to: &Path) -> Result<(), StoreError> {
     if fs::hard_link(from, to).is_ok() {
         return Ok(());
@@ -92,9 +115,9 @@ mod tests {
 
     #[test]
     fn full_and_forbidden_disks_are_explained() {
-        let full = StoreError::io("writing", Path::new("a"))(std::io::ErrorKind::StorageFull.into());
+        let full = StoreError::io("writing", Path::new("a"))(ErrorKind::StorageFull.into());
         assert!(full.to_string().contains("the disk is full"));
-        let denied = StoreError::io("creating", Path::new("runs"))(std::io::ErrorKind::PermissionDenied.into());
+        let denied = StoreError::io("creating", Path::new("runs"))(ErrorKind::PermissionDenied.into());
         assert!(denied.to_string().contains("must be writable"));
     }
 }

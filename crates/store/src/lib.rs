@@ -10,6 +10,7 @@ pub mod lock;
 pub mod log;
 pub mod manifest;
 pub mod metrics;
+mod named_enum;
 pub mod recorder;
 pub mod run_dir;
 pub mod select;
@@ -22,8 +23,8 @@ pub mod verdict;
 
 pub use catalog::{ListedRun, ListedStatus};
 pub use checkpoint::{
-    CheckpointChoice, Checkpoints, ChosenCheckpoint, PartRecord, PartSpec, ResumedState, StateHash, load_weights,
-    state_hash,
+    CheckpointChoice, Checkpoints, ChosenCheckpoint, PartRecord, PartSpec, ResumedState, StateHash, hash_state,
+    load_weights,
 };
 pub use error::StoreError;
 pub use files::write_atomic;
@@ -31,8 +32,8 @@ pub use lock::RunLock;
 pub use log::Log;
 pub use manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus, Session, SessionContext, SweepPoint, TemplateUse};
 pub use metrics::MetricLine;
-pub use recorder::{OpenedForRanks, OpenedRecorder, Recorder};
+pub use recorder::{OpenedRecorder, Recorder};
 pub use run_dir::{RunDir, RunFiles};
-pub use summary::{Outcome, RankSummary, Summary};
+pub use summary::{RankSummary, Summary};
 pub use timeline::MeasuredStep;
 pub use verdict::{Judgement, ReproductionVerdict};

@@ -1,17 +1,16 @@
-//! Files of one JSON object a line: appended to while a run goes on, cut back when it resumes from a checkpoint.
+//! Files of one JSON object per line: appended to while a run trains, cut back when it resumes from a checkpoint.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
-use super::files::sync_dir;
-use runner_files::TEMPORARY;
+use runner_files::{parent_folder, put_in_place, temporary_file};
 
-/// No line of ours comes near this many bytes; a longer one is not ours.
-const MAX_LINE: u64 = 16 << 20;
+/// A line of more bytes is damaged: none that this program writes comes near it.
+const MAX_LINE_BYTES: u64 = 16 << 20;
 
 /// A line file that is open for appending. Each line is one write, so a kill leaves whole lines.
 #[derive(Debug)]
@@ -20,7 +19,7 @@ pub struct LineFile {
     file: File,
 }
 
-/// What became of a file that was cut back.
+/// Counts of the lines of a file that was cut back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LineCounts {
     pub lines: u64,
@@ -28,7 +27,7 @@ pub struct LineCounts {
     pub train: u64,
     /// Lines of later steps.
     pub dropped: u64,
-    /// Lines that are torn or are no JSON object with a step.
+    /// Lines that are torn, or are not JSON objects with a step.
     pub damaged: u64,
 }
 
@@ -46,11 +45,16 @@ impl LineFile {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// Appends `value` as one line.
+    /// Appends `value` as one line of JSON.
     pub fn write(&mut self, value: &impl Serialize) -> Result<(), StoreError> {
         let mut line = serde_json::to_vec(value).map_err(|e| StoreError::damaged(&self.path, e.to_string()))?;
         line.push(b'\n');
-        self.file.write_all(&line).map_err(StoreError::io("writing", &self.path))
+        self.write_bytes(&line)
+    }
+
+    /// Appends whole lines.
+    pub fn write_bytes(&mut self, lines: &[u8]) -> Result<(), StoreError> {
+        self.file.write_all(lines).map_err(StoreError::io("writing", &self.path))
     }
 
     /// Makes what was written durable.
@@ -59,66 +63,48 @@ impl LineFile {
     }
 }
 
-/// Drops the lines of `path` that are later than `step`, and damaged ones; without a step, all lines. The file is replaced
-/// atomically, and only if there is something to drop. A file that is not there is empty.
+/// Removes the lines of `path` that are later than `step`, and damaged ones; without a step, all lines. The file is replaced
+/// atomically, and only if there is something to remove. A missing file counts as empty.
 pub fn cut_after_step(path: &Path, step: Option<u64>) -> Result<LineCounts, StoreError> {
-    let kept = each_kept(path, step, &mut |_| Ok(()))?;
-    if kept.dropped + kept.damaged == 0 {
-        return Ok(kept);
+    let counts = copy_lines(path, std::io::sink(), step)?;
+    if counts.dropped + counts.damaged > 0 {
+        let temporary = temporary_file(parent_folder(path)).map_err(StoreError::io("rewriting", path))?;
+        copy_lines(path, temporary.as_file(), step)?;
+        put_in_place(temporary, path, true).map_err(StoreError::io("rewriting", path))?;
     }
-    let parent = path.parent().unwrap_or(Path::new("."));
-    let mut name = std::ffi::OsString::from(TEMPORARY);
-    name.push(path.file_name().unwrap_or_default());
-    let temporary = parent.join(name);
-    let rewrite = || -> Result<(), StoreError> {
-        let io = |source| StoreError::io("rewriting", path)(source);
-        let mut out = BufWriter::new(File::create(&temporary).map_err(io)?);
-        each_kept(path, step, &mut |line| out.write_all(line))?;
-        let file = out.into_inner().map_err(|e| io(e.into_error()))?;
-        file.sync_all().map_err(io)?;
-        fs::rename(&temporary, path).map_err(io)
-    };
-    rewrite().inspect_err(|_| {
-        let _ = fs::remove_file(&temporary);
-    })?;
-    sync_dir(parent)?;
-    Ok(kept)
+    Ok(counts)
 }
 
-/// Copies the lines of `from` that are not later than `step` to the new file `to`, leaving out damaged ones.
+/// Copies the lines of `from` that are not later than `step` to the new file `to`, without damaged ones.
 pub fn copy_through_step(from: &Path, to: &Path, step: u64) -> Result<LineCounts, StoreError> {
-    let io = |source| StoreError::io("writing", to)(source);
-    let mut out = BufWriter::new(File::create_new(to).map_err(io)?);
-    let kept = each_kept(from, Some(step), &mut |line| out.write_all(line))?;
-    let file = out.into_inner().map_err(|e| io(e.into_error()))?;
-    file.sync_all().map_err(io)?;
-    Ok(kept)
+    let file = File::create_new(to).map_err(StoreError::io("writing", to))?;
+    let counts = copy_lines(from, &file, Some(step))?;
+    file.sync_all().map_err(StoreError::io("writing", to))?;
+    Ok(counts)
 }
 
-/// Calls `line` with the whole lines of `path` that are not later than `step`, in order, and counts all of them.
-fn each_kept(
-    path: &Path,
-    step: Option<u64>,
-    line: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
-) -> Result<LineCounts, StoreError> {
-    let parse = |line: &[u8]| serde_json::from_slice::<LineHead>(line).ok().filter(|_| line.ends_with(b"\n"));
-    let mut kept = LineCounts::default();
-    for_each_line(path, &mut |bytes| {
-        match parse(bytes) {
-            Some(parsed) if step.is_some_and(|step| parsed.step <= step) => {
-                kept.lines += 1;
-                kept.train += u64::from(parsed.kind.as_deref() == Some("train"));
-                return line(bytes);
+/// Writes the whole lines of `path` that are not later than `step` to `out`, and counts all lines.
+fn copy_lines(path: &Path, out: impl Write, step: Option<u64>) -> Result<LineCounts, StoreError> {
+    let mut out = BufWriter::new(out);
+    let mut counts = LineCounts::default();
+    for_each_line(path, &mut |line| {
+        let head = serde_json::from_slice::<LineHead>(line).ok().filter(|_| line.ends_with(b"\n"));
+        match head {
+            Some(head) if step.is_some_and(|step| head.step <= step) => {
+                counts.lines += 1;
+                counts.train += u64::from(head.kind.as_deref() == Some("train"));
+                return out.write_all(line);
             }
-            Some(_) => kept.dropped += 1,
-            None => kept.damaged += 1,
+            Some(_) => counts.dropped += 1,
+            None => counts.damaged += 1,
         }
         Ok(())
     })?;
-    Ok(kept)
+    out.flush().map_err(StoreError::io("rewriting", path))?;
+    Ok(counts)
 }
 
-/// Calls `line` with each line of `path` with its line end, in order. A file that is not there has none.
+/// Calls `line` with each line of `path`, with its line end, in order. A missing file has no lines.
 pub fn for_each_line(path: &Path, line: &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> Result<(), StoreError> {
     let mut lines = LineReader::open(path)?;
     while let Some(bytes) = lines.next_line()? {
@@ -137,7 +123,7 @@ pub struct LineReader {
 }
 
 impl LineReader {
-    /// Of `path`; a file that is not there has no lines.
+    /// Opens `path`; a missing file has no lines.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -157,7 +143,7 @@ impl LineReader {
     pub fn next_line(&mut self) -> Result<Option<&[u8]>, StoreError> {
         let Some(reader) = &mut self.reader else { return Ok(None) };
         self.buffer.clear();
-        let read = reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut self.buffer);
+        let read = reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut self.buffer);
         let read = read.map_err(StoreError::io("reading", &self.path))?;
         Ok((read > 0).then_some(self.buffer.as_slice()))
     }
@@ -165,6 +151,8 @@ impl LineReader {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn kept(content: &str, step: u64) -> (LineCounts, String) {

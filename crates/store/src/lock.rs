@@ -1,4 +1,4 @@
-//! One process at a time works on a run.
+//! Locks of runs: one process at a time works on a run, and one at a time finds or creates the run of a name.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -8,137 +8,153 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::error::StoreError;
+use super::files::file_name;
 
 /// The file in a run directory whose lock says that a process works on it.
 pub const LOCK: &str = "lock";
 
-/// How often and how long to wait for a lock: `runner runs` probes locks and holds each for microseconds.
-const TRIES: u32 = 10;
-const PAUSE: Duration = Duration::from_millis(20);
+/// The wait for the lock of a run: `runner runs` probes locks, and holds each for microseconds.
+const RUN_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
+/// The wait for the lock of a name, which another process holds as long as it takes to create a run.
+const NAME_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long to wait for the turn to find or create a run, which others hold for as long as that takes.
-const TURN: Duration = Duration::from_secs(10);
-
-/// Held while a process works on a run; the kernel lets go of it when the process ends, however it ends.
+/// A lock that this process holds. The kernel releases it when the process ends, however it ends.
 #[derive(Debug)]
 pub struct RunLock {
     _file: File,
 }
 
-/// Waits for the turn to find or create a run called `base` in `root`; it ends when the file is dropped.
-///
-/// # Errors
-/// If the folder cannot be written; `Busy` if another process keeps its turn for ten seconds.
-pub fn turn(root: &Path, base: &str) -> Result<File, StoreError> {
-    turn_within(root, base, TURN)
-}
-
-fn turn_within(root: &Path, base: &str, limit: Duration) -> Result<File, StoreError> {
-    fs::create_dir_all(root).map_err(StoreError::io("creating", root))?;
-    let path = root.join(format!(".{base}.{LOCK}"));
-    let open = || {
-        let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-        open.map_err(StoreError::io("opening", &path))
-    };
-    let mut file = open()?;
-    let started = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) if is_at(&file, &path) => return Ok(file),
-            // It was removed before we had it: others wait at the one that is there now.
-            Ok(()) => file = open()?,
-            Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => return Ok(file),
-            Err(TryLockError::Error(e)) => return Err(StoreError::io("locking", &path)(e)),
-            Err(TryLockError::WouldBlock) if started.elapsed() >= limit => return Err(StoreError::Busy { path }),
-            Err(TryLockError::WouldBlock) => thread::sleep(PAUSE.min(limit)),
-        }
-    }
-}
-
-/// Whether `file` is what `path` names now.
-fn is_at(file: &File, path: &Path) -> bool {
-    let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-    file.metadata().and_then(|ours| Ok(same(ours, fs::metadata(path)?))).unwrap_or(false)
-}
-
-/// Removes the file of a turn, `path`, if nobody has that turn; whether it did.
-pub fn remove_turn(path: &Path) -> bool {
-    // Removed while held: whoever opened it before sees that it is gone, and takes a new one.
-    OpenOptions::new()
-        .write(true)
-        .open(path)
-        .is_ok_and(|file| file.try_lock().is_ok() && is_at(&file, path) && fs::remove_file(path).is_ok())
-}
-
-/// Whether nobody has the turn whose file is `path`.
-pub fn turn_is_free(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| file.try_lock_shared().is_ok())
+/// The result of an attempt to lock a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LockAttempt {
+    Locked,
+    /// Another process held the lock all the time.
+    TimedOut,
+    /// The file system has no locks.
+    Unsupported,
 }
 
 impl RunLock {
-    /// Takes the lock of the run directory `path`.
+    /// Takes the lock of the run directory `run`. On a file system without locks the run is not guarded.
     ///
     /// # Errors
     /// `Locked` if another process holds it, naming that process.
-    pub fn take(path: &Path) -> Result<Self, StoreError> {
-        Self::take_with(path, false)
+    pub fn take(run: &Path) -> Result<Self, StoreError> {
+        Self::take_run(run, false)
     }
 
-    /// As `take`, for who removes: what may be in use stays.
+    /// Takes the lock of the run directory `run` in order to remove something from it.
     ///
     /// # Errors
-    /// As `take`; `Refused` on a file system without locks, where nobody knows whether a process works on the run.
-    pub fn take_to_remove(path: &Path) -> Result<Self, StoreError> {
-        Self::take_with(path, true)
+    /// `Locked` if another process holds it; `Refused` on a file system without locks, where it is not known whether one does.
+    pub fn take_to_remove(run: &Path) -> Result<Self, StoreError> {
+        Self::take_run(run, true)
     }
 
-    fn take_with(path: &Path, surely: bool) -> Result<Self, StoreError> {
-        let file_path = path.join(LOCK);
-        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&file_path);
-        let mut file = open.map_err(StoreError::io("opening", &file_path))?;
-        for attempt in 1.. {
-            match without_locks(path).and_then(|()| file.try_lock()) {
-                Ok(()) => break,
-                Err(TryLockError::Error(e)) if surely && e.kind() == ErrorKind::Unsupported => {
-                    let text = "is on a file system without locks, so it is not known whether a process works on it";
-                    let what = "nothing is removed from it; remove it yourself if none does";
-                    return Err(StoreError::Refused(format!("{} {text}: {what}", path.display())));
-                }
-                // A file system without locks: better an unguarded run than none.
-                Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => break,
-                Err(TryLockError::Error(e)) => return Err(StoreError::io("locking", &file_path)(e)),
-                Err(TryLockError::WouldBlock) if attempt == TRIES => {
-                    let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                    let holder = holder(&mut file).map_or_else(String::new, |pid| format!(" (pid {pid})"));
-                    return Err(StoreError::Locked { id, holder });
-                }
-                Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+    fn take_run(run: &Path, to_remove: bool) -> Result<Self, StoreError> {
+        let path = run.join(LOCK);
+        let mut file = open_or_create(&path)?;
+        match wait_for_lock(&file, &path, RUN_LOCK_TIMEOUT)? {
+            LockAttempt::Unsupported if to_remove => {
+                let text = "is on a file system without locks, so it is not known whether a process works on it";
+                let what = "nothing is removed from it; remove it yourself if none does";
+                return Err(StoreError::Refused(format!("{} {text}: {what}", run.display())));
             }
+            LockAttempt::TimedOut => {
+                let holder = holder(&mut file).map_or_else(String::new, |pid| format!(" (pid {pid})"));
+                return Err(StoreError::Locked { id: file_name(run), holder });
+            }
+            LockAttempt::Locked | LockAttempt::Unsupported => {}
         }
-        let mut note = || -> std::io::Result<()> {
+        let mut write_pid = || -> std::io::Result<()> {
             file.set_len(0)?;
             file.rewind()?;
             writeln!(file, "{}", std::process::id())
         };
-        note().map_err(StoreError::io("writing", &file_path))?;
+        write_pid().map_err(StoreError::io("writing", &path))?;
         Ok(Self { _file: file })
     }
 
-    /// Whether a process works on the run directory `path` now.
-    #[must_use]
-    pub fn is_held(path: &Path) -> bool {
-        File::open(path.join(LOCK)).is_ok_and(|f| matches!(f.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    /// Waits for the lock of the name `base` in `root`, under which this process then finds or creates a run.
+    ///
+    /// # Errors
+    /// If the folder cannot be written; `Busy` if another process holds the lock for ten seconds.
+    pub fn take_name(root: &Path, base: &str) -> Result<Self, StoreError> {
+        Self::take_name_within(root, base, NAME_LOCK_TIMEOUT)
     }
 
-    /// Whether surely no process works on the run directory `path` now: where there are no locks nobody knows.
+    fn take_name_within(root: &Path, base: &str, timeout: Duration) -> Result<Self, StoreError> {
+        fs::create_dir_all(root).map_err(StoreError::io("creating", root))?;
+        let path = root.join(format!(".{base}.{LOCK}"));
+        let started = Instant::now();
+        loop {
+            let file = open_or_create(&path)?;
+            match wait_for_lock(&file, &path, timeout.saturating_sub(started.elapsed()))? {
+                LockAttempt::TimedOut => return Err(StoreError::Busy { path }),
+                // The file was removed before it was locked: other processes wait for the one that is there now.
+                LockAttempt::Locked if !is_same_file(&file, &path) => {}
+                LockAttempt::Locked | LockAttempt::Unsupported => return Ok(Self { _file: file }),
+            }
+        }
+    }
+
+    /// True if a process works on the run directory `run` now.
     #[must_use]
-    pub fn is_free(path: &Path) -> bool {
-        match File::open(path.join(LOCK)) {
-            Ok(file) => without_locks(path).and_then(|()| file.try_lock_shared()).is_ok(),
-            // Nobody has worked on it yet.
+    pub fn is_held(run: &Path) -> bool {
+        File::open(run.join(LOCK)).is_ok_and(|f| matches!(f.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
+    /// True if it is certain that no process works on the run directory `run` now. Without locks it never is.
+    #[must_use]
+    pub fn is_free(run: &Path) -> bool {
+        match File::open(run.join(LOCK)) {
+            Ok(file) => supports_locks(run) && file.try_lock_shared().is_ok(),
+            // No process has worked on it yet.
             Err(error) => error.kind() == ErrorKind::NotFound,
         }
     }
+}
+
+fn open_or_create(path: &Path) -> Result<File, StoreError> {
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    open.map_err(StoreError::io("opening", path))
+}
+
+fn wait_for_lock(file: &File, path: &Path, timeout: Duration) -> Result<LockAttempt, StoreError> {
+    if !path.parent().is_none_or(supports_locks) {
+        return Ok(LockAttempt::Unsupported);
+    }
+    let started = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(LockAttempt::Locked),
+            Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => return Ok(LockAttempt::Unsupported),
+            Err(TryLockError::Error(e)) => return Err(StoreError::io("locking", path)(e)),
+            Err(TryLockError::WouldBlock) if started.elapsed() >= timeout => return Ok(LockAttempt::TimedOut),
+            Err(TryLockError::WouldBlock) => thread::sleep(RETRY_INTERVAL.min(timeout)),
+        }
+    }
+}
+
+/// True if `path` names the open file `file`.
+fn is_same_file(file: &File, path: &Path) -> bool {
+    let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    file.metadata().and_then(|ours| Ok(same(ours, fs::metadata(path)?))).unwrap_or(false)
+}
+
+/// Removes `path`, the lock file of a name, unless a process holds the lock. Returns true if it did.
+pub fn remove_name_lock(path: &Path) -> bool {
+    // It is removed while it is locked: a process that opened it before sees that it is gone, and makes a new one.
+    OpenOptions::new()
+        .write(true)
+        .open(path)
+        .is_ok_and(|file| file.try_lock().is_ok() && is_same_file(&file, path) && fs::remove_file(path).is_ok())
+}
+
+/// True if no process holds the lock of a name whose file is `path`.
+pub fn name_lock_is_free(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| file.try_lock_shared().is_ok())
 }
 
 /// In tests a folder with a file of this name stands for one on a file system without locks.
@@ -146,17 +162,16 @@ impl RunLock {
 pub const NO_LOCKS: &str = "no-locks";
 
 #[cfg(any(test, feature = "testing"))]
-fn without_locks(folder: &Path) -> Result<(), TryLockError> {
-    let none = folder.join(NO_LOCKS).exists();
-    if none { Err(TryLockError::Error(ErrorKind::Unsupported.into())) } else { Ok(()) }
+fn supports_locks(folder: &Path) -> bool {
+    !folder.join(NO_LOCKS).exists()
 }
 
 #[cfg(not(any(test, feature = "testing")))]
-#[expect(clippy::unnecessary_wraps, reason = "fails in tests")]
-fn without_locks(_: &Path) -> Result<(), TryLockError> {
-    Ok(())
+fn supports_locks(_: &Path) -> bool {
+    true
 }
 
+/// The process that wrote its id into the lock file.
 fn holder(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.rewind().ok()?;
@@ -169,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_is_refused_and_told_by_whom() {
+    fn a_held_lock_is_refused_and_names_its_holder() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("a-12345678");
         fs::create_dir(&dir).unwrap();
@@ -189,7 +204,7 @@ mod tests {
     fn without_locks_a_run_trains_but_is_not_known_to_be_free() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(NO_LOCKS), "").unwrap();
-        assert!(RunLock::is_free(dir.path()), "nobody has worked on it yet");
+        assert!(RunLock::is_free(dir.path()), "no process has worked on it yet");
         let _training = RunLock::take(dir.path()).unwrap();
         assert!(!RunLock::is_free(dir.path()));
         let error = RunLock::take_to_remove(dir.path()).unwrap_err();
@@ -200,35 +215,35 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_does_not_come_is_given_up() {
+    fn waiting_for_the_lock_of_a_name_times_out() {
         let root = tempfile::tempdir().unwrap();
-        let first = turn(root.path(), "a-12345678").unwrap();
-        let error = turn_within(root.path(), "a-12345678", Duration::from_millis(1)).unwrap_err();
+        let first = RunLock::take_name(root.path(), "a-12345678").unwrap();
+        let error = RunLock::take_name_within(root.path(), "a-12345678", Duration::from_millis(1)).unwrap_err();
         assert!(error.is_request() && error.to_string().contains("/.a-12345678.lock"), "{error}");
-        turn_within(root.path(), "another", Duration::ZERO).unwrap();
+        RunLock::take_name_within(root.path(), "another", Duration::ZERO).unwrap();
         drop(first);
-        turn_within(root.path(), "a-12345678", Duration::ZERO).unwrap();
+        RunLock::take_name_within(root.path(), "a-12345678", Duration::ZERO).unwrap();
     }
 
     #[test]
-    fn a_turn_s_file_is_removed_by_nobody_but_while_it_is_free() {
+    fn the_lock_file_of_a_name_is_removed_only_while_it_is_free() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join(".a-12345678.lock");
-        let held = turn(root.path(), "a-12345678").unwrap();
-        assert!(!turn_is_free(&path) && !remove_turn(&path) && path.exists());
+        let held = RunLock::take_name(root.path(), "a-12345678").unwrap();
+        assert!(!name_lock_is_free(&path) && !remove_name_lock(&path) && path.exists());
         drop(held);
-        assert!(turn_is_free(&path) && remove_turn(&path) && !path.exists());
-        // Who opened the file before it went must not take a turn that nobody else sees.
-        let turns = std::sync::atomic::AtomicUsize::new(0);
+        assert!(name_lock_is_free(&path) && remove_name_lock(&path) && !path.exists());
+        // A process that opened the file before it was removed must not hold a lock that no other process sees.
+        let holders = std::sync::atomic::AtomicUsize::new(0);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..50 {
-                        let held = turn(root.path(), "a-12345678").unwrap();
-                        assert_eq!(turns.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0, "two at a time");
-                        turns.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                        let held = RunLock::take_name(root.path(), "a-12345678").unwrap();
+                        assert_eq!(holders.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0, "two at a time");
+                        holders.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
                         drop(held);
-                        remove_turn(&path);
+                        remove_name_lock(&path);
                     }
                 });
             }

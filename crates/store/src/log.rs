@@ -1,35 +1,31 @@
-//! `log.txt`: what a person would have seen, with times.
+//! `log.txt`: the messages that a person saw, with the time of each.
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::error::StoreError;
+use super::lines::LineFile;
 use super::time;
 
 /// The log of a run, open for appending.
 #[derive(Debug)]
-pub struct Log {
-    path: PathBuf,
-    file: File,
-}
+pub struct Log(LineFile);
 
 impl Log {
     pub fn append(path: &Path) -> Result<Self, StoreError> {
-        let file = OpenOptions::new().append(true).create(true).open(path).map_err(StoreError::io("opening", path))?;
-        Ok(Self { path: path.to_owned(), file })
+        LineFile::append(path).map(Self)
     }
 
-    /// Appends `text` under the present time; further lines of it are indented to line up.
+    /// Appends `text` under the present time. Its further lines are indented to line up.
     pub fn line(&mut self, text: &str) -> Result<(), StoreError> {
-        let stamp = time::now();
+        let now = time::now();
         let mut out = String::new();
         for (i, line) in text.lines().enumerate() {
-            let lead = if i == 0 { stamp.as_str() } else { "" };
-            let _ = writeln!(out, "{lead:24}  {line}");
+            let time = if i == 0 { now.as_str() } else { "" };
+            // Writing to a string cannot fail.
+            let _ = writeln!(out, "{time:24}  {line}");
         }
-        self.file.write_all(out.as_bytes()).map_err(StoreError::io("writing", &self.path))
+        self.0.write_bytes(out.as_bytes())
     }
 }
 

@@ -1,4 +1,4 @@
-//! `manifest.json`: what ran where, when and on what, and how it stands.
+//! `manifest.json`: the plan, program, machine, data and sessions of a run, and its status.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,10 +13,11 @@ use runner_spec::plan::Plan;
 /// Version of the run directory's layout.
 pub const FORMAT: u32 = 1;
 
-/// How a run stands. A process that is killed leaves `Running` behind; whether one is at work is what the lock says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// The status of a run in its files. A killed process leaves `Running` behind; the lock says whether a process works on the run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunStatus {
+    #[default]
     Running,
     Done,
     Interrupted,
@@ -31,14 +32,14 @@ pub struct Manifest {
     pub name: String,
     pub plan_hash: String,
     pub status: RunStatus,
-    /// Why it failed.
+    /// The reason of a failure.
     pub error: Option<String>,
     /// Optimizer steps of the whole run.
     pub steps: u64,
     /// RFC 3339, UTC: the first start and the last end.
     pub started: String,
     pub ended: Option<String>,
-    /// Version of this program, and the rest of where it ran: of the newest session.
+    /// The version of this program. This and what follows up to `environment` describe the newest session.
     pub version: String,
     /// The working directory's repository.
     pub git: Option<Git>,
@@ -46,13 +47,13 @@ pub struct Manifest {
     /// How the ranks are arranged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<Mesh>,
-    /// Of each rank.
+    /// The device of each rank.
     pub devices: Vec<String>,
     pub threads: usize,
     pub experiment_file: PathBuf,
     /// `--set` flags as given.
     pub overrides: Vec<String>,
-    /// Of the environment only what the run read.
+    /// The environment variables that the run read.
     pub environment: BTreeMap<String, String>,
     pub data: DataHashes,
     /// The run whose record and checkpoint this one began with.
@@ -71,7 +72,7 @@ pub struct Manifest {
     pub sessions: Vec<Session>,
 }
 
-/// Where a run began that did not begin at step 0: after `step` of another run.
+/// The run, and its step, after which a run began that did not begin at step 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContinuedFrom {
     /// The other run's id and plan.
@@ -84,9 +85,9 @@ pub struct ContinuedFrom {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunOrigin {
-    /// Begun with that run's settings, changed; from its checkpoint after `step`, or from the start (`None`).
+    /// Begun with changed settings of that run, from its checkpoint after `step`, or from the start (`None`).
     Fork { id: String, step: Option<u64>, plan_hash: String },
-    /// The same again.
+    /// The same training once more.
     Reproduction { id: String, plan_hash: String },
 }
 
@@ -104,7 +105,7 @@ pub struct TemplateUse {
     pub vars: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Content hashes of what went in.
+/// Content hashes of the data and weights that a run read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataHashes {
     pub tokenizer: String,
@@ -113,7 +114,7 @@ pub struct DataHashes {
     pub choice: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test: Option<String>,
-    /// Of the weights that training started from, where it did not draw them.
+    /// Hash of the initial weights, if they were read from files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
 }
@@ -131,7 +132,7 @@ impl From<&DataFacts> for DataHashes {
     }
 }
 
-/// One process's part in a run.
+/// The work of one process on a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     pub started: String,
@@ -141,12 +142,12 @@ pub struct Session {
     pub version: String,
     pub commit: Option<String>,
     pub threads: usize,
-    /// How often all ranks were started again after one had died.
+    /// How often all ranks were started again after one had failed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub restarts: u32,
     #[serde(default)]
     pub machine: Machine,
-    /// `--set` flags of this session, and the environment that it read.
+    /// `--set` flags of this session, and the environment variables that it read.
     #[serde(default)]
     pub overrides: Vec<String>,
     #[serde(default)]
@@ -158,7 +159,7 @@ fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
-/// Where a session runs.
+/// The program, machine and flags of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionContext {
     pub git: Option<Git>,
@@ -169,7 +170,7 @@ pub struct SessionContext {
 }
 
 impl Manifest {
-    /// Of a run of `plan` that has not started.
+    /// The manifest of a run of `plan` that has not started.
     #[must_use]
     pub fn new(plan: &Plan, experiment_file: PathBuf, overrides: Vec<String>, started: String) -> Self {
         Self {
@@ -200,17 +201,17 @@ impl Manifest {
         }
     }
 
-    /// Whether it may be taken for the run of its plan: not if it began in the middle of another by `fork`, or only shows
-    /// whether another comes out the same.
+    /// True if `apply` may take this run for the run of its plan: not if a fork began it in the middle of another run, nor if it
+    /// is a reproduction.
     #[must_use]
     pub fn stands_for_its_plan(&self) -> bool {
         !matches!(self.origin, Some(RunOrigin::Fork { step: Some(_), .. } | RunOrigin::Reproduction { .. }))
     }
 
-    /// Why a session on `here` may not give the bits that an uninterrupted run would: the sums inside a matrix product are
-    /// cut by the processor's caches, and another version may compute otherwise.
+    /// The reason why a session on the machine `here` may differ in bits from an uninterrupted run, if there is one: the caches of
+    /// the processor decide how sums inside a matrix product are split, and another version may compute in another order.
     #[must_use]
-    pub fn foreign_bits(&self, here: &Machine) -> Option<String> {
+    pub fn bit_drift(&self, here: &Machine) -> Option<String> {
         let last = self.sessions.last()?;
         let version = env!("CARGO_PKG_VERSION");
         if last.version != version {
@@ -221,8 +222,8 @@ impl Manifest {
         other.then(|| format!("began on {}, goes on with {}: bits may differ", name(&last.machine), name(here)))
     }
 
-    /// Notes that a process starts at `from_step`, and where.
-    pub fn begin(&mut self, from_step: u64, place: SessionContext, started: String) {
+    /// Records that a session starts at `from_step`, and where.
+    pub fn begin_session(&mut self, from_step: u64, place: SessionContext, started: String) {
         self.status = RunStatus::Running;
         self.error = None;
         self.ended = None;
@@ -243,15 +244,15 @@ impl Manifest {
         });
     }
 
-    /// Notes that the newest session starts all ranks again.
-    pub fn restart(&mut self) {
+    /// Records that the newest session starts all ranks again.
+    pub fn record_restart(&mut self) {
         if let Some(session) = self.sessions.last_mut() {
             session.restarts += 1;
         }
     }
 
-    /// Notes how the newest session ended, after `to_step`.
-    pub fn end(&mut self, status: RunStatus, error: Option<String>, to_step: u64, ended: String) {
+    /// Records how the newest session ended, after `to_step`.
+    pub fn end_session(&mut self, status: RunStatus, error: Option<String>, to_step: u64, ended: String) {
         (self.status, self.error) = (status, error);
         if let Some(session) = self.sessions.last_mut() {
             session.ended = Some(ended.clone());

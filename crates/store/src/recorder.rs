@@ -1,4 +1,4 @@
-//! Consumes a run's events and writes them down: metrics, samples, checkpoints.
+//! Records a run from its events: metrics, samples, traces and checkpoints.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,44 +16,35 @@ use runner_compute::state::TrainState;
 use runner_spec::event::{Best, Event, ObserveError, TraceLine};
 use runner_spec::model::layout::ParamLayout;
 
-/// Writes one run's record.
+/// Writes the record of one run.
 #[derive(Debug)]
 pub struct Recorder {
     run: PathBuf,
     metrics: LineFile,
     samples: LineFile,
-    /// Where the run is traced.
+    /// `None` if the run is not traced.
     trace: Option<LineFile>,
     checkpoints: Checkpoints,
-    /// Step and validation loss of the last evaluation.
-    measured: Option<(u64, f64)>,
-    saved: Option<(u64, StateHash)>,
+    /// Step and validation loss.
+    last_evaluation: Option<(u64, f64)>,
+    /// Step and hash.
+    newest_checkpoint: Option<(u64, StateHash)>,
 }
 
-/// A record that is ready to be gone on with.
+/// A record that is ready for the next step, and the checkpoint to resume from; `None`: from the start.
 #[derive(Debug)]
-pub struct OpenedRecorder {
+pub struct OpenedRecorder<C> {
     pub recorder: Recorder,
-    /// The state to go on from; `None`: from the start.
-    pub resumed: Option<ResumedState>,
-    pub warnings: Vec<String>,
-}
-
-/// A record of a run with several ranks that is ready to be gone on with.
-#[derive(Debug)]
-pub struct OpenedForRanks {
-    pub recorder: Recorder,
-    /// The checkpoint that every rank loads; `None`: from the start.
-    pub chosen: Option<ChosenCheckpoint>,
+    pub resumed: Option<C>,
     pub warnings: Vec<String>,
 }
 
 impl Recorder {
-    /// Opens the record in the run directory `run`, which this process holds: finds the newest good checkpoint, and cuts
-    /// metrics and samples back to it, so that what is written next follows on. `keep` is the number of checkpoints.
+    /// Opens the record in the run directory `run`, whose lock this process holds. Reads the newest usable checkpoint, and cuts
+    /// metrics and samples back to it, so that the next lines follow on. `keep` is the number of checkpoints that stay.
     ///
     /// # Errors
-    /// If no checkpoint can be used although there are some, or files cannot be written.
+    /// If there are checkpoints but none is usable, or files cannot be written.
     pub fn open(
         run: &Path,
         plan_hash: &str,
@@ -61,82 +52,88 @@ impl Recorder {
         layout: &Arc<ParamLayout>,
         moments: usize,
         device: &Device,
-    ) -> Result<OpenedRecorder, StoreError> {
+    ) -> Result<OpenedRecorder<ResumedState>, StoreError> {
         let checkpoints = Checkpoints::open(&run.join(CHECKPOINTS), plan_hash, keep)?;
-        let mut resumed = checkpoints.latest(layout, moments, device)?;
-        let mut warnings = resumed.as_mut().map(|r| std::mem::take(&mut r.warnings)).unwrap_or_default();
-        let saved = resumed.as_ref().map(|r| (r.state.step, r.hash.clone()));
-        let recorder = Self::follow(run, checkpoints, saved, &mut warnings)?;
-        Ok(OpenedRecorder { recorder, resumed, warnings })
+        let resumed = checkpoints.latest(layout, moments, device)?;
+        let newest = resumed.as_ref().map(|r| (r.state.step, r.hash.clone(), r.warnings.clone()));
+        Self::open_at(run, checkpoints, newest, resumed)
     }
 
-    /// As `open`, for the one process of a run with several ranks that keeps its record: finds and checks the newest good
-    /// checkpoint, which each rank then takes its part of with `checkpoint::load`.
+    /// Opens the record of a run with several ranks, like [`Recorder::open`]. The newest usable checkpoint is only checked: each
+    /// rank then reads its part of it with `checkpoint::load_state`.
     ///
     /// # Errors
-    /// As `open`.
-    pub fn open_ranks(run: &Path, plan_hash: &str, keep: usize) -> Result<OpenedForRanks, StoreError> {
+    /// Those of [`Recorder::open`].
+    pub fn open_for_ranks(
+        run: &Path,
+        plan_hash: &str,
+        keep: usize,
+    ) -> Result<OpenedRecorder<ChosenCheckpoint>, StoreError> {
         let checkpoints = Checkpoints::open(&run.join(CHECKPOINTS), plan_hash, keep)?;
-        let mut chosen = checkpoints.choose()?;
-        let mut warnings = chosen.as_mut().map(|c| std::mem::take(&mut c.warnings)).unwrap_or_default();
-        let saved = chosen.as_ref().map(|c| (c.step, c.hash.clone()));
-        let recorder = Self::follow(run, checkpoints, saved, &mut warnings)?;
-        Ok(OpenedForRanks { recorder, chosen, warnings })
+        let chosen = checkpoints.choose()?;
+        let newest = chosen.as_ref().map(|c| (c.step, c.hash.clone(), c.warnings.clone()));
+        Self::open_at(run, checkpoints, newest, chosen)
     }
 
-    /// A recorder that writes after the checkpoint `saved`, once the record is cut back to it.
-    fn follow(
+    /// Cuts the record back to the checkpoint `newest` (its step, its hash, and what was wrong with newer ones), and opens the
+    /// record for the lines that follow.
+    fn open_at<C>(
         run: &Path,
         checkpoints: Checkpoints,
-        saved: Option<(u64, StateHash)>,
-        warnings: &mut Vec<String>,
-    ) -> Result<Self, StoreError> {
-        let from = saved.as_ref().map(|(step, _)| *step);
+        newest: Option<(u64, StateHash, Vec<String>)>,
+        resumed: Option<C>,
+    ) -> Result<OpenedRecorder<C>, StoreError> {
+        let from = newest.as_ref().map(|(step, ..)| *step);
         let step = from.unwrap_or(0);
-        // A run that was traced once goes on so.
+        let (newest_checkpoint, mut warnings) = match newest {
+            Some((step, hash, warnings)) => (Some((step, hash)), warnings),
+            None => (None, Vec::new()),
+        };
+        // A run that was traced once is traced again.
         let traced = run.join(TRACE);
         if traced.exists() {
             cut_after_step(&traced, from)?;
         }
         let mut dropped = 0;
         for name in [METRICS, SAMPLES] {
-            // Without a checkpoint all of it is done again, an evaluation before the first step too.
-            let kept = cut_after_step(&run.join(name), from)?;
-            dropped += kept.dropped;
-            if name == METRICS && kept.train < step {
-                warnings.push(format!("{name} has {} of {step} steps: the others are lost", kept.train));
+            // Without a checkpoint every step is repeated, and an evaluation before the first step too.
+            let counts = cut_after_step(&run.join(name), from)?;
+            dropped += counts.dropped;
+            if name == METRICS && counts.train < step {
+                warnings.push(format!("{name} has {} of {step} steps: the others are lost", counts.train));
             }
-            if kept.damaged > 0 {
-                warnings.push(format!("{name}: {} torn or damaged lines removed", kept.damaged));
+            if counts.damaged > 0 {
+                warnings.push(format!("{name}: {} torn or damaged lines removed", counts.damaged));
             }
         }
         if dropped > 0 {
             warnings
                 .push(format!("{dropped} lines after step {step} dropped from the record: those steps are done again"));
         }
-        Ok(Self {
+        let recorder = Self {
             run: run.to_owned(),
             metrics: LineFile::append(&run.join(METRICS))?,
             samples: LineFile::append(&run.join(SAMPLES))?,
             trace: traced.exists().then(|| LineFile::append(&traced)).transpose()?,
             checkpoints,
-            measured: None,
-            saved,
-        })
+            last_evaluation: None,
+            newest_checkpoint,
+        };
+        Ok(OpenedRecorder { recorder, resumed, warnings })
     }
 
-    /// Traces the run in `run`, whose record this is, from here on.
+    /// Traces the run from here on.
     ///
     /// # Errors
-    /// If the file cannot be made.
-    pub fn start_trace(&mut self, run: &Path) -> Result<(), StoreError> {
+    /// If the file cannot be created.
+    pub fn start_trace(&mut self) -> Result<(), StoreError> {
         if self.trace.is_none() {
-            self.trace = Some(LineFile::append(&run.join(TRACE))?);
+            self.trace = Some(LineFile::append(&self.run.join(TRACE))?);
         }
         Ok(())
     }
 
-    /// Whether the run is traced.
+    /// True if the run is traced.
     #[must_use]
     pub fn is_tracing(&self) -> bool {
         self.trace.is_some()
@@ -144,27 +141,27 @@ impl Recorder {
 
     /// Step and hash of the newest checkpoint.
     #[must_use]
-    pub fn saved(&self) -> Option<&(u64, StateHash)> {
-        self.saved.as_ref()
+    pub fn newest_checkpoint(&self) -> Option<&(u64, StateHash)> {
+        self.newest_checkpoint.as_ref()
     }
 
-    /// Removes all that ranks wrote and that will not be committed, once none of them writes any more.
+    /// Removes everything that ranks wrote and that will not be committed. No rank may be writing.
     pub fn abandon_all(&self) {
         self.checkpoints.abandon_all();
     }
 
-    /// Makes a checkpoint of `state`, that of a run with one rank.
+    /// Saves the training state of a run with one rank.
     fn save(&mut self, state: &TrainState) -> Result<(), StoreError> {
-        let val_loss = self.before_saving(state.step)?;
+        let val_loss = self.sync_before_checkpoint(state.step)?;
         let saved = self.checkpoints.save(state, val_loss)?;
-        self.saved = Some((state.step, saved.hash));
+        self.newest_checkpoint = Some((state.step, saved.hash));
         Ok(())
     }
 
-    /// Makes a checkpoint of the parts that the ranks of a run with several reported.
+    /// Commits a checkpoint of the parts that several ranks reported.
     ///
     /// # Errors
-    /// As `Checkpoints::commit`.
+    /// Those of [`Checkpoints::commit`].
     pub fn commit(
         &mut self,
         step: u64,
@@ -172,25 +169,25 @@ impl Recorder {
         best: Option<Best>,
         parts: Vec<PartRecord>,
     ) -> Result<(), StoreError> {
-        let val_loss = self.before_saving(step)?;
+        let val_loss = self.sync_before_checkpoint(step)?;
         let saved = self.checkpoints.commit(step, tokens, best, val_loss, parts)?;
-        self.saved = Some((step, saved.hash));
+        self.newest_checkpoint = Some((step, saved.hash));
         Ok(())
     }
 
-    /// What a checkpoint of `step` rests on is on the disk before it is. Returns the validation loss at that step.
-    fn before_saving(&self, step: u64) -> Result<Option<f64>, StoreError> {
+    /// Makes the record durable, which a checkpoint of `step` relies on. Returns the validation loss at that step.
+    fn sync_before_checkpoint(&self, step: u64) -> Result<Option<f64>, StoreError> {
         self.metrics.sync()?;
         self.samples.sync()?;
         self.trace.as_ref().map_or(Ok(()), LineFile::sync)?;
-        Ok(self.measured.filter(|(measured, _)| *measured == step).map(|(_, loss)| loss))
+        Ok(self.last_evaluation.filter(|(measured, _)| *measured == step).map(|(_, loss)| loss))
     }
 
     fn record(&mut self, event: &Event) -> Result<(), StoreError> {
         match event {
             Event::Step(metrics) => self.metrics.write(&MetricLine::from(metrics)),
             Event::Eval(metrics) => {
-                self.measured = metrics.val_loss.map(|loss| (metrics.step, loss));
+                self.last_evaluation = metrics.val_loss.map(|loss| (metrics.step, loss));
                 self.metrics.write(&MetricLine::from(metrics))
             }
             Event::Sample(sample) => self.samples.write(sample),
@@ -226,11 +223,11 @@ mod tests {
     use runner_compute::testing::{layout, random_state, values};
     use runner_spec::event::{EvalMetrics, SampleText, StepMetrics};
 
-    fn open(run: &Path) -> OpenedRecorder {
+    fn open(run: &Path) -> OpenedRecorder<ResumedState> {
         Recorder::open(run, "abc", 2, &layout(), 2, &Device::Cpu).unwrap()
     }
 
-    /// The training: a pure function of the step, as the real one is of state and step.
+    /// A training that is a pure function of the step.
     fn train(recorder: &mut Recorder, from: u64, through: u64) -> TrainState {
         let mut state = random_state(from, 2);
         for step in from + 1..=through {
@@ -292,7 +289,7 @@ mod tests {
         for name in [METRICS, SAMPLES] {
             assert_eq!(text(run, name), text(whole.path(), name), "{name}");
         }
-        let hash = |dir: &Path| open(dir).recorder.saved().unwrap().clone();
+        let hash = |dir: &Path| open(dir).recorder.newest_checkpoint().unwrap().clone();
         assert_eq!(hash(run), hash(whole.path()));
     }
 
@@ -326,18 +323,21 @@ mod tests {
     #[test]
     fn a_run_with_several_ranks_is_recorded_alike() {
         let dir = tempfile::tempdir().unwrap();
-        let mut recorder = Recorder::open_ranks(dir.path(), "abc", 2).unwrap().recorder;
+        let mut recorder = Recorder::open_for_ranks(dir.path(), "abc", 2).unwrap().recorder;
         let eval = EvalMetrics { step: 4, val_loss: Some(0.25), ..EvalMetrics::default() };
         recorder.observe(&Event::Eval(eval)).unwrap();
-        let folder = checkpoint::pending(&dir.path().join(CHECKPOINTS), 4);
+        let folder = checkpoint::pending_folder(&dir.path().join(CHECKPOINTS), 4);
         let state = random_state(4, 2);
         let half = state.layout.entries.len() / 2;
         let owned = [(0..half).collect::<Vec<_>>(), (half..state.layout.entries.len()).collect()];
         let parts = owned.iter().enumerate().map(|(index, owned)| {
-            checkpoint::part::write(&folder, PartSpec { index, count: 2 }, &state, owned).unwrap()
+            checkpoint::part::write(&folder, PartSpec { index, count: 2 }, &state, owned, &|path| {
+                fs::File::create_new(path)
+            })
+            .unwrap()
         });
         recorder.commit(4, state.tokens, state.best, parts.collect()).unwrap();
-        let saved = recorder.saved().unwrap().clone();
+        let saved = recorder.newest_checkpoint().unwrap().clone();
         drop(recorder);
         let state_file = fs::read_to_string(dir.path().join(CHECKPOINTS).join("step-00000004/state.json")).unwrap();
         assert!(state_file.contains("\"val_loss\": 0.25"), "{state_file}");
@@ -349,12 +349,12 @@ mod tests {
             .unwrap()
             .write_all(later.as_bytes())
             .unwrap();
-        let OpenedForRanks { recorder, chosen, warnings } = Recorder::open_ranks(dir.path(), "abc", 2).unwrap();
-        let chosen = chosen.unwrap();
+        let OpenedRecorder { recorder, resumed, warnings } = Recorder::open_for_ranks(dir.path(), "abc", 2).unwrap();
+        let chosen = resumed.unwrap();
         assert_eq!((chosen.step, &chosen.hash), (4, &saved.1));
-        assert_eq!(recorder.saved(), Some(&saved));
+        assert_eq!(recorder.newest_checkpoint(), Some(&saved));
         assert!(warnings.iter().any(|w| w.starts_with("1 lines after step 4 dropped")), "{warnings:?}");
-        let back = checkpoint::load(&chosen.path, Some("abc"), &layout(), 2, &Device::Cpu).unwrap();
+        let back = checkpoint::load_state(&chosen.path, Some("abc"), &layout(), 2, &Device::Cpu).unwrap();
         assert_eq!(values(&back), values(&state));
     }
 

@@ -1,6 +1,6 @@
-//! One run's folder: `<root>/<name>-<plan hash, 8 digits>[-n]/`.
+//! The folder of one run: `<root>/<name>-<first 8 digits of the plan hash>[-n]/`.
 //!
-//! It is built beside its place and renamed, so a folder of that name always has all of its first files.
+//! It is built under another name and renamed, so a folder of that name always has all of its first files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::checkpoint::{CheckpointChoice, Checkpoints};
 use super::error::StoreError;
-use super::files::{read_json, sync_dir, write_atomic, write_json};
+use super::files::{check_format, file_name, read_json, read_json_if_present, sync_dir, write_atomic, write_json};
 use super::lines::copy_through_step;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, SessionContext};
@@ -27,40 +27,41 @@ pub const PLAN: &str = "plan.json";
 pub const MANIFEST: &str = "manifest.json";
 pub const METRICS: &str = "metrics.jsonl";
 pub const SAMPLES: &str = "samples.jsonl";
-/// Hashes of what each step computed, if they were asked for.
+/// Hashes of the tensors of each step, if the run is traced.
 pub const TRACE: &str = "trace.jsonl";
 /// The tokenizer, so that the run can be sampled from without its data.
 pub const TOKENIZER: &str = "tokenizer.json";
 pub const LOG: &str = "log.txt";
 pub const SUMMARY: &str = "summary.json";
 pub const CHECKPOINTS: &str = "checkpoints";
-/// What each rank of a run with several wrote to its standard error.
+/// The folder with the standard error of each rank, in a run with several processes.
 pub const RANKS: &str = "ranks";
 
-/// The file in `RANKS` of rank `rank`.
+/// The file of rank `rank` in `RANKS`.
 #[must_use]
 pub fn rank_log(rank: usize) -> String {
     format!("rank-{rank}.log")
 }
 
-/// The prefix of the name of a run that is being removed; what a kill leaves of it is removed later.
+/// The prefix of the name of a run that is being removed. If the process is killed, the rest is removed later.
 pub const REMOVING: &str = ".removing-";
 
-/// A run directory in the making, and how long one may take before it counts as left behind by a killed process.
+/// The prefix of the name of a run directory that is being created.
 pub const CREATING: &str = ".creating-";
-const CREATING_AGE: Duration = Duration::from_secs(10);
+/// An unlocked folder of this age was left behind by a killed process.
+const STALE_AGE: Duration = Duration::from_secs(10);
 
-/// The run, and which of its checkpoints, that a new run goes on from.
+/// The checkpoint of another run that a new run begins with.
 #[derive(Debug, Clone, Copy)]
 pub struct ContinueFrom<'a> {
-    /// Its run directory.
+    /// The run directory of the other run.
     pub path: &'a Path,
-    /// Its plan.
+    /// The plan of the other run.
     pub plan: &'a Plan,
     pub which: CheckpointChoice,
 }
 
-/// What a new run starts with.
+/// The first files of a new run.
 #[derive(Debug)]
 pub struct RunFiles<'a> {
     /// The experiment file as given.
@@ -80,12 +81,12 @@ pub struct RunDir {
     _lock: RunLock,
 }
 
-/// What is there for a plan.
+/// The runs of a plan that were found.
 #[derive(Debug, Default)]
 pub struct RunLookup {
-    /// The newest run of the plan that stands for it, and its manifest.
+    /// The newest run that stands for the plan, and its manifest.
     pub run: Option<(PathBuf, Manifest)>,
-    /// Folders of the same name that are no readable runs, and why.
+    /// The reasons why folders of the same name cannot be read as runs.
     pub broken: Vec<String>,
 }
 
@@ -95,44 +96,33 @@ pub fn base_id(name: &str, plan_hash: &str) -> String {
     format!("{name}-{}", plan_hash.get(..8).unwrap_or(plan_hash))
 }
 
-/// The manifest of the run directory `path`.
+/// Reads the manifest of the run directory `path`.
 ///
 /// # Errors
 /// If it is missing, damaged or of another version.
-pub fn manifest(path: &Path) -> Result<Manifest, StoreError> {
+pub fn read_manifest(path: &Path) -> Result<Manifest, StoreError> {
     let file = path.join(MANIFEST);
     let manifest: Manifest = read_json(&file)?;
-    check_format(&file, manifest.format)?;
+    check_format(&file, manifest.format, FORMAT)?;
     Ok(manifest)
 }
 
-/// Whether the manifest `file` of version `format` is one that this program reads.
-pub fn check_format(file: &Path, format: u32) -> Result<(), StoreError> {
-    if format == FORMAT {
-        return Ok(());
-    }
-    Err(StoreError::damaged(file, format!("format {format}, this version reads format {FORMAT}")))
-}
-
-/// The summary of the run directory `path`; `None` if it has none yet.
+/// Reads the summary of the run directory `path`; `None` if it has none yet.
 ///
 /// # Errors
 /// If it is damaged.
-pub fn summary(path: &Path) -> Result<Option<Summary>, StoreError> {
-    match read_json(&path.join(SUMMARY)) {
-        Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
-        other => other.map(Some),
-    }
+pub fn read_summary(path: &Path) -> Result<Option<Summary>, StoreError> {
+    read_json_if_present(&path.join(SUMMARY))
 }
 
-/// What a folder of runs had in it at one moment.
+/// The names in a folder of runs at one moment, so that many runs are found with one reading of the folder.
 #[derive(Debug, Default)]
 pub struct RunsSnapshot {
     names: BTreeMap<String, PathBuf>,
 }
 
 impl RunsSnapshot {
-    /// Of the folder of runs `root`; nothing if it cannot be read.
+    /// Reads the folder of runs `root`. A missing or unreadable folder has no runs.
     #[must_use]
     pub fn read(root: &Path) -> Self {
         let entries = fs::read_dir(root).into_iter().flatten().filter_map(Result::ok);
@@ -140,12 +130,12 @@ impl RunsSnapshot {
         Self { names }
     }
 
-    /// Looks for runs called `name` of the plan with this hash.
+    /// Finds the runs called `name` of the plan with this hash.
     #[must_use]
     pub fn find(&self, name: &str, plan_hash: &str) -> RunLookup {
         let mut found = RunLookup::default();
         for (_, path) in self.siblings(&base_id(name, plan_hash)) {
-            match manifest(&path) {
+            match read_manifest(&path) {
                 Ok(manifest) if manifest.plan_hash == plan_hash && manifest.stands_for_its_plan() => {
                     found.run = Some((path, manifest));
                 }
@@ -170,21 +160,18 @@ impl RunsSnapshot {
     }
 }
 
-fn siblings(root: &Path, base: &str) -> Vec<(u64, PathBuf)> {
-    RunsSnapshot::read(root).siblings(base)
-}
-
-/// All readable runs of `plan` in `root` under its experiment's name, oldest first, wherever they come from.
+/// All readable runs of `plan` in `root` under the name of its experiment, oldest first, whatever they were made from.
 #[must_use]
-pub fn all(root: &Path, plan: &Plan) -> Vec<(PathBuf, Manifest)> {
-    let paths = siblings(root, &base_id(&plan.experiment_name, &plan.hash)).into_iter().map(|(_, path)| path);
-    let readable = paths.filter_map(|path| manifest(&path).ok().map(|manifest| (path, manifest)));
+pub fn runs_of_plan(root: &Path, plan: &Plan) -> Vec<(PathBuf, Manifest)> {
+    let siblings = RunsSnapshot::read(root).siblings(&base_id(&plan.experiment_name, &plan.hash));
+    let paths = siblings.into_iter().map(|(_, path)| path);
+    let readable = paths.filter_map(|path| read_manifest(&path).ok().map(|manifest| (path, manifest)));
     readable.filter(|(_, manifest)| manifest.plan_hash == plan.hash).collect()
 }
 
-/// Looks in `root` for runs of `plan` under its experiment's name.
+/// Finds the runs of `plan` in `root` under the name of its experiment.
 #[must_use]
-pub fn find(root: &Path, plan: &Plan) -> RunLookup {
+pub fn find_run(root: &Path, plan: &Plan) -> RunLookup {
     RunsSnapshot::read(root).find(&plan.experiment_name, &plan.hash)
 }
 
@@ -192,25 +179,24 @@ impl RunDir {
     /// Creates the next run of `files.plan` in `root` and takes its lock.
     ///
     /// # Errors
-    /// If the folder cannot be written; `Locked` never.
+    /// If the folder cannot be written.
     pub fn create(root: &Path, files: RunFiles<'_>) -> Result<Self, StoreError> {
         Self::create_from(root, files, None)
     }
 
-    /// As `create`, with the record of the run `from` up to one of its checkpoints, and with that checkpoint, as
-    /// the new run's own; the manifest's `continued_from` says so. Whether the two runs are the same training is for the
-    /// caller to know. Nothing is changed in `from`, which may be going on. After a kill at any moment the new run is there
-    /// with all of that, or not at all.
+    /// Creates a run like [`RunDir::create`] that begins with one of the checkpoints of the run `from`, and with its record up to
+    /// it; the manifest says so in `continued_from`. The caller decides whether the two runs are the same training. `from` is not
+    /// changed, and may be training. After a kill at any moment the new run has all of that, or does not exist.
     ///
     /// # Errors
-    /// If there is no such checkpoint or it cannot be used; as `create`.
+    /// If the checkpoint does not exist or cannot be used, or the folder cannot be written.
     pub fn create_continued(root: &Path, files: RunFiles<'_>, from: &ContinueFrom<'_>) -> Result<Self, StoreError> {
         Self::create_from(root, files, Some(from))
     }
 
     fn create_from(root: &Path, mut files: RunFiles<'_>, from: Option<&ContinueFrom<'_>>) -> Result<Self, StoreError> {
         fs::create_dir_all(root).map_err(StoreError::io("creating", root))?;
-        remove_stale(root);
+        remove_stale_folders(root);
         let base = base_id(&files.plan.experiment_name, &files.plan.hash);
         let temporary = root.join(format!("{CREATING}{base}-{}-{:x}", std::process::id(), nonce()));
         fs::create_dir(&temporary).map_err(StoreError::io("creating", &temporary))?;
@@ -238,10 +224,10 @@ impl RunDir {
         let checkpoints = temporary.join(CHECKPOINTS);
         fs::create_dir(&checkpoints).map_err(StoreError::io("creating", &checkpoints))?;
         if let Some(from) = from {
-            files.manifest.continued_from = Some(seed(temporary, files.plan, from)?);
+            files.manifest.continued_from = Some(copy_beginning(temporary, files.plan, from)?);
         }
         loop {
-            let n = siblings(root, base).last().map_or(1, |(n, _)| n + 1);
+            let n = RunsSnapshot::read(root).siblings(base).last().map_or(1, |(n, _)| n + 1);
             let id = if n == 1 { base.to_owned() } else { format!("{base}-{n}") };
             let path = root.join(&id);
             files.manifest.id = id;
@@ -258,13 +244,13 @@ impl RunDir {
         }
     }
 
-    /// Takes the run directory `path` to go on with it, and removes what a killed process left unfinished in it.
+    /// Opens the run directory `path` in order to resume it: takes its lock, and removes what a killed process left unfinished.
     ///
     /// # Errors
     /// `Locked` if another process works on it; a damaged manifest.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let lock = RunLock::take(path)?;
-        let manifest = manifest(path)?;
+        let manifest = read_manifest(path)?;
         remove_leftovers(path);
         Ok(Self { path: path.to_owned(), manifest, _lock: lock })
     }
@@ -276,7 +262,7 @@ impl RunDir {
 
     #[must_use]
     pub fn id(&self) -> String {
-        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        file_name(&self.path)
     }
 
     #[must_use]
@@ -284,55 +270,59 @@ impl RunDir {
         &self.manifest
     }
 
-    /// Notes that this process starts working on the run at `from_step`, and where.
+    /// Records that a session of this process starts at `from_step`, and where.
     ///
     /// # Errors
     /// If the manifest cannot be written.
-    pub fn begin(&mut self, from_step: u64, place: SessionContext) -> Result<(), StoreError> {
-        self.manifest.begin(from_step, place, time::now());
+    pub fn begin_session(&mut self, from_step: u64, place: SessionContext) -> Result<(), StoreError> {
+        self.manifest.begin_session(from_step, place, time::now());
         write_json(&self.path.join(MANIFEST), &self.manifest)
     }
 
-    /// Notes that all ranks are started again, in the same session.
+    /// Records that all ranks are started again, in the same session.
     ///
     /// # Errors
     /// If the manifest cannot be written.
-    pub fn restart(&mut self) -> Result<(), StoreError> {
-        self.manifest.restart();
+    pub fn record_restart(&mut self) -> Result<(), StoreError> {
+        self.manifest.record_restart();
         write_json(&self.path.join(MANIFEST), &self.manifest)
     }
 
-    /// Puts `value` beside the record, as indented JSON, under `name`.
+    /// Writes `value` to the file `name` of the run, as indented JSON.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn note(&self, name: &str, value: &impl serde::Serialize) -> Result<(), StoreError> {
+    pub fn write_json(&self, name: &str, value: &impl serde::Serialize) -> Result<(), StoreError> {
         write_json(&self.path.join(name), value)
     }
 
-    /// Puts a text beside the record under `name`, unless there is one.
+    /// Writes a text to the file `name` of the run, unless that exists.
     ///
     /// # Errors
     /// If it cannot be written, and those of `text`.
-    pub fn keep<E: From<StoreError>>(&self, name: &str, text: impl FnOnce() -> Result<String, E>) -> Result<(), E> {
+    pub fn write_once<E: From<StoreError>>(
+        &self,
+        name: &str,
+        text: impl FnOnce() -> Result<String, E>,
+    ) -> Result<(), E> {
         let path = self.path.join(name);
         if path.exists() { Ok(()) } else { Ok(write_atomic(&path, text()?.as_bytes())?) }
     }
 
-    /// Notes how this process's work ended: the summary first, then the manifest, which decides.
+    /// Records how the session ended: the summary first, then the manifest, whose status counts.
     ///
     /// # Errors
     /// If one of them cannot be written.
-    pub fn finish(&mut self, summary: &Summary) -> Result<(), StoreError> {
+    pub fn end_session(&mut self, summary: &Summary) -> Result<(), StoreError> {
         write_json(&self.path.join(SUMMARY), summary)?;
-        self.manifest.end(summary.status, summary.error.clone(), summary.steps, time::now());
+        self.manifest.end_session(summary.status, summary.error.clone(), summary.steps, time::now());
         write_json(&self.path.join(MANIFEST), &self.manifest)
     }
 }
 
-/// Gives the run directory in the making `to`, of a run of `ours`, the beginning of the run directory `from`.
-fn seed(to: &Path, ours: &Plan, from: &ContinueFrom<'_>) -> Result<ContinuedFrom, StoreError> {
-    let other = manifest(from.path)?;
+/// Copies the checkpoint of the run `from`, and its record up to it, to the unfinished run directory `to` of the plan `ours`.
+fn copy_beginning(to: &Path, ours: &Plan, from: &ContinueFrom<'_>) -> Result<ContinuedFrom, StoreError> {
+    let other = read_manifest(from.path)?;
     let checkpoints = Checkpoints::open(&to.join(CHECKPOINTS), &ours.hash, 1)?;
     let measured = same_validation(ours, from.plan);
     let (step, _) = checkpoints.adopt(&from.path.join(CHECKPOINTS), from.which, measured)?;
@@ -342,21 +332,21 @@ fn seed(to: &Path, ours: &Plan, from: &ContinueFrom<'_>) -> Result<ContinuedFrom
     Ok(ContinuedFrom { id: other.id, step, plan_hash: other.plan_hash })
 }
 
-/// Whether validation losses of two plans are over the same rows.
+/// True if validation losses of both plans are over the same rows.
 fn same_validation(a: &Plan, b: &Plan) -> bool {
-    let read = |plan: &Plan| plan.ranks.first().map(|r| (r.program.eval.loss, r.program.batch.micro_batch));
-    a.data.validation == b.data.validation && read(a) == read(b)
+    let rows = |plan: &Plan| plan.ranks.first().map(|r| (r.program.eval.loss, r.program.batch.micro_batch));
+    a.data.validation == b.data.validation && rows(a) == rows(b)
 }
 
-/// Removes folders that processes killed while creating or removing a run left behind.
-pub fn remove_stale(root: &Path) {
-    for path in stale(root) {
+/// Removes the folders that [`stale_folders`] finds. One that cannot be removed stays: it does no harm.
+pub fn remove_stale_folders(root: &Path) {
+    for path in stale_folders(root) {
         let _ = fs::remove_dir_all(path);
     }
 }
 
-/// Folders in `root` that a killed process left of a run that it was creating or removing: unlocked, and not brand-new.
-pub fn stale(root: &Path) -> Vec<PathBuf> {
+/// Folders in `root` that a process left behind when it was killed while it created or removed a run: not locked, not new.
+pub fn stale_folders(root: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root).into_iter().flatten().filter_map(Result::ok);
     let left = entries.filter(|entry| {
         let age = || entry.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
@@ -364,13 +354,13 @@ pub fn stale(root: &Path) -> Vec<PathBuf> {
         let name = name.to_string_lossy();
         (name.starts_with(CREATING) || name.starts_with(REMOVING))
             && entry.file_type().is_ok_and(|kind| kind.is_dir())
-            && age().is_some_and(|age| age > CREATING_AGE)
+            && age().is_some_and(|age| age > STALE_AGE)
             && RunLock::is_free(&entry.path())
     });
     left.map(|entry| entry.path()).collect()
 }
 
-/// Tells apart folders that one process creates.
+/// A number that tells apart the folders that this process creates.
 fn nonce() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -378,5 +368,4 @@ fn nonce() -> u64 {
 }
 
 #[cfg(test)]
-#[path = "run_dir_tests.rs"]
 mod tests;

@@ -1,15 +1,16 @@
-//! Choosing and ordering listed runs by their fields: `--where` and `--sort`.
+//! Filters and sorts listed runs by their fields: `--where` and `--sort`.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use minijinja::value::Value;
 use minijinja::{Environment, UndefinedBehavior};
+use serde_json::{Value as Json, json};
 
 use super::catalog::ListedRun;
 use super::manifest::RunOrigin;
 
-/// Fields of a listed run, as expressions and sort keys name them.
+/// The fields of a listed run, as expressions and sort keys name them.
 pub const FIELDS: [&str; 19] = [
     "id",
     "name",
@@ -32,7 +33,7 @@ pub const FIELDS: [&str; 19] = [
     "error",
 ];
 
-/// An expression takes no more steps than this for a run: one that does is a mistake.
+/// The largest number of interpreter steps of an expression for one run.
 const FUEL: u64 = 100_000;
 
 /// A wrong expression or key.
@@ -40,52 +41,43 @@ const FUEL: u64 = 100_000;
 #[error("{0}")]
 pub struct SelectError(String);
 
-/// A field's value; `None` where the run has none.
-#[derive(Debug, Clone, PartialEq)]
-enum FieldValue {
-    Number(Option<f64>),
-    Text(Option<String>),
-    List(Vec<String>),
-}
+/// The fields that are numbers.
+const NUMBERS: [&str; 10] = [
+    "step",
+    "steps",
+    "tokens",
+    "seconds",
+    "loss",
+    "val_loss",
+    "best_val_loss",
+    "tokens_per_second",
+    "point",
+    "origin_step",
+];
 
-impl FieldValue {
-    fn is_none(&self) -> bool {
-        matches!(self, Self::Number(None) | Self::Text(None))
-    }
-}
-
-fn cell(run: &ListedRun, field: &str) -> FieldValue {
-    let text = |text: &str| FieldValue::Text(Some(text.to_owned()));
+/// The fields of a run, by name: those of its JSON, and what it was made from. `null` where the run has no value.
+fn fields_of(run: &ListedRun) -> Json {
     let (origin, origin_step) = match (&run.origin, &run.continued_from) {
         (Some(RunOrigin::Fork { id, step, .. }), _) => (Some(id), *step),
         (Some(RunOrigin::Reproduction { id, .. }), _) => (Some(id), None),
         (None, Some(from)) => (Some(&from.id), Some(from.step)),
         (None, None) => (None, None),
     };
-    match field {
-        "id" => text(&run.id),
-        "name" => FieldValue::Text(run.name.clone()),
-        "status" => text(run.status.as_str()),
-        "step" => FieldValue::Number(Some(run.step as f64)),
-        "steps" => FieldValue::Number(Some(run.steps as f64)),
-        "tokens" => FieldValue::Number(run.tokens.map(|n| n as f64)),
-        "seconds" => FieldValue::Number(run.seconds),
-        "loss" => FieldValue::Number(run.loss),
-        "val_loss" => FieldValue::Number(run.val_loss),
-        "best_val_loss" => FieldValue::Number(run.best_val_loss),
-        "tokens_per_second" => FieldValue::Number(run.tokens_per_second),
-        "started" => FieldValue::Text(run.started.clone()),
-        "ended" => FieldValue::Text(run.ended.clone()),
-        "tags" => FieldValue::List(run.tags.clone()),
-        "sweep" => FieldValue::Text(run.sweep.as_ref().map(|s| s.id.clone())),
-        "point" => FieldValue::Number(run.sweep.as_ref().map(|s| s.point as f64)),
-        "origin" => FieldValue::Text(origin.cloned()),
-        "origin_step" => FieldValue::Number(origin_step.map(|n| n as f64)),
-        _ => FieldValue::Text(run.error.clone()),
-    }
+    // A path need not be UTF-8, and is not a field.
+    let mut fields = json!(ListedRun { path: PathBuf::new(), ..run.clone() });
+    fields["origin"] = json!(origin);
+    fields["origin_step"] = json!(origin_step);
+    fields["sweep"] = json!(run.sweep.as_ref().map(|sweep| &sweep.id));
+    fields["point"] = json!(run.sweep.as_ref().map(|sweep| sweep.point));
+    fields
 }
 
-/// The known name that `name` is nearest to, if it is near to any.
+/// True if the run has no value for the number `field`: then it may be any number.
+fn is_unknown(fields: &Json, field: &str) -> bool {
+    fields[field].is_null() && NUMBERS.contains(&field)
+}
+
+/// The name in `known` that is most similar to `name`, if one is similar enough.
 #[must_use]
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let scored = known.into_iter().map(|k| (strsim::jaro_winkler(name, k), k));
@@ -98,13 +90,13 @@ fn unknown(what: &str, name: &str) -> SelectError {
     SelectError(format!("{what}: a run has no field `{}`; {help}", name.escape_default()))
 }
 
-/// Keeps the runs of which `expression` is true.
+/// Keeps the runs for which `expression` is true.
 ///
-/// A number that a run does not have is unknown, and a run is kept only if the expression is true whatever that number be: see
+/// A number that a run does not have is unknown: the run is kept only if the expression is true for every number, see
 /// `UnknownTrials`. `x is none` asks whether it is unknown.
 ///
 /// # Errors
-/// If it is no expression, names a field that there is not, or cannot be computed.
+/// If it is not an expression, names an unknown field, or cannot be computed.
 pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), SelectError> {
     let wrong = |error: &minijinja::Error| {
         let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
@@ -113,7 +105,7 @@ pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), Sel
     let mut env = Environment::new();
     env.set_undefined_behavior(UndefinedBehavior::Strict);
     env.set_fuel(Some(FUEL));
-    // Mistakes are explained in the user's own words; what is computed asks `is none` of the field, not of the number tried.
+    // The expression as given serves for error messages. In the prepared one, `is none` asks about the field, not the tried number.
     let names = env.compile_expression(expression).map_err(|e| wrong(&e))?.undeclared_variables(false);
     let (text, constants) = prepared(expression);
     let compiled = env.compile_expression(&text).map_err(|error| wrong(&error))?;
@@ -126,42 +118,40 @@ pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), Sel
             None => return Err(unknown("--where", name)),
         }
     }
-    let mut kept = Vec::with_capacity(runs.len());
-    for run in runs.drain(..) {
-        let cells: Vec<(&str, FieldValue)> = used.iter().map(|field| (*field, cell(&run, field))).collect();
-        let mut matches = true;
-        for trial in UnknownTrials::new(&cells, &constants) {
+    let is_kept = |run: &ListedRun| -> Result<bool, SelectError> {
+        let fields = fields_of(run);
+        for trial in UnknownTrials::new(&fields, &used, &constants) {
             let mut values: BTreeMap<String, Value> = BTreeMap::new();
-            let mut tried = trial.into_iter();
-            for (field, cell) in &cells {
-                let number = if *cell == FieldValue::Number(None) { tried.next() } else { None };
-                values.insert((*field).to_owned(), value(cell, number.unwrap_or(f64::NAN)));
-                values.insert(format!("{NONE}{field}"), Value::from(cell.is_none()));
+            let mut numbers = trial.into_iter();
+            for field in &used {
+                let unknown = if is_unknown(&fields, field) { numbers.next() } else { None };
+                let value = unknown.map_or_else(|| to_value(&fields[*field]), Value::from);
+                values.insert((*field).to_owned(), value);
+                values.insert(format!("{IS_NONE}{field}"), Value::from(fields[*field].is_null()));
             }
             let result = compiled.eval(values).map_err(|error| {
                 let SelectError(text) = wrong(&error);
                 SelectError(format!("{text} (of run {})", run.id.escape_default()))
             })?;
             if !result.is_true() {
-                matches = false;
-                break;
+                return Ok(false);
             }
         }
-        if matches {
-            kept.push(run);
-        }
-    }
-    *runs = kept;
+        Ok(true)
+    };
+    let kept = runs.iter().map(is_kept).collect::<Result<Vec<bool>, _>>()?;
+    let mut kept = kept.into_iter();
+    runs.retain(|_| kept.next() == Some(true));
     Ok(())
 }
 
-/// Begins the name of the variable that says whether a field is unknown.
-const NONE: &str = "__none_";
+/// The prefix of the variable that says whether a field has no value.
+const IS_NONE: &str = "__none_";
 
 /// `expression` with `FIELD is none` as a variable of its own, and the numbers in it.
 fn prepared(expression: &str) -> (String, Vec<f64>) {
     let (tokens, mut constants) = (tokens(expression), Vec::new());
-    // Where the words of the expression are, without the space between them.
+    // The positions of the tokens that are not space.
     let words: Vec<usize> = (0..tokens.len()).filter(|&i| !tokens[i].trim().is_empty()).collect();
     let word = |at: usize| words.get(at).map_or("", |&i| tokens[i]);
     let (mut out, mut at) = (String::new(), 0);
@@ -171,7 +161,7 @@ fn prepared(expression: &str) -> (String, Vec<f64>) {
         let negated = usize::from(word(at + 2) == "not");
         if !attribute && FIELDS.contains(&token) && word(at + 1) == "is" && word(at + 2 + negated) == "none" {
             out.push_str(if negated == 1 { "(not " } else { "(" });
-            out.push_str(NONE);
+            out.push_str(IS_NONE);
             out.push_str(token);
             out.push_str(") ");
             at += 3 + negated;
@@ -189,7 +179,7 @@ fn prepared(expression: &str) -> (String, Vec<f64>) {
     (out, constants)
 }
 
-/// Words, numbers, strings, and all else character by character; together they are `expression`.
+/// Splits `expression` into words, numbers, strings and single other characters.
 fn tokens(expression: &str) -> Vec<&str> {
     let mut out = Vec::new();
     let mut rest = expression;
@@ -223,25 +213,25 @@ fn tokens(expression: &str) -> Vec<&str> {
     out
 }
 
-/// The numbers that are tried for those that a run does not have. A comparison can change only where the number passes one in
-/// the expression, one that the run has, or another unknown one: tried are all of the first two, and between each two of them,
-/// below and above, as many as there are unknown ones, in all combinations.
+/// The numbers that are tried for the unknown ones. The result of a comparison changes only where the number passes a constant of
+/// the expression, a number of the run, or another unknown number. So all of the first two are tried, and as many numbers
+/// between each pair of them, below and above as there are unknown ones, in all combinations.
 struct UnknownTrials {
     numbers: Vec<f64>,
-    /// Of how many unknown numbers, and the next combination; `None` after the last.
+    /// How many numbers are unknown, and the next combination; `None` after the last.
     unknown: usize,
     next: Option<usize>,
 }
 
 impl UnknownTrials {
-    /// More combinations are not tried: of so many unknown numbers a long expression says too little.
-    const MOST: usize = 100_000;
+    /// The largest number of combinations that are tried.
+    const MAX_COMBINATIONS: usize = 100_000;
 
-    fn new(cells: &[(&str, FieldValue)], constants: &[f64]) -> Self {
-        let unknown = cells.iter().filter(|(_, cell)| *cell == FieldValue::Number(None)).count();
+    fn new(fields: &Json, used: &[&str], constants: &[f64]) -> Self {
+        let unknown = used.iter().filter(|field| is_unknown(fields, field)).count();
         let mut numbers = Vec::new();
         if unknown > 0 {
-            let known = cells.iter().filter_map(|(_, cell)| if let FieldValue::Number(x) = cell { *x } else { None });
+            let known = used.iter().filter_map(|field| fields[*field].as_f64());
             let mut bounds: Vec<f64> = constants.iter().copied().chain(known).chain([0.0]).collect();
             bounds.retain(|x| x.is_finite());
             bounds.sort_by(f64::total_cmp);
@@ -258,7 +248,7 @@ impl UnknownTrials {
     }
 
     fn combinations(&self) -> usize {
-        self.numbers.len().saturating_pow(u32::try_from(self.unknown).unwrap_or(u32::MAX)).min(Self::MOST)
+        self.numbers.len().saturating_pow(u32::try_from(self.unknown).unwrap_or(u32::MAX)).min(Self::MAX_COMBINATIONS)
     }
 }
 
@@ -278,47 +268,39 @@ impl Iterator for UnknownTrials {
     }
 }
 
-fn value(cell: &FieldValue, unknown: f64) -> Value {
-    match cell {
-        // Counts as integers: they print and divide as such.
-        FieldValue::Number(Some(x)) if x.fract() == 0.0 && x.abs() < 9e15 => Value::from(*x as i64),
-        FieldValue::Number(x) => Value::from(x.unwrap_or(unknown)),
-        FieldValue::Text(text) => text.as_ref().map_or_else(|| Value::from(()), |text| Value::from(text.as_str())),
-        FieldValue::List(list) => Value::from(list.clone()),
+/// A field as a value in an expression. Counts become integers: they print and divide as such.
+fn to_value(field: &Json) -> Value {
+    match field.as_f64() {
+        Some(x) if x.fract() == 0.0 && x.abs() < 9e15 => Value::from(x as i64),
+        _ => Value::from_serialize(field),
     }
 }
 
-/// Sorts by `key`, a field, from low to high; by `-field` from high to low. Runs without a value come last either way, and
-/// runs that are equal stay as they were.
+/// Sorts by the field `key`, ascending; by `-field`, descending. Runs without a value come last either way. The sort is stable.
 ///
 /// # Errors
 /// If there is no such field.
-pub fn sort(runs: &mut [ListedRun], key: &str) -> Result<(), SelectError> {
-    let (name, down) = key.strip_prefix('-').map_or((key, false), |name| (name, true));
+pub fn sort(runs: &mut Vec<ListedRun>, key: &str) -> Result<(), SelectError> {
+    let (name, descending) = key.strip_prefix('-').map_or((key, false), |name| (name, true));
     let field = FIELDS.into_iter().find(|field| *field == name).ok_or_else(|| unknown("--sort", name))?;
-    runs.sort_by(|a, b| {
-        let (a, b) = (cell(a, field), cell(b, field));
-        match (&a, &b) {
-            (FieldValue::Number(a), FieldValue::Number(b)) => {
-                missing_last(a.as_ref(), b.as_ref(), down, f64::total_cmp)
-            }
-            (FieldValue::Text(a), FieldValue::Text(b)) => missing_last(a.as_ref(), b.as_ref(), down, Ord::cmp),
-            (FieldValue::List(a), FieldValue::List(b)) => {
-                let some = |list: &Vec<String>| (!list.is_empty()).then(|| list.join(" "));
-                missing_last(some(a).as_ref(), some(b).as_ref(), down, Ord::cmp)
-            }
-            _ => Ordering::Equal,
-        }
-    });
+    let key_of = |run: &ListedRun| match &fields_of(run)[field] {
+        Json::String(text) => (None, Some(text.clone())),
+        Json::Array(items) if !items.is_empty() => (None, Some(run.tags.join(" "))),
+        number => (number.as_f64(), None),
+    };
+    let compare = |a: &(Option<f64>, Option<String>), b: &(Option<f64>, Option<String>)| {
+        let order = match (a, b) {
+            ((Some(a), _), (Some(b), _)) => a.total_cmp(b),
+            ((_, Some(a)), (_, Some(b))) => a.cmp(b),
+            // Missing values come last, whatever the direction.
+            (a, b) => return (*a == (None, None)).cmp(&(*b == (None, None))),
+        };
+        if descending { order.reverse() } else { order }
+    };
+    let mut keyed: Vec<_> = runs.drain(..).map(|run| (key_of(&run), run)).collect();
+    keyed.sort_by(|(a, _), (b, _)| compare(a, b));
+    runs.extend(keyed.into_iter().map(|(_, run)| run));
     Ok(())
-}
-
-fn missing_last<T>(a: Option<&T>, b: Option<&T>, down: bool, compare: impl Fn(&T, &T) -> Ordering) -> Ordering {
-    match (a, b) {
-        (Some(a), Some(b)) if down => compare(b, a),
-        (Some(a), Some(b)) => compare(a, b),
-        (a, b) => a.is_none().cmp(&b.is_none()),
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `summary.json`: a run in numbers, computed from its metrics when a process stops working on it.
+//! `summary.json`: the numbers of a run, computed from its metrics when a process stops working on it.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -6,43 +6,42 @@ use std::path::Path;
 use runner_spec::format::{count, seconds};
 use serde::{Deserialize, Serialize};
 
-use super::checkpoint::StateHash;
 use super::error::StoreError;
 use super::manifest::RunStatus;
 use super::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
 
 /// The whole file. What was not measured is `null`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     pub id: String,
     pub status: RunStatus,
     /// Why it failed.
     pub error: Option<String>,
-    /// Whether it failed of a number that is not finite: then it would fail again.
+    /// True if it failed because a number was not finite: then a retry would fail in the same way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_finite: bool,
-    /// Optimizer steps done, and of how many.
+    /// Optimizer steps done, and steps planned.
     pub steps: u64,
     pub steps_total: u64,
     /// Valid tokens seen.
     pub tokens: u64,
-    /// Time at work, all sessions together. Of a session that was killed the time in its steps counts.
+    /// Training time in seconds, summed over all sessions. For a killed session, the time in its recorded steps.
     pub wall_seconds: f64,
     pub final_train_loss: Option<f64>,
     pub last_eval: Option<EvalLine>,
-    /// The evaluation with the lowest validation loss, of this run's own: not of one that it continues.
+    /// The evaluation with the lowest validation loss among this run's own, not those of a run that it continues.
     pub best_eval: Option<EvalLine>,
-    /// Of the best checkpoint, where the file names a test.
+    /// The result of the best checkpoint on the test data, where the experiment names some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test: Option<TestResult>,
     pub medians: Medians,
-    /// What the plan said a step would take, where rates were known; beside `medians.step_ms`.
+    /// The duration of a step that the plan predicted, where rates were known; compare `medians.step_ms`.
     #[serde(default)]
     pub predicted_step_ms: Option<f64>,
-    /// The most memory resident, and what the plan says, in bytes; of several ranks the sums.
+    /// The peak of resident memory, and the planned memory, in bytes, summed over ranks.
     pub peak_rss_bytes: Option<u64>,
     pub planned_memory_bytes: u64,
-    /// Each rank of a run with several.
+    /// One entry per rank of a run with several ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<RankSummary>,
     /// BLAKE3 over step, tokens, weights and moments, and over the weights alone, of the newest checkpoint.
@@ -50,7 +49,7 @@ pub struct Summary {
     pub weights_hash: Option<String>,
 }
 
-/// What the test said of the checkpoint of `step`.
+/// The result of a checkpoint on the test data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TestResult {
     pub step: u64,
@@ -60,13 +59,13 @@ pub struct TestResult {
     pub tokens: u64,
 }
 
-/// One rank of a run with several.
+/// Memory of one rank of a run with several ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankSummary {
     pub rank: usize,
     pub stage: usize,
     pub replica: usize,
-    /// `None` where the rank is a thread, or ended before it could say.
+    /// `None` if the rank is a thread, or ended before it reported its peak.
     pub peak_rss_bytes: Option<u64>,
     pub planned_memory_bytes: u64,
 }
@@ -86,53 +85,23 @@ pub struct Medians {
     pub mfu: Option<f64>,
 }
 
-/// What a summary takes from elsewhere than the metrics.
-#[derive(Debug, Clone)]
-pub struct Outcome {
-    pub id: String,
-    pub status: RunStatus,
-    pub error: Option<String>,
-    pub not_finite: bool,
-    pub steps_total: u64,
-    pub wall_seconds: f64,
-    pub predicted_step_ms: Option<f64>,
-    pub peak_rss_bytes: Option<u64>,
-    pub planned_memory_bytes: u64,
-    pub ranks: Vec<RankSummary>,
-    /// Steps up to this one were another run's, which this one continues: medians leave them out.
-    pub continued_from: u64,
-    pub hash: Option<StateHash>,
-    pub test: Option<TestResult>,
-}
-
 impl Summary {
-    /// Of a run whose metrics are in `metrics`.
+    /// The numbers that `metrics` records; everything else is empty, for the caller to fill in. Medians leave out the steps up to
+    /// `continued_from`, which another run did.
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn new(outcome: Outcome, metrics: &Path) -> Result<Self, StoreError> {
-        let mut totals = MetricTotals::read(metrics, outcome.continued_from)?;
-        let (final_hash, weights_hash) = outcome.hash.map(|h| (h.state, h.weights)).unzip();
+    pub fn from_metrics(metrics: &Path, continued_from: u64) -> Result<Self, StoreError> {
+        let mut totals = MetricTotals::read(metrics, continued_from)?;
+        let last = totals.last.as_ref();
         Ok(Self {
-            id: outcome.id,
-            status: outcome.status,
-            error: outcome.error,
-            not_finite: outcome.not_finite,
-            steps: totals.last.as_ref().map_or(0, |t| t.step),
-            steps_total: outcome.steps_total,
+            steps: last.map_or(0, |line| line.step),
             tokens: totals.tokens,
-            wall_seconds: outcome.wall_seconds,
-            final_train_loss: totals.last.as_ref().and_then(|t| t.loss),
-            test: outcome.test,
+            final_train_loss: last.and_then(|line| line.loss),
             medians: totals.medians(),
             last_eval: totals.last_eval,
             best_eval: totals.best_eval,
-            predicted_step_ms: outcome.predicted_step_ms,
-            peak_rss_bytes: outcome.peak_rss_bytes,
-            planned_memory_bytes: outcome.planned_memory_bytes,
-            ranks: outcome.ranks,
-            final_hash,
-            weights_hash,
+            ..Self::default()
         })
     }
 }
@@ -183,7 +152,7 @@ impl MetricTotals {
                 self.last = Some(t);
             }
             MetricLine::Eval(e) => {
-                // What was measured of another run's weights, perhaps in another way, is not this one's best.
+                // An evaluation of another run's weights, perhaps on other rows, is not this run's best.
                 let own = self.skip == 0 || e.step > self.skip;
                 let best = self.best_eval.as_ref().and_then(|b| b.val_loss);
                 if own && e.val_loss.is_some_and(|loss| best.is_none_or(|best| loss < best)) {
@@ -261,22 +230,18 @@ mod tests {
             eval(3, 2.5),
         ];
         std::fs::write(&path, lines.concat() + "torn").unwrap();
-        let outcome = Outcome {
+        let summary = Summary {
             id: "a".into(),
             status: RunStatus::Done,
-            error: None,
-            not_finite: false,
             steps_total: 3,
             wall_seconds: 1.0,
             predicted_step_ms: Some(250.0),
             peak_rss_bytes: Some(5),
             planned_memory_bytes: 6,
-            ranks: Vec::new(),
-            continued_from: 0,
-            hash: Some(StateHash { state: "s".into(), weights: "w".into() }),
-            test: None,
+            final_hash: Some("s".into()),
+            weights_hash: Some("w".into()),
+            ..Summary::from_metrics(&path, 0).unwrap()
         };
-        let summary = Summary::new(outcome, &path).unwrap();
         assert_eq!((summary.steps, summary.tokens, summary.final_train_loss), (3, 30, None));
         assert_eq!(summary.medians.step_ms, Some(200.0));
         assert_eq!(summary.medians.mfu, None);

@@ -1,16 +1,14 @@
-//! `tags.json`: words that a person put on a run. It is the run's own file beside its record, so that a run can be tagged while
-//! it is trained, and an older program reads the run as before.
+//! `tags.json`: the tags of a run. They are in a file of their own, so that a run can be tagged while it trains.
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
-use super::files::{read_json, sync_dir};
-use runner_files::TEMPORARY;
+use super::files::{check_format, read_json_if_present, write_json};
 
 /// The file in a run directory.
 pub const TAGS: &str = "tags.json";
@@ -18,8 +16,8 @@ pub const TAGS: &str = "tags.json";
 /// Version of the file.
 const FORMAT: u32 = 1;
 
-/// No tag is longer, in characters.
-const LONGEST: usize = 64;
+/// The largest length of a tag, in characters.
+const MAX_TAG_LENGTH: usize = 64;
 
 #[derive(Serialize, Deserialize)]
 struct TagsFile {
@@ -27,17 +25,17 @@ struct TagsFile {
     tags: BTreeSet<String>,
 }
 
-/// What is wrong with `tag` as a tag's name.
+/// Checks that `tag` can be a tag: up to 64 letters, digits and `_ . : / -`, beginning with a letter or a digit.
 ///
 /// # Errors
-/// Why it is none: letters, digits and `_ . : / -` are, up to 64 of them, and the first is a letter or a digit.
+/// The reason why it cannot.
 pub fn check(tag: &str) -> Result<(), String> {
     let shown = tag.escape_default();
     if tag.is_empty() {
         return Err("a tag has at least one letter".to_owned());
     }
-    if tag.chars().count() > LONGEST {
-        return Err(format!("the tag \"{shown}\" is longer than {LONGEST} characters"));
+    if tag.chars().count() > MAX_TAG_LENGTH {
+        return Err(format!("the tag \"{shown}\" is longer than {MAX_TAG_LENGTH} characters"));
     }
     if !tag.starts_with(char::is_alphanumeric) {
         return Err(format!("the tag \"{shown}\" begins with neither a letter nor a digit"));
@@ -55,61 +53,42 @@ pub fn check(tag: &str) -> Result<(), String> {
 /// # Errors
 /// If the file is there and cannot be read.
 pub fn read(run: &Path) -> Result<Vec<String>, StoreError> {
-    Ok(load(run)?.into_iter().collect())
+    Ok(read_set(run)?.into_iter().collect())
 }
 
-fn load(run: &Path) -> Result<BTreeSet<String>, StoreError> {
+fn read_set(run: &Path) -> Result<BTreeSet<String>, StoreError> {
     let path = run.join(TAGS);
-    let file: TagsFile = match read_json(&path) {
-        Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => return Ok(BTreeSet::new()),
-        other => other?,
-    };
-    if file.format != FORMAT {
-        let message = format!("format {}, this version reads format {FORMAT}", file.format);
-        return Err(StoreError::damaged(&path, message));
-    }
-    // Whoever edits the file by hand must not bring in what steers a terminal.
+    let Some(file): Option<TagsFile> = read_json_if_present(&path)? else { return Ok(BTreeSet::new()) };
+    check_format(&path, file.format, FORMAT)?;
+    // A tag from an edited file must not bring control characters to a terminal.
     Ok(file.tags.into_iter().filter(|tag| check(tag).is_ok()).collect())
 }
 
-/// Adds and removes tags of the run directory `run`, whatever other process does the same or trains the run; the tags that
-/// it then has. Names are checked by the caller.
+/// Adds and removes tags of the run directory `run`, and returns the tags that it then has. Other processes may change tags or
+/// train the run at the same time. The caller has checked the tags with `check`.
 ///
 /// # Errors
-/// If the file is damaged or cannot be written; it is as before then.
+/// If the file is damaged or cannot be written; then it is unchanged.
 pub fn change(run: &Path, add: &[String], remove: &[String]) -> Result<Vec<String>, StoreError> {
-    // The folder itself is the lock of this file; the run's own lock is another's, for hours.
+    // The folder itself is locked: the lock of the run belongs to the process that trains it, for hours.
     let folder = File::open(run).map_err(StoreError::io("opening", run))?;
     match folder.lock() {
         Err(error) if error.kind() != ErrorKind::Unsupported => return Err(StoreError::io("locking", run)(error)),
         _ => {}
     }
-    let before = load(run)?;
+    let before = read_set(run)?;
     let mut tags = before.clone();
     tags.retain(|tag| !remove.contains(tag));
     tags.extend(add.iter().cloned());
     if tags != before {
-        write(run, &TagsFile { format: FORMAT, tags: tags.clone() })?;
+        let (path, file) = (run.join(TAGS), TagsFile { format: FORMAT, tags: tags.clone() });
+        // A process that opens the run removes leftovers, perhaps the temporary file of this write: then it is written again.
+        write_json(&path, &file).or_else(|error| match error {
+            StoreError::Io { source, .. } if source.kind() == ErrorKind::NotFound => write_json(&path, &file),
+            other => Err(other),
+        })?;
     }
     Ok(tags.into_iter().collect())
-}
-
-fn write(run: &Path, file: &TagsFile) -> Result<(), StoreError> {
-    let path = run.join(TAGS);
-    let mut bytes = serde_json::to_vec_pretty(file).map_err(|e| StoreError::damaged(&path, e.to_string()))?;
-    bytes.push(b'\n');
-    let once = || -> std::io::Result<()> {
-        let mut out = tempfile::Builder::new().prefix(&format!("{TEMPORARY}tags-")).tempfile_in(run)?;
-        out.write_all(&bytes)?;
-        out.as_file().sync_all()?;
-        out.persist(&path)?;
-        Ok(())
-    };
-    // A process that takes the run over removes what looks left behind, this file perhaps: then it is written once more.
-    once()
-        .or_else(|error| if error.kind() == ErrorKind::NotFound { once() } else { Err(error) })
-        .map_err(StoreError::io("writing", &path))?;
-    sync_dir(run)
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
-//! `timeline.json`: when each rank did what in one step that was watched, to be put beside the plan's timeline.
+//! `timeline.json`: when each rank did what in one measured step, to be compared with the timeline of the plan.
 
-use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
-use super::files::{read_json, write_json};
+use super::files::{check_format, read_json_if_present, write_json};
 pub use runner_spec::event::{WatchedMemory as MeasuredMemory, WatchedSpan as MeasuredSpan, WatchedStep};
 
 pub const TIMELINE: &str = "timeline.json";
@@ -30,18 +29,13 @@ pub(super) fn write(run: &Path, watched: &WatchedStep) -> Result<(), StoreError>
     write_json(&run.join(TIMELINE), &MeasuredStep { format: FORMAT, step, end, spans, memory })
 }
 
-/// The watched step of the run directory `run`; `None` if it has none.
+/// Reads the measured step of the run directory `run`; `None` if no step was measured.
 ///
 /// # Errors
 /// If the file is damaged, or of another version.
 pub fn read(run: &Path) -> Result<Option<MeasuredStep>, StoreError> {
     let path = run.join(TIMELINE);
-    match read_json::<MeasuredStep>(&path) {
-        Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
-        Ok(measured) if measured.format != FORMAT => {
-            let message = format!("format {}, this version reads format {FORMAT}", measured.format);
-            Err(StoreError::damaged(&path, message))
-        }
-        other => other.map(Some),
-    }
+    let measured: Option<MeasuredStep> = read_json_if_present(&path)?;
+    measured.as_ref().map_or(Ok(()), |measured| check_format(&path, measured.format, FORMAT))?;
+    Ok(measured)
 }

@@ -1,4 +1,4 @@
-//! Whether a run came out as another one of the same experiment: bit for bit, within a tolerance, or not.
+//! Compares a run with its reproduction: bit for bit, within a tolerance, or diverged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,50 +8,51 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpoint::{self, StateHash};
 use super::error::StoreError;
+use super::files::file_name;
 use super::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
 use super::run_dir::{self, CHECKPOINTS, METRICS, TRACE};
 use super::summary::Summary;
 use super::trace;
 use runner_spec::event::Traced;
 
-/// In the folder of a reproduction.
+/// The file in the folder of a reproduction.
 pub const VERDICT: &str = "verdict.json";
 
-/// How two runs compare.
+/// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judgement {
-    /// Every loss, norm, rate and evaluation of the original is there again, and the weights, with the same bits.
+    /// Every loss, gradient norm, learning rate and evaluation, and the weights, have the bits of the original.
     Bitwise,
-    /// As `Bitwise`, but there are no weights of the original that could be compared.
+    /// The numbers have the bits of the original; there are no weights of the original to compare.
     BitwiseNumbers,
     /// No loss differs by more than the tolerance.
     WithinTolerance,
-    /// What could be compared is within the tolerance, but a step or an evaluation is missing on one side.
+    /// Everything compared is within the tolerance, but a step or an evaluation is missing on one side.
     Incomplete,
     Diverged,
 }
 
-/// A line that one record has and the other one does not.
+/// A line that only one of two records has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingLine {
     pub step: u64,
     /// `step` or `evaluation`.
     pub what: String,
-    /// Whether the original lacks it, or else the copy.
+    /// True if the original lacks it, false if the copy does.
     pub in_original: bool,
 }
 
-/// A number that two runs do not have alike.
+/// A number that differs between two runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NumberDifference {
     pub step: u64,
     /// `loss`, `grad_norm`, `val_loss`, …
     pub what: String,
-    /// `None`: not a finite number, or not there.
+    /// `None` if it is missing or not finite.
     pub original: Option<f64>,
     pub copy: Option<f64>,
-    /// |original - copy| / |original|; `None` where that is no number.
+    /// |original - copy| / |original|; `None` if that is not finite.
     pub relative: Option<f64>,
 }
 
@@ -66,7 +67,7 @@ pub struct WeightComparison {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstDifferingTensor {
     pub step: u64,
-    /// `None`: in the checkpoint of that step. Else as the traces say.
+    /// Where the traces differ; `None` if the difference is in the checkpoint of the step.
     pub traced: Option<Traced>,
     pub name: String,
 }
@@ -78,7 +79,7 @@ pub struct ReproductionVerdict {
     /// Ids of the two runs.
     pub original: String,
     pub copy: String,
-    /// Steps after this one were compared: up to it both have the record of the run that they began with.
+    /// Steps after this one were compared. Up to it, both have the record of the run that they began with.
     pub from_step: u64,
     pub to_step: u64,
     /// Steps and evaluations that both have.
@@ -89,7 +90,7 @@ pub struct ReproductionVerdict {
     pub missing: u64,
     #[serde(default)]
     pub first_missing: Option<MissingLine>,
-    /// Of losses, relative.
+    /// The tolerance for losses, relative.
     pub tolerance: f64,
     /// The largest relative difference of a loss.
     pub largest: Option<NumberDifference>,
@@ -97,9 +98,9 @@ pub struct ReproductionVerdict {
     pub first_bits: Option<NumberDifference>,
     /// The first loss beyond the tolerance.
     pub diverged: Option<NumberDifference>,
-    /// `None` if there is no step whose weights both kept.
+    /// `None` if there is no step whose weights both runs kept.
     pub weights: Option<WeightComparison>,
-    /// Why not, then.
+    /// The reason why `weights` is `None`.
     #[serde(default)]
     pub weights_not_compared: Option<String>,
     pub first_tensor: Option<FirstDifferingTensor>,
@@ -108,28 +109,16 @@ pub struct ReproductionVerdict {
     /// The first step that both traced.
     #[serde(default)]
     pub traced_from: Option<u64>,
-    /// What was found to have changed before the run.
+    /// Changes of program, machine and data since the original run.
     pub drift: Vec<String>,
 }
 
-/// What two records have in common.
-#[derive(Debug, Default)]
-struct Numbers {
-    steps: u64,
-    evaluations: u64,
-    missing: u64,
-    first_missing: Option<MissingLine>,
-    largest: Option<NumberDifference>,
-    first_bits: Option<NumberDifference>,
-    diverged: Option<NumberDifference>,
-}
-
-/// What is known of a run before it is done again, so that it counts even if its folder is removed meanwhile.
+/// The record of a run, read before the run is reproduced, so that it counts even if its folder is removed meanwhile.
 #[derive(Debug)]
 pub struct OriginalRun {
     path: PathBuf,
     from: u64,
-    /// Whether it was at its end.
+    /// True if the run was complete.
     done: bool,
     record: RecordedMetrics,
     summary: Option<Summary>,
@@ -138,53 +127,89 @@ pub struct OriginalRun {
 }
 
 impl OriginalRun {
-    /// Of the run directory `path`, whose steps after `from` are its own.
+    /// Reads the record of the run directory `path`, whose steps after `from` are its own.
     ///
     /// # Errors
-    /// If its record cannot be read, or is gone.
+    /// If its record is missing or cannot be read.
     pub fn read(path: &Path, from: u64, done: bool) -> Result<Self, StoreError> {
         let metrics = path.join(METRICS);
         fs::metadata(&metrics).map_err(StoreError::io("reading", &metrics))?;
         let record = RecordedMetrics::read(path, from, u64::MAX)?;
         let folder = path.join(CHECKPOINTS);
-        let hashes = checkpoint::steps(&folder).into_iter().filter(|step| *step > from);
+        let hashes = checkpoint::saved_steps(&folder).into_iter().filter(|step| *step > from);
         let checkpoints = hashes.filter_map(|step| Some((step, checkpoint::recorded_hash(&folder, step)?))).collect();
-        Ok(Self { path: path.to_owned(), from, done, record, summary: run_dir::summary(path)?, checkpoints })
+        Ok(Self { path: path.to_owned(), from, done, record, summary: run_dir::read_summary(path)?, checkpoints })
     }
 
     /// The last of its own steps.
     #[must_use]
-    pub fn last(&self) -> Option<u64> {
+    pub fn last_step(&self) -> Option<u64> {
         self.record.train.keys().next_back().copied()
+    }
+
+    fn final_hash(&self, until: u64) -> Option<&str> {
+        final_hash(self.summary.as_ref()?, until)
     }
 }
 
-/// Compares `original` and the run directory `copy` over all steps that the original has of its own.
+/// Compares `original` with the run directory `copy`, over all steps of the original's own.
 ///
 /// # Errors
 /// If the copy's record or a checkpoint cannot be read.
 pub fn compare(original: &OriginalRun, copy: &Path, tolerance: f64) -> Result<ReproductionVerdict, StoreError> {
     let from = original.from;
-    let until = original.last().unwrap_or(from);
+    let until = original.last_step().unwrap_or(from);
     let record = RecordedMetrics::read(copy, from, until)?;
-    let numbers = Numbers::of(original, &record, until, tolerance);
-    let (weights, unequal) = weights(original, copy, until)?;
+    let mut verdict = ReproductionVerdict {
+        verdict: Judgement::Incomplete,
+        original: file_name(&original.path),
+        copy: file_name(copy),
+        from_step: from,
+        to_step: until,
+        steps: 0,
+        evaluations: 0,
+        missing: 0,
+        first_missing: None,
+        tolerance,
+        largest: None,
+        first_bits: None,
+        diverged: None,
+        weights: None,
+        weights_not_compared: None,
+        first_tensor: None,
+        traced: false,
+        traced_from: None,
+        drift: Vec::new(),
+    };
+    verdict.compare_metrics(original, &record);
+    let (weights, unequal) = compare_weights(original, copy, until)?;
     let traces = trace::compare(&original.path.join(TRACE), &copy.join(TRACE), from, until)?;
-    let differs = unequal.is_some() || numbers.first_bits.is_some() || weights.as_ref().is_some_and(|w| !w.equal);
+    (verdict.traced, verdict.traced_from) = (traces.common > 0, traces.begins);
     let traced =
         traces.first.map(|line| FirstDifferingTensor { step: line.step, traced: Some(line.what), name: line.name });
-    // A trace that begins late, or skips what a checkpoint shows, does not have the first.
-    let kept = match unequal {
+    // A trace that begins late, or skips a step of a checkpoint, does not contain the first difference.
+    let in_checkpoint = match unequal {
         Some(step) if traced.as_ref().is_none_or(|first| step < first.step) => {
             checkpoint_difference(&original.path, copy, step)?
         }
         _ => None,
     };
-    let first_tensor = kept.or(traced);
-    let differs = differs || first_tensor.is_some();
-    let verdict = if numbers.diverged.is_some() {
+    verdict.first_tensor = in_checkpoint.or(traced);
+    if weights.is_none() {
+        let reason = if original.checkpoints.is_empty() && original.final_hash(until).is_none() {
+            "the original keeps neither a checkpoint of these steps nor the hash of its end"
+        } else {
+            "there is no step of which both keep a checkpoint"
+        };
+        verdict.weights_not_compared = Some(reason.to_owned());
+    }
+    let differs = unequal.is_some()
+        || verdict.first_bits.is_some()
+        || weights.as_ref().is_some_and(|w| !w.equal)
+        || verdict.first_tensor.is_some();
+    verdict.verdict = if verdict.diverged.is_some() {
         Judgement::Diverged
-    } else if numbers.first_missing.is_some() || numbers.steps == 0 {
+    } else if verdict.first_missing.is_some() || verdict.steps == 0 {
         Judgement::Incomplete
     } else if differs {
         Judgement::WithinTolerance
@@ -193,39 +218,11 @@ pub fn compare(original: &OriginalRun, copy: &Path, tolerance: f64) -> Result<Re
     } else {
         Judgement::Bitwise
     };
-    let weights_not_compared = weights.is_none().then(|| {
-        let why = if original.checkpoints.is_empty() && original.end(until).is_none() {
-            "the original keeps neither a checkpoint of these steps nor the hash of its end"
-        } else {
-            "there is no step of which both keep a checkpoint"
-        };
-        why.to_owned()
-    });
-    let id = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(ReproductionVerdict {
-        verdict,
-        original: id(&original.path),
-        copy: id(copy),
-        from_step: from,
-        to_step: until,
-        steps: numbers.steps,
-        evaluations: numbers.evaluations,
-        missing: numbers.missing,
-        first_missing: numbers.first_missing,
-        tolerance,
-        largest: numbers.largest,
-        first_bits: numbers.first_bits,
-        diverged: numbers.diverged,
-        weights,
-        weights_not_compared,
-        first_tensor,
-        traced: traces.common > 0,
-        traced_from: traces.begins,
-        drift: Vec::new(),
-    })
+    verdict.weights = weights;
+    Ok(verdict)
 }
 
-/// Steps of a run, and the evaluations after them.
+/// The steps of a run, and the evaluations after them.
 #[derive(Debug, Default)]
 struct RecordedMetrics {
     train: BTreeMap<u64, TrainLine>,
@@ -239,7 +236,7 @@ impl RecordedMetrics {
             MetricLine::Train(line) if (from + 1..=until).contains(&line.step) => {
                 record.train.insert(line.step, line);
             }
-            // One before the first step counts, unless it was taken over.
+            // An evaluation before the first step counts, unless it was copied from another run.
             MetricLine::Eval(line) if line.step <= until && (line.step > from || from == 0) => {
                 record.eval.insert(line.step, line);
             }
@@ -249,37 +246,35 @@ impl RecordedMetrics {
     }
 }
 
-impl Numbers {
-    fn of(known: &OriginalRun, copy: &RecordedMetrics, until: u64, tolerance: f64) -> Self {
-        let mut numbers = Self::default();
-        let original = &known.record;
+impl ReproductionVerdict {
+    fn compare_metrics(&mut self, original: &OriginalRun, copy: &RecordedMetrics) {
+        let (done, until, original) = (original.done, self.to_step, &original.record);
         let steps = |record: &RecordedMetrics| {
             record.train.keys().chain(record.eval.keys()).copied().collect::<BTreeSet<u64>>()
         };
         for &step in steps(original).union(&steps(copy)).filter(|step| **step <= until) {
             match (original.train.get(&step), copy.train.get(&step)) {
                 (Some(a), Some(b)) => {
-                    numbers.steps += 1;
-                    numbers.loss(step, "loss", a.loss, b.loss, tolerance);
-                    numbers.bits(step, "grad_norm", a.grad_norm, b.grad_norm);
-                    numbers.bits(step, "lr", a.lr, b.lr);
-                    numbers.bits(step, "tokens", Some(a.tokens as f64), Some(b.tokens as f64));
+                    self.steps += 1;
+                    self.loss(step, "loss", a.loss, b.loss);
+                    self.bits(step, "grad_norm", a.grad_norm, b.grad_norm);
+                    self.bits(step, "lr", a.lr, b.lr);
+                    self.bits(step, "tokens", Some(a.tokens as f64), Some(b.tokens as f64));
                 }
-                (a, b) => numbers.only_one(step, "step", a.is_some(), b.is_some()),
+                (a, b) => self.only_one(step, "step", a.is_some(), b.is_some()),
             }
             match (original.eval.get(&step), copy.eval.get(&step)) {
                 (Some(a), Some(b)) => {
-                    numbers.evaluations += 1;
-                    numbers.loss(step, "val_loss", a.val_loss, b.val_loss, tolerance);
-                    numbers.bits(step, "hellaswag_acc", a.hellaswag_acc, b.hellaswag_acc);
-                    numbers.bits(step, "hellaswag_acc_norm", a.hellaswag_acc_norm, b.hellaswag_acc_norm);
+                    self.evaluations += 1;
+                    self.loss(step, "val_loss", a.val_loss, b.val_loss);
+                    self.bits(step, "hellaswag_acc", a.hellaswag_acc, b.hellaswag_acc);
+                    self.bits(step, "hellaswag_acc_norm", a.hellaswag_acc_norm, b.hellaswag_acc_norm);
                 }
-                // A process that ended between its last step and the evaluation after it lacks nothing.
-                (None, Some(_)) if step == until && !known.done => {}
-                (a, b) => numbers.only_one(step, "evaluation", a.is_some(), b.is_some()),
+                // The original may have stopped between its last step and the evaluation after it.
+                (None, Some(_)) if step == until && !done => {}
+                (a, b) => self.only_one(step, "evaluation", a.is_some(), b.is_some()),
             }
         }
-        numbers
     }
 
     /// Notes a line if exactly one side has it.
@@ -297,14 +292,14 @@ impl Numbers {
         }
     }
 
-    fn loss(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>, tolerance: f64) {
+    fn loss(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>) {
         self.bits(step, what, original, copy);
         if original.map(f64::to_bits) == copy.map(f64::to_bits) {
             return;
         }
         let difference = NumberDifference::new(step, what, original, copy);
         let size = |d: &NumberDifference| d.relative.unwrap_or(f64::INFINITY);
-        if size(&difference) > tolerance && self.diverged.is_none() {
+        if size(&difference) > self.tolerance && self.diverged.is_none() {
             self.diverged = Some(difference.clone());
         }
         if self.largest.as_ref().is_none_or(|largest| size(&difference) > size(largest)) {
@@ -320,20 +315,14 @@ impl NumberDifference {
     }
 }
 
-impl OriginalRun {
-    /// The hash of its state after `until`, if it ended there.
-    fn end(&self, until: u64) -> Option<&str> {
-        end(self.summary.as_ref()?, until)
-    }
-}
-
-fn end(summary: &Summary, until: u64) -> Option<&str> {
+/// The hash of the state after the step `until`, if the run ended there without an error.
+fn final_hash(summary: &Summary, until: u64) -> Option<&str> {
     (summary.steps == until && summary.error.is_none()).then_some(summary.final_hash.as_deref()).flatten()
 }
 
-/// Of the last step, if both ended there, else of the newest checkpoint that both have; and the first step whose checkpoints
-/// are not equal.
-fn weights(
+/// Compares the weights after the last step if both runs ended there, else those of the newest checkpoint that both have. Also
+/// returns the first step whose checkpoints differ.
+fn compare_weights(
     original: &OriginalRun,
     copy: &Path,
     until: u64,
@@ -343,8 +332,8 @@ fn weights(
     let common: Vec<(u64, bool)> =
         kept.filter_map(|(&step, hash)| Some((step, checkpoint::recorded_hash(&folder, step)? == *hash))).collect();
     let unequal = common.iter().find(|(_, equal)| !equal).map(|(step, _)| *step);
-    if let (Some(a), Some(summary)) = (original.end(until), run_dir::summary(copy)?)
-        && let Some(b) = end(&summary, until)
+    if let (Some(a), Some(summary)) = (original.final_hash(until), run_dir::read_summary(copy)?)
+        && let Some(b) = final_hash(&summary, until)
     {
         return Ok((Some(WeightComparison { step: until, equal: a == b }), unequal));
     }
@@ -362,5 +351,4 @@ fn checkpoint_difference(original: &Path, copy: &Path, step: u64) -> Result<Opti
 }
 
 #[cfg(test)]
-#[path = "verdict_tests.rs"]
 mod tests;

@@ -20,9 +20,9 @@ use runner_lab::sweep::standing::{is_finished, read_all};
 use runner_lab::sweep_dir;
 use runner_lab::sweep_dir::{SweepDir, SweepFiles};
 use runner_report::{OutputMode, Screen};
+use runner_store::RunLock;
 use runner_store::StoreError;
 use runner_store::catalog::SWEEPS;
-use runner_store::lock;
 
 /// # Errors
 /// A wrong request, with all mistakes of all points; a machine that refuses.
@@ -67,7 +67,7 @@ impl Call<'_> {
             return self.show(&frozen, &screen);
         }
         // Two calls at once must not both find nothing.
-        let turn = lock::turn(&self.root.join(SWEEPS), &self.spec.name)?;
+        let turn = RunLock::take_name(&self.root.join(SWEEPS), &self.spec.name)?;
         if let Some((path, frozen)) = self.known(&screen)? {
             drop(turn);
             return self.go_on(&path, &frozen, screen, interrupt);

@@ -1,65 +1,65 @@
 //! Collectives, piece by piece through the members' staging.
 //!
-//! Piece number n lies in staging n mod `DEPTH`. Its bytes belong to the member that stages them; once `staged` > n they may
+//! Piece number n lies in staging n mod `STAGED_PIECES`. Its bytes belong to the member that stages them; once `staged` > n they may
 //! be read by all; in a sum, each member then overwrites its share in its own staging, which after `reduced` > n all read;
 //! once everyone's `done` > n the staging is the member's own again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::core::{Core, Membership, lock, reached};
-use super::layout::{DEPTH, PIECE, Record};
-use super::work::Work;
-use crate::error::{CommError, Element, Kind, Operation};
+use super::layout::{MemberCounters, PIECE_BYTES, STAGED_PIECES};
+use super::local_rank::{LocalRank, Membership, lock, reached};
+use crate::collective::Request;
+use crate::error::{CommError, Operation};
 use runner_spec::topology::GroupId;
 
-/// What the caller wants done.
-#[derive(Debug, Clone, Copy)]
-pub struct Request {
-    pub kind: Kind,
-    pub element: Element,
-    pub bytes: usize,
-    pub root: Option<usize>,
+/// The steps of one collective for each of its pieces. `number` is the piece's number in its queue.
+pub(super) trait PieceSteps {
+    /// The number of pieces, known once all members have staged their first.
+    fn pieces(&self, running: &RunningCollective, first: u64) -> usize;
+    fn stage(&mut self, running: &RunningCollective, piece: usize, number: u64) -> Result<(), CommError>;
+    /// True if `take` must wait until all members have done `reduce`.
+    fn is_reduction(&self) -> bool {
+        false
+    }
+    fn reduce(&mut self, _running: &RunningCollective, _piece: usize, _number: u64) -> Result<(), CommError> {
+        Ok(())
+    }
+    fn take(&mut self, running: &RunningCollective, piece: usize, number: u64) -> Result<(), CommError>;
 }
 
-/// One operation of one member under way.
-pub(super) struct Turn<'a> {
-    core: &'a Core,
+/// One operation of one member while it runs.
+pub(super) struct RunningCollective<'a> {
+    core: &'a LocalRank,
     membership: &'a Membership,
-    line: usize,
+    queue: usize,
     operation: Operation,
 }
 
-/// Runs a collective in a line of a group's operations.
+/// Runs a collective in a queue of a group's operations.
 pub(super) fn run(
-    core: &Core,
+    core: &LocalRank,
     group: GroupId,
-    line: usize,
+    queue: usize,
     request: Request,
-    work: &mut dyn Work,
+    work: &mut dyn PieceSteps,
 ) -> Result<(), CommError> {
     let membership = core.membership(group)?;
     let Request { kind, element, bytes, root } = request;
     if let Some(root) = root.filter(|r| !membership.ranks.contains(r)) {
         return Err(CommError::NotMember { group: group.0, rank: root });
     }
-    let mut position = lock(&membership.lines[line]);
-    core.alive(kind)?;
+    let mut position = lock(&membership.queues[queue]);
+    core.ensure_running(kind)?;
     if position.broken {
         return Err(CommError::Closed { operation: kind });
     }
     let operation = Operation { kind, element, bytes: bytes as u64, root, sequence: position.operations };
-    let turn = Turn { core, membership, line, operation };
-    let result = if membership.ranks.len() == 1 {
-        work.alone();
-        Ok(0)
-    } else {
-        turn.pieces(position.next, work)
-    };
-    match result {
+    let running = RunningCollective { core, membership, queue, operation };
+    match running.pieces(position.next, work) {
         Ok(pieces) => {
             position.next = position.next.wrapping_add(pieces);
             position.operations = position.operations.wrapping_add(1);
-            turn.record(membership.me).operations.store(position.operations, Ordering::Release);
+            running.counters(membership.me).operations.store(position.operations, Ordering::Release);
             Ok(())
         }
         Err(e) => {
@@ -69,7 +69,7 @@ pub(super) fn run(
     }
 }
 
-impl Turn<'_> {
+impl RunningCollective<'_> {
     pub(super) fn members(&self) -> usize {
         self.membership.ranks.len()
     }
@@ -84,7 +84,7 @@ impl Turn<'_> {
     }
 
     /// All pieces from number `first` on; how many they were.
-    fn pieces(&self, first: u64, work: &mut dyn Work) -> Result<u64, CommError> {
+    fn pieces(&self, first: u64, work: &mut dyn PieceSteps) -> Result<u64, CommError> {
         self.stage(first, 0, work)?;
         let mut pieces = 1;
         let mut piece = 0;
@@ -96,12 +96,12 @@ impl Turn<'_> {
             if piece == 0 {
                 pieces = work.pieces(self, number).max(1);
             }
-            work.combine(self, piece, number)?;
+            work.reduce(self, piece, number)?;
             self.publish(|r| &r.reduced, after);
             if piece + 1 < pieces {
                 self.stage(after, piece + 1, work)?;
             }
-            if work.combines() {
+            if work.is_reduction() {
                 self.wait_for_all(|r| &r.reduced, after)?;
             }
             work.take(self, piece, number)?;
@@ -112,11 +112,11 @@ impl Turn<'_> {
     }
 
     /// Writes this member's part of piece `piece`, which is number `number`, and says of what it is.
-    fn stage(&self, number: u64, piece: usize, work: &mut dyn Work) -> Result<(), CommError> {
-        // The last piece in this place was `DEPTH` before.
-        self.wait_for_all(|r| &r.done, number.wrapping_add(1).wrapping_sub(DEPTH as u64))?;
+    fn stage(&self, number: u64, piece: usize, work: &mut dyn PieceSteps) -> Result<(), CommError> {
+        // The last piece in this place was `STAGED_PIECES` before.
+        self.wait_for_all(|r| &r.done, number.wrapping_add(1).wrapping_sub(STAGED_PIECES as u64))?;
         work.stage(self, piece, number)?;
-        let header = &self.record(self.me()).pieces[place(number)];
+        let header = &self.counters(self.me()).pieces[staging_slot(number)];
         header.code.store(self.operation.code(), Ordering::Relaxed);
         header.bytes.store(self.operation.bytes, Ordering::Relaxed);
         header.sequence.store(self.operation.sequence, Ordering::Relaxed);
@@ -127,8 +127,8 @@ impl Turn<'_> {
     /// Whether all members' pieces are of the same operation.
     fn check(&self, number: u64) -> Result<(), CommError> {
         for (member, &peer) in self.membership.ranks.iter().enumerate() {
-            let theirs = self.theirs(member, number);
-            if !self.operation.meets(&theirs) {
+            let theirs = self.announced_by(member, number);
+            if !self.operation.matches(&theirs) {
                 let Self { core, operation: mine, .. } = *self;
                 return Err(CommError::Mismatch { group: self.membership.group, rank: core.rank, mine, peer, theirs });
             }
@@ -137,42 +137,45 @@ impl Turn<'_> {
     }
 
     /// What a member said of its staged piece.
-    pub(super) fn theirs(&self, member: usize, number: u64) -> Operation {
-        let header = &self.record(member).pieces[place(number)];
+    pub(super) fn announced_by(&self, member: usize, number: u64) -> Operation {
+        let header = &self.counters(member).pieces[staging_slot(number)];
         let word = |w: &AtomicU64| w.load(Ordering::Relaxed);
         Operation::from_words(word(&header.code), word(&header.bytes), word(&header.sequence))
     }
 
-    /// Where a member's part of piece `number` lies, PIECE bytes.
+    /// Where a member's part of piece `number` lies, PIECE_BYTES bytes.
     pub(super) fn staging(&self, member: usize, number: u64) -> *mut u8 {
         let region = &self.core.region;
-        region.pointer(region.layout.staging(self.membership.group, self.line, member, place(number)), PIECE)
+        region.pointer(
+            region.layout.staging(self.membership.group, self.queue, member, staging_slot(number)),
+            PIECE_BYTES,
+        )
     }
 
-    fn record(&self, member: usize) -> &Record {
+    fn counters(&self, member: usize) -> &MemberCounters {
         let region = &self.core.region;
-        region.at(region.layout.record(self.membership.group, self.line, member))
+        region.at(region.layout.counters(self.membership.group, self.queue, member))
     }
 
-    fn publish(&self, counter: impl Fn(&Record) -> &AtomicU64, value: u64) {
-        counter(self.record(self.me())).store(value, Ordering::Release);
+    fn publish(&self, counter: impl Fn(&MemberCounters) -> &AtomicU64, value: u64) {
+        counter(self.counters(self.me())).store(value, Ordering::Release);
         for &rank in self.membership.ranks.iter().filter(|r| **r != self.core.rank) {
-            self.core.region.place(rank).bells[self.line].ring();
+            self.core.region.status_of(rank).wake_signals[self.queue].wake_all();
         }
     }
 
-    fn wait_for_all(&self, counter: impl Fn(&Record) -> &AtomicU64, target: u64) -> Result<(), CommError> {
+    fn wait_for_all(&self, counter: impl Fn(&MemberCounters) -> &AtomicU64, target: u64) -> Result<(), CommError> {
         for (member, &peer) in self.membership.ranks.iter().enumerate() {
             if member != self.me() {
-                let counter = counter(self.record(member));
+                let counter = counter(self.counters(member));
                 let ready = || reached(counter.load(Ordering::Acquire), target);
-                self.core.wait_for(self.operation.kind, self.line, peer, ready)?;
+                self.core.wait_for(self.operation.kind, self.queue, peer, ready)?;
             }
         }
         Ok(())
     }
 }
 
-fn place(number: u64) -> usize {
-    (number % DEPTH as u64) as usize
+fn staging_slot(number: u64) -> usize {
+    (number % STAGED_PIECES as u64) as usize
 }

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use super::board::{LINES, Seat};
+use super::rank_status::{OPERATION_QUEUES, RankStatus};
 use runner_spec::topology::{Topology, TopologyError};
 
 /// Bytes that a member stages at a time: two members' input and output stay in a core's L2.
-pub(super) const PIECE: usize = 256 << 10;
+pub(super) const PIECE_BYTES: usize = 256 << 10;
 
 /// Pieces that may be staged at once.
-pub(super) const DEPTH: usize = 2;
+pub(super) const STAGED_PIECES: usize = 2;
 
 const PAGE: usize = 4096;
 
@@ -18,7 +18,7 @@ const PAGE: usize = 4096;
 /// # Safety
 /// They consist of atomics only, so that they may be shared, and are valid when they are zeroes.
 #[expect(unsafe_code, reason = "shared memory")]
-pub(super) unsafe trait Placed {}
+pub(super) unsafe trait SharedType {}
 
 /// The region's first page.
 #[repr(C, align(128))]
@@ -31,9 +31,9 @@ pub(super) struct Header {
     pub(super) stop: AtomicBool,
 }
 
-/// What one member of a group tells the others, for one line of operations.
+/// What one member of a group tells the others, for one queue of operations.
 #[repr(C, align(128))]
-pub(super) struct Record {
+pub(super) struct MemberCounters {
     /// Pieces written to this member's staging.
     pub(super) staged: AtomicU64,
     /// Pieces whose share of the sum this member has written.
@@ -43,7 +43,7 @@ pub(super) struct Record {
     /// Operations that came to their end.
     pub(super) operations: AtomicU64,
     /// Of which operation each staged piece is.
-    pub(super) pieces: [PieceHeader; DEPTH],
+    pub(super) pieces: [PieceHeader; STAGED_PIECES],
 }
 
 #[repr(C)]
@@ -53,7 +53,7 @@ pub(super) struct PieceHeader {
     pub(super) sequence: AtomicU64,
 }
 
-/// A channel's counters; each by itself in its cache lines, since each has another writer.
+/// A channel's counters; each by itself in its cache queues, since each has another writer.
 #[repr(C)]
 pub(super) struct Ring {
     pub(super) sent: Counter,
@@ -74,28 +74,28 @@ macro_rules! placed {
     ($($t:ty),+) => {$(
         #[expect(unsafe_code, reason = "shared memory")]
         // SAFETY: atomics only; all of them may be zero.
-        unsafe impl Placed for $t {}
+        unsafe impl SharedType for $t {}
     )+};
 }
-placed!(Header, Seat, Record, Ring, SlotHeader);
+placed!(Header, RankStatus, MemberCounters, Ring, SlotHeader);
 
 /// Offsets in bytes from the region's start.
 #[derive(Debug)]
 pub(super) struct Layout {
-    groups: Vec<GroupPlace>,
-    channels: Vec<ChannelPlace>,
+    groups: Vec<GroupOffsets>,
+    channels: Vec<ChannelOffsets>,
     pub(super) bytes: usize,
 }
 
 #[derive(Debug)]
-struct GroupPlace {
+struct GroupOffsets {
     members: usize,
     records: usize,
     staging: usize,
 }
 
 #[derive(Debug)]
-struct ChannelPlace {
+struct ChannelOffsets {
     ring: usize,
     slots: usize,
     stride: usize,
@@ -123,14 +123,14 @@ impl Layout {
     pub(super) fn new(topology: &Topology) -> Result<Self, TopologyError> {
         topology.check()?;
         let mut cursor = Cursor(PAGE);
-        cursor.take(topology.world_size, size_of::<Seat>(), PAGE)?;
+        cursor.take(topology.world_size, size_of::<RankStatus>(), PAGE)?;
         let mut groups = Vec::new();
         for ranks in &topology.groups {
             let members = ranks.len();
-            let records = cursor.take(LINES * members, size_of::<Record>(), PAGE)?;
+            let records = cursor.take(OPERATION_QUEUES * members, size_of::<MemberCounters>(), PAGE)?;
             // Nobody to share with: nothing is staged.
-            let staged = if members == 1 { 0 } else { LINES * DEPTH * members };
-            groups.push(GroupPlace { members, records, staging: cursor.take(staged, PIECE, PAGE)? });
+            let staged = if members == 1 { 0 } else { OPERATION_QUEUES * STAGED_PIECES * members };
+            groups.push(GroupOffsets { members, records, staging: cursor.take(staged, PIECE_BYTES, PAGE)? });
         }
         let mut channels = Vec::new();
         for c in &topology.channels {
@@ -139,26 +139,26 @@ impl Layout {
             let stride = stride.and_then(|s| s.checked_next_multiple_of(align_of::<SlotHeader>()));
             let stride = stride.ok_or(TopologyError::TooLarge)?;
             let slots = cursor.take(c.slots, stride, align_of::<SlotHeader>())?;
-            channels.push(ChannelPlace { ring, slots, stride });
+            channels.push(ChannelOffsets { ring, slots, stride });
         }
         let bytes = cursor.take(0, 1, PAGE)?;
         Ok(Self { groups, channels, bytes })
     }
 
-    pub(super) fn seat(rank: usize) -> usize {
-        PAGE + rank * size_of::<Seat>()
+    pub(super) fn status(rank: usize) -> usize {
+        PAGE + rank * size_of::<RankStatus>()
     }
 
-    /// The record of the group's `member`-th rank.
-    pub(super) fn record(&self, group: usize, line: usize, member: usize) -> usize {
+    /// The counters of the group's `member`-th rank.
+    pub(super) fn counters(&self, group: usize, queue: usize, member: usize) -> usize {
         let g = &self.groups[group];
-        g.records + (line * g.members + member) * size_of::<Record>()
+        g.records + (queue * g.members + member) * size_of::<MemberCounters>()
     }
 
-    /// PIECE bytes for one of the `DEPTH` pieces that a member may have staged.
-    pub(super) fn staging(&self, group: usize, line: usize, member: usize, turn: usize) -> usize {
+    /// PIECE_BYTES bytes for one of the `STAGED_PIECES` pieces that a member may have staged.
+    pub(super) fn staging(&self, group: usize, queue: usize, member: usize, turn: usize) -> usize {
         let g = &self.groups[group];
-        g.staging + ((line * g.members + member) * DEPTH + turn) * PIECE
+        g.staging + ((queue * g.members + member) * STAGED_PIECES + turn) * PIECE_BYTES
     }
 
     pub(super) fn ring(&self, channel: usize) -> usize {
@@ -188,13 +188,13 @@ mod tests {
         };
         let layout = Layout::new(&topology).unwrap();
         let mut places = vec![(0, size_of::<Header>())];
-        places.extend((0..3).map(|r| (Layout::seat(r), size_of::<Seat>())));
+        places.extend((0..3).map(|r| (Layout::status(r), size_of::<RankStatus>())));
         for (g, ranks) in topology.groups.iter().enumerate() {
-            for line in 0..LINES {
+            for queue in 0..OPERATION_QUEUES {
                 for m in 0..ranks.len() {
-                    places.push((layout.record(g, line, m), size_of::<Record>()));
+                    places.push((layout.counters(g, queue, m), size_of::<MemberCounters>()));
                     if ranks.len() > 1 {
-                        places.extend((0..DEPTH).map(|t| (layout.staging(g, line, m, t), PIECE)));
+                        places.extend((0..STAGED_PIECES).map(|t| (layout.staging(g, queue, m, t), PIECE_BYTES)));
                     }
                 }
             }

@@ -1,29 +1,21 @@
-//! Ranks of one machine, threads or processes, over one region of memory.
+//! Ranks of one machine, as threads or processes, over one region of shared memory.
 //!
-//! The region is zeroes at first and consists of atomics and of plain bytes. Plain bytes have one owner at a time: who that
-//! is follows from sequence numbers (`collective`, `channel`), which only ever grow and are each written by one rank.
+//! The region starts as zeroes and consists of atomics and of plain bytes. Plain bytes have one owner at a time. The owner
+//! follows from sequence numbers (`collective`, `channel`), which only ever grow and are each written by one rank.
 
-mod bell;
-mod board;
 mod channel;
 mod collective;
-mod core;
 mod endpoint;
 mod layout;
+mod local_rank;
+mod piece_steps;
+mod rank_status;
 mod region;
-mod work;
+#[cfg(test)]
+mod tests;
+mod wake_signal;
 
-#[cfg(test)]
-mod tests_failures;
-#[cfg(test)]
-mod tests_processes;
-#[cfg(test)]
-mod tests_speed;
-
-pub use board::{BACKGROUND, FOREGROUND, LINES};
-pub use board::{BoardView, Phase, Seat};
-pub use collective::Request;
 pub use endpoint::LocalComm;
-pub use endpoint::{buffers, sum_request};
+pub(crate) use rank_status::{BACKGROUND, FOREGROUND, OPERATION_QUEUES};
+pub use rank_status::{RankPhase, RankSnapshot, RankStatus};
 pub use region::{Region, RegionError};
-pub use work::Buffers;

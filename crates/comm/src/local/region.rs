@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use super::bell::Bell;
-use super::board::{BoardView, Seat};
-use super::layout::{Header, Layout, Placed};
+use super::layout::{Header, Layout, SharedType};
+use super::rank_status::{RankSnapshot, RankStatus};
+use super::wake_signal::WakeSignal;
 use runner_spec::topology::{Topology, TopologyError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"rnrcomm1");
@@ -126,13 +126,13 @@ impl Region {
     /// Ends the run: every wait of every rank returns an error that names `rank`, the cause. The first cause stays.
     pub fn abort(&self, rank: usize) {
         let _ = self.header().abort.compare_exchange(0, rank as u64 + 1, Ordering::SeqCst, Ordering::SeqCst);
-        self.ring_all();
+        self.wake_all_ranks();
     }
 
     /// Lets everyone who sleeps look again.
-    pub(super) fn ring_all(&self) {
+    pub(super) fn wake_all_ranks(&self) {
         for rank in 0..self.world_size() {
-            self.place(rank).bells.iter().for_each(Bell::ring);
+            self.status_of(rank).wake_signals.iter().for_each(WakeSignal::wake_all);
         }
     }
 
@@ -150,20 +150,20 @@ impl Region {
 
     /// What `rank` is doing; `None` outside the world.
     #[must_use]
-    pub fn board(&self, rank: usize) -> Option<BoardView> {
-        self.seat(rank).map(Seat::view)
+    pub fn snapshot(&self, rank: usize) -> Option<RankSnapshot> {
+        self.status(rank).map(RankStatus::snapshot)
     }
 
-    /// `rank`'s line of the board, for it to write to; `None` outside the world.
+    /// `rank`'s queue of the board, for it to write to; `None` outside the world.
     #[must_use]
-    pub fn seat(&self, rank: usize) -> Option<&Seat> {
-        (rank < self.world_size()).then(|| self.place(rank))
+    pub fn status(&self, rank: usize) -> Option<&RankStatus> {
+        (rank < self.world_size()).then(|| self.status_of(rank))
     }
 
-    /// As `seat`, of a rank that is in the world.
-    pub(super) fn place(&self, rank: usize) -> &Seat {
+    /// As `status`, of a rank that is in the world.
+    pub(super) fn status_of(&self, rank: usize) -> &RankStatus {
         debug_assert!(rank < self.world_size());
-        self.at(Layout::seat(rank))
+        self.at(Layout::status(rank))
     }
 
     fn header(&self) -> &Header {
@@ -172,11 +172,11 @@ impl Region {
 
     /// What lies at an offset that the layout gave for a `T`.
     #[expect(unsafe_code, reason = "shared memory")]
-    pub(super) fn at<T: Placed>(&self, offset: usize) -> &T {
+    pub(super) fn at<T: SharedType>(&self, offset: usize) -> &T {
         let pointer = self.pointer(offset, size_of::<T>()).cast::<T>();
         debug_assert!(pointer.is_aligned());
         // SAFETY: in the mapping (checked by `pointer`), aligned since the mapping is aligned to pages and the layout to
-        // T. T is atomics only (`Placed`), valid as the zeroes that the region starts with and with any later store,
+        // T. T is atomics only (`SharedType`), valid as the zeroes that the region starts with and with any later store,
         // and no plain write goes here: the layout's places are disjoint.
         unsafe { &*pointer }
     }

@@ -13,7 +13,7 @@ use candle_core::{DType, Device, Tensor};
 use super::library::{self, ID};
 use super::link::{self, Link, place};
 use super::watch::Watched;
-use crate::error::{CommError, Kind};
+use crate::error::{CommError, OperationKind};
 use runner_compute::gpu::Gpu;
 use runner_spec::topology::{GroupId, Lane, Topology};
 
@@ -44,9 +44,9 @@ impl Channels {
         let all = |ranks: &Vec<usize>| ranks.len() == topology.world_size;
         let Some(world) = topology.groups.iter().position(all) else {
             let what = "no group has all ranks".to_owned();
-            return Err(CommError::Request { operation: Kind::AllGather, what });
+            return Err(CommError::Request { operation: OperationKind::AllGather, what });
         };
-        let failed = |what: String| watched.error(Kind::Barrier, what);
+        let failed = |what: String| watched.error(OperationKind::Barrier, what);
         let mut own = Vec::new();
         for _ in topology.channels.iter().filter(|channel| channel.from == rank) {
             own.extend(library::unique_id().map_err(|error| failed(error.to_string()))?);
@@ -69,7 +69,7 @@ impl Channels {
             // The first transfer, which connects them.
             let word = gpu.zeros(DType::U32, 1)?;
             let there = place(&word).map_err(failed)?;
-            let over = link.start(Kind::Barrier, gpu.stream(), Some(word), |handle, stream| match me {
+            let over = link.start(OperationKind::Barrier, gpu.stream(), Some(word), |handle, stream| match me {
                 SENDER => handle.send(&there, RECEIVER, stream),
                 _ => handle.receive(&there, SENDER, stream),
             });
@@ -86,7 +86,7 @@ impl Channels {
 
 /// Sends, on the channel's stream, what `data` is when the computation has come here.
 pub(super) fn send(watched: &Watched, end: &End, gpu: &Gpu, data: &Tensor) -> Result<(), CommError> {
-    let failed = |what: String| watched.error(Kind::Send, what);
+    let failed = |what: String| watched.error(OperationKind::Send, what);
     // The header of a feed is made on the host.
     let data = if data.device().is_cpu() { data.to_device(&Device::Cuda(gpu.device().clone()))? } else { data.clone() };
     let data = data.contiguous()?;
@@ -96,7 +96,7 @@ pub(super) fn send(watched: &Watched, end: &End, gpu: &Gpu, data: &Tensor) -> Re
     }
     let operation = |handle: &library::Handle, stream: &_| handle.send(&there, RECEIVER, stream);
     let room = end.link.make_room(&watched.waits, gpu, end.slots);
-    let started = room.and_then(|()| end.link.start(Kind::Send, gpu.stream(), Some(data), operation));
+    let started = room.and_then(|()| end.link.start(OperationKind::Send, gpu.stream(), Some(data), operation));
     started.map(drop).map_err(|error| failed(error.to_string()))
 }
 
@@ -108,14 +108,14 @@ pub(super) fn receive(
     dtype: DType,
     shape: &[usize],
 ) -> Result<Tensor, CommError> {
-    let failed = |what: String| watched.error(Kind::Receive, what);
+    let failed = |what: String| watched.error(OperationKind::Receive, what);
     let tensor = gpu.empty(dtype, shape)?;
     let there = place(&tensor).map_err(failed)?;
     if there.count == 0 {
         return Ok(tensor);
     }
     let operation = |handle: &library::Handle, stream: &_| handle.receive(&there, SENDER, stream);
-    let over = end.link.start(Kind::Receive, gpu.stream(), None, operation);
+    let over = end.link.start(OperationKind::Receive, gpu.stream(), None, operation);
     let followed = over.and_then(|over| watched.waits.follow(gpu, &over));
     followed.map_err(|error| failed(error.to_string()))?;
     Ok(tensor)

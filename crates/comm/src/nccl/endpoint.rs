@@ -15,7 +15,7 @@ use super::library::NcclError;
 use super::link::place;
 use super::watch::Watched;
 use crate::communicator::{Communicator, Pending};
-use crate::error::{CommError, Kind};
+use crate::error::{CommError, OperationKind};
 use runner_compute::gpu::{Gpu, share_with_peers};
 use runner_spec::topology::{GroupId, Lane, Ranks, Topology};
 
@@ -96,8 +96,8 @@ impl NcclComm {
         group: GroupId,
         tensors: &[Tensor],
     ) -> Result<Option<Arc<CudaEvent>>, CommError> {
-        let kind = Kind::AllReduce;
-        self.watched.alive(kind)?;
+        let kind = OperationKind::AllReduce;
+        self.watched.ensure_running(kind)?;
         let Some(Member { link, .. }) = self.member(attached, group)? else { return Ok(None) };
         let places = tensors.iter().filter(|t| t.elem_count() > 0).map(place).collect::<Result<Vec<_>, _>>();
         let places = places.map_err(|what| CommError::Request { operation: kind, what })?;
@@ -106,12 +106,12 @@ impl NcclComm {
         started.map(Some).map_err(|error| self.failed(kind, &error))
     }
 
-    fn failed(&self, operation: Kind, error: &NcclError) -> CommError {
+    fn failed(&self, operation: OperationKind, error: &NcclError) -> CommError {
         self.watched.error(operation, error.to_string())
     }
 
     /// What is computed from here on waits for `over`.
-    fn follow(&self, attached: &Attached, operation: Kind, over: &CudaEvent) -> Result<(), CommError> {
+    fn follow(&self, attached: &Attached, operation: OperationKind, over: &CudaEvent) -> Result<(), CommError> {
         self.watched.waits.follow(&attached.gpu, over).map_err(|error| self.failed(operation, &error))
     }
 }
@@ -171,14 +171,14 @@ impl Communicator for NcclComm {
         self.host().aborted()
     }
 
-    fn alive(&self) -> Result<(), CommError> {
-        self.watched.alive(Kind::Wait)
+    fn ensure_running(&self) -> Result<(), CommError> {
+        self.watched.ensure_running(OperationKind::Wait)
     }
 
     fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError> {
         let Some(attached) = self.gpu(buffer) else { return self.host().all_reduce(group, buffer) };
         match self.sums(attached, group, std::slice::from_ref(buffer))? {
-            Some(over) => self.follow(attached, Kind::AllReduce, &over),
+            Some(over) => self.follow(attached, OperationKind::AllReduce, &over),
             None => Ok(()),
         }
     }
@@ -186,7 +186,7 @@ impl Communicator for NcclComm {
     fn start_all_reduce(&self, group: GroupId, buffers: Vec<Tensor>) -> Result<Pending, CommError> {
         let on_gpu = buffers.first().and_then(|first| self.gpu(first));
         let Some(attached) = on_gpu else { return self.host().start_all_reduce(group, buffers) };
-        let Some(over) = self.sums(attached, group, &buffers)? else { return Ok(Pending::over()) };
+        let Some(over) = self.sums(attached, group, &buffers)? else { return Ok(Pending::completed()) };
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
         lock(&self.started).insert(ticket, (over, buffers));
         Ok(Pending::new(ticket))
@@ -200,16 +200,16 @@ impl Communicator for NcclComm {
         let started = lock(&self.started).remove(&ticket);
         let (Some((over, _buffers)), Some(attached)) = (started, self.attached.get()) else {
             let what = "an operation that another communicator started".to_owned();
-            return Err(CommError::Request { operation: Kind::Wait, what });
+            return Err(CommError::Request { operation: OperationKind::Wait, what });
         };
-        self.watched.alive(Kind::AllReduce)?;
-        self.follow(attached, Kind::AllReduce, &over)
+        self.watched.ensure_running(OperationKind::AllReduce)?;
+        self.follow(attached, OperationKind::AllReduce, &over)
     }
 
     fn reduce(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
         let Some(attached) = self.gpu(buffer) else { return self.host().reduce(group, root, buffer) };
-        let kind = Kind::Reduce;
-        self.watched.alive(kind)?;
+        let kind = OperationKind::Reduce;
+        self.watched.ensure_running(kind)?;
         let Some(member) = self.member(attached, group)? else { return Ok(()) };
         let root = Self::root(&member, group, root)?;
         let there = place(buffer).map_err(|what| CommError::Request { operation: kind, what })?;
@@ -221,8 +221,8 @@ impl Communicator for NcclComm {
 
     fn broadcast(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
         let Some(attached) = self.gpu(buffer) else { return self.host().broadcast(group, root, buffer) };
-        let kind = Kind::Broadcast;
-        self.watched.alive(kind)?;
+        let kind = OperationKind::Broadcast;
+        self.watched.ensure_running(kind)?;
         let Some(member) = self.member(attached, group)? else { return Ok(()) };
         let root = Self::root(&member, group, root)?;
         let there = place(buffer).map_err(|what| CommError::Request { operation: kind, what })?;
@@ -233,24 +233,24 @@ impl Communicator for NcclComm {
     }
 
     fn all_gather(&self, group: GroupId, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
-        self.watched.alive(Kind::AllGather)?;
+        self.watched.ensure_running(OperationKind::AllGather)?;
         self.host().all_gather(group, bytes)
     }
 
     fn barrier(&self, group: GroupId) -> Result<(), CommError> {
-        self.watched.alive(Kind::Barrier)?;
+        self.watched.ensure_running(OperationKind::Barrier)?;
         self.host().barrier(group)
     }
 
     fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
         let Some(attached) = self.attached.get() else { return self.host().send(to, lane, data) };
-        self.watched.alive(Kind::Send)?;
+        self.watched.ensure_running(OperationKind::Send)?;
         channels::send(&self.watched, attached.channels.end(self.rank(), to, lane)?, &attached.gpu, data)
     }
 
     fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError> {
         let Some(attached) = self.attached.get() else { return self.host().receive(from, lane, dtype, shape) };
-        self.watched.alive(Kind::Receive)?;
+        self.watched.ensure_running(OperationKind::Receive)?;
         let end = attached.channels.end(from, self.rank(), lane)?;
         channels::receive(&self.watched, end, &attached.gpu, dtype, shape)
     }

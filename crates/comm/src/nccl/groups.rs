@@ -10,7 +10,7 @@ use cudarc::driver::CudaContext;
 use super::library;
 use super::link::{self, Link, place};
 use super::watch::Watched;
-use crate::error::{CommError, Kind};
+use crate::error::{CommError, OperationKind};
 use runner_compute::gpu::Gpu;
 use runner_spec::topology::{GroupId, Topology};
 
@@ -41,12 +41,12 @@ impl Groups {
         for group in groups {
             let Some(member) = self.link(watched, topology, gpu.stream().context(), *group)? else { continue };
             for count in FIRST {
-                let failed = |what: String| watched.error(Kind::Barrier, what);
+                let failed = |what: String| watched.error(OperationKind::Barrier, what);
                 let tensor = gpu.zeros(DType::F32, count)?;
                 let places = [place(&tensor).map_err(failed)?];
-                let started = member
-                    .link
-                    .start(Kind::Barrier, gpu.stream(), None, |handle, stream| handle.all_reduce(&places, stream));
+                let started = member.link.start(OperationKind::Barrier, gpu.stream(), None, |handle, stream| {
+                    handle.all_reduce(&places, stream)
+                });
                 let over = started.map_err(|error| failed(error.to_string()))?;
                 // Of no step, so it is not measured.
                 gpu.stream().wait(&over).map_err(|error| failed(error.to_string()))?;
@@ -76,7 +76,7 @@ impl Groups {
         }
         let me = ranks.iter().position(|r| *r == rank).unwrap_or(0);
         let id = if me == 0 { library::unique_id() } else { Ok(Vec::new()) };
-        let id = id.map_err(|error| watched.error(Kind::AllGather, error.to_string()))?;
+        let id = id.map_err(|error| watched.error(OperationKind::AllGather, error.to_string()))?;
         // The first member's; it is also how all know that all are there.
         let id = host.all_gather(group, &id)?.into_iter().next().unwrap_or_default();
         let link = watched.add(link::join(host, context, id, ranks.len(), me)?);

@@ -12,7 +12,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
 use super::library::{Handle, NcclError, Place, element};
 use super::waits::Waits;
 use crate::communicator::Communicator;
-use crate::error::{CommError, Kind};
+use crate::error::{CommError, OperationKind};
 use runner_compute::gpu;
 use runner_compute::gpu::Gpu;
 
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) over: Arc<CudaEvent>,
-    kind: Kind,
+    kind: OperationKind,
     since: Instant,
     /// What must live until it is over, and nobody else keeps.
     kept: Option<Tensor>,
@@ -77,7 +77,7 @@ pub(super) fn join(
     me: usize,
 ) -> Result<Link, CommError> {
     let rank = host.rank();
-    let device = |what: String| CommError::Device { operation: Kind::Barrier, rank, what };
+    let device = |what: String| CommError::Device { operation: OperationKind::Barrier, rank, what };
     let stream = context.new_stream().map_err(|error| device(error.to_string()))?;
     let (say, joined) = channel();
     let own = Arc::clone(context);
@@ -124,7 +124,7 @@ impl Link {
     /// the order of `compute`, so what the operation works on is to be `kept` where `compute` does not wait for the event.
     pub(super) fn start(
         &self,
-        kind: Kind,
+        kind: OperationKind,
         compute: &Arc<CudaStream>,
         kept: Option<Tensor>,
         operation: impl FnOnce(&Handle, &CudaStream) -> Result<(), NcclError>,
@@ -156,12 +156,12 @@ impl Link {
     }
 
     /// What went wrong, if anything did: an error of NCCL, or an operation that has been under way for longer than `limit`.
-    pub(super) fn trouble(&self, limit: Duration) -> Option<(Kind, String)> {
+    pub(super) fn trouble(&self, limit: Duration) -> Option<(OperationKind, String)> {
         // Who is in a call is not in the way: the next look comes soon.
         let mut state = self.state.try_lock().ok()?;
         state.land();
         let handle = state.handle.as_ref().filter(|_| !self.ended.load(Ordering::SeqCst))?;
-        let kind = state.flights.first().map_or(Kind::Wait, |flight| flight.kind);
+        let kind = state.flights.first().map_or(OperationKind::Wait, |flight| flight.kind);
         if let Err(error) = handle.failed() {
             return Some((kind, error.to_string()));
         }

@@ -12,7 +12,7 @@ use cudarc::driver::CudaContext;
 use super::link::Link;
 use super::waits::Waits;
 use crate::communicator::Communicator;
-use crate::error::{CommError, Kind};
+use crate::error::{CommError, OperationKind};
 
 /// Between looks.
 const LOOK: Duration = Duration::from_millis(50);
@@ -31,7 +31,7 @@ const GOODBYES: Duration = Duration::from_secs(15);
 pub(super) struct Watched {
     pub(super) host: Box<dyn Communicator>,
     links: Mutex<Vec<Arc<Link>>>,
-    failure: Mutex<Option<(Kind, String)>>,
+    failure: Mutex<Option<(OperationKind, String)>>,
     pub(super) closed: AtomicBool,
     pub(super) waits: Waits,
 }
@@ -58,7 +58,7 @@ impl Watched {
     }
 
     /// Whether operations may go on.
-    pub(super) fn alive(&self, operation: Kind) -> Result<(), CommError> {
+    pub(super) fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
         if let Some(by) = self.host.aborted() {
             return Err(CommError::Aborted { by });
         }
@@ -71,8 +71,8 @@ impl Watched {
     }
 
     /// The error of an operation that NCCL refused: another rank's end explains it better than what NCCL says.
-    pub(super) fn error(&self, operation: Kind, what: String) -> CommError {
-        match self.alive(operation) {
+    pub(super) fn error(&self, operation: OperationKind, what: String) -> CommError {
+        match self.ensure_running(operation) {
             Err(error) => error,
             Ok(()) => CommError::Device { operation, rank: self.host.rank(), what },
         }

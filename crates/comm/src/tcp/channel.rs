@@ -3,37 +3,37 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use super::state::Shared;
-use super::wire::Tag;
-use crate::error::{CommError, Element, Kind};
+use super::connections::Connections;
+use super::frame::FrameTag;
+use crate::error::{CommError, ElementType, OperationKind};
 use crate::local::FOREGROUND;
 use runner_compute::kernels::bytes;
 use runner_spec::topology::{Channel, Lane};
 
-fn channel(shared: &Shared, from: usize, to: usize, lane: Lane) -> Result<Channel, CommError> {
+fn channel(shared: &Connections, from: usize, to: usize, lane: Lane) -> Result<Channel, CommError> {
     shared.channel(from, to, lane).ok_or(CommError::NoChannel { from, to, lane })
 }
 
-pub(super) fn send(shared: &Shared, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
+pub(super) fn send(shared: &Connections, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
     let from = shared.rank;
     let Channel { slots, slot_bytes, .. } = channel(shared, from, to, lane)?;
-    let element = Element::of(data.dtype());
-    let element =
-        element.ok_or_else(|| CommError::Request { operation: Kind::Send, what: format!("no {:?}", data.dtype()) })?;
+    let element = ElementType::from_dtype(data.dtype());
+    let element = element
+        .ok_or_else(|| CommError::Request { operation: OperationKind::Send, what: format!("no {:?}", data.dtype()) })?;
     let length = data.elem_count() * data.dtype().size_in_bytes();
     if length > slot_bytes {
         return Err(CommError::TooLong { from, to, lane, bytes: length, slot_bytes });
     }
-    shared.alive(Kind::Send)?;
+    shared.ensure_running(OperationKind::Send)?;
     let bytes = bytes::read(data, <[u8]>::to_vec)?;
-    shared.wait_for(Kind::Send, FOREGROUND, to, |state| state.take_slot(to, lane, slots))?;
-    // A thread writes it: no room is waited for, as the slots are the room.
-    shared.post(to, Tag::Message { lane, element: element as u64 }, bytes);
+    shared.wait_for(OperationKind::Send, FOREGROUND, to, |state| state.take_slot(to, lane, slots))?;
+    // A thread writes it: no wait_for_space is waited for, as the slots are the wait_for_space.
+    shared.post(to, FrameTag::Message { lane, element: element as u64 }, bytes);
     Ok(())
 }
 
 pub(super) fn receive(
-    shared: &Shared,
+    shared: &Connections,
     from: usize,
     lane: Lane,
     dtype: DType,
@@ -41,12 +41,12 @@ pub(super) fn receive(
 ) -> Result<Tensor, CommError> {
     let to = shared.rank;
     channel(shared, from, to, lane)?;
-    shared.alive(Kind::Receive)?;
+    shared.ensure_running(OperationKind::Receive)?;
     let expected = (shape.iter().product::<usize>() * dtype.size_in_bytes()) as u64;
     // One that is not what was expected stays where it is.
-    let message = shared.wait_for(Kind::Receive, FOREGROUND, from, |state| {
+    let message = shared.wait_for(OperationKind::Receive, FOREGROUND, from, |state| {
         let next = state.message(from, lane)?;
-        let (element, sent) = (Element::from_code(next.element), next.bytes.len() as u64);
+        let (element, sent) = (ElementType::from_code(next.element), next.bytes.len() as u64);
         if element.dtype() != dtype || sent != expected {
             return Some(Err((element, sent)));
         }
@@ -62,6 +62,6 @@ pub(super) fn receive(
         shape: shape.to_vec(),
         expected,
     })?;
-    shared.post(from, Tag::Taken { lane }, Vec::new());
+    shared.post(from, FrameTag::SlotFreed { lane }, Vec::new());
     Ok(Tensor::from_raw_buffer(&message.bytes, dtype, shape, &Device::Cpu)?)
 }

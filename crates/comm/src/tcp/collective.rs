@@ -7,15 +7,17 @@
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
-use super::state::{Part, Shared, lock};
-use super::wire::{PIECE, Tag};
-use crate::error::{CommError, Element, Kind, Operation};
-use crate::local::{Buffers, LINES, Request};
+use super::connections::{CollectiveFrame, Connections, lock};
+use super::frame::{FrameTag, PIECE_BYTES};
+use crate::buffers::Buffers;
+use crate::collective::{Collective, Request};
+use crate::error::{CommError, ElementType, Operation, OperationKind};
+use crate::local::OPERATION_QUEUES;
 use runner_compute::kernels::cpu::{Real, simd};
 
-/// How far a rank is with a group's operations of one line.
+/// How far a rank is with a group's operations of one queue.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct QueuePosition {
     operations: u64,
     /// An operation failed half way: members may disagree about what comes next.
     broken: bool,
@@ -27,62 +29,51 @@ pub(super) struct Membership {
     group: usize,
     pub(super) ranks: Vec<usize>,
     me: usize,
-    lines: [Mutex<Line>; LINES],
+    queues: [Mutex<QueuePosition>; OPERATION_QUEUES],
 }
 
 impl Membership {
     /// `None` where `rank` is no member.
     pub(super) fn new(group: usize, ranks: &[usize], rank: usize) -> Option<Self> {
         let me = ranks.iter().position(|r| *r == rank)?;
-        Some(Self { group, ranks: ranks.to_vec(), me, lines: Default::default() })
+        Some(Self { group, ranks: ranks.to_vec(), me, queues: Default::default() })
     }
 }
 
 /// One operation under way.
-struct Turn<'a> {
-    shared: &'a Shared,
+struct RunningCollective<'a> {
+    shared: &'a Connections,
     membership: &'a Membership,
-    line: usize,
+    queue: usize,
     operation: Operation,
 }
 
-/// What a collective does with its members.
-pub(super) enum Work<'a, 'b> {
-    Sum(&'a Buffers<'b>),
-    Broadcast(&'a Buffers<'b>),
-    Gather { mine: &'a [u8], all: &'a mut Vec<Vec<u8>> },
-    Barrier,
-}
-
-/// Runs a collective in a line of a group's operations.
+/// Runs a collective in a queue of a group's operations.
 pub(super) fn run(
-    shared: &Shared,
+    shared: &Connections,
     membership: &Membership,
-    line: usize,
+    queue: usize,
     request: Request,
-    work: Work<'_, '_>,
+    work: Collective<'_>,
 ) -> Result<(), CommError> {
     let Request { kind, element, bytes, root } = request;
     if let Some(root) = root.filter(|r| !membership.ranks.contains(r)) {
         return Err(CommError::NotMember { group: membership.group, rank: root });
     }
-    let mut position: MutexGuard<'_, Line> = lock(&membership.lines[line]);
-    shared.alive(kind)?;
+    let mut position: MutexGuard<'_, QueuePosition> = lock(&membership.queues[queue]);
+    shared.ensure_running(kind)?;
     if position.broken {
         return Err(CommError::Closed { operation: kind });
     }
     let operation = Operation { kind, element, bytes: bytes as u64, root, sequence: position.operations };
-    let turn = Turn { shared, membership, line, operation };
+    let turn = RunningCollective { shared, membership, queue, operation };
     let result = match work {
-        Work::Gather { mine, all } if turn.members() == 1 => {
-            *all = vec![mine.to_vec()];
-            Ok(())
+        Collective::Sum(buffers) => turn.sum(buffers),
+        Collective::Broadcast(buffers) => turn.broadcast(buffers),
+        Collective::Gather { own, all } => turn.gather(own).map(|gathered| *all = gathered),
+        Collective::Barrier => {
+            turn.announce().and_then(|()| turn.others().try_for_each(|m| turn.part(m, false).map(drop)))
         }
-        _ if turn.members() == 1 => Ok(()),
-        Work::Sum(buffers) => turn.sum(buffers),
-        Work::Broadcast(buffers) => turn.broadcast(buffers),
-        Work::Gather { mine, all } => turn.gather(mine).map(|gathered| *all = gathered),
-        Work::Barrier => turn.announce().and_then(|()| turn.others().try_for_each(|m| turn.part(m, false).map(drop))),
     };
     match &result {
         Ok(()) => position.operations = position.operations.wrapping_add(1),
@@ -91,7 +82,7 @@ pub(super) fn run(
     result
 }
 
-impl Turn<'_> {
+impl RunningCollective<'_> {
     fn members(&self) -> usize {
         self.membership.ranks.len()
     }
@@ -103,8 +94,8 @@ impl Turn<'_> {
 
     /// Sends bytes of this operation to a member.
     fn send(&self, member: usize, sum: bool, bytes: Vec<u8>) -> Result<(), CommError> {
-        let Self { membership, line, operation, .. } = *self;
-        let tag = Tag::Part { group: membership.group, line, sum, operation };
+        let Self { membership, queue, operation, .. } = *self;
+        let tag = FrameTag::CollectiveFrame { group: membership.group, queue, sum, operation };
         self.shared.send(operation.kind, membership.ranks[member], tag, bytes)
     }
 
@@ -114,12 +105,12 @@ impl Turn<'_> {
     }
 
     /// The next frame of a member, of this operation.
-    fn part(&self, member: usize, sum: bool) -> Result<Part, CommError> {
-        let Self { shared, membership, line, operation } = *self;
+    fn part(&self, member: usize, sum: bool) -> Result<CollectiveFrame, CommError> {
+        let Self { shared, membership, queue, operation } = *self;
         let peer = membership.ranks[member];
-        let key = (peer, membership.group, line, sum);
-        let part = shared.wait_for(operation.kind, line, peer, |state| state.part(key))?;
-        if !operation.meets(&part.operation) {
+        let key = (peer, membership.group, queue, sum);
+        let part = shared.wait_for(operation.kind, queue, peer, |state| state.part(key))?;
+        if !operation.matches(&part.operation) {
             let (group, rank) = (membership.group, shared.rank);
             return Err(CommError::Mismatch { group, rank, mine: operation, peer, theirs: part.operation });
         }
@@ -128,7 +119,7 @@ impl Turn<'_> {
 
     /// As `part`, of which `expected` bytes must come.
     fn bytes(&self, member: usize, sum: bool, expected: usize) -> Result<Vec<u8>, CommError> {
-        let Part { bytes, .. } = self.part(member, sum)?;
+        let CollectiveFrame { bytes, .. } = self.part(member, sum)?;
         if bytes.len() == expected {
             return Ok(bytes);
         }
@@ -140,24 +131,22 @@ impl Turn<'_> {
     /// The bytes of piece `piece` that `member` sums: whole vectors, in the order of members.
     fn share(&self, piece: usize, member: usize) -> Range<usize> {
         let total = self.operation.bytes as usize;
-        let most = PIECE * self.members();
+        let most = PIECE_BYTES * self.members();
         let start = (piece * most).min(total);
         let length = (total - start).min(most);
-        let each = length.div_ceil(self.members()).next_multiple_of(128).min(PIECE);
+        let each = length.div_ceil(self.members()).next_multiple_of(128).min(PIECE_BYTES);
         start + (each * member).min(length)..start + (each * (member + 1)).min(length)
     }
 
     fn sum(&self, buffers: &Buffers<'_>) -> Result<(), CommError> {
-        let pieces = buffers.bytes.div_ceil(PIECE * self.members()).max(1);
+        let pieces = buffers.bytes.div_ceil(PIECE_BYTES * self.members()).max(1);
         let me = self.membership.me;
         let takes = |member: usize| self.operation.root.is_none_or(|root| root == self.membership.ranks[member]);
         // Of three pieces at a time one is sent, one summed, one taken.
         for turn in 0..pieces + 2 {
             if turn < pieces {
                 for member in self.others() {
-                    let mut bytes = Vec::new();
-                    buffers.read(self.share(turn, member), &mut bytes)?;
-                    self.send(member, false, bytes)?;
+                    self.send(member, false, buffers.read(self.share(turn, member))?)?;
                 }
             }
             if let Some(piece) = turn.checked_sub(1).filter(|piece| *piece < pieces) {
@@ -165,15 +154,13 @@ impl Turn<'_> {
                 let mut parts = Vec::with_capacity(self.members());
                 for member in 0..self.members() {
                     parts.push(if member == me {
-                        let mut own = Vec::new();
-                        buffers.read(share.clone(), &mut own)?;
-                        own
+                        buffers.read(share.clone())?
                     } else {
                         self.bytes(member, false, share.len())?
                     });
                 }
                 let total = match buffers.element {
-                    Element::F64 => total(&parts, f64::from_le_bytes, f64::to_le_bytes),
+                    ElementType::F64 => total(&parts, f64::from_le_bytes, f64::to_le_bytes),
                     _ => total(&parts, f32::from_le_bytes, f32::to_le_bytes),
                 };
                 for member in self.others().filter(|member| takes(*member)) {
@@ -199,10 +186,9 @@ impl Turn<'_> {
         self.others().try_for_each(|member| self.part(member, false).map(drop))?;
         let mut start = 0;
         while start < buffers.bytes {
-            let range = start..(start + PIECE).min(buffers.bytes);
+            let range = start..(start + PIECE_BYTES).min(buffers.bytes);
             if root == self.membership.me {
-                let mut bytes = Vec::new();
-                buffers.read(range.clone(), &mut bytes)?;
+                let bytes = buffers.read(range.clone())?;
                 self.others().try_for_each(|member| self.send(member, false, bytes.clone()))?;
             } else {
                 buffers.write(start, &self.bytes(root, false, range.len())?)?;
@@ -213,8 +199,8 @@ impl Turn<'_> {
     }
 
     fn gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
-        for piece in 0..mine.len().div_ceil(PIECE).max(1) {
-            let range = piece * PIECE..((piece + 1) * PIECE).min(mine.len());
+        for piece in 0..mine.len().div_ceil(PIECE_BYTES).max(1) {
+            let range = piece * PIECE_BYTES..((piece + 1) * PIECE_BYTES).min(mine.len());
             self.others().try_for_each(|member| self.send(member, false, mine[range.clone()].to_vec()))?;
         }
         let mut all = Vec::with_capacity(self.members());
@@ -223,12 +209,12 @@ impl Turn<'_> {
                 all.push(mine.to_vec());
                 continue;
             }
-            let Part { operation, mut bytes } = self.part(member, false)?;
+            let CollectiveFrame { operation, mut bytes } = self.part(member, false)?;
             while (bytes.len() as u64) < operation.bytes {
                 let more = self.part(member, false)?.bytes;
                 if more.is_empty() {
                     let what = format!("rank {} sent less than it said", self.membership.ranks[member]);
-                    return Err(CommError::Request { operation: Kind::AllGather, what });
+                    return Err(CommError::Request { operation: OperationKind::AllGather, what });
                 }
                 bytes.extend(more);
             }

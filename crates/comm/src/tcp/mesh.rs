@@ -7,50 +7,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::greeting::Peer;
-use super::rendezvous::{self, JoinError, Meeting};
-use super::state::Shared;
-use super::wire::{self, HEADER, Tag};
+use super::abort::RunAbort;
+use super::connections::Connections;
+use super::frame::{self, FrameTag, HEADER_BYTES};
+use super::handshake::PeerIdentity;
+use super::rendezvous::{self, JoinConfig, JoinError};
 use crate::error::CommError;
-use crate::local::{BoardView, Seat};
+use crate::local::{RankSnapshot, RankStatus};
 use runner_spec::topology::Topology;
 
 /// Between signs of life.
-const BEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a peer may give none before it is given up.
-const SILENCE: Duration = Duration::from_secs(30);
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(30);
 /// A beat so late means that this process, or its machine, was suspended.
-const LATE: Duration = Duration::from_secs(5);
-/// Most characters of why the run is over.
-const LONGEST_TEXT: usize = 8 << 10;
+const SUSPENSION_THRESHOLD: Duration = Duration::from_secs(5);
 /// How long who leaves waits to see that the others have all that it sent.
-const GRACE: Duration = Duration::from_secs(3);
-
-/// Why the run is over before its time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
-    /// The rank that caused it.
-    pub by: usize,
-    /// The exit code of its process.
-    pub code: u8,
-    pub text: String,
-    /// It did not say so itself: its connection broke.
-    pub lost: bool,
-}
-
-impl Ended {
-    /// What tells the other ranks of it.
-    pub(super) fn frame(&self) -> (Tag, Vec<u8>) {
-        let text: String = self.text.chars().take(LONGEST_TEXT).collect();
-        (Tag::Abort { by: self.by, code: self.code, lost: self.lost }, text.into_bytes())
-    }
-}
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A rank, connected to all others. Dropped, it says goodbye, and waits for seconds at most.
 #[derive(Debug)]
 pub struct Mesh {
-    pub(super) shared: Arc<Shared>,
-    peers: Vec<Peer>,
+    pub(super) shared: Arc<Connections>,
+    peers: Vec<PeerIdentity>,
     streams: Vec<TcpStream>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -60,15 +39,15 @@ impl Mesh {
     ///
     /// # Errors
     /// If they do not all come in time, or are not of one run.
-    pub fn join(meeting: &Meeting) -> Result<Self, JoinError> {
-        let (links, peers) = rendezvous::join(meeting)?;
-        Self::over(meeting.rank, links, peers).map_err(JoinError::Threads)
+    pub fn join(config: &JoinConfig) -> Result<Self, JoinError> {
+        let (links, peers) = rendezvous::join(config)?;
+        Self::over(config.rank, links, peers).map_err(JoinError::Threads)
     }
 
     /// `links` has a connection to each rank but this one.
-    fn over(rank: usize, links: Vec<Option<TcpStream>>, peers: Vec<Peer>) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(rank, links.len()));
-        let heard: Arc<Vec<AtomicU64>> = Arc::new(links.iter().map(|_| AtomicU64::new(0)).collect());
+    fn over(rank: usize, links: Vec<Option<TcpStream>>, peers: Vec<PeerIdentity>) -> io::Result<Self> {
+        let shared = Arc::new(Connections::new(rank, links.len()));
+        let last_received: Arc<Vec<AtomicU64>> = Arc::new(links.iter().map(|_| AtomicU64::new(0)).collect());
         let mut mesh = Self { shared: Arc::clone(&shared), peers, streams: Vec::new(), threads: Vec::new() };
         let started = Instant::now();
         let mut watched = Vec::new();
@@ -80,19 +59,19 @@ impl Mesh {
             mesh.streams.push(link.try_clone()?);
             watched.push((peer, link.try_clone()?));
             let (reading, writing) = (link.try_clone()?, link);
-            let (to_read, to_write, times) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&heard));
+            let (to_read, to_write, times) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&last_received));
             let read = move || {
-                let mut from = Heard { stream: reading, at: &times[peer], started };
+                let mut from = TimedReader { stream: reading, at: &times[peer], started };
                 if let Err(why) = read(&to_read, peer, &mut from) {
-                    to_read.lose(peer, &why);
+                    to_read.mark_lost(peer, &why);
                 }
                 to_read.reader_ends();
             };
             let write = move || {
                 let mut stream = writing;
                 while let Some((header, bytes)) = to_write.outgoing[peer].next() {
-                    if let Err(error) = wire::write(&mut stream, &header, &bytes) {
-                        to_write.lose(peer, &broken(&error));
+                    if let Err(error) = frame::write(&mut stream, &header, &bytes) {
+                        to_write.mark_lost(peer, &broken(&error));
                         return;
                     }
                 }
@@ -102,7 +81,7 @@ impl Mesh {
             mesh.spawn(&format!("to rank {peer}"), write)?;
         }
         let beats = Arc::clone(&shared);
-        mesh.spawn("beat", move || beat(&beats, &watched, &heard, started))?;
+        mesh.spawn("beat", move || monitor_heartbeats(&beats, &watched, &last_received, started))?;
         Ok(mesh)
     }
 
@@ -120,58 +99,58 @@ impl Mesh {
     }
 
     /// What each rank said of itself, this one included.
-    pub fn ranks(&self) -> &[Peer] {
+    pub fn ranks(&self) -> &[PeerIdentity] {
         &self.peers
     }
 
-    /// This rank's line of the board, which the others see.
-    pub fn seat(&self) -> &Seat {
-        &self.shared.seat
+    /// This rank's queue of the board, which the others see.
+    pub fn status(&self) -> &RankStatus {
+        &self.shared.status
     }
 
     /// What `rank` was doing when it last said so.
-    pub fn view(&self, rank: usize) -> BoardView {
-        self.shared.view(rank)
+    pub fn snapshot(&self, rank: usize) -> RankSnapshot {
+        self.shared.snapshot(rank)
     }
 
     /// Shows the others where this rank is, before its next sign of life.
-    pub fn show(&self) {
-        self.shared.beat();
+    pub fn publish_status(&self) {
+        self.shared.send_heartbeats();
     }
 
     /// How long an operation may wait for a rank before it is a `Timeout`; 30 minutes at first.
-    pub fn set_limit(&self, limit: Duration) {
-        self.shared.set_limit(limit);
+    pub fn set_operation_timeout(&self, limit: Duration) {
+        self.shared.set_operation_timeout(limit);
     }
 
     /// Sends bytes to `to`, beside the operations.
-    pub fn say(&self, to: usize, bytes: &[u8]) {
-        self.shared.post(to, Tag::Control, bytes.to_vec());
+    pub fn send_control(&self, to: usize, bytes: &[u8]) {
+        self.shared.post(to, FrameTag::Control, bytes.to_vec());
     }
 
     /// The next bytes that `from` said.
     ///
     /// # Errors
     /// If it left, the run ended, or it takes too long.
-    pub fn hear(&self, from: usize) -> Result<Vec<u8>, CommError> {
-        self.shared.hear(from)
+    pub fn receive_control(&self, from: usize) -> Result<Vec<u8>, CommError> {
+        self.shared.receive_control(from)
     }
 
     /// Ends the run: every wait of every rank returns an error that names `by`, the cause. The first cause stays.
-    pub fn abort(&self, by: usize, code: u8, text: &str) {
-        self.shared.end(Ended { by, code, text: text.to_owned(), lost: false });
+    pub fn abort(&self, by: usize, code: u8, reason: &str) {
+        self.shared.end(RunAbort { by, code, reason: reason.to_owned(), lost: false });
     }
 
     /// Why the run is over, if it is over before its time.
     #[must_use]
-    pub fn ended(&self) -> Option<Ended> {
-        self.shared.ended()
+    pub fn abort_cause(&self) -> Option<RunAbort> {
+        self.shared.abort_cause()
     }
 
     /// Whether `rank` is still connected.
     #[must_use]
-    pub fn is_here(&self, rank: usize) -> bool {
-        self.shared.is_here(rank)
+    pub fn is_connected(&self, rank: usize) -> bool {
+        self.shared.is_connected(rank)
     }
 
     #[cfg(test)]
@@ -189,23 +168,23 @@ impl Mesh {
     ///
     /// # Errors
     /// `OtherPlan`, the same on all ranks; as `hear`.
-    pub fn agree(&self, plan: &str, topology: &Topology) -> Result<(), JoinError> {
+    pub fn agree_on_plan(&self, plan: &str, topology: &Topology) -> Result<(), JoinError> {
         topology.check()?;
         // Before anyone hears of it: what others then send is expected.
         if self.shared.topology.set(topology.clone()).is_err() {
             return Err(JoinError::Twice);
         }
         for peer in self.shared.peers() {
-            self.say(peer, plan.as_bytes());
+            self.send_control(peer, plan.as_bytes());
         }
         let mut plans = Vec::with_capacity(self.world_size());
         for rank in 0..self.world_size() {
-            let theirs = if rank == self.rank() { plan.as_bytes().to_vec() } else { self.hear(rank)? };
+            let theirs = if rank == self.rank() { plan.as_bytes().to_vec() } else { self.receive_control(rank)? };
             plans.push(String::from_utf8_lossy(&theirs).into_owned());
         }
         match plans.iter().position(|theirs| *theirs != plans[0]) {
             Some(rank) => {
-                let [first, plan] = [0, rank].map(|rank| shown(&plans[rank]));
+                let [first, plan] = [0, rank].map(|rank| printable_prefix(&plans[rank]));
                 Err(JoinError::OtherPlan { rank, plan, first })
             }
             None => Ok(()),
@@ -214,22 +193,22 @@ impl Mesh {
 }
 
 /// The beginning of a hash, of characters that do no harm.
-fn shown(plan: &str) -> String {
+fn printable_prefix(plan: &str) -> String {
     plan.chars().filter(char::is_ascii_graphic).take(16).collect()
 }
 
 impl Drop for Mesh {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.abort(self.rank(), 1, &format!("rank {} panicked: {}", self.rank(), self.seat().view()));
+            self.abort(self.rank(), 1, &format!("rank {} panicked: {}", self.rank(), self.status().snapshot()));
         }
         self.shared.close();
-        let view = wire::view_bytes(&self.shared.seat.view());
+        let view = frame::encode_snapshot(&self.shared.status.snapshot());
         for peer in self.shared.peers() {
-            self.shared.post(peer, Tag::Goodbye, view.clone());
+            self.shared.post(peer, FrameTag::Goodbye, view.clone());
             self.shared.outgoing[peer].close();
         }
-        self.shared.await_readers(GRACE);
+        self.shared.await_readers(CLOSE_TIMEOUT);
         for stream in &self.streams {
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -240,14 +219,14 @@ impl Drop for Mesh {
     }
 }
 
-/// A connection that notes when something came.
-struct Heard<'a> {
+/// A connection that notes when something arrived.
+struct TimedReader<'a> {
     stream: TcpStream,
     at: &'a AtomicU64,
     started: Instant,
 }
 
-impl Read for Heard<'_> {
+impl Read for TimedReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.stream.read(buffer)?;
         self.at.store(milliseconds(self.started), Ordering::Relaxed);
@@ -260,21 +239,21 @@ fn milliseconds(since: Instant) -> u64 {
 }
 
 /// Reads frames of `peer` to the end of its connection; an error if that was not said before.
-fn read(shared: &Shared, peer: usize, from: &mut impl Read) -> Result<(), String> {
+fn read(shared: &Connections, peer: usize, from: &mut impl Read) -> Result<(), String> {
     let mut left = false;
     loop {
-        let mut header = [0; HEADER];
+        let mut header = [0; HEADER_BYTES];
         match from.read_exact(&mut header) {
             Ok(()) => {}
             Err(_) if left => return Ok(()),
             Err(error) => return Err(broken(&error)),
         }
         let garbled = || "it sent what is no frame".to_owned();
-        let (tag, length) = wire::parse(&header).ok_or_else(garbled)?;
-        shared.longest(peer, tag).filter(|longest| length <= *longest).ok_or_else(garbled)?;
-        let bytes = wire::read_bytes(from, length).map_err(|error| broken(&error))?;
+        let (tag, length) = frame::parse(&header).ok_or_else(garbled)?;
+        shared.max_frame_bytes(peer, tag).filter(|max_frame_bytes| length <= *max_frame_bytes).ok_or_else(garbled)?;
+        let bytes = frame::read_bytes(from, length).map_err(|error| broken(&error))?;
         shared.deliver(peer, tag, bytes)?;
-        left |= !shared.is_here(peer);
+        left |= !shared.is_connected(peer);
     }
 }
 
@@ -290,21 +269,28 @@ fn broken(error: &io::Error) -> String {
 }
 
 /// Shows that this rank lives, and gives up peers that do not show it.
-fn beat(shared: &Shared, watched: &[(usize, TcpStream)], heard: &[AtomicU64], started: Instant) {
+fn monitor_heartbeats(
+    shared: &Connections,
+    watched: &[(usize, TcpStream)],
+    last_received: &[AtomicU64],
+    started: Instant,
+) {
     let mut last = Instant::now();
     // Since when silence counts.
     let mut counts = milliseconds(started);
     while !shared.over.load(Ordering::SeqCst) {
-        shared.beat();
-        thread::park_timeout(BEAT);
-        if last.elapsed() > LATE {
+        shared.send_heartbeats();
+        thread::park_timeout(HEARTBEAT_INTERVAL);
+        if last.elapsed() > SUSPENSION_THRESHOLD {
             counts = milliseconds(started);
         }
         last = Instant::now();
         for (peer, stream) in watched {
-            let seen = heard[*peer].load(Ordering::Relaxed).max(counts);
-            if shared.is_here(*peer) && milliseconds(started).saturating_sub(seen) > SILENCE.as_millis() as u64 {
-                shared.lose(*peer, &format!("it gave no sign of life for {} s", SILENCE.as_secs()));
+            let seen = last_received[*peer].load(Ordering::Relaxed).max(counts);
+            if shared.is_connected(*peer)
+                && milliseconds(started).saturating_sub(seen) > HEARTBEAT_TIMEOUT.as_millis() as u64
+            {
+                shared.mark_lost(*peer, &format!("it gave no sign of life for {} s", HEARTBEAT_TIMEOUT.as_secs()));
                 // Its writer still has to tell it why.
                 let _ = stream.shutdown(Shutdown::Read);
             }

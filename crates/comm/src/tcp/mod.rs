@@ -1,23 +1,24 @@
 //! Ranks on any machines, over TCP: each is connected to each. Tensors pass through host memory.
 //!
-//! `rendezvous` brings the ranks together (`greeting` is what each says first, `door` lets in who says it right), `mesh` keeps
-//! the connections, with what came over them (`state`), and `endpoint` is the communicator over a mesh whose ranks agree on a
-//! plan. What comes from a connection is checked before it is used: it may be a stranger's.
+//! `rendezvous` brings the ranks together: each sends a `handshake`, which `handshake_listener` checks. `mesh` runs the threads of
+//! the connections, `connections` holds what they share, and `endpoint` is the communicator over a mesh whose ranks agree on a
+//! plan. Everything that a connection delivers is checked before it is used: it may be a stranger's.
 
+mod abort;
 mod channel;
 mod collective;
-mod door;
+mod connections;
 mod endpoint;
-mod greeting;
+mod frame;
+mod handshake;
+mod handshake_listener;
 mod mesh;
 mod rendezvous;
-mod state;
-mod wire;
-
 #[cfg(test)]
 pub(super) mod tests;
 
+pub use abort::RunAbort;
 pub use endpoint::TcpComm;
-pub use greeting::Peer;
-pub use mesh::{Ended, Mesh};
-pub use rendezvous::{JoinError, Meeting};
+pub use handshake::PeerIdentity;
+pub use mesh::Mesh;
+pub use rendezvous::{JoinConfig, JoinError};

@@ -1,7 +1,7 @@
 //! How ranks find each other: rank 0 listens where all know, every other rank tells it where it listens itself, and is told
 //! where the others do. Then each rank connects to those before it.
 //!
-//! Whoever connects shows the run's token first, in a greeting of fixed length. It keeps the ranks of two runs apart, and
+//! Whoever connects shows the run's token first, in a handshake of fixed length. It keeps the ranks of two runs apart, and
 //! strangers out; it is no defence against someone who reads along on the network.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::door::{Door, MANNERS};
-use super::greeting::{Greeting, MAGIC, Peer, VERSION};
-use super::wire;
+use super::frame;
+use super::handshake::{Handshake, MAGIC, PeerIdentity, VERSION};
+use super::handshake_listener::{HANDSHAKE_TIMEOUT, HandshakeListener};
 use crate::error::CommError;
 use runner_spec::topology::TopologyError;
 
 /// Between tries to reach a rank that does not listen yet, and looks for connections.
-const AGAIN: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Longest answer: of a world of thousands of ranks.
-const ANSWER: u64 = 4 << 20;
+const MAX_ANSWER_BYTES: u64 = 4 << 20;
 
 /// Why ranks did not come together.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +33,8 @@ pub enum JoinError {
     Address { host: String, source: io::Error },
     #[error("rank {rank} found no rank 0 at {at} within {} s: {why}", waited.as_secs_f64().round())]
     NoMaster { rank: usize, at: String, waited: Duration, why: String },
-    #[error("only {came} of {world_size} ranks came to {at} within {} s; {missing} did not", waited.as_secs_f64().round())]
-    Missing { came: usize, world_size: usize, at: String, waited: Duration, missing: String },
+    #[error("only {arrived} of {world_size} ranks arrived to {at} within {} s; {missing} did not", waited.as_secs_f64().round())]
+    Missing { arrived: usize, world_size: usize, at: String, waited: Duration, missing: String },
     #[error("rank {rank} cannot reach rank {peer} at {at}: {source}")]
     Unreachable { rank: usize, peer: usize, at: String, source: io::Error },
     #[error("rank {rank} waited {} s for rank {peer} to connect to it", waited.as_secs_f64().round())]
@@ -58,7 +58,7 @@ pub enum JoinError {
 
 /// Where and as what a rank meets the others.
 #[derive(Debug, Clone)]
-pub struct Meeting {
+pub struct JoinConfig {
     pub rank: usize,
     pub world_size: usize,
     pub local_rank: usize,
@@ -76,22 +76,22 @@ pub struct Meeting {
 }
 
 /// After this, and then every so often, a rank that waits says for what.
-const TELL: Duration = Duration::from_secs(10);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Says what is waited for, not too often.
-struct Teller {
+struct WaitReporter {
     tell: fn(&str),
     next: Instant,
 }
 
-impl Teller {
-    fn new(meeting: &Meeting) -> Self {
-        Self { tell: meeting.tell, next: Instant::now() + TELL.min(meeting.limit / 2) }
+impl WaitReporter {
+    fn new(config: &JoinConfig) -> Self {
+        Self { tell: config.tell, next: Instant::now() + REPORT_INTERVAL.min(config.limit / 2) }
     }
 
     fn waits(&mut self, what: impl FnOnce() -> String) {
         if Instant::now() >= self.next {
-            self.next = Instant::now() + 3 * TELL;
+            self.next = Instant::now() + 3 * REPORT_INTERVAL;
             (self.tell)(&what());
         }
     }
@@ -103,39 +103,46 @@ struct Answer {
     /// What is wrong; then there is nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
-    /// Of this meeting: who connects to another rank shows it.
+    /// Of this config: who connects to another rank shows it.
     #[serde(default)]
     session: [u8; 32],
     #[serde(default)]
-    ranks: Vec<Listed>,
+    ranks: Vec<ListedRank>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Listed {
+struct ListedRank {
     /// `None`: on the machine of rank 0, however the reader reaches that.
     ip: Option<IpAddr>,
     port: u16,
-    peer: Peer,
+    peer: PeerIdentity,
 }
 
 /// One connection per other rank, and what each rank said of itself.
-pub(super) type Joined = (Vec<Option<TcpStream>>, Vec<Peer>);
+pub(super) type JoinedRanks = (Vec<Option<TcpStream>>, Vec<PeerIdentity>);
+
+fn identity_of(config: &JoinConfig) -> PeerIdentity {
+    PeerIdentity { local_rank: config.local_rank, place: config.place.clone() }
+}
+
+fn handshake_of(config: &JoinConfig, token: [u8; 32], port: u16) -> Handshake {
+    Handshake::new(config.rank, config.world_size, &identity_of(config), token, port)
+}
 
 /// Meets the other ranks.
-pub(super) fn join(meeting: &Meeting) -> Result<Joined, JoinError> {
-    let deadline = Instant::now() + meeting.limit;
-    if meeting.world_size == 1 {
-        let peer = Peer { local_rank: meeting.local_rank, place: meeting.place.clone() };
-        return Ok((vec![None], vec![peer]));
+pub(super) fn join(config: &JoinConfig) -> Result<JoinedRanks, JoinError> {
+    let deadline = Instant::now() + config.limit;
+    if config.world_size == 1 {
+        return Ok((vec![None], vec![identity_of(config)]));
     }
-    if meeting.rank == 0 { lead(meeting, deadline) } else { follow(meeting, deadline) }
+    if config.rank == 0 { lead(config, deadline) } else { follow(config, deadline) }
 }
 
 /// `host:port`, or with the last of several ports.
-fn shown(meeting: &Meeting) -> String {
+fn shown(config: &JoinConfig) -> String {
     let port = |port: Option<&u16>| port.map_or_else(String::new, ToString::to_string);
-    let (first, last) = (port(meeting.ports.first()), port(meeting.ports.last()));
-    let host = &meeting.host;
+    let (first, last) = (port(config.ports.first()), port(config.ports.last()));
+    let host = &config.host;
     if first == last { format!("{host}:{first}") } else { format!("{host}, ports {first} to {last}") }
 }
 
@@ -148,7 +155,7 @@ fn resolved(host: &str, port: u16) -> Result<Vec<SocketAddr>, JoinError> {
     Ok(addresses)
 }
 
-/// A name of this machine alone needs no door to the network.
+/// A name of this machine alone needs no handshakes to the network.
 fn listening_ip(addresses: &[SocketAddr]) -> IpAddr {
     if let Some(own) = addresses.first().filter(|_| addresses.iter().all(|a| a.ip().is_loopback())) {
         return own.ip();
@@ -157,51 +164,51 @@ fn listening_ip(addresses: &[SocketAddr]) -> IpAddr {
     if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-fn lead(meeting: &Meeting, deadline: Instant) -> Result<Joined, JoinError> {
-    let at = shown(meeting);
+fn lead(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError> {
+    let at = shown(config);
     let mut listener = Err(ErrorKind::InvalidInput.into());
-    for &port in &meeting.ports {
-        let addresses = resolved(&meeting.host, port)?;
+    for &port in &config.ports {
+        let addresses = resolved(&config.host, port)?;
         listener = TcpListener::bind((listening_ip(&addresses), port));
         if listener.is_ok() {
             break;
         }
     }
     let listener = listener.map_err(|source| JoinError::Listen { at: at.clone(), source })?;
-    let door = Door::open(listener, meeting.token, meeting.world_size).map_err(JoinError::Threads)?;
-    let mut came: Vec<Option<(Greeting, TcpStream)>> = (0..meeting.world_size).map(|_| None).collect();
-    let missing = |came: &[Option<(Greeting, TcpStream)>]| -> Vec<usize> {
-        (1..came.len()).filter(|rank| came[*rank].is_none()).collect()
+    let handshakes = HandshakeListener::open(listener, config.token, config.world_size).map_err(JoinError::Threads)?;
+    let mut arrived: Vec<Option<(Handshake, TcpStream)>> = (0..config.world_size).map(|_| None).collect();
+    let missing = |arrived: &[Option<(Handshake, TcpStream)>]| -> Vec<usize> {
+        (1..arrived.len()).filter(|rank| arrived[*rank].is_none()).collect()
     };
-    let mut teller = Teller::new(meeting);
+    let mut reporter = WaitReporter::new(config);
     let refused = loop {
-        let missing = missing(&came);
+        let missing = missing(&arrived);
         if missing.is_empty() {
             break None;
         }
         let now = Instant::now();
         let left = deadline.saturating_duration_since(now);
-        match door.came.recv_timeout(left.min(teller.next.saturating_duration_since(now))) {
-            Ok((greeting, stream)) => {
-                if let Some(wrong) = wrong(&greeting, meeting, &came) {
+        match handshakes.arrived.recv_timeout(left.min(reporter.next.saturating_duration_since(now))) {
+            Ok((handshake, stream)) => {
+                if let Some(wrong) = wrong(&handshake, config, &arrived) {
                     // It is told with the others, whatever rank it says it is.
                     let _ =
                         tell(&stream, &Answer { refused: Some(wrong.clone()), session: [0; 32], ranks: Vec::new() });
                     break Some(JoinError::Refused(wrong));
                 }
-                let rank = greeting.rank as usize;
-                came[rank] = Some((greeting, stream));
+                let rank = handshake.rank as usize;
+                arrived[rank] = Some((handshake, stream));
             }
-            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => teller.waits(|| {
-                let (came, of) = (meeting.world_size - missing.len(), meeting.world_size);
-                format!("{came} of {of} ranks have come to {at}; {} did not yet", listed(&missing))
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => reporter.waits(|| {
+                let (arrived, of) = (config.world_size - missing.len(), config.world_size);
+                format!("{arrived} of {of} ranks have come to {at}; {} did not yet", listed(&missing))
             }),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 break Some(JoinError::Missing {
-                    came: meeting.world_size - missing.len(),
-                    world_size: meeting.world_size,
+                    arrived: config.world_size - missing.len(),
+                    world_size: config.world_size,
                     at,
-                    waited: meeting.limit,
+                    waited: config.limit,
                     missing: listed(&missing),
                 });
             }
@@ -209,25 +216,25 @@ fn lead(meeting: &Meeting, deadline: Instant) -> Result<Joined, JoinError> {
     };
     if let Some(error) = refused {
         let answer = Answer { refused: Some(error.to_string()), session: [0; 32], ranks: Vec::new() };
-        for (_, stream) in came.iter().flatten() {
+        for (_, stream) in arrived.iter().flatten() {
             let _ = tell(stream, &answer);
         }
         return Err(error);
     }
-    let mut ranks = vec![Listed { ip: None, port: 0, peer: Greeting::new(meeting, meeting.token, 0).peer() }];
-    for (greeting, stream) in came.iter().flatten() {
+    let mut ranks = vec![ListedRank { ip: None, port: 0, peer: handshake_of(config, config.token, 0).peer() }];
+    for (handshake, stream) in arrived.iter().flatten() {
         let ip = stream.peer_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback());
-        ranks.push(Listed { ip, port: greeting.port, peer: greeting.peer() });
+        ranks.push(ListedRank { ip, port: handshake.port, peer: handshake.peer() });
     }
     let answer = Answer { refused: None, session: session(), ranks };
-    for (rank, entry) in came.iter().enumerate() {
+    for (rank, entry) in arrived.iter().enumerate() {
         let Some((_, stream)) = entry else { continue };
         let failed =
             |source| JoinError::Unreachable { rank: 0, peer: rank, at: "its own connection".to_owned(), source };
         tell(stream, &answer).map_err(failed)?;
     }
     let peers = answer.ranks.into_iter().map(|listed| listed.peer).collect();
-    Ok((came.into_iter().map(|entry| entry.map(|(_, stream)| stream)).collect(), peers))
+    Ok((arrived.into_iter().map(|entry| entry.map(|(_, stream)| stream)).collect(), peers))
 }
 
 /// `ranks 1, 2`.
@@ -239,27 +246,28 @@ fn listed(ranks: &[usize]) -> String {
 }
 
 /// What is wrong with a rank that knows the token.
-fn wrong(greeting: &Greeting, meeting: &Meeting, came: &[Option<(Greeting, TcpStream)>]) -> Option<String> {
-    let Greeting { version, world_size, rank, .. } = greeting;
+fn wrong(handshake: &Handshake, config: &JoinConfig, arrived: &[Option<(Handshake, TcpStream)>]) -> Option<String> {
+    let Handshake { version, world_size, rank, .. } = handshake;
     if *version != VERSION {
         return Some(format!("rank {rank} speaks version {version} of the protocol, and rank 0 speaks {VERSION}"));
     }
-    if *world_size as usize != meeting.world_size {
-        let ours = meeting.world_size;
+    if *world_size as usize != config.world_size {
+        let ours = config.world_size;
         return Some(format!("rank {rank} was started as one of {world_size} ranks, and rank 0 as one of {ours}"));
     }
-    if *rank == 0 || came.get(*rank as usize).is_none_or(Option::is_some) {
+    if *rank == 0 || arrived.get(*rank as usize).is_none_or(Option::is_some) {
         return Some(format!("two processes were started as rank {rank} of {world_size}"));
     }
     None
 }
 
-fn follow(meeting: &Meeting, deadline: Instant) -> Result<Joined, JoinError> {
-    let rank = meeting.rank;
-    let mut wait = Waiting { meeting, deadline, teller: Teller::new(meeting), why: "nobody listens there".to_owned() };
+fn follow(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError> {
+    let rank = config.rank;
+    let mut wait =
+        MasterRetry { config, deadline, reporter: WaitReporter::new(config), why: "nobody listens there".to_owned() };
     loop {
-        for &port in &meeting.ports {
-            let addresses = match resolved(&meeting.host, port) {
+        for &port in &config.ports {
+            let addresses = match resolved(&config.host, port) {
                 // A name service may come up later, a wrong name will not.
                 Err(JoinError::Address { source, .. }) => {
                     wait.why = source.to_string();
@@ -268,12 +276,12 @@ fn follow(meeting: &Meeting, deadline: Instant) -> Result<Joined, JoinError> {
                 other => other?,
             };
             for address in addresses {
-                match TcpStream::connect_timeout(&address, MANNERS.min(meeting.limit)) {
-                    Ok(stream) => match greet_first(meeting, &stream, deadline) {
-                        Ok(Met { answer: Answer { refused: Some(why), .. }, .. }) => {
+                match TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT.min(config.limit)) {
+                    Ok(stream) => match greet_first(config, &stream, deadline) {
+                        Ok(LeaderAnswer { answer: Answer { refused: Some(why), .. }, .. }) => {
                             return Err(JoinError::Refused(why));
                         }
-                        Ok(met) => return connect(meeting, stream, met, deadline),
+                        Ok(met) => return connect(config, stream, met, deadline),
                         Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
                             "it does not answer".clone_into(&mut wait.why);
                         }
@@ -283,63 +291,68 @@ fn follow(meeting: &Meeting, deadline: Instant) -> Result<Joined, JoinError> {
                 }
             }
         }
-        wait.again().map_err(|(waited, why)| JoinError::NoMaster { rank, at: shown(meeting), waited, why })?;
+        wait.again().map_err(|(waited, why)| JoinError::NoMaster { rank, at: shown(config), waited, why })?;
     }
 }
 
 /// Tries again, until it is too late.
-struct Waiting<'a> {
-    meeting: &'a Meeting,
+struct MasterRetry<'a> {
+    config: &'a JoinConfig,
     deadline: Instant,
-    teller: Teller,
+    reporter: WaitReporter,
     why: String,
 }
 
-impl Waiting<'_> {
+impl MasterRetry<'_> {
     fn again(&mut self) -> Result<(), (Duration, String)> {
         if Instant::now() >= self.deadline {
-            return Err((self.meeting.limit, self.why.clone()));
+            return Err((self.config.limit, self.why.clone()));
         }
-        let Self { meeting, why, .. } = self;
-        self.teller.waits(|| format!("rank {} finds no rank 0 at {} yet: {why}", meeting.rank, shown(meeting)));
-        thread::sleep(AGAIN);
+        let Self { config, why, .. } = self;
+        self.reporter.waits(|| format!("rank {} finds no rank 0 at {} yet: {why}", config.rank, shown(config)));
+        thread::sleep(RETRY_INTERVAL);
         Ok(())
     }
 }
 
 /// What a rank has once rank 0 answered it.
-struct Met {
+struct LeaderAnswer {
     answer: Answer,
     listener: TcpListener,
 }
 
 /// Greets who may be rank 0, and waits for its answer, which comes when all ranks are there.
-fn greet_first(meeting: &Meeting, stream: &TcpStream, deadline: Instant) -> io::Result<Met> {
+fn greet_first(config: &JoinConfig, stream: &TcpStream, deadline: Instant) -> io::Result<LeaderAnswer> {
     // On the address by which rank 0 is reached: others reach this rank by it, too.
     let own = stream.local_addr()?.ip();
     let any: IpAddr = if own.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let listener = TcpListener::bind((if own.is_loopback() { own } else { any }, 0))?;
     let port = listener.local_addr()?.port();
     let mut writing = stream;
-    stream.set_write_timeout(Some(MANNERS))?;
-    writing.write_all(&Greeting::new(meeting, meeting.token, port).bytes())?;
+    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    writing.write_all(&handshake_of(config, config.token, port).encode())?;
     // That the run's token is known is answered at once.
-    stream.set_read_timeout(Some(MANNERS))?;
+    stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
     let mut reading = stream;
     let mut known = [0; 8];
     reading.read_exact(&mut known)?;
     if known != MAGIC {
-        return Err(io::Error::new(ErrorKind::InvalidData, "another greeting"));
+        return Err(io::Error::new(ErrorKind::InvalidData, "another handshake"));
     }
-    let left = deadline.saturating_duration_since(Instant::now()) + MANNERS;
+    let left = deadline.saturating_duration_since(Instant::now()) + HANDSHAKE_TIMEOUT;
     stream.set_read_timeout(Some(left))?;
-    Ok(Met { answer: hear(stream)?, listener })
+    Ok(LeaderAnswer { answer: hear(stream)?, listener })
 }
 
 /// Connects to the ranks before this one, and waits for those after it.
-fn connect(meeting: &Meeting, first: TcpStream, met: Met, deadline: Instant) -> Result<Joined, JoinError> {
-    let Met { answer: Answer { session, ranks, .. }, listener } = met;
-    let (rank, world_size) = (meeting.rank, meeting.world_size);
+fn connect(
+    config: &JoinConfig,
+    first: TcpStream,
+    met: LeaderAnswer,
+    deadline: Instant,
+) -> Result<JoinedRanks, JoinError> {
+    let LeaderAnswer { answer: Answer { session, ranks, .. }, listener } = met;
+    let (rank, world_size) = (config.rank, config.world_size);
     if ranks.len() != world_size {
         return Err(JoinError::Refused(format!("rank 0 told of {} ranks instead of {world_size}", ranks.len())));
     }
@@ -348,19 +361,19 @@ fn connect(meeting: &Meeting, first: TcpStream, met: Met, deadline: Instant) -> 
         move |source| JoinError::Unreachable { rank, peer, at, source }
     };
     let master = first.peer_addr().map_err(unreachable(0, &"its address"))?.ip();
-    let door = Door::open(listener, session, world_size).map_err(JoinError::Threads)?;
+    let handshakes = HandshakeListener::open(listener, session, world_size).map_err(JoinError::Threads)?;
     let mut links: Vec<Option<TcpStream>> = (0..world_size).map(|_| None).collect();
     links[0] = Some(first);
     for peer in 1..rank {
         let listed = &ranks[peer];
         let address = SocketAddr::new(listed.ip.unwrap_or(master), listed.port);
-        let limit = deadline.saturating_duration_since(Instant::now()).max(MANNERS);
+        let limit = deadline.saturating_duration_since(Instant::now()).max(HANDSHAKE_TIMEOUT);
         let stream = TcpStream::connect_timeout(&address, limit).map_err(unreachable(peer, &address))?;
         let greet = || -> io::Result<()> {
             let (mut writing, mut reading) = (&stream, &stream);
-            stream.set_write_timeout(Some(MANNERS))?;
+            stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
             stream.set_read_timeout(Some(limit))?;
-            writing.write_all(&Greeting::new(meeting, session, 0).bytes())?;
+            writing.write_all(&handshake_of(config, session, 0).encode())?;
             let mut known = [0; 8];
             reading.read_exact(&mut known)
         };
@@ -368,11 +381,11 @@ fn connect(meeting: &Meeting, first: TcpStream, met: Met, deadline: Instant) -> 
         links[peer] = Some(stream);
     }
     while let Some(peer) = (rank + 1..world_size).find(|peer| links[*peer].is_none()) {
-        let left = deadline.saturating_duration_since(Instant::now()).max(MANNERS);
-        let Ok((greeting, stream)) = door.came.recv_timeout(left) else {
-            return Err(JoinError::NotConnected { rank, peer, waited: meeting.limit });
+        let left = deadline.saturating_duration_since(Instant::now()).max(HANDSHAKE_TIMEOUT);
+        let Ok((handshake, stream)) = handshakes.arrived.recv_timeout(left) else {
+            return Err(JoinError::NotConnected { rank, peer, waited: config.limit });
         };
-        let from = greeting.rank as usize;
+        let from = handshake.rank as usize;
         if from > rank && from < world_size && links[from].is_none() {
             links[from] = Some(stream);
         }
@@ -391,13 +404,13 @@ fn hear(mut stream: &TcpStream) -> io::Result<Answer> {
     let mut length = [0; 8];
     stream.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);
-    if length > ANSWER {
+    if length > MAX_ANSWER_BYTES {
         return Err(io::Error::new(ErrorKind::InvalidData, "a long answer"));
     }
-    Ok(serde_json::from_slice(&wire::read_bytes(&mut stream, length)?)?)
+    Ok(serde_json::from_slice(&frame::read_bytes(&mut stream, length)?)?)
 }
 
-/// Of this meeting and no other. It need not be secret, only new.
+/// Of this config and no other. It need not be secret, only new.
 fn session() -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -410,8 +423,8 @@ fn session() -> [u8; 32] {
 mod tests {
     use super::*;
 
-    fn meeting(place: &str) -> Meeting {
-        Meeting {
+    fn config(place: &str) -> JoinConfig {
+        JoinConfig {
             rank: 3,
             world_size: 8,
             local_rank: 1,
@@ -434,7 +447,7 @@ mod tests {
 
     #[test]
     fn addresses_are_shown_as_they_were_given() {
-        assert_eq!(shown(&meeting("")), "localhost, ports 1 to 2");
-        assert_eq!(shown(&Meeting { ports: vec![29500], ..meeting("") }), "localhost:29500");
+        assert_eq!(shown(&config("")), "localhost, ports 1 to 2");
+        assert_eq!(shown(&JoinConfig { ports: vec![29500], ..config("") }), "localhost:29500");
     }
 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{Ended, JoinError, Meeting, Mesh, TcpComm};
+use super::{JoinConfig, JoinError, Mesh, RunAbort, TcpComm};
 use crate::communicator::Communicator;
 use crate::error::CommError;
-use crate::local::{LocalComm, Phase};
+use crate::local::{LocalComm, RankPhase};
 use crate::tests::{ALL, bits, channel, tensor};
 use runner_spec::topology::{GroupId, Lane, Topology};
 
@@ -21,8 +21,8 @@ fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
-pub(super) fn meeting(rank: usize, world_size: usize, port: u16) -> Meeting {
-    Meeting {
+pub(super) fn config(rank: usize, world_size: usize, port: u16) -> JoinConfig {
+    JoinConfig {
         rank,
         world_size,
         local_rank: rank,
@@ -35,21 +35,21 @@ pub(super) fn meeting(rank: usize, world_size: usize, port: u16) -> Meeting {
     }
 }
 
-/// Runs every rank of a world in a thread of its own, from its meeting on; what each returned.
-fn meet<R: Send>(world_size: usize, rank: impl Fn(Meeting) -> R + Sync) -> Vec<R> {
+/// Runs every rank of a world in a thread of its own, from its config on; what each returned.
+fn meet<R: Send>(world_size: usize, rank: impl Fn(JoinConfig) -> R + Sync) -> Vec<R> {
     let port = free_port();
     thread::scope(|s| {
         let rank = &rank;
-        let threads: Vec<_> = (0..world_size).map(|r| s.spawn(move || rank(meeting(r, world_size, port)))).collect();
+        let threads: Vec<_> = (0..world_size).map(|r| s.spawn(move || rank(config(r, world_size, port)))).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     })
 }
 
 /// Runs every rank of a world in a thread of its own; what each returned.
 pub(crate) fn world<R: Send>(topology: &Topology, rank: impl Fn(TcpComm) -> R + Sync) -> Vec<R> {
-    meet(topology.world_size, |meeting| {
-        let mesh = Arc::new(Mesh::join(&meeting).unwrap());
-        mesh.set_limit(Duration::from_mins(1));
+    meet(topology.world_size, |config| {
+        let mesh = Arc::new(Mesh::join(&config).unwrap());
+        mesh.set_operation_timeout(Duration::from_mins(1));
         rank(TcpComm::new(mesh, "plan", topology).unwrap())
     })
 }
@@ -87,8 +87,8 @@ fn sums_are_those_between_ranks_of_one_machine() {
 
 #[test]
 fn ranks_know_of_each_other_what_they_said() {
-    let said = meet(3, |meeting| {
-        let mesh = Mesh::join(&meeting).unwrap();
+    let said = meet(3, |config| {
+        let mesh = Mesh::join(&config).unwrap();
         mesh.ranks().iter().map(|peer| peer.place.clone()).collect::<Vec<_>>()
     });
     assert!(said.iter().all(|places| *places == ["here 0", "here 1", "here 2"]), "{said:?}");
@@ -96,9 +96,9 @@ fn ranks_know_of_each_other_what_they_said() {
 
 #[test]
 fn other_plans_are_an_error_that_names_both() {
-    let told = meet(3, |meeting| {
-        let mesh = Arc::new(Mesh::join(&meeting).unwrap());
-        let plan = if meeting.rank == 1 { "0123456789abcdef01234567" } else { "fedc" };
+    let told = meet(3, |config| {
+        let mesh = Arc::new(Mesh::join(&config).unwrap());
+        let plan = if config.rank == 1 { "0123456789abcdef01234567" } else { "fedc" };
         TcpComm::new(mesh, plan, &Topology::everyone(3)).unwrap_err().to_string()
     });
     let expected = "rank 1 has the plan 0123456789abcdef, and rank 0 has fedc: all must be started with the same file, flags and data";
@@ -107,14 +107,14 @@ fn other_plans_are_an_error_that_names_both() {
 
 #[test]
 fn ranks_of_another_world_are_refused_on_both_sides() {
-    let told = meet(2, |meeting| {
-        let world_size = 2 + meeting.rank;
-        Mesh::join(&Meeting { world_size, ..meeting }).unwrap_err().to_string()
+    let told = meet(2, |config| {
+        let world_size = 2 + config.rank;
+        Mesh::join(&JoinConfig { world_size, ..config }).unwrap_err().to_string()
     });
     assert_eq!(told, ["rank 1 was started as one of 3 ranks, and rank 0 as one of 2"; 2]);
-    let told = meet(3, |meeting| {
-        let rank = meeting.rank.min(1);
-        Mesh::join(&Meeting { rank, limit: Duration::from_secs(5), ..meeting }).map(drop).unwrap_err().to_string()
+    let told = meet(3, |config| {
+        let rank = config.rank.min(1);
+        Mesh::join(&JoinConfig { rank, limit: Duration::from_secs(5), ..config }).map(drop).unwrap_err().to_string()
     });
     assert!(told.iter().all(|told| told == "two processes were started as rank 1 of 3"), "{told:?}");
 }
@@ -122,10 +122,10 @@ fn ranks_of_another_world_are_refused_on_both_sides() {
 #[test]
 fn who_does_not_come_is_named() {
     let port = free_port();
-    let alone = Meeting { limit: Duration::from_millis(100), ..meeting(0, 3, port) };
+    let alone = JoinConfig { limit: Duration::from_millis(100), ..config(0, 3, port) };
     let error = Mesh::join(&alone).unwrap_err().to_string();
-    assert_eq!(error, format!("only 1 of 3 ranks came to 127.0.0.1:{port} within 0 s; ranks 1, 2 did not"));
-    let lost = Meeting { limit: Duration::from_millis(100), ..meeting(2, 3, free_port()) };
+    assert_eq!(error, format!("only 1 of 3 ranks arrived to 127.0.0.1:{port} within 0 s; ranks 1, 2 did not"));
+    let lost = JoinConfig { limit: Duration::from_millis(100), ..config(2, 3, free_port()) };
     let error = Mesh::join(&lost).unwrap_err().to_string();
     assert!(error.starts_with("rank 2 found no rank 0 at 127.0.0.1:"), "{error}");
     assert!(error.to_lowercase().contains("refused"), "{error}");
@@ -137,9 +137,9 @@ fn who_waits_says_for_what() {
     let (port, other) = (free_port(), free_port());
     let tell = |what: &str| TOLD.lock().unwrap().push(what.to_owned());
     let waits =
-        |meeting| Mesh::join(&Meeting { limit: Duration::from_secs(2), tell, ..meeting }).map(drop).unwrap_err();
-    waits(meeting(0, 3, port));
-    waits(meeting(2, 3, other));
+        |config| Mesh::join(&JoinConfig { limit: Duration::from_secs(2), tell, ..config }).map(drop).unwrap_err();
+    waits(config(0, 3, port));
+    waits(config(2, 3, other));
     let told = TOLD.lock().unwrap();
     assert_eq!(told[0], format!("1 of 3 ranks have come to 127.0.0.1:{port}; ranks 1, 2 did not yet"));
     assert!(told[1].starts_with(&format!("rank 2 finds no rank 0 at 127.0.0.1:{other} yet: ")), "{told:?}");
@@ -150,17 +150,17 @@ fn who_waits_says_for_what() {
 fn a_busy_port_is_an_error_unless_there_is_another() {
     let busy = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = busy.local_addr().unwrap().port();
-    let error = Mesh::join(&meeting(0, 2, port)).unwrap_err();
+    let error = Mesh::join(&config(0, 2, port)).unwrap_err();
     assert!(matches!(error, JoinError::Listen { .. }) && error.to_string().contains("in use"), "{error}");
     // As when a launcher itself listens at the port that it tells.
     let other = free_port();
-    let worlds = meet(2, |meeting| {
-        Mesh::join(&Meeting { ports: vec![port, other], ..meeting }).map(|mesh| mesh.world_size()).unwrap()
+    let worlds = meet(2, |config| {
+        Mesh::join(&JoinConfig { ports: vec![port, other], ..config }).map(|mesh| mesh.world_size()).unwrap()
     });
     assert_eq!(worlds, [2, 2]);
 }
 
-/// Nobody who does not know the token keeps the ranks from meeting, nor does one that says nothing.
+/// Nobody who does not know the token keeps the ranks from config, nor does one that says nothing.
 #[test]
 fn strangers_are_not_let_in() {
     let port = free_port();
@@ -171,14 +171,14 @@ fn strangers_are_not_let_in() {
         }
     };
     thread::scope(|s| {
-        let zero = s.spawn(|| Mesh::join(&meeting(0, 2, port)).unwrap());
+        let zero = s.spawn(|| Mesh::join(&config(0, 2, port)).unwrap());
         let silent = connect();
         let mut garbled = connect();
         garbled.write_all(&[b'x'; 4096]).unwrap();
-        let other = Meeting { token: [2; 32], limit: Duration::from_millis(200), ..meeting(1, 2, port) };
+        let other = JoinConfig { token: [2; 32], limit: Duration::from_millis(200), ..config(1, 2, port) };
         let error = Mesh::join(&other).unwrap_err().to_string();
         assert!(error.contains("no rank 0 of this run"), "{error}");
-        let one = s.spawn(|| Mesh::join(&meeting(1, 2, port)).unwrap());
+        let one = s.spawn(|| Mesh::join(&config(1, 2, port)).unwrap());
         let meshes = [zero.join().unwrap(), one.join().unwrap()];
         drop(silent);
         thread::scope(|s| {
@@ -206,13 +206,13 @@ fn a_broken_connection_ends_the_run_everywhere() {
     ];
     for (bytes, why) in garble {
         let started = Instant::now();
-        meet(3, |meeting| {
-            let mesh = Arc::new(Mesh::join(&meeting).unwrap());
+        meet(3, |config| {
+            let mesh = Arc::new(Mesh::join(&config).unwrap());
             let streams: Vec<TcpStream> = mesh.streams().iter().map(|s| s.try_clone().unwrap()).collect();
             let comm = TcpComm::new(Arc::clone(&mesh), "plan", &Topology::everyone(3)).unwrap();
             // Another may still be in here when the first garbled bytes come, and close its end before the last.
             let met = comm.barrier(ALL);
-            if meeting.rank == 1 {
+            if config.rank == 1 {
                 // What breaks is this rank's own doing: it blames nobody.
                 mesh.shared.close();
                 for mut stream in streams {
@@ -224,8 +224,8 @@ fn a_broken_connection_ends_the_run_everywhere() {
             }
             let error = met.and_then(|()| comm.all_reduce(ALL, &numbers(1000))).unwrap_err();
             assert!(matches!(error, CommError::Left { peer: 1, .. } | CommError::Aborted { by: 1 }), "{error}");
-            let ended = mesh.ended().unwrap();
-            assert!(ended.by == 1 && ended.lost && ended.text.contains(why), "{ended:?}");
+            let ended = mesh.abort_cause().unwrap();
+            assert!(ended.by == 1 && ended.lost && ended.reason.contains(why), "{ended:?}");
             assert!(matches!(comm.barrier(ALL), Err(CommError::Aborted { by: 1 })), "and so is all that follows");
         });
         assert!(started.elapsed() < Duration::from_secs(20), "seconds, not minutes");
@@ -234,19 +234,19 @@ fn a_broken_connection_ends_the_run_everywhere() {
 
 /// Why the run is over and who is lost, as each rank of `world_size` knows it once rank `by` has given up `lost`, as for silence, one
 /// after the other: all stay connected until each has looked.
-fn given_up(world_size: usize, by: usize, lost: &[usize]) -> Vec<(Option<Ended>, Vec<usize>)> {
+fn given_up(world_size: usize, by: usize, lost: &[usize]) -> Vec<(Option<RunAbort>, Vec<usize>)> {
     let (met, looked) = (Barrier::new(world_size), Barrier::new(world_size));
-    meet(world_size, |meeting| {
-        let mesh = Mesh::join(&meeting).unwrap();
+    meet(world_size, |config| {
+        let mesh = Mesh::join(&config).unwrap();
         met.wait();
-        if meeting.rank == by {
+        if config.rank == by {
             for rank in lost {
-                mesh.shared.lose(*rank, "for a test");
+                mesh.shared.mark_lost(*rank, "for a test");
             }
         }
-        let knows = || lost.contains(&meeting.rank) || lost.iter().all(|rank| mesh.is_lost(*rank));
-        until(|| mesh.ended().is_some() && knows());
-        let seen = (mesh.ended(), (0..world_size).filter(|rank| mesh.is_lost(*rank)).collect());
+        let knows = || lost.contains(&config.rank) || lost.iter().all(|rank| mesh.is_lost(*rank));
+        until(|| mesh.abort_cause().is_some() && knows());
+        let seen = (mesh.abort_cause(), (0..world_size).filter(|rank| mesh.is_lost(*rank)).collect());
         looked.wait();
         seen
     })
@@ -263,7 +263,7 @@ fn until(done: impl Fn() -> bool) {
 /// Who notices tells those who did not, and the one that it gives up, which then misses nobody.
 #[test]
 fn a_rank_that_one_gives_up_is_told_to_all() {
-    let lost = Some(Ended { by: 1, code: 1, text: "for a test".to_owned(), lost: true });
+    let lost = Some(RunAbort { by: 1, code: 1, reason: "for a test".to_owned(), lost: true });
     let others = (lost.clone(), vec![1]);
     assert_eq!(given_up(3, 0, &[1]), [others.clone(), (lost, vec![]), others]);
 }
@@ -277,19 +277,19 @@ fn every_loss_is_told_and_the_first_is_the_cause() {
     }
 }
 
-/// Who has failed and then misses a rank tells it what came first.
+/// Who has failed and then misses a rank tells it what arrived first.
 #[test]
 fn a_loss_does_not_hide_what_came_before() {
     let met = Barrier::new(2);
-    let told = meet(2, |meeting| {
-        let mesh = Mesh::join(&meeting).unwrap();
+    let told = meet(2, |config| {
+        let mesh = Mesh::join(&config).unwrap();
         met.wait();
-        if meeting.rank == 0 {
+        if config.rank == 0 {
             mesh.abort(0, 2, "for a test");
-            mesh.shared.lose(1, "it left");
+            mesh.shared.mark_lost(1, "it left");
         }
-        until(|| mesh.ended().is_some());
-        let ended = mesh.ended();
+        until(|| mesh.abort_cause().is_some());
+        let ended = mesh.abort_cause();
         met.wait();
         ended.unwrap()
     });
@@ -373,13 +373,13 @@ fn aborted(wait: impl Fn(&TcpComm) -> Result<(), CommError> + Sync) {
         if comm.rank() == 0 {
             let result = wait(&comm);
             assert!(matches!(result, Err(CommError::Aborted { by: 1 })), "{result:?}");
-            let ended = mesh.ended().unwrap();
-            assert_eq!((ended.by, ended.code, ended.text.as_str(), ended.lost), (1, 2, "for a test", false));
+            let ended = mesh.abort_cause().unwrap();
+            assert_eq!((ended.by, ended.code, ended.reason.as_str(), ended.lost), (1, 2, "for a test", false));
         } else {
             thread::sleep(Duration::from_millis(30));
             mesh.abort(1, 2, "for a test");
             mesh.abort(0, 1, "later");
-            assert_eq!(mesh.ended().map(|ended| ended.by), Some(1), "the first cause stays");
+            assert_eq!(mesh.abort_cause().map(|ended| ended.by), Some(1), "the first cause stays");
         }
     });
 }
@@ -390,30 +390,30 @@ fn an_abort_ends_every_kind_of_wait() {
     aborted(|c| c.all_reduce(ALL, &numbers(100_000)));
     aborted(|c| c.wait(c.start_all_reduce(ALL, vec![numbers(10)])?));
     aborted(|c| (0..2).try_for_each(|_| c.send(1, Lane::Activation, &numbers(100))));
-    aborted(|c| c.mesh().hear(1).map(drop));
+    aborted(|c| c.mesh().receive_control(1).map(drop));
 }
 
 #[test]
 fn a_timeout_says_who_and_what_it_last_did() {
     world(&with_channel(1, 4), |comm| {
         if comm.rank() == 1 {
-            comm.mesh().seat().set_phase(Phase::Step);
-            comm.mesh().seat().set_step(12);
+            comm.mesh().status().set_phase(RankPhase::Step);
+            comm.mesh().status().set_step(12);
             // Until the other one has had its time-out.
-            assert_eq!(comm.mesh().hear(0).unwrap(), b"over");
+            assert_eq!(comm.mesh().receive_control(0).unwrap(), b"over");
             return;
         }
-        while comm.mesh().view(1).step != 12 {
+        while comm.mesh().snapshot(1).step != 12 {
             thread::sleep(Duration::from_millis(5));
         }
-        comm.mesh().set_limit(Duration::from_millis(150));
+        comm.mesh().set_operation_timeout(Duration::from_millis(150));
         let error = comm.barrier(ALL).unwrap_err().to_string();
         assert!(error.contains("in barrier for rank 1, which was last seen in step 12"), "{error}");
         comm.send(1, Lane::Activation, &numbers(1)).unwrap();
         let error = comm.send(1, Lane::Activation, &numbers(1)).unwrap_err();
         assert!(matches!(error, CommError::Timeout { rank: 0, peer: 1, .. }), "{error}");
         assert!(matches!(comm.barrier(ALL), Err(CommError::Closed { .. })), "not another wait of the whole limit");
-        comm.mesh().say(1, b"over");
+        comm.mesh().send_control(1, b"over");
     });
 }
 
@@ -422,9 +422,9 @@ fn who_waits_for_a_rank_that_has_left_is_told() {
     world(&with_channel(2, 4), |comm| {
         if comm.rank() == 0 {
             comm.send(1, Lane::Activation, &numbers(1)).unwrap();
-            comm.mesh().seat().set_phase(Phase::Finished);
+            comm.mesh().status().set_phase(RankPhase::Finished);
         } else {
-            while comm.mesh().is_here(0) {
+            while comm.mesh().is_connected(0) {
                 thread::yield_now();
             }
             comm.receive(0, Lane::Activation, DType::F32, &[1]).unwrap();
@@ -443,7 +443,7 @@ fn a_dropped_communicator_ends_what_it_started() {
             let _pending = comm.start_all_reduce(ALL, vec![numbers(100_000)]).unwrap();
         } else {
             let mesh = Arc::clone(comm.mesh());
-            while mesh.is_here(0) {
+            while mesh.is_connected(0) {
                 thread::yield_now();
             }
         }

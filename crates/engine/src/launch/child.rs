@@ -16,7 +16,7 @@ use super::message::{Failure, FailureKind, Part, Start, ToParent, ToRank, write}
 use super::progress::culprit;
 use super::system;
 use super::threads::OnBoard;
-use runner_comm::{CommError, LocalComm, Phase, Region, Seat};
+use runner_comm::{CommError, LocalComm, RankPhase, RankStatus, Region};
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_exec::eval::EvalError;
@@ -25,7 +25,7 @@ use runner_exec::{ExecError, Peers, RankOutcome, Resources, RunControls};
 use runner_spec::event::{Event, ObserveError, TraceLine};
 use runner_spec::program::Program;
 use runner_spec::topology::Ranks;
-use runner_store::checkpoint::{part, pending};
+use runner_store::checkpoint::{part, pending_folder};
 use runner_store::{PartRecord, PartSpec, StoreError};
 
 /// Between signs of life, and between looks whether the parent lives.
@@ -99,8 +99,8 @@ impl Parent {
 pub fn beat(region: Arc<Region>, rank: usize) -> io::Result<()> {
     let parent = parent_id();
     let work = move || {
-        while let Some(seat) = region.seat(rank) {
-            seat.beat(system::milliseconds());
+        while let Some(seat) = region.status(rank) {
+            seat.record_heartbeat(system::milliseconds());
             thread::sleep(BEAT);
             if parent_id() != parent {
                 exit(1);
@@ -126,9 +126,9 @@ pub fn run(
     let rank = program.rank;
     let local = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
     if let Some(limit) = faults.wait() {
-        local.set_limit(limit);
+        local.set_operation_timeout(limit);
     }
-    let seat = region.seat(rank).ok_or_else(|| ExecError::Program(format!("there is no rank {rank}")))?;
+    let seat = region.status(rank).ok_or_else(|| ExecError::Program(format!("there is no rank {rank}")))?;
     let comm = on_device(Box::new(local), program.device, region.topology(), program, Ranks::Processes)
         .map_err(ExecError::Program)?;
     let monitor = Striking { board: OnBoard(seat), rank, faults };
@@ -139,10 +139,10 @@ pub fn run(
     let result = catch_unwind(work);
     // While the rank still has its seat: one that has left without a word is an error of its own to those who wait for it.
     if let Ok(Ok(outcome)) = &result {
-        seat.set_phase(if outcome.interrupted { Phase::Stopped } else { Phase::Finished });
+        seat.set_phase(if outcome.interrupted { RankPhase::Stopped } else { RankPhase::Finished });
     } else {
         region.abort(cause(&result, rank, region));
-        seat.set_phase(Phase::Failed);
+        seat.set_phase(RankPhase::Failed);
     }
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
@@ -150,7 +150,7 @@ pub fn run(
 /// The rank that ended the run, of which `rank` ended with `result`. Seen while the others are still waiting.
 fn cause(result: &thread::Result<Result<RankOutcome, ExecError>>, rank: usize, region: &Region) -> usize {
     let error = result.as_ref().ok().and_then(|result| result.as_ref().err());
-    error.and_then(timed_out).map_or(rank, |(peer, _)| culprit(rank, peer, |r| region.board(r)?.waiting_for))
+    error.and_then(timed_out).map_or(rank, |(peer, _)| culprit(rank, peer, |r| region.snapshot(r)?.waiting_for))
 }
 
 /// Whom a rank that ended with `error` waited for, and how long, if that was for too long.
@@ -182,7 +182,7 @@ struct Speaker<'a> {
     parent: &'a Parent,
     program: &'a Program,
     region: &'a Region,
-    seat: &'a Seat,
+    seat: &'a RankStatus,
     checkpoints: &'a Path,
     faults: &'a Faults,
 }
@@ -192,7 +192,7 @@ impl Speaker<'_> {
     fn waiting<T>(&self, work: impl FnOnce() -> T) -> T {
         self.seat.set_waiting_for_parent(true);
         let result = work();
-        self.seat.progress();
+        self.seat.record_progress();
         self.seat.set_waiting_for_parent(false);
         result
     }
@@ -202,9 +202,9 @@ impl Speaker<'_> {
         self.waiting(|| self.parent.say(message))
     }
 
-    fn enter(&self, phase: Phase) {
+    fn enter(&self, phase: RankPhase) {
         self.seat.set_phase(phase);
-        self.seat.progress();
+        self.seat.record_progress();
     }
 
     fn save(&self, state: &TrainState) -> Result<Option<PartRecord>, StoreError> {
@@ -227,7 +227,7 @@ pub(super) fn save(
     let owned: Vec<usize> = (0..state.layout.entries.len()).filter(|index| Some(*index) != copy).collect();
     let spec = PartSpec { index: program.stage(), count: program.mesh.stages };
     let create = |path: &Path| faults.create(program.rank, state.step, path);
-    part::write_with(&pending(checkpoints, state.step), spec, state, &owned, &create).map(Some)
+    part::write(&pending_folder(checkpoints, state.step), spec, state, &owned, &create).map(Some)
 }
 
 impl Observer for Speaker<'_> {
@@ -245,13 +245,13 @@ impl Observer for Speaker<'_> {
     }
 
     fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError> {
-        self.enter(Phase::Saving);
+        self.enter(RankPhase::Saving);
         let record = self.save(state).map_err(|error| ObserveError(Box::new(error)))?;
         self.faults.after_part(state.step);
         let part = Part { step: state.step, tokens: state.tokens, best: state.best, record };
         self.say(&ToParent::Part(part)).map_err(|error| ObserveError(Box::new(error)))?;
         self.waiting(|| self.parent.await_commit(state.step, self.region))?;
-        self.enter(Phase::Periodic);
+        self.enter(RankPhase::Periodic);
         Ok(())
     }
 

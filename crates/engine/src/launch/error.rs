@@ -1,6 +1,6 @@
 //! Which rank failed, and where it was.
 
-use runner_comm::{BoardView, Phase};
+use runner_comm::{RankPhase, RankSnapshot};
 use runner_exec::{ExecError, InstructionList};
 use runner_spec::program::Program;
 
@@ -16,7 +16,7 @@ pub struct RankError {
 
 /// Where the rank of `program` is, by its line of the board.
 #[must_use]
-pub fn where_in(program: &Program, view: &BoardView) -> String {
+pub fn where_in(program: &Program, view: &RankSnapshot) -> String {
     let index = view.index as usize;
     let at = |list: &str, instruction: Option<String>| match instruction {
         Some(instruction) => format!("{list}[{index}] {instruction}"),
@@ -29,8 +29,8 @@ pub fn where_in(program: &Program, view: &BoardView) -> String {
         _ => at("periodic", program.periodic.get(index).map(|p| text(&p.instruction))),
     };
     match view.phase {
-        Phase::Starting => "while starting".to_owned(),
-        Phase::Finished => format!("after its last step, {}", view.step + 1),
+        RankPhase::Starting => "while starting".to_owned(),
+        RankPhase::Finished => format!("after its last step, {}", view.step + 1),
         _ => format!("in step {} at {place}", view.step + 1),
     }
 }

@@ -21,7 +21,7 @@ use super::message::{Done, Part};
 use super::supervise::{Ended, Record};
 use super::threads::OnBoard;
 use super::world::{FromFirst, NOT_FINITE, World};
-use runner_comm::{CommError, Communicator, Mesh, Phase};
+use runner_comm::{CommError, Communicator, Mesh, RankPhase};
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_exec::parameter_layout;
@@ -204,11 +204,11 @@ impl Task<'_> {
     }
 
     fn say(&self, message: &ToFirst) {
-        self.world.mesh.say(0, &serde_json::to_vec(message).unwrap_or_default());
+        self.world.mesh.send_control(0, &serde_json::to_vec(message).unwrap_or_default());
     }
 
     fn hear(&self, rank: usize) -> Result<ToFirst, CommError> {
-        let said = self.world.mesh.hear(rank)?;
+        let said = self.world.mesh.receive_control(rank)?;
         serde_json::from_slice(&said).map_err(|_| self.world.garbled(rank))
     }
 
@@ -223,20 +223,20 @@ impl Task<'_> {
         observer: &mut (dyn Observer + Send),
     ) -> Result<RankOutcome, MemberError> {
         let state = self.begin_with(begin, share)?;
-        let seat = self.world.mesh.seat();
+        let seat = self.world.mesh.status();
         let board = Striking { board: OnBoard(seat), rank: self.program.rank, faults: self.faults };
         let monitor = Shown { board, mesh: &self.world.mesh, last: Mutex::new(Instant::now()) };
         let peers = Peers { comm: self.comm, monitor: &monitor };
         let orders = RunControls { stop: self.stop, until: begin.until, trace: begin.trace };
         let work = || runner_exec::run(self.program, self.resources, peers, state, orders, observer);
         let result = self.pool.install(work).map_err(|source| {
-            let place = where_in(self.program, &seat.view());
+            let place = where_in(self.program, &seat.snapshot());
             MemberError::Failed { rank: self.program.rank, place, source: Box::new(source) }
         });
         seat.set_phase(match &result {
-            Ok(outcome) if outcome.interrupted => Phase::Stopped,
-            Ok(_) => Phase::Finished,
-            Err(_) => Phase::Failed,
+            Ok(outcome) if outcome.interrupted => RankPhase::Stopped,
+            Ok(_) => RankPhase::Finished,
+            Err(_) => RankPhase::Failed,
         });
         result
     }
@@ -274,7 +274,7 @@ impl Task<'_> {
             MemberError::Failed { source, .. } => (source.is_aborted(), matches!(**source, ExecError::Observer(_))),
             _ => (false, false),
         };
-        if !followed || self.world.mesh.ended().is_some_and(|ended| ended.by == self.world.rank()) {
+        if !followed || self.world.mesh.abort_cause().is_some_and(|ended| ended.by == self.world.rank()) {
             self.world.fail(error.code(), &error.to_string());
         }
         match self.world.ended(Some(self.plan)) {
@@ -312,7 +312,7 @@ impl ProgressMonitor for Shown<'_> {
             let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
             if last.elapsed() >= SHOWN {
                 *last = Instant::now();
-                self.mesh.show();
+                self.mesh.publish_status();
             }
         }
     }
@@ -359,10 +359,10 @@ impl Observer for Leading<'_> {
     }
 
     fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError> {
-        let seat = self.task.world.mesh.seat();
-        seat.set_phase(Phase::Saving);
+        let seat = self.task.world.mesh.status();
+        seat.set_phase(RankPhase::Saving);
         self.gather_checkpoint(state)?;
-        seat.set_phase(Phase::Periodic);
+        seat.set_phase(RankPhase::Periodic);
         Ok(())
     }
 
@@ -394,8 +394,8 @@ impl Observer for Following<'_> {
 
     fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError> {
         let Task { world, program, faults, .. } = self.task;
-        let seat = world.mesh.seat();
-        seat.set_phase(Phase::Saving);
+        let seat = world.mesh.status();
+        seat.set_phase(RankPhase::Saving);
         let record = child::save(program, state, self.checkpoints, faults).map_err(boxed)?;
         faults.after_part(state.step);
         self.task.say(&ToFirst::Part(Part { step: state.step, tokens: state.tokens, best: state.best, record }));
@@ -403,7 +403,7 @@ impl Observer for Following<'_> {
             FromFirst::Committed { step } if step == state.step => {}
             _ => return Err(boxed(world.garbled(0))),
         }
-        seat.set_phase(Phase::Periodic);
+        seat.set_phase(RankPhase::Periodic);
         Ok(())
     }
 

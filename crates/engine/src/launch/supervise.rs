@@ -263,7 +263,7 @@ impl Supervisor<'_> {
     fn look(&mut self, late: bool) -> bool {
         let now = Instant::now();
         for rank in 0..self.ranks.len() {
-            let view = self.region.board(rank).unwrap_or_default();
+            let view = self.region.snapshot(rank).unwrap_or_default();
             let beat = view.heartbeat;
             let r = &mut self.ranks[rank];
             if r.process.has_ended() {
@@ -304,7 +304,7 @@ impl Supervisor<'_> {
     /// Rank `rank` ended before its time, and what it was doing is what the board still shows.
     fn fail(&mut self, rank: usize, how: How) {
         let program = &self.launch.plan.ranks[rank].program;
-        let view = self.region.board(rank).unwrap_or_default();
+        let view = self.region.snapshot(rank).unwrap_or_default();
         let step = view.step.max(self.launch.from);
         self.end(rank, Cause::Rank { rank, how, place: where_in(program, &view), step });
     }

@@ -6,7 +6,7 @@ use std::thread;
 
 use super::device::on_device;
 use super::error::{RankError, where_in};
-use runner_comm::{LocalComm, Phase, Region, Seat};
+use runner_comm::{LocalComm, RankPhase, RankStatus, Region};
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_exec::{ExecError, InstructionList, Peers, ProgressMonitor, RankOutcome, Resources, RunControls};
@@ -26,18 +26,18 @@ pub struct Seated<'a> {
 
 /// Writes on the board where a rank is.
 #[derive(Debug)]
-pub struct OnBoard<'a>(pub &'a Seat);
+pub struct OnBoard<'a>(pub &'a RankStatus);
 
 impl ProgressMonitor for OnBoard<'_> {
     fn enter_instruction(&self, step: u64, list: InstructionList, index: usize) {
         self.0.set_step(step);
         self.0.set_instruction(list as u32, index as u32);
-        self.0.set_phase(if list == InstructionList::Step { Phase::Step } else { Phase::Periodic });
-        self.0.progress();
+        self.0.set_phase(if list == InstructionList::Step { RankPhase::Step } else { RankPhase::Periodic });
+        self.0.record_progress();
     }
 
     fn heartbeat(&self) {
-        self.0.progress();
+        self.0.record_progress();
     }
 }
 
@@ -113,7 +113,7 @@ pub fn run<'a>(
     match errors.into_iter().next() {
         None => Ok(outcomes),
         Some((rank, source)) => {
-            let place = region.board(rank).map_or_else(String::new, |view| where_in(programs[rank], &view));
+            let place = region.snapshot(rank).map_or_else(String::new, |view| where_in(programs[rank], &view));
             Err(RankError { rank, place, source: Box::new(source) })
         }
     }
@@ -132,7 +132,7 @@ fn one(
         .map_err(ExecError::Program)?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(seated.threads.max(1)).stack_size(8 << 20).build();
     let pool = pool.map_err(|e| ExecError::Program(format!("threads of rank {rank}: {e}")))?;
-    let monitor = OnBoard(region.seat(rank).ok_or_else(|| ExecError::Program(format!("there is no rank {rank}")))?);
+    let monitor = OnBoard(region.status(rank).ok_or_else(|| ExecError::Program(format!("there is no rank {rank}")))?);
     let peers = Peers { comm: &*comm, monitor: &monitor };
     pool.install(|| runner_exec::run(seated.program, resources, peers, seated.state, orders, observer))
 }

@@ -12,8 +12,7 @@ use super::device::on_device;
 use super::environment::Seat;
 use super::error::where_in;
 use super::system;
-use runner_comm::tcp::Ended;
-use runner_comm::{CommError, Communicator, JoinError, Meeting, Mesh, TcpComm};
+use runner_comm::{CommError, Communicator, JoinConfig, JoinError, Mesh, RunAbort, TcpComm};
 use runner_plan::topology::topology;
 use runner_spec::cluster::RankSeat;
 use runner_spec::plan::Plan;
@@ -67,7 +66,7 @@ impl World {
     /// # Errors
     /// As `Mesh::join`.
     pub fn join(seat: Seat, limit: Option<Duration>, tell: fn(&str)) -> Result<Self, JoinError> {
-        let meeting = Meeting {
+        let meeting = JoinConfig {
             rank: seat.rank,
             world_size: seat.world_size,
             local_rank: seat.local_rank,
@@ -80,7 +79,7 @@ impl World {
         };
         let mesh = Mesh::join(&meeting)?;
         if let Some(limit) = limit {
-            mesh.set_limit(limit);
+            mesh.set_operation_timeout(limit);
         }
         Ok(Self { seat, mesh: Arc::new(mesh) })
     }
@@ -116,7 +115,7 @@ impl World {
     #[must_use]
     pub fn seats(&self) -> Vec<RankSeat> {
         let mut machines = BTreeMap::new();
-        let seat = |peer: &runner_comm::tcp::Peer| {
+        let seat = |peer: &runner_comm::PeerIdentity| {
             let next = machines.len();
             let node = *machines.entry(machine(&peer.place).to_owned()).or_insert(next);
             RankSeat { node, local_rank: peer.local_rank }
@@ -157,12 +156,12 @@ impl World {
 
     pub(super) fn tell_all(&self, message: &FromFirst) {
         let bytes = serde_json::to_vec(message).unwrap_or_default();
-        (1..self.world_size()).for_each(|rank| self.mesh.say(rank, &bytes));
+        (1..self.world_size()).for_each(|rank| self.mesh.send_control(rank, &bytes));
     }
 
     /// What rank 0 says next.
     pub(super) fn next_order(&self) -> Result<FromFirst, CommError> {
-        let said = self.mesh.hear(0)?;
+        let said = self.mesh.receive_control(0)?;
         serde_json::from_slice(&said).map_err(|_| self.garbled(0))
     }
 
@@ -181,7 +180,7 @@ impl World {
     /// # Errors
     /// If rank 0 has ended without it.
     pub fn await_over(&self) -> Result<u8, CommError> {
-        self.mesh.set_limit(CLOSING);
+        self.mesh.set_operation_timeout(CLOSING);
         loop {
             if let FromFirst::Over { code } = self.next_order()? {
                 return Ok(code);
@@ -200,18 +199,18 @@ impl World {
     pub fn ended(&self, plan: Option<&Plan>) -> Option<(usize, u8, String)> {
         let started = Instant::now();
         let ended = loop {
-            match self.mesh.ended() {
+            match self.mesh.abort_cause() {
                 Some(ended) => break ended,
                 None if started.elapsed() > WORDS => return None,
                 None => thread::sleep(Duration::from_millis(10)),
             }
         };
-        let Ended { by, code, text, lost } = ended;
+        let RunAbort { by, code, reason: text, lost } = ended;
         if !lost {
             return Some((by, code, text));
         }
         let program = plan.and_then(|plan| plan.ranks.get(by)).map(|rank| &rank.program);
-        let place = program.map_or("while starting".to_owned(), |program| where_in(program, &self.mesh.view(by)));
+        let place = program.map_or("while starting".to_owned(), |program| where_in(program, &self.mesh.snapshot(by)));
         Some((by, 1, format!("rank {by} was lost {place}: {text}")))
     }
 
@@ -221,8 +220,8 @@ impl World {
     pub fn speaks(&self) -> bool {
         let started = Instant::now();
         let undecided = |rank| {
-            let lost = self.mesh.ended().is_some_and(|ended| ended.lost);
-            lost && self.mesh.is_here(rank) && started.elapsed() < MISSED
+            let lost = self.mesh.abort_cause().is_some_and(|ended| ended.lost);
+            lost && self.mesh.is_connected(rank) && started.elapsed() < MISSED
         };
         (0..self.rank()).all(|rank| {
             while !self.mesh.is_lost(rank) && undecided(rank) {

@@ -29,7 +29,7 @@ pub fn ancestors(path: &Path, manifest: &Manifest, own: &PlannedExperiment) -> V
     let (mut manifest, mut math_hash) = (manifest.clone(), own.effective().math_hash.clone());
     while let Some(began) = manifest.continued_from.clone().filter(|_| out.len() < MOST) {
         let parent = root.join(&began.id);
-        let found = run_dir::manifest(&parent).ok().filter(|found| found.plan_hash == began.plan_hash);
+        let found = run_dir::read_manifest(&parent).ok().filter(|found| found.plan_hash == began.plan_hash);
         let planned = found.as_ref().and_then(|_| stored(&parent).ok());
         let planned = planned.and_then(|(experiment, plan)| side(experiment, &plan).ok());
         // `apply --continue` goes on with what computes the same; a fork may go on with anything.

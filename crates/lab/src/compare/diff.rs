@@ -78,7 +78,7 @@ fn named(compared: &DiffInput) -> DiffSide {
         kind: if compared.record.is_some() { "run" } else { "file" },
         label: compared.label.clone(),
         path: compared.path.clone(),
-        status: compared.record.as_ref().map(|r| r.standing.as_str()),
+        status: compared.record.as_ref().map(|r| r.standing.name()),
     }
 }
 

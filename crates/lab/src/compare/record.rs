@@ -95,11 +95,11 @@ impl RunRecord {
     /// # Errors
     /// If it cannot be read.
     pub fn read(path: &Path) -> Result<Self, RecordError> {
-        let manifest = run_dir::manifest(path)?;
+        let manifest = run_dir::read_manifest(path)?;
         let standing = catalog::describe(path).status;
         // An older summary says nothing true of a run that went on since.
         let summary =
-            run_dir::summary(path)?.filter(|s| s.status == manifest.status && standing != ListedStatus::Running);
+            run_dir::read_summary(path)?.filter(|s| s.status == manifest.status && standing != ListedStatus::Running);
         let (mut steps, mut evals, mut tokens) = (Vec::<StepRecord>::new(), Vec::new(), 0_u64);
         for_each_metric(&path.join(METRICS), &mut |line| match line {
             MetricLine::Train(t) => {

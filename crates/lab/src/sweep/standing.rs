@@ -65,7 +65,7 @@ impl PointProgress {
     pub fn read(runs: &RunsSnapshot, point: &PlannedPoint, objective: Objective) -> Option<Self> {
         let (path, manifest) = runs.find(&point.name, &point.plan_hash).run?;
         let held = RunLock::is_held(&path);
-        let summary = run_dir::summary(&path).ok().flatten().filter(|s| s.status == manifest.status);
+        let summary = run_dir::read_summary(&path).ok().flatten().filter(|s| s.status == manifest.status);
         Some(Self {
             id: manifest.id,
             status: manifest.status,
@@ -73,7 +73,7 @@ impl PointProgress {
             not_finite: summary.as_ref().is_some_and(|s| s.not_finite),
             seconds: summary.map(|s| s.wall_seconds),
             error: manifest.error,
-            checkpoint: checkpoint::steps(&path.join(CHECKPOINTS)).last().copied(),
+            checkpoint: checkpoint::saved_steps(&path.join(CHECKPOINTS)).last().copied(),
             measured: RungValues::read(&path.join(METRICS), objective, &point.rungs),
             path,
         })

@@ -38,7 +38,7 @@ impl TimedRecord {
     /// # Errors
     /// If its manifest or metrics cannot be read.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let manifest = run_dir::manifest(path)?;
+        let manifest = run_dir::read_manifest(path)?;
         // The first steps of a run that continues another one were done before its first session.
         let first = manifest.sessions.first().map_or(0, |s| s.from_step);
         let mut inherited_seconds = 0.0;
@@ -172,7 +172,7 @@ pub(super) mod tests {
                 overrides: vec![],
                 environment: std::collections::BTreeMap::new(),
             };
-            manifest.begin(*from, place, (*started).to_owned());
+            manifest.begin_session(*from, place, (*started).to_owned());
         }
         std::fs::write(path.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
         std::fs::write(path.join(METRICS), lines).unwrap();

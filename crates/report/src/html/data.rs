@@ -193,8 +193,8 @@ impl RunReader {
     fn read_run(&mut self, path: &Path, max_points: usize) -> RunData {
         let listed = catalog::describe(path);
         let mut problems = Vec::new();
-        let manifest = or_problem(run_dir::manifest(path).map(Some), &mut problems);
-        let summary = or_problem(run_dir::summary(path), &mut problems);
+        let manifest = or_problem(run_dir::read_manifest(path).map(Some), &mut problems);
+        let summary = or_problem(run_dir::read_summary(path), &mut problems);
         let planned = or_problem(self.read_plan(path), &mut problems);
         let inherited_steps = manifest.as_ref().and_then(|m| m.continued_from.as_ref()).map_or(0, |from| from.step);
         let (curves, samples) = self.read_record(path, inherited_steps, max_points, &mut problems);

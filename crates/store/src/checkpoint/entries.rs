@@ -1,4 +1,4 @@
-//! The folder of a run's checkpoints, looked at: which there are, which one is meant, which look whole. Changes nothing.
+//! Lists the checkpoints in a folder, and finds the one that is asked for, without changing anything.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,12 @@ pub struct CheckpointEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckpointChoice {
     Latest,
-    /// The lowest validation loss among those that are kept; the latest where none was measured.
+    /// The checkpoint with the lowest validation loss; the latest where none was measured.
     Best,
     Step(u64),
 }
 
-/// The checkpoints in `folder`, oldest first. A folder that is not there has none.
+/// The checkpoints in `folder`, oldest first. A missing or unreadable folder has none.
 pub(super) fn entries(folder: &Path) -> Vec<CheckpointEntry> {
     let Ok(read) = fs::read_dir(folder) else { return Vec::new() };
     let mut out: Vec<CheckpointEntry> = read
@@ -43,7 +43,7 @@ pub(super) fn entries(folder: &Path) -> Vec<CheckpointEntry> {
 
 /// The steps of the checkpoints in `folder`, oldest first.
 #[must_use]
-pub fn steps(folder: &Path) -> Vec<u64> {
+pub fn saved_steps(folder: &Path) -> Vec<u64> {
     entries(folder).iter().map(|e| e.step).collect()
 }
 
@@ -53,9 +53,9 @@ pub fn dir_name(step: u64) -> String {
     format!("{PREFIX}{step:08}")
 }
 
-/// Where, under the checkpoint folder `folder`, the parts of the checkpoint of `step` are written before it is committed.
+/// The folder in `folder` into which the parts of the checkpoint of `step` are written before it is committed.
 #[must_use]
-pub fn pending(folder: &Path, step: u64) -> PathBuf {
+pub fn pending_folder(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("{TEMPORARY}{}", dir_name(step)))
 }
 
@@ -68,9 +68,9 @@ pub(super) fn best(entries: &[CheckpointEntry]) -> Option<u64> {
     measured.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(step, _)| step)
 }
 
-/// The steps of the checkpoints in `folder` that a run that is done keeps: the newest, the newest that looks whole, the best.
+/// The steps of the checkpoints in `folder` that a completed run keeps: the newest, the newest that looks whole, the best.
 #[must_use]
-pub fn kept(folder: &Path) -> Vec<u64> {
+pub fn steps_to_keep(folder: &Path) -> Vec<u64> {
     let all = entries(folder);
     let newest = all.last().map(|e| e.step);
     newest.into_iter().chain(newest_whole(folder, None).map(|e| e.step)).chain(best(&all)).collect()
@@ -81,7 +81,7 @@ fn newest_whole(folder: &Path, other: Option<u64>) -> Option<CheckpointEntry> {
     entries(folder).into_iter().rev().find(|e| Some(e.step) != other && load::looks_whole(&e.path).is_ok())
 }
 
-/// The checkpoint in `folder` that `which` means.
+/// Finds the checkpoint in `folder` that `which` asks for.
 ///
 /// # Errors
 /// `NoSuchCheckpoint`, with what there is.

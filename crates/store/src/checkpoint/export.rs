@@ -1,4 +1,4 @@
-//! Joins the parts of a checkpoint to one safetensors file of the weights.
+//! Exports the weights of a checkpoint, joined from its parts, to one safetensors file or to a receiver.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -28,7 +28,7 @@ pub struct ExportedWeights {
 ///
 /// # Errors
 /// If there is no such checkpoint, it cannot be used (then the next good one is named), or the file cannot be written.
-pub fn export(
+pub fn export_weights(
     folder: &Path,
     which: CheckpointChoice,
     layout: &ParamLayout,
@@ -52,7 +52,7 @@ pub type WeightSink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), Box<dyn st
 ///
 /// # Errors
 /// If there is no such checkpoint, or it cannot be used (then the next good one is named), and `Receiver` with those of `pieces`.
-pub fn stream(
+pub fn stream_weights(
     folder: &Path,
     which: CheckpointChoice,
     layout: &ParamLayout,

@@ -1,4 +1,4 @@
-//! The folder of a run's checkpoints: saving, pruning, finding the newest good one.
+//! The folder of checkpoints of a run: saves and prunes them, and finds the newest usable one.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use serde::{Deserialize, Serialize};
 
 use super::entries::{
-    CheckpointChoice, CheckpointEntry, best, dir_name, entries, pending, pick, save_failed, unusable,
+    CheckpointChoice, CheckpointEntry, best, dir_name, entries, pending_folder, pick, save_failed, unusable,
 };
 use super::format::{AnyFloat, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
 use super::hash::{StateHash, whole_hash};
@@ -22,10 +21,10 @@ use runner_files::{TEMPORARY, remove_leftovers};
 use runner_spec::event::Best;
 use runner_spec::model::layout::ParamLayout;
 
-/// Appended to the name of a checkpoint that cannot be used, which keeps it for a look and out of the way.
+/// The suffix of the name of a checkpoint that was set aside because it cannot be used.
 pub const DAMAGED: &str = ".damaged";
 
-/// The checkpoints of a run. Whoever has this holds the run's lock.
+/// The checkpoints of a run whose lock this process holds.
 #[derive(Debug)]
 pub struct Checkpoints {
     folder: PathBuf,
@@ -40,28 +39,28 @@ pub struct SavedCheckpoint {
     pub hash: StateHash,
 }
 
-/// Where a run goes on from.
+/// The training state from which one process resumes a run, with its checkpoint.
 #[derive(Debug)]
 pub struct ResumedState {
     pub state: TrainState,
     pub hash: StateHash,
     pub path: PathBuf,
-    /// What was wrong with newer checkpoints.
+    /// Problems of newer checkpoints.
     pub warnings: Vec<String>,
 }
 
-/// The checkpoint that all ranks of a run go on from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The checkpoint from which all ranks of a run resume.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChosenCheckpoint {
     pub step: u64,
     pub tokens: u64,
     pub path: PathBuf,
     pub hash: StateHash,
-    /// What was wrong with newer checkpoints.
+    /// Problems of newer checkpoints.
     pub warnings: Vec<String>,
 }
 
-/// What the newest usable checkpoint gave.
+/// The newest usable checkpoint, and the value that was read from it.
 struct NewestUsable<T> {
     entry: CheckpointEntry,
     value: T,
@@ -69,8 +68,8 @@ struct NewestUsable<T> {
 }
 
 impl Checkpoints {
-    /// Opens the checkpoint folder of a run, creating it, and removes what a killed process left unfinished. `keep` is how
-    /// many of the newest stay; at least one does.
+    /// Opens the checkpoint folder of a run, creates it if needed, and removes what a killed process left unfinished. The newest
+    /// `keep` checkpoints stay, at least one.
     ///
     /// # Errors
     /// If the folder cannot be created.
@@ -97,29 +96,29 @@ impl Checkpoints {
         let folder = self.begin(state.step)?;
         let owned: Vec<usize> = (0..state.layout.entries.len()).collect();
         let only = PartSpec { index: 0, count: 1 };
-        let part = part::write_with(&folder, only, state, &owned, create).inspect_err(|_| self.abandon(state.step))?;
+        let part = part::write(&folder, only, state, &owned, create).inspect_err(|_| self.abandon(state.step))?;
         self.commit_with(state.step, state.tokens, state.best, val_loss, vec![part], create)
     }
 
     /// An empty folder for the parts of the checkpoint of `step`, to be called before any of them is written.
     ///
     /// # Errors
-    /// `Save`, as `commit`.
+    /// `Save`, with the checkpoint that is left to resume from.
     pub fn begin(&self, step: u64) -> Result<PathBuf, StoreError> {
         self.abandon(step);
-        let folder = pending(&self.folder, step);
+        let folder = pending_folder(&self.folder, step);
         match fs::create_dir(&folder) {
             Ok(()) => Ok(folder),
             Err(error) => Err(save_failed(&self.folder, step, StoreError::io("creating", &folder)(error))),
         }
     }
 
-    /// Removes the parts of a checkpoint that will not be committed.
+    /// Removes the parts of a checkpoint that will not be committed. What cannot be removed is removed as a leftover later.
     pub fn abandon(&self, step: u64) {
-        let _ = fs::remove_dir_all(pending(&self.folder, step));
+        let _ = fs::remove_dir_all(pending_folder(&self.folder, step));
     }
 
-    /// Removes everything unfinished.
+    /// Removes all unfinished checkpoints.
     pub fn abandon_all(&self) {
         remove_leftovers(&self.folder);
     }
@@ -152,7 +151,7 @@ impl Checkpoints {
         mut parts: Vec<PartRecord>,
         create: Create<'_>,
     ) -> Result<SavedCheckpoint, StoreError> {
-        let temporary = pending(&self.folder, step);
+        let temporary = pending_folder(&self.folder, step);
         let path = self.folder.join(dir_name(step));
         parts.sort_by_key(|p| p.part.index);
         let put = || -> Result<StateHash, StoreError> {
@@ -198,8 +197,8 @@ impl Checkpoints {
         Ok(SavedCheckpoint { path, hash })
     }
 
-    /// The newest checkpoint that is complete and of this run; `None` if there are none at all. Damaged ones on the way
-    /// are renamed out of the way and reported. For a run in one process: `choose` and `load` in one pass over the files.
+    /// Reads the newest checkpoint that is complete and of the plan of this run; `None` if there are no checkpoints. Damaged newer
+    /// ones are renamed and reported. For a run in one process: it chooses and loads in one pass over the files.
     ///
     /// # Errors
     /// If there are checkpoints but none can be used, or the machine refuses to read or hold one.
@@ -221,11 +220,11 @@ impl Checkpoints {
         }))
     }
 
-    /// As `latest`, but reads and checks every byte without keeping any: for the one process that chooses, after which
-    /// each rank takes what it needs with `load`.
+    /// Finds the checkpoint that [`Checkpoints::latest`] finds, and checks every byte of it without keeping any. Each rank then reads
+    /// what it needs with [`load_state`].
     ///
     /// # Errors
-    /// As `latest`.
+    /// Those of [`Checkpoints::latest`].
     pub fn choose(&self) -> Result<Option<ChosenCheckpoint>, StoreError> {
         let newest = self.newest(|path| {
             let file = load::verify(path, Some(&self.plan_hash))?;
@@ -237,7 +236,7 @@ impl Checkpoints {
         }))
     }
 
-    /// The newest checkpoint that `attempt` can use; it returns the step that it found inside, too.
+    /// Finds the newest checkpoint that `attempt` can read. `attempt` also returns the step that is recorded inside.
     fn newest<T>(
         &self,
         attempt: impl Fn(&Path) -> Result<(u64, T), CheckpointProblem>,
@@ -263,13 +262,18 @@ impl Checkpoints {
         Err(StoreError::Checkpoint { path: newest.path.clone(), message: message.clone(), fallback })
     }
 
-    /// Puts a checkpoint of the folder `from` in place here, as one of this run's plan, with the same bytes; where the file
-    /// system can, without copying them. Returns its step and hash. Nothing is changed in `from`. `measured`: whether validation
-    /// losses there are of the same evaluation; if not, none of them counts as the best here.
+    /// Adds a checkpoint of the folder `from` to this one, as a checkpoint of this run's plan with the same bytes, by hard links where
+    /// the file system has them. Returns its step and hash, and changes nothing in `from`. `same_validation` is true if validation
+    /// losses of both runs are over the same rows; if not, those of the other run do not count here.
     ///
     /// # Errors
     /// If there is no such checkpoint, or it cannot be used; then the error names the next good one.
-    pub fn adopt(&self, from: &Path, which: CheckpointChoice, measured: bool) -> Result<(u64, StateHash), StoreError> {
+    pub fn adopt(
+        &self,
+        from: &Path,
+        which: CheckpointChoice,
+        same_validation: bool,
+    ) -> Result<(u64, StateHash), StoreError> {
         let source = pick(from, which)?;
         let temporary = self.begin(source.step)?;
         let put = || -> Result<(u64, StateHash), CheckpointProblem> {
@@ -282,7 +286,7 @@ impl Checkpoints {
                 }
             }
             file.plan_hash.clone_from(&self.plan_hash);
-            if !measured {
+            if !same_validation {
                 (file.best, file.val_loss) = (None, None);
             }
             write_state(&temporary, &file, &|path| File::create_new(path)).map_err(CheckpointProblem::Machine)?;
@@ -302,7 +306,7 @@ impl Checkpoints {
         adopted.inspect_err(|_| self.abandon(source.step))
     }
 
-    /// Renames a bad checkpoint out of the way of the good one of step `good`. Returns what there is to say of it.
+    /// Renames the unusable checkpoint `entry`, so that the usable one of step `good` is the newest. Returns the warning about it.
     fn set_aside(&self, entry: &CheckpointEntry, message: &str, good: u64) -> Result<String, StoreError> {
         let name = dir_name(entry.step);
         let aside = self.folder.join(format!("{name}{DAMAGED}"));
@@ -313,7 +317,7 @@ impl Checkpoints {
         Ok(format!("checkpoint {name}: {message}; set aside as {name}{DAMAGED}, falling back to {}", dir_name(good)))
     }
 
-    /// Removes all but the newest `keep` and the best. What cannot be removed stays: it does no harm.
+    /// Removes all checkpoints but the newest `keep` and the best. One that cannot be removed stays: it does no harm.
     fn prune(&self) {
         let all = entries(&self.folder);
         let best = best(&all);
@@ -323,7 +327,7 @@ impl Checkpoints {
         }
     }
 
-    /// Removes a folder so that no half of it can be taken for a checkpoint.
+    /// Removes a folder, after a rename, so that a partly removed one is never taken for a checkpoint.
     fn discard(&self, path: &Path) -> Result<(), StoreError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let temporary = self.folder.join(format!("{TEMPORARY}old-{name}"));
@@ -332,7 +336,7 @@ impl Checkpoints {
     }
 }
 
-/// Writes `state.json`, which says that a checkpoint is complete, and makes the folder durable.
+/// Writes `state.json`, which completes a checkpoint, and makes the folder durable.
 fn write_state(folder: &Path, file: &StateFile, create: Create<'_>) -> Result<(), StoreError> {
     let path = folder.join(STATE);
     let mut bytes = serde_json::to_vec_pretty(file).map_err(|e| StoreError::damaged(&path, e.to_string()))?;
@@ -346,13 +350,13 @@ fn write_state(folder: &Path, file: &StateFile, create: Create<'_>) -> Result<()
     sync_dir(folder)
 }
 
-/// A state of `layout` from the checkpoint at `path`, whatever layout wrote it: each tensor is found by name, and every byte
-/// that is used is checked. With 0 `moments` the weights alone are read, else there must be as many as in the checkpoint.
-/// With a `plan_hash` the checkpoint must be of that plan. Reads only, so that all ranks may load at the same time.
+/// Reads a training state of `layout` from the checkpoint at `path`, whatever layout wrote it: tensors are found by name, and every
+/// byte that is used is checked. With 0 `moments` only the weights are read; otherwise the checkpoint must have as many. With a
+/// `plan_hash` the checkpoint must be of that plan. Changes nothing, so that all ranks may load at the same time.
 ///
 /// # Errors
 /// If the checkpoint cannot be used, lacks a tensor or has it in another shape, or the machine refuses.
-pub fn load(
+pub fn load_state(
     path: &Path,
     plan_hash: Option<&str>,
     layout: &Arc<ParamLayout>,
@@ -363,8 +367,8 @@ pub fn load(
     state.map(|(state, _)| state).map_err(|bad| bad.error(path, String::new))
 }
 
-/// The weights of a checkpoint in `folder`, flat [layout.total], and the steps they were trained for. For reading beside
-/// a run that may be going on: nothing is changed.
+/// Reads the weights of a checkpoint in `folder`, flat [layout.total], and the step after which they were saved. Changes nothing, so
+/// that the run may be training.
 ///
 /// # Errors
 /// If there is no such checkpoint, or it cannot be used; then the error names the next good one.
@@ -379,9 +383,4 @@ pub fn load_weights(
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;
-
-#[cfg(test)]
-#[path = "tests_parts.rs"]
-mod tests_parts;

@@ -1,4 +1,4 @@
-//! What a checkpoint consists of: the names of its files, and `state.json`.
+//! The files of a checkpoint: their names, and `state.json`.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use super::hash::{StateHash, whole_hash};
 use super::part::{PartRecord, PartSpec};
 use runner_spec::event::Best;
 
-/// The weights, under their names; of a checkpoint in one part.
+/// The file of the weights, in a checkpoint in one part.
 pub const MODEL: &str = "model.safetensors";
-/// The moments, under `<name>.m` and `<name>.v`.
+/// The file of the moments, which are called `<name>.m` and `<name>.v`.
 pub const OPTIMIZER: &str = "optimizer.safetensors";
 pub const STATE: &str = "state.json";
 
@@ -63,15 +63,15 @@ pub(super) struct StateFile {
     pub(super) moments: usize,
     pub(super) state_hash: String,
     pub(super) weights_hash: String,
-    /// Of a checkpoint in one part.
+    /// The files of a checkpoint in one part.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) files: BTreeMap<String, FileRecord>,
-    /// Of a checkpoint in several.
+    /// The parts of a checkpoint in several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) parts: Vec<PartRecord>,
 }
 
-/// What a file must be.
+/// The recorded size and hash of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRecord {
     pub bytes: u64,
@@ -84,7 +84,7 @@ impl StateFile {
         StateHash { state: self.state_hash.clone(), weights: self.weights_hash.clone() }
     }
 
-    /// Its parts in order, complete and of one step; or what is wrong with them.
+    /// Returns the parts in order, complete and of one step; or the problem with them.
     pub(super) fn checked_parts(&self) -> Result<Vec<PartRecord>, String> {
         if self.format == FORMAT {
             let only = PartSpec { index: 0, count: 1 };
@@ -104,7 +104,7 @@ impl StateFile {
     }
 }
 
-/// Whether `parts`, in order, are all parts of one checkpoint of step `step`; else what is wrong.
+/// Checks that `parts`, in order, are all parts of one checkpoint of step `step`.
 pub(super) fn check_parts(parts: &[PartRecord], step: u64) -> Result<(), String> {
     let count = parts.first().map_or(1, |p| p.part.count);
     let moments = parts.first().map_or(0, |p| p.moments);

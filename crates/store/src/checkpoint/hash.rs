@@ -1,4 +1,4 @@
-//! Hashes of a training state, for comparing runs bit for bit; and the one way its numbers are read.
+//! Hashes of a training state, by which runs are compared bit for bit, and the reading of its bytes.
 
 use candle_core::{CpuStorage, Storage, Tensor};
 use serde::{Deserialize, Serialize};
@@ -17,16 +17,11 @@ pub struct StateHash {
     pub weights: String,
 }
 
-/// The hash over step, tokens and buffer of `state`.
+/// The hashes of `state`.
 ///
 /// # Errors
 /// If the buffer cannot be read from its device.
-pub fn state_hash(state: &TrainState) -> Result<String, StoreError> {
-    Ok(hashes(state)?.state)
-}
-
-/// Both hashes of `state`.
-pub fn hashes(state: &TrainState) -> Result<StateHash, StoreError> {
+pub fn hash_state(state: &TrainState) -> Result<StateHash, StoreError> {
     let mut hasher = PartHasher::whole(state.step, state.tokens);
     for kind in PartFileKind::BOTH {
         for section in kind.sections(state.moments) {
@@ -39,19 +34,19 @@ pub fn hashes(state: &TrainState) -> Result<StateHash, StoreError> {
     Ok(hasher.finish())
 }
 
-/// Hashes what a part holds as its bytes pass by: all weights, then the moments.
+/// Hashes the bytes of a part as they are read or written: all weights, then the moments.
 pub(super) struct PartHasher {
     state: blake3::Hasher,
     weights: blake3::Hasher,
 }
 
 impl PartHasher {
-    /// For a checkpoint in one part: its hash is the state's.
+    /// The hasher of a checkpoint in one part, whose hash is that of the state.
     pub(super) fn whole(step: u64, tokens: u64) -> Self {
-        Self { state: begun(step, tokens), weights: blake3::Hasher::new() }
+        Self { state: hasher_of(step, tokens), weights: blake3::Hasher::new() }
     }
 
-    /// For one part among several.
+    /// The hasher of one part among several.
     pub(super) fn part() -> Self {
         Self { state: blake3::Hasher::new(), weights: blake3::Hasher::new() }
     }
@@ -69,7 +64,7 @@ impl PartHasher {
     }
 }
 
-fn begun(step: u64, tokens: u64) -> blake3::Hasher {
+fn hasher_of(step: u64, tokens: u64) -> blake3::Hasher {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&step.to_le_bytes());
     hasher.update(&tokens.to_le_bytes());
@@ -79,7 +74,7 @@ fn begun(step: u64, tokens: u64) -> blake3::Hasher {
 /// The hash of a state in several parts: over step, tokens and the parts' hashes (as hex digits) in order.
 #[must_use]
 pub fn whole_hash<'a>(step: u64, tokens: u64, parts: impl Iterator<Item = &'a StateHash>) -> StateHash {
-    let mut state = begun(step, tokens);
+    let mut state = hasher_of(step, tokens);
     let mut weights = blake3::Hasher::new();
     for part in parts {
         state.update(part.state.as_bytes());
@@ -127,7 +122,7 @@ mod tests {
         let mut all = 5u64.to_le_bytes().to_vec();
         all.extend(state.tokens.to_le_bytes());
         all.extend(&bytes);
-        let hash = hashes(&state).unwrap();
+        let hash = hash_state(&state).unwrap();
         assert_eq!(hash.state, blake3::hash(&all).to_hex().as_str());
         assert_eq!(hash.weights, blake3::hash(&bytes[..4 * state.layout.total]).to_hex().as_str());
     }
@@ -135,12 +130,12 @@ mod tests {
     #[test]
     fn one_bit_anywhere_changes_the_hash() {
         let state = random_state(5, 2);
-        let before = state_hash(&state).unwrap();
+        let before = hash_state(&state).unwrap();
         let mut values: Vec<f32> = state.buffer.to_vec1().unwrap();
         let last = values.len() - 1;
         values[last] = f32::from_bits(values[last].to_bits() ^ 1);
-        assert_ne!(state_hash(&with_buffer(&state, values)).unwrap(), before);
+        assert_ne!(hash_state(&with_buffer(&state, values)).unwrap(), before);
         let later = TrainState { step: 6, ..random_state(5, 2) };
-        assert_ne!(state_hash(&later).unwrap(), before);
+        assert_ne!(hash_state(&later).unwrap(), before);
     }
 }

@@ -1,5 +1,5 @@
-//! Reads checkpoints, believing nothing: sizes, headers and hashes must all agree before a number is used. Tensors are found
-//! by name, in whatever parts there are.
+//! Reads checkpoints. Sizes, headers and hashes must all agree before a number is used. Tensors are found by name, in whatever
+//! parts there are.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,9 +22,9 @@ use runner_spec::model::layout::ParamLayout;
 /// Why a checkpoint cannot be used.
 #[derive(Debug)]
 pub(super) enum CheckpointProblem {
-    /// Its content is wrong: an earlier checkpoint may serve.
+    /// Its content is wrong: an earlier checkpoint may be usable.
     Content(String),
-    /// The machine refused: trying another would hide it.
+    /// The machine failed: reading another checkpoint would hide that.
     Machine(StoreError),
 }
 
@@ -38,7 +38,7 @@ impl CheckpointProblem {
         }
     }
 
-    /// As the error of the checkpoint at `path`; `fallback` says what there is instead.
+    /// The error for the checkpoint at `path`; `fallback` names the one to use instead.
     pub(super) fn error(self, path: &Path, fallback: impl FnOnce() -> String) -> StoreError {
         match self {
             Self::Machine(error) => error,
@@ -47,7 +47,7 @@ impl CheckpointProblem {
     }
 }
 
-/// `state.json` of the checkpoint in `folder`.
+/// Reads `state.json` of the checkpoint in `folder`.
 pub(super) fn state_file(folder: &Path) -> Result<StateFile, CheckpointProblem> {
     let path = folder.join(STATE);
     let file: StateFile = read_json(&path).map_err(|error| match error {
@@ -62,13 +62,13 @@ pub(super) fn state_file(folder: &Path) -> Result<StateFile, CheckpointProblem> 
     Ok(file)
 }
 
-/// Whether the files in `folder` are there in the sizes that its state file gives.
+/// Checks that the files in `folder` exist in the sizes that its state file gives.
 pub(super) fn looks_whole(folder: &Path) -> Result<(), CheckpointProblem> {
     let parts = state_file(folder)?.checked_parts().map_err(CheckpointProblem::Content)?;
     parts.iter().try_for_each(|part| check_sizes(folder, part))
 }
 
-/// Whether the files of `part` are in `folder` in their sizes.
+/// Checks that the files of `part` are in `folder` in their sizes.
 pub(super) fn check_sizes(folder: &Path, part: &PartRecord) -> Result<(), CheckpointProblem> {
     for (name, record) in &part.files {
         let size =
@@ -84,11 +84,11 @@ pub(super) fn check_sizes(folder: &Path, part: &PartRecord) -> Result<(), Checkp
     Ok(())
 }
 
-/// A checkpoint whose files are there, with headers that describe them.
+/// A checkpoint whose files exist, with their headers.
 #[derive(Debug)]
 pub(super) struct StoredCheckpoint {
     pub(super) state: StateFile,
-    /// Of each part the files of both kinds.
+    /// Each part with its two files.
     parts: Vec<(PartRecord, [PartFile; 2])>,
 }
 
@@ -100,10 +100,10 @@ struct PartFile {
     header: SafetensorsHeader,
 }
 
-/// Where the tensors that are asked for go: per part and kind, per tensor of the file, the first byte of its place.
+/// The destinations of the requested tensors: per part, file and tensor of the file, the first byte in the destination.
 pub(super) struct TensorPlaces(Vec<[Vec<Option<u64>>; 2]>);
 
-/// What to do with the bytes that were asked for: their place, and a piece of them, a multiple of four.
+/// Receives the requested bytes: their destination, and a piece of them, a multiple of four.
 pub(super) type Sink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), StoreError>;
 
 impl StoredCheckpoint {
@@ -179,14 +179,14 @@ impl StoredCheckpoint {
         Ok(places)
     }
 
-    /// Asks for no tensor.
+    /// Requests no tensor.
     pub(super) fn nothing(&self) -> TensorPlaces {
         TensorPlaces(
             self.parts.iter().map(|(_, files)| files.each_ref().map(|f| vec![None; f.header.tensors.len()])).collect(),
         )
     }
 
-    /// Asks for every tensor: their names, weights before moments, and where each one's bytes end, counted through all of them.
+    /// Requests every tensor, weights before moments. Also returns their names, each with the end of its bytes among all bytes.
     pub(super) fn everything(&self) -> (TensorPlaces, Vec<(String, u64)>) {
         let mut places = self.nothing();
         let (mut names, mut at) = (Vec::new(), 0);

@@ -1,5 +1,5 @@
-//! Checkpoints: weights, optimizer state and place in the run, as safetensors and a small state file, in one part or in one
-//! for each rank that owns something.
+//! Checkpoints: weights, optimizer state and position in the run, as safetensors files and a small state file, in one part or in
+//! one per rank that owns tensors.
 
 mod entries;
 mod export;
@@ -11,12 +11,11 @@ mod load;
 pub mod part;
 mod tensors;
 
-pub use entries::{CheckpointChoice, CheckpointEntry, dir_name, kept, pending, steps};
-pub use export::{ExportedWeights, WeightSink, export, stream};
+pub use entries::{CheckpointChoice, CheckpointEntry, dir_name, pending_folder, saved_steps, steps_to_keep};
+pub use export::{ExportedWeights, WeightSink, export_weights, stream_weights};
 pub use folder::DAMAGED;
-pub use folder::{Checkpoints, ChosenCheckpoint, ResumedState, SavedCheckpoint, load, load_weights};
+pub use folder::{Checkpoints, ChosenCheckpoint, ResumedState, SavedCheckpoint, load_state, load_weights};
 pub use format::{FileRecord, MODEL, OPTIMIZER, STATE};
-pub use hash::hashes;
-pub use hash::{StateHash, state_hash, whole_hash};
+pub use hash::{StateHash, hash_state, whole_hash};
 pub use part::{PartRecord, PartSpec};
-pub use tensors::{first_difference, meant, recorded_hash};
+pub use tensors::{chosen_step, first_difference, recorded_hash};

@@ -1,4 +1,4 @@
-//! One part of a checkpoint: what one rank owns, written by itself into the folder that another process commits.
+//! One part of a checkpoint: the tensors that one rank owns, which it writes into the folder that the leader commits.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,17 +16,17 @@ use crate::error::StoreError;
 use crate::files::sync_dir;
 use runner_compute::state::TrainState;
 
-/// How files come to be: `File::create_new`, or a test's stand-in for a disk that fills up.
+/// Creates a file: `File::create_new`, or a stand-in of a test for a disk that is full.
 pub type Create<'a> = &'a dyn Fn(&Path) -> io::Result<File>;
 
-/// Which part of how many, counted from 0.
+/// The index of a part, from 0, and the number of parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartSpec {
     pub index: usize,
     pub count: usize,
 }
 
-/// What a part holds, as its rank reports it to the process that commits.
+/// The content of a part, as its rank reports it to the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartRecord {
     pub part: PartSpec,
@@ -43,7 +43,7 @@ impl PartRecord {
         self.files.get(&kind.file_name(self.part))
     }
 
-    /// Whether it describes the two files that a part has.
+    /// Checks that it describes the two files of a part.
     pub(super) fn check_names(&self) -> Result<(), String> {
         match PartFileKind::BOTH.iter().find(|kind| self.file(**kind).is_none()) {
             Some(kind) => Err(format!("does not describe {}", kind.file_name(self.part))),
@@ -53,20 +53,12 @@ impl PartRecord {
     }
 }
 
-/// Writes into `folder`, which need not exist, the entries `owned` of `state.layout` with their moments, and makes them
-/// durable. Nothing counts before `Checkpoints::commit`.
+/// Writes the entries `owned` of `state.layout`, with their moments, durably into `folder`, which need not exist. `create` makes the
+/// files. The part counts once [`super::Checkpoints::commit`] has committed it.
 ///
 /// # Errors
 /// `Save`, with what is left to resume from; an index that the layout does not have.
-pub fn write(folder: &Path, part: PartSpec, state: &TrainState, owned: &[usize]) -> Result<PartRecord, StoreError> {
-    write_with(folder, part, state, owned, &|path| File::create_new(path))
-}
-
-/// As `write`, with files as `create` makes them.
-///
-/// # Errors
-/// As `write`.
-pub fn write_with(
+pub fn write(
     folder: &Path,
     part: PartSpec,
     state: &TrainState,
@@ -74,7 +66,7 @@ pub fn write_with(
     create: Create<'_>,
 ) -> Result<PartRecord, StoreError> {
     let put = || -> Result<PartRecord, StoreError> {
-        // Whichever rank is first makes it; the folder of checkpoints must be there, or the run has been deleted.
+        // The first rank creates it. The folder above must exist: otherwise the run has been deleted.
         match fs::create_dir(folder) {
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
             made => made.map_err(StoreError::io("creating", folder))?,

@@ -1,4 +1,4 @@
-//! Two checkpoints compared: by their recorded hashes, and tensor by tensor.
+//! Compares two checkpoints: by their recorded hashes, and tensor by tensor.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,37 +8,37 @@ use super::hash::StateHash;
 use super::load::{self, CheckpointProblem, StoredCheckpoint};
 use crate::error::StoreError;
 
-/// The step of the checkpoint in `folder` that `which` means.
+/// The step of the checkpoint in `folder` that `which` asks for.
 ///
 /// # Errors
 /// `NoSuchCheckpoint`, with what there is.
-pub fn meant(folder: &Path, which: CheckpointChoice) -> Result<u64, StoreError> {
+pub fn chosen_step(folder: &Path, which: CheckpointChoice) -> Result<u64, StoreError> {
     entries::pick(folder, which).map(|entry| entry.step)
 }
 
-/// What the checkpoint of `step` in `folder` says of itself; `None` if there is none.
+/// The recorded hash of the checkpoint of `step` in `folder`; `None` if there is none, or its state file cannot be read.
 #[must_use]
 pub fn recorded_hash(folder: &Path, step: u64) -> Option<StateHash> {
     load::state_file(&folder.join(dir_name(step))).ok().map(|file| file.hash())
 }
 
-/// The name of the first tensor, weights before moments, that the checkpoints of `step` in the folders `a` and `b` do not have
-/// alike; `None` if there is none. Names of moments end in `.m` and `.v`.
+/// The name of the first tensor, weights before moments, that differs between the checkpoints of `step` in the folders `a` and `b`;
+/// `None` if they are equal. Names of moments end in `.m` and `.v`.
 ///
 /// # Errors
 /// If one of them is missing, damaged or cannot be read.
 pub fn first_difference(a: &Path, b: &Path, step: u64) -> Result<Option<String>, StoreError> {
-    let of = |folder: &Path| {
+    let tensor_hashes = |folder: &Path| {
         let path = folder.join(dir_name(step));
         hashes(&path).map_err(|bad| bad.error(&path, String::new))
     };
-    let (a, b) = (of(a)?, of(b)?);
+    let (a, b) = (tensor_hashes(a)?, tensor_hashes(b)?);
     let theirs: BTreeMap<&str, &blake3::Hash> = b.iter().map(|(name, hash)| (name.as_str(), hash)).collect();
     let differs = a.iter().find(|(name, hash)| theirs.get(name.as_str()) != Some(&hash));
     Ok(differs.map(|(name, _)| name.clone()))
 }
 
-/// Every tensor of a checkpoint, hashed over its bytes.
+/// The hash of every tensor of a checkpoint, over its bytes.
 fn hashes(path: &Path) -> Result<Vec<(String, blake3::Hash)>, CheckpointProblem> {
     let stored = StoredCheckpoint::open(path)?;
     let (places, names) = stored.everything();
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(difference().unwrap(), None);
         assert_eq!(recorded_hash(dirs[0].path(), 3), recorded_hash(dirs[1].path(), 3));
         assert_eq!(
-            (recorded_hash(dirs[0].path(), 4), meant(dirs[0].path(), CheckpointChoice::Latest).unwrap()),
+            (recorded_hash(dirs[0].path(), 4), chosen_step(dirs[0].path(), CheckpointChoice::Latest).unwrap()),
             (None, 3)
         );
         for (index, suffix) in [(5, ""), (state.layout.total + 5, ".m"), (2 * state.layout.total + 5, ".v")] {

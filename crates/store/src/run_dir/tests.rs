@@ -15,13 +15,13 @@ fn create(root: &Path, plan: &Plan) -> RunDir {
 fn a_new_run_has_its_files_and_is_found() {
     let root = tempfile::tempdir().unwrap();
     let plan = compiled(&experiment());
-    assert!(find(root.path(), &plan).run.is_none());
+    assert!(find_run(root.path(), &plan).run.is_none());
     let run = create(root.path(), &plan);
     assert_eq!(run.id(), format!("{}-{}", plan.experiment_name, &plan.hash[..8]));
     assert_eq!(fs::read_to_string(run.path().join(EXPERIMENT)).unwrap(), "a: 1\n");
     assert_eq!(fs::read_to_string(run.path().join(RESOLVED)).unwrap(), "b: 2\n");
     assert_eq!(read_json::<Plan>(&run.path().join(PLAN)).unwrap(), plan);
-    let (path, manifest) = find(root.path(), &plan).run.unwrap();
+    let (path, manifest) = find_run(root.path(), &plan).run.unwrap();
     assert_eq!((path.as_path(), &manifest), (run.path(), run.manifest()));
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1, "nothing temporary stays");
     assert!(matches!(RunDir::open(run.path()), Err(StoreError::Locked { .. })));
@@ -36,7 +36,7 @@ fn more_runs_of_a_plan_are_numbered_and_the_newest_counts() {
     let plan = compiled(&experiment());
     let ids: Vec<String> = (0..12).map(|_| create(root.path(), &plan).id()).collect();
     assert!(ids[1].ends_with("-2") && ids[11].ends_with("-12"), "{ids:?}");
-    assert_eq!(find(root.path(), &plan).run.unwrap().1.id, ids[11]);
+    assert_eq!(find_run(root.path(), &plan).run.unwrap().1.id, ids[11]);
 }
 
 #[test]
@@ -46,9 +46,9 @@ fn another_plan_with_the_same_digits_is_another_run() {
     let mut twin = plan.clone();
     twin.hash = format!("{}{}", &plan.hash[..8], "0".repeat(56));
     create(root.path(), &twin);
-    assert!(find(root.path(), &plan).run.is_none());
+    assert!(find_run(root.path(), &plan).run.is_none());
     assert!(create(root.path(), &plan).id().ends_with("-2"));
-    assert_eq!(find(root.path(), &twin).run.unwrap().1.plan_hash, twin.hash);
+    assert_eq!(find_run(root.path(), &twin).run.unwrap().1.plan_hash, twin.hash);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn what_was_made_from_another_run_is_not_the_run_of_its_plan() {
         let manifest = Manifest { origin: Some(origin), ..manifest };
         let files = RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest };
         RunDir::create(root.path(), files).unwrap();
-        assert_eq!(find(root.path(), &plan).run.is_some(), stands);
+        assert_eq!(find_run(root.path(), &plan).run.is_some(), stands);
     }
 }
 
@@ -73,7 +73,7 @@ fn broken_folders_are_passed_over_and_told() {
     let root = tempfile::tempdir().unwrap();
     let plan = compiled(&experiment());
     fs::create_dir(root.path().join(base_id(&plan.experiment_name, &plan.hash))).unwrap();
-    let found = find(root.path(), &plan);
+    let found = find_run(root.path(), &plan);
     assert!(found.run.is_none() && found.broken[0].contains("manifest.json"), "{:?}", found.broken);
     assert!(create(root.path(), &plan).id().ends_with("-2"));
 }
@@ -84,7 +84,7 @@ fn a_kill_while_creating_confuses_nobody() {
     let plan = compiled(&experiment());
     let left = root.path().join(format!("{CREATING}x-1-0"));
     fs::create_dir(&left).unwrap();
-    assert!(find(root.path(), &plan).run.is_none());
+    assert!(find_run(root.path(), &plan).run.is_none());
     create(root.path(), &plan);
     assert!(left.exists(), "too young to tell from one in the making");
     let old = std::time::SystemTime::now() - Duration::from_mins(1);
@@ -103,8 +103,8 @@ fn two_processes_creating_at_once_get_two_folders() {
         }
     });
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 6);
-    for (n, path) in siblings(root.path(), &base_id(&plan.experiment_name, &plan.hash)) {
-        let id = manifest(&path).unwrap().id;
+    for (n, path) in RunsSnapshot::read(root.path()).siblings(&base_id(&plan.experiment_name, &plan.hash)) {
+        let id = read_manifest(&path).unwrap().id;
         assert_eq!(id, path.file_name().unwrap().to_string_lossy(), "run {n}");
     }
 }
@@ -135,7 +135,7 @@ fn a_run_continues_another() {
         let run = RunDir::create_continued(root.path(), files(), &from(which)).unwrap();
         let began = run.manifest().continued_from.clone().unwrap();
         assert_eq!((began.id, began.step, &began.plan_hash), (first.id(), step, &plan.hash));
-        assert_eq!(&manifest(run.path()).unwrap(), run.manifest());
+        assert_eq!(&read_manifest(run.path()).unwrap(), run.manifest());
         assert_eq!(fs::read_to_string(run.path().join(METRICS)).unwrap(), lines(step));
         let opened = Recorder::open(run.path(), &other.hash, 2, &layout(), 2, &candle_core::Device::Cpu).unwrap();
         let resumed = opened.resumed.unwrap();
@@ -155,7 +155,7 @@ fn manifests_from_before_continued_runs_load() {
     let run = create(root.path(), &compiled(&experiment()));
     let text = fs::read_to_string(run.path().join(MANIFEST)).unwrap();
     assert!(!text.contains("continued_from"));
-    assert_eq!(manifest(run.path()).unwrap().continued_from, None);
+    assert_eq!(read_manifest(run.path()).unwrap().continued_from, None);
 }
 
 #[test]

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use candle_core::DType;
 
-use super::layout::Layout;
-use super::region::unlinked_file;
-use super::{LocalComm, Phase, Region};
 use crate::communicator::Communicator;
 use crate::error::CommError;
+use crate::local::layout::Layout;
+use crate::local::region::unlinked_file;
+use crate::local::{LocalComm, RankPhase, Region};
 use crate::tests::{ALL, bits, channel, expected, tensor};
 use runner_spec::topology::{Lane, Topology};
 
@@ -31,10 +31,10 @@ fn as_a_rank() {
     let (rank, fd) = role.split_once(' ').unwrap();
     let (rank, fd): (usize, RawFd) = (rank.parse().unwrap(), fd.parse().unwrap());
     let comm = LocalComm::new(Region::attach(fd, &topology()).unwrap(), rank).unwrap();
-    comm.set_limit(Duration::from_mins(1));
-    comm.seat().set_phase(Phase::Step);
+    comm.set_operation_timeout(Duration::from_mins(1));
+    comm.status().set_phase(RankPhase::Step);
     for round in 0..20 {
-        comm.seat().set_step(round as u64);
+        comm.status().set_step(round as u64);
         let n = 1 + round * 10_000;
         let (x, y) = (tensor(DType::F32, round, rank, n), tensor(DType::F64, round, rank, n));
         let pending = comm.start_all_reduce(ALL, vec![x.clone()]).unwrap();
@@ -49,14 +49,14 @@ fn as_a_rank() {
         assert_eq!(bits(&x), expected(DType::F32, round, &[0, 1], n));
         assert_eq!(bits(&y), expected(DType::F64, round, &[0, 1], n));
     }
-    comm.seat().set_phase(Phase::Periodic);
+    comm.status().set_phase(RankPhase::Periodic);
     if rank == 1 {
         // Killed here.
         thread::sleep(Duration::from_mins(1));
     }
     let error = comm.barrier(ALL).unwrap_err();
     assert!(matches!(error, CommError::Aborted { by: 1 }), "{error}");
-    comm.seat().set_phase(Phase::Finished);
+    comm.status().set_phase(RankPhase::Finished);
 }
 
 /// Lets programs that this process starts inherit the descriptor, under the same number.
@@ -80,8 +80,11 @@ fn start(rank: usize, fd: RawFd) -> Child {
 /// Two ranks compute; one is killed; the other is told.
 fn kill_one_of_two(region: &Arc<Region>, fd: RawFd) {
     let mut ranks = [start(0, fd), start(1, fd)];
-    let state = |rank: usize| region.board(rank).unwrap();
-    while !(state(1).phase == Phase::Periodic && state(0).waiting_for == Some(1) && state(0).phase == Phase::Periodic) {
+    let state = |rank: usize| region.snapshot(rank).unwrap();
+    while !(state(1).phase == RankPhase::Periodic
+        && state(0).waiting_for == Some(1)
+        && state(0).phase == RankPhase::Periodic)
+    {
         for child in &mut ranks {
             assert_eq!(child.try_wait().unwrap(), None, "a rank failed; what it said is above");
         }
@@ -92,7 +95,7 @@ fn kill_one_of_two(region: &Arc<Region>, fd: RawFd) {
     assert!(!ranks[1].wait().unwrap().success());
     region.abort(1);
     assert!(ranks[0].wait().unwrap().success());
-    assert_eq!(state(0).phase, Phase::Finished);
+    assert_eq!(state(0).phase, RankPhase::Finished);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{Seek, SeekFrom, Write};
 
 use safetensors::SafeTensors;
 
-use super::*;
+use super::super::*;
 use crate::checkpoint::{MODEL, OPTIMIZER, STATE};
 use runner_compute::testing::{layout, random_state, values};
 

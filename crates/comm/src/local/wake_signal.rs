@@ -6,26 +6,26 @@ use std::time::Duration;
 /// Rung after a counter that others wait for has grown.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub(super) struct Bell {
+pub(super) struct WakeSignal {
     word: AtomicU32,
     sleepers: AtomicU32,
 }
 
-impl Bell {
-    /// Sleeps until rung, for at most `limit`, unless `ready` already. May return early.
-    pub(super) fn sleep(&self, limit: Duration, ready: impl Fn() -> bool) {
+impl WakeSignal {
+    /// Sleeps until rung, for at most `timeout`, unless `ready` already. May return early.
+    pub(super) fn sleep(&self, timeout: Duration, ready: impl Fn() -> bool) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let seen = self.word.load(Ordering::SeqCst);
         // Against the fence in `ring`: either the ringer sees a sleeper, or `ready` sees what was done.
         fence(Ordering::SeqCst);
         if !ready() {
-            futex_wait(&self.word, seen, limit);
+            futex_wait(&self.word, seen, timeout);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Wakes whoever sleeps.
-    pub(super) fn ring(&self) {
+    pub(super) fn wake_all(&self) {
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             self.word.fetch_add(1, Ordering::SeqCst);
@@ -36,10 +36,10 @@ impl Bell {
 
 /// Shared between processes, so not FUTEX_PRIVATE. Whatever it returns, the caller looks again.
 #[cfg(target_os = "linux")]
-fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) {
+fn futex_wait(word: &AtomicU32, seen: u32, timeout: Duration) {
     let timeout = libc::timespec {
-        tv_sec: limit.as_secs() as libc::time_t,
-        tv_nsec: libc::c_long::from(limit.subsec_nanos() as i32),
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(timeout.subsec_nanos() as i32),
     };
     #[expect(unsafe_code, reason = "FFI")]
     // SAFETY: the word and the timeout outlive the call, which only reads them.
@@ -58,9 +58,9 @@ fn futex_wake(word: &AtomicU32) {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) {
+fn futex_wait(word: &AtomicU32, seen: u32, timeout: Duration) {
     if word.load(Ordering::SeqCst) == seen {
-        std::thread::sleep(limit.min(Duration::from_micros(100)));
+        std::thread::sleep(timeout.min(Duration::from_micros(100)));
     }
 }
 

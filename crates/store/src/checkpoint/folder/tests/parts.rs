@@ -5,8 +5,8 @@ use std::io::{Seek, SeekFrom};
 
 use safetensors::SafeTensors;
 
-use super::*;
-use crate::checkpoint::{MODEL, OPTIMIZER, export};
+use super::super::*;
+use crate::checkpoint::{MODEL, OPTIMIZER, export_weights, saved_steps};
 use runner_compute::testing::spec;
 use runner_spec::experiment::Family;
 use runner_spec::model::{ModelSpec, parameters};
@@ -96,7 +96,10 @@ fn parts(checkpoints: &Checkpoints, ranks: &[Rank], step: u64) -> Vec<PartRecord
     let count = writers.len();
     let folder = checkpoints.begin(step).unwrap();
     let write = |(index, rank): (usize, &&Rank)| {
-        let record = part::write(&folder, PartSpec { index, count }, &state(rank, step), &rank.owned).unwrap();
+        let record = part::write(&folder, PartSpec { index, count }, &state(rank, step), &rank.owned, &|path| {
+            File::create_new(path)
+        })
+        .unwrap();
         serde_json::from_str(&serde_json::to_string(&record).unwrap()).unwrap()
     };
     let mut parts: Vec<PartRecord> = writers.iter().enumerate().map(write).collect();
@@ -138,7 +141,7 @@ impl Fixture {
     /// Step 2 is found bad because of `text`, by the process that chooses and by the ranks that need the bytes.
     fn falls_back(&self, text: &str) {
         let path = self.dir.path().join(dir_name(2));
-        let loads = self.ranks.iter().map(|rank| load(&path, Some(PLAN), &rank.layout, 2, &Device::Cpu));
+        let loads = self.ranks.iter().map(|rank| load_state(&path, Some(PLAN), &rank.layout, 2, &Device::Cpu));
         let errors: Vec<String> = loads.filter_map(Result::err).map(|error| error.to_string()).collect();
         assert!(!errors.is_empty() && errors.iter().all(|e| e.contains(text)), "{text}: {errors:?}");
         let chosen = self.open().choose().unwrap().unwrap();
@@ -147,7 +150,7 @@ impl Fixture {
         assert!(warning.contains(text) && warning.contains("falling back to step-00000001"), "{warning}");
         assert!(self.dir.path().join("step-00000002.damaged").is_dir());
         for rank in &self.ranks {
-            let state = load(&chosen.path, Some(PLAN), &rank.layout, rank.moments, &Device::Cpu).unwrap();
+            let state = load_state(&chosen.path, Some(PLAN), &rank.layout, rank.moments, &Device::Cpu).unwrap();
             assert_is(&state, rank, 1, text);
         }
     }
@@ -168,7 +171,7 @@ fn every_layout_goes_on_from_every_other() {
                     for rank in &readers {
                         let (path, what) = (&chosen.path, &what);
                         scope.spawn(move || {
-                            let state = load(path, Some(PLAN), &rank.layout, rank.moments, &Device::Cpu).unwrap();
+                            let state = load_state(path, Some(PLAN), &rank.layout, rank.moments, &Device::Cpu).unwrap();
                             assert_is(&state, rank, 7, what);
                         });
                     }
@@ -193,7 +196,7 @@ fn one_part_is_as_a_run_in_one_process_saves_it() {
     let one = save(&Checkpoints::open(a.path(), PLAN, 2).unwrap(), &whole, 3);
     let process = Checkpoints::open(b.path(), PLAN, 2).unwrap().save(&state(&whole[0], 3), None).unwrap();
     assert_eq!(one.hash, process.hash);
-    assert_eq!(one.hash, crate::checkpoint::hashes(&state(&whole[0], 3)).unwrap());
+    assert_eq!(one.hash, crate::checkpoint::hash_state(&state(&whole[0], 3)).unwrap());
     for name in [MODEL, OPTIMIZER, STATE] {
         assert_eq!(fs::read(one.path.join(name)).unwrap(), fs::read(process.path.join(name)).unwrap(), "{name}");
     }
@@ -271,11 +274,11 @@ fn a_commit_needs_every_part_as_it_was_reported() {
         let fixture = Fixture::new();
         let checkpoints = fixture.open();
         let mut records = parts(&checkpoints, &fixture.ranks, 3);
-        change(&mut records, &pending(fixture.dir.path(), 3));
+        change(&mut records, &pending_folder(fixture.dir.path(), 3));
         let error = commit(&checkpoints, 3, records).unwrap_err().to_string();
         assert!(error.contains(text) && error.contains("saving checkpoint step-00000003"), "{error}");
         assert!(error.ends_with("the last good checkpoint is step-00000002"), "{error}");
-        assert!(!pending(fixture.dir.path(), 3).exists());
+        assert!(!pending_folder(fixture.dir.path(), 3).exists());
         assert_eq!(checkpoints.choose().unwrap().unwrap().step, 2);
     }
 }
@@ -284,9 +287,9 @@ fn a_commit_needs_every_part_as_it_was_reported() {
 fn a_kill_before_the_commit_leaves_nothing_that_counts() {
     let fixture = Fixture::new();
     parts(&fixture.open(), &fixture.ranks, 3);
-    let left = pending(fixture.dir.path(), 3);
+    let left = pending_folder(fixture.dir.path(), 3);
     assert_eq!(fs::read_dir(&left).unwrap().count(), 4);
-    assert_eq!(super::super::steps(fixture.dir.path()), [1, 2]);
+    assert_eq!(saved_steps(fixture.dir.path()), [1, 2]);
     assert_eq!(
         load_weights(fixture.dir.path(), CheckpointChoice::Latest, &fixture.ranks[0].layout, &Device::Cpu).unwrap().1,
         2
@@ -306,15 +309,21 @@ fn a_full_disk_under_a_part_is_told_by_its_rank() {
             if path.ends_with(full) { File::options().write(true).open("/dev/full") } else { File::create_new(path) }
         };
         let part = PartSpec { index: 1, count: 2 };
-        let error = part::write_with(&folder, part, &state(rank, 3), &rank.owned, &create).unwrap_err().to_string();
+        let error = part::write(&folder, part, &state(rank, 3), &rank.owned, &create).unwrap_err().to_string();
         assert!(error.contains("the disk is full") && error.contains(full), "{error}");
         assert!(error.contains("the last good checkpoint is step-00000002"), "{error}");
         fs::remove_dir_all(&folder).unwrap();
     }
     let part = PartSpec { index: 2, count: 2 };
-    assert!(part::write(&folder, part, &state(rank, 3), &rank.owned).is_err(), "no such part");
+    assert!(
+        part::write(&folder, part, &state(rank, 3), &rank.owned, &|path| File::create_new(path)).is_err(),
+        "no such part"
+    );
     let part = PartSpec { index: 1, count: 2 };
-    assert!(part::write(&folder, part, &state(rank, 3), &[999]).is_err(), "no such entry");
+    assert!(
+        part::write(&folder, part, &state(rank, 3), &[999], &|path| File::create_new(path)).is_err(),
+        "no such entry"
+    );
 }
 
 #[test]
@@ -414,7 +423,7 @@ fn a_tensor_in_two_parts_or_in_none_is_told() {
     fixture.ranks[0].owned.remove(0);
     let saved = save(&fixture.open(), &fixture.ranks, 2);
     for rank in &fixture.ranks {
-        let error = load(&saved.path, Some(PLAN), &rank.layout, 2, &Device::Cpu).unwrap_err().to_string();
+        let error = load_state(&saved.path, Some(PLAN), &rank.layout, 2, &Device::Cpu).unwrap_err().to_string();
         assert!(error.contains("none of its parts has tensor transformer.wte.weight"), "{error}");
     }
     let whole = &stages(&models()[0], &[])[0];
@@ -433,10 +442,10 @@ fn a_rank_reads_only_what_it_needs() {
     .unwrap();
     let path = fixture.dir.path().join(dir_name(2));
     let first = &fixture.ranks[0];
-    assert!(load(&path, Some(PLAN), &first.layout, 2, &Device::Cpu).is_err());
+    assert!(load_state(&path, Some(PLAN), &first.layout, 2, &Device::Cpu).is_err());
     let replica = Rank { layout: first.layout.clone(), owned: Vec::new(), moments: 0 };
-    assert_is(&load(&path, Some(PLAN), &first.layout, 0, &Device::Cpu).unwrap(), &replica, 2, "weights alone");
-    let error = load(&path, Some(PLAN), &first.layout, 1, &Device::Cpu).unwrap_err().to_string();
+    assert_is(&load_state(&path, Some(PLAN), &first.layout, 0, &Device::Cpu).unwrap(), &replica, 2, "weights alone");
+    let error = load_state(&path, Some(PLAN), &first.layout, 1, &Device::Cpu).unwrap_err().to_string();
     assert!(error.contains("holds 2 optimizer moments, this run's optimizer has 1"), "{error}");
 }
 
@@ -444,9 +453,9 @@ fn a_rank_reads_only_what_it_needs() {
 fn the_checkpoint_of_another_plan_is_loaded_when_asked_for() {
     let fixture = Fixture::new();
     let (path, rank) = (fixture.dir.path().join(dir_name(2)), &fixture.ranks[0]);
-    let error = load(&path, Some("cccccccc"), &rank.layout, 2, &Device::Cpu).unwrap_err().to_string();
+    let error = load_state(&path, Some("cccccccc"), &rank.layout, 2, &Device::Cpu).unwrap_err().to_string();
     assert!(error.contains("of another plan (aaaaaaaa; this run's is cccccccc)"), "{error}");
-    assert_is(&load(&path, None, &rank.layout, 2, &Device::Cpu).unwrap(), rank, 2, "any plan");
+    assert_is(&load_state(&path, None, &rank.layout, 2, &Device::Cpu).unwrap(), rank, 2, "any plan");
 }
 
 #[test]
@@ -459,7 +468,7 @@ fn a_checkpoint_is_adopted_by_another_run() {
     let chosen = to.choose().unwrap().unwrap();
     assert_eq!((step, chosen.step, &chosen.hash), (2, 2, &hash));
     for rank in &fixture.ranks {
-        let state = load(&chosen.path, Some("dddddddd"), &rank.layout, 2, &Device::Cpu).unwrap();
+        let state = load_state(&chosen.path, Some("dddddddd"), &rank.layout, 2, &Device::Cpu).unwrap();
         assert_is(&state, rank, 2, "adopted");
     }
     assert_eq!(fixture.open().choose().unwrap().unwrap().hash, hash, "the other run keeps its own");
@@ -490,7 +499,7 @@ fn an_export_of_parts_is_the_file_of_one_process() {
     let saved = Checkpoints::open(one.path(), PLAN, 2).unwrap().save(&state(whole, 2), None).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("new/folder");
-    let made = export(fixture.dir.path(), CheckpointChoice::Latest, &whole.layout, &to).unwrap();
+    let made = export_weights(fixture.dir.path(), CheckpointChoice::Latest, &whole.layout, &to).unwrap();
     let bytes = fs::read(to.join(MODEL)).unwrap();
     assert_eq!((made.path, made.bytes, made.step), (to.join(MODEL), bytes.len() as u64, 2));
     assert!(bytes == fs::read(saved.path.join(MODEL)).unwrap());
@@ -500,9 +509,10 @@ fn an_export_of_parts_is_the_file_of_one_process() {
     let mut part = fs::read(fixture.file(2, name)).unwrap();
     *part.last_mut().unwrap() ^= 1;
     fs::write(fixture.file(2, name), part).unwrap();
-    let error = export(fixture.dir.path(), CheckpointChoice::Latest, &whole.layout, &to).unwrap_err().to_string();
+    let error =
+        export_weights(fixture.dir.path(), CheckpointChoice::Latest, &whole.layout, &to).unwrap_err().to_string();
     assert!(error.contains("does not match") && error.contains("next good one is step-00000001"), "{error}");
     assert!(fs::read(to.join(MODEL)).unwrap() == bytes);
     assert_eq!(fs::read_dir(&to).unwrap().count(), 1, "nothing temporary stays");
-    assert_eq!(export(fixture.dir.path(), CheckpointChoice::Step(1), &whole.layout, &to).unwrap().step, 1);
+    assert_eq!(export_weights(fixture.dir.path(), CheckpointChoice::Step(1), &whole.layout, &to).unwrap().step, 1);
 }

@@ -1,28 +1,28 @@
-//! What came over the connections of a rank and waits to be taken, what is to be sent, and waiting for it.
+//! What arrived over the connections of a rank and waits to be taken, what is to be sent, and waiting for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::mesh::Ended;
-use super::wire::{self, HEADER, Tag};
-use crate::error::{CommError, Kind, Operation};
-use crate::local::{BoardView, FOREGROUND, LINES, Seat};
+use super::abort::RunAbort;
+use super::frame::{self, FrameTag, HEADER_BYTES};
+use crate::error::{CommError, Operation, OperationKind};
+use crate::local::{FOREGROUND, OPERATION_QUEUES, RankSnapshot, RankStatus};
 use runner_spec::topology::{Channel, Lane, Topology};
 
 /// As between ranks of one machine.
-const LIMIT: Duration = Duration::from_mins(30);
+const OPERATION_TIMEOUT: Duration = Duration::from_mins(30);
 
 /// Longest sleep of who waits.
-const NAP: Duration = Duration::from_millis(100);
+const MAX_SLEEP: Duration = Duration::from_millis(100);
 
 /// Bytes on their way to one peer before senders of more wait. Beats and the like do not.
-const QUEUED: usize = 64 << 20;
+const MAX_QUEUED_BYTES_PER_PEER: usize = 64 << 20;
 
 /// A member's frame of a collective.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct CollectiveFrame {
     pub(super) operation: Operation,
     pub(super) bytes: Vec<u8>,
 }
@@ -34,12 +34,12 @@ pub(super) struct Message {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Of which peer, group, line, and whether they are sums: frames of one kind come in order.
-type PartKey = (usize, usize, usize, bool);
+/// Of which peer, group, queue, and whether they are sums: frames of one kind come in order.
+type CollectiveKey = (usize, usize, usize, bool);
 
-/// How a connection came to its end.
+/// How a connection arrived to its end.
 #[derive(Debug, Clone)]
-enum Gone {
+enum Departure {
     /// The peer said goodbye.
     Left,
     /// It did not; why it is given up.
@@ -47,33 +47,33 @@ enum Gone {
 }
 
 #[derive(Debug)]
-struct PeerState {
-    gone: Option<Gone>,
+struct PeerConnection {
+    departure: Option<Departure>,
     /// Another rank has lost it.
-    told_lost: bool,
-    /// Its line of the board, as it last sent it.
-    view: BoardView,
+    reported_lost: bool,
+    /// Its queue of the board, as it last sent it.
+    view: RankSnapshot,
     control: VecDeque<Vec<u8>>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    parts: HashMap<PartKey, VecDeque<Part>>,
+pub(super) struct ConnectionState {
+    parts: HashMap<CollectiveKey, VecDeque<CollectiveFrame>>,
     messages: HashMap<(usize, Lane), VecDeque<Message>>,
     /// Messages sent and not taken yet.
     sent: HashMap<(usize, Lane), usize>,
-    peers: Vec<PeerState>,
+    peers: Vec<PeerConnection>,
     /// The first end counts.
-    ended: Option<Ended>,
+    ended: Option<RunAbort>,
     closing: bool,
     /// No operation goes on; what ranks tell each other beside them does.
-    operations_over: bool,
+    operations_closed: bool,
     /// Connections that are still read.
     readers: usize,
 }
 
-impl State {
-    pub(super) fn part(&mut self, key: PartKey) -> Option<Part> {
+impl ConnectionState {
+    pub(super) fn part(&mut self, key: CollectiveKey) -> Option<CollectiveFrame> {
         self.parts.get_mut(&key)?.pop_front()
     }
 
@@ -103,29 +103,29 @@ impl State {
 /// Frames on their way to one peer; a thread writes them.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    queue: Mutex<Queue>,
+    queue: Mutex<SendQueue>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    frames: VecDeque<([u8; HEADER], Vec<u8>)>,
+struct SendQueue {
+    frames: VecDeque<([u8; HEADER_BYTES], Vec<u8>)>,
     bytes: usize,
     closed: bool,
 }
 
 impl Outgoing {
-    fn push(&self, tag: Tag, bytes: Vec<u8>) {
+    fn push(&self, tag: FrameTag, bytes: Vec<u8>) {
         let mut queue = lock(&self.queue);
         if !queue.closed {
             queue.bytes += bytes.len();
-            queue.frames.push_back((wire::header(tag, bytes.len()), bytes));
+            queue.frames.push_back((frame::header(tag, bytes.len()), bytes));
             self.changed.notify_all();
         }
     }
 
     /// The next frame; `None` when there will be none.
-    pub(super) fn next(&self) -> Option<([u8; HEADER], Vec<u8>)> {
+    pub(super) fn next(&self) -> Option<([u8; HEADER_BYTES], Vec<u8>)> {
         let mut queue = lock(&self.queue);
         loop {
             if let Some(frame) = queue.frames.pop_front() {
@@ -147,9 +147,9 @@ impl Outgoing {
     }
 
     /// Nothing more is sent but these frames.
-    fn cut(&self, last: impl IntoIterator<Item = (Tag, Vec<u8>)>) {
+    fn close_with(&self, last: impl IntoIterator<Item = (FrameTag, Vec<u8>)>) {
         let mut queue = lock(&self.queue);
-        queue.frames = last.into_iter().map(|(tag, bytes)| (wire::header(tag, bytes.len()), bytes)).collect();
+        queue.frames = last.into_iter().map(|(tag, bytes)| (frame::header(tag, bytes.len()), bytes)).collect();
         queue.bytes = queue.frames.iter().map(|(_, bytes)| bytes.len()).sum();
         queue.closed = true;
         self.changed.notify_all();
@@ -159,74 +159,86 @@ impl Outgoing {
         lock(&self.queue).frames.is_empty()
     }
 
-    /// Waits, for a while, for room; whether there is some.
-    fn room(&self) -> bool {
+    /// Waits, for a while, for wait_for_space; whether there is some.
+    fn wait_for_space(&self) -> bool {
         let queue = lock(&self.queue);
-        let full = |queue: &mut Queue| queue.bytes > QUEUED && !queue.closed;
-        let (queue, _) = self.changed.wait_timeout_while(queue, NAP, full).unwrap_or_else(PoisonError::into_inner);
-        queue.bytes <= QUEUED || queue.closed
+        let full = |queue: &mut SendQueue| queue.bytes > MAX_QUEUED_BYTES_PER_PEER && !queue.closed;
+        let (queue, _) =
+            self.changed.wait_timeout_while(queue, MAX_SLEEP, full).unwrap_or_else(PoisonError::into_inner);
+        queue.bytes <= MAX_QUEUED_BYTES_PER_PEER || queue.closed
     }
 }
 
 /// What a rank's threads share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct Connections {
     pub(super) rank: usize,
     pub(super) world_size: usize,
-    /// This rank's own line of the board, which beats carry to the others.
-    pub(super) seat: Seat,
+    /// This rank's own queue of the board, which beats carry to the others.
+    pub(super) status: RankStatus,
     /// Once the ranks agree.
     pub(super) topology: OnceLock<Topology>,
     /// Per rank of the world; this one's own is not used.
     pub(super) outgoing: Vec<Outgoing>,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     changed: Condvar,
     limit: AtomicU64,
     pub(super) over: AtomicBool,
 }
 
-impl Shared {
+impl Connections {
     pub(super) fn new(rank: usize, world_size: usize) -> Self {
-        let peer = |_| PeerState { gone: None, told_lost: false, view: BoardView::default(), control: VecDeque::new() };
+        let peer = |_| PeerConnection {
+            departure: None,
+            reported_lost: false,
+            view: RankSnapshot::default(),
+            control: VecDeque::new(),
+        };
         let peers = (0..world_size).map(peer).collect();
         Self {
             rank,
             world_size,
-            seat: Seat::default(),
+            status: RankStatus::default(),
             topology: OnceLock::new(),
             outgoing: (0..world_size).map(|_| Outgoing::default()).collect(),
-            state: Mutex::new(State { peers, readers: world_size - 1, ..State::default() }),
+            state: Mutex::new(ConnectionState { peers, readers: world_size - 1, ..ConnectionState::default() }),
             changed: Condvar::new(),
-            limit: AtomicU64::new(LIMIT.as_millis() as u64),
+            limit: AtomicU64::new(OPERATION_TIMEOUT.as_millis() as u64),
             over: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn set_limit(&self, limit: Duration) {
+    pub(super) fn set_operation_timeout(&self, limit: Duration) {
         self.limit.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Sends a frame; who would fill memory with frames waits for the peer first.
-    pub(super) fn send(&self, operation: Kind, to: usize, tag: Tag, bytes: Vec<u8>) -> Result<(), CommError> {
+    pub(super) fn send(
+        &self,
+        operation: OperationKind,
+        to: usize,
+        tag: FrameTag,
+        bytes: Vec<u8>,
+    ) -> Result<(), CommError> {
         let started = Instant::now();
-        while !self.outgoing[to].room() {
+        while !self.outgoing[to].wait_for_space() {
             self.check(&lock(&self.state), operation, to, true)?;
-            self.in_time(operation, to, started)?;
+            self.ensure_in_time(operation, to, started)?;
         }
         self.outgoing[to].push(tag, bytes);
         Ok(())
     }
 
     /// As `send`, without waiting.
-    pub(super) fn post(&self, to: usize, tag: Tag, bytes: Vec<u8>) {
+    pub(super) fn post(&self, to: usize, tag: FrameTag, bytes: Vec<u8>) {
         self.outgoing[to].push(tag, bytes);
     }
 
     /// A sign of life, to who gets nothing else.
-    pub(super) fn beat(&self) {
-        let view = wire::view_bytes(&self.seat.view());
+    pub(super) fn send_heartbeats(&self) {
+        let view = frame::encode_snapshot(&self.status.snapshot());
         for peer in self.peers().filter(|peer| self.outgoing[*peer].is_empty()) {
-            self.post(peer, Tag::Beat, view.clone());
+            self.post(peer, FrameTag::Heartbeat, view.clone());
         }
     }
 
@@ -235,32 +247,32 @@ impl Shared {
         (0..self.world_size).filter(move |peer| *peer != rank)
     }
 
-    pub(super) fn view(&self, peer: usize) -> BoardView {
+    pub(super) fn snapshot(&self, peer: usize) -> RankSnapshot {
         if peer == self.rank {
-            return self.seat.view();
+            return self.status.snapshot();
         }
         lock(&self.state).peers.get(peer).map(|peer| peer.view).unwrap_or_default()
     }
 
-    pub(super) fn ended(&self) -> Option<Ended> {
+    pub(super) fn abort_cause(&self) -> Option<RunAbort> {
         lock(&self.state).ended.clone()
     }
 
     /// Whether `peer` is there as far as this rank knows.
-    pub(super) fn is_here(&self, peer: usize) -> bool {
-        peer == self.rank || lock(&self.state).peers.get(peer).is_some_and(|peer| peer.gone.is_none())
+    pub(super) fn is_connected(&self, peer: usize) -> bool {
+        peer == self.rank || lock(&self.state).peers.get(peer).is_some_and(|peer| peer.departure.is_none())
     }
 
     /// Whether `peer` went without a word, as this rank saw or was told.
     pub(super) fn is_lost(&self, peer: usize) -> bool {
-        lock(&self.state).peers.get(peer).is_some_and(|peer| match &peer.gone {
-            Some(gone) => matches!(gone, Gone::Lost(_)),
-            None => peer.told_lost,
+        lock(&self.state).peers.get(peer).is_some_and(|peer| match &peer.departure {
+            Some(departure) => matches!(departure, Departure::Lost(_)),
+            None => peer.reported_lost,
         })
     }
 
     /// Notes why the run is over, and tells the others: the first end counts.
-    pub(super) fn end(&self, ended: Ended) {
+    pub(super) fn end(&self, ended: RunAbort) {
         let mut state = lock(&self.state);
         if state.ended.is_none() {
             // With the state locked: who sees the end and leaves, leaves after these words.
@@ -272,7 +284,7 @@ impl Shared {
     }
 
     /// Before this rank leaves, as it soon will: who waits for it learns why.
-    fn announce(&self, ended: &Ended) {
+    fn announce(&self, ended: &RunAbort) {
         let (tag, text) = ended.frame();
         for peer in self.peers() {
             self.post(peer, tag, text.clone());
@@ -288,65 +300,71 @@ impl Shared {
 
     /// Ends all operations of this rank.
     pub(super) fn close_operations(&self) {
-        lock(&self.state).operations_over = true;
+        lock(&self.state).operations_closed = true;
         self.changed.notify_all();
     }
 
     /// Whether operations may go on.
-    pub(super) fn alive(&self, operation: Kind) -> Result<(), CommError> {
-        alive(&lock(&self.state), operation, true)
+    pub(super) fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
+        ensure_running(&lock(&self.state), operation, true)
     }
 
-    fn check(&self, state: &State, operation: Kind, peer: usize, inside: bool) -> Result<(), CommError> {
+    fn check(
+        &self,
+        state: &ConnectionState,
+        operation: OperationKind,
+        peer: usize,
+        inside: bool,
+    ) -> Result<(), CommError> {
         let (rank, p) = (self.rank, &state.peers[peer]);
-        if let Some(Gone::Lost(why)) = &p.gone {
+        if let Some(Departure::Lost(why)) = &p.departure {
             let doing = format!("{why}; it was last seen {}", p.view);
             return Err(CommError::Left { operation, rank, peer, doing });
         }
-        alive(state, operation, inside)?;
-        if p.gone.is_some() {
+        ensure_running(state, operation, inside)?;
+        if p.departure.is_some() {
             return Err(CommError::Left { operation, rank, peer, doing: p.view.to_string() });
         }
         Ok(())
     }
 
-    fn in_time(&self, operation: Kind, peer: usize, started: Instant) -> Result<(), CommError> {
+    fn ensure_in_time(&self, operation: OperationKind, peer: usize, started: Instant) -> Result<(), CommError> {
         let limit = Duration::from_millis(self.limit.load(Ordering::Relaxed));
         let waited = started.elapsed();
         if waited < limit {
             return Ok(());
         }
-        let doing = self.view(peer).to_string();
+        let doing = self.snapshot(peer).to_string();
         Err(CommError::Timeout { operation, rank: self.rank, peer, waited, doing })
     }
 
     /// What `take` gives, once `peer` has sent it.
     pub(super) fn wait_for<T>(
         &self,
-        operation: Kind,
-        line: usize,
+        operation: OperationKind,
+        queue: usize,
         peer: usize,
-        take: impl FnMut(&mut State) -> Option<T>,
+        take: impl FnMut(&mut ConnectionState) -> Option<T>,
     ) -> Result<T, CommError> {
-        self.wait(operation, true, line, peer, take)
+        self.wait(operation, true, queue, peer, take)
     }
 
     /// `inside` an operation, or beside them.
     fn wait<T>(
         &self,
-        operation: Kind,
+        operation: OperationKind,
         inside: bool,
-        line: usize,
+        queue: usize,
         peer: usize,
-        mut take: impl FnMut(&mut State) -> Option<T>,
+        mut take: impl FnMut(&mut ConnectionState) -> Option<T>,
     ) -> Result<T, CommError> {
         let mut state = lock(&self.state);
         if let Some(taken) = take(&mut state) {
             drop(state);
-            self.seat.progress();
+            self.status.record_progress();
             return Ok(taken);
         }
-        self.seat.set_waiting(line, Some(peer));
+        self.status.set_waiting(queue, Some(peer));
         let started = Instant::now();
         let result = loop {
             // What it sent before it left counts.
@@ -357,7 +375,7 @@ impl Shared {
                 break Err(error);
             }
             drop(state);
-            if let Err(error) = self.in_time(operation, peer, started) {
+            if let Err(error) = self.ensure_in_time(operation, peer, started) {
                 state = lock(&self.state);
                 break Err(error);
             }
@@ -365,11 +383,11 @@ impl Shared {
             if let Some(taken) = take(&mut state) {
                 break Ok(taken);
             }
-            (state, _) = self.changed.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner);
+            (state, _) = self.changed.wait_timeout(state, MAX_SLEEP).unwrap_or_else(PoisonError::into_inner);
         };
         drop(state);
-        self.seat.progress();
-        self.seat.set_waiting(line, None);
+        self.status.record_progress();
+        self.status.set_waiting(queue, None);
         result
     }
 
@@ -385,19 +403,19 @@ impl Shared {
     }
 
     /// `peer` is given up, unless it left before.
-    pub(super) fn lose(&self, peer: usize, why: &str) {
+    pub(super) fn mark_lost(&self, peer: usize, why: &str) {
         let mut state = lock(&self.state);
-        if state.peers[peer].gone.is_some() {
+        if state.peers[peer].departure.is_some() {
             return;
         }
-        state.peers[peer].gone = Some(Gone::Lost(why.to_owned()));
+        state.peers[peer].departure = Some(Departure::Lost(why.to_owned()));
         if state.closing {
-            self.outgoing[peer].cut([]);
+            self.outgoing[peer].close_with([]);
         } else {
-            let lost = Ended { by: peer, code: 1, text: why.to_owned(), lost: true };
+            let lost = RunAbort { by: peer, code: 1, reason: why.to_owned(), lost: true };
             let first = state.ended.get_or_insert_with(|| lost.clone());
             // If it still reads, it learns why the run is over, and that it was given up: it misses nobody then.
-            self.outgoing[peer].cut([first.frame(), lost.frame()]);
+            self.outgoing[peer].close_with([first.frame(), lost.frame()]);
             // Each loss is told, whatever ended the run: who speaks for all goes by it.
             self.announce(&lost);
         }
@@ -405,17 +423,21 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Puts what came from `peer` where it is waited for.
+    /// Puts what arrived from `peer` where it is waited for.
     ///
     /// # Errors
     /// If it is nothing that this peer may send now.
-    pub(super) fn deliver(&self, peer: usize, tag: Tag, bytes: Vec<u8>) -> Result<(), &'static str> {
+    pub(super) fn deliver(&self, peer: usize, tag: FrameTag, bytes: Vec<u8>) -> Result<(), &'static str> {
         let mut state = lock(&self.state);
         match tag {
-            Tag::Part { group, line, sum, operation } => {
-                state.parts.entry((peer, group, line, sum)).or_default().push_back(Part { operation, bytes });
+            FrameTag::CollectiveFrame { group, queue, sum, operation } => {
+                state
+                    .parts
+                    .entry((peer, group, queue, sum))
+                    .or_default()
+                    .push_back(CollectiveFrame { operation, bytes });
             }
-            Tag::Message { lane, element } => {
+            FrameTag::Message { lane, element } => {
                 let slots = self.channel(peer, self.rank, lane).map_or(0, |c| c.slots);
                 let queue = state.messages.entry((peer, lane)).or_default();
                 if queue.len() >= slots {
@@ -423,26 +445,28 @@ impl Shared {
                 }
                 queue.push_back(Message { element, bytes });
             }
-            Tag::Taken { lane } => {
+            FrameTag::SlotFreed { lane } => {
                 let sent = state.sent.entry((peer, lane)).or_default();
                 *sent = sent.checked_sub(1).ok_or("it took a message that was not sent")?;
             }
-            Tag::Control => state.peers[peer].control.push_back(bytes),
-            Tag::Beat => state.peers[peer].view = wire::view_of(&bytes).ok_or("its sign of life is none")?,
-            Tag::Abort { by, code, lost } => {
-                let text = String::from_utf8_lossy(&bytes).into_owned();
-                state.ended.get_or_insert(Ended { by, code, text, lost });
+            FrameTag::Control => state.peers[peer].control.push_back(bytes),
+            FrameTag::Heartbeat => {
+                state.peers[peer].view = frame::decode_snapshot(&bytes).ok_or("its sign of life is none")?
+            }
+            FrameTag::Abort { by, code, lost } => {
+                let reason = String::from_utf8_lossy(&bytes).into_owned();
+                state.ended.get_or_insert(RunAbort { by, code, reason, lost });
                 if lost && by == self.rank {
                     // The last that it sends to a rank that it gave up, which has not lost it for that.
-                    state.peers[peer].gone.get_or_insert(Gone::Left);
+                    state.peers[peer].departure.get_or_insert(Departure::Left);
                     self.outgoing[peer].close();
                 } else if lost {
-                    state.peers[by].told_lost = true;
+                    state.peers[by].reported_lost = true;
                 }
             }
-            Tag::Goodbye => {
-                state.peers[peer].view = wire::view_of(&bytes).ok_or("its goodbye is none")?;
-                state.peers[peer].gone.get_or_insert(Gone::Left);
+            FrameTag::Goodbye => {
+                state.peers[peer].view = frame::decode_snapshot(&bytes).ok_or("its goodbye is none")?;
+                state.peers[peer].departure.get_or_insert(Departure::Left);
                 // So that it sees that all it sent was read.
                 self.outgoing[peer].close();
             }
@@ -453,18 +477,18 @@ impl Shared {
     }
 
     /// Most bytes that may follow such a header from `peer`; `None` if it may not send it.
-    pub(super) fn longest(&self, peer: usize, tag: Tag) -> Option<u64> {
+    pub(super) fn max_frame_bytes(&self, peer: usize, tag: FrameTag) -> Option<u64> {
         match tag {
-            Tag::Part { group, line, .. } => {
+            FrameTag::CollectiveFrame { group, queue, .. } => {
                 let members = self.topology.get()?.groups.get(group)?;
                 let both = members.contains(&peer) && members.contains(&self.rank);
-                (both && line < LINES).then_some(wire::PIECE as u64)
+                (both && queue < OPERATION_QUEUES).then_some(frame::PIECE_BYTES as u64)
             }
-            Tag::Message { lane, .. } => Some(self.channel(peer, self.rank, lane)?.slot_bytes as u64),
-            Tag::Taken { .. } => Some(0),
-            Tag::Control => Some(wire::CONTROL),
-            Tag::Beat | Tag::Goodbye => Some(64),
-            Tag::Abort { by, .. } => (by < self.world_size).then_some(64 << 10),
+            FrameTag::Message { lane, .. } => Some(self.channel(peer, self.rank, lane)?.slot_bytes as u64),
+            FrameTag::SlotFreed { .. } => Some(0),
+            FrameTag::Control => Some(frame::MAX_CONTROL_BYTES),
+            FrameTag::Heartbeat | FrameTag::Goodbye => Some(64),
+            FrameTag::Abort { by, .. } => (by < self.world_size).then_some(64 << 10),
         }
     }
 
@@ -473,16 +497,16 @@ impl Shared {
         channels.iter().copied().find(|c| (c.from, c.to, c.lane) == (from, to, lane))
     }
 
-    pub(super) fn hear(&self, from: usize) -> Result<Vec<u8>, CommError> {
-        self.wait(Kind::Receive, false, FOREGROUND, from, |state| state.control(from))
+    pub(super) fn receive_control(&self, from: usize) -> Result<Vec<u8>, CommError> {
+        self.wait(OperationKind::Receive, false, FOREGROUND, from, |state| state.control(from))
     }
 }
 
-fn alive(state: &State, operation: Kind, inside: bool) -> Result<(), CommError> {
+fn ensure_running(state: &ConnectionState, operation: OperationKind, inside: bool) -> Result<(), CommError> {
     if let Some(ended) = &state.ended {
         return Err(CommError::Aborted { by: ended.by });
     }
-    if state.closing || (inside && state.operations_over) {
+    if state.closing || (inside && state.operations_closed) {
         return Err(CommError::Closed { operation });
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Not tests but measurements: `cargo test --release --lib comm::local::tests_speed -- --ignored --nocapture`.
+//! Not tests but measurements: `cargo test --release --lib local::tests::speed -- --ignored --nocapture`.
 
 use std::time::Instant;
 

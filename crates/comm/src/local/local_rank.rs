@@ -5,31 +5,31 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::board::{LINES, Seat};
-use super::layout::Record;
+use super::layout::MemberCounters;
+use super::rank_status::{OPERATION_QUEUES, RankStatus};
 use super::region::{Region, RegionError};
-use crate::error::{CommError, Kind};
+use crate::error::{CommError, OperationKind};
 use runner_spec::topology::{GroupId, Lane};
 
 /// Half an hour: a checkpoint to a slow disk is shorter, a night is longer.
-const LIMIT: Duration = Duration::from_mins(30);
+const OPERATION_TIMEOUT: Duration = Duration::from_mins(30);
 
 /// Turns of a busy loop, then of giving the core away, before sleeping. Few: on a machine with a core per rank, the
 /// ranks' background threads share those cores with the computation.
-const SPINS: u32 = 200;
-const YIELDS: u32 = 20;
+const SPIN_ROUNDS: u32 = 200;
+const YIELD_ROUNDS: u32 = 20;
 
 /// Longest sleep: an end of the run is noticed at latest after it.
-const NAP: Duration = Duration::from_millis(100);
+const MAX_SLEEP: Duration = Duration::from_millis(100);
 
-pub(super) struct Core {
+pub struct LocalRank {
     pub(super) region: Arc<Region>,
     pub(super) rank: usize,
     /// Per group of the topology; `None` where this rank is no member.
     memberships: Vec<Option<Membership>>,
     /// Per channel; a lock for its use from here.
     channels: Vec<Mutex<()>>,
-    limit: AtomicU64,
+    timeout: AtomicU64,
     closing: AtomicBool,
 }
 
@@ -39,12 +39,12 @@ pub(super) struct Membership {
     pub(super) ranks: Vec<usize>,
     /// Its place in the order of ranks.
     pub(super) me: usize,
-    pub(super) lines: [Mutex<Line>; LINES],
+    pub(super) queues: [Mutex<QueuePosition>; OPERATION_QUEUES],
 }
 
-/// How far this rank is with a group's operations of one line.
+/// How far this rank is with a group's operations of one queue.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Line {
+pub(super) struct QueuePosition {
     /// Number of the next piece.
     pub(super) next: u64,
     pub(super) operations: u64,
@@ -52,38 +52,42 @@ pub(super) struct Line {
     pub(super) broken: bool,
 }
 
-impl fmt::Debug for Core {
+impl fmt::Debug for LocalRank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Core").field("rank", &self.rank).field("region", &self.region).finish_non_exhaustive()
+        f.debug_struct("LocalRank").field("rank", &self.rank).field("region", &self.region).finish_non_exhaustive()
     }
 }
 
-impl Core {
-    /// Takes the rank's seat: whoever has it is the one writer of the rank's counters.
+impl LocalRank {
+    /// Takes the rank's status: whoever has it is the one writer of the rank's counters.
     pub(super) fn new(region: Arc<Region>, rank: usize) -> Result<Self, RegionError> {
         let world_size = region.world_size();
-        let seat = region.seat(rank).ok_or(RegionError::NoSuchRank { rank, world_size })?;
-        if !seat.take() {
+        let status = region.status(rank).ok_or(RegionError::NoSuchRank { rank, world_size })?;
+        if !status.claim() {
             return Err(RegionError::Taken { rank });
         }
         let membership = |(group, ranks): (usize, &Vec<usize>)| {
             let me = ranks.iter().position(|&r| r == rank)?;
-            // Where an earlier owner of the seat left off.
-            let line = |line| {
-                let record: &Record = region.at(region.layout.record(group, line, me));
-                let next = record.staged.load(Ordering::Acquire);
-                Mutex::new(Line { next, operations: record.operations.load(Ordering::Acquire), broken: false })
+            // Where an earlier owner of the status left off.
+            let queue = |queue| {
+                let counters: &MemberCounters = region.at(region.layout.counters(group, queue, me));
+                let next = counters.staged.load(Ordering::Acquire);
+                Mutex::new(QueuePosition {
+                    next,
+                    operations: counters.operations.load(Ordering::Acquire),
+                    broken: false,
+                })
             };
-            Some(Membership { group, ranks: ranks.clone(), me, lines: std::array::from_fn(line) })
+            Some(Membership { group, ranks: ranks.clone(), me, queues: std::array::from_fn(queue) })
         };
         let memberships = region.topology.groups.iter().enumerate().map(membership).collect();
         let channels = region.topology.channels.iter().map(|_| Mutex::new(())).collect();
-        let limit = AtomicU64::new(LIMIT.as_millis() as u64);
-        Ok(Self { memberships, channels, limit, closing: AtomicBool::new(false), rank, region })
+        let timeout = AtomicU64::new(OPERATION_TIMEOUT.as_millis() as u64);
+        Ok(Self { memberships, channels, timeout, closing: AtomicBool::new(false), rank, region })
     }
 
-    pub(super) fn seat(&self) -> &Seat {
-        self.region.place(self.rank)
+    pub(super) fn status(&self) -> &RankStatus {
+        self.region.status_of(self.rank)
     }
 
     pub(super) fn membership(&self, group: GroupId) -> Result<&Membership, CommError> {
@@ -99,18 +103,18 @@ impl Core {
         Ok((index, lock(&self.channels[index])))
     }
 
-    pub(super) fn set_limit(&self, limit: Duration) {
-        self.limit.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    pub(super) fn set_operation_timeout(&self, timeout: Duration) {
+        self.timeout.store(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Ends all waits of this rank.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
-        self.seat().bells.iter().for_each(super::bell::Bell::ring);
+        self.status().wake_signals.iter().for_each(super::wake_signal::WakeSignal::wake_all);
     }
 
     /// Whether operations may go on.
-    pub(super) fn alive(&self, operation: Kind) -> Result<(), CommError> {
+    pub(super) fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
         if let Some(by) = self.region.aborted() {
             return Err(CommError::Aborted { by });
         }
@@ -120,64 +124,70 @@ impl Core {
         Ok(())
     }
 
-    /// Returns once `ready`, which `peer` makes true and then rings this rank's bell of `line`.
+    /// Returns once `ready`, which `peer` makes true and then rings this rank's bell of `queue`.
     pub(super) fn wait_for(
         &self,
-        operation: Kind,
-        line: usize,
+        operation: OperationKind,
+        queue: usize,
         peer: usize,
         ready: impl Fn() -> bool,
     ) -> Result<(), CommError> {
-        for _ in 0..SPINS {
+        for _ in 0..SPIN_ROUNDS {
             if ready() {
-                self.seat().progress();
+                self.status().record_progress();
                 return Ok(());
             }
             std::hint::spin_loop();
         }
-        self.seat().set_waiting(line, Some(peer));
-        let result = self.wait_long(operation, line, peer, ready);
+        self.status().set_waiting(queue, Some(peer));
+        let result = self.wait_long(operation, queue, peer, ready);
         // Before it waits no more: the time until then was not its own.
-        self.seat().progress();
-        self.seat().set_waiting(line, None);
+        self.status().record_progress();
+        self.status().set_waiting(queue, None);
         result
     }
 
-    fn wait_long(&self, operation: Kind, line: usize, peer: usize, ready: impl Fn() -> bool) -> Result<(), CommError> {
+    fn wait_long(
+        &self,
+        operation: OperationKind,
+        queue: usize,
+        peer: usize,
+        ready: impl Fn() -> bool,
+    ) -> Result<(), CommError> {
         let started = Instant::now();
-        let limit = Duration::from_millis(self.limit.load(Ordering::Relaxed));
+        let timeout = Duration::from_millis(self.timeout.load(Ordering::Relaxed));
         for turn in 0_u64.. {
             if ready() {
                 return Ok(());
             }
-            self.alive(operation)?;
-            let place = self.region.place(peer);
+            self.ensure_running(operation)?;
+            let place = self.region.status_of(peer);
             // In this order: what it did before it left counts, an abort included.
             if place.has_left() && !ready() {
-                self.alive(operation)?;
-                let doing = place.view().to_string();
+                self.ensure_running(operation)?;
+                let doing = place.snapshot().to_string();
                 return Err(CommError::Left { operation, rank: self.rank, peer, doing });
             }
-            if turn < u64::from(YIELDS) {
+            if turn < u64::from(YIELD_ROUNDS) {
                 std::thread::yield_now();
                 continue;
             }
             let waited = started.elapsed();
-            let Some(left) = limit.checked_sub(waited).filter(|left| !left.is_zero()) else {
-                let doing = place.view().to_string();
+            let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else {
+                let doing = place.snapshot().to_string();
                 return Err(CommError::Timeout { operation, rank: self.rank, peer, waited, doing });
             };
-            let over = || ready() || place.has_left() || self.alive(operation).is_err();
-            self.seat().bells[line].sleep(left.min(NAP), over);
+            let over = || ready() || place.has_left() || self.ensure_running(operation).is_err();
+            self.status().wake_signals[queue].sleep(left.min(MAX_SLEEP), over);
         }
         Ok(())
     }
 }
 
-impl Drop for Core {
+impl Drop for LocalRank {
     fn drop(&mut self) {
-        self.seat().leave();
-        self.region.ring_all();
+        self.status().release();
+        self.region.wake_all_ranks();
     }
 }
 

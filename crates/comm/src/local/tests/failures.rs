@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::region::unlinked_file;
-use super::{LocalComm, Phase, Region, RegionError};
 use crate::communicator::Communicator;
 use crate::error::CommError;
+use crate::local::region::unlinked_file;
+use crate::local::{LocalComm, RankPhase, Region, RegionError};
 use crate::tests::{ALL, channel, tensor, world};
 use runner_spec::topology::{GroupId, Lane, Topology};
 
@@ -123,7 +123,7 @@ fn aborted(wait: impl Fn(&LocalComm) -> Result<(), CommError> + Sync) {
             assert!(matches!(comm.barrier(ALL), Err(CommError::Aborted { by: 1 })), "and so is all that follows");
         } else {
             // Also while it waits for an operation that it started.
-            while comm.region().board(0).unwrap().waiting_for != Some(1) {
+            while comm.region().snapshot(0).unwrap().waiting_for != Some(1) {
                 thread::yield_now();
             }
             comm.region().abort(1);
@@ -155,26 +155,26 @@ fn an_abort_ends_every_kind_of_wait() {
 fn a_timeout_says_who_and_what_it_last_did() {
     let region = Region::anonymous(&with_channel(1, 4)).unwrap();
     let comm = LocalComm::new(Arc::clone(&region), 0).unwrap();
-    comm.set_limit(Duration::from_millis(20));
-    let peer = region.seat(1).unwrap();
+    comm.set_operation_timeout(Duration::from_millis(20));
+    let peer = region.status(1).unwrap();
     let error = comm.barrier(ALL).unwrap_err().to_string();
     assert!(error.contains("in barrier for rank 1, which was last seen starting"), "{error}");
-    peer.set_phase(Phase::Step);
+    peer.set_phase(RankPhase::Step);
     peer.set_step(12);
     peer.set_instruction(2, 34);
-    peer.beat(99);
+    peer.record_heartbeat(99);
     comm.send(1, Lane::Activation, &numbers(1)).unwrap();
     let error = comm.send(1, Lane::Activation, &numbers(1)).unwrap_err();
     assert!(matches!(error, CommError::Timeout { rank: 0, peer: 1, .. }));
     let text = error.to_string();
     assert!(text.ends_with("in send for rank 1, which was last seen in step 12, list 2, instruction 34"), "{text}");
-    let view = region.board(1).unwrap();
-    assert_eq!((view.heartbeat, view.step, view.list, view.index, view.phase), (99, 12, 2, 34, Phase::Step));
+    let view = region.snapshot(1).unwrap();
+    assert_eq!((view.heartbeat, view.step, view.list, view.index, view.phase), (99, 12, 2, 34, RankPhase::Step));
     // After the barrier that failed, started operations of the group still are an order of their own.
     let pending = comm.start_all_reduce(ALL, vec![numbers(3)]).unwrap();
     assert!(matches!(comm.wait(pending), Err(CommError::Timeout { peer: 1, .. })));
     let pending = comm.start_all_reduce(ALL, vec![numbers(3)]).unwrap();
-    assert!(matches!(comm.wait(pending), Err(CommError::Closed { .. })), "not another wait of the whole limit");
+    assert!(matches!(comm.wait(pending), Err(CommError::Closed { .. })), "not another wait of the whole timeout");
 }
 
 #[test]
@@ -191,9 +191,9 @@ fn who_waits_for_a_rank_that_has_left_is_told() {
     world(&with_channel(2, 4), |comm| {
         if comm.rank() == 0 {
             comm.send(1, Lane::Activation, &numbers(1)).unwrap();
-            comm.seat().set_phase(Phase::Finished);
+            comm.status().set_phase(RankPhase::Finished);
         } else {
-            while !comm.region().seat(0).unwrap().has_left() {
+            while !comm.region().status(0).unwrap().has_left() {
                 thread::yield_now();
             }
             comm.receive(0, Lane::Activation, DType::F32, &[1]).unwrap();

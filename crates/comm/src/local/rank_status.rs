@@ -3,17 +3,17 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::bell::Bell;
+use super::wake_signal::WakeSignal;
 
 /// The caller's own operations, and those that it started.
-pub const LINES: usize = 2;
-pub const FOREGROUND: usize = 0;
-pub const BACKGROUND: usize = 1;
+pub(crate) const OPERATION_QUEUES: usize = 2;
+pub(crate) const FOREGROUND: usize = 0;
+pub(crate) const BACKGROUND: usize = 1;
 
 /// Where a rank is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
-pub enum Phase {
+pub enum RankPhase {
     /// Nothing heard of it yet, or it makes its state.
     #[default]
     Starting,
@@ -31,42 +31,49 @@ pub enum Phase {
     Failed,
 }
 
-const PHASES: [Phase; 7] =
-    [Phase::Starting, Phase::Step, Phase::Periodic, Phase::Saving, Phase::Finished, Phase::Stopped, Phase::Failed];
+const PHASES: [RankPhase; 7] = [
+    RankPhase::Starting,
+    RankPhase::Step,
+    RankPhase::Periodic,
+    RankPhase::Saving,
+    RankPhase::Finished,
+    RankPhase::Stopped,
+    RankPhase::Failed,
+];
 
-impl Phase {
+impl RankPhase {
     pub fn from_code(code: u64) -> Option<Self> {
         PHASES.get(usize::try_from(code).ok()?).copied()
     }
 }
 
-/// Whether somebody has a seat.
+/// Whether somebody has a status.
 const TAKEN: u32 = 1;
 const LEFT: u32 = 2;
 
-/// Instead of a rank that is waited for: the process that keeps the run's record; an operation that this rank started.
+/// Instead of a rank that is waited for: the process that keeps the run's counters; an operation that this rank started.
 const PARENT: u64 = u64::MAX;
 const STARTED: u64 = u64::MAX - 1;
 
-/// One rank's line of the board. Its rank writes, everyone reads; each field by itself, so a view may mix two moments.
+/// One rank's queue of the board. Its rank writes, everyone reads; each field by itself, so a view may mix two moments.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub struct Seat {
+pub struct RankStatus {
     heartbeat: AtomicU64,
     step: AtomicU64,
     /// List in the upper half, index in the lower.
     instruction: AtomicU64,
     progress: AtomicU64,
-    /// Per line, the rank waited for, plus 1; or one of the above.
-    waiting: [AtomicU64; LINES],
+    /// Per queue, the rank waited for, plus 1; or one of the above.
+    waiting: [AtomicU64; OPERATION_QUEUES],
     phase: AtomicU32,
     occupancy: AtomicU32,
-    pub(super) bells: [Bell; LINES],
+    pub(super) wake_signals: [WakeSignal; OPERATION_QUEUES],
 }
 
-impl Seat {
+impl RankStatus {
     /// A sign of life at `milliseconds`, of whatever clock reader and writer agree on.
-    pub fn beat(&self, milliseconds: u64) {
+    pub fn record_heartbeat(&self, milliseconds: u64) {
         self.heartbeat.store(milliseconds, Ordering::Release);
     }
 
@@ -79,31 +86,31 @@ impl Seat {
         self.instruction.store(u64::from(list) << 32 | u64::from(index), Ordering::Release);
     }
 
-    pub fn set_phase(&self, phase: Phase) {
+    pub fn set_phase(&self, phase: RankPhase) {
         self.phase.store(phase as u32, Ordering::Release);
     }
 
     /// The rank came on: it began an instruction, or a part of a long one. Between two of these calls it computes.
-    pub fn progress(&self) {
+    pub fn record_progress(&self) {
         self.progress.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether the rank waits for the process that keeps the run's record.
+    /// Whether the rank waits for the process that keeps the run's counters.
     pub fn set_waiting_for_parent(&self, waits: bool) {
         self.waiting[FOREGROUND].store(if waits { PARENT } else { 0 }, Ordering::Release);
     }
 
     /// Whether the rank waits for an operation that it started.
-    pub fn set_waiting_for_started(&self, waits: bool) {
+    pub fn set_waiting_for_started_operation(&self, waits: bool) {
         self.waiting[FOREGROUND].store(if waits { STARTED } else { 0 }, Ordering::Release);
     }
 
-    /// Takes the seat; false if somebody has it.
-    pub(super) fn take(&self) -> bool {
+    /// Takes the status; false if somebody has it.
+    pub(super) fn claim(&self) -> bool {
         self.occupancy.swap(TAKEN, Ordering::AcqRel) != TAKEN
     }
 
-    pub(super) fn leave(&self) {
+    pub(super) fn release(&self) {
         self.occupancy.store(LEFT, Ordering::Release);
     }
 
@@ -112,18 +119,18 @@ impl Seat {
         self.occupancy.load(Ordering::Acquire) == LEFT
     }
 
-    pub fn set_waiting(&self, line: usize, peer: Option<usize>) {
-        self.waiting[line].store(peer.map_or(0, |p| p as u64 + 1), Ordering::Release);
+    pub fn set_waiting(&self, queue: usize, peer: Option<usize>) {
+        self.waiting[queue].store(peer.map_or(0, |p| p as u64 + 1), Ordering::Release);
     }
 
     /// As it is now.
     #[must_use]
-    pub fn view(&self) -> BoardView {
+    pub fn snapshot(&self) -> RankSnapshot {
         let instruction = self.instruction.load(Ordering::Acquire);
-        let waiting = |line: usize| self.waiting[line].load(Ordering::Acquire);
+        let waiting = |queue: usize| self.waiting[queue].load(Ordering::Acquire);
         let rank = |word: u64| word.checked_sub(1).map(|p| p as usize);
         let (own, background) = (waiting(FOREGROUND), rank(waiting(BACKGROUND)));
-        BoardView {
+        RankSnapshot {
             heartbeat: self.heartbeat.load(Ordering::Acquire),
             step: self.step.load(Ordering::Acquire),
             list: (instruction >> 32) as u32,
@@ -141,50 +148,50 @@ impl Seat {
     }
 }
 
-/// What a rank's line of the board said at one moment.
+/// What a rank's queue of the board said at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct BoardView {
+pub struct RankSnapshot {
     /// As given to `beat`; 0 before the first.
     pub heartbeat: u64,
     pub step: u64,
     pub list: u32,
     pub index: u32,
-    pub phase: Phase,
+    pub phase: RankPhase,
     /// Grows whenever the rank comes on.
     pub progress: u64,
     /// The rank that its own operation waits for, or one that it started and now needs.
     pub waiting_for: Option<usize>,
-    /// It waits for the process that keeps the run's record.
+    /// It waits for the process that keeps the run's counters.
     pub waiting_for_parent: bool,
     /// The rank that an operation which it started waits for.
     pub waiting_in_background: Option<usize>,
 }
 
-impl BoardView {
+impl RankSnapshot {
     /// Whether it is another's turn: a rank that does not come on then is not to blame.
     #[must_use]
-    pub fn waits(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.waiting_for.is_some() || self.waiting_for_parent
     }
 }
 
 /// As in "which was last seen …".
-impl fmt::Display for BoardView {
+impl fmt::Display for RankSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { step, list, index, .. } = self;
         match self.phase {
-            Phase::Starting => f.write_str("starting")?,
-            Phase::Step => write!(f, "in step {step}, list {list}, instruction {index}")?,
-            Phase::Periodic => write!(f, "after step {step}, list {list}, instruction {index}")?,
-            Phase::Saving => write!(f, "saving after step {step}")?,
-            Phase::Finished => write!(f, "finished after step {step}")?,
-            Phase::Stopped => write!(f, "stopped after step {step}")?,
-            Phase::Failed => write!(f, "failed in step {step}, list {list}, instruction {index}")?,
+            RankPhase::Starting => f.write_str("starting")?,
+            RankPhase::Step => write!(f, "in step {step}, list {list}, instruction {index}")?,
+            RankPhase::Periodic => write!(f, "after step {step}, list {list}, instruction {index}")?,
+            RankPhase::Saving => write!(f, "saving after step {step}")?,
+            RankPhase::Finished => write!(f, "finished after step {step}")?,
+            RankPhase::Stopped => write!(f, "stopped after step {step}")?,
+            RankPhase::Failed => write!(f, "failed in step {step}, list {list}, instruction {index}")?,
         }
         if let Some(rank) = self.waiting_for.or(self.waiting_in_background) {
             write!(f, ", waiting for rank {rank}")?;
         } else if self.waiting_for_parent {
-            f.write_str(", waiting for the record to be kept")?;
+            f.write_str(", waiting for the counters to be kept")?;
         }
         Ok(())
     }

@@ -1,0 +1,76 @@
+//! Tensors of an operation as one sequence of bytes.
+
+use std::ops::Range;
+
+use candle_core::Tensor;
+
+use super::error::{CommError, ElementType, OperationKind};
+use runner_compute::kernels::bytes;
+
+/// The bytes that `a` and `b` have in common, if any.
+pub(crate) fn overlap(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
+    let both = a.start.max(b.start)..a.end.min(b.end);
+    (!both.is_empty()).then_some(both)
+}
+
+/// Tensors as one run of bytes.
+pub struct Buffers<'a> {
+    tensors: &'a [Tensor],
+    pub element: ElementType,
+    pub bytes: usize,
+}
+
+impl<'a> Buffers<'a> {
+    /// # Errors
+    /// If a tensor cannot be sent, or the tensors differ in type. The error names `operation`.
+    pub fn new(operation: OperationKind, tensors: &'a [Tensor]) -> Result<Self, CommError> {
+        Self::check(tensors).map_err(|what| CommError::Request { operation, what })
+    }
+
+    fn check(tensors: &'a [Tensor]) -> Result<Self, String> {
+        let mut element = None;
+        for t in tensors {
+            let this = ElementType::from_dtype(t.dtype()).ok_or_else(|| format!("no {:?}", t.dtype()))?;
+            if *element.get_or_insert(this) != this {
+                return Err(format!("tensors of {} and {this} at once", element.unwrap_or(this)));
+            }
+            if !t.device().is_cpu() || !t.is_contiguous() {
+                return Err(format!("a tensor of shape {:?} that is not contiguous on the CPU", t.dims()));
+            }
+        }
+        let bytes = tensors.iter().map(byte_count).sum();
+        Ok(Self { tensors, element: element.unwrap_or(ElementType::Bytes), bytes })
+    }
+
+    /// The tensors that have bytes in `range`: the tensor, its bytes in `range`, and where those start in `range`.
+    pub(crate) fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (&'a Tensor, Range<usize>, usize)> {
+        let mut start = 0;
+        self.tensors.iter().filter_map(move |t| {
+            let whole = start..start + byte_count(t);
+            start = whole.end;
+            let both = overlap(&whole, &range)?;
+            Some((t, both.start - whole.start..both.end - whole.start, both.start - range.start))
+        })
+    }
+
+    /// Copies the bytes of `range`.
+    pub fn read(&self, range: Range<usize>) -> Result<Vec<u8>, CommError> {
+        let mut out = Vec::with_capacity(range.len());
+        for (tensor, inside, _) in self.parts(range) {
+            bytes::read(tensor, |from| out.extend_from_slice(&from[inside]))?;
+        }
+        Ok(out)
+    }
+
+    /// Overwrites the bytes from `start` on with `from`.
+    pub fn write(&self, start: usize, from: &[u8]) -> Result<(), CommError> {
+        for (tensor, inside, at) in self.parts(start..start + from.len()) {
+            bytes::write(tensor, |to| to[inside.clone()].copy_from_slice(&from[at..at + inside.len()]))?;
+        }
+        Ok(())
+    }
+}
+
+fn byte_count(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes()
+}

@@ -1,0 +1,5 @@
+//! Tests of ranks on one machine, by topic.
+
+mod failures;
+mod processes;
+mod speed;

@@ -1,0 +1,4 @@
+//! Tests of checkpoints as they lie on a disk.
+
+mod parts;
+mod saving;
