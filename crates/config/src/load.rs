@@ -76,7 +76,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
     let text = read(path).map_err(|d| ConfigError::new(vec![*d]))?;
     if !runner_template::is_template(path) {
         if !options.vars.is_empty() {
-            return Err(ConfigError::new(vec![runner_template::no_template(path, &options.template_inputs())]));
+            return Err(ConfigError::new(vec![runner_template::not_a_template(path, &options.template_inputs())]));
         }
         return from_str(&text, path, options);
     }

@@ -2,7 +2,7 @@
 
 use super::raw::{RawInit, RawModel};
 use super::resolve::Resolver;
-use runner_spec::experiment::{Family, Precision};
+use runner_spec::experiment::{Family, NormPlace, Precision};
 
 impl Resolver<'_> {
     /// Llama has none of these keys. Its own value is not a mistake.
@@ -11,7 +11,7 @@ impl Resolver<'_> {
             return;
         }
         let given = [
-            ("model.norm", raw.norm.is_some_and(|v| !v.is_default()), "its norms stand before attention and MLP"),
+            ("model.norm", raw.norm == Some(NormPlace::Post), "its norms stand before attention and MLP"),
             ("model.activation", raw.activation.is_some(), "its MLP is a SwiGLU"),
             ("model.positions", raw.positions.is_some(), "it rotates its positions"),
             ("model.embedding_scale", raw.embedding_scale == Some(true), "its embeddings are not scaled"),

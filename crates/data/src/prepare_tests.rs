@@ -265,9 +265,9 @@ fn sources_that_do_not_do() {
         message,
         "data.validation.fraction: 26 tokens, of 252 in the source, are too few: one row of length 64 needs 65"
     );
-    let same = Validation::Text { files: vec![folder.write("copy.txt", STORY.repeat(3))] };
+    let same = Validation::Source(Source::Text { files: vec![folder.write("copy.txt", STORY.repeat(3))] });
     assert!(error(folder.prepare(&chars(text(&[&long]), Some(same)))).contains("copy.txt is in data.train too"));
-    let other = Validation::Text { files: vec![folder.write("other.txt", STORY.to_uppercase())] };
+    let other = Validation::Source(Source::Text { files: vec![folder.write("other.txt", STORY.to_uppercase())] });
     let message = error(folder.prepare(&chars(text(&[&long]), Some(other))));
     assert_eq!(message, "data.validation: 'T' (U+0054) is not among the 19 characters of the training source");
     let missing = error(folder.prepare(&chars(text(&[&folder.0.path().join("no.txt")]), None)));

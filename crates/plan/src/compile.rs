@@ -228,7 +228,7 @@ fn variant(m: &Model) -> Result<Variant, PlanError> {
         mlp_dropout: m.mlp_dropout,
         pytorch_init,
     };
-    if m.family == Family::Llama && !variant.is_default() {
+    if m.family == Family::Llama && variant != Variant::default() {
         return Err(PlanError::value("model", "llama has none of the gpt2 family's variants"));
     }
     Ok(variant)

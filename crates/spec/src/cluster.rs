@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::program::Device;
 use crate::rates::Rates;
-use crate::serde_defaults::is_false;
+use crate::serde_defaults::is_default;
 
 /// The devices a run may use, in the order in which ranks take them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ pub struct ClusterFacts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_nccl: Option<String>,
     /// Whether several ranks may be on one GPU.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub sharing: bool,
     /// Where a launcher put each rank; `devices` are then those that one of them sees, of one machine. Empty where the ranks
     /// are started on this machine.
@@ -85,7 +85,7 @@ pub struct DeviceFacts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_capability: Option<ComputeCapability>,
     /// Whether its speed is not from a data sheet, but made of its clocks and multiprocessors.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub estimated: bool,
 }
 

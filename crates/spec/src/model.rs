@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::experiment::Family;
 pub use crate::experiment::{Activation, NormPlace, PositionKind};
 pub use crate::model::variant::Variant;
+use crate::serde_defaults::is_default;
 
 /// A decoder-only transformer. Sizes are counts of elements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,7 +31,7 @@ pub struct ModelSpec {
     pub norm_eps: f64,
     pub rope_theta: f64,
     /// What the gpt2 family may have otherwise.
-    #[serde(default, skip_serializing_if = "Variant::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub variant: Variant,
 }
 

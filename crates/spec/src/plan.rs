@@ -7,7 +7,7 @@ use crate::data::DataFacts;
 use crate::forecast::Forecast;
 use crate::mesh::Mesh;
 use crate::program::{Blocks, Device, Program};
-use crate::serde_defaults::is_zero;
+use crate::serde_defaults::is_default;
 
 /// Version of `plan.json`. 1 had no mesh, 2 no number; this is the first that says which it is.
 pub const FORMAT: u32 = 3;
@@ -185,7 +185,7 @@ pub struct Flops {
     pub forward: f64,
     pub backward: f64,
     /// What the backward computes again of the forward: neither in `backward` nor in `step`.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recomputed: f64,
     pub step: f64,
     pub convention: String,

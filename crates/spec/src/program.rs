@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::experiment::{Decays, EvalLoss, Precision, Recompute, Samples};
 pub use crate::mesh::{Mesh, Mode};
 use crate::model::ModelSpec;
-use crate::serde_defaults::{is_false, is_true, yes};
+use crate::serde_defaults::{is_default, is_true, yes};
 
 /// One rank's work: what it holds, what it does in one optimizer step, and what it does from time to time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub struct Program {
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub master_weights: bool,
     /// What a layer's backward computes again.
-    #[serde(default, skip_serializing_if = "Recompute::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recompute: Recompute,
     pub model: ModelSpec,
     /// The parts of the model's block list that this rank holds, in the order of the model. One, except under interleaved
@@ -70,9 +70,9 @@ pub struct BatchSpec {
     /// Inputs per row.
     pub length: usize,
     /// Whether attention sees no padding.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub mask_padding: bool,
-    #[serde(default, skip_serializing_if = "Order::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub order: Order,
 }
 
@@ -86,11 +86,6 @@ pub struct Order {
 }
 
 impl Order {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Rows of an epoch that are trained on, of `rows`, in steps of `sequences`.
     #[must_use]
     pub fn used(self, rows: u64, sequences: usize) -> u64 {
@@ -132,7 +127,7 @@ pub enum OptimizerSpec {
         beta2: f64,
         eps: f64,
         weight_decay: f64,
-        #[serde(default, skip_serializing_if = "Decays::is_default")]
+        #[serde(default, skip_serializing_if = "is_default")]
         decays: Decays,
     },
     Sgd {

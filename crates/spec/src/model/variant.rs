@@ -6,27 +6,27 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 pub use crate::experiment::{Activation, NormPlace, PositionKind};
-use crate::serde_defaults::{is_false, is_true, is_zero};
+use crate::serde_defaults::{is_default, is_true};
 
 /// The default is GPT-2, and Llama. What is as in GPT-2 is left out where it is written down.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Variant {
-    #[serde(skip_serializing_if = "NormPlace::is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub norm: NormPlace,
-    #[serde(skip_serializing_if = "Activation::is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub activation: Activation,
-    #[serde(skip_serializing_if = "PositionKind::is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub positions: PositionKind,
     /// Token embeddings times √`d_model`, before positions are added.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub embedding_scale: bool,
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub head_bias: bool,
     #[serde(skip_serializing_if = "is_true")]
     pub final_norm: bool,
     /// Behind the activation of the feed-forward layer.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub mlp_dropout: f64,
     /// Initial weights as PyTorch's modules have them, embedding and head uniform within ± this.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,12 +49,6 @@ impl Default for Variant {
 }
 
 impl Variant {
-    /// Whether there is nothing to say.
-    #[must_use]
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// What is not as in GPT-2, each with a comma before it.
     #[must_use]
     pub fn words(&self) -> String {
