@@ -267,9 +267,9 @@ pub(crate) fn prepare_inputs(
     let mut prepared = prepare_data(experiment, pool, screen).map_err(|error| match &weights {
         Some(weights)
             if matches!(error.downcast_ref(), Some(DataError::TokenBeyondVocabulary { vocabulary, .. })
-                if *vocabulary == weights.described.vocab_size) =>
+                if *vocabulary == weights.described.spec.vocab_size) =>
         {
-            let rows = weights.described.vocab_size;
+            let rows = weights.described.spec.vocab_size;
             error.context(format!(
                 "the weights of model.init.from have {rows} tokens: take the tokenizer that they were trained with, or a larger \
                  model.vocab_size, whose further rows are drawn"

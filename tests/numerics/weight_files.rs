@@ -20,7 +20,7 @@ pub fn fixture(name: &str) -> PathBuf {
 
 /// All parameters of the model that the weights are of, in f64.
 pub fn params(opened: &Opened) -> Params {
-    let layout = Arc::new(ParamLayout::new(parameters(&opened.described.spec())));
+    let layout = Arc::new(ParamLayout::new(parameters(&opened.described.spec)));
     let mut flat = vec![0.0; layout.total];
     for entry in &layout.entries {
         opened.read(&entry.spec.name, &entry.spec.shape, &mut flat[entry.range()]).unwrap();
@@ -38,7 +38,7 @@ fn folders_of_transformers_give_the_logits_of_pytorch() {
         let tokens: Vec<i64> = expected["tokens"].flatten_all().unwrap().to_vec1().unwrap();
         let tokens: Vec<u32> = tokens.into_iter().map(|t| t as u32).collect();
         let params = params(&opened);
-        let spec = opened.described.spec();
+        let spec = opened.described.spec.clone();
         let blocks = 0..spec.block_count();
         let model = Model::new(&spec, params.layout.clone(), blocks, 1, Math::default(), &params.flat).unwrap();
         let mb = model.micro_batch(&tokens, Vec::new(), 12).unwrap();

@@ -18,7 +18,7 @@ use runner_template::source::{MAX_BYTES, Source, read, too_large};
 use runner_template::tree;
 use runner_template::{Inputs, Rendered};
 use runner_weights as weights;
-use runner_weights::Described;
+use runner_weights::DescribedModel;
 
 /// What is laid over the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -198,14 +198,14 @@ fn add_weights(
     layers: &mut Vec<Layer>,
     diagnostics: &mut Vec<Diagnostic>,
     poisoned: &mut Vec<String>,
-) -> Option<Described> {
+) -> Option<DescribedModel> {
     // A higher layer that draws the weights takes the lower one's choice away.
     let chosen = layers.iter().rev().find_map(|l| Some((l, l.value.pointer("/model/init")?)));
     let (layer, path) = chosen.and_then(|(l, init)| Some((l, init.get("from")?.as_str()?)))?;
     match weights::describe(&base.join(path)) {
         Ok(described) => {
             let from = From::Weights(described.file.display().to_string());
-            layers.insert(0, Layer { from, value: serde_json::json!({ "model": described.model() }) });
+            layers.insert(0, Layer { from, value: serde_json::json!({ "model": described.model_section() }) });
             (!options.absent_files).then_some(described)
         }
         Err(_) if options.absent_files => None,

@@ -9,7 +9,7 @@ use super::raw::RawExperiment;
 use super::resolve_run::train;
 use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS};
 use runner_spec::experiment::{Checkpoint, Experiment, Log};
-use runner_weights::Described;
+use runner_weights::DescribedModel;
 
 /// What the sections are resolved with, and where their mistakes go.
 pub struct Resolver<'l> {
@@ -23,7 +23,7 @@ pub struct Resolver<'l> {
     /// See `LoadOptions`.
     pub absent_files: bool,
     /// What the weights to start from say of their model, where that must hold.
-    pub weights: Option<Described>,
+    pub weights: Option<DescribedModel>,
 }
 
 impl Resolver<'_> {

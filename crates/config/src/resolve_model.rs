@@ -5,6 +5,7 @@ use super::raw::{RawInit, RawModel};
 use super::resolve::Resolver;
 use runner_spec::diagnostic::list;
 use runner_spec::experiment::{Batch, Family, Init, Model};
+use runner_spec::model::DEFAULT_ROPE_THETA;
 
 /// More parameters than any machine holds; beyond it arithmetic on sizes would overflow.
 const MAX_PARAMETERS: f64 = 1e13;
@@ -85,7 +86,7 @@ impl Resolver<'_> {
             dropout: raw.dropout.unwrap_or(0.0),
             tie_embeddings: raw.tie_embeddings.unwrap_or(tie),
             norm_eps: raw.norm_eps.unwrap_or(1e-5),
-            rope_theta: raw.rope_theta.unwrap_or(10_000.0),
+            rope_theta: raw.rope_theta.unwrap_or(DEFAULT_ROPE_THETA),
             norm: raw.norm.unwrap_or_default(),
             activation: raw.activation.unwrap_or_default(),
             positions: raw.positions.unwrap_or_default(),

@@ -13,6 +13,9 @@ pub use crate::experiment::{Activation, NormPlace, PositionKind};
 pub use crate::model::variant::Variant;
 use crate::serde_defaults::is_default;
 
+/// The base of rotary frequencies where a file gives none.
+pub const DEFAULT_ROPE_THETA: f64 = 10_000.0;
+
 /// A decoder-only transformer. Sizes are counts of elements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelSpec {
