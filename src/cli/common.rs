@@ -19,7 +19,7 @@ use runner_report::data_progress::show_data_progress;
 use runner_spec::data::{DataFacts, WeightsFacts};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
-use runner_spec::experiment::{Data, Init, Layout, Source, Tokenizer};
+use runner_spec::experiment::{Data, Layout, Source, Tokenizer, WeightInit};
 use runner_spec::model::InitialWeights;
 use runner_spec::program::Program;
 use runner_template::Variables;
@@ -290,7 +290,7 @@ pub(crate) fn prepare_inputs(
 /// # Errors
 /// `WeightsError`.
 pub(crate) fn initial_weights(experiment: &Experiment) -> anyhow::Result<Option<Opened>> {
-    let Some(Init::From(path)) = &experiment.model.init else { return Ok(None) };
+    let Some(WeightInit::From(path)) = &experiment.model.init else { return Ok(None) };
     let weights = Opened::open(path).map_err(|error| match error {
         WeightsError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound && !path.exists() => {
             WeightsError::Request(format!("the weights of model.init.from are gone: there is no {}", path.display()))

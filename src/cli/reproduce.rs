@@ -16,8 +16,8 @@ use super::ready::Ready;
 use runner_report::verdict::describe_verdict;
 use runner_report::{OutputMode, Screen};
 use runner_spec::experiment::Experiment;
-use runner_spec::experiment::Init;
 use runner_spec::experiment::Precision;
+use runner_spec::experiment::WeightInit;
 use runner_store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
@@ -174,7 +174,7 @@ impl Original {
         }
         let short = |hash: &Option<String>| hash.as_ref().map_or("none".to_owned(), |h| h.chars().take(16).collect());
         let place = match &self.experiment.model.init {
-            Some(Init::From(path)) => format!(" ({})", path.display()),
+            Some(WeightInit::From(path)) => format!(" ({})", path.display()),
             _ => String::new(),
         };
         bail!(RequestError(format!(

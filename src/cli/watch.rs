@@ -7,7 +7,7 @@ use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_engine::launch::Record;
 use runner_report::{EventLines, JsonEvent, OutputMode};
-use runner_spec::event::{Best, Event, ObserveError, TraceLine};
+use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 use runner_store::{Log, PartRecord, Recorder, StoreError};
 
 /// Passes events on.
@@ -70,7 +70,7 @@ impl Record for Watch {
         &mut self,
         step: u64,
         tokens: u64,
-        best: Option<Best>,
+        best: Option<BestValidation>,
         parts: Vec<PartRecord>,
     ) -> Result<(), ObserveError> {
         self.recorder.commit(step, tokens, best, parts).map_err(|error| ObserveError(Box::new(error)))?;

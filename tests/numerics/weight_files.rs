@@ -55,12 +55,13 @@ fn folders_of_transformers_give_the_logits_of_pytorch() {
 
 #[test]
 fn configurations_say_what_the_models_are() {
-    let of = |name: &str| describe(&fixture(name)).unwrap();
+    assert!(describe(&fixture("gpt2")).unwrap().gives_dropout);
+    let of = |name: &str| describe(&fixture(name)).unwrap().spec;
     let gpt2 = of("gpt2");
-    assert_eq!((gpt2.family, gpt2.d_ff, gpt2.dropout, gpt2.tie_embeddings), (Family::Gpt2, 40, Some(0.0), true));
+    assert_eq!((gpt2.family, gpt2.d_ff, gpt2.dropout, gpt2.tie_embeddings), (Family::Gpt2, 40, 0.0, true));
     assert_eq!((of("gpt2-sharded").norm_eps, of("gpt2-sharded").d_ff), (1e-6, 64));
     let llama = of("llama");
-    assert_eq!((llama.rope_theta, llama.kv_heads, llama.heads, llama.tie_embeddings), (Some(500.0), 2, 4, false));
+    assert_eq!((llama.rope_theta, llama.kv_heads, llama.heads, llama.tie_embeddings), (500.0, 2, 4, false));
     assert!(of("llama-tied").tie_embeddings);
 }
 

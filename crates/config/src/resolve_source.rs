@@ -88,7 +88,7 @@ impl Resolver<'_> {
         Some((None, Some(template)))
     }
 
-    /// Whether `name` can be a repository of the hub.
+    /// Reports a `name` that cannot be a repository of the hub; true if it can.
     pub fn hub_name(&mut self, key: &str, name: &str) -> bool {
         let problem = hub_name::name_problem(name);
         if let Some(problem) = &problem {
@@ -98,7 +98,7 @@ impl Resolver<'_> {
         problem.is_none()
     }
 
-    /// Whether `revision` can be one.
+    /// Reports a `revision` that cannot be a branch, tag or commit; true if it can.
     pub fn hub_revision(&mut self, key: &str, revision: &str) -> bool {
         let problem = hub_name::revision_problem(revision);
         if let Some(problem) = &problem {

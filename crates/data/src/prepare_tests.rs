@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use super::*;
-use runner_spec::data::{IGNORE, Rows};
+use runner_spec::data::{IGNORED_TARGET, Rows};
 use runner_spec::experiment::{JsonSource, PaddingMask, ParquetSource, Source, Tokenizer};
 
 const STORY: &str = "the cat sat on the mat and the dog sat on the log, while the bird sang in the tree. ";
@@ -194,7 +194,7 @@ fn padded_rows_hold_documents() {
     prepared.dataset.validation().unwrap().fill([0], &mut rows).unwrap();
     let row = prepared.tokenizer.decode(&rows.inputs);
     assert!(row.starts_with("[BOT]the cat 8[EOT][PAD][PAD]"), "{row}");
-    assert_eq!(rows.targets.iter().filter(|&&t| t == IGNORE).count() as u64, 24 - rows.valid());
+    assert_eq!(rows.targets.iter().filter(|&&t| t == IGNORED_TARGET).count() as u64, 24 - rows.valid());
     assert_eq!(
         rows.filled,
         [24 - rows.inputs.iter().filter(|&&id| id == prepared.tokenizer.named("[PAD]").unwrap()).count()]

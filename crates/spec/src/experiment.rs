@@ -1,7 +1,7 @@
 //! The validated experiment: every default filled in, every unit resolved.
 //!
-//! It serializes in the vocabulary of the experiment file itself, so `resolved.yaml` is a valid experiment. What is
-//! legal is decided by `config::validate`; these types only say what an experiment is.
+//! It serializes with the keys of the experiment file, so `resolved.yaml` is a valid experiment file. `runner_config` checks what
+//! is legal.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub struct Experiment {
     pub optimizer: Optimizer,
     pub schedule: Schedule,
     pub precision: Precision,
-    /// Under `bf16`: whether f32 weights stand behind the rounded ones. `false`: weights and moments are bf16 values.
+    /// True if the optimizer updates f32 weights. False, under `bf16` only: weights and moments are bf16 values.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub master_weights: bool,
     pub parallel: Parallel,
@@ -91,20 +91,20 @@ pub struct Model {
     pub activation: Activation,
     #[serde(default, skip_serializing_if = "is_default")]
     pub positions: PositionKind,
-    /// Whether token embeddings are multiplied by √`d_model`.
+    /// True if token embeddings are multiplied by √`d_model`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub embedding_scale: bool,
     #[serde(default, skip_serializing_if = "is_default")]
     pub head_bias: bool,
-    /// Whether a norm stands before the head.
+    /// True if there is a norm before the head.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub final_norm: bool,
-    /// Behind the activation of the feed-forward layer.
+    /// The dropout after the activation of the feed-forward layer.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mlp_dropout: f64,
     /// `None`: normal(0, 0.02).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub init: Option<Init>,
+    pub init: Option<WeightInit>,
 }
 
 /// Where the norms of a layer stand (gpt2): x + f(norm(x)), or norm(x + f(x)).
@@ -134,10 +134,10 @@ pub enum PositionKind {
     Sinusoidal,
 }
 
-/// Where initial weights come from.
+/// The source of initial weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Init {
+pub enum WeightInit {
     From(PathBuf),
     Pytorch { embedding: f64 },
 }
@@ -261,7 +261,7 @@ pub enum Decay {
 #[serde(deny_unknown_fields)]
 pub struct Eval {
     pub every: u64,
-    /// Whether to evaluate before the first step too.
+    /// True if there is an evaluation before the first step too.
     pub at_start: bool,
     pub loss: Option<EvalLoss>,
     pub hellaswag: Option<HellaSwag>,
@@ -274,7 +274,7 @@ pub struct Eval {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvalLoss {
-    /// How many micro-batches of the validation split are read, from its start, at most.
+    /// The most micro-batches of the validation split that are read, from its start.
     pub batches: usize,
 }
 

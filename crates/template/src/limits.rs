@@ -35,7 +35,7 @@ pub(super) const EXPERIMENT_TEXT: TextLimits = TextLimits { printed: 4 << 20, va
 /// A template that makes one text out of one record of a source gets large texts.
 pub(super) const RECORD_TEXT: TextLimits = TextLimits { printed: 64 << 20, value: 16 << 20 };
 
-/// What the rendering on this thread has used up.
+/// The resources that the rendering on this thread has used.
 #[derive(Debug)]
 struct Usage {
     text: TextLimits,

@@ -1,4 +1,4 @@
-//! Which line of a template each line of the rendered text is from.
+//! Maps the lines of a rendered text to the lines of its templates.
 //!
 //! The template is rendered a second time with marks: characters for private use, one for each thing that is printed. Where
 //! they stand in that text, the thing stands in the first.
@@ -38,7 +38,7 @@ pub(super) struct Mark {
 #[derive(Debug)]
 pub struct LineMap {
     text: String,
-    /// Where each line begins.
+    /// The byte at which each line begins.
     starts: Vec<usize>,
     /// By their places in the text.
     marks: Vec<(usize, Mark)>,

@@ -24,7 +24,7 @@ const MAX_FILES: usize = 100;
 /// A file that was read.
 #[derive(Debug)]
 pub(super) struct LoadedFile {
-    /// As templates call it.
+    /// Its name in templates.
     pub name: String,
     pub path: PathBuf,
     pub text: String,
@@ -41,7 +41,7 @@ pub(super) struct Files {
     folders: Vec<PathBuf>,
     environment: BTreeMap<String, String>,
     read: Mutex<Vec<Arc<LoadedFile>>>,
-    /// What is wrong in a file itself, at its place.
+    /// A mistake in a file itself, at its place.
     pub mistake: Mutex<Option<Diagnostic>>,
     env_read: Mutex<BTreeMap<String, String>>,
 }

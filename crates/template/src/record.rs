@@ -41,7 +41,7 @@ impl fmt::Debug for RecordTemplate {
 
 impl RecordTemplate {
     /// # Errors
-    /// What is wrong with the template, and in which of its lines.
+    /// A mistake in the template, with its line.
     pub fn new(text: &str) -> Result<Self, String> {
         if text.len() > MAX_BYTES {
             return Err(format!("a template of more than {} kB", MAX_BYTES >> 10));
@@ -151,7 +151,7 @@ pub fn unknown_field<S: AsRef<str>>(what: &str, name: &str, all: impl IntoIterat
     }
 }
 
-/// What `{{ value }}` prints: text as it is, numbers and truth values as JSON has them.
+/// The text that `{{ value }}` prints: text as it is, numbers and truth values as in JSON.
 fn printed(value: &Value) -> Result<String, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.to_owned());

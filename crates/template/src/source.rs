@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::LineMap;
 use runner_spec::diagnostic::Diagnostic;
 
-/// Where in a source something stands: line and column from 1, and how many characters it has in that line.
+/// A place in a source: line and column from 1, and the number of characters in that line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     pub line: usize,
@@ -68,7 +68,7 @@ impl Source {
         Place { line, column: column + before, length: length.max(1) }
     }
 
-    /// How `runner validate --explain` names a value at `place`.
+    /// The name of a value's `place` in `runner validate --explain`.
     pub fn origin(&self, place: Place) -> String {
         match self.kind {
             SourceKind::File => {

@@ -74,7 +74,7 @@ pub(super) struct LimitExceeded {
     pub help: &'static str,
 }
 
-/// How templates are read: a line with nothing but a block leaves nothing behind, and the end of the file stays.
+/// A line with nothing but a block leaves nothing behind, and the end of the file stays.
 const WHITESPACE: WhitespaceConfig =
     WhitespaceConfig { keep_trailing_newline: true, lstrip_blocks: true, trim_blocks: true };
 

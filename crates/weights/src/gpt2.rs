@@ -3,7 +3,7 @@
 use super::describe::{Config, DescribedModel};
 use super::error::WeightsError;
 use runner_spec::experiment::Family;
-use runner_spec::model::{DEFAULT_ROPE_THETA, ModelSpec, Variant};
+use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant, ModelSpec};
 
 /// What `config` says; where a key is missing, what `transformers` takes.
 pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsError> {
@@ -39,7 +39,7 @@ pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsEr
             tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(true),
             norm_eps: config.number("layer_norm_epsilon")?.unwrap_or(1e-5),
             rope_theta: DEFAULT_ROPE_THETA,
-            variant: Variant::default(),
+            variant: Gpt2Variant::default(),
         },
     })
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::describe::{Config, DescribedModel};
 use super::error::WeightsError;
 use runner_spec::experiment::Family;
-use runner_spec::model::{DEFAULT_ROPE_THETA, ModelSpec, Variant};
+use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant, ModelSpec};
 
 /// What `config` says; where a key is missing, what `transformers` takes.
 pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsError> {
@@ -45,7 +45,7 @@ pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsEr
             tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(false),
             norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6),
             rope_theta: theta(config)?,
-            variant: Variant::default(),
+            variant: Gpt2Variant::default(),
         },
     })
 }

@@ -10,7 +10,7 @@ use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::folder::convert;
 use runner_spec::experiment::Family;
-use runner_spec::model::{DEFAULT_ROPE_THETA, ModelSpec, Variant};
+use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant, ModelSpec};
 
 const MAGIC: u32 = 20_240_326;
 /// Bytes of the header.
@@ -97,7 +97,7 @@ impl Header {
                 tie_embeddings: true,
                 norm_eps: 1e-5,
                 rope_theta: DEFAULT_ROPE_THETA,
-                variant: Variant::default(),
+                variant: Gpt2Variant::default(),
             },
         };
         let described = described.checked()?;

@@ -41,7 +41,7 @@ pub enum Tokenizer {
 /// The branch of a hub repository that is read if the file names no other.
 pub const HUB_DEFAULT_BRANCH: &str = "main";
 
-/// Where documents come from. `files` may hold glob patterns. Of `column` (or `field`) and `template`, one is given.
+/// A source of documents. `files` may be glob patterns. Exactly one of `column` (or `field`) and `template` is set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Source {
@@ -54,7 +54,7 @@ pub enum Source {
     Builtin { corpus: Corpus },
 }
 
-/// Of `column` and `template`, one is given.
+/// Exactly one of `column` and `template` is set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParquetSource {
@@ -65,7 +65,7 @@ pub struct ParquetSource {
     pub template: Option<String>,
 }
 
-/// Of `field` and `template`, one is given.
+/// Exactly one of `field` and `template` is set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JsonSource {
@@ -76,7 +76,7 @@ pub struct JsonSource {
     pub template: Option<String>,
 }
 
-/// A dataset of the hub by its name. Of `column` and `template`, one is given.
+/// A dataset of the hub by its name. Exactly one of `column` and `template` is set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HubSource {

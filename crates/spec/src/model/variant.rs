@@ -1,4 +1,4 @@
-//! What a model of the gpt2 family may have otherwise than GPT-2. Together these make the encoder of PyTorch's language-model
+//! Settings in which a model of the gpt2 family may differ from GPT-2. Together they make the encoder of PyTorch's language-model
 //! tutorials: norms behind the sums, ReLU, sinusoidal positions, a head with weights and a bias of its own.
 
 use std::fmt::Write as _;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 pub use crate::experiment::{Activation, NormPlace, PositionKind};
 use crate::serde_defaults::{is_default, is_true};
 
-/// The default is GPT-2, and Llama. What is as in GPT-2 is left out where it is written down.
+/// The differences from GPT-2. The default is GPT-2 itself, and every Llama. Records leave out settings that have their default.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Variant {
+pub struct Gpt2Variant {
     #[serde(skip_serializing_if = "is_default")]
     pub norm: NormPlace,
     #[serde(skip_serializing_if = "is_default")]
@@ -33,7 +33,7 @@ pub struct Variant {
     pub pytorch_init: Option<f64>,
 }
 
-impl Default for Variant {
+impl Default for Gpt2Variant {
     fn default() -> Self {
         Self {
             norm: NormPlace::Pre,
@@ -48,10 +48,10 @@ impl Default for Variant {
     }
 }
 
-impl Variant {
-    /// What is not as in GPT-2, each with a comma before it.
+impl Gpt2Variant {
+    /// The differences in words, each with a comma before it.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         let all = [
             (self.norm == NormPlace::Post, "norms behind"),
             (self.activation == Activation::Relu, "relu"),
