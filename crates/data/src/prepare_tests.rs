@@ -282,7 +282,7 @@ fn sources_that_do_not_do() {
 fn the_builtin_corpus_is_ready() {
     let folder = Folder::new();
     let builtin = Source::Builtin { corpus: Corpus::Stories };
-    let data = packed(bpe(512), builtin, Some(Validation::Builtin { corpus: Corpus::Stories }), 64);
+    let data = packed(bpe(512), builtin, Some(Validation::Source(Source::Builtin { corpus: Corpus::Stories })), 64);
     let cache_dir = folder.0.path().join("cache");
     let set = HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: Some(100) };
     let request =
