@@ -14,7 +14,7 @@ use runner_plan::timeline_svg::draw_timeline;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
 use runner_spec::experiment::Experiment;
-use runner_spec::experiment::{Init, Validation};
+use runner_spec::experiment::{Validation, WeightInit};
 use runner_spec::plan::Plan;
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
@@ -125,7 +125,7 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
     let choice = experiment.eval.hellaswag.as_ref();
     let choice = choice.map(|h| ChoiceFacts { items: h.limit.unwrap_or(10_042), hash: hash() });
     let weights = match &experiment.model.init {
-        Some(Init::From(_)) => Some(WeightsFacts { hash: hash(), vocab_size: vocab }),
+        Some(WeightInit::From(_)) => Some(WeightsFacts { hash: hash(), vocab_size: vocab }),
         _ => None,
     };
     Ok(DataFacts {

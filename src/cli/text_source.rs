@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::exit::RequestError;
 use runner_data::DataError;
-use runner_spec::experiment::{Data, JsonSource, Layout, MAIN, ParquetSource, Source, Tokenizer};
+use runner_spec::experiment::{Data, HUB_DEFAULT_BRANCH, JsonSource, Layout, ParquetSource, Source, Tokenizer};
 use runner_spec::format::printable;
 use runner_spec::hub_name;
 
@@ -154,7 +154,7 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
             _ => wrong(format!("bpe:{} needs the size of the vocabulary, 257 or more", printable(size))),
         },
         ("hub", Some(name)) => {
-            let (name, revision) = name.split_once('@').unwrap_or((name, MAIN));
+            let (name, revision) = name.split_once('@').unwrap_or((name, HUB_DEFAULT_BRANCH));
             match hub_name::name_problem(name).or_else(|| hub_name::revision_problem(revision)) {
                 Some(problem) => wrong(format!("hub:{}: {problem}", printable(name))),
                 None => Ok(Tokenizer::Hub { name: name.to_owned(), revision: revision.to_owned() }),

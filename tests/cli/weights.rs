@@ -162,7 +162,7 @@ fn llmc_files_close_the_loop() {
     sandbox.stdout_of(&["export", "a", "--to", "llmc", "m.bin"]);
     sandbox.stdout_of(&["export", "a", "--to", "llmc", "folder", "--dtype", "bf16"]);
     let described = describe(&sandbox.path("m.bin")).unwrap();
-    assert_eq!((described.vocab_size, described.layers, described.context_length), (257, 4, 16));
+    assert_eq!((described.spec.vocab_size, described.spec.layers, described.spec.context_length), (257, 4, 16));
     assert_eq!(Opened::open(&sandbox.path("m.bin")).unwrap().vocab_size(), 384);
     let size = |path: &str| fs::metadata(sandbox.path(path)).unwrap().len();
     assert_eq!(size("m.bin") - 1024, 2 * (size("folder/model.bin") - 1024));

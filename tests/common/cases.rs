@@ -11,9 +11,9 @@ use runner_compute::model::{Model, Output, Params};
 use runner_compute::nn::{
     Attention, DropoutSite, Embedding, GradientSink, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer,
 };
-use runner_spec::data::IGNORE;
+use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::{Activation, NormPlace, PositionKind, Recompute};
-use runner_spec::model::variant::Variant;
+use runner_spec::model::variant::Gpt2Variant;
 use runner_spec::model::{ModelSpec, ParamSpec};
 
 use super::{
@@ -101,7 +101,7 @@ impl Case {
         let mut terms = Vec::new();
         if self.is_loss() {
             for (row, &target) in y.chunks_exact(shape.1).zip(&self.mb.targets) {
-                if target != IGNORE {
+                if target != IGNORED_TARGET {
                     let top = row.iter().copied().fold(f64::MIN, f64::max);
                     let total: f64 = row.iter().map(|v| (v - top).exp()).sum();
                     terms.push(self.mb.scale * (total.ln() + top - row[target as usize]));
@@ -217,7 +217,7 @@ impl Case {
 fn batch(batch: usize, seq: usize, vocab: usize) -> MicroBatch {
     let ids = below("ids", batch * seq, vocab);
     let mut targets = below("targets", batch * seq, vocab);
-    targets.iter_mut().step_by(5).for_each(|t| *t = IGNORE);
+    targets.iter_mut().step_by(5).for_each(|t| *t = IGNORED_TARGET);
     let mut mb = micro_batch(&ids, targets, seq, MATH);
     (mb.training, mb.step, mb.first_sample, mb.scale) = (true, 3, 5, 0.37);
     mb
@@ -489,7 +489,7 @@ pub fn models(dropout: bool) -> Vec<Case> {
     ];
     if dropout {
         cases.push(one("GPT-2 with dropout", ModelSpec { dropout: 0.2, ..gpt2 }));
-        let variant = Variant { mlp_dropout: 0.3, ..encoder.variant };
+        let variant = Gpt2Variant { mlp_dropout: 0.3, ..encoder.variant };
         cases.push(one("encoder layers with dropout", ModelSpec { dropout: 0.2, variant, ..encoder }));
     }
     cases
@@ -500,14 +500,14 @@ pub fn variants() -> Vec<Case> {
     let mut cases = Vec::new();
     for bits in 0_u32..128 {
         let on = |bit: u32| bits >> bit & 1 == 1;
-        let variant = Variant {
+        let variant = Gpt2Variant {
             norm: if on(0) { NormPlace::Post } else { NormPlace::Pre },
             activation: if on(1) { Activation::Relu } else { Activation::Gelu },
             positions: if on(2) { PositionKind::Sinusoidal } else { PositionKind::Learned },
             embedding_scale: on(3),
             head_bias: on(4),
             final_norm: !on(5),
-            ..Variant::default()
+            ..Gpt2Variant::default()
         };
         let spec = ModelSpec { tie_embeddings: on(6), variant, ..small_gpt2() };
         let (model, params) = super::model(&spec, 0.3);

@@ -18,11 +18,13 @@ use runner_compute::nn::MicroBatch;
 use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind};
 use runner_spec::experiment::{Decays, Precision, Recompute};
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::variant::Variant;
-use runner_spec::model::{Init, ModelSpec, ParamSpec, parameters};
+use runner_spec::model::variant::Gpt2Variant;
+use runner_spec::model::{ModelSpec, ParamInit, ParamSpec, parameters};
 use runner_spec::philox::Philox;
 use runner_spec::program;
-use runner_spec::program::{BatchSpec, Blocks, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Order, Program};
+use runner_spec::program::{
+    BatchSpec, BlockRange, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Program, RowOrder,
+};
 
 /// `n` standard normal numbers, the same for the same purpose.
 pub fn normals(purpose: &str, n: usize) -> Vec<f64> {
@@ -49,7 +51,7 @@ pub fn values(x: &Tensor) -> Vec<f64> {
 
 /// A parameter's specification for tests of single layers.
 pub fn spec(name: &str, shape: &[usize]) -> ParamSpec {
-    let init = if name.ends_with("norm") { Init::Ones } else { Init::Zeros };
+    let init = if name.ends_with("norm") { ParamInit::Ones } else { ParamInit::Zeros };
     ParamSpec { name: name.into(), shape: shape.to_vec(), init, block: 0 }
 }
 
@@ -58,7 +60,7 @@ pub fn random_params(specs: Vec<ParamSpec>, std: f64) -> Params {
     let layout = Arc::new(ParamLayout::new(specs));
     let mut flat = vec![0.0; layout.total];
     for entry in &layout.entries {
-        let centre = if entry.spec.init == Init::Ones { 1.0 } else { 0.0 };
+        let centre = if entry.spec.init == ParamInit::Ones { 1.0 } else { 0.0 };
         for (v, n) in flat[entry.range()].iter_mut().zip(normals(&entry.spec.name, entry.spec.len())) {
             *v = centre + std * n;
         }
@@ -92,20 +94,20 @@ pub fn small_gpt2() -> ModelSpec {
         tie_embeddings: true,
         norm_eps: 1e-5,
         rope_theta: 10_000.0,
-        variant: Variant::default(),
+        variant: Gpt2Variant::default(),
     }
 }
 
 /// What makes a stack of PyTorch's encoder layers of a GPT-2, as its tutorials do; without dropout.
-pub fn encoder() -> Variant {
-    Variant {
+pub fn encoder() -> Gpt2Variant {
+    Gpt2Variant {
         norm: NormPlace::Post,
         activation: Activation::Relu,
         positions: PositionKind::Sinusoidal,
         embedding_scale: true,
         head_bias: true,
         final_norm: false,
-        ..Variant::default()
+        ..Gpt2Variant::default()
     }
 }
 
@@ -166,7 +168,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
         precision,
         master_weights: true,
         recompute: Recompute::None,
-        chunks: vec![Blocks { start: 0, end: model.block_count() }],
+        chunks: vec![BlockRange { start: 0, end: model.block_count() }],
         buckets: Vec::new(),
         model,
         batch: BatchSpec {
@@ -176,7 +178,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
             micro_batch: sequences,
             length,
             mask_padding: false,
-            order: Order::default(),
+            order: RowOrder::default(),
         },
         optimizer: OptimizerSpec::AdamW {
             beta1: 0.9,

@@ -273,7 +273,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
 /// scale · Σ (logsumexp − logit of the target), over targets that are not ignored.
 pub fn cross_entropy(logits: &Tensor, targets: &[u32], scale: f64) -> Tensor {
     let rows: Vec<u32> =
-        (0..targets.len()).filter(|&r| targets[r] != runner_spec::data::IGNORE).map(|r| r as u32).collect();
+        (0..targets.len()).filter(|&r| targets[r] != runner_spec::data::IGNORED_TARGET).map(|r| r as u32).collect();
     let wanted: Vec<u32> = rows.iter().map(|&r| targets[r as usize]).collect();
     let count = rows.len();
     let logits = logits.index_select(&Tensor::from_vec(rows, count, logits.device()).unwrap(), 0).unwrap();

@@ -10,10 +10,10 @@ use candle_core::{DType, Tensor};
 use runner_compute::kernels::Math;
 use runner_compute::model::{Model, Output, Params, SavedActivations};
 use runner_compute::nn::MicroBatch;
-use runner_spec::data::IGNORE;
+use runner_spec::data::IGNORED_TARGET;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::stage::{stage_parameters, tied_copy, tied_original};
-use runner_spec::model::variant::Variant;
+use runner_spec::model::variant::Gpt2Variant;
 use runner_spec::model::{ModelSpec, parameters};
 
 use super::{below, encoder, micro_batch, random_params, small_gpt2, small_llama, values, with_values};
@@ -43,7 +43,7 @@ pub fn specs() -> Vec<ModelSpec> {
     let gpt2 = ModelSpec { layers: 3, dropout: 0.2, ..small_gpt2() };
     let llama = ModelSpec { layers: 3, ..small_llama() };
     let with = |spec: &ModelSpec, tie_embeddings: bool| ModelSpec { tie_embeddings, ..spec.clone() };
-    let encoder = ModelSpec { variant: Variant { mlp_dropout: 0.2, ..encoder() }, ..gpt2.clone() };
+    let encoder = ModelSpec { variant: Gpt2Variant { mlp_dropout: 0.2, ..encoder() }, ..gpt2.clone() };
     vec![with(&gpt2, true), with(&gpt2, false), with(&llama, true), with(&llama, false), with(&encoder, false)]
 }
 
@@ -171,8 +171,8 @@ pub fn padded_micro_batch(spec: &ModelSpec, index: usize, math: Math) -> MicroBa
     let (rows, seq) = (2, 9);
     let ids = below(&format!("ids {index}"), rows * seq, spec.vocab_size);
     let mut targets = below(&format!("targets {index}"), rows * seq, spec.vocab_size);
-    targets.iter_mut().step_by(5).for_each(|t| *t = IGNORE);
-    targets[seq + seq / 2..].fill(IGNORE);
+    targets.iter_mut().step_by(5).for_each(|t| *t = IGNORED_TARGET);
+    targets[seq + seq / 2..].fill(IGNORED_TARGET);
     let mut mb = micro_batch(&ids, targets, seq, math);
     (mb.training, mb.step, mb.first_sample, mb.scale) = (true, 3, (index * rows) as u64, 0.05);
     mb

@@ -192,16 +192,15 @@ fn rotary_embedding() {
 fn cross_entropy_and_its_gradient() {
     for (rows, vocab) in [(1, 2), (3, 5), (5, 1000), (3, 50_257), (2, 50_304)] {
         compare(&format!("cross-entropy of {rows} x {vocab}"), |side| {
-            let targets: Vec<u32> =
-                (0..rows)
-                    .map(|r| {
-                        if r % 3 == 1 {
-                            runner_spec::data::IGNORE
-                        } else {
-                            (r * 7919 + vocab - 1) as u32 % vocab as u32
-                        }
-                    })
-                    .collect();
+            let targets: Vec<u32> = (0..rows)
+                .map(|r| {
+                    if r % 3 == 1 {
+                        runner_spec::data::IGNORED_TARGET
+                    } else {
+                        (r * 7919 + vocab - 1) as u32 % vocab as u32
+                    }
+                })
+                .collect();
             let (logits, kept) = (side.activations(1, &[rows, vocab]), side.activations(1, &[rows, vocab]));
             let losses = loss::cross_entropy(&logits, &targets, None, Some(0.125), side.math())?.read()?;
             let again = loss::cross_entropy(&kept, &targets, None, None, side.math())?.read()?;

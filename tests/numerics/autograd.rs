@@ -99,7 +99,7 @@ fn reported_losses_are_those_of_the_logits() {
         for (&loss, &target) in losses.iter().zip(&case.mb.targets) {
             assert_eq!(
                 loss == 0.0,
-                target == runner_spec::data::IGNORE,
+                target == runner_spec::data::IGNORED_TARGET,
                 "{}: ignored tokens alone cost nothing",
                 case.name
             );

@@ -19,7 +19,7 @@ use runner_compute::model::Output;
 use runner_compute::optim;
 use runner_compute::state::TrainState;
 use runner_exec::Trainer;
-use runner_spec::data::IGNORE;
+use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::{Decays, Precision};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, parameters};
@@ -136,7 +136,7 @@ impl Golden {
 }
 
 fn valid(targets: &[u32]) -> f64 {
-    targets.iter().filter(|&&t| t != IGNORE).count() as f64
+    targets.iter().filter(|&&t| t != IGNORED_TARGET).count() as f64
 }
 
 fn everywhere(check: impl Fn(&Golden, DType)) {

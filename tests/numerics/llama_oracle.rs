@@ -11,7 +11,7 @@ use candle_nn::VarBuilder;
 use candle_transformers::models::llama as peer;
 use runner_compute::kernels::Math;
 use runner_compute::model::{Model, Output, Params};
-use runner_spec::data::IGNORE;
+use runner_spec::data::IGNORED_TARGET;
 use runner_spec::model::{ModelSpec, parameters};
 
 const MATH: Math = Math { bf16: false };
@@ -148,7 +148,7 @@ fn losses_both_ways(spec: &ModelSpec, model: &Model, params: &Params, what: &str
     // More rows than the head takes at a time, some ignored.
     let ids = below("ids of losses", 6 * seq, spec.vocab_size);
     let mut targets = below("targets of losses", 6 * seq, spec.vocab_size);
-    targets.iter_mut().step_by(7).for_each(|t| *t = IGNORE);
+    targets.iter_mut().step_by(7).for_each(|t| *t = IGNORED_TARGET);
     let mb = micro_batch(&ids, targets.clone(), seq, MATH);
     let (Output::Losses(expected), _) = model.forward(params, None, &mb).unwrap() else {
         panic!("a whole model ends in losses")
@@ -156,7 +156,7 @@ fn losses_both_ways(spec: &ModelSpec, model: &Model, params: &Params, what: &str
     let losses = model.losses(params, &mb).unwrap();
     let in_f64 = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
     assert_close_relative(what, &in_f64(&losses), &in_f64(&expected), tolerance);
-    assert!(targets.iter().zip(&losses).all(|(&t, &l)| (t == IGNORE) == (l == 0.0)));
+    assert!(targets.iter().zip(&losses).all(|(&t, &l)| (t == IGNORED_TARGET) == (l == 0.0)));
 }
 
 /// Losses are f32; in f64 only their last bit may differ.

@@ -26,7 +26,7 @@ use runner_spec::experiment::Family;
 use runner_spec::experiment::{Decays, Precision};
 use runner_spec::experiment::{Parallel, ParallelMode, PipelineSchedule};
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::{Init, ModelSpec, ParamSpec, parameters};
+use runner_spec::model::{ModelSpec, ParamInit, ParamSpec, parameters};
 use runner_spec::plan::RankPlan;
 use runner_spec::program::{LrDecay, LrSchedule, OptimizerSpec};
 
@@ -119,8 +119,12 @@ fn optimizers_with_clipping_over_100_steps() {
     let fixture = Fixture::read(include_bytes!("../golden/optimizers.safetensors"));
     let float32_error: HashMap<String, f64> = serde_json::from_str(&fixture.metadata["float32_error"]).unwrap();
     let shapes: [(&str, &[usize]); 4] = [("up", &[40, 25]), ("up_bias", &[37]), ("down", &[12, 9]), ("norm", &[25])];
-    let specs =
-        shapes.map(|(name, shape)| ParamSpec { name: name.into(), shape: shape.to_vec(), init: Init::Zeros, block: 0 });
+    let specs = shapes.map(|(name, shape)| ParamSpec {
+        name: name.into(),
+        shape: shape.to_vec(),
+        init: ParamInit::Zeros,
+        block: 0,
+    });
     let layout = Arc::new(ParamLayout::new(specs.to_vec()));
     let adamw =
         OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
@@ -401,7 +405,7 @@ fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec
     assert_eq!(plan.ranks.len(), ranks);
     let read = |rank: &RankPlan| {
         let batch = &rank.program.batch;
-        let used = batch.order.used(rows, batch.sequences);
+        let used = batch.order.rows_used(rows, batch.sequences);
         let sampler = if batch.order.sequential { Sampler::sequential(used) } else { Sampler::new(7, rows).of(used) };
         let step = |step: u64| {
             let of = |mb: usize| {

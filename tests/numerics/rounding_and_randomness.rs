@@ -7,10 +7,10 @@ use runner_compute::model::{Output, Params};
 use runner_compute::nn::{DropoutSite, MicroBatch};
 use runner_compute::optim;
 use runner_exec::{Trainer, initial_state};
-use runner_spec::data::IGNORE;
+use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::Family;
 use runner_spec::experiment::Precision;
-use runner_spec::model::{Init, ModelSpec, parameters};
+use runner_spec::model::{ModelSpec, ParamInit, parameters};
 
 /// Trains one step on `mb`, and returns the mean loss.
 fn train(trainer: &mut Trainer, mb: &MicroBatch, lr: f64) -> f64 {
@@ -127,7 +127,7 @@ fn any_number_of_threads_gives_the_same_bits() {
         let (batch, seq) = (8, 128);
         let ids = below("ids for threads", batch * seq, spec.vocab_size);
         let mut targets = below("targets for threads", batch * seq, spec.vocab_size);
-        targets.iter_mut().step_by(9).for_each(|t| *t = IGNORE);
+        targets.iter_mut().step_by(9).for_each(|t| *t = IGNORED_TARGET);
         for precision in [Precision::Fp32, Precision::Bf16] {
             let program = program(spec.clone(), precision, batch, seq);
             let run = |threads: usize| {
@@ -175,7 +175,7 @@ fn initial_weights_have_their_moments() {
             }
             let residual = name.ends_with("c_proj.weight");
             let std = if residual { 0.02 / (2.0 * spec.layers as f64).sqrt() } else { 0.02 };
-            assert_eq!(entry.spec.init, Init::Normal { std }, "{name}");
+            assert_eq!(entry.spec.init, ParamInit::Normal { std }, "{name}");
             let n = values.len() as f64;
             let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
             let variance = values.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / n;
@@ -252,7 +252,7 @@ fn micro_batches_add_up_to_the_batch() {
         let model = model_for(&base, &params, FP32);
         let ids = below("ids to split", 48, base.vocab_size);
         let mut targets = below("targets to split", 48, base.vocab_size);
-        targets[40..].fill(IGNORE);
+        targets[40..].fill(IGNORED_TARGET);
         let run = |parts: &[(usize, usize)]| {
             let grads = crate::common::zeros(&params);
             let mut losses = Vec::new();
@@ -292,7 +292,7 @@ fn evaluation_drops_nothing() {
 /// of a uniform distribution, bound²/3, within five standard errors (the variance of x² is 4/45·bound⁴).
 #[test]
 fn pytorchs_initial_weights() {
-    let variant = runner_spec::model::variant::Variant { pytorch_init: Some(0.1), ..crate::common::encoder() };
+    let variant = runner_spec::model::variant::Gpt2Variant { pytorch_init: Some(0.1), ..crate::common::encoder() };
     let spec = ModelSpec { variant, vocab_size: 200, d_model: 64, d_ff: 96, ..crate::common::small_encoder() };
     let mut program = program(spec, Precision::Fp32, 4, 12);
     let state = initial_state(&program).unwrap();

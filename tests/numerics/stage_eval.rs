@@ -89,7 +89,11 @@ fn multiple_choice_does_not_depend_on_replicas_and_stages() {
         let one = whole(spec, F64);
         let items = items(spec, count);
         let batches = ChoiceBatches::new(&items, spec.context_length);
-        assert!(batches.count() > 2, "several batches, of at most {} tokens", runner_spec::program::BATCH_TOKENS);
+        assert!(
+            batches.count() > 2,
+            "several batches, of at most {} tokens",
+            runner_spec::program::EVAL_TOKENS_PER_FORWARD
+        );
         let expected = through(&batches, &one, 1);
         let score = choice::score(&one.stages[0].1, &one.ranks[0].params, &items).unwrap();
         assert_eq!(batches.finish(&expected).unwrap(), score);

@@ -20,7 +20,7 @@ pub fn fixture(name: &str) -> PathBuf {
 
 /// All parameters of the model that the weights are of, in f64.
 pub fn params(opened: &Opened) -> Params {
-    let layout = Arc::new(ParamLayout::new(parameters(&opened.described.spec())));
+    let layout = Arc::new(ParamLayout::new(parameters(&opened.described.spec)));
     let mut flat = vec![0.0; layout.total];
     for entry in &layout.entries {
         opened.read(&entry.spec.name, &entry.spec.shape, &mut flat[entry.range()]).unwrap();
@@ -38,7 +38,7 @@ fn folders_of_transformers_give_the_logits_of_pytorch() {
         let tokens: Vec<i64> = expected["tokens"].flatten_all().unwrap().to_vec1().unwrap();
         let tokens: Vec<u32> = tokens.into_iter().map(|t| t as u32).collect();
         let params = params(&opened);
-        let spec = opened.described.spec();
+        let spec = opened.described.spec.clone();
         let blocks = 0..spec.block_count();
         let model = Model::new(&spec, params.layout.clone(), blocks, 1, Math::default(), &params.flat).unwrap();
         let mb = model.micro_batch(&tokens, Vec::new(), 12).unwrap();
@@ -55,12 +55,13 @@ fn folders_of_transformers_give_the_logits_of_pytorch() {
 
 #[test]
 fn configurations_say_what_the_models_are() {
-    let of = |name: &str| describe(&fixture(name)).unwrap();
+    assert!(describe(&fixture("gpt2")).unwrap().gives_dropout);
+    let of = |name: &str| describe(&fixture(name)).unwrap().spec;
     let gpt2 = of("gpt2");
-    assert_eq!((gpt2.family, gpt2.d_ff, gpt2.dropout, gpt2.tie_embeddings), (Family::Gpt2, 40, Some(0.0), true));
+    assert_eq!((gpt2.family, gpt2.d_ff, gpt2.dropout, gpt2.tie_embeddings), (Family::Gpt2, 40, 0.0, true));
     assert_eq!((of("gpt2-sharded").norm_eps, of("gpt2-sharded").d_ff), (1e-6, 64));
     let llama = of("llama");
-    assert_eq!((llama.rope_theta, llama.kv_heads, llama.heads, llama.tie_embeddings), (Some(500.0), 2, 4, false));
+    assert_eq!((llama.rope_theta, llama.kv_heads, llama.heads, llama.tie_embeddings), (500.0, 2, 4, false));
     assert!(of("llama-tied").tie_embeddings);
 }
 

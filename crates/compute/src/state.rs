@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::kernels::on_host;
-use runner_spec::event::Best;
+use runner_spec::event::BestValidation;
 use runner_spec::model::layout::ParamLayout;
 
 /// The f32 buffers of a rank and its place in the run. Random numbers are counter-based, so there is no generator state.
@@ -16,7 +16,7 @@ pub struct TrainState {
     /// Valid tokens seen.
     pub tokens: u64,
     /// The lowest validation loss so far, and the step after which it was measured.
-    pub best: Option<Best>,
+    pub best: Option<BestValidation>,
     pub layout: Arc<ParamLayout>,
     /// Flat: `layout.total` weights, then each optimizer moment, of the same length. The optimizer changes them together,
     /// and candle's in-place ops take one mutable buffer.

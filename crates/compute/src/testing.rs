@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 
 use crate::state::TrainState;
-use runner_spec::event::Best;
+use runner_spec::event::BestValidation;
 use runner_spec::experiment::Family;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, parameters};
@@ -26,7 +26,7 @@ pub fn spec() -> ModelSpec {
         tie_embeddings: true,
         norm_eps: 1e-5,
         rope_theta: 1e4,
-        variant: runner_spec::model::variant::Variant::default(),
+        variant: runner_spec::model::variant::Gpt2Variant::default(),
     }
 }
 
@@ -45,7 +45,7 @@ pub fn random_state(step: u64, moments: usize) -> TrainState {
     state.buffer = Tensor::from_iter(values, &Device::Cpu).unwrap();
     state.step = step;
     state.tokens = step * 96;
-    state.best = Some(Best { step, val_loss: 1.0 / 3.0 });
+    state.best = Some(BestValidation { step, val_loss: 1.0 / 3.0 });
     state
 }
 

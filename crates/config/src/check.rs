@@ -11,9 +11,9 @@ use runner_template::scalar;
 use runner_template::source::{Place, Source};
 use runner_template::tree::{Entry, Node, Yaml};
 
-/// What was found in one layer.
+/// The result of checking one layer.
 pub struct Checked {
-    /// What is legal of it, as JSON in the file's vocabulary.
+    /// The legal part of the layer, as JSON with the file's keys.
     pub value: Value,
     pub diagnostics: Vec<Diagnostic>,
     /// Keys with a mistake: what follows from them is not reported again.
@@ -352,7 +352,7 @@ pub fn one_line(text: &str) -> String {
     text.replace('\n', " ")
 }
 
-/// What stands there instead of what was wanted.
+/// The actual value in words, for a message about a wanted one.
 pub fn describe(node: &Node) -> String {
     match &node.value {
         Yaml::Map(_) => "a mapping".to_owned(),
@@ -363,7 +363,7 @@ pub fn describe(node: &Node) -> String {
     }
 }
 
-/// What may follow a choice's name, as an example.
+/// An example of what follows the name of a choice.
 fn example(slot: Slot<'static>) -> String {
     match slot.shape {
         Shape::Keys(keys) => {

@@ -1,4 +1,4 @@
-//! Where each value of an experiment is from, and the experiment as YAML.
+//! The origin of each value of an experiment, and the experiment as YAML.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use runner_spec::experiment::{Experiment, Family};
 /// One final value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// As `optimizer.adamw.lr`.
+    /// The path of the key, such as `optimizer.adamw.lr`.
     pub key: String,
     pub value: String,
     /// `default`, `preset gpt2-124m`, `exp.yaml:12:7`, `RUNNER_SEED` or `--set seed=3`.
@@ -21,13 +21,18 @@ pub struct Origin {
 
 /// `resolved.yaml`: an experiment file that loads to the same experiment from anywhere.
 #[must_use]
+#[expect(clippy::expect_used, reason = "a YAML value whose keys are text has a text")]
 pub fn to_yaml(experiment: &Experiment) -> String {
-    serde_yaml::to_string(&document(experiment)).unwrap_or_default()
+    serde_yaml::to_string(&document(experiment)).expect("an experiment's document is plain YAML")
 }
 
-/// The experiment as a document in the vocabulary of the file.
+/// The experiment as a document with the keys of the file.
+#[expect(
+    clippy::expect_used,
+    reason = "paths in an experiment are UTF-8: the folder is checked, the rest is YAML text"
+)]
 fn document(experiment: &Experiment) -> Value {
-    let mut value = untagged(serde_yaml::to_value(experiment).unwrap_or_default());
+    let mut value = untagged(serde_yaml::to_value(experiment).expect("an experiment serializes"));
     // Not a key of this family.
     if experiment.model.family == Family::Gpt2
         && let Some(model) = value.get_mut("model").and_then(Value::as_mapping_mut)
@@ -63,11 +68,12 @@ pub(crate) fn origins(experiment: &Experiment, layers: &Layers, notes: &BTreeMap
     out
 }
 
+#[expect(clippy::expect_used, reason = "the document has the keys of the types of an experiment")]
 fn visit(value: &Value, path: &str, out: &mut impl FnMut(&str, &Value)) {
     match value {
         Value::Mapping(map) if !map.is_empty() => {
             for (key, inner) in map {
-                visit(inner, &join(path, key.as_str().unwrap_or_default()), out);
+                visit(inner, &join(path, key.as_str().expect("the keys of an experiment are text")), out);
             }
         }
         leaf => out(path, leaf),
@@ -79,18 +85,15 @@ fn flow(value: &Value) -> String {
     match value {
         Value::Sequence(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
         Value::Mapping(_) => "{}".to_owned(),
-        other => {
-            let text = serde_json::to_value(other).unwrap_or_default();
-            text.as_str().map_or_else(|| number(&text), |s| s.escape_debug().to_string())
-        }
-    }
-}
-
-/// Small and large numbers as in the file: `6e-4`.
-fn number(value: &serde_json::Value) -> String {
-    match value.as_f64() {
-        Some(x) if value.is_f64() && x != 0.0 && !(1e-3..1e6).contains(&x.abs()) => format!("{x:e}"),
-        _ => value.to_string(),
+        Value::String(text) => text.escape_debug().to_string(),
+        Value::Number(number) => match number.as_f64() {
+            // Small and large numbers as in the file: `6e-4`.
+            Some(x) if number.is_f64() && x != 0.0 && !(1e-3..1e6).contains(&x.abs()) => format!("{x:e}"),
+            _ => number.to_string(),
+        },
+        Value::Bool(value) => value.to_string(),
+        Value::Null => "null".to_owned(),
+        Value::Tagged(tagged) => flow(&tagged.value),
     }
 }
 

@@ -20,7 +20,7 @@ pub struct Layer {
 
 pub enum From {
     Preset(String),
-    /// What the weights of `model.init.from` say of their model: the file that says it.
+    /// The file in which the weights of `model.init.from` describe their model.
     Weights(String),
     Text {
         source: Source,
@@ -42,7 +42,7 @@ pub struct Location<'l> {
     pub place: Place,
     /// Rank of the layer; a higher one wins.
     pub layer: usize,
-    /// Whether the key itself stands there, or only what it belongs to.
+    /// True if the key itself stands there, false if only the section that it belongs to.
     pub exact: bool,
 }
 
@@ -76,7 +76,7 @@ impl Layers {
         Ok(Self { all: layers, figment, merged })
     }
 
-    /// What the layers say together.
+    /// The merged value of all layers.
     pub fn value(&self) -> Value {
         serde_json::to_value(&self.merged).unwrap_or_default()
     }
@@ -99,7 +99,7 @@ impl Layers {
         self.figment.get_metadata(self.find(path)?.tag())?.name.parse().ok()
     }
 
-    /// Where `path` stands, or else what it belongs to. `None` only if there is no text at all.
+    /// The location of `path`, or else of the section that it belongs to. `None` only if there is no text at all.
     pub fn locate(&self, path: &str) -> Option<Location<'_>> {
         if let Some(layer) = self.layer_of(path)
             && let Some((source, place)) = self.place_in(layer, path)
@@ -132,14 +132,14 @@ impl Layers {
         Some((source, found?))
     }
 
-    /// Where the value of `path` itself stands, if it is a single word or number.
+    /// The place of the value of `path` itself, if it is a single word or number.
     pub fn value_place(&self, path: &str) -> Option<Place> {
         let From::Text { tree, .. } = &self.all[self.layer_of(path)?].from else { return None };
         let node = path.split('.').try_fold(tree, |node, part| Some(node.get(part)?.1))?;
         (matches!(node.value, Yaml::Scalar { .. }) && !node.is_null()).then_some(node.place)
     }
 
-    /// Where the final value at `path` is from, as `exp.yaml:12:7`; `None` for a default.
+    /// The origin of the final value at `path`, such as `exp.yaml:12:7`; `None` for a default.
     pub fn origin(&self, path: &str, is_null: bool) -> Option<String> {
         if matches!(self.find(path)?, Merged::Empty(..)) && !is_null {
             return None;
@@ -177,12 +177,12 @@ impl Layers {
         variables.collect()
     }
 
-    /// What is required and not there; and `value` without what serde would stumble over.
+    /// Reports required keys that are missing, and removes from `value` what serde could not read.
     pub fn complete(&self, value: &mut Value, poisoned: &mut Vec<String>, out: &mut Vec<Diagnostic>) {
         self.complete_at(value, root(), "", poisoned, out);
     }
 
-    /// Whether the value is whole.
+    /// True if the value is complete.
     fn complete_at(
         &self,
         value: &mut Value,
@@ -249,7 +249,7 @@ impl Layers {
     }
 }
 
-/// Whether a mistake was reported at `path`, in it, or around it.
+/// True if a mistake was reported at `path`, in it, or around it.
 pub(crate) fn is_poisoned(poisoned: &[String], path: &str) -> bool {
     let within = |inner: &str, outer: &str| {
         outer.is_empty() || inner == outer || inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'))

@@ -1,5 +1,7 @@
 //! From files, environment and flags to a validated `Experiment`.
 
+#![forbid(unsafe_code)]
+
 pub mod check;
 mod explain;
 mod layers;
@@ -28,14 +30,4 @@ pub use load::{LoadOptions, Loaded, from_str, load};
 pub use schema::{schema, schema_text};
 
 #[cfg(test)]
-mod tests_diagnostics;
-#[cfg(test)]
-mod tests_hostile;
-#[cfg(test)]
-mod tests_load;
-#[cfg(test)]
-mod tests_parallel;
-#[cfg(test)]
-mod tests_sources;
-#[cfg(test)]
-mod tests_templates;
+mod tests;

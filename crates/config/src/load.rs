@@ -18,9 +18,9 @@ use runner_template::source::{MAX_BYTES, Source, read, too_large};
 use runner_template::tree;
 use runner_template::{Inputs, Rendered};
 use runner_weights as weights;
-use runner_weights::Described;
+use runner_weights::DescribedModel;
 
-/// What is laid over the file.
+/// The layers above the file, and the inputs of templates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadOptions {
     /// `key.path=value`, the value in YAML; later ones win.
@@ -33,7 +33,7 @@ pub struct LoadOptions {
     pub vars: serde_json::Map<String, Value>,
     /// Those of `vars` that the template must use.
     pub named_vars: Vec<String>,
-    /// What a template's `env()` may find, of the names that it lists.
+    /// The environment variables that a template's `env()` may find, if the template lists them.
     pub template_env: BTreeMap<String, String>,
     /// The second folder of a template's includes. Default: `templates` in the current folder, then beside the
     /// template's own folder.
@@ -41,7 +41,7 @@ pub struct LoadOptions {
 }
 
 impl LoadOptions {
-    /// What a template is rendered with under these options.
+    /// The inputs of a template under these options.
     #[must_use]
     pub fn template_inputs(&self) -> Inputs {
         Inputs {
@@ -53,16 +53,16 @@ impl LoadOptions {
     }
 }
 
-/// An experiment, and how it came about.
+/// An experiment, and the origins of its values.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     pub experiment: Experiment,
     pub path: PathBuf,
-    /// The file as given; of a template, what was rendered.
+    /// The text of the file; for a template, the rendered text.
     pub text: String,
-    /// What was rendered, and from which files.
+    /// The rendered template and its files; `None` for a plain file.
     pub template: Option<Rendered>,
-    /// Where each value is from, in the order of the keys.
+    /// The origin of each value, in the order of the keys.
     pub origins: Vec<Origin>,
     /// The environment variables that had effect.
     pub env_read: Vec<(String, String)>,
@@ -76,7 +76,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
     let text = read(path).map_err(|d| ConfigError::new(vec![*d]))?;
     if !runner_template::is_template(path) {
         if !options.vars.is_empty() {
-            return Err(ConfigError::new(vec![runner_template::no_template(path, &options.template_inputs())]));
+            return Err(ConfigError::new(vec![runner_template::not_a_template(path, &options.template_inputs())]));
         }
         return from_str(&text, path, options);
     }
@@ -87,10 +87,10 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
     Ok(loaded)
 }
 
-/// As `load`, for a text that is already there and no template; relative paths in it start from the folder of `path`.
+/// Reads the experiment `text`, which is not a template. Its relative paths start from the folder of `path`.
 ///
 /// # Errors
-/// As `load`.
+/// All mistakes of text, environment and flags.
 pub fn from_str(text: &str, path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
     let source = Source::file(path, text.strip_prefix('\u{FEFF}').unwrap_or(text).to_owned());
     if text.len() as u64 > MAX_BYTES {
@@ -99,7 +99,7 @@ pub fn from_str(text: &str, path: &Path, options: &LoadOptions) -> Result<Loaded
     lower(source, path, options).map(|loaded| Loaded { text: text.to_owned(), ..loaded })
 }
 
-/// From the text of the file on.
+/// Lowers the text of the file to an experiment.
 fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
     let base = base(path).map_err(|message| ConfigError::new(vec![source.diagnostic_whole(message, String::new())]))?;
     let whole = source.clone();
@@ -190,22 +190,22 @@ fn add_preset(layers: &mut Vec<Layer>, diagnostics: &mut Vec<Diagnostic>, poison
     poisoned.push("model.preset".to_owned());
 }
 
-/// Puts what the weights of `model.init.from` say of their model below everything. Where files need not be there, nothing is
-/// wrong with weights that are gone or have changed.
+/// Adds the description of the weights of `model.init.from` as the lowest layer. If files need not be there, weights that are
+/// gone or have changed are not a mistake.
 fn add_weights(
     base: &Path,
     options: &LoadOptions,
     layers: &mut Vec<Layer>,
     diagnostics: &mut Vec<Diagnostic>,
     poisoned: &mut Vec<String>,
-) -> Option<Described> {
+) -> Option<DescribedModel> {
     // A higher layer that draws the weights takes the lower one's choice away.
     let chosen = layers.iter().rev().find_map(|l| Some((l, l.value.pointer("/model/init")?)));
     let (layer, path) = chosen.and_then(|(l, init)| Some((l, init.get("from")?.as_str()?)))?;
     match weights::describe(&base.join(path)) {
         Ok(described) => {
             let from = From::Weights(described.file.display().to_string());
-            layers.insert(0, Layer { from, value: serde_json::json!({ "model": described.model() }) });
+            layers.insert(0, Layer { from, value: serde_json::json!({ "model": described.model_section() }) });
             (!options.absent_files).then_some(described)
         }
         Err(_) if options.absent_files => None,
@@ -223,7 +223,7 @@ fn add_weights(
                 let help = if more.is_empty() { help.to_owned() } else { more };
                 diagnostics.push(source.diagnostic(place, "model.init.from", message, help));
             }
-            // What it would have said is not missing.
+            // Keys that the description would have given are not missing.
             poisoned.push("model".to_owned());
             None
         }

@@ -81,7 +81,7 @@ pub(crate) fn family(name: &str) -> Option<Family> {
     PRESETS.iter().find(|p| p.name == name).map(|p| p.family)
 }
 
-/// What the preset says, in the vocabulary of the file.
+/// The preset as sections of an experiment file.
 pub(crate) fn layer(name: &str) -> Option<Value> {
     let p = PRESETS.iter().find(|p| p.name == name)?;
     let mut model = json!({

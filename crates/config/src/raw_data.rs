@@ -4,7 +4,7 @@ use schemars::{JsonSchema, Schema, json_schema};
 use serde::Deserialize;
 
 use super::raw::given;
-use runner_spec::experiment::{Corpus, PaddingMask};
+use runner_spec::experiment::{Corpus, HUB_DEFAULT_BRANCH, PaddingMask, Validation};
 use runner_spec::serde_defaults::yes;
 
 /// The text, its tokens and how rows are made of them. Paths are relative to the experiment file.
@@ -19,7 +19,7 @@ pub struct RawData {
     /// What is held out. Default: the last tenth of the training source, and `null` (nothing) for token shards.
     #[serde(deserialize_with = "given")]
     #[expect(clippy::option_option, reason = "three states: not given, given as null, given")]
-    pub validation: Option<Option<RawValidation>>,
+    pub validation: Option<Option<Validation<RawSource>>>,
     /// How rows are made. Default: packed.
     pub layout: RawLayout,
     /// A fresh permutation of the rows in every epoch; else they come as they lie in the source. Default: true, and false
@@ -158,7 +158,7 @@ pub struct RawHubSource {
     #[serde(default)]
     pub config: Option<String>,
     /// Which split. Default: train.
-    #[serde(default = "train")]
+    #[serde(default = "train_split")]
     pub split: String,
     /// The column or field with the text. Default: text.
     #[serde(default)]
@@ -167,16 +167,16 @@ pub struct RawHubSource {
     #[serde(default)]
     pub template: Option<String>,
     /// Branch, tag or commit. Default: main.
-    #[serde(default = "main")]
+    #[serde(default = "default_branch")]
     pub revision: String,
 }
 
-fn train() -> String {
+fn train_split() -> String {
     "train".to_owned()
 }
 
-fn main() -> String {
-    runner_spec::experiment::MAIN.to_owned()
+fn default_branch() -> String {
+    HUB_DEFAULT_BRANCH.to_owned()
 }
 
 /// A tokenizer by the name of its model. The name alone is enough: `hub: gpt2`.
@@ -187,7 +187,7 @@ pub struct RawHubTokenizer {
     /// The model's name, as `gpt2` or `openai-community/gpt2`.
     pub name: String,
     /// Branch, tag or commit. Default: main.
-    #[serde(default = "main")]
+    #[serde(default = "default_branch")]
     pub revision: String,
 }
 
@@ -199,40 +199,6 @@ fn or_text(schema: &mut Schema) {
     if let Some(description) = description {
         schema.insert("description".to_owned(), description);
     }
-}
-
-/// What is held out: a share of the training source, or a source of its own.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-#[schemars(rename = "Validation")]
-pub enum RawValidation {
-    /// This share of the training source, its end; between 0 and 1.
-    Fraction(f64),
-    /// Plain text; each file is a document.
-    Text {
-        /// Paths or patterns.
-        #[schemars(length(min = 1))]
-        files: Vec<String>,
-    },
-    /// Parquet files; each row is a document.
-    Parquet(RawParquet),
-    /// One JSON object a line; each line is a document.
-    Jsonl(RawJson),
-    /// A file that is one JSON array of objects, each a document.
-    Json(RawJson),
-    /// A dataset of the Hugging Face hub, or of what `HF_ENDPOINT` names.
-    Hub(RawHubSource),
-    /// Token shards of llm.c (.bin), nanoGPT (.bin) or build-nanogpt (.npy).
-    Tokens {
-        /// Paths or patterns.
-        #[schemars(length(min = 1))]
-        files: Vec<String>,
-    },
-    /// A corpus that the program generates.
-    Builtin {
-        /// Which one.
-        corpus: Corpus,
-    },
 }
 
 /// How rows are made of documents.

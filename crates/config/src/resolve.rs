@@ -1,5 +1,5 @@
-//! From what the layers say together to an `Experiment`: fills in the defaults that depend on other keys, and reports what
-//! the keys cannot be together.
+//! Lowers the merged layers to an `Experiment`: fills in the defaults that depend on other keys, and reports keys that
+//! contradict each other.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,21 @@ use super::raw::RawExperiment;
 use super::resolve_run::train;
 use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS};
 use runner_spec::experiment::{Checkpoint, Experiment, Log};
-use runner_weights::Described;
+use runner_weights::DescribedModel;
 
-/// What the sections are resolved with, and where their mistakes go.
+/// The context in which sections are resolved, and the mistakes found in them.
 pub struct Resolver<'l> {
     pub layers: &'l Layers,
     /// Folder of the experiment file, absolute.
     pub base: PathBuf,
     pub diagnostics: Vec<Diagnostic>,
     pub poisoned: Vec<String>,
-    /// Where values come from that no layer gives as they are.
+    /// Origins of values that no layer gives as they are, by key.
     pub notes: BTreeMap<&'static str, String>,
-    /// See `LoadOptions`.
+    /// See [`LoadOptions::absent_files`](crate::LoadOptions::absent_files).
     pub absent_files: bool,
-    /// What the weights to start from say of their model, where that must hold.
-    pub weights: Option<Described>,
+    /// The description of the initial weights, if the model must match it.
+    pub weights: Option<DescribedModel>,
 }
 
 impl Resolver<'_> {
@@ -47,7 +47,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// Whether a layer gives `key`, with a value.
+    /// True if a layer gives `key` a value.
     pub fn given(&self, key: &str) -> bool {
         self.layers.origin(key, false).is_some()
     }
@@ -98,10 +98,10 @@ impl Resolver<'_> {
         })
     }
 
-    /// The run's folder is called by it.
+    /// The run's name, which is part of the name of its folder.
     fn name(&mut self, given: Option<&str>, path: &Path) -> Option<String> {
         let Some(name) = given else {
-            // Of `exp.yaml.j2`, too, it is `exp`.
+            // The name for `exp.yaml.j2` is `exp` too.
             let plain = if runner_template::is_template(path) { path.with_extension("") } else { path.to_owned() };
             let stem = plain.file_stem().unwrap_or_default().to_string_lossy();
             let name: String = stem.chars().map(|c| if legal_in_name(c) { c } else { '-' }).take(100).collect();
@@ -117,12 +117,12 @@ impl Resolver<'_> {
     }
 }
 
-/// Of names that folders are called by.
+/// True if `c` may be part of the name of a folder.
 pub fn legal_in_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
 }
 
-/// What is wrong with a name that a folder is to be called by.
+/// The reason why `name` cannot be the name of a folder.
 pub fn name_problem(name: &str) -> Option<String> {
     if name.is_empty() {
         Some("is empty".to_owned())

@@ -22,7 +22,7 @@ const MAX_TOKENS: usize = 1_000_000_000_000;
 struct Slice {
     sequences: usize,
     replicas: usize,
-    /// What `sequences` is called.
+    /// The key that gives `sequences`.
     name: &'static str,
     /// Inputs per row, if the batch is given in tokens.
     tokens_of: Option<usize>,
@@ -293,7 +293,7 @@ impl Resolver<'_> {
     }
 }
 
-/// What would be legal, one key at a time.
+/// The nearest legal values, one key at a time.
 fn nearest(values: &[String]) -> String {
     let values: Vec<&str> = values.iter().map(String::as_str).filter(|v| !v.is_empty()).collect();
     if values.is_empty() { String::new() } else { format!("nearest: {}", values.join("; ")) }

@@ -81,7 +81,7 @@ impl Resolver<'_> {
     }
 }
 
-/// What a word that is no device was meant as.
+/// The device that a misspelled word probably means.
 fn meant(text: &str) -> String {
     let word = text.trim().to_lowercase();
     let index = word.trim_start_matches(|c: char| !c.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! `model.init.from`: what the weights say of their model, and what the file may say otherwise.
+//! `model.init.from`: differences between the file and the description of the weights.
 
 use serde_json::Value;
 
@@ -7,8 +7,8 @@ use runner_spec::experiment::Model;
 use runner_weights::{CONTEXT, Difference, differences};
 
 impl Resolver<'_> {
-    /// Reports what the `model` section says otherwise than the weights that it starts from. Its numbers are theirs unless a
-    /// higher layer gives others: the vocabulary may be another, the context shorter, dropout is free.
+    /// Reports keys of the `model` section that contradict the initial weights. A file may choose another vocabulary, a shorter
+    /// context and any dropout.
     pub fn model_of_weights(&mut self, model: &Model) {
         let Some(weights) = self.weights.clone() else { return };
         let file = weights.file.display().to_string();

@@ -4,11 +4,12 @@ use super::presets;
 use super::raw::{RawInit, RawModel};
 use super::resolve::Resolver;
 use runner_spec::diagnostic::list;
-use runner_spec::experiment::{Batch, Family, Init, Model};
+use runner_spec::experiment::{Batch, Family, Model, WeightInit};
+use runner_spec::model::DEFAULT_ROPE_THETA;
 
 /// More parameters than any machine holds; beyond it arithmetic on sizes would overflow.
 const MAX_PARAMETERS: f64 = 1e13;
-/// Elements of the largest tensors of one forward pass, likewise.
+/// More elements in the largest tensors of one forward pass than any machine holds.
 const MAX_ACTIVATIONS: f64 = 1e15;
 
 impl Resolver<'_> {
@@ -85,7 +86,7 @@ impl Resolver<'_> {
             dropout: raw.dropout.unwrap_or(0.0),
             tie_embeddings: raw.tie_embeddings.unwrap_or(tie),
             norm_eps: raw.norm_eps.unwrap_or(1e-5),
-            rope_theta: raw.rope_theta.unwrap_or(10_000.0),
+            rope_theta: raw.rope_theta.unwrap_or(DEFAULT_ROPE_THETA),
             norm: raw.norm.unwrap_or_default(),
             activation: raw.activation.unwrap_or_default(),
             positions: raw.positions.unwrap_or_default(),
@@ -94,12 +95,12 @@ impl Resolver<'_> {
             final_norm: raw.final_norm.unwrap_or(true),
             mlp_dropout: raw.mlp_dropout.unwrap_or(0.0),
             init: raw.init.as_ref().map(|init| match init {
-                RawInit::From(folder) => Init::From(self.base.join(folder)),
-                RawInit::Pytorch { embedding } => Init::Pytorch { embedding: *embedding },
+                RawInit::From(folder) => WeightInit::From(self.base.join(folder)),
+                RawInit::Pytorch { embedding } => WeightInit::Pytorch { embedding: *embedding },
             }),
         };
         self.model_of_weights(&model);
-        let parameters = parameters(&model);
+        let parameters = approximate_parameters(&model);
         if parameters > MAX_PARAMETERS {
             self.error(
                 &["model.layers", "model.d_model", "model.d_ff", "model.vocab_size"],
@@ -157,7 +158,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// Keys that the family does not have.
+    /// Reports keys that the family does not have.
     fn family_keys(&mut self, raw: &RawModel, family: Family) {
         if family == Family::Gpt2 && raw.rope_theta.is_some() {
             self.error(
@@ -177,7 +178,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// Sizes that are legal one by one, and absurd together.
+    /// Reports sizes that are legal one by one and too large together.
     pub fn sizes(&mut self, model: &Model, batch: &Batch, length: usize) {
         let rows = batch.micro_batch as f64 * length as f64;
         let widest = model.d_ff.max(model.d_model).max(model.vocab_size.unwrap_or(0)) as f64;
@@ -202,8 +203,8 @@ fn name(family: Family) -> &'static str {
     }
 }
 
-/// About how many, without the risk of overflow.
-fn parameters(m: &Model) -> f64 {
+/// The approximate number of parameters, without the risk of overflow.
+fn approximate_parameters(m: &Model) -> f64 {
     let (d, ff) = (m.d_model as f64, m.d_ff as f64);
     let vocab = m.vocab_size.unwrap_or(256) as f64 + m.pad_vocab_to.unwrap_or(0) as f64;
     m.layers as f64 * (4.0 * d * d + 3.0 * d * ff) + (2.0 * vocab + m.context_length as f64) * d
@@ -223,7 +224,7 @@ pub(crate) fn divisors_near(n: usize, near: usize) -> Vec<usize> {
     neighbours(&divisors(n), near)
 }
 
-/// Of `sorted`, what lies next to `near`, below and above.
+/// The values of `sorted` next to `near`, below and above.
 pub(crate) fn neighbours(sorted: &[usize], near: usize) -> Vec<usize> {
     let below = sorted.iter().copied().rfind(|&d| d < near);
     let above = sorted.iter().copied().find(|&d| d > near);

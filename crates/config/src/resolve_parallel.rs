@@ -24,7 +24,7 @@ pub struct Grid {
     pub pipeline: Option<PipelineShape>,
 }
 
-/// What a pipeline is before the batch is known.
+/// The shape of a pipeline before the batch is known.
 #[derive(Debug, Clone, Copy)]
 pub struct PipelineShape {
     pub stages: usize,
@@ -53,7 +53,7 @@ impl Grid {
 }
 
 impl Resolver<'_> {
-    /// How many ranks there are; `None` after a mistake in what says so.
+    /// The number of ranks; `None` after a mistake in the keys that give it.
     pub fn grid(&mut self, raw: &RawParallel) -> Option<Grid> {
         let known = [MODE, REPLICAS, STAGES, SCHEDULE, CHUNKS, MICROBATCHES];
         if known.iter().any(|key| is_poisoned(&self.poisoned, key)) {
@@ -187,7 +187,7 @@ impl Resolver<'_> {
         Some(Parallel { mode, replicas: grid.replicas, bucket_mb, pipeline, devices: devices?, max_restarts })
     }
 
-    /// Whether the model's layers fill the stages as the partition says.
+    /// Reports a partition that does not match the model's layers.
     fn partition(&mut self, pipeline: PipelineShape, partition: &AutoOr<Vec<usize>>, layers: usize) {
         let PipelineShape { stages, chunks, .. } = pipeline;
         let parts = stages * chunks;

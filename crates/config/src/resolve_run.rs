@@ -1,4 +1,4 @@
-//! How the run goes: `train`, `optimizer`, `schedule` and `eval`.
+//! The sections `train`, `optimizer`, `schedule` and `eval`.
 
 use super::raw::{RawDecay, RawEval, RawOptimizer, RawSchedule, RawStep, RawTrain};
 use super::raw_eval::{RawHellaSwag, RawLoss, RawSamples};
@@ -107,7 +107,7 @@ fn samples(raw: RawSamples) -> Samples {
     Samples { prompts, count, max_tokens, top_k, temperature, top_p, seed }
 }
 
-/// How long the run is; `None` if the file says it in two ways, which is reported where it stands.
+/// The length of the run; `None` if the file gives it in two ways, which is reported at its place.
 pub(crate) fn train(raw: &RawTrain) -> Option<Train> {
     let steps = match (raw.steps, raw.epochs, raw.tokens) {
         (None, None, None) => Some(DEFAULT_STEPS),

@@ -1,6 +1,6 @@
 //! Sources: `data.train`, and those of `data.validation`.
 
-use super::raw_data::{RawHubSource, RawJson, RawParquet, RawSource, RawValidation};
+use super::raw_data::{RawHubSource, RawJson, RawParquet, RawSource};
 use super::resolve::Resolver;
 use runner_spec::experiment::{HubSource, JsonSource, ParquetSource, Source, Validation};
 use runner_spec::hub_name;
@@ -25,36 +25,19 @@ impl Resolver<'_> {
         })
     }
 
-    pub fn validation(&mut self, raw: RawValidation) -> Option<Validation> {
-        let raw = match raw {
-            RawValidation::Fraction(fraction) => {
-                if fraction <= 0.0 || fraction >= 1.0 {
-                    self.error(
-                        &["data.validation.fraction"],
-                        format!("`data.validation.fraction` lies between 0 and 1, and is {fraction}"),
-                        "0.1 holds out the last tenth of the training source; `validation: null` holds out nothing",
-                    );
-                    return None;
-                }
-                return Some(Validation::Fraction(fraction));
+    pub fn validation(&mut self, raw: Validation<RawSource>) -> Option<Validation> {
+        match raw {
+            Validation::Fraction(fraction) if fraction <= 0.0 || fraction >= 1.0 => {
+                self.error(
+                    &["data.validation.fraction"],
+                    format!("`data.validation.fraction` lies between 0 and 1, and is {fraction}"),
+                    "0.1 holds out the last tenth of the training source; `validation: null` holds out nothing",
+                );
+                None
             }
-            RawValidation::Text { files } => RawSource::Text { files },
-            RawValidation::Parquet(raw) => RawSource::Parquet(raw),
-            RawValidation::Jsonl(raw) => RawSource::Jsonl(raw),
-            RawValidation::Json(raw) => RawSource::Json(raw),
-            RawValidation::Tokens { files } => RawSource::Tokens { files },
-            RawValidation::Builtin { corpus } => RawSource::Builtin { corpus },
-            RawValidation::Hub(raw) => RawSource::Hub(raw),
-        };
-        Some(match self.source(raw, "data.validation")? {
-            Source::Text { files } => Validation::Text { files },
-            Source::Parquet(from) => Validation::Parquet(from),
-            Source::Jsonl(from) => Validation::Jsonl(from),
-            Source::Json(from) => Validation::Json(from),
-            Source::Tokens { files } => Validation::Tokens { files },
-            Source::Builtin { corpus } => Validation::Builtin { corpus },
-            Source::Hub(from) => Validation::Hub(from),
-        })
+            Validation::Fraction(fraction) => Some(Validation::Fraction(fraction)),
+            Validation::Source(source) => self.source(source, "data.validation").map(Validation::Source),
+        }
     }
 
     fn parquet(&mut self, raw: RawParquet, key: &str) -> Option<ParquetSource> {
@@ -105,7 +88,7 @@ impl Resolver<'_> {
         Some((None, Some(template)))
     }
 
-    /// Whether `name` can be a repository of the hub.
+    /// Reports a `name` that cannot be a repository of the hub; true if it can.
     pub fn hub_name(&mut self, key: &str, name: &str) -> bool {
         let problem = hub_name::name_problem(name);
         if let Some(problem) = &problem {
@@ -115,7 +98,7 @@ impl Resolver<'_> {
         problem.is_none()
     }
 
-    /// Whether `revision` can be one.
+    /// Reports a `revision` that cannot be a branch, tag or commit; true if it can.
     pub fn hub_revision(&mut self, key: &str, revision: &str) -> bool {
         let problem = hub_name::revision_problem(revision);
         if let Some(problem) = &problem {

@@ -1,17 +1,17 @@
-//! Keys of the gpt2 family's variants, and `master_weights`: what they cannot be together with.
+//! Contradictions of `master_weights` and of the keys that only the gpt2 family has.
 
 use super::raw::{RawInit, RawModel};
 use super::resolve::Resolver;
-use runner_spec::experiment::{Family, Precision};
+use runner_spec::experiment::{Family, NormPlace, Precision};
 
 impl Resolver<'_> {
-    /// Llama has none of these keys. Its own value is not a mistake.
+    /// Reports keys that llama does not have. A key with llama's own value is not a mistake.
     pub fn variant(&mut self, raw: &RawModel, family: Family) {
         if family != Family::Llama {
             return;
         }
         let given = [
-            ("model.norm", raw.norm.is_some_and(|v| !v.is_default()), "its norms stand before attention and MLP"),
+            ("model.norm", raw.norm == Some(NormPlace::Post), "its norms stand before attention and MLP"),
             ("model.activation", raw.activation.is_some(), "its MLP is a SwiGLU"),
             ("model.positions", raw.positions.is_some(), "it rotates its positions"),
             ("model.embedding_scale", raw.embedding_scale == Some(true), "its embeddings are not scaled"),
@@ -28,7 +28,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// Under other precisions there is nothing but 32-bit weights.
+    /// Reports `master_weights: false` under a precision other than bf16, where all weights are 32-bit.
     pub fn master_weights(&mut self, precision: Precision, master_weights: bool) {
         if master_weights || precision == Precision::Bf16 {
             return;

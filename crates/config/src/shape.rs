@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::raw::EXCLUSIVE;
 use super::schema::schema_ref;
 
-/// What a place in the experiment file may hold.
+/// The legal content of a place in the experiment file.
 #[derive(Debug, Clone, Copy)]
 pub enum Shape<'s> {
     /// Named keys.
@@ -54,7 +54,7 @@ pub struct Bounds {
 pub struct Slot<'s> {
     pub shape: Shape<'s>,
     pub nullable: bool,
-    /// What an editor shows.
+    /// The description that an editor shows.
     pub description: &'s str,
 }
 
@@ -136,7 +136,7 @@ impl Keys<'static> {
         self.required.into_iter().flatten().filter_map(Value::as_str)
     }
 
-    /// Of these, one layer gives at most one.
+    /// Keys of which one layer gives at most one.
     pub fn exclusive(&self) -> Vec<&'static str> {
         self.exclusive.into_iter().flatten().filter_map(Value::as_str).collect()
     }
@@ -151,7 +151,7 @@ pub fn variants(of: &'static [Value]) -> Vec<(&'static str, Slot<'static>)> {
 }
 
 impl Bounds {
-    /// What is wrong with `x`, as `must be at least 1`.
+    /// The reason why `x` is illegal, such as `must be at least 1`.
     pub fn violation(&self, x: f64) -> Option<String> {
         let fails = |limit: Option<f64>, bad: fn(f64, f64) -> bool| limit.filter(|&l| bad(x, l));
         if let Some(l) = fails(self.min, |x, l| x < l) {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use super::*;
-use runner_spec::data::{IGNORE, Rows};
+use runner_spec::data::{IGNORED_TARGET, Rows};
 use runner_spec::experiment::{JsonSource, PaddingMask, ParquetSource, Source, Tokenizer};
 
 const STORY: &str = "the cat sat on the mat and the dog sat on the log, while the bird sang in the tree. ";
@@ -194,7 +194,7 @@ fn padded_rows_hold_documents() {
     prepared.dataset.validation().unwrap().fill([0], &mut rows).unwrap();
     let row = prepared.tokenizer.decode(&rows.inputs);
     assert!(row.starts_with("[BOT]the cat 8[EOT][PAD][PAD]"), "{row}");
-    assert_eq!(rows.targets.iter().filter(|&&t| t == IGNORE).count() as u64, 24 - rows.valid());
+    assert_eq!(rows.targets.iter().filter(|&&t| t == IGNORED_TARGET).count() as u64, 24 - rows.valid());
     assert_eq!(
         rows.filled,
         [24 - rows.inputs.iter().filter(|&&id| id == prepared.tokenizer.named("[PAD]").unwrap()).count()]
@@ -265,9 +265,9 @@ fn sources_that_do_not_do() {
         message,
         "data.validation.fraction: 26 tokens, of 252 in the source, are too few: one row of length 64 needs 65"
     );
-    let same = Validation::Text { files: vec![folder.write("copy.txt", STORY.repeat(3))] };
+    let same = Validation::Source(Source::Text { files: vec![folder.write("copy.txt", STORY.repeat(3))] });
     assert!(error(folder.prepare(&chars(text(&[&long]), Some(same)))).contains("copy.txt is in data.train too"));
-    let other = Validation::Text { files: vec![folder.write("other.txt", STORY.to_uppercase())] };
+    let other = Validation::Source(Source::Text { files: vec![folder.write("other.txt", STORY.to_uppercase())] });
     let message = error(folder.prepare(&chars(text(&[&long]), Some(other))));
     assert_eq!(message, "data.validation: 'T' (U+0054) is not among the 19 characters of the training source");
     let missing = error(folder.prepare(&chars(text(&[&folder.0.path().join("no.txt")]), None)));
@@ -282,7 +282,7 @@ fn sources_that_do_not_do() {
 fn the_builtin_corpus_is_ready() {
     let folder = Folder::new();
     let builtin = Source::Builtin { corpus: Corpus::Stories };
-    let data = packed(bpe(512), builtin, Some(Validation::Builtin { corpus: Corpus::Stories }), 64);
+    let data = packed(bpe(512), builtin, Some(Validation::Source(Source::Builtin { corpus: Corpus::Stories })), 64);
     let cache_dir = folder.0.path().join("cache");
     let set = HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: Some(100) };
     let request =

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::error::DataError;
 use super::store::Store;
 use super::stream::TokenStream;
-use runner_spec::data::{IGNORE, Rows};
+use runner_spec::data::{IGNORED_TARGET, Rows};
 
 /// The training split and, where there are some, the splits for validation and test.
 #[derive(Debug, Clone)]
@@ -102,7 +102,7 @@ impl Split {
                 return Err(DataError::NoSuchRow { row: index, rows: self.rows });
             }
             row.clear();
-            let mut pad = IGNORE;
+            let mut pad = IGNORED_TARGET;
             match &self.layout {
                 Layout::Packed { tokens, start } => {
                     tokens.read(start + index * length as u64, length as u64 + 1, |token| row.push(token));
@@ -128,7 +128,7 @@ impl Split {
             row.resize(length + 1, pad);
             out.inputs.extend_from_slice(&row[..length]);
             out.targets.extend_from_slice(&row[1..filled]);
-            out.targets.resize(out.inputs.len(), IGNORE);
+            out.targets.resize(out.inputs.len(), IGNORED_TARGET);
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ mod tests {
         let split = Split::padded(store, &(0..4), 4, Marks { bos: 1, eos: 2, pad: 0 });
         let mut rows = Rows::default();
         split.fill([0, 1, 2, 3], &mut rows).unwrap();
-        let x = IGNORE;
+        let x = IGNORED_TARGET;
         assert_eq!(rows.inputs, [1, 5, 2, 0, 1, 5, 6, 7, 1, 5, 6, 7, 1, 5, 6, 7]);
         assert_eq!(rows.targets, [5, 2, x, x, 5, 6, 7, 2, 5, 6, 7, 8, 5, 6, 7, 8]);
         assert_eq!(rows.valid(), 14);

@@ -11,7 +11,7 @@ use runner_exec::ExecError;
 use runner_machine::local_cluster::{local_cluster, with_seats};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, WeightsFacts};
-use runner_spec::experiment::{Data, Experiment, Init, Layout, Source, Tokenizer};
+use runner_spec::experiment::{Data, Experiment, Layout, Source, Tokenizer, WeightInit};
 use runner_spec::model::InitialWeights;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
@@ -186,9 +186,9 @@ pub fn prepare_inputs(
     let weights = initial_weights(experiment)?;
     let mut prepared = prepare_data(experiment, pool, host, observer).map_err(|error| match (&weights, &error) {
         (Some(weights), EngineError::Data(DataError::TokenBeyondVocabulary { vocabulary, .. }))
-            if *vocabulary == weights.described.vocab_size =>
+            if *vocabulary == weights.described.spec.vocab_size =>
         {
-            let rows = weights.described.vocab_size;
+            let rows = weights.described.spec.vocab_size;
             error.explained(format!(
                 "the weights of model.init.from have {rows} tokens: take the tokenizer that they were trained with, or a larger \
                  model.vocab_size, whose further rows are drawn"
@@ -208,7 +208,7 @@ pub fn prepare_inputs(
 /// # Errors
 /// If they are gone, cannot be read, or are of another model.
 pub fn initial_weights(experiment: &Experiment) -> Result<Option<Opened>, EngineError> {
-    let Some(Init::From(path)) = &experiment.model.init else { return Ok(None) };
+    let Some(WeightInit::From(path)) = &experiment.model.init else { return Ok(None) };
     let weights = Opened::open(path).map_err(|error| match error {
         WeightsError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound && !path.exists() => {
             WeightsError::Request(format!("the weights of model.init.from are gone: there is no {}", path.display()))

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
-use runner_spec::event::{Best, Event, ObserveError, TraceLine};
+use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 use runner_store::{Log, PartRecord, Recorder, StoreError};
 
 use crate::event_lines::EventLines;
@@ -57,7 +57,7 @@ impl Record for Recording<'_> {
         &mut self,
         step: u64,
         tokens: u64,
-        best: Option<Best>,
+        best: Option<BestValidation>,
         parts: Vec<PartRecord>,
     ) -> Result<(), ObserveError> {
         self.recorder.commit(step, tokens, best, parts).map_err(|error| ObserveError(Box::new(error)))?;

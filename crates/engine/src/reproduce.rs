@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use runner_lab::stored_plan;
-use runner_spec::experiment::{Experiment, Init, Precision};
+use runner_spec::experiment::{Experiment, Precision, WeightInit};
 use runner_store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
 use runner_store::verdict::{self, ReproductionVerdict, VERDICT};
@@ -148,7 +148,7 @@ impl Original {
         }
         let short = |hash: &Option<String>| hash.as_ref().map_or("none".to_owned(), |h| h.chars().take(16).collect());
         let place = match &self.experiment.model.init {
-            Some(Init::From(path)) => format!(" ({})", path.display()),
+            Some(WeightInit::From(path)) => format!(" ({})", path.display()),
             _ => String::new(),
         };
         Err(EngineError::Request(format!(

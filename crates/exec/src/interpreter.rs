@@ -21,7 +21,7 @@ use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_data::{Dataset, TextTokenizer};
 use runner_spec::data::ChoiceItem;
-use runner_spec::event::{Best, Event, StepMetrics};
+use runner_spec::event::{BestValidation, Event, StepMetrics};
 use runner_spec::program::{Instruction, Mode, Program};
 
 /// The data that a rank works with besides its program.
@@ -194,7 +194,7 @@ impl Interpreter<'_> {
         let done = self.trainer.state.step;
         let mut has_checkpoint = false;
         for (index, periodic) in program.periodic.iter().enumerate() {
-            if periodic.due(done, program.steps) {
+            if periodic.is_due(done, program.steps) {
                 self.execute(InstructionList::Periodic, index, periodic.instruction)?;
                 has_checkpoint |= periodic.instruction == Instruction::Checkpoint;
             }
@@ -306,7 +306,7 @@ impl Interpreter<'_> {
             && state.step > 0
             && state.best.is_none_or(|best| val_loss < best.val_loss)
         {
-            state.best = Some(Best { step: state.step, val_loss });
+            state.best = Some(BestValidation { step: state.step, val_loss });
         }
         Ok(self.observer.observe(&Event::Eval(metrics))?)
     }

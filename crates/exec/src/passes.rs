@@ -13,7 +13,7 @@ use runner_compute::kernels::optimizer::Sum;
 use runner_compute::model::{Output, SavedActivations};
 use runner_compute::nn::{DeferredGradients, MicroBatch};
 use runner_spec::data::Rows;
-use runner_spec::program::Blocks;
+use runner_spec::program::BlockRange;
 use runner_spec::topology::Lane;
 
 /// What is kept of one micro-batch on one chunk between instructions.
@@ -178,7 +178,7 @@ impl<'a> Passes<'a> {
         trainer: &Trainer,
         mb: usize,
         chunk: usize,
-        blocks: Option<Blocks>,
+        blocks: Option<BlockRange>,
     ) -> Result<(), ExecError> {
         let whole = self.context.program.chunks[chunk];
         let blocks = blocks.unwrap_or(whole);
@@ -205,7 +205,7 @@ impl<'a> Passes<'a> {
         trainer: &Trainer,
         mb: usize,
         chunk: usize,
-        blocks: Option<Blocks>,
+        blocks: Option<BlockRange>,
     ) -> Result<(), ExecError> {
         let whole = self.context.program.chunks[chunk];
         let blocks = blocks.unwrap_or(whole);

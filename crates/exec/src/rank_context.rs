@@ -4,7 +4,7 @@ use candle_core::{DType, Tensor};
 
 use super::error::ExecError;
 use runner_comm::{CommError, Communicator};
-use runner_spec::mesh::Group;
+use runner_spec::mesh::RankGroup;
 use runner_spec::program::Program;
 use runner_spec::topology::{GroupId, Lane};
 
@@ -67,18 +67,18 @@ impl<'a> RankContext<'a> {
         self.program.world_size() == 1
     }
 
-    fn group(&self, group: Group) -> GroupId {
+    fn group(&self, group: RankGroup) -> GroupId {
         GroupId(self.program.mesh.index(group))
     }
 
     /// The replicas of this rank's stage.
     pub(super) fn replica_group(&self) -> GroupId {
-        self.group(Group::Replicas { stage: self.stage })
+        self.group(RankGroup::Replicas { stage: self.stage })
     }
 
     /// The ranks that hold the tied embedding of this rank's replica.
     pub(super) fn tied_group(&self) -> GroupId {
-        self.group(Group::Tied { replica: self.replica })
+        self.group(RankGroup::Tied { replica: self.replica })
     }
 
     pub(super) fn send(&self, stage: usize, lane: Lane, data: &Tensor) -> Result<(), ExecError> {
@@ -109,7 +109,7 @@ impl<'a> RankContext<'a> {
 
     /// The bytes that each rank of the world passes, in the order of ranks.
     pub(super) fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExecError> {
-        Ok(self.comm.all_gather(self.group(Group::World), bytes)?)
+        Ok(self.comm.all_gather(self.group(RankGroup::World), bytes)?)
     }
 
     /// The numbers that each rank of the world passes, in the order of ranks. All ranks pass the same count.

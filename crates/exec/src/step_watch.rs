@@ -11,7 +11,7 @@ use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
 use runner_spec::event::{WatchedMemory, WatchedSpan, WatchedStep};
-use runner_spec::forecast::{Activity, MOST_SPANS};
+use runner_spec::forecast::{Activity, MAX_SPANS};
 use runner_spec::program::{Instruction, Mode, Program};
 
 /// One rank's observations, which all ranks exchange.
@@ -51,7 +51,7 @@ impl StepWatch {
     pub(super) fn record_span(&mut self, rank: usize, instruction: &Instruction, start: Instant) {
         let Some((what, mb, chunk)) = activity_of(instruction) else { return };
         // More spans than this cannot be drawn.
-        if self.observation.spans.len() >= MOST_SPANS {
+        if self.observation.spans.len() >= MAX_SPANS {
             return;
         }
         let since = |at: Instant| at.duration_since(self.began).as_secs_f64();

@@ -10,7 +10,7 @@ use candle_core::{Result, Tensor};
 use super::trainer::Trainer;
 use runner_compute::kernels::{bytes, on_host};
 use runner_compute::model::Params;
-use runner_spec::event::{TraceLine, Traced};
+use runner_spec::event::{TraceLine, TracedTensor};
 
 /// The hashes of a rank's current step.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Trace {
 
     /// Records the gradients. The sums over micro-batches and ranks must be done.
     pub(super) fn record_gradients(&mut self, trainer: &Trainer) -> Result<()> {
-        self.record_params(Traced::Gradient, &trainer.grads, trainer.state.step + 1)
+        self.record_params(TracedTensor::Gradient, &trainer.grads, trainer.state.step + 1)
     }
 
     /// Returns the lines of the step that is done, and starts over.
@@ -52,16 +52,16 @@ impl Trace {
                 block if block == head => "losses".to_owned(),
                 block => format!("output of layer {}", block - 1),
             };
-            self.lines.push(trace_line(step, Traced::Output, block, name, &hasher.finalize()));
+            self.lines.push(trace_line(step, TracedTensor::Output, block, name, &hasher.finalize()));
         }
         let weights = Params::new(trainer.state.layout.clone(), trainer.state.weights()?);
-        self.record_params(Traced::Parameter, &weights, step)?;
+        self.record_params(TracedTensor::Parameter, &weights, step)?;
         let mut lines = std::mem::take(&mut self.lines);
         lines.sort_by(|a, b| a.order().cmp(&b.order()));
         Ok(lines)
     }
 
-    fn record_params(&mut self, what: Traced, params: &Params, step: u64) -> Result<()> {
+    fn record_params(&mut self, what: TracedTensor, params: &Params, step: u64) -> Result<()> {
         for (index, entry) in params.layout.entries.iter().enumerate() {
             let hash = hash_tensor(&params.view(index)?)?;
             self.lines.push(trace_line(step, what, entry.spec.block, entry.spec.name.clone(), &hash));
@@ -70,7 +70,7 @@ impl Trace {
     }
 }
 
-fn trace_line(step: u64, what: Traced, block: usize, name: String, hash: &blake3::Hash) -> TraceLine {
+fn trace_line(step: u64, what: TracedTensor, block: usize, name: String, hash: &blake3::Hash) -> TraceLine {
     TraceLine { step, what, block, name, hash: hash.to_hex().chars().take(16).collect() }
 }
 
@@ -84,7 +84,7 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use runner_spec::event::Traced::{Gradient, Output, Parameter};
+    use runner_spec::event::TracedTensor::{Gradient, Output, Parameter};
 
     #[test]
     fn lines_are_in_the_order_of_computation() {

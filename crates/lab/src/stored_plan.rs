@@ -9,7 +9,7 @@ use runner_config::LoadOptions;
 use runner_spec::cluster::{ClusterFacts, DeviceFacts, PeakFlops};
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::DeviceName;
-use runner_spec::plan::{FORMAT, Plan};
+use runner_spec::plan::{PLAN_FORMAT, Plan};
 use runner_spec::program::Device;
 use runner_store::error::StoreError;
 use runner_store::files::read_plan;
@@ -56,9 +56,9 @@ pub fn read(path: &Path) -> Result<Plan, StoreError> {
     let file = path.join(PLAN);
     let common: Common = read_plan(&file)?;
     match common.format {
-        FORMAT => read_plan(&file),
-        newer if newer > FORMAT => {
-            Err(StoreError::damaged(&file, format!("format {newer}, this version reads up to format {FORMAT}")))
+        PLAN_FORMAT => read_plan(&file),
+        newer if newer > PLAN_FORMAT => {
+            Err(StoreError::damaged(&file, format!("format {newer}, this version reads up to format {PLAN_FORMAT}")))
         }
         _ => compiled(path, &common.data),
     }

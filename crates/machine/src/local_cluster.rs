@@ -5,7 +5,7 @@ use std::fs;
 use crate::doctor;
 use crate::gpu_facts::GpuFacts;
 use crate::host::{cpu_name, total_memory_bytes};
-use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, NoGpu, PeakFlops, RankSeat};
+use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, NoGpuReason, PeakFlops, RankLocation};
 
 /// With `1` NCCL 2.30 and newer lets ranks share a GPU.
 const SHARE_GPU_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
@@ -17,19 +17,19 @@ pub fn local_cluster(threads: usize) -> ClusterFacts {
     let mut facts = with_gpus(cpu_cluster(threads), find_gpus(), threads);
     facts.sharing = std::env::var(SHARE_GPU_VARIABLE).is_ok_and(|value| value.trim() == "1");
     // NCCL is a library of some size: it is not opened for one rank.
-    let several = facts.gpus() > 1 || (facts.sharing && facts.gpus() > 0);
+    let several = facts.gpu_count() > 1 || (facts.sharing && facts.gpu_count() > 0);
     facts.no_nccl = several.then(check_nccl).and_then(Result::err);
     facts
 }
 
 /// `cluster` for ranks that a launcher started, each of which sees a machine like this one: rank r is at `seats[r]`.
 #[must_use]
-pub fn with_seats(mut cluster: ClusterFacts, seats: Vec<RankSeat>) -> ClusterFacts {
-    let asked = cluster.gpus() > 1 || cluster.sharing;
-    if !asked && cluster.gpus() > 0 && seats.len() > 1 {
+pub fn with_seats(mut cluster: ClusterFacts, seats: Vec<RankLocation>) -> ClusterFacts {
+    let asked = cluster.gpu_count() > 1 || cluster.sharing;
+    if !asked && cluster.gpu_count() > 0 && seats.len() > 1 {
         cluster.no_nccl = check_nccl().err();
     }
-    ClusterFacts { seats, ..cluster }
+    ClusterFacts { rank_locations: seats, ..cluster }
 }
 
 /// This machine's CPU alone.
@@ -50,7 +50,7 @@ pub fn cpu_cluster(threads: usize) -> ClusterFacts {
 
 /// `cluster`, one machine, with the GPUs that were `found`, which share the host's `threads`.
 #[must_use]
-pub fn with_gpus(mut cluster: ClusterFacts, found: Result<Vec<GpuFacts>, NoGpu>, threads: usize) -> ClusterFacts {
+pub fn with_gpus(mut cluster: ClusterFacts, found: Result<Vec<GpuFacts>, NoGpuReason>, threads: usize) -> ClusterFacts {
     match found {
         Ok(gpus) => {
             let each = threads / gpus.len().max(1);
@@ -65,8 +65,8 @@ pub fn with_gpus(mut cluster: ClusterFacts, found: Result<Vec<GpuFacts>, NoGpu>,
 }
 
 /// The GPUs that the driver shows to this process. Nothing is opened on them.
-fn find_gpus() -> Result<Vec<GpuFacts>, NoGpu> {
-    if cfg!(feature = "cuda") { doctor::check_gpus().map_err(NoGpu::Missing) } else { Err(NoGpu::NotBuilt) }
+fn find_gpus() -> Result<Vec<GpuFacts>, NoGpuReason> {
+    if cfg!(feature = "cuda") { doctor::check_gpus().map_err(NoGpuReason::Missing) } else { Err(NoGpuReason::NotBuilt) }
 }
 
 /// Checks that GPUs can communicate through NCCL.
@@ -100,8 +100,8 @@ mod tests {
         assert_eq!(devices, [(Device::Cpu, 16), (Device::Cuda(0), 8), (Device::Cuda(1), 8)]);
         assert!(facts.rates.devices.contains_key("NVIDIA H100 80GB HBM3") && facts.rates.gpu_links.is_some());
         assert_eq!(facts.with_peak_flops(None).devices[1].peak_flops.bf16, Some(989.4e12));
-        let none = with_gpus(cpu_cluster(16), Err(NoGpu::NotBuilt), 16);
-        assert_eq!((none.devices.len(), none.no_gpu), (1, Some(NoGpu::NotBuilt)));
+        let none = with_gpus(cpu_cluster(16), Err(NoGpuReason::NotBuilt), 16);
+        assert_eq!((none.devices.len(), none.no_gpu), (1, Some(NoGpuReason::NotBuilt)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use runner_spec::model::ModelSpec;
 use runner_spec::plan::ParamCounts;
 use runner_spec::precision;
 use runner_spec::program::OptimizerSpec;
-use runner_spec::rates::{AcceleratorRates, BlockSeconds, Busy, DeviceRates, MeasuredRates};
+use runner_spec::rates::{AcceleratorRates, BlockSeconds, ConcurrentLoad, DeviceRates, MeasuredRates};
 
 /// Kernels of one block's forward, and the seconds that starting one takes. Its backward starts twice as many.
 const KERNELS: f64 = 12.0;
@@ -127,7 +127,7 @@ impl BlockTimer<'_> {
     fn measured(&self, r: &MeasuredRates, rows: usize, length: usize) -> Option<BlockKindSeconds> {
         let n = (rows * length) as f64;
         let rounded = if self.precision == Precision::Bf16 { r.bf16_factor } else { 1.0 };
-        let pick = |of: &dyn Fn(Busy) -> Option<BlockSeconds>| {
+        let pick = |of: &dyn Fn(ConcurrentLoad) -> Option<BlockSeconds>| {
             let part = |get: fn(BlockSeconds) -> f64| self.shared(r, |busy| of(busy).map(get));
             let (forward, input, weight) = (part(|s| s.forward)?, part(|s| s.input)?, part(|s| s.weight)?);
             Some(BlockSeconds { forward, input, weight }.times(rounded))
@@ -140,11 +140,11 @@ impl BlockTimer<'_> {
     }
 
     /// What `of` gives for the ranks that share the device, between a thread each and all threads for one rank.
-    fn shared(&self, r: &MeasuredRates, of: impl Fn(Busy) -> Option<f64>) -> Option<f64> {
+    fn shared(&self, r: &MeasuredRates, of: impl Fn(ConcurrentLoad) -> Option<f64>) -> Option<f64> {
         let cores = r.cores.max(1);
         let threads = self.device.threads.clamp(1, cores);
-        let few = of(Busy { ranks: if self.sharers > 1 { cores } else { 1 }, threads: 1 });
-        let all = of(Busy { ranks: 1, threads: cores });
+        let few = of(ConcurrentLoad { ranks: if self.sharers > 1 { cores } else { 1 }, threads: 1 });
+        let all = of(ConcurrentLoad { ranks: 1, threads: cores });
         let seconds = match (few, all) {
             (Some(few), _) if threads == 1 => few,
             (Some(few), Some(all)) if cores > 1 => {
@@ -159,7 +159,7 @@ impl BlockTimer<'_> {
     }
 
     /// A layer's time has a part that goes with its matrix products and one that goes with the length.
-    fn layer(&self, r: &MeasuredRates, busy: Busy, n: f64, length: f64) -> Option<BlockSeconds> {
+    fn layer(&self, r: &MeasuredRates, busy: ConcurrentLoad, n: f64, length: f64) -> Option<BlockSeconds> {
         let spec = self.model;
         let points: Vec<_> = r.layers.iter().filter(|p| p.busy == busy && p.family == spec.family).copied().collect();
         let linear = layer_products(spec.family, spec.d_model, spec.qkv_rows(), spec.d_ff);
@@ -205,7 +205,7 @@ impl BlockTimer<'_> {
     }
 
     /// A head's time goes with its vocabulary.
-    fn head(&self, r: &MeasuredRates, busy: Busy, n: f64) -> Option<BlockSeconds> {
+    fn head(&self, r: &MeasuredRates, busy: ConcurrentLoad, n: f64) -> Option<BlockSeconds> {
         let spec = self.model;
         let of = |get: fn(&runner_spec::rates::HeadPoint) -> f64| {
             let points = || r.heads.iter().filter(move |p| p.busy == busy);
@@ -225,7 +225,7 @@ impl BlockTimer<'_> {
         Some(BlockSeconds { forward, input: backward / 2.0, weight: backward / 2.0 })
     }
 
-    fn embedding(&self, r: &MeasuredRates, busy: Busy, n: f64) -> Option<BlockSeconds> {
+    fn embedding(&self, r: &MeasuredRates, busy: ConcurrentLoad, n: f64) -> Option<BlockSeconds> {
         let elements = n * self.model.d_model as f64;
         let of = |get: fn(&runner_spec::rates::EmbeddingPoint) -> f64| {
             let points = r.embeddings.iter().filter(move |p| p.busy == busy);

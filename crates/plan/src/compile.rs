@@ -11,12 +11,13 @@ use crate::{check, devices, memory_shortage, ranks};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Recompute;
-use runner_spec::experiment::{Experiment, Family, Init, Layout, Model, Optimizer, PaddingMask};
+use runner_spec::experiment::{Experiment, Family, Layout, Model, Optimizer, PaddingMask, WeightInit};
 use runner_spec::mesh::{Mesh, Mode};
-use runner_spec::model::{ModelSpec, Variant};
-use runner_spec::plan::{FORMAT, Plan, Totals};
+use runner_spec::model::{Gpt2Variant, ModelSpec};
+use runner_spec::plan::{PLAN_FORMAT, Plan, Totals};
 use runner_spec::program::{
-    BatchSpec, Blocks, Device, EvalSpec, Instruction, LrDecay, LrSchedule, OptimizerSpec, Order, Periodic, Program,
+    BatchSpec, BlockRange, Device, EvalSpec, Instruction, LrDecay, LrSchedule, OptimizerSpec, Periodic, Program,
+    RowOrder,
 };
 
 /// A program lists every micro-batch: more than this many per step is a mistake in the file.
@@ -47,8 +48,8 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     }
     // Where an epoch is whole batches, there is nothing to drop.
     let partial = !data.train.rows.is_multiple_of(sequences.max(1) as u64);
-    let order = Order { sequential: !experiment.data.shuffle, drop_last: experiment.data.drop_last && partial };
-    let epoch = order.used(data.train.rows, sequences);
+    let order = RowOrder { sequential: !experiment.data.shuffle, drop_last: experiment.data.drop_last && partial };
+    let epoch = order.rows_used(data.train.rows, sequences);
     let steps = run_steps(&experiment.train, epoch, sequences, length)?;
     let schedule = lr_schedule(experiment, steps, epoch)?;
     let eval = eval_spec(experiment, data, &mut notes)?;
@@ -64,7 +65,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     }
 
     let tokens_per_step = sequences as u64 * length as u64;
-    let whole = [Blocks { start: 0, end: model.block_count() }];
+    let whole = [BlockRange { start: 0, end: model.block_count() }];
     let flops_per_step = ranks::flops(&model, Recompute::None, &whole, tokens_per_step, length).step;
     let common = Program {
         rank: 0,
@@ -108,7 +109,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let shortage = memory_shortage::describe_shortage(&layout, &ranks, slots);
     let forecast = forecast(&ranks, &totals, slots, cluster);
     Ok(Plan {
-        format: FORMAT,
+        format: PLAN_FORMAT,
         hash,
         math_hash,
         experiment_name: experiment.name.clone(),
@@ -213,12 +214,12 @@ fn rows_apart(theirs: usize, ours: usize) -> Option<String> {
 }
 
 /// What the gpt2 family may have otherwise; nothing of it is llama's.
-fn variant(m: &Model) -> Result<Variant, PlanError> {
+fn variant(m: &Model) -> Result<Gpt2Variant, PlanError> {
     let pytorch_init = match m.init {
-        Some(Init::Pytorch { embedding }) => Some(embedding),
+        Some(WeightInit::Pytorch { embedding }) => Some(embedding),
         _ => None,
     };
-    let variant = Variant {
+    let variant = Gpt2Variant {
         norm: m.norm,
         activation: m.activation,
         positions: m.positions,
@@ -228,7 +229,7 @@ fn variant(m: &Model) -> Result<Variant, PlanError> {
         mlp_dropout: m.mlp_dropout,
         pytorch_init,
     };
-    if m.family == Family::Llama && !variant.is_default() {
+    if m.family == Family::Llama && variant != Gpt2Variant::default() {
         return Err(PlanError::value("model", "llama has none of the gpt2 family's variants"));
     }
     Ok(variant)

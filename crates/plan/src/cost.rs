@@ -6,7 +6,7 @@ use runner_spec::experiment::Recompute;
 use runner_spec::experiment::{Activation, Family, NormPlace};
 use runner_spec::model::{ModelSpec, ParamSpec, parameters};
 use runner_spec::plan::{Flops, ParamCounts};
-use runner_spec::program::Blocks;
+use runner_spec::program::BlockRange;
 
 /// Named with every figure, since MFU without it says little.
 pub(crate) const CONVENTION: &str =
@@ -30,7 +30,7 @@ pub(crate) fn count_params(spec: &ModelSpec, blocks: &Range<usize>) -> ParamCoun
 }
 
 /// Parameters of the parts of the model that one rank holds. A tied embedding counts on both stages that hold it.
-pub(crate) fn count_chunks(spec: &ModelSpec, chunks: &[Blocks]) -> ParamCounts {
+pub(crate) fn count_chunks(spec: &ModelSpec, chunks: &[BlockRange]) -> ParamCounts {
     let mut counts = ParamCounts { decayed_tensors: 0, decayed: 0, other_tensors: 0, other: 0, total: 0 };
     for chunk in chunks {
         let part = count_params(spec, &chunk.range());

@@ -60,7 +60,7 @@ mod tests {
     use crate::testing::{data, experiment};
     use crate::topology::topology;
     use runner_spec::experiment::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
-    use runner_spec::mesh::Group;
+    use runner_spec::mesh::RankGroup;
 
     /// Beside the groups and channels that ranks are connected by.
     #[test]
@@ -92,9 +92,9 @@ mod tests {
                 let (program, mesh) = (&rank.program, plan.mesh);
                 let topology = topology(program, plan.channel_slots, 4);
                 let channels = topology.channels.iter().filter(|c| c.from == program.rank || c.to == program.rank);
-                let used = |group: &Group| match *group {
-                    Group::World => false,
-                    Group::Replicas { .. } | Group::Tied { .. } => {
+                let used = |group: &RankGroup| match *group {
+                    RankGroup::World => false,
+                    RankGroup::Replicas { .. } | RankGroup::Tied { .. } => {
                         mesh.size(*group) > 1 && mesh.members(*group).contains(&program.rank)
                     }
                 };

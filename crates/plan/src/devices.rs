@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::error::PlanError;
 use crate::ranks;
-use runner_spec::cluster::{ClusterFacts, ComputeCapability, DeviceFacts, RankSeat};
+use runner_spec::cluster::{ClusterFacts, ComputeCapability, DeviceFacts, RankLocation};
 use runner_spec::experiment::Precision;
 use runner_spec::experiment::{AutoOr, DeviceChoice, DeviceName, Experiment, Parallel};
 use runner_spec::mesh::Mesh;
@@ -104,7 +104,7 @@ impl Few {
 /// A GPU for each of `world` ranks. Of ranks that a launcher started each takes that of its number on its machine. Where a rank
 /// sees one GPU alone, its launcher shows each its own: in the plan it has the rank's number, too.
 fn each_its_own(cuda: &[&DeviceFacts], world: usize, cluster: &ClusterFacts) -> Result<Vec<DeviceFacts>, Few> {
-    let seats = &cluster.seats;
+    let seats = &cluster.rank_locations;
     if seats.is_empty() || cuda.is_empty() {
         let few = Few { gpus: cuda.len(), ranks: world, of_a_machine: false };
         return cuda.get(..world).map(|first| first.iter().map(|gpu| (*gpu).clone()).collect()).ok_or(few);
@@ -113,12 +113,12 @@ fn each_its_own(cuda: &[&DeviceFacts], world: usize, cluster: &ClusterFacts) -> 
     if seats.len() < world || (cuda.len() < ranks && cuda.len() > 1 && !cluster.sharing) {
         return Err(Few { gpus: cuda.len(), ranks, of_a_machine: true });
     }
-    let seated = |seat: &RankSeat| at(cuda[seat.local_rank % cuda.len()], *seat, cuda.len(), cluster);
+    let seated = |seat: &RankLocation| at(cuda[seat.local_rank % cuda.len()], *seat, cuda.len(), cluster);
     Ok(seats[..world].iter().map(seated).collect())
 }
 
 /// `gpu` for the rank at `seat`, which sees `visible` of them.
-fn at(gpu: &DeviceFacts, seat: RankSeat, visible: usize, cluster: &ClusterFacts) -> DeviceFacts {
+fn at(gpu: &DeviceFacts, seat: RankLocation, visible: usize, cluster: &ClusterFacts) -> DeviceFacts {
     let own = visible == 1 && !cluster.sharing;
     let device = if own { Device::Cuda(seat.local_rank) } else { gpu.device };
     DeviceFacts { node: seat.node, device, ..gpu.clone() }
@@ -149,7 +149,7 @@ fn given(
 ) -> Result<Vec<DeviceFacts>, PlanError> {
     let one = |(rank, name): (usize, &DeviceName)| {
         let device = named(*name, cluster)?;
-        Ok(match cluster.seats.get(rank) {
+        Ok(match cluster.rank_locations.get(rank) {
             Some(seat) if device.device != Device::Cpu => at(device, *seat, cuda.len(), cluster),
             _ => device.clone(),
         })
@@ -180,7 +180,7 @@ struct Unfit {
 
 /// `None` if each of `chosen` has code for it, and several can talk.
 fn unfit(chosen: &[DeviceFacts], cluster: &ClusterFacts) -> Option<Unfit> {
-    let least = ComputeCapability::LEAST;
+    let least = ComputeCapability::MINIMUM;
     let old = chosen.iter().find_map(|device| Some((device, device.compute_capability.filter(|c| *c < least)?)));
     if let Some((DeviceFacts { device, name, .. }, capability)) = old {
         let what = format!("GPUs need compute capability {least} or more, and {device} ({name}) has {capability}");
@@ -203,7 +203,7 @@ fn named(name: DeviceName, cluster: &ClusterFacts) -> Result<&DeviceFacts, PlanE
     let found = cluster.devices.iter().find(|d| d.device == wanted);
     found.ok_or_else(|| {
         if let (Device::Cuda(_), Some(why)) = (wanted, &cluster.no_gpu) {
-            return PlanError::NoGpu { key: "parallel.devices", wanted: name.to_string(), why: why.clone() };
+            return PlanError::NoGpuReason { key: "parallel.devices", wanted: name.to_string(), why: why.clone() };
         }
         let PlanError::NoDevice { has, .. } = no_device("", cluster) else {
             return PlanError::value("parallel.devices", format!("{name} is not there"));
@@ -214,7 +214,7 @@ fn named(name: DeviceName, cluster: &ClusterFacts) -> Result<&DeviceFacts, PlanE
 
 fn no_device(wanted: &'static str, cluster: &ClusterFacts) -> PlanError {
     if let ("cuda", Some(why)) = (wanted, &cluster.no_gpu) {
-        return PlanError::NoGpu { key: "device", wanted: wanted.to_owned(), why: why.clone() };
+        return PlanError::NoGpuReason { key: "device", wanted: wanted.to_owned(), why: why.clone() };
     }
     let names: Vec<String> = cluster.devices.iter().take(16).map(|d| d.device.to_string()).collect();
     let has = if names.is_empty() { "no device".to_owned() } else { names.join(", ") };
@@ -269,18 +269,18 @@ mod tests {
     use runner_machine::gpu_facts::GpuFacts;
     use runner_machine::local_cluster::with_gpus;
     use runner_spec::cluster::ComputeCapability;
-    use runner_spec::cluster::NoGpu;
+    use runner_spec::cluster::NoGpuReason;
     use runner_spec::experiment::{Parallel, ParallelMode};
     use runner_spec::plan::Plan;
 
-    fn plan(found: Result<Vec<GpuFacts>, NoGpu>, change: impl FnOnce(&mut Experiment)) -> Result<Plan, String> {
+    fn plan(found: Result<Vec<GpuFacts>, NoGpuReason>, change: impl FnOnce(&mut Experiment)) -> Result<Plan, String> {
         let mut experiment = experiment();
         change(&mut experiment);
         compile(&experiment, &data(), &with_gpus(cluster(), found, 8)).map_err(|e| e.to_string())
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "as a driver answers")]
-    fn boards(count: usize, capability: (u32, u32)) -> Result<Vec<GpuFacts>, NoGpu> {
+    fn boards(count: usize, capability: (u32, u32)) -> Result<Vec<GpuFacts>, NoGpuReason> {
         let one = GpuFacts {
             index: 0,
             name: "NVIDIA Board".to_owned(),
@@ -311,8 +311,8 @@ mod tests {
     ) -> Result<Plan, String> {
         let mut experiment = experiment();
         experiment.parallel = ddp(4);
-        let seats = (0..4).map(|rank| RankSeat { node: rank / each, local_rank: rank % each }).collect();
-        let mut cluster = ClusterFacts { seats, ..with_gpus(cluster(), boards(visible, (8, 0)), 8) };
+        let seats = (0..4).map(|rank| RankLocation { node: rank / each, local_rank: rank % each }).collect();
+        let mut cluster = ClusterFacts { rank_locations: seats, ..with_gpus(cluster(), boards(visible, (8, 0)), 8) };
         change(&mut experiment, &mut cluster);
         compile(&experiment, &data(), &cluster).map_err(|e| e.to_string())
     }
@@ -327,7 +327,7 @@ mod tests {
         let two = |x: &mut Experiment| x.parallel = ddp(2);
         assert_eq!(first(plan(boards(1, (8, 0)), auto)), (Device::Cuda(0), vec![]));
         assert_eq!(first(plan(boards(1, (8, 0)), |x| x.precision = Precision::Bf16)), (Device::Cuda(0), vec![]));
-        assert_eq!(first(plan(Err(NoGpu::NotBuilt), auto)), (Device::Cpu, vec![]));
+        assert_eq!(first(plan(Err(NoGpuReason::NotBuilt), auto)), (Device::Cpu, vec![]));
         // The kernels have no code for it, whatever the precision.
         let (device, notes) = first(plan(boards(1, (7, 5)), auto));
         assert_eq!(device, Device::Cpu);
@@ -408,8 +408,8 @@ mod tests {
     fn what_is_asked_for_and_is_not_there() {
         let cuda = |x: &mut Experiment| x.device = DeviceChoice::Cuda;
         let fails = |found, change: fn(&mut Experiment)| plan(found, change).expect_err("it cannot be planned");
-        insta::assert_snapshot!(fails(Err(NoGpu::NotBuilt), cuda), @"device: cuda is asked for, and this program was built without CUDA: build it with `make cuda`, or take device: cpu");
-        let missing = NoGpu::Missing("no libcuda.so.1; `runner doctor` tells what is missing".to_owned());
+        insta::assert_snapshot!(fails(Err(NoGpuReason::NotBuilt), cuda), @"device: cuda is asked for, and this program was built without CUDA: build it with `make cuda`, or take device: cpu");
+        let missing = NoGpuReason::Missing("no libcuda.so.1; `runner doctor` tells what is missing".to_owned());
         insta::assert_snapshot!(fails(Err(missing), cuda), @"device: cuda is asked for, and no GPU can be used here: no libcuda.so.1; `runner doctor` tells what is missing; device: cpu needs none");
         insta::assert_snapshot!(fails(boards(1, (8, 0)), |x| {
             x.device = DeviceChoice::Cuda;
@@ -439,6 +439,6 @@ mod tests {
         let hash = |found| plan(found, |_| {}).expect("it is planned").hash;
         let second = boards(2, (8, 0)).map(|all| all[1..].to_vec());
         assert_eq!(hash(boards(1, (8, 0))), hash(second));
-        assert_ne!(hash(boards(1, (8, 0))), hash(Err(NoGpu::NotBuilt)));
+        assert_ne!(hash(boards(1, (8, 0))), hash(Err(NoGpuReason::NotBuilt)));
     }
 }

@@ -1,7 +1,7 @@
 //! Why an experiment cannot be planned, in the experiment file's vocabulary and with the arithmetic that failed.
 
 use crate::check::CheckError;
-use runner_spec::cluster::NoGpu;
+use runner_spec::cluster::NoGpuReason;
 
 /// Mistakes in the request, except `Check` and `Json`, which are the planner's own (see `is_request`).
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -33,7 +33,7 @@ pub enum PlanError {
     #[error("device: {wanted} is not on this machine, which has {has}")]
     NoDevice { wanted: &'static str, has: String },
     #[error("{key}: {wanted} is asked for, and {}", no_gpu(why))]
-    NoGpu { key: &'static str, wanted: String, why: NoGpu },
+    NoGpuReason { key: &'static str, wanted: String, why: NoGpuReason },
     #[error("eval.hellaswag is set, but no items of it were prepared")]
     NoChoiceItems,
     #[error("{key}: {message}")]
@@ -45,12 +45,12 @@ pub enum PlanError {
 }
 
 /// Why there is none, and what to do.
-fn no_gpu(why: &NoGpu) -> String {
+fn no_gpu(why: &NoGpuReason) -> String {
     match why {
-        NoGpu::NotBuilt => {
+        NoGpuReason::NotBuilt => {
             "this program was built without CUDA: build it with `make cuda`, or take device: cpu".to_owned()
         }
-        NoGpu::Missing(what) => format!("no GPU can be used here: {what}; device: cpu needs none"),
+        NoGpuReason::Missing(what) => format!("no GPU can be used here: {what}; device: cpu needs none"),
     }
 }
 

@@ -4,7 +4,7 @@ use crate::simulate;
 use crate::simulate::Trace;
 use crate::step_costs::PlanCosts;
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::forecast::{Forecast, MOST_SPANS, StageForecast};
+use runner_spec::forecast::{Forecast, MAX_SPANS, StageForecast};
 use runner_spec::plan::{RankPlan, Totals};
 
 /// The prediction for `ranks`; `None` if a device or a link that it needs has no rates.
@@ -30,7 +30,7 @@ pub(crate) fn forecast(ranks: &[RankPlan], totals: &Totals, slots: usize, cluste
         devices,
         device_hours: run_seconds / 3600.0 * devices as f64,
         stages: stages(&trace, ranks),
-        spans: if trace.spans.len() > MOST_SPANS { Vec::new() } else { trace.spans },
+        spans: if trace.spans.len() > MAX_SPANS { Vec::new() } else { trace.spans },
     })
 }
 

@@ -11,11 +11,11 @@ use crate::device_memory;
 use runner_spec::cluster::DeviceFacts;
 use runner_spec::experiment::Recompute;
 use runner_spec::experiment::{Family, PositionKind};
-use runner_spec::plan::{MemoryCategory, MemoryEstimate, MemoryItem, PROCESS};
+use runner_spec::plan::{MemoryCategory, MemoryEstimate, MemoryItem, PROCESS_ITEM};
 use runner_spec::precision;
-use runner_spec::program::BATCH_TOKENS;
-use runner_spec::program::DEVICE_ROWS;
-use runner_spec::program::{Blocks, Device, Instruction, Program};
+use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
+use runner_spec::program::EVAL_TOKENS_PER_GPU_FORWARD;
+use runner_spec::program::{BlockRange, Device, Instruction, Program};
 
 /// The process without any model: code, allocator, thread stacks, GEMM's packing buffers.
 const BASELINE: u64 = 50 << 20;
@@ -52,7 +52,7 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
     let mut items = state_items(program);
 
     let head = spec.layers + 1;
-    let count = |chunk: &Blocks| chunk.range().filter(|&b| b > 0 && b < head).count() as u64;
+    let count = |chunk: &BlockRange| chunk.range().filter(|&b| b > 0 && b < head).count() as u64;
     let mut layers = [0, 0];
     for (chunk, live) in program.chunks.iter().zip(*live) {
         // Where nothing is dropped, the weights' work is as much as what was saved.
@@ -122,7 +122,7 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
         workspace("rotary positions".to_owned(), F32.saturating_mul(table), 1);
     }
     if program.device == Device::Cpu {
-        workspace(PROCESS.to_owned(), BASELINE, 1);
+        workspace(PROCESS_ITEM.to_owned(), BASELINE, 1);
     } else {
         items.push(MemoryItem {
             category: MemoryCategory::Context,
@@ -242,7 +242,7 @@ fn evaluation(program: &Program, has_head: bool) -> u64 {
     }
     let mut sizes = Sizes::of(program);
     if program.eval.choice_items.is_some() {
-        sizes.positions = sizes.positions.max(BATCH_TOKENS as u64);
+        sizes.positions = sizes.positions.max(EVAL_TOKENS_PER_FORWARD as u64);
     }
     let spec = &program.model;
     let layer = sizes.total(&cost::layer_saved(spec)).saturating_add(sizes.total(&cost::layer_transient(spec)));
@@ -251,7 +251,7 @@ fn evaluation(program: &Program, has_head: bool) -> u64 {
         return layer;
     }
     let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
-    let part = Sizes { positions: sizes.positions.min(DEVICE_ROWS as u64), ..sizes };
+    let part = Sizes { positions: sizes.positions.min(EVAL_TOKENS_PER_GPU_FORWARD as u64), ..sizes };
     layer.max(input.saturating_add(part.total(&cost::head_saved(spec))))
 }
 
@@ -355,7 +355,7 @@ mod tests {
         program.model.vocab_size = 50_000;
         program.eval.choice_items = Some(1);
         assert!(program.periodic.iter().any(|p| p.instruction == Instruction::Evaluate));
-        let logits = 4 * 50_000 * DEVICE_ROWS as u64;
+        let logits = 4 * 50_000 * EVAL_TOKENS_PER_GPU_FORWARD as u64;
         assert!(evaluation(&program, true) < logits);
         program.device = Device::Cuda(0);
         assert!((logits..2 * logits).contains(&evaluation(&program, true)));

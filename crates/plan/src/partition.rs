@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use runner_spec::experiment::AutoOr;
-use runner_spec::program::Blocks;
+use runner_spec::program::BlockRange;
 
 /// What the blocks of a model cost, forward and backward, in any one unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -73,7 +73,7 @@ pub(crate) fn partition(
 }
 
 /// The blocks of each part: the embedding goes with the first layers, norm and head with the last.
-pub(crate) fn parts(counts: &[usize]) -> Vec<Blocks> {
+pub(crate) fn parts(counts: &[usize]) -> Vec<BlockRange> {
     let layers: usize = counts.iter().sum();
     let mut out = Vec::with_capacity(counts.len());
     let mut start = 0;
@@ -81,7 +81,7 @@ pub(crate) fn parts(counts: &[usize]) -> Vec<Blocks> {
     for (part, &count) in counts.iter().enumerate() {
         layer += count;
         let end = if part + 1 == counts.len() { layers + 2 } else { layer };
-        out.push(Blocks { start, end });
+        out.push(BlockRange { start, end });
         start = end;
     }
     out
@@ -129,7 +129,10 @@ mod tests {
     #[test]
     fn parts_cover_the_block_list() {
         let blocks = parts(&[2, 1, 3]);
-        assert_eq!(blocks, [Blocks { start: 0, end: 3 }, Blocks { start: 3, end: 4 }, Blocks { start: 4, end: 8 }]);
-        assert_eq!(parts(&[4]), [Blocks { start: 0, end: 6 }]);
+        assert_eq!(
+            blocks,
+            [BlockRange { start: 0, end: 3 }, BlockRange { start: 3, end: 4 }, BlockRange { start: 4, end: 8 }]
+        );
+        assert_eq!(parts(&[4]), [BlockRange { start: 0, end: 6 }]);
     }
 }

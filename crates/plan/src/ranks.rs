@@ -17,7 +17,7 @@ use runner_spec::mesh::{Mesh, Mode};
 use runner_spec::model::ModelSpec;
 use runner_spec::plan::{Flops, RankPlan};
 use runner_spec::precision;
-use runner_spec::program::{Blocks, Program};
+use runner_spec::program::{BlockRange, Program};
 use runner_spec::rates::DeviceRates;
 
 /// The most ranks that are planned; a file that asks for more is a mistake.
@@ -138,7 +138,7 @@ impl RankLayout {
     }
 
     /// The blocks of `stage`.
-    pub(crate) fn stage_chunks(&self, stage: usize) -> Vec<Blocks> {
+    pub(crate) fn stage_chunks(&self, stage: usize) -> Vec<BlockRange> {
         let parts = partition::parts(&self.counts);
         parts.into_iter().skip(stage).step_by(self.mesh.stages).collect()
     }
@@ -242,7 +242,13 @@ impl RankLayout {
 }
 
 /// FLOPs of several parts of a model.
-pub(crate) fn flops(model: &ModelSpec, recompute: Recompute, chunks: &[Blocks], tokens: u64, length: usize) -> Flops {
+pub(crate) fn flops(
+    model: &ModelSpec,
+    recompute: Recompute,
+    chunks: &[BlockRange],
+    tokens: u64,
+    length: usize,
+) -> Flops {
     let convention = cost::CONVENTION.to_owned();
     let mut sum = Flops { forward: 0.0, backward: 0.0, recomputed: 0.0, step: 0.0, convention };
     for chunk in chunks {

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use runner_spec::forecast::{Activity, Span};
+use runner_spec::forecast::{Activity, ForecastSpan};
 use runner_spec::program::{Instruction, Program};
 
 /// What things take.
@@ -35,7 +35,7 @@ pub(crate) struct Trace {
     pub(crate) seconds: f64,
     pub(crate) stages: Vec<StageSeconds>,
     /// In the order of their stages, each stage's in the order of time.
-    pub(crate) spans: Vec<Span>,
+    pub(crate) spans: Vec<ForecastSpan>,
 }
 
 /// Of one stage, in seconds; the three add up to the step.
@@ -61,7 +61,7 @@ struct SimulatedRank {
     at: usize,
     clock: f64,
     seconds: StageSeconds,
-    spans: Vec<Span>,
+    spans: Vec<ForecastSpan>,
     /// Until when the communication beside the computation is busy.
     lane: f64,
     world: usize,
@@ -278,7 +278,7 @@ impl SimulatedRank {
             last.end = end;
             return;
         }
-        self.spans.push(Span { stage, start, end, what, mb, chunk });
+        self.spans.push(ForecastSpan { stage, start, end, what, mb, chunk });
     }
 }
 
@@ -288,7 +288,7 @@ pub(crate) struct UnitCosts;
 
 impl StepCosts for UnitCosts {
     fn compute(&self, _: usize, program: &Program, instruction: &Instruction) -> f64 {
-        let share = |chunk: usize, blocks: Option<runner_spec::program::Blocks>| {
+        let share = |chunk: usize, blocks: Option<runner_spec::program::BlockRange>| {
             blocks.map_or(1.0, |b| {
                 let whole = program.chunks[chunk];
                 (b.end - b.start) as f64 / (whole.end - whole.start) as f64

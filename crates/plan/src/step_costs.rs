@@ -6,17 +6,17 @@ use crate::block_time::{BlockKindSeconds, BlockTimer};
 use crate::cost::block_params;
 use crate::simulate::{StepCosts, Transfer};
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::forecast::Basis;
+use runner_spec::forecast::ForecastBasis;
 use runner_spec::plan::RankPlan;
 use runner_spec::precision;
-use runner_spec::program::{Blocks, Device, Instruction, Program};
+use runner_spec::program::{BlockRange, Device, Instruction, Program};
 use runner_spec::rates::{BlockSeconds, DeviceRates, Link, Links};
 
 /// The stages of a plan with the times of their work.
 #[derive(Debug)]
 pub(crate) struct PlanCosts<'a> {
     pub stages: Vec<StageCosts<'a>>,
-    pub basis: Basis,
+    pub basis: ForecastBasis,
     /// Devices that the ranks run on.
     pub devices: usize,
     /// Parameters of each block.
@@ -64,7 +64,7 @@ impl<'a> PlanCosts<'a> {
             *sharers.entry((rank.hardware.node, rank.device)).or_default() += 1;
         }
         let mut stages: Vec<StageCosts<'a>> = Vec::with_capacity(mesh.stages);
-        let mut basis = Basis::Measured;
+        let mut basis = ForecastBasis::Measured;
         for stage in 0..mesh.stages {
             let members = &ranks[mesh.rank(stage, 0)..mesh.rank(stage, 0) + mesh.replicas];
             let mut seen = BTreeSet::new();
@@ -77,7 +77,7 @@ impl<'a> PlanCosts<'a> {
                 }
                 let rates = cluster.rates.devices.get(&rank.hardware.name)?;
                 if matches!(rates, DeviceRates::Accelerator(_)) {
-                    basis = Basis::Assumed;
+                    basis = ForecastBasis::Assumed;
                 }
                 let timed = StageCosts::new(rank, rates, shared)?;
                 slowest = Some(match slowest {
@@ -93,7 +93,7 @@ impl<'a> PlanCosts<'a> {
         Some(Self { stages, basis, devices: sharers.len(), params: block_params(&first.program.model), links })
     }
 
-    fn block_range(&self, stage: usize, mb: usize, blocks: Blocks) -> BlockSeconds {
+    fn block_range(&self, stage: usize, mb: usize, blocks: BlockRange) -> BlockSeconds {
         let timed = &self.stages[stage];
         let batch = &timed.rank.program.batch;
         let full = batch.rows(mb).1 == batch.micro_batch.min(batch.slice.1);
@@ -110,7 +110,7 @@ impl<'a> PlanCosts<'a> {
     }
 
     /// Bytes of gradients of `blocks` on `program`'s rank.
-    fn gradient_bytes(&self, program: &Program, blocks: Blocks) -> f64 {
+    fn gradient_bytes(&self, program: &Program, blocks: BlockRange) -> f64 {
         let mut n: u64 = blocks.range().filter_map(|b| self.params.get(b)).sum();
         let spec = &program.model;
         let head = blocks.contains(spec.layers + 1);

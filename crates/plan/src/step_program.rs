@@ -4,7 +4,7 @@ use crate::cost::block_params;
 use crate::schedule::{Pass, ScheduledPass};
 use runner_spec::mesh::{Mesh, Mode};
 use runner_spec::model::ModelSpec;
-use runner_spec::program::{Blocks, Instruction};
+use runner_spec::program::{BlockRange, Instruction};
 
 /// The inputs of one rank's step.
 #[derive(Debug, Clone, Copy)]
@@ -14,15 +14,15 @@ pub(crate) struct StepInputs<'a> {
     /// Under dp, the root updates the weights for all replicas.
     pub is_root: bool,
     pub tie_embeddings: bool,
-    pub chunks: &'a [Blocks],
-    pub buckets: &'a [Blocks],
+    pub chunks: &'a [BlockRange],
+    pub buckets: &'a [BlockRange],
     pub micro_batches: usize,
     pub passes: &'a [ScheduledPass],
     pub clip_norm: Option<f64>,
 }
 
 /// Gradient buckets: runs of blocks with about `bytes` of gradients each, last blocks first, never across two chunks.
-pub(crate) fn gradient_buckets(spec: &ModelSpec, chunks: &[Blocks], bytes: f64) -> Vec<Blocks> {
+pub(crate) fn gradient_buckets(spec: &ModelSpec, chunks: &[BlockRange], bytes: f64) -> Vec<BlockRange> {
     let params = block_params(spec);
     let mut out = Vec::new();
     for chunk in chunks.iter().rev() {
@@ -30,7 +30,7 @@ pub(crate) fn gradient_buckets(spec: &ModelSpec, chunks: &[Blocks], bytes: f64) 
         for block in chunk.range().rev() {
             sum += 4.0 * params.get(block).copied().unwrap_or(0) as f64;
             if sum >= bytes || block == chunk.start {
-                out.push(Blocks { start: block, end });
+                out.push(BlockRange { start: block, end });
                 (end, sum) = (block, 0.0);
             }
         }

@@ -1,7 +1,7 @@
 //! What each stage does when, in one step: as data, and as a grid of text.
 
 use crate::simulate::{UnitCosts, simulate};
-use runner_spec::forecast::{Activity, MOST_SPANS, Span};
+use runner_spec::forecast::{Activity, ForecastSpan, MAX_SPANS};
 use runner_spec::plan::Plan;
 
 /// Columns that a line may have for times.
@@ -16,7 +16,7 @@ pub struct Timeline {
     /// Whether times are seconds; else units of a chunk's forward (a whole backward takes two).
     pub in_seconds: bool,
     pub end: f64,
-    pub spans: Vec<Span>,
+    pub spans: Vec<ForecastSpan>,
     /// Per stage, the share of the step in which it waits for others.
     pub bubbles: Vec<f64>,
 }
@@ -34,7 +34,7 @@ pub fn timeline(plan: &Plan) -> Option<Timeline> {
     }
     let passes: usize =
         (0..plan.mesh.stages).map(|stage| plan.ranks[plan.mesh.rank(stage, 0)].program.step.len()).sum();
-    if passes > MOST_SPANS {
+    if passes > MAX_SPANS {
         return None;
     }
     let first = |stage| Some(&plan.ranks.get(plan.mesh.rank(stage, 0))?.program);
@@ -97,7 +97,7 @@ fn write(row: &mut [char], from: usize, to: usize, label: &str) {
 }
 
 /// `F3`, on the second chunk `F3'`, from the fourth on `F3:3`.
-pub fn label(span: &Span) -> String {
+pub fn label(span: &ForecastSpan) -> String {
     let chunk = match span.chunk {
         0 => String::new(),
         1 | 2 => "'".repeat(span.chunk),

@@ -2,7 +2,7 @@
 
 use crate::svg::{SvgPicture, ticks};
 use crate::timeline::{Timeline, label};
-use runner_spec::forecast::{Activity, Span};
+use runner_spec::forecast::{Activity, ForecastSpan};
 
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 90.0;
@@ -78,7 +78,7 @@ pub fn draw_timeline(timeline: &Timeline, title: &str) -> String {
     picture.finish()
 }
 
-fn tooltip(span: &Span, name: &str, in_seconds: bool) -> String {
+fn tooltip(span: &ForecastSpan, name: &str, in_seconds: bool) -> String {
     let what =
         span.mb.map_or_else(|| name.to_owned(), |mb| format!("{name} of micro-batch {mb}, chunk {}", span.chunk));
     if in_seconds {

@@ -1,7 +1,7 @@
 //! From a plan's mesh to the groups and channels that its ranks communicate through.
 
 use runner_spec::mesh::Mesh;
-use runner_spec::program::BATCH_TOKENS;
+use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 use runner_spec::program::Program;
 use runner_spec::topology::{Channel, Lane, Topology};
 
@@ -38,7 +38,8 @@ fn channels(program: &Program, mesh: Mesh, slots: usize, element: usize) -> Vec<
 fn longest(program: &Program) -> usize {
     let d = program.model.d_model;
     let training = program.batch.micro_batch.saturating_mul(program.batch.length);
-    let choice = if program.eval.choice_items.is_some() { BATCH_TOKENS.max(program.model.context_length) } else { 0 };
+    let choice =
+        if program.eval.choice_items.is_some() { EVAL_TOKENS_PER_FORWARD.max(program.model.context_length) } else { 0 };
     let (prompts, logits) = program.eval.samples.as_ref().map_or((0, 0), |samples| {
         let rows = samples.count.saturating_mul(program.model.context_length);
         (rows, samples.count.saturating_mul(program.model.vocab_size))

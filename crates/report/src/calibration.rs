@@ -25,7 +25,7 @@ fn measured_table(rates: &MeasuredRates) -> String {
     let heads = ["ranks", "threads", "d_model", "positions", "length", "forward ns/pos", "backward"];
     let columns: Vec<_> = [("layer", Align::Left)].into_iter().chain(heads.map(|head| (head, Align::Right))).collect();
     let row = |name: String, busy, d_model: usize, positions: usize, length: String, seconds: [f64; 2]| {
-        let runner_spec::rates::Busy { ranks, threads } = busy;
+        let runner_spec::rates::ConcurrentLoad { ranks, threads } = busy;
         let mut row = vec![name];
         row.extend([ranks, threads, d_model, positions].map(|n| n.to_string()));
         row.push(length);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use runner_spec::event::Traced;
+use runner_spec::event::TracedTensor;
 use runner_spec::format::{count, counted, printable};
 use runner_store::verdict::{FirstDifferingTensor, Judgement, NumberDifference, ReproductionVerdict};
 
@@ -98,9 +98,9 @@ fn describe_tensor(first: &FirstDifferingTensor) -> String {
     let name = printable(&first.name);
     let what = match first.traced {
         None => format!("{name}, in the checkpoint"),
-        Some(Traced::Output) => name,
-        Some(Traced::Gradient) => format!("gradient of {name}"),
-        Some(Traced::Parameter) => format!("{name} after its update"),
+        Some(TracedTensor::Output) => name,
+        Some(TracedTensor::Gradient) => format!("gradient of {name}"),
+        Some(TracedTensor::Parameter) => format!("{name} after its update"),
     };
     format!("{what} of step {}", count(first.step))
 }

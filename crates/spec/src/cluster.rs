@@ -1,37 +1,37 @@
-//! What the planner knows of machines: plain facts, handed in, so that planning needs no device.
+//! Facts about machines. The planner gets them as arguments, so planning needs no device.
 
 use serde::{Deserialize, Serialize};
 
 pub use crate::program::Device;
 use crate::rates::Rates;
-use crate::serde_defaults::is_false;
+use crate::serde_defaults::is_default;
 
 /// The devices a run may use, in the order in which ranks take them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClusterFacts {
     pub devices: Vec<DeviceFacts>,
-    /// How fast they are, as far as it is known.
+    /// Their speeds, as far as they are known.
     #[serde(default)]
     pub rates: Rates,
-    /// Why no GPU is among them, where one was looked for.
+    /// The reason why none of them is a GPU, if one was looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub no_gpu: Option<NoGpu>,
-    /// Why GPUs cannot talk to each other, where that was asked.
+    pub no_gpu: Option<NoGpuReason>,
+    /// The reason why GPUs cannot communicate, if that was checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_nccl: Option<String>,
-    /// Whether several ranks may be on one GPU.
-    #[serde(default, skip_serializing_if = "is_false")]
+    /// True if several ranks may be on one GPU.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub sharing: bool,
-    /// Where a launcher put each rank; `devices` are then those that one of them sees, of one machine. Empty where the ranks
-    /// are started on this machine.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub seats: Vec<RankSeat>,
+    /// The machine of each rank under a launcher. `devices` are then those that one of the ranks sees on its machine. Empty if
+    /// the ranks are started on this machine.
+    #[serde(default, rename = "seats", skip_serializing_if = "Vec::is_empty")]
+    pub rank_locations: Vec<RankLocation>,
 }
 
 impl ClusterFacts {
-    /// How many of the devices are GPUs.
+    /// The number of devices that are GPUs.
     #[must_use]
-    pub fn gpus(&self) -> usize {
+    pub fn gpu_count(&self) -> usize {
         self.devices.iter().filter(|device| matches!(device.device, Device::Cuda(_))).count()
     }
 
@@ -48,48 +48,48 @@ impl ClusterFacts {
     }
 }
 
-/// Where a rank is.
+/// The machine of a rank, and its place on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RankSeat {
+pub struct RankLocation {
     /// The machine, from 0.
     pub node: usize,
-    /// Among the ranks of that machine.
+    /// Its number among the ranks of that machine, from 0.
     pub local_rank: usize,
 }
 
-/// Why a machine has no GPU that this program could use.
+/// The reason why a machine has no GPU that this program can use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum NoGpu {
+pub enum NoGpuReason {
     /// The program was built without CUDA.
     NotBuilt,
-    /// What of driver and libraries is missing.
+    /// A driver or a library is missing.
     Missing(String),
 }
 
-/// One device. What is not known is `None`, never a guess.
+/// One device. A fact that is not known is `None`, never a guess.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceFacts {
     pub device: Device,
     /// The machine that it is in, from 0.
     #[serde(default)]
     pub node: usize,
-    /// As the vendor calls it.
+    /// The vendor's name for it.
     pub name: String,
     /// Host threads that a rank on this device computes with.
     pub threads: usize,
     pub memory_bytes: Option<u64>,
     /// Peak FLOP/s of matrix products by precision; MFU is reported against it.
     pub peak_flops: PeakFlops,
-    /// Of a GPU.
+    /// `None` for a CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_capability: Option<ComputeCapability>,
-    /// Whether its speed is not from a data sheet, but made of its clocks and multiprocessors.
-    #[serde(default, skip_serializing_if = "is_false")]
+    /// True if its speed is not from a data sheet, but computed from its clocks and multiprocessors.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub estimated: bool,
 }
 
-/// What a GPU's multiprocessors can do, as the vendor counts it: 9.0 is Hopper.
+/// The generation of a GPU's multiprocessors in the vendor's count: 9.0 is Hopper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ComputeCapability {
     pub major: u32,
@@ -97,8 +97,8 @@ pub struct ComputeCapability {
 }
 
 impl ComputeCapability {
-    /// The first that the kernels are compiled for: Ampere.
-    pub const LEAST: Self = Self { major: 8, minor: 0 };
+    /// The oldest generation that the kernels are compiled for: Ampere.
+    pub const MINIMUM: Self = Self { major: 8, minor: 0 };
 }
 
 impl std::fmt::Display for ComputeCapability {

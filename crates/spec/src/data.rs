@@ -1,8 +1,8 @@
-//! What the rest of the program sees of data: facts for the planner, rows for the executor.
+//! Prepared data: facts for the planner, rows for the executor.
 
 use serde::{Deserialize, Serialize};
 
-/// What the planner needs to know of prepared data. Pure facts, part of the plan and so of its hash.
+/// The facts about prepared data that a plan depends on. They are part of the plan and of its hash.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DataFacts {
     /// Ids the tokenizer can produce.
@@ -15,12 +15,12 @@ pub struct DataFacts {
     pub test: Option<SplitFacts>,
     /// Items of the configured multiple-choice set (after `limit`) and its content hash.
     pub choice: Option<ChoiceFacts>,
-    /// Of the weights that training starts from, where it does not draw them.
+    /// The weights that training starts from, if they are not drawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<WeightsFacts>,
 }
 
-/// What the planner needs to know of weights that a run starts from.
+/// The facts about initial weights that a plan depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightsFacts {
     /// Content hash of the files that hold them.
@@ -46,18 +46,18 @@ pub struct ChoiceFacts {
     pub hash: String,
 }
 
-/// Rows of inputs and targets, `length` each, row after row. A target is the token after its input, or `IGNORE`.
+/// Rows of inputs and targets, `length` each, row after row. A target is the token after its input, or `IGNORED_TARGET`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rows {
     pub length: usize,
     pub inputs: Vec<u32>,
     pub targets: Vec<u32>,
-    /// Of each row the inputs before its padding; empty where rows have none.
+    /// The number of inputs before the padding, for each row. Empty if no row has padding.
     pub filled: Vec<usize>,
 }
 
 impl Rows {
-    /// How many rows there are.
+    /// The number of rows.
     #[must_use]
     pub fn count(&self) -> usize {
         self.inputs.len().checked_div(self.length).unwrap_or(0)
@@ -66,7 +66,7 @@ impl Rows {
     /// Targets that the loss counts.
     #[must_use]
     pub fn valid(&self) -> u64 {
-        self.targets.iter().filter(|&&t| t != IGNORE).count() as u64
+        self.targets.iter().filter(|&&t| t != IGNORED_TARGET).count() as u64
     }
 }
 
@@ -79,9 +79,9 @@ pub struct ChoiceItem {
 }
 
 /// A target that the loss ignores (padding).
-pub const IGNORE: u32 = u32::MAX;
+pub const IGNORED_TARGET: u32 = u32::MAX;
 
-/// What `transformers` reads of a tokenizer, and the special tokens of its model.
+/// The files of a tokenizer that `transformers` reads, and the special tokens of its model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HfTokenizer {
     /// The content of the files.
@@ -90,7 +90,7 @@ pub struct HfTokenizer {
     pub special: SpecialTokens,
 }
 
-/// Ids of special tokens, where there are such.
+/// Ids of special tokens, if the tokenizer has them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
     pub bos: Option<u32>,

@@ -1,4 +1,4 @@
-//! What is wrong with an experiment, where, and what would be right; and how that is shown.
+//! Mistakes in an experiment: what is wrong, where, and what is legal; and their text for a terminal.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -25,11 +25,11 @@ pub struct Diagnostic {
     /// The key it is about, as `batch.micro_batch`; empty for the file as a whole.
     pub key: String,
     pub message: String,
-    /// What to do about it; may be empty, may have several lines.
+    /// What to do about the mistake. It may be empty or have several lines.
     pub help: String,
     /// The line of the source, as given.
     pub source_line: String,
-    /// Of a rendered template: the line of the template that the line is from.
+    /// The line of the template that a rendered line comes from.
     pub template: Option<Box<TemplatePlace>>,
 }
 
@@ -44,7 +44,7 @@ pub struct TemplatePlace {
     pub source_line: String,
 }
 
-/// Why there is no experiment: all mistakes that were found, in the order of the file.
+/// All mistakes of an experiment, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     pub diagnostics: Vec<Diagnostic>,

@@ -1,4 +1,4 @@
-//! What the executor tells the outside: typed events, consumed by the recorder and the reporter.
+//! The events that the executor emits. The recorder and the reporter consume them.
 
 use std::cmp::Reverse;
 
@@ -26,11 +26,11 @@ pub struct StepMetrics {
     pub forward_ms: f64,
     pub backward_ms: f64,
     pub optimizer_ms: f64,
-    /// In communication, copies and waits included: the mean over ranks. `None` where there is one rank.
+    /// Time in communication, with copies and waits: the mean over ranks. `None` if there is one rank.
     pub comm_ms: Option<f64>,
 }
 
-/// One evaluation; a field is `None` where that part is not configured.
+/// One evaluation. A field is `None` if its part is not configured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvalMetrics {
     pub step: u64,
@@ -52,10 +52,10 @@ pub struct SampleText {
     pub text: String,
 }
 
-/// What happens in a run, in order.
+/// One event of a run. Events come in the order in which they happen.
 #[derive(Debug)]
 pub enum Event {
-    /// The loop is about to start at `step` of `steps`.
+    /// Training is about to start after `step` of `steps` steps.
     Start {
         step: u64,
         steps: u64,
@@ -63,45 +63,46 @@ pub enum Event {
     Step(StepMetrics),
     Eval(EvalMetrics),
     Sample(SampleText),
-    /// The checkpoint of `step` is in place. Emitted by whoever saved it, not by the executor.
+    /// The checkpoint of `step` is saved. The code that saves it emits this event, not the executor.
     Saved {
         step: u64,
     },
     Warning(String),
-    /// Of one step among many: when each rank did what.
+    /// The activity of each rank during one step. Only some steps are watched.
     Watched(WatchedStep),
 }
 
-/// Why an observer gave up.
+/// The error of an observer. It stops the run.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct ObserveError(#[from] pub Box<dyn std::error::Error + Send + Sync>);
 
+/// The lowest validation loss so far.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Best {
+pub struct BestValidation {
     pub step: u64,
     pub val_loss: f64,
 }
 
-/// One step as it went, of all ranks.
+/// The activity of all ranks during one step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WatchedStep {
-    /// Which step it was, counting from 1.
+    /// Steps done, counting from 1.
     pub step: u64,
     /// The latest end of a span, in seconds.
     pub end: f64,
-    /// By rank, and of each rank in the order of time.
+    /// In the order of ranks, and for each rank in the order of time.
     pub spans: Vec<WatchedSpan>,
-    /// One for each process, by the first rank in it.
+    /// One for each process, under the first rank in it.
     #[serde(default)]
     pub memory: Vec<WatchedMemory>,
 }
 
-/// One thing a rank did, in seconds from the moment the first rank began the step.
+/// One activity of a rank. Times are seconds since the first rank began the step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct WatchedSpan {
     pub rank: usize,
-    /// `None`: sending and receiving, which is waiting for the most part.
+    /// `None` for sending and receiving, most of which is waiting.
     pub what: Option<Activity>,
     pub mb: Option<usize>,
     pub chunk: usize,
@@ -109,30 +110,30 @@ pub struct WatchedSpan {
     pub end: f64,
 }
 
-/// Bytes that a process held in the step: its buffers, and beside them the most that was allocated at once.
+/// Bytes that a process held during the step: its buffers, and the peak of its other allocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchedMemory {
     pub rank: usize,
     pub weights: u64,
     pub gradients: u64,
     pub optimizer: u64,
-    /// Activations, workspace and messages at their peak: what the step allocated over what was there when it began.
-    /// `None` where allocations are not counted.
+    /// The peak of activations, workspace and messages: bytes that the step allocated beyond those at its beginning.
+    /// `None` if allocations are not counted.
     pub step: Option<u64>,
-    /// Of a GPU, what its driver says besides.
+    /// The driver's figures for a GPU; `None` on a CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<WatchedDevice>,
 }
 
-/// Bytes of a GPU, of all its processes, but for `reserved`.
+/// Bytes of a GPU. All but `reserved` and `peak` are sums over all of its processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchedDevice {
-    /// What this process's pool holds for tensors, used or not.
+    /// Bytes that this process's pool holds for tensors, used or not.
     pub reserved: u64,
-    /// What is not free: contexts, code and libraries too.
+    /// Bytes that are not free, with contexts, code and libraries.
     pub used: u64,
     pub total: u64,
-    /// The most that this process's tensors took at once in the step, those included that were there when it began.
+    /// The peak of this process's tensors during the step, with those that were there at its beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<u64>,
 }
@@ -143,19 +144,19 @@ pub struct TraceLine {
     /// Steps done, counting from 1.
     pub step: u64,
     #[serde(rename = "kind")]
-    pub what: Traced,
-    /// Of the model's block list: 0 the embedding, 1 … layers, layers + 1 the head.
+    pub what: TracedTensor,
+    /// The entry of the model's block list: 0 is the embedding, 1 … layers the layers, layers + 1 the head.
     pub block: usize,
-    /// Of a parameter its own; of an output in words.
+    /// The name of a parameter, or the description of an output.
     pub name: String,
     /// The first 16 hexadecimal digits of BLAKE3 over the little-endian bytes.
     pub hash: String,
 }
 
-/// In the order in which a step computes them.
+/// The tensors of a trace, in the order in which a step computes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Traced {
+pub enum TracedTensor {
     Output,
     Gradient,
     Parameter,
@@ -164,10 +165,10 @@ pub enum Traced {
 impl TraceLine {
     /// Sorts by the order of computation: outputs forwards, gradients backwards, then the updated parameters.
     #[must_use]
-    pub fn order(&self) -> (u64, Traced, Reverse<usize>, usize, &str) {
+    pub fn order(&self) -> (u64, TracedTensor, Reverse<usize>, usize, &str) {
         let (back, forth) = match self.what {
-            Traced::Gradient => (Reverse(self.block), 0),
-            Traced::Output | Traced::Parameter => (Reverse(0), self.block),
+            TracedTensor::Gradient => (Reverse(self.block), 0),
+            TracedTensor::Output | TracedTensor::Parameter => (Reverse(0), self.block),
         };
         (self.step, self.what, back, forth, &self.name)
     }

@@ -1,15 +1,20 @@
 //! The validated experiment: every default filled in, every unit resolved.
 //!
-//! It serializes in the vocabulary of the experiment file itself, so `resolved.yaml` is a valid experiment. What is
-//! legal is decided by `config::validate`; these types only say what an experiment is.
+//! It serializes with the keys of the experiment file, so `resolved.yaml` is a valid experiment file. `runner_config` checks what
+//! is legal.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+mod data;
 mod parallel;
 
-use crate::serde_defaults::{is_false, is_true, is_zero, yes};
+use crate::serde_defaults::{is_default, is_true, yes};
+pub use data::{
+    Corpus, Data, HUB_DEFAULT_BRANCH, HubSource, JsonSource, Layout, PaddingMask, ParquetSource, Source, Tokenizer,
+    Validation,
+};
 pub use parallel::{AutoOr, DeviceName, Parallel, ParallelMode, Pipeline, PipelineSchedule};
 
 /// A whole experiment, ready for the planner.
@@ -27,7 +32,7 @@ pub struct Experiment {
     pub optimizer: Optimizer,
     pub schedule: Schedule,
     pub precision: Precision,
-    /// Under `bf16`: whether f32 weights stand behind the rounded ones. `false`: weights and moments are bf16 values.
+    /// True if the optimizer updates f32 weights. False, under `bf16` only: weights and moments are bf16 values.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub master_weights: bool,
     pub parallel: Parallel,
@@ -80,26 +85,26 @@ pub struct Model {
     pub norm_eps: f64,
     /// Llama only.
     pub rope_theta: f64,
-    #[serde(default, skip_serializing_if = "NormPlace::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub norm: NormPlace,
-    #[serde(default, skip_serializing_if = "Activation::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub activation: Activation,
-    #[serde(default, skip_serializing_if = "PositionKind::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub positions: PositionKind,
-    /// Whether token embeddings are multiplied by √`d_model`.
-    #[serde(default, skip_serializing_if = "is_false")]
+    /// True if token embeddings are multiplied by √`d_model`.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub embedding_scale: bool,
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub head_bias: bool,
-    /// Whether a norm stands before the head.
+    /// True if there is a norm before the head.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub final_norm: bool,
-    /// Behind the activation of the feed-forward layer.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// The dropout after the activation of the feed-forward layer.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub mlp_dropout: f64,
     /// `None`: normal(0, 0.02).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub init: Option<Init>,
+    pub init: Option<WeightInit>,
 }
 
 /// Where the norms of a layer stand (gpt2): x + f(norm(x)), or norm(x + f(x)).
@@ -129,152 +134,12 @@ pub enum PositionKind {
     Sinusoidal,
 }
 
-macro_rules! is_default {
-    ($($name:ident)+) => {
-        $(impl $name {
-            pub fn is_default(&self) -> bool {
-                *self == Self::default()
-            }
-        })+
-    };
-}
-is_default!(NormPlace Activation PositionKind PaddingMask Recompute);
-
-/// Where initial weights come from.
+/// The source of initial weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Init {
+pub enum WeightInit {
     From(PathBuf),
     Pytorch { embedding: f64 },
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Data {
-    pub tokenizer: Tokenizer,
-    pub train: Source,
-    pub validation: Option<Validation>,
-    pub layout: Layout,
-    /// Whether every epoch has a permutation of its own.
-    #[serde(default = "yes", skip_serializing_if = "is_true")]
-    pub shuffle: bool,
-    /// Whether rows of an epoch that fill no batch are left out.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub drop_last: bool,
-}
-
-/// Paths here are as the user wrote them, already joined to the folder of the experiment file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Tokenizer {
-    Gpt2 { vocab: PathBuf, merges: PathBuf },
-    File(PathBuf),
-    Chars {},
-    Bytes {},
-    Bpe { vocab_size: usize, special_tokens: Vec<String> },
-    Words { lowercase: bool, min_count: u64, special_tokens: Vec<String> },
-    Hub { name: String, revision: String },
-}
-
-/// The branch of the hub's repositories that is meant unless another is named.
-pub const MAIN: &str = "main";
-
-/// Where documents come from. `files` may hold glob patterns. Of `column` (or `field`) and `template`, one is given.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Source {
-    Text { files: Vec<PathBuf> },
-    Parquet(ParquetSource),
-    Jsonl(JsonSource),
-    Json(JsonSource),
-    Hub(HubSource),
-    Tokens { files: Vec<PathBuf> },
-    Builtin { corpus: Corpus },
-}
-
-/// Of `column` and `template`, one is given.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ParquetSource {
-    pub files: Vec<PathBuf>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub column: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub template: Option<String>,
-}
-
-/// Of `field` and `template`, one is given.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct JsonSource {
-    pub files: Vec<PathBuf>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub field: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub template: Option<String>,
-}
-
-/// A dataset of the hub by its name. Of `column` and `template`, one is given.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HubSource {
-    pub dataset: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config: Option<String>,
-    pub split: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub column: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub template: Option<String>,
-    /// Branch, tag or commit; in a run's record the commit that was read.
-    pub revision: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Corpus {
-    Stories,
-}
-
-/// `{fraction: 0.1}`, or a source written as under `train`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Validation {
-    Fraction(f64),
-    Text { files: Vec<PathBuf> },
-    Parquet(ParquetSource),
-    Jsonl(JsonSource),
-    Json(JsonSource),
-    Hub(HubSource),
-    Tokens { files: Vec<PathBuf> },
-    Builtin { corpus: Corpus },
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Layout {
-    /// One token stream cut into windows: window i predicts tokens i·length+1 … (i+1)·length.
-    Packed { length: usize },
-    /// One token stream in `count` columns, which is the sequences of a batch; row i·count + c is piece i of column c.
-    Columns { length: usize, count: usize },
-    /// One document per row, `length` inputs long, clipped and padded.
-    Padded {
-        length: usize,
-        bos: String,
-        eos: String,
-        pad: String,
-        #[serde(default, skip_serializing_if = "PaddingMask::is_default")]
-        mask: PaddingMask,
-    },
-}
-
-/// Which tokens of a padded row attention sees: all up to its own, or of these those that are no padding.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum PaddingMask {
-    #[default]
-    Causal,
-    CausalAndPadding,
 }
 
 /// `sequences` is the global batch of one optimizer step, `micro_batch` the sequences of one forward.
@@ -298,7 +163,7 @@ pub struct Train {
     pub tokens: Option<u64>,
     /// Global L2 norm to which gradients are clipped; `None` leaves them.
     pub clip_norm: Option<f64>,
-    #[serde(default, skip_serializing_if = "Recompute::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recompute: Recompute,
 }
 
@@ -321,7 +186,7 @@ pub enum Optimizer {
         betas: [f64; 2],
         eps: f64,
         weight_decay: f64,
-        #[serde(default, skip_serializing_if = "Decays::is_default")]
+        #[serde(default, skip_serializing_if = "is_default")]
         decays: Decays,
     },
     Sgd {
@@ -338,13 +203,6 @@ pub enum Decays {
     #[default]
     Matrices,
     All,
-}
-
-impl Decays {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 impl Optimizer {
@@ -403,7 +261,7 @@ pub enum Decay {
 #[serde(deny_unknown_fields)]
 pub struct Eval {
     pub every: u64,
-    /// Whether to evaluate before the first step too.
+    /// True if there is an evaluation before the first step too.
     pub at_start: bool,
     pub loss: Option<EvalLoss>,
     pub hellaswag: Option<HellaSwag>,
@@ -416,7 +274,7 @@ pub struct Eval {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvalLoss {
-    /// How many micro-batches of the validation split are read, from its start, at most.
+    /// The most micro-batches of the validation split that are read, from its start.
     pub batches: usize,
 }
 
@@ -457,14 +315,4 @@ pub struct Checkpoint {
 pub struct Log {
     /// Optimizer steps between progress lines; metrics are recorded for every step.
     pub every: u64,
-}
-
-impl Layout {
-    /// Inputs per row.
-    #[must_use]
-    pub fn length(&self) -> usize {
-        match *self {
-            Self::Packed { length } | Self::Columns { length, .. } | Self::Padded { length, .. } => length,
-        }
-    }
 }

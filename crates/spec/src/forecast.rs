@@ -1,15 +1,15 @@
-//! What a plan is predicted to take: the types. `runner_plan` computes them.
+//! The predicted time of a plan. `runner_plan` computes it.
 
 use serde::{Deserialize, Serialize};
 
-/// Spans beyond this many are not kept: a picture of them shows nothing.
-pub const MOST_SPANS: usize = 1 << 16;
+/// The most spans of a forecast. A picture of more shows nothing, so they are left out.
+pub const MAX_SPANS: usize = 1 << 16;
 
 /// A prediction. Times in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Forecast {
-    /// What it rests on.
-    pub basis: Basis,
+    /// The source of the speeds.
+    pub basis: ForecastBasis,
     pub step_seconds: f64,
     pub tokens_per_second: f64,
     pub tokens_per_second_per_device: f64,
@@ -20,22 +20,22 @@ pub struct Forecast {
     pub devices: usize,
     pub device_hours: f64,
     pub stages: Vec<StageForecast>,
-    /// What each stage does when, in one step. Empty for steps of very many parts.
+    /// The activity of each stage during one step. Empty if there are more than [`MAX_SPANS`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub spans: Vec<Span>,
+    pub spans: Vec<ForecastSpan>,
 }
 
-/// Where the rates come from.
+/// The source of the speeds that a forecast is computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Basis {
+pub enum ForecastBasis {
     /// `runner calibrate` on this machine.
     Measured,
     /// Data sheets and assumed efficiencies.
     Assumed,
 }
 
-/// One stage of the pipeline, all of whose replicas do the same.
+/// The forecast for one stage of the pipeline. All of its replicas do the same.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StageForecast {
     pub stage: usize,
@@ -49,9 +49,9 @@ pub struct StageForecast {
     pub memory_bytes: u64,
 }
 
-/// One thing a stage does, in seconds from the beginning of the step.
+/// One activity of a stage. Times are seconds since the beginning of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Span {
+pub struct ForecastSpan {
     pub stage: usize,
     pub start: f64,
     pub end: f64,

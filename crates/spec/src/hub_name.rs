@@ -1,4 +1,4 @@
-//! What repositories of the hub, and what is in them, can be called. What is called otherwise never becomes a part of a path or an
+//! Legal names of the hub's repositories and of their files. What is called otherwise never becomes a part of a path or an
 //! address.
 
 /// Letters of a part of a name.
@@ -10,7 +10,7 @@ fn plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
 }
 
-/// What is wrong with `name` as a repository, as "is empty".
+/// The reason why `name` is not the name of a repository, such as "is empty".
 #[must_use]
 pub fn name_problem(name: &str) -> Option<String> {
     let parts: Vec<&str> = name.split('/').collect();
@@ -32,7 +32,7 @@ pub fn name_problem(name: &str) -> Option<String> {
     None
 }
 
-/// What is wrong with `revision`.
+/// The reason why `revision` is not a branch, tag or commit.
 #[must_use]
 pub fn revision_problem(revision: &str) -> Option<String> {
     if revision.is_empty() {
@@ -52,7 +52,7 @@ pub fn revision_problem(revision: &str) -> Option<String> {
     None
 }
 
-/// What is wrong with the name of a configuration or split.
+/// The reason why a text is not the name of a configuration or split.
 #[must_use]
 pub fn word_problem(word: &str) -> Option<String> {
     if word.is_empty() {
@@ -63,7 +63,7 @@ pub fn word_problem(word: &str) -> Option<String> {
         .map(|c| format!("has the character `{}`", c.escape_debug()))
 }
 
-/// Whether `path` names a file inside a repository, and inside the folder that holds its files.
+/// True if `path` names a file inside a repository, and inside the folder that holds its files.
 pub fn is_inside(path: &str) -> bool {
     !path.is_empty()
         && path.len() <= MAX_PATH
@@ -71,12 +71,12 @@ pub fn is_inside(path: &str) -> bool {
         && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
-/// Whether `text` is the full name of a commit.
+/// True if `text` is the full name of a commit.
 pub fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Whether `etag` may name a file of the cache.
+/// True if `etag` may name a file of the cache.
 pub fn is_etag(etag: &str) -> bool {
     (1..=128).contains(&etag.len()) && etag.chars().all(plain) && !etag.starts_with('.')
 }

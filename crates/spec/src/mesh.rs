@@ -1,10 +1,10 @@
-//! How ranks are arranged: stages of a pipeline by replicas of it, and the groups that communicate.
+//! The arrangement of ranks: stages of a pipeline by replicas of it, and the groups that communicate.
 
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::ParallelMode;
 
-/// What kind of parallelism the ranks work under.
+/// The kind of parallelism.
 pub type Mode = ParallelMode;
 
 /// `stages` · `replicas` ranks. Rank = stage · replicas + replica: replicas of a stage are neighbours, since they exchange
@@ -16,10 +16,10 @@ pub struct Mesh {
     pub replicas: usize,
 }
 
-/// Ranks that communicate as one.
+/// Ranks that take part in the same collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Group {
+pub enum RankGroup {
     /// All ranks.
     World,
     /// The replicas of stage `stage`.
@@ -53,39 +53,39 @@ impl Mesh {
 
     /// The ranks of `group`, ascending.
     #[must_use]
-    pub fn members(self, group: Group) -> Vec<usize> {
+    pub fn members(self, group: RankGroup) -> Vec<usize> {
         match group {
-            Group::World => (0..self.world_size()).collect(),
-            Group::Replicas { stage } => (0..self.replicas).map(|replica| self.rank(stage, replica)).collect(),
-            Group::Tied { replica } => vec![self.rank(0, replica), self.rank(self.stages - 1, replica)],
+            RankGroup::World => (0..self.world_size()).collect(),
+            RankGroup::Replicas { stage } => (0..self.replicas).map(|replica| self.rank(stage, replica)).collect(),
+            RankGroup::Tied { replica } => vec![self.rank(0, replica), self.rank(self.stages - 1, replica)],
         }
     }
 
     /// The number of ranks in `group`.
     #[must_use]
-    pub fn size(self, group: Group) -> usize {
+    pub fn size(self, group: RankGroup) -> usize {
         match group {
-            Group::World => self.world_size(),
-            Group::Replicas { .. } => self.replicas,
-            Group::Tied { .. } => 2,
+            RankGroup::World => self.world_size(),
+            RankGroup::Replicas { .. } => self.replicas,
+            RankGroup::Tied { .. } => 2,
         }
     }
 
     /// Every group, each at its `index`.
     #[must_use]
-    pub fn groups(self) -> Vec<Group> {
-        let replicas = (0..self.stages).map(|stage| Group::Replicas { stage });
-        let tied = (0..self.replicas).filter(|_| self.stages > 1).map(|replica| Group::Tied { replica });
-        std::iter::once(Group::World).chain(replicas).chain(tied).collect()
+    pub fn groups(self) -> Vec<RankGroup> {
+        let replicas = (0..self.stages).map(|stage| RankGroup::Replicas { stage });
+        let tied = (0..self.replicas).filter(|_| self.stages > 1).map(|replica| RankGroup::Tied { replica });
+        std::iter::once(RankGroup::World).chain(replicas).chain(tied).collect()
     }
 
     /// The position of `group` in `groups`.
     #[must_use]
-    pub fn index(self, group: Group) -> usize {
+    pub fn index(self, group: RankGroup) -> usize {
         match group {
-            Group::World => 0,
-            Group::Replicas { stage } => 1 + stage,
-            Group::Tied { replica } => 1 + self.stages + replica,
+            RankGroup::World => 0,
+            RankGroup::Replicas { stage } => 1 + stage,
+            RankGroup::Tied { replica } => 1 + self.stages + replica,
         }
     }
 }
@@ -100,9 +100,9 @@ mod tests {
         for rank in 0..mesh.world_size() {
             let (stage, replica) = mesh.place(rank);
             assert_eq!(mesh.rank(stage, replica), rank);
-            assert!(mesh.members(Group::Replicas { stage }).contains(&rank));
+            assert!(mesh.members(RankGroup::Replicas { stage }).contains(&rank));
         }
-        assert_eq!(mesh.members(Group::Tied { replica: 1 }), [1, 9]);
+        assert_eq!(mesh.members(RankGroup::Tied { replica: 1 }), [1, 9]);
     }
 
     #[test]

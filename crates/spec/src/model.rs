@@ -1,6 +1,6 @@
-//! What a model is, as numbers: its shape, and its parameters with their names, shapes and initialization.
+//! The shape of a model, and its parameters with their names, shapes and initialization.
 //!
-//! Pure data: the planner counts with it, the executor allocates from it.
+//! The planner counts them, and the executor allocates them.
 
 pub mod layout;
 pub mod stage;
@@ -10,7 +10,11 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::experiment::Family;
 pub use crate::experiment::{Activation, NormPlace, PositionKind};
-pub use crate::model::variant::Variant;
+pub use crate::model::variant::Gpt2Variant;
+use crate::serde_defaults::is_default;
+
+/// The base of rotary frequencies where a file gives none.
+pub const DEFAULT_ROPE_THETA: f64 = 10_000.0;
 
 /// A decoder-only transformer. Sizes are counts of elements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,9 +33,9 @@ pub struct ModelSpec {
     pub tie_embeddings: bool,
     pub norm_eps: f64,
     pub rope_theta: f64,
-    /// What the gpt2 family may have otherwise.
-    #[serde(default, skip_serializing_if = "Variant::is_default")]
-    pub variant: Variant,
+    /// Differences from GPT-2, for the gpt2 family only.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub variant: Gpt2Variant,
 }
 
 impl ModelSpec {
@@ -54,10 +58,10 @@ impl ModelSpec {
     }
 }
 
-/// How a parameter starts.
+/// The initial values of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Init {
+pub enum ParamInit {
     Zeros,
     Ones,
     Normal {
@@ -74,8 +78,8 @@ pub enum Init {
 pub struct ParamSpec {
     pub name: String,
     pub shape: Vec<usize>,
-    pub init: Init,
-    /// Which entry of the block list owns it.
+    pub init: ParamInit,
+    /// The entry of the block list that owns it.
     pub block: usize,
 }
 
@@ -110,7 +114,7 @@ pub fn parameters(spec: &ModelSpec) -> Vec<ParamSpec> {
 }
 
 fn normal(name: String, shape: [usize; 2], std: f64, block: usize) -> ParamSpec {
-    ParamSpec { name, shape: shape.to_vec(), init: Init::Normal { std }, block }
+    ParamSpec { name, shape: shape.to_vec(), init: ParamInit::Normal { std }, block }
 }
 
 /// GPT-2 (Radford et al. 2019): normal(0, 0.02), residual projections scaled by 1/sqrt(2·layers). Under `norm: post`, `ln_1`
@@ -122,48 +126,49 @@ fn gpt2(s: &ModelSpec) -> Vec<ParamSpec> {
     if variant.positions == PositionKind::Learned {
         out.push(normal("transformer.wpe.weight".into(), [s.context_length, d], STD, 0));
     }
-    let vector = |name: String, len: usize, init: Init, block: usize| ParamSpec { name, shape: vec![len], init, block };
+    let vector =
+        |name: String, len: usize, init: ParamInit, block: usize| ParamSpec { name, shape: vec![len], init, block };
     for i in 0..s.layers {
         let b = i + 1;
         let p = format!("transformer.h.{i}");
         out.extend([
-            vector(format!("{p}.ln_1.weight"), d, Init::Ones, b),
-            vector(format!("{p}.ln_1.bias"), d, Init::Zeros, b),
+            vector(format!("{p}.ln_1.weight"), d, ParamInit::Ones, b),
+            vector(format!("{p}.ln_1.bias"), d, ParamInit::Zeros, b),
             normal(format!("{p}.attn.c_attn.weight"), [s.qkv_rows(), d], STD, b),
-            vector(format!("{p}.attn.c_attn.bias"), s.qkv_rows(), Init::Zeros, b),
+            vector(format!("{p}.attn.c_attn.bias"), s.qkv_rows(), ParamInit::Zeros, b),
             normal(format!("{p}.attn.c_proj.weight"), [d, d], residual, b),
-            vector(format!("{p}.attn.c_proj.bias"), d, Init::Zeros, b),
-            vector(format!("{p}.ln_2.weight"), d, Init::Ones, b),
-            vector(format!("{p}.ln_2.bias"), d, Init::Zeros, b),
+            vector(format!("{p}.attn.c_proj.bias"), d, ParamInit::Zeros, b),
+            vector(format!("{p}.ln_2.weight"), d, ParamInit::Ones, b),
+            vector(format!("{p}.ln_2.bias"), d, ParamInit::Zeros, b),
             normal(format!("{p}.mlp.c_fc.weight"), [s.d_ff, d], STD, b),
-            vector(format!("{p}.mlp.c_fc.bias"), s.d_ff, Init::Zeros, b),
+            vector(format!("{p}.mlp.c_fc.bias"), s.d_ff, ParamInit::Zeros, b),
             normal(format!("{p}.mlp.c_proj.weight"), [d, s.d_ff], residual, b),
-            vector(format!("{p}.mlp.c_proj.bias"), d, Init::Zeros, b),
+            vector(format!("{p}.mlp.c_proj.bias"), d, ParamInit::Zeros, b),
         ]);
     }
     let head = s.layers + 1;
     if variant.final_norm {
-        out.push(vector("transformer.ln_f.weight".into(), d, Init::Ones, head));
-        out.push(vector("transformer.ln_f.bias".into(), d, Init::Zeros, head));
+        out.push(vector("transformer.ln_f.weight".into(), d, ParamInit::Ones, head));
+        out.push(vector("transformer.ln_f.bias".into(), d, ParamInit::Zeros, head));
     }
     if !s.tie_embeddings {
         out.push(normal("lm_head.weight".into(), [s.vocab_size, d], STD, head));
     }
     if variant.head_bias {
-        out.push(vector("lm_head.bias".into(), s.vocab_size, Init::Zeros, head));
+        out.push(vector("lm_head.bias".into(), s.vocab_size, ParamInit::Zeros, head));
     }
     if let Some(embedding) = variant.pytorch_init {
         for param in &mut out {
-            param.init = as_pytorch(param, s, embedding);
+            param.init = pytorch_init(param, s, embedding);
         }
     }
     out
 }
 
-/// How PyTorch's `TransformerEncoderLayer` starts, in a model whose embeddings and head are uniform within ± `embedding`: query,
+/// The initial values of PyTorch's `TransformerEncoderLayer` in a model whose embeddings and head are uniform within ± `embedding`: query,
 /// key and value Xavier-uniform as one matrix, attention's biases 0, everything else uniform within ± 1/√in.
-fn as_pytorch(param: &ParamSpec, s: &ModelSpec, embedding: f64) -> Init {
-    let uniform = |bound: f64| Init::Uniform { bound };
+fn pytorch_init(param: &ParamSpec, s: &ModelSpec, embedding: f64) -> ParamInit {
+    let uniform = |bound: f64| ParamInit::Uniform { bound };
     let inputs = |n: usize| uniform(1.0 / (n as f64).sqrt());
     let part = param.name.split_once(".h.").and_then(|(_, name)| Some(name.split_once('.')?.1));
     match part.unwrap_or(&param.name) {
@@ -179,7 +184,7 @@ fn as_pytorch(param: &ParamSpec, s: &ModelSpec, embedding: f64) -> Init {
 /// matrices follow one another, and so do gate and up: flat storage makes each group one matrix.
 fn llama(s: &ModelSpec) -> Vec<ParamSpec> {
     let (d, kv) = (s.d_model, s.kv_heads * s.head_dim());
-    let ones = |name: String, block: usize| ParamSpec { name, shape: vec![d], init: Init::Ones, block };
+    let ones = |name: String, block: usize| ParamSpec { name, shape: vec![d], init: ParamInit::Ones, block };
     let mut out = vec![normal("model.embed_tokens.weight".into(), [s.vocab_size, d], STD, 0)];
     for i in 0..s.layers {
         let b = i + 1;
@@ -204,11 +209,11 @@ fn llama(s: &ModelSpec) -> Vec<ParamSpec> {
     out
 }
 
-/// Where parameters start from.
+/// A source of initial values that are not drawn.
 pub trait InitialWeights {
-    /// Writes what `parameter` starts as into `values`, its elements. What it does not have it leaves as it is: that was drawn.
+    /// Writes the initial values of `parameter` into `values`. Leaves the drawn values where the source has none.
     ///
     /// # Errors
-    /// If it cannot be read, or is not of this shape.
+    /// If the source cannot be read, or has the parameter in another shape.
     fn fill(&self, parameter: &ParamSpec, values: &mut [f32]) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
 }

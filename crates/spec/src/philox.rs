@@ -27,7 +27,7 @@ impl Philox {
         Self { key: [word(0), word(4)] }
     }
 
-    /// What tells this stream from others.
+    /// The purpose of this stream, which distinguishes it from others.
     #[must_use]
     pub fn key(self) -> [u32; 2] {
         self.key

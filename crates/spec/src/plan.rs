@@ -1,4 +1,4 @@
-//! The plan as data: what `plan.json` holds and `runner plan` shows.
+//! The plan: the content of `plan.json`, which `runner plan` shows.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,21 +6,21 @@ use crate::cluster::DeviceFacts;
 use crate::data::DataFacts;
 use crate::forecast::Forecast;
 use crate::mesh::Mesh;
-use crate::program::{Blocks, Device, Program};
-use crate::serde_defaults::is_zero;
+use crate::program::{BlockRange, Device, Program};
+use crate::serde_defaults::is_default;
 
-/// Version of `plan.json`. 1 had no mesh, 2 no number; this is the first that says which it is.
-pub const FORMAT: u32 = 3;
+/// The version of `plan.json`. Version 1 had no mesh. Version 3 is the first that records its number.
+pub const PLAN_FORMAT: u32 = 3;
 
 /// Everything known of a run before it starts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// `FORMAT` of the version that wrote it.
+    /// [`PLAN_FORMAT`] of the program that wrote it.
     #[serde(default)]
     pub format: u32,
-    /// 64 hex digits over all that determines the run's numbers: see `docs/plan.md`.
+    /// A hash over everything that determines the run's numbers, 64 hex digits: see `docs/plan.md`.
     pub hash: String,
-    /// As `hash`, over what remains when the layout is taken away: plans with the same one differ by rounding alone.
+    /// A hash like `hash`, without the layout of ranks. Plans with the same one differ by rounding alone.
     pub math_hash: String,
     pub experiment_name: String,
     pub world_size: usize,
@@ -29,13 +29,13 @@ pub struct Plan {
     pub channel_slots: usize,
     pub totals: Totals,
     pub data: DataFacts,
-    /// What a reader should know: choices made for them, what was left out.
+    /// Notes for a reader: choices that the planner made, and settings that have no effect.
     pub notes: Vec<String>,
-    /// Where the devices do not have the memory that the ranks need: how much is missing, and what would fit.
+    /// If the devices lack memory for the ranks: how much is missing, and what would fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shortage: Option<String>,
     pub ranks: Vec<RankPlan>,
-    /// What a step is predicted to take; `None` where the speed of the devices is not known. Not in the hash.
+    /// The predicted time of a step; `None` if the speed of the devices is not known. Not part of the hashes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<Forecast>,
 }
@@ -56,7 +56,7 @@ pub struct Totals {
     pub flops_per_step: f64,
 }
 
-/// One rank: its place, what it costs, what it does.
+/// One rank: its place, its costs and its program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankPlan {
     pub rank: usize,
@@ -65,11 +65,11 @@ pub struct RankPlan {
     pub hardware: DeviceFacts,
     pub stage: usize,
     pub replica: usize,
-    /// Entries of the model's block list that it holds: 0 is the embedding, 1 … layers the layers, layers + 1 the head.
-    pub chunks: Vec<Blocks>,
+    /// Entries of the model's block list on this rank: 0 is the embedding, 1 … layers the layers, layers + 1 the head.
+    pub chunks: Vec<BlockRange>,
     /// Micro-batches (per chunk) whose activations are alive at once, at most.
     pub in_flight: usize,
-    /// What `precision` turns into on this device.
+    /// The effect of `precision` on this device, in words.
     pub precision: String,
     pub params: ParamCounts,
     pub memory: MemoryEstimate,
@@ -87,8 +87,8 @@ pub struct ParamCounts {
     pub total: u64,
 }
 
-/// The line of the memory table that stands for the process without any tensor.
-pub const PROCESS: &str = "process";
+/// The line of the memory table for the process without any tensor.
+pub const PROCESS_ITEM: &str = "process";
 
 /// Peak bytes by category, and the table they are the sums of.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -101,8 +101,8 @@ pub struct MemoryEstimate {
     /// Messages between ranks.
     #[serde(default)]
     pub communication: u64,
-    /// What a process costs a GPU before its first tensor.
-    #[serde(default, skip_serializing_if = "none")]
+    /// GPU memory of a process before its first tensor.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub context: u64,
     pub items: Vec<MemoryItem>,
 }
@@ -125,7 +125,7 @@ impl MemoryEstimate {
     /// Bytes of tensors: of all categories, without the process itself and a GPU's context.
     #[must_use]
     pub fn tensors(&self) -> u64 {
-        let process = self.items.iter().filter(|i| i.what == PROCESS).map(|i| i.bytes).sum();
+        let process = self.items.iter().filter(|i| i.what == PROCESS_ITEM).map(|i| i.bytes).sum();
         self.total().saturating_sub(self.context).saturating_sub(process)
     }
 
@@ -173,19 +173,14 @@ impl MemoryCategory {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn none(bytes: &u64) -> bool {
-    *bytes == 0
-}
-
 /// FLOPs of one optimizer step. `forward` and `backward` count every matrix product exactly (2·m·n·k, causal attention in
 /// full); `step` is the figure of the named convention, which MFU is reported against.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Flops {
     pub forward: f64,
     pub backward: f64,
-    /// What the backward computes again of the forward: neither in `backward` nor in `step`.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// FLOPs of the forward that the backward repeats. They are neither in `backward` nor in `step`.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recomputed: f64,
     pub step: f64,
     pub convention: String,

@@ -1,4 +1,4 @@
-//! What each precision turns into on each kind of device.
+//! The effect of each precision on each kind of device.
 
 use crate::cluster::PeakFlops;
 use crate::experiment::Precision;
@@ -64,13 +64,13 @@ pub const STATE_BYTES: u64 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoundedCopy {
     None,
-    /// Of all weights, as f32: a CPU has no bf16 arithmetic.
+    /// A copy of all weights in f32: a CPU has no bf16 arithmetic.
     InF32,
-    /// Of all weights, as bf16; norms read their gains and biases from the f32 weights.
+    /// A copy of all weights in bf16. Norms read their gains and biases from the f32 weights.
     InBf16,
 }
 
-/// Whether the executor keeps a rounded copy of the weights.
+/// The rounded copy of the weights that the executor keeps.
 #[must_use]
 pub fn rounded_copy(precision: Precision, master_weights: bool, device: Device) -> RoundedCopy {
     match (precision, device) {
@@ -81,7 +81,7 @@ pub fn rounded_copy(precision: Precision, master_weights: bool, device: Device) 
 }
 
 impl RoundedCopy {
-    /// Of a rank that holds `counts` parameters.
+    /// Bytes of the copy on a rank that holds `counts` parameters.
     #[must_use]
     pub fn bytes(self, counts: &ParamCounts) -> u64 {
         match self {

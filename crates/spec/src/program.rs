@@ -1,4 +1,4 @@
-//! The Program: everything one rank does, as data. The executor interprets it and knows nothing else of the experiment.
+//! The program of one rank. The executor interprets it and knows nothing else about the experiment.
 
 pub mod text;
 
@@ -9,29 +9,29 @@ use serde::{Deserialize, Serialize};
 pub use crate::experiment::{Decays, EvalLoss, Precision, Recompute, Samples};
 pub use crate::mesh::{Mesh, Mode};
 use crate::model::ModelSpec;
-use crate::serde_defaults::{is_false, is_true, yes};
+use crate::serde_defaults::{is_default, is_true, yes};
 
-/// One rank's work: what it holds, what it does in one optimizer step, and what it does from time to time.
+/// The work of one rank: its part of the model, the instructions of one optimizer step, and the periodic ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Program {
     pub rank: usize,
-    /// How the ranks are arranged. Instructions name peers by stage; the mesh says which ranks those are.
+    /// The arrangement of ranks. Instructions name peers by stage, and the mesh maps stages to ranks.
     pub mesh: Mesh,
     pub seed: u64,
     pub device: Device,
     pub precision: Precision,
-    /// Whether f32 weights stand behind those that are rounded to bf16. If not, weights, gradients and moments are bf16.
+    /// True if the optimizer updates f32 weights. If not, weights, gradients and moments are bf16.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub master_weights: bool,
-    /// What a layer's backward computes again.
-    #[serde(default, skip_serializing_if = "Recompute::is_default")]
+    /// The part of a layer's forward that its backward computes again.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recompute: Recompute,
     pub model: ModelSpec,
     /// The parts of the model's block list that this rank holds, in the order of the model. One, except under interleaved
     /// schedules; chunk c of stage s is the c·stages + s-th part of the model.
-    pub chunks: Vec<Blocks>,
+    pub chunks: Vec<BlockRange>,
     /// Runs of blocks whose gradients are reduced together, in the order of the backward. Empty without replicas.
-    pub buckets: Vec<Blocks>,
+    pub buckets: Vec<BlockRange>,
     pub batch: BatchSpec,
     pub optimizer: OptimizerSpec,
     pub schedule: LrSchedule,
@@ -49,7 +49,7 @@ pub struct Program {
     pub peak_flops: Option<f64>,
 }
 
-/// Where a rank runs.
+/// The device of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Device {
@@ -69,31 +69,26 @@ pub struct BatchSpec {
     pub micro_batch: usize,
     /// Inputs per row.
     pub length: usize,
-    /// Whether attention sees no padding.
-    #[serde(default, skip_serializing_if = "is_false")]
+    /// True if attention does not see padding.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub mask_padding: bool,
-    #[serde(default, skip_serializing_if = "Order::is_default")]
-    pub order: Order,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub order: RowOrder,
 }
 
-/// In which order an epoch's rows come.
+/// The order of the rows of an epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
-    /// As they lie in the source, instead of a fresh permutation in every epoch.
+pub struct RowOrder {
+    /// True if rows come in the order of the source, instead of a new permutation in every epoch.
     pub sequential: bool,
-    /// The rows of an epoch that fill no global batch are left out; else the next epoch begins within the batch.
+    /// True if the rows of an epoch that fill no global batch are left out. If not, the next epoch begins within the batch.
     pub drop_last: bool,
 }
 
-impl Order {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Rows of an epoch that are trained on, of `rows`, in steps of `sequences`.
+impl RowOrder {
+    /// The number of rows of an epoch that are trained on, out of `rows`, in steps of `sequences`.
     #[must_use]
-    pub fn used(self, rows: u64, sequences: usize) -> u64 {
+    pub fn rows_used(self, rows: u64, sequences: usize) -> u64 {
         let sequences = (sequences as u64).max(1);
         if self.drop_last && rows >= sequences { rows / sequences * sequences } else { rows }
     }
@@ -132,7 +127,7 @@ pub enum OptimizerSpec {
         beta2: f64,
         eps: f64,
         weight_decay: f64,
-        #[serde(default, skip_serializing_if = "Decays::is_default")]
+        #[serde(default, skip_serializing_if = "is_default")]
         decays: Decays,
     },
     Sgd {
@@ -141,7 +136,7 @@ pub enum OptimizerSpec {
 }
 
 impl OptimizerSpec {
-    /// Optimizer buffers of the parameters' size (moments).
+    /// The number of optimizer buffers of the parameters' size (moments).
     #[must_use]
     pub fn moments(&self) -> usize {
         match *self {
@@ -185,14 +180,14 @@ pub enum LrDecay {
     Constant,
 }
 
-/// A run of blocks in the model's list (0 the embedding, 1 … layers, layers + 1 the head): `start` up to before `end`.
+/// Consecutive blocks of the model's list (0 is the embedding, 1 … layers the layers, layers + 1 the head), without `end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Blocks {
+pub struct BlockRange {
     pub start: usize,
     pub end: usize,
 }
 
-impl Blocks {
+impl BlockRange {
     #[must_use]
     pub fn range(self) -> Range<usize> {
         self.start..self.end
@@ -209,13 +204,13 @@ impl Blocks {
     }
 }
 
-impl From<Range<usize>> for Blocks {
+impl From<Range<usize>> for BlockRange {
     fn from(range: Range<usize>) -> Self {
         Self { start: range.start, end: range.end }
     }
 }
 
-/// The vocabulary of a program. `mb` is a micro-batch of this rank's slice, `chunk` one of this rank's chunks, `to` and
+/// One instruction of a program. `mb` is a micro-batch of this rank's slice, `chunk` one of this rank's chunks, `to` and
 /// `from` are stages of the same replica. The other end of a message is chunk `chunk` too, except where the model goes
 /// from the last stage's chunk to the first stage's next one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -225,7 +220,7 @@ pub enum Instruction {
     Load {
         mb: usize,
     },
-    /// Add up the valid tokens of the global batch over all replicas, and settle what each weighs: `numerator` / tokens.
+    /// Add up the valid tokens of the global batch over all replicas. Each token then has the weight `numerator` / tokens.
     CountTokens {
         numerator: u32,
     },
@@ -235,22 +230,22 @@ pub enum Instruction {
         mb: usize,
         chunk: usize,
     },
-    /// Adds the gradients of `blocks`, the last ones of the chunk that have not been run backwards yet; `None`: all of it.
+    /// Adds the gradients of `blocks`, the last ones of the chunk whose backward has not run yet; `None` means the whole chunk.
     Backward {
         mb: usize,
         chunk: usize,
-        blocks: Option<Blocks>,
+        blocks: Option<BlockRange>,
     },
-    /// The input's gradient alone; keeps what the weights' gradients need.
+    /// Computes the input's gradient alone, and keeps what the weights' gradients need.
     BackwardInput {
         mb: usize,
         chunk: usize,
     },
-    /// Adds the weights' gradients of `blocks`, of what `BackwardInput` kept; as in `Backward`.
+    /// Adds the weights' gradients of `blocks` from what `BackwardInput` kept. `blocks` is as in `Backward`.
     BackwardWeight {
         mb: usize,
         chunk: usize,
-        blocks: Option<Blocks>,
+        blocks: Option<BlockRange>,
     },
     SendActivation {
         mb: usize,
@@ -290,7 +285,7 @@ pub enum Instruction {
     },
     /// Update the weights, clear the gradients.
     OptimizerStep,
-    /// Clear the gradients: how a step ends on a rank that updates no weights.
+    /// Clear the gradients. A step ends with this on a rank that updates no weights.
     ZeroGradients,
     Evaluate,
     Sample,
@@ -313,25 +308,25 @@ impl Program {
         self.mesh.place(self.rank).1
     }
 
-    /// Whether this rank updates weights: all do, except dp's replicas besides the root.
+    /// True if this rank updates weights. All ranks do, except dp's replicas other than the root.
     #[must_use]
     pub fn owns_optimizer(&self) -> bool {
         self.mesh.mode != Mode::Dp || self.rank == 0
     }
 
-    /// Optimizer buffers that this rank holds.
+    /// The number of optimizer buffers on this rank.
     #[must_use]
     pub fn moments(&self) -> usize {
         if self.owns_optimizer() { self.optimizer.moments() } else { 0 }
     }
 
-    /// The part of the model that chunk `chunk` is, counted through the model: its virtual stage.
+    /// The virtual stage of chunk `chunk`: its number among all chunks of the model.
     #[must_use]
     pub fn virtual_stage(&self, chunk: usize) -> usize {
         chunk * self.mesh.stages + self.stage()
     }
 
-    /// Whether the model's tied embedding lies on two ranks, of which this is one.
+    /// True if two ranks hold the model's tied embedding and this is one of them.
     #[must_use]
     pub fn shares_tied(&self) -> bool {
         let (first, last) = (self.stage() == 0, self.stage() + 1 == self.mesh.stages);
@@ -339,7 +334,7 @@ impl Program {
     }
 }
 
-/// Do `instruction` after every `every`-th step, and after the last.
+/// An instruction that follows every `every`-th step, and the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Periodic {
     pub every: u64,
@@ -347,24 +342,24 @@ pub struct Periodic {
 }
 
 impl Periodic {
-    /// Whether it is due when `done` steps of `steps` are done.
+    /// True if it is due when `done` steps of `steps` are done.
     #[must_use]
-    pub fn due(&self, done: u64, steps: u64) -> bool {
+    pub fn is_due(&self, done: u64, steps: u64) -> bool {
         done == steps || done.is_multiple_of(self.every)
     }
 }
 
-/// What `Evaluate` and `Sample` do.
+/// The settings of `Evaluate` and `Sample`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvalSpec {
     pub loss: Option<EvalLoss>,
-    /// How many multiple-choice items are scored; `None`: no such evaluation.
+    /// The number of multiple-choice items that are scored; `None` if there is no such evaluation.
     pub choice_items: Option<usize>,
     pub samples: Option<Samples>,
 }
 
-/// Tokens in one forward, padding included.
-pub const BATCH_TOKENS: usize = 4096;
+/// Tokens in one forward of an evaluation on a CPU, with padding.
+pub const EVAL_TOKENS_PER_FORWARD: usize = 4096;
 
-/// The same on a GPU, which computes more at once and is waited for after each part.
-pub const DEVICE_ROWS: usize = 2048;
+/// Tokens in one forward of an evaluation on a GPU.
+pub const EVAL_TOKENS_PER_GPU_FORWARD: usize = 2048;

@@ -1,4 +1,4 @@
-//! How fast devices and links are: plain facts, from which a plan's time is predicted. What is not known is absent.
+//! Speeds of devices and links, from which a plan's time is predicted. Speeds that are not known are absent.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::Family;
 
-/// Speeds of the devices of a cluster, by their name, and of what lies between them.
+/// Speeds of the devices of a cluster, by their names, and of the links between them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     #[serde(default)]
     pub devices: BTreeMap<String, DeviceRates>,
     #[serde(default)]
     pub links: Option<Links>,
-    /// Between GPUs, where they are on a machine whose processors are described too.
+    /// The links between GPUs, if `links` are those between processors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_links: Option<Links>,
 }
 
-/// How the time of a block is predicted on a device.
+/// The way in which the time of a block is predicted on a device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceRates {
@@ -45,7 +45,7 @@ pub struct AcceleratorRates {
 pub struct Link {
     pub bytes_per_second: f64,
     pub latency: f64,
-    /// Whether sender and receiver copy by themselves, and cannot compute meanwhile (shared memory).
+    /// True if sender and receiver copy the bytes themselves and cannot compute meanwhile (shared memory).
     #[serde(default)]
     pub copied_by_ranks: bool,
 }
@@ -57,7 +57,7 @@ pub struct Links {
     pub between: Link,
 }
 
-/// What was measured of a CPU with the program's own kernels.
+/// Measurements of a CPU with the program's own kernels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredRates {
     pub cores: usize,
@@ -69,9 +69,9 @@ pub struct MeasuredRates {
     pub bf16_factor: f64,
 }
 
-/// Who computes: `ranks` ranks at once, with `threads` threads each.
+/// The load during a measurement: `ranks` ranks compute at once, with `threads` threads each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Busy {
+pub struct ConcurrentLoad {
     pub ranks: usize,
     pub threads: usize,
 }
@@ -81,7 +81,7 @@ pub struct Busy {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LayerPoint {
     pub family: Family,
-    pub busy: Busy,
+    pub busy: ConcurrentLoad,
     pub d_model: usize,
     pub positions: usize,
     pub length: usize,
@@ -92,7 +92,7 @@ pub struct LayerPoint {
 /// Seconds of the final norm, the projection to `vocab` ids and the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct HeadPoint {
-    pub busy: Busy,
+    pub busy: ConcurrentLoad,
     pub d_model: usize,
     pub vocab: usize,
     pub positions: usize,
@@ -103,7 +103,7 @@ pub struct HeadPoint {
 /// Seconds of looking up `positions` rows, and of adding their gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct EmbeddingPoint {
-    pub busy: Busy,
+    pub busy: ConcurrentLoad,
     pub d_model: usize,
     pub positions: usize,
     pub forward: f64,
@@ -113,7 +113,7 @@ pub struct EmbeddingPoint {
 /// Seconds of the end of a step for `parameters` parameters: norm, AdamW, clearing.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct UpdatePoint {
-    pub busy: Busy,
+    pub busy: ConcurrentLoad,
     pub parameters: usize,
     pub seconds: f64,
 }

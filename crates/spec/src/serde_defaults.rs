@@ -1,22 +1,16 @@
-//! What serde asks about fields that are left out of a record where they say what was always so: their default, and whether they
-//! have it.
+//! Defaults of fields that a record leaves out, and the tests for leaving them out.
 
-/// The default of what is on unless said otherwise.
+/// The default of a field that is true unless a record says otherwise.
 pub fn yes() -> bool {
     true
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-pub fn is_true(v: &bool) -> bool {
-    *v
+pub fn is_true(value: &bool) -> bool {
+    *value
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-pub fn is_false(v: &bool) -> bool {
-    !*v
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-pub fn is_zero(v: &f64) -> bool {
-    *v == 0.0
+/// True if `value` is the default of its type, such as `false`, 0 or the first choice.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }

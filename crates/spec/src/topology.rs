@@ -1,14 +1,13 @@
-//! Who talks to whom, declared before anything runs.
+//! The groups and channels over which ranks communicate. They are declared before a run starts.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What ranks of one machine are.
+/// The ranks of one machine: threads of one process, or processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ranks {
-    /// Of one process.
+pub enum LocalRanks {
     Threads,
     Processes,
 }
@@ -17,7 +16,7 @@ pub enum Ranks {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GroupId(pub usize);
 
-/// What a channel carries, so that activations and gradients between the same two ranks do not queue behind each other.
+/// The content of a channel. Activations and gradients between the same two ranks do not queue behind each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -44,7 +43,7 @@ pub struct Topology {
     pub channels: Vec<Channel>,
 }
 
-/// Room for `slots` messages of up to `slot_bytes` bytes on their way from one rank to another.
+/// A bounded channel from one rank to another: `slots` messages of up to `slot_bytes` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Channel {
     pub from: usize,
@@ -54,7 +53,7 @@ pub struct Channel {
     pub slot_bytes: usize,
 }
 
-/// A topology that makes no sense.
+/// A mistake in a topology.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
     #[error("a world needs at least one rank")]
@@ -72,7 +71,7 @@ pub enum TopologyError {
 }
 
 impl Topology {
-    /// One group of everyone, no channels.
+    /// One group of all ranks, no channels.
     #[must_use]
     pub fn everyone(world_size: usize) -> Self {
         Self { world_size, groups: vec![(0..world_size).collect()], channels: Vec::new() }

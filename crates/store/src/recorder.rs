@@ -13,7 +13,7 @@ use super::run_dir::{CHECKPOINTS, METRICS, SAMPLES, TRACE};
 use super::timeline;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
-use runner_spec::event::{Best, Event, ObserveError, TraceLine};
+use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 use runner_spec::model::layout::ParamLayout;
 
 /// Writes the record of one run.
@@ -166,7 +166,7 @@ impl Recorder {
         &mut self,
         step: u64,
         tokens: u64,
-        best: Option<Best>,
+        best: Option<BestValidation>,
         parts: Vec<PartRecord>,
     ) -> Result<(), StoreError> {
         let val_loss = self.sync_before_checkpoint(step)?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::error::StoreError;
 use super::lines::LineReader;
-use runner_spec::event::{TraceLine, Traced};
+use runner_spec::event::{TraceLine, TracedTensor};
 
 /// Ranks tell their lines one by one: lines of a step may come after the first ones of so many later steps.
 const MAX_STEPS_OUT_OF_ORDER: u64 = 2;
@@ -51,7 +51,7 @@ pub fn compare(a: &Path, b: &Path, from: u64, until: u64) -> Result<TraceCompari
 impl TraceComparison {
     fn add(&mut self, step: u64, ours: &[TraceLine], theirs: &[TraceLine]) {
         let key = |line: &TraceLine| (line.what, line.block, line.name.clone());
-        let known: HashMap<(Traced, usize, String), &str> =
+        let known: HashMap<(TracedTensor, usize, String), &str> =
             ours.iter().map(|line| (key(line), line.hash.as_str())).collect();
         for line in theirs {
             let Some(hash) = known.get(&key(line)) else { continue };
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(compare(&a, &b, 0, 9).unwrap(), TraceComparison { common: 5, begins: Some(1), first: None });
         write(&b, "4");
         let first = compare(&a, &b, 0, 9).unwrap().first.unwrap();
-        assert_eq!((first.step, first.what, first.block), (2, Traced::Gradient, 1));
+        assert_eq!((first.step, first.what, first.block), (2, TracedTensor::Gradient, 1));
         assert_eq!(compare(&a, &b, 0, 1).unwrap(), TraceComparison { common: 1, begins: Some(1), first: None });
         assert_eq!(compare(&a, &b, 2, 9).unwrap().first.unwrap().step, 3);
     }

@@ -13,7 +13,7 @@ use super::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
 use super::run_dir::{self, CHECKPOINTS, METRICS, TRACE};
 use super::summary::Summary;
 use super::trace;
-use runner_spec::event::Traced;
+use runner_spec::event::TracedTensor;
 
 /// The file in the folder of a reproduction.
 pub const VERDICT: &str = "verdict.json";
@@ -68,7 +68,7 @@ pub struct WeightComparison {
 pub struct FirstDifferingTensor {
     pub step: u64,
     /// Where the traces differ; `None` if the difference is in the checkpoint of the step.
-    pub traced: Option<Traced>,
+    pub traced: Option<TracedTensor>,
     pub name: String,
 }
 

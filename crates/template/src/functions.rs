@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-use super::guard::beyond;
+use super::limits::invalid_operation;
 use super::loader::Files;
 use super::units;
 use super::value::flow;
@@ -31,12 +31,8 @@ pub(super) fn add(env: &mut Environment<'static>, files: &Arc<Files>) {
     env.add_filter("tokens", tokens);
     env.add_filter("tokens_short", |n: u64| units::tokens_short(n));
     env.add_filter("seconds", seconds);
-    env.add_filter("duration", |seconds: f64| units::duration(seconds).map_err(wrong));
+    env.add_filter("duration", |seconds: f64| units::duration(seconds).map_err(invalid_operation));
     env.add_filter("yaml", |value: &Value| flow(value));
-}
-
-fn wrong(message: String) -> Error {
-    beyond(message)
 }
 
 /// 10 to the power of `n`; a whole number where it is one.
@@ -46,13 +42,17 @@ fn pow10(n: f64) -> Result<Value, Error> {
     }
     // Parsed, a whole power is the nearest float, as it is when written out.
     let value = if n.fract() == 0.0 { format!("1e{n}").parse().unwrap_or(f64::NAN) } else { 10_f64.powf(n) };
-    if value.is_finite() { Ok(Value::from(value)) } else { Err(wrong(format!("10 to the power of {n} is no number"))) }
+    if value.is_finite() {
+        Ok(Value::from(value))
+    } else {
+        Err(invalid_operation(format!("10 to the power of {n} is no number")))
+    }
 }
 
 /// `n` numbers from `a` to `b`, each the same multiple of the one before.
 fn logspace(a: f64, b: f64, n: usize) -> Result<Vec<f64>, Error> {
     if !(a > 0.0 && b > 0.0 && a.is_finite() && b.is_finite()) {
-        return Err(wrong(format!("logspace needs two positive numbers, and has {a} and {b}")));
+        return Err(invalid_operation(format!("logspace needs two positive numbers, and has {a} and {b}")));
     }
     spaced(n, a, b, |t| (a.ln() * (1.0 - t) + b.ln() * t).exp())
 }
@@ -60,14 +60,14 @@ fn logspace(a: f64, b: f64, n: usize) -> Result<Vec<f64>, Error> {
 /// `n` numbers from `a` to `b` at equal distances.
 fn linspace(a: f64, b: f64, n: usize) -> Result<Vec<f64>, Error> {
     if !(a.is_finite() && b.is_finite()) {
-        return Err(wrong(format!("linspace needs two numbers, and has {a} and {b}")));
+        return Err(invalid_operation(format!("linspace needs two numbers, and has {a} and {b}")));
     }
     spaced(n, a, b, |t| a * (1.0 - t) + b * t)
 }
 
 fn spaced(n: usize, a: f64, b: f64, at: impl Fn(f64) -> f64) -> Result<Vec<f64>, Error> {
     if n == 0 || n > MAX_POINTS {
-        return Err(wrong(format!("a list of {n} numbers: it may have 1 to {MAX_POINTS}")));
+        return Err(invalid_operation(format!("a list of {n} numbers: it may have 1 to {MAX_POINTS}")));
     }
     // Both ends are as given; between them no digits that only say how it was computed.
     let round = |x: f64| format!("{x:.13e}").parse().unwrap_or(x);
@@ -81,14 +81,14 @@ fn spaced(n: usize, a: f64, b: f64, at: impl Fn(f64) -> f64) -> Result<Vec<f64>,
 
 fn tokens(value: &Value) -> Result<u64, Error> {
     match value.as_str() {
-        Some(text) => units::tokens(text).map_err(wrong),
+        Some(text) => units::tokens(text).map_err(invalid_operation),
         None => u64::try_from(value.clone()).map_err(|_| {
             let message = if value.is_undefined() {
                 return Error::from(ErrorKind::UndefinedError);
             } else {
                 format!("{value} is not a count of tokens")
             };
-            wrong(message)
+            invalid_operation(message)
         }),
     }
 }
@@ -99,7 +99,7 @@ fn seconds(value: &Value) -> Result<Value, Error> {
         return Err(Error::from(ErrorKind::UndefinedError));
     }
     let seconds = match value.as_str() {
-        Some(text) => units::seconds(text).map_err(wrong)?,
+        Some(text) => units::seconds(text).map_err(invalid_operation)?,
         None => f64::try_from(value.clone())?,
     };
     let whole = seconds.fract() == 0.0 && seconds.abs() < 1e15;
@@ -112,14 +112,14 @@ fn variable(files: &Files, template: &str, name: &str, default: Option<Value>) -
     if !listed.iter().any(|n| n == name) {
         let all = listed.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(", ");
         let message = format!("the file does not list the environment variable `{name}`");
-        return Err(wrong(format!("{message}\nwrite {{# env: {all} #}} at its top")));
+        return Err(invalid_operation(format!("{message}\nwrite {{# env: {all} #}} at its top")));
     }
     match (files.variable(name), default) {
         (Some(value), _) => Ok(Value::from(value)),
         (None, Some(default)) if !default.is_undefined() => Ok(default),
         _ => {
             let message = format!("the environment variable `{name}` is not set");
-            Err(wrong(format!("{message}\nset it, or give a default: env(\"{name}\", \"…\")")))
+            Err(invalid_operation(format!("{message}\nset it, or give a default: env(\"{name}\", \"…\")")))
         }
     }
 }

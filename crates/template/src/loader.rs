@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use minijinja::{Environment, Error, ErrorKind};
 
-use super::builtins;
-use super::guard::beyond;
-use super::mistakes;
+use super::builtins::set_whitespace;
+use super::limits::invalid_operation;
 use super::rewrite::rewrite;
-use super::scan::{ONE, Piece, listed_env, scan};
+use super::tags::{ONE, Tags, find_tags, listed_env};
+use super::template_error;
 use crate::source::Source;
-use runner_spec::diagnostic::Diagnostic;
-use runner_spec::diagnostic::short;
+use runner_spec::diagnostic::{Diagnostic, short};
 
 /// A larger file is no template.
 const MAX_BYTES: u64 = 1 << 20;
@@ -24,12 +23,12 @@ const MAX_FILES: usize = 100;
 
 /// A file that was read.
 #[derive(Debug)]
-pub(super) struct Loaded {
-    /// As templates call it.
+pub(super) struct LoadedFile {
+    /// Its name in templates.
     pub name: String,
     pub path: PathBuf,
     pub text: String,
-    pub pieces: Vec<Piece>,
+    pub tags: Tags,
     /// The environment variables that it lists.
     env: Vec<String>,
     /// Variables that it does not set itself.
@@ -41,8 +40,8 @@ pub(super) struct Loaded {
 pub(super) struct Files {
     folders: Vec<PathBuf>,
     environment: BTreeMap<String, String>,
-    read: Mutex<Vec<Arc<Loaded>>>,
-    /// What is wrong in a file itself, at its place.
+    read: Mutex<Vec<Arc<LoadedFile>>>,
+    /// A mistake in a file itself, at its place.
     pub mistake: Mutex<Option<Diagnostic>>,
     env_read: Mutex<BTreeMap<String, String>>,
 }
@@ -57,7 +56,7 @@ impl Files {
     ///
     /// # Errors
     /// A text that is no template.
-    pub(super) fn add(&self, name: &str, path: &Path, text: String) -> Result<Arc<Loaded>, Box<Diagnostic>> {
+    pub(super) fn add(&self, name: &str, path: &Path, text: String) -> Result<Arc<LoadedFile>, Box<Diagnostic>> {
         let source = Source::file(path, text.clone());
         if text.len() as u64 > MAX_BYTES {
             return Err(Box::new(source.diagnostic_whole(
@@ -65,83 +64,84 @@ impl Files {
                 format!("at most {} MB are read; data belongs under `data`, as a path", MAX_BYTES >> 20),
             )));
         }
-        let pieces = scan(&text).map_err(|beyond| {
-            let place = mistakes::place(&text, &beyond.at);
-            Box::new(source.diagnostic(place, "", beyond.message, beyond.help.to_owned()))
+        let tags = find_tags(&text).map_err(|limit| {
+            let place = template_error::place_of_range(&text, &limit.range);
+            Box::new(source.diagnostic(place, "", limit.message, limit.help.to_owned()))
         })?;
         let mut env = Environment::empty();
-        syntax(&mut env);
-        let bare = rewrite(&text, &pieces, None, None);
+        set_whitespace(&mut env);
+        let bare = rewrite(&text, &tags, false, |_| None);
         let mut undeclared: Vec<String> = match env.template_from_named_str(name, &bare.text) {
             Ok(template) => template.undeclared_variables(false).into_iter().filter(|name| name != ONE).collect(),
-            Err(error) => return Err(Box::new(mistakes::syntax(&error, &bare, &source))),
+            Err(error) => return Err(Box::new(template_error::syntax_error(&error, &bare, &source))),
         };
         // minijinja counts `set x = x | default(1)` as a name that the file sets itself.
-        let itself = pieces.iter().flat_map(|p| p.assigned.iter().filter(|name| p.names.contains(name)));
+        let itself = tags.tags.iter().flat_map(|tag| tag.assigned.iter().filter(|name| tag.read.contains(name)));
         undeclared.extend(itself.cloned());
-        let env = listed_env(&text, &pieces);
-        let file = Arc::new(Loaded { name: name.to_owned(), path: path.to_owned(), text, pieces, env, undeclared });
-        self.read.lock().unwrap_or_else(PoisonError::into_inner).push(file.clone());
+        let env = listed_env(&text);
+        let file = Arc::new(LoadedFile { name: name.to_owned(), path: path.to_owned(), text, tags, env, undeclared });
+        lock(&self.read).push(file.clone());
         Ok(file)
     }
 
     /// All files that were read, in the order in which they were needed.
-    pub(super) fn all(&self) -> Vec<Arc<Loaded>> {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn all(&self) -> Vec<Arc<LoadedFile>> {
+        lock(&self.read).clone()
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<Arc<Loaded>> {
-        self.all().into_iter().find(|file| file.name == name)
+    pub(super) fn find(&self, name: &str) -> Option<Arc<LoadedFile>> {
+        lock(&self.read).iter().find(|file| file.name == name).cloned()
     }
 
     /// The file that a template calls `name`; `None` if there is none.
     ///
     /// # Errors
     /// A name that leads out of the folders; a file that cannot be read or is no template.
-    pub(super) fn load(&self, name: &str) -> Result<Option<Arc<Loaded>>, Error> {
+    pub(super) fn load(&self, name: &str) -> Result<Option<Arc<LoadedFile>>, Error> {
         if let Some(file) = self.find(name) {
             return Ok(Some(file));
         }
-        let outside = |why: &str| {
+        let bad_name = |why: &str| {
             let help = "includes are files of the template's own folder or of templates/, and are named from there";
-            beyond(format!("`{}` {why}\n{help}", short(name)))
+            invalid_operation(format!("`{}` {why}\n{help}", short(name)))
         };
         if name.starts_with('/') {
-            return Err(outside("is an absolute path"));
+            return Err(bad_name("is an absolute path"));
         }
         if name.split('/').any(|part| part == "..") {
-            return Err(outside("leads out of the folder"));
+            return Err(bad_name("leads out of the folder"));
         }
         let strange = |part: &str| part.is_empty() || part == "." || part.contains(['\\', '\0']);
         if name.split('/').any(strange) {
-            return Err(outside("is not the name of a file"));
+            return Err(bad_name("is not the name of a file"));
         }
         for folder in &self.folders {
             let path = folder.join(name);
             let Ok(real) = path.canonicalize() else { continue };
-            let inside = here(folder).canonicalize().is_ok_and(|folder| real.starts_with(folder));
+            let inside = folder_or_current(folder).canonicalize().is_ok_and(|folder| real.starts_with(folder));
             if !inside {
-                return Err(outside("is a link that leads out of the folder"));
+                return Err(bad_name("is a link that leads out of the folder"));
             }
-            let unreadable = |e: std::io::Error| beyond(format!("`{}` cannot be read: {e}", short(name)));
+            let unreadable = |e: std::io::Error| invalid_operation(format!("`{}` cannot be read: {e}", short(name)));
             // Pipes and devices have no end, or no beginning.
             if !fs::metadata(&real).map_err(unreadable)?.is_file() {
-                return Err(beyond(format!("`{}` is not a file", short(name))));
+                return Err(invalid_operation(format!("`{}` is not a file", short(name))));
             }
             if self.all().len() >= MAX_FILES {
-                return Err(beyond(format!("more than {MAX_FILES} files")));
+                return Err(invalid_operation(format!("more than {MAX_FILES} files")));
             }
             let mut bytes = Vec::new();
             let file = File::open(&real).map_err(unreadable)?;
             file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
             if bytes.len() as u64 > MAX_BYTES {
                 let message = format!("`{}` is larger than the {} MB that are read", short(name), MAX_BYTES >> 20);
-                return Err(beyond(message));
+                return Err(invalid_operation(message));
             }
-            let text = String::from_utf8(bytes).map_err(|_| beyond(format!("`{}` is not UTF-8", short(name))))?;
+            let text =
+                String::from_utf8(bytes).map_err(|_| invalid_operation(format!("`{}` is not UTF-8", short(name))))?;
             let text = text.strip_prefix('\u{FEFF}').map(str::to_owned).unwrap_or(text);
             return self.add(name, &path, text).map(Some).map_err(|mistake| {
-                *self.mistake.lock().unwrap_or_else(PoisonError::into_inner) = Some(*mistake);
+                *lock(&self.mistake) = Some(*mistake);
                 Error::new(ErrorKind::SyntaxError, "in an included file")
             });
         }
@@ -150,7 +150,7 @@ impl Files {
 
     /// Files that could have been meant by a name: those of the folders that look like templates.
     pub(super) fn names(&self) -> Vec<String> {
-        let files = self.folders.iter().filter_map(|folder| fs::read_dir(here(folder)).ok()).flatten();
+        let files = self.folders.iter().filter_map(|folder| fs::read_dir(folder_or_current(folder)).ok()).flatten();
         let names = files.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         names.filter(|name| Path::new(name).extension().is_some_and(|e| e == "j2")).take(1000).collect()
     }
@@ -162,30 +162,20 @@ impl Files {
     /// The environment variable `name`; remembers that it was read.
     pub(super) fn variable(&self, name: &str) -> Option<String> {
         let value = self.environment.get(name)?.clone();
-        self.env_read.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), value.clone());
+        lock(&self.env_read).insert(name.to_owned(), value.clone());
         Some(value)
     }
 
     pub(super) fn env_read(&self) -> Vec<(String, String)> {
-        self.env_read.lock().unwrap_or_else(PoisonError::into_inner).clone().into_iter().collect()
+        lock(&self.env_read).clone().into_iter().collect()
     }
 }
 
-/// The folder of a file that is named without one.
-fn here(folder: &Path) -> &Path {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The current folder for a file that is named without one.
+fn folder_or_current(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
-}
-
-/// How templates are read: a block's line leaves nothing behind, and the end of the file is as it is.
-pub(super) fn syntax(env: &mut Environment<'_>) {
-    env.set_trim_blocks(true);
-    env.set_lstrip_blocks(true);
-    env.set_keep_trailing_newline(true);
-}
-
-/// minijinja with our limits and functions, but without the files.
-pub(super) fn environment() -> Environment<'static> {
-    let mut env = builtins::environment();
-    syntax(&mut env);
-    env
 }

@@ -5,33 +5,31 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
-use std::thread;
 
 use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
 use serde_json::{Map, Value as Json};
 
 use super::builtins::environment;
-use super::called::{FUNCTIONS, is_called};
-use super::guard::{Guards, MAX_FUEL, beyond, fits, start_record};
-use super::render::STACK;
+use super::limits::{RECORD_TEXT, check_tag, invalid_operation, set_formatter, start};
+use super::render::with_large_stack;
 use super::rewrite::rewrite;
-use super::scan::{GUARD, Kind, ONE, scan};
+use super::tags::{GUARD, ONE, Tags, find_tags};
 use runner_spec::diagnostic::{list, nearest};
 
 const NAME: &str = "template";
 /// Bytes of a template.
 const MAX_BYTES: usize = 64 << 10;
 /// Statements that need other files.
-const OTHER_FILES: [&str; 5] = ["include", "import", "from", "extends", "block"];
+const FILE_STATEMENTS: [&str; 5] = ["include", "import", "from", "extends", "block"];
+/// minijinja's functions. Fields may have these names, too: a template either calls such a name or reads the field.
+const FUNCTIONS: [&str; 3] = ["range", "dict", "namespace"];
 
 /// A template that is filled in with the fields of a record.
 pub struct RecordTemplate {
     environment: Environment<'static>,
-    guards: Arc<Guards>,
     fields: BTreeSet<String>,
-    /// Functions that it calls, which a field of the same name is not to hide.
+    /// Functions that it calls, which a field of the same name does not hide.
     functions: Vec<&'static str>,
 }
 
@@ -43,66 +41,37 @@ impl fmt::Debug for RecordTemplate {
 
 impl RecordTemplate {
     /// # Errors
-    /// What is wrong with the template, and in which of its lines.
+    /// A mistake in the template, with its line.
     pub fn new(text: &str) -> Result<Self, String> {
         if text.len() > MAX_BYTES {
             return Err(format!("a template of more than {} kB", MAX_BYTES >> 10));
         }
-        // Not on this thread: an expression may nest deeper than its stack is.
-        thread::scope(|scope| {
-            let work = || Self::compile(text);
-            let thread = thread::Builder::new().name("template".to_owned()).stack_size(STACK).spawn_scoped(scope, work);
-            match thread.map(thread::ScopedJoinHandle::join) {
-                Ok(Ok(result)) => result,
-                Ok(Err(cause)) => std::panic::resume_unwind(cause),
-                Err(e) => Err(format!("no thread to read the template in: {e}")),
-            }
-        })
+        with_large_stack(|| Self::compile(text))
+            .unwrap_or_else(|e| Err(format!("no thread to read the template in: {e}")))
     }
 
     fn compile(text: &str) -> Result<Self, String> {
-        // As in Jinja: YAML's `|` brings one.
+        // Jinja drops the last line break, which YAML's `|` brings.
         let text = text.strip_suffix('\n').unwrap_or(text);
         let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
-        let pieces = scan(text).map_err(|limit| format!("{} (line {})", limit.message, line(limit.at.start)))?;
-        // Of texts, a product is as long as its factor says, before anything could look at it.
-        if let Some(piece) = pieces.iter().find(|piece| !piece.stars.is_empty()) {
-            return Err(format!("`*` has no place in the template of a record (line {})", line(piece.range.start)));
-        }
-        for piece in pieces.iter().filter(|piece| piece.kind == Kind::Block) {
-            let word = text[piece.inner.clone()].split_whitespace().next().unwrap_or_default();
-            if OTHER_FILES.contains(&word) {
-                let at = line(piece.range.start);
-                return Err(format!("`{word}` has no place in the template of a record (line {at})"));
+        let found = find_tags(text).map_err(|limit| format!("{} (line {})", limit.message, line(limit.range.start)))?;
+        for tag in &found.tags {
+            // A product of texts is as long as its factor says, before a guard could measure it.
+            let misplaced = if tag.stars.is_empty() { tag.statement.as_str() } else { "*" };
+            if misplaced == "*" || FILE_STATEMENTS.contains(&misplaced) {
+                let at = line(tag.range.start);
+                return Err(format!("`{misplaced}` has no place in the template of a record (line {at})"));
             }
         }
-        let guards = Arc::new(Guards::new());
-        guards.add(&pieces);
         let mut env = environment();
-        env.set_undefined_behavior(UndefinedBehavior::Strict);
-        env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        env.set_trim_blocks(true);
-        env.set_lstrip_blocks(true);
-        env.set_keep_trailing_newline(true);
-        env.set_fuel(Some(MAX_FUEL));
-        env.add_global(ONE, 1);
-        let pass = guards.clone();
-        env.add_function(GUARD, move |state: &State<'_, '_>, id: usize| pass.pass(state, id));
-        let print = guards.clone();
-        env.set_formatter(move |out, _, value| {
-            fits(std::slice::from_ref(value))?;
-            let text = printed(value)?;
-            print.print(text.len())?;
-            Ok(out.write_str(&text)?)
-        });
-        let rewritten = rewrite(text, &pieces, Some(0), None).text;
-        env.add_template_owned(NAME, rewritten).map_err(|error| explain(&error))?;
+        set_formatter(&mut env, printed);
+        env.add_template_owned(NAME, rewrite(text, &found, true, |_| None).text).map_err(|error| explain(&error))?;
         let template = env.get_template(NAME).map_err(|error| explain(&error))?;
         let mut fields: BTreeSet<String> = template.undeclared_variables(false).into_iter().collect();
         fields.retain(|name| ![GUARD, ONE].contains(&name.as_str()));
         let mut functions = Vec::new();
-        for name in FUNCTIONS.into_iter().filter(|&name| fields.contains(name)).collect::<Vec<_>>() {
-            if is_called(text, &pieces, name)? == Some(true) {
+        for name in FUNCTIONS {
+            if is_called(&found, name)? {
                 fields.remove(name);
                 functions.push(name);
             } else {
@@ -113,7 +82,10 @@ impl RecordTemplate {
         if fields.is_empty() {
             return Err("the template uses no field; write `{{ name }}` where a field's text goes".to_owned());
         }
-        Ok(Self { environment: env, guards, fields, functions })
+        env.add_function(GUARD, move |state: &State<'_, '_>, number: usize| {
+            found.tags.get(number).map_or(Ok(()), |tag| check_tag(state, tag, number))
+        });
+        Ok(Self { environment: env, fields, functions })
     }
 
     /// The fields that it uses.
@@ -126,19 +98,10 @@ impl RecordTemplate {
     /// # Errors
     /// A field that is not there, is null or no text; what the template uses up.
     pub fn render(&self, record: &Map<String, Json>) -> Result<String, String> {
-        start_record();
-        self.guards.reset();
+        start(RECORD_TEXT);
         let template = self.environment.get_template(NAME).map_err(|error| explain(&error))?;
-        let hides = |(name, _): &(&String, &Json)| self.functions.contains(&name.as_str());
-        let context = if record.iter().any(|field| hides(&field)) {
-            record
-                .iter()
-                .filter(|field| !hides(field))
-                .map(|(name, value)| (name.clone(), Value::from_serialize(value)))
-                .collect()
-        } else {
-            Value::from_serialize(record)
-        };
+        let visible = record.iter().filter(|(name, _)| !self.functions.contains(&name.as_str()));
+        let context: Value = visible.map(|(name, value)| (name.clone(), Value::from_serialize(value))).collect();
         template.render(context).map_err(|error| {
             let absent = self.fields().find(|field| !record.contains_key(*field));
             match (error.kind(), absent) {
@@ -149,16 +112,28 @@ impl RecordTemplate {
                 _ => {
                     let nulls: Vec<&str> =
                         self.fields().filter(|f| record.get(*f).is_some_and(Json::is_null)).collect();
-                    let nulls = if nulls.is_empty() { String::new() } else { format!("; {} null here", is(&nulls)) };
-                    format!("{}{nulls}", explain(&error))
+                    let message = explain(&error);
+                    match nulls.len() {
+                        0 => message,
+                        1 => format!("{message}; {} is null here", list(&nulls, "and")),
+                        _ => format!("{message}; {} are null here", list(&nulls, "and")),
+                    }
                 }
             }
         })
     }
 }
 
-fn is(names: &[&str]) -> String {
-    format!("{} {}", list(names, "and"), if names.len() == 1 { "is" } else { "are" })
+/// True if the template calls the function `name`; an error if it also reads a field of that name.
+fn is_called(found: &Tags, name: &str) -> Result<bool, String> {
+    let calls = found.tags.iter().filter(|tag| tag.called.iter().any(|called| called == name)).count();
+    let reads = found.tags.iter().filter(|tag| tag.read.iter().any(|read| read == name)).count();
+    if calls > 0 && reads > 0 {
+        return Err(format!(
+            "`{name}` is called as the function in one place and read as a field in another: one of them only"
+        ));
+    }
+    Ok(calls > 0)
 }
 
 /// A message for a column or field that is not there, with those that are.
@@ -176,7 +151,7 @@ pub fn unknown_field<S: AsRef<str>>(what: &str, name: &str, all: impl IntoIterat
     }
 }
 
-/// What `{{ value }}` prints: text as it is, numbers and truth values as JSON has them.
+/// The text that `{{ value }}` prints: text as it is, numbers and truth values as in JSON.
 fn printed(value: &Value) -> Result<String, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.to_owned());
@@ -184,8 +159,8 @@ fn printed(value: &Value) -> Result<String, Error> {
     match value.kind() {
         ValueKind::Undefined => Err(Error::from(ErrorKind::UndefinedError)),
         ValueKind::Bool | ValueKind::Number => Ok(value.to_string()),
-        ValueKind::None => Err(beyond("null has no text; test it, as in `{% if name %}`".to_owned())),
-        kind => Err(beyond(format!("a {kind} has no text; use a filter, such as `join` or `tojson`"))),
+        ValueKind::None => Err(invalid_operation("null has no text; test it, as in `{% if name %}`".to_owned())),
+        kind => Err(invalid_operation(format!("a {kind} has no text; use a filter, such as `join` or `tojson`"))),
     }
 }
 

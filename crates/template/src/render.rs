@@ -1,41 +1,50 @@
-//! From a template and its variables to a text.
+//! Renders a template with variables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::{Arc, Mutex};
+use std::{io, thread};
 
-use minijinja::{Error, State, UndefinedBehavior, Value};
+use minijinja::{Error, State, Value};
 use serde_json::{Map, Value as Json};
 
+use super::builtins::environment;
 use super::functions;
-use super::guard::{Guards, MAX_FUEL, fits, start_clock};
-use super::loader::{Files, environment};
-use super::marks::{Lines, Mark, character};
-use super::mistakes::Scene;
-use super::rewrite::{Rewritten, rewrite};
-use super::scan::{GUARD, ONE};
+use super::limits::{EXPERIMENT_TEXT, check_tag, set_formatter, start};
+use super::line_map::{LineMap, Mark, mark_character};
+use super::loader::{Files, lock};
+use super::rewrite::rewrite;
+use super::tags::GUARD;
+use super::template_error::FailedRendering;
 use super::value::printed;
 use crate::source::{Place, Source};
-use runner_spec::diagnostic::{ConfigError, Diagnostic};
-use runner_spec::diagnostic::{list, nearest, short};
+use runner_spec::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
 
-/// Deep expressions and nested macros stand on it.
-pub(super) const STACK: usize = 64 << 20;
+/// Bytes of stack for deep expressions and nested macros.
+const STACK_BYTES: usize = 64 << 20;
 
-/// Whether a file of this name is a template.
+/// Runs `work` on a thread of its own, whose stack is deep enough for every template within the limits.
+pub(super) fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("template".to_owned()).stack_size(STACK_BYTES);
+        let result = thread.spawn_scoped(scope, work)?.join();
+        Ok(result.unwrap_or_else(|cause| std::panic::resume_unwind(cause)))
+    })
+}
+
+/// True if a file of this name is a template.
 #[must_use]
 pub fn is_template(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "j2")
 }
 
-/// What a template is rendered with.
+/// The variables, environment and folders that a template is rendered with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inputs {
     pub vars: Map<String, Json>,
-    /// Those of `vars` that must be used, as they were given one by one.
+    /// The names of `vars` that the template must use, because they were given one by one.
     pub named: Vec<String>,
-    /// What `env()` may find, of the names that a file lists.
+    /// The environment variables that `env()` may find, if a file lists them.
     pub environment: BTreeMap<String, String>,
     /// The second folder of includes and macros. Default: `templates` in the current folder, then `templates` beside the
     /// template's own folder.
@@ -59,15 +68,15 @@ pub struct Rendered {
     pub env_read: Vec<(String, String)>,
     /// The variables that were given.
     pub vars: Map<String, Json>,
-    /// Which line of which file each line is from; `None` if that could not be found out.
-    pub lines: Option<Arc<Lines>>,
+    /// The line of a template that each line is from; `None` if marks would change the text.
+    pub line_map: Option<Arc<LineMap>>,
 }
 
 impl Rendered {
     /// The file and line that a line of `text`, from 1, is from.
     #[must_use]
     pub fn origin(&self, line: usize) -> Option<(PathBuf, usize)> {
-        let place = self.lines.as_ref()?.line(line)?;
+        let place = self.line_map.as_ref()?.locate_line(line)?;
         Some((place.file, place.line))
     }
 
@@ -75,7 +84,7 @@ impl Rendered {
     pub fn source(&self, path: &Path) -> Source {
         let mut source = Source::file(path, self.text.clone());
         source.label = format!("{} (rendered)", path.display());
-        source.lines.clone_from(&self.lines);
+        source.line_map.clone_from(&self.line_map);
         source
     }
 }
@@ -85,25 +94,16 @@ impl Rendered {
 /// # Errors
 /// A mistake in it or in a file that it includes, at its line and column; a variable that is not used.
 pub fn render(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, ConfigError> {
-    // Not on this thread: an expression may nest deeper than its stack is.
-    let work = || whole(text, path, inputs).map_err(ConfigError::new);
-    let internal = |message: String| {
-        ConfigError::new(vec![Source::file(path, String::new()).diagnostic_whole(message, String::new())])
-    };
-    thread::scope(|scope| {
-        let thread = thread::Builder::new().name("template".to_owned()).stack_size(STACK).spawn_scoped(scope, work);
-        match thread.map(thread::ScopedJoinHandle::join) {
-            Ok(Ok(result)) => result,
-            Ok(Err(cause)) => std::panic::resume_unwind(cause),
-            Err(e) => Err(internal(format!("no thread to render the template in: {e}"))),
-        }
-    })
+    let rendered = with_large_stack(|| render_files(text, path, inputs)).unwrap_or_else(|e| {
+        let message = format!("no thread to render the template in: {e}");
+        Err(vec![Source::file(path, String::new()).diagnostic_whole(message, String::new())])
+    });
+    rendered.map_err(ConfigError::new)
 }
 
-fn whole(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Vec<Diagnostic>> {
-    let one = |mistake: Box<Diagnostic>| vec![*mistake];
+fn render_files(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Vec<Diagnostic>> {
     let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
-    start_clock();
+    start(EXPERIMENT_TEXT);
     let own = path.parent().map_or_else(PathBuf::new, Path::to_owned);
     // From wherever the command is called, a project's templates/ lies beside the folder of its experiments.
     let shared = inputs
@@ -113,99 +113,67 @@ fn whole(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Vec<Diagn
     let folders = std::iter::once(own).chain(shared).collect();
     let files = Arc::new(Files::new(folders, inputs.environment.clone()));
     let name = path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned());
-    files.add(&name, path, text.to_owned()).map_err(one)?;
-    let main = Source::file(path, text.to_owned());
+    files.add(&name, path, text.to_owned()).map_err(|mistake| vec![*mistake])?;
 
-    let given: Vec<String> = inputs.vars.keys().cloned().collect();
-    let mut pass = Pass::new(&files, false);
-    let rendered = pass.run(&name, &inputs.vars).map_err(|error| {
-        let (guards, rewritten) = (&pass.guards, pass.state.rewritten.lock().unwrap_or_else(PoisonError::into_inner));
-        let scene = Scene { files: &files, guards, rewritten: &rewritten, given: &given };
-        one(Box::new(scene.diagnostic(&error, &main)))
+    let rendered = render_pass(&files, &name, &inputs.vars, None).map_err(|error| {
+        let main = Source::file(path, text.to_owned());
+        let failed = FailedRendering { files: &files, main: &main, given: inputs.vars.keys().cloned().collect() };
+        vec![failed.diagnostic(&error)]
     })?;
-    unused(&files, inputs)?;
-    pass = Pass::new(&files, true);
-    // Whatever goes wrong with marks went right without them.
-    let marked = pass.run(&name, &inputs.vars).ok();
-    let table = pass.state.marks.lock().unwrap_or_else(PoisonError::into_inner);
-    let lines = marked.and_then(|marked| Lines::new(&rendered, &marked, &table)).map(Arc::new);
-    let file = |file: Arc<super::loader::Loaded>| TemplateFile { path: file.path.clone(), text: file.text.clone() };
+    check_variables_are_used(&files, inputs)?;
+    start(EXPERIMENT_TEXT);
+    let marks = Arc::new(Mutex::new(Vec::new()));
+    // The text is there. If the marks lead to an error, only the line map is missing.
+    let marked = render_pass(&files, &name, &inputs.vars, Some(&marks)).ok();
+    let line_map = marked.and_then(|marked| LineMap::new(&rendered, &marked, &lock(&marks))).map(Arc::new);
+    let files_read = files.all();
     Ok(Rendered {
         text: rendered,
-        files: files.all().into_iter().map(file).collect(),
+        files: files_read.iter().map(|f| TemplateFile { path: f.path.clone(), text: f.text.clone() }).collect(),
         env_read: files.env_read(),
         vars: inputs.vars.clone(),
-        lines,
+        line_map,
     })
 }
 
-/// What one rendering gathers.
-#[derive(Debug, Default)]
-struct Gathered {
-    rewritten: Mutex<BTreeMap<String, (Rewritten, usize)>>,
-    marks: Mutex<Vec<Mark>>,
-}
-
-/// One rendering.
-struct Pass {
-    files: Arc<Files>,
-    guards: Arc<Guards>,
-    state: Arc<Gathered>,
-    marked: bool,
-}
-
-impl Pass {
-    fn new(files: &Arc<Files>, marked: bool) -> Self {
-        Self { files: files.clone(), guards: Arc::new(Guards::new()), state: Arc::default(), marked }
-    }
-
-    fn run(&self, name: &str, vars: &Map<String, Json>) -> Result<String, Error> {
-        let mut env = environment();
-        env.set_undefined_behavior(UndefinedBehavior::Strict);
-        env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        env.set_fuel(Some(MAX_FUEL));
-        functions::add(&mut env, &self.files);
-        env.add_global(ONE, 1);
-        let guards = self.guards.clone();
-        env.add_function(GUARD, move |state: &State<'_, '_>, id: usize| guards.pass(state, id));
-        let guards = self.guards.clone();
-        env.set_formatter(move |out, _, value| {
-            fits(std::slice::from_ref(value))?;
-            let text = printed(value)?;
-            guards.print(text.len())?;
-            Ok(out.write_str(&text)?)
+/// Renders the file `name` once. With `marks`, the text has a mark before each thing that is printed.
+fn render_pass(
+    files: &Arc<Files>,
+    name: &str,
+    vars: &Map<String, Json>,
+    marks: Option<&Arc<Mutex<Vec<Mark>>>>,
+) -> Result<String, Error> {
+    let mut env = environment();
+    functions::add(&mut env, files);
+    set_formatter(&mut env, printed);
+    let guarded = files.clone();
+    env.add_function(GUARD, move |state: &State<'_, '_>, number: usize| {
+        let file = guarded.find(state.name());
+        file.and_then(|file| Some(check_tag(state, file.tags.tags.get(number)?, number))).unwrap_or(Ok(()))
+    });
+    let (files, marks) = (files.clone(), marks.cloned());
+    env.set_loader(move |name| {
+        let Some(file) = files.load(name)? else { return Ok(None) };
+        let rewritten = rewrite(&file.text, &file.tags, true, |range| {
+            let mut marks = lock(marks.as_ref()?);
+            let character = mark_character(marks.len())?;
+            marks.push(Mark { file: file.clone(), range });
+            Some(character)
         });
-        let (files, guards, state, marked) = (self.files.clone(), self.guards.clone(), self.state.clone(), self.marked);
-        env.set_loader(move |name| {
-            let Some(file) = files.load(name)? else { return Ok(None) };
-            let first = guards.add(&file.pieces);
-            let mut marks = state.marks.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut mark = |range| {
-                let c = character(marks.len())?;
-                marks.push(Mark { file: file.clone(), range });
-                Some(c)
-            };
-            let mark: Option<&mut dyn FnMut(_) -> _> = if marked { Some(&mut mark) } else { None };
-            let rewritten = rewrite(&file.text, &file.pieces, Some(first), mark);
-            let text = rewritten.text.clone();
-            let mut all = state.rewritten.lock().unwrap_or_else(PoisonError::into_inner);
-            all.insert(name.to_owned(), (rewritten, first));
-            Ok(Some(text))
-        });
-        env.get_template(name)?.render(Value::from_serialize(vars))
-    }
+        Ok(Some(rewritten.text))
+    });
+    env.get_template(name)?.render(Value::from_serialize(vars))
 }
 
-/// # Errors
-/// The variables of `inputs.named` that no file uses.
-fn unused(files: &Files, inputs: &Inputs) -> Result<(), Vec<Diagnostic>> {
+/// Fails if no file uses a variable of `inputs.named`.
+fn check_variables_are_used(files: &Files, inputs: &Inputs) -> Result<(), Vec<Diagnostic>> {
     let own = |name: &&str| !functions::FUNCTIONS.contains(name);
     let all = files.all();
     let mut used: Vec<&str> = all.iter().flat_map(|f| &f.undeclared).map(String::as_str).filter(own).collect();
     used.sort_unstable();
     used.dedup();
-    let strangers = inputs.named.iter().filter(|name| !used.contains(&name.as_str()));
-    let mistakes: Vec<Diagnostic> = strangers
+    let unknown = inputs.named.iter().filter(|name| !used.contains(&name.as_str()));
+    let mistakes: Vec<Diagnostic> = unknown
         .map(|name| {
             let free = used.iter().copied().filter(|u| !inputs.vars.contains_key(*u));
             let help = match nearest(name, free) {
@@ -214,7 +182,7 @@ fn unused(files: &Files, inputs: &Inputs) -> Result<(), Vec<Diagnostic>> {
                 None => format!("its variables are {}", list(&used, "and")),
             };
             let message = format!("the template has no variable `{}`", short(name));
-            given(name, inputs.vars.get(name)).diagnostic(
+            flag_source(name, inputs).diagnostic(
                 Place { line: 1, column: 1, length: name.chars().count() },
                 "",
                 message,
@@ -225,19 +193,18 @@ fn unused(files: &Files, inputs: &Inputs) -> Result<(), Vec<Diagnostic>> {
     if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
 }
 
-/// `--var NAME=VALUE`, as far as it is still known.
-fn given(name: &str, value: Option<&Json>) -> Source {
-    let value = value.map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).unwrap_or_default();
-    let text = format!("{name}={}", short(&value));
+/// The flag `--var NAME=VALUE` that gave a variable.
+fn flag_source(name: &str, inputs: &Inputs) -> Source {
+    let value = inputs.vars.get(name).map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned));
+    let text = format!("{name}={}", value.map_or_else(String::new, |value| short(&value)));
     Source::var(&text, name.len() + 1)
 }
 
-/// What is said where a file that is no template was given variables.
-pub fn no_template(path: &Path, inputs: &Inputs) -> Diagnostic {
-    let name = inputs.named.first().or_else(|| inputs.vars.keys().next());
-    let name = name.map(String::as_str).unwrap_or_default();
+/// The diagnostic for variables that were given for a file that is no template.
+pub fn not_a_template(path: &Path, inputs: &Inputs) -> Diagnostic {
+    let name = inputs.named.first().or_else(|| inputs.vars.keys().next()).map_or("", String::as_str);
     let message = format!("`{}` is not a template, so it has no variable `{}`", path.display(), short(name));
     let help = "templates end in .j2, as exp.yaml.j2; a key of a plain file is overridden with `--set KEY.PATH=VALUE`";
-    let source = given(name, inputs.vars.get(name));
-    source.diagnostic(Place { line: 1, column: 1, length: name.chars().count().max(1) }, "", message, help.to_owned())
+    let place = Place { line: 1, column: 1, length: name.chars().count().max(1) };
+    flag_source(name, inputs).diagnostic(place, "", message, help.to_owned())
 }

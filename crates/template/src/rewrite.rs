@@ -5,119 +5,103 @@
 
 use std::ops::Range;
 
-use super::scan::{GUARD, Kind, ONE, Piece};
+use super::tags::{GUARD, ONE, Tags};
 
-/// The changed text, and how to find back.
+/// The changed text, and the way back from it.
 #[derive(Debug)]
 pub(super) struct Rewritten {
     pub text: String,
-    /// Where something was put in: the place in the changed text behind it, and all bytes put in up to there.
-    inserted: Vec<(usize, usize)>,
+    /// Places in the original, in their order, and the bytes that stand before each in the changed text.
+    insertions: Vec<(usize, usize)>,
 }
 
 impl Rewritten {
     /// A place in the changed text, in the original.
-    pub(super) fn original(&self, at: usize) -> usize {
-        let i = self.inserted.partition_point(|&(end, _)| end <= at);
-        at.saturating_sub(i.checked_sub(1).map_or(0, |i| self.inserted[i].1))
+    fn original(&self, place: usize) -> usize {
+        let mut inserted = 0;
+        for &(at, bytes) in &self.insertions {
+            if place < at + inserted {
+                break;
+            }
+            if place < at + inserted + bytes {
+                return at;
+            }
+            inserted += bytes;
+        }
+        place - inserted
     }
 
     pub(super) fn original_range(&self, range: &Range<usize>) -> Range<usize> {
-        // The end is behind the last character, which may be followed by what was put in.
+        // The character behind the last one may be inserted.
         let start = self.original(range.start);
         let end = if range.end > range.start { self.original(range.end - 1) + 1 } else { start };
         start..end.max(start)
     }
 }
 
-/// Rewrites `text`. Guard `first_guard + i` stands before piece i; one more is at the end; without `first_guard` there are
-/// none. Products with texts get a factor that is no constant: minijinja would compute them before a guard looks. `mark` gives the character for
-/// the original range that is printed next; `None` if there are no more.
+/// Rewrites `text`. With `guards`, a call of [`GUARD`] with the tag's number stands before each tag. A product in a tag with
+/// quoted texts gets the factor [`ONE`]: minijinja would compute constants before a guard runs. `mark` gives the character
+/// that stands before the given range of `text` when it is printed; `None` if there are no more.
 pub(super) fn rewrite(
     text: &str,
-    pieces: &[Piece],
-    first_guard: Option<usize>,
-    mut mark: Option<&mut dyn FnMut(Range<usize>) -> Option<char>>,
+    tags: &Tags,
+    guards: bool,
+    mut mark: impl FnMut(Range<usize>) -> Option<char>,
 ) -> Rewritten {
-    let mut out = Rewritten { text: String::with_capacity(text.len() * 2), inserted: Vec::new() };
-    let put = |out: &mut Rewritten, what: &str| {
-        out.text.push_str(what);
-        let before = out.inserted.last().map_or(0, |&(_, n)| n);
-        out.inserted.push((out.text.len(), before + what.len()));
-    };
-    // The tag itself.
-    let tag = |out: &mut Rewritten, piece: &Piece| {
-        let mut at = piece.range.start;
-        for &star in piece.stars.iter().filter(|_| piece.quotes) {
-            out.text.push_str(&text[at..star]);
-            put(out, &format!(" {ONE} *"));
-            at = star;
-        }
-        out.text.push_str(&text[at..piece.range.end]);
-    };
-    let mut mark = |range: Range<usize>| mark.as_mut().and_then(|mark| mark(range));
-    for (i, piece) in pieces.iter().enumerate() {
-        let whole = &text[piece.range.clone()];
-        let guard =
-            |sign: &str| first_guard.map_or_else(String::new, |n| format!("{{%{sign} do {GUARD}({}) %}}", n + i));
-        let sign = match whole.as_bytes().get(2) {
+    let mut insertions: Vec<(usize, String)> = Vec::new();
+    for (number, tag) in tags.tags.iter().enumerate() {
+        let is_end = tag.range.is_empty();
+        let is_value = tag.statement.is_empty() && !is_end;
+        let sign = match text.as_bytes().get(tag.range.start + 2) {
             Some(b'-') => "-",
             Some(b'+') => "+",
-            // Blanks before a value stay, those before a block at the start of a line go.
-            _ if piece.kind == Kind::Value => "+",
+            // Blanks before a value and at the end stay, those before a block at the start of a line go.
+            _ if is_value || is_end => "+",
             _ => "",
         };
-        match piece.kind {
-            Kind::Comment => out.text.push_str(whole),
-            Kind::Block => {
-                put(&mut out, &guard(sign));
-                tag(&mut out, piece);
-            }
-            Kind::Value => {
-                put(&mut out, &guard(sign));
-                if let Some(c) = mark(piece.range.clone()) {
-                    put(&mut out, &format!("{{{{ \"{c}\" }}}}"));
-                }
-                tag(&mut out, piece);
-            }
-            Kind::Literal | Kind::Raw => {
-                out.text.push_str(&text[piece.range.start..piece.inner.start]);
-                let mut at = piece.inner.start;
-                for line in text[piece.inner.clone()].split_inclusive(['\n', '\r']) {
-                    let content = line.trim();
-                    let lead = line.len() - line.trim_start().len();
-                    if !content.is_empty()
-                        && let Some(c) = mark(at + lead..at + lead + content.len())
-                    {
-                        out.text.push_str(&line[..lead]);
-                        put(&mut out, c.encode_utf8(&mut [0; 4]));
-                        out.text.push_str(&line[lead..]);
-                    } else {
-                        out.text.push_str(line);
-                    }
-                    at += line.len();
-                }
-                out.text.push_str(&text[piece.inner.end..piece.range.end]);
-            }
+        if guards {
+            insertions.push((tag.range.start, format!("{{%{sign} do {GUARD}({number}) %}}")));
+        }
+        if let Some(c) = is_value.then(|| mark(tag.range.clone())).flatten() {
+            insertions.push((tag.range.start, format!("{{{{ \"{c}\" }}}}")));
+        }
+        if tag.has_quoted_text {
+            insertions.extend(tag.stars.iter().map(|&star| (star, format!(" {ONE} *"))));
         }
     }
-    if let Some(n) = first_guard {
-        put(&mut out, &format!("{{%+ do {GUARD}({}) %}}", n + pieces.len()));
+    for literal in &tags.literals {
+        let mut start = literal.start;
+        for line in text[literal.clone()].split_inclusive(['\n', '\r']) {
+            let content = line.trim();
+            let at = start + line.len() - line.trim_start().len();
+            if let Some(c) = (!content.is_empty()).then(|| mark(at..at + content.len())).flatten() {
+                insertions.push((at, c.to_string()));
+            }
+            start += line.len();
+        }
     }
-    out
+    insertions.sort_by_key(|&(at, _)| at);
+    let (mut out, mut copied) = (String::with_capacity(text.len() * 2), 0);
+    for (at, inserted) in &insertions {
+        out.push_str(&text[copied..*at]);
+        out.push_str(inserted);
+        copied = *at;
+    }
+    out.push_str(&text[copied..]);
+    let insertions = insertions.into_iter().map(|(at, inserted)| (at, inserted.len())).collect();
+    Rewritten { text: out, insertions }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::scan::scan;
+    use super::super::tags::find_tags;
     use super::*;
 
     #[test]
     fn places_are_found_back() {
         let text = "a: {{ b }}\n  c{% if d %}e{% endif %}";
         let mut marks = 0xF0000_u32..;
-        let mut mark = |_| marks.next().and_then(char::from_u32);
-        let out = rewrite(text, &scan(text).unwrap(), Some(7), Some(&mut mark));
+        let out = rewrite(text, &find_tags(text).unwrap(), true, |_| marks.next().and_then(char::from_u32));
         assert_eq!(out.text.matches(GUARD).count(), 4, "before three tags and at the end: {}", out.text);
         for word in ["a:", "b }}", "c{", "d %}", "e{%", "endif %}"] {
             let (from, to) = (text.find(word).unwrap(), out.text.find(word).unwrap());

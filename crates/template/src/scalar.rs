@@ -1,4 +1,4 @@
-//! What a plain YAML scalar spells: a number in any common spelling, a truth value, or nothing.
+//! Plain YAML scalars: numbers in any common spelling, truth values and nulls.
 
 /// A number as spelled.
 #[derive(Debug, Clone, Copy, PartialEq)]

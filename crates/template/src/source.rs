@@ -5,10 +5,10 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::Lines;
+use crate::LineMap;
 use runner_spec::diagnostic::Diagnostic;
 
-/// Where in a source something stands: line and column from 1, and how many characters it has in that line.
+/// A place in a source: line and column from 1, and the number of characters in that line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     pub line: usize,
@@ -25,8 +25,8 @@ pub struct Source {
     /// Bytes at the start of `text` that are a name and `=`, before the YAML begins.
     pub skip: usize,
     pub kind: SourceKind,
-    /// Of a rendered template: where its lines are from.
-    pub lines: Option<Arc<Lines>>,
+    /// For a rendered template, the templates that its lines come from.
+    pub line_map: Option<Arc<LineMap>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,13 +38,13 @@ pub enum SourceKind {
 
 impl Source {
     pub fn file(path: &Path, text: String) -> Self {
-        Self { label: path.display().to_string(), text, skip: 0, kind: SourceKind::File, lines: None }
+        Self { label: path.display().to_string(), text, skip: 0, kind: SourceKind::File, line_map: None }
     }
 
     /// `NAME=value`.
     pub fn environment(name: &str, value: &str) -> Self {
         let text = format!("{name}={value}");
-        Self { label: name.to_owned(), text, skip: name.len() + 1, kind: SourceKind::Environment, lines: None }
+        Self { label: name.to_owned(), text, skip: name.len() + 1, kind: SourceKind::Environment, line_map: None }
     }
 
     /// `NAME=VALUE` of a template's variable, whose value begins at byte `skip`.
@@ -54,7 +54,7 @@ impl Source {
 
     /// `key.path=value`, whose value begins at byte `skip`.
     pub fn set(text: &str, skip: usize) -> Self {
-        Self { label: "--set".to_owned(), text: text.to_owned(), skip, kind: SourceKind::Set, lines: None }
+        Self { label: "--set".to_owned(), text: text.to_owned(), skip, kind: SourceKind::Set, line_map: None }
     }
 
     /// The YAML in it.
@@ -68,11 +68,11 @@ impl Source {
         Place { line, column: column + before, length: length.max(1) }
     }
 
-    /// How `runner validate --explain` names a value at `place`.
+    /// The name of a value's `place` in `runner validate --explain`.
     pub fn origin(&self, place: Place) -> String {
         match self.kind {
             SourceKind::File => {
-                match self.lines.as_ref().and_then(|l| l.locate(place.line, place.column, place.length)) {
+                match self.line_map.as_ref().and_then(|l| l.locate(place.line, place.column, place.length)) {
                     Some(at) => format!("{}:{}:{}", at.file.display(), at.line, at.column),
                     None => format!("{}:{}:{}", self.label, place.line, place.column),
                 }
@@ -94,7 +94,7 @@ impl Source {
             help,
             source_line: nth_line(&self.text, place.line).to_owned(),
             template: self
-                .lines
+                .line_map
                 .as_ref()
                 .and_then(|lines| lines.locate(place.line, place.column, place.length.max(1)))
                 .map(Box::new),

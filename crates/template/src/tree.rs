@@ -254,7 +254,7 @@ impl Builder<'_> {
         self.stop(place, &format!("not valid YAML: {}", short(info)), help)
     }
 
-    /// Whether the tag makes a plain scalar a text.
+    /// True if the tag makes a plain scalar a text.
     fn tag(&self, tag: Option<&saphyr_parser::Tag>, place: Place) -> Step<bool> {
         match tag {
             None => Ok(false),

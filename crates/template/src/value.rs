@@ -7,7 +7,7 @@ use minijinja::{Error, ErrorKind, Value};
 
 use crate::scalar;
 
-/// What `{{ value }}` prints: text as it is, anything else as YAML on one line.
+/// The text that `{{ value }}` prints: text as it is, anything else as YAML on one line.
 ///
 /// # Errors
 /// An undefined value; one that has no spelling in YAML.
@@ -21,7 +21,7 @@ pub(super) fn printed(value: &Value) -> Result<String, Error> {
 /// `value` as YAML on one line that reads back as the same value.
 ///
 /// # Errors
-/// As `printed`.
+/// An undefined value; one that has no spelling in YAML.
 pub(super) fn flow(value: &Value) -> Result<String, Error> {
     let mut out = String::new();
     write(&mut out, value)?;

@@ -11,7 +11,7 @@ use crate::tree::{Node, Yaml, parse};
 use runner_spec::diagnostic::short;
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
 
-/// What was given for a template.
+/// The variables that were given for a template.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Variables {
     pub values: Map<String, Value>,

@@ -2,46 +2,34 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::error::WeightsError;
 use super::{folder, gpt2, json, llama, llmc};
 use runner_spec::experiment::Family;
 use runner_spec::model::ModelSpec;
-use runner_spec::model::variant::Variant;
 
 /// A folder's description of its model.
 pub(super) const CONFIG: &str = "config.json";
 /// A larger one is none.
 const MOST: u64 = 1 << 20;
 
-/// A model as its weights' own file describes it. Sizes are counts of elements.
+/// A model as its weights' own file describes it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Described {
-    /// The file that says so.
+pub struct DescribedModel {
+    /// The file with the description.
     pub file: PathBuf,
-    pub family: Family,
-    /// Tokens: rows of the embedding without the padding of llm.c's files.
-    pub vocab_size: usize,
-    pub context_length: usize,
-    pub layers: usize,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub d_model: usize,
-    pub d_ff: usize,
-    /// Where it says one.
-    pub dropout: Option<f64>,
-    pub tie_embeddings: bool,
-    pub norm_eps: f64,
-    /// Llama only.
-    pub rope_theta: Option<f64>,
+    /// The vocabulary is without the padding of llm.c's files.
+    pub spec: ModelSpec,
+    /// True if the file gives one dropout. If not, it is 0 in `spec`.
+    pub gives_dropout: bool,
 }
 
 /// Reads what the weights at `path`, a folder or a model file of llm.c, say of their model; not the weights.
 ///
 /// # Errors
 /// If there are none, they are of a model that cannot be trained here, or their numbers cannot be.
-pub fn describe(path: &Path) -> Result<Described, WeightsError> {
+pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     let meta = std::fs::metadata(path).map_err(WeightsError::io(path))?;
     if !meta.is_dir() {
         return llmc::read_header(path)?.described(path);
@@ -70,88 +58,63 @@ pub fn describe(path: &Path) -> Result<Described, WeightsError> {
     described.checked()
 }
 
-impl Described {
+impl DescribedModel {
     /// # Errors
     /// If its numbers cannot be those of a model.
     pub(super) fn checked(self) -> Result<Self, WeightsError> {
+        let spec = &self.spec;
         let wrong = |message: String| Err(WeightsError::file(&self.file, message));
         // As in the experiment file.
         let sizes = [
-            ("vocabulary", self.vocab_size, 100_000_000),
-            ("context length", self.context_length, 16_777_216),
-            ("number of layers", self.layers, 10_000),
-            ("number of heads", self.heads, 10_000),
-            ("number of key-value heads", self.kv_heads, 10_000),
-            ("width", self.d_model, 1_000_000),
-            ("feed-forward width", self.d_ff, 10_000_000),
+            ("vocabulary", spec.vocab_size, 100_000_000),
+            ("context length", spec.context_length, 16_777_216),
+            ("number of layers", spec.layers, 10_000),
+            ("number of heads", spec.heads, 10_000),
+            ("number of key-value heads", spec.kv_heads, 10_000),
+            ("width", spec.d_model, 1_000_000),
+            ("feed-forward width", spec.d_ff, 10_000_000),
         ];
         for (what, size, most) in sizes {
             if size == 0 || size > most {
                 return wrong(format!("the {what} is {size}; 1 to {most} are possible"));
             }
         }
-        if !self.d_model.is_multiple_of(self.heads) {
-            return wrong(format!("a width of {} is not divided by {} heads", self.d_model, self.heads));
+        if !spec.d_model.is_multiple_of(spec.heads) {
+            return wrong(format!("a width of {} is not divided by {} heads", spec.d_model, spec.heads));
         }
-        if !self.heads.is_multiple_of(self.kv_heads) {
-            return wrong(format!("{} heads are not divided by {} key-value heads", self.heads, self.kv_heads));
+        if !spec.heads.is_multiple_of(spec.kv_heads) {
+            return wrong(format!("{} heads are not divided by {} key-value heads", spec.heads, spec.kv_heads));
         }
-        if self.family == Family::Llama && !(self.d_model / self.heads).is_multiple_of(2) {
-            return wrong(format!("heads of odd width: {} / {}", self.d_model, self.heads));
+        if spec.family == Family::Llama && !(spec.d_model / spec.heads).is_multiple_of(2) {
+            return wrong(format!("heads of odd width: {} / {}", spec.d_model, spec.heads));
         }
-        if !(self.norm_eps > 0.0 && self.norm_eps <= 1.0) {
-            return wrong(format!("the norm's epsilon is {}; above 0, up to 1 is possible", self.norm_eps));
+        if !(spec.norm_eps > 0.0 && spec.norm_eps <= 1.0) {
+            return wrong(format!("the norm's epsilon is {}; above 0, up to 1 is possible", spec.norm_eps));
         }
-        if let Some(theta) = self.rope_theta.filter(|theta| !(*theta > 0.0 && *theta <= 1e12)) {
+        let theta = spec.rope_theta;
+        if !(theta > 0.0 && theta <= 1e12) {
             return wrong(format!("rope_theta is {theta}; above 0, up to 1e12 is possible"));
         }
-        if let Some(dropout) = self.dropout.filter(|p| !(0.0..1.0).contains(p)) {
-            return wrong(format!("a dropout of {dropout}; from 0, below 1 is possible"));
+        if !(0.0..1.0).contains(&spec.dropout) {
+            return wrong(format!("a dropout of {}; from 0, below 1 is possible", spec.dropout));
         }
         Ok(self)
     }
 
-    /// What it says, in the vocabulary of the experiment file.
+    /// The description as a `model` section of an experiment file.
     #[must_use]
-    pub fn model(&self) -> Value {
-        let mut model = json!({
-            "family": self.family,
-            "vocab_size": self.vocab_size,
-            "context_length": self.context_length,
-            "layers": self.layers,
-            "heads": self.heads,
-            "kv_heads": self.kv_heads,
-            "d_model": self.d_model,
-            "d_ff": self.d_ff,
-            "tie_embeddings": self.tie_embeddings,
-            "norm_eps": self.norm_eps,
-        });
-        for (key, value) in [("dropout", self.dropout), ("rope_theta", self.rope_theta)] {
-            if let Some(value) = value {
-                model[key] = value.into();
+    #[expect(clippy::expect_used, reason = "a specification is numbers, texts and truth values")]
+    pub fn model_section(&self) -> Value {
+        let mut section = serde_json::to_value(&self.spec).expect("a specification is plain JSON");
+        if let Some(keys) = section.as_object_mut() {
+            if !self.gives_dropout {
+                keys.remove("dropout");
+            }
+            if self.spec.family == Family::Gpt2 {
+                keys.remove("rope_theta");
             }
         }
-        model
-    }
-
-    /// The model that the files hold.
-    #[must_use]
-    pub fn spec(&self) -> ModelSpec {
-        ModelSpec {
-            family: self.family,
-            vocab_size: self.vocab_size,
-            context_length: self.context_length,
-            layers: self.layers,
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            d_model: self.d_model,
-            d_ff: self.d_ff,
-            dropout: self.dropout.unwrap_or(0.0),
-            tie_embeddings: self.tie_embeddings,
-            norm_eps: self.norm_eps,
-            rope_theta: self.rope_theta.unwrap_or(10_000.0),
-            variant: Variant::default(),
-        }
+        section
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::describe::Described;
+use super::describe::DescribedModel;
 use runner_spec::experiment::Model;
 
 /// Keys of the model section that weights settle. (The vocabulary may be another, the context shorter, dropout is free.)
@@ -22,8 +22,8 @@ pub struct Difference {
 }
 
 /// Why `model` cannot start from the weights that `described` is of; their vocabulary, which the planner looks at, apart.
-pub fn differences(described: &Described, model: &Model) -> Vec<Difference> {
-    let mut theirs = described.model();
+pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference> {
+    let mut theirs = described.model_section();
     let ours = serde_json::to_value(model).unwrap_or_default();
     let difference = |key: &str, ours: &Value, theirs: &Value| {
         let equal = theirs == ours || theirs.as_f64().is_some_and(|t| Some(t) == ours.as_f64());
@@ -32,7 +32,7 @@ pub fn differences(described: &Described, model: &Model) -> Vec<Difference> {
     let mut all: Vec<Difference> =
         FIXED.iter().filter_map(|key| difference(key, ours.get(key)?, theirs.get(key)?)).collect();
     all.extend(beyond_format(model).into_iter().map(|(key, ours)| Difference { key, ours, theirs: None }));
-    if model.context_length > described.context_length {
+    if model.context_length > described.spec.context_length {
         let (ours, theirs) = (model.context_length.into(), Some(theirs[CONTEXT].take()));
         all.push(Difference { key: CONTEXT.to_owned(), ours, theirs });
     }

@@ -1,11 +1,12 @@
 //! A `config.json` of GPT-2.
 
-use super::describe::{Config, Described};
+use super::describe::{Config, DescribedModel};
 use super::error::WeightsError;
 use runner_spec::experiment::Family;
+use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant, ModelSpec};
 
 /// What `config` says; where a key is missing, what `transformers` takes.
-pub(super) fn described(config: &Config<'_>) -> Result<Described, WeightsError> {
+pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsError> {
     let d_model = config.needed("n_embd")?;
     let heads = config.needed("n_head")?;
     let activation = config.text("activation_function")?.unwrap_or("gelu_new");
@@ -22,19 +23,23 @@ pub(super) fn described(config: &Config<'_>) -> Result<Described, WeightsError> 
     }
     // Three that differ are no number of ours: the experiment says what it wants.
     let same = dropouts.iter().all(|p| p == &dropouts[0]);
-    Ok(Described {
+    Ok(DescribedModel {
         file: config.file.to_owned(),
-        family: Family::Gpt2,
-        vocab_size: config.needed("vocab_size")?,
-        context_length: config.needed("n_positions")?,
-        layers: config.needed("n_layer")?,
-        heads,
-        kv_heads: heads,
-        d_model,
-        d_ff: config.size("n_inner")?.unwrap_or(d_model.saturating_mul(4)),
-        dropout: same.then(|| dropouts[0]),
-        tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(true),
-        norm_eps: config.number("layer_norm_epsilon")?.unwrap_or(1e-5),
-        rope_theta: None,
+        gives_dropout: same,
+        spec: ModelSpec {
+            family: Family::Gpt2,
+            vocab_size: config.needed("vocab_size")?,
+            context_length: config.needed("n_positions")?,
+            layers: config.needed("n_layer")?,
+            heads,
+            kv_heads: heads,
+            d_model,
+            d_ff: config.size("n_inner")?.unwrap_or(d_model.saturating_mul(4)),
+            dropout: if same { dropouts[0] } else { 0.0 },
+            tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(true),
+            norm_eps: config.number("layer_norm_epsilon")?.unwrap_or(1e-5),
+            rope_theta: DEFAULT_ROPE_THETA,
+            variant: Gpt2Variant::default(),
+        },
     })
 }

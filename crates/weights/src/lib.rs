@@ -17,7 +17,7 @@ mod opened;
 mod place;
 mod writer;
 
-pub use describe::{Described, describe};
+pub use describe::{DescribedModel, describe};
 pub use dtype::Dtype;
 pub use error::{Foreign, WeightsError};
 pub use export::{Source, Written};

@@ -2,15 +2,13 @@
 
 use serde_json::Value;
 
-use super::describe::{Config, Described};
+use super::describe::{Config, DescribedModel};
 use super::error::WeightsError;
 use runner_spec::experiment::Family;
-
-/// What `transformers` takes where none is given.
-const THETA: f64 = 10_000.0;
+use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant, ModelSpec};
 
 /// What `config` says; where a key is missing, what `transformers` takes.
-pub(super) fn described(config: &Config<'_>) -> Result<Described, WeightsError> {
+pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsError> {
     let d_model = config.needed("hidden_size")?;
     let heads = config.needed("num_attention_heads")?;
     if let Some(head_dim) = config.size("head_dim")?
@@ -31,20 +29,24 @@ pub(super) fn described(config: &Config<'_>) -> Result<Described, WeightsError> 
     if let Some(dropout) = config.number("attention_dropout")?.filter(|p| *p != 0.0) {
         return Err(config.wrong(format!("attention_dropout is {dropout}; Llama has no dropout here: set it to 0")));
     }
-    Ok(Described {
+    Ok(DescribedModel {
         file: config.file.to_owned(),
-        family: Family::Llama,
-        vocab_size: config.needed("vocab_size")?,
-        context_length: config.needed("max_position_embeddings")?,
-        layers: config.needed("num_hidden_layers")?,
-        heads,
-        kv_heads: config.size("num_key_value_heads")?.unwrap_or(heads),
-        d_model,
-        d_ff: config.needed("intermediate_size")?,
-        dropout: None,
-        tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(false),
-        norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6),
-        rope_theta: Some(theta(config)?),
+        gives_dropout: false,
+        spec: ModelSpec {
+            family: Family::Llama,
+            vocab_size: config.needed("vocab_size")?,
+            context_length: config.needed("max_position_embeddings")?,
+            layers: config.needed("num_hidden_layers")?,
+            heads,
+            kv_heads: config.size("num_key_value_heads")?.unwrap_or(heads),
+            d_model,
+            d_ff: config.needed("intermediate_size")?,
+            dropout: 0.0,
+            tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(false),
+            norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6),
+            rope_theta: theta(config)?,
+            variant: Gpt2Variant::default(),
+        },
     })
 }
 
@@ -81,5 +83,5 @@ fn theta(config: &Config<'_>) -> Result<f64, WeightsError> {
         }
         found = Some((key, theta));
     }
-    Ok(found.map_or(THETA, |(_, theta)| theta))
+    Ok(found.map_or(DEFAULT_ROPE_THETA, |(_, theta)| theta))
 }

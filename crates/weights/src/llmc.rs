@@ -5,11 +5,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::describe::Described;
+use super::describe::DescribedModel;
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::folder::convert;
 use runner_spec::experiment::Family;
+use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant, ModelSpec};
 
 const MAGIC: u32 = 20_240_326;
 /// Bytes of the header.
@@ -79,21 +80,25 @@ impl Header {
         out
     }
 
-    pub(super) fn described(self, path: &Path) -> Result<Described, WeightsError> {
-        let described = Described {
+    pub(super) fn described(self, path: &Path) -> Result<DescribedModel, WeightsError> {
+        let described = DescribedModel {
             file: path.to_owned(),
-            family: Family::Gpt2,
-            vocab_size: self.vocab_size,
-            context_length: self.context_length,
-            layers: self.layers,
-            heads: self.heads,
-            kv_heads: self.heads,
-            d_model: self.d_model,
-            d_ff: self.d_model.saturating_mul(4),
-            dropout: None,
-            tie_embeddings: true,
-            norm_eps: 1e-5,
-            rope_theta: None,
+            gives_dropout: false,
+            spec: ModelSpec {
+                family: Family::Gpt2,
+                vocab_size: self.vocab_size,
+                context_length: self.context_length,
+                layers: self.layers,
+                heads: self.heads,
+                kv_heads: self.heads,
+                d_model: self.d_model,
+                d_ff: self.d_model.saturating_mul(4),
+                dropout: 0.0,
+                tie_embeddings: true,
+                norm_eps: 1e-5,
+                rope_theta: DEFAULT_ROPE_THETA,
+                variant: Gpt2Variant::default(),
+            },
         };
         let described = described.checked()?;
         let (vocab, padded) = (self.vocab_size, self.padded_vocab_size);

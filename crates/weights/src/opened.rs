@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::describe::{Described, describe};
+use super::describe::{DescribedModel, describe};
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::fits::{Difference, differences};
@@ -17,7 +17,7 @@ use runner_spec::experiment::Family;
 use runner_spec::experiment::Model;
 use runner_spec::model::InitialWeights;
 use runner_spec::model::stage::token_embedding;
-use runner_spec::model::{ParamSpec, parameters};
+use runner_spec::model::{ModelSpec, ParamSpec, parameters};
 
 /// Bytes read at a time.
 const CHUNK: usize = 1 << 20;
@@ -25,7 +25,7 @@ const CHUNK: usize = 1 << 20;
 /// Weights on a disk.
 #[derive(Debug)]
 pub struct Opened {
-    pub described: Described,
+    pub described: DescribedModel,
     pub files: Vec<PathBuf>,
     /// By the names that this program gives its parameters.
     tensors: BTreeMap<String, Tensor>,
@@ -53,9 +53,9 @@ impl Opened {
         if described.file == path { Self::of_llmc(path, described) } else { Self::of_folder(path, described) }
     }
 
-    fn of_folder(path: &Path, described: Described) -> Result<Self, WeightsError> {
+    fn of_folder(path: &Path, described: DescribedModel) -> Result<Self, WeightsError> {
         let (files, found) = folder::tensors(path)?;
-        let family = described.family;
+        let family = described.spec.family;
         let mut tensors = BTreeMap::new();
         for found in found {
             let name = canonical(family, &found.name);
@@ -75,7 +75,7 @@ impl Opened {
         Ok(opened)
     }
 
-    fn of_llmc(path: &Path, described: Described) -> Result<Self, WeightsError> {
+    fn of_llmc(path: &Path, described: DescribedModel) -> Result<Self, WeightsError> {
         let header = llmc::read_header(path)?;
         let size = std::fs::metadata(path).map_err(WeightsError::io(path))?.len();
         let mut at = llmc::HEADER;
@@ -96,11 +96,11 @@ impl Opened {
 
     /// A head that is tied is the embedding; a file may hold it twice.
     fn tie(&mut self) -> Result<(), WeightsError> {
-        if !self.described.tie_embeddings {
+        if !self.described.spec.tie_embeddings {
             return Ok(());
         }
         let Some(head) = self.tensors.remove(HEAD) else { return Ok(()) };
-        let name = token_embedding(self.described.family);
+        let name = token_embedding(self.described.spec.family);
         let Some(embedding) = self.tensors.get(name) else { return Ok(()) };
         let path = &self.files[head.file];
         let differ = |what: &str| {
@@ -129,14 +129,14 @@ impl Opened {
 
     /// Whether the tensors are those of the model that is described.
     fn check(&self, path: &Path) -> Result<(), WeightsError> {
-        let Described { layers, file, .. } = &self.described;
+        let DescribedModel { file, spec: ModelSpec { layers, .. }, .. } = &self.described;
         // What is expected is listed only for as many layers as the files can hold.
         if *layers > self.tensors.len() {
             let message =
                 format!("{} says {layers} layers, too many for {} tensors", file.display(), self.tensors.len());
             return Err(WeightsError::file(path, message));
         }
-        let expected = parameters(&self.described.spec());
+        let expected = parameters(&self.described.spec);
         let missing: Vec<&str> =
             expected.iter().map(|p| p.name.as_str()).filter(|name| !self.tensors.contains_key(*name)).collect();
         if let [first, rest @ ..] = missing.as_slice() {
@@ -198,7 +198,7 @@ impl Opened {
             return Err(WeightsError::file(path, format!("there is no tensor {name}")));
         };
         let path = &self.files[tensor.file];
-        let rows_vary = has_token_rows(self.described.family, name) || has_position_rows(name);
+        let rows_vary = has_token_rows(self.described.spec.family, name) || has_position_rows(name);
         let fits = match (shape, tensor.shape.as_slice()) {
             ([_, columns], [_, theirs]) if rows_vary => columns == theirs,
             (ours, theirs) => ours == theirs,
@@ -221,8 +221,8 @@ impl Opened {
     /// Rows of the vocabulary that the file has, the padding of llm.c's files among them.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
-        let embedding = self.tensors.get(token_embedding(self.described.family));
-        embedding.and_then(|tensor| tensor.shape.first().copied()).unwrap_or(self.described.vocab_size)
+        let embedding = self.tensors.get(token_embedding(self.described.spec.family));
+        embedding.and_then(|tensor| tensor.shape.first().copied()).unwrap_or(self.described.spec.vocab_size)
     }
 }
 

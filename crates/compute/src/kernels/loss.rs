@@ -2,14 +2,14 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use runner_spec::data::IGNORE;
+use runner_spec::data::IGNORED_TARGET;
 
 use super::access::{Math, write};
 use super::cpu::cross_entropy;
 use super::host::on_host;
 use super::optimizer::Sum;
 
-/// The losses of rows, in nats, 0 where the target is `IGNORE`.
+/// The losses of rows, in nats, 0 where the target is `IGNORED_TARGET`.
 #[derive(Debug)]
 pub enum Losses {
     Ready(Vec<f32>),
@@ -50,7 +50,7 @@ pub fn cross_entropy(
     if targets.len() != rows {
         bail!("{} targets for {rows} rows of logits", targets.len())
     }
-    if let Some(t) = targets.iter().find(|&&t| t != IGNORE && t as usize >= vocab) {
+    if let Some(t) = targets.iter().find(|&&t| t != IGNORED_TARGET && t as usize >= vocab) {
         bail!("target {t} is beyond the vocabulary of {vocab}")
     }
     #[cfg(feature = "cuda")]

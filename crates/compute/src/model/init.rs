@@ -2,17 +2,17 @@
 
 use rayon::prelude::*;
 
-use runner_spec::model::Init;
+use runner_spec::model::ParamInit;
 use runner_spec::model::layout::ParamEntry;
 use runner_spec::philox::Philox;
 
 /// Fills `values`, the elements of `entry`, with their initial values.
 pub fn fill(values: &mut [f32], entry: &ParamEntry, seed: u64) {
     match entry.spec.init {
-        Init::Zeros => values.fill(0.0),
-        Init::Ones => values.fill(1.0),
-        Init::Normal { std } => fill_random(values, entry, seed, std, Philox::normals),
-        Init::Uniform { bound } => fill_random(values, entry, seed, bound, Philox::uniforms),
+        ParamInit::Zeros => values.fill(0.0),
+        ParamInit::Ones => values.fill(1.0),
+        ParamInit::Normal { std } => fill_random(values, entry, seed, std, Philox::normals),
+        ParamInit::Uniform { bound } => fill_random(values, entry, seed, bound, Philox::uniforms),
     }
 }
 

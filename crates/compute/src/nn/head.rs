@@ -7,8 +7,8 @@ use crate::kernels::loss;
 use crate::kernels::loss::Losses;
 use crate::kernels::{Math, embedding};
 use crate::model::Params;
-use runner_spec::data::IGNORE;
-use runner_spec::program::DEVICE_ROWS;
+use runner_spec::data::IGNORED_TARGET;
+use runner_spec::program::EVAL_TOKENS_PER_GPU_FORWARD;
 
 /// Rows of logits that a CPU holds at a time where no gradient is needed.
 const CPU_ROWS: usize = 256;
@@ -70,9 +70,9 @@ impl Head {
         if mb.targets.len() != x.dims2()?.0 {
             bail!("{} targets for {} tokens", mb.targets.len(), x.dims2()?.0)
         }
-        let wanted: Vec<usize> = (0..mb.targets.len()).filter(|&r| mb.targets[r] != IGNORE).collect();
+        let wanted: Vec<usize> = (0..mb.targets.len()).filter(|&r| mb.targets[r] != IGNORED_TARGET).collect();
         let mut losses = vec![0.0; mb.targets.len()];
-        let rows_at_once = if x.device().is_cpu() { CPU_ROWS } else { DEVICE_ROWS };
+        let rows_at_once = if x.device().is_cpu() { CPU_ROWS } else { EVAL_TOKENS_PER_GPU_FORWARD };
         for rows in wanted.chunks(rows_at_once) {
             let logits = self.logits(params, x, rows, mb.math)?;
             let targets: Vec<u32> = rows.iter().map(|&r| mb.targets[r]).collect();

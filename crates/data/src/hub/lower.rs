@@ -12,7 +12,9 @@ use super::progress::Report;
 use super::repository::{Repository, Snapshot};
 use super::select::{self, By, Format, Selected};
 use super::settings::Settings;
-use runner_spec::experiment::{Data, HubSource, JsonSource, MAIN, ParquetSource, Source, Tokenizer, Validation};
+use runner_spec::experiment::{
+    Data, HUB_DEFAULT_BRANCH, HubSource, JsonSource, ParquetSource, Source, Tokenizer, Validation,
+};
 
 /// Where the hub keeps what it made of a dataset in other formats.
 const CONVERTED: &str = "refs/convert/parquet";
@@ -37,7 +39,7 @@ pub struct Lowered {
 pub fn is_needed(data: &Data, test: Option<&Source>) -> bool {
     matches!(data.train, Source::Hub(_))
         || matches!(test, Some(Source::Hub(_)))
-        || matches!(data.validation, Some(Validation::Hub(_)))
+        || matches!(data.validation, Some(Validation::Source(Source::Hub(_))))
         || matches!(data.tokenizer, Tokenizer::Hub { .. })
 }
 
@@ -65,15 +67,11 @@ pub fn lower(
         out.local.train = local;
         out.pinned.train = Source::Hub(HubSource { revision: commit, ..source.clone() });
     }
-    if let Some(Validation::Hub(source)) = &data.validation {
+    if let Some(Validation::Source(Source::Hub(source))) = &data.validation {
         let (local, commit) = hub.dataset(source).map_err(|error| within(error, "data.validation.hub"))?;
-        out.local.validation = match local {
-            Source::Parquet(from) => Some(Validation::Parquet(from)),
-            Source::Jsonl(from) => Some(Validation::Jsonl(from)),
-            Source::Json(from) => Some(Validation::Json(from)),
-            _ => None,
-        };
-        out.pinned.validation = Some(Validation::Hub(HubSource { revision: commit, ..source.clone() }));
+        out.local.validation = Some(Validation::Source(local));
+        let pinned = Source::Hub(HubSource { revision: commit, ..source.clone() });
+        out.pinned.validation = Some(Validation::Source(pinned));
     }
     if let Some(Source::Hub(source)) = test {
         let (local, commit) = hub.dataset(source).map_err(|error| within(error, "eval.test.hub"))?;
@@ -145,7 +143,7 @@ impl<'a> Hub<'a> {
         let guessed = found.as_ref().is_none_or(|(selected, ..)| {
             selected.by == By::Guess && !selected.files.iter().all(|file| repository.has(&snapshot.commit, file))
         });
-        if guessed && revision == MAIN && snapshot.partial.is_none() {
+        if guessed && revision == HUB_DEFAULT_BRANCH && snapshot.partial.is_none() {
             // What the hub has made of other formats; if there is nothing, what the dataset itself has is what is told.
             match hub.repository(RepoType::Dataset, dataset, CONVERTED).snapshot() {
                 Ok(converted) => {

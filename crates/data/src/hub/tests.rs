@@ -16,12 +16,12 @@ fn a_split_is_downloaded_once_and_the_token_stays_with_the_hub() {
     let (hub, cdn) = pair();
     let mut here = Here::new(&hub.address);
     let mut wanted = data(source("own/fine", Some("small"), "train"));
-    wanted.validation = Some(Validation::Hub(source("own/fine", Some("small"), "test")));
+    wanted.validation = Some(Validation::Source(Source::Hub(source("own/fine", Some("small"), "test"))));
     let lowered = here.lower(&wanted).unwrap();
     let contents: Vec<Vec<u8>> = fine()[0].2[1..3].iter().map(|(_, content)| content.clone()).collect();
     assert!(read(&lowered) == contents);
     assert!(
-        matches!(&lowered.local.validation, Some(Validation::Jsonl(from)) if from.files[0].ends_with("test.jsonl"))
+        matches!(&lowered.local.validation, Some(Validation::Source(Source::Jsonl(from))) if from.files[0].ends_with("test.jsonl"))
     );
     let Source::Hub(pinned) = &lowered.pinned.train else { panic!() };
     assert_eq!(*pinned, HubSource { revision: COMMIT.to_owned(), ..source("own/fine", Some("small"), "train") });

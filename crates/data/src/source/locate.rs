@@ -120,16 +120,10 @@ pub(crate) fn locate(
 
 /// `validation` as a source of its own; `None` for a fraction of the training source.
 pub(crate) fn own_source(validation: &Validation) -> Option<Source> {
-    Some(match validation.clone() {
-        Validation::Fraction(_) => return None,
-        Validation::Text { files } => Source::Text { files },
-        Validation::Parquet(from) => Source::Parquet(from),
-        Validation::Jsonl(from) => Source::Jsonl(from),
-        Validation::Json(from) => Source::Json(from),
-        Validation::Hub(from) => Source::Hub(from),
-        Validation::Tokens { files } => Source::Tokens { files },
-        Validation::Builtin { corpus } => Source::Builtin { corpus },
-    })
+    match validation {
+        Validation::Fraction(_) => None,
+        Validation::Source(source) => Some(source.clone()),
+    }
 }
 
 /// The files that the patterns mean, pattern by pattern, each pattern's in alphabetical order. A path that exists is

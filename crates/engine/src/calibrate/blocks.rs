@@ -14,9 +14,9 @@ use runner_compute::state::TrainState;
 use runner_spec::experiment::Decays;
 use runner_spec::experiment::Family;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::{ModelSpec, Variant, parameters};
+use runner_spec::model::{Gpt2Variant, ModelSpec, parameters};
 use runner_spec::program::OptimizerSpec;
-use runner_spec::rates::{Busy, EmbeddingPoint, HeadPoint, LayerPoint, UpdatePoint};
+use runner_spec::rates::{ConcurrentLoad, EmbeddingPoint, HeadPoint, LayerPoint, UpdatePoint};
 
 const SEED: u64 = 1;
 
@@ -50,12 +50,18 @@ pub(super) fn spec(family: Family, d_model: usize, vocab_size: usize, length: us
         tie_embeddings: false,
         norm_eps: 1e-5,
         rope_theta: 10_000.0,
-        variant: Variant::default(),
+        variant: Gpt2Variant::default(),
     }
 }
 
 /// Forward and backward of a layer.
-pub(super) fn layer(busy: Busy, family: Family, s: Shape, bf16: bool, patience: Patience) -> Result<LayerPoint> {
+pub(super) fn layer(
+    busy: ConcurrentLoad,
+    family: Family,
+    s: Shape,
+    bf16: bool,
+    patience: Patience,
+) -> Result<LayerPoint> {
     let spec = spec(family, s.d_model, 16, s.length);
     let [forward, backward] = timed(busy, patience, || Ok(Piece::new(&spec, 1..spec.layers + 1, s, bf16)?.work()))?;
     let n = spec.layers as f64;
@@ -71,7 +77,7 @@ pub(super) fn layer(busy: Busy, family: Family, s: Shape, bf16: bool, patience: 
 }
 
 /// Forward and backward of the head.
-pub(super) fn head(busy: Busy, vocab: usize, s: Shape, patience: Patience) -> Result<HeadPoint> {
+pub(super) fn head(busy: ConcurrentLoad, vocab: usize, s: Shape, patience: Patience) -> Result<HeadPoint> {
     let spec = spec(Family::Gpt2, s.d_model, vocab, s.length);
     let [forward, backward] =
         timed(busy, patience, || Ok(Piece::new(&spec, spec.layers + 1..spec.layers + 2, s, false)?.work()))?;
@@ -79,14 +85,14 @@ pub(super) fn head(busy: Busy, vocab: usize, s: Shape, patience: Patience) -> Re
 }
 
 /// Forward and backward of the embedding.
-pub(super) fn embedding(busy: Busy, s: Shape, patience: Patience) -> Result<EmbeddingPoint> {
+pub(super) fn embedding(busy: ConcurrentLoad, s: Shape, patience: Patience) -> Result<EmbeddingPoint> {
     let spec = spec(Family::Gpt2, s.d_model, 4096, s.length);
     let [forward, backward] = timed(busy, patience, || Ok(Piece::new(&spec, 0..1, s, false)?.work()))?;
     Ok(EmbeddingPoint { busy, d_model: s.d_model, positions: s.positions, forward, backward })
 }
 
 /// The end of a step under AdamW: norm, update, clearing.
-pub(super) fn update(busy: Busy, parameters: usize, patience: Patience) -> Result<UpdatePoint> {
+pub(super) fn update(busy: ConcurrentLoad, parameters: usize, patience: Patience) -> Result<UpdatePoint> {
     let adamw =
         OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
     let [seconds] = timed(busy, patience, || {
@@ -162,7 +168,7 @@ mod tests {
     use super::*;
 
     const ONCE: Patience = Patience { least: 1, most: 1, seconds: 0.0 };
-    const ONE: Busy = Busy { ranks: 1, threads: 1 };
+    const ONE: ConcurrentLoad = ConcurrentLoad { ranks: 1, threads: 1 };
 
     #[test]
     fn every_piece_of_both_families_can_be_measured() {
@@ -171,7 +177,7 @@ mod tests {
             let point = layer(ONE, family, s, true, ONCE).expect("a layer");
             assert!(point.forward > 0.0 && point.backward > 0.0);
         }
-        assert!(head(Busy { ranks: 2, threads: 1 }, 32, s, ONCE).expect("a head").backward > 0.0);
+        assert!(head(ConcurrentLoad { ranks: 2, threads: 1 }, 32, s, ONCE).expect("a head").backward > 0.0);
         assert!(embedding(ONE, s, ONCE).expect("an embedding").forward > 0.0);
         assert!(update(ONE, 1000, ONCE).expect("an update").seconds > 0.0);
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use candle_core::{Result, bail};
 
-use runner_spec::rates::Busy;
+use runner_spec::rates::ConcurrentLoad;
 
 /// Repetitions after the first, and the seconds after which they end.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +18,7 @@ pub(super) struct Patience {
 /// Runs `make`'s work on `busy.ranks` ranks at the same time; `N` times of each repetition, whose
 /// medians are averaged over the ranks: steps of a run are reported by their median too.
 pub(super) fn timed<const N: usize, W>(
-    busy: Busy,
+    busy: ConcurrentLoad,
     patience: Patience,
     make: impl Fn() -> Result<W> + Sync,
 ) -> Result<[f64; N]>
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn the_median_of_all_ranks_without_the_first_repetition() {
         let made = AtomicUsize::new(0);
-        let busy = Busy { ranks: 2, threads: 1 };
+        let busy = ConcurrentLoad { ranks: 2, threads: 1 };
         let patience = Patience { least: 5, most: 5, seconds: 0.0 };
         let [a, b] = timed(busy, patience, || {
             made.fetch_add(1, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use super::cache::{Calibration, VERSION};
 use super::clock::Patience;
 use super::copies;
 use runner_spec::experiment::Family;
-use runner_spec::rates::{Busy, DeviceRates, Link, Links, MeasuredRates, Rates};
+use runner_spec::rates::{ConcurrentLoad, DeviceRates, Link, Links, MeasuredRates, Rates};
 
 /// How long to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
     }
     progress("bf16");
     let shape = Shape { d_model: 256, positions: 512, length: SHORT };
-    let all = Busy { ranks: 1, threads: cores };
+    let all = ConcurrentLoad { ranks: 1, threads: cores };
     let seconds = |bf16| -> Result<f64> {
         let point = blocks::layer(all, Family::Gpt2, shape, bf16, patience)?;
         Ok(point.forward + point.backward)
@@ -88,9 +88,12 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
 }
 
 /// A rank alone on a core, a rank on each core, and a rank on all cores.
-fn busy(cores: usize) -> Vec<Busy> {
-    let mut all =
-        vec![Busy { ranks: 1, threads: 1 }, Busy { ranks: cores, threads: 1 }, Busy { ranks: 1, threads: cores }];
+fn busy(cores: usize) -> Vec<ConcurrentLoad> {
+    let mut all = vec![
+        ConcurrentLoad { ranks: 1, threads: 1 },
+        ConcurrentLoad { ranks: cores, threads: 1 },
+        ConcurrentLoad { ranks: 1, threads: cores },
+    ];
     all.dedup();
     all
 }

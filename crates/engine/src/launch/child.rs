@@ -24,7 +24,7 @@ use runner_exec::tied_copy_entry;
 use runner_exec::{ExecError, Peers, RankOutcome, Resources, RunControls};
 use runner_spec::event::{Event, ObserveError, TraceLine};
 use runner_spec::program::Program;
-use runner_spec::topology::Ranks;
+use runner_spec::topology::LocalRanks;
 use runner_store::checkpoint::{part, pending_folder};
 use runner_store::{PartRecord, PartSpec, StoreError};
 
@@ -129,7 +129,7 @@ pub fn run(
         local.set_operation_timeout(limit);
     }
     let seat = region.status(rank).ok_or_else(|| ExecError::Program(format!("there is no rank {rank}")))?;
-    let comm = on_device(Box::new(local), program.device, region.topology(), program, Ranks::Processes)
+    let comm = on_device(Box::new(local), program.device, region.topology(), program, LocalRanks::Processes)
         .map_err(ExecError::Program)?;
     let monitor = Striking { board: OnBoard(seat), rank, faults };
     let peers = Peers { comm: &*comm, monitor: &monitor };

@@ -2,7 +2,7 @@
 
 use runner_comm::Communicator;
 use runner_spec::program::{Device, Program};
-use runner_spec::topology::{Ranks, Topology};
+use runner_spec::topology::{LocalRanks, Topology};
 
 /// The communicator of the rank of `program` on `device`, given that of its host: between GPUs tensors go through NCCL.
 ///
@@ -14,7 +14,7 @@ pub(super) fn on_device(
     device: Device,
     topology: &Topology,
     program: &Program,
-    ranks: Ranks,
+    ranks: LocalRanks,
 ) -> Result<Box<dyn Communicator>, String> {
     if device == Device::Cpu {
         return Ok(host);
@@ -36,7 +36,7 @@ pub(super) fn on_device(
     device: Device,
     topology: &Topology,
     _: &Program,
-    _: Ranks,
+    _: LocalRanks,
 ) -> Result<Box<dyn Communicator>, String> {
     if device != Device::Cpu && topology.world_size > 1 {
         let what =
@@ -49,14 +49,14 @@ pub(super) fn on_device(
 /// The groups through which a rank's program sums or broadcasts tensors.
 #[cfg(feature = "nccl")]
 fn summing(program: &Program) -> Vec<runner_spec::topology::GroupId> {
-    use runner_spec::mesh::Group;
+    use runner_spec::mesh::RankGroup;
     use runner_spec::program::Instruction;
     let (stage, replica) = program.mesh.place(program.rank);
     let group = |instruction: &Instruction| match instruction {
         Instruction::AllReduce { .. } | Instruction::ReduceToRoot { .. } | Instruction::BroadcastWeights => {
-            Some(Group::Replicas { stage })
+            Some(RankGroup::Replicas { stage })
         }
-        Instruction::SumTied => Some(Group::Tied { replica }),
+        Instruction::SumTied => Some(RankGroup::Tied { replica }),
         _ => None,
     };
     let periodic = program.periodic.iter().map(|periodic| &periodic.instruction);

@@ -27,8 +27,8 @@ use runner_compute::state::TrainState;
 use runner_exec::parameter_layout;
 use runner_exec::{ExecError, InstructionList, Peers, ProgressMonitor, RankOutcome, Resources, RunControls};
 use runner_machine::host::peak_rss_bytes;
-use runner_spec::event::{Best, Event, ObserveError, TraceLine};
-use runner_spec::mesh::Group;
+use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
+use runner_spec::mesh::RankGroup;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
 use runner_spec::topology::GroupId;
@@ -248,7 +248,7 @@ impl Task<'_> {
         if !share || begin.checkpoint.is_none() || program.mesh.replicas == 1 {
             return read().map_err(|error| self.state_failed(&error));
         }
-        let group = GroupId(program.mesh.index(Group::Replicas { stage: program.stage() }));
+        let group = GroupId(program.mesh.index(RankGroup::Replicas { stage: program.stage() }));
         let root = program.mesh.rank(program.stage(), 0);
         let mut state = if program.rank == root {
             read().map_err(|error| self.state_failed(&error))?
@@ -260,7 +260,7 @@ impl Task<'_> {
         self.comm.broadcast(group, root, &state.buffer)?;
         let mine = serde_json::to_vec(&(state.step, state.tokens, state.best)).unwrap_or_default();
         let all = self.comm.all_gather(group, &mine)?;
-        let told = all.first().map(|first| serde_json::from_slice::<(u64, u64, Option<Best>)>(first));
+        let told = all.first().map(|first| serde_json::from_slice::<(u64, u64, Option<BestValidation>)>(first));
         let Some(Ok((step, tokens, best))) = told else { return Err(self.world.garbled(root).into()) };
         (state.step, state.tokens, state.best) = (step, tokens, best);
         Ok(state)

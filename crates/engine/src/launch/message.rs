@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::faults::Faults;
 use runner_plan::topology::topology;
 use runner_spec::data::DataFacts;
-use runner_spec::event::{Best, EvalMetrics, SampleText, StepMetrics, TraceLine, WatchedStep};
+use runner_spec::event::{BestValidation, EvalMetrics, SampleText, StepMetrics, TraceLine, WatchedStep};
 use runner_spec::experiment::Experiment;
 use runner_spec::program::Program;
 use runner_spec::topology::Topology;
@@ -80,7 +80,7 @@ pub enum ToParent {
 pub struct Part {
     pub step: u64,
     pub tokens: u64,
-    pub best: Option<Best>,
+    pub best: Option<BestValidation>,
     /// `None` if other ranks hold all that this one does.
     pub record: Option<PartRecord>,
 }
@@ -155,7 +155,7 @@ mod tests {
             ToParent::Part(Part {
                 step: 3,
                 tokens: 9,
-                best: Some(Best { step: 2, val_loss: 0.1 + 0.2 }),
+                best: Some(BestValidation { step: 2, val_loss: 0.1 + 0.2 }),
                 record: None,
             }),
             ToParent::Error(Failure { kind: FailureKind::NotFinite, text: "x".into() }),

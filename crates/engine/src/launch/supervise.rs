@@ -17,7 +17,7 @@ use super::progress::{PATIENCE, Progress};
 use super::system;
 use runner_comm::Region;
 use runner_compute::observer::Observer;
-use runner_spec::event::{Best, Event, ObserveError};
+use runner_spec::event::{BestValidation, Event, ObserveError};
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::{Plan, RankPlan};
 use runner_store::PartRecord;
@@ -81,7 +81,7 @@ pub trait Record: Observer {
         &mut self,
         step: u64,
         tokens: u64,
-        best: Option<Best>,
+        best: Option<BestValidation>,
         parts: Vec<PartRecord>,
     ) -> Result<(), ObserveError>;
 }

@@ -13,7 +13,7 @@ use runner_exec::{ExecError, InstructionList, Peers, ProgressMonitor, RankOutcom
 use runner_plan::topology::topology;
 use runner_spec::event::{Event, ObserveError};
 use runner_spec::program::Program;
-use runner_spec::topology::Ranks;
+use runner_spec::topology::LocalRanks;
 
 /// One rank of a run in this process.
 #[derive(Debug)]
@@ -128,8 +128,9 @@ fn one(
     observer: &mut (dyn Observer + Send),
 ) -> Result<RankOutcome, ExecError> {
     let local = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
-    let comm = on_device(Box::new(local), seated.program.device, region.topology(), seated.program, Ranks::Threads)
-        .map_err(ExecError::Program)?;
+    let comm =
+        on_device(Box::new(local), seated.program.device, region.topology(), seated.program, LocalRanks::Threads)
+            .map_err(ExecError::Program)?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(seated.threads.max(1)).stack_size(8 << 20).build();
     let pool = pool.map_err(|e| ExecError::Program(format!("threads of rank {rank}: {e}")))?;
     let monitor = OnBoard(region.status(rank).ok_or_else(|| ExecError::Program(format!("there is no rank {rank}")))?);

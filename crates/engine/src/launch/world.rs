@@ -14,10 +14,10 @@ use super::error::where_in;
 use super::system;
 use runner_comm::{CommError, Communicator, JoinConfig, JoinError, Mesh, RunAbort, TcpComm};
 use runner_plan::topology::topology;
-use runner_spec::cluster::RankSeat;
+use runner_spec::cluster::RankLocation;
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
-use runner_spec::topology::Ranks;
+use runner_spec::topology::LocalRanks;
 
 /// How long a rank waits for the others to come.
 const COMING: Duration = Duration::from_mins(5);
@@ -113,12 +113,12 @@ impl World {
 
     /// Where each rank is, the machines in the order of their first ranks.
     #[must_use]
-    pub fn seats(&self) -> Vec<RankSeat> {
+    pub fn seats(&self) -> Vec<RankLocation> {
         let mut machines = BTreeMap::new();
         let seat = |peer: &runner_comm::PeerIdentity| {
             let next = machines.len();
             let node = *machines.entry(machine(&peer.place).to_owned()).or_insert(next);
-            RankSeat { node, local_rank: peer.local_rank }
+            RankLocation { node, local_rank: peer.local_rank }
         };
         self.mesh.ranks().iter().map(seat).collect()
     }
@@ -151,7 +151,7 @@ impl World {
         let shown = format!("{}/{}", plan.hash, &blake3::hash(&periodic).to_hex()[..8]);
         let comm = TcpComm::new(Arc::clone(&self.mesh), &shown, &topology)?;
         let own = plan.ranks.get(self.rank()).map_or(&first.program, |rank| &rank.program);
-        on_device(Box::new(comm), device, &topology, own, Ranks::Processes).map_err(JoinError::Refused)
+        on_device(Box::new(comm), device, &topology, own, LocalRanks::Processes).map_err(JoinError::Refused)
     }
 
     pub(super) fn tell_all(&self, message: &FromFirst) {
@@ -252,7 +252,7 @@ mod tests {
     fn a_world_of_one_needs_nobody() {
         let world = alone();
         assert!(world.leads() && world.speaks());
-        assert_eq!(world.seats(), [RankSeat { node: 0, local_rank: 0 }]);
+        assert_eq!(world.seats(), [RankLocation { node: 0, local_rank: 0 }]);
         assert_eq!((world.machines(), world.threads(6, true), world.threads(0, false)), (1, 6, 1));
     }
 

@@ -4,8 +4,8 @@
 use super::batches::{self, Batches, Partial};
 use super::{EvalError, share};
 use runner_compute::model::{Model, Params};
-use runner_spec::data::{ChoiceItem, IGNORE, Rows};
-use runner_spec::program::BATCH_TOKENS;
+use runner_spec::data::{ChoiceItem, IGNORED_TARGET, Rows};
+use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
 /// How many items were right.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,18 +41,19 @@ impl Candidate {
         let from = tokens.len().saturating_sub(context_length + 1);
         let last = tokens.len().saturating_sub(1);
         let inputs = tokens[from.min(last)..last].to_vec();
-        let targets =
-            (from + 1..tokens.len()).map(|i| if i >= choice.context.len() { tokens[i] } else { IGNORE }).collect();
+        let targets = (from + 1..tokens.len())
+            .map(|i| if i >= choice.context.len() { tokens[i] } else { IGNORED_TARGET })
+            .collect();
         Self { inputs, targets }
     }
 
     /// Tokens that its loss sums.
     fn scored(&self) -> usize {
-        self.targets.iter().filter(|&&t| t != IGNORE).count()
+        self.targets.iter().filter(|&&t| t != IGNORED_TARGET).count()
     }
 }
 
-/// Candidates of like length, in batches of at most `BATCH_TOKENS`: the same for every number of replicas. Of each candidate
+/// Candidates of like length, in batches of at most `EVAL_TOKENS_PER_FORWARD`: the same for every number of replicas. Of each candidate
 /// its summed loss is kept.
 #[derive(Debug, Clone)]
 pub struct ChoiceBatches<'a> {
@@ -78,7 +79,7 @@ impl<'a> ChoiceBatches<'a> {
         let mut batches = Vec::new();
         while !rest.is_empty() {
             // Sorted, so the last of a batch is its longest.
-            let fits = |n: &usize| n * rest[n - 1].0 <= BATCH_TOKENS;
+            let fits = |n: &usize| n * rest[n - 1].0 <= EVAL_TOKENS_PER_FORWARD;
             let count = (1..=rest.len()).take_while(fits).last().unwrap_or(1);
             let (batch, others) = rest.split_at(count);
             batches.push(batch.iter().map(|&(_, item, ending)| (item, ending)).collect());
@@ -126,7 +127,7 @@ impl Batches for ChoiceBatches<'_> {
     fn fill(&self, index: usize, out: &mut Rows) -> Result<(), EvalError> {
         let rows: Vec<Candidate> = self.batches[index].iter().map(|&c| self.candidate(c)).collect();
         let length = rows.last().map_or(0, |c| c.inputs.len());
-        let (mut inputs, mut targets) = (vec![0; rows.len() * length], vec![IGNORE; rows.len() * length]);
+        let (mut inputs, mut targets) = (vec![0; rows.len() * length], vec![IGNORED_TARGET; rows.len() * length]);
         for (row, c) in rows.iter().enumerate() {
             inputs[row * length..][..c.inputs.len()].copy_from_slice(&c.inputs);
             targets[row * length..][..c.targets.len()].copy_from_slice(&c.targets);
@@ -174,14 +175,14 @@ mod tests {
     fn only_the_ending_is_scored() {
         let c = Candidate::new(&item(&[1, 2, 3], &[4, 5]), 0, 0, 16);
         assert_eq!(c.inputs, [1, 2, 3, 4]);
-        assert_eq!(c.targets, [IGNORE, IGNORE, 4, 5]);
+        assert_eq!(c.targets, [IGNORED_TARGET, IGNORED_TARGET, 4, 5]);
     }
 
     #[test]
     fn a_long_context_loses_its_front() {
         let c = Candidate::new(&item(&[1, 2, 3, 4], &[5, 6]), 0, 0, 3);
         assert_eq!(c.inputs, [3, 4, 5]);
-        assert_eq!(c.targets, [IGNORE, 5, 6]);
+        assert_eq!(c.targets, [IGNORED_TARGET, 5, 6]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::keys::{document, get};
 use runner_spec::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
 use runner_spec::experiment::Experiment;
-use runner_spec::experiment::{Init, Tokenizer, Validation};
+use runner_spec::experiment::{Tokenizer, Validation, WeightInit};
 
 /// HellaSwag's validation set.
 const CHOICES: usize = 10_042;
@@ -66,7 +66,7 @@ pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
         test,
         choice,
         weights: match &experiment.model.init {
-            Some(Init::From(path)) => Some(WeightsFacts {
+            Some(WeightInit::From(path)) => Some(WeightsFacts {
                 hash: hash(&[path.to_string_lossy().as_ref().into()]),
                 vocab_size: given.unwrap_or(tokenizer_vocab),
             }),

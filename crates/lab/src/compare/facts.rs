@@ -102,7 +102,7 @@ fn devices(plan: &Plan) -> String {
 /// Layers of each stage's chunks: `[2, 2]`; chunks of one stage are joined by +.
 fn layers(plan: &Plan) -> Option<String> {
     let last = plan.ranks.iter().flat_map(|r| &r.chunks).map(|c| c.end).max()?.saturating_sub(1);
-    let stage = |chunks: &[runner_spec::program::Blocks]| {
+    let stage = |chunks: &[runner_spec::program::BlockRange]| {
         let counts = chunks.iter().map(|c| c.end.min(last).saturating_sub(c.start.max(1)).to_string());
         counts.collect::<Vec<_>>().join("+")
     };

@@ -25,7 +25,7 @@ pub struct Missing {
 }
 
 /// The oldest GPUs that the kernels have code for, and that compute in bf16 and TF32: A100.
-const OLDEST: (u32, u32) = (ComputeCapability::LEAST.major, ComputeCapability::LEAST.minor);
+const OLDEST: (u32, u32) = (ComputeCapability::MINIMUM.major, ComputeCapability::MINIMUM.minor);
 
 pub(super) fn features(build: &BuildFacts, driver: &DriverFacts, libraries: &[LibraryFacts]) -> Vec<Feature> {
     let one = on_one_gpu(build, driver, libraries);

@@ -3,7 +3,7 @@
 use super::error::{CheckError, instruction_name, row_names};
 use super::live_activations::{LiveMicroBatches, LivePeak};
 use super::program_shape::{check_periodic, check_shape};
-use runner_spec::program::{Blocks, Instruction, Mode, Program};
+use runner_spec::program::{BlockRange, Instruction, Mode, Program};
 
 /// What the execution of one program showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ struct Execution<'a> {
 pub fn execute(program: &Program) -> Result<ExecutionSummary, CheckError> {
     check_shape(program)?;
     let micro_batches = program.batch.micro_batches();
-    let fresh = |chunk: &Blocks| {
+    let fresh = |chunk: &BlockRange| {
         vec![MicroBatchProgress { backward_reached: chunk.end, ..MicroBatchProgress::default() }; micro_batches]
     };
     let mut execution = Execution {
@@ -312,7 +312,7 @@ impl Execution<'_> {
         index: usize,
         mb: usize,
         chunk: usize,
-        blocks: Option<Blocks>,
+        blocks: Option<BlockRange>,
         split: bool,
     ) -> Result<(), String> {
         self.check_before_backward(mb, chunk)?;
@@ -367,7 +367,7 @@ impl Execution<'_> {
     }
 
     /// Checks that every micro-batch has reached the gradients of `blocks`, including those of a tied embedding.
-    fn check_blocks_complete(&self, blocks: Blocks, what: &str) -> Result<(), String> {
+    fn check_blocks_complete(&self, blocks: BlockRange, what: &str) -> Result<(), String> {
         let tied = self.program.model.tie_embeddings && blocks.contains(0);
         for (chunk, micro_batches) in self.progress.iter().enumerate() {
             let held = self.program.chunks[chunk];
@@ -426,7 +426,7 @@ impl Execution<'_> {
     }
 }
 
-fn overlap(a: Blocks, b: Blocks) -> bool {
+fn overlap(a: BlockRange, b: BlockRange) -> bool {
     a.start < b.end && b.start < a.end
 }
 

@@ -5,7 +5,7 @@
 
 use super::error::{CheckError, instruction_name, row_names};
 use super::execution::ExecutionSummary;
-use runner_spec::mesh::Group;
+use runner_spec::mesh::RankGroup;
 use runner_spec::program::Program;
 
 /// Checks that all ranks work on one global batch, replicas of a stage on the same part of the model, and stages of a replica on
@@ -127,7 +127,7 @@ pub(super) fn check_coefficients(programs: &[&Program], executions: &[ExecutionS
     for stage in 0..first.mesh.stages {
         let (stride, sequences) = (first.batch.stride.max(1), first.batch.sequences);
         let mut classes: Vec<Vec<Contribution>> = vec![Vec::new(); stride];
-        for rank in first.mesh.members(Group::Replicas { stage }) {
+        for rank in first.mesh.members(RankGroup::Replicas { stage }) {
             for mb in 0..programs[rank].batch.micro_batches() {
                 let (start, count) = programs[rank].batch.rows(mb);
                 classes[start % stride].push(Contribution { start: start / stride, count, rank, mb });

@@ -2,7 +2,7 @@
 
 use crate::cost;
 use runner_spec::experiment::Recompute;
-use runner_spec::program::{Blocks, Program};
+use runner_spec::program::{BlockRange, Program};
 
 /// Micro-batches of one chunk that hold activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ struct HeldElements {
 }
 
 impl HeldElements {
-    fn of_chunk(program: &Program, chunk: Blocks) -> Self {
+    fn of_chunk(program: &Program, chunk: BlockRange) -> Self {
         let spec = &program.model;
         // Without recomputation, the weights' work keeps as much as was saved: micro-batches are counted.
         if program.recompute == Recompute::None {

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::error::{CheckError, instruction_name};
-use runner_spec::mesh::Group;
+use runner_spec::mesh::RankGroup;
 use runner_spec::program::{Instruction, Program};
 
 /// The first number of slots per channel that is tried; it is doubled while programs need more.
@@ -20,7 +20,7 @@ enum Wait {
     /// A free slot of the channel to this rank.
     Slot(usize),
     /// The other members of the group at its n-th collective.
-    Members(Group, usize),
+    Members(RankGroup, usize),
 }
 
 /// A message in a channel: its micro-batch, the part of the model that it is for, and the index of the send.
@@ -41,15 +41,15 @@ struct Collective {
 }
 
 /// The group that issues `instruction` together, and whether its members wait for each other there; `None` if it is no collective.
-fn collective_group(program: &Program, instruction: Instruction) -> Option<(Group, bool)> {
+fn collective_group(program: &Program, instruction: Instruction) -> Option<(RankGroup, bool)> {
     let (stage, replica) = program.mesh.place(program.rank);
     match instruction {
         Instruction::CountTokens { .. }
         | Instruction::ClipNorm { .. }
         | Instruction::BroadcastWeights
-        | Instruction::ReduceToRoot { .. } => Some((Group::World, true)),
-        Instruction::AllReduce { .. } => Some((Group::Replicas { stage }, false)),
-        Instruction::SumTied => Some((Group::Tied { replica }, true)),
+        | Instruction::ReduceToRoot { .. } => Some((RankGroup::World, true)),
+        Instruction::AllReduce { .. } => Some((RankGroup::Replicas { stage }, false)),
+        Instruction::SumTied => Some((RankGroup::Tied { replica }, true)),
         _ => None,
     }
 }
@@ -145,7 +145,7 @@ impl LockstepRun<'_> {
             Instruction::RecvActivation { mb, chunk, from } => self.receive(rank, peer(from), true, mb, chunk),
             Instruction::RecvGradient { mb, chunk, from } => self.receive(rank, peer(from), false, mb, chunk),
             Instruction::WaitBuckets => {
-                let group = Group::Replicas { stage: program.stage() };
+                let group = RankGroup::Replicas { stage: program.stage() };
                 let Some(last) = self.counts[rank][1].checked_sub(1) else { return Ok(None) };
                 let all = self.collectives[program.mesh.index(group)][last].arrived == program.mesh.size(group);
                 Ok((!all).then_some(Wait::Members(group, last)))
@@ -189,7 +189,7 @@ impl LockstepRun<'_> {
         Err(CheckError::at_instruction(program, self.positions[rank], why))
     }
 
-    fn join(&mut self, rank: usize, group: Group, waits: bool) -> Result<Option<Wait>, CheckError> {
+    fn join(&mut self, rank: usize, group: RankGroup, waits: bool) -> Result<Option<Wait>, CheckError> {
         let program = self.programs[rank];
         let index = self.positions[rank];
         let instruction = program.step[index];
@@ -267,10 +267,10 @@ impl LockstepRun<'_> {
 }
 
 /// The index in `counts` of the collectives of such a group.
-fn group_kind(group: Group) -> usize {
+fn group_kind(group: RankGroup) -> usize {
     match group {
-        Group::World => 0,
-        Group::Replicas { .. } => 1,
-        Group::Tied { .. } => 2,
+        RankGroup::World => 0,
+        RankGroup::Replicas { .. } => 1,
+        RankGroup::Tied { .. } => 2,
     }
 }

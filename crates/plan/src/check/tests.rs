@@ -4,7 +4,7 @@ use super::check;
 use crate::check::CheckError;
 use crate::testing::{compiled, experiment};
 use runner_spec::experiment::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
-use runner_spec::program::{Blocks, Instruction, Program};
+use runner_spec::program::{BlockRange, Instruction, Program};
 
 use Instruction::{
     AllReduce, Backward, BackwardInput, BackwardWeight, BroadcastWeights, CountTokens, Evaluate, Forward, Load,
@@ -117,7 +117,7 @@ fn one_rank() {
     insta::assert_snapshot!(misplaced, @"rank 0, step[0] Evaluate: it is periodic, and no part of a step");
     let foreign_sum = of(|p| p.step.insert(13, SumTied));
     insta::assert_snapshot!(foreign_sum, @"rank 0, step[13] SumTied: this rank shares no embedding with another stage");
-    let part = of(|p| p.step[6] = Backward { mb: 0, chunk: 0, blocks: Some(Blocks { start: 2, end: 5 }) });
+    let part = of(|p| p.step[6] = Backward { mb: 0, chunk: 0, blocks: Some(BlockRange { start: 2, end: 5 }) });
     insta::assert_snapshot!(part, @"rank 0, step[13] ClipNorm 1: Backward 0 has not run: rows 0 … 1 would be missing from the gradients");
 }
 

@@ -3,7 +3,7 @@
 use super::Page;
 use crate::quantity::{seconds, three_decimals};
 use crate::timeline::timeline;
-use runner_spec::forecast::{Basis, Forecast};
+use runner_spec::forecast::{Forecast, ForecastBasis};
 use runner_spec::format::{count, counted, percent};
 use runner_spec::plan::Plan;
 use runner_spec::precision;
@@ -47,8 +47,8 @@ fn prediction_lines(plan: &Plan, f: &Forecast, price: Option<f64>, page: &mut Pa
         format!("{} a step, {} tokens/s{each}{mfu}", seconds(f.step_seconds), rounded(f.tokens_per_second)),
     );
     page.more(match f.basis {
-        Basis::Measured => "from what runner calibrate measured",
-        Basis::Assumed => "from data sheets and assumed efficiencies",
+        ForecastBasis::Measured => "from what runner calibrate measured",
+        ForecastBasis::Assumed => "from data sheets and assumed efficiencies",
     });
     if plan.ranks.first().is_some_and(|r| r.program.model.dropout > 0.0 || r.program.model.variant.mlp_dropout > 0.0) {
         page.more("without dropout, which is not modelled and may take as long as the rest on a CPU");

@@ -162,7 +162,7 @@ fn model_line(program: &Program) -> String {
         count(m.vocab_size as u64),
         m.context_length,
         if m.tie_embeddings { "tied" } else { "untied" },
-        m.variant.words()
+        m.variant.describe()
     )
 }
 

@@ -8,10 +8,12 @@ use crate::timeline::timeline;
 use crate::timeline_svg::draw_timeline;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::experiment as e;
-use runner_spec::forecast::{Activity, Basis};
+use runner_spec::forecast::{Activity, ForecastBasis};
 use runner_spec::plan::Plan;
 use runner_spec::program::{Instruction, Program};
-use runner_spec::rates::{BlockSeconds, Busy, DeviceRates, EmbeddingPoint, HeadPoint, LayerPoint, Link, Links};
+use runner_spec::rates::{
+    BlockSeconds, ConcurrentLoad, DeviceRates, EmbeddingPoint, HeadPoint, LayerPoint, Link, Links,
+};
 use runner_spec::rates::{MeasuredRates, UpdatePoint};
 
 use e::PipelineSchedule::{self, Gpipe, Interleaved, OneFOneB, ZeroBubble};
@@ -150,7 +152,7 @@ fn measured(unit: f64) -> ClusterFacts {
         bf16_factor: 2.0,
     };
     for (ranks, threads) in [(1, 1), (2, 1), (1, 2)] {
-        let busy = Busy { ranks, threads };
+        let busy = ConcurrentLoad { ranks, threads };
         for family in [e::Family::Gpt2, e::Family::Llama] {
             for (positions, length) in [(16, 8), (64, 8)] {
                 let forward = unit * positions as f64;
@@ -182,7 +184,7 @@ fn measured(unit: f64) -> ClusterFacts {
 fn a_measured_machine_is_predicted_from_its_points() {
     let plan = compile(&experiment(), &data(), &measured(1e-6)).expect("plans");
     let forecast = plan.forecast.expect("rates are known");
-    assert_eq!(forecast.basis, Basis::Measured);
+    assert_eq!(forecast.basis, ForecastBasis::Measured);
     let want = 1e-6 * (64.0 * 5.0 * 3.0 + 100.0);
     // Through logarithms.
     assert!((forecast.step_seconds - want).abs() < 1e-9 * want.max(1.0), "{} not {want}", forecast.step_seconds);

@@ -108,7 +108,7 @@ struct ForecastData {
     step_ms: f64,
     tokens_per_second: f64,
     mfu: Option<f64>,
-    basis: runner_spec::forecast::Basis,
+    basis: runner_spec::forecast::ForecastBasis,
 }
 
 /// Length and time of a file, which change when the file changes. `None` if there is no file.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How the work is divided among ranks. `world_size` = `replicas` · stages.
+/// The division of work among ranks. `world_size` = `replicas` · stages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parallel {
@@ -14,7 +14,7 @@ pub struct Parallel {
     /// Set under mode `pipeline` only.
     pub pipeline: Option<Pipeline>,
     pub devices: AutoOr<Vec<DeviceName>>,
-    /// How often all ranks are restarted from the last checkpoint after one has died.
+    /// The most restarts of all ranks from the last checkpoint after one has died.
     pub max_restarts: u32,
 }
 

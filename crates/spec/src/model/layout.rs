@@ -1,4 +1,4 @@
-//! Where each parameter lies in a flat buffer.
+//! The places of parameters in a flat buffer.
 //!
 //! Decayed tensors come first, then the others, each group in registration order. Gradients and optimizer moments are
 //! buffers of the same shape, so an update, a norm, a bucket or a shard is a range.
@@ -23,7 +23,7 @@ impl ParamEntry {
     }
 }
 
-/// Where everything lies. `entries` are in buffer order.
+/// The places of all parameters of a rank. `entries` are in buffer order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ParamLayout {
     pub entries: Vec<ParamEntry>,

@@ -1,6 +1,6 @@
 //! The parameters of a pipeline rank: those of its chunks, which are ranges of the block list.
 //!
-//! Where embeddings are tied and the head is not on the rank of the token embedding, the head's rank holds a copy of it under
+//! If embeddings are tied and the head is not on the rank of the token embedding, the head's rank holds a copy of it under
 //! the same name. It starts equal, because initialization goes by name; it stays equal if both ranks use the sum of both
 //! gradients.
 
@@ -10,7 +10,7 @@ use crate::experiment::Family;
 use crate::model::layout::ParamLayout;
 use crate::model::{ModelSpec, ParamSpec, parameters};
 
-/// Whether any of `chunks` holds `block`.
+/// True if any of `chunks` holds `block`.
 fn hold(chunks: &[Range<usize>], block: usize) -> bool {
     chunks.iter().any(|c| c.contains(&block))
 }

@@ -1,4 +1,4 @@
-//! What a model of the gpt2 family may have otherwise than GPT-2. Together these make the encoder of PyTorch's language-model
+//! Settings in which a model of the gpt2 family may differ from GPT-2. Together they make the encoder of PyTorch's language-model
 //! tutorials: norms behind the sums, ReLU, sinusoidal positions, a head with weights and a bias of its own.
 
 use std::fmt::Write as _;
@@ -6,34 +6,34 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 pub use crate::experiment::{Activation, NormPlace, PositionKind};
-use crate::serde_defaults::{is_false, is_true, is_zero};
+use crate::serde_defaults::{is_default, is_true};
 
-/// The default is GPT-2, and Llama. What is as in GPT-2 is left out where it is written down.
+/// The differences from GPT-2. The default is GPT-2 itself, and every Llama. Records leave out settings that have their default.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Variant {
-    #[serde(skip_serializing_if = "NormPlace::is_default")]
+pub struct Gpt2Variant {
+    #[serde(skip_serializing_if = "is_default")]
     pub norm: NormPlace,
-    #[serde(skip_serializing_if = "Activation::is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub activation: Activation,
-    #[serde(skip_serializing_if = "PositionKind::is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub positions: PositionKind,
     /// Token embeddings times √`d_model`, before positions are added.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub embedding_scale: bool,
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_default")]
     pub head_bias: bool,
     #[serde(skip_serializing_if = "is_true")]
     pub final_norm: bool,
     /// Behind the activation of the feed-forward layer.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub mlp_dropout: f64,
     /// Initial weights as PyTorch's modules have them, embedding and head uniform within ± this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pytorch_init: Option<f64>,
 }
 
-impl Default for Variant {
+impl Default for Gpt2Variant {
     fn default() -> Self {
         Self {
             norm: NormPlace::Pre,
@@ -48,16 +48,10 @@ impl Default for Variant {
     }
 }
 
-impl Variant {
-    /// Whether there is nothing to say.
+impl Gpt2Variant {
+    /// The differences in words, each with a comma before it.
     #[must_use]
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// What is not as in GPT-2, each with a comma before it.
-    #[must_use]
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         let all = [
             (self.norm == NormPlace::Post, "norms behind"),
             (self.activation == Activation::Relu, "relu"),

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use crate::program::{Blocks, Device, Instruction, Periodic};
+use crate::program::{BlockRange, Device, Instruction, Periodic};
 
 impl Instruction {
-    /// What it is called without its micro-batch: its name, its peer stage, its chunk if that is not the first, its blocks.
+    /// The instruction without its micro-batch: its name, peer stage, chunk if that is not the first, and blocks.
     #[must_use]
     pub fn label(&self) -> String {
         let of = |name: &str, chunk: usize| if chunk == 0 { name.to_owned() } else { format!("{name}(chunk {chunk})") };
-        let part = |name: &str, chunk: usize, blocks: Option<Blocks>| match blocks {
+        let part = |name: &str, chunk: usize, blocks: Option<BlockRange>| match blocks {
             None => of(name, chunk),
             Some(b) if b.end == b.start + 1 => format!("{}[block {}]", of(name, chunk), b.start),
             Some(b) => format!("{}[blocks {} … {}]", of(name, chunk), b.start, b.end - 1),
@@ -79,7 +79,7 @@ impl Instruction {
         }
     }
 
-    /// The same for a micro-batch `by` later; `None` if it is about none.
+    /// The same instruction for a micro-batch `by` later; `None` if it has no micro-batch.
     fn shifted(mut self, by: usize) -> Option<Self> {
         *self.mb_mut()? += by;
         Some(self)
@@ -136,7 +136,7 @@ pub fn fold(instructions: &[Instruction]) -> Vec<String> {
     lines
 }
 
-/// How many times the first `period` instructions follow one another, each time with every micro-batch one higher.
+/// The number of times that the first `period` instructions follow one another, with every micro-batch one higher each time.
 fn repetitions(rest: &[Instruction], period: usize) -> usize {
     let (pattern, mut times) = (&rest[..period], 1);
     for chunk in rest.chunks_exact(period).skip(1) {

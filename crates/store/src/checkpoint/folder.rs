@@ -18,7 +18,7 @@ use crate::error::StoreError;
 use crate::files::{link_or_copy, sync_dir};
 use runner_compute::state::TrainState;
 use runner_files::{TEMPORARY, remove_leftovers};
-use runner_spec::event::Best;
+use runner_spec::event::BestValidation;
 use runner_spec::model::layout::ParamLayout;
 
 /// The suffix of the name of a checkpoint that was set aside because it cannot be used.
@@ -135,7 +135,7 @@ impl Checkpoints {
         &self,
         step: u64,
         tokens: u64,
-        best: Option<Best>,
+        best: Option<BestValidation>,
         val_loss: Option<f64>,
         parts: Vec<PartRecord>,
     ) -> Result<SavedCheckpoint, StoreError> {
@@ -146,7 +146,7 @@ impl Checkpoints {
         &self,
         step: u64,
         tokens: u64,
-        best: Option<Best>,
+        best: Option<BestValidation>,
         val_loss: Option<f64>,
         mut parts: Vec<PartRecord>,
         create: Create<'_>,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hash::{StateHash, whole_hash};
 use super::part::{PartRecord, PartSpec};
-use runner_spec::event::Best;
+use runner_spec::event::BestValidation;
 
 /// The file of the weights, in a checkpoint in one part.
 pub const MODEL: &str = "model.safetensors";
@@ -133,13 +133,13 @@ pub(super) struct BestEvaluation {
     pub(super) val_loss: AnyFloat,
 }
 
-impl From<Best> for BestEvaluation {
-    fn from(best: Best) -> Self {
+impl From<BestValidation> for BestEvaluation {
+    fn from(best: BestValidation) -> Self {
         Self { step: best.step, val_loss: AnyFloat(best.val_loss) }
     }
 }
 
-impl From<BestEvaluation> for Best {
+impl From<BestEvaluation> for BestValidation {
     fn from(best: BestEvaluation) -> Self {
         Self { step: best.step, val_loss: best.val_loss.0 }
     }

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::Real;
 use super::elementwise::round_if;
 use super::simd::{inlined, max, rows_per_task, sum_by, vectorize};
-use runner_spec::data::IGNORE;
+use runner_spec::data::IGNORED_TARGET;
 
 /// Per row: loss = logsumexp(logits) − logits\[target\] (0 where the target is ignored). With `scale`, the logits become
 /// their own gradient, scale·(softmax − onehot), and 0 in ignored rows.
@@ -31,7 +31,7 @@ pub fn cross_entropy<T: Real>(
 
 #[inline(always)]
 fn one_row<T: Real>(row: &mut [T], target: u32, scale: Option<f64>, bf16: bool) -> f32 {
-    if target == IGNORE {
+    if target == IGNORED_TARGET {
         if scale.is_some() {
             row.fill(T::ZERO);
         }

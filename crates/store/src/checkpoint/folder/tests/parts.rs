@@ -78,7 +78,7 @@ fn state(rank: &Rank, step: u64) -> TrainState {
     }
     let len = values.len();
     let buffer = Tensor::from_vec(values, len, &Device::Cpu).unwrap();
-    let best = Some(Best { step, val_loss: 0.5 });
+    let best = Some(BestValidation { step, val_loss: 0.5 });
     TrainState { step, tokens: 96 * step, best, layout: rank.layout.clone(), buffer, moments: rank.moments }
 }
 
@@ -113,7 +113,7 @@ fn save(checkpoints: &Checkpoints, ranks: &[Rank], step: u64) -> SavedCheckpoint
 }
 
 fn commit(checkpoints: &Checkpoints, step: u64, parts: Vec<PartRecord>) -> Result<SavedCheckpoint, StoreError> {
-    checkpoints.commit(step, 96 * step, Some(Best { step, val_loss: 0.5 }), None, parts)
+    checkpoints.commit(step, 96 * step, Some(BestValidation { step, val_loss: 0.5 }), None, parts)
 }
 
 struct Fixture {

@@ -1,0 +1,101 @@
+//! What is said about each kind of mistake, word for word.
+
+use std::path::Path;
+
+use crate::{LoadOptions, from_str};
+
+/// A folder with an `input.txt`, and what is said about `text` as an experiment in it.
+pub(super) fn said(text: &str, sets: &[&str], env: &[(&str, &str)]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("input.txt"), "once upon a time").unwrap();
+    let options = LoadOptions {
+        sets: sets.iter().map(|&s| s.to_owned()).collect(),
+        env: env.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
+        ..LoadOptions::default()
+    };
+    let error = from_str(text, &folder.path().join("exp.yaml"), &options).unwrap_err();
+    error.to_string().replace(folder.path().to_str().unwrap(), "DIR")
+}
+
+/// A good experiment, with `lines` added.
+pub(super) fn with(lines: &str) -> String {
+    format!("model: {{preset: gpt2-micro}}\ndata:\n  train: {{text: {{files: [input.txt]}}}}\n{lines}")
+}
+
+macro_rules! says {
+    ($($name:ident: $text:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            insta::assert_snapshot!(said(&$text, &[], &[]));
+        }
+    )*};
+}
+pub(super) use says;
+
+says! {
+    typo_in_a_key: with("batch:\n  sequences: 32\n  micro_bach: 4\n");
+    micro_batch_does_not_divide: with("batch:\n  sequences: 10\n  micro_batch: 4\n");
+    micro_batch_larger_than_the_batch: with("batch: {sequences: 4, micro_batch: 16}\n");
+    batch_tokens_not_rows: with("batch: {tokens: 1000}\n");
+    two_batch_sizes: with("batch:\n  sequences: 8\n  tokens: 1024\n");
+    heads_do_not_divide: "model:\n  preset: gpt2-micro\n  heads: 5\ndata: {train: {text: {files: [input.txt]}}}\n";
+    kv_heads_do_not_divide: "model:\n  preset: llama-micro\n  kv_heads: 3\ndata: {train: {text: {files: [input.txt]}}}\n";
+    odd_head_width: "model: {family: llama, layers: 1, heads: 4, d_model: 12, context_length: 8}\ndata: {train: {text: {files: [input.txt]}}}\n";
+    sequence_longer_than_the_context: "model: {preset: gpt2-micro}\ndata:\n  train: {text: {files: [input.txt]}}\n  layout:\n    packed: {length: 1024}\n";
+    preset_that_does_not_exist: "model:\n  preset: gpt2-123m\ndata: {train: {text: {files: [input.txt]}}}\n";
+    preset_of_another_family: "model: {family: llama, preset: gpt2-124m}\ndata: {train: {text: {files: [input.txt]}}}\n";
+    neither_preset_nor_sizes: "model: {layers: 2, heads: 2}\ndata: {train: {text: {files: [input.txt]}}}\n";
+    keys_of_the_other_family: "model:\n  preset: gpt2-micro\n  rope_theta: 5e5\n  kv_heads: 2\ndata: {train: {text: {files: [input.txt]}}}\n";
+    variants_are_gpt2s: "model:\n  preset: llama-micro\n  norm: post\n  activation: relu\n  positions: sinusoidal\n  embedding_scale: true\n  head_bias: true\n  final_norm: false\n  mlp_dropout: 0.1\n  init: {pytorch: {}}\ndata: {train: {text: {files: [input.txt]}}}\n";
+    no_masters_under_fp32: with("master_weights: false\n");
+    no_masters_under_tf32: with("precision: tf32\nmaster_weights: false\n");
+    mlp_dropout_of_all: "model: {preset: gpt2-micro, norm: last, mlp_dropout: 1}\ndata: {train: {text: {files: [input.txt]}}}\n";
+    absurd_sizes: "model:\n  layers: 1e12\n  heads: 10000\n  d_model: 1_000_000\n  context_length: 99999999999999999999999\ndata: {train: {text: {files: [input.txt]}}}\n";
+    too_many_parameters: "model:\n  layers: 10000\n  heads: 1000\n  d_model: 1_000_000\n  context_length: 64\ndata: {train: {text: {files: [input.txt]}}}\n";
+    missing_file: "model: {preset: gpt2-micro}\ndata:\n  tokenizer: {gpt2: {vocab: gpt2/vocab.json, merges: input.txt}}\n  train:\n    text:\n      files:\n        - inptu.txt\n        - '*.md'\n";
+    no_sections: "seed: 3\n";
+    no_training_source: "model: {preset: gpt2-micro}\ndata: {tokenizer: {bytes: {}}}\n";
+    duplicate_keys: with("seed: 1\ntrain:\n  steps: 1\n  steps: 2\nseed: 2\n");
+    tabs: "model:\n\tpreset: gpt2-micro\ndata:\n  \ttrain: {}\n";
+    not_yaml: with("batch: {sequences: 4\ntrain: {steps: 3}\n");
+    value_with_a_colon: with("name: a: b\n");
+    two_documents: with("---\nseed: 1\n");
+    empty: "# nothing\n";
+    not_a_mapping: "- model\n- data\n";
+    a_word_for_a_choice: with("schedule: {decay: cosine}\n");
+    a_setting_beside_its_choice: with("optimizer:\n  adamw:\n  lr: 1e-3\n");
+    a_setting_without_its_choice: with("optimizer: {lr: 1e-3}\n");
+    two_choices: with("optimizer:\n  adamw: {lr: 1e-3}\n  sgd: {lr: 1}\n");
+    unknown_choice: with("optimizer: {adam: {lr: 1e-3}}\n");
+    unknown_word: with("precision: fp16\n");
+    key_in_the_wrong_section: with("lr: 1e-3\nweight_decay: 0.1\n");
+    required_setting_of_a_choice: with("optimizer: {sgd: {momentum: 0.9}}\n");
+    wrong_types: with("seed: '7'\nbatch: 32\ntrain: {steps: many, clip_norm: yes}\neval: {every: 2.5, samples: {prompts: Hello}}\n");
+    out_of_range: with("version: 2\ntrain: {steps: 0, clip_norm: .inf}\noptimizer: {adamw: {lr: 0, betas: [0.9, 1.0], eps: -1e-8}}\neval: {samples: {prompts: [], temperature: -1, top_p: 0}}\ncheckpoint: {keep: 0}\n");
+    betas_of_three: with("optimizer:\n  adamw: {betas: [0.9, 0.95, 0.99]}\n");
+    fraction_of_all: "model: {preset: gpt2-micro}\ndata:\n  train: {text: {files: [input.txt]}}\n  validation: {fraction: 1}\n";
+    loss_without_validation: "model: {preset: gpt2-micro}\ndata:\n  train: {text: {files: [input.txt]}}\n  validation: null\neval: {loss: {batches: 3}}\n";
+    hellaswag_of_nothing: with("eval: {hellaswag: {limit: 3}}\n");
+    hellaswag_of_two: with("eval: {hellaswag: {file: input.txt, builtin: stories}}\n");
+    warmup_longer_than_the_run: with("train: {steps: 5}\nschedule: {warmup: {steps: 10}}\n");
+    name_not_for_a_folder: with("name: ../evil\n");
+    special_token_that_is_not_there: "model: {preset: gpt2-micro}\ndata:\n  tokenizer: {bpe: {vocab_size: 300, special_tokens: ['[BOT]', '[EOT]']}}\n  train: {text: {files: [input.txt]}}\n  layout: {padded: {bos: '[BOT]', eos: '[EOT]', pad: '[PAD]'}}\n";
+    a_preset_for_the_model: "model: gpt2-124m\ndata: {train: {text: {files: [input.txt]}}, validation: 0.1}\n";
+    a_tag: with("optimizer: !adamw {lr: 1e-3}\n");
+    several_mistakes_at_once: "version: 1\nname: bad name\nmodel:\n  preset: gpt2-micro\n  heads: 5\n  dropuot: 0.1\ndata:\n  train: {text: {files: [nope.txt]}}\n  layout: {packed: {length: 4096}}\nbatch:\n  sequences: 10\n  micro_batch: 4\noptimizer: {adamw: {lr: fast}}\nprecision: bf8\n";
+}
+
+#[test]
+fn mistakes_in_the_layers_above_the_file() {
+    let text = with("batch: {sequences: 8, micro_batch: 4}\n");
+    let sets =
+        ["batch.sequences=10", "train.stpes=5", "seed", "optimizer={sgd: {lr: fast}}", "optimizer={sgd: {", "=3"];
+    let env = [("RUNNER_TRAIN__STEPS", "ten"), ("RUNNER_SEDE", "3"), ("RUNNER_OS", "Linux"), ("RUNNER_LOG_LEVEL", "x")];
+    insta::assert_snapshot!(said(&text, &sets, &env));
+}
+
+#[test]
+fn in_colour() {
+    let error = from_str("sede: 1\n", Path::new("exp.yaml"), &LoadOptions::default()).unwrap_err();
+    insta::assert_snapshot!(error.render(true).replace('\x1b', "ESC"));
+}

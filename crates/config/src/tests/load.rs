@@ -1,0 +1,309 @@
+//! Good files: what they load to, and which layer wins.
+
+use std::path::Path;
+
+use crate::{LoadOptions, Loaded, explain, from_str, load, to_yaml};
+use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{
+    AutoOr, Batch, Decay, Decays, DeviceChoice, DeviceName, Family, Layout, Optimizer, Parallel, ParallelMode,
+    ParquetSource, Pipeline, PipelineSchedule, Source, Tokenizer, Validation,
+};
+
+/// Every key.
+pub(super) const FULL: &str = r#"version: 1
+name: shakespeare-chars
+seed: 1337
+device: auto
+model:
+  family: llama
+  preset: llama-micro
+  vocab_size: 50304
+  pad_vocab_to: 64
+  context_length: 1024
+  layers: 12
+  heads: 12
+  kv_heads: 3
+  d_model: 768
+  d_ff: 3072
+  dropout: 0.0
+  tie_embeddings: true
+  norm_eps: 1e-5
+  rope_theta: 10000.0
+data:
+  tokenizer: {gpt2: {vocab: vocab.json, merges: merges.txt}}
+  train: {parquet: {files: ["*.parquet"], column: text}}
+  validation: {fraction: 0.1}
+  layout: {packed: {length: 1024}}
+batch:
+  sequences: 64
+  micro_batch: 16
+train:
+  steps: 2000
+  clip_norm: 1.0
+optimizer: {adamw: {lr: 6e-4, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1}}
+schedule:
+  warmup: {steps: 10, from: 0.1}
+  decay: {cosine: {final: 0.1, steps: 40}}
+precision: fp32
+parallel:
+  mode: pipeline
+  replicas: 2
+  bucket_mb: 12.5
+  pipeline: {stages: 3, partition: [5, 4, 3], schedule: 1f1b, chunks: 1, microbatches: 2}
+  devices: [cpu, cpu, cpu, cpu, cpu, cpu]
+  max_restarts: 3
+eval:
+  every: 250
+  loss: {batches: 20}
+  hellaswag: {file: hellaswag_val.jsonl, limit: 200}
+  samples: {prompts: ["Hello, I'm a language model,", "null", "5_000", "a\n\tb"], count: 4, max_tokens: 32, top_k: 50, temperature: 1.0, top_p: null, seed: 42}
+checkpoint: {every: 500, keep: 3}
+log: {every: 10}
+"#;
+
+pub(super) const SHORT: &str = "model: {preset: gpt2-micro}\ndata: {train: {text: {files: [input.txt]}}}\n";
+
+/// The files that the experiments here name.
+pub(super) fn fill(folder: &Path) {
+    for name in ["vocab.json", "merges.txt", "a.parquet", "hellaswag_val.jsonl", "input.txt", "t.bin"] {
+        std::fs::write(folder.join(name), "x").unwrap();
+    }
+}
+
+fn options(sets: &[&str], env: &[(&str, &str)]) -> LoadOptions {
+    LoadOptions {
+        sets: sets.iter().map(|&s| s.to_owned()).collect(),
+        env: env.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),
+        ..LoadOptions::default()
+    }
+}
+
+pub(super) fn loaded(text: &str, sets: &[&str], env: &[(&str, &str)]) -> Loaded {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path());
+    let mut loaded =
+        from_str(text, &folder.path().join("exp.yaml"), &options(sets, env)).unwrap_or_else(|e| panic!("{e}"));
+    for origin in &mut loaded.origins {
+        for field in [&mut origin.source, &mut origin.value] {
+            *field = field.replace(&format!("{}/", folder.path().display()), "");
+        }
+    }
+    loaded
+}
+
+pub(super) fn experiment(text: &str, sets: &[&str]) -> Experiment {
+    loaded(text, sets, &[]).experiment
+}
+
+#[test]
+fn a_short_file_suffices() {
+    let e = experiment(SHORT, &[]);
+    assert_eq!((e.name.as_str(), e.seed, e.device), ("exp", 1337, DeviceChoice::Auto));
+    assert_eq!((e.model.layers, e.model.heads, e.model.d_ff, e.model.tie_embeddings), (4, 4, 512, true));
+    assert_eq!(e.model.vocab_size, None);
+    assert_eq!(e.data.tokenizer, Tokenizer::Bytes {});
+    assert_eq!(e.data.validation, Some(Validation::Fraction(0.1)));
+    assert_eq!(e.data.layout, Layout::Packed { length: 128 });
+    assert_eq!(e.batch, Batch { sequences: 32, micro_batch: 8 });
+    assert_eq!((e.train.steps, e.train.clip_norm), (Some(1000), Some(1.0)));
+    assert_eq!(
+        e.optimizer,
+        Optimizer::Adamw { lr: 6e-4, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices }
+    );
+    assert_eq!(e.schedule.decay, Decay::Constant {});
+    assert_eq!(e.eval.loss.map(|l| l.batches), Some(20));
+    assert!(e.eval.hellaswag.is_none() && e.eval.samples.is_none());
+}
+
+#[test]
+fn resolved_yaml_loads_to_the_same_experiment() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path());
+    let path = folder.path().join("exp.yaml");
+    let tokens = "model: {preset: llama-nano}\ndata: {tokenizer: {bpe: {vocab_size: 300, special_tokens: ['[A]', '~']}}, train: {tokens: {files: [t.bin]}}, layout: {padded: {bos: '[A]', eos: '~', pad: '[A]'}}}\ntrain: {tokens: 10e9, clip_norm: null}\noptimizer: {sgd: {lr: 5}}\nschedule: {decay: {step: {every: 10, gamma: 0.95}}}\neval: {hellaswag: {builtin: stories}, loss: null}\n";
+    let other = "model: {preset: gpt2-nano, dropout: 0.1}\ndata: {tokenizer: {file: vocab.json}, train: {builtin: {corpus: stories}}, validation: {jsonl: {files: ['*.jsonl']}}}\ntrain: {epochs: 0.5}\nbatch: {tokens: 2048}\nseed: 18446744073709551615\nschedule: {decay: {linear: {}}}\n";
+    for text in [FULL, SHORT, tokens, other] {
+        let first = from_str(text, &path, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}")).experiment;
+        let yaml = to_yaml(&first);
+        // From another folder: paths in it are absolute.
+        let second = from_str(&yaml, Path::new("/resolved.yaml"), &LoadOptions::default())
+            .unwrap_or_else(|e| panic!("{e}\n{yaml}"));
+        assert_eq!(second.experiment, first, "{yaml}");
+        assert!(!yaml.contains('!'), "{yaml}");
+    }
+}
+
+#[test]
+fn every_key_is_read() {
+    let e = experiment(FULL, &[]);
+    assert_eq!(e.model.family, Family::Llama);
+    assert_eq!((e.model.vocab_size, e.model.pad_vocab_to, e.model.kv_heads), (Some(50304), Some(64), 3));
+    assert_eq!(e.schedule.decay, Decay::Cosine { final_: 0.1, steps: Some(40) });
+    assert_eq!((e.schedule.warmup.steps, e.schedule.warmup.from), (10, Some(0.1)));
+    let samples = e.eval.samples.unwrap();
+    assert_eq!(samples.prompts, ["Hello, I'm a language model,", "null", "5_000", "a\n\tb"]);
+    assert_eq!((samples.count, samples.top_p, samples.top_k), (4, None, Some(50)));
+    let stages = Pipeline {
+        stages: 3,
+        partition: AutoOr::Given(vec![5, 4, 3]),
+        schedule: PipelineSchedule::OneFOneB,
+        chunks: 1,
+        microbatches: 2,
+    };
+    let parallel = Parallel {
+        mode: ParallelMode::Pipeline,
+        replicas: 2,
+        bucket_mb: 12.5,
+        pipeline: Some(stages),
+        devices: AutoOr::Given(vec![DeviceName::Cpu; 6]),
+        max_restarts: 3,
+    };
+    assert_eq!(e.parallel, parallel);
+    let Source::Parquet(ParquetSource { files, column, .. }) = e.data.train else { panic!() };
+    assert!(files[0].is_absolute() && files[0].ends_with("*.parquet") && column.as_deref() == Some("text"));
+}
+
+#[test]
+fn numbers_in_every_spelling() {
+    for (spelled, steps) in
+        [("5_000", 5000), ("10e9", 10_000_000_000), ("1E+3", 1000), ("0x10", 16), ("1.5e3", 1500), ("+7", 7)]
+    {
+        assert_eq!(experiment(SHORT, &[&format!("train.steps={spelled}")]).train.steps, Some(steps), "{spelled}");
+    }
+    for (spelled, lr) in [("1e-4", 1e-4), (".5", 0.5), ("3", 3.0), ("1_0.5", 10.5), ("6E-4", 6e-4)] {
+        assert_eq!(experiment(SHORT, &[&format!("optimizer.adamw.lr={spelled}")]).optimizer.lr(), lr, "{spelled}");
+    }
+    assert_eq!(experiment(&format!("{SHORT}name: 1e4\n"), &[]).name, "1e4");
+    assert_eq!(experiment(&format!("{SHORT}seed: 18446744073709551615\n"), &[]).seed, u64::MAX);
+}
+
+#[test]
+fn a_higher_layer_wins() {
+    let text = "model:\n  preset: gpt2-124m\n  layers: 2\n  context_length: 64\ndata: {train: {text: {files: [input.txt]}}}\nseed: 1\ntrain: {steps: 5}\n";
+    let env =
+        [("RUNNER_SEED", "2"), ("RUNNER_MODEL__LAYERS", "3"), ("RUNNER_BATCH__MICRO_BATCH", "4"), ("RUNNER_OS", "x")];
+    let l = loaded(text, &["seed=3", "seed=4"], &env);
+    let e = &l.experiment;
+    assert_eq!((e.seed, e.model.layers, e.model.heads, e.model.context_length, e.batch.micro_batch), (4, 3, 12, 64, 4));
+    let pair = |k: &str, v: &str| (k.to_owned(), v.to_owned());
+    assert_eq!(l.env_read, [pair("RUNNER_BATCH__MICRO_BATCH", "4"), pair("RUNNER_MODEL__LAYERS", "3")]);
+    insta::assert_snapshot!(explain(&l.origins));
+}
+
+#[test]
+fn another_choice_replaces_the_lower_one() {
+    let text = format!(
+        "{SHORT}optimizer: {{adamw: {{lr: 1e-3}}}}\ntrain: {{steps: 5}}\nbatch: {{sequences: 4}}\nschedule: {{decay: {{cosine: {{final: 0}}}}}}\n"
+    );
+    let sets = [
+        "optimizer={sgd: {lr: 5.0}}",
+        "train.epochs=3",
+        "batch.tokens=1024",
+        "schedule.decay.constant={}",
+        "data.train={builtin: {corpus: stories}}",
+    ];
+    let e = experiment(&text, &sets);
+    assert_eq!(e.optimizer, Optimizer::Sgd { lr: 5.0, momentum: 0.0 });
+    assert_eq!((e.train.steps, e.train.epochs), (None, Some(3.0)));
+    assert_eq!(e.batch.sequences, 8);
+    assert_eq!(e.schedule.decay, Decay::Constant {});
+    assert!(matches!(e.data.train, Source::Builtin { .. }));
+    // The same choice is merged into.
+    let e = experiment(&text, &["optimizer.adamw.weight_decay=0"]);
+    assert_eq!(
+        e.optimizer,
+        Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.0, decays: Decays::Matrices }
+    );
+}
+
+#[test]
+fn null_is_none_or_the_default() {
+    let text = format!("{SHORT}seed: null\nbatch:\ntrain: {{steps: 7, clip_norm: null}}\neval: {{loss: ~}}\n");
+    let e = experiment(&text, &["train.steps=null"]);
+    assert_eq!((e.seed, e.batch.sequences, e.train.steps, e.train.clip_norm), (1337, 32, Some(1000), None));
+    assert!(e.eval.loss.is_none());
+    assert_eq!(experiment(SHORT, &["data.validation=null"]).data.validation, None);
+}
+
+#[test]
+fn presets_are_the_published_models() {
+    let sizes = |preset: &str| {
+        let m = experiment(&SHORT.replace("gpt2-micro", preset), &[]).model;
+        (m.vocab_size, m.context_length, m.layers, m.heads, m.kv_heads, m.d_model, m.d_ff, m.tie_embeddings)
+    };
+    assert_eq!(sizes("gpt2-124m"), (Some(50257), 1024, 12, 12, 12, 768, 3072, true));
+    assert_eq!(sizes("gpt2-355m"), (Some(50257), 1024, 24, 16, 16, 1024, 4096, true));
+    assert_eq!(sizes("gpt2-774m"), (Some(50257), 1024, 36, 20, 20, 1280, 5120, true));
+    assert_eq!(sizes("gpt2-1558m"), (Some(50257), 1024, 48, 25, 25, 1600, 6400, true));
+    assert_eq!(sizes("llama-179m"), (Some(50_000), 512, 12, 12, 3, 768, 3072, false));
+    for preset in crate::presets::names() {
+        sizes(preset);
+    }
+}
+
+#[test]
+fn a_file_on_disk_with_a_byte_order_mark_and_windows_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let sub = folder.path().join("run [1]");
+    std::fs::create_dir(&sub).unwrap();
+    fill(&sub);
+    let text = format!("\u{FEFF}{}", SHORT.replace('\n', "\r\n").replace("input.txt", "'*.txt'"));
+    std::fs::write(sub.join("my exp.yaml"), &text).unwrap();
+    let l = load(&sub.join("my exp.yaml"), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!((l.experiment.name.as_str(), l.text), ("my-exp", text));
+    // The folder's own brackets do not become part of the pattern, nor those of a file that is named as it is.
+    let matched = |e: &Experiment| {
+        let Source::Text { files } = &e.data.train else { panic!() };
+        glob::glob(files[0].to_str().unwrap()).unwrap().count()
+    };
+    assert_eq!(matched(&l.experiment), 2);
+    let plain = from_str(SHORT, &sub.join("e.yaml"), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(matched(&plain.experiment), 1);
+    let again = from_str(&to_yaml(&plain.experiment), Path::new("/r.yaml"), &LoadOptions::default());
+    assert_eq!(again.unwrap_or_else(|e| panic!("{e}")).experiment, plain.experiment);
+}
+
+#[test]
+fn the_name_of_a_github_actions_machine_is_not_an_experiment_name() {
+    let env = [
+        ("RUNNER_OS", "Linux"),
+        ("RUNNER_TOOL_CACHE", "/opt"),
+        ("RUNNER_NAME", "GitHub Actions 12"),
+        ("RUNNER_SEED", "5"),
+    ];
+    let e = loaded(SHORT, &[], &env).experiment;
+    assert_eq!((e.name.as_str(), e.seed), ("exp", 5));
+}
+
+/// Paths of all keys in the schema.
+fn keys(slot: crate::shape::Slot<'static>, path: &str, out: &mut Vec<String>) {
+    use crate::shape::{Shape, variants};
+    let inner = match slot.shape {
+        Shape::Keys(keys) => keys.names().into_iter().filter_map(|name| Some((name, keys.get(name)?))).collect(),
+        Shape::Variants(of) => variants(of),
+        _ => Vec::new(),
+    };
+    for (name, slot) in inner {
+        let at = crate::check::join(path, name);
+        out.push(at.clone());
+        keys(slot, &at, out);
+    }
+}
+
+#[test]
+fn the_reference_names_every_key_and_preset_and_its_examples_load() {
+    let page = include_str!("../../../../docs/experiment.md");
+    let mut all = Vec::new();
+    keys(crate::shape::root(), "", &mut all);
+    // Sources are described once, under `data.train`.
+    let again = |key: &str| key.starts_with("data.validation.") || key.starts_with("eval.test.");
+    all.retain(|key| !again(key) || key.ends_with("fraction"));
+    all.extend(crate::presets::names().into_iter().map(str::to_owned));
+    assert!(all.len() > 80);
+    let missing: Vec<&String> = all.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let examples: Vec<&str> = page.split("```yaml").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(examples.len(), 3);
+    let modes = examples.iter().map(|example| experiment(example, &[]).parallel.mode);
+    assert_eq!(modes.collect::<Vec<_>>(), [ParallelMode::Single, ParallelMode::Ddp, ParallelMode::Pipeline]);
+}

@@ -1,0 +1,8 @@
+//! Experiment files: what they load to, and what is said about their mistakes.
+
+mod diagnostics;
+mod hostile;
+mod load;
+mod parallel;
+mod sources;
+mod templates;

@@ -1,0 +1,209 @@
+//! The limits of one rendering: time, printed text and the size of values. minijinja itself counts instructions.
+//!
+//! [`check_tag`] runs before each tag. It measures the variables that the tag can read, so that no value grows from tag to
+//! tag without bounds, adds up the text that is printed, and watches the clock.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, ErrorKind, State, Value};
+
+use super::tags::Tag;
+
+/// Instructions.
+pub(super) const MAX_FUEL: u64 = 5_000_000;
+/// Values in a value.
+const MAX_ITEMS: usize = 20_000;
+const MAX_DEPTH: usize = 64;
+/// Values measured in all: a list that is reached again and again is measured each time.
+const MAX_MEASURED: usize = 50_000_000;
+/// Repetitions of text that one tag may have.
+const MAX_STARS: usize = 2;
+/// Far above what any template needs, which is milliseconds.
+const MAX_TIME: Duration = Duration::from_secs(10);
+
+/// Bytes that a template may print, the text of `set` blocks and macros included, and bytes of text in one value.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TextLimits {
+    pub printed: usize,
+    pub value: usize,
+}
+
+pub(super) const EXPERIMENT_TEXT: TextLimits = TextLimits { printed: 4 << 20, value: 1 << 20 };
+/// A template that makes one text out of one record of a source gets large texts.
+pub(super) const RECORD_TEXT: TextLimits = TextLimits { printed: 64 << 20, value: 16 << 20 };
+
+/// The resources that the rendering on this thread has used.
+#[derive(Debug)]
+struct Usage {
+    text: TextLimits,
+    started: Option<Instant>,
+    printed: usize,
+    measured: usize,
+    /// By file and tag: the variables that were not defined when the tag was last reached, and those that were.
+    undefined: BTreeMap<(String, usize), UndefinedNames>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct UndefinedNames {
+    pub undefined: Vec<String>,
+    pub known: Vec<String>,
+}
+
+thread_local! {
+    static USAGE: RefCell<Usage> = const {
+        RefCell::new(Usage { text: EXPERIMENT_TEXT, started: None, printed: 0, measured: 0, undefined: BTreeMap::new() })
+    };
+}
+
+/// Starts a rendering on this thread with nothing used up.
+pub(super) fn start(text: TextLimits) {
+    let started = Some(Instant::now());
+    USAGE.set(Usage { text, started, printed: 0, measured: 0, undefined: BTreeMap::new() });
+}
+
+pub(super) fn text_limits() -> TextLimits {
+    USAGE.with_borrow(|usage| usage.text)
+}
+
+/// Fails if the time for the template is over.
+pub(super) fn check_time() -> Result<(), Error> {
+    if USAGE.with_borrow(|usage| usage.started.is_some_and(|started| started.elapsed() > MAX_TIME)) {
+        return Err(invalid_operation(format!("this takes longer than {} seconds", MAX_TIME.as_secs())));
+    }
+    Ok(())
+}
+
+/// Counts `bytes` of output.
+fn count_printed(bytes: usize) -> Result<(), Error> {
+    let (printed, limit) = USAGE.with_borrow_mut(|usage| {
+        usage.printed = usage.printed.saturating_add(bytes);
+        (usage.printed, usage.text.printed)
+    });
+    if printed > limit {
+        return Err(invalid_operation(format!("this prints more than {} MB", limit >> 20)));
+    }
+    Ok(())
+}
+
+/// Makes `{{ … }}` print what `text_of` returns, within the limits.
+pub(super) fn set_formatter(env: &mut Environment<'_>, text_of: fn(&Value) -> Result<String, Error>) {
+    env.set_formatter(move |out, _, value| {
+        Size::of_argument(value)?;
+        let text = text_of(value)?;
+        count_printed(text.len())?;
+        Ok(out.write_str(&text)?)
+    });
+}
+
+/// Fails if what the template has used up, or a variable that tag `number` of the template can read, exceeds a limit.
+pub(super) fn check_tag(state: &State<'_, '_>, tag: &Tag, number: usize) -> Result<(), Error> {
+    check_time()?;
+    count_printed(tag.literal_bytes)?;
+    let (mut undefined, mut has_text) = (Vec::new(), tag.has_quoted_text);
+    for name in tag.read.iter().chain(&tag.called) {
+        // A variable that a macro does not see, and an argument that it did not get, has an undefined value.
+        let Some(value) = state.lookup(name).filter(|value| !value.is_undefined()) else {
+            undefined.push(name.clone());
+            continue;
+        };
+        let mut size = Size::default();
+        if !size.add(&value, 0) {
+            return Err(invalid_operation(format!("the value of `{name}` {size}")));
+        }
+        has_text |= size.text > 0;
+        USAGE.with_borrow_mut(|usage| usage.measured += size.items);
+    }
+    if USAGE.with_borrow(|usage| usage.measured) > MAX_MEASURED {
+        return Err(invalid_operation("this works on large lists too often".to_owned()));
+    }
+    if tag.stars.len() > MAX_STARS && has_text {
+        return Err(invalid_operation(format!("more than {MAX_STARS} repetitions of text in one tag")));
+    }
+    USAGE.with_borrow_mut(|usage| {
+        if undefined.is_empty() && usage.undefined.is_empty() {
+            return;
+        }
+        let key = (state.name().to_owned(), number);
+        if undefined.is_empty() {
+            usage.undefined.remove(&key);
+        } else {
+            let known = || state.known_variables().iter().map(ToString::to_string).collect();
+            let names = usage.undefined.entry(key);
+            names.or_insert_with(|| UndefinedNames { known: known(), undefined: Vec::new() }).undefined = undefined;
+        }
+    });
+    Ok(())
+}
+
+/// The variables that tag `number` of `file` found undefined when it was last reached.
+pub(super) fn undefined_names(file: &str, number: usize) -> UndefinedNames {
+    USAGE.with_borrow(|usage| usage.undefined.get(&(file.to_owned(), number)).cloned().unwrap_or_default())
+}
+
+/// The size of one or more values.
+#[derive(Debug, Default)]
+pub(super) struct Size {
+    /// Bytes.
+    pub text: usize,
+    pub items: usize,
+    pub largest_integer: i64,
+    is_too_deep: bool,
+}
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let max_text = text_limits().value;
+        if self.is_too_deep {
+            write!(f, "is nested more than {MAX_DEPTH} deep")
+        } else if self.text > max_text {
+            write!(f, "is longer than {} MB", max_text >> 20)
+        } else {
+            write!(f, "has more than {MAX_ITEMS} items")
+        }
+    }
+}
+
+impl Size {
+    /// The size of an argument of a filter, or an error if it is too large.
+    pub(super) fn of_argument(value: &Value) -> Result<Self, Error> {
+        let mut size = Self::default();
+        if size.add(value, 0) { Ok(size) } else { Err(invalid_operation(format!("a value here {size}"))) }
+    }
+
+    /// Adds the size of `value`, which is `depth` levels deep in another; `false` as soon as the sum is too large.
+    fn add(&mut self, value: &Value, depth: usize) -> bool {
+        self.items += 1;
+        self.text += value.as_str().map_or(0, str::len);
+        self.largest_integer = self.largest_integer.max(value.as_i64().unwrap_or(0));
+        self.is_too_deep |= depth > MAX_DEPTH;
+        if self.is_too_deep || self.text > text_limits().value || self.items > MAX_ITEMS {
+            return false;
+        }
+        if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
+            return true;
+        }
+        // The length first: a lazy list that is its own double many times over must not be walked.
+        let length = value.len();
+        if length.unwrap_or(0) > MAX_ITEMS.saturating_sub(self.items) {
+            self.items = MAX_ITEMS + 1;
+            return false;
+        }
+        // What counts up to a number, such as a range, holds nothing.
+        if value.kind() == ValueKind::Iterable && length.is_none() {
+            return true;
+        }
+        let Ok(mut items) = value.try_iter() else { return true };
+        items.all(|item| {
+            let inner = if value.kind() == ValueKind::Map { value.get_item(&item).ok() } else { None };
+            self.add(&item, depth + 1) && inner.is_none_or(|inner| self.add(&inner, depth + 1))
+        })
+    }
+}
+
+/// An error whose second line, if there is one, is what to do.
+pub(super) fn invalid_operation(message: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
+}

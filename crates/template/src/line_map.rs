@@ -1,0 +1,123 @@
+//! Maps the lines of a rendered text to the lines of its templates.
+//!
+//! The template is rendered a second time with marks: characters for private use, one for each thing that is printed. Where
+//! they stand in that text, the thing stands in the first.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::loader::LoadedFile;
+use super::template_error::place_of_range;
+use crate::source::lines;
+use runner_spec::diagnostic::TemplatePlace;
+
+const FIRST: u32 = 0x000F_0000;
+/// Two planes, without the last two characters of each, which are no characters.
+const PLANE: u32 = 0xFFFE;
+
+/// The character of mark `i`, if there are so many.
+pub(super) fn mark_character(i: usize) -> Option<char> {
+    let i = u32::try_from(i).ok().filter(|i| *i < 2 * PLANE)?;
+    char::from_u32(if i < PLANE { FIRST + i } else { FIRST + 0x10000 + i - PLANE })
+}
+
+fn mark_index(c: char) -> Option<usize> {
+    let c = (c as u32).checked_sub(FIRST)?;
+    let (plane, i) = (c / 0x10000, c % 0x10000);
+    (i < PLANE).then_some((plane * PLANE + i) as usize)
+}
+
+/// The range of a file that a mark stands for.
+#[derive(Debug, Clone)]
+pub(super) struct Mark {
+    pub file: Arc<LoadedFile>,
+    pub range: Range<usize>,
+}
+
+/// Finds the places of templates that a rendered text comes from.
+#[derive(Debug)]
+pub struct LineMap {
+    text: String,
+    /// The byte at which each line begins.
+    starts: Vec<usize>,
+    /// By their places in the text.
+    marks: Vec<(usize, Mark)>,
+}
+
+impl LineMap {
+    /// `None` if `marked` without its marks is not `text`: then they changed what they were to show.
+    pub(super) fn new(text: &str, marked: &str, table: &[Mark]) -> Option<Self> {
+        let mut marks = Vec::new();
+        let mut plain = String::with_capacity(text.len());
+        for c in marked.chars() {
+            match mark_index(c) {
+                Some(i) => marks.push((plain.len(), table.get(i)?.clone())),
+                None => plain.push(c),
+            }
+        }
+        let starts = lines(text).map(|line| line.as_ptr() as usize - text.as_ptr() as usize).collect();
+        (plain == text).then_some(Self { text: plain, starts, marks })
+    }
+
+    /// The place of a template that a place in the rendered text comes from.
+    pub fn locate(&self, line: usize, column: usize, length: usize) -> Option<TemplatePlace> {
+        let start = *self.starts.get(line.checked_sub(1)?)?;
+        let rest = self.text.get(start..)?;
+        let at = start + rest.char_indices().nth(column.saturating_sub(1)).map_or(rest.len(), |(i, _)| i);
+        let behind = self.marks.partition_point(|(place, _)| *place <= at);
+        let (place, mark) = self.marks.get(behind.saturating_sub(1))?;
+        let (from, range) = (*place, mark.range.clone());
+        let text = &mark.file.text;
+        // What is printed as it stands is found to the character.
+        let literal = text.get(range.clone()).is_some_and(|t| self.text.get(from..).is_some_and(|r| r.starts_with(t)));
+        let found = if literal && at < from + range.len() && at >= from {
+            let start = range.start + (at - from);
+            let left = &text[start..range.end];
+            let end = left.char_indices().nth(length).map_or(range.end, |(i, _)| start + i);
+            start..end
+        } else {
+            range
+        };
+        Some(Self::template_place(mark, &found))
+    }
+
+    /// The place of a template that a line of the rendered text begins with.
+    pub fn locate_line(&self, line: usize) -> Option<TemplatePlace> {
+        let start = *self.starts.get(line.checked_sub(1)?)?;
+        let end = self.starts.get(line).copied().unwrap_or(self.text.len() + 1);
+        let first = self.marks.partition_point(|(place, _)| *place < start);
+        let mark = match self.marks.get(first) {
+            Some((place, mark)) if *place < end => mark,
+            _ => &self.marks.get(first.checked_sub(1)?)?.1,
+        };
+        Some(Self::template_place(mark, &mark.range))
+    }
+
+    fn template_place(mark: &Mark, range: &Range<usize>) -> TemplatePlace {
+        let text = &mark.file.text;
+        let place = place_of_range(text, range);
+        let source_line = lines(text).nth(place.line - 1).unwrap_or_default().to_owned();
+        TemplatePlace {
+            file: mark.file.path.clone(),
+            line: place.line,
+            column: place.column,
+            length: place.length,
+            source_line,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mark_is_a_character_of_its_own() {
+        for i in [0, 1, 65533, 65534, 131_067] {
+            assert_eq!(mark_index(mark_character(i).unwrap()), Some(i), "{i}");
+        }
+        assert_eq!(mark_character(131_068), None);
+        assert_eq!(mark_index('a'), None);
+        assert_eq!(mark_index('\u{10FFFF}'), None);
+    }
+}

@@ -1,0 +1,239 @@
+//! Errors of minijinja as diagnostics: at their place in the right file, in the words of templates.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::sync::Arc;
+
+use minijinja::{Error, ErrorKind};
+
+use super::limits::{MAX_FUEL, UndefinedNames, undefined_names};
+use super::loader::{Files, LoadedFile, lock};
+use super::rewrite::{Rewritten, rewrite};
+use super::tags::{GUARD, ONE};
+use super::{builtins, functions};
+use crate::source::{Place, Source, lines};
+use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
+
+/// Line, column and length of a range of `text`, as far as it lies in one line.
+pub(super) fn place_of_range(text: &str, range: &Range<usize>) -> Place {
+    let start = range.start.min(text.len());
+    let (mut number, mut begin, mut content) = (1, 0, "");
+    for (i, line) in lines(text).enumerate() {
+        let at = line.as_ptr() as usize - text.as_ptr() as usize;
+        if at > start {
+            break;
+        }
+        (number, begin, content) = (i + 1, at, line);
+    }
+    let chars = |from: usize, to: usize| text.get(from..to).map_or(0, |s| s.chars().count());
+    let end = range.end.clamp(start, (begin + content.len()).max(start));
+    Place { line: number, column: chars(begin, start) + 1, length: chars(start, end).max(1) }
+}
+
+/// A mistake of syntax in `source`.
+pub(super) fn syntax_error(error: &Error, rewritten: &Rewritten, source: &Source) -> Diagnostic {
+    let detail = detail(error);
+    let message = format!("not a valid template: {detail}");
+    let Some(range) = error.range() else {
+        return match error.line() {
+            Some(line) => source.diagnostic(Place { line, column: 1, length: 1 }, "", message, String::new()),
+            None => source.diagnostic_whole(message, String::new()),
+        };
+    };
+    let range = rewritten.original_range(&range);
+    // What is missing at the end is looked for behind the last thing that is there.
+    let end = source.text.trim_end().len();
+    let range = if range.start >= end { end..end + 1 } else { range };
+    let help = if detail.contains("end of input") || detail.contains("unexpected end") {
+        "a `{{`, `{%` or `{#` is not closed, or an `{% end… %}` is missing"
+    } else if detail.contains("unknown") {
+        "statements are if, for, set, macro, include, import, from, call, with, filter, raw and their ends"
+    } else {
+        ""
+    };
+    source.diagnostic(place_of_range(&source.text, &range), "", message, help.to_owned())
+}
+
+fn detail(error: &Error) -> String {
+    error.detail().map_or_else(|| error.kind().to_string(), str::to_owned)
+}
+
+/// A rendering that failed.
+pub(super) struct FailedRendering<'a> {
+    pub files: &'a Files,
+    pub main: &'a Source,
+    /// The names of the variables that were given.
+    pub given: Vec<String>,
+}
+
+/// The code that an error is about.
+struct ErrorSite {
+    file: Arc<LoadedFile>,
+    source: Source,
+    range: Range<usize>,
+}
+
+impl ErrorSite {
+    fn code(&self) -> &str {
+        self.file.text.get(self.range.clone()).unwrap_or("")
+    }
+
+    fn diagnostic(&self, range: &Range<usize>, message: String, help: String) -> Diagnostic {
+        self.source.diagnostic(place_of_range(&self.source.text, range), "", message, help)
+    }
+}
+
+impl FailedRendering<'_> {
+    /// The diagnostic for `error`: the innermost mistake, and the includes that led to it.
+    pub(super) fn diagnostic(&self, error: &Error) -> Diagnostic {
+        let mistake = lock(&self.files.mistake).take();
+        let mut outer = Vec::new();
+        let mut inner = error;
+        while let Some(source) = std::error::Error::source(inner).and_then(|e| e.downcast_ref::<Error>())
+            && source.name().is_some()
+        {
+            outer.push(inner);
+            inner = source;
+        }
+        if mistake.is_some() {
+            outer.push(inner);
+        }
+        let mut found = mistake.unwrap_or_else(|| self.innermost(inner));
+        for site in outer.iter().rev().filter_map(|error| self.site(error)) {
+            let at = place_of_range(&site.source.text, &site.range);
+            if !found.help.is_empty() {
+                found.help.push('\n');
+            }
+            let _ = write!(found.help, "included at {}:{}:{}", site.source.label, at.line, at.column);
+        }
+        found
+    }
+
+    fn site(&self, error: &Error) -> Option<ErrorSite> {
+        let file = self.files.find(error.name()?)?;
+        let source = Source::file(&file.path, file.text.clone());
+        let mut range = rewrite(&file.text, &file.tags, true, |_| None).original_range(&error.range()?);
+        // The error of a guard stands at the first character of its tag.
+        if let Some(tag) = file.tags.tags.iter().find(|tag| range == (tag.range.start..tag.range.start + 1)) {
+            range = tag.range.clone();
+        }
+        Some(ErrorSite { file, source, range })
+    }
+
+    fn innermost(&self, error: &Error) -> Diagnostic {
+        let Some(site) = self.site(error) else {
+            let (message, help) = self.describe(error, "");
+            return self.main.diagnostic_whole(message, help);
+        };
+        if let Some(diagnostic) = self.undefined_variable(error, &site) {
+            return diagnostic;
+        }
+        let (message, help) = self.describe(error, site.code());
+        let culprit = match error.kind() {
+            ErrorKind::UnknownFilter | ErrorKind::UnknownTest | ErrorKind::UnknownFunction => {
+                quoted_name(error).and_then(|name| find_name(site.code(), &name))
+            }
+            _ => None,
+        };
+        let range = culprit.map_or(site.range.clone(), |w| site.range.start + w.start..site.range.start + w.end);
+        site.diagnostic(&range, message, help)
+    }
+
+    /// The diagnostic for a variable that is not defined, if that is what is wrong.
+    fn undefined_variable(&self, error: &Error, site: &ErrorSite) -> Option<Diagnostic> {
+        let is_undefined = error.kind() == ErrorKind::UndefinedError;
+        let may_be = error.detail().is_some_and(|d| d.contains("undefined") || d.contains("is unknown"));
+        let is_other =
+            [ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownFunction].contains(&error.kind());
+        if is_other || !(is_undefined || may_be) {
+            return None;
+        }
+        let tags = &site.file.tags.tags;
+        let (number, tag) = tags.iter().enumerate().find(|(_, tag)| tag.range.contains(&site.range.start))?;
+        let UndefinedNames { undefined, known } = undefined_names(&site.file.name, number);
+        // The error of a filter is at the filter, behind the value that it is applied to.
+        let before = tag.range.start..site.range.end;
+        let in_code = undefined.iter().find_map(|name| Some((name, site.range.start, find_name(site.code(), name)?)));
+        let in_tag = || {
+            let code = site.file.text.get(before.clone())?;
+            let found = undefined.iter().filter_map(|name| Some((name, before.start, find_name(code, name)?)));
+            found.max_by_key(|(_, _, range)| range.start)
+        };
+        let Some((name, start, range)) = in_code.or_else(in_tag) else {
+            let help = "nothing of that name is there; `is defined` asks, `| default(…)` gives a value";
+            let message = format!("`{}` is not defined", short(site.code()));
+            return is_undefined.then(|| site.diagnostic(&site.range, message, help.to_owned()));
+        };
+        let others =
+            known.iter().chain(&self.given).map(String::as_str).filter(|k| k != name && ![GUARD, ONE].contains(k));
+        let mut help = nearest(name, others).map_or_else(String::new, |near| format!("did you mean `{near}`?\n"));
+        if self.given.contains(name) {
+            help.push_str("it was given, but here it is an argument that the call leaves out");
+        } else {
+            let _ = write!(help, "give it with `--var {name}=VALUE`, or a default: `{name} | default(…)`");
+        }
+        Some(site.diagnostic(&(start + range.start..start + range.end), format!("`{name}` is not defined"), help))
+    }
+
+    /// The message and the help for `error`, whose place has this `code`.
+    fn describe(&self, error: &Error, code: &str) -> (String, String) {
+        let unknown = |kind: &str, names: Vec<&str>| {
+            let name = quoted_name(error).unwrap_or_else(|| code.to_owned());
+            let help = match nearest(&name, names.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("there are {}", list(&names, "and")),
+            };
+            (format!("there is no {kind} `{}`", short(&name)), help)
+        };
+        let text = detail(error);
+        match error.kind() {
+            ErrorKind::UnknownFilter => {
+                let mut names = [builtins::FILTERS, &functions::FILTERS].concat();
+                names.sort_unstable();
+                unknown("filter", names)
+            }
+            ErrorKind::UnknownTest => unknown("test", builtins::TESTS.split(' ').collect()),
+            ErrorKind::UnknownFunction => unknown("function or macro", functions::FUNCTIONS.to_vec()),
+            ErrorKind::OutOfFuel => (
+                format!("the template does not come to an end: more than {} instructions", MAX_FUEL),
+                "a loop runs too often".to_owned(),
+            ),
+            ErrorKind::TemplateNotFound => {
+                let name = quoted_name(error).unwrap_or_default();
+                let names = self.files.names();
+                let help = "files are looked for in the template's own folder and in templates/";
+                let help = match nearest(&name, names.iter().map(String::as_str)) {
+                    Some(near) => format!("did you mean `{near}`?\n{help}"),
+                    None => help.to_owned(),
+                };
+                (format!("there is no file `{}`", short(&name)), help)
+            }
+            ErrorKind::UndefinedError => ("a value is not defined".to_owned(), String::new()),
+            _ if text.contains("recursion limit") => {
+                ("macros or includes call each other without an end".to_owned(), String::new())
+            }
+            _ => {
+                let (message, help) = text.split_once('\n').unwrap_or((&text, ""));
+                (message.to_owned(), help.to_owned())
+            }
+        }
+    }
+}
+
+/// The name in an error's detail: in quotes, or before `is unknown`.
+fn quoted_name(error: &Error) -> Option<String> {
+    let detail = error.detail()?;
+    if let Some((_, rest)) = detail.split_once('"') {
+        return rest.split('"').next().map(str::to_owned);
+    }
+    let before = detail.split(" is unknown").next().filter(|b| b.len() < detail.len())?;
+    before.rsplit(' ').next().map(str::to_owned)
+}
+
+/// The range of the variable `name` in `text`.
+fn find_name(text: &str, name: &str) -> Option<Range<usize>> {
+    let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.match_indices(name).map(|(i, _)| i..i + name.len()).find(|r| {
+        !text[..r.start].ends_with(part) && !text[..r.start].ends_with('.') && !text[r.end..].starts_with(part)
+    })
+}
