@@ -124,7 +124,7 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
     let json = made.map_err(|error| reword_for_flags(error, true))?;
     write_atomic(&folder.join(args.out.file_name().unwrap_or_default()), json.as_bytes())?;
     let spec = runner_spec::experiment::Tokenizer::File(args.out.clone());
-    let size = load_tokenizer(&spec, &cache, &|_| ())?.vocab_size();
+    let size = load_tokenizer(&spec)?.vocab_size();
     if size < args.vocab_size {
         screen.warn(&format!(
             "the vocabulary has only {} tokens: no pair of tokens occurs twice any more",
@@ -165,7 +165,7 @@ fn check_vocabulary(vocab_size: usize, special: &[String]) -> Result<(), Request
 
 fn load(spec: &str) -> anyhow::Result<TextTokenizer> {
     let tokenizer = local_tokenizer(parse_tokenizer(spec)?, &mut Screen::on_standard_error())?;
-    Ok(load_tokenizer(&tokenizer, &cache_dir()?, &|_| ()).map_err(|error| reword_for_flags(error, true))?)
+    Ok(load_tokenizer(&tokenizer).map_err(|error| reword_for_flags(error, true))?)
 }
 
 fn encode(args: &EncodeArgs) -> anyhow::Result<Exit> {
