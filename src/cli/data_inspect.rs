@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::{ThreadArgs, cache_dir, host_without_runs};
+use super::common::{ThreadArgs, host_without_runs};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::text_source::{FileFormat, SourceArgs, check_file, parse_tokenizer, reword_for_flags};
@@ -109,8 +109,7 @@ fn load_named_or_beside(args: &InspectArgs, first: &Path, kind: FileFormat) -> a
         }
         (None, _) => return Ok(None),
     };
-    let cache = cache_dir()?;
-    Ok(Some(load_tokenizer(&spec, &cache, &|_| ()).map_err(|error| reword_for_flags(error, true))?))
+    Ok(Some(load_tokenizer(&spec).map_err(|error| reword_for_flags(error, true))?))
 }
 
 /// The files that `path` names: those of a folder of shards with a card, the tokens of a cache entry, or the path itself.

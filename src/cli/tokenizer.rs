@@ -126,7 +126,7 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
     let json = made.map_err(|error| reword_for_flags(error, true))?;
     write_atomic(&folder.join(args.out.file_name().unwrap_or_default()), json.as_bytes())?;
     let spec = runner_spec::experiment::Tokenizer::File(args.out.clone());
-    let size = load_tokenizer(&spec, &cache, &|_| ())?.vocab_size();
+    let size = load_tokenizer(&spec)?.vocab_size();
     if size < args.vocab_size {
         screen.warn(&format!(
             "the vocabulary has only {} tokens: no pair of tokens occurs twice any more",
@@ -169,7 +169,7 @@ fn load(spec: &str) -> anyhow::Result<TextTokenizer> {
     let host = host_without_runs(ThreadArgs { threads: None })?;
     let mut screen = Screen::on_standard_error();
     let tokenizer = local_tokenizer(parse_tokenizer(spec)?, &host, &mut PreparationObserver::new(&mut screen))?;
-    Ok(load_tokenizer(&tokenizer, &cache_dir()?, &|_| ()).map_err(|error| reword_for_flags(error, true))?)
+    Ok(load_tokenizer(&tokenizer).map_err(|error| reword_for_flags(error, true))?)
 }
 
 fn encode(args: &EncodeArgs) -> anyhow::Result<Exit> {

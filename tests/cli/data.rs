@@ -352,9 +352,8 @@ fn a_trained_tokenizer_encodes_and_decodes() {
 #[test]
 fn ids_are_those_of_python() {
     let folder = repository_path("tests/fixtures/tokenizer");
-    let cache = tempfile::tempdir().unwrap();
     let file = runner_spec::experiment::Tokenizer::File(folder.join("tokenizer.json"));
-    let tokenizer = runner_data::load_tokenizer(&file, cache.path(), &|_| ()).unwrap();
+    let tokenizer = runner_data::load_tokenizer(&file).unwrap();
     let cases: Vec<Value> = serde_json::from_slice(&fs::read(folder.join("cases.json")).unwrap()).unwrap();
     assert!(cases.len() > 120);
     for case in cases {

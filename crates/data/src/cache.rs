@@ -1,10 +1,11 @@
-//! The cache folder: entries that appear whole or not at all, whoever else is building them, and whatever kills us.
+//! The cache folder. Its entries are complete or absent, whichever processes build them and whenever one is killed.
 //!
-//! An entry is a folder `<kind>/<key>`, built under `tmp/` and renamed into place after everything in it is on disk.
-//! The folder under `tmp/` carries a lock that the operating system drops with its process, so leftovers of killed
-//! runs can be told from work in progress. Whoever uses an entry holds a shared lock of its folder, so that it is not removed
-//! meanwhile; which entries went into which data is noted under `uses/`, for the day when room is made (`gc.rs`).
+//! An entry is a folder `<kind>/<key>`, built under `tmp/` and renamed after everything in it is on disk. The folder under `tmp/` has a
+//! locked file. The operating system releases the lock with its process, which tells leftovers of killed processes from work in
+//! progress. A process that uses an entry holds a shared lock of its folder, so that no other process removes it. Notes under `uses/`
+//! say which data consists of which entries; `gc.rs` reads them to free space.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -12,27 +13,31 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use super::error::DataError;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-/// Which entries went into which data.
+use super::error::DataError;
+use super::progress::{Progress, Report};
+
+/// The folder of notes: which data consists of which entries.
 pub(super) const USES: &str = "uses";
 
-/// Loose files under `tmp/` live for milliseconds; older than this they are leftovers.
+/// Files under `tmp/` live for milliseconds. An older one is a leftover.
 const LOOSE_FILE_AGE: Duration = Duration::from_hours(1);
 
 #[derive(Debug, Clone)]
-pub(super) struct Cache {
+pub(super) struct DataCache {
     root: PathBuf,
     /// The entries that were opened, as `kind/key`, and their locks.
-    held: Arc<Mutex<Vec<Used<String>>>>,
+    opened: Arc<Mutex<Vec<Locked<String>>>>,
 }
 
-impl Cache {
-    /// Opens the cache at `root`, creating it, and removes what killed runs left behind.
+impl DataCache {
+    /// Opens the cache at `root`, creates it if necessary, and removes the leftovers of killed processes.
     pub(super) fn open(root: &Path) -> Result<Self, DataError> {
         let tmp = root.join("tmp");
         fs::create_dir_all(&tmp).map_err(DataError::io(&tmp))?;
-        let cache = Self { root: root.to_owned(), held: Arc::default() };
+        let cache = Self { root: root.to_owned(), opened: Arc::default() };
         cache.clean();
         Ok(cache)
     }
@@ -41,89 +46,87 @@ impl Cache {
         self.root.join("tmp")
     }
 
-    /// Where the entry `kind`/`key` is, or would be.
+    /// The path of the entry `kind`/`key`, whether it exists or not.
     pub(super) fn path(&self, kind: &str, key: &str) -> PathBuf {
         self.root.join(kind).join(key)
     }
 
-    /// The entry `kind`/`key`: opened by `open` if it is there and whole, built by `build` (into an empty folder) if
-    /// not. Also says whether it was there. Other processes that want the same entry wait for ours; `waiting` is
-    /// called before we wait for theirs.
-    pub(super) fn entry<T>(
+    /// Opens the entry `kind`/`key` with `open`. If it is absent or damaged, `build` builds it in an empty folder first. Also returns
+    /// whether the entry was there. Two processes do not build the same entry: the second one reports that it waits.
+    pub(super) fn open_or_build<T>(
         &self,
         kind: &str,
         key: &str,
-        waiting: &dyn Fn(),
+        report: &Report<'_>,
         open: &dyn Fn(&Path) -> Result<T, DataError>,
         build: &mut dyn FnMut(&Path) -> Result<(), DataError>,
     ) -> Result<(T, bool), DataError> {
         let path = self.path(kind, key);
-        let take = |(entry, lock): (T, Option<File>)| {
-            self.held.lock().unwrap_or_else(PoisonError::into_inner).push((format!("{kind}/{key}"), lock));
+        let register = |(entry, lock): Locked<T>| {
+            self.opened.lock().unwrap_or_else(PoisonError::into_inner).push((format!("{kind}/{key}"), lock));
             entry
         };
-        if let Some(found) = present(&path, open)? {
-            return Ok((take(found), true));
+        if let Some(found) = open_existing(&path, open)? {
+            return Ok((register(found), true));
         }
-        let _lock = self.lock(&format!("{kind}-{key}"), waiting)?;
-        if let Some(found) = present(&path, open)? {
-            return Ok((take(found), true));
+        let _lock = self.lock(&format!("{kind}-{key}"), report)?;
+        if let Some(found) = open_existing(&path, open)? {
+            return Ok((register(found), true));
         }
         let stage = self.stage()?;
         if path.exists() {
-            // Damaged: moved aside, where it goes with the stage. Whoever has it mapped keeps its pages.
+            // Damaged: removed with the stage. A process that has it mapped keeps its pages.
             fs::rename(&path, stage.dir.path().join("damaged")).map_err(DataError::io(&path))?;
         }
         build(&stage.content)?;
         stage.publish(&path)?;
-        // Nobody removes it before we hold it: that takes our lock on building it.
-        let lock = in_use(&path).map_err(DataError::io(&path))?;
-        Ok((take((open(&path)?, lock)), false))
+        // No process removes it before it is locked, because that takes the lock on building it.
+        let lock = lock_in_use(&path).map_err(DataError::io(&path))?;
+        Ok((register((open(&path)?, lock)), false))
     }
 
-    /// The locks of the entries that were opened: whoever goes on using them keeps these. Notes that data known as `data` is
-    /// made of them.
-    pub(super) fn hold(&self, data: &str) -> Vec<File> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut names: Vec<String> = held.iter().map(|(name, _)| name.clone()).collect();
-        names.sort();
-        names.dedup();
-        let memo = format!("{data}.json");
-        if let Ok(bytes) = serde_json::to_vec(&names).map_err(drop)
-            && self.recall(USES, &memo).as_ref() != Some(&bytes)
-        {
-            self.remember(USES, &memo, &bytes);
-        }
-        held.drain(..).filter_map(|(_, lock)| lock).collect()
+    /// Notes that the data known as `data` consists of the entries that were opened. Returns their locks, which the caller holds while
+    /// it uses the entries.
+    pub(super) fn take_locks(&self, data: &str) -> Vec<File> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let names: BTreeSet<&str> = opened.iter().map(|(name, _)| name.as_str()).collect();
+        self.write_memo(USES, data, &names);
+        opened.drain(..).filter_map(|(_, lock)| lock).collect()
     }
 
-    /// Writes a small file `kind`/`name` atomically. It is a memo, worth nothing if it cannot be written: errors are
-    /// swallowed, and what it held is computed again.
-    pub(super) fn remember(&self, kind: &str, name: &str, bytes: &[u8]) {
+    /// Writes `value` to the small file `kind`/`name`.json, unless it has that content. A memo that cannot be written is not an error: its
+    /// value is computed again.
+    pub(super) fn write_memo(&self, kind: &str, name: &str, value: &impl Serialize) {
+        let folder = self.root.join(kind);
+        let path = folder.join(format!("{name}.json"));
         let write = || -> io::Result<()> {
-            let folder = self.root.join(kind);
+            let bytes = serde_json::to_vec(value)?;
+            if fs::read(&path).is_ok_and(|known| known == bytes) {
+                return Ok(());
+            }
             fs::create_dir_all(&folder)?;
             let mut file = tempfile::NamedTempFile::new_in(self.tmp())?;
-            file.write_all(bytes)?;
+            file.write_all(&bytes)?;
             file.as_file().sync_all()?;
-            file.persist(folder.join(name))?;
+            file.persist(&path)?;
             Ok(())
         };
         let _ = write();
     }
 
-    /// Reads what `remember` wrote.
-    pub(super) fn recall(&self, kind: &str, name: &str) -> Option<Vec<u8>> {
-        fs::read(self.root.join(kind).join(name)).ok()
+    /// Reads a memo; `None` if there is none, or it holds something else.
+    pub(super) fn read_memo<T: DeserializeOwned>(&self, kind: &str, name: &str) -> Option<T> {
+        let bytes = fs::read(self.root.join(kind).join(format!("{name}.json"))).ok()?;
+        serde_json::from_slice(&bytes).ok()
     }
 
-    /// Removes the entry `kind`/`key`, unless someone builds or uses it; whether it did.
+    /// Removes the entry `kind`/`key`, unless a process builds or uses it. Returns whether it did.
     pub(super) fn evict(&self, kind: &str, key: &str) -> io::Result<bool> {
         let path = self.path(kind, key);
         let folder = self.root.join("locks");
         fs::create_dir_all(&folder)?;
         let building = File::create(folder.join(format!("{kind}-{key}")))?;
-        // Without locks nobody knows who uses what: nothing goes.
+        // Without locks in the file system, nothing tells whether a process uses an entry, so none is removed.
         if building.try_lock().is_err() {
             return Ok(false);
         }
@@ -138,15 +141,15 @@ impl Cache {
         Ok(true)
     }
 
-    /// Held while an entry is built, so that it is built once. File systems without locks go without.
-    fn lock(&self, name: &str, waiting: &dyn Fn()) -> Result<Option<File>, DataError> {
+    /// Locks the building of an entry, so that one process builds it. `None` if the file system has no locks.
+    fn lock(&self, name: &str, report: &Report<'_>) -> Result<Option<File>, DataError> {
         let folder = self.root.join("locks");
         fs::create_dir_all(&folder).map_err(DataError::io(&folder))?;
         let path = folder.join(name);
         let file = File::create(&path).map_err(DataError::io(&path))?;
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => waiting(),
+            Err(TryLockError::WouldBlock) => report(Progress::Waiting),
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => return Ok(None),
             Err(TryLockError::Error(source)) => return Err(DataError::Io { path, source }),
         }
@@ -154,8 +157,8 @@ impl Cache {
         Ok(Some(file))
     }
 
-    /// Creating stages and cleaning up exclude each other, so a stage is never seen before its lock is held.
-    fn exclusive(&self) -> Option<File> {
+    /// Excludes the creation of stages from the removal of leftovers, so that a stage without a lock is a leftover.
+    fn lock_tmp(&self) -> Option<File> {
         let file = File::create(self.tmp().join(".lock")).ok()?;
         file.lock().ok()?;
         Some(file)
@@ -163,7 +166,7 @@ impl Cache {
 
     fn stage(&self) -> Result<Stage, DataError> {
         let tmp = self.tmp();
-        let _exclusive = self.exclusive();
+        let _exclusive = self.lock_tmp();
         let dir = tempfile::Builder::new().prefix("stage-").tempdir_in(&tmp).map_err(DataError::io(&tmp))?;
         let lock = File::create(dir.path().join("lock")).map_err(DataError::io(dir.path()))?;
         let _ = lock.try_lock();
@@ -173,19 +176,19 @@ impl Cache {
     }
 
     pub(super) fn clean(&self) {
-        let Some(_exclusive) = self.exclusive() else { return };
+        let Some(_exclusive) = self.lock_tmp() else { return };
         for path in leftovers(&self.root) {
             let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         }
     }
 }
 
-/// What killed processes left under `tmp/` of the cache `root`.
+/// The leftovers of killed processes under `tmp/` of the cache `root`.
 pub(super) fn leftovers(root: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root.join("tmp")).into_iter().flatten().filter_map(Result::ok);
     let left = entries.map(|entry| entry.path()).filter(|path| {
         if path.is_dir() {
-            // A stage without a lock file was killed between two system calls under the exclusive lock.
+            // A stage has no lock file if its process was killed between two system calls.
             let held = |lock: File| matches!(lock.try_lock(), Err(TryLockError::WouldBlock));
             return !File::open(path.join("lock")).is_ok_and(held);
         }
@@ -195,27 +198,28 @@ pub(super) fn leftovers(root: &Path) -> Vec<PathBuf> {
     left.collect()
 }
 
-/// A shared lock of the folder `path`, which says that it is in use; `None` if it went away before we had it, or the file
-/// system has no locks. Notes the time: entries go by when they were last used.
-fn in_use(path: &Path) -> io::Result<Option<File>> {
+/// Takes the shared lock of the folder `path`, which says that it is in use, and sets the folder's time to that of its last use. `None` if
+/// the folder was removed meanwhile, or the file system has no locks.
+fn lock_in_use(path: &Path) -> io::Result<Option<File>> {
     let folder = File::open(path)?;
     if folder.lock_shared().is_err() {
         return Ok(None);
     }
     let _ = folder.set_modified(SystemTime::now());
     let (ours, there) = (folder.metadata()?, fs::metadata(path)?);
-    // It was removed while we waited, and perhaps built anew.
+    // The folder may have been removed, and built again, while this process waited.
     Ok(((ours.dev(), ours.ino()) == (there.dev(), there.ino())).then_some(folder))
 }
 
-/// An entry and the lock of who uses it.
-type Used<T> = (T, Option<File>);
+/// An entry and its lock.
+type Locked<T> = (T, Option<File>);
 
-fn present<T>(path: &Path, open: &dyn Fn(&Path) -> Result<T, DataError>) -> Result<Option<Used<T>>, DataError> {
+/// Opens the entry at `path`; `None` if it is absent or damaged.
+fn open_existing<T>(path: &Path, open: &dyn Fn(&Path) -> Result<T, DataError>) -> Result<Option<Locked<T>>, DataError> {
     if !path.exists() {
         return Ok(None);
     }
-    let opened = in_use(path).map_err(DataError::io(path)).and_then(|lock| Ok((open(path)?, lock)));
+    let opened = lock_in_use(path).map_err(DataError::io(path)).and_then(|lock| Ok((open(path)?, lock)));
     match opened {
         Ok(entry) => Ok(Some(entry)),
         Err(DataError::Damaged { .. }) => Ok(None),
@@ -224,7 +228,7 @@ fn present<T>(path: &Path, open: &dyn Fn(&Path) -> Result<T, DataError>) -> Resu
     }
 }
 
-/// A folder in the making; removed on drop, unless published.
+/// An entry that is being built. It is removed on drop, unless published.
 struct Stage {
     content: PathBuf,
     dir: tempfile::TempDir,
@@ -233,7 +237,7 @@ struct Stage {
 
 impl Stage {
     fn publish(self, target: &Path) -> Result<(), DataError> {
-        let sync = |path: &Path| File::open(path).and_then(|f| f.sync_all()).map_err(DataError::io(path));
+        let sync = |path: &Path| runner_files::sync_dir(path).map_err(DataError::io(path));
         for entry in fs::read_dir(&self.content).map_err(DataError::io(&self.content))? {
             sync(&entry.map_err(DataError::io(&self.content))?.path())?;
         }
@@ -242,7 +246,7 @@ impl Stage {
         fs::create_dir_all(parent).map_err(DataError::io(parent))?;
         match fs::rename(&self.content, target) {
             Ok(()) => sync(parent),
-            // Without locks another process may have been first; its entry has the same content.
+            // Without locks, another process may have published the same entry first.
             Err(error) if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists) => {
                 Ok(())
             }
@@ -269,21 +273,21 @@ mod tests {
     #[test]
     fn an_entry_is_built_once_and_found_again() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(dir.path()).unwrap();
-        let built = cache.entry("k", "a", &|| (), &read, &mut |p| write(p, "one")).unwrap();
-        let found = cache.entry("k", "a", &|| (), &read, &mut |p| write(p, "two")).unwrap();
+        let cache = DataCache::open(dir.path()).unwrap();
+        let built = cache.open_or_build("k", "a", &|_| (), &read, &mut |p| write(p, "one")).unwrap();
+        let found = cache.open_or_build("k", "a", &|_| (), &read, &mut |p| write(p, "two")).unwrap();
         assert_eq!((built, found), (("one".into(), false), ("one".into(), true)));
     }
 
     #[test]
     fn a_failed_build_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(dir.path()).unwrap();
+        let cache = DataCache::open(dir.path()).unwrap();
         let mut fail = |p: &Path| {
             write(p, "half")?;
             Err(DataError::file(p, "stopped"))
         };
-        assert!(cache.entry("k", "a", &|| (), &read, &mut fail).is_err());
+        assert!(cache.open_or_build("k", "a", &|_| (), &read, &mut fail).is_err());
         assert!(!cache.path("k", "a").exists());
         assert_eq!(fs::read_dir(dir.path().join("tmp")).unwrap().count(), 1, "only the lock file");
     }
@@ -291,22 +295,22 @@ mod tests {
     #[test]
     fn a_damaged_entry_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(dir.path()).unwrap();
+        let cache = DataCache::open(dir.path()).unwrap();
         fs::create_dir_all(cache.path("k", "a")).unwrap();
         fs::write(cache.path("k", "a").join("value"), "").unwrap();
-        let (text, hit) = cache.entry("k", "a", &|| (), &read, &mut |p| write(p, "whole")).unwrap();
+        let (text, hit) = cache.open_or_build("k", "a", &|_| (), &read, &mut |p| write(p, "whole")).unwrap();
         assert_eq!((text.as_str(), hit), ("whole", false));
     }
 
     #[test]
     fn leftovers_go_and_work_in_progress_stays() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(dir.path()).unwrap();
+        let cache = DataCache::open(dir.path()).unwrap();
         let dead = dir.path().join("tmp/stage-dead");
         fs::create_dir_all(dead.join("content")).unwrap();
         fs::write(dead.join("lock"), "").unwrap();
         let live = cache.stage().unwrap();
-        Cache::open(dir.path()).unwrap();
+        DataCache::open(dir.path()).unwrap();
         assert!(!dead.exists());
         assert!(live.content.exists());
     }
@@ -314,24 +318,24 @@ mod tests {
     #[test]
     fn what_is_used_or_built_is_not_evicted() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(dir.path()).unwrap();
+        let cache = DataCache::open(dir.path()).unwrap();
         let use_it = || {
-            let user = Cache::open(dir.path()).unwrap();
-            user.entry("k", "a", &|| (), &read, &mut |p| write(p, "one")).unwrap();
-            user.hold("data")
+            let user = DataCache::open(dir.path()).unwrap();
+            user.open_or_build("k", "a", &|_| (), &read, &mut |p| write(p, "one")).unwrap();
+            user.take_locks("data")
         };
         let (first, second) = (use_it(), use_it());
         assert_eq!((first.len(), cache.evict("k", "a").unwrap()), (1, false));
         drop(first);
         assert!(!cache.evict("k", "a").unwrap(), "two use it");
         drop(second);
-        let building = cache.lock("k-a", &|| ()).unwrap();
+        let building = cache.lock("k-a", &|_| ()).unwrap();
         assert!(!cache.evict("k", "a").unwrap());
         drop(building);
         assert!(cache.evict("k", "a").unwrap());
         assert!(!cache.path("k", "a").exists());
         assert_eq!(fs::read_dir(dir.path().join("tmp")).unwrap().count(), 1, "only the lock file");
-        assert_eq!(cache.recall(USES, "data.json").unwrap(), b"[\"k/a\"]");
+        assert_eq!(cache.read_memo::<Vec<String>>(USES, "data").unwrap(), ["k/a"]);
     }
 
     #[test]
@@ -341,13 +345,13 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    let cache = Cache::open(dir.path()).unwrap();
+                    let cache = DataCache::open(dir.path()).unwrap();
                     let mut build = |p: &Path| {
                         builds.fetch_add(1, Ordering::Relaxed);
                         std::thread::sleep(Duration::from_millis(20));
                         write(p, "value")
                     };
-                    assert_eq!(cache.entry("k", "a", &|| (), &read, &mut build).unwrap().0, "value");
+                    assert_eq!(cache.open_or_build("k", "a", &|_| (), &read, &mut build).unwrap().0, "value");
                 });
             }
         });

@@ -3,23 +3,23 @@
 use std::path::Path;
 
 use rayon::prelude::*;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::error::DataError;
 use super::source::for_each_line;
 use super::tokenizer::TextTokenizer;
 use runner_spec::data::{ChoiceFacts, ChoiceItem};
 
-/// An item as written.
-struct Written {
+/// An item before it is encoded.
+struct RawItem {
     line: u64,
     context: String,
     endings: Vec<String>,
     label: usize,
 }
 
-/// The first `limit` items of `path`, encoded: the context, and each ending with a blank in front.
-pub(super) fn load(
+/// Loads and encodes the first `limit` items of `path`. Endings are encoded with a blank in front.
+pub(super) fn load_items(
     path: &Path,
     limit: Option<usize>,
     tokenizer: &TextTokenizer,
@@ -27,9 +27,8 @@ pub(super) fn load(
     let mut written = Vec::new();
     if limit != Some(0) {
         for_each_line(path, &mut |line, object| {
-            let field = |name: &str| object.get(name);
             let item =
-                parse(line, &field).map_err(|message| DataError::Line { path: path.to_owned(), line, message })?;
+                parse(line, &object).map_err(|message| DataError::Line { path: path.to_owned(), line, message })?;
             written.push(item);
             Ok(limit.is_none_or(|limit| written.len() < limit))
         })?;
@@ -54,9 +53,9 @@ pub(super) fn load(
     Ok((items, facts))
 }
 
-fn parse<'a>(line: u64, field: &dyn Fn(&str) -> Option<&'a Value>) -> Result<Written, String> {
+fn parse(line: u64, object: &Map<String, Value>) -> Result<RawItem, String> {
     let wanted =
-        |name: &str| field(name).ok_or_else(|| format!("no field `{name}`; an item has ctx, label and endings"));
+        |name: &str| object.get(name).ok_or_else(|| format!("no field `{name}`; an item has ctx, label and endings"));
     let context = wanted("ctx")?.as_str().ok_or("`ctx` is not a string")?.to_owned();
     if context.is_empty() {
         return Err("`ctx` is empty".into());
@@ -75,10 +74,10 @@ fn parse<'a>(line: u64, field: &dyn Fn(&str) -> Option<&'a Value>) -> Result<Wri
     };
     let label = label.filter(|&label| label < endings.len());
     let label = label.ok_or_else(|| format!("`label` does not number one of the {} endings, from 0", endings.len()))?;
-    Ok(Written { line, context, endings, label })
+    Ok(RawItem { line, context, endings, label })
 }
 
-fn encode(item: &Written, path: &Path, tokenizer: &TextTokenizer) -> Result<ChoiceItem, DataError> {
+fn encode(item: &RawItem, path: &Path, tokenizer: &TextTokenizer) -> Result<ChoiceItem, DataError> {
     let encode = |text: &str| {
         let mut tokens = Vec::new();
         let place = || format!("{}, line {}", path.display(), item.line);
@@ -97,7 +96,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.jsonl");
         std::fs::write(&path, content).unwrap();
-        let loaded = load(&path, limit, &TextTokenizer::bytes());
+        let loaded = load_items(&path, limit, &TextTokenizer::bytes());
         loaded.map(|(items, _)| items).map_err(|error| error.to_string().rsplit_once("a.jsonl").unwrap().1.to_owned())
     }
 

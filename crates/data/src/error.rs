@@ -1,4 +1,4 @@
-//! What can be wrong with data, said in the experiment file's own words.
+//! Errors of data, in the terms of the experiment file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub enum DataError {
     NoFile { key: &'static str, path: PathBuf },
     #[error("{key}: {} is not a legal file pattern: {message}", path.display())]
     Pattern { key: &'static str, path: PathBuf, message: String },
-    /// The file's content is not what its place in the experiment asks for.
+    /// The file's content does not fit its role in the experiment.
     #[error("{}: {message}", path.display())]
     File { path: PathBuf, message: String },
     #[error("{}, line {line}: {message}", path.display())]
@@ -21,7 +21,7 @@ pub enum DataError {
     NotUtf8 { path: PathBuf, offset: u64 },
     #[error("{} changed while it was read; start again once nothing writes to it", path.display())]
     Changed { path: PathBuf },
-    /// A setting of the experiment that does not fit the others or the data.
+    /// A setting of the experiment does not fit the other settings or the data.
     #[error("{key}: {message}")]
     Setting { key: &'static str, message: String },
     #[error("{context}: {character:?} (U+{:04X}) is not among the {known} characters of the training source", *character as u32)]
@@ -32,7 +32,7 @@ pub enum DataError {
     TokenBeyondVocabulary { what: String, token: u32, position: u64, vocabulary: usize, key: &'static str },
     #[error("row {row} was asked for, of {rows}")]
     NoSuchRow { row: u64, rows: u64 },
-    /// A cache entry that is cut short or was written by something else; preparing again replaces it.
+    /// A cache entry is cut short, or another program wrote it. Preparing again replaces it.
     #[error("{}: damaged cache entry: {message}", path.display())]
     Damaged { path: PathBuf, message: String },
 }
@@ -54,7 +54,7 @@ impl DataError {
         Self::Setting { key, message: message.into() }
     }
 
-    /// Names what was being encoded, where the tokenizer itself could not know it.
+    /// Names the place of the text that could not be encoded.
     #[must_use]
     pub(super) fn within(mut self, place: &str) -> Self {
         if let Self::UnknownCharacter { context, .. } | Self::Encode { context, .. } = &mut self {
@@ -63,7 +63,7 @@ impl DataError {
         self
     }
 
-    /// Whether the experiment or its input files must change (exit code 2), rather than the machine (exit code 1).
+    /// True if the experiment or its input files must change (exit code 2), false if the machine is at fault (exit code 1).
     #[must_use]
     pub fn is_request(&self) -> bool {
         match self {

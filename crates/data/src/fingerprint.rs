@@ -1,5 +1,4 @@
-//! Content hashes of source files, remembered by (path, size, modification time, inode), so that a large source is read
-//! for its hash once.
+//! Content hashes of source files. A memo for (path, size, modification time, inode) keeps the hash, so that a large source is hashed once.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -9,12 +8,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::cache::Cache;
+use super::cache::DataCache;
 use super::error::DataError;
 
 const BLOCK: usize = 1 << 20;
 
-/// A source file as it was when it was hashed.
+/// A source file at the time when it was hashed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SourceFile {
     /// Canonical.
@@ -27,12 +26,11 @@ pub(super) struct SourceFile {
 }
 
 impl SourceFile {
-    /// Hashes the file at `path`, or recalls its hash. `progress` hears of the bytes that were read.
-    pub(super) fn identify(path: &Path, cache: &Cache, progress: &dyn Fn(u64)) -> Result<Self, DataError> {
+    /// Hashes the file at `path`, or reads its hash from a memo. `progress` receives the numbers of bytes that were read.
+    pub(super) fn identify(path: &Path, cache: &DataCache, progress: &dyn Fn(u64)) -> Result<Self, DataError> {
         let mut file = Self::stat(path)?;
-        let memo = format!("{}.json", blake3::hash(file.path.as_os_str().as_encoded_bytes()).to_hex());
-        let known = cache.recall("fingerprints", &memo).and_then(|bytes| serde_json::from_slice::<Self>(&bytes).ok());
-        if let Some(known) = known {
+        let memo = blake3::hash(file.path.as_os_str().as_encoded_bytes()).to_hex();
+        if let Some(known) = cache.read_memo::<Self>("fingerprints", &memo) {
             file.hash.clone_from(&known.hash);
             if file == known {
                 return Ok(file);
@@ -41,8 +39,8 @@ impl SourceFile {
         let settled = file.settled();
         file.hash = hash_file(&file.path, progress)?;
         file.check_unchanged()?;
-        if settled && let Ok(bytes) = serde_json::to_vec(&file) {
-            cache.remember("fingerprints", &memo, &bytes);
+        if settled {
+            cache.write_memo("fingerprints", &memo, &file);
         }
         Ok(file)
     }
@@ -58,15 +56,14 @@ impl SourceFile {
         Ok(Self { path, size: meta.len(), modified, inode: meta.ino(), hash: String::new() })
     }
 
-    /// Whether the last write is long enough ago that another one would carry another time: clocks of file systems
-    /// tick in milliseconds, so a file written twice within a tick looks the same.
+    /// True if the last write is so long ago that another one would have another time. Clocks of file systems tick in milliseconds, so that
+    /// two writes within a tick have the same time.
     fn settled(&self) -> bool {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
-        self.modified.0 + 1 < now
+        SystemTime::now().duration_since(UNIX_EPOCH).is_ok_and(|now| self.modified.0 + 1 < now.as_secs() as i64)
     }
 
     /// # Errors
-    /// If the file is not the one that was hashed any more.
+    /// If the file has changed since it was hashed.
     pub(super) fn check_unchanged(&self) -> Result<(), DataError> {
         let now = Self::stat(&self.path)?;
         if (now.size, now.modified, now.inode) == (self.size, self.modified, self.inode) {
@@ -91,13 +88,13 @@ fn hash_file(path: &Path, progress: &dyn Fn(u64)) -> Result<String, DataError> {
     }
 }
 
-/// Content hash of the files at `paths` in their order: of one file blake3 of its content, of several over their hashes. A file
-/// that did not change since it was hashed with the same `cache_dir` is not read again.
+/// Content hash of the files at `paths`, in order: BLAKE3 of the content of one file, or over the hashes of several. A file that has not
+/// changed since it was hashed with the same `cache_dir` is not read again.
 ///
 /// # Errors
 /// If one of them cannot be read, or the cache cannot be opened.
 pub fn content_hash(paths: &[PathBuf], cache_dir: &Path, progress: &dyn Fn(u64)) -> Result<String, DataError> {
-    let cache = Cache::open(cache_dir)?;
+    let cache = DataCache::open(cache_dir)?;
     let mut hashes = Vec::with_capacity(paths.len());
     for path in paths {
         hashes.push(SourceFile::identify(path, &cache, progress)?.hash);
@@ -108,7 +105,7 @@ pub fn content_hash(paths: &[PathBuf], cache_dir: &Path, progress: &dyn Fn(u64))
     })
 }
 
-/// blake3 over parts, each preceded by its length, so that no two lists of parts run together. Hex.
+/// BLAKE3 over parts, in hexadecimal digits. Each part follows its length, so that different lists of parts have different hashes.
 pub(super) fn hash_parts<'a>(parts: impl IntoIterator<Item = &'a str>) -> String {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
@@ -127,7 +124,7 @@ mod tests {
     #[test]
     fn unchanged_files_are_not_read_again() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(&dir.path().join("cache")).unwrap();
+        let cache = DataCache::open(&dir.path().join("cache")).unwrap();
         let path = dir.path().join("a.txt");
         fs::write(&path, "hello").unwrap();
         let long_ago = SystemTime::now() - std::time::Duration::from_mins(1);

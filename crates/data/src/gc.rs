@@ -1,7 +1,7 @@
-//! Making room in the cache: which entries no run needs, and removing those that nobody uses.
+//! Frees space in the cache: finds entries that no run needs, and removes those that no process uses.
 //!
-//! Preparing data notes under `uses/` which entries it is made of, by the content hashes that a run's manifest has, too. An
-//! entry that an older version of the program made is in no note; it stays while there are runs whose data has none.
+//! A note under `uses/` says which entries data consists of. It has the name of the data, which follows from the content hashes in a run's
+//! manifest. Entries of older versions of the program have no note; they stay while the data of a run has none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,14 +9,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::cache::{self, Cache, USES};
+use super::cache::{self, DataCache, USES};
 use super::fingerprint::hash_parts;
 
-/// Folders of the cache whose entries take room. Hashes and counts of sources beside them are small, and measurements of the
-/// machine are nobody's in particular.
-const KINDS: [&str; 3] = ["corpora", "tokenizers", "tokens"];
+/// Folders of the cache with large entries. Hashes and counts of sources are small, and measurements of the machine belong to no run.
+const ENTRY_FOLDERS: [&str; 3] = ["corpora", "tokenizers", "tokens"];
 
-/// What a run's data is known as: of the content hashes that its manifest has.
+/// The name of a run's data, made of the content hashes in the run's manifest.
 #[must_use]
 pub fn data_key(train: &str, validation: Option<&String>, choice: Option<&String>, test: Option<&String>) -> String {
     let text = |hash: Option<&String>| hash.map_or("", String::as_str).to_owned();
@@ -24,33 +23,33 @@ pub fn data_key(train: &str, validation: Option<&String>, choice: Option<&String
     hash_parts(parts.iter().chain(test).map(String::as_str))
 }
 
-/// Something in the cache that may go.
+/// A part of the cache that can be removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unneeded {
     pub path: PathBuf,
     pub bytes: u64,
-    /// Kind and key of an entry; `None` for what a killed process left.
+    /// Kind and key of an entry; `None` for a leftover of a killed process.
     entry: Option<(String, String)>,
 }
 
 impl Unneeded {
-    /// Whether a killed process left it.
+    /// True if a killed process left it.
     #[must_use]
     pub fn is_leftover(&self) -> bool {
         self.entry.is_none()
     }
 }
 
-/// What may go, and what stays that perhaps might.
+/// The parts of the cache that can be removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Survey {
     pub unneeded: Vec<Unneeded>,
-    /// Entries of which it is not known whether a run needs them.
+    /// The number of entries that a run may or may not need.
     pub unknown: usize,
 }
 
-/// What in the cache `root` none of the runs needs whose data is known as one of `runs` (`data_key`), and has not been used for
-/// `older_than`. Changes nothing.
+/// Finds the parts of the cache `root` that none of `runs` needs, named by [`data_key`], and that were not used for `older_than`. Changes
+/// nothing.
 #[must_use]
 pub fn survey(root: &Path, runs: &BTreeSet<String>, older_than: Option<Duration>) -> Survey {
     let notes = notes(root);
@@ -59,7 +58,7 @@ pub fn survey(root: &Path, runs: &BTreeSet<String>, older_than: Option<Duration>
     let needed: BTreeSet<&String> =
         notes.iter().filter(|(data, _)| runs.contains(*data)).flat_map(|(_, e)| e).collect();
     let mut survey = Survey::default();
-    for kind in KINDS {
+    for kind in ENTRY_FOLDERS {
         for path in children(&root.join(kind)) {
             let key = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let name = format!("{kind}/{key}");
@@ -79,12 +78,12 @@ pub fn survey(root: &Path, runs: &BTreeSet<String>, older_than: Option<Duration>
     survey
 }
 
-/// Removes what `survey` found; those that went. What another process uses by now stays.
+/// Removes what [`survey`] found, except for parts that a process uses by now. Returns the removed parts.
 ///
 /// # Errors
-/// If the file system refuses; what went before that is gone.
+/// If a part cannot be removed; earlier ones are gone by then.
 pub fn free(root: &Path, unneeded: &[Unneeded]) -> io::Result<Vec<Unneeded>> {
-    let cache = Cache::open(root).map_err(io::Error::other)?;
+    let cache = DataCache::open(root).map_err(io::Error::other)?;
     let mut gone = Vec::new();
     for item in unneeded {
         let went = match &item.entry {
@@ -99,7 +98,7 @@ pub fn free(root: &Path, unneeded: &[Unneeded]) -> io::Result<Vec<Unneeded>> {
             gone.push(item.clone());
         }
     }
-    // A note of entries that are all gone says nothing any more.
+    // A note whose entries are all gone is of no use.
     for (data, entries) in notes(root) {
         if !entries.is_empty() && entries.iter().all(|entry| !root.join(entry).exists()) {
             let _ = fs::remove_file(root.join(USES).join(format!("{data}.json")));
@@ -108,7 +107,7 @@ pub fn free(root: &Path, unneeded: &[Unneeded]) -> io::Result<Vec<Unneeded>> {
     Ok(gone)
 }
 
-/// The entries that data is made of, by what it is known as.
+/// The entries of data, by its name.
 fn notes(root: &Path) -> BTreeMap<String, Vec<String>> {
     let note = |path: PathBuf| {
         let data = path.file_name()?.to_str()?.strip_suffix(".json")?.to_owned();
@@ -144,10 +143,10 @@ mod tests {
 
     /// Uses the entry `kind`/`key` as data known as `data`, and lets go of it.
     fn use_entry(root: &Path, kind: &str, key: &str, data: Option<&str>) -> Vec<fs::File> {
-        let cache = Cache::open(root).unwrap();
+        let cache = DataCache::open(root).unwrap();
         let mut build = |path: &Path| fs::write(path.join("value"), "12345").map_err(DataError::io(path));
-        cache.entry(kind, key, &|| (), &|_| Ok(()), &mut build).unwrap();
-        data.map(|data| cache.hold(data)).unwrap_or_default()
+        cache.open_or_build(kind, key, &|_| (), &|_| Ok(()), &mut build).unwrap();
+        data.map(|data| cache.take_locks(data)).unwrap_or_default()
     }
 
     fn found(root: &Path, runs: &[&str], older_than: Option<Duration>) -> (Vec<String>, usize) {

@@ -1,7 +1,8 @@
-//! Sources, tokenizers, the token cache, layouts and the data order.
+//! Sources, tokenizers, the token cache, layouts, the data order and the Hugging Face hub.
 
 mod cache;
 mod choice;
+mod cut_points;
 mod error;
 mod fingerprint;
 pub mod gc;
@@ -11,26 +12,28 @@ mod prepare;
 mod progress;
 mod sampler;
 mod shard;
-mod shards;
 mod source;
 mod split;
-mod store;
+mod split_name;
 mod stories;
-mod stream;
+mod token_files;
+mod token_store;
+mod token_stream;
 mod tokenizer;
 
 pub use error::DataError;
 pub use fingerprint::content_hash;
 pub use inspect::{
-    Column, Documents as DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary,
-    inspect_text, inspect_tokens,
+    Column, DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary, inspect_text,
+    inspect_tokens,
 };
 pub use prepare::{DataRequest, Prepared, prepare};
-pub use progress::{Progress, SplitName};
+pub use progress::Progress;
 pub use sampler::Sampler;
 pub use shard::{
     Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut, ShardEvent, ShardFormat, ShardRequest, Sharded,
     write_shards,
 };
 pub use split::{Dataset, Split};
+pub use split_name::SplitName;
 pub use tokenizer::{TextTokenizer, load_tokenizer, train_tokenizer};

@@ -1,14 +1,14 @@
-//! What preparing data tells the outside while it works.
+//! Progress of data preparation.
 
 use crate::hub::Downloading;
+use crate::split_name::SplitName;
 
-/// Sent from the preparing thread, as often as once per piece of a source: the receiver draws as often as it likes. Bytes
-/// are of the source's text or files.
+/// Progress of data preparation, sent up to once per piece of a source. Bytes are of the source's text or files.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Progress {
-    /// A file of the hub arrives.
+    /// A file of the hub is downloaded.
     Downloading(Downloading),
-    /// The files of a source are read for their content hash.
+    /// The files of a source are hashed.
     Hashing {
         split: SplitName,
         bytes_done: u64,
@@ -16,7 +16,7 @@ pub enum Progress {
     },
     /// The built-in corpus is written.
     Generating,
-    /// Another process prepares the same data; this one waits for it.
+    /// This process waits for another one, which prepares the same data.
     Waiting,
     /// The training source is read for the tokenizer's vocabulary.
     TrainingTokenizer {
@@ -42,12 +42,5 @@ pub enum Progress {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SplitName {
-    Train,
-    Validation,
-    Test,
-}
-
-/// How preparing reports; shared between threads.
+/// Receives progress; called from several threads.
 pub(super) type Report<'a> = dyn Fn(Progress) + Sync + 'a;

@@ -13,9 +13,9 @@ const ROUNDS: usize = 12;
 pub struct Sampler {
     seed: u64,
     rows: u64,
-    /// Positions of an epoch: `rows`, or fewer.
+    /// The number of positions in an epoch, at most `rows`.
     used: u64,
-    /// Bits in each half of the network; `None` where rows come as they lie.
+    /// Bits in each half of the network; `None` for rows in their stored order.
     half: Option<u32>,
 }
 
@@ -28,7 +28,7 @@ impl Sampler {
         Self { seed, rows, used: rows, half: Some(bits.div_ceil(2).max(1)) }
     }
 
-    /// Rows as they lie, the same in every epoch.
+    /// Rows in their stored order, the same in every epoch.
     #[must_use]
     pub fn sequential(rows: u64) -> Self {
         let rows = rows.max(1);

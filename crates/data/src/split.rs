@@ -1,10 +1,10 @@
-//! Rows of tokens, as a layout cuts them from a split.
+//! The rows of tokens that a layout cuts from a split.
 
 use std::ops::Range;
 
 use super::error::DataError;
-use super::store::Store;
-use super::stream::TokenStream;
+use super::token_store::TokenStore;
+use super::token_stream::TokenStream;
 use runner_spec::data::{IGNORED_TARGET, Rows};
 
 /// The training split and, where there are some, the splits for validation and test.
@@ -24,7 +24,7 @@ impl Dataset {
         self.validation.as_ref()
     }
 
-    /// What is measured once, after the last step.
+    /// The split that is evaluated once, after the last step.
     pub fn test(&self) -> Option<&Split> {
         self.test.as_ref()
     }
@@ -35,45 +35,45 @@ impl Dataset {
 pub struct Split {
     rows: u64,
     length: usize,
-    layout: Layout,
+    layout: RowLayout,
 }
 
 #[derive(Debug, Clone)]
-enum Layout {
-    /// Windows of one stream of tokens, from `start` on.
+enum RowLayout {
+    /// Windows of a stream of tokens, from `start` on.
     Packed { tokens: TokenStream, start: u64 },
-    /// Columns of `height` tokens, from `start` on, `count` of them.
+    /// `count` columns of `height` tokens each, from `start` on.
     Columns { tokens: TokenStream, start: u64, height: u64, count: u64 },
-    /// Documents from `first` on.
-    Padded { store: Store, first: u64, marks: Marks },
+    /// DocumentFormat from `first` on.
+    Padded { store: TokenStore, first: u64, padding: PaddingTokens },
 }
 
-/// The tokens that padded rows are made with.
+/// The tokens that are added to the documents of padded rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Marks {
+pub(super) struct PaddingTokens {
     pub(super) bos: u32,
     pub(super) eos: u32,
     pub(super) pad: u32,
 }
 
 impl Split {
-    /// Windows over `range` of `tokens`, which is within the stream.
+    /// Windows over `range`, which is within `tokens`.
     pub(super) fn packed(tokens: TokenStream, range: &Range<u64>, length: usize) -> Self {
         let rows = (range.end - range.start).saturating_sub(1) / length as u64;
-        Self { rows, length, layout: Layout::Packed { tokens, start: range.start } }
+        Self { rows, length, layout: RowLayout::Packed { tokens, start: range.start } }
     }
 
-    /// `count` columns over `range` of `tokens`, of the same height; what is left at the end is left out.
+    /// `count` columns of the same height over `range` of `tokens`. Tokens left at the end are not used.
     pub(super) fn columns(tokens: TokenStream, range: &Range<u64>, length: usize, count: usize) -> Self {
         let count = (count as u64).max(1);
         let height = (range.end - range.start) / count;
         let rows = height.saturating_sub(1) / length as u64 * count;
-        Self { rows, length, layout: Layout::Columns { tokens, start: range.start, height, count } }
+        Self { rows, length, layout: RowLayout::Columns { tokens, start: range.start, height, count } }
     }
 
-    /// The documents `range` of `store`.
-    pub(super) fn padded(store: Store, range: &Range<u64>, length: usize, marks: Marks) -> Self {
-        let layout = Layout::Padded { store, first: range.start, marks };
+    /// The documents `range` of `store`, one in each row.
+    pub(super) fn padded(store: TokenStore, range: &Range<u64>, length: usize, padding: PaddingTokens) -> Self {
+        let layout = RowLayout::Padded { store, first: range.start, padding };
         Self { rows: range.end - range.start, length, layout }
     }
 
@@ -86,7 +86,7 @@ impl Split {
         self.length
     }
 
-    /// Replaces what is in `out` by the rows `indices`, in their order: [indices, length] inputs and targets.
+    /// Replaces the content of `out` by the rows `indices`, in that order: inputs and targets of shape [indices, length].
     ///
     /// # Errors
     /// If there is no such row.
@@ -104,23 +104,23 @@ impl Split {
             row.clear();
             let mut pad = IGNORED_TARGET;
             match &self.layout {
-                Layout::Packed { tokens, start } => {
+                RowLayout::Packed { tokens, start } => {
                     tokens.read(start + index * length as u64, length as u64 + 1, |token| row.push(token));
                 }
-                Layout::Columns { tokens, start, height, count } => {
+                RowLayout::Columns { tokens, start, height, count } => {
                     let (piece, column) = (index / count, index % count);
                     let at = start + column * height + piece * length as u64;
                     tokens.read(at, length as u64 + 1, |token| row.push(token));
                 }
-                Layout::Padded { store, first, marks } => {
-                    let start = store.document(first + index);
-                    let count = store.document(first + index + 1).saturating_sub(start).min(length as u64);
-                    row.push(marks.bos);
+                RowLayout::Padded { store, first, padding } => {
+                    let start = store.document_start(first + index);
+                    let count = store.document_start(first + index + 1).saturating_sub(start).min(length as u64);
+                    row.push(padding.bos);
                     store.tokens.read(start, count, |token| row.push(token));
                     if row.len() <= length {
-                        row.push(marks.eos);
+                        row.push(padding.eos);
                     }
-                    pad = marks.pad;
+                    pad = padding.pad;
                     out.filled.push(row.len().min(length));
                 }
             }
@@ -137,17 +137,17 @@ impl Split {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::StoreWriter;
-    use crate::stream::Width;
+    use crate::token_store::TokenStoreWriter;
+    use crate::token_stream::TokenWidth;
 
-    fn store(documents: &[&[u32]]) -> (tempfile::TempDir, Store) {
+    fn store(documents: &[&[u32]]) -> (tempfile::TempDir, TokenStore) {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = StoreWriter::create(dir.path(), Width::U16, None).unwrap();
+        let mut writer = TokenStoreWriter::create(dir.path(), TokenWidth::U16, None).unwrap();
         for document in documents {
             writer.append(true, document).unwrap();
         }
         writer.finish().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = TokenStore::open(dir.path()).unwrap();
         (dir, store)
     }
 
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn documents_are_clipped_and_padded() {
         let (_dir, store) = store(&[&[5], &[5, 6, 7], &[5, 6, 7, 8], &[5, 6, 7, 8, 9]]);
-        let split = Split::padded(store, &(0..4), 4, Marks { bos: 1, eos: 2, pad: 0 });
+        let split = Split::padded(store, &(0..4), 4, PaddingTokens { bos: 1, eos: 2, pad: 0 });
         let mut rows = Rows::default();
         split.fill([0, 1, 2, 3], &mut rows).unwrap();
         let x = IGNORED_TARGET;

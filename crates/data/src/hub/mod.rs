@@ -16,5 +16,3 @@ pub use settings::Settings;
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_server;

@@ -1,4 +1,4 @@
-//! What files of tokens and of text hold.
+//! Inspects files of tokens and of text.
 
 mod columns;
 mod report;
@@ -6,7 +6,6 @@ mod tally;
 mod text;
 mod tokens;
 
-pub(super) use columns::column_bytes;
-pub use report::{Column, Documents, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary};
+pub use report::{Column, DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary};
 pub use text::inspect_text;
 pub use tokens::inspect_tokens;

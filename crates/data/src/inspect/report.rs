@@ -1,22 +1,22 @@
-//! What was found in files, for people and programs.
+//! The result of inspecting files, for people and programs.
 
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// What files hold, taken together.
+/// The content of files, taken together.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Inspected {
     pub files: Vec<InspectedFile>,
     pub bytes: u64,
-    /// Of files of text.
+    /// Facts about text; `None` for files of tokens.
     pub text: Option<TextFacts>,
     /// `None` for text without a tokenizer.
     pub tokens: Option<u64>,
-    pub documents: Documents,
+    pub documents: DocumentCounts,
     /// The token between documents.
     pub end_of_text: Option<u32>,
-    /// How that is known: `given`, `tokenizer`, `card`, `guessed` from the first or last token.
+    /// How it is known: `given`, `tokenizer`, `card`, `guessed` from the first or last token.
     pub end_of_text_from: Option<&'static str>,
     pub vocabulary: Option<Vocabulary>,
     /// The first documents.
@@ -35,7 +35,7 @@ pub struct InspectedFile {
     pub rows: Option<u64>,
 }
 
-/// Of text.
+/// Facts about files of text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TextFacts {
     /// The column or field that was read.
@@ -49,23 +49,23 @@ pub struct TextFacts {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Column {
     pub name: String,
-    /// The types it has, `string` among them if it may hold text.
+    /// The types of its values; `string` if it can hold text.
     pub kind: String,
-    /// Bytes, uncompressed: of a field, those of strings in the first objects.
+    /// Uncompressed bytes; for a field, those of the strings in the first objects.
     pub bytes: u64,
 }
 
-/// Lengths are in tokens, of text without a tokenizer in bytes.
+/// Counts of documents. Lengths are in tokens, or in bytes for text without a tokenizer.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Documents {
+pub struct DocumentCounts {
     pub count: u64,
     /// Number (from 0) and length.
     pub longest: Option<(u64, u64)>,
     pub shortest: Option<(u64, u64)>,
 }
 
-impl Documents {
-    /// Takes the next document.
+impl DocumentCounts {
+    /// Adds a document.
     pub(super) fn add(&mut self, length: u64) {
         if self.longest.is_none_or(|(_, longest)| length > longest) {
             self.longest = Some((self.count, length));
@@ -81,7 +81,7 @@ impl Documents {
 pub struct Vocabulary {
     /// The tokenizer's highest id plus one.
     pub size: Option<u64>,
-    /// How many ids come up, and the highest of them.
+    /// The number of distinct ids that occur, and the highest one.
     pub used: u64,
     pub highest: u32,
     /// Tokens with ids that no tokenizer has; they are not counted one by one.
@@ -97,12 +97,12 @@ pub struct Frequent {
     pub text: Option<String>,
 }
 
-/// The beginning of a document.
+/// The start of a document.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sample {
-    /// Its length, as under `documents`; `null` where it goes on behind what was read.
+    /// The length of the document; `null` if it continues behind the text that was read.
     pub length: Option<u64>,
     pub text: Option<String>,
-    /// Where there is no tokenizer to decode them.
+    /// The tokens, if there is no tokenizer to decode them.
     pub ids: Option<Vec<u32>>,
 }

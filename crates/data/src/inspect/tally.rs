@@ -1,37 +1,38 @@
-//! Counts of tokens as they come by.
+//! Counts of tokens and documents.
 
-use super::report::{Documents, Frequent, Sample, Vocabulary};
+use super::report::{DocumentCounts, Frequent, Sample, Vocabulary};
 use crate::tokenizer::TextTokenizer;
 
-/// Ids from here on are counted together: no vocabulary is that large, and a file can say anything.
+/// Higher ids are counted together: no vocabulary is that large, but a file can hold any number.
 const ABSURD: u32 = 1 << 24;
-/// Of the beginning of a document.
+/// Tokens of a sample, from the start of its document.
 const SAMPLE_TOKENS: usize = 400;
 
-pub(super) struct Tally {
+pub(super) struct TokenTally {
     counts: Vec<u64>,
     absurd: u64,
     highest: u32,
     pub(super) tokens: u64,
-    pub(super) documents: Documents,
-    /// Tokens of the document that is being read.
+    pub(super) documents: DocumentCounts,
+    /// Tokens of the current document.
     length: u64,
-    /// How many documents are kept, and their beginnings.
+    /// The number of samples that are wanted.
     wanted: usize,
+    /// The length and the first tokens of a document.
     samples: Vec<(u64, Vec<u32>)>,
     current: Vec<u32>,
 }
 
-impl Tally {
+impl TokenTally {
     pub(super) fn new(wanted: usize) -> Self {
         let (counts, samples, current) = (Vec::new(), Vec::new(), Vec::new());
-        let documents = Documents::default();
+        let documents = DocumentCounts::default();
         Self { counts, absurd: 0, highest: 0, tokens: 0, documents, length: 0, wanted, samples, current }
     }
 
-    /// Takes a token; `content` unless it stands between documents.
+    /// Adds a token. `content` is false for a token between documents.
     #[inline]
-    pub(super) fn token(&mut self, id: u32, content: bool) {
+    pub(super) fn add(&mut self, id: u32, content: bool) {
         self.tokens += 1;
         self.highest = self.highest.max(id);
         match self.counts.get_mut(id as usize) {
@@ -50,8 +51,8 @@ impl Tally {
         }
     }
 
-    /// The document that was read ends here. Returns its length.
-    pub(super) fn end(&mut self) -> u64 {
+    /// Ends the current document. Returns its length.
+    pub(super) fn end_document(&mut self) -> u64 {
         self.documents.add(self.length);
         if self.samples.len() < self.wanted {
             self.samples.push((self.length, std::mem::take(&mut self.current)));
@@ -59,12 +60,12 @@ impl Tally {
         std::mem::take(&mut self.length)
     }
 
-    /// Whether a document is being read.
-    pub(super) fn is_within(&self) -> bool {
+    /// True if the current document has tokens.
+    pub(super) fn is_in_document(&self) -> bool {
         self.length > 0
     }
 
-    /// The `top` most frequent ids among what was counted.
+    /// The counts, with the `top` most frequent ids.
     pub(super) fn vocabulary(&self, top: usize, tokenizer: Option<&TextTokenizer>) -> Vocabulary {
         let mut ids: Vec<(u32, u64)> = (0..).zip(self.counts.iter().copied()).filter(|&(_, count)| count > 0).collect();
         let used = ids.len() as u64;
@@ -80,7 +81,7 @@ impl Tally {
         }
     }
 
-    /// The beginnings of the first documents.
+    /// The starts of the first documents.
     pub(super) fn samples(&self, tokenizer: Option<&TextTokenizer>) -> Vec<Sample> {
         let sample = |(length, ids): &(u64, Vec<u32>)| Sample {
             length: Some(*length),
@@ -97,13 +98,13 @@ mod tests {
 
     #[test]
     fn tokens_and_documents_are_counted() {
-        let mut tally = Tally::new(1);
+        let mut tally = TokenTally::new(1);
         for (ids, ends) in [(&[5_u32, 5, 7][..], true), (&[1], true), (&[u32::MAX, 5], true)] {
             for &id in ids {
-                tally.token(id, true);
+                tally.add(id, true);
             }
             if ends {
-                tally.end();
+                tally.end_document();
             }
         }
         assert_eq!((tally.documents.longest, tally.documents.shortest), (Some((0, 3)), Some((1, 1))));
@@ -112,6 +113,6 @@ mod tests {
         assert_eq!(vocabulary.frequent.iter().map(|f| (f.id, f.count)).collect::<Vec<_>>(), [(5, 3), (1, 1)]);
         let samples = tally.samples(None);
         assert_eq!((samples.len(), samples[0].ids.as_deref()), (1, Some(&[5, 5, 7][..])));
-        assert!(!tally.is_within());
+        assert!(!tally.is_in_document());
     }
 }

@@ -1,28 +1,28 @@
-//! Files of text: documents and their lengths, columns, and with a tokenizer its tokens.
+//! Inspects files of text: documents and their lengths, columns, and with a tokenizer the tokens.
 
 use std::path::PathBuf;
 
 use rayon::prelude::*;
 
-use super::columns::{json, jsonl, parquet, text_column};
-use super::report::{Column, Documents, Inspected, InspectedFile, Sample, TextFacts};
-use super::tally::Tally;
+use super::columns::{json_fields, jsonl_fields, parquet_file, text_column};
+use super::report::{Column, DocumentCounts, Inspected, InspectedFile, Sample, TextFacts};
+use super::tally::TokenTally;
+use crate::cut_points::CutPoints;
 use crate::error::DataError;
 use crate::fingerprint::SourceFile;
-use crate::source::{Documents as Lie, Located, Origin, Piece, TextOf, read};
-use crate::tokenizer::{Cut, TextTokenizer};
+use crate::source::{DocumentFormat, LocatedSource, TextPiece, TextSelector, read_in_batches};
+use crate::split_name::SplitName;
+use crate::tokenizer::TextTokenizer;
 use runner_spec::experiment::Source;
 
-/// Text that is encoded at a time, in bytes.
-const BATCH: usize = 8 << 20;
-/// Characters of a document's beginning.
-const SAMPLE: usize = 2000;
+/// Characters of a sample, from the start of its document.
+const SAMPLE_CHARACTERS: usize = 2000;
 
-/// Reads the text of `source`, whose `files` are paths. `chosen`: its column or field was named by the caller and is not guessed.
-/// With a tokenizer all of it is encoded, in the current rayon pool.
+/// Reads the text of `source` in `files`. The column or field is guessed unless `chosen`. With a tokenizer, all text is encoded, in the
+/// current rayon pool. `texts` documents and the `top` most frequent ids are shown; `progress` receives the bytes read, and of all files.
 ///
 /// # Errors
-/// If a file is not what it should be, or cannot be encoded.
+/// If a file does not have the format of `source`, or cannot be encoded.
 pub fn inspect_text(
     source: &Source,
     files: &[PathBuf],
@@ -38,11 +38,11 @@ pub fn inspect_text(
         let bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
         let (format, found, rows) = match source {
             Source::Parquet(_) => {
-                let (columns, rows) = parquet(path)?;
+                let (columns, rows) = parquet_file(path)?;
                 ("parquet", columns, Some(rows))
             }
-            Source::Jsonl(_) => ("jsonl", jsonl(path)?, None),
-            Source::Json(_) => ("json", json(path)?, None),
+            Source::Jsonl(_) => ("jsonl", jsonl_fields(path)?, None),
+            Source::Json(_) => ("json", json_fields(path)?, None),
             _ => ("text", Vec::new(), None),
         };
         for column in found {
@@ -53,46 +53,28 @@ pub fn inspect_text(
         }
         listed.push(InspectedFile { path: path.clone(), format, bytes, bits: None, tokens: None, rows });
     }
-    let guess = |given: &Option<String>| {
-        let given = given.as_deref().unwrap_or("text");
-        let name = if chosen { given } else { text_column(&columns).unwrap_or(given) };
-        (TextOf::Field(name.to_owned()), Some(name.to_owned()))
+    let (format, given): (fn(TextSelector) -> DocumentFormat, _) = match source {
+        Source::Parquet(from) => (DocumentFormat::Parquet, &from.column),
+        Source::Jsonl(from) => (DocumentFormat::Jsonl, &from.field),
+        Source::Json(from) => (DocumentFormat::Json, &from.field),
+        _ => (|_| DocumentFormat::Text, &None),
     };
-    let (documents, column) = match source {
-        Source::Parquet(from) => {
-            let (text, name) = guess(&from.column);
-            (Lie::Parquet { text }, name)
-        }
-        Source::Jsonl(from) => {
-            let (text, name) = guess(&from.field);
-            (Lie::Jsonl { text }, name)
-        }
-        Source::Json(from) => {
-            let (text, name) = guess(&from.field);
-            (Lie::Json { text }, name)
-        }
-        _ => (Lie::Text, None),
-    };
-    let stats = files.iter().map(|path| SourceFile::stat(path)).collect::<Result<Vec<_>, _>>()?;
-    let located = Located { origin: Origin::Train, documents, files: stats, hash: String::new() };
+    let given = given.as_deref().unwrap_or("text");
+    let name = if chosen { given } else { text_column(&columns).unwrap_or(given) }.to_owned();
+    let documents = format(TextSelector::Field(name.clone()));
+    let column = (documents != DocumentFormat::Text).then_some(name);
+    let files = files.iter().map(|path| SourceFile::stat(path)).collect::<Result<Vec<_>, _>>()?;
+    let located = LocatedSource { split: SplitName::Train, documents, files, hash: String::new() };
     let total = located.bytes();
 
-    let mut reader = Reader { tokenizer, texts, ..Reader::new(texts) };
-    let (mut batch, mut size): (Vec<Piece>, usize) = (Vec::new(), 0);
-    let cut = tokenizer.map_or(Cut::Anywhere, TextTokenizer::cut);
-    read(&located, cut, &mut |piece| {
-        size += piece.text.len();
-        batch.push(piece);
-        if size < BATCH {
-            return Ok(());
-        }
-        size = 0;
-        reader.take(std::mem::take(&mut batch))?;
+    let mut reader = TextReader::new(tokenizer, texts);
+    let cut = tokenizer.map_or(CutPoints::Anywhere, TextTokenizer::cut_points);
+    read_in_batches(&located, cut, &mut |batch| {
+        reader.take(batch)?;
         progress(reader.bytes.min(total), total);
         Ok(())
     })?;
-    reader.take(batch)?;
-    reader.end();
+    reader.end_document();
     let counted = tokenizer.is_some();
     Ok(Inspected {
         files: listed,
@@ -107,28 +89,29 @@ pub fn inspect_text(
     })
 }
 
-/// Counts documents as they come in pieces.
-struct Reader<'a> {
+/// Counts documents, which arrive in pieces.
+struct TextReader<'a> {
     tokenizer: Option<&'a TextTokenizer>,
-    tally: Tally,
-    documents: Documents,
+    tally: TokenTally,
+    documents: DocumentCounts,
     bytes: u64,
     characters: u64,
+    /// The number of samples that are wanted.
     texts: usize,
     samples: Vec<Sample>,
-    /// Bytes of the document that is being read; `None` before the first.
+    /// Bytes of the current document; `None` before the first one.
     length: Option<u64>,
 }
 
-impl Reader<'_> {
-    fn new(texts: usize) -> Self {
-        let (documents, samples) = (Documents::default(), Vec::new());
-        Self { tokenizer: None, tally: Tally::new(0), documents, bytes: 0, characters: 0, texts, samples, length: None }
+impl<'a> TextReader<'a> {
+    fn new(tokenizer: Option<&'a TextTokenizer>, texts: usize) -> Self {
+        let (tally, documents, samples) = (TokenTally::new(0), DocumentCounts::default(), Vec::new());
+        Self { tokenizer, tally, documents, bytes: 0, characters: 0, texts, samples, length: None }
     }
 
-    fn take(&mut self, batch: Vec<Piece>) -> Result<(), DataError> {
+    fn take(&mut self, batch: Vec<TextPiece>) -> Result<(), DataError> {
         let tokenizer = self.tokenizer;
-        let encode = |piece: Piece| -> Result<(Piece, Vec<u32>), DataError> {
+        let encode = |piece: TextPiece| -> Result<(TextPiece, Vec<u32>), DataError> {
             let mut tokens = Vec::new();
             if let Some(tokenizer) = tokenizer {
                 tokenizer.encode_ordinary(&piece.text, &mut tokens)?;
@@ -137,10 +120,10 @@ impl Reader<'_> {
         };
         let encoded: Result<Vec<_>, DataError> = batch.into_par_iter().map(encode).collect();
         for (piece, tokens) in encoded? {
-            if piece.first {
-                self.end();
+            if piece.starts_document {
+                self.end_document();
                 if self.samples.len() < self.texts {
-                    let text = piece.text.chars().take(SAMPLE).collect();
+                    let text = piece.text.chars().take(SAMPLE_CHARACTERS).collect();
                     self.samples.push(Sample { length: None, text: Some(text), ids: None });
                 }
             }
@@ -148,18 +131,18 @@ impl Reader<'_> {
             self.bytes += piece.text.len() as u64;
             self.characters += piece.text.chars().count() as u64;
             for token in tokens {
-                self.tally.token(token, true);
+                self.tally.add(token, true);
             }
         }
         Ok(())
     }
 
-    /// The document that was read, if there is one, ends.
-    fn end(&mut self) {
+    /// Ends the current document, if there is one.
+    fn end_document(&mut self) {
         let Some(length) = self.length.take() else { return };
         let index = self.documents.count as usize;
         self.documents.add(length);
-        let length = if self.tokenizer.is_some() { self.tally.end() } else { length };
+        let length = if self.tokenizer.is_some() { self.tally.end_document() } else { length };
         if let Some(sample) = self.samples.get_mut(index) {
             sample.length = Some(length);
         }

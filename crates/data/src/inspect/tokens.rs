@@ -1,28 +1,28 @@
-//! Files of tokens: shards of other trainers, entries of the cache. Read in place, so a file may be larger than memory.
+//! Inspects files of tokens: shards of other trainers and entries of the cache. They are read in place, so a file may be larger than memory.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use super::report::{Inspected, InspectedFile};
-use super::tally::Tally;
+use super::tally::TokenTally;
 use crate::error::DataError;
 use crate::shard::Card;
-use crate::shards::recognize;
-use crate::store::{MAGIC, Store};
-use crate::stream::{Segment, TokenStream};
+use crate::token_files::recognize;
+use crate::token_store::{MAGIC, TokenStore};
+use crate::token_stream::{TokenSegment, TokenStream};
 use crate::tokenizer::TextTokenizer;
 
 /// Tokens between two reports of progress.
-const STRETCH: u64 = 1 << 24;
-/// GPT-2's and Llama 3's marks of a document.
+const REPORT_INTERVAL: u64 = 1 << 24;
+/// The tokens between documents of GPT-2 and Llama 3.
 const KNOWN_ENDS: [u32; 2] = [50_256, 128_000];
 
-/// Counts the tokens of `files`, which are read as one stream, in this order. `end` is the token between documents, if the caller
-/// knows. The first `texts` documents and the `top` most frequent ids are shown. `progress` hears of bytes read, and of all.
+/// Counts the tokens of `files`, which are read as one stream, in this order. `end` is the token between documents, if the caller knows it.
+/// The first `texts` documents and the `top` most frequent ids are shown. `progress` receives the bytes read, and of all files.
 ///
 /// # Errors
-/// If a file is none of tokens, or is not what its header says.
+/// If a file holds no tokens, or does not fit its header.
 pub fn inspect_tokens(
     files: &[PathBuf],
     tokenizer: Option<&TextTokenizer>,
@@ -34,7 +34,7 @@ pub fn inspect_tokens(
     let (mut listed, mut segments, mut store) = (Vec::new(), Vec::new(), None);
     for path in files {
         let bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
-        let mut file = |format, segment: &Segment| {
+        let mut file = |format, segment: &TokenSegment| {
             let bits = Some(segment.width.bytes() as u32 * 8);
             listed.push(InspectedFile {
                 path: path.clone(),
@@ -49,8 +49,8 @@ pub fn inspect_tokens(
             if files.len() > 1 {
                 return Err(DataError::file(path, "an entry of the cache, which is looked at alone"));
             }
-            let opened = Store::open(path.parent().unwrap_or(Path::new(".")))?;
-            if let Some((segment, _)) = opened.tokens.place(0) {
+            let opened = TokenStore::open(path.parent().unwrap_or(Path::new(".")))?;
+            if let Some((segment, _)) = opened.tokens.segment_at(0) {
                 file("cache", segment);
                 segments.push(segment.clone());
             }
@@ -66,38 +66,38 @@ pub fn inspect_tokens(
     let card = files.first().and_then(|path| Card::read(path.parent()?));
     let (end, from) = end_of_text(end, tokenizer, card.as_ref(), &stream);
 
-    let mut tally = Tally::new(texts);
+    let mut tally = TokenTally::new(texts);
     let (count, mut position) = (stream.count(), 0);
     let before = end.is_some() && first(&stream) == end;
-    // Where documents start, of entries that know it.
-    let starts = store.as_ref().map(|store| (1..=store.document_count).map(|i| store.document(i)));
+    // The starts of documents, which only a cache entry has.
+    let starts = store.as_ref().map(|store| (1..=store.document_count).map(|i| store.document_start(i)));
     let mut starts = starts.into_iter().flatten().peekable();
     let known = store.is_some();
     while position < count {
-        let stretch = STRETCH.min(count - position);
+        let stretch = REPORT_INTERVAL.min(count - position);
         let mut at = position;
         stream.read(position, stretch, |token| {
             if known {
                 while starts.next_if(|&start| start <= at).is_some() {
-                    _ = tally.end();
+                    _ = tally.end_document();
                 }
-                tally.token(token, Some(token) != end);
+                tally.add(token, Some(token) != end);
             } else if Some(token) == end {
-                // Behind a document, or in front of the next.
+                // The token stands behind a document, or in front of the next one.
                 if !before || at > 0 {
-                    _ = tally.end();
+                    _ = tally.end_document();
                 }
-                tally.token(token, false);
+                tally.add(token, false);
             } else {
-                tally.token(token, true);
+                tally.add(token, true);
             }
             at += 1;
         });
         position += stretch;
         progress((position as f64 / count as f64 * total as f64) as u64, total);
     }
-    if tally.is_within() || (before && !known) {
-        _ = tally.end();
+    if tally.is_in_document() || (before && !known) {
+        _ = tally.end_document();
     }
     Ok(Inspected {
         files: listed,
@@ -120,7 +120,7 @@ fn first(stream: &TokenStream) -> Option<u32> {
     token
 }
 
-/// The token between documents, and how that is known.
+/// The token between documents, and how it is known.
 fn end_of_text(
     given: Option<u32>,
     tokenizer: Option<&TextTokenizer>,
@@ -144,7 +144,7 @@ fn end_of_text(
     (guess, guess.map(|_| "guessed"))
 }
 
-/// Whether the file `path` is the tokens of a cache entry.
+/// True if the file `path` holds the tokens of a cache entry.
 fn is_cache(path: &Path) -> bool {
     let mut bytes = [0; MAGIC.len()];
     File::open(path).is_ok_and(|mut file| file.read_exact(&mut bytes).is_ok()) && &bytes == MAGIC

@@ -1,24 +1,24 @@
-//! `dataset.json`: what lies beside it, so that whoever trains on the shards can see what they are.
+//! `dataset.json`, which describes the shards beside it: settings, counts and hashes.
 
+use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::format::ShardFormat;
-use super::split::HeldOut;
 
 /// The card's file.
 pub(super) const CARD: &str = "dataset.json";
 
-/// What shards hold and were made of.
+/// The content of shards, and their sources.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Card {
-    /// Of this file: 1.
+    /// The version of this file: 1.
     pub format: u32,
     pub settings: Settings,
     /// `uint16` or `uint32`.
     pub dtype: String,
-    /// Of all splits, ends of text included.
+    /// Tokens of all splits, including the tokens between documents.
     pub tokens: u64,
     pub documents: u64,
     /// Bytes of text that were tokenized.
@@ -28,7 +28,7 @@ pub struct Card {
     pub shards: Vec<CardShard>,
 }
 
-/// What the shards are a function of.
+/// The settings and content that determine the shards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     pub shards: ShardFormat,
@@ -36,12 +36,36 @@ pub struct Settings {
     /// Tokens of a shard; `null` where a split is one file.
     pub shard_tokens: Option<u64>,
     pub held_out: HeldOut,
-    /// Content hash of the text and of how documents lie in it.
+    /// Content hash of the source: text, format and column.
     pub source: String,
-    /// That of the validation source, if there is one.
+    /// Content hash of the validation source, if there is one.
     pub validation: Option<String>,
     /// Content hash of the tokenizer.
     pub tokenizer: String,
+}
+
+/// The validation data of a set of shards.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeldOut {
+    /// The first shard, which is the custom of llm.c and build-nanogpt.
+    FirstShard,
+    /// This fraction, which is the custom of nanoGPT: the last characters of a single text, or random documents of several.
+    Fraction(f64),
+    /// The validation source of the experiment.
+    Source,
+    Nothing,
+}
+
+impl fmt::Display for HeldOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FirstShard => f.write_str("the first shard"),
+            Self::Fraction(fraction) => write!(f, "a fraction of {fraction}"),
+            Self::Source => f.write_str("a source of its own"),
+            Self::Nothing => f.write_str("nothing"),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,14 +73,14 @@ pub struct CardTokenizer {
     pub hash: String,
     /// The highest id plus one.
     pub vocab_size: u64,
-    /// How many ids come up, and the highest of them.
+    /// The number of distinct ids that occur, and the highest one.
     pub used: u64,
     pub highest: u32,
     /// The token between documents.
     pub end_of_text: Option<u32>,
-    /// `before` or `after` each document.
+    /// Its position at each document: `before` or `after`.
     pub end_of_text_is: Option<String>,
-    /// The tokenizer, beside this file.
+    /// The tokenizer's file, beside this one.
     pub file: Option<String>,
 }
 
@@ -79,12 +103,12 @@ pub struct CardShard {
     pub file: String,
     pub split: String,
     pub tokens: u64,
-    /// Of the tokens as they are stored, without the header.
+    /// Hash of the tokens as stored, without the header.
     pub blake3: String,
 }
 
 impl Settings {
-    /// What is not as in `other`, in words.
+    /// The differences of `other`, for a message.
     pub(super) fn differences(&self, other: &Self) -> String {
         let pairs = [
             (self.shards != other.shards, format!("its format is {}", other.shards.name())),
@@ -97,21 +121,20 @@ impl Settings {
             (self.validation != other.validation, "its validation source has other content".to_owned()),
             (self.tokenizer != other.tokenizer, "its tokenizer is another".to_owned()),
         ];
-        let said: Vec<_> =
-            pairs.into_iter().filter(|(differs, text)| *differs && !text.is_empty()).map(|p| p.1).collect();
-        said.join(", ")
+        let texts = pairs.into_iter().filter(|(differs, text)| *differs && !text.is_empty()).map(|(_, text)| text);
+        texts.collect::<Vec<_>>().join(", ")
     }
 }
 
 impl Card {
-    /// The card in `folder`, if there is one that can be read.
+    /// Reads the card in `folder`; `None` if there is none, or the file is something else.
     #[must_use]
     pub fn read(folder: &Path) -> Option<Self> {
-        /// A card of some thousand shards.
-        const MOST: u64 = 16 << 20;
+        /// More bytes than a card of several thousand shards has.
+        const MAX_BYTES: u64 = 16 << 20;
         let path = folder.join(CARD);
         let size = std::fs::metadata(&path).ok()?.len();
-        let bytes = (size <= MOST).then(|| std::fs::read(&path).ok())??;
+        let bytes = (size <= MAX_BYTES).then(|| std::fs::read(&path).ok())??;
         serde_json::from_slice::<Self>(&bytes).ok().filter(|card| card.format == 1)
     }
 

@@ -1,9 +1,9 @@
-//! The bytes of each format of token shards, and how its trainer separates documents.
+//! The formats of token shards: headers, file names, and how the trainer separates documents.
 
 use serde::{Deserialize, Serialize};
 
-use crate::progress::SplitName;
-use crate::stream::Width;
+use crate::split_name::SplitName;
+use crate::token_stream::TokenWidth;
 
 /// A format of token shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -11,7 +11,7 @@ pub enum ShardFormat {
     /// llm.c: a header of 256 i32, then 16-bit tokens.
     #[serde(rename = "llmc")]
     Llmc,
-    /// llm.c for large vocabularies: as `Llmc` with another magic number and 32-bit tokens.
+    /// llm.c for large vocabularies: another magic number than `Llmc`, and 32-bit tokens.
     #[serde(rename = "llmc-u32")]
     LlmcU32,
     /// nanoGPT: `train.bin` and `val.bin`, 16-bit tokens and nothing else.
@@ -23,8 +23,12 @@ pub enum ShardFormat {
 }
 
 /// Bytes of llm.c's header.
-const LLMC_HEADER: usize = 1024;
-/// Bytes of a .npy header: what numpy makes of every one-dimensional array.
+pub(crate) const LLMC_HEADER: usize = 1024;
+/// Magic number and version of llm.c's 16-bit shards.
+pub(crate) const LLMC_U16: (u32, u32) = (20_240_520, 1);
+/// Magic number and version of llm.c's 32-bit shards.
+pub(crate) const LLMC_U32: (u32, u32) = (20_240_801, 7);
+/// Bytes of the .npy header that numpy writes for every one-dimensional array.
 const NPY_HEADER: usize = 128;
 
 impl ShardFormat {
@@ -41,28 +45,28 @@ impl ShardFormat {
         }
     }
 
-    /// The type of a token, as numpy calls it.
+    /// The type of a token, in numpy's words.
     #[must_use]
     pub fn dtype(self) -> &'static str {
-        if self.width() == Width::U16 { "uint16" } else { "uint32" }
+        if self.width() == TokenWidth::U16 { "uint16" } else { "uint32" }
     }
 
-    pub(super) fn width(self) -> Width {
-        if self == Self::LlmcU32 { Width::U32 } else { Width::U16 }
+    pub(super) fn width(self) -> TokenWidth {
+        if self == Self::LlmcU32 { TokenWidth::U32 } else { TokenWidth::U16 }
     }
 
-    /// Whether the end of text stands behind a document, not in front of it.
+    /// True if the end of text stands behind a document, false if in front of it.
     pub(super) fn appends_end(self) -> bool {
         self == Self::NanoGpt
     }
 
-    /// Whether a split is one file, however long.
+    /// True if a split is one file of any length.
     pub(super) fn one_file(self) -> bool {
         self == Self::NanoGpt
     }
 
-    /// The most tokens that a file can say it has.
-    pub(super) fn most_tokens(self) -> u64 {
+    /// The maximum number of tokens that a header can state.
+    pub(super) fn max_shard_tokens(self) -> u64 {
         match self {
             Self::Llmc | Self::LlmcU32 => i32::MAX as u64,
             Self::NanoGpt | Self::Npy => u64::MAX >> 8,
@@ -71,7 +75,7 @@ impl ShardFormat {
 
     /// The file of shard `index` of `split`.
     pub(super) fn file_name(self, name: &str, split: SplitName, index: u64) -> String {
-        let split = short(split);
+        let split = split.short();
         match self {
             Self::Llmc | Self::LlmcU32 => format!("{name}_{split}_{index:06}.bin"),
             Self::NanoGpt => format!("{split}.bin"),
@@ -79,17 +83,17 @@ impl ShardFormat {
         }
     }
 
-    /// Whether a file called `file` may be one of a set called `name`.
+    /// True if a file called `file` may be in a set called `name`.
     pub(super) fn is_of(self, name: &str, file: &str) -> bool {
         self.set_of(file).is_some_and(|set| set.is_none_or(|set| set == name))
     }
 
-    /// Whether a file called `file` may be one of any set.
+    /// True if a file called `file` may be in any set.
     pub(super) fn is_any(self, file: &str) -> bool {
         self.set_of(file).is_some()
     }
 
-    /// What the set is called that a file called `file` may be of: `Some(None)` where names of sets do not matter.
+    /// The name of the set that a file called `file` may be in; `Some(None)` if file names of the format do not have it.
     #[expect(clippy::option_option, reason = "three states: no shard, a shard of any set, a shard of this set")]
     fn set_of(self, file: &str) -> Option<Option<&str>> {
         let end = if self == Self::Npy { ".npy" } else { ".bin" };
@@ -99,7 +103,7 @@ impl ShardFormat {
             }
             let (rest, number) = file.strip_suffix(end)?.rsplit_once('_')?;
             let numbered = number.len() == 6 && number.bytes().all(|b| b.is_ascii_digit());
-            let name = rest.strip_suffix(short(split))?.strip_suffix('_')?;
+            let name = rest.strip_suffix(split.short())?.strip_suffix('_')?;
             (numbered && !name.is_empty()).then_some(Some(name))
         })
     }
@@ -112,12 +116,12 @@ impl ShardFormat {
         }
     }
 
-    /// What stands in front of `tokens` tokens.
+    /// The header in front of `tokens` tokens.
     pub(super) fn header(self, tokens: u64) -> Vec<u8> {
         match self {
             Self::Llmc | Self::LlmcU32 => {
-                let (magic, version) = if self == Self::Llmc { (20_240_520_i32, 1_i32) } else { (20_240_801, 7) };
-                let words = [magic, version, tokens as i32];
+                let (magic, version) = if self == Self::Llmc { LLMC_U16 } else { LLMC_U32 };
+                let words = [magic, version, tokens as u32];
                 let mut header: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
                 header.resize(LLMC_HEADER, 0);
                 header
@@ -133,15 +137,6 @@ impl ShardFormat {
                 header
             }
         }
-    }
-}
-
-/// The split as file names have it.
-pub(super) fn short(split: SplitName) -> &'static str {
-    match split {
-        SplitName::Train => "train",
-        SplitName::Validation => "val",
-        SplitName::Test => "test",
     }
 }
 

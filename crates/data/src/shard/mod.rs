@@ -1,19 +1,18 @@
-//! Token shards for other trainers: text in, llm.c's, nanoGPT's or build-nanogpt's files out.
+//! Token shards for other trainers: writes text as the files of llm.c, nanoGPT or build-nanogpt.
 
-mod beside;
+mod batches;
 mod card;
-mod file;
+mod folder;
 mod format;
 mod job;
-mod meta;
-mod split;
-mod standing;
+mod nanogpt_meta;
+mod request;
+mod split_writer;
 mod state;
-mod stream;
-mod units;
-mod work;
+mod writer;
 
-pub use card::{Card, CardFile, CardShard, CardSource, CardTokenizer};
+pub use card::{Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut};
 pub use format::ShardFormat;
-pub use job::{ShardEvent, ShardRequest, Sharded, write_shards};
-pub use split::HeldOut;
+pub(super) use format::{LLMC_HEADER, LLMC_U16, LLMC_U32};
+pub use job::write_shards;
+pub use request::{ShardEvent, ShardRequest, Sharded};

@@ -1,72 +1,60 @@
-//! How far an unfinished preparation has come: a small file in its folder, replaced each time a shard is whole.
+//! The state of an unfinished preparation: a small file in its folder, replaced after each complete shard.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::batches::TextPosition;
 use super::card::{CardShard, Settings};
-use super::units::Place;
 use crate::error::DataError;
-use crate::progress::SplitName;
+use crate::split_name::SplitName;
 
-/// The file, while work is not done.
+/// The state's file.
 pub(super) const STATE: &str = ".prepare.json";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct State {
+pub(super) struct ResumeState {
     pub(super) format: u32,
     pub(super) settings: Settings,
-    /// Which of the sources is read: validation, if it is one of its own, then training.
+    /// The index of the source that is read: first a separate validation source, if there is one, then training.
     pub(super) pass: usize,
-    pub(super) place: Place,
+    #[serde(rename = "place")]
+    pub(super) position: TextPosition,
     pub(super) counts: Counts,
-    /// The shards that are whole, in the order in which they became so.
+    /// The complete shards, in the order in which they were completed.
     pub(super) shards: Vec<CardShard>,
-    /// Files that are not whole, and their tokens that count. Only of formats in which a split is one file.
+    /// Incomplete files. Only formats with one file for each split have them.
     pub(super) open: Vec<OpenFile>,
 }
 
+/// An incomplete file, of which the first `tokens` tokens count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct OpenFile {
-    pub(super) split: Side,
+    /// `train` or `val`.
+    pub(super) split: String,
     pub(super) file: String,
     pub(super) tokens: u64,
 }
 
-/// A split, as the state has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Side {
-    Train,
-    Val,
-}
-
-impl From<SplitName> for Side {
-    fn from(split: SplitName) -> Self {
-        if split == SplitName::Train { Self::Train } else { Self::Val }
-    }
-}
-
-/// What has been counted so far.
+/// Counts of the text so far.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Counts {
     pub(super) documents: u64,
     pub(super) text_bytes: u64,
-    pub(super) used: Used,
+    pub(super) used: UsedIds,
 }
 
-/// Which ids came up: a bit for each.
+/// The set of ids that occur, one bit for each id.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Used(Vec<u64>);
+pub(super) struct UsedIds(Vec<u64>);
 
-impl Used {
+impl UsedIds {
     pub(super) fn new(vocabulary: usize) -> Self {
         Self(vec![0; vocabulary.div_ceil(64)])
     }
 
-    pub(super) fn note(&mut self, tokens: &[u32]) {
+    pub(super) fn add(&mut self, tokens: &[u32]) {
         for &token in tokens {
             if let Some(bits) = self.0.get_mut(token as usize / 64) {
                 *bits |= 1 << (token % 64);
@@ -84,18 +72,14 @@ impl Used {
     }
 }
 
-impl Serialize for Used {
+impl Serialize for UsedIds {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut hex = String::with_capacity(self.0.len() * 16);
-        for bits in &self.0 {
-            // Writing to a string does not fail.
-            let _ = write!(hex, "{bits:016x}");
-        }
-        serializer.serialize_str(&hex)
+        let hex: Vec<String> = self.0.iter().map(|bits| format!("{bits:016x}")).collect();
+        serializer.serialize_str(&hex.concat())
     }
 }
 
-impl<'de> Deserialize<'de> for Used {
+impl<'de> Deserialize<'de> for UsedIds {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let hex = String::deserialize(deserializer)?;
         let parse = |chunk: &[u8]| u64::from_str_radix(std::str::from_utf8(chunk).ok()?, 16).ok();
@@ -104,8 +88,8 @@ impl<'de> Deserialize<'de> for Used {
     }
 }
 
-impl State {
-    /// The state in `folder`: `None` if nothing is unfinished there.
+impl ResumeState {
+    /// Reads the state in `folder`; `None` if nothing is unfinished there.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, DataError> {
         let path = folder.join(STATE);
         let bytes = match fs::read(&path) {
@@ -114,13 +98,17 @@ impl State {
             Err(error) => return Err(DataError::io(&path)(error)),
         };
         let state = serde_json::from_slice::<Self>(&bytes).ok().filter(|state| state.format == 1);
-        let state = state.ok_or_else(|| {
-            DataError::file(&path, "says nothing about how far the preparation came; --force starts over")
-        })?;
+        let state = state
+            .ok_or_else(|| DataError::file(&path, "does not say how far the preparation came; --force starts over"))?;
         Ok(Some(state))
     }
 
-    /// Whether nothing would be lost with it.
+    /// The complete shards of `split`.
+    pub(super) fn shards_of(&self, split: SplitName) -> impl Iterator<Item = &CardShard> {
+        self.shards.iter().filter(move |shard| shard.split == split.short())
+    }
+
+    /// True if the state can be deleted without losing work.
     pub(super) fn is_empty(&self) -> bool {
         self.shards.is_empty() && self.open.is_empty()
     }
@@ -132,13 +120,13 @@ mod tests {
 
     #[test]
     fn used_ids_are_kept_as_digits() {
-        let mut used = Used::new(70);
+        let mut used = UsedIds::new(70);
         assert_eq!((used.count(), used.highest()), (0, 0));
-        used.note(&[3, 69, 3, 1000]);
+        used.add(&[3, 69, 3, 1000]);
         assert_eq!((used.count(), used.highest()), (2, 69));
         let json = serde_json::to_string(&used).unwrap();
         assert_eq!(json, "\"00000000000000080000000000000020\"");
-        assert_eq!(serde_json::from_str::<Used>(&json).unwrap(), used);
-        assert!(serde_json::from_str::<Used>("\"xy\"").is_err());
+        assert_eq!(serde_json::from_str::<UsedIds>(&json).unwrap(), used);
+        assert!(serde_json::from_str::<UsedIds>("\"xy\"").is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! A file that is one JSON array of objects, each a document. The array is never held whole: an item is found by its brackets
-//! and quotes, and read on its own.
+//! A file that is one JSON array of objects, each with a document. The array is never held whole: its brackets and quotes tell where an
+//! item ends, and each item is parsed on its own.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -7,32 +7,34 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::read::{Piece, Sink};
-use super::text_of::{TextOf, kind};
-use super::{DOCUMENT_LIMIT, megabytes};
+use super::jsonl::without_position;
+use super::piece::{DOCUMENT_LIMIT, PieceSink, TextPiece, document_limit};
+use super::text_selector::{TextSelector, json_type};
 use crate::error::DataError;
 
 const BLOCK: usize = 256 << 10;
-/// Brackets within brackets of one item; what reads an item goes no deeper either.
+/// How deep brackets may be nested within an item; `serde_json` has a similar limit.
 const MAX_DEPTH: usize = 120;
 
-pub(super) fn read(path: &Path, text: &TextOf, sink: &mut Sink<'_>) -> Result<(), DataError> {
-    for_each_item(path, &mut |place, record| match text.of(record).map_err(|message| place.error(path, message))? {
-        Some(text) => sink(Piece { text, first: true }).map(|()| true),
-        None => Ok(true),
+pub(super) fn read(path: &Path, text: &TextSelector, sink: &mut PieceSink<'_>) -> Result<(), DataError> {
+    for_each_item(path, &mut |position, record| {
+        if let Some(text) = text.extract(record).map_err(|message| position.error(path, message))? {
+            sink(TextPiece::whole_document(text))?;
+        }
+        Ok(true)
     })
 }
 
-/// Where an item begins.
+/// The position of an item.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct ItemPosition {
     /// From 0, as JSON counts.
     item: u64,
     line: u64,
     offset: u64,
 }
 
-impl Place {
+impl ItemPosition {
     fn error(self, path: &Path, message: impl std::fmt::Display) -> DataError {
         let Self { item, line, offset } = self;
         let message = format!("item {item} of the array (at byte {offset}): {message}");
@@ -40,32 +42,31 @@ impl Place {
     }
 }
 
-/// What may come next at the level of the array.
+/// What may come expected at the level of the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum Expected {
     Array,
-    /// Behind `[`.
+    /// The first item, or the end.
     FirstItem,
-    /// Behind a comma.
     Item,
     Comma,
-    /// Behind `]`.
+    /// Only white space: the array has ended.
     End,
 }
 
-/// The bytes of one item, as far as they have been seen.
+/// The bytes of an item that have been read so far.
 #[derive(Debug, Default)]
-struct Open {
+struct PartialItem {
     bytes: Vec<u8>,
-    /// 0 within an item that is no array or object.
+    /// The number of open brackets; 0 in an item that is neither an array nor an object.
     depth: usize,
     quoted: bool,
     escaped: bool,
 }
 
-impl Open {
-    /// Takes the part of `block` that belongs to the item; how much that is, and whether the item is whole.
-    fn take(&mut self, block: &[u8]) -> Result<(usize, bool), &'static str> {
+impl PartialItem {
+    /// Appends the part of `block` that belongs to the item. Returns its length, and whether the item is complete.
+    fn append(&mut self, block: &[u8]) -> Result<(usize, bool), &'static str> {
         for (at, &byte) in block.iter().enumerate() {
             if self.quoted {
                 match byte {
@@ -104,19 +105,19 @@ impl Open {
     }
 }
 
-/// Hands each item's place and object to `sink`, which says whether to go on.
+/// Hands each item's position and object to `sink` until it returns false.
 ///
 /// # Errors
 /// If the file is not an array of JSON objects, as far as it is read, or `sink` fails.
 pub(crate) fn for_each_item(
     path: &Path,
-    sink: &mut dyn FnMut(Place, Map<String, Value>) -> Result<bool, DataError>,
+    sink: &mut dyn FnMut(ItemPosition, Map<String, Value>) -> Result<bool, DataError>,
 ) -> Result<(), DataError> {
     let mut file = File::open(path).map_err(DataError::io(path))?;
     let mut block = vec![0; BLOCK];
-    let (mut next, mut open) = (Next::Array, Open::default());
-    let mut place = Place { item: 0, line: 1, offset: 0 };
-    // Of the byte that is looked at.
+    let (mut expected, mut partial) = (Expected::Array, PartialItem::default());
+    let mut position = ItemPosition { item: 0, line: 1, offset: 0 };
+    // The position of the next byte.
     let (mut line, mut offset) = (1, 0_u64);
     let mut inside = false;
     loop {
@@ -126,61 +127,61 @@ pub(crate) fn for_each_item(
         }
         let mut rest = &block[..read];
         if offset == 0 {
-            // A byte order mark is what some editors put in front of UTF-8.
+            // Some editors write a byte order mark in front of UTF-8.
             let text = rest.strip_prefix(b"\xef\xbb\xbf").unwrap_or(rest);
             offset += (rest.len() - text.len()) as u64;
             rest = text;
         }
         while let [byte, behind @ ..] = rest {
             if inside {
-                let (taken, whole) = open.take(rest).map_err(|message| place.error(path, message))?;
+                let (taken, whole) = partial.append(rest).map_err(|message| position.error(path, message))?;
                 line += rest[..taken].split(|&b| b == b'\n').count() as u64 - 1;
                 offset += taken as u64;
                 rest = &rest[taken..];
-                if open.bytes.len() > DOCUMENT_LIMIT {
-                    let limit = megabytes(DOCUMENT_LIMIT as u64);
-                    return Err(place.error(path, format!("longer than {limit}")));
+                if partial.bytes.len() > DOCUMENT_LIMIT {
+                    return Err(position.error(path, format!("longer than {}", document_limit())));
                 }
                 if whole {
-                    let record = match parse(path, place, &open.bytes)? {
+                    let record = match parse(path, position, &partial.bytes)? {
                         Value::Object(record) => record,
-                        other => return Err(place.error(path, format!("{}, not a JSON object", kind(&other)))),
+                        other => return Err(position.error(path, format!("{}, not a JSON object", json_type(&other)))),
                     };
-                    if !sink(place, record)? {
+                    if !sink(position, record)? {
                         return Ok(());
                     }
-                    open.bytes.clear();
-                    (inside, next) = (false, Next::Comma);
-                    place.item += 1;
+                    partial.bytes.clear();
+                    (inside, expected) = (false, Expected::Comma);
+                    position.item += 1;
                 }
                 continue;
             }
-            match (next, byte) {
+            match (expected, byte) {
                 (_, b' ' | b'\t' | b'\r' | b'\n') => line += u64::from(*byte == b'\n'),
-                (Next::Array, b'[') => next = Next::FirstItem,
-                (Next::Array, b'{') => {
+                (Expected::Array, b'[') => expected = Expected::FirstItem,
+                (Expected::Array, b'{') => {
                     return Err(at_line(
                         path,
                         line,
                         "an object, not an array of objects; if it has one object a line, it is JSON lines (`jsonl`)",
                     ));
                 }
-                (Next::Array, _) => return Err(at_line(path, line, "not a JSON array")),
-                (Next::FirstItem | Next::Comma, b']') => next = Next::End,
-                (Next::Comma, b',') => next = Next::Item,
-                (Next::Comma, _) => {
-                    let message = format!("a comma or `]` is missing at byte {offset}, behind item {}", place.item - 1);
+                (Expected::Array, _) => return Err(at_line(path, line, "not a JSON array")),
+                (Expected::FirstItem | Expected::Comma, b']') => expected = Expected::End,
+                (Expected::Comma, b',') => expected = Expected::Item,
+                (Expected::Comma, _) => {
+                    let message =
+                        format!("a comma or `]` is missing at byte {offset}, behind item {}", position.item - 1);
                     return Err(at_line(path, line, message));
                 }
-                (Next::FirstItem | Next::Item, b',' | b']' | b'}') => {
-                    let here = Place { line, offset, ..place };
+                (Expected::FirstItem | Expected::Item, b',' | b']' | b'}') => {
+                    let here = ItemPosition { line, offset, ..position };
                     return Err(here.error(path, format!("`{}` where an object should be", char::from(*byte))));
                 }
-                (Next::FirstItem | Next::Item, _) => {
-                    (place.line, place.offset, inside) = (line, offset, true);
+                (Expected::FirstItem | Expected::Item, _) => {
+                    (position.line, position.offset, inside) = (line, offset, true);
                     continue;
                 }
-                (Next::End, _) => {
+                (Expected::End, _) => {
                     return Err(at_line(path, line, format!("something follows the array, at byte {offset}")));
                 }
             }
@@ -188,29 +189,25 @@ pub(crate) fn for_each_item(
             rest = behind;
         }
     }
-    match next {
-        Next::End => Ok(()),
-        Next::Array => Err(at_line(path, line, "empty: there is no JSON array in it")),
-        _ if inside => Err(place.error(path, "the file ends within it")),
-        _ => Err(at_line(path, line, format!("the file ends within the array, behind {} items", place.item))),
+    match expected {
+        Expected::End => Ok(()),
+        Expected::Array => Err(at_line(path, line, "empty: there is no JSON array in it")),
+        _ if inside => Err(position.error(path, "the file ends within it")),
+        _ => Err(at_line(path, line, format!("the file ends within the array, behind {} items", position.item))),
     }
 }
 
-fn parse(path: &Path, place: Place, bytes: &[u8]) -> Result<Value, DataError> {
+fn parse(path: &Path, position: ItemPosition, bytes: &[u8]) -> Result<Value, DataError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
-        let offset = place.offset + error.valid_up_to() as u64;
+        let offset = position.offset + error.valid_up_to() as u64;
         DataError::NotUtf8 { path: path.to_owned(), offset }
     })?;
     serde_json::from_str(text).map_err(|error| {
-        let (within, column) = (error.line().max(1) as u64 - 1, error.column());
-        let message = error.to_string();
-        let message = message.split(" at line ").next().unwrap_or_default().to_owned();
-        // In the first line the column is that of the item.
-        let at = if within == 0 { format!("character {column} of it") } else { format!("column {column}") };
-        let line = place.line + within;
-        let item = place.item;
-        let message = format!("item {item} of the array (at byte {}): not JSON: {message}, {at}", place.offset);
-        DataError::Line { path: path.to_owned(), line, message }
+        let (lines, column) = (error.line().max(1) as u64 - 1, error.column());
+        // In the first line the column counts from the start of the item.
+        let column = if lines == 0 { format!("character {column} of it") } else { format!("column {column}") };
+        let message = format!("not JSON: {}, {column}", without_position(&error));
+        ItemPosition { line: position.line + lines, ..position }.error(path, message)
     })
 }
 
@@ -227,8 +224,8 @@ mod tests {
         let path = dir.path().join("a.json");
         std::fs::write(&path, content).unwrap();
         let mut texts = Vec::new();
-        read(&path, &TextOf::new(None, None).unwrap(), &mut |piece| {
-            assert!(piece.first);
+        read(&path, &TextSelector::new(None, None).unwrap(), &mut |piece| {
+            assert!(piece.starts_document);
             texts.push(piece.text);
             Ok(())
         })

@@ -1,4 +1,4 @@
-//! JSON lines: one object a line, the document in one of its string fields or made of several.
+//! JSON lines: each line is an object with a document.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -6,22 +6,24 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::read::{Piece, Sink};
-use super::text_of::{TextOf, kind};
-use super::{DOCUMENT_LIMIT, megabytes};
+use super::piece::{DOCUMENT_LIMIT, PieceSink, TextPiece, document_limit};
+use super::text_selector::{TextSelector, json_type};
 use crate::error::DataError;
 
-pub(super) fn read(path: &Path, text: &TextOf, sink: &mut Sink<'_>) -> Result<(), DataError> {
+/// The mistake of a file that is not JSON lines, but an array.
+const ONE_ARRAY: &str = "the file is one JSON array (`json`); JSON lines have one object a line";
+
+pub(super) fn read(path: &Path, text: &TextSelector, sink: &mut PieceSink<'_>) -> Result<(), DataError> {
     for_each_line(path, &mut |line, object| {
         let wrong = |message: String| DataError::Line { path: path.to_owned(), line, message };
-        match text.of(object).map_err(wrong)? {
-            Some(text) => sink(Piece { text, first: true }).map(|()| true),
-            None => Ok(true),
+        if let Some(text) = text.extract(object).map_err(wrong)? {
+            sink(TextPiece::whole_document(text))?;
         }
+        Ok(true)
     })
 }
 
-/// Hands each line's number (from 1) and object to `sink`, which says whether to go on. Blank lines are passed over.
+/// Hands each line's number (from 1) and object to `sink` until it returns false. Blank lines are skipped.
 ///
 /// # Errors
 /// If a line is not a JSON object, or `sink` fails.
@@ -41,24 +43,27 @@ pub(crate) fn for_each_line(
         }
         let wrong = |message: String| DataError::Line { path: path.to_owned(), line, message };
         if read > limit {
-            return Err(wrong(format!("longer than {}", megabytes(limit))));
+            return Err(wrong(format!("longer than {}", document_limit())));
         }
         let text = std::str::from_utf8(&bytes).map_err(|error| DataError::NotUtf8 {
             path: path.to_owned(),
             offset: offset + error.valid_up_to() as u64,
         })?;
         offset += read;
-        // A byte order mark is what some editors put in front of UTF-8.
+        // Some editors write a byte order mark in front of UTF-8.
         let text = if line == 1 { text.trim_start_matches('\u{feff}') } else { text }.trim();
         if text.is_empty() {
             continue;
         }
         let object = match serde_json::from_str::<Value>(text) {
             Ok(Value::Object(object)) => object,
-            Ok(Value::Array(_)) if line == 1 => return Err(wrong(one_array())),
-            Ok(other) => return Err(wrong(format!("{}, not a JSON object", kind(&other)))),
-            Err(_) if line == 1 && text.starts_with('[') => return Err(wrong(one_array())),
-            Err(error) => return Err(wrong(format!("not JSON: {}", at_column(&error)))),
+            Ok(Value::Array(_)) if line == 1 => return Err(wrong(ONE_ARRAY.into())),
+            Ok(other) => return Err(wrong(format!("{}, not a JSON object", json_type(&other)))),
+            Err(_) if line == 1 && text.starts_with('[') => return Err(wrong(ONE_ARRAY.into())),
+            Err(error) => {
+                let message = format!("not JSON: {} at column {}", without_position(&error), error.column());
+                return Err(wrong(message));
+            }
         };
         if !sink(line, object)? {
             break;
@@ -67,15 +72,10 @@ pub(crate) fn for_each_line(
     Ok(())
 }
 
-fn one_array() -> String {
-    "the file is one JSON array (`json`); JSON lines have one object a line".into()
-}
-
-/// serde_json counts lines within the text it was given, which here is always one.
-fn at_column(error: &serde_json::Error) -> String {
+/// The message of `error` without its position, whose line is that of the text that was parsed.
+pub(super) fn without_position(error: &serde_json::Error) -> String {
     let message = error.to_string();
-    let message = message.split(" at line ").next().unwrap_or_default();
-    format!("{message} at column {}", error.column())
+    message.split_once(" at line ").map_or(message.clone(), |(message, _)| message.to_owned())
 }
 
 #[cfg(test)]
@@ -87,8 +87,8 @@ mod tests {
         let path = dir.path().join("a.jsonl");
         std::fs::write(&path, content).unwrap();
         let mut texts = Vec::new();
-        read(&path, &TextOf::new(None, None).unwrap(), &mut |piece| {
-            assert!(piece.first);
+        read(&path, &TextSelector::new(None, None).unwrap(), &mut |piece| {
+            assert!(piece.starts_document);
             texts.push(piece.text);
             Ok(())
         })

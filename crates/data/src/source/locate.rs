@@ -1,133 +1,120 @@
-//! From a source of the experiment to the files it means, with their content hashes.
+//! From a source of the experiment to its files and their content hashes.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
-use super::text_of::TextOf;
-use crate::cache::Cache;
+use super::text_selector::TextSelector;
+use crate::cache::DataCache;
 use crate::error::DataError;
 use crate::fingerprint::{SourceFile, hash_parts};
-use crate::progress::SplitName;
+use crate::progress::{Progress, Report};
+use crate::split_name::SplitName;
+use crate::stories;
 use runner_spec::experiment::{Source, Validation};
 
-/// Which setting of the experiment a source belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
-    Train,
-    Validation,
-    Test,
-}
-
-impl Origin {
-    pub(crate) fn key(self) -> &'static str {
-        match self {
-            Self::Train => "data.train",
-            Self::Validation => "data.validation",
-            Self::Test => "eval.test",
-        }
-    }
-
-    pub(crate) fn split(self) -> SplitName {
-        match self {
-            Self::Train => SplitName::Train,
-            Self::Validation => SplitName::Validation,
-            Self::Test => SplitName::Test,
-        }
-    }
-}
-
-/// How the documents lie in the files.
+/// The format of a source's files, and with it what a document is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Documents {
-    /// Each file is one document.
+pub(crate) enum DocumentFormat {
+    /// Each file is a document.
     Text,
-    /// Each row's.
-    Parquet { text: TextOf },
-    /// Each line's.
-    Jsonl { text: TextOf },
-    /// Each item's of one array.
-    Json { text: TextOf },
-    /// Token shards: no text at all.
+    /// Each row has a document.
+    Parquet(TextSelector),
+    /// Each line has a document.
+    Jsonl(TextSelector),
+    /// Each item of one array has a document.
+    Json(TextSelector),
+    /// Token shards, which hold no text.
     Tokens,
 }
 
 /// A source whose files are known.
 #[derive(Debug, Clone)]
-pub(crate) struct Located {
-    pub origin: Origin,
-    pub documents: Documents,
+pub(crate) struct LocatedSource {
+    pub split: SplitName,
+    pub documents: DocumentFormat,
     pub files: Vec<SourceFile>,
-    /// Content hash of the source: kind, column or template, and files, whatever their names.
+    /// Content hash over the format, the column or template, and the content of the files. File names do not count.
     pub hash: String,
 }
 
-impl Located {
+impl LocatedSource {
     pub(crate) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }
 
+    /// True if the source is a single text.
+    pub(crate) fn is_single_text(&self) -> bool {
+        self.documents == DocumentFormat::Text && self.files.len() == 1
+    }
+
     /// # Errors
-    /// If a file is not the one that was hashed any more.
+    /// If a file has changed since it was hashed.
     pub(crate) fn check_unchanged(&self) -> Result<(), DataError> {
         self.files.iter().try_for_each(SourceFile::check_unchanged)
     }
 }
 
-/// Finds and hashes the files of `source`. `builtin` says which parquet file holds the built-in corpus for an origin.
+/// Finds and hashes the files of `source`.
+///
+/// # Errors
+/// If a pattern matches no file, a template is wrong, or a file cannot be read.
 pub(crate) fn locate(
     source: &Source,
-    origin: Origin,
-    cache: &Cache,
-    builtin: &dyn Fn(Origin) -> Result<PathBuf, DataError>,
-    progress: &dyn Fn(u64, u64),
-) -> Result<Located, DataError> {
-    let text_of = |field: &Option<String>, template: &Option<String>| {
-        TextOf::new(field.as_deref(), template.as_deref())
-            .map_err(|message| DataError::setting(origin.key(), format!("the template of the source: {message}")))
+    split: SplitName,
+    cache: &DataCache,
+    report: &Report<'_>,
+) -> Result<LocatedSource, DataError> {
+    let selector = |field: &Option<String>, template: &Option<String>| {
+        TextSelector::new(field.as_deref(), template.as_deref())
+            .map_err(|message| DataError::setting(split.key(), format!("the template of the source: {message}")))
     };
     let (documents, patterns) = match source {
-        Source::Text { files } => (Documents::Text, files.clone()),
-        Source::Parquet(from) => {
-            (Documents::Parquet { text: text_of(&from.column, &from.template)? }, from.files.clone())
+        Source::Text { files } => (DocumentFormat::Text, files.clone()),
+        Source::Parquet(from) => (DocumentFormat::Parquet(selector(&from.column, &from.template)?), from.files.clone()),
+        Source::Jsonl(from) => (DocumentFormat::Jsonl(selector(&from.field, &from.template)?), from.files.clone()),
+        Source::Json(from) => (DocumentFormat::Json(selector(&from.field, &from.template)?), from.files.clone()),
+        Source::Tokens { files } => (DocumentFormat::Tokens, files.clone()),
+        Source::Builtin { corpus: _ } => {
+            let files = stories::write_corpus(cache, report)?;
+            let file = if split == SplitName::Train { files.train } else { files.validation };
+            (DocumentFormat::Parquet(selector(&None, &None)?), vec![file])
         }
-        Source::Jsonl(from) => (Documents::Jsonl { text: text_of(&from.field, &from.template)? }, from.files.clone()),
-        Source::Json(from) => (Documents::Json { text: text_of(&from.field, &from.template)? }, from.files.clone()),
-        Source::Tokens { files } => (Documents::Tokens, files.clone()),
-        Source::Builtin { corpus: _ } => (Documents::Parquet { text: text_of(&None, &None)? }, vec![builtin(origin)?]),
         Source::Hub(_) => {
-            return Err(DataError::setting(origin.key(), "on the hub: `hub::lower` finds its files first"));
+            return Err(DataError::setting(split.key(), "on the hub: `hub::lower` finds its files first"));
         }
     };
-    let paths = expand(&patterns, origin.key())?;
-    let total = paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
-    let done = std::cell::Cell::new(0);
-    let step = |bytes| {
-        done.set(done.get() + bytes);
-        progress(done.get(), total);
+    let paths = expand(&patterns, split.key())?;
+    let bytes_total = paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
+    let bytes_done = Cell::new(0);
+    let progress = |bytes| {
+        bytes_done.set(bytes_done.get() + bytes);
+        report(Progress::Hashing { split, bytes_done: bytes_done.get(), bytes_total });
     };
-    let files = paths.iter().map(|path| SourceFile::identify(path, cache, &step)).collect::<Result<Vec<_>, _>>()?;
-    let (kind, text) = match &documents {
-        Documents::Text => ("text", None),
-        Documents::Parquet { text } => ("parquet", Some(text)),
-        Documents::Jsonl { text } => ("jsonl", Some(text)),
-        Documents::Json { text } => ("json", Some(text)),
-        Documents::Tokens => ("tokens", None),
+    let identify = |path: &PathBuf| SourceFile::identify(path, cache, &progress);
+    let files = paths.iter().map(identify).collect::<Result<Vec<_>, _>>()?;
+    let (format, text) = match &documents {
+        DocumentFormat::Text => ("text", None),
+        DocumentFormat::Parquet(text) => ("parquet", Some(text)),
+        DocumentFormat::Jsonl(text) => ("jsonl", Some(text)),
+        DocumentFormat::Json(text) => ("json", Some(text)),
+        DocumentFormat::Tokens => ("tokens", None),
     };
-    let (how, of) = text.map(TextOf::hashed).unwrap_or_default();
-    let kind = [&format!("{kind}{how}"), of];
-    let hash = hash_parts(kind.into_iter().chain(files.iter().map(|file| file.hash.as_str())));
-    Ok(Located { origin, documents, files, hash })
+    let (suffix, selected) = text.map_or(("", ""), TextSelector::identity);
+    let format = [&format!("{format}{suffix}"), selected];
+    let hash = hash_parts(format.into_iter().chain(files.iter().map(|file| file.hash.as_str())));
+    Ok(LocatedSource { split, documents, files, hash })
 }
 
-/// `validation` as a source of its own; `None` for a fraction of the training source.
-pub(crate) fn own_source(validation: &Validation) -> Option<Source> {
+/// The source of `validation`; `None` for a fraction of the training source.
+pub(crate) fn separate_source(validation: &Validation) -> Option<Source> {
     match validation {
         Validation::Fraction(_) => None,
         Validation::Source(source) => Some(source.clone()),
     }
 }
 
-/// The files that the patterns mean, pattern by pattern, each pattern's in alphabetical order. A path that exists is
-/// itself, whatever characters it has.
+/// The files that match `patterns`, pattern by pattern, for each pattern in alphabetical order. The path of an existing file stands for
+/// that file, whatever characters it has.
 fn expand(patterns: &[PathBuf], key: &'static str) -> Result<Vec<PathBuf>, DataError> {
     let mut files = Vec::new();
     for pattern in patterns {

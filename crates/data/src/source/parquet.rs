@@ -1,4 +1,4 @@
-//! Parquet: one document a row, in a column of strings or made of several. Only those columns are read, a few rows at a time.
+//! Parquet: each row has a document. Only the columns that the text needs are read, a few rows at a time.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,26 +12,24 @@ use parquet::file::reader::{FileReader as _, RowGroupReader, SerializedFileReade
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 use serde_json::{Map, Value};
 
-use super::read::{Piece, Sink};
-use super::text_of::TextOf;
-use super::{DOCUMENT_LIMIT, megabytes};
+use super::piece::{DOCUMENT_LIMIT, PieceSink, TextPiece, document_limit};
+use super::text_selector::TextSelector;
 use crate::error::DataError;
 use runner_spec::diagnostic::nearest;
 
-/// Rows taken at a time: a batch of long documents stays at some megabytes.
+/// Rows read at a time, so that a batch of long documents takes a few megabytes.
 const ROWS: usize = 64;
 
 type Reader = ColumnReaderImpl<ByteArrayType>;
 
-pub(super) fn read(path: &Path, text: &TextOf, sink: &mut Sink<'_>) -> Result<(), DataError> {
-    let file = File::open(path).map_err(DataError::io(path))?;
-    let reader = guarded(path, || SerializedFileReader::new(file))?;
+pub(super) fn read(path: &Path, text: &TextSelector, sink: &mut PieceSink<'_>) -> Result<(), DataError> {
+    let reader = open(path)?;
     let schema = reader.metadata().file_metadata().schema_descr();
     let mut columns = Vec::new();
     for name in text.fields() {
         let index = find(schema, name).map_err(|message| DataError::file(path, message))?;
         let present = schema.column(index).max_def_level();
-        columns.push(Column {
+        columns.push(StringColumn {
             name,
             index,
             present,
@@ -56,7 +54,7 @@ pub(super) fn read(path: &Path, text: &TextOf, sink: &mut Sink<'_>) -> Result<()
             if records == 0 {
                 break;
             }
-            let mut values = columns.iter().map(Column::values).collect::<Vec<_>>();
+            let mut values = columns.iter().map(StringColumn::values).collect::<Vec<_>>();
             for _ in 0..records {
                 let mut record = Map::new();
                 for (column, values) in columns.iter().zip(&mut values) {
@@ -67,12 +65,14 @@ pub(super) fn read(path: &Path, text: &TextOf, sink: &mut Sink<'_>) -> Result<()
                     record.insert(column.name.to_owned(), value);
                 }
                 let document = match text {
-                    // Nulls are no documents.
-                    TextOf::Field(name) if record.get(name).is_some_and(Value::is_null) => None,
-                    _ => text.of(record).map_err(|message| DataError::file(path, format!("row {row}: {message}")))?,
+                    // A null is no document.
+                    TextSelector::Field(name) if record.get(name).is_some_and(Value::is_null) => None,
+                    _ => text
+                        .extract(record)
+                        .map_err(|message| DataError::file(path, format!("row {row}: {message}")))?,
                 };
                 if let Some(text) = document {
-                    sink(Piece { text, first: true })?;
+                    sink(TextPiece::whole_document(text))?;
                 }
                 row += 1;
             }
@@ -81,19 +81,19 @@ pub(super) fn read(path: &Path, text: &TextOf, sink: &mut Sink<'_>) -> Result<()
     Ok(())
 }
 
-/// A column of strings, a few rows of it.
-struct Column<'a> {
+/// A few rows of a column of strings.
+struct StringColumn<'a> {
     name: &'a str,
     index: usize,
-    /// The definition level of a value that is there.
+    /// The definition level of a value that is not null.
     present: i16,
-    /// Those that are there.
+    /// The values that are not null.
     buffer: Vec<ByteArray>,
-    /// One a row, unless every row has a value.
+    /// The definition level of each row; empty if no row can be null.
     levels: Vec<i16>,
 }
 
-impl Column<'_> {
+impl StringColumn<'_> {
     fn reader(&self, path: &Path, group: &dyn RowGroupReader) -> Result<Reader, DataError> {
         let codec = group.metadata().column(self.index).compression();
         if !matches!(codec, Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::ZSTD(_)) {
@@ -106,33 +106,33 @@ impl Column<'_> {
         }
     }
 
-    /// The next rows; how many.
+    /// Reads the next rows. Returns how many there are.
     fn fill(&mut self, path: &Path, reader: &mut Reader) -> Result<usize, DataError> {
         self.buffer.clear();
         self.levels.clear();
         let (buffer, levels) = (&mut self.buffer, &mut self.levels);
         let (records, ..) = guarded(path, || reader.read_records(ROWS, Some(levels), None, buffer))?;
-        let there = if self.present == 0 {
+        let count = if self.present == 0 {
             records
         } else {
             self.levels.iter().filter(|&&level| level == self.present).count()
         };
-        if there != self.buffer.len() || (self.present > 0 && self.levels.len() != records) {
+        if count != self.buffer.len() || (self.present > 0 && self.levels.len() != records) {
             return Err(corrupt(path, "it has more values than rows, or fewer"));
         }
         Ok(records)
     }
 
-    /// Row by row.
+    /// The value of each row.
     fn values(&self) -> impl Iterator<Item = Option<&ByteArray>> {
-        let mut there = self.buffer.iter();
+        let mut values = self.buffer.iter();
         let mut levels = self.levels.iter();
         std::iter::from_fn(move || {
             if self.present == 0 {
-                return there.next().map(Some);
+                return values.next().map(Some);
             }
             let level = *levels.next()?;
-            Some(if level == self.present { there.next() } else { None })
+            Some(if level == self.present { values.next() } else { None })
         })
     }
 
@@ -140,7 +140,7 @@ impl Column<'_> {
         let bytes = guarded(path, || Ok(value.data()))?;
         let name = self.name;
         if bytes.len() > DOCUMENT_LIMIT {
-            let limit = megabytes(DOCUMENT_LIMIT as u64);
+            let limit = document_limit();
             return Err(DataError::file(path, format!("row {row}: column `{name}` is longer than {limit}")));
         }
         let text = std::str::from_utf8(bytes)
@@ -149,8 +149,8 @@ impl Column<'_> {
     }
 }
 
-/// The reader checks most of what a file can get wrong, but not all of it: a panic in it means a corrupt file too. What
-/// it leaves behind is dropped unseen, as the error ends the reading.
+/// Runs `read`, which uses the parquet reader. The reader does not check everything in a file, so a panic means a corrupt file, too; the
+/// reader is not used after it.
 fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, DataError> {
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(result) => result.map_err(|error| corrupt(path, &error.to_string())),
@@ -162,11 +162,12 @@ fn corrupt(path: &Path, message: &str) -> DataError {
     DataError::file(path, format!("not a parquet file, or a corrupt one: {message}"))
 }
 
-/// The index of the leaf `column`, or what is wrong with asking for it.
+/// The index of the leaf `column`, which must hold strings.
 fn find(schema: &SchemaDescriptor, column: &str) -> Result<usize, String> {
     let columns = schema.columns();
     let Some(index) = columns.iter().position(|c| c.path().string() == column) else {
-        let names: Vec<_> = columns.iter().take(50).map(|c| format!("`{}` ({})", c.path().string(), kind(c))).collect();
+        let names: Vec<_> =
+            columns.iter().take(50).map(|c| format!("`{}` ({})", c.path().string(), type_name(c))).collect();
         let near = nearest(column, columns.iter().map(|c| c.path().parts().last().map_or("", String::as_str)));
         let near = near.map_or_else(String::new, |near| format!("did you mean `{near}`? "));
         return Err(format!("no column `{column}`; {near}the columns are {}", names.join(", ")));
@@ -183,7 +184,7 @@ fn find(schema: &SchemaDescriptor, column: &str) -> Result<usize, String> {
         } else {
             format!("of strings are {}", strings.join(", "))
         };
-        return Err(format!("column `{column}` is {}, not strings; {strings}", kind(found)));
+        return Err(format!("column `{column}` is {}, not strings; {strings}", type_name(found)));
     }
     Ok(index)
 }
@@ -192,10 +193,47 @@ fn is_string(column: &ColumnDescriptor) -> bool {
     column.physical_type() == Type::BYTE_ARRAY && column.max_rep_level() == 0
 }
 
-fn kind(column: &ColumnDescriptor) -> String {
-    let text = matches!(column.logical_type_ref(), Some(LogicalType::String))
+/// The type of `column`, for a person.
+fn type_name(column: &ColumnDescriptor) -> String {
+    let is_text = matches!(column.logical_type_ref(), Some(LogicalType::String))
         || column.converted_type() == ConvertedType::UTF8;
-    if text { "string".into() } else { column.physical_type().to_string().to_lowercase() }
+    if is_text { "string".into() } else { column.physical_type().to_string().to_lowercase() }
+}
+
+fn open(path: &Path) -> Result<SerializedFileReader<File>, DataError> {
+    let file = File::open(path).map_err(DataError::io(path))?;
+    guarded(path, || SerializedFileReader::new(file))
+}
+
+/// A column of a parquet file.
+pub(crate) struct ParquetColumn {
+    pub(crate) name: String,
+    pub(crate) type_name: String,
+    /// Bytes without compression.
+    pub(crate) bytes: u64,
+}
+
+/// The columns of a parquet file, and the number of its rows.
+///
+/// # Errors
+/// If it is not a parquet file.
+pub(crate) fn parquet_columns(path: &Path) -> Result<(Vec<ParquetColumn>, u64), DataError> {
+    let reader = open(path)?;
+    let metadata = reader.metadata();
+    let schema = metadata.file_metadata().schema_descr();
+    let columns = schema.columns().iter().enumerate().map(|(index, column)| {
+        let mut type_name = type_name(column);
+        if type_name == "byte_array" {
+            "bytes".clone_into(&mut type_name);
+        }
+        if column.max_rep_level() > 0 {
+            type_name = format!("list of {type_name}");
+        }
+        let chunks = metadata.row_groups().iter().filter_map(|group| group.columns().get(index));
+        let bytes = chunks.map(|chunk| chunk.uncompressed_size().max(0) as u64).fold(0, u64::saturating_add);
+        ParquetColumn { name: column.path().string(), type_name, bytes }
+    });
+    Ok((columns.collect(), metadata.file_metadata().num_rows().max(0) as u64))
 }
 
 #[cfg(test)]
@@ -212,11 +250,11 @@ mod tests {
 
     fn texts(path: &Path, column: &str) -> Result<Vec<String>, String> {
         let mut texts = Vec::new();
-        let mut sink = |piece: Piece| {
+        let mut sink = |piece: TextPiece| {
             texts.push(piece.text);
             Ok(())
         };
-        read(path, &TextOf::new(Some(column), None).unwrap(), &mut sink).map_err(|error| error.to_string())?;
+        read(path, &TextSelector::new(Some(column), None).unwrap(), &mut sink).map_err(|error| error.to_string())?;
         Ok(texts)
     }
 

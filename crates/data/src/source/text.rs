@@ -1,21 +1,19 @@
-//! Plain text: each file is one document, read in blocks and handed on in pieces that end where the tokenizer may be
-//! cut.
+//! Plain text: each file is a document, read in blocks and handed on in pieces that end at cut points of the tokenizer.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use super::read::{Piece, Sink};
-use super::{DOCUMENT_LIMIT, megabytes};
+use super::piece::{DOCUMENT_LIMIT, PieceSink, TextPiece, document_limit};
+use crate::cut_points::CutPoints;
 use crate::error::DataError;
-use crate::tokenizer::Cut;
 
 const BLOCK: usize = 256 << 10;
 
-pub(super) fn read(path: &Path, cut: Cut, sink: &mut Sink<'_>) -> Result<(), DataError> {
+pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Result<(), DataError> {
     let mut file = File::open(path).map_err(DataError::io(path))?;
-    let mut first = true;
-    // Text that has not been handed on, and the bytes of a character whose rest is in the next block.
+    let mut starts_document = true;
+    // Text that has not been handed on yet, and the first bytes of a character whose rest is in the next block.
     let mut pending = String::new();
     let mut partial: Vec<u8> = Vec::new();
     let mut offset = 0;
@@ -32,23 +30,23 @@ pub(super) fn read(path: &Path, cut: Cut, sink: &mut Sink<'_>) -> Result<(), Dat
             Err(error) if error.error_len().is_some() => {
                 return Err(DataError::NotUtf8 { path: path.to_owned(), offset: offset + error.valid_up_to() as u64 });
             }
-            // A character goes on in the next block: what precedes it is valid.
-            Err(error) => std::str::from_utf8(&partial[..error.valid_up_to()]).unwrap_or_default(),
+            // The last character continues in the next block.
+            Err(_) => partial.utf8_chunks().next().map_or("", |chunk| chunk.valid()),
         };
         pending.push_str(valid);
         offset += valid.len() as u64;
         let taken = valid.len();
         partial.drain(..taken);
 
-        if let Some(end) = cut.last(&pending, seen) {
+        if let Some(end) = cut.last_in(&pending, seen) {
             let rest = pending.split_off(end);
-            sink(Piece { text: std::mem::replace(&mut pending, rest), first })?;
-            first = false;
+            sink(TextPiece { text: std::mem::replace(&mut pending, rest), starts_document })?;
+            starts_document = false;
         }
         if pending.len() > DOCUMENT_LIMIT {
-            let limit = megabytes(DOCUMENT_LIMIT as u64);
+            let limit = document_limit();
             let message = match cut {
-                Cut::Never => {
+                CutPoints::Never => {
                     "this tokenizer can only take a document whole; give one document a line with data.train.jsonl, or a row with data.train.parquet"
                 }
                 _ => "is this text?",
@@ -60,7 +58,7 @@ pub(super) fn read(path: &Path, cut: Cut, sink: &mut Sink<'_>) -> Result<(), Dat
         return Err(DataError::NotUtf8 { path: path.to_owned(), offset });
     }
     if !pending.is_empty() {
-        sink(Piece { text: pending, first })?;
+        sink(TextPiece { text: pending, starts_document })?;
     }
     Ok(())
 }
@@ -69,7 +67,7 @@ pub(super) fn read(path: &Path, cut: Cut, sink: &mut Sink<'_>) -> Result<(), Dat
 mod tests {
     use super::*;
 
-    fn pieces(bytes: &[u8], cut: Cut) -> Result<Vec<Piece>, DataError> {
+    fn pieces(bytes: &[u8], cut: CutPoints) -> Result<Vec<TextPiece>, DataError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.txt");
         std::fs::write(&path, bytes).unwrap();
@@ -83,27 +81,27 @@ mod tests {
 
     #[test]
     fn pieces_join_to_the_file_whatever_the_block_border_hits() {
-        // Three-byte characters never divide the block evenly: a character straddles each border.
+        // Three-byte characters do not divide the block evenly, so a character straddles each border.
         let text = "日本 語x ".repeat(BLOCK / 4);
-        for cut in [Cut::Anywhere, Cut::Words, Cut::Never] {
+        for cut in [CutPoints::Anywhere, CutPoints::Words, CutPoints::Never] {
             let pieces = pieces(text.as_bytes(), cut).unwrap();
             assert_eq!(pieces.iter().map(|p| p.text.as_str()).collect::<String>(), text);
-            assert!(pieces.iter().enumerate().all(|(i, p)| p.first == (i == 0)));
-            assert_eq!(pieces.len() > 1, cut != Cut::Never);
+            assert!(pieces.iter().enumerate().all(|(i, p)| p.starts_document == (i == 0)));
+            assert_eq!(pieces.len() > 1, cut != CutPoints::Never);
         }
-        assert_eq!(pieces(b"", Cut::Words).unwrap(), []);
+        assert_eq!(pieces(b"", CutPoints::Words).unwrap(), []);
     }
 
     #[test]
     fn bad_bytes_are_located() {
         let mut bytes = vec![b'a'; BLOCK + 10];
         bytes.push(0xff);
-        let offset = |bytes: &[u8]| match pieces(bytes, Cut::Words).unwrap_err() {
+        let offset = |bytes: &[u8]| match pieces(bytes, CutPoints::Words).unwrap_err() {
             DataError::NotUtf8 { offset, .. } => offset,
             other => panic!("{other}"),
         };
         assert_eq!(offset(&bytes), BLOCK as u64 + 10);
-        // A character that the end of the file cuts off.
+        // The end of the file cuts a character.
         assert_eq!(offset("ab日".as_bytes().split_last().unwrap().1), 2);
     }
 }

@@ -15,7 +15,7 @@ use parquet::schema::parser::parse_message_type;
 use serde_json::json;
 
 use super::corpus::{EDITION, Item, Stories, tell_stories};
-use crate::cache::Cache;
+use crate::cache::DataCache;
 use crate::error::DataError;
 use crate::progress::{Progress, Report};
 
@@ -44,7 +44,7 @@ pub(crate) struct CorpusFiles {
 ///
 /// # Errors
 /// If the cache cannot be read or written.
-pub(crate) fn write_corpus(cache: &Cache, report: &Report<'_>) -> Result<CorpusFiles, DataError> {
+pub(crate) fn write_corpus(cache: &DataCache, report: &Report<'_>) -> Result<CorpusFiles, DataError> {
     let open = |folder: &Path| {
         let file = |name: &str| {
             let path = folder.join(name);
@@ -68,7 +68,7 @@ pub(crate) fn write_corpus(cache: &Cache, report: &Report<'_>) -> Result<CorpusF
         }
         write_items(&folder.join("choice.jsonl"), &items).map_err(DataError::io(folder))
     };
-    Ok(cache.entry("corpora", EDITION, &|| report(Progress::Waiting), &open, &mut build)?.0)
+    Ok(cache.open_or_build("corpora", EDITION, report, &open, &mut build)?.0)
 }
 
 /// Writes documents in FineWeb's schema.
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn the_files_are_written_once() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(dir.path()).unwrap();
+        let cache = DataCache::open(dir.path()).unwrap();
         let files = write_corpus(&cache, &|_| ()).unwrap();
         assert_eq!(write_corpus(&cache, &|_| panic!("written again")).unwrap(), files);
         let lines = std::fs::read_to_string(&files.choice).unwrap();

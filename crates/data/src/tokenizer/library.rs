@@ -1,5 +1,5 @@
-//! Tokenizers of the `tokenizers` crate: GPT-2's two files, any tokenizer.json. Those that merge bytes in GPT-2's words are
-//! encoded by `merges.rs`, to the same tokens; all others by the crate.
+//! Tokenizers of the `tokenizers` crate: GPT-2's two files, or any tokenizer.json. If a tokenizer merges the bytes of GPT-2's words,
+//! `merges.rs` encodes to the same tokens; otherwise the crate encodes.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,23 +14,24 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::gpt2_words::Words;
-use super::merges::{Memo, Merges};
-use super::words::Cut;
+use super::merges::{BytePairMerges, WordTable};
+use crate::cut_points::CutPoints;
 use crate::error::DataError;
 
 /// GPT-2's end of text.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
+
 /// A loaded tokenizer, with special tokens read as ordinary text.
-pub(super) struct Library {
+pub(super) struct LibraryTokenizer {
     tokenizer: Tokenizer,
-    pub(super) cut: Cut,
-    /// What encodes GPT-2's words, if the model does no more than merge their bytes.
-    merges: Option<Merges>,
-    /// Taken and given back by the threads that encode.
-    memos: Mutex<Vec<Memo>>,
+    pub(super) cut_points: CutPoints,
+    /// Encodes GPT-2's words, if the model only merges their bytes.
+    merges: Option<BytePairMerges>,
+    /// Tables that no thread uses at the moment.
+    word_tables: Mutex<Vec<WordTable>>,
 }
 
-impl Library {
+impl LibraryTokenizer {
     /// GPT-2's tokenizer from its two files.
     pub(super) fn gpt2(vocab: &Path, merges: &Path) -> Result<Self, DataError> {
         let read = |path: &Path| {
@@ -70,11 +71,11 @@ impl Library {
         Ok(Self::new(tokenizer))
     }
 
-    /// A tokenizer.json. `path` is where it came from.
+    /// Loads the content of a tokenizer.json; messages name `path`.
     pub(super) fn from_json(bytes: &[u8], path: &Path) -> Result<Self, DataError> {
         let wrong = |message: String| DataError::file(path, format!("not a tokenizer.json: {message}"));
         let mut json: Value = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
-        // What cuts, fills up or varies the tokens of a text has no place in training data.
+        // Settings that cut, pad or vary the tokens of a text are removed: training data needs all of them, always the same.
         for key in ["truncation", "padding"] {
             if let Some(value) = json.get_mut(key) {
                 *value = Value::Null;
@@ -84,7 +85,7 @@ impl Library {
             *dropout = Value::Null;
         }
         let bytes = serde_json::to_vec(&json).map_err(|error| wrong(error.to_string()))?;
-        // The crate trusts these files in places; what it makes of a wrong one stays inside.
+        // The crate trusts these files in places, and may panic on a wrong one.
         let loaded = catch_unwind(AssertUnwindSafe(|| Tokenizer::from_bytes(bytes)));
         let tokenizer = loaded
             .map_err(|_| wrong("its parts do not fit each other".into()))?
@@ -99,15 +100,17 @@ impl Library {
         let plain = tokenizer.get_normalizer().is_none()
             && matches!(tokenizer.get_model(), ModelWrapper::BPE(_))
             && tokenizer.get_added_tokens_decoder().values().all(|token| token.special);
-        let cut = if gpt2_words && plain { Cut::Words } else { Cut::Never };
-        let model = (cut == Cut::Words).then(|| serde_json::to_value(tokenizer.get_model()).ok()).flatten();
-        let merges = model.and_then(|model| Merges::new(&model));
-        Self { tokenizer, cut, merges, memos: Mutex::default() }
+        let cut_points = if gpt2_words && plain { CutPoints::Words } else { CutPoints::Never };
+        let model =
+            (cut_points == CutPoints::Words).then(|| serde_json::to_value(tokenizer.get_model()).ok()).flatten();
+        let merges = model.and_then(|model| BytePairMerges::new(&model));
+        Self { tokenizer, cut_points, merges, word_tables: Mutex::default() }
     }
 
-    /// A tokenizer.json, which `from_json` reads.
-    pub(super) fn to_json(&self) -> Result<String, String> {
-        self.tokenizer.to_string(false).map_err(|error| error.to_string())
+    /// The content of a tokenizer.json, which `from_json` reads.
+    pub(super) fn to_json(&self) -> Result<String, DataError> {
+        let json = self.tokenizer.to_string(false);
+        json.map_err(|error| DataError::file(Path::new("tokenizer.json"), error.to_string()))
     }
 
     /// Every token and its id.
@@ -126,23 +129,23 @@ impl Library {
 
     /// Appends the tokens of `text` to `out`.
     pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
-        let Some(merges) = &self.merges else { return self.encode_whole(text, out) };
-        let kept = self.memos.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut memo = kept.unwrap_or_else(Memo::new);
+        let Some(merges) = &self.merges else { return self.encode_with_library(text, out) };
+        let unused = self.word_tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut table = unused.unwrap_or_else(WordTable::new);
         for (start, end) in Words::new(text) {
-            memo.encode(merges, text.as_bytes(), start, end, out);
+            table.encode(merges, text.as_bytes(), start, end, out);
         }
-        self.memos.lock().unwrap_or_else(PoisonError::into_inner).push(memo);
+        self.word_tables.lock().unwrap_or_else(PoisonError::into_inner).push(table);
         Ok(())
     }
 
-    fn encode_whole(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
+    fn encode_with_library(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
         let encoding = self.tokenizer.encode_fast(text, false).map_err(|error| error.to_string())?;
         out.extend_from_slice(encoding.get_ids());
         Ok(())
     }
 
-    /// The text of `ids`; ids that no token has are passed over.
+    /// The text of `ids`. Ids without a token are skipped.
     pub(super) fn decode(&self, ids: &[u32]) -> String {
         self.tokenizer.decode(ids, false).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.into())
     }
@@ -163,8 +166,8 @@ mod tests {
     use tokenizers::models::bpe::BpeTrainer;
     use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
 
-    use super::super::words::words;
     use super::*;
+    use crate::cut_points::words;
 
     const TEXT: &str = "It's a dog's day.\n\nThe  dog  ran 42 miles,\tdidn't it?  \n He'll  run 3.14\n\n\n日本 語 é\u{301} \u{a0}x\u{3000}y 🙂 ok\r\nthe the the  end <|endoftext|> of";
 
@@ -180,11 +183,11 @@ mod tests {
         byte_level(model, std::iter::once(END_OF_TEXT.to_owned())).unwrap()
     }
 
-    /// The claims of `Cut::Words` and `merges.rs`, on every text made of some tricky pieces.
+    /// The claims of `CutPoints::Words` and `merges.rs`, on every text made of some tricky pieces.
     #[test]
     fn words_give_the_tokens_of_the_whole() {
-        let library = Library::new(tokenizer());
-        assert!(library.cut == Cut::Words && library.merges.is_some());
+        let library = LibraryTokenizer::new(tokenizer());
+        assert!(library.cut_points == CutPoints::Words && library.merges.is_some());
         let pieces = ["a", "'s", " ", "\n", "  ", "7", "!", "é", "\u{3000}", "\t", " b", "日", "\u{301}"];
         let mut texts = vec![TEXT.to_owned()];
         for i in 0..pieces.len().pow(4) {
@@ -196,7 +199,7 @@ mod tests {
             by_words.clear();
             whole.clear();
             words(text).for_each(|word| library.encode(word, &mut by_words).unwrap());
-            library.encode_whole(text, &mut whole).unwrap();
+            library.encode_with_library(text, &mut whole).unwrap();
             assert_eq!(by_words, whole, "{text:?}");
             by_words.clear();
             library.encode(text, &mut by_words).unwrap();
@@ -208,24 +211,24 @@ mod tests {
     #[test]
     fn only_gpt2s_words_are_cut() {
         let json: Value = serde_json::from_str(&tokenizer().to_string(false).unwrap()).unwrap();
-        let load = |json: &Value| Library::from_json(&serde_json::to_vec(json).unwrap(), Path::new("t.json"));
-        assert_eq!(load(&json).unwrap().cut, Cut::Words);
+        let load = |json: &Value| LibraryTokenizer::from_json(&serde_json::to_vec(json).unwrap(), Path::new("t.json"));
+        assert_eq!(load(&json).unwrap().cut_points, CutPoints::Words);
         let mut prefixed = json.clone();
         prefixed["pre_tokenizer"]["add_prefix_space"] = true.into();
-        assert_eq!(load(&prefixed).unwrap().cut, Cut::Never);
+        assert_eq!(load(&prefixed).unwrap().cut_points, CutPoints::Never);
         let mut lower = json.clone();
         lower["normalizer"] = serde_json::json!({"type": "Lowercase"});
-        assert_eq!(load(&lower).unwrap().cut, Cut::Never);
+        assert_eq!(load(&lower).unwrap().cut_points, CutPoints::Never);
         let mut cut_short = json.clone();
         cut_short["truncation"] = serde_json::json!(
             {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
         let mut tokens = Vec::new();
-        load(&cut_short).unwrap().encode_whole("a b c d e f", &mut tokens).unwrap();
+        load(&cut_short).unwrap().encode_with_library("a b c d e f", &mut tokens).unwrap();
         assert!(tokens.len() > 2);
         let mut wrong = json;
         wrong["model"]["merges"] = serde_json::json!([["no", "such"]]);
         assert!(load(&wrong).is_err());
-        assert!(Library::from_json(b"{}", Path::new("t.json")).is_err());
+        assert!(LibraryTokenizer::from_json(b"{}", Path::new("t.json")).is_err());
     }
 
     #[test]
@@ -238,13 +241,13 @@ mod tests {
         let tokens: HashMap<_, _> = names.iter().zip(0_u32..).collect();
         std::fs::write(&vocab, serde_json::to_string(&tokens).unwrap()).unwrap();
         std::fs::write(&merges, "#version: 0.2\nh e\n").unwrap();
-        let library = Library::gpt2(&vocab, &merges).unwrap();
+        let library = LibraryTokenizer::gpt2(&vocab, &merges).unwrap();
         let mut out = Vec::new();
         library.encode("he", &mut out).unwrap();
         assert_eq!((out, library.special_tokens()), (vec![256], vec![(END_OF_TEXT.into(), 257)]));
         let error = |text: &str| {
             std::fs::write(&merges, text).unwrap();
-            Library::gpt2(&vocab, &merges).map(|_| ()).unwrap_err().to_string()
+            LibraryTokenizer::gpt2(&vocab, &merges).map(|_| ()).unwrap_err().to_string()
         };
         assert!(error("h e\nx").contains("line 2: not two tokens"));
         assert!(error("h x\n").contains("line 1: \"hx\" is not in"));

@@ -1,5 +1,5 @@
-//! Byte-level byte-pair merging of words, and a table of words met before. The same tokens as the `tokenizers` crate's model,
-//! several times faster; cutting text into words is `gpt2_words.rs`.
+//! Byte-level byte-pair merging of words, with a table of words that were merged before. It gives the tokens of the `tokenizers`
+//! crate's model, several times faster. `gpt2_words.rs` cuts text into words.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -8,29 +8,29 @@ use std::hash::{BuildHasherDefault, Hasher};
 use serde_json::Value;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-/// Words up to this length are merged by looking through all pairs again and again, which is faster while they are few.
+/// Words up to this length are merged by scanning all pairs for each merge, which is faster for few pairs.
 const SHORT: usize = 64;
-/// No merge.
+/// The rank of a pair that is not merged.
 const NONE: u64 = u64::MAX;
 
 /// The merges of a vocabulary whose tokens are strings of bytes.
-pub(super) struct Merges {
+pub(super) struct BytePairMerges {
     /// The token of each byte.
     bytes: [u32; 256],
-    /// By left and right token: rank and result, the lower rank first.
-    pairs: HashMap<u64, u64, BuildHasherDefault<Mix>>,
+    /// By left and right token: the rank in the upper half, the merged token in the lower.
+    pairs: HashMap<u64, u64, BuildHasherDefault<PairHasher>>,
 }
 
-impl Merges {
-    /// From a BPE model as tokenizer.json has it; `None` if it does more than merge bytes.
+impl BytePairMerges {
+    /// The merges of `model`, the BPE model of a tokenizer.json; `None` if it does more than merge bytes.
     pub(super) fn new(model: &Value) -> Option<Self> {
-        let off = |key: &str| match model.get(key) {
+        let is_off = |key: &str| match model.get(key) {
             None | Some(Value::Null | Value::Bool(false)) => true,
             Some(Value::String(text)) => text.is_empty(),
             Some(_) => false,
         };
         let plain =
-            ["dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"].into_iter().all(off);
+            ["dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"].into_iter().all(is_off);
         if !plain {
             return None;
         }
@@ -38,7 +38,7 @@ impl Merges {
         let id = |token: &str| vocabulary.get(token).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
         let mut bytes = [0; 256];
         for (byte, character) in byte_characters() {
-            // Where a byte has no token, the model may drop it or write another.
+            // Without a token for a byte, the model may drop the byte or write another token.
             bytes[usize::from(byte)] = id(character.encode_utf8(&mut [0; 4]))?;
         }
         let mut pairs = HashMap::default();
@@ -58,7 +58,7 @@ impl Merges {
         self.pairs.get(&pair(left, right)).copied().unwrap_or(NONE)
     }
 
-    /// Appends the tokens of `word` to `out`: the pair of the lowest rank is merged, the leftmost of several, until none is left.
+    /// Appends the tokens of `word` to `out`. The pair with the lowest rank is merged, the leftmost first, until no pair has a merge.
     pub(super) fn encode(&self, word: &[u8], out: &mut Vec<u32>) {
         if word.len() > SHORT {
             return self.encode_long(word, out);
@@ -96,11 +96,11 @@ impl Merges {
         out.extend_from_slice(&ids[..count]);
     }
 
-    /// As `encode`, in time that grows little faster than the word.
+    /// Gives the tokens of `encode`, in time that grows a little faster than the length of the word.
     fn encode_long(&self, word: &[u8], out: &mut Vec<u32>) {
         let count = word.len();
         let mut ids: Vec<u32> = word.iter().map(|&byte| self.bytes[usize::from(byte)]).collect();
-        // Neighbours of each part that is left; `count` for none.
+        // The neighbours of each part that is left; `count` stands for none.
         let mut next: Vec<usize> = (1..=count).collect();
         let mut previous: Vec<usize> = (0..count).map(|i| i.checked_sub(1).unwrap_or(count)).collect();
         let mut merges: Vec<u64> = ids.windows(2).map(|two| self.merge_of(two[0], two[1])).collect();
@@ -108,7 +108,7 @@ impl Merges {
         let queued = merges.iter().enumerate().filter(|&(_, &merge)| merge != NONE);
         let mut queue: BinaryHeap<_> = queued.map(|(at, &merge)| Reverse((merge, at))).collect();
         while let Some(Reverse((merge, at))) = queue.pop() {
-            // Queued before a neighbour was merged away.
+            // The entry was queued before a neighbour was merged.
             if merges[at] != merge {
                 continue;
             }
@@ -142,12 +142,12 @@ impl Merges {
     }
 }
 
-/// The bytes, and the characters that stand for them in vocabularies.
+/// Each byte with the character that stands for it in vocabularies.
 pub(super) fn byte_characters() -> Vec<(u8, char)> {
-    let printed = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let is_printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let mut next = (256..).filter_map(char::from_u32);
-    let mut characters: Vec<_> = (0..=255).filter(|&b| printed(b)).map(|b| (b, char::from(b))).collect();
-    characters.extend((0..=255).filter(|&b| !printed(b)).filter_map(|b| Some((b, next.next()?))));
+    let mut characters: Vec<_> = (0..=255).filter(|&b| is_printable(b)).map(|b| (b, char::from(b))).collect();
+    characters.extend((0..=255).filter(|&b| !is_printable(b)).filter_map(|b| Some((b, next.next()?))));
     debug_assert!(characters.iter().all(|(_, c)| ByteLevel::alphabet().contains(c)));
     characters.sort_unstable();
     characters
@@ -157,11 +157,11 @@ fn pair(left: u32, right: u32) -> u64 {
     u64::from(left) << 32 | u64::from(right)
 }
 
-/// Spreads the bits of a pair: pairs come from a vocabulary, not from someone who wants them to collide.
+/// A hasher of pairs. Pairs come from a vocabulary, so that deliberate collisions are no concern.
 #[derive(Default)]
-pub(super) struct Mix(u64);
+pub(super) struct PairHasher(u64);
 
-impl Hasher for Mix {
+impl Hasher for PairHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -178,47 +178,54 @@ impl Hasher for Mix {
     }
 }
 
-/// Bytes of a word that a table's entry holds; its length is the byte after them.
-const WORD: usize = 31;
+/// Bytes of a word that an entry of the table holds; the next byte is its length.
+const MAX_ENTRY_WORD: usize = 31;
 /// Tokens that an entry holds.
-const TOKENS: usize = 7;
-/// Entries of a table, as a power of two: 4 MiB, and nearly every word of a text has one.
-const ENTRIES: u32 = 16;
+const MAX_ENTRY_TOKENS: usize = 7;
+/// The table has 2^16 entries in 4 MiB, enough for nearly every word of a text.
+const LOG2_ENTRIES: u32 = 16;
 
 /// A word and its tokens, in one cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Entry {
+struct WordEntry {
     word: [u64; 4],
     count: u32,
-    tokens: [u32; TOKENS],
+    tokens: [u32; MAX_ENTRY_TOKENS],
 }
 
-/// The tokens of words met before. A word has one place, from which it drives another one out: so the table has a fixed size, and
-/// what it holds changes how long encoding takes, and nothing else.
-pub(super) struct Memo(Vec<Entry>);
+/// The tokens of words that were merged before. Each word has one place, where it replaces an earlier word, so that the size of the table
+/// is fixed. The content of the table changes only how long encoding takes.
+pub(super) struct WordTable(Vec<WordEntry>);
 
-impl Memo {
+impl WordTable {
     pub(super) fn new() -> Self {
-        Self(vec![Entry { word: [0; 4], count: 0, tokens: [0; TOKENS] }; 1 << ENTRIES])
+        Self(vec![WordEntry { word: [0; 4], count: 0, tokens: [0; MAX_ENTRY_TOKENS] }; 1 << LOG2_ENTRIES])
     }
 
     /// Appends the tokens of the word at `start..end` of `text` to `out`.
     #[inline]
-    pub(super) fn encode(&mut self, merges: &Merges, text: &[u8], start: usize, end: usize, out: &mut Vec<u32>) {
+    pub(super) fn encode(
+        &mut self,
+        merges: &BytePairMerges,
+        text: &[u8],
+        start: usize,
+        end: usize,
+        out: &mut Vec<u32>,
+    ) {
         let length = end - start;
-        if length > WORD {
+        if length > MAX_ENTRY_WORD {
             return merges.encode(&text[start..end], out);
         }
-        let word = key(text, start, length);
+        let word = word_key(text, start, length);
         let mut hash = word[0].wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ word[1].wrapping_mul(0xd6e8_feb8_6659_fd93);
         hash ^= (word[2].wrapping_mul(0xa076_1d64_78bd_642f) ^ word[3]).wrapping_mul(0xe703_7ed1_a0b4_28db);
-        let place = (hash ^ hash >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - ENTRIES);
-        let Some(entry) = self.0.get_mut(place as usize) else { return };
+        let place = (hash ^ hash >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - LOG2_ENTRIES);
+        let entry = &mut self.0[place as usize];
         if entry.word == word {
             match entry.count {
                 1 => out.push(entry.tokens[0]),
-                count => out.extend_from_slice(&entry.tokens[..(count as usize).min(TOKENS)]),
+                count => out.extend_from_slice(&entry.tokens[..(count as usize).min(MAX_ENTRY_TOKENS)]),
             }
             return;
         }
@@ -232,9 +239,9 @@ impl Memo {
     }
 }
 
-/// The `length` bytes of `text` from `start`, filled up with zeros, the length in the last byte.
+/// The `length` bytes of `text` from `start`, padded with zeros, with the length in the last byte.
 #[inline]
-fn key(text: &[u8], start: usize, length: usize) -> [u64; 4] {
+fn word_key(text: &[u8], start: usize, length: usize) -> [u64; 4] {
     let mut bytes = [0; 32];
     match text.get(start..).and_then(|rest| rest.first_chunk::<32>()) {
         Some(chunk) => bytes = *chunk,
@@ -242,7 +249,7 @@ fn key(text: &[u8], start: usize, length: usize) -> [u64; 4] {
     }
     let mut word = [0; 4];
     for (i, (word, bytes)) in word.iter_mut().zip(bytes.as_chunks::<8>().0).enumerate() {
-        // Bits of this part that belong to the word.
+        // The number of bits of this part that belong to the word.
         let bits = (length * 8).saturating_sub(i * 64).min(64);
         let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
         *word = u64::from_le_bytes(*bytes) & mask;
@@ -256,7 +263,7 @@ mod tests {
     use super::*;
 
     /// "a" … with merges that make every power of two, and pairs that compete.
-    fn merges() -> Merges {
+    fn merges() -> BytePairMerges {
         let mut vocabulary: HashMap<String, u32> =
             byte_characters().into_iter().map(|(byte, c)| (c.to_string(), u32::from(byte))).collect();
         let made =
@@ -265,7 +272,7 @@ mod tests {
             vocabulary.insert(format!("{left}{right}"), i);
         }
         let merges: Vec<_> = made.iter().map(|(left, right)| [left, right]).collect();
-        Merges::new(&serde_json::json!({"vocab": vocabulary, "merges": merges})).unwrap()
+        BytePairMerges::new(&serde_json::json!({"vocab": vocabulary, "merges": merges})).unwrap()
     }
 
     #[test]
@@ -296,14 +303,14 @@ mod tests {
 
     #[test]
     fn a_table_gives_what_merging_gives() {
-        let (merges, mut memo) = (merges(), Memo::new());
+        let (merges, mut table) = (merges(), WordTable::new());
         let text = "aabc abc\0 a aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa \0\0 \0 b".as_bytes();
         for start in 0..text.len() {
             for end in start + 1..=text.len() {
                 for _ in 0..2 {
                     let (mut direct, mut looked_up) = (Vec::new(), Vec::new());
                     merges.encode(&text[start..end], &mut direct);
-                    memo.encode(&merges, text, start, end, &mut looked_up);
+                    table.encode(&merges, text, start, end, &mut looked_up);
                     assert_eq!(direct, looked_up);
                 }
             }
@@ -315,16 +322,16 @@ mod tests {
         let vocabulary: HashMap<String, u32> =
             byte_characters().into_iter().map(|(byte, c)| (c.to_string(), u32::from(byte))).collect();
         let model = serde_json::json!({"vocab": vocabulary, "merges": [], "dropout": null, "ignore_merges": false});
-        assert!(Merges::new(&model).is_some());
+        assert!(BytePairMerges::new(&model).is_some());
         for (key, value) in
             [("ignore_merges", true.into()), ("end_of_word_suffix", "</w>".into()), ("dropout", 0.1.into())]
         {
             let mut other = model.clone();
             other[key] = value;
-            assert!(Merges::new(&other).is_none(), "{key}");
+            assert!(BytePairMerges::new(&other).is_none(), "{key}");
         }
         let mut short = model;
         short["vocab"].as_object_mut().unwrap().remove("a");
-        assert!(Merges::new(&short).is_none());
+        assert!(BytePairMerges::new(&short).is_none());
     }
 }

@@ -1,19 +1,16 @@
 //! From text to token ids and back.
 
-mod build;
-mod english;
 mod gpt2_words;
-mod hf;
-mod huggingface;
 mod library;
-mod load;
+mod make;
 mod merges;
-mod stored;
 mod text_tokenizer;
+mod tokenizer_file;
+mod tokenizer_json;
 mod train;
-mod words;
+mod transformers;
+mod word_vocabulary;
 
-pub(super) use build::build;
-pub use load::{load_tokenizer, train_tokenizer};
+pub(super) use make::make_tokenizer;
+pub use make::{load_tokenizer, train_tokenizer};
 pub use text_tokenizer::TextTokenizer;
-pub(super) use words::Cut;

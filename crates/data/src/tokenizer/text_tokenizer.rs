@@ -1,36 +1,37 @@
-//! The tokenizer as the rest of the program sees it.
+//! The tokenizer that the rest of the program uses.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use super::english::English;
-use super::library::{END_OF_TEXT, Library};
-use super::stored;
-use super::words::Cut;
+use super::library::{END_OF_TEXT, LibraryTokenizer};
+use super::word_vocabulary::WordVocabulary;
+use crate::cut_points::CutPoints;
 use crate::error::DataError;
 use crate::fingerprint::hash_parts;
 
-/// Names that tokenizers give the token between documents, the first that exists counts.
+/// Names that tokenizers give the token between documents. The first one that exists counts.
 const END_NAMES: [&str; 8] = [END_OF_TEXT, "<|end_of_text|>", "[EOT]", "<eot>", "</s>", "<eos>", "[EOS]", "<|im_end|>"];
-/// In `chars`' table: no such character.
-const UNKNOWN: u32 = u32::MAX;
+/// The id of a character that is not in the vocabulary.
+const UNKNOWN_CHARACTER: u32 = u32::MAX;
 
 /// Turns text into token ids and back. Cheap to clone.
 #[derive(Clone)]
 pub struct TextTokenizer(Arc<Inner>);
 
 struct Inner {
-    kind: Kind,
+    encoder: Encoder,
     vocab_size: usize,
-    end: Option<u32>,
+    end_of_text: Option<u32>,
+    /// Special tokens, by id.
     special: Vec<(String, u32)>,
-    vocabulary: HashMap<String, u32>,
+    /// Tokens with a name: all of a library's, the special ones of the others.
+    named: HashMap<String, u32>,
     hash: String,
 }
 
-enum Kind {
-    Library(Box<Library>),
+pub(super) enum Encoder {
+    Library(Box<LibraryTokenizer>),
     Chars {
         /// By id.
         characters: Vec<char>,
@@ -39,7 +40,7 @@ enum Kind {
     },
     /// The 256 bytes, then end of text.
     Bytes,
-    Words(Box<English>),
+    Words(Box<WordVocabulary>),
 }
 
 impl fmt::Debug for TextTokenizer {
@@ -49,64 +50,56 @@ impl fmt::Debug for TextTokenizer {
 }
 
 impl TextTokenizer {
-    pub(super) fn library(library: Library, hash: String) -> Self {
-        let special = library.special_tokens();
-        let vocabulary = library.vocabulary();
-        // Ids may have gaps: the size is what a model needs, not the count.
-        let vocab_size = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
-        let end = END_NAMES.iter().find_map(|&name| vocabulary.get(name).copied());
-        Self(Arc::new(Inner { kind: Kind::Library(Box::new(library)), vocab_size, end, special, vocabulary, hash }))
+    fn new(encoder: Encoder, hash: String) -> Self {
+        let special = match &encoder {
+            Encoder::Library(library) => library.special_tokens(),
+            Encoder::Chars { .. } => Vec::new(),
+            Encoder::Bytes => vec![(END_OF_TEXT.to_owned(), 256)],
+            Encoder::Words(words) => words.special(),
+        };
+        let named = match &encoder {
+            Encoder::Library(library) => library.vocabulary(),
+            _ => special.iter().cloned().collect(),
+        };
+        let vocab_size = match &encoder {
+            // Ids may have gaps; a model needs room for the highest one.
+            Encoder::Library(_) => named.values().max().map_or(0, |&id| id as usize + 1),
+            Encoder::Chars { characters, .. } => characters.len(),
+            Encoder::Bytes => 257,
+            Encoder::Words(words) => words.size(),
+        };
+        let end_of_text = END_NAMES.iter().find_map(|&name| named.get(name).copied());
+        Self(Arc::new(Inner { encoder, vocab_size, end_of_text, special, named, hash }))
+    }
+
+    pub(super) fn library(library: LibraryTokenizer, hash: String) -> Self {
+        Self::new(Encoder::Library(Box::new(library)), hash)
     }
 
     pub(super) fn chars(characters: &BTreeSet<char>, hash: String) -> Self {
-        let size = characters.last().map_or(0, |&last| last as usize + 1);
-        let mut ids = vec![UNKNOWN; size];
+        let mut ids = vec![UNKNOWN_CHARACTER; characters.last().map_or(0, |&last| last as usize + 1)];
         for (id, &character) in (0..).zip(characters) {
             ids[character as usize] = id;
         }
-        let characters: Vec<_> = characters.iter().copied().collect();
-        let vocab_size = characters.len();
-        Self::without_special(Kind::Chars { characters, ids }, vocab_size, hash)
+        let characters = characters.iter().copied().collect();
+        Self::new(Encoder::Chars { characters, ids }, hash)
     }
 
     pub fn bytes() -> Self {
-        let special = vec![(END_OF_TEXT.to_owned(), 256)];
-        let vocabulary = special.iter().cloned().collect();
-        Self(Arc::new(Inner {
-            kind: Kind::Bytes,
-            vocab_size: 257,
-            end: Some(256),
-            special,
-            vocabulary,
-            hash: blake3::hash(b"bytes").to_hex().to_string(),
-        }))
+        Self::new(Encoder::Bytes, blake3::hash(b"bytes").to_hex().to_string())
     }
 
-    /// A vocabulary of words; its hash is that of its content.
-    pub(super) fn english(english: English) -> Self {
-        let special = english.special();
-        let vocabulary: HashMap<String, u32> = special.iter().cloned().collect();
-        let end = END_NAMES.iter().find_map(|&name| vocabulary.get(name).copied());
-        let hash = hash_parts(["words", &english.to_json()]);
-        let vocab_size = english.size();
-        Self(Arc::new(Inner { kind: Kind::Words(Box::new(english)), vocab_size, end, special, vocabulary, hash }))
+    /// A tokenizer of words, whose hash is that of the vocabulary.
+    pub(super) fn words(words: WordVocabulary) -> Self {
+        let hash = hash_parts(["words", &words.to_json()]);
+        Self::new(Encoder::Words(Box::new(words)), hash)
     }
 
-    fn without_special(kind: Kind, vocab_size: usize, hash: String) -> Self {
-        Self(Arc::new(Inner { kind, vocab_size, end: None, special: Vec::new(), vocabulary: HashMap::new(), hash }))
+    pub(super) fn encoder(&self) -> &Encoder {
+        &self.0.encoder
     }
 
-    /// What it is, and the text that it can be made from again.
-    pub(super) fn parts(&self) -> Result<(stored::Kind, String), String> {
-        Ok(match &self.0.kind {
-            Kind::Library(library) => (stored::Kind::Library, library.to_json()?),
-            Kind::Chars { characters, .. } => (stored::Kind::Chars, characters.iter().collect()),
-            Kind::Bytes => (stored::Kind::Bytes, String::new()),
-            Kind::Words(english) => (stored::Kind::Words, english.to_json()),
-        })
-    }
-
-    /// The tokens of a prompt. Special tokens written out in it, such as `<|endoftext|>`, are those tokens.
+    /// The tokens of a prompt. A special token that is written out in it, such as `<|endoftext|>`, becomes that token.
     ///
     /// # Errors
     /// If the tokenizer has no token for a character.
@@ -128,7 +121,7 @@ impl TextTokenizer {
         Ok(out)
     }
 
-    /// The tokens of a document; what looks like a special token in it is text.
+    /// The tokens of a document. Text in it that looks like a special token stays text.
     ///
     /// # Errors
     /// If the tokenizer has no token for a character.
@@ -138,16 +131,19 @@ impl TextTokenizer {
         Ok(out)
     }
 
-    /// Appends the tokens of a document to `out`; what looks like a special token in it is text.
+    /// Appends the tokens of a document to `out`. Text in it that looks like a special token stays text.
+    ///
+    /// # Errors
+    /// If the tokenizer has no token for a character.
     pub fn encode_ordinary(&self, text: &str, out: &mut Vec<u32>) -> Result<(), DataError> {
-        match &self.0.kind {
-            Kind::Library(library) => {
+        match &self.0.encoder {
+            Encoder::Library(library) => {
                 library.encode(text, out).map_err(|message| DataError::Encode { context: excerpt(text), message })
             }
-            Kind::Chars { characters, ids } => {
+            Encoder::Chars { characters, ids } => {
                 out.reserve(text.len());
                 for character in text.chars() {
-                    let id = ids.get(character as usize).copied().filter(|&id| id != UNKNOWN);
+                    let id = ids.get(character as usize).copied().filter(|&id| id != UNKNOWN_CHARACTER);
                     out.push(id.ok_or_else(|| DataError::UnknownCharacter {
                         context: excerpt(text),
                         character,
@@ -156,25 +152,25 @@ impl TextTokenizer {
                 }
                 Ok(())
             }
-            Kind::Bytes => {
+            Encoder::Bytes => {
                 out.extend(text.bytes().map(u32::from));
                 Ok(())
             }
-            Kind::Words(english) => {
-                english.encode(text, out);
+            Encoder::Words(words) => {
+                words.encode(text, out);
                 Ok(())
             }
         }
     }
 
-    /// The text of `ids`. Bytes that are no UTF-8 become replacement characters; ids beyond the vocabulary are passed
-    /// over, as a model's vocabulary may be rounded up.
+    /// The text of `ids`. Bytes that are not UTF-8 become replacement characters. Ids beyond the vocabulary, which a model has when its
+    /// vocabulary is rounded up, are skipped.
     pub fn decode(&self, ids: &[u32]) -> String {
-        match &self.0.kind {
-            Kind::Library(library) => library.decode(ids),
-            Kind::Words(english) => english.decode(ids),
-            Kind::Chars { characters, .. } => ids.iter().filter_map(|&id| characters.get(id as usize)).collect(),
-            Kind::Bytes => {
+        match &self.0.encoder {
+            Encoder::Library(library) => library.decode(ids),
+            Encoder::Words(words) => words.decode(ids),
+            Encoder::Chars { characters, .. } => ids.iter().filter_map(|&id| characters.get(id as usize)).collect(),
+            Encoder::Bytes => {
                 let mut text = String::new();
                 let mut bytes = Vec::new();
                 for &id in ids {
@@ -191,10 +187,10 @@ impl TextTokenizer {
         }
     }
 
-    /// The characters by their ids, where each is a token.
+    /// The characters by id, if each character is a token.
     pub fn characters(&self) -> Option<&[char]> {
-        match &self.0.kind {
-            Kind::Chars { characters, .. } => Some(characters),
+        match &self.0.encoder {
+            Encoder::Chars { characters, .. } => Some(characters),
             _ => None,
         }
     }
@@ -204,33 +200,36 @@ impl TextTokenizer {
         self.0.vocab_size
     }
 
-    /// The token that separates documents, where there is one.
+    /// The token between documents, if there is one.
     pub fn eot(&self) -> Option<u32> {
-        self.0.end
+        self.0.end_of_text
     }
 
-    /// What the token `id` is called.
+    /// The name of the token `id`.
     pub(super) fn name_of(&self, id: u32) -> Option<String> {
-        self.0.vocabulary.iter().find(|(_, other)| **other == id).map(|(name, _)| name.clone())
+        self.0.named.iter().find(|(_, other)| **other == id).map(|(name, _)| name.clone())
     }
 
-    /// Content hash, hex.
+    /// Content hash in hexadecimal digits.
     pub fn hash(&self) -> &str {
         &self.0.hash
     }
 
-    /// Where documents may be cut.
-    pub fn cut(&self) -> Cut {
-        match &self.0.kind {
-            Kind::Library(library) => library.cut,
-            Kind::Chars { .. } | Kind::Bytes => Cut::Anywhere,
-            Kind::Words(_) => Cut::English,
+    /// The points at which documents may be cut.
+    pub(crate) fn cut_points(&self) -> CutPoints {
+        match &self.0.encoder {
+            Encoder::Library(library) => library.cut_points,
+            Encoder::Chars { .. } | Encoder::Bytes => CutPoints::Anywhere,
+            Encoder::Words(_) => CutPoints::EnglishWords,
         }
     }
 
-    /// The id of the token `name`, or a message with the names nearest to it.
+    /// The id of the token `name`.
+    ///
+    /// # Errors
+    /// If there is none; the message has the special tokens with the most similar names.
     pub fn named(&self, name: &str) -> Result<u32, String> {
-        if let Some(&id) = self.0.vocabulary.get(name) {
+        if let Some(&id) = self.0.named.get(name) {
             return Ok(id);
         }
         let mut special: Vec<&str> = self.0.special.iter().map(|(name, _)| name.as_str()).collect();
@@ -243,7 +242,7 @@ impl TextTokenizer {
     }
 }
 
-/// The start of a text, to say which it was.
+/// The start of a text, to identify it in a message.
 fn excerpt(text: &str) -> String {
     let start: String = text.chars().take(40).collect();
     format!("{start:?}{}", if start.len() < text.len() { " …" } else { "" })

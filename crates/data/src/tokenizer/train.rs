@@ -1,4 +1,4 @@
-//! Vocabularies made from the training source: its characters, or byte-pair merges trained on it.
+//! Vocabularies made from the training source: its characters, its words, or byte-pair merges.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,35 +7,35 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
 
-use super::english::{self, English};
 use super::library::byte_level;
-use super::words::{Cut, words};
+use super::word_vocabulary::{self, WordVocabulary};
+use crate::cut_points::{self, CutPoints};
 use crate::error::DataError;
-use crate::source::{Located, Piece, read};
+use crate::source::{LocatedSource, TextPiece, read};
 
-/// Text counted in parallel at a time, in bytes. Fixed, as the counts must not depend on the number of threads.
+/// Bytes of text that are counted in parallel at a time. Fixed, because the counts must not depend on the number of threads.
 const BATCH: usize = 8 << 20;
-/// Distinct words in memory; past it those met once are forgotten.
+/// The limit of distinct words in memory, beyond which the rarest are forgotten.
 const DISTINCT: usize = 8 << 20;
-/// Bytes of the distinct words of a vocabulary in memory.
+/// The limit of the bytes of these words.
 const DISTINCT_BYTES: usize = 1 << 30;
 
-/// How much of the training source is the training part, the rest being validation.
+/// The part of the training source that is trained on. The rest is for validation.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Part {
+pub(super) enum TrainingPart {
     Whole,
-    /// This fraction of the bytes, from the start.
+    /// This fraction of the bytes, counted from the start.
     Bytes(f64),
-    /// This fraction of the documents, from the start.
+    /// This fraction of the documents, counted from the start.
     Documents(f64),
 }
 
 /// The distinct characters of the whole source.
-pub(super) fn characters(source: &Located, progress: &dyn Fn(u64)) -> Result<BTreeSet<char>, DataError> {
+pub(super) fn characters(source: &LocatedSource, progress: &dyn Fn(u64)) -> Result<BTreeSet<char>, DataError> {
     let mut seen = BTreeSet::new();
     let mut ascii = [false; 128];
     let mut done = 0;
-    read(source, Cut::Anywhere, &mut |piece| {
+    read(source, CutPoints::Anywhere, &mut |piece| {
         for character in piece.text.chars() {
             match ascii.get_mut(character as usize) {
                 Some(seen) => *seen = true,
@@ -53,14 +53,19 @@ pub(super) fn characters(source: &Located, progress: &dyn Fn(u64)) -> Result<BTr
 /// Trains byte-level BPE on `part` of `source` and returns its tokenizer.json: the special tokens, the 256 bytes, then
 /// merges, the most frequent pair first. The same source gives the same file.
 pub(super) fn bpe(
-    source: &Located,
-    part: Part,
+    source: &LocatedSource,
+    part: TrainingPart,
     vocab_size: usize,
     special: &[String],
     progress: &dyn Fn(u64),
 ) -> Result<String, DataError> {
     let mut counts = HashMap::new();
-    read_part(source, part, Cut::Words, progress, &mut |batch| count(batch, &mut counts))?;
+    read_part(source, part, CutPoints::Words, progress, &mut |batch| {
+        count_words(batch, &mut counts, |text, add| cut_points::words(text).for_each(add));
+        if counts.len() > DISTINCT {
+            counts.retain(|_, count| *count > 1);
+        }
+    })?;
     let invalid = |error: String| DataError::setting("data.tokenizer.bpe", error);
     // Counts are added in 32 bits by the trainer.
     let total: u64 = counts.iter().map(|(word, count)| word.len() as u64 * count).sum();
@@ -88,66 +93,63 @@ pub(super) fn bpe(
     tokenizer.to_string(false).map_err(|error| invalid(error.to_string()))
 }
 
-/// The vocabulary of the words in `part` of `source`, as `Tokenizer::Words` has it.
-pub(super) fn english(
-    source: &Located,
-    part: Part,
+/// The vocabulary of the words in `part` of `source`.
+pub(super) fn words(
+    source: &LocatedSource,
+    part: TrainingPart,
     lowercase: bool,
     min_count: u64,
     special: &[String],
     progress: &dyn Fn(u64),
-) -> Result<English, DataError> {
+) -> Result<WordVocabulary, DataError> {
     let mut counts = HashMap::new();
     let mut rare = 1;
-    read_part(source, part, Cut::English, progress, &mut |batch| {
-        let new = batch.par_iter().fold(HashMap::new, |mut counts: HashMap<String, u64>, text| {
-            english::split(text, lowercase, |word| match counts.get_mut(word) {
-                Some(count) => *count += 1,
-                None if word.len() > english::MAX_WORD => {}
-                None => _ = counts.insert(word.to_owned(), 1),
+    read_part(source, part, CutPoints::EnglishWords, progress, &mut |batch| {
+        count_words(batch, &mut counts, |text, add| {
+            word_vocabulary::split(text, lowercase, |word| {
+                if word.len() <= word_vocabulary::MAX_WORD {
+                    add(word);
+                }
             });
-            counts
         });
-        counts = merge(std::mem::take(&mut counts), new.reduce(HashMap::new, merge));
-        batch.clear();
         while counts.len() > DISTINCT || (counts.len() > DISTINCT / 16 && text_bytes(&counts) > DISTINCT_BYTES) {
             counts.retain(|_, count| *count > rare);
             rare *= 2;
         }
     })?;
     let key = "data.tokenizer.words.special_tokens";
-    English::new(counts, lowercase, min_count, special).map_err(|message| DataError::setting(key, message))
+    WordVocabulary::new(counts, lowercase, min_count, special).map_err(|message| DataError::setting(key, message))
 }
 
 fn text_bytes(counts: &HashMap<String, u64>) -> usize {
     counts.keys().map(String::len).sum()
 }
 
-/// Hands the text of `part` of `source` to `count`, in batches that it empties.
+/// Hands the text of `part` of `source` to `count`, in batches that `count` empties.
 fn read_part(
-    source: &Located,
-    part: Part,
-    cut: Cut,
+    source: &LocatedSource,
+    part: TrainingPart,
+    cut: CutPoints,
     progress: &dyn Fn(u64),
     count: &mut dyn FnMut(&mut Vec<String>),
 ) -> Result<(), DataError> {
     let (mut bytes_left, mut documents_left) = match part {
-        Part::Whole => (u64::MAX, u64::MAX),
-        Part::Bytes(fraction) => (portion(measure(source)?.0, fraction), u64::MAX),
-        Part::Documents(fraction) => (u64::MAX, portion(measure(source)?.1, fraction)),
+        TrainingPart::Whole => (u64::MAX, u64::MAX),
+        TrainingPart::Bytes(fraction) => (portion(measure(source)?.0, fraction), u64::MAX),
+        TrainingPart::Documents(fraction) => (u64::MAX, portion(measure(source)?.1, fraction)),
     };
     let (mut batch, mut size, mut done) = (Vec::new(), 0, 0);
-    read(source, cut, &mut |Piece { mut text, first }| {
-        if first && documents_left == 0 {
+    read(source, cut, &mut |TextPiece { mut text, starts_document }| {
+        if starts_document && documents_left == 0 {
             bytes_left = 0;
         }
-        documents_left = documents_left.saturating_sub(u64::from(first));
+        documents_left = documents_left.saturating_sub(u64::from(starts_document));
         let length = text.len() as u64;
         if length > bytes_left {
             text.truncate(text.floor_char_boundary(bytes_left as usize));
-            // Half a word is none.
-            if cut == Cut::English {
-                text.truncate(cut.last(&text, 0).unwrap_or(0));
+            // A cut word is not counted.
+            if cut == CutPoints::EnglishWords {
+                text.truncate(cut.last_in(&text, 0).unwrap_or(0));
             }
         }
         bytes_left = bytes_left.saturating_sub(length);
@@ -166,40 +168,36 @@ fn read_part(
     Ok(())
 }
 
-/// `fraction` of `count`, as in the split of the tokens, and at least one.
+/// `fraction` of `count`, rounded as in the split of the tokens, and at least one.
 fn portion(count: u64, fraction: f64) -> u64 {
     ((count as f64 * fraction) as u64).max(1)
 }
 
 /// Bytes of text and documents in `source`.
-fn measure(source: &Located) -> Result<(u64, u64), DataError> {
+fn measure(source: &LocatedSource) -> Result<(u64, u64), DataError> {
     let (mut bytes, mut documents) = (0, 0);
-    read(source, Cut::Anywhere, &mut |piece| {
+    read(source, CutPoints::Anywhere, &mut |piece| {
         bytes += piece.text.len() as u64;
-        documents += u64::from(piece.first);
+        documents += u64::from(piece.starts_document);
         Ok(())
     })?;
     Ok((bytes, documents))
 }
 
-fn count(batch: &mut Vec<String>, counts: &mut HashMap<String, u64>) {
-    let new = batch
-        .par_iter()
-        .fold(HashMap::new, |mut counts: HashMap<String, u64>, text| {
-            for word in words(text) {
-                match counts.get_mut(word) {
-                    Some(count) => *count += 1,
-                    None => _ = counts.insert(word.to_owned(), 1),
-                }
-            }
-            counts
-        })
-        .reduce(HashMap::new, merge);
-    batch.clear();
-    *counts = merge(std::mem::take(counts), new);
-    if counts.len() > DISTINCT {
-        counts.retain(|_, count| *count > 1);
-    }
+/// Adds the words of `batch` to `counts`, and empties `batch`. `split` hands the words of a text to its second argument.
+fn count_words(
+    batch: &mut Vec<String>,
+    counts: &mut HashMap<String, u64>,
+    split: impl Fn(&str, &mut dyn FnMut(&str)) + Sync,
+) {
+    let new = batch.par_drain(..).fold(HashMap::new, |mut counts: HashMap<String, u64>, text| {
+        split(&text, &mut |word| match counts.get_mut(word) {
+            Some(count) => *count += 1,
+            None => _ = counts.insert(word.to_owned(), 1),
+        });
+        counts
+    });
+    *counts = merge(std::mem::take(counts), new.reduce(HashMap::new, merge));
 }
 
 fn merge(a: HashMap<String, u64>, b: HashMap<String, u64>) -> HashMap<String, u64> {
@@ -211,10 +209,10 @@ fn merge(a: HashMap<String, u64>, b: HashMap<String, u64>) -> HashMap<String, u6
 }
 
 /// GPT-2's pieces of a word, in the byte alphabet.
+#[expect(clippy::expect_used, reason = "the pre-tokenizer fails for no text")]
 fn pre_tokenize(word: &str) -> Vec<String> {
     let mut text = PreTokenizedString::from(word);
-    // It fails for no text.
-    let _ = ByteLevel::new(false, true, true).pre_tokenize(&mut text);
+    ByteLevel::new(false, true, true).pre_tokenize(&mut text).expect("the pre-tokenizer fails for no text");
     let splits = text.get_splits(OffsetReferential::Original, OffsetType::Byte);
     splits.into_iter().map(|(piece, ..)| piece.to_owned()).collect()
 }

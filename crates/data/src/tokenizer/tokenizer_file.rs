@@ -1,4 +1,4 @@
-//! A tokenizer in one small file, as a run keeps it: what it was made from may be gone when the run is looked at.
+//! A tokenizer in one small file, which a run keeps: the files that the tokenizer was made from may be deleted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,58 +6,64 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::english::English;
-use super::library::Library;
-use super::text_tokenizer::TextTokenizer;
+use super::library::LibraryTokenizer;
+use super::text_tokenizer::{Encoder, TextTokenizer};
+use super::word_vocabulary::WordVocabulary;
 use crate::error::DataError;
 
 const FORMAT: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
-struct File {
+struct TokenizerFile {
     format: u32,
     /// The tokenizer's content hash, as plans and manifests have it.
     hash: String,
-    /// BLAKE3 over the text of `tokenizer`, without which nobody would notice that it was altered.
+    /// BLAKE3 over `tokenizer`, so that a change is noticed.
     blake3: String,
-    kind: Kind,
+    kind: TokenizerKind,
     tokenizer: String,
 }
 
-/// What the text is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The kind of a tokenizer, and with it the content of `TokenizerFile::tokenizer`.
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Kind {
-    /// Nothing.
+enum TokenizerKind {
+    /// No content.
     Bytes,
     /// The characters.
     Chars,
     /// A tokenizer.json.
     Library,
-    /// A vocabulary of words, as JSON.
+    /// A vocabulary of words in JSON.
     Words,
 }
 
 impl TextTokenizer {
-    /// The tokenizer as the content of a file that `read` takes.
+    /// The content of a file that [`TextTokenizer::read`] reads.
     ///
     /// # Errors
-    /// If the library that it is of cannot write it.
+    /// If the `tokenizers` crate cannot write the tokenizer.
     pub fn to_file(&self) -> Result<String, DataError> {
-        let failed = |message: String| DataError::file(Path::new("tokenizer.json"), message);
-        let (kind, tokenizer) = self.parts().map_err(failed)?;
+        let (kind, tokenizer) = match self.encoder() {
+            Encoder::Library(library) => (TokenizerKind::Library, library.to_json()?),
+            Encoder::Chars { characters, .. } => (TokenizerKind::Chars, characters.iter().collect()),
+            Encoder::Bytes => (TokenizerKind::Bytes, String::new()),
+            Encoder::Words(words) => (TokenizerKind::Words, words.to_json()),
+        };
         let blake3 = blake3::hash(tokenizer.as_bytes()).to_hex().to_string();
-        let file = File { format: FORMAT, hash: self.hash().to_owned(), blake3, kind, tokenizer };
-        serde_json::to_string(&file).map(|text| text + "\n").map_err(|error| failed(error.to_string()))
+        let file = TokenizerFile { format: FORMAT, hash: self.hash().to_owned(), blake3, kind, tokenizer };
+        let written = serde_json::to_string(&file).map(|text| text + "\n");
+        written.map_err(|error| DataError::file(Path::new("tokenizer.json"), error.to_string()))
     }
 
-    /// The tokenizer that was written to the file `path`.
+    /// Reads the tokenizer in the file `path`.
     ///
     /// # Errors
-    /// If it is missing, altered or of another version.
+    /// If the file is missing, changed or of another version.
     pub fn read(path: &Path) -> Result<Self, DataError> {
         let bytes = fs::read(path).map_err(DataError::io(path))?;
-        let file: File = serde_json::from_slice(&bytes).map_err(|error| DataError::damaged(path, error.to_string()))?;
+        let file: TokenizerFile =
+            serde_json::from_slice(&bytes).map_err(|error| DataError::damaged(path, error.to_string()))?;
         if file.format != FORMAT {
             let message = format!("format {}, this version reads format {FORMAT}", file.format);
             return Err(DataError::damaged(path, message));
@@ -67,13 +73,15 @@ impl TextTokenizer {
         }
         let hash = file.hash.clone();
         let tokenizer = match file.kind {
-            Kind::Bytes => Self::bytes(),
-            Kind::Chars => Self::chars(&file.tokenizer.chars().collect::<BTreeSet<char>>(), hash),
-            Kind::Words => {
-                let english = English::from_json(&file.tokenizer);
-                Self::english(english.map_err(|message| DataError::damaged(path, message))?)
+            TokenizerKind::Bytes => Self::bytes(),
+            TokenizerKind::Chars => Self::chars(&file.tokenizer.chars().collect::<BTreeSet<char>>(), hash),
+            TokenizerKind::Words => {
+                let words = WordVocabulary::from_json(&file.tokenizer);
+                Self::words(words.map_err(|message| DataError::damaged(path, message))?)
             }
-            Kind::Library => Self::library(Library::from_json(file.tokenizer.as_bytes(), path)?, hash),
+            TokenizerKind::Library => {
+                Self::library(LibraryTokenizer::from_json(file.tokenizer.as_bytes(), path)?, hash)
+            }
         };
         if tokenizer.hash() == file.hash {
             Ok(tokenizer)
@@ -94,12 +102,12 @@ mod tests {
         let json = r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,
             "pre_tokenizer":{"type":"Whitespace"},"post_processor":null,"decoder":null,
             "model":{"type":"WordLevel","vocab":{"a":0,"b":1,"[UNK]":2},"unk_token":"[UNK]"}}"#;
-        let library = Library::from_json(json.as_bytes(), &path).unwrap();
+        let library = LibraryTokenizer::from_json(json.as_bytes(), &path).unwrap();
         let words = r#"{"lowercase": true, "special_tokens": ["[EOT]"], "words": ["b", "a"]}"#;
         let all = [
             TextTokenizer::bytes(),
             TextTokenizer::chars(&"a b\"\n日".chars().collect(), "h".into()),
-            TextTokenizer::english(English::from_json(words).unwrap()),
+            TextTokenizer::words(WordVocabulary::from_json(words).unwrap()),
             TextTokenizer::library(library, "g".into()),
         ];
         for tokenizer in all {

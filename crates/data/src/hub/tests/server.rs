@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use ring::digest::{SHA256, digest};
 
-use super::fetch::hex;
-use super::{Lowered, Settings, lower};
+use super::super::fetch::hex;
+use super::super::{Lowered, Settings, lower};
 use runner_spec::experiment::{Data, HubSource, Layout, Source, Tokenizer};
 
 #[derive(Debug, Clone)]

@@ -200,7 +200,7 @@ fn padded_rows_hold_documents() {
         [24 - rows.inputs.iter().filter(|&&id| id == prepared.tokenizer.named("[PAD]").unwrap()).count()]
     );
     // The hash that rows have had since before there was a mask, which does not change them.
-    assert_eq!(rows_of(&data.layout), "Padded { length: 24, bos: \"[BOT]\", eos: \"[EOT]\", pad: \"[PAD]\" }");
+    assert_eq!(row_settings(&data.layout), "Padded { length: 24, bos: \"[BOT]\", eos: \"[EOT]\", pad: \"[PAD]\" }");
     let Layout::Padded { mask, .. } = &mut data.layout else { panic!("it is padded") };
     *mask = PaddingMask::CausalAndPadding;
     assert_eq!(folder.prepare(&data).unwrap().facts, prepared.facts);

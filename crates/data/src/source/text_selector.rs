@@ -1,4 +1,4 @@
-//! Which text of a record is its document: one of its fields, or what a template makes of several.
+//! Selects the text of a record that is its document: one field, or a template over several.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,34 +7,33 @@ use serde_json::{Map, Value};
 
 use runner_template::{RecordTemplate, unknown_field};
 
-/// The field that is read unless the experiment names one.
+/// The field that is read if the experiment names none.
 const DEFAULT_FIELD: &str = "text";
 
-/// How a document is found in a record.
+/// How the text of a document is taken from a record.
 #[derive(Debug, Clone)]
-pub(crate) enum TextOf {
+pub(crate) enum TextSelector {
     /// The string in this field.
     Field(String),
     Template {
-        /// As it was written.
         text: String,
         template: Arc<RecordTemplate>,
     },
 }
 
-impl PartialEq for TextOf {
+impl PartialEq for TextSelector {
     fn eq(&self, other: &Self) -> bool {
-        self.hashed() == other.hashed()
+        self.identity() == other.identity()
     }
 }
 
-impl Eq for TextOf {}
+impl Eq for TextSelector {}
 
-impl TextOf {
-    /// `field` or `template`, of which one is given.
+impl TextSelector {
+    /// Selects `template` if it is given, otherwise `field`.
     ///
     /// # Errors
-    /// What is wrong with the template.
+    /// If the template is wrong; the message says how.
     pub(super) fn new(field: Option<&str>, template: Option<&str>) -> Result<Self, String> {
         match (field, template) {
             (_, Some(text)) => {
@@ -44,15 +43,15 @@ impl TextOf {
         }
     }
 
-    /// What the content hash of a source knows of it.
-    pub(super) fn hashed(&self) -> (&'static str, &str) {
+    /// What goes into the content hash of a source.
+    pub(super) fn identity(&self) -> (&'static str, &str) {
         match self {
             Self::Field(name) => ("", name),
             Self::Template { text, .. } => (" template", text),
         }
     }
 
-    /// The fields that are read.
+    /// The fields that the text needs.
     pub(crate) fn fields(&self) -> BTreeSet<&str> {
         match self {
             Self::Field(name) => [name.as_str()].into(),
@@ -60,16 +59,16 @@ impl TextOf {
         }
     }
 
-    /// The document in `record`; an empty one is none.
+    /// The document in `record`; `None` if its text is empty.
     ///
     /// # Errors
-    /// A field that is not there or holds no text.
-    pub(super) fn of(&self, mut record: Map<String, Value>) -> Result<Option<String>, String> {
+    /// If a field is missing or holds no text.
+    pub(super) fn extract(&self, mut record: Map<String, Value>) -> Result<Option<String>, String> {
         let text = match self {
             Self::Template { template, .. } => template.render(&record)?,
             Self::Field(name) => match record.remove(name) {
                 Some(Value::String(text)) => text,
-                Some(other) => return Err(format!("field `{name}` is {}, not a string", kind(&other))),
+                Some(other) => return Err(format!("field `{name}` is {}, not a string", json_type(&other))),
                 None => return Err(unknown_field("field", name, record.keys())),
             },
         };
@@ -77,8 +76,8 @@ impl TextOf {
     }
 }
 
-/// What `value` is, for a message.
-pub(super) fn kind(value: &Value) -> &'static str {
+/// The JSON type of `value` with its article, for a message.
+pub(crate) fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",

@@ -1,10 +1,10 @@
-//! `meta.pkl`, in which nanoGPT looks up the characters of a character-level data set: a pickled dict of `vocab_size`, `itos` and
-//! `stoi`. Written only, never read: a pickle can run code.
+//! `meta.pkl`, from which nanoGPT reads the characters of a character-level data set: a pickled dict of `vocab_size`, `itos` and
+//! `stoi`. This program only writes it: a pickle can run code.
 
-/// The file.
+/// The name of the file.
 pub(super) const META: &str = "meta.pkl";
 
-/// What Python's `pickle.load` makes the dict of, for these characters, whose ids are their places. Protocol 2.
+/// The pickle, of protocol 2, for `characters`, whose indices are their ids.
 pub(super) fn meta(characters: &[char]) -> Vec<u8> {
     let mut out = b"\x80\x02}(".to_vec();
     text(&mut out, "vocab_size");

@@ -1,63 +1,32 @@
-//! Words as torchtext's `basic_english` tokenizer splits them, numbered by how often they are in the training source.
+//! Words as torchtext's `basic_english` tokenizer splits them, numbered by their frequency in the training source.
 //!
-//! Text is lowercased; `"` goes; `'`, `.`, `,`, `(`, `)`, `!` and `?` are words of their own; `;`, `:` and `<br />` separate
+//! Text is lowercased; `"` is removed; `'`, `.`, `,`, `(`, `)`, `!` and `?` are words of their own; `;`, `:` and `<br />` separate
 //! words as white space does. Line ends are white space: the words of all lines follow one another.
 
 use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-/// What every word is that the vocabulary has not.
+/// The token of every word that is not in the vocabulary.
 pub(super) const UNKNOWN: &str = "<unk>";
-/// Bytes of a word; longer ones are unknown.
+/// A longer word, in bytes, is unknown.
 pub(super) const MAX_WORD: usize = 1024;
 
-/// A vocabulary of words.
-#[derive(Debug)]
-pub(super) struct English {
-    lowercase: bool,
-    /// By id: unknown, special tokens, words.
-    tokens: Vec<Box<str>>,
-    /// How many special tokens there are, `<unk>` among them.
-    special: usize,
-    /// Of the words.
-    ids: HashMap<Box<str>, u32>,
-}
-
-/// As it is kept.
+/// A vocabulary of words. The id of `<unk>` is 0; special tokens follow, then words.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Written {
+pub(super) struct WordVocabulary {
     pub(super) lowercase: bool,
-    pub(super) special_tokens: Vec<String>,
-    pub(super) words: Vec<String>,
+    special_tokens: Vec<String>,
+    words: Vec<String>,
+    /// The ids of the words.
+    #[serde(skip)]
+    ids: HashMap<String, u32>,
 }
 
-impl TryFrom<Written> for English {
-    type Error = String;
-
-    fn try_from(from: Written) -> Result<Self, String> {
-        let Written { lowercase, special_tokens, words } = from;
-        let special = 1 + special_tokens.len();
-        let mut tokens: Vec<Box<str>> = vec![UNKNOWN.into()];
-        tokens.extend(special_tokens.into_iter().map(String::into_boxed_str));
-        let distinct: HashSet<&str> = tokens.iter().map(AsRef::as_ref).collect();
-        if distinct.len() < tokens.len() {
-            return Err("a special token is named twice".to_owned());
-        }
-        tokens.extend(words.into_iter().map(String::into_boxed_str));
-        let words = tokens.iter().zip(0..).skip(special);
-        let ids: HashMap<Box<str>, u32> = words.map(|(word, id)| (word.clone(), id)).collect();
-        if ids.len() + special < tokens.len() {
-            return Err("a word is named twice".to_owned());
-        }
-        Ok(Self { lowercase, tokens, special, ids })
-    }
-}
-
-impl English {
-    /// The words of `counts` that are there at least `min_count` times, the most frequent first, those that are equally
-    /// frequent in the order of their characters.
+impl WordVocabulary {
+    /// The words of `counts` that occur at least `min_count` times: the most frequent first, equally frequent ones in the order of
+    /// their characters.
     ///
     /// # Errors
     /// If a special token is named twice.
@@ -67,78 +36,99 @@ impl English {
         min_count: u64,
         special: &[String],
     ) -> Result<Self, String> {
-        let named = |word: &str| word == UNKNOWN || special.iter().any(|s| s == word);
+        let is_special = |word: &str| word == UNKNOWN || special.iter().any(|s| s == word);
         let mut words: Vec<(u64, String)> = counts.into_iter().map(|(word, count)| (count, word)).collect();
-        words.retain(|(count, word)| *count >= min_count && !named(word));
+        words.retain(|(count, word)| *count >= min_count && !is_special(word));
         words.sort_unstable_by(|(a, x), (b, y)| b.cmp(a).then_with(|| x.cmp(y)));
         let words = words.into_iter().map(|(_, word)| word).collect();
-        Self::try_from(Written { lowercase, special_tokens: special.to_vec(), words })
-    }
-
-    /// What `from_json` reads.
-    pub(super) fn to_json(&self) -> String {
-        let written = Written {
-            lowercase: self.lowercase,
-            special_tokens: self.tokens[1..self.special].iter().map(|t| t.clone().into_string()).collect(),
-            words: self.tokens[self.special..].iter().map(|t| t.clone().into_string()).collect(),
-        };
-        serde_json::to_string(&written).unwrap_or_default()
+        Self { lowercase, special_tokens: special.to_vec(), words, ids: HashMap::new() }.with_ids()
     }
 
     /// # Errors
     /// If `json` is not a vocabulary.
     pub(super) fn from_json(json: &str) -> Result<Self, String> {
-        let written: Written = serde_json::from_str(json).map_err(|error| error.to_string())?;
-        Self::try_from(written)
+        serde_json::from_str::<Self>(json).map_err(|error| error.to_string())?.with_ids()
+    }
+
+    /// The text that [`WordVocabulary::from_json`] reads.
+    #[expect(clippy::expect_used, reason = "strings have a form in JSON")]
+    pub(super) fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("strings have a form in JSON")
+    }
+
+    fn with_ids(mut self) -> Result<Self, String> {
+        let special: HashSet<&str> = self.special_names().collect();
+        if special.len() < 1 + self.special_tokens.len() {
+            return Err("a special token is named twice".to_owned());
+        }
+        let first = special.len() as u32;
+        self.ids = self.words.iter().cloned().zip(first..).collect();
+        if self.ids.len() < self.words.len() {
+            return Err("a word is named twice".to_owned());
+        }
+        Ok(self)
+    }
+
+    fn special_names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(UNKNOWN).chain(self.special_tokens.iter().map(String::as_str))
+    }
+
+    /// All tokens, by id.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = &str> {
+        self.special_names().chain(self.words.iter().map(String::as_str))
     }
 
     pub(super) fn size(&self) -> usize {
-        self.tokens.len()
+        1 + self.special_tokens.len() + self.words.len()
     }
 
     /// `<unk>` and the special tokens, by id.
     pub(super) fn special(&self) -> Vec<(String, u32)> {
-        self.tokens[..self.special].iter().map(|t| t.clone().into_string()).zip(0..).collect()
+        self.special_names().map(str::to_owned).zip(0..).collect()
     }
 
-    /// Appends the ids of the words of `text`. What looks like a special token is a word like others, and so unknown.
+    /// Appends the ids of the words of `text`. A word that looks like a special token is unknown.
     pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) {
         split(text, self.lowercase, |word| out.push(self.ids.get(word).copied().unwrap_or(0)));
     }
 
-    /// The words with a blank between them; ids beyond the vocabulary are passed over.
+    /// The words with a blank between them. Ids beyond the vocabulary are skipped.
     pub(super) fn decode(&self, ids: &[u32]) -> String {
-        let words: Vec<&str> = ids.iter().filter_map(|&id| self.tokens.get(id as usize)).map(AsRef::as_ref).collect();
-        words.join(" ")
+        let first_word = 1 + self.special_tokens.len();
+        let token = |&id: &u32| match (id as usize).checked_sub(first_word) {
+            Some(index) => self.words.get(index).map(String::as_str),
+            None => self.special_names().nth(id as usize),
+        };
+        ids.iter().filter_map(token).collect::<Vec<_>>().join(" ")
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum ByteClass {
     Letter,
-    /// White space, and what becomes it.
+    /// White space, or a byte that becomes white space.
     Blank,
     /// A word of its own.
     Word,
-    Gone,
-    /// Where `<br />` may begin.
+    Removed,
+    /// The possible start of `<br />`.
     Break,
-    /// The beginning of a character beyond ASCII.
+    /// The start of a character beyond ASCII.
     Wide,
 }
 
-const CLASSES: [Class; 256] = {
-    let mut classes = [Class::Letter; 256];
+const CLASSES: [ByteClass; 256] = {
+    let mut classes = [ByteClass::Letter; 256];
     let mut byte = 0;
     while byte < 256 {
         classes[byte] = match byte as u8 {
-            // As Python has it: the four separators of ASCII are white space, too.
-            b'\t'..=b'\r' | 0x1c..=0x1f | b' ' | b';' | b':' => Class::Blank,
-            b'\'' | b'.' | b',' | b'(' | b')' | b'!' | b'?' => Class::Word,
-            b'"' => Class::Gone,
-            b'<' => Class::Break,
-            0x80.. => Class::Wide,
-            _ => Class::Letter,
+            // The four separators of ASCII are white space in Python.
+            b'\t'..=b'\r' | 0x1c..=0x1f | b' ' | b';' | b':' => ByteClass::Blank,
+            b'\'' | b'.' | b',' | b'(' | b')' | b'!' | b'?' => ByteClass::Word,
+            b'"' => ByteClass::Removed,
+            b'<' => ByteClass::Break,
+            0x80.. => ByteClass::Wide,
+            _ => ByteClass::Letter,
         };
         byte += 1;
     }
@@ -149,14 +139,14 @@ const CLASSES: [Class; 256] = {
 pub(super) fn split(text: &str, lowercase: bool, mut word: impl FnMut(&str)) {
     let lowered;
     let text = if lowercase {
-        // Whole, since how a final sigma is written depends on what is around it.
+        // The form of a sigma depends on the characters around it, so the whole text is lowered at once.
         lowered = text.to_lowercase();
         &lowered
     } else {
         text
     };
     let bytes = text.as_bytes();
-    // What of a word lies before a `"`.
+    // The part of a word in front of a `"`.
     let mut joined = String::new();
     let (mut start, mut at) = (0, 0);
     let flush = |joined: &mut String, rest: &str, word: &mut dyn FnMut(&str)| {
@@ -172,27 +162,27 @@ pub(super) fn split(text: &str, lowercase: bool, mut word: impl FnMut(&str)) {
     };
     while let Some(&byte) = bytes.get(at) {
         let (taken, alone) = match CLASSES[byte as usize] {
-            Class::Letter => {
+            ByteClass::Letter => {
                 at += 1;
                 continue;
             }
-            Class::Gone => {
+            ByteClass::Removed => {
                 joined.push_str(&text[start..at]);
                 at += 1;
                 start = at;
                 continue;
             }
-            Class::Blank => (1, false),
-            Class::Word => (1, true),
-            Class::Break => {
+            ByteClass::Blank => (1, false),
+            ByteClass::Word => (1, true),
+            ByteClass::Break => {
                 let Some(length) = line_break(&bytes[at..]) else {
                     at += 1;
                     continue;
                 };
                 (length, false)
             }
-            Class::Wide => {
-                let character = text[at..].chars().next().unwrap_or_default();
+            ByteClass::Wide => {
+                let character = text[at..].chars().next().unwrap_or(char::REPLACEMENT_CHARACTER);
                 let length = character.len_utf8();
                 if !character.is_whitespace() {
                     at += length;
@@ -211,7 +201,7 @@ pub(super) fn split(text: &str, lowercase: bool, mut word: impl FnMut(&str)) {
     flush(&mut joined, &text[start..], &mut word);
 }
 
-/// The length of a `<br />` at the beginning of `bytes`, whatever `"` are between its characters.
+/// The length of a `<br />` at the start of `bytes`. Any `"` between its characters is ignored.
 fn line_break(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     for &wanted in b"<br />" {
@@ -228,8 +218,8 @@ fn line_break(bytes: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::words::Cut;
     use super::*;
+    use crate::cut_points::CutPoints;
 
     fn words(text: &str, lowercase: bool) -> Vec<String> {
         let mut words = Vec::new();
@@ -254,7 +244,7 @@ mod tests {
         }
     }
 
-    /// The claim of `Cut::English`, on every text made of some tricky pieces.
+    /// The claim of `CutPoints::EnglishWords`, on every text made of some tricky pieces.
     #[test]
     fn parts_give_the_words_of_the_whole() {
         let pieces = ["<br", "\"", " ", "/>", "\n", "Σ", "a.", "'", "\u{a0}", "R", "\u{1c}"];
@@ -262,7 +252,7 @@ mod tests {
         for number in 0..pieces.len().pow(5) {
             let digits = (0..5).map(|i| number / pieces.len().pow(i) % pieces.len());
             let text: String = digits.map(|d| pieces[d]).collect();
-            let Some(at) = Cut::English.last(&text, 0) else { continue };
+            let Some(at) = CutPoints::EnglishWords.last_in(&text, 0) else { continue };
             cuts += 1;
             let parts = [words(&text[..at], true), words(&text[at..], true)].concat();
             assert_eq!(parts, words(&text, true), "{text:?} cut at {at}");
@@ -275,17 +265,17 @@ mod tests {
         let mut counts = HashMap::new();
         split("b a c. a <unk> b [EOT] d . z", true, |word| *counts.entry(word.to_owned()).or_insert(0) += 1);
         let special = ["[EOT]".to_owned()];
-        let all = English::new(counts.clone(), true, 1, &special).unwrap();
+        let all = WordVocabulary::new(counts.clone(), true, 1, &special).unwrap();
         assert_eq!(all.decode(&(0..20).collect::<Vec<_>>()), "<unk> [EOT] . a b [eot] c d z");
-        let some = English::new(counts, true, 2, &[]).unwrap();
+        let some = WordVocabulary::new(counts, true, 2, &[]).unwrap();
         let mut ids = Vec::new();
         some.encode("A, b. <unk> c\n", &mut ids);
         assert_eq!((ids.as_slice(), some.size()), ([2, 0, 3, 1, 0, 0].as_slice(), 4));
-        let again = English::from_json(&all.to_json()).unwrap();
+        let again = WordVocabulary::from_json(&all.to_json()).unwrap();
         assert_eq!((again.to_json(), again.special()), (all.to_json(), all.special()));
         for wrong in ["", "{}", "[]", r#"{"lowercase": true, "special_tokens": [], "words": ["a", "a"]}"#] {
-            assert!(English::from_json(wrong).is_err());
+            assert!(WordVocabulary::from_json(wrong).is_err());
         }
-        assert!(English::new(HashMap::new(), true, 1, &["<unk>".to_owned()]).is_err());
+        assert!(WordVocabulary::new(HashMap::new(), true, 1, &["<unk>".to_owned()]).is_err());
     }
 }

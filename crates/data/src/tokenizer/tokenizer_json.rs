@@ -1,68 +1,65 @@
-//! Any of our tokenizers as a tokenizer.json, which Python's `tokenizers` and `transformers` load, and this program too.
+//! Any tokenizer as a tokenizer.json, which Python's `tokenizers` and `transformers` and this program load.
+
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::english::{UNKNOWN, Written};
 use super::library::END_OF_TEXT;
 use super::merges::byte_characters;
-use super::stored::Kind;
-use super::text_tokenizer::TextTokenizer;
+use super::text_tokenizer::{Encoder, TextTokenizer};
+use super::word_vocabulary::{UNKNOWN, WordVocabulary};
 use crate::error::DataError;
 
 impl TextTokenizer {
-    /// The content of a tokenizer.json that gives the same ids, but for two kinds of tokenizers.
+    /// The content of a tokenizer.json that gives the same ids, except for two kinds of tokenizers.
     ///
-    /// Characters that the vocabulary has not are an error of this program that names them; Python's `tokenizers` fails, too,
-    /// missing an `[UNK]`.
+    /// `chars`: for a character that is not in the vocabulary, this program's error names the character; Python's `tokenizers` fails because
+    /// there is no `[UNK]`.
     ///
-    /// Of words two things differ. Python's `tokenizers` lowers each character on its own, this program (as Python's
-    /// `str.lower`) the whole text: a capital sigma at the end of a word is `σ` there and `ς` here. A special token that stands
-    /// in a document as a word is that token there, and unknown here.
+    /// `words`: Python's `tokenizers` lowers each character on its own; this program lowers the whole text, like Python's `str.lower`. So a
+    /// capital sigma at the end of a word is `σ` there and `ς` here. A special token that stands in a document as a word is that token
+    /// there, and unknown here.
     ///
     /// # Errors
-    /// If the library that it is of cannot write it.
-    pub fn to_huggingface(&self) -> Result<String, DataError> {
-        let failed = |message: String| DataError::file(std::path::Path::new("tokenizer.json"), message);
-        let (kind, text) = self.parts().map_err(failed)?;
-        let json = match kind {
-            Kind::Library => return Ok(text),
-            Kind::Chars => characters(&text),
-            Kind::Bytes => bytes(),
-            Kind::Words => words(&text).map_err(failed)?,
+    /// If the `tokenizers` crate cannot write the tokenizer.
+    pub fn to_tokenizer_json(&self) -> Result<String, DataError> {
+        let json = match self.encoder() {
+            Encoder::Library(library) => return library.to_json(),
+            Encoder::Chars { characters, .. } => characters_json(characters),
+            Encoder::Bytes => bytes_json(),
+            Encoder::Words(words) => words_json(words),
         };
-        serde_json::to_string(&json).map_err(|error| failed(error.to_string()))
+        serde_json::to_string(&json).map_err(|error| DataError::file(Path::new("tokenizer.json"), error.to_string()))
     }
 }
 
-/// Every character a word.
-fn characters(text: &str) -> Value {
-    let vocabulary: Map<_, _> = text.chars().zip(0..).map(|(c, id)| (c.to_string(), Value::from(id))).collect();
+/// Every character is a word.
+fn characters_json(characters: &[char]) -> Value {
+    let vocabulary: Map<_, _> = characters.iter().zip(0..).map(|(c, id)| (c.to_string(), Value::from(id))).collect();
     let split = json!({"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false});
-    // There is no token for what is unknown: the library fails on such a character, for want of this one.
+    // No token is called [UNK], so that the library fails on an unknown character.
     let model = json!({"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"});
-    whole(&[], &split, &json!({"type": "Fuse"}), &model)
+    tokenizer_json(&[], &split, &json!({"type": "Fuse"}), &model)
 }
 
-/// Words as `english.rs` splits them: the same replacements as a normalizer.
-fn words(text: &str) -> Result<Value, String> {
-    let Written { lowercase, special_tokens, words } = serde_json::from_str(text).map_err(|e| e.to_string())?;
-    let all = [UNKNOWN.to_owned()].into_iter().chain(special_tokens).chain(words);
-    let vocabulary: Map<_, _> = all.zip(0..).map(|(word, id)| (word, Value::from(id))).collect();
+/// Words as [`super::word_vocabulary::split`] splits them: a normalizer makes the same replacements.
+fn words_json(words: &WordVocabulary) -> Value {
+    let vocabulary: Map<_, _> = words.tokens().zip(0..).map(|(word, id)| (word.to_owned(), Value::from(id))).collect();
     let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
-    let mut steps = if lowercase { vec![json!({"type": "Lowercase"})] } else { Vec::new() };
+    let mut steps = if words.lowercase { vec![json!({"type": "Lowercase"})] } else { Vec::new() };
     steps.push(replace("\"", ""));
     steps.extend(["'", ".", ",", "(", ")", "!", "?"].map(|mark| replace(mark, &format!(" {mark} "))));
     // The four separators of ASCII are white space to Python's `str.split`, not to `WhitespaceSplit`.
     steps.extend(["<br />", ";", ":", "\u{1c}", "\u{1d}", "\u{1e}", "\u{1f}"].map(|mark| replace(mark, " ")));
     let split = json!({"type": "WhitespaceSplit"});
     let model = json!({"type": "WordLevel", "vocab": vocabulary, "unk_token": UNKNOWN});
-    let mut whole = whole(&[], &split, &Value::Null, &model);
-    whole["normalizer"] = json!({"type": "Sequence", "normalizers": steps});
-    Ok(whole)
+    let mut json = tokenizer_json(&[], &split, &Value::Null, &model);
+    json["normalizer"] = json!({"type": "Sequence", "normalizers": steps});
+    json
 }
 
-/// Every byte a token, without merges.
-fn bytes() -> Value {
+/// Every byte is a token; there are no merges.
+fn bytes_json() -> Value {
     let vocabulary: Map<_, _> =
         byte_characters().into_iter().map(|(byte, c)| (c.to_string(), Value::from(byte))).collect();
     let level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
@@ -74,10 +71,10 @@ fn bytes() -> Value {
         "id": 256, "content": END_OF_TEXT, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
         "special": true,
     });
-    whole(&[end], &level, &level, &model)
+    tokenizer_json(&[end], &level, &level, &model)
 }
 
-fn whole(added: &[Value], pre_tokenizer: &Value, decoder: &Value, model: &Value) -> Value {
+fn tokenizer_json(added: &[Value], pre_tokenizer: &Value, decoder: &Value, model: &Value) -> Value {
     json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
         "pre_tokenizer": pre_tokenizer, "post_processor": null, "decoder": decoder, "model": model,
@@ -89,17 +86,19 @@ mod tests {
     use std::collections::HashMap;
     use std::path::Path;
 
-    use super::super::english::{English, split};
-    use super::super::library::Library;
+    use super::super::library::LibraryTokenizer;
+    use super::super::word_vocabulary::{WordVocabulary, split};
     use super::*;
 
     #[test]
     fn ids_and_text_are_the_same() {
         let text = "a b\n\tz\"é日 🙂\0 ab";
         for tokenizer in [TextTokenizer::bytes(), TextTokenizer::chars(&text.chars().collect(), "h".into())] {
-            let json = tokenizer.to_huggingface().unwrap();
-            let library =
-                TextTokenizer::library(Library::from_json(json.as_bytes(), Path::new("t")).unwrap(), "g".into());
+            let json = tokenizer.to_tokenizer_json().unwrap();
+            let library = TextTokenizer::library(
+                LibraryTokenizer::from_json(json.as_bytes(), Path::new("t")).unwrap(),
+                "g".into(),
+            );
             assert_eq!((library.vocab_size(), library.eot()), (tokenizer.vocab_size(), tokenizer.eot()));
             let ids = tokenizer.encode(text).unwrap();
             assert_eq!(library.encode(text).unwrap(), ids);
@@ -110,10 +109,13 @@ mod tests {
         for lowercase in [true, false] {
             let mut counts = HashMap::new();
             split(text, lowercase, |word| *counts.entry(word.to_owned()).or_insert(0) += 1);
-            let tokenizer = TextTokenizer::english(English::new(counts, lowercase, 1, &["[EOT]".to_owned()]).unwrap());
-            let json = tokenizer.to_huggingface().unwrap();
-            let library =
-                TextTokenizer::library(Library::from_json(json.as_bytes(), Path::new("t")).unwrap(), "g".into());
+            let tokenizer =
+                TextTokenizer::words(WordVocabulary::new(counts, lowercase, 1, &["[EOT]".to_owned()]).unwrap());
+            let json = tokenizer.to_tokenizer_json().unwrap();
+            let library = TextTokenizer::library(
+                LibraryTokenizer::from_json(json.as_bytes(), Path::new("t")).unwrap(),
+                "g".into(),
+            );
             assert_eq!((library.vocab_size(), library.eot()), (tokenizer.vocab_size(), tokenizer.eot()));
             for text in [text, "unseen\u{1c}words a", "\u{1f}", "", "a <unk> b"] {
                 let ids = tokenizer.encode_text(text).unwrap();
@@ -124,13 +126,14 @@ mod tests {
         }
     }
 
-    /// What the documentation of `to_huggingface` says of words.
+    /// The differences that the documentation of `to_tokenizer_json` states for words.
     #[test]
     fn ids_of_words_differ_where_it_says_so() {
         let counts = ["ας", "ασ"].map(|word| (word.to_owned(), 1)).into();
-        let tokenizer = TextTokenizer::english(English::new(counts, true, 1, &["<eos>".to_owned()]).unwrap());
-        let json = tokenizer.to_huggingface().unwrap();
-        let library = TextTokenizer::library(Library::from_json(json.as_bytes(), Path::new("t")).unwrap(), "g".into());
+        let tokenizer = TextTokenizer::words(WordVocabulary::new(counts, true, 1, &["<eos>".to_owned()]).unwrap());
+        let json = tokenizer.to_tokenizer_json().unwrap();
+        let library =
+            TextTokenizer::library(LibraryTokenizer::from_json(json.as_bytes(), Path::new("t")).unwrap(), "g".into());
         let both = |text: &str| {
             (tokenizer.decode(&tokenizer.encode_text(text).unwrap()), {
                 library.decode(&library.encode_text(text).unwrap())
@@ -143,8 +146,9 @@ mod tests {
     #[test]
     fn an_unseen_character_is_an_error_on_both_sides() {
         let tokenizer = TextTokenizer::chars(&"ab".chars().collect(), "h".into());
-        let json = tokenizer.to_huggingface().unwrap();
-        let library = TextTokenizer::library(Library::from_json(json.as_bytes(), Path::new("t")).unwrap(), "g".into());
+        let json = tokenizer.to_tokenizer_json().unwrap();
+        let library =
+            TextTokenizer::library(LibraryTokenizer::from_json(json.as_bytes(), Path::new("t")).unwrap(), "g".into());
         assert!(tokenizer.encode_text("ac").is_err());
         assert!(library.encode_text("ac").unwrap_err().to_string().contains("[UNK]"));
     }

@@ -1,4 +1,4 @@
-//! A tokenizer as the two files from which `transformers` makes it: `tokenizer.json` and `tokenizer_config.json`.
+//! A tokenizer as the two files that `transformers` loads: `tokenizer.json` and `tokenizer_config.json`.
 
 use serde_json::json;
 
@@ -8,8 +8,8 @@ use runner_spec::experiment::Layout;
 use runner_spec::format::pretty_json;
 
 impl TextTokenizer {
-    /// The special tokens that rows of `layout` are made with: with their names those of padded rows; else the token between
-    /// documents, which begins one as well as ending one.
+    /// The special tokens that rows of `layout` are made with, and their names. Packed rows have the token between documents, which
+    /// both begins and ends a document.
     #[must_use]
     pub fn special_tokens(&self, layout: &Layout) -> (SpecialTokens, [Option<String>; 3]) {
         match layout {
@@ -27,12 +27,12 @@ impl TextTokenizer {
         }
     }
 
-    /// The tokenizer for `transformers`, of a model that sees `context` tokens and was trained on rows of `layout`.
+    /// The tokenizer for `transformers`, for a model that sees `context` tokens and was trained on rows of `layout`.
     ///
     /// # Errors
-    /// Why it has no such form.
+    /// If it has no such form; the message says why.
     pub fn to_hf(&self, layout: &Layout, context: usize) -> Result<HfTokenizer, String> {
-        let tokenizer = self.to_huggingface().map_err(|error| error.to_string())? + "\n";
+        let tokenizer = self.to_tokenizer_json().map_err(|error| error.to_string())? + "\n";
         let (special, names) = self.special_tokens(layout);
         let mut config = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -52,18 +52,17 @@ impl TextTokenizer {
 mod tests {
     use std::path::Path;
 
-    use super::super::library::Library;
+    use super::super::library::LibraryTokenizer;
     use super::*;
 
     const TEXT: &str = "Héllo,\n\u{0}\u{7f} wörld\t日本 🙂\r\n ";
 
-    /// As the library that `transformers` uses reads them.
     #[test]
     fn both_own_kinds_encode_as_they_do_here() {
         let layout = Layout::Packed { length: 8 };
         for tokenizer in [TextTokenizer::bytes(), TextTokenizer::chars(&TEXT.chars().collect(), "h".into())] {
             let hf = tokenizer.to_hf(&layout, 8).unwrap();
-            let library = Library::from_json(hf.tokenizer.as_bytes(), Path::new("tokenizer.json")).unwrap();
+            let library = LibraryTokenizer::from_json(hf.tokenizer.as_bytes(), Path::new("tokenizer.json")).unwrap();
             let mut ids = Vec::new();
             library.encode(TEXT, &mut ids).unwrap();
             assert_eq!(ids, tokenizer.encode(TEXT).unwrap());

@@ -1,15 +1,17 @@
 //! Against a server on loopback that answers as the hub does, and one on another port that files are redirected to.
 
+mod server;
+
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::tests_server::{
+use runner_spec::experiment::{Data, HubSource, Layout, Source, Tokenizer, Validation};
+use server::{
     Asked, Broken, COMMIT, CONVERTED, Files, Here, REFS, Reply, Server, data, etag, fine, hub, local, pair, ranged,
     read, source,
 };
-use runner_spec::experiment::{Data, HubSource, Layout, Source, Tokenizer, Validation};
 
 #[test]
 fn a_split_is_downloaded_once_and_the_token_stays_with_the_hub() {

@@ -1,8 +1,8 @@
 //! Tokenized documents in the cache: a folder with `tokens.bin` and `documents.bin`.
 //!
-//! `tokens.bin` is a header of 128 bytes and the tokens; `documents.bin` has the position at which each document starts
-//! and, last, the number of tokens, as u64. All little-endian. The header carries the lengths and its own hash, so a
-//! file that is cut short or foreign is noticed.
+//! `tokens.bin` has a header of 128 bytes and the tokens. `documents.bin` has the position at which each document starts and, last, the
+//! number of tokens, as u64. Everything is little-endian. The header has the lengths and its own hash, which reveal a file that is cut
+//! short or foreign.
 
 use std::fs::File;
 use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
@@ -12,16 +12,16 @@ use std::sync::Arc;
 use memmap2::Mmap;
 
 use super::error::DataError;
-use super::stream::{Segment, TokenStream, Width, map};
+use super::token_stream::{TokenSegment, TokenStream, TokenWidth, map};
 
 pub(super) const MAGIC: &[u8; 8] = b"RUNTOK\x00\x01";
 const HEADER: usize = 128;
-/// What the header's hash covers; the hash follows.
+/// Bytes of the header that its hash covers; the hash follows them.
 const FIELDS: usize = 48;
 
-/// Tokens and documents of an entry.
+/// The tokens and documents of an entry.
 #[derive(Debug, Clone)]
-pub(super) struct Store {
+pub(super) struct TokenStore {
     pub(super) tokens: TokenStream,
     documents: Arc<Mmap>,
     pub(super) document_count: u64,
@@ -29,7 +29,7 @@ pub(super) struct Store {
     pub(super) max: u32,
 }
 
-impl Store {
+impl TokenStore {
     /// # Errors
     /// `Damaged`, if the entry is not whole.
     pub(super) fn open(folder: &Path) -> Result<Self, DataError> {
@@ -47,11 +47,11 @@ impl Store {
             u64::from_le_bytes(bytes)
         };
         let (width, count, document_count, skip, max) = (field(1), field(2), field(3), field(4), field(5) as u32);
-        let width = if width == 2 { Width::U16 } else { Width::U32 };
+        let width = if width == 2 { TokenWidth::U16 } else { TokenWidth::U32 };
         let documents = map(&folder.join("documents.bin"))?;
         let whole = tokens.len() as u64 == HEADER as u64 + count * width.bytes() as u64
             && documents.len() as u64 == (document_count + 1) * 8;
-        let segment = Segment::new(&path, tokens, HEADER + skip as usize * width.bytes(), width, count - skip);
+        let segment = TokenSegment::new(&path, tokens, HEADER + skip as usize * width.bytes(), width, count - skip);
         match segment {
             Some(segment) if whole => {
                 Ok(Self { tokens: TokenStream::new(vec![segment]), documents, document_count, max })
@@ -60,13 +60,13 @@ impl Store {
         }
     }
 
-    /// Where document `index` starts in the stream; for the number of documents, where the last one ends.
-    pub(super) fn document(&self, index: u64) -> u64 {
-        let bytes = self.documents.as_chunks::<8>().0.get(index as usize).copied().unwrap_or_default();
+    /// The start of document `index` in the stream. For the number of documents, the end of the last one.
+    pub(super) fn document_start(&self, index: u64) -> u64 {
+        let bytes = self.documents.as_chunks::<8>().0[index as usize];
         u64::from_le_bytes(bytes).min(self.tokens.count())
     }
 
-    /// Documents that start before `position`.
+    /// DocumentFormat that start before `position`.
     pub(super) fn documents_before(&self, position: u64) -> u64 {
         let starts = &self.documents.as_chunks::<8>().0[..self.document_count as usize];
         starts.partition_point(|&start| u64::from_le_bytes(start) < position) as u64
@@ -74,20 +74,20 @@ impl Store {
 }
 
 /// Writes an entry, document after document.
-pub(super) struct StoreWriter {
+pub(super) struct TokenStoreWriter {
     folder: PathBuf,
     tokens: BufWriter<File>,
     documents: BufWriter<File>,
-    width: Width,
-    /// Written in front of each document, if there are several.
+    width: TokenWidth,
+    /// The token in front of each document, if there are several.
     separator: Option<u32>,
     count: u64,
     document_count: u64,
     max: u32,
 }
 
-impl StoreWriter {
-    pub(super) fn create(folder: &Path, width: Width, separator: Option<u32>) -> Result<Self, DataError> {
+impl TokenStoreWriter {
+    pub(super) fn create(folder: &Path, width: TokenWidth, separator: Option<u32>) -> Result<Self, DataError> {
         let create = |name: &str| {
             let path = folder.join(name);
             File::create(&path).map(|file| BufWriter::with_capacity(1 << 20, file)).map_err(DataError::io(&path))
@@ -98,12 +98,12 @@ impl StoreWriter {
         Ok(Self { folder, tokens, documents, width, separator, count: 0, document_count: 0, max: 0 })
     }
 
-    /// Tokens in the stream so far.
+    /// The number of tokens in the stream so far.
     pub(super) fn count(&self) -> u64 {
         self.count - self.skip()
     }
 
-    /// A single document needs no separator: the stream starts after it.
+    /// The number of tokens in front of the stream: the separator, if there is only one document.
     fn skip(&self) -> u64 {
         u64::from(self.document_count == 1 && self.separator.is_some())
     }
@@ -156,18 +156,18 @@ impl StoreWriter {
 mod tests {
     use super::*;
 
-    fn store(separator: Option<u32>, documents: &[&[u32]], width: Width) -> (tempfile::TempDir, Store) {
+    fn store(separator: Option<u32>, documents: &[&[u32]], width: TokenWidth) -> (tempfile::TempDir, TokenStore) {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = StoreWriter::create(dir.path(), width, separator).unwrap();
+        let mut writer = TokenStoreWriter::create(dir.path(), width, separator).unwrap();
         for document in documents {
             writer.append(true, document).unwrap();
         }
         writer.finish().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = TokenStore::open(dir.path()).unwrap();
         (dir, store)
     }
 
-    fn all(store: &Store) -> Vec<u32> {
+    fn all(store: &TokenStore) -> Vec<u32> {
         let mut tokens = Vec::new();
         store.tokens.read(0, store.tokens.count(), |token| tokens.push(token));
         tokens
@@ -175,25 +175,25 @@ mod tests {
 
     #[test]
     fn documents_are_separated_if_there_are_several() {
-        let (_dir, two) = store(Some(9), &[&[1, 2], &[3]], Width::U16);
+        let (_dir, two) = store(Some(9), &[&[1, 2], &[3]], TokenWidth::U16);
         assert_eq!(all(&two), [9, 1, 2, 9, 3]);
-        assert_eq!([0, 1, 2].map(|i| two.document(i)), [0, 3, 5]);
+        assert_eq!([0, 1, 2].map(|i| two.document_start(i)), [0, 3, 5]);
         assert_eq!([0, 1, 3, 4].map(|p| two.documents_before(p)), [0, 1, 1, 2]);
-        let (_dir, one) = store(Some(9), &[&[1, 70_000]], Width::U32);
-        assert_eq!((all(&one), one.document(1), one.max), (vec![1, 70_000], 2, 70_000));
-        let (_dir, plain) = store(None, &[&[1], &[2]], Width::U16);
+        let (_dir, one) = store(Some(9), &[&[1, 70_000]], TokenWidth::U32);
+        assert_eq!((all(&one), one.document_start(1), one.max), (vec![1, 70_000], 2, 70_000));
+        let (_dir, plain) = store(None, &[&[1], &[2]], TokenWidth::U16);
         assert_eq!(all(&plain), [1, 2]);
     }
 
     #[test]
     fn damage_is_noticed() {
-        let (dir, _) = store(None, &[&[1, 2, 3], &[4]], Width::U16);
+        let (dir, _) = store(None, &[&[1, 2, 3], &[4]], TokenWidth::U16);
         for name in ["tokens.bin", "documents.bin"] {
             let path = dir.path().join(name);
             let bytes = std::fs::read(&path).unwrap();
             for cut in [0, 8, bytes.len() - 1] {
                 std::fs::write(&path, &bytes[..cut]).unwrap();
-                assert!(matches!(Store::open(dir.path()), Err(DataError::Damaged { .. })), "{name} cut at {cut}");
+                assert!(matches!(TokenStore::open(dir.path()), Err(DataError::Damaged { .. })), "{name} cut at {cut}");
             }
             std::fs::write(&path, &bytes).unwrap();
         }
@@ -201,6 +201,6 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[17] ^= 1;
         std::fs::write(&path, &bytes).unwrap();
-        assert!(Store::open(dir.path()).is_err());
+        assert!(TokenStore::open(dir.path()).is_err());
     }
 }

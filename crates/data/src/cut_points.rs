@@ -1,38 +1,37 @@
-//! Where text may be cut so that the parts, encoded each on its own, give the tokens of the whole.
+//! Points where text may be cut, so that the tokens of the parts are the tokens of the whole.
 
-/// Where a tokenizer lets text be cut.
+/// The points at which a tokenizer lets text be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cut {
+pub(crate) enum CutPoints {
     /// Every character is encoded on its own.
     Anywhere,
-    /// In front of white space that follows something else.
+    /// In front of white space that follows another character.
     ///
-    /// GPT-2's pre-tokenizer ends a piece there in any case: its alternatives for words, numbers and other characters
-    /// cross no white space but one leading blank, which goes with what follows. How it splits from there on depends on
-    /// what follows alone, and its one look-ahead, `\s+(?!\S)`, never reaches the end of a part, as no part ends in
-    /// white space but the last.
+    /// GPT-2's pre-tokenizer always ends a piece there: its alternatives for words, numbers and other characters contain no white
+    /// space except one leading blank. The pieces after that point depend only on the text after it. The only look-ahead,
+    /// `\s+(?!\S)`, never reaches the end of a part, because only the last part can end in white space.
     Words,
-    /// As `Words`, but not within a `<br />`, which separates the words of `English` as a whole.
-    English,
+    /// The points of `Words`, except within a `<br />`, which separates words as a whole.
+    EnglishWords,
     Never,
 }
 
-impl Cut {
-    /// The last place in `text` where it may be cut, if it has not been searched before `searched`. Never 0.
-    pub fn last(self, text: &str, searched: usize) -> Option<usize> {
+impl CutPoints {
+    /// The last point in `text`, never 0. Only `text` from byte `searched` on is searched.
+    pub(crate) fn last_in(self, text: &str, searched: usize) -> Option<usize> {
         match self {
             Self::Anywhere => (!text.is_empty()).then_some(text.len()),
             Self::Never => None,
             Self::Words => (searched..text.len()).rev().find(|&at| is_cut(text, at)),
-            Self::English => (searched..text.len()).rev().find(|&at| is_english_cut(text, at)),
+            Self::EnglishWords => (searched..text.len()).rev().find(|&at| is_english_cut(text, at)),
         }
     }
 }
 
-/// Whether `text` may be cut in front of byte `at`.
+/// True if `text` may be cut in front of byte `at`.
 fn is_cut(text: &str, at: usize) -> bool {
     let bytes = text.as_bytes();
-    // White space beyond ASCII is rare: it is not cut at, but it is white space before a cut.
+    // Text is not cut in front of white space beyond ASCII, which is rare.
     let white = |byte: u8| matches!(byte, b' ' | b'\t'..=b'\r');
     if at == 0 || !white(bytes[at]) {
         return false;
@@ -41,13 +40,13 @@ fn is_cut(text: &str, at: usize) -> bool {
     if before.is_ascii() { !white(before) } else { text[..at].chars().next_back().is_some_and(|c| !c.is_whitespace()) }
 }
 
-/// Whether `text` may be cut in front of byte `at`: a blank behind `<br` may be that of `<br />`, and `"` count for nothing there.
+/// True if `text` may be cut in front of byte `at`. A blank behind `<br` may belong to a `<br />`, in which any `"` is ignored.
 fn is_english_cut(text: &str, at: usize) -> bool {
     is_cut(text, at) && (text.as_bytes()[at] != b' ' || !matches!(text.as_bytes()[at - 1], b'r' | b'R' | b'"'))
 }
 
 /// The parts of `text` between neighbouring cuts: words with their leading blank, mostly.
-pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut start = 0;
     std::iter::from_fn(move || {
         if start == text.len() {
@@ -76,11 +75,11 @@ mod tests {
 
     #[test]
     fn the_last_cut_is_found_across_searches() {
-        assert_eq!(Cut::Words.last("ab cd ef", 0), Some(5));
-        assert_eq!(Cut::Words.last("ab c", 2), Some(2));
-        assert_eq!(Cut::Words.last("ab c", 3), None);
-        assert_eq!(Cut::Words.last("abc", 0), None);
-        assert_eq!(Cut::Anywhere.last("a ", 0), Some(2));
-        assert_eq!(Cut::Never.last("a b", 0), None);
+        assert_eq!(CutPoints::Words.last_in("ab cd ef", 0), Some(5));
+        assert_eq!(CutPoints::Words.last_in("ab c", 2), Some(2));
+        assert_eq!(CutPoints::Words.last_in("ab c", 3), None);
+        assert_eq!(CutPoints::Words.last_in("abc", 0), None);
+        assert_eq!(CutPoints::Anywhere.last_in("a ", 0), Some(2));
+        assert_eq!(CutPoints::Never.last_in("a b", 0), None);
     }
 }

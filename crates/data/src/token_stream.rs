@@ -8,16 +8,16 @@ use memmap2::Mmap;
 
 use super::error::DataError;
 
-/// How a token is stored, little-endian.
+/// The width of a stored token, little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Width {
+pub(super) enum TokenWidth {
     U16,
     U32,
 }
 
-impl Width {
-    /// The narrowest that holds ids below `vocab_size`.
-    pub(super) fn of(vocab_size: usize) -> Self {
+impl TokenWidth {
+    /// The narrowest width that holds ids below `vocab_size`.
+    pub(super) fn for_vocabulary(vocab_size: usize) -> Self {
         if vocab_size <= 1 << 16 { Self::U16 } else { Self::U32 }
     }
 
@@ -31,32 +31,38 @@ impl Width {
 
 /// Tokens in one mapped file.
 #[derive(Debug, Clone)]
-pub(super) struct Segment {
+pub(super) struct TokenSegment {
     pub(super) path: PathBuf,
     map: Arc<Mmap>,
-    /// Where the tokens start, in bytes.
+    /// The start of the tokens, in bytes.
     offset: usize,
-    pub(super) width: Width,
-    /// How many tokens there are.
+    pub(super) width: TokenWidth,
+    /// The number of tokens.
     pub(super) count: u64,
 }
 
-impl Segment {
+impl TokenSegment {
     /// `count` tokens at byte `offset` of `map`; `None` if they are not all in it.
-    pub(super) fn new(path: &Path, map: Arc<Mmap>, offset: usize, width: Width, count: u64) -> Option<Self> {
+    pub(super) fn new(path: &Path, map: Arc<Mmap>, offset: usize, width: TokenWidth, count: u64) -> Option<Self> {
         let bytes = usize::try_from(count).ok()?.checked_mul(width.bytes())?;
         (offset.checked_add(bytes)? <= map.len()).then(|| Self { path: path.to_owned(), map, offset, width, count })
     }
 
-    /// Tokens `start` … `start + count`, which must be within the segment.
+    /// `count` tokens from `start` on, which must be within the segment.
     fn tokens(&self, start: u64, count: u64) -> impl Iterator<Item = u32> {
         let width = self.width.bytes();
         let from = self.offset + start as usize * width;
         let bytes = &self.map[from..from + count as usize * width];
-        let wide = self.width == Width::U32;
+        let wide = self.width == TokenWidth::U32;
         let (narrow, broad) = if wide { (&[][..], bytes) } else { (bytes, &[][..]) };
         let narrow = narrow.as_chunks::<2>().0.iter().map(|&b| u32::from(u16::from_le_bytes(b)));
         narrow.chain(broad.as_chunks::<4>().0.iter().map(|&b| u32::from_le_bytes(b)))
+    }
+
+    /// The highest token, and the number of tokens equal to `wanted`.
+    pub(super) fn scan(&self, wanted: Option<u32>) -> (u32, u64) {
+        self.tokens(0, self.count)
+            .fold((0, 0), |(max, hits), token| (token.max(max), hits + u64::from(Some(token) == wanted)))
     }
 }
 
@@ -64,23 +70,23 @@ impl Segment {
 pub(super) fn map(path: &Path) -> Result<Arc<Mmap>, DataError> {
     let file = File::open(path).map_err(DataError::io(path))?;
     #[expect(unsafe_code, reason = "memory mapping")]
-    // SAFETY: the map is read-only and private. Cache entries are never written after they appear under their name. A
+    // SAFETY: the map is read-only and private. DataCache entries are never written after they appear under their name. A
     // user's shard that is cut short by someone else meanwhile ends the process with SIGBUS; no memory is corrupted.
     let map = unsafe { Mmap::map(&file) }.map_err(DataError::io(path))?;
     Ok(Arc::new(map))
 }
 
-/// Segments end to end.
+/// Segments, one after the other.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TokenStream {
-    segments: Vec<Segment>,
-    /// Where each segment starts.
+    segments: Vec<TokenSegment>,
+    /// The position at which each segment starts.
     starts: Vec<u64>,
     count: u64,
 }
 
 impl TokenStream {
-    pub(super) fn new(segments: Vec<Segment>) -> Self {
+    pub(super) fn new(segments: Vec<TokenSegment>) -> Self {
         let mut stream = Self::default();
         for segment in segments {
             stream.starts.push(stream.count);
@@ -94,7 +100,7 @@ impl TokenStream {
         self.count
     }
 
-    /// Hands tokens `start` … `start + count` to `take`, which must be within the stream.
+    /// Hands `count` tokens from `start` on, which must be within the stream, to `take`.
     pub(super) fn read(&self, start: u64, count: u64, mut take: impl FnMut(u32)) {
         let mut index = self.starts.partition_point(|&s| s <= start).saturating_sub(1);
         let (mut position, end) = (start, (start + count).min(self.count));
@@ -108,7 +114,7 @@ impl TokenStream {
     }
 
     /// The segment that holds `position`, and the position in it.
-    pub(super) fn place(&self, position: u64) -> Option<(&Segment, u64)> {
+    pub(super) fn segment_at(&self, position: u64) -> Option<(&TokenSegment, u64)> {
         let index = self.starts.partition_point(|&s| s <= position).checked_sub(1)?;
         Some((self.segments.get(index)?, position - self.starts[index]))
     }
@@ -119,13 +125,5 @@ impl TokenStream {
             let found = (0..).zip(segment.tokens(0, segment.count)).find(|&(_, token)| token as usize >= limit);
             found.map(|(at, token): (u64, u32)| (start + at, token))
         })
-    }
-}
-
-impl Segment {
-    /// The highest token, and how often `wanted` comes up.
-    pub(super) fn scan(&self, wanted: Option<u32>) -> (u32, u64) {
-        self.tokens(0, self.count)
-            .fold((0, 0), |(max, hits), token| (token.max(max), hits + u64::from(Some(token) == wanted)))
     }
 }

@@ -1,50 +1,48 @@
-//! Token shards that others wrote: llm.c's and nanoGPT's `.bin`, build-nanogpt's `.npy`, told apart by their content
-//! and used in place.
+//! Reads token shards in place: llm.c's and nanoGPT's `.bin` and build-nanogpt's `.npy`, told apart by their content.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::cache::Cache;
+use super::cache::DataCache;
 use super::error::DataError;
 use super::fingerprint::hash_parts;
-use super::source::Located;
-use super::stream::{Segment, TokenStream, Width, map};
+use super::shard::{LLMC_HEADER, LLMC_U16, LLMC_U32};
+use super::source::LocatedSource;
+use super::token_stream::{TokenSegment, TokenStream, TokenWidth, map};
 
-const LLMC_HEADER: usize = 1024;
-const LLMC_GPT2: (u32, u32) = (20_240_520, 1);
-/// Other files of llm.c, which are called .bin, too.
+/// Other files of llm.c that are called .bin.
 const LLMC_OTHERS: [(&str, u32); 3] = [("model", 20_240_326), ("debug state", 20_240_327), ("tokenizer", 20_240_328)];
-const LLMC_LLAMA: (u32, u32) = (20_240_801, 7);
 const NPY_MAGIC: &[u8] = b"\x93NUMPY";
 
-/// What a scan of a shard found; remembered by the shard's content.
+/// The result of reading a shard, kept in a memo for the shard's content.
 #[derive(Debug, Serialize, Deserialize)]
-struct Scan {
+struct ShardScan {
     max: u32,
-    /// How often the end-of-text token comes up.
+    /// The number of end-of-text tokens.
     ends: u64,
 }
 
-/// The shards of `source` as one stream, the highest token, and the number of documents by their end-of-text tokens
-/// (`end`; one a shard where there are none).
+/// Opens the shards of `source` as one stream. Also returns the highest token and the number of documents: the end-of-text tokens `end`,
+/// and at least one for each shard.
 pub(super) fn open(
-    source: &Located,
+    source: &LocatedSource,
     end: Option<u32>,
-    cache: &Cache,
+    cache: &DataCache,
     progress: &dyn Fn(u64, u64),
 ) -> Result<(TokenStream, u32, u64), DataError> {
-    let segments = source.files.iter().map(|file| segment(&file.path)).collect::<Result<Vec<_>, _>>()?;
+    let segments = source
+        .files
+        .iter()
+        .map(|file| recognize(&file.path).map(|(segment, _)| segment))
+        .collect::<Result<Vec<_>, _>>()?;
     let (mut max, mut documents, mut bytes, mut tokens) = (0, 0, 0, 0);
     for (segment, file) in segments.iter().zip(&source.files) {
-        let memo = format!("{}.json", hash_parts([&*file.hash, &format!("{end:?}")]));
-        let known = cache.recall("scans", &memo).and_then(|bytes| serde_json::from_slice::<Scan>(&bytes).ok());
-        let scan = known.unwrap_or_else(|| {
+        let memo = hash_parts([&*file.hash, &format!("{end:?}")]);
+        let scan = cache.read_memo("scans", &memo).unwrap_or_else(|| {
             let (max, ends) = segment.scan(end);
-            let scan = Scan { max, ends };
-            if let Ok(bytes) = serde_json::to_vec(&scan) {
-                cache.remember("scans", &memo, &bytes);
-            }
+            let scan = ShardScan { max, ends };
+            cache.write_memo("scans", &memo, &scan);
             scan
         });
         max = max.max(scan.max);
@@ -56,12 +54,8 @@ pub(super) fn open(
     Ok((TokenStream::new(segments), max, documents))
 }
 
-fn segment(path: &Path) -> Result<Segment, DataError> {
-    recognize(path).map(|(segment, _)| segment)
-}
-
-/// The tokens in the file `path`, and what the format is called.
-pub(super) fn recognize(path: &Path) -> Result<(Segment, &'static str), DataError> {
+/// The tokens in the file `path`, and the name of the format.
+pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str), DataError> {
     let wrong = |message: String| DataError::file(path, message);
     // An empty file cannot be mapped everywhere.
     let size = std::fs::metadata(path).map_err(DataError::io(path))?.len();
@@ -83,8 +77,8 @@ pub(super) fn recognize(path: &Path) -> Result<(Segment, &'static str), DataErro
         ("npy", offset, width, count)
     } else if let Some((what, _)) = LLMC_OTHERS.into_iter().find(|(_, magic)| *magic == word(0)) {
         return Err(wrong(format!("llm.c's {what}, not tokens")));
-    } else if let Some((magic, version)) = [LLMC_GPT2, LLMC_LLAMA].into_iter().find(|(magic, _)| *magic == word(0)) {
-        let width = if magic == LLMC_GPT2.0 { Width::U16 } else { Width::U32 };
+    } else if let Some((magic, version)) = [LLMC_U16, LLMC_U32].into_iter().find(|(magic, _)| *magic == word(0)) {
+        let width = if magic == LLMC_U16.0 { TokenWidth::U16 } else { TokenWidth::U32 };
         if word(1) != version {
             return Err(wrong(format!("llm.c token shard of version {}; version {version} is read", word(1))));
         }
@@ -93,21 +87,21 @@ pub(super) fn recognize(path: &Path) -> Result<(Segment, &'static str), DataErro
             let message = format!("llm.c header says {count} tokens, which is not the file's size ({size} bytes)");
             return Err(wrong(message));
         }
-        (if width == Width::U16 { "llmc" } else { "llmc-u32" }, LLMC_HEADER, width, count)
+        (if width == TokenWidth::U16 { "llmc" } else { "llmc-u32" }, LLMC_HEADER, width, count)
     } else if path.extension().is_none_or(|e| e != "bin") {
-        // Bare 16-bit numbers can be anything, a text too: only the name says that they are tokens.
+        // Without a header, 16-bit numbers can be anything, even text: only the name says that they are tokens.
         return Err(wrong("no header of llm.c or numpy, and tokens without one (nanoGPT's) are in .bin files".into()));
     } else if size.is_multiple_of(2) {
-        ("nanogpt", 0, Width::U16, size / 2)
+        ("nanogpt", 0, TokenWidth::U16, size / 2)
     } else {
         return Err(wrong(format!("{size} bytes are no 16-bit tokens, and there is no header of llm.c or numpy")));
     };
-    let segment = Segment::new(path, map, offset, width, count);
+    let segment = TokenSegment::new(path, map, offset, width, count);
     Ok((segment.ok_or_else(|| wrong("shorter than its header says".into()))?, name))
 }
 
 /// The offset, type and number of the elements of a .npy file of one dimension.
-fn npy(bytes: &[u8]) -> Result<(usize, Width, u64), String> {
+fn npy(bytes: &[u8]) -> Result<(usize, TokenWidth, u64), String> {
     let version = *bytes.get(6).ok_or("it is cut short")?;
     let short = bytes.get(8..10).and_then(|b| b.first_chunk()).map(|b| usize::from(u16::from_le_bytes(*b)));
     let long = bytes.get(8..12).and_then(|b| b.first_chunk()).map(|b| u32::from_le_bytes(*b) as usize);
@@ -126,8 +120,8 @@ fn npy(bytes: &[u8]) -> Result<(usize, Width, u64), String> {
     let quoted = |text: &str| text.get(1..)?.split(['\'', '"']).next().map(str::to_owned);
     let kind = value("descr").and_then(quoted).ok_or("its header names no type")?;
     let width = match kind.as_str() {
-        "<u2" => Width::U16,
-        "<u4" => Width::U32,
+        "<u2" => TokenWidth::U16,
+        "<u4" => TokenWidth::U32,
         other => return Err(format!("its elements are {other:?}; tokens are '<u2' or '<u4'")),
     };
     let shape = value("shape").and_then(|text| text.strip_prefix('(')?.split_once(')')).ok_or("it has no shape")?.0;
@@ -169,7 +163,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(name);
         std::fs::write(&path, content).unwrap();
-        let segment = segment(&path).map_err(|error| error.to_string().split_once(": ").unwrap().1.to_owned())?;
+        let (segment, _) =
+            recognize(&path).map_err(|error| error.to_string().split_once(": ").unwrap().1.to_owned())?;
         let mut tokens = Vec::new();
         let count = segment.count;
         TokenStream::new(vec![segment]).read(0, count, |token| tokens.push(token));

@@ -1,0 +1,64 @@
+//! The request to write token shards, the events while they are written, and the outcome.
+
+use std::path::Path;
+
+use super::card::{Card, CardShard, HeldOut};
+use super::format::ShardFormat;
+use crate::progress::Progress;
+use runner_spec::experiment::Data;
+
+/// Token shards to write.
+#[derive(Debug, Clone, Copy)]
+pub struct ShardRequest<'a> {
+    /// Tokenizer and sources. The layout is ignored.
+    pub data: &'a Data,
+    /// The folder of trained tokenizers and the built-in corpus.
+    pub cache_dir: &'a Path,
+    pub format: ShardFormat,
+    /// The folder to write to, created if missing.
+    pub folder: &'a Path,
+    /// The start of file names, if the format does not fix them.
+    pub name: &'a str,
+    /// Tokens of a shard. If the format has one file for each split, the number of tokens between two saves of the state.
+    pub shard_tokens: u64,
+    /// The validation data; `None` for the data's validation source, or without one the custom of the format's trainer.
+    pub held_out: Option<HeldOut>,
+    /// Replace the shards that are in the folder, finished or not.
+    pub force: bool,
+}
+
+/// Something that happened while shards are written. Events come from several threads.
+#[derive(Debug)]
+pub enum ShardEvent<'a> {
+    Preparing(Progress),
+    /// This process continues the work of an earlier one, which wrote this many shards and tokens.
+    Resumed {
+        shards: u64,
+        tokens: u64,
+    },
+    /// `bytes_done` counts text of the source by all processes; `tokens` and `bytes` count this process alone.
+    Written {
+        bytes_done: u64,
+        bytes_total: u64,
+        tokens: u64,
+        bytes: u64,
+    },
+    /// A shard is complete.
+    Whole(&'a CardShard),
+}
+
+/// The shards that are in the folder now.
+#[derive(Debug, Clone)]
+pub struct Sharded {
+    pub card: Card,
+    /// True if an earlier process had already written all of them.
+    pub up_to_date: bool,
+    /// Bytes of text and tokens that this process wrote.
+    pub bytes: u64,
+    pub tokens: u64,
+    /// Seconds from the first batch to the last one.
+    pub seconds: f64,
+}
+
+/// Receives events.
+pub(super) type Report<'a> = dyn Fn(ShardEvent<'_>) + Sync + 'a;

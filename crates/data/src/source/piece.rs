@@ -1,0 +1,27 @@
+//! Pieces of documents, and the limit of what is held in memory at once.
+
+use crate::error::DataError;
+
+/// A document longer than this is refused where it must be held whole.
+pub(super) const DOCUMENT_LIMIT: usize = 256 << 20;
+
+/// A document, or a part of one that may be tokenized on its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TextPiece {
+    pub text: String,
+    pub starts_document: bool,
+}
+
+impl TextPiece {
+    pub(super) fn whole_document(text: String) -> Self {
+        Self { text, starts_document: true }
+    }
+}
+
+/// Takes pieces in order; an error stops the reading.
+pub(super) type PieceSink<'a> = dyn FnMut(TextPiece) -> Result<(), DataError> + 'a;
+
+/// The document limit, for a message.
+pub(super) fn document_limit() -> String {
+    format!("{:.1} MB", DOCUMENT_LIMIT as f64 / 1e6)
+}

@@ -1,0 +1,29 @@
+//! The splits of an experiment's data.
+
+/// Training, validation or test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SplitName {
+    Train,
+    Validation,
+    Test,
+}
+
+impl SplitName {
+    /// The key of the experiment under which the split's source is.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Self::Train => "data.train",
+            Self::Validation => "data.validation",
+            Self::Test => "eval.test",
+        }
+    }
+
+    /// The name in file names and cards of token shards.
+    pub(crate) fn short(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Validation => "val",
+            Self::Test => "test",
+        }
+    }
+}

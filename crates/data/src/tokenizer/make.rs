@@ -1,0 +1,204 @@
+//! Makes tokenizers: from their files, or trained on text and cached.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use super::library::LibraryTokenizer;
+use super::text_tokenizer::TextTokenizer;
+use super::train::{self, TrainingPart};
+use super::word_vocabulary::WordVocabulary;
+use crate::cache::DataCache;
+use crate::error::DataError;
+use crate::fingerprint::hash_parts;
+use crate::progress::{Progress, Report};
+use crate::source::{DocumentFormat, LocatedSource, locate};
+use crate::split_name::SplitName;
+use runner_spec::experiment::{Data, Layout, Source, Tokenizer, Validation};
+
+/// Makes the tokenizer of `data`. `train` is the training source of `data`.
+///
+/// # Errors
+/// If a file is no tokenizer, or the training source cannot be read for a vocabulary.
+pub(crate) fn make_tokenizer(
+    data: &Data,
+    train: &LocatedSource,
+    cache: &DataCache,
+    report: &Report<'_>,
+) -> Result<TextTokenizer, DataError> {
+    let vocabulary = TrainedVocabulary { train, cache, report };
+    match &data.tokenizer {
+        Tokenizer::Chars {} => {
+            vocabulary.check_has_text("data.tokenizer.chars", "the characters come")?;
+            let key = hash_parts(["chars 1", &train.hash]);
+            let open = |path: &Path| {
+                let bytes = fs::read(path).map_err(DataError::io(path))?;
+                serde_json::from_slice::<BTreeSet<char>>(&bytes)
+                    .map_err(|error| DataError::damaged(path, error.to_string()))
+            };
+            let make = |progress: &dyn Fn(u64)| Ok(json(&train::characters(train, progress)?));
+            let characters = vocabulary.open_or_make(&key, "characters.json", &open, &make)?;
+            let text: String = characters.iter().collect();
+            Ok(TextTokenizer::chars(&characters, hash_parts(["chars", &text])))
+        }
+        Tokenizer::Bpe { vocab_size, special_tokens } => {
+            vocabulary.check_has_text("data.tokenizer.bpe", "the merges are trained")?;
+            check_bpe(*vocab_size, special_tokens)?;
+            let part = training_part(data);
+            let numbers = [format!("{part:?}"), vocab_size.to_string()];
+            let key = ["bpe 1", &train.hash].into_iter();
+            let key = hash_parts(key.chain(numbers.iter().chain(special_tokens).map(String::as_str)));
+            let open = |path: &Path| match read_tokenizer_json(path) {
+                Err(DataError::File { message, .. }) => Err(DataError::damaged(path, message)),
+                other => other,
+            };
+            let make = |progress: &dyn Fn(u64)| train::bpe(train, part, *vocab_size, special_tokens, progress);
+            vocabulary.open_or_make(&key, "tokenizer.json", &open, &make)
+        }
+        Tokenizer::Words { lowercase, min_count, special_tokens } => {
+            vocabulary.check_has_text("data.tokenizer.words", "the words come")?;
+            check_special_tokens(special_tokens, "data.tokenizer.words.special_tokens")?;
+            let part = training_part(data);
+            let numbers = [format!("{part:?}"), lowercase.to_string(), min_count.to_string()];
+            let key = ["words 1", &train.hash].into_iter();
+            let key = hash_parts(key.chain(numbers.iter().chain(special_tokens).map(String::as_str)));
+            let open = |path: &Path| {
+                let text = fs::read_to_string(path).map_err(DataError::io(path))?;
+                WordVocabulary::from_json(&text).map_err(|message| DataError::damaged(path, message))
+            };
+            let make = |progress: &dyn Fn(u64)| {
+                train::words(train, part, *lowercase, *min_count, special_tokens, progress).map(|words| words.to_json())
+            };
+            vocabulary.open_or_make(&key, "words.json", &open, &make).map(TextTokenizer::words)
+        }
+        other => read_tokenizer(other, "data.tokenizer"),
+    }
+}
+
+/// Loads a tokenizer that is made without text.
+///
+/// # Errors
+/// If its files are no tokenizer, or it is trained on text or on the hub.
+pub fn load_tokenizer(tokenizer: &Tokenizer) -> Result<TextTokenizer, DataError> {
+    read_tokenizer(tokenizer, "tokenizer")
+}
+
+fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokenizer, DataError> {
+    let problem = match tokenizer {
+        Tokenizer::Gpt2 { vocab, merges } => {
+            let library = LibraryTokenizer::gpt2(vocab, merges)?;
+            let hash = |path: &Path| fs::read(path).map(|b| blake3::hash(&b).to_hex()).map_err(DataError::io(path));
+            return Ok(TextTokenizer::library(library, hash_parts(["gpt2", &hash(vocab)?, &hash(merges)?])));
+        }
+        Tokenizer::File(path) => return read_tokenizer_json(path),
+        Tokenizer::Bytes {} => return Ok(TextTokenizer::bytes()),
+        Tokenizer::Chars {} | Tokenizer::Bpe { .. } | Tokenizer::Words { .. } => {
+            "made from text, of which there is none here"
+        }
+        Tokenizer::Hub { .. } => "on the hub, and its files are not here yet",
+    };
+    let message = format!("{problem}; give GPT-2's vocab.json and merges.txt, a tokenizer.json or bytes");
+    Err(DataError::setting(key, message))
+}
+
+fn read_tokenizer_json(path: &Path) -> Result<TextTokenizer, DataError> {
+    let bytes = fs::read(path).map_err(DataError::io(path))?;
+    let library = LibraryTokenizer::from_json(&bytes, path)?;
+    Ok(TextTokenizer::library(library, blake3::hash(&bytes).to_hex().to_string()))
+}
+
+/// Trains byte-level BPE of `vocab_size` tokens on all of `source`, with `special` among the tokens. Returns the content of a
+/// tokenizer.json. The same text gives the same tokenizer.
+///
+/// # Errors
+/// If the source cannot be read, or is too small for a merge.
+pub fn train_tokenizer(
+    source: &Source,
+    vocab_size: usize,
+    special: &[String],
+    cache_dir: &Path,
+    report: &Report<'_>,
+) -> Result<String, DataError> {
+    let cache = DataCache::open(cache_dir)?;
+    let train = &locate(source, SplitName::Train, &cache, report)?;
+    TrainedVocabulary { train, cache: &cache, report }
+        .make(&|progress| train::bpe(train, TrainingPart::Whole, vocab_size, special, progress))
+}
+
+/// A vocabulary made from the text of a source.
+struct TrainedVocabulary<'a> {
+    train: &'a LocatedSource,
+    cache: &'a DataCache,
+    report: &'a Report<'a>,
+}
+
+/// Returns the content of a vocabulary's file; the argument receives the bytes of text that were read.
+type MakeVocabulary<'a> = dyn Fn(&dyn Fn(u64)) -> Result<String, DataError> + 'a;
+
+impl TrainedVocabulary<'_> {
+    fn check_has_text(&self, key: &'static str, what: &str) -> Result<(), DataError> {
+        if self.train.documents == DocumentFormat::Tokens {
+            let message = format!(
+                "{what} from the text of data.train, but token shards hold none; give {{gpt2: …}} or {{file: …}}"
+            );
+            return Err(DataError::setting(key, message));
+        }
+        Ok(())
+    }
+
+    fn make(&self, make: &MakeVocabulary<'_>) -> Result<String, DataError> {
+        let bytes_total = self.train.bytes();
+        let content = make(&|bytes_done| (self.report)(Progress::TrainingTokenizer { bytes_done, bytes_total }))?;
+        self.train.check_unchanged()?;
+        Ok(content)
+    }
+
+    /// Opens the file `name` in the cache entry `key`, after making it if it is not there.
+    fn open_or_make<T>(
+        &self,
+        key: &str,
+        name: &str,
+        open: &dyn Fn(&Path) -> Result<T, DataError>,
+        make: &MakeVocabulary<'_>,
+    ) -> Result<T, DataError> {
+        let mut build = |folder: &Path| fs::write(folder.join(name), self.make(make)?).map_err(DataError::io(folder));
+        let open = |folder: &Path| open(&folder.join(name));
+        Ok(self.cache.open_or_build("tokenizers", key, self.report, &open, &mut build)?.0)
+    }
+}
+
+/// The part of the training source that is trained on. Packed rows are split by tokens, which only a tokenizer can count; here
+/// they are split by bytes.
+fn training_part(data: &Data) -> TrainingPart {
+    match (&data.validation, &data.layout) {
+        (Some(Validation::Fraction(fraction)), Layout::Padded { .. }) => TrainingPart::Documents(1.0 - fraction),
+        (Some(Validation::Fraction(fraction)), _) => TrainingPart::Bytes(1.0 - fraction),
+        _ => TrainingPart::Whole,
+    }
+}
+
+#[expect(clippy::expect_used, reason = "characters have a form in JSON")]
+fn json(characters: &BTreeSet<char>) -> String {
+    serde_json::to_string(characters).expect("characters have a form in JSON")
+}
+
+fn check_special_tokens(special: &[String], key: &'static str) -> Result<(), DataError> {
+    let distinct: BTreeSet<_> = special.iter().collect();
+    if distinct.len() < special.len() {
+        return Err(DataError::setting(key, "a token is named twice"));
+    }
+    if let Some(short) = special.iter().find(|name| name.chars().count() < 2) {
+        return Err(DataError::setting(key, format!("{short:?} is too short to tell from text")));
+    }
+    Ok(())
+}
+
+fn check_bpe(vocab_size: usize, special: &[String]) -> Result<(), DataError> {
+    check_special_tokens(special, "data.tokenizer.bpe.special_tokens")?;
+    let least = 256 + special.len();
+    if vocab_size < least {
+        let message = format!("{vocab_size} is too small: 256 bytes and {} special tokens make {least}", special.len());
+        return Err(DataError::setting("data.tokenizer.bpe.vocab_size", message));
+    }
+    Ok(())
+}
