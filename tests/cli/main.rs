@@ -7,6 +7,7 @@
 mod compare;
 mod data;
 mod doctor;
+mod embed;
 mod experiments;
 mod housekeeping;
 mod launchers;

@@ -131,12 +131,8 @@ pub(super) fn memory_of_program(program: &Program) -> Option<DriverMemory> {
 
 /// The memory of a device that has no context.
 #[cfg(feature = "cuda")]
-#[expect(unsafe_code, reason = "FFI")]
 fn memory_without_context(ordinal: usize) -> Option<DriverMemory> {
-    use candle_core::cuda_backend::cudarc::driver::result::device;
-    let gpu = device::get(i32::try_from(ordinal).ok()?).ok()?;
-    // SAFETY: the driver has just returned `gpu`.
-    let total = unsafe { device::total_mem(gpu) }.ok()? as u64;
+    let total = runner_compute::gpu::total_memory(ordinal)?;
     Some(DriverMemory { reserved: 0, free: None, total, capability: None })
 }
 

@@ -1,5 +1,7 @@
 //! The executor: it interprets a Program and emits events. It reads no configuration, prints nothing and writes no files.
 
+#![forbid(unsafe_code)]
+
 mod data_cursor;
 mod device;
 mod error;

@@ -1,5 +1,7 @@
 //! The run directory: manifest, metrics, checkpoints. See `docs/runs.md`.
 
+#![forbid(unsafe_code)]
+
 pub mod ancestry;
 pub mod catalog;
 pub mod checkpoint;

@@ -1,5 +1,7 @@
 //! Weights of other programs: Hugging Face folders and llm.c's model files, read and written.
 
+#![forbid(unsafe_code)]
+
 mod describe;
 mod dtype;
 mod error;

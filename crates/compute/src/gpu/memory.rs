@@ -58,6 +58,16 @@ fn set_pool_attribute(context: &CudaContext, attribute: sys::CUmemPool_attribute
     }
 }
 
+/// The memory of the GPU `ordinal`, in bytes, which the driver knows without a context; `None` if it does not say.
+#[must_use]
+#[expect(unsafe_code, reason = "FFI")]
+pub fn total_memory(ordinal: usize) -> Option<u64> {
+    use candle_core::cuda_backend::cudarc::driver::result::device;
+    let gpu = device::get(i32::try_from(ordinal).ok()?).ok()?;
+    // SAFETY: the driver has just returned `gpu`.
+    Some(unsafe { device::total_mem(gpu) }.ok()? as u64)
+}
+
 /// Resets `DeviceMemory::peak` to the memory that is used now.
 ///
 /// # Errors

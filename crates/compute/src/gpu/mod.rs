@@ -13,7 +13,7 @@ mod upload;
 pub use blaslt::{Epilogue, MatmulOperand, MatmulRequest};
 pub use context::{Gpu, gpu_of, open, opened_by_this_thread};
 pub use launch::LaunchDims;
-pub use memory::{DeviceMemory, address, memory, reset_peak, share_with_peers};
+pub use memory::{DeviceMemory, address, memory, reset_peak, share_with_peers, total_memory};
 pub use timing::GpuTimestamp;
 
 use candle_core::cuda_backend::cudarc::driver::DriverError;

@@ -1,0 +1,39 @@
+//! The engine as a library: loads an experiment, trains it with an observer of its own, and reads the record.
+//!
+//! `cargo run --release --example embed -- experiment.yaml runs cache`
+
+use std::path::PathBuf;
+
+use runner_config::{LoadOptions, load};
+use runner_engine::apply::{ApplyRequest, apply};
+use runner_engine::observer::{RunEvent, RunObserver};
+use runner_engine::prepare::Host;
+use runner_engine::stop::StopSwitch;
+use runner_spec::event::Event;
+use runner_store::run_dir;
+
+/// Keeps the loss of every step.
+#[derive(Default)]
+struct Losses(Vec<f64>);
+
+impl RunObserver for Losses {
+    fn observe(&mut self, event: &RunEvent<'_>) {
+        if let RunEvent::Training { event: Event::Step(metrics), .. } = event {
+            self.0.push(metrics.loss);
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "this is a program")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let paths: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let [file, runs, cache] = paths.as_slice() else { return Err("usage: embed EXPERIMENT RUNS CACHE".into()) };
+    let experiment = load(file, &LoadOptions::default())?;
+    let mut losses = Losses::default();
+    let host = Host::new(runs.clone(), cache.clone());
+    let report = apply(&ApplyRequest::new(experiment), &host, &StopSwitch::default(), &mut losses)?;
+    let run = report.run.ok_or("the run has no folder here")?;
+    let summary = run_dir::read_summary(&run)?.ok_or("the run has no summary")?;
+    println!("{}: {} steps, {} losses, last {:?}", summary.id, summary.steps, losses.0.len(), summary.final_train_loss);
+    Ok(())
+}
