@@ -28,10 +28,10 @@ impl RunObserver for Losses {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let paths: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let [file, runs, cache] = paths.as_slice() else { return Err("usage: embed EXPERIMENT RUNS CACHE".into()) };
-    let experiment = load(file, &LoadOptions::default())?;
     let mut losses = Losses::default();
     let host = Host::new(runs.clone(), cache.clone());
-    let report = apply(&ApplyRequest::new(experiment), &host, &StopSwitch::default(), &mut losses)?;
+    let load = || load(file, &LoadOptions::default());
+    let report = apply(&ApplyRequest::new(file.clone(), &load), &host, &StopSwitch::default(), &mut losses)?;
     let run = report.run.ok_or("the run has no folder here")?;
     let summary = run_dir::read_summary(&run)?.ok_or("the run has no summary")?;
     println!("{}: {} steps, {} losses, last {:?}", summary.id, summary.steps, losses.0.len(), summary.final_train_loss);

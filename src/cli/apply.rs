@@ -76,10 +76,9 @@ pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
 fn apply_here(args: &ApplyArgs, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let launched = if args.sweep_point.is_none() { args.launcher.launched_rank()? } else { None };
     let interrupt = if args.sweep_point.is_none() { &install_for(launched.as_ref())? } else { interrupt };
-    let loaded = args.experiment.load()?;
-    let mut observer = ScreenObserver::new(OutputMode::detect(args.json, args.quiet), loaded.experiment.log.every)?;
+    let mut observer = ScreenObserver::new(OutputMode::detect(args.json, args.quiet))?;
+    let load = || args.experiment.load();
     let request = ApplyRequest {
-        file: args.experiment.file.clone(),
         overrides: args.experiment.set.clone(),
         start_new: args.new,
         continue_from: args.continue_run.clone().map(|run| ContinueRequest { run, step: args.continue_step }),
@@ -90,7 +89,7 @@ fn apply_here(args: &ApplyArgs, interrupt: &Interrupt) -> anyhow::Result<Exit> {
         is_elsewhere: args.root.runs.is_some(),
         launched,
         faults: args.test_faults.clone(),
-        ..ApplyRequest::new(loaded)
+        ..ApplyRequest::new(args.experiment.file.clone(), &load)
     };
     let report = apply(&request, &host(args.root.root(), args.threads)?, interrupt.stop(), &mut observer)?;
     observer.close(&report)

@@ -68,9 +68,9 @@ impl ExperimentArgs {
     /// The experiment under its layers.
     ///
     /// # Errors
-    /// `ConfigError`.
-    pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
-        Ok(runner_config::load(&self.file, &self.options()?)?)
+    /// Every mistake of the file, the flags and the variables.
+    pub(crate) fn load(&self) -> Result<Loaded, ConfigError> {
+        runner_config::load(&self.file, &self.options()?)
     }
 }
 

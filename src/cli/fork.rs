@@ -5,9 +5,8 @@ use std::str::FromStr;
 use clap::Args;
 use runner_engine::fork::{ForkRequest, fork};
 use runner_engine::launch::Faults;
-use runner_engine::opened_run::resolved_experiment;
 use runner_report::OutputMode;
-use runner_store::{CheckpointChoice, catalog};
+use runner_store::CheckpointChoice;
 
 use super::common::{RootArgs, ThreadArgs, host};
 use super::exit::Exit;
@@ -74,8 +73,7 @@ impl FromStr for Checkpoint {
 /// If there is no such run or checkpoint, the changes do not fit it, or the new run failed (which its record then says too).
 pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
-    let log_every = resolved_experiment(&catalog::resolve(&args.root.root(), &args.run)?)?.log.every;
-    let mut observer = ScreenObserver::new(OutputMode::detect(args.json, args.quiet), log_every)?;
+    let mut observer = ScreenObserver::new(OutputMode::detect(args.json, args.quiet))?;
     let request = ForkRequest {
         run: args.run.clone(),
         overrides: args.set.clone(),

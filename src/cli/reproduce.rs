@@ -2,11 +2,9 @@
 
 use clap::Args;
 use runner_engine::observer::{RunEvent, RunObserver};
-use runner_engine::opened_run::resolved_experiment;
 use runner_engine::reproduce::{ReproduceRequest, Reproduction, reproduce};
 use runner_report::OutputMode;
 use runner_report::verdict::describe_verdict;
-use runner_store::catalog;
 use runner_store::verdict::Judgement;
 
 use super::common::{RootArgs, ThreadArgs, host};
@@ -72,8 +70,7 @@ impl RunObserver for ReproductionObserver {
 pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
     let mode = OutputMode::detect(args.json, args.quiet);
-    let log_every = resolved_experiment(&catalog::resolve(&args.root.root(), &args.run)?)?.log.every;
-    let screen = ScreenObserver::new(mode, log_every)?;
+    let screen = ScreenObserver::new(mode)?;
     let mut observer = ReproductionObserver { screen, only_check: args.check };
     let request = ReproduceRequest {
         run: args.run.clone(),

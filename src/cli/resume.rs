@@ -1,10 +1,8 @@
 //! `runner resume`: goes on with a run from its own folder, whatever became of its file.
 
 use clap::Args;
-use runner_engine::opened_run::resolved_experiment;
 use runner_engine::resume::{ResumeRequest, resume};
 use runner_report::OutputMode;
-use runner_store::catalog;
 
 use super::common::{RootArgs, ThreadArgs, host};
 use super::exit::Exit;
@@ -38,8 +36,7 @@ pub(crate) struct ResumeArgs {
 pub(crate) fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
     let launched = args.launcher.launched_rank()?;
     let interrupt = install_for(launched.as_ref())?;
-    let log_every = resolved_experiment(&catalog::resolve(&args.root.root(), &args.run)?)?.log.every;
-    let mut observer = ScreenObserver::new(OutputMode::detect(args.json, args.quiet), log_every)?;
+    let mut observer = ScreenObserver::new(OutputMode::detect(args.json, args.quiet))?;
     let request = ResumeRequest {
         run: args.run.clone(),
         until_step: args.until_step,

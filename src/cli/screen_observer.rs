@@ -24,13 +24,11 @@ pub(crate) struct ScreenObserver {
 }
 
 impl ScreenObserver {
-    /// `log_every`: steps between lines about steps.
-    ///
     /// # Errors
     /// If there is no thread to print from.
-    pub(crate) fn new(mode: OutputMode, log_every: u64) -> anyhow::Result<Self> {
+    pub(crate) fn new(mode: OutputMode) -> anyhow::Result<Self> {
         let printer = Printer::new(mode).context("starting a thread")?;
-        Ok(Self { lines: EventLines::new(log_every), printer })
+        Ok(Self { lines: EventLines::new(1), printer })
     }
 
     pub(crate) fn printer(&mut self) -> &mut Printer {
@@ -91,7 +89,8 @@ impl RunObserver for ScreenObserver {
             RunEvent::Prepared => self.printer.clear(),
             RunEvent::Note(text) => self.printer.line(text),
             RunEvent::Warning(text) => self.printer.warn(text),
-            RunEvent::Begin { text, step, steps, .. } => {
+            RunEvent::Begin { text, step, steps, log_every, .. } => {
+                self.lines = EventLines::new(*log_every);
                 self.printer.line(text);
                 self.printer.start_bar(*step, *steps);
             }

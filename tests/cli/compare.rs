@@ -201,7 +201,7 @@ fn wrong_requests() {
         (&["compare", "fine", "nothing"], "no run nothing"),
         (&["compare", "fine", "--sort", "speed"], "tokens_per_second"),
         (&["compare", "fine", "--plot", "notes.txt"], "ends in .svg"),
-        (&["compare", "fine", "--plot", "a.svg", "--metric", "mfu"], "none of the runs has it"),
+        (&["compare", "fine", "--plot", "a.svg", "--metric", "mfu"], "none of the runs has this metric"),
         (&["compare", "fine", "--metric", "loss"], "--plot"),
     ];
     for (arguments, message) in cases {

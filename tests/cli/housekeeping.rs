@@ -172,7 +172,7 @@ fn gc_frees_what_it_showed() {
     sandbox.stdout_of(&["sample", &kept, "--max-tokens", "2", "--best", "--threads", "1"]);
     fs::create_dir(sandbox.path("empty")).unwrap();
     let printed = sandbox.run("gc --runs empty --yes").text();
-    assert!(printed.contains("--cache frees it"), "{printed}");
+    assert!(printed.contains("give --cache to free all of it"), "{printed}");
     assert_eq!(names_in(&tokens).len(), 1, "an empty folder of runs does not empty the cache");
     let printed = sandbox.run("gc --runs empty --cache").text();
     assert!(printed.contains("prepared data of runs in other folders"), "{printed}");

@@ -308,7 +308,7 @@ fn a_death_that_comes_again_is_left_alone() {
     let sandbox = new_sandbox(&DDP.replace('}', ", max_restarts: 5}"));
     let errors = expect_failure(&sandbox, "panic=1@15");
     assert!(errors.contains("rank 1 exited with code 101 in step 15 at step[0] "), "{errors}");
-    assert!(errors.contains("so they are not started once more; the checkpoint of step 10 is kept"), "{errors}");
+    assert!(errors.contains("so they are not restarted; the checkpoint of step 10 is kept"), "{errors}");
     // The first attempt saved step 10, the two after it nothing.
     assert_eq!(sandbox.only_run().manifest()["sessions"][0]["restarts"], 2);
     assert!(rank_log(&sandbox, 1).contains("a panic in step 15, as asked for"), "{}", rank_log(&sandbox, 1));

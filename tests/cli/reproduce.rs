@@ -462,7 +462,7 @@ fn what_is_missing_on_one_side_is_no_bitwise_reproduction() {
     let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1"));
     // The shorter one evaluates at its end; of steps it has three.
     assert!(printed.contains(&format!("incomplete: {id} has no record of the evaluation after step 3")), "{printed}");
-    assert!(printed.contains("compared were 3 steps") && !printed.contains("bitwise"), "{printed}");
+    assert!(printed.contains("compared: 3 steps") && !printed.contains("bitwise"), "{printed}");
     run.write("resolved.yaml", &resolved);
     // Lines that are gone from the run's record.
     let kept: Vec<&str> = metrics.lines().filter(|line| !line.contains("\"step\":7,")).collect();

@@ -244,7 +244,12 @@ impl Preparation<'_> {
                 };
                 return Err(DataError::setting(key, message));
             }
-            let layout = format!("{} {padding:?}", row_settings(&self.request.data.layout));
+            // This text is hashed: it stays as the first version wrote it.
+            let padding = padding.map_or_else(
+                || "None".to_owned(),
+                |PaddingTokens { bos, eos, pad }| format!("Some(Marks {{ bos: {bos}, eos: {eos}, pad: {pad} }})"),
+            );
+            let layout = format!("{} {padding}", row_settings(&self.request.data.layout));
             let hash = hash_parts([&*tokens.hash, tokenizer.hash(), &layout, &format!("{range:?}")]);
             let facts = SplitFacts {
                 rows: split.rows(),

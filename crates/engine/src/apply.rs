@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use runner_config::Loaded;
 use runner_lab::stored_plan;
+use runner_spec::diagnostic::ConfigError;
 use runner_spec::plan::Plan;
 use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
 use runner_store::run_dir::{self, RunDir, RunFiles};
@@ -21,10 +22,10 @@ use crate::session::{Session, SessionOptions};
 use crate::stop::StopSwitch;
 
 /// What `apply` is asked for.
-#[derive(Debug, Clone)]
-pub struct ApplyRequest {
-    /// The experiment, and how it came about.
-    pub loaded: Loaded,
+pub struct ApplyRequest<'a> {
+    /// Loads the experiment. Ranks that a launcher started meet before this is called, so that all of them hear of a mistake that
+    /// only one of them finds.
+    pub load: &'a dyn Fn() -> Result<Loaded, ConfigError>,
     /// The file that the user named, for the record.
     pub file: PathBuf,
     /// Overrides of keys, for the record.
@@ -49,13 +50,13 @@ pub struct ApplyRequest {
     pub faults: Option<Faults>,
 }
 
-impl ApplyRequest {
-    /// The run of `loaded`, to its last step.
+impl<'a> ApplyRequest<'a> {
+    /// The run of the experiment in `file`, which `load` loads, to its last step.
     #[must_use]
-    pub fn new(loaded: Loaded) -> Self {
+    pub fn new(file: PathBuf, load: &'a dyn Fn() -> Result<Loaded, ConfigError>) -> Self {
         Self {
-            file: loaded.path.clone(),
-            loaded,
+            load,
+            file,
             overrides: Vec::new(),
             start_new: false,
             continue_from: None,
@@ -75,7 +76,7 @@ impl ApplyRequest {
 /// # Errors
 /// A wrong request, a machine that refuses, or a run that failed (which its record then says too).
 pub fn apply(
-    request: &ApplyRequest,
+    request: &ApplyRequest<'_>,
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
@@ -93,14 +94,14 @@ pub fn apply(
 
 /// `world`: the ranks that a launcher started.
 fn apply_as(
-    request: &ApplyRequest,
+    request: &ApplyRequest<'_>,
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
     world: Option<&World>,
 ) -> Result<RunReport, EngineError> {
     let is_leader = world.is_none_or(World::leads);
-    let mut loaded = request.loaded.clone();
+    let mut loaded = (request.load)()?;
     pin_hub_commits(&mut loaded.experiment, host, observer)?;
     if let Some(other) = request.continue_from.as_ref().filter(|_| is_leader) {
         other.check_exists(&host.runs)?;
@@ -155,7 +156,7 @@ pub(crate) fn report_done(
 }
 
 fn open_or_create(
-    request: &ApplyRequest,
+    request: &ApplyRequest<'_>,
     loaded: &Loaded,
     plan: &Plan,
     host: &Host,

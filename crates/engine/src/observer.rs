@@ -19,8 +19,9 @@ pub enum RunEvent<'a> {
     Note(&'a str),
     /// Something that a person should see, even if they do not read notes.
     Warning(&'a str),
-    /// The training begins after `step` of `steps` steps. `text` says which run it is, and whether it is new or resumed.
-    Begin { run: &'a Path, text: &'a str, step: u64, steps: u64 },
+    /// The training begins after `step` of `steps` steps. `text` says which run it is, and whether it is new or resumed; one step
+    /// in `log_every` is worth a line.
+    Begin { run: &'a Path, text: &'a str, step: u64, steps: u64, log_every: u64 },
     /// The training tells what it does. What it warns of comes as `Warning`.
     Training { run: &'a Path, event: &'a Event },
     /// The run's work in this process is over and recorded, or there was nothing to do (`up_to_date`). `name` is what other

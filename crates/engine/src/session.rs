@@ -144,13 +144,14 @@ impl Session<'_> {
         let text = opening_text(&run, is_new, from, steps);
         log.line(&text)?;
         let wall_before = earlier_wall_seconds(&path, from)?;
-        observer.observe(&RunEvent::Begin { run: &path, text: &text, step: from, steps });
+        let log_every = self.experiment.log.every;
+        observer.observe(&RunEvent::Begin { run: &path, text: &text, step: from, steps, log_every });
         run.write_once(TOKENIZER, || {
             self.ready.prepared.tokenizer.to_file().map_err(|error| EngineError::Other(error.to_string()))
         })?;
         run.begin_session(from, self.place(machine))?;
         let started = Instant::now();
-        let lines = EventLines::new(self.experiment.log.every);
+        let lines = EventLines::new(log_every);
         let mut recording = Recording { path: path.clone(), recorder, log, lines, observer };
         self.stop.arm();
         let mut end = self.train(resume_point, &mut run, &mut recording);

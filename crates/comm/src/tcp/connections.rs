@@ -37,7 +37,7 @@ pub(super) struct Message {
 /// Of which peer, group, queue, and whether they are sums: frames of one kind come in order.
 type CollectiveKey = (usize, usize, usize, bool);
 
-/// How a connection arrived to its end.
+/// How a connection ended.
 #[derive(Debug, Clone)]
 enum Departure {
     /// The peer said goodbye.

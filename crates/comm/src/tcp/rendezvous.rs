@@ -33,7 +33,7 @@ pub enum JoinError {
     Address { host: String, source: io::Error },
     #[error("rank {rank} found no rank 0 at {at} within {} s: {why}", waited.as_secs_f64().round())]
     NoMaster { rank: usize, at: String, waited: Duration, why: String },
-    #[error("only {arrived} of {world_size} ranks arrived to {at} within {} s; {missing} did not", waited.as_secs_f64().round())]
+    #[error("only {arrived} of {world_size} ranks came to {at} within {} s; {missing} did not", waited.as_secs_f64().round())]
     Missing { arrived: usize, world_size: usize, at: String, waited: Duration, missing: String },
     #[error("rank {rank} cannot reach rank {peer} at {at}: {source}")]
     Unreachable { rank: usize, peer: usize, at: String, source: io::Error },

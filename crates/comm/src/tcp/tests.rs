@@ -124,7 +124,7 @@ fn who_does_not_come_is_named() {
     let port = free_port();
     let alone = JoinConfig { limit: Duration::from_millis(100), ..config(0, 3, port) };
     let error = Mesh::join(&alone).unwrap_err().to_string();
-    assert_eq!(error, format!("only 1 of 3 ranks arrived to 127.0.0.1:{port} within 0 s; ranks 1, 2 did not"));
+    assert_eq!(error, format!("only 1 of 3 ranks came to 127.0.0.1:{port} within 0 s; ranks 1, 2 did not"));
     let lost = JoinConfig { limit: Duration::from_millis(100), ..config(2, 3, free_port()) };
     let error = Mesh::join(&lost).unwrap_err().to_string();
     assert!(error.starts_with("rank 2 found no rank 0 at 127.0.0.1:"), "{error}");
