@@ -117,7 +117,7 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
     let validation = experiment.data.validation.as_ref().map(|validation| {
         split(match validation {
             Validation::Fraction(part) => ((rows as f64 * part) as u64).max(1),
-            _ => (rows / 10).max(1),
+            Validation::Source(_) => (rows / 10).max(1),
         })
     });
     let test = experiment.eval.test.as_ref().map(|_| split((rows / 10).max(1)));

@@ -138,6 +138,7 @@ fn apply_as(
 }
 
 /// A run to work on, or the folder of one that is done.
+#[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
 pub(crate) enum OpenedOrDone {
     Open(RunDir),
     Done(PathBuf),

@@ -73,14 +73,15 @@ impl EngineError {
     #[must_use]
     pub fn is_request(&self) -> bool {
         match self {
-            Self::Request(_) | Self::Config(_) | Self::Record(RecordError::Config(_)) => true,
-            Self::Data(error) => error.is_request(),
+            Self::Request(_)
+            | Self::Config(_)
+            | Self::Record(RecordError::Config(_))
+            | Self::Eval(EvalError::Request(_)) => true,
             Self::Hub(error) => error.is_request(),
             Self::Plan(error) => error.is_request(),
             Self::Weights(error) => error.is_request(),
             Self::Store(error) | Self::Record(RecordError::Store(error)) => error.is_request(),
-            Self::Eval(EvalError::Request(_)) => true,
-            Self::Eval(EvalError::Data(error)) => error.is_request(),
+            Self::Eval(EvalError::Data(error)) | Self::Data(error) => error.is_request(),
             Self::Explained { source, .. } => source.is_request(),
             Self::Run { source, .. } => source.is_request(),
             Self::Exec(_) | Self::Eval(_) | Self::Join(_) | Self::Io { .. } | Self::Other(_) => false,

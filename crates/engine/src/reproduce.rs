@@ -35,6 +35,7 @@ pub struct ReproduceRequest {
 
 /// What came of it.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
 pub enum Reproduction {
     /// Only drift was looked for.
     Checked(Drift),

@@ -173,7 +173,7 @@ impl fmt::Display for MemoryShortage {
             write!(f, "; the device has {}", bytes(memory.total))?;
             match memory.free {
                 Some(free) => {
-                    write!(f, ": {} in this process's tensors, {} free", bytes(memory.reserved), bytes(free))?
+                    write!(f, ": {} in this process's tensors, {} free", bytes(memory.reserved), bytes(free))?;
                 }
                 None => f.write_str(", but even its context could not be created")?,
             }

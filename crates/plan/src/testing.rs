@@ -157,6 +157,7 @@ pub fn cluster() -> ClusterFacts {
     ClusterFacts { devices: vec![cpu], ..ClusterFacts::default() }
 }
 
+#[expect(clippy::expect_used, reason = "a test whose fixture cannot be planned has failed")]
 pub fn compiled(experiment: &e::Experiment) -> Plan {
     compile(experiment, &data(), &cluster()).expect("the fixture can be planned")
 }

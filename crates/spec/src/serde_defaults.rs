@@ -5,7 +5,6 @@ pub fn yes() -> bool {
     true
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 pub fn is_true(value: &bool) -> bool {
     *value
 }

@@ -120,7 +120,7 @@ pub(super) fn find_tags(text: &str) -> Result<Tags, LimitExceeded> {
                 return Err(LimitExceeded { range: start..end, message, help: "take another name" });
             }
             Token::Ident(name) => match (&previous, tokens.peek().map(|(next, _)| next)) {
-                ([_, Token::BlockStart], _) => tag.statement = (*name).to_owned(),
+                ([_, Token::BlockStart], _) => (*name).clone_into(&mut tag.statement),
                 // Attributes and filters, and the names of tests.
                 ([_, Token::Dot | Token::Pipe | Token::Ident("is")] | [Token::Ident("is"), Token::Ident("not")], _) => {
                 }
@@ -147,11 +147,20 @@ pub(super) fn find_tags(text: &str) -> Result<Tags, LimitExceeded> {
 fn is_operator(token: &Token<'_>) -> bool {
     match token {
         Token::Ident(name) => OPERATORS.contains(name),
-        Token::TemplateData(_) | Token::VariableStart | Token::VariableEnd | Token::BlockStart | Token::BlockEnd => {
-            false
-        }
-        Token::Str(_) | Token::String(_) | Token::Int(_) | Token::Int128(_) | Token::Float(_) => false,
-        Token::Comma | Token::BracketClose | Token::ParenClose | Token::BraceClose => false,
+        Token::TemplateData(_)
+        | Token::VariableStart
+        | Token::VariableEnd
+        | Token::BlockStart
+        | Token::BlockEnd
+        | Token::Str(_)
+        | Token::String(_)
+        | Token::Int(_)
+        | Token::Int128(_)
+        | Token::Float(_)
+        | Token::Comma
+        | Token::BracketClose
+        | Token::ParenClose
+        | Token::BraceClose => false,
         _ => true,
     }
 }

@@ -195,7 +195,7 @@ impl FailedRendering<'_> {
             ErrorKind::UnknownTest => unknown("test", builtins::TESTS.split(' ').collect()),
             ErrorKind::UnknownFunction => unknown("function or macro", functions::FUNCTIONS.to_vec()),
             ErrorKind::OutOfFuel => (
-                format!("the template does not come to an end: more than {} instructions", MAX_FUEL),
+                format!("the template does not come to an end: more than {MAX_FUEL} instructions"),
                 "a loop runs too often".to_owned(),
             ),
             ErrorKind::TemplateNotFound => {

@@ -451,7 +451,7 @@ impl Connections {
             }
             FrameTag::Control => state.peers[peer].control.push_back(bytes),
             FrameTag::Heartbeat => {
-                state.peers[peer].view = frame::decode_snapshot(&bytes).ok_or("its sign of life is none")?
+                state.peers[peer].view = frame::decode_snapshot(&bytes).ok_or("its sign of life is none")?;
             }
             FrameTag::Abort { by, code, lost } => {
                 let reason = String::from_utf8_lossy(&bytes).into_owned();

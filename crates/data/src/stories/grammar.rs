@@ -148,7 +148,7 @@ impl<'a> Telling<'a> {
             rest.split_once('{').and_then(|(before, after)| Some((before, after.split_once('}')?)))
         {
             text += before;
-            text += &match variable {
+            let filled = match variable {
                 "opening" => {
                     self.make_draws(&self.grammar.opening);
                     self.values["sentence"].clone()
@@ -164,6 +164,7 @@ impl<'a> Telling<'a> {
                 }
                 _ => self.value(variable),
             };
+            text += &filled;
             rest = after;
         }
         text + rest

@@ -30,6 +30,7 @@ pub fn check_nccl() -> Result<(), String> {
     NCCL.open().map(drop).map_err(with_advice)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn with_advice(what: String) -> String {
     format!("{what}; `runner doctor` tells what is missing")
 }

@@ -12,8 +12,6 @@ use runner_spec::experiment as e;
 use runner_spec::plan::Plan;
 use runner_spec::program::Instruction;
 
-/// What is changed, and how.
-
 fn fails(change: impl FnOnce(&mut e::Experiment, &mut DataFacts)) -> String {
     let (mut experiment, mut data) = (experiment(), data());
     change(&mut experiment, &mut data);
