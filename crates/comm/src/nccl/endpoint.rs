@@ -17,7 +17,7 @@ use super::watch::Watched;
 use crate::communicator::{Communicator, Pending};
 use crate::error::{CommError, OperationKind};
 use runner_compute::gpu::{Gpu, share_with_peers};
-use runner_spec::topology::{GroupId, Lane, Ranks, Topology};
+use runner_spec::topology::{GroupId, Lane, LocalRanks, Topology};
 
 /// One rank's end: tensors of its GPU through NCCL; bytes, and tensors of the host, through `host`.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct NcclComm {
     /// Of this rank, those that sum tensors, in the order of their numbers.
     summing: Vec<GroupId>,
     groups: Groups,
-    ranks: Ranks,
+    ranks: LocalRanks,
     attached: OnceLock<Attached>,
     started: Mutex<Started>,
     tickets: AtomicU64,
@@ -55,7 +55,7 @@ impl NcclComm {
     /// `host` is of the same topology. Until `attach` gives it a GPU everything goes through `host`. `summing` are the groups of
     /// this rank whose tensors are summed or broadcast, as all their members say: `attach` connects them.
     #[must_use]
-    pub fn over(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>, ranks: Ranks) -> Self {
+    pub fn over(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>, ranks: LocalRanks) -> Self {
         summing.sort_unstable();
         summing.dedup();
         Self {
@@ -141,7 +141,7 @@ impl Communicator for NcclComm {
             return Ok(());
         }
         let gpu = Gpu::of_device(device)?;
-        if self.ranks == Ranks::Threads && self.world_size() > 1 {
+        if self.ranks == LocalRanks::Threads && self.world_size() > 1 {
             share_with_peers(&gpu)?;
         }
         let context = Arc::clone(gpu.stream().context());

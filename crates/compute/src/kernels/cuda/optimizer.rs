@@ -94,7 +94,8 @@ pub fn sum_of_squares(x: &Tensor) -> Result<Tensor> {
     let launch = launch.array("partial", &partial, DType::F64, blocks)?.array("x", x, x.dtype(), n)?.longs([n]);
     // SAFETY: (partial, x, n), an element of partial for each block.
     unsafe {
-        launch.run(kernel_for_type(x.dtype(), ["squares_f32", "squares_bf16"])?, LaunchDims::linear(blocks, THREADS))?
+        launch
+            .run(kernel_for_type(x.dtype(), ["squares_f32", "squares_bf16"])?, LaunchDims::linear(blocks, THREADS))?;
     }
     loss::sum(&partial)
 }

@@ -95,8 +95,10 @@ pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor) -> Result<Tensor> {
         .ints([width])?;
     // SAFETY: (dx, gate_up, dy, width), a block for each row.
     unsafe {
-        launch
-            .run(kernel_for_type(dtype, ["swiglu_backward_f32", "swiglu_backward_bf16"])?, block_per_row(rows, width))?
+        launch.run(
+            kernel_for_type(dtype, ["swiglu_backward_f32", "swiglu_backward_bf16"])?,
+            block_per_row(rows, width),
+        )?;
     }
     Ok(dx)
 }
