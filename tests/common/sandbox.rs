@@ -300,7 +300,20 @@ impl Drop for RunningProcess {
 
 /// Sends a signal by its name to a process, or to a process group if the id is negative.
 pub fn send_signal(name: &str, pid: i64) {
-    assert!(Command::new("kill").args(["-s", name, "--", &pid.to_string()]).status().unwrap().success());
+    let signal = match name {
+        "KILL" => libc::SIGKILL,
+        "TERM" => libc::SIGTERM,
+        "INT" => libc::SIGINT,
+        "HUP" => libc::SIGHUP,
+        "STOP" => libc::SIGSTOP,
+        "CONT" => libc::SIGCONT,
+        other => panic!("no test sends {other}"),
+    };
+    // By a call, not by a program: several processes are to get it before any of them can react to the first.
+    #[expect(unsafe_code, reason = "FFI")]
+    // SAFETY: takes two numbers.
+    let status = unsafe { libc::kill(pid as libc::pid_t, signal) };
+    assert_eq!(status, 0, "{name} to {pid}: {}", std::io::Error::last_os_error());
 }
 
 /// Waits until `is_true`, and fails with `what` after a time in which any test would be done.

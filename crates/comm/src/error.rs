@@ -13,7 +13,7 @@ pub enum CommError {
     /// The run was ended; `by` is the rank that caused it.
     #[error("the run was aborted because of rank {by}")]
     Aborted { by: usize },
-    /// `doing` is what the board last showed of `peer`.
+    /// `doing` is the last known status of `peer`.
     #[error("rank {rank} waited {} s in {operation} for rank {peer}, which was last seen {doing}", waited.as_secs_f64())]
     Timeout { operation: OperationKind, rank: usize, peer: usize, waited: Duration, doing: String },
     /// `peer` dropped its communicator: what is waited for cannot come.

@@ -53,7 +53,7 @@ pub(super) struct PieceHeader {
     pub(super) sequence: AtomicU64,
 }
 
-/// A channel's counters; each by itself in its cache queues, since each has another writer.
+/// A channel's counters; each by itself in its cache lines, since each has another writer.
 #[repr(C)]
 pub(super) struct Ring {
     pub(super) sent: Counter,

@@ -68,7 +68,7 @@ impl LocalRank {
         }
         let membership = |(group, ranks): (usize, &Vec<usize>)| {
             let me = ranks.iter().position(|&r| r == rank)?;
-            // Where an earlier owner of the status left off.
+            // Where an earlier owner of the rank left off.
             let queue = |queue| {
                 let counters: &MemberCounters = region.at(region.layout.counters(group, queue, me));
                 let next = counters.staged.load(Ordering::Acquire);
@@ -124,7 +124,7 @@ impl LocalRank {
         Ok(())
     }
 
-    /// Returns once `ready`, which `peer` makes true and then rings this rank's bell of `queue`.
+    /// Returns once `ready`, which `peer` makes true and then wakes this rank's waiter of `queue`.
     pub(super) fn wait_for(
         &self,
         operation: OperationKind,

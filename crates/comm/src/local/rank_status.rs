@@ -1,4 +1,4 @@
-//! The board: what each rank is doing, written by it and read by anyone (the supervisor, or a rank that waits for it).
+//! The status of each rank: written by the rank, read by the supervisor and by ranks that wait for it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -47,15 +47,15 @@ impl RankPhase {
     }
 }
 
-/// Whether somebody has a status.
+/// Values of `occupancy`: the rank is taken, or its owner has left.
 const TAKEN: u32 = 1;
 const LEFT: u32 = 2;
 
-/// Instead of a rank that is waited for: the process that keeps the run's counters; an operation that this rank started.
+/// Instead of a rank that is waited for: the process that keeps the run's record; an operation that this rank started.
 const PARENT: u64 = u64::MAX;
 const STARTED: u64 = u64::MAX - 1;
 
-/// One rank's queue of the board. Its rank writes, everyone reads; each field by itself, so a view may mix two moments.
+/// One rank's status. Its rank writes, everyone reads; each field by itself, so a view may mix two moments.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct RankStatus {
@@ -95,17 +95,17 @@ impl RankStatus {
         self.progress.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether the rank waits for the process that keeps the run's counters.
+    /// Set while the rank waits for the process that keeps the run's record.
     pub fn set_waiting_for_parent(&self, waits: bool) {
         self.waiting[FOREGROUND].store(if waits { PARENT } else { 0 }, Ordering::Release);
     }
 
-    /// Whether the rank waits for an operation that it started.
+    /// Set while the rank waits for an operation that it started.
     pub fn set_waiting_for_started_operation(&self, waits: bool) {
         self.waiting[FOREGROUND].store(if waits { STARTED } else { 0 }, Ordering::Release);
     }
 
-    /// Takes the status; false if somebody has it.
+    /// Takes the rank; false if it is taken.
     pub(super) fn claim(&self) -> bool {
         self.occupancy.swap(TAKEN, Ordering::AcqRel) != TAKEN
     }
@@ -148,7 +148,7 @@ impl RankStatus {
     }
 }
 
-/// What a rank's queue of the board said at one moment.
+/// A rank's status at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RankSnapshot {
     /// As given to `beat`; 0 before the first.
@@ -161,7 +161,7 @@ pub struct RankSnapshot {
     pub progress: u64,
     /// The rank that its own operation waits for, or one that it started and now needs.
     pub waiting_for: Option<usize>,
-    /// It waits for the process that keeps the run's counters.
+    /// True if it waits for the process that keeps the run's record.
     pub waiting_for_parent: bool,
     /// The rank that an operation which it started waits for.
     pub waiting_in_background: Option<usize>,
@@ -191,7 +191,7 @@ impl fmt::Display for RankSnapshot {
         if let Some(rank) = self.waiting_for.or(self.waiting_in_background) {
             write!(f, ", waiting for rank {rank}")?;
         } else if self.waiting_for_parent {
-            f.write_str(", waiting for the counters to be kept")?;
+            f.write_str(", waiting for the record to be kept")?;
         }
         Ok(())
     }

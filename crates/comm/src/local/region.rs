@@ -154,13 +154,13 @@ impl Region {
         self.status(rank).map(RankStatus::snapshot)
     }
 
-    /// `rank`'s queue of the board, for it to write to; `None` outside the world.
+    /// The status of `rank`, for that rank to write; `None` outside the world.
     #[must_use]
     pub fn status(&self, rank: usize) -> Option<&RankStatus> {
         (rank < self.world_size()).then(|| self.status_of(rank))
     }
 
-    /// As `status`, of a rank that is in the world.
+    /// The status of a rank that is in the world.
     pub(super) fn status_of(&self, rank: usize) -> &RankStatus {
         debug_assert!(rank < self.world_size());
         self.at(Layout::status(rank))

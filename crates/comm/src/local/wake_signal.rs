@@ -12,7 +12,7 @@ pub(super) struct WakeSignal {
 }
 
 impl WakeSignal {
-    /// Sleeps until rung, for at most `timeout`, unless `ready` already. May return early.
+    /// Sleeps until woken, for at most `timeout`, unless `ready` already. May return early.
     pub(super) fn sleep(&self, timeout: Duration, ready: impl Fn() -> bool) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let seen = self.word.load(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What arrived over the connections of a rank and waits to be taken, what is to be sent, and waiting for it.
+//! The state that the threads of a rank's connections share: received frames, frames to send, and waiting for them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,7 +51,7 @@ struct PeerConnection {
     departure: Option<Departure>,
     /// Another rank has lost it.
     reported_lost: bool,
-    /// Its queue of the board, as it last sent it.
+    /// Its status, as it last sent it.
     view: RankSnapshot,
     control: VecDeque<Vec<u8>>,
 }
@@ -174,7 +174,7 @@ impl Outgoing {
 pub(super) struct Connections {
     pub(super) rank: usize,
     pub(super) world_size: usize,
-    /// This rank's own queue of the board, which beats carry to the others.
+    /// This rank's own status, which heartbeats carry to the others.
     pub(super) status: RankStatus,
     /// Once the ranks agree.
     pub(super) topology: OnceLock<Topology>,
@@ -229,7 +229,7 @@ impl Connections {
         Ok(())
     }
 
-    /// As `send`, without waiting.
+    /// Queues a frame without waiting for space.
     pub(super) fn post(&self, to: usize, tag: FrameTag, bytes: Vec<u8>) {
         self.outgoing[to].push(tag, bytes);
     }
@@ -258,12 +258,12 @@ impl Connections {
         lock(&self.state).ended.clone()
     }
 
-    /// Whether `peer` is there as far as this rank knows.
+    /// True if `peer` is connected as far as this rank knows.
     pub(super) fn is_connected(&self, peer: usize) -> bool {
         peer == self.rank || lock(&self.state).peers.get(peer).is_some_and(|peer| peer.departure.is_none())
     }
 
-    /// Whether `peer` went without a word, as this rank saw or was told.
+    /// True if `peer` was lost, as this rank saw or another one reported.
     pub(super) fn is_lost(&self, peer: usize) -> bool {
         lock(&self.state).peers.get(peer).is_some_and(|peer| match &peer.departure {
             Some(departure) => matches!(departure, Departure::Lost(_)),
@@ -304,7 +304,8 @@ impl Connections {
         self.changed.notify_all();
     }
 
-    /// Whether operations may go on.
+    /// # Errors
+    /// If operations may not go on.
     pub(super) fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
         ensure_running(&lock(&self.state), operation, true)
     }
@@ -423,7 +424,7 @@ impl Connections {
         self.changed.notify_all();
     }
 
-    /// Puts what arrived from `peer` where it is waited for.
+    /// Puts a frame from `peer` where it is waited for.
     ///
     /// # Errors
     /// If it is nothing that this peer may send now.

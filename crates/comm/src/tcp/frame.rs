@@ -26,7 +26,7 @@ pub(super) enum FrameTag {
     SlotFreed { lane: Lane },
     /// Bytes between those who run the ranks.
     Control,
-    /// A sign of life, with the board's queue.
+    /// A heartbeat, with the rank's status.
     Heartbeat,
     /// The run is over because of a rank; `lost`: it did not say so itself.
     Abort { by: usize, code: u8, lost: bool },
@@ -116,7 +116,7 @@ pub(super) fn write(to: &mut impl Write, header: &[u8; HEADER_BYTES], bytes: &[u
     to.write_all(&whole)
 }
 
-/// A queue of the board as a beat carries it.
+/// Encodes a snapshot as a heartbeat carries it.
 pub(super) fn encode_snapshot(view: &RankSnapshot) -> Vec<u8> {
     let words = [view.step, u64::from(view.list), u64::from(view.index), view.phase as u64];
     let waiting = view.waiting_for.or(view.waiting_in_background).map_or(0, |rank| rank as u64 + 1);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_board_comes_back() {
+    fn snapshots_survive_their_bytes() {
         let view = RankSnapshot { step: 3, list: 1, index: 4, phase: RankPhase::Saving, ..RankSnapshot::default() };
         let waiting = RankSnapshot { waiting_for: Some(0), ..view };
         assert_eq!(decode_snapshot(&encode_snapshot(&view)), Some(view));

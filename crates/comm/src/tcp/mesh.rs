@@ -103,7 +103,7 @@ impl Mesh {
         &self.peers
     }
 
-    /// This rank's queue of the board, which the others see.
+    /// This rank's status, which the others see.
     pub fn status(&self) -> &RankStatus {
         &self.shared.status
     }
@@ -147,7 +147,7 @@ impl Mesh {
         self.shared.abort_cause()
     }
 
-    /// Whether `rank` is still connected.
+    /// True if `rank` is still connected.
     #[must_use]
     pub fn is_connected(&self, rank: usize) -> bool {
         self.shared.is_connected(rank)
@@ -158,7 +158,7 @@ impl Mesh {
         &self.streams
     }
 
-    /// Whether `rank` went without a word.
+    /// True if `rank` was lost: its connection ended without a goodbye.
     #[must_use]
     pub fn is_lost(&self, rank: usize) -> bool {
         self.shared.is_lost(rank)
@@ -219,7 +219,7 @@ impl Drop for Mesh {
     }
 }
 
-/// A connection that notes when something arrived.
+/// A connection that records when it last received something.
 struct TimedReader<'a> {
     stream: TcpStream,
     at: &'a AtomicU64,

@@ -103,7 +103,7 @@ struct Answer {
     /// What is wrong; then there is nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
-    /// Of this config: who connects to another rank shows it.
+    /// Identifies this rendezvous: a rank shows it when it connects to another one.
     #[serde(default)]
     session: [u8; 32],
     #[serde(default)]
@@ -410,7 +410,7 @@ fn hear(mut stream: &TcpStream) -> io::Result<Answer> {
     Ok(serde_json::from_slice(&frame::read_bytes(&mut stream, length)?)?)
 }
 
-/// Of this config and no other. It need not be secret, only new.
+/// An identifier of this rendezvous. It need not be secret, only new.
 fn session() -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

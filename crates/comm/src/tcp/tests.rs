@@ -35,7 +35,7 @@ pub(super) fn config(rank: usize, world_size: usize, port: u16) -> JoinConfig {
     }
 }
 
-/// Runs every rank of a world in a thread of its own, from its config on; what each returned.
+/// Runs every rank of a world in a thread of its own, from its join on; returns what each returned.
 fn meet<R: Send>(world_size: usize, rank: impl Fn(JoinConfig) -> R + Sync) -> Vec<R> {
     let port = free_port();
     thread::scope(|s| {
@@ -160,7 +160,7 @@ fn a_busy_port_is_an_error_unless_there_is_another() {
     assert_eq!(worlds, [2, 2]);
 }
 
-/// Nobody who does not know the token keeps the ranks from config, nor does one that says nothing.
+/// Nobody who does not know the token keeps the ranks from joining, nor does one that says nothing.
 #[test]
 fn strangers_are_not_let_in() {
     let port = free_port();
@@ -277,7 +277,7 @@ fn every_loss_is_told_and_the_first_is_the_cause() {
     }
 }
 
-/// Who has failed and then misses a rank tells it what arrived first.
+/// Who has failed and then misses a rank tells it what came first.
 #[test]
 fn a_loss_does_not_hide_what_came_before() {
     let met = Barrier::new(2);
