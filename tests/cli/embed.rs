@@ -1,4 +1,4 @@
-//! `examples/embed.rs`: the engine as a library, which cargo builds beside the tests.
+//! `examples/embed.rs`: the engine as a library.
 
 use std::process::Command;
 
@@ -10,6 +10,13 @@ fn the_engine_trains_for_a_program_that_embeds_it() {
                 data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}}\nbatch: {sequences: 4}\ntrain: {steps: 7}\n";
     let sandbox = Sandbox::new().with_numbers(500).with("exp.yaml", yaml);
     let example = runner_binary().with_file_name("examples").join("embed");
+    if !example.exists() {
+        // `cargo test --test cli` alone builds no examples.
+        let release: &[&str] = if cfg!(debug_assertions) { &[] } else { &["--release"] };
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--example", "embed"]).args(release);
+        assert!(cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
+    }
     let output =
         Command::new(example).args(["exp.yaml", "runs", "cache"]).current_dir(sandbox.folder()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
