@@ -78,7 +78,7 @@ impl Layers {
 
     /// The merged value of all layers.
     pub fn value(&self) -> Value {
-        serde_json::to_value(&self.merged).unwrap_or_default()
+        runner_spec::format::json_value(&self.merged)
     }
 
     fn find(&self, path: &str) -> Option<&Merged> {

@@ -90,6 +90,20 @@ pub fn pretty_json(value: &serde_json::Value) -> String {
     format!("{value:#}\n")
 }
 
+/// `value` as JSON. It must be plain data, whose maps have strings as keys: anything else is a mistake of the caller.
+#[must_use]
+#[expect(clippy::expect_used, reason = "a stated invariant: nothing empty may pass for a value")]
+pub fn json_value(value: &impl serde::Serialize) -> serde_json::Value {
+    serde_json::to_value(value).expect("plain data is JSON")
+}
+
+/// The bytes of [`json_value`].
+#[must_use]
+#[expect(clippy::expect_used, reason = "a stated invariant: nothing empty may pass for a message")]
+pub fn json_bytes(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("plain data is JSON")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

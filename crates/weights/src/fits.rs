@@ -24,7 +24,7 @@ pub struct Difference {
 /// Why `model` cannot start from the weights that `described` is of; their vocabulary, which the planner looks at, apart.
 pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference> {
     let mut theirs = described.model_section();
-    let ours = serde_json::to_value(model).unwrap_or_default();
+    let ours = runner_spec::format::json_value(model);
     let difference = |key: &str, ours: &Value, theirs: &Value| {
         let equal = theirs == ours || theirs.as_f64().is_some_and(|t| Some(t) == ours.as_f64());
         (!equal).then(|| Difference { key: key.to_owned(), ours: ours.clone(), theirs: Some(theirs.clone()) })
@@ -63,7 +63,7 @@ pub(super) fn beyond_format(model: &impl serde::Serialize) -> Vec<(String, Value
         "init",
         "pytorch_init",
     ];
-    let value = serde_json::to_value(model).unwrap_or_default();
+    let value = runner_spec::format::json_value(model);
     let Value::Object(mut map) = value else { return Vec::new() };
     // Where a specification has them.
     if let Some(Value::Object(variant)) = map.remove("variant") {

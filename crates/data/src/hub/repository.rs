@@ -148,7 +148,7 @@ impl Repository<'_> {
             return Err(self.wrong(format!("`{}` is no file of a repository", quoted(&outside.rfilename))));
         }
         let files: Vec<&str> = info.siblings.iter().map(|file| file.rfilename.as_str()).collect();
-        write_whole(&self.memo(&info.sha), &serde_json::to_vec(&files).unwrap_or_default())?;
+        write_whole(&self.memo(&info.sha), &runner_spec::format::json_bytes(&files))?;
         Ok(info)
     }
 

@@ -204,7 +204,7 @@ impl Task<'_> {
     }
 
     fn say(&self, message: &ToFirst) {
-        self.world.mesh.send_control(0, &serde_json::to_vec(message).unwrap_or_default());
+        self.world.mesh.send_control(0, &runner_spec::format::json_bytes(message));
     }
 
     fn hear(&self, rank: usize) -> Result<ToFirst, CommError> {
@@ -258,7 +258,7 @@ impl Task<'_> {
             zeroed.map_err(|error| self.state_failed(&error))?
         };
         self.comm.broadcast(group, root, &state.buffer)?;
-        let mine = serde_json::to_vec(&(state.step, state.tokens, state.best)).unwrap_or_default();
+        let mine = runner_spec::format::json_bytes(&(state.step, state.tokens, state.best));
         let all = self.comm.all_gather(group, &mine)?;
         let told = all.first().map(|first| serde_json::from_slice::<(u64, u64, Option<BestValidation>)>(first));
         let Some(Ok((step, tokens, best))) = told else { return Err(self.world.garbled(root).into()) };

@@ -147,7 +147,7 @@ impl World {
         // Activations are sent as f32.
         let topology = topology(&first.program, plan.channel_slots, size_of::<f32>());
         // What is done from time to time is not in the plan's hash, and all must do it together.
-        let periodic = serde_json::to_vec(&first.program.periodic).unwrap_or_default();
+        let periodic = runner_spec::format::json_bytes(&first.program.periodic);
         let shown = format!("{}/{}", plan.hash, &blake3::hash(&periodic).to_hex()[..8]);
         let comm = TcpComm::new(Arc::clone(&self.mesh), &shown, &topology)?;
         let own = plan.ranks.get(self.rank()).map_or(&first.program, |rank| &rank.program);
@@ -155,7 +155,7 @@ impl World {
     }
 
     pub(super) fn tell_all(&self, message: &FromFirst) {
-        let bytes = serde_json::to_vec(message).unwrap_or_default();
+        let bytes = runner_spec::format::json_bytes(message);
         (1..self.world_size()).for_each(|rank| self.mesh.send_control(rank, &bytes));
     }
 

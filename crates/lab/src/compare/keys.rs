@@ -79,7 +79,7 @@ pub struct SettingDifference {
 /// The experiment as a document: keys are those of the file. (`model.rope_theta` stands in it for every family.)
 #[must_use]
 pub fn document(experiment: &Experiment) -> Value {
-    serde_json::to_value(experiment).unwrap_or_default()
+    runner_spec::format::json_value(experiment)
 }
 
 /// Keys and values as `runner validate --explain` has them; lists are values, and so is what a choice has chosen.
