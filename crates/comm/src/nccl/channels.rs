@@ -64,7 +64,9 @@ impl Channels {
                 rank if rank == channel.to => RECEIVER,
                 _ => continue,
             };
-            let id = ids.get(channel.from).and_then(|ids| ids.get(at..at + ID)).unwrap_or_default().to_vec();
+            let missing =
+                || watched.error(OperationKind::AllGather, format!("rank {} sent no id of a channel", channel.from));
+            let id = ids.get(channel.from).and_then(|ids| ids.get(at..at + ID)).ok_or_else(missing)?.to_vec();
             let link = watched.add(link::join(host, context, id, 2, me)?);
             // The first transfer, which connects them.
             let word = gpu.zeros(DType::U32, 1)?;

@@ -78,7 +78,8 @@ impl Groups {
         let id = if me == 0 { library::unique_id() } else { Ok(Vec::new()) };
         let id = id.map_err(|error| watched.error(OperationKind::AllGather, error.to_string()))?;
         // The first member's; it is also how all know that all are there.
-        let id = host.all_gather(group, &id)?.into_iter().next().unwrap_or_default();
+        let missing = || watched.error(OperationKind::AllGather, "the first member sent no id".to_owned());
+        let id = host.all_gather(group, &id)?.into_iter().next().ok_or_else(missing)?;
         let link = watched.add(link::join(host, context, id, ranks.len(), me)?);
         let member = Member { link, ranks: ranks.clone() };
         made.insert(group.0, member.clone());
