@@ -1,5 +1,6 @@
-//! Clusters that are not here: `128x8xH100`, or a file that says nodes, devices and links.
+//! Descriptions of clusters that are not this machine: `128x8xH100`, or a file with nodes, devices and links.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -8,16 +9,16 @@ use serde::{Deserialize, Deserializer};
 use runner_spec::cluster::{ClusterFacts, ComputeCapability, Device, DeviceFacts, PeakFlops};
 use runner_spec::rates::{AcceleratorRates, DeviceRates, Link, Links, Rates};
 
-/// More devices than a plan has ranks for.
-const MOST_DEVICES: usize = 1 << 20;
+/// The largest number of devices: a plan has fewer ranks.
+const MAX_DEVICES: usize = 1 << 20;
 
-/// Share of the memory bandwidth that passes over memory reach.
+/// The share of the memory bandwidth that passes over memory reach.
 const MEMORY_EFFICIENCY: f64 = 0.8;
 
-/// What matrix products are assumed to reach of the peak where nothing is said.
+/// The share of the peak that matrix products are assumed to reach where none is given.
 const PRODUCT_EFFICIENCY: f64 = 0.6;
 
-/// Why a description of a cluster is none.
+/// The error of a description that is not a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterError {
     #[error(
@@ -29,26 +30,35 @@ pub enum ClusterError {
         known_names()
     )]
     Unknown { given: String },
-    #[error("cluster: {nodes} nodes of {devices} devices: 1 to {MOST_DEVICES} devices can be planned for")]
+    #[error("cluster: {nodes} nodes of {devices} devices: 1 to {MAX_DEVICES} devices can be planned for")]
     Size { nodes: usize, devices: usize },
     #[error("{0}")]
     File(String),
 }
 
-/// A device by its data sheet: dense rates without sparsity.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct KnownDevice {
-    pub name: &'static str,
-    capability: ComputeCapability,
+/// A device by its numbers: dense rates without sparsity, from a data sheet or a cluster file.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSheet {
+    pub name: Cow<'static, str>,
     /// Bytes as sold (10^9).
+    #[serde(deserialize_with = "positive")]
     memory: f64,
-    /// FLOP/s: fp32, tf32, bf16; 0 where it has none.
-    peaks: [f64; 3],
+    /// FLOP/s.
+    #[serde(with = "FilePeaks")]
+    pub peak_flops: PeakFlops,
+    /// Bytes/s.
+    #[serde(deserialize_with = "positive")]
     memory_bandwidth: f64,
+    #[serde(default = "assumed_product_efficiency", deserialize_with = "share")]
     product_efficiency: f64,
-    /// Bytes/s in one direction: to a device of its node, and of a whole node to others.
-    within: f64,
-    between: f64,
+    #[serde(default = "assumed_memory_efficiency", deserialize_with = "share")]
+    memory_efficiency: f64,
+    /// `None` for a device in a file, as are `links`.
+    #[serde(skip)]
+    capability: Option<ComputeCapability>,
+    #[serde(skip)]
+    pub links: Option<Links>,
 }
 
 /// Memory, peaks and bandwidths are the vendor's, from the data sheets of V100 SXM2 32 GB, A100 SXM4 40 GB and 80 GB, H100
@@ -59,7 +69,7 @@ pub struct KnownDevice {
 ///
 /// `product_efficiency` of A100 and H100 is chosen so that GPT-2 124M, micro-batches of 64 rows of 1,024, takes what llm.c
 /// measured on 8 of them (218k and 468k tokens/s per GPU); the others take that of the nearest of the two.
-pub const KNOWN_DEVICES: [KnownDevice; 8] = [
+pub static KNOWN_DEVICES: [DataSheet; 8] = [
     device("V100", (7, 0), 32e9, [15.7e12, 0.0, 0.0], 900e9, 0.78, 150e9, 50e9),
     device("A100-40GB", (8, 0), 40e9, [19.5e12, 156e12, 312e12], 1555e9, 0.78, 300e9, 200e9),
     device("A100", (8, 0), 80e9, [19.5e12, 156e12, 312e12], 2039e9, 0.78, 300e9, 200e9),
@@ -70,30 +80,48 @@ pub const KNOWN_DEVICES: [KnownDevice; 8] = [
     device("RTX4090", (8, 9), 24e9, [82.6e12, 82.6e12, 165.2e12], 1008e9, 0.78, 32e9, 12.5e9),
 ];
 
-/// Seconds until a message's first byte is there.
+/// Seconds until the first byte of a message arrives.
 const WITHIN_LATENCY: f64 = 5e-6;
 const BETWEEN_LATENCY: f64 = 15e-6;
 
+/// `peaks` are those of fp32, tf32 and bf16, 0 for a precision that the device lacks. `within` and `between` are bytes/s in one
+/// direction: to a device of the same node, and of a whole node to others.
 const fn device(
     name: &'static str,
-    capability: (u32, u32),
+    (major, minor): (u32, u32),
     memory: f64,
-    peaks: [f64; 3],
+    [fp32, tf32, bf16]: [f64; 3],
     memory_bandwidth: f64,
     product_efficiency: f64,
     within: f64,
     between: f64,
-) -> KnownDevice {
-    let capability = ComputeCapability { major: capability.0, minor: capability.1 };
-    KnownDevice { name, capability, memory, peaks, memory_bandwidth, product_efficiency, within, between }
+) -> DataSheet {
+    DataSheet {
+        name: Cow::Borrowed(name),
+        memory,
+        peak_flops: PeakFlops { fp32: known_peak(fp32), tf32: known_peak(tf32), bf16: known_peak(bf16) },
+        memory_bandwidth,
+        product_efficiency,
+        memory_efficiency: MEMORY_EFFICIENCY,
+        capability: Some(ComputeCapability { major, minor }),
+        links: Some(Links { within: link(within, WITHIN_LATENCY), between: link(between, BETWEEN_LATENCY) }),
+    }
+}
+
+const fn known_peak(flops: f64) -> Option<f64> {
+    if flops > 0.0 { Some(flops) } else { None }
+}
+
+const fn link(bytes_per_second: f64, latency: f64) -> Link {
+    Link { bytes_per_second, latency, copied_by_ranks: false }
 }
 
 fn known_names() -> String {
-    KNOWN_DEVICES.map(|d| d.name).join(", ")
+    KNOWN_DEVICES.iter().map(|device| device.name.as_ref()).collect::<Vec<_>>().join(", ")
 }
 
-fn known(name: &str) -> Result<&'static KnownDevice, ClusterError> {
-    let found = KNOWN_DEVICES.iter().find(|d| d.name.eq_ignore_ascii_case(name));
+fn known_device(name: &str) -> Result<&'static DataSheet, ClusterError> {
+    let found = KNOWN_DEVICES.iter().find(|device| device.name.eq_ignore_ascii_case(name));
     found.ok_or_else(|| ClusterError::Unknown { given: name.to_owned() })
 }
 
@@ -109,8 +137,8 @@ pub fn named_cluster(text: &str) -> Result<ClusterFacts, ClusterError> {
     };
     let number = |text: &str| text.trim().parse::<usize>().map_err(|_| form());
     let (nodes, devices) = (number(nodes)?, number(devices)?);
-    let known = known(name.trim())?;
-    cluster(nodes, devices, &known.into(), known.links())
+    let known = known_device(name.trim())?;
+    cluster(nodes, devices, known, known.links)
 }
 
 /// The cluster that the YAML `text` describes.
@@ -119,72 +147,50 @@ pub fn named_cluster(text: &str) -> Result<ClusterFacts, ClusterError> {
 /// If it is not of that form: with its line and column.
 pub fn cluster_from_yaml(text: &str) -> Result<ClusterFacts, ClusterError> {
     let file: ClusterFile = serde_yaml::from_str(text).map_err(|e| ClusterError::File(e.to_string()))?;
-    let links = match (&file.device, file.links) {
-        (_, Some(links)) => links.links(),
-        (Described::Known(known), None) => known.links(),
-        (Described::Numbers(_), None) => {
-            let why = "links: missing, and they are not known of a device that is given by its numbers";
-            return Err(ClusterError::File(why.to_owned()));
-        }
-    };
-    let device = match file.device {
-        Described::Known(known) => known.into(),
-        Described::Numbers(numbers) => numbers,
-    };
-    cluster(file.nodes, file.devices_per_node, &device, links)
+    let links = file.links.map(|links| Links { within: links.within, between: links.between }).or(file.device.links);
+    if links.is_none() {
+        let why = "links: missing, and they are not known of a device that is given by its numbers";
+        return Err(ClusterError::File(why.to_owned()));
+    }
+    cluster(file.nodes, file.devices_per_node, &file.device, links)
 }
 
-fn cluster(nodes: usize, devices: usize, described: &Numbers, links: Links) -> Result<ClusterFacts, ClusterError> {
-    if nodes == 0 || devices == 0 || nodes.checked_mul(devices).is_none_or(|all| all > MOST_DEVICES) {
+fn cluster(
+    nodes: usize,
+    devices: usize,
+    sheet: &DataSheet,
+    links: Option<Links>,
+) -> Result<ClusterFacts, ClusterError> {
+    if nodes == 0 || devices == 0 || nodes.checked_mul(devices).is_none_or(|all| all > MAX_DEVICES) {
         return Err(ClusterError::Size { nodes, devices });
     }
     let one = |node: usize, index: usize| DeviceFacts {
         device: Device::Cuda(index),
         node,
-        name: described.name.clone(),
+        name: sheet.name.to_string(),
         threads: 1,
-        memory_bytes: Some(described.memory as u64),
-        peak_flops: described.peak_flops.peak_flops(),
-        compute_capability: described.capability,
+        memory_bytes: Some(sheet.memory as u64),
+        peak_flops: sheet.peak_flops,
+        compute_capability: sheet.capability,
         estimated: false,
     };
     let devices = (0..nodes).flat_map(|node| (0..devices).map(move |index| one(node, index))).collect();
-    let rates = DeviceRates::Accelerator(AcceleratorRates {
-        memory_bandwidth: described.memory_bandwidth,
-        product_efficiency: described.product_efficiency,
-        memory_efficiency: described.memory_efficiency,
-    });
-    let rates = Rates { devices: [(described.name.clone(), rates)].into(), links: Some(links), gpu_links: None };
+    let rates = [(sheet.name.to_string(), DeviceRates::Accelerator(sheet.rates()))].into();
+    let rates = Rates { devices: rates, links, gpu_links: None };
     Ok(ClusterFacts { devices, rates, ..ClusterFacts::default() })
 }
 
-impl KnownDevice {
-    /// Dense, from its data sheet.
-    pub fn peak_flops(&self) -> PeakFlops {
-        Numbers::from(self).peak_flops.peak_flops()
-    }
-
+impl DataSheet {
     pub fn rates(&self) -> AcceleratorRates {
-        AcceleratorRates {
-            memory_bandwidth: self.memory_bandwidth,
-            product_efficiency: self.product_efficiency,
-            ..Self::assumed_rates()
-        }
+        let Self { memory_bandwidth, product_efficiency, memory_efficiency, .. } = *self;
+        AcceleratorRates { memory_bandwidth, product_efficiency, memory_efficiency }
     }
+}
 
-    /// What is assumed of a device of which nothing is known, but for its bandwidth.
-    pub fn assumed_rates() -> AcceleratorRates {
-        AcceleratorRates {
-            memory_bandwidth: 0.0,
-            product_efficiency: PRODUCT_EFFICIENCY,
-            memory_efficiency: MEMORY_EFFICIENCY,
-        }
-    }
-
-    pub fn links(&self) -> Links {
-        let link = |bytes_per_second, latency| Link { bytes_per_second, latency, copied_by_ranks: false };
-        Links { within: link(self.within, WITHIN_LATENCY), between: link(self.between, BETWEEN_LATENCY) }
-    }
+/// The assumed rates of a device without a data sheet.
+pub fn assumed_rates(memory_bandwidth: f64) -> AcceleratorRates {
+    let (product_efficiency, memory_efficiency) = (PRODUCT_EFFICIENCY, MEMORY_EFFICIENCY);
+    AcceleratorRates { memory_bandwidth, product_efficiency, memory_efficiency }
 }
 
 #[derive(Debug, Deserialize)]
@@ -194,68 +200,48 @@ struct ClusterFile {
     nodes: usize,
     #[serde(deserialize_with = "count")]
     devices_per_node: usize,
-    device: Described,
+    #[serde(deserialize_with = "name_or_numbers")]
+    device: DataSheet,
     links: Option<FileLinks>,
 }
 
-#[derive(Debug)]
-enum Described {
-    Known(&'static KnownDevice),
-    Numbers(Numbers),
-}
-
-/// A device by its numbers: bytes, FLOP/s, bytes/s.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Numbers {
-    name: String,
-    #[serde(deserialize_with = "positive")]
-    memory: f64,
-    peak_flops: Peaks,
-    #[serde(deserialize_with = "positive")]
-    memory_bandwidth: f64,
-    #[serde(default = "product_efficiency", deserialize_with = "share")]
-    product_efficiency: f64,
-    #[serde(default = "memory_efficiency", deserialize_with = "share")]
-    memory_efficiency: f64,
-    /// Not in a file: it is known of known devices.
-    #[serde(skip)]
-    capability: Option<ComputeCapability>,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Peaks {
-    #[serde(default, deserialize_with = "perhaps")]
+#[derive(Deserialize)]
+#[serde(remote = "PeakFlops", deny_unknown_fields)]
+struct FilePeaks {
+    #[serde(default, deserialize_with = "optional_positive")]
     fp32: Option<f64>,
-    #[serde(default, deserialize_with = "perhaps")]
+    #[serde(default, deserialize_with = "optional_positive")]
     tf32: Option<f64>,
-    #[serde(default, deserialize_with = "perhaps")]
+    #[serde(default, deserialize_with = "optional_positive")]
     bf16: Option<f64>,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileLinks {
-    within: FileLink,
-    between: FileLink,
+    #[serde(with = "FileLink")]
+    within: Link,
+    #[serde(with = "FileLink")]
+    between: Link,
 }
 
 /// Bytes/s in one direction (between nodes: of a node's adapters together), and seconds.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Deserialize)]
+#[serde(remote = "Link", deny_unknown_fields)]
 struct FileLink {
-    #[serde(deserialize_with = "positive")]
-    bandwidth: f64,
+    #[serde(rename = "bandwidth", deserialize_with = "positive")]
+    bytes_per_second: f64,
     #[serde(deserialize_with = "positive")]
     latency: f64,
+    #[serde(skip)]
+    copied_by_ranks: bool,
 }
 
-fn product_efficiency() -> f64 {
+fn assumed_product_efficiency() -> f64 {
     PRODUCT_EFFICIENCY
 }
 
-fn memory_efficiency() -> f64 {
+fn assumed_memory_efficiency() -> f64 {
     MEMORY_EFFICIENCY
 }
 
@@ -266,7 +252,7 @@ fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> 
     }
 }
 
-/// Written as a number or, where YAML reads none (`450e9`), as text that is one.
+/// Reads a number, or a text that is one, since YAML reads `450e9` as a text.
 fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     struct Number;
     impl Visitor<'_> for Number {
@@ -291,7 +277,7 @@ fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error>
     deserializer.deserialize_any(Number)
 }
 
-fn perhaps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+fn optional_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     positive(deserializer).map(Some)
 }
 
@@ -300,51 +286,22 @@ fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     if x <= 1.0 { Ok(x) } else { Err(de::Error::custom(format!("{x} is no share: take at most 1"))) }
 }
 
-impl<'de> Deserialize<'de> for Described {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Device;
-        impl<'de> Visitor<'de> for Device {
-            type Value = Described;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the name of a known device, or its numbers")
-            }
-            fn visit_str<E: de::Error>(self, name: &str) -> Result<Described, E> {
-                known(name).map(Described::Known).map_err(E::custom)
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Described, A::Error> {
-                Numbers::deserialize(MapAccessDeserializer::new(map)).map(Described::Numbers)
-            }
+/// Reads the name of a known device, or the numbers of one.
+fn name_or_numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DataSheet, D::Error> {
+    struct NameOrNumbers;
+    impl<'de> Visitor<'de> for NameOrNumbers {
+        type Value = DataSheet;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("the name of a known device, or its numbers")
         }
-        deserializer.deserialize_any(Device)
-    }
-}
-
-impl From<&KnownDevice> for Numbers {
-    fn from(d: &KnownDevice) -> Self {
-        let [fp32, tf32, bf16] = d.peaks.map(|peak| (peak > 0.0).then_some(peak));
-        Self {
-            name: d.name.to_owned(),
-            memory: d.memory,
-            peak_flops: Peaks { fp32, tf32, bf16 },
-            memory_bandwidth: d.memory_bandwidth,
-            product_efficiency: d.product_efficiency,
-            memory_efficiency: MEMORY_EFFICIENCY,
-            capability: Some(d.capability),
+        fn visit_str<E: de::Error>(self, name: &str) -> Result<DataSheet, E> {
+            known_device(name).cloned().map_err(E::custom)
+        }
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<DataSheet, A::Error> {
+            DataSheet::deserialize(MapAccessDeserializer::new(map))
         }
     }
-}
-
-impl Peaks {
-    fn peak_flops(self) -> PeakFlops {
-        PeakFlops { fp32: self.fp32, tf32: self.tf32, bf16: self.bf16 }
-    }
-}
-
-impl FileLinks {
-    fn links(self) -> Links {
-        let link = |l: FileLink| Link { bytes_per_second: l.bandwidth, latency: l.latency, copied_by_ranks: false };
-        Links { within: link(self.within), between: link(self.between) }
-    }
+    deserializer.deserialize_any(NameOrNumbers)
 }
 
 #[cfg(test)]
@@ -364,7 +321,7 @@ mod tests {
 
     #[test]
     fn every_known_device_can_be_named() {
-        for device in KNOWN_DEVICES {
+        for device in &KNOWN_DEVICES {
             assert!(named_cluster(&format!("1x1x{}", device.name)).is_ok());
         }
     }

@@ -1,9 +1,9 @@
 //! Facts that a driver reports about a GPU, and what a plan takes from them: data-sheet numbers for known devices, else estimates
 //! from multiprocessors, clocks and architecture. This module is pure: `local_cluster` asks the driver.
 
-use crate::cluster_description::{KNOWN_DEVICES, KnownDevice};
+use crate::cluster_description::{DataSheet, KNOWN_DEVICES, assumed_rates};
 use runner_spec::cluster::{ComputeCapability, Device, DeviceFacts, PeakFlops};
-use runner_spec::rates::{AcceleratorRates, DeviceRates, Links};
+use runner_spec::rates::{DeviceRates, Links};
 
 /// One GPU, as its driver describes it. A number that the driver does not report is 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +38,7 @@ const NAMES: [(&str, &str); 10] = [
 ];
 
 /// The device of `KNOWN_DEVICES` that the driver calls `name`.
-#[must_use]
-pub fn known_device(name: &str) -> Option<&'static KnownDevice> {
+pub fn known_device(name: &str) -> Option<&'static DataSheet> {
     let plain = name.trim().strip_prefix("NVIDIA ").unwrap_or(name.trim()).trim();
     let (_, known) = NAMES.iter().find(|(driver, _)| driver.eq_ignore_ascii_case(plain))?;
     KNOWN_DEVICES.iter().find(|device| device.name == *known)
@@ -47,7 +46,6 @@ pub fn known_device(name: &str) -> Option<&'static KnownDevice> {
 
 impl GpuFacts {
     /// This GPU as a device for ranks, with `threads` threads of the host.
-    #[must_use]
     pub fn device(&self, threads: usize) -> DeviceFacts {
         DeviceFacts {
             device: Device::Cuda(self.index),
@@ -55,26 +53,24 @@ impl GpuFacts {
             name: self.name.clone(),
             threads: threads.max(1),
             memory_bytes: (self.memory_bytes > 0).then_some(self.memory_bytes),
-            peak_flops: known_device(&self.name).map_or_else(|| self.estimated_peaks(), KnownDevice::peak_flops),
+            peak_flops: known_device(&self.name).map_or_else(|| self.estimated_peaks(), |known| known.peak_flops),
             compute_capability: Some(self.compute_capability),
             estimated: known_device(&self.name).is_none(),
         }
     }
 
     /// The rates of this GPU; `None` if not even its clocks are known.
-    #[must_use]
     pub fn rates(&self) -> Option<DeviceRates> {
         let rates = match known_device(&self.name) {
             Some(known) => known.rates(),
-            None => AcceleratorRates { memory_bandwidth: self.estimated_bandwidth()?, ..KnownDevice::assumed_rates() },
+            None => assumed_rates(self.estimated_bandwidth()?),
         };
         Some(DeviceRates::Accelerator(rates))
     }
 
     /// The links between several of these GPUs: by the data sheet, or else PCIe 4.0, as between L40S.
-    #[must_use]
     pub fn links(&self) -> Option<Links> {
-        known_device(&self.name).or_else(|| KNOWN_DEVICES.iter().find(|d| d.name == "L40S")).map(KnownDevice::links)
+        known_device(&self.name).or_else(|| KNOWN_DEVICES.iter().find(|d| d.name == "L40S"))?.links
     }
 
     /// Dense FLOP/s: multiprocessors · clock · what one of them does in a cycle.
@@ -128,7 +124,7 @@ pub(crate) mod tests {
 
     #[test]
     fn names_of_drivers_are_those_of_data_sheets() {
-        let known = |name| known_device(name).map(|d| d.name);
+        let known = |name| known_device(name).map(|d| d.name.as_ref());
         for (name, device) in [
             ("NVIDIA H100 80GB HBM3", "H100"),
             ("NVIDIA H200", "H200"),
@@ -163,7 +159,7 @@ pub(crate) mod tests {
             let (device, known) = (facts.device(1), KNOWN_DEVICES.iter().find(|d| d.name == sheet).unwrap());
             assert!(device.estimated);
             for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16] {
-                let [got, want] = [device.peak_flops, known.peak_flops()]
+                let [got, want] = [device.peak_flops, known.peak_flops]
                     .map(|p| precision::peak(precision, device.device, &p).unwrap());
                 assert!((got / want - 1.0).abs() < 0.1, "{sheet}, {precision:?}: {got:e} for {want:e}");
             }

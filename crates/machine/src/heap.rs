@@ -76,7 +76,6 @@ pub fn restart_peak() -> Option<u64> {
 }
 
 /// The most bytes that were in large allocations at once since `restart_peak`.
-#[must_use]
 pub fn peak_bytes() -> Option<u64> {
     COUNTING.load(Ordering::Relaxed).then(|| PEAK.load(Ordering::Relaxed) as u64)
 }

@@ -19,7 +19,6 @@ pub struct Machine {
 
 impl Machine {
     /// Facts about this machine.
-    #[must_use]
     pub fn detect() -> Self {
         // Systems without these files have no name or kernel in the record.
         let readable = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -61,7 +60,6 @@ pub struct Git {
 
 impl Git {
     /// The state of the repository around `folder`; `None` without git, a repository or a commit.
-    #[must_use]
     pub fn state_of(folder: &Path) -> Option<Self> {
         let commit = git(folder, &["rev-parse", "--verify", "HEAD"])?.trim().to_owned();
         let dirty = !git(folder, &["status", "--porcelain", "--untracked-files=no"])?.trim().is_empty();
@@ -78,7 +76,6 @@ fn git(folder: &Path, arguments: &[&str]) -> Option<String> {
 }
 
 /// The most memory this process has had resident, in bytes; `None` where the kernel does not say.
-#[must_use]
 pub fn peak_rss_bytes() -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
 }

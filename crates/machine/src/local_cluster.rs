@@ -12,7 +12,6 @@ const SHARE_GPU_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
 /// This machine: its CPU, with `threads` threads for the rank, and the GPUs that this program can use. A CPU's peak FLOP/s is not
 /// guessed: it stays unknown until someone says it.
-#[must_use]
 pub fn local_cluster(threads: usize) -> ClusterFacts {
     let mut facts = with_gpus(cpu_cluster(threads), find_gpus(), threads);
     facts.sharing = std::env::var(SHARE_GPU_VARIABLE).is_ok_and(|value| value.trim() == "1");
@@ -23,7 +22,6 @@ pub fn local_cluster(threads: usize) -> ClusterFacts {
 }
 
 /// `cluster` for ranks that a launcher started, each of which sees a machine like this one: rank r is at `seats[r]`.
-#[must_use]
 pub fn with_seats(mut cluster: ClusterFacts, seats: Vec<RankLocation>) -> ClusterFacts {
     let asked = cluster.gpu_count() > 1 || cluster.sharing;
     if !asked && cluster.gpu_count() > 0 && seats.len() > 1 {
@@ -33,7 +31,6 @@ pub fn with_seats(mut cluster: ClusterFacts, seats: Vec<RankLocation>) -> Cluste
 }
 
 /// This machine's CPU alone.
-#[must_use]
 pub fn cpu_cluster(threads: usize) -> ClusterFacts {
     let cpu = DeviceFacts {
         device: Device::Cpu,
@@ -49,7 +46,6 @@ pub fn cpu_cluster(threads: usize) -> ClusterFacts {
 }
 
 /// `cluster`, one machine, with the GPUs that were `found`, which share the host's `threads`.
-#[must_use]
 pub fn with_gpus(mut cluster: ClusterFacts, found: Result<Vec<GpuFacts>, NoGpuReason>, threads: usize) -> ClusterFacts {
     match found {
         Ok(gpus) => {

@@ -1,26 +1,16 @@
 //! Names of signals.
 
-/// `SIGKILL`.
-#[must_use]
+/// The name of `signal`, such as `SIGKILL`.
 pub fn signal_name(signal: i32) -> String {
-    let name = match signal {
-        libc::SIGABRT => "SIGABRT",
-        libc::SIGBUS => "SIGBUS",
-        libc::SIGFPE => "SIGFPE",
-        libc::SIGHUP => "SIGHUP",
-        libc::SIGILL => "SIGILL",
-        libc::SIGINT => "SIGINT",
-        libc::SIGKILL => "SIGKILL",
-        libc::SIGPIPE => "SIGPIPE",
-        libc::SIGQUIT => "SIGQUIT",
-        libc::SIGSEGV => "SIGSEGV",
-        libc::SIGSYS => "SIGSYS",
-        libc::SIGTERM => "SIGTERM",
-        libc::SIGTRAP => "SIGTRAP",
-        libc::SIGXCPU => "SIGXCPU",
-        other => return format!("signal {other}"),
-    };
-    name.to_owned()
+    macro_rules! name_among {
+        ($($name:ident)+) => {
+            match signal {
+                $(libc::$name => stringify!($name).to_owned(),)+
+                other => format!("signal {other}"),
+            }
+        };
+    }
+    name_among!(SIGABRT SIGBUS SIGFPE SIGHUP SIGILL SIGINT SIGKILL SIGPIPE SIGQUIT SIGSEGV SIGSYS SIGTERM SIGTRAP SIGXCPU)
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Asks NVIDIA's driver for the GPUs that it shows to this process. Nothing is computed on them.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::fs;
-use std::ptr;
+use std::{fs, ptr};
 
 use serde::Serialize;
 
@@ -43,14 +42,13 @@ impl DriverFacts {
     pub(super) fn collect() -> Self {
         let mut facts = Self { version: module_version(), cuda: DRIVER.facts().version, ..Self::default() };
         let nvml = NVML.open().ok().and_then(Nvml::start);
-        match DRIVER.open().and_then(Driver::start) {
-            Ok(driver) => match driver.gpus(nvml.as_ref()) {
-                Ok(gpus) => {
-                    facts.peers = driver.peers(gpus.len());
-                    facts.gpus = gpus;
-                }
-                Err(error) => facts.error = Some(error),
-            },
+        let found = DRIVER.open().and_then(Driver::start).and_then(|driver| {
+            let gpus: Vec<Gpu> =
+                (0..driver.count()?).map(|index| driver.gpu(index, nvml.as_ref())).collect::<Result<_, _>>()?;
+            Ok((driver.peers(gpus.len()), gpus))
+        });
+        match found {
+            Ok((peers, gpus)) => (facts.peers, facts.gpus) = (peers, gpus),
             Err(error) => facts.error = Some(error),
         }
         facts
@@ -142,10 +140,6 @@ impl Driver {
         // SAFETY: writes to a number that outlives the call.
         self.check("cuDeviceGetCount", unsafe { (self.count)(&raw mut count) })?;
         Ok(count.max(0) as usize)
-    }
-
-    fn gpus(&self, nvml: Option<&Nvml>) -> Result<Vec<Gpu>, String> {
-        (0..self.count()?).map(|index| self.gpu(index, nvml)).collect()
     }
 
     /// The device number `index`, and what the driver reports about it without work on it.

@@ -6,46 +6,25 @@ use std::ffi::OsString;
 
 use super::library::LIBRARY_FOLDERS;
 
-/// Names; those that end with `_` are beginnings. Of NVIDIA's software, of this program, then of what starts ranks: torchrun, Slurm,
-/// OpenMPI.
-const MATTERS: [&str; 27] = [
-    "CUDA_",
-    "CUBLAS_",
-    "NCCL_",
-    "NVIDIA_",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-    LIBRARY_FOLDERS,
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "SLURM_JOB_ID",
-    "SLURM_PROCID",
-    "SLURM_NTASKS",
-    "SLURM_LOCALID",
-    "SLURM_NODEID",
-    "SLURM_NNODES",
-    "SLURM_STEP_NODELIST",
-    "SLURM_GPUS_ON_NODE",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "OMP_NUM_THREADS",
-];
+/// The beginnings of the names of NVIDIA's variables.
+const PREFIXES: [&str; 4] = ["CUDA_", "CUBLAS_", "NCCL_", "NVIDIA_"];
 
-/// Those that are set.
+/// Names of the dynamic linker, of torchrun, Slurm, OpenMPI and OpenMP.
+const NAMES: &str = "LD_LIBRARY_PATH LD_PRELOAD \
+     RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT \
+     SLURM_JOB_ID SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID SLURM_NNODES SLURM_STEP_NODELIST SLURM_GPUS_ON_NODE \
+     OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE OMP_NUM_THREADS";
+
+/// The variables among these that are set.
 pub(super) fn environment() -> BTreeMap<String, String> {
     let lossy = |text: OsString| text.to_string_lossy().into_owned();
     env::vars_os().map(|(name, value)| (lossy(name), lossy(value))).filter(|(name, _)| matters(name)).collect()
 }
 
 fn matters(name: &str) -> bool {
-    MATTERS.iter().any(|known| name == *known || (known.ends_with('_') && name.starts_with(known)))
+    name == LIBRARY_FOLDERS
+        || NAMES.split_whitespace().any(|known| known == name)
+        || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]

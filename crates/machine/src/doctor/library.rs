@@ -17,49 +17,54 @@ pub(super) struct Library {
     pub name: &'static str,
     /// File names, the preferred first.
     pub files: &'static [&'static str],
-    pub version: Version,
+    /// A function of the library, most often the one that returns its version.
+    pub symbol: &'static CStr,
+    /// Reads the version with the function `symbol`.
+    pub version: fn(Loaded, &CStr) -> Option<String>,
 }
 
-/// How a library tells its version.
-#[derive(Debug)]
-pub(super) enum Version {
-    /// `int f(int *)`: 1000 × major + 10 × minor.
-    Driver(&'static CStr),
-    /// `int f(int what, int *)`, asked for major, minor and patch.
-    Property(&'static CStr),
-    /// `int f(int *major, int *minor)`
-    Pair(&'static CStr),
-    /// `int f(int *)`: 10,000 × major + 100 × minor + patch.
-    Number(&'static CStr),
-    /// `size_t f(void)`, the same number.
-    Size(&'static CStr),
-    Text(fn(Loaded) -> Option<String>),
-}
-
-pub(super) const DRIVER: Library =
-    Library { name: "libcuda", files: &["libcuda.so.1"], version: Version::Driver(c"cuDriverGetVersion") };
+pub(super) const DRIVER: Library = Library {
+    name: "libcuda",
+    files: &["libcuda.so.1"],
+    symbol: c"cuDriverGetVersion",
+    version: |loaded, symbol| loaded.number(symbol).map(|n| format!("{}.{}", n / 1000, n % 1000 / 10)),
+};
 pub(super) const CUBLAS_LT: Library = Library {
     name: "libcublasLt",
     files: &["libcublasLt.so.13", "libcublasLt.so.12"],
-    version: Version::Property(c"cublasLtGetProperty"),
+    symbol: c"cublasLtGetProperty",
+    version: Loaded::properties,
 };
-pub(super) const NVRTC: Library =
-    Library { name: "libnvrtc", files: &["libnvrtc.so.13", "libnvrtc.so.12"], version: Version::Pair(c"nvrtcVersion") };
-pub(super) const NCCL: Library =
-    Library { name: "libnccl", files: &["libnccl.so.2"], version: Version::Number(c"ncclGetVersion") };
-pub(super) const CUDNN: Library =
-    Library { name: "libcudnn", files: &["libcudnn.so.9"], version: Version::Size(c"cudnnGetVersion") };
+pub(super) const NVRTC: Library = Library {
+    name: "libnvrtc",
+    files: &["libnvrtc.so.13", "libnvrtc.so.12"],
+    symbol: c"nvrtcVersion",
+    version: Loaded::pair,
+};
+pub(super) const NCCL: Library = Library {
+    name: "libnccl",
+    files: &["libnccl.so.2"],
+    symbol: c"ncclGetVersion",
+    version: |loaded, symbol| loaded.number(symbol).map(|n| dotted(n as usize)),
+};
+pub(super) const CUDNN: Library = Library {
+    name: "libcudnn",
+    files: &["libcudnn.so.9"],
+    symbol: c"cudnnGetVersion",
+    version: |loaded, symbol| loaded.size(symbol).map(dotted),
+};
 pub(super) const NVML: Library = Library {
     name: "libnvidia-ml",
     files: &["libnvidia-ml.so.1"],
-    version: Version::Text(super::driver::nvml_driver_version),
+    symbol: c"nvmlInit_v2",
+    version: |loaded, _| super::driver::nvml_driver_version(loaded),
 };
 
-/// What became of a library.
+/// The result of the search for a library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LibraryFacts {
     pub name: &'static str,
-    /// As `13.1.0`; `None` if it is not there, or does not tell.
+    /// Such as `13.1.0`; `None` if the library is missing, or does not report it.
     pub version: Option<String>,
     /// The file that was loaded.
     pub path: Option<PathBuf>,
@@ -72,102 +77,45 @@ pub struct LibraryFacts {
 pub(super) struct Loaded(*mut c_void);
 
 impl Library {
+    /// Loads the library from the first file that the loader takes: in the listed folders, by its name, then in CUDA's folders.
+    ///
     /// # Errors
-    /// What was looked for, and what the loader said of a file that it did not take.
+    /// The names that were looked for, or the loader's messages about files that it refused.
     pub(super) fn open(&self) -> Result<Loaded, String> {
-        let mut refused = Vec::new();
         let listed = env::var_os(LIBRARY_FOLDERS).unwrap_or_default();
-        for folder in env::split_paths(&listed).filter(|f| !f.as_os_str().is_empty()) {
-            for path in self.files.iter().flat_map(|file| candidates(&folder, file)) {
-                match open(path.as_os_str().as_bytes()) {
-                    Ok(loaded) => return Ok(loaded),
-                    Err(message) => refused.push(message),
-                }
-            }
-        }
-        for file in self.files {
-            match open(file.as_bytes()) {
+        let folders: Vec<PathBuf> = env::split_paths(&listed).filter(|f| !f.as_os_str().is_empty()).collect();
+        let in_folders = folders.iter().flat_map(|folder| self.files.iter().flat_map(|file| candidates(folder, file)));
+        let by_name = self.files.iter().map(PathBuf::from);
+        let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(env::var_os).filter(|home| !home.is_empty());
+        let homes = homes.chain([OsString::from("/usr/local/cuda")]).map(|home| Path::new(&home).join("lib64"));
+        let in_homes = homes.flat_map(|folder| self.files.iter().map(move |file| folder.join(file)));
+        let mut refused = Vec::new();
+        for path in in_folders.chain(by_name).chain(in_homes.filter(|path| path.exists())) {
+            let is_name = path.components().count() == 1;
+            match open(path.as_os_str().as_bytes()) {
                 Ok(loaded) => return Ok(loaded),
-                // The usual one says no more than that it is not there.
-                Err(message) if message.contains("cannot open shared object file: No such file") => {}
+                // The usual message about a name reports only that there is no such file.
+                Err(message) if is_name && message.contains("cannot open shared object file: No such file") => {}
                 Err(message) => refused.push(message),
             }
         }
-        let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(env::var_os).filter(|home| !home.is_empty());
-        for home in homes.chain([OsString::from("/usr/local/cuda")]) {
-            let paths = self.files.iter().map(|file| Path::new(&home).join("lib64").join(file));
-            for path in paths.filter(|path| path.exists()) {
-                match open(path.as_os_str().as_bytes()) {
-                    Ok(loaded) => return Ok(loaded),
-                    Err(message) => refused.push(message),
-                }
-            }
-        }
-        let looked = format!("no {}", self.files.join(" and no "));
-        Err(if refused.is_empty() { looked } else { refused.join("; ") })
+        Err(if refused.is_empty() { format!("no {}", self.files.join(" and no ")) } else { refused.join("; ") })
     }
 
     pub(super) fn facts(&self) -> LibraryFacts {
         match self.open() {
             Ok(loaded) => LibraryFacts {
                 name: self.name,
-                version: self.version_of(loaded),
-                path: loaded.path(self.anchor()),
+                version: (self.version)(loaded, self.symbol),
+                path: loaded.path(self.symbol),
                 error: None,
             },
             Err(error) => LibraryFacts { name: self.name, version: None, path: None, error: Some(error) },
         }
     }
-
-    /// A function that the library has.
-    fn anchor(&self) -> &'static CStr {
-        match self.version {
-            Version::Driver(name)
-            | Version::Property(name)
-            | Version::Pair(name)
-            | Version::Number(name)
-            | Version::Size(name) => name,
-            Version::Text(_) => c"nvmlInit_v2",
-        }
-    }
-
-    fn version_of(&self, loaded: Loaded) -> Option<String> {
-        type Number = unsafe extern "C" fn(*mut c_int) -> c_int;
-        type Property = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
-        type Pair = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
-        type Size = unsafe extern "C" fn() -> usize;
-        let (mut a, mut b): (c_int, c_int) = (0, 0);
-        #[expect(unsafe_code, reason = "FFI")]
-        // SAFETY: the functions have these signatures in all versions of the libraries, and write to numbers that outlive the calls.
-        unsafe {
-            match self.version {
-                Version::Driver(name) => (loaded.function::<Number>(name)?(&raw mut a) == 0)
-                    .then(|| format!("{}.{}", a / 1000, a % 1000 / 10)),
-                Version::Property(name) => {
-                    let ask = loaded.function::<Property>(name)?;
-                    let mut parts = Vec::new();
-                    for what in 0..3 {
-                        if ask(what, &raw mut a) != 0 {
-                            return None;
-                        }
-                        parts.push(a.to_string());
-                    }
-                    Some(parts.join("."))
-                }
-                Version::Pair(name) => {
-                    (loaded.function::<Pair>(name)?(&raw mut a, &raw mut b) == 0).then(|| format!("{a}.{b}"))
-                }
-                Version::Number(name) => {
-                    (loaded.function::<Number>(name)?(&raw mut a) == 0).then(|| dotted(a as usize))
-                }
-                Version::Size(name) => Some(dotted(loaded.function::<Size>(name)?())),
-                Version::Text(ask) => ask(loaded),
-            }
-        }
-    }
 }
 
-/// NCCL's and cuDNN's numbers.
+/// The version of NCCL or cuDNN as text: 10,000 × major + 100 × minor + patch.
 fn dotted(number: usize) -> String {
     format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
@@ -213,6 +161,47 @@ impl Loaded {
             let address = libc::dlsym(self.0, name.as_ptr());
             (!address.is_null()).then(|| mem::transmute_copy(&address))
         }
+    }
+
+    /// The number that `int name(int *)` writes.
+    #[expect(unsafe_code, reason = "FFI")]
+    fn number(self, name: &CStr) -> Option<c_int> {
+        let mut number = 0;
+        // SAFETY: the function has this signature in all versions of the library, and writes to a number that outlives the call.
+        unsafe {
+            let ask: unsafe extern "C" fn(*mut c_int) -> c_int = self.function(name)?;
+            (ask(&raw mut number) == 0).then_some(number)
+        }
+    }
+
+    /// Major, minor and patch, each of which `int name(int which, int *)` writes.
+    #[expect(unsafe_code, reason = "FFI")]
+    fn properties(self, name: &CStr) -> Option<String> {
+        let mut number: c_int = 0;
+        // SAFETY: the function has this signature in all versions of the library, and writes to a number that outlives the calls.
+        let mut part = |which| unsafe {
+            let ask: unsafe extern "C" fn(c_int, *mut c_int) -> c_int = self.function(name)?;
+            (ask(which, &raw mut number) == 0).then(|| number.to_string())
+        };
+        Some([part(0)?, part(1)?, part(2)?].join("."))
+    }
+
+    /// Major and minor, which `int name(int *, int *)` writes.
+    #[expect(unsafe_code, reason = "FFI")]
+    fn pair(self, name: &CStr) -> Option<String> {
+        let (mut major, mut minor): (c_int, c_int) = (0, 0);
+        // SAFETY: the function has this signature in all versions of the library, and writes to numbers that outlive the call.
+        unsafe {
+            let ask: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int = self.function(name)?;
+            (ask(&raw mut major, &raw mut minor) == 0).then(|| format!("{major}.{minor}"))
+        }
+    }
+
+    /// The number that `size_t name(void)` returns.
+    #[expect(unsafe_code, reason = "FFI")]
+    fn size(self, name: &CStr) -> Option<usize> {
+        // SAFETY: the function has this signature in all versions of the library.
+        unsafe { Some(self.function::<unsafe extern "C" fn() -> usize>(name)?()) }
     }
 
     /// The file that has the function `name`.

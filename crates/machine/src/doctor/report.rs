@@ -24,7 +24,6 @@ pub struct BuildFacts {
 
 impl BuildFacts {
     /// Facts about this program.
-    #[must_use]
     pub fn current() -> Self {
         let cuda = if cfg!(feature = "cuda") { option_env!("RUNNER_CUDA_VERSION") } else { None };
         Self { version: env!("CARGO_PKG_VERSION"), cuda, nccl: cfg!(feature = "nccl") }
@@ -46,7 +45,6 @@ pub struct DoctorReport {
 
 impl DoctorReport {
     /// Collects the facts about this machine and process. Loads the libraries that exist, and starts the driver; nothing runs on a GPU.
-    #[must_use]
     pub fn collect() -> Self {
         let driver = DRIVER.facts().path;
         let libraries = [&CUBLAS_LT, &NVRTC, &NCCL, &CUDNN, &NVML];
