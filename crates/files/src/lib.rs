@@ -17,7 +17,6 @@ pub use tempfile::{NamedTempFile, TempDir};
 pub const TEMPORARY: &str = ".tmp-";
 
 /// The folder that holds `path`: `.` for a bare file name.
-#[must_use]
 pub fn parent_folder(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -88,6 +88,23 @@ fn parse(json: &[u8], data: u64) -> Result<(Tensors, Value), String> {
     Ok((tensors, metadata))
 }
 
+/// The bytes of a safetensors file before its data: the length of the header, and the header, padded with blanks to a multiple of
+/// eight bytes. `metadata` is a JSON object. The tensors are listed in the order given.
+#[expect(clippy::expect_used, reason = "a stated invariant: the description of a tensor is plain data")]
+pub fn header_bytes<'a, T: Serialize>(metadata: &str, tensors: impl IntoIterator<Item = (&'a str, T)>) -> Vec<u8> {
+    let mut json = format!("{{\"__metadata__\":{metadata}");
+    for (name, info) in tensors {
+        let info = serde_json::to_string(&info).expect("plain data is JSON");
+        json += &format!(",{}:{info}", Value::from(name));
+    }
+    json.push('}');
+    let padded = json.len().next_multiple_of(8);
+    let mut out = (padded as u64).to_le_bytes().to_vec();
+    out.extend(json.bytes());
+    out.resize(8 + padded, b' ');
+    out
+}
+
 /// Bits of one element; `None` for types that this program does not know.
 fn element_bits(dtype: &str) -> Option<u64> {
     Some(match dtype {

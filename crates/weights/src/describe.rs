@@ -1,4 +1,4 @@
-//! What weights say of the model that they are of: the numbers of a folder's `config.json`, or of llm.c's header.
+//! The description of a model that stands beside its weights: a folder's `config.json`, or llm.c's header.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ use runner_spec::model::ModelSpec;
 
 /// A folder's description of its model.
 pub(super) const CONFIG: &str = "config.json";
-/// A larger one is none.
-const MOST: u64 = 1 << 20;
+/// A larger description is refused.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 /// A model as its weights' own file describes it.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +25,7 @@ pub struct DescribedModel {
     pub gives_dropout: bool,
 }
 
-/// Reads what the weights at `path`, a folder or a model file of llm.c, say of their model; not the weights.
+/// Reads the description of the model whose weights are at `path`, a folder or a model file of llm.c. The weights are not read.
 ///
 /// # Errors
 /// If there are none, they are of a model that cannot be trained here, or their numbers cannot be.
@@ -35,7 +35,7 @@ pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
         return llmc::read_header(path)?.described(path);
     }
     let file = path.join(CONFIG);
-    let config = match json::object(&file, MOST) {
+    let config = match json::read_object(&file, MAX_CONFIG_BYTES) {
         Ok(map) => Config { file: &file, map },
         Err(WeightsError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
             return Err(WeightsError::file(path, format!("there is no {CONFIG}: not a folder of weights")));
@@ -54,17 +54,19 @@ pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
         }
         None => return Err(config.wrong("`model_type` is missing; `gpt2` and `llama` are read".to_owned())),
     };
-    folder::look(path)?;
+    folder::check_has_weights(path)?;
     described.checked()
 }
 
 impl DescribedModel {
+    /// Checks that the numbers can be those of a model.
+    ///
     /// # Errors
-    /// If its numbers cannot be those of a model.
+    /// With the first number that cannot.
     pub(super) fn checked(self) -> Result<Self, WeightsError> {
         let spec = &self.spec;
         let wrong = |message: String| Err(WeightsError::file(&self.file, message));
-        // As in the experiment file.
+        // The limits are those of the experiment file.
         let sizes = [
             ("vocabulary", spec.vocab_size, 100_000_000),
             ("context length", spec.context_length, 16_777_216),
@@ -102,7 +104,6 @@ impl DescribedModel {
     }
 
     /// The description as a `model` section of an experiment file.
-    #[must_use]
     #[expect(clippy::expect_used, reason = "a specification is numbers, texts and truth values")]
     pub fn model_section(&self) -> Value {
         let mut section = serde_json::to_value(&self.spec).expect("a specification is plain JSON");
@@ -118,7 +119,7 @@ impl DescribedModel {
     }
 }
 
-/// A `config.json`, looked up with errors in its own words.
+/// A `config.json`. Errors name its file and its keys.
 pub(super) struct Config<'a> {
     pub(super) file: &'a Path,
     pub(super) map: Map<String, Value>,
@@ -129,40 +130,44 @@ impl Config<'_> {
         WeightsError::file(self.file, message)
     }
 
-    fn get(&self, key: &str) -> Option<&Value> {
-        self.map.get(key).filter(|value| !value.is_null())
+    /// The value of `key` as `read` reads it; `None` if it is missing or null. `wanted` describes the values that `read` accepts.
+    fn value<'a, T>(
+        &'a self,
+        key: &str,
+        wanted: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, WeightsError> {
+        let Some(value) = self.map.get(key).filter(|value| !value.is_null()) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| self.mismatch(key, wanted, value))
     }
 
     /// A size; `None` if it is missing or null.
     pub(super) fn size(&self, key: &str) -> Result<Option<usize>, WeightsError> {
-        let Some(value) = self.get(key) else { return Ok(None) };
-        let size = value.as_u64().and_then(|n| usize::try_from(n).ok());
-        size.map(Some).ok_or_else(|| self.mismatch(key, "a whole number", value))
+        self.value(key, "a whole number", |value| usize::try_from(value.as_u64()?).ok())
     }
 
-    /// A size that must be there.
-    pub(super) fn needed(&self, key: &str) -> Result<usize, WeightsError> {
+    /// A size that must be present.
+    pub(super) fn required_size(&self, key: &str) -> Result<usize, WeightsError> {
         self.size(key)?.ok_or_else(|| self.wrong(format!("`{key}` is missing")))
     }
 
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>, WeightsError> {
-        let Some(value) = self.get(key) else { return Ok(None) };
-        value.as_f64().map(Some).ok_or_else(|| self.mismatch(key, "a number", value))
+        self.value(key, "a number", Value::as_f64)
     }
 
     pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, WeightsError> {
-        let Some(value) = self.get(key) else { return Ok(None) };
-        value.as_bool().map(Some).ok_or_else(|| self.mismatch(key, "true or false", value))
+        self.value(key, "true or false", Value::as_bool)
     }
 
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>, WeightsError> {
-        let Some(value) = self.get(key) else { return Ok(None) };
-        value.as_str().map(Some).ok_or_else(|| self.mismatch(key, "a text", value))
+        self.value(key, "a text", Value::as_str)
     }
 
+    /// Checks that the flag `key`, which is `absent` if it is missing, is `wanted`. `why` explains the requirement.
+    ///
     /// # Errors
-    /// If the flag `key`, `absent` where it is missing, is not `wanted`; `why` says what that would need.
-    pub(super) fn must_be(&self, key: &str, absent: bool, wanted: bool, why: &str) -> Result<(), WeightsError> {
+    /// If the flag has the other value.
+    pub(super) fn check_flag(&self, key: &str, absent: bool, wanted: bool, why: &str) -> Result<(), WeightsError> {
         if self.flag(key)?.unwrap_or(absent) == wanted {
             return Ok(());
         }
@@ -171,6 +176,6 @@ impl Config<'_> {
 
     pub(super) fn mismatch(&self, key: &str, wanted: &str, value: &Value) -> WeightsError {
         let shown: String = value.to_string().chars().take(60).collect();
-        self.wrong(format!("`{key}` is {} ({shown}), not {wanted}", json::kind(value)))
+        self.wrong(format!("`{key}` is {} ({shown}), not {wanted}", json::describe_kind(value)))
     }
 }

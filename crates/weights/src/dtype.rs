@@ -1,4 +1,4 @@
-//! Element types of weights in files, and their way from and to f32.
+//! Element types of weights in files, and their conversion from and to f32.
 
 use half::{bf16, f16};
 
@@ -10,94 +10,77 @@ pub enum Dtype {
     Bf16,
 }
 
+/// Each element type with its name in safetensors, its name in PyTorch, and the bytes of an element.
+const TYPES: [(Dtype, &str, &str, usize); 3] =
+    [(Dtype::F32, "F32", "float32", 4), (Dtype::F16, "F16", "float16", 2), (Dtype::Bf16, "BF16", "bfloat16", 2)];
+
 impl Dtype {
     /// The type that safetensors calls `name`.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "F32" => Self::F32,
-            "F16" => Self::F16,
-            "BF16" => Self::Bf16,
-            _ => return None,
-        })
+        TYPES.iter().find(|(_, known, ..)| *known == name).map(|(dtype, ..)| *dtype)
     }
 
-    /// What safetensors calls it.
-    #[must_use]
+    /// The name of the type in safetensors.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::Bf16 => "BF16",
-        }
+        TYPES[self as usize].1
     }
 
-    /// What PyTorch calls it.
-    #[must_use]
+    /// The name of the type in PyTorch.
     pub fn torch_name(self) -> &'static str {
-        match self {
-            Self::F32 => "float32",
-            Self::F16 => "float16",
-            Self::Bf16 => "bfloat16",
-        }
+        TYPES[self as usize].2
     }
 
-    /// Bytes of an element.
-    #[must_use]
+    /// The bytes of an element.
     pub fn size(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
+        TYPES[self as usize].3
     }
 
-    /// The numbers of `bytes`, little-endian, exactly; as many as `out` has.
+    /// Writes the numbers of `bytes`, little-endian, to `out`, exactly; as many as `out` has.
     pub(super) fn decode(self, bytes: &[u8], out: &mut [f32]) {
         match self {
-            Self::F32 => {
-                for (out, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
-                    *out = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-                }
-            }
-            Self::F16 => {
-                for (out, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                    *out = f16::from_le_bytes([b[0], b[1]]).to_f32();
-                }
-            }
-            Self::Bf16 => {
-                for (out, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                    *out = bf16::from_le_bytes([b[0], b[1]]).to_f32();
-                }
-            }
+            Self::F32 => decode_with(bytes, out, f32::from_le_bytes),
+            Self::F16 => decode_with(bytes, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
+            Self::Bf16 => decode_with(bytes, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
         }
     }
 
     /// Appends `values` to `out`, rounded to the nearest, ties to even. Returns the first that is beyond the type's range.
     pub(super) fn encode(self, values: &[f32], out: &mut Vec<u8>) -> Option<f32> {
-        let mut beyond = None;
         match self {
-            Self::F32 => values.iter().for_each(|v| out.extend(v.to_le_bytes())),
-            Self::F16 => {
-                for v in values {
-                    let h = f16::from_f32(*v);
-                    if h.is_infinite() && v.is_finite() {
-                        beyond = beyond.or(Some(*v));
-                    }
-                    out.extend(h.to_le_bytes());
-                }
-            }
-            Self::Bf16 => {
-                for v in values {
-                    let h = bf16::from_f32(*v);
-                    if h.is_infinite() && v.is_finite() {
-                        beyond = beyond.or(Some(*v));
-                    }
-                    out.extend(h.to_le_bytes());
-                }
-            }
+            Self::F32 => encode_with(values, out, |value| (value.is_infinite(), value.to_le_bytes())),
+            Self::F16 => encode_with(values, out, |value| {
+                let rounded = f16::from_f32(value);
+                (rounded.is_infinite(), rounded.to_le_bytes())
+            }),
+            Self::Bf16 => encode_with(values, out, |value| {
+                let rounded = bf16::from_f32(value);
+                (rounded.is_infinite(), rounded.to_le_bytes())
+            }),
         }
-        beyond
     }
+}
+
+fn decode_with<const N: usize>(bytes: &[u8], out: &mut [f32], number: impl Fn([u8; N]) -> f32) {
+    for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+        *out = number(*bytes);
+    }
+}
+
+/// Appends `values` to `out`. `convert` returns the bytes of a number, and whether the bytes are those of an infinite number.
+fn encode_with<const N: usize>(
+    values: &[f32],
+    out: &mut Vec<u8>,
+    convert: impl Fn(f32) -> (bool, [u8; N]),
+) -> Option<f32> {
+    let mut beyond = None;
+    for &value in values {
+        let (infinite, bytes) = convert(value);
+        if infinite && value.is_finite() {
+            beyond = beyond.or(Some(value));
+        }
+        out.extend(bytes);
+    }
+    beyond
 }
 
 #[cfg(test)]

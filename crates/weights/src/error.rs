@@ -32,7 +32,6 @@ impl WeightsError {
     }
 
     /// Whether the request must change (exit code 2), rather than the machine (1).
-    #[must_use]
     pub fn is_request(&self) -> bool {
         match self {
             Self::Io { source, .. } => matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::describe::CONFIG;
 use super::dtype::Dtype;
@@ -13,6 +13,7 @@ use super::folder::{INDEX, SINGLE};
 use super::names::{has_token_rows, is_conv1d};
 use super::place::Draft;
 use super::writer::{Begun, Target, small};
+use runner_files::safetensors_header::header_bytes;
 use runner_spec::data::{HfTokenizer, SpecialTokens};
 use runner_spec::experiment::Family;
 use runner_spec::format::pretty_json;
@@ -80,7 +81,7 @@ impl HfExport<'_> {
         let draft = Draft::begin(to, names.clone(), is_own, force)?;
         let (mut files, mut targets) = (Vec::new(), vec![None; self.layout.entries.len()]);
         for (file, shard) in shards.iter().enumerate() {
-            let header = self.header(shard)?;
+            let header = self.header(shard);
             let mut at = header.len() as u64;
             for placed in shard {
                 let transposed = is_conv1d(self.spec.family, &placed.entry.spec.name);
@@ -126,23 +127,18 @@ impl HfExport<'_> {
         shards
     }
 
-    /// Up to the data, padded to a multiple of eight bytes.
-    fn header(&self, shard: &[Placed<'_>]) -> Result<Vec<u8>, WeightsError> {
+    /// The bytes of a shard's file before its data.
+    fn header(&self, shard: &[Placed<'_>]) -> Vec<u8> {
         let mut at = 0;
-        let tensors = shard.iter().map(|placed| {
+        let mut tensors = BTreeMap::new();
+        for placed in shard {
             let begin = at;
             at += placed.bytes;
             let info = json!({"dtype": self.dtype.name(), "shape": placed.shape, "data_offsets": [begin, at]});
-            (placed.entry.spec.name.clone(), info)
-        });
-        let mut map: serde_json::Map<String, Value> = tensors.collect();
-        // `transformers` refuses files that do not say so.
-        map.insert("__metadata__".to_owned(), json!({"format": "pt"}));
-        let mut text = serde_json::to_string(&map).map_err(|e| WeightsError::Request(e.to_string()))?.into_bytes();
-        text.resize(text.len().next_multiple_of(8), b' ');
-        let mut out = (text.len() as u64).to_le_bytes().to_vec();
-        out.extend(text);
-        Ok(out)
+            tensors.insert(placed.entry.spec.name.as_str(), info);
+        }
+        // `transformers` refuses files without this format.
+        header_bytes(r#"{"format":"pt"}"#, tensors)
     }
 
     fn index(shards: &[Vec<Placed<'_>>], name: &dyn Fn(usize) -> String) -> String {

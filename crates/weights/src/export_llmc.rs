@@ -7,7 +7,7 @@ use std::path::Path;
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::export::{Source, Written, refuse_extensions, weights};
-use super::llmc::{HEADER, Header, PADDING};
+use super::llmc::{HEADER_BYTES, Header, NORM_EPS, PADDING};
 use super::writer::{Begun, Target};
 use runner_files::{parent_folder, put_in_place, temporary_file};
 use runner_spec::experiment::Family;
@@ -46,7 +46,7 @@ impl LlmcExport<'_> {
         }
         fs::create_dir_all(folder).map_err(WeightsError::io(folder))?;
         let aside = temporary_file(folder).map_err(WeightsError::io(folder))?;
-        let (header, targets, bytes) = self.places(header);
+        let (header, targets, bytes) = self.lay_out(&header);
         let files = [Begun { path: aside.path().to_owned(), header, bytes }];
         let step = weights(self.layout, self.dtype, &files, targets, source)?;
         // Another process may have been faster.
@@ -57,18 +57,18 @@ impl LlmcExport<'_> {
         Ok(Written { files: vec![to.to_owned()], bytes, step, notes: Vec::new() })
     }
 
-    /// The file's first bytes, where each parameter goes, and its size. Rows of the vocabulary that the file has no room for are
-    /// left out: they are padding; those that the model does not have stay zero.
-    fn places(&self, header: Header) -> (Vec<u8>, Vec<Option<Target>>, u64) {
-        let mut at = HEADER;
+    /// The bytes of the header, the position of each parameter, and the size of the file. Padding rows of the vocabulary that the file
+    /// does not have are left out; rows that the model does not have stay zero.
+    fn lay_out(&self, header: &Header) -> (Vec<u8>, Vec<Option<Target>>, u64) {
+        let mut at = HEADER_BYTES;
         let mut targets = vec![None; self.layout.entries.len()];
-        for part in header.parts() {
-            let room: u64 = part.shape.iter().product();
-            if let Some(index) = self.layout.entries.iter().position(|entry| entry.spec.name == part.name) {
-                let elements = self.layout.entries[index].spec.len().min(room as usize);
+        for parameter in header.parameters() {
+            let elements = parameter.len();
+            if let Some(index) = self.layout.entries.iter().position(|entry| entry.spec.name == parameter.name) {
+                let elements = self.layout.entries[index].spec.len().min(elements);
                 targets[index] = Some(Target { file: 0, at, elements, transposed: false });
             }
-            at += room * self.dtype.size() as u64;
+            at += (elements * self.dtype.size()) as u64;
         }
         (header.to_bytes(), targets, at)
     }
@@ -86,20 +86,13 @@ impl LlmcExport<'_> {
         if s.d_ff != 4 * s.d_model {
             return refuse(format!("model.d_ff is {}, and llm.c takes 4·d_model = {}", s.d_ff, 4 * s.d_model));
         }
-        if s.norm_eps != 1e-5 {
+        if s.norm_eps != NORM_EPS {
             return refuse(format!("model.norm_eps is {}, and llm.c takes 1e-5", s.norm_eps));
         }
         if self.dtype == Dtype::F16 {
             return refuse("its files hold f32 or bf16".to_owned());
         }
-        Ok(Header {
-            dtype: self.dtype,
-            context_length: s.context_length,
-            vocab_size: self.vocab_size,
-            layers: s.layers,
-            heads: s.heads,
-            d_model: s.d_model,
-            padded_vocab_size: self.vocab_size.next_multiple_of(PADDING),
-        })
+        let spec = ModelSpec { vocab_size: self.vocab_size, ..s.clone() };
+        Ok(Header { dtype: self.dtype, spec, padded_vocab_size: self.vocab_size.next_multiple_of(PADDING) })
     }
 }

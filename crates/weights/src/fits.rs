@@ -44,30 +44,14 @@ pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference>
 ///
 /// A model's extensions are left out of its JSON where they say what was always so; any other key is one.
 pub(super) fn beyond_format(model: &impl serde::Serialize) -> Vec<(String, Value)> {
-    const KNOWN: [&str; 16] = [
-        "family",
-        "vocab_size",
-        "pad_vocab_to",
-        "context_length",
-        "layers",
-        "heads",
-        "kv_heads",
-        "d_model",
-        "d_ff",
-        "dropout",
-        "tie_embeddings",
-        "norm_eps",
-        "rope_theta",
-        // How a model is trained is no part of what it computes.
-        "mlp_dropout",
-        "init",
-        "pytorch_init",
-    ];
+    // How a model is trained (`mlp_dropout`, `init`, `pytorch_init`) is no part of what it computes.
+    const FREE: [&str; 7] = ["vocab_size", "pad_vocab_to", CONTEXT, "dropout", "mlp_dropout", "init", "pytorch_init"];
     let value = runner_spec::format::json_value(model);
     let Value::Object(mut map) = value else { return Vec::new() };
     // Where a specification has them.
     if let Some(Value::Object(variant)) = map.remove("variant") {
         map.extend(variant);
     }
-    map.into_iter().filter(|(key, value)| !KNOWN.contains(&key.as_str()) && !value.is_null()).collect()
+    let is_known = |key: &str| FIXED.contains(&key) || FREE.contains(&key);
+    map.into_iter().filter(|(key, value)| !is_known(key) && !value.is_null()).collect()
 }

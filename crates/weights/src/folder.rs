@@ -1,4 +1,4 @@
-//! The tensors of a Hugging Face folder: of one safetensors file, or of several with an index.
+//! The tensors of a Hugging Face folder, in one safetensors file, or in several with an index.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,10 +12,10 @@ use runner_files::safetensors_header::{HeaderError, TensorInfo, read_header};
 
 /// The weights in one file.
 pub(super) const SINGLE: &str = "model.safetensors";
-/// Which of several files holds which tensor.
+/// The index of weights in several files: the file of each tensor.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
-/// A larger index is none.
-const MOST: u64 = 16 << 20;
+/// A larger index is refused.
+const MAX_INDEX_BYTES: u64 = 16 << 20;
 
 /// The limit that the format sets for a header.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -58,7 +58,7 @@ pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<FileTensor>), 
         return Ok((vec![single], found));
     }
     let index = folder.join(INDEX);
-    look(folder)?;
+    check_has_weights(folder)?;
     let map = weight_map(&index)?;
     let mut names: Vec<&String> = map.values().collect();
     names.sort_unstable();
@@ -88,17 +88,17 @@ pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<FileTensor>), 
     Ok((files, found))
 }
 
-/// Tensors and the names of their files, which are names of files in the folder.
+/// The name of each tensor's file, by the name of the tensor. Every file is in the folder itself.
 fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, WeightsError> {
     let wrong = |message: String| WeightsError::file(index, message);
-    let mut object = json::object(index, MOST)?;
+    let mut object = json::read_object(index, MAX_INDEX_BYTES)?;
     let Some(Value::Object(map)) = object.remove("weight_map") else {
         return Err(wrong("`weight_map`, an object from tensors to files, is missing".into()));
     };
     let mut out = BTreeMap::new();
     for (tensor, file) in map {
         let Value::String(file) = file else {
-            return Err(wrong(format!("the file of tensor {tensor} is {}, not a name", json::kind(&file))));
+            return Err(wrong(format!("the file of tensor {tensor} is {}, not a name", json::describe_kind(&file))));
         };
         let plain = !file.is_empty() && !file.contains(['/', '\\', '\0']) && file != "." && file != "..";
         if !plain {
@@ -116,15 +116,17 @@ fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, WeightsError> {
     Ok(out)
 }
 
+/// Checks that the folder has a file of weights or an index of such files.
+///
 /// # Errors
-/// If the folder has no file of weights, or index of such.
-pub(super) fn look(folder: &Path) -> Result<(), WeightsError> {
+/// If it has neither.
+pub(super) fn check_has_weights(folder: &Path) -> Result<(), WeightsError> {
     let there = [SINGLE, INDEX].into_iter().any(|name| folder.join(name).symlink_metadata().is_ok());
-    if there { Ok(()) } else { Err(nothing(folder)) }
+    if there { Ok(()) } else { Err(no_weights(folder)) }
 }
 
-/// Why a folder has no weights that can be read.
-fn nothing(folder: &Path) -> WeightsError {
+/// The error for a folder without weights that can be read.
+fn no_weights(folder: &Path) -> WeightsError {
     let mut names: Vec<String> = std::fs::read_dir(folder)
         .into_iter()
         .flatten()
@@ -134,7 +136,7 @@ fn nothing(folder: &Path) -> WeightsError {
     names.sort();
     let ends = |name: &String, end: &str| name.ends_with(end);
     if let Some(pickle) = names.iter().find(|n| [".bin", ".pt", ".pth", ".ckpt"].iter().any(|end| ends(n, end))) {
-        return WeightsError::file(folder, format!("{pickle} is a pickle: {}", convert(folder)));
+        return WeightsError::file(folder, format!("{pickle} is a pickle: {}", conversion_advice(folder)));
     }
     if let Some(shard) = names.iter().find(|n| ends(n, ".safetensors")) {
         let message = format!("{shard} is there, but neither {SINGLE} nor {INDEX}, which says what the shards hold");
@@ -143,8 +145,8 @@ fn nothing(folder: &Path) -> WeightsError {
     WeightsError::file(folder, format!("there are no weights: neither {SINGLE} nor {INDEX}"))
 }
 
-/// How pickles become safetensors.
-pub(super) fn convert(folder: &Path) -> String {
+/// The advice how to convert a pickle in `folder` to safetensors.
+pub(super) fn conversion_advice(folder: &Path) -> String {
     let folder = folder.display();
     format!(
         "reading one can run any program, so it is not read; convert it to safetensors, once:\n\

@@ -1,4 +1,4 @@
-//! Small JSON files of others, read within limits; a key that comes twice is an error, which serde's maps would hide.
+//! Small JSON files that other programs wrote, read within limits.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,11 +9,11 @@ use serde_json::{Map, Value};
 use super::error::WeightsError;
 use runner_files::strict_json;
 
-/// The JSON object in the file `path`, of `most` bytes at most.
+/// Reads the JSON object in the file `path`, which has at most `most` bytes.
 ///
 /// # Errors
 /// If it is missing, larger, or no object.
-pub(super) fn object(path: &Path, most: u64) -> Result<Map<String, Value>, WeightsError> {
+pub(super) fn read_object(path: &Path, most: u64) -> Result<Map<String, Value>, WeightsError> {
     let file = File::open(path).map_err(WeightsError::io(path))?;
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes).map_err(WeightsError::io(path))?;
@@ -22,13 +22,13 @@ pub(super) fn object(path: &Path, most: u64) -> Result<Map<String, Value>, Weigh
     }
     match strict_json::parse(&bytes) {
         Ok(Value::Object(map)) => Ok(map),
-        Ok(other) => Err(WeightsError::file(path, format!("it is {}, not an object of keys", kind(&other)))),
+        Ok(other) => Err(WeightsError::file(path, format!("it is {}, not an object of keys", describe_kind(&other)))),
         Err(error) => Err(WeightsError::file(path, format!("not right JSON: {error}"))),
     }
 }
 
-/// What `value` is, in words.
-pub(super) fn kind(value: &Value) -> &'static str {
+/// The kind of `value`, in words.
+pub(super) fn describe_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a truth value",

@@ -7,10 +7,10 @@ use super::error::WeightsError;
 use runner_spec::experiment::Family;
 use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant, ModelSpec};
 
-/// What `config` says; where a key is missing, what `transformers` takes.
+/// The model that `config` describes. Missing keys have the defaults of `transformers`.
 pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsError> {
-    let d_model = config.needed("hidden_size")?;
-    let heads = config.needed("num_attention_heads")?;
+    let d_model = config.required_size("hidden_size")?;
+    let heads = config.required_size("num_attention_heads")?;
     if let Some(head_dim) = config.size("head_dim")?
         && head_dim.checked_mul(heads) != Some(d_model)
     {
@@ -24,8 +24,8 @@ pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsEr
     if !["silu", "swish"].contains(&activation) {
         return Err(config.wrong(format!("hidden_act is {activation:?}; `silu` is computed here")));
     }
-    config.must_be("attention_bias", false, false, "Llama's attention has no biases here")?;
-    config.must_be("mlp_bias", false, false, "Llama's feed-forward layers have no biases here")?;
+    config.check_flag("attention_bias", false, false, "Llama's attention has no biases here")?;
+    config.check_flag("mlp_bias", false, false, "Llama's feed-forward layers have no biases here")?;
     if let Some(dropout) = config.number("attention_dropout")?.filter(|p| *p != 0.0) {
         return Err(config.wrong(format!("attention_dropout is {dropout}; Llama has no dropout here: set it to 0")));
     }
@@ -34,17 +34,17 @@ pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsEr
         gives_dropout: false,
         spec: ModelSpec {
             family: Family::Llama,
-            vocab_size: config.needed("vocab_size")?,
-            context_length: config.needed("max_position_embeddings")?,
-            layers: config.needed("num_hidden_layers")?,
+            vocab_size: config.required_size("vocab_size")?,
+            context_length: config.required_size("max_position_embeddings")?,
+            layers: config.required_size("num_hidden_layers")?,
             heads,
             kv_heads: config.size("num_key_value_heads")?.unwrap_or(heads),
             d_model,
-            d_ff: config.needed("intermediate_size")?,
+            d_ff: config.required_size("intermediate_size")?,
             dropout: 0.0,
             tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(false),
             norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6),
-            rope_theta: theta(config)?,
+            rope_theta: rope_theta(config)?,
             variant: Gpt2Variant::default(),
         },
     })
@@ -52,7 +52,7 @@ pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsEr
 
 /// The base of the rotary embedding: at the top level in files of older versions, in `rope_parameters` in newer ones, and
 /// sometimes in `rope_scaling`.
-fn theta(config: &Config<'_>) -> Result<f64, WeightsError> {
+fn rope_theta(config: &Config<'_>) -> Result<f64, WeightsError> {
     let mut found: Option<(&str, f64)> = config.number("rope_theta")?.map(|theta| ("rope_theta", theta));
     for key in ["rope_parameters", "rope_scaling"] {
         let Some(value) = config.map.get(key).filter(|value| !value.is_null()) else { continue };

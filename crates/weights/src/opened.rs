@@ -13,11 +13,9 @@ use super::fits::{Difference, differences};
 use super::folder::{self, FileTensor};
 use super::names::{HEAD, canonical, has_position_rows, has_token_rows, is_buffer, is_conv1d};
 use super::{llmc, names};
-use runner_spec::experiment::Family;
-use runner_spec::experiment::Model;
-use runner_spec::model::InitialWeights;
+use runner_spec::experiment::{Family, Model};
 use runner_spec::model::stage::token_embedding;
-use runner_spec::model::{ModelSpec, ParamSpec, parameters};
+use runner_spec::model::{InitialWeights, ModelSpec, ParamSpec, parameters};
 
 /// Bytes read at a time.
 const CHUNK: usize = 1 << 20;
@@ -78,13 +76,12 @@ impl Opened {
     fn of_llmc(path: &Path, described: DescribedModel) -> Result<Self, WeightsError> {
         let header = llmc::read_header(path)?;
         let size = std::fs::metadata(path).map_err(WeightsError::io(path))?.len();
-        let mut at = llmc::HEADER;
+        let mut at = llmc::HEADER_BYTES;
         let mut tensors = BTreeMap::new();
-        for part in header.parts() {
-            let elements: u64 = part.shape.iter().product();
-            let shape = part.shape.iter().map(|&n| n as usize).collect();
-            tensors.insert(part.name, Tensor { file: 0, dtype: header.dtype, shape, transposed: false, at });
-            at += elements * header.dtype.size() as u64;
+        for ParamSpec { name, shape, .. } in header.parameters() {
+            let bytes = shape.iter().product::<usize>() * header.dtype.size();
+            tensors.insert(name, Tensor { file: 0, dtype: header.dtype, shape, transposed: false, at });
+            at += bytes as u64;
         }
         if at != size {
             let how = if size < at { "it is cut short" } else { "it is too long" };
@@ -219,7 +216,6 @@ impl Opened {
     }
 
     /// Rows of the vocabulary that the file has, the padding of llm.c's files among them.
-    #[must_use]
     pub fn vocab_size(&self) -> usize {
         let embedding = self.tensors.get(token_embedding(self.described.spec.family));
         embedding.and_then(|tensor| tensor.shape.first().copied()).unwrap_or(self.described.spec.vocab_size)
