@@ -15,7 +15,6 @@ use runner_store::summary::Summary;
 
 /// Everything about one run. `summary` is that of the run's present state, `checkpoints` are the steps that can be resumed or
 /// sampled from.
-#[must_use]
 pub fn run_page(
     listed: &ListedRun,
     manifest: &Manifest,
@@ -24,72 +23,50 @@ pub fn run_page(
     ancestors: &[Ancestor],
 ) -> String {
     let mut rows: Vec<(String, String)> = Vec::new();
-    let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
-    row("folder", listed.path.display().to_string());
-    row("experiment", with_overrides(&manifest.experiment_file, &manifest.overrides));
-    row("plan", manifest.plan_hash.clone());
-    if let Some(layout) = manifest.layout {
-        row("layout", describe_layout(layout));
-    }
-    if let Some(from) = &manifest.continued_from {
-        row("continues", format!("{} after step {}", from.id, count(from.step)));
-    }
-    if !listed.tags.is_empty() {
-        row("tags", listed.tags.join(" "));
-    }
-    if let Some(point) = &listed.sweep {
-        row("sweep", format!("{}, point {}", point.id, point.point));
-    }
-    if listed.origin.is_some() {
-        row("from", origin(listed));
-    }
-    row("steps", format!("{} of {}", count(listed.step), count(listed.steps)));
-    row("started", short_time(&manifest.started));
-    if let Some(ended) = &manifest.ended {
-        row("ended", short_time(ended));
-    }
+    let mut row = |name: &str, value: Option<String>| rows.extend(value.map(|value| (name.to_owned(), value)));
+    row("folder", Some(listed.path.display().to_string()));
+    row("experiment", Some(with_overrides(&manifest.experiment_file, &manifest.overrides)));
+    row("plan", Some(manifest.plan_hash.clone()));
+    row("layout", manifest.layout.map(describe_layout));
+    row(
+        "continues",
+        manifest.continued_from.as_ref().map(|from| format!("{} after step {}", from.id, count(from.step))),
+    );
+    row("tags", (!listed.tags.is_empty()).then(|| listed.tags.join(" ")));
+    row("sweep", listed.sweep.as_ref().map(|point| format!("{}, point {}", point.id, point.point)));
+    row("from", listed.origin.as_ref().map(|_| origin(listed)));
+    row("steps", Some(format!("{} of {}", count(listed.step), count(listed.steps))));
+    row("started", Some(short_time(&manifest.started)));
+    row("ended", manifest.ended.as_deref().map(short_time));
     if summary.is_none() {
-        if let Some(loss) = listed.loss {
-            row("train loss", format!("{loss:.4}"));
-        }
-        if let Some(loss) = listed.val_loss {
-            row("val loss", format!("{loss:.4}"));
-        }
-        if let Some(speed) = listed.tokens_per_second {
-            row("speed", format!("{} tokens/s", rate(speed)));
-        }
-        if let Some(error) = &listed.error {
-            row("error", error.clone());
-        }
+        row("train loss", listed.loss.map(|loss| format!("{loss:.4}")));
+        row("val loss", listed.val_loss.map(|loss| format!("{loss:.4}")));
+        row("speed", listed.tokens_per_second.map(|speed| format!("{} tokens/s", rate(speed))));
+        row("error", listed.error.clone());
     }
     let steps: Vec<String> = checkpoints.iter().map(ToString::to_string).collect();
-    row("checkpoints", if steps.is_empty() { "none yet".to_owned() } else { format!("steps {}", steps.join(", ")) });
+    let steps = if steps.is_empty() { "none yet".to_owned() } else { format!("steps {}", steps.join(", ")) };
+    row("checkpoints", Some(steps));
     for (name, value) in &manifest.environment {
-        row("environment", format!("{name}={value}"));
+        row("environment", Some(format!("{name}={value}")));
     }
-    row(
-        "data",
-        format!("train {}  tokenizer {}", short_hash(&manifest.data.train), short_hash(&manifest.data.tokenizer)),
-    );
-    row("machine", describe_machine(&manifest.machine));
-    if let Some(git) = &manifest.git {
-        let dirty = if git.dirty { ", with uncommitted changes" } else { "" };
-        row("git", format!("{}{dirty}", git.commit));
-    }
+    let [train, tokenizer] = [&manifest.data.train, &manifest.data.tokenizer].map(|hash| short_hash(hash));
+    row("data", Some(format!("train {train}  tokenizer {tokenizer}")));
+    row("machine", Some(describe_machine(&manifest.machine)));
+    let uncommitted = |dirty: bool| if dirty { ", with uncommitted changes" } else { "" };
+    row("git", manifest.git.as_ref().map(|git| format!("{}{}", git.commit, uncommitted(git.dirty))));
     for rank in summary.iter().flat_map(|s| &s.ranks) {
         let peak = rank.peak_rss_bytes.map_or_else(|| "unknown".to_owned(), bytes);
         let planned = bytes(rank.planned_memory_bytes);
         let place = format!("stage {}  replica {}  memory peak {peak}  planned {planned}", rank.stage, rank.replica);
-        row(&format!("rank {}", rank.rank), place);
+        row(&format!("rank {}", rank.rank), Some(place));
     }
     for (i, session) in manifest.sessions.iter().enumerate() {
-        row(&format!("session {}", i + 1), describe_session(session));
+        row(&format!("session {}", i + 1), Some(describe_session(session)));
     }
-    if let Some(hash) = summary.and_then(|s| s.final_hash.as_ref()) {
-        row("state hash", hash.clone());
-    }
+    row("state hash", summary.and_then(|s| s.final_hash.clone()));
     for ancestor in ancestors {
-        row("ancestor", ancestor.words());
+        row("ancestor", Some(ancestor.describe()));
     }
     let rows = rows.iter().map(|(name, value)| (name.as_str(), printable(value)));
     let details = summary.map_or_else(String::new, details);

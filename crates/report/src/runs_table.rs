@@ -3,7 +3,7 @@
 use super::summary::short_time;
 use super::table::{Align, fit, table};
 use runner_spec::format::{printable, rate};
-use runner_store::RunOrigin;
+use runner_store::ancestry::{AncestryRelation, parent};
 use runner_store::catalog::{ListedRun, ListedStatus};
 
 /// A column that appears only if one of its cells is not empty.
@@ -14,7 +14,6 @@ const STARTED: usize = 5;
 
 /// A table with one run per line. Columns for tags, the sweep's point and the origin appear if any run has them. Lines are at
 /// most `width` characters wide, if it is given: texts are shortened, then the last columns are left out.
-#[must_use]
 pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
     let mut columns = vec![
         ("id", Align::Left),
@@ -90,19 +89,19 @@ fn sweep_point(run: &ListedRun) -> String {
 
 /// The run that `run` is a fork, a reproduction or a continuation of, in words; empty if there is none.
 pub(crate) fn origin(run: &ListedRun) -> String {
-    let words = match (&run.origin, &run.continued_from) {
-        (Some(RunOrigin::Fork { id, step: Some(step), .. }), _) => format!("fork of {id} @{step}"),
-        (Some(RunOrigin::Fork { id, step: None, .. }), _) => format!("fork of {id}"),
-        (Some(RunOrigin::Reproduction { id, .. }), _) => format!("reproduces {id}"),
-        (None, Some(from)) => format!("continues {} @{}", from.id, from.step),
-        (None, None) => String::new(),
-    };
-    printable(&words)
+    let Some(parent) = parent(run.origin.as_ref(), run.continued_from.as_ref()) else { return String::new() };
+    let step = parent.step.map_or_else(String::new, |step| format!(" @{step}"));
+    printable(&match parent.relation {
+        AncestryRelation::Fork => format!("fork of {}{step}", parent.id),
+        AncestryRelation::Reproduction => format!("reproduces {}", parent.id),
+        AncestryRelation::Continuation => format!("continues {}{step}", parent.id),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runner_store::RunOrigin;
     use runner_store::catalog::describe;
     use runner_store::{ContinuedFrom, SweepPoint};
 

@@ -1,14 +1,14 @@
-//! Where a run comes from: the runs that it was made from, and those that they were.
+//! The ancestors of a run: the run that it was made from, the run that this one was made from, and so on.
 
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::manifest::{Manifest, RunOrigin};
+use super::manifest::{ContinuedFrom, Manifest, RunOrigin};
 use super::run_dir;
 
-/// No chain of this length was made by a person; a damaged manifest may name itself.
-const MOST: usize = 100;
+/// The longest chain that is followed: a damaged manifest may name its own run.
+const MAX_ANCESTORS: usize = 100;
 
 /// How a run was made from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -25,45 +25,55 @@ pub enum AncestryRelation {
 pub struct Ancestor {
     pub relation: AncestryRelation,
     pub id: String,
-    /// Its checkpoint that the other began with, if it did not begin from the start.
+    /// The step of its checkpoint with which the other run began; `None` if that began from the start.
     pub step: Option<u64>,
-    /// Its folder is not there any more, or holds another run.
+    /// True if its folder was removed, or holds another run.
     pub gone: bool,
 }
 
 /// The chain of runs in `root` that `manifest`'s run comes from, the nearest first, up to one whose folder is gone.
-#[must_use]
 pub fn ancestors(root: &Path, manifest: &Manifest) -> Vec<Ancestor> {
     let mut chain: Vec<Ancestor> = Vec::new();
-    let mut next = parent(manifest);
-    while let Some((ancestor, plan_hash)) = next.take() {
-        let found = run_dir::read_manifest(&root.join(&ancestor.id)).ok().filter(|m| m.plan_hash == plan_hash);
-        chain.push(Ancestor { gone: found.is_none(), ..ancestor });
-        if chain.len() < MOST {
-            next = found.as_ref().and_then(parent);
-        }
+    let mut current = Some(manifest.clone());
+    while let Some(manifest) = current.take()
+        && let Some(parent) = parent(manifest.origin.as_ref(), manifest.continued_from.as_ref())
+        && chain.len() < MAX_ANCESTORS
+    {
+        // A folder without a readable manifest of the plan is not the parent any more.
+        current = run_dir::read_manifest(&root.join(parent.id)).ok().filter(|m| m.plan_hash == parent.plan_hash);
+        let (relation, id, step) = (parent.relation, parent.id.to_owned(), parent.step);
+        chain.push(Ancestor { relation, id, step, gone: current.is_none() });
     }
     chain
 }
 
-/// The run that this one was made from, and that run's plan.
-fn parent(manifest: &Manifest) -> Option<(Ancestor, String)> {
-    let began = manifest.continued_from.as_ref();
-    let (relation, id, step, plan_hash) = match (&manifest.origin, began) {
+/// The run that another one was made from.
+#[derive(Debug, Clone, Copy)]
+pub struct Parent<'a> {
+    pub relation: AncestryRelation,
+    pub id: &'a str,
+    /// The step of its checkpoint with which the other run began; `None` if that began from the start.
+    pub step: Option<u64>,
+    pub plan_hash: &'a str,
+}
+
+/// The parent of a run with these fields of a manifest; `None` if it was not made from another run.
+pub fn parent<'a>(origin: Option<&'a RunOrigin>, continued_from: Option<&'a ContinuedFrom>) -> Option<Parent<'a>> {
+    let continued_step = continued_from.map(|from| from.step);
+    let (relation, id, step, plan_hash) = match (origin, continued_from) {
         (Some(RunOrigin::Fork { id, step, plan_hash }), _) => (AncestryRelation::Fork, id, *step, plan_hash),
-        (Some(RunOrigin::Reproduction { id, plan_hash }), began) => {
-            (AncestryRelation::Reproduction, id, began.map(|b| b.step), plan_hash)
+        (Some(RunOrigin::Reproduction { id, plan_hash }), _) => {
+            (AncestryRelation::Reproduction, id, continued_step, plan_hash)
         }
-        (None, Some(b)) => (AncestryRelation::Continuation, &b.id, Some(b.step), &b.plan_hash),
+        (None, Some(from)) => (AncestryRelation::Continuation, &from.id, continued_step, &from.plan_hash),
         (None, None) => return None,
     };
-    Some((Ancestor { relation, id: id.clone(), step, gone: false }, plan_hash.clone()))
+    Some(Parent { relation, id, step, plan_hash })
 }
 
 impl Ancestor {
-    /// In words: `fork of a-1234 after step 5`.
-    #[must_use]
-    pub fn words(&self) -> String {
+    /// The ancestor as text: `fork of a-1234 after step 5`.
+    pub fn describe(&self) -> String {
         let relation = match self.relation {
             AncestryRelation::Fork => "fork",
             AncestryRelation::Reproduction => "reproduction",
@@ -97,17 +107,17 @@ mod tests {
         let first = make(None);
         let second = make(Some(RunOrigin::Fork { id: first.id(), step: Some(5), plan_hash: hash() }));
         let third = make(Some(RunOrigin::Reproduction { id: second.id(), plan_hash: hash() }));
-        let words = |run: &RunDir| -> Vec<String> {
-            ancestors(root.path(), run.manifest()).iter().map(Ancestor::words).collect()
+        let chain = |run: &RunDir| -> Vec<String> {
+            ancestors(root.path(), run.manifest()).iter().map(Ancestor::describe).collect()
         };
-        assert!(words(&first).is_empty());
+        assert!(chain(&first).is_empty());
         let fork = format!("fork of {} after step 5", first.id());
-        assert_eq!(words(&third), [format!("reproduction of {}", second.id()), fork.clone()]);
+        assert_eq!(chain(&third), [format!("reproduction of {}", second.id()), fork.clone()]);
         std::fs::remove_dir_all(first.path()).unwrap();
-        assert_eq!(words(&third)[1], format!("{fork} (which is gone)"));
+        assert_eq!(chain(&third)[1], format!("{fork} (which is gone)"));
         // One that names itself.
         let itself = run_dir::base_id(&plan.experiment_name, &plan.hash) + "-4";
         let odd = make(Some(RunOrigin::Fork { id: itself, step: None, plan_hash: hash() }));
-        assert_eq!(words(&odd).len(), MOST);
+        assert_eq!(chain(&odd).len(), MAX_ANCESTORS);
     }
 }

@@ -25,6 +25,7 @@ pub const SWEEPS: &str = "sweeps";
 
 crate::named_enum! {
     /// The status of a run in the list. Unlike the recorded status, it knows whether a process works on the run.
+    #[derive(Default)]
     pub enum ListedStatus {
         Running = "running",
         Done = "done",
@@ -32,19 +33,20 @@ crate::named_enum! {
         Interrupted = "interrupted",
         Failed = "failed",
         /// The folder cannot be read as a run.
+        #[default]
         Broken = "broken",
     }
 }
 
 /// A run in the list.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ListedRun {
     pub id: String,
     /// The name of the experiment.
     pub name: Option<String>,
     pub path: PathBuf,
     pub status: ListedStatus,
-    /// Optimizer steps done, and steps planned.
+    /// Optimizer steps that are done, and those that are planned.
     pub step: u64,
     pub steps: u64,
     /// Valid tokens seen, and seconds of training, from the summary.
@@ -80,29 +82,8 @@ pub fn list(root: &Path) -> Result<Vec<ListedRun>, StoreError> {
 }
 
 /// Describes the run in `path` for the list.
-#[must_use]
 pub fn describe(path: &Path) -> ListedRun {
-    let mut listed = ListedRun {
-        id: file_name(path),
-        name: None,
-        path: path.to_owned(),
-        status: ListedStatus::Broken,
-        step: 0,
-        steps: 0,
-        tokens: None,
-        seconds: None,
-        loss: None,
-        val_loss: None,
-        best_val_loss: None,
-        tokens_per_second: None,
-        started: None,
-        ended: None,
-        tags: Vec::new(),
-        sweep: None,
-        continued_from: None,
-        origin: None,
-        error: None,
-    };
+    let mut listed = ListedRun { id: file_name(path), path: path.to_owned(), ..ListedRun::default() };
     let manifest = match run_dir::read_manifest(path) {
         Ok(manifest) => manifest,
         Err(error) => {

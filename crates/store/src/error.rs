@@ -1,8 +1,7 @@
 //! What can go wrong with a run directory, and what to do about it.
 
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 /// Why a run could not be recorded, read or found.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +50,6 @@ impl StoreError {
     }
 
     /// Whether the request was wrong (exit code 2) rather than the machine or the run (1).
-    #[must_use]
     pub fn is_request(&self) -> bool {
         matches!(
             self,

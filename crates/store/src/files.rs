@@ -22,11 +22,16 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     runner_files::write_atomic(path, bytes).map_err(StoreError::io("writing", path))
 }
 
-/// Replaces `path` with `value` as indented JSON, atomically.
-pub fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreError> {
+/// `value` as indented JSON with an end of line, for the file `path`.
+pub fn indented_json(path: &Path, value: &impl serde::Serialize) -> Result<Vec<u8>, StoreError> {
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|e| StoreError::damaged(path, e.to_string()))?;
     bytes.push(b'\n');
-    write_atomic(path, &bytes)
+    Ok(bytes)
+}
+
+/// Replaces `path` with `value` as indented JSON, atomically.
+pub fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreError> {
+    write_atomic(path, &indented_json(path, value)?)
 }
 
 /// Reads a small text file. A file larger than any of a run is refused.
@@ -46,14 +51,16 @@ fn read_up_to(path: &Path, most: u64) -> Result<String, StoreError> {
 
 /// Reads a plan, which lists the instructions of every rank and may be large.
 pub fn read_plan<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
-    let text = read_up_to(path, MAX_PLAN_BYTES)?;
-    serde_json::from_str(&text).map_err(|e| StoreError::damaged(path, e.to_string()))
+    parse_json(path, &read_up_to(path, MAX_PLAN_BYTES)?)
+}
+
+fn parse_json<T: serde::de::DeserializeOwned>(path: &Path, text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|e| StoreError::damaged(path, e.to_string()))
 }
 
 /// Reads a small JSON file.
 pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
-    let text = read_small(path)?;
-    serde_json::from_str(&text).map_err(|e| StoreError::damaged(path, e.to_string()))
+    parse_json(path, &read_small(path)?)
 }
 
 /// Reads a small JSON file; `None` if it does not exist.
@@ -73,7 +80,6 @@ pub fn check_format(path: &Path, format: u32, supported: u32) -> Result<(), Stor
 }
 
 /// The last component of `path`: the id of a run, where it is a run directory.
-#[must_use]
 pub fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

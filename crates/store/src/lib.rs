@@ -25,8 +25,7 @@ pub mod verdict;
 
 pub use catalog::{ListedRun, ListedStatus};
 pub use checkpoint::{
-    CheckpointChoice, Checkpoints, ChosenCheckpoint, PartRecord, PartSpec, ResumedState, StateHash, hash_state,
-    load_weights,
+    CheckpointChoice, Checkpoints, ChosenCheckpoint, PartRecord, PartSpec, StateHash, hash_state, load_weights,
 };
 pub use error::StoreError;
 pub use files::write_atomic;

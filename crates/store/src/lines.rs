@@ -4,10 +4,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
 use runner_files::{parent_folder, put_in_place, temporary_file};
+use runner_spec::format::json_bytes;
 
 /// A line of more bytes is damaged: none that this program writes comes near it.
 const MAX_LINE_BYTES: u64 = 16 << 20;
@@ -47,7 +49,7 @@ impl LineFile {
 
     /// Appends `value` as one line of JSON.
     pub fn write(&mut self, value: &impl Serialize) -> Result<(), StoreError> {
-        let mut line = serde_json::to_vec(value).map_err(|e| StoreError::damaged(&self.path, e.to_string()))?;
+        let mut line = json_bytes(value);
         line.push(b'\n');
         self.write_bytes(&line)
     }
@@ -87,28 +89,33 @@ pub fn copy_through_step(from: &Path, to: &Path, step: u64) -> Result<LineCounts
 fn copy_lines(path: &Path, out: impl Write, step: Option<u64>) -> Result<LineCounts, StoreError> {
     let mut out = BufWriter::new(out);
     let mut counts = LineCounts::default();
-    for_each_line(path, &mut |line| {
-        let head = serde_json::from_slice::<LineHead>(line).ok().filter(|_| line.ends_with(b"\n"));
-        match head {
-            Some(head) if step.is_some_and(|step| head.step <= step) => {
+    let mut lines = LineReader::open(path)?;
+    while let Some(line) = lines.next_line()? {
+        match serde_json::from_slice::<LineHead>(line) {
+            _ if !line.ends_with(b"\n") => counts.damaged += 1,
+            Ok(head) if step.is_some_and(|step| head.step <= step) => {
                 counts.lines += 1;
                 counts.train += u64::from(head.kind.as_deref() == Some("train"));
-                return out.write_all(line);
+                out.write_all(line).map_err(StoreError::io("rewriting", path))?;
             }
-            Some(_) => counts.dropped += 1,
-            None => counts.damaged += 1,
+            Ok(_) => counts.dropped += 1,
+            Err(_) => counts.damaged += 1,
         }
-        Ok(())
-    })?;
+    }
     out.flush().map_err(StoreError::io("rewriting", path))?;
     Ok(counts)
 }
 
-/// Calls `line` with each line of `path`, with its line end, in order. A missing file has no lines.
-pub fn for_each_line(path: &Path, line: &mut dyn FnMut(&[u8]) -> std::io::Result<()>) -> Result<(), StoreError> {
+/// Calls `take` with each line of `path` that is a `T`, in order. Other lines are skipped. A missing file has no lines.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn for_each_record<T: DeserializeOwned>(path: &Path, take: &mut dyn FnMut(T)) -> Result<(), StoreError> {
     let mut lines = LineReader::open(path)?;
     while let Some(bytes) = lines.next_line()? {
-        line(bytes).map_err(StoreError::io("rewriting", path))?;
+        if let Ok(record) = serde_json::from_slice(bytes) {
+            take(record);
+        }
     }
     Ok(())
 }

@@ -100,13 +100,11 @@ impl RunLock {
     }
 
     /// True if a process works on the run directory `run` now.
-    #[must_use]
     pub fn is_held(run: &Path) -> bool {
         File::open(run.join(LOCK)).is_ok_and(|f| matches!(f.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
     /// True if it is certain that no process works on the run directory `run` now. Without locks it never is.
-    #[must_use]
     pub fn is_free(run: &Path) -> bool {
         match File::open(run.join(LOCK)) {
             Ok(file) => supports_locks(run) && file.try_lock_shared().is_ok(),

@@ -9,6 +9,7 @@ use runner_machine::host::{Git, Machine};
 use runner_spec::data::DataFacts;
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::Plan;
+use runner_spec::serde_defaults::is_default;
 
 /// Version of the run directory's layout.
 pub const FORMAT: u32 = 1;
@@ -25,7 +26,7 @@ pub enum RunStatus {
 }
 
 /// The whole file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub format: u32,
     pub id: String,
@@ -39,7 +40,7 @@ pub struct Manifest {
     /// RFC 3339, UTC: the first start and the last end.
     pub started: String,
     pub ended: Option<String>,
-    /// The version of this program. This and what follows up to `environment` describe the newest session.
+    /// The version of this program. The fields from here to `environment` describe the newest session.
     pub version: String,
     /// The working directory's repository.
     pub git: Option<Git>,
@@ -62,7 +63,7 @@ pub struct Manifest {
     /// The run that this one was made from by `fork` or `reproduce`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<RunOrigin>,
-    /// The point of a sweep that it is.
+    /// The point of a sweep, if the run is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<SweepPoint>,
     /// The template that the experiment file was rendered from.
@@ -72,7 +73,7 @@ pub struct Manifest {
     pub sessions: Vec<Session>,
 }
 
-/// The run, and its step, after which a run began that did not begin at step 0.
+/// The run whose checkpoint a run began with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContinuedFrom {
     /// The other run's id and plan.
@@ -81,7 +82,7 @@ pub struct ContinuedFrom {
     pub plan_hash: String,
 }
 
-/// Where a run that was made from another one comes from.
+/// The run from which `fork` or `reproduce` made this run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunOrigin {
@@ -106,7 +107,7 @@ pub struct TemplateUse {
 }
 
 /// Content hashes of the data and weights that a run read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataHashes {
     pub tokenizer: String,
     pub train: String,
@@ -143,7 +144,7 @@ pub struct Session {
     pub commit: Option<String>,
     pub threads: usize,
     /// How often all ranks were started again after one had failed.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub restarts: u32,
     #[serde(default)]
     pub machine: Machine,
@@ -152,11 +153,6 @@ pub struct Session {
     pub overrides: Vec<String>,
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero(n: &u32) -> bool {
-    *n == 0
 }
 
 /// The program, machine and flags of a session.
@@ -171,55 +167,40 @@ pub struct SessionContext {
 
 impl Manifest {
     /// The manifest of a run of `plan` that has not started.
-    #[must_use]
     pub fn new(plan: &Plan, experiment_file: PathBuf, overrides: Vec<String>, started: String) -> Self {
         Self {
             format: FORMAT,
-            id: String::new(),
             name: plan.experiment_name.clone(),
             plan_hash: plan.hash.clone(),
-            status: RunStatus::Running,
-            error: None,
             steps: plan.totals.steps,
             started,
-            ended: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            git: None,
-            machine: Machine::default(),
             layout: Some(plan.mesh),
             devices: plan.ranks.iter().map(|rank| rank.device.to_string()).collect(),
-            threads: 0,
             experiment_file,
             overrides,
-            environment: BTreeMap::new(),
             data: DataHashes::from(&plan.data),
-            continued_from: None,
-            origin: None,
-            sweep: None,
-            template: None,
-            sessions: Vec::new(),
+            ..Self::default()
         }
     }
 
-    /// True if `apply` may take this run for the run of its plan: not if a fork began it in the middle of another run, nor if it
-    /// is a reproduction.
-    #[must_use]
+    /// True if `apply` may take this run for the run of its plan. A reproduction, and a fork that began in the middle of another run,
+    /// do not count.
     pub fn stands_for_its_plan(&self) -> bool {
         !matches!(self.origin, Some(RunOrigin::Fork { step: Some(_), .. } | RunOrigin::Reproduction { .. }))
     }
 
-    /// The reason why a session on the machine `here` may differ in bits from an uninterrupted run, if there is one: the caches of
+    /// The reason why a session on `machine` may differ in bits from an uninterrupted run, if there is one: the caches of
     /// the processor decide how sums inside a matrix product are split, and another version may compute in another order.
-    #[must_use]
-    pub fn bit_drift(&self, here: &Machine) -> Option<String> {
+    pub fn bit_drift(&self, machine: &Machine) -> Option<String> {
         let last = self.sessions.last()?;
         let version = env!("CARGO_PKG_VERSION");
         if last.version != version {
             return Some(format!("began with version {}, goes on with {version}: bits may differ", last.version));
         }
         let name = |machine: &Machine| machine.cpu.clone().unwrap_or_else(|| "an unknown processor".to_owned());
-        let other = last.machine.cpu != here.cpu;
-        other.then(|| format!("began on {}, goes on with {}: bits may differ", name(&last.machine), name(here)))
+        let differs = last.machine.cpu != machine.cpu;
+        differs.then(|| format!("began on {}, goes on with {}: bits may differ", name(&last.machine), name(machine)))
     }
 
     /// Records that a session starts at `from_step`, and where.

@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
-use super::lines::for_each_line;
+use super::lines::for_each_record;
 use runner_spec::event::{EvalMetrics, StepMetrics};
+use runner_spec::format::json_value;
 
 /// One line. A number that is not finite is written as `null`, which JSON has, and read as `None`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,49 +55,29 @@ pub struct EvalLine {
 }
 
 impl From<&StepMetrics> for MetricLine {
-    fn from(m: &StepMetrics) -> Self {
-        Self::Train(TrainLine {
-            step: m.step,
-            loss: Some(m.loss),
-            lr: Some(m.lr),
-            grad_norm: Some(m.grad_norm),
-            tokens: m.tokens,
-            tokens_per_second: Some(m.tokens_per_second),
-            mfu: m.mfu,
-            step_ms: Some(m.step_ms),
-            data_ms: Some(m.data_ms),
-            forward_ms: Some(m.forward_ms),
-            backward_ms: Some(m.backward_ms),
-            optimizer_ms: Some(m.optimizer_ms),
-            comm_ms: m.comm_ms,
-        })
+    fn from(metrics: &StepMetrics) -> Self {
+        Self::Train(line_of(metrics))
     }
 }
 
 impl From<&EvalMetrics> for MetricLine {
-    fn from(m: &EvalMetrics) -> Self {
-        Self::Eval(EvalLine {
-            step: m.step,
-            val_loss: m.val_loss,
-            val_perplexity: m.val_perplexity,
-            hellaswag_acc: m.hellaswag_acc,
-            hellaswag_acc_norm: m.hellaswag_acc_norm,
-            hellaswag_n: m.hellaswag_n,
-        })
+    fn from(metrics: &EvalMetrics) -> Self {
+        Self::Eval(line_of(metrics))
     }
 }
 
-/// Calls `line` with each line of a `metrics.jsonl`; lines that are none are passed over.
+/// The line with the fields of `metrics` that have the same names. A number that is not finite becomes `None`.
+#[expect(clippy::expect_used, reason = "a stated invariant: the metrics have all fields of their line")]
+fn line_of<T: DeserializeOwned>(metrics: &impl Serialize) -> T {
+    serde_json::from_value(json_value(metrics)).expect("metrics have the fields of a line")
+}
+
+/// Calls `take` with each line of the `metrics.jsonl` at `path`; other lines are skipped.
 ///
 /// # Errors
-/// If the file cannot be read; one that is not there is empty.
-pub fn for_each_metric(path: &Path, line: &mut dyn FnMut(MetricLine)) -> Result<(), StoreError> {
-    for_each_line(path, &mut |bytes| {
-        if let Ok(metric) = serde_json::from_slice(bytes) {
-            line(metric);
-        }
-        Ok(())
-    })
+/// If the file cannot be read. A missing file is empty.
+pub fn for_each_metric(path: &Path, take: &mut dyn FnMut(MetricLine)) -> Result<(), StoreError> {
+    for_each_record(path, take)
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ macro_rules! named_enum {
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$Variant),+];
 
             /// The name of the variant in files and tables.
-            #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$Variant => $name,)+

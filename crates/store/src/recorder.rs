@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use super::checkpoint::{Checkpoints, ChosenCheckpoint, PartRecord, ResumedState, StateHash};
+use super::checkpoint::{Checkpoints, ChosenCheckpoint, PartRecord, StateHash};
 use super::error::StoreError;
 use super::lines::{LineFile, cut_after_step};
 use super::metrics::MetricLine;
@@ -31,11 +31,11 @@ pub struct Recorder {
     newest_checkpoint: Option<(u64, StateHash)>,
 }
 
-/// A record that is ready for the next step, and the checkpoint to resume from; `None`: from the start.
+/// A record that is ready for the next step, and the checkpoint to resume from, `None` to start from the beginning.
 #[derive(Debug)]
-pub struct OpenedRecorder<C> {
+pub struct OpenedRecorder<S = ()> {
     pub recorder: Recorder,
-    pub resumed: Option<C>,
+    pub resumed: Option<ChosenCheckpoint<S>>,
     pub warnings: Vec<String>,
 }
 
@@ -52,11 +52,8 @@ impl Recorder {
         layout: &Arc<ParamLayout>,
         moments: usize,
         device: &Device,
-    ) -> Result<OpenedRecorder<ResumedState>, StoreError> {
-        let checkpoints = Checkpoints::open(&run.join(CHECKPOINTS), plan_hash, keep)?;
-        let resumed = checkpoints.latest(layout, moments, device)?;
-        let newest = resumed.as_ref().map(|r| (r.state.step, r.hash.clone(), r.warnings.clone()));
-        Self::open_at(run, checkpoints, newest, resumed)
+    ) -> Result<OpenedRecorder<TrainState>, StoreError> {
+        Self::open_with(run, plan_hash, keep, |checkpoints| checkpoints.latest(layout, moments, device))
     }
 
     /// Opens the record of a run with several ranks, like [`Recorder::open`]. The newest usable checkpoint is only checked: each
@@ -64,31 +61,23 @@ impl Recorder {
     ///
     /// # Errors
     /// Those of [`Recorder::open`].
-    pub fn open_for_ranks(
+    pub fn open_for_ranks(run: &Path, plan_hash: &str, keep: usize) -> Result<OpenedRecorder, StoreError> {
+        Self::open_with(run, plan_hash, keep, Checkpoints::choose)
+    }
+
+    /// Cuts the record back to the checkpoint that `choose` returns, and opens it for the lines that follow.
+    fn open_with<S>(
         run: &Path,
         plan_hash: &str,
         keep: usize,
-    ) -> Result<OpenedRecorder<ChosenCheckpoint>, StoreError> {
+        choose: impl FnOnce(&Checkpoints) -> Result<Option<ChosenCheckpoint<S>>, StoreError>,
+    ) -> Result<OpenedRecorder<S>, StoreError> {
         let checkpoints = Checkpoints::open(&run.join(CHECKPOINTS), plan_hash, keep)?;
-        let chosen = checkpoints.choose()?;
-        let newest = chosen.as_ref().map(|c| (c.step, c.hash.clone(), c.warnings.clone()));
-        Self::open_at(run, checkpoints, newest, chosen)
-    }
-
-    /// Cuts the record back to the checkpoint `newest` (its step, its hash, and what was wrong with newer ones), and opens the
-    /// record for the lines that follow.
-    fn open_at<C>(
-        run: &Path,
-        checkpoints: Checkpoints,
-        newest: Option<(u64, StateHash, Vec<String>)>,
-        resumed: Option<C>,
-    ) -> Result<OpenedRecorder<C>, StoreError> {
-        let from = newest.as_ref().map(|(step, ..)| *step);
+        let resumed = choose(&checkpoints)?;
+        let from = resumed.as_ref().map(|chosen| chosen.step);
         let step = from.unwrap_or(0);
-        let (newest_checkpoint, mut warnings) = match newest {
-            Some((step, hash, warnings)) => (Some((step, hash)), warnings),
-            None => (None, Vec::new()),
-        };
+        // Without a checkpoint there are no newer ones to warn of.
+        let mut warnings = resumed.as_ref().map_or_else(Vec::new, |chosen| chosen.warnings.clone());
         // A run that was traced once is traced again.
         let traced = run.join(TRACE);
         if traced.exists() {
@@ -107,8 +96,8 @@ impl Recorder {
             }
         }
         if dropped > 0 {
-            warnings
-                .push(format!("{dropped} lines after step {step} dropped from the record: those steps are done again"));
+            let text = format!("{dropped} lines after step {step} dropped from the record: those steps are done again");
+            warnings.push(text);
         }
         let recorder = Self {
             run: run.to_owned(),
@@ -117,7 +106,7 @@ impl Recorder {
             trace: traced.exists().then(|| LineFile::append(&traced)).transpose()?,
             checkpoints,
             last_evaluation: None,
-            newest_checkpoint,
+            newest_checkpoint: resumed.as_ref().map(|chosen| (chosen.step, chosen.hash.clone())),
         };
         Ok(OpenedRecorder { recorder, resumed, warnings })
     }
@@ -134,13 +123,11 @@ impl Recorder {
     }
 
     /// True if the run is traced.
-    #[must_use]
     pub fn is_tracing(&self) -> bool {
         self.trace.is_some()
     }
 
     /// Step and hash of the newest checkpoint.
-    #[must_use]
     pub fn newest_checkpoint(&self) -> Option<&(u64, StateHash)> {
         self.newest_checkpoint.as_ref()
     }
@@ -223,7 +210,7 @@ mod tests {
     use runner_compute::testing::{layout, random_state, values};
     use runner_spec::event::{EvalMetrics, SampleText, StepMetrics};
 
-    fn open(run: &Path) -> OpenedRecorder<ResumedState> {
+    fn open(run: &Path) -> OpenedRecorder<TrainState> {
         Recorder::open(run, "abc", 2, &layout(), 2, &Device::Cpu).unwrap()
     }
 

@@ -38,7 +38,6 @@ pub const CHECKPOINTS: &str = "checkpoints";
 pub const RANKS: &str = "ranks";
 
 /// The file of rank `rank` in `RANKS`.
-#[must_use]
 pub fn rank_log(rank: usize) -> String {
     format!("rank-{rank}.log")
 }
@@ -91,7 +90,6 @@ pub struct RunLookup {
 }
 
 /// The folder name of the first run of a plan; later ones append `-2`, `-3`, …
-#[must_use]
 pub fn base_id(name: &str, plan_hash: &str) -> String {
     format!("{name}-{}", plan_hash.get(..8).unwrap_or(plan_hash))
 }
@@ -123,7 +121,6 @@ pub struct RunsSnapshot {
 
 impl RunsSnapshot {
     /// Reads the folder of runs `root`. A missing or unreadable folder has no runs.
-    #[must_use]
     pub fn read(root: &Path) -> Self {
         let entries = fs::read_dir(root).into_iter().flatten().filter_map(Result::ok);
         let names = entries.filter_map(|e| Some((e.file_name().into_string().ok()?, e.path()))).collect();
@@ -131,7 +128,6 @@ impl RunsSnapshot {
     }
 
     /// Finds the runs called `name` of the plan with this hash.
-    #[must_use]
     pub fn find(&self, name: &str, plan_hash: &str) -> RunLookup {
         let mut found = RunLookup::default();
         for (_, path) in self.siblings(&base_id(name, plan_hash)) {
@@ -161,7 +157,6 @@ impl RunsSnapshot {
 }
 
 /// All readable runs of `plan` in `root` under the name of its experiment, oldest first, whatever they were made from.
-#[must_use]
 pub fn runs_of_plan(root: &Path, plan: &Plan) -> Vec<(PathBuf, Manifest)> {
     let siblings = RunsSnapshot::read(root).siblings(&base_id(&plan.experiment_name, &plan.hash));
     let paths = siblings.into_iter().map(|(_, path)| path);
@@ -170,7 +165,6 @@ pub fn runs_of_plan(root: &Path, plan: &Plan) -> Vec<(PathBuf, Manifest)> {
 }
 
 /// Finds the runs of `plan` in `root` under the name of its experiment.
-#[must_use]
 pub fn find_run(root: &Path, plan: &Plan) -> RunLookup {
     RunsSnapshot::read(root).find(&plan.experiment_name, &plan.hash)
 }
@@ -198,22 +192,9 @@ impl RunDir {
         fs::create_dir_all(root).map_err(StoreError::io("creating", root))?;
         remove_stale_folders(root);
         let base = base_id(&files.plan.experiment_name, &files.plan.hash);
-        let temporary = root.join(format!("{CREATING}{base}-{}-{:x}", std::process::id(), nonce()));
-        fs::create_dir(&temporary).map_err(StoreError::io("creating", &temporary))?;
-        let result = Self::fill(root, &base, &temporary, &mut files, from);
-        if result.is_err() {
-            let _ = fs::remove_dir_all(&temporary);
-        }
-        result
-    }
-
-    fn fill(
-        root: &Path,
-        base: &str,
-        temporary: &Path,
-        files: &mut RunFiles<'_>,
-        from: Option<&ContinueFrom<'_>>,
-    ) -> Result<Self, StoreError> {
+        let unfinished = tempfile::Builder::new().prefix(&format!("{CREATING}{base}-")).tempdir_in(root);
+        let unfinished = unfinished.map_err(StoreError::io("creating", root))?;
+        let temporary = unfinished.path();
         let lock = RunLock::take(temporary)?;
         write_atomic(&temporary.join(EXPERIMENT), files.experiment.as_bytes())?;
         write_atomic(&temporary.join(RESOLVED), files.resolved.as_bytes())?;
@@ -227,15 +208,15 @@ impl RunDir {
             files.manifest.continued_from = Some(copy_beginning(temporary, files.plan, from)?);
         }
         loop {
-            let n = RunsSnapshot::read(root).siblings(base).last().map_or(1, |(n, _)| n + 1);
-            let id = if n == 1 { base.to_owned() } else { format!("{base}-{n}") };
+            let n = RunsSnapshot::read(root).siblings(&base).last().map_or(1, |(n, _)| n + 1);
+            let id = if n == 1 { base.clone() } else { format!("{base}-{n}") };
             let path = root.join(&id);
             files.manifest.id = id;
             write_json(&temporary.join(MANIFEST), &files.manifest)?;
             match fs::rename(temporary, &path) {
                 Ok(()) => {
                     sync_dir(root)?;
-                    return Ok(Self { path, manifest: files.manifest.clone(), _lock: lock });
+                    return Ok(Self { path, manifest: files.manifest, _lock: lock });
                 }
                 // Another process took the name in between.
                 Err(e) if matches!(e.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {}
@@ -255,17 +236,14 @@ impl RunDir {
         Ok(Self { path: path.to_owned(), manifest, _lock: lock })
     }
 
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    #[must_use]
     pub fn id(&self) -> String {
         file_name(&self.path)
     }
 
-    #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -358,13 +336,6 @@ pub fn stale_folders(root: &Path) -> Vec<PathBuf> {
             && RunLock::is_free(&entry.path())
     });
     left.map(|entry| entry.path()).collect()
-}
-
-/// A number that tells apart the folders that this process creates.
-fn nonce() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 #[cfg(test)]

@@ -3,35 +3,25 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use minijinja::machinery::{Span, Token, WhitespaceConfig, tokenize};
+use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, UndefinedBehavior};
 use serde_json::{Value as Json, json};
 
+use super::ancestry::{AncestryRelation, parent};
 use super::catalog::ListedRun;
-use super::manifest::RunOrigin;
 
 /// The fields of a listed run, as expressions and sort keys name them.
-pub const FIELDS: [&str; 19] = [
-    "id",
-    "name",
-    "status",
-    "step",
-    "steps",
-    "tokens",
-    "seconds",
-    "loss",
-    "val_loss",
-    "best_val_loss",
-    "tokens_per_second",
-    "started",
-    "ended",
-    "tags",
-    "sweep",
-    "point",
-    "origin",
-    "origin_step",
-    "error",
-];
+const FIELDS: &str = "id name status step steps tokens seconds loss val_loss best_val_loss tokens_per_second started ended tags \
+     sweep point origin origin_step error";
+
+/// The fields that are texts and may be missing. All other fields that may be missing are numbers.
+const OPTIONAL_TEXTS: [&str; 6] = ["name", "started", "ended", "sweep", "origin", "error"];
+
+fn fields() -> impl Iterator<Item = &'static str> {
+    FIELDS.split_whitespace()
+}
 
 /// The largest number of interpreter steps of an expression for one run.
 const FUEL: u64 = 100_000;
@@ -41,31 +31,13 @@ const FUEL: u64 = 100_000;
 #[error("{0}")]
 pub struct SelectError(String);
 
-/// The fields that are numbers.
-const NUMBERS: [&str; 10] = [
-    "step",
-    "steps",
-    "tokens",
-    "seconds",
-    "loss",
-    "val_loss",
-    "best_val_loss",
-    "tokens_per_second",
-    "point",
-    "origin_step",
-];
-
 /// The fields of a run, by name: those of its JSON, and what it was made from. `null` where the run has no value.
 fn fields_of(run: &ListedRun) -> Json {
-    let (origin, origin_step) = match (&run.origin, &run.continued_from) {
-        (Some(RunOrigin::Fork { id, step, .. }), _) => (Some(id), *step),
-        (Some(RunOrigin::Reproduction { id, .. }), _) => (Some(id), None),
-        (None, Some(from)) => (Some(&from.id), Some(from.step)),
-        (None, None) => (None, None),
-    };
+    let parent = parent(run.origin.as_ref(), run.continued_from.as_ref());
+    let origin_step = parent.filter(|parent| parent.relation != AncestryRelation::Reproduction).and_then(|p| p.step);
     // A path need not be UTF-8, and is not a field.
     let mut fields = json!(ListedRun { path: PathBuf::new(), ..run.clone() });
-    fields["origin"] = json!(origin);
+    fields["origin"] = json!(parent.map(|parent| parent.id));
     fields["origin_step"] = json!(origin_step);
     fields["sweep"] = json!(run.sweep.as_ref().map(|sweep| &sweep.id));
     fields["point"] = json!(run.sweep.as_ref().map(|sweep| sweep.point));
@@ -74,26 +46,27 @@ fn fields_of(run: &ListedRun) -> Json {
 
 /// True if the run has no value for the number `field`: then it may be any number.
 fn is_unknown(fields: &Json, field: &str) -> bool {
-    fields[field].is_null() && NUMBERS.contains(&field)
+    fields[field].is_null() && !OPTIONAL_TEXTS.contains(&field)
 }
 
 /// The name in `known` that is most similar to `name`, if one is similar enough.
-#[must_use]
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let scored = known.into_iter().map(|k| (strsim::jaro_winkler(name, k), k));
     scored.filter(|(score, _)| *score > 0.75).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, k)| k)
 }
 
 fn unknown(what: &str, name: &str) -> SelectError {
-    let help = nearest(name, FIELDS)
-        .map_or_else(|| format!("the fields are {}", FIELDS.join(", ")), |near| format!("did you mean `{near}`?"));
+    let help = nearest(name, fields()).map_or_else(
+        || format!("the fields are {}", fields().collect::<Vec<_>>().join(", ")),
+        |near| format!("did you mean `{near}`?"),
+    );
     SelectError(format!("{what}: a run has no field `{}`; {help}", name.escape_default()))
 }
 
 /// Keeps the runs for which `expression` is true.
 ///
 /// A number that a run does not have is unknown: the run is kept only if the expression is true for every number, see
-/// `UnknownTrials`. `x is none` asks whether it is unknown.
+/// [`unknown_trials`]. `x is none` asks whether it is unknown.
 ///
 /// # Errors
 /// If it is not an expression, names an unknown field, or cannot be computed.
@@ -107,20 +80,20 @@ pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), Sel
     env.set_fuel(Some(FUEL));
     // The expression as given serves for error messages. In the prepared one, `is none` asks about the field, not the tried number.
     let names = env.compile_expression(expression).map_err(|e| wrong(&e))?.undeclared_variables(false);
-    let (text, constants) = prepared(expression);
+    let (text, constants) = prepared(expression).map_err(|error| wrong(&error))?;
     let compiled = env.compile_expression(&text).map_err(|error| wrong(&error))?;
     let globals: Vec<&str> = env.globals().map(|(name, _)| name).collect();
     let mut used = Vec::new();
     for name in &names {
-        match FIELDS.iter().find(|field| *field == name) {
-            Some(field) => used.push(*field),
+        match fields().find(|field| field == name) {
+            Some(field) => used.push(field),
             None if globals.contains(&name.as_str()) => {}
             None => return Err(unknown("--where", name)),
         }
     }
     let is_kept = |run: &ListedRun| -> Result<bool, SelectError> {
         let fields = fields_of(run);
-        for trial in UnknownTrials::new(&fields, &used, &constants) {
+        for trial in unknown_trials(&fields, &used, &constants) {
             let mut values: BTreeMap<String, Value> = BTreeMap::new();
             let mut numbers = trial.into_iter();
             for field in &used {
@@ -148,124 +121,70 @@ pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), Sel
 /// The prefix of the variable that says whether a field has no value.
 const IS_NONE: &str = "__none_";
 
-/// `expression` with `FIELD is none` as a variable of its own, and the numbers in it.
-fn prepared(expression: &str) -> (String, Vec<f64>) {
-    let (tokens, mut constants) = (tokens(expression), Vec::new());
-    // The positions of the tokens that are not space.
-    let words: Vec<usize> = (0..tokens.len()).filter(|&i| !tokens[i].trim().is_empty()).collect();
-    let word = |at: usize| words.get(at).map_or("", |&i| tokens[i]);
-    let (mut out, mut at) = (String::new(), 0);
-    while at < words.len() {
-        let token = word(at);
-        let attribute = at > 0 && matches!(word(at - 1), "." | "|");
-        let negated = usize::from(word(at + 2) == "not");
-        if !attribute && FIELDS.contains(&token) && word(at + 1) == "is" && word(at + 2 + negated) == "none" {
-            out.push_str(if negated == 1 { "(not " } else { "(" });
-            out.push_str(IS_NONE);
-            out.push_str(token);
-            out.push_str(") ");
-            at += 3 + negated;
-            continue;
+/// `expression` with a variable of its own for each `FIELD is none`, and the numbers in it, with either sign.
+fn prepared(expression: &str) -> Result<(String, Vec<f64>), minijinja::Error> {
+    let tokens = tokenize(expression, true, SyntaxConfig::default(), WhitespaceConfig::default());
+    let tokens: Vec<(Token<'_>, Span)> = tokens.collect::<Result<_, _>>()?;
+    let identifier = |at: usize| match tokens.get(at) {
+        Some((Token::Ident(name), _)) => *name,
+        _ => "",
+    };
+    let (mut out, mut copied, mut constants) = (String::new(), 0, Vec::new());
+    for (at, (token, span)) in tokens.iter().enumerate() {
+        match token {
+            Token::Int(n) => constants.push(*n as f64),
+            Token::Int128(n) => constants.push(**n as f64),
+            Token::Float(x) => constants.push(*x),
+            _ => {}
         }
-        if token.starts_with(|c: char| c.is_ascii_digit()) {
-            constants.extend(token.replace('_', "").parse::<f64>().ok().filter(|x| x.is_finite()));
+        let is_attribute = at > 0 && matches!(tokens[at - 1].0, Token::Dot | Token::Pipe);
+        let negated = identifier(at + 2) == "not";
+        let end = at + 2 + usize::from(negated);
+        let field = fields().find(|field| *field == identifier(at) && !is_attribute);
+        if let Some(field) = field.filter(|_| identifier(at + 1) == "is" && identifier(end) == "none") {
+            out += &expression[copied..span.start_offset as usize];
+            out += &format!("({}{IS_NONE}{field})", if negated { "not " } else { "" });
+            copied = tokens[end].1.end_offset as usize;
         }
-        out.push_str(token);
-        out.push_str(&tokens[words[at] + 1..words.get(at + 1).copied().unwrap_or(tokens.len())].concat());
-        at += 1;
     }
+    out += &expression[copied..];
+    constants.retain(|x| x.is_finite());
     let negative: Vec<f64> = constants.iter().map(|x| -x).collect();
     constants.extend(negative);
-    (out, constants)
+    Ok((out, constants))
 }
 
-/// Splits `expression` into words, numbers, strings and single other characters.
-fn tokens(expression: &str) -> Vec<&str> {
-    let mut out = Vec::new();
-    let mut rest = expression;
-    while let Some(first) = rest.chars().next() {
-        let wordly = |c: char| c.is_alphanumeric() || c == '_';
-        let end = if first == '"' || first == '\'' {
-            let mut escaped = false;
-            let closing = rest.char_indices().skip(1).find(|(_, c)| {
-                let closes = *c == first && !escaped;
-                escaped = *c == '\\' && !escaped;
-                closes
-            });
-            closing.map_or(rest.len(), |(at, c)| at + c.len_utf8())
-        } else if first.is_ascii_digit() {
-            let mut before = first;
-            let after = rest.find(|c: char| {
-                let goes_on = wordly(c) || c == '.' || matches!(c, '+' | '-') && matches!(before, 'e' | 'E');
-                before = c;
-                !goes_on
-            });
-            after.unwrap_or(rest.len())
-        } else if wordly(first) {
-            rest.find(|c: char| !wordly(c)).unwrap_or(rest.len())
-        } else {
-            first.len_utf8()
-        };
-        let (token, after) = rest.split_at(end);
-        out.push(token);
-        rest = after;
-    }
-    out
-}
+/// The largest number of combinations that are tried for unknown numbers.
+const MAX_COMBINATIONS: usize = 100_000;
 
-/// The numbers that are tried for the unknown ones. The result of a comparison changes only where the number passes a constant of
-/// the expression, a number of the run, or another unknown number. So all of the first two are tried, and as many numbers
-/// between each pair of them, below and above as there are unknown ones, in all combinations.
-struct UnknownTrials {
-    numbers: Vec<f64>,
-    /// How many numbers are unknown, and the next combination; `None` after the last.
-    unknown: usize,
-    next: Option<usize>,
-}
-
-impl UnknownTrials {
-    /// The largest number of combinations that are tried.
-    const MAX_COMBINATIONS: usize = 100_000;
-
-    fn new(fields: &Json, used: &[&str], constants: &[f64]) -> Self {
-        let unknown = used.iter().filter(|field| is_unknown(fields, field)).count();
-        let mut numbers = Vec::new();
-        if unknown > 0 {
-            let known = used.iter().filter_map(|field| fields[*field].as_f64());
-            let mut bounds: Vec<f64> = constants.iter().copied().chain(known).chain([0.0]).collect();
-            bounds.retain(|x| x.is_finite());
-            bounds.sort_by(f64::total_cmp);
-            bounds.dedup();
-            let between = |a: f64, b: f64| (1..=unknown).map(move |i| a + (b - a) * i as f64 / (unknown + 1) as f64);
-            numbers.extend([f64::NEG_INFINITY, f64::INFINITY]);
-            numbers.extend(bounds.windows(2).flat_map(|pair| between(pair[0], pair[1])));
-            let (low, high) = (bounds[0], bounds[bounds.len() - 1]);
-            let beyond = |x: f64| 1.0 + x.abs();
-            numbers.extend(between(low - beyond(low), low).chain(between(high, high + beyond(high))));
-            numbers.extend(bounds);
-        }
-        Self { numbers, unknown, next: Some(0) }
-    }
-
-    fn combinations(&self) -> usize {
-        self.numbers.len().saturating_pow(u32::try_from(self.unknown).unwrap_or(u32::MAX)).min(Self::MAX_COMBINATIONS)
-    }
-}
-
-impl Iterator for UnknownTrials {
-    type Item = Vec<f64>;
-
-    /// A number for each of those that are unknown; one empty list if none is.
-    fn next(&mut self) -> Option<Vec<f64>> {
-        let mut at = self.next?;
-        self.next = (at + 1 < self.combinations()).then_some(at + 1);
-        let mut digit = |_| {
-            let number = self.numbers[at % self.numbers.len()];
-            at /= self.numbers.len();
+/// Lists of numbers to try for the unknown ones; one empty list if no number is unknown.
+///
+/// The result of a comparison changes only where the number passes a constant of the expression, a number of the run, or another
+/// unknown number. So all of the first two are tried, and as many numbers between each pair of them, below and above as there are
+/// unknown ones, in all combinations.
+fn unknown_trials(fields: &Json, used: &[&str], constants: &[f64]) -> impl Iterator<Item = Vec<f64>> {
+    let unknown = used.iter().filter(|field| is_unknown(fields, field)).count();
+    let known = used.iter().filter_map(|field| fields[*field].as_f64());
+    let mut bounds: Vec<f64> = constants.iter().copied().chain(known).chain([0.0]).collect();
+    bounds.retain(|x| x.is_finite());
+    bounds.sort_by(f64::total_cmp);
+    bounds.dedup();
+    let between = |a: f64, b: f64| (1..=unknown).map(move |i| a + (b - a) * i as f64 / (unknown + 1) as f64);
+    let beyond = |x: f64| 1.0 + x.abs();
+    let (low, high) = (bounds[0], bounds[bounds.len() - 1]);
+    let mut numbers = vec![f64::NEG_INFINITY, f64::INFINITY];
+    numbers.extend(bounds.windows(2).flat_map(|pair| between(pair[0], pair[1])));
+    numbers.extend(between(low - beyond(low), low).chain(between(high, high + beyond(high))));
+    numbers.extend(bounds);
+    let combinations = numbers.len().saturating_pow(u32::try_from(unknown).unwrap_or(u32::MAX)).min(MAX_COMBINATIONS);
+    (0..combinations).map(move |mut rest| {
+        let mut next_digit = || {
+            let number = numbers[rest % numbers.len()];
+            rest /= numbers.len();
             number
         };
-        Some((0..self.unknown).map(&mut digit).collect())
-    }
+        (0..unknown).map(|_| next_digit()).collect()
+    })
 }
 
 /// A field as a value in an expression. Counts become integers: they print and divide as such.
@@ -282,7 +201,7 @@ fn to_value(field: &Json) -> Value {
 /// If there is no such field.
 pub fn sort(runs: &mut Vec<ListedRun>, key: &str) -> Result<(), SelectError> {
     let (name, descending) = key.strip_prefix('-').map_or((key, false), |name| (name, true));
-    let field = FIELDS.into_iter().find(|field| *field == name).ok_or_else(|| unknown("--sort", name))?;
+    let field = fields().find(|field| *field == name).ok_or_else(|| unknown("--sort", name))?;
     let key_of = |run: &ListedRun| match &fields_of(run)[field] {
         Json::String(text) => (None, Some(text.clone())),
         Json::Array(items) if !items.is_empty() => (None, Some(run.tags.join(" "))),

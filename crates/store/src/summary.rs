@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
 use super::manifest::RunStatus;
-use super::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
+use super::metrics::{EvalLine, MetricLine, for_each_metric};
 
 /// The whole file. What was not measured is `null`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -92,17 +92,34 @@ impl Summary {
     /// # Errors
     /// If the file cannot be read.
     pub fn from_metrics(metrics: &Path, continued_from: u64) -> Result<Self, StoreError> {
-        let mut totals = MetricTotals::read(metrics, continued_from)?;
-        let last = totals.last.as_ref();
-        Ok(Self {
-            steps: last.map_or(0, |line| line.step),
-            tokens: totals.tokens,
-            final_train_loss: last.and_then(|line| line.loss),
-            medians: totals.medians(),
-            last_eval: totals.last_eval,
-            best_eval: totals.best_eval,
-            ..Self::default()
-        })
+        let mut summary = Self::default();
+        let mut series: [Vec<f64>; SERIES] = Default::default();
+        for_each_metric(metrics, &mut |line| match line {
+            MetricLine::Train(t) => {
+                summary.steps = t.step;
+                summary.tokens = summary.tokens.saturating_add(t.tokens);
+                summary.final_train_loss = t.loss;
+                let phases = [t.step_ms, t.data_ms, t.forward_ms, t.backward_ms, t.optimizer_ms, t.comm_ms];
+                let values = phases.into_iter().chain([t.tokens_per_second, t.mfu]);
+                for (series, value) in series.iter_mut().zip(values).filter(|_| t.step > continued_from) {
+                    series.extend(value);
+                }
+            }
+            MetricLine::Eval(e) => {
+                // An evaluation of another run's weights, perhaps on other rows, is not this run's best.
+                let own = continued_from == 0 || e.step > continued_from;
+                let best = summary.best_eval.as_ref().and_then(|b| b.val_loss);
+                if own && e.val_loss.is_some_and(|loss| best.is_none_or(|best| loss < best)) {
+                    summary.best_eval = Some(e.clone());
+                }
+                summary.last_eval = Some(e);
+            }
+        })?;
+        let [step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, comm_ms, tokens_per_second, mfu] =
+            series.each_mut().map(|series| median(series));
+        summary.medians =
+            Medians { step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, comm_ms, tokens_per_second, mfu };
+        Ok(summary)
     }
 }
 
@@ -120,55 +137,8 @@ pub fn step_seconds(metrics: &Path) -> Result<f64, StoreError> {
     Ok(ms / 1e3)
 }
 
+/// The number of medians.
 const SERIES: usize = 8;
-
-#[derive(Default)]
-struct MetricTotals {
-    tokens: u64,
-    last: Option<TrainLine>,
-    last_eval: Option<EvalLine>,
-    best_eval: Option<EvalLine>,
-    series: [Vec<f64>; SERIES],
-    /// Steps up to this one are not measured.
-    skip: u64,
-}
-
-impl MetricTotals {
-    fn read(metrics: &Path, skip: u64) -> Result<Self, StoreError> {
-        let mut totals = Self { skip, ..Self::default() };
-        for_each_metric(metrics, &mut |line| totals.add(line))?;
-        Ok(totals)
-    }
-
-    fn add(&mut self, line: MetricLine) {
-        match line {
-            MetricLine::Train(t) => {
-                self.tokens = self.tokens.saturating_add(t.tokens);
-                let phases = [t.step_ms, t.data_ms, t.forward_ms, t.backward_ms, t.optimizer_ms, t.comm_ms];
-                let values = phases.into_iter().chain([t.tokens_per_second, t.mfu]);
-                for (series, value) in self.series.iter_mut().zip(values).filter(|_| t.step > self.skip) {
-                    series.extend(value);
-                }
-                self.last = Some(t);
-            }
-            MetricLine::Eval(e) => {
-                // An evaluation of another run's weights, perhaps on other rows, is not this run's best.
-                let own = self.skip == 0 || e.step > self.skip;
-                let best = self.best_eval.as_ref().and_then(|b| b.val_loss);
-                if own && e.val_loss.is_some_and(|loss| best.is_none_or(|best| loss < best)) {
-                    self.best_eval = Some(e.clone());
-                }
-                self.last_eval = Some(e);
-            }
-        }
-    }
-
-    fn medians(&mut self) -> Medians {
-        let [step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, comm_ms, tokens_per_second, mfu] =
-            self.series.each_mut().map(|series| median(series));
-        Medians { step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, comm_ms, tokens_per_second, mfu }
-    }
-}
 
 /// The middle value, or the mean of the two middle ones; sorts `values`.
 pub fn median(values: &mut [f64]) -> Option<f64> {
@@ -182,7 +152,6 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
 }
 
 /// One line that says how the run ended, and how good it is.
-#[must_use]
 pub fn headline(summary: &Summary) -> String {
     let how = match summary.status {
         RunStatus::Done | RunStatus::Running => "done",

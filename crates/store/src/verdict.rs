@@ -19,7 +19,7 @@ use runner_spec::event::TracedTensor;
 pub const VERDICT: &str = "verdict.json";
 
 /// The result of a comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judgement {
     /// Every loss, gradient norm, learning rate and evaluation, and the weights, have the bits of the original.
@@ -29,6 +29,7 @@ pub enum Judgement {
     /// No loss differs by more than the tolerance.
     WithinTolerance,
     /// Everything compared is within the tolerance, but a step or an evaluation is missing on one side.
+    #[default]
     Incomplete,
     Diverged,
 }
@@ -73,7 +74,7 @@ pub struct FirstDifferingTensor {
 }
 
 /// `verdict.json`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReproductionVerdict {
     pub verdict: Judgement,
     /// Ids of the two runs.
@@ -104,7 +105,7 @@ pub struct ReproductionVerdict {
     #[serde(default)]
     pub weights_not_compared: Option<String>,
     pub first_tensor: Option<FirstDifferingTensor>,
-    /// Whether both runs were traced.
+    /// True if both runs were traced.
     pub traced: bool,
     /// The first step that both traced.
     #[serde(default)]
@@ -142,7 +143,6 @@ impl OriginalRun {
     }
 
     /// The last of its own steps.
-    #[must_use]
     pub fn last_step(&self) -> Option<u64> {
         self.record.train.keys().next_back().copied()
     }
@@ -161,25 +161,12 @@ pub fn compare(original: &OriginalRun, copy: &Path, tolerance: f64) -> Result<Re
     let until = original.last_step().unwrap_or(from);
     let record = RecordedMetrics::read(copy, from, until)?;
     let mut verdict = ReproductionVerdict {
-        verdict: Judgement::Incomplete,
         original: file_name(&original.path),
         copy: file_name(copy),
         from_step: from,
         to_step: until,
-        steps: 0,
-        evaluations: 0,
-        missing: 0,
-        first_missing: None,
         tolerance,
-        largest: None,
-        first_bits: None,
-        diverged: None,
-        weights: None,
-        weights_not_compared: None,
-        first_tensor: None,
-        traced: false,
-        traced_from: None,
-        drift: Vec::new(),
+        ..ReproductionVerdict::default()
     };
     verdict.compare_metrics(original, &record);
     let (weights, unequal) = compare_weights(original, copy, until)?;
@@ -256,29 +243,29 @@ impl ReproductionVerdict {
             match (original.train.get(&step), copy.train.get(&step)) {
                 (Some(a), Some(b)) => {
                     self.steps += 1;
-                    self.loss(step, "loss", a.loss, b.loss);
-                    self.bits(step, "grad_norm", a.grad_norm, b.grad_norm);
-                    self.bits(step, "lr", a.lr, b.lr);
-                    self.bits(step, "tokens", Some(a.tokens as f64), Some(b.tokens as f64));
+                    self.compare_loss(step, "loss", a.loss, b.loss);
+                    self.compare_bits(step, "grad_norm", a.grad_norm, b.grad_norm);
+                    self.compare_bits(step, "lr", a.lr, b.lr);
+                    self.compare_bits(step, "tokens", Some(a.tokens as f64), Some(b.tokens as f64));
                 }
-                (a, b) => self.only_one(step, "step", a.is_some(), b.is_some()),
+                (a, b) => self.add_missing(step, "step", a.is_some(), b.is_some()),
             }
             match (original.eval.get(&step), copy.eval.get(&step)) {
                 (Some(a), Some(b)) => {
                     self.evaluations += 1;
-                    self.loss(step, "val_loss", a.val_loss, b.val_loss);
-                    self.bits(step, "hellaswag_acc", a.hellaswag_acc, b.hellaswag_acc);
-                    self.bits(step, "hellaswag_acc_norm", a.hellaswag_acc_norm, b.hellaswag_acc_norm);
+                    self.compare_loss(step, "val_loss", a.val_loss, b.val_loss);
+                    self.compare_bits(step, "hellaswag_acc", a.hellaswag_acc, b.hellaswag_acc);
+                    self.compare_bits(step, "hellaswag_acc_norm", a.hellaswag_acc_norm, b.hellaswag_acc_norm);
                 }
                 // The original may have stopped between its last step and the evaluation after it.
                 (None, Some(_)) if step == until && !done => {}
-                (a, b) => self.only_one(step, "evaluation", a.is_some(), b.is_some()),
+                (a, b) => self.add_missing(step, "evaluation", a.is_some(), b.is_some()),
             }
         }
     }
 
     /// Notes a line if exactly one side has it.
-    fn only_one(&mut self, step: u64, what: &str, original: bool, copy: bool) {
+    fn add_missing(&mut self, step: u64, what: &str, original: bool, copy: bool) {
         if original != copy {
             self.missing += 1;
             let missing = || MissingLine { step, what: what.to_owned(), in_original: copy };
@@ -286,14 +273,14 @@ impl ReproductionVerdict {
         }
     }
 
-    fn bits(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>) {
+    fn compare_bits(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>) {
         if original.map(f64::to_bits) != copy.map(f64::to_bits) && self.first_bits.is_none() {
             self.first_bits = Some(NumberDifference::new(step, what, original, copy));
         }
     }
 
-    fn loss(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>) {
-        self.bits(step, what, original, copy);
+    fn compare_loss(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>) {
+        self.compare_bits(step, what, original, copy);
         if original.map(f64::to_bits) == copy.map(f64::to_bits) {
             return;
         }

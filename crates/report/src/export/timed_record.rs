@@ -7,12 +7,12 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::html::samples::for_each_sample;
 use runner_spec::event::SampleText;
+use runner_store::files::{file_name, read_small};
+use runner_store::lines::for_each_record;
 use runner_store::manifest::{Manifest, Session};
 use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
-use runner_store::run_dir;
-use runner_store::run_dir::{METRICS, SAMPLES};
+use runner_store::run_dir::{self, METRICS, SAMPLES};
 use runner_store::{StoreError, time};
 
 /// A run to be exported.
@@ -48,8 +48,7 @@ impl TimedRecord {
                 _ => {}
             })?;
         }
-        let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { id, path: path.to_owned(), clock: Clock::new(&manifest, inherited_seconds) })
+        Ok(Self { id: file_name(path), path: path.to_owned(), clock: Clock::new(&manifest, inherited_seconds) })
     }
 
     /// The time at which the run began, in seconds since 1970.
@@ -62,7 +61,7 @@ impl TimedRecord {
     /// # Errors
     /// If it cannot be read.
     pub(super) fn resolved(&self) -> Result<String, StoreError> {
-        runner_store::files::read_small(&self.path.join(run_dir::RESOLVED))
+        read_small(&self.path.join(run_dir::RESOLVED))
     }
 
     /// Calls `take` with each line of the metrics, in order. Returns the number of lines.
@@ -93,7 +92,7 @@ impl TimedRecord {
         times: &[(u64, f64)],
         take: &mut dyn FnMut(f64, SampleText),
     ) -> Result<(), StoreError> {
-        for_each_sample(&self.path.join(SAMPLES), &mut |sample| {
+        for_each_record(&self.path.join(SAMPLES), &mut |sample: SampleText| {
             let count = times.partition_point(|(step, _)| *step <= sample.step);
             take(times[..count].last().map_or(self.clock.started, |(_, time)| *time), sample);
         })

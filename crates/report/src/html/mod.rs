@@ -7,7 +7,7 @@ mod error;
 mod gantt;
 mod memory;
 mod page;
-pub(crate) mod samples;
+mod samples;
 mod serve;
 mod settings;
 pub mod sweep;

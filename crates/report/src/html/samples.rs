@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use runner_spec::event::SampleText;
 use runner_store::StoreError;
-use runner_store::lines::for_each_line;
+use runner_store::lines::for_each_record;
 
 /// Steps that are shown at most; of more, some are left out, but not the first and the last.
 const MAX_STEPS: usize = 40;
@@ -23,19 +23,6 @@ pub(super) struct Samples {
     pub(super) thinned_from: Option<usize>,
 }
 
-/// Calls `take` with each sample of the file `path`, in order. Lines that are not samples are skipped; a missing file is empty.
-///
-/// # Errors
-/// If the file cannot be read.
-pub(crate) fn for_each_sample(path: &Path, take: &mut dyn FnMut(SampleText)) -> Result<(), StoreError> {
-    for_each_line(path, &mut |bytes| {
-        if let Ok(sample) = serde_json::from_slice(bytes) {
-            take(sample);
-        }
-        Ok(())
-    })
-}
-
 /// Reads the samples in `path`.
 ///
 /// # Errors
@@ -43,7 +30,7 @@ pub(crate) fn for_each_sample(path: &Path, take: &mut dyn FnMut(SampleText)) -> 
 pub(super) fn read_samples(path: &Path) -> Result<Samples, StoreError> {
     // Two passes: most texts of a long run are not shown, and all of them need not fit in memory together.
     let mut steps = BTreeSet::new();
-    for_each_sample(path, &mut |sample| {
+    for_each_record(path, &mut |sample: SampleText| {
         steps.insert(sample.step);
     })?;
     let steps: Vec<u64> = steps.into_iter().collect();
@@ -53,7 +40,7 @@ pub(super) fn read_samples(path: &Path) -> Result<Samples, StoreError> {
         Some(n) => (0..MAX_STEPS).map(|i| steps[i * (n - 1) / (MAX_STEPS - 1)]).collect(),
     };
     let mut items: Vec<SampleText> = Vec::new();
-    for_each_sample(path, &mut |mut sample| {
+    for_each_record(path, &mut |mut sample: SampleText| {
         if shown.contains(&sample.step) {
             cut(&mut sample.text);
             cut(&mut sample.prompt);

@@ -42,19 +42,16 @@ pub(super) fn entries(folder: &Path) -> Vec<CheckpointEntry> {
 }
 
 /// The steps of the checkpoints in `folder`, oldest first.
-#[must_use]
 pub fn saved_steps(folder: &Path) -> Vec<u64> {
     entries(folder).iter().map(|e| e.step).collect()
 }
 
 /// The name of the checkpoint of `step`.
-#[must_use]
 pub fn dir_name(step: u64) -> String {
     format!("{PREFIX}{step:08}")
 }
 
 /// The folder in `folder` into which the parts of the checkpoint of `step` are written before it is committed.
-#[must_use]
 pub fn pending_folder(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("{TEMPORARY}{}", dir_name(step)))
 }
@@ -69,7 +66,6 @@ pub(super) fn best(entries: &[CheckpointEntry]) -> Option<u64> {
 }
 
 /// The steps of the checkpoints in `folder` that a completed run keeps: the newest, the newest that looks whole, the best.
-#[must_use]
 pub fn steps_to_keep(folder: &Path) -> Vec<u64> {
     let all = entries(folder);
     let newest = all.last().map(|e| e.step);

@@ -10,12 +10,12 @@ use candle_core::{Device, Tensor};
 use super::entries::{
     CheckpointChoice, CheckpointEntry, best, dir_name, entries, pending_folder, pick, save_failed, unusable,
 };
-use super::format::{AnyFloat, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
+use super::format::{AnyFloat, BestEvaluation, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
 use super::hash::{StateHash, whole_hash};
 use super::load::{self, CheckpointProblem};
-use super::part::{self, Create, PartRecord, PartSpec};
+use super::part::{self, PartRecord, PartSpec};
 use crate::error::StoreError;
-use crate::files::{link_or_copy, sync_dir};
+use crate::files::{indented_json, link_or_copy, sync_dir};
 use runner_compute::state::TrainState;
 use runner_files::{TEMPORARY, remove_leftovers};
 use runner_spec::event::BestValidation;
@@ -30,6 +30,8 @@ pub struct Checkpoints {
     folder: PathBuf,
     plan_hash: String,
     keep: usize,
+    /// Creates the files of a checkpoint. Tests put a full disk here.
+    create: fn(&Path) -> io::Result<File>,
 }
 
 /// A checkpoint that is in place.
@@ -39,32 +41,17 @@ pub struct SavedCheckpoint {
     pub hash: StateHash,
 }
 
-/// The training state from which one process resumes a run, with its checkpoint.
+/// The newest usable checkpoint, from which a run resumes, and the training state `S` that was read from it. Where each rank reads
+/// its own state, there is none.
 #[derive(Debug)]
-pub struct ResumedState {
-    pub state: TrainState,
-    pub hash: StateHash,
-    pub path: PathBuf,
-    /// Problems of newer checkpoints.
-    pub warnings: Vec<String>,
-}
-
-/// The checkpoint from which all ranks of a run resume.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChosenCheckpoint {
+pub struct ChosenCheckpoint<S = ()> {
     pub step: u64,
     pub tokens: u64,
     pub path: PathBuf,
     pub hash: StateHash,
+    pub state: S,
     /// Problems of newer checkpoints.
     pub warnings: Vec<String>,
-}
-
-/// The newest usable checkpoint, and the value that was read from it.
-struct NewestUsable<T> {
-    entry: CheckpointEntry,
-    value: T,
-    warnings: Vec<String>,
 }
 
 impl Checkpoints {
@@ -76,7 +63,8 @@ impl Checkpoints {
     pub fn open(folder: &Path, plan_hash: &str, keep: usize) -> Result<Self, StoreError> {
         fs::create_dir_all(folder).map_err(StoreError::io("creating", folder))?;
         remove_leftovers(folder);
-        Ok(Self { folder: folder.to_owned(), plan_hash: plan_hash.to_owned(), keep: keep.max(1) })
+        let (folder, plan_hash, keep) = (folder.to_owned(), plan_hash.to_owned(), keep.max(1));
+        Ok(Self { folder, plan_hash, keep, create: |path| File::create_new(path) })
     }
 
     /// Saves `state` as a checkpoint in one part, then prunes. `val_loss` is that of these weights, where it was measured.
@@ -84,23 +72,14 @@ impl Checkpoints {
     /// # Errors
     /// `Save`, with what is left to resume from: earlier checkpoints are not touched before the new one is in place.
     pub fn save(&self, state: &TrainState, val_loss: Option<f64>) -> Result<SavedCheckpoint, StoreError> {
-        self.save_with(state, val_loss, &|path| File::create_new(path))
-    }
-
-    pub(super) fn save_with(
-        &self,
-        state: &TrainState,
-        val_loss: Option<f64>,
-        create: Create<'_>,
-    ) -> Result<SavedCheckpoint, StoreError> {
         let folder = self.begin(state.step)?;
-        let owned: Vec<usize> = (0..state.layout.entries.len()).collect();
-        let only = PartSpec { index: 0, count: 1 };
-        let part = part::write(&folder, only, state, &owned, create).inspect_err(|_| self.abandon(state.step))?;
-        self.commit_with(state.step, state.tokens, state.best, val_loss, vec![part], create)
+        let all: Vec<usize> = (0..state.layout.entries.len()).collect();
+        let part = part::write(&folder, PartSpec::WHOLE, state, &all, &self.create)
+            .inspect_err(|_| self.abandon(state.step))?;
+        self.commit(state.step, state.tokens, state.best, val_loss, vec![part])
     }
 
-    /// An empty folder for the parts of the checkpoint of `step`, to be called before any of them is written.
+    /// Creates the empty folder for the parts of the checkpoint of `step`, before any of them is written.
     ///
     /// # Errors
     /// `Save`, with the checkpoint that is left to resume from.
@@ -137,24 +116,11 @@ impl Checkpoints {
         tokens: u64,
         best: Option<BestValidation>,
         val_loss: Option<f64>,
-        parts: Vec<PartRecord>,
-    ) -> Result<SavedCheckpoint, StoreError> {
-        self.commit_with(step, tokens, best, val_loss, parts, &|path| File::create_new(path))
-    }
-
-    pub(super) fn commit_with(
-        &self,
-        step: u64,
-        tokens: u64,
-        best: Option<BestValidation>,
-        val_loss: Option<f64>,
         mut parts: Vec<PartRecord>,
-        create: Create<'_>,
     ) -> Result<SavedCheckpoint, StoreError> {
         let temporary = pending_folder(&self.folder, step);
-        let path = self.folder.join(dir_name(step));
         parts.sort_by_key(|p| p.part.index);
-        let put = || -> Result<StateHash, StoreError> {
+        let put = || -> Result<SavedCheckpoint, StoreError> {
             check_parts(&parts, step).map_err(|message| StoreError::damaged(&temporary, message))?;
             for part in &parts {
                 load::check_sizes(&temporary, part).map_err(|bad| bad.error(&temporary, String::new))?;
@@ -167,7 +133,7 @@ impl Checkpoints {
                 format,
                 step,
                 tokens,
-                best: best.map(Into::into),
+                best: best.map(|best| BestEvaluation { step: best.step, val_loss: AnyFloat(best.val_loss) }),
                 val_loss: val_loss.map(AnyFloat),
                 plan_hash: self.plan_hash.clone(),
                 moments: parts.first().map_or(0, |p| p.moments),
@@ -180,21 +146,27 @@ impl Checkpoints {
                 file.files = std::mem::take(&mut only.files);
                 file.parts.clear();
             }
-            write_state(&temporary, &file, create)?;
-            if path.exists() {
-                // The same step again, after its first checkpoint turned out to be damaged or was passed over.
-                self.discard(&path)?;
-            }
-            fs::rename(&temporary, &path).map_err(StoreError::io("renaming into place", &path))?;
-            sync_dir(&self.folder)?;
-            Ok(hash)
+            write_state(&temporary, &file, self.create)?;
+            Ok(SavedCheckpoint { path: self.install(step)?, hash })
         };
-        let hash = put().map_err(|cause| {
+        let saved = put().map_err(|cause| {
             self.abandon(step);
             save_failed(&self.folder, step, cause)
         })?;
         self.prune();
-        Ok(SavedCheckpoint { path, hash })
+        Ok(saved)
+    }
+
+    /// Renames the pending folder of `step` into place, and makes that durable. Another checkpoint of the step, which turned out to be
+    /// damaged or was passed over, is removed.
+    fn install(&self, step: u64) -> Result<PathBuf, StoreError> {
+        let path = self.folder.join(dir_name(step));
+        if path.exists() {
+            self.discard(&path)?;
+        }
+        fs::rename(pending_folder(&self.folder, step), &path).map_err(StoreError::io("renaming into place", &path))?;
+        sync_dir(&self.folder)?;
+        Ok(path)
     }
 
     /// Reads the newest checkpoint that is complete and of the plan of this run; `None` if there are no checkpoints. Damaged newer
@@ -207,17 +179,8 @@ impl Checkpoints {
         layout: &Arc<ParamLayout>,
         moments: usize,
         device: &Device,
-    ) -> Result<Option<ResumedState>, StoreError> {
-        let newest = self.newest(|path| {
-            let (state, hash) = load::state(path, Some(&self.plan_hash), layout, moments, true, device)?;
-            Ok((state.step, (state, hash)))
-        })?;
-        Ok(newest.map(|NewestUsable { entry, value: (state, hash), warnings }| ResumedState {
-            state,
-            hash,
-            path: entry.path,
-            warnings,
-        }))
+    ) -> Result<Option<ChosenCheckpoint<TrainState>>, StoreError> {
+        self.newest(|path| load::state(path, Some(&self.plan_hash), layout, moments, true, device))
     }
 
     /// Finds the checkpoint that [`Checkpoints::latest`] finds, and checks every byte of it without keeping any. Each rank then reads
@@ -226,30 +189,24 @@ impl Checkpoints {
     /// # Errors
     /// Those of [`Checkpoints::latest`].
     pub fn choose(&self) -> Result<Option<ChosenCheckpoint>, StoreError> {
-        let newest = self.newest(|path| {
-            let file = load::verify(path, Some(&self.plan_hash))?;
-            Ok((file.step, file))
-        })?;
-        Ok(newest.map(|NewestUsable { entry, value, warnings }| {
-            let hash = value.hash();
-            ChosenCheckpoint { step: value.step, tokens: value.tokens, path: entry.path, hash, warnings }
-        }))
+        self.newest(|path| Ok((load::verify(path, Some(&self.plan_hash))?, ())))
     }
 
-    /// Finds the newest checkpoint that `attempt` can read. `attempt` also returns the step that is recorded inside.
-    fn newest<T>(
+    /// Finds the newest checkpoint that `attempt` can read. `attempt` also returns the checkpoint's state file.
+    fn newest<S>(
         &self,
-        attempt: impl Fn(&Path) -> Result<(u64, T), CheckpointProblem>,
-    ) -> Result<Option<NewestUsable<T>>, StoreError> {
+        attempt: impl Fn(&Path) -> Result<(StateFile, S), CheckpointProblem>,
+    ) -> Result<Option<ChosenCheckpoint<S>>, StoreError> {
         let mut bad: Vec<(CheckpointEntry, String)> = Vec::new();
         for entry in entries(&self.folder).into_iter().rev() {
             let message = match attempt(&entry.path) {
-                Ok((step, value)) if step == entry.step => {
+                Ok((file, state)) if file.step == entry.step => {
+                    let (step, tokens, path, hash) = (file.step, file.tokens, entry.path, file.hash());
                     let set_aside = bad.iter().map(|(entry, message)| self.set_aside(entry, message, step));
                     let warnings = set_aside.collect::<Result<_, _>>()?;
-                    return Ok(Some(NewestUsable { entry, value, warnings }));
+                    return Ok(Some(ChosenCheckpoint { step, tokens, path, hash, state, warnings }));
                 }
-                Ok((step, _)) => format!("its state is that of step {step}"),
+                Ok((file, _)) => format!("its state is that of step {}", file.step),
                 Err(CheckpointProblem::Content(message)) => message,
                 Err(CheckpointProblem::Machine(error)) => return Err(error),
             };
@@ -289,7 +246,7 @@ impl Checkpoints {
             if !same_validation {
                 (file.best, file.val_loss) = (None, None);
             }
-            write_state(&temporary, &file, &|path| File::create_new(path)).map_err(CheckpointProblem::Machine)?;
+            write_state(&temporary, &file, self.create).map_err(CheckpointProblem::Machine)?;
             // What is checked is what was taken: the other run may go on and prune meanwhile.
             let file = load::verify(&temporary, None)?;
             if file.step != source.step {
@@ -297,13 +254,9 @@ impl Checkpoints {
             }
             Ok((file.step, file.hash()))
         };
-        let adopted = put().map_err(|bad| unusable(from, &source, bad)).and_then(|adopted| {
-            let path = self.folder.join(dir_name(source.step));
-            fs::rename(&temporary, &path).map_err(StoreError::io("renaming into place", &path))?;
-            sync_dir(&self.folder)?;
-            Ok(adopted)
-        });
-        adopted.inspect_err(|_| self.abandon(source.step))
+        let adopted = put().map_err(|bad| unusable(from, &source, bad));
+        let installed = adopted.and_then(|adopted| self.install(source.step).map(|_| adopted));
+        installed.inspect_err(|_| self.abandon(source.step))
     }
 
     /// Renames the unusable checkpoint `entry`, so that the usable one of step `good` is the newest. Returns the warning about it.
@@ -337,10 +290,9 @@ impl Checkpoints {
 }
 
 /// Writes `state.json`, which completes a checkpoint, and makes the folder durable.
-fn write_state(folder: &Path, file: &StateFile, create: Create<'_>) -> Result<(), StoreError> {
+fn write_state(folder: &Path, file: &StateFile, create: impl Fn(&Path) -> io::Result<File>) -> Result<(), StoreError> {
     let path = folder.join(STATE);
-    let mut bytes = serde_json::to_vec_pretty(file).map_err(|e| StoreError::damaged(&path, e.to_string()))?;
-    bytes.push(b'\n');
+    let bytes = indented_json(&path, file)?;
     let put = || -> io::Result<()> {
         let mut out = create(&path)?;
         out.write_all(&bytes)?;
@@ -364,7 +316,7 @@ pub fn load_state(
     device: &Device,
 ) -> Result<TrainState, StoreError> {
     let state = load::state(path, plan_hash, layout, moments, false, device);
-    state.map(|(state, _)| state).map_err(|bad| bad.error(path, String::new))
+    state.map(|(_, state)| state).map_err(|bad| bad.error(path, String::new))
 }
 
 /// Reads the weights of a checkpoint in `folder`, flat [layout.total], and the step after which they were saved. Changes nothing, so

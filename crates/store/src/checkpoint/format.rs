@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::hash::{StateHash, whole_hash};
 use super::part::{PartRecord, PartSpec};
-use runner_spec::event::BestValidation;
 
 /// The file of the weights, in a checkpoint in one part.
 pub const MODEL: &str = "model.safetensors";
@@ -87,9 +86,8 @@ impl StateFile {
     /// Returns the parts in order, complete and of one step; or the problem with them.
     pub(super) fn checked_parts(&self) -> Result<Vec<PartRecord>, String> {
         if self.format == FORMAT {
-            let only = PartSpec { index: 0, count: 1 };
-            let (step, moments) = (self.step, self.moments);
-            let record = PartRecord { part: only, step, moments, files: self.files.clone(), hash: self.hash() };
+            let (part, step, moments) = (PartSpec::WHOLE, self.step, self.moments);
+            let record = PartRecord { part, step, moments, files: self.files.clone(), hash: self.hash() };
             record.check_names().map_err(|message| format!("{STATE} {message}"))?;
             return Ok(vec![record]);
         }
@@ -131,18 +129,6 @@ pub(super) fn check_parts(parts: &[PartRecord], step: u64) -> Result<(), String>
 pub(super) struct BestEvaluation {
     pub(super) step: u64,
     pub(super) val_loss: AnyFloat,
-}
-
-impl From<BestValidation> for BestEvaluation {
-    fn from(best: BestValidation) -> Self {
-        Self { step: best.step, val_loss: AnyFloat(best.val_loss) }
-    }
-}
-
-impl From<BestEvaluation> for BestValidation {
-    fn from(best: BestEvaluation) -> Self {
-        Self { step: best.step, val_loss: best.val_loss.0 }
-    }
 }
 
 /// A number that survives JSON even if it is not finite: then it is written as a string.

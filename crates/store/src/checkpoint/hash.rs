@@ -4,6 +4,7 @@ use candle_core::{CpuStorage, Storage, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::format::PartFileKind;
+use super::part::PartSpec;
 use crate::error::StoreError;
 use runner_compute::kernels::on_host;
 use runner_compute::state::TrainState;
@@ -22,7 +23,7 @@ pub struct StateHash {
 /// # Errors
 /// If the buffer cannot be read from its device.
 pub fn hash_state(state: &TrainState) -> Result<StateHash, StoreError> {
-    let mut hasher = PartHasher::whole(state.step, state.tokens);
+    let mut hasher = PartHasher::new(PartSpec::WHOLE, state.step, state.tokens);
     for kind in PartFileKind::BOTH {
         for section in kind.sections(state.moments) {
             each_chunk(&state.section(section)?, &mut |bytes| {
@@ -41,14 +42,10 @@ pub(super) struct PartHasher {
 }
 
 impl PartHasher {
-    /// The hasher of a checkpoint in one part, whose hash is that of the state.
-    pub(super) fn whole(step: u64, tokens: u64) -> Self {
-        Self { state: hasher_of(step, tokens), weights: blake3::Hasher::new() }
-    }
-
-    /// The hasher of one part among several.
-    pub(super) fn part() -> Self {
-        Self { state: blake3::Hasher::new(), weights: blake3::Hasher::new() }
+    /// The hasher of `part`. The hash of a checkpoint in one part is that of the state, which begins with `step` and `tokens`.
+    pub(super) fn new(part: PartSpec, step: u64, tokens: u64) -> Self {
+        let state = if part.count == 1 { position_hasher(step, tokens) } else { blake3::Hasher::new() };
+        Self { state, weights: blake3::Hasher::new() }
     }
 
     pub(super) fn update(&mut self, kind: PartFileKind, bytes: &[u8]) {
@@ -64,7 +61,8 @@ impl PartHasher {
     }
 }
 
-fn hasher_of(step: u64, tokens: u64) -> blake3::Hasher {
+/// A hasher that has received the position in the run.
+fn position_hasher(step: u64, tokens: u64) -> blake3::Hasher {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&step.to_le_bytes());
     hasher.update(&tokens.to_le_bytes());
@@ -72,9 +70,8 @@ fn hasher_of(step: u64, tokens: u64) -> blake3::Hasher {
 }
 
 /// The hash of a state in several parts: over step, tokens and the parts' hashes (as hex digits) in order.
-#[must_use]
 pub fn whole_hash<'a>(step: u64, tokens: u64, parts: impl Iterator<Item = &'a StateHash>) -> StateHash {
-    let mut state = hasher_of(step, tokens);
+    let mut state = position_hasher(step, tokens);
     let mut weights = blake3::Hasher::new();
     for part in parts {
         state.update(part.state.as_bytes());

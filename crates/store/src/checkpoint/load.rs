@@ -10,13 +10,14 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 
 use super::format::{FORMAT, FORMAT_PARTS, PartFileKind, STATE, StateFile};
-use super::hash::{PartHasher, StateHash};
+use super::hash::PartHasher;
 use super::header::{self, tensor_name};
 use super::part::PartRecord;
 use crate::error::StoreError;
 use crate::files::read_json;
 use runner_compute::state::TrainState;
 use runner_files::safetensors_header::{HeaderError, SafetensorsHeader};
+use runner_spec::event::BestValidation;
 use runner_spec::model::layout::ParamLayout;
 
 /// Why a checkpoint cannot be used.
@@ -75,10 +76,8 @@ pub(super) fn check_sizes(folder: &Path, part: &PartRecord) -> Result<(), Checkp
             std::fs::metadata(folder.join(name)).map_err(|e| CheckpointProblem::io(&folder.join(name), e))?.len();
         if size != record.bytes {
             let how = if size < record.bytes { "cut short" } else { "too long" };
-            return Err(CheckpointProblem::Content(format!(
-                "{name} is {how}: {size} bytes, {STATE} says {}",
-                record.bytes
-            )));
+            let message = format!("{name} is {how}: {size} bytes, {STATE} says {}", record.bytes);
+            return Err(CheckpointProblem::Content(message));
         }
     }
     Ok(())
@@ -90,6 +89,8 @@ pub(super) struct StoredCheckpoint {
     pub(super) state: StateFile,
     /// Each part with its two files.
     parts: Vec<(PartRecord, [PartFile; 2])>,
+    /// By kind of file and name, the part of each tensor and its index in the file.
+    positions: HashMap<(usize, String), (usize, usize)>,
 }
 
 #[derive(Debug)]
@@ -107,36 +108,34 @@ pub(super) struct TensorPlaces(Vec<[Vec<Option<u64>>; 2]>);
 pub(super) type Sink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), StoreError>;
 
 impl StoredCheckpoint {
-    /// Opens the checkpoint in `folder` and reads its headers. No tensor may be there twice.
-    pub(super) fn open(folder: &Path) -> Result<Self, CheckpointProblem> {
+    /// Opens the checkpoint in `folder`, of the plan `plan_hash` where that is given, and reads its headers. No tensor may be in it
+    /// twice.
+    pub(super) fn open(folder: &Path, plan_hash: Option<&str>) -> Result<Self, CheckpointProblem> {
         let state = state_file(folder)?;
+        if let Some(wanted) = plan_hash.filter(|wanted| *wanted != state.plan_hash) {
+            let [theirs, ours] = [&state.plan_hash, wanted].map(|hash| hash.chars().take(8).collect::<String>());
+            let message = format!("it is of another plan ({theirs}; this run's is {ours})");
+            return Err(CheckpointProblem::Content(message));
+        }
         let mut parts = Vec::new();
         for record in state.checked_parts().map_err(CheckpointProblem::Content)? {
             check_sizes(folder, &record)?;
             let [model, optimizer] = PartFileKind::BOTH.map(|kind| PartFile::open(folder, &record, kind));
             parts.push((record, [model?, optimizer?]));
         }
-        let mut seen = HashMap::new();
-        for (kind, file) in parts.iter().flat_map(|(_, files)| files.iter().enumerate()) {
-            for (name, _) in &file.header.tensors {
-                if let Some(first) = seen.insert((kind, name.as_str()), &file.name) {
-                    return Err(CheckpointProblem::Content(format!(
-                        "tensor {name} is in {first} and in {}",
-                        file.name
-                    )));
+        let mut positions = HashMap::new();
+        for (part, (_, files)) in parts.iter().enumerate() {
+            for (kind, file) in files.iter().enumerate() {
+                for (index, (name, _)) in file.header.tensors.iter().enumerate() {
+                    if let Some((first, _)) = positions.insert((kind, name.clone()), (part, index)) {
+                        let [first, second] = [first, part].map(|part: usize| &parts[part].1[kind].name);
+                        let message = format!("tensor {name} is in {first} and in {second}");
+                        return Err(CheckpointProblem::Content(message));
+                    }
                 }
             }
         }
-        Ok(Self { state, parts })
-    }
-
-    /// Refuses the checkpoint of another plan than `wanted`.
-    pub(super) fn check_plan(&self, wanted: &str) -> Result<(), CheckpointProblem> {
-        if self.state.plan_hash == wanted {
-            return Ok(());
-        }
-        let [theirs, ours] = [&self.state.plan_hash, wanted].map(|h| h.chars().take(8).collect::<String>());
-        Err(CheckpointProblem::Content(format!("it is of another plan ({theirs}; this run's is {ours})")))
+        Ok(Self { state, parts, positions })
     }
 
     /// Finds every tensor of a flat buffer laid out by `layout`, weights and `moments` moments.
@@ -146,30 +145,25 @@ impl StoredCheckpoint {
                 format!("it holds {} optimizer moments, this run's optimizer has {moments}", self.state.moments);
             return Err(CheckpointProblem::Content(message));
         }
-        let mut at = HashMap::new();
-        for (part, (_, files)) in self.parts.iter().enumerate() {
-            for (kind, file) in files.iter().enumerate() {
-                let tensors = file.header.tensors.iter().enumerate();
-                at.extend(tensors.map(|(index, (name, _))| ((kind, name.as_str()), (part, index))));
-            }
-        }
         let mut places = self.nothing();
         for kind in PartFileKind::BOTH {
             for section in kind.sections(moments) {
                 for entry in &layout.entries {
                     let name = tensor_name(&entry.spec.name, section);
-                    let Some(&(part, index)) = at.get(&(kind as usize, name.as_str())) else {
+                    let key = (kind as usize, name);
+                    let Some(&(part, index)) = self.positions.get(&key) else {
                         let file = match self.parts.as_slice() {
                             [(_, files)] => format!("{} lacks", files[kind as usize].name),
                             _ => "none of its parts has".to_owned(),
                         };
-                        return Err(CheckpointProblem::Content(format!("{file} tensor {name}")));
+                        return Err(CheckpointProblem::Content(format!("{file} tensor {}", key.1)));
                     };
                     let file = &self.parts[part].1[kind as usize];
                     let have = &file.header.tensors[index].1.shape;
                     if *have != entry.spec.shape {
                         let want = &entry.spec.shape;
-                        let message = format!("{}: tensor {name} is {have:?}, this model's is {want:?}", file.name);
+                        let (file, name) = (&file.name, &key.1);
+                        let message = format!("{file}: tensor {name} is {have:?}, this model's is {want:?}");
                         return Err(CheckpointProblem::Content(message));
                     }
                     places.0[part][kind as usize][index] = Some(4 * (section * layout.total + entry.offset) as u64);
@@ -206,10 +200,7 @@ impl StoredCheckpoint {
     /// what is asked for. What the sink got is good only if this returns without an error.
     pub(super) fn read(&self, places: &TensorPlaces, all: bool, sink: Sink<'_>) -> Result<(), CheckpointProblem> {
         for ((record, files), places) in self.parts.iter().zip(&places.0) {
-            let mut hasher = match record.part.count {
-                1 => PartHasher::whole(self.state.step, self.state.tokens),
-                _ => PartHasher::part(),
-            };
+            let mut hasher = PartHasher::new(record.part, self.state.step, self.state.tokens);
             let mut read = 0;
             for ((kind, file), places) in PartFileKind::BOTH.into_iter().zip(files).zip(places) {
                 if all || places.iter().any(Option::is_some) {
@@ -218,16 +209,40 @@ impl StoredCheckpoint {
                 }
             }
             if read == files.len() && hasher.finish() != record.hash {
-                return Err(CheckpointProblem::Content(format!(
-                    "{STATE} was altered: its hashes are not those of step, tokens and tensors"
-                )));
+                let message = format!("{STATE} was altered: its hashes are not those of step, tokens and tensors");
+                return Err(CheckpointProblem::Content(message));
             }
         }
         Ok(())
     }
+
+    /// The flat buffer of `layout`, [(1 + moments) · layout.total].
+    fn buffer(
+        &self,
+        folder: &Path,
+        layout: &ParamLayout,
+        moments: usize,
+        all: bool,
+        device: &Device,
+    ) -> Result<Tensor, CheckpointProblem> {
+        let places = self.find(layout, moments)?;
+        let len = layout.total * (1 + moments);
+        let mut values: Vec<f32> = Vec::new();
+        if values.try_reserve_exact(len).is_err() {
+            let message = format!("no memory for {} bytes of it", 4 * len);
+            return Err(CheckpointProblem::Machine(StoreError::damaged(folder, message)));
+        }
+        values.resize(len, 0.0);
+        self.read(&places, all, &mut |place, bytes| {
+            let numbers = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            values[(place / 4) as usize..].iter_mut().zip(numbers).for_each(|(value, number)| *value = number);
+            Ok(())
+        })?;
+        Tensor::from_vec(values, len, device).map_err(|e| CheckpointProblem::Machine(e.into()))
+    }
 }
 
-/// Bytes read at a time; a multiple of four.
+/// The number of bytes read at a time; a multiple of four.
 const CHUNK: usize = 1 << 18;
 
 impl PartFile {
@@ -243,10 +258,8 @@ impl PartFile {
             HeaderError::Io(error) => CheckpointProblem::io(&path, error),
         })?;
         if let Some(theirs) = header.metadata["step"].as_str().filter(|step| *step != record.step.to_string()) {
-            return Err(CheckpointProblem::Content(format!(
-                "{name} is of step {theirs}, {STATE} of step {}",
-                record.step
-            )));
+            let message = format!("{name} is of step {theirs}, {STATE} of step {}", record.step);
+            return Err(CheckpointProblem::Content(message));
         }
         Ok(Self { path, name, blake3: expected.blake3.clone(), header })
     }
@@ -287,25 +300,22 @@ impl PartFile {
             at = next;
         }
         if digest.finalize().to_hex().as_str() != self.blake3 {
-            return Err(CheckpointProblem::Content(format!(
-                "{}: its content does not match the hash in {STATE}",
-                self.name
-            )));
+            let message = format!("{}: its content does not match the hash in {STATE}", self.name);
+            return Err(CheckpointProblem::Content(message));
         }
         Ok(())
     }
 }
 
-/// Reads and checks every byte of the checkpoint in `folder`, of a run of `plan_hash` where that is given.
+/// Reads and checks every byte of the checkpoint in `folder`, of the plan `plan_hash` where that is given.
 pub(super) fn verify(folder: &Path, plan_hash: Option<&str>) -> Result<StateFile, CheckpointProblem> {
-    let stored = StoredCheckpoint::open(folder)?;
-    plan_hash.map_or(Ok(()), |wanted| stored.check_plan(wanted))?;
+    let stored = StoredCheckpoint::open(folder, plan_hash)?;
     stored.read(&stored.nothing(), true, &mut |_, _| Ok(()))?;
     Ok(stored.state)
 }
 
-/// A state of `layout` from the checkpoint in `folder`, and the hash of the whole checkpoint. Files that it does not need
-/// are passed over unless `all` are to be checked.
+/// A state of `layout` from the checkpoint in `folder`, and the checkpoint's state file. Files that the state does not need are read
+/// only if `all` are to be checked.
 pub(super) fn state(
     folder: &Path,
     plan_hash: Option<&str>,
@@ -313,13 +323,12 @@ pub(super) fn state(
     moments: usize,
     all: bool,
     device: &Device,
-) -> Result<(TrainState, StateHash), CheckpointProblem> {
-    let stored = StoredCheckpoint::open(folder)?;
-    plan_hash.map_or(Ok(()), |wanted| stored.check_plan(wanted))?;
-    let buffer = buffer(folder, &stored, layout, moments, all, device)?;
+) -> Result<(StateFile, TrainState), CheckpointProblem> {
+    let stored = StoredCheckpoint::open(folder, plan_hash)?;
+    let buffer = stored.buffer(folder, layout, moments, all, device)?;
     let StateFile { step, tokens, best, .. } = stored.state;
-    let hash = stored.state.hash();
-    Ok((TrainState { step, tokens, best: best.map(Into::into), layout: layout.clone(), buffer, moments }, hash))
+    let best = best.map(|best| BestValidation { step: best.step, val_loss: best.val_loss.0 });
+    Ok((stored.state, TrainState { step, tokens, best, layout: layout.clone(), buffer, moments }))
 }
 
 /// The weights alone, [layout.total], and the steps they were trained for.
@@ -328,33 +337,6 @@ pub(super) fn weights(
     layout: &ParamLayout,
     device: &Device,
 ) -> Result<(Tensor, u64), CheckpointProblem> {
-    let stored = StoredCheckpoint::open(folder)?;
-    Ok((buffer(folder, &stored, layout, 0, false, device)?, stored.state.step))
-}
-
-/// The flat buffer of `layout`, [(1 + moments) · layout.total].
-fn buffer(
-    folder: &Path,
-    stored: &StoredCheckpoint,
-    layout: &ParamLayout,
-    moments: usize,
-    all: bool,
-    device: &Device,
-) -> Result<Tensor, CheckpointProblem> {
-    let places = stored.find(layout, moments)?;
-    let len = layout.total * (1 + moments);
-    let mut values: Vec<f32> = Vec::new();
-    if values.try_reserve_exact(len).is_err() {
-        return Err(CheckpointProblem::Machine(StoreError::damaged(
-            folder,
-            format!("no memory for {} bytes of it", 4 * len),
-        )));
-    }
-    values.resize(len, 0.0);
-    stored.read(&places, all, &mut |place, bytes| {
-        let numbers = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-        values[(place / 4) as usize..].iter_mut().zip(numbers).for_each(|(value, number)| *value = number);
-        Ok(())
-    })?;
-    Tensor::from_vec(values, len, device).map_err(|e| CheckpointProblem::Machine(e.into()))
+    let stored = StoredCheckpoint::open(folder, None)?;
+    Ok((stored.buffer(folder, layout, 0, false, device)?, stored.state.step))
 }

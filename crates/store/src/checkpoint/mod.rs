@@ -14,7 +14,7 @@ mod tensors;
 pub use entries::{CheckpointChoice, CheckpointEntry, dir_name, pending_folder, saved_steps, steps_to_keep};
 pub use export::{ExportedWeights, WeightSink, export_weights, stream_weights};
 pub use folder::DAMAGED;
-pub use folder::{Checkpoints, ChosenCheckpoint, ResumedState, SavedCheckpoint, load_state, load_weights};
+pub use folder::{Checkpoints, ChosenCheckpoint, SavedCheckpoint, load_state, load_weights};
 pub use format::{FileRecord, MODEL, OPTIMIZER, STATE};
 pub use hash::{StateHash, hash_state, whole_hash};
 pub use part::{PartRecord, PartSpec};

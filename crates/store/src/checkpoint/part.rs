@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::entries;
 use super::format::{FileRecord, PartFileKind};
 use super::hash::{PartHasher, StateHash, each_chunk};
-use super::header;
+use super::header::header_of_part;
 use crate::error::StoreError;
 use crate::files::sync_dir;
 use runner_compute::state::TrainState;
@@ -24,6 +24,11 @@ pub type Create<'a> = &'a dyn Fn(&Path) -> io::Result<File>;
 pub struct PartSpec {
     pub index: usize,
     pub count: usize,
+}
+
+impl PartSpec {
+    /// The only part of a checkpoint.
+    pub const WHOLE: Self = Self { index: 0, count: 1 };
 }
 
 /// The content of a part, as its rank reports it to the leader.
@@ -71,42 +76,28 @@ pub fn write(
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
             made => made.map_err(StoreError::io("creating", folder))?,
         }
-        write_files(folder, part, state, owned, create)
+        let mut owned = owned.to_vec();
+        owned.sort_unstable();
+        owned.dedup();
+        if part.index >= part.count || owned.last().is_some_and(|&last| last >= state.layout.entries.len()) {
+            let message = format!("part {part:?} of {} tensors cannot be written", state.layout.entries.len());
+            return Err(StoreError::damaged(folder, message));
+        }
+        let mut hasher = PartHasher::new(part, state.step, state.tokens);
+        let mut files = BTreeMap::new();
+        for kind in PartFileKind::BOTH {
+            let name = kind.file_name(part);
+            let record = write_file(&folder.join(&name), part, state, &owned, kind, &mut hasher, create)?;
+            files.insert(name, record);
+        }
+        sync_dir(folder)?;
+        Ok(PartRecord { part, step: state.step, moments: state.moments, files, hash: hasher.finish() })
     };
     put().map_err(|cause| entries::save_failed(folder.parent().unwrap_or(folder), state.step, cause))
 }
 
-/// The part's two files.
-pub(super) fn write_files(
-    folder: &Path,
-    part: PartSpec,
-    state: &TrainState,
-    owned: &[usize],
-    create: Create<'_>,
-) -> Result<PartRecord, StoreError> {
-    let mut owned = owned.to_vec();
-    owned.sort_unstable();
-    owned.dedup();
-    if part.index >= part.count || owned.last().is_some_and(|&last| last >= state.layout.entries.len()) {
-        let message = format!("part {part:?} of {} tensors cannot be written", state.layout.entries.len());
-        return Err(StoreError::damaged(folder, message));
-    }
-    let mut hasher = match part.count {
-        1 => PartHasher::whole(state.step, state.tokens),
-        _ => PartHasher::part(),
-    };
-    let mut files = BTreeMap::new();
-    for kind in PartFileKind::BOTH {
-        let name = kind.file_name(part);
-        let record = sections_file(&folder.join(&name), part, state, &owned, kind, &mut hasher, create)?;
-        files.insert(name, record);
-    }
-    sync_dir(folder)?;
-    Ok(PartRecord { part, step: state.step, moments: state.moments, files, hash: hasher.finish() })
-}
-
-/// One safetensors file of the sections of `kind`, of the entries `owned`, which are in buffer order.
-fn sections_file(
+/// Writes the safetensors file of `kind`, with the entries `owned`, which are in buffer order.
+fn write_file(
     path: &Path,
     part: PartSpec,
     state: &TrainState,
@@ -116,19 +107,17 @@ fn sections_file(
     create: Create<'_>,
 ) -> Result<FileRecord, StoreError> {
     let entries: Vec<_> = owned.iter().map(|&index| &state.layout.entries[index]).collect();
-    let tensors = header::tensors(&entries, kind.sections(state.moments));
-    let header = header::write(&tensors, header::metadata(part, state.step))
-        .map_err(|e| StoreError::damaged(path, format!("its header: {e}")))?;
+    let header = header_of_part(part, state.step, &entries, kind.sections(state.moments));
     let mut out = create(path).map_err(StoreError::io("creating", path))?;
     let mut digest = blake3::Hasher::new();
     digest.update(&header);
     out.write_all(&header).map_err(StoreError::io("writing", path))?;
     let mut bytes = header.len() as u64;
-    let runs = runs(state, owned);
+    let ranges = joined_ranges(state, owned);
     for section in kind.sections(state.moments) {
         let flat = state.section(section)?;
-        for run in &runs {
-            each_chunk(&flat.narrow(0, run.start, run.len())?, &mut |chunk| {
+        for range in &ranges {
+            each_chunk(&flat.narrow(0, range.start, range.len())?, &mut |chunk| {
                 digest.update(chunk);
                 hasher.update(kind, chunk);
                 bytes += chunk.len() as u64;
@@ -140,8 +129,8 @@ fn sections_file(
     Ok(FileRecord { bytes, blake3: digest.finalize().to_hex().to_string() })
 }
 
-/// The entries `owned` as ranges of the buffer, neighbours joined.
-fn runs(state: &TrainState, owned: &[usize]) -> Vec<Range<usize>> {
+/// The entries `owned` as ranges of the buffer. Adjacent ranges are joined.
+fn joined_ranges(state: &TrainState, owned: &[usize]) -> Vec<Range<usize>> {
     let mut out: Vec<Range<usize>> = Vec::new();
     for range in owned.iter().map(|&index| state.layout.entries[index].range()) {
         match out.last_mut() {

@@ -252,7 +252,8 @@ fn the_hash_of_parts_is_over_step_tokens_and_their_hashes() {
 impl Fixture {
     /// The committing process, that is without the cleaning of a new one.
     fn open_for_commit(&self) -> Checkpoints {
-        Checkpoints { folder: self.dir.path().to_owned(), plan_hash: PLAN.to_owned(), keep: 9 }
+        let (folder, plan_hash) = (self.dir.path().to_owned(), PLAN.to_owned());
+        Checkpoints { folder, plan_hash, keep: 9, create: |path| File::create_new(path) }
     }
 }
 

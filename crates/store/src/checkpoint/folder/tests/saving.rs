@@ -43,7 +43,7 @@ impl Fixture {
         entries(&self.folder).iter().map(|e| e.step).collect()
     }
 
-    fn latest(&self) -> Result<Option<ResumedState>, StoreError> {
+    fn latest(&self) -> Result<Option<ChosenCheckpoint<TrainState>>, StoreError> {
         self.open(10).latest(&layout(), 2, &Device::Cpu)
     }
 
@@ -249,12 +249,15 @@ fn reading_weights_names_the_next_good_one() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_leaves_the_last_good_one() {
-    for full in [MODEL, OPTIMIZER, STATE] {
+    fn create(path: &Path, full: &str) -> io::Result<File> {
+        if path.ends_with(full) { File::options().write(true).open("/dev/full") } else { File::create_new(path) }
+    }
+    let full: [fn(&Path) -> io::Result<File>; 3] =
+        [|path| create(path, MODEL), |path| create(path, OPTIMIZER), |path| create(path, STATE)];
+    for create in full {
         let fixture = Fixture::with(&[1]);
-        let create = |path: &Path| {
-            if path.ends_with(full) { File::options().write(true).open("/dev/full") } else { File::create_new(path) }
-        };
-        let error = fixture.open(1).save_with(&random_state(2, 2), None, &create).unwrap_err().to_string();
+        let checkpoints = Checkpoints { create, ..fixture.open(1) };
+        let error = checkpoints.save(&random_state(2, 2), None).unwrap_err().to_string();
         assert!(error.contains("the disk is full"), "{error}");
         assert!(error.contains("step-00000002") && error.contains("last good checkpoint is step-00000001"), "{error}");
         assert_eq!(fs::read_dir(&fixture.folder).unwrap().count(), 1, "the temporary folder is gone");
