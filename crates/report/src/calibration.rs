@@ -6,7 +6,6 @@ use crate::table::{Align, table};
 use runner_spec::rates::{DeviceRates, MeasuredRates, Rates};
 
 /// The measured rates of a machine whose processor is `device`.
-#[must_use]
 pub fn calibration_text(device: &str, cores: usize, rates: &Rates) -> String {
     let mut out = format!("{device}, {cores} cores\n");
     for rates in rates.devices.values() {

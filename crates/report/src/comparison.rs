@@ -93,7 +93,6 @@ pub(crate) const FIGURES: [Figure; 9] = [
 ];
 
 /// Compares `runs`.
-#[must_use]
 pub fn compare(runs: &[(RunRecord, Experiment)]) -> Comparison {
     let all: Vec<BTreeMap<String, Value>> = runs.iter().map(|(_, experiment)| settings(experiment)).collect();
     let mut keys: Vec<&String> = all.iter().flat_map(BTreeMap::keys).collect();
@@ -113,7 +112,6 @@ pub fn compare(runs: &[(RunRecord, Experiment)]) -> Comparison {
 
 impl Comparison {
     /// The keys by which `sorted` can order.
-    #[must_use]
     pub fn sort_keys(&self) -> Vec<&str> {
         let figures = FIGURES.iter().map(|figure| figure.key);
         std::iter::once("id").chain(figures).chain(self.differing.iter().map(String::as_str)).collect()
@@ -142,7 +140,6 @@ impl Comparison {
     }
 
     /// The comparison as a table; the best value of each column is marked with `*`.
-    #[must_use]
     pub fn text(&self) -> String {
         // Ids contain names, and other bookkeeping does not influence outcomes.
         let (mut shown_keys, bookkeeping): (Vec<&String>, Vec<&String>) =

@@ -16,7 +16,6 @@ const MAX_FILES: usize = 20;
 const MAX_COLUMNS: usize = 50;
 
 /// Everything that was found in the files.
-#[must_use]
 pub fn data_page(found: &Inspected) -> String {
     let mut out = file_table(found);
     out.push('\n');

@@ -21,7 +21,6 @@ const LINE_WIDTH: usize = 80;
 const MAX_ALIGNED_VALUE: usize = 24;
 
 /// The whole difference as text.
-#[must_use]
 pub fn diff_text(diff: &Diff) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "{}", describe_side("A", &diff.a));

@@ -7,7 +7,6 @@ use runner_machine::doctor::DoctorReport;
 use runner_spec::format::{bytes, printable};
 
 /// The report as text, without the control characters that drivers, libraries and the environment may contain.
-#[must_use]
 pub fn doctor_text(report: &DoctorReport) -> String {
     let mut out = String::new();
     // Writing into a String cannot fail.

@@ -6,10 +6,9 @@ use serde::Serialize;
 
 use runner_spec::event::{Event, SampleText};
 use runner_store::MetricLine;
-use runner_store::metrics::{EvalLine, TrainLine};
 use runner_store::summary::Summary;
 
-/// One line of standard output. `train` and `eval` have the fields of `metrics.jsonl`.
+/// One line of standard output.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum JsonEvent<'a> {
@@ -18,8 +17,6 @@ pub enum JsonEvent<'a> {
         step: u64,
         steps: u64,
     },
-    Train(TrainLine),
-    Eval(EvalLine),
     Sample(&'a SampleText),
     Checkpoint {
         step: u64,
@@ -33,27 +30,24 @@ pub enum JsonEvent<'a> {
         up_to_date: bool,
         summary: Option<&'a Summary>,
     },
+    /// A line of `metrics.jsonl`, which has a kind itself.
+    #[serde(untagged)]
+    Metric(MetricLine),
 }
 
 impl<'a> JsonEvent<'a> {
     /// The event as one line of JSON.
-    #[must_use]
     #[expect(clippy::expect_used, reason = "plain data, whose maps have strings as keys")]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("an event is JSON")
     }
 
     /// The line for `event` of the run in the folder `run`; `None` if the event is not shown.
-    #[must_use]
     pub fn new(event: &'a Event, run: &'a Path) -> Option<Self> {
-        let metric = |line: MetricLine| match line {
-            MetricLine::Train(line) => Self::Train(line),
-            MetricLine::Eval(line) => Self::Eval(line),
-        };
         Some(match event {
             Event::Start { step, steps } => Self::Start { run, step: *step, steps: *steps },
-            Event::Step(metrics) => metric(metrics.into()),
-            Event::Eval(metrics) => metric(metrics.into()),
+            Event::Step(metrics) => Self::Metric(metrics.into()),
+            Event::Eval(metrics) => Self::Metric(metrics.into()),
             Event::Sample(sample) => Self::Sample(sample),
             Event::Saved { step } => Self::Checkpoint { step: *step },
             Event::Warning(message) => Self::Warning { message },

@@ -23,7 +23,6 @@ struct Bars {
 
 impl MultiScreen {
     /// Takes over from `screen`, whose own bar is removed.
-    #[must_use]
     pub fn new(mut screen: Screen) -> Self {
         screen.clear();
         let bars = (screen.mode() == OutputMode::Bar).then(|| {
@@ -35,7 +34,6 @@ impl MultiScreen {
     }
 
     /// True if the bars are visible.
-    #[must_use]
     pub fn is_live(&self) -> bool {
         self.bars.is_some()
     }
@@ -85,7 +83,6 @@ impl MultiScreen {
     }
 
     /// Removes the bars and returns the plain screen.
-    #[must_use]
     pub fn finish(mut self) -> Screen {
         if let Some(bars) = self.bars.take() {
             bars.items.values().for_each(ProgressBar::finish_and_clear);

@@ -25,7 +25,6 @@ pub enum OutputMode {
 
 impl OutputMode {
     /// The mode for these flags; `terminal` says whether a person sees both output streams.
-    #[must_use]
     pub fn choose(json: bool, quiet: bool, terminal: bool) -> Self {
         match (json, quiet) {
             (true, quiet) => Self::Json { quiet },
@@ -36,7 +35,6 @@ impl OutputMode {
     }
 
     /// The mode for these flags and this process's standard streams.
-    #[must_use]
     pub fn detect(json: bool, quiet: bool) -> Self {
         Self::choose(json, quiet, console::user_attended() && console::user_attended_stderr())
     }
@@ -54,19 +52,16 @@ pub struct Screen {
 }
 
 impl Screen {
-    #[must_use]
     pub fn new(mode: OutputMode) -> Self {
         Self { mode, bar: None, last_progress_line: Mutex::new(Instant::now()), json_error: OnceLock::new() }
     }
 
     /// A screen for a command whose output goes to standard output at the end: progress goes to standard error, and only if a
     /// person sees it.
-    #[must_use]
     pub fn on_standard_error() -> Self {
         Self::new(OutputMode::Json { quiet: !console::user_attended_stderr() })
     }
 
-    #[must_use]
     pub fn mode(&self) -> OutputMode {
         self.mode
     }

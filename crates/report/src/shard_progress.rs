@@ -24,7 +24,6 @@ pub struct ShardProgress<'a> {
 }
 
 impl<'a> ShardProgress<'a> {
-    #[must_use]
     pub fn new(screen: &'a Screen) -> Self {
         Self { screen, window: Mutex::default() }
     }
@@ -79,7 +78,6 @@ fn describe(done: u64, total: u64, rates: Option<(f64, f64)>) -> String {
 }
 
 /// The shards that were written to `folder`, in a few lines.
-#[must_use]
 pub fn shard_summary(sharded: &Sharded, folder: &str) -> String {
     let card = &sharded.card;
     let mut lines = Vec::new();

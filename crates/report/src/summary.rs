@@ -9,15 +9,10 @@ use runner_store::metrics::EvalLine;
 use runner_store::summary::{Summary, TestResult, headline};
 
 /// The numbers of a summary, as `name  value` lines.
-#[must_use]
 pub fn details(summary: &Summary) -> String {
     let mut rows: Vec<(&str, String)> = Vec::new();
-    if let Some(error) = &summary.error {
-        rows.push(("error", printable(error)));
-    }
-    if let Some(loss) = summary.final_train_loss {
-        rows.push(("train loss", format!("{loss:.4}")));
-    }
+    rows.extend(summary.error.as_ref().map(|error| ("error", printable(error))));
+    rows.extend(summary.final_train_loss.map(|loss| ("train loss", format!("{loss:.4}"))));
     if let Some(EvalLine { val_loss: Some(loss), val_perplexity, .. }) = &summary.last_eval {
         let perplexity = val_perplexity.map_or_else(String::new, |p| format!("  perplexity {p:.2}"));
         let best = summary.best_eval.as_ref().and_then(|best| Some((best.step, best.val_loss?)));
@@ -55,7 +50,6 @@ pub fn details(summary: &Summary) -> String {
 }
 
 /// The text that `apply` ends with. Other commands find the run as `run`; its folder is `path`.
-#[must_use]
 pub fn closing_text(summary: &Summary, run: &str, path: &Path) -> String {
     let mut out = format!("{}\n{}  {:12}{}\n", headline(summary), details(summary), "run", path.display());
     out.push_str("next:\n");
@@ -67,13 +61,11 @@ pub fn closing_text(summary: &Summary, run: &str, path: &Path) -> String {
 }
 
 /// An RFC 3339 time without its fraction.
-#[must_use]
 pub fn short_time(time: &str) -> String {
     printable(&time.split('.').next().unwrap_or(time).replace('T', " "))
 }
 
 /// The message for a run that has nothing left to do.
-#[must_use]
 pub fn up_to_date_message(id: &str, summary: Option<&Summary>) -> String {
     match summary {
         Some(s) => format!(

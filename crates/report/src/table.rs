@@ -13,7 +13,6 @@ pub enum Align {
 
 /// Lays out `rows` under `columns`, with two blanks between columns and a line end after each row. Cells may hold colours.
 /// Missing cells are empty.
-#[must_use]
 pub fn table(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..columns.len()).map(|i| column_width(columns, rows, i)).collect();
     let heads: Vec<String> = columns.iter().map(|(name, _)| (*name).to_owned()).collect();

@@ -7,7 +7,6 @@ use runner_spec::format::{count, counted, printable};
 use runner_store::verdict::{FirstDifferingTensor, Judgement, NumberDifference, ReproductionVerdict};
 
 /// The verdict in one line, then its reasons, one per line.
-#[must_use]
 pub fn describe_verdict(verdict: &ReproductionVerdict) -> String {
     let ReproductionVerdict { original, copy, .. } = verdict;
     let (steps, evaluations) = (counted(verdict.steps, "step"), counted(verdict.evaluations, "evaluation"));

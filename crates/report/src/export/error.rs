@@ -23,7 +23,6 @@ impl ExportError {
     }
 
     /// True if the request was wrong, rather than the machine or the run.
-    #[must_use]
     pub fn is_request(&self) -> bool {
         match self {
             Self::Exists { .. } => true,

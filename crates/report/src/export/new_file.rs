@@ -1,10 +1,11 @@
 //! Exported files appear whole, and replace others only when the user asks for it.
 
 use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io::{BufWriter, ErrorKind, Write as _};
 use std::path::Path;
 
 use super::error::ExportError;
+use runner_files::{parent_folder, put_in_place, temporary_file};
 
 /// Writes the file `path` with `fill`. Returns what `fill` returns, and the length of the file in bytes. After an error there is
 /// no new file.
@@ -21,17 +22,14 @@ pub(super) fn write_new_file<T>(
     if !force && path.symlink_metadata().is_ok() {
         return Err(exists());
     }
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let temporary = runner_files::temporary_file(folder).map_err(io)?;
+    let temporary = temporary_file(parent_folder(path)).map_err(io)?;
     let mut writer = BufWriter::with_capacity(1 << 20, File::create(&temporary).map_err(io)?);
     let filled = fill(&mut writer)?;
-    let file = writer.into_inner().map_err(|error| io(error.into_error()))?;
-    file.sync_all().map_err(io)?;
-    let bytes = file.metadata().map_err(io)?.len();
-    let persisted = if force { temporary.persist(path) } else { temporary.persist_noclobber(path) };
-    persisted.map_err(|error| match error.error.kind() {
-        io::ErrorKind::AlreadyExists => exists(),
-        _ => io(error.error),
+    writer.flush().map_err(io)?;
+    let bytes = temporary.as_file().metadata().map_err(io)?.len();
+    put_in_place(temporary, path, force).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => exists(),
+        _ => io(error),
     })?;
     Ok((filled, bytes))
 }

@@ -49,9 +49,9 @@ pub fn export_tensorboard(run: &TimedRecord, dir: &Path, force: bool) -> Result<
 }
 
 fn write_events(run: &TimedRecord, events: &mut EventWriter<'_>) -> Result<(), ExportError> {
-    events.write(&event(run.started(), 0, |e| e.text(3, FILE_VERSION)))?;
+    events.write(&event(run.started(), 0, |e| e.bytes(3, FILE_VERSION)))?;
     let yaml = run.resolved()?;
-    events.write(&summary(run.started(), 0, |s| s.message(1, &text_value("experiment", &code_block(&yaml)))))?;
+    events.write(&summary(run.started(), 0, |s| s.bytes(1, text_value("experiment", &code_block(&yaml)).0)))?;
     let mut times: Vec<(u64, f64)> = Vec::new();
     run.for_each_line(&mut |TimedLine { step, wall_time, line }| {
         times.push((step, wall_time));
@@ -61,7 +61,7 @@ fn write_events(run: &TimedRecord, events: &mut EventWriter<'_>) -> Result<(), E
         }
         events.write(&summary(wall_time, step, |s| {
             for (tag, value) in &scalars {
-                s.message(1, &scalar_value(tag, *value));
+                s.bytes(1, scalar_value(tag, *value).0);
             }
         }))
     })?;
@@ -73,7 +73,7 @@ fn write_events(run: &TimedRecord, events: &mut EventWriter<'_>) -> Result<(), E
         let tag = format!("samples/prompt {prompt}, {}", sample.index + 1);
         if result.is_ok() {
             let value = text_value(&tag, &code_block(&format!("{}{}", sample.prompt, sample.text)));
-            result = events.write(&summary(wall_time, sample.step, |s| s.message(1, &value)));
+            result = events.write(&summary(wall_time, sample.step, |s| s.bytes(1, value.0)));
         }
     })?;
     result
@@ -124,37 +124,26 @@ impl Message {
         self.0.push(n as u8);
     }
 
-    fn tag(&mut self, field: u64, wire: u64) {
-        self.varint(field << 3 | wire);
-    }
-
     fn integer(&mut self, field: u64, n: u64) {
-        self.tag(field, 0);
+        self.varint(field << 3);
         self.varint(n);
     }
 
     fn double(&mut self, field: u64, x: f64) {
-        self.tag(field, 1);
+        self.varint(field << 3 | 1);
         self.0.extend(x.to_le_bytes());
     }
 
     fn float(&mut self, field: u64, x: f32) {
-        self.tag(field, 5);
+        self.varint(field << 3 | 5);
         self.0.extend(x.to_le_bytes());
     }
 
-    fn bytes(&mut self, field: u64, bytes: &[u8]) {
-        self.tag(field, 2);
-        self.varint(bytes.len() as u64);
-        self.0.extend(bytes);
-    }
-
-    fn text(&mut self, field: u64, text: &str) {
-        self.bytes(field, text.as_bytes());
-    }
-
-    fn message(&mut self, field: u64, inner: &Self) {
-        self.bytes(field, &inner.0);
+    /// Adds a text, or an inner message.
+    fn bytes(&mut self, field: u64, bytes: impl AsRef<[u8]>) {
+        self.varint(field << 3 | 2);
+        self.varint(bytes.as_ref().len() as u64);
+        self.0.extend(bytes.as_ref());
     }
 }
 
@@ -176,13 +165,13 @@ fn event(wall_time: f64, step: u64, content: impl FnOnce(&mut Message)) -> Messa
 /// An `Event` with a `Summary` of `values`.
 fn summary(wall_time: f64, step: u64, values: impl FnOnce(&mut Message)) -> Message {
     let values = message(values);
-    event(wall_time, step, |e| e.message(5, &values))
+    event(wall_time, step, |e| e.bytes(5, values.0))
 }
 
 /// A `Summary.Value`: tag 1, simple_value 2.
 fn scalar_value(tag: &str, x: f64) -> Message {
     message(|v| {
-        v.text(1, tag);
+        v.bytes(1, tag);
         v.float(2, x as f32);
     })
 }
@@ -190,23 +179,19 @@ fn scalar_value(tag: &str, x: f64) -> Message {
 /// A `Summary.Value`: tag 1, tensor 8 (dtype 1, tensor_shape 2, string_val 8), metadata 9 (plugin_data 1 of plugin_name 1,
 /// data_class 4).
 fn text_value(tag: &str, text: &str) -> Message {
+    let tensor = message(|t| {
+        t.integer(1, DT_STRING);
+        t.bytes(2, []);
+        t.bytes(8, text);
+    });
+    let metadata = message(|m| {
+        m.bytes(1, message(|p| p.bytes(1, "text")).0);
+        m.integer(4, TENSOR);
+    });
     message(|v| {
-        v.text(1, tag);
-        v.message(
-            8,
-            &message(|t| {
-                t.integer(1, DT_STRING);
-                t.message(2, &Message::default());
-                t.text(8, text);
-            }),
-        );
-        v.message(
-            9,
-            &message(|m| {
-                m.message(1, &message(|p| p.text(1, "text")));
-                m.integer(4, TENSOR);
-            }),
-        );
+        v.bytes(1, tag);
+        v.bytes(8, tensor.0);
+        v.bytes(9, metadata.0);
     })
 }
 

@@ -21,12 +21,10 @@ use super::samples::{Samples, read_samples};
 use super::settings::{SettingDifference, setting_differences};
 use super::sweep::{self, SweepTable};
 use runner_spec::plan::Plan;
-use runner_store::catalog;
-use runner_store::catalog::ListedStatus;
+use runner_store::catalog::{self, ListedStatus};
 use runner_store::files::read_small;
 use runner_store::manifest::Manifest;
-use runner_store::run_dir;
-use runner_store::run_dir::{CHECKPOINTS, METRICS, PLAN, RESOLVED, SAMPLES};
+use runner_store::run_dir::{self, CHECKPOINTS, METRICS, PLAN, RESOLVED, SAMPLES};
 use runner_store::{StoreError, time, timeline};
 
 /// Version of the data: a served page reloads itself when it changes.

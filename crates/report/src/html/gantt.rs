@@ -7,6 +7,7 @@ use serde::Serialize;
 use runner_plan::timeline::timeline;
 use runner_spec::forecast::Activity;
 use runner_spec::plan::Plan;
+use runner_spec::serde_defaults::is_default;
 use runner_store::timeline::MeasuredStep;
 
 /// Bars of a picture at most; more cannot be told apart.
@@ -51,13 +52,8 @@ pub(super) struct GanttBar {
     pub(super) what: Option<Activity>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mb: Option<usize>,
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub(super) chunk: usize,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero(n: &usize) -> bool {
-    *n == 0
 }
 
 /// The timeline of the plan; `None` if the plan has none, or one with too many parts.
@@ -80,14 +76,7 @@ pub(super) fn planned_gantt(plan: &Plan) -> Option<Gantt> {
         idle: timeline.bubbles.get(stage).copied().filter(|b| b.is_finite()),
         bars,
     };
-    Some(within_limits(Gantt {
-        in_seconds: timeline.in_seconds,
-        end: timeline.end,
-        shown: timeline.end,
-        rows: rows.into_iter().map(row).collect(),
-        rows_left_out: 0,
-        step: None,
-    }))
+    Some(gantt(timeline.in_seconds, timeline.end, rows.into_iter().map(row).collect(), None))
 }
 
 /// A measured step of a run of `plan`; `None` if nothing in it can be drawn.
@@ -108,14 +97,7 @@ pub(super) fn measured_gantt(step: &MeasuredStep, plan: Option<&Plan>) -> Option
         idle: Some((1.0 - computing_time(&bars) / step.end).clamp(0.0, 1.0)),
         bars,
     };
-    Some(within_limits(Gantt {
-        in_seconds: true,
-        end: step.end,
-        shown: step.end,
-        rows: rows.into_iter().map(row).collect(),
-        rows_left_out: 0,
-        step: Some(step.step),
-    }))
+    Some(gantt(true, step.end, rows.into_iter().map(row).collect(), Some(step.step)))
 }
 
 /// The time in which something is computed. Messages and collectives do not count, because most of their time is waiting.
@@ -131,19 +113,20 @@ fn computing_time(bars: &[GanttBar]) -> f64 {
     sum
 }
 
-/// Leaves out rows beyond the limit, then ends the picture where the limit of bars is reached.
-fn within_limits(mut gantt: Gantt) -> Gantt {
-    gantt.rows_left_out = gantt.rows.len().saturating_sub(MAX_ROWS);
-    gantt.rows.truncate(MAX_ROWS);
-    let mut ends: Vec<f64> = gantt.rows.iter().flat_map(|row| row.bars.iter().map(|bar| bar.end)).collect();
+/// The picture of `rows`. Rows beyond the limit are left out; then the picture ends where the limit of bars is reached.
+fn gantt(in_seconds: bool, end: f64, mut rows: Vec<GanttRow>, step: Option<u64>) -> Gantt {
+    let rows_left_out = rows.len().saturating_sub(MAX_ROWS);
+    rows.truncate(MAX_ROWS);
+    let mut shown = end;
+    let mut ends: Vec<f64> = rows.iter().flat_map(|row| row.bars.iter().map(|bar| bar.end)).collect();
     if ends.len() > MAX_BARS {
         ends.sort_by(f64::total_cmp);
-        gantt.shown = ends[MAX_BARS];
-        for row in &mut gantt.rows {
-            row.bars.retain(|bar| bar.end <= gantt.shown);
+        shown = ends[MAX_BARS];
+        for row in &mut rows {
+            row.bars.retain(|bar| bar.end <= shown);
         }
     }
-    gantt
+    Gantt { in_seconds, end, shown, rows, rows_left_out, step }
 }
 
 #[cfg(test)]

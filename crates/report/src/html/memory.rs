@@ -3,8 +3,7 @@
 use serde::Serialize;
 
 use runner_spec::event::WatchedMemory as MeasuredMemory;
-use runner_spec::plan::Plan;
-use runner_spec::plan::{MemoryEstimate, RankPlan};
+use runner_spec::plan::{MemoryEstimate, Plan, RankPlan};
 use runner_store::summary::Summary;
 
 /// Ranks that are shown at most.
@@ -24,7 +23,8 @@ pub(super) struct RankMemory {
     pub(super) stage: usize,
     pub(super) replica: usize,
     pub(super) device: String,
-    pub(super) planned: MemoryCategories,
+    #[serde(serialize_with = "serialize_categories")]
+    pub(super) planned: MemoryEstimate,
     /// The peak of resident memory; `None` if it was not measured, or if the rank is a thread of a process with other ranks.
     pub(super) peak_rss: Option<u64>,
     /// The memory in the measured step.
@@ -33,31 +33,9 @@ pub(super) struct RankMemory {
     pub(super) above_plan: Option<f64>,
 }
 
-/// Planned bytes by their use.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(super) struct MemoryCategories {
-    pub(super) weights: u64,
-    pub(super) gradients: u64,
-    pub(super) optimizer: u64,
-    pub(super) activations: u64,
-    pub(super) workspace: u64,
-    pub(super) communication: u64,
-    /// The memory of a GPU that a process takes before its first tensor.
-    pub(super) context: u64,
-}
-
-impl From<&MemoryEstimate> for MemoryCategories {
-    fn from(m: &MemoryEstimate) -> Self {
-        Self {
-            weights: m.weights,
-            gradients: m.gradients,
-            optimizer: m.optimizer,
-            activations: m.activations,
-            workspace: m.workspace,
-            communication: m.communication,
-            context: m.context,
-        }
-    }
+/// Writes the planned bytes of each category.
+fn serialize_categories<S: serde::Serializer>(planned: &MemoryEstimate, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(planned.categories())
 }
 
 /// The memory that `plan` plans, with the peaks in `summary` and the memory that each process `measured`, which counts for its
@@ -75,7 +53,7 @@ pub(super) fn memory_table(plan: &Plan, summary: Option<&Summary>, measured: &[M
         stage: rank.stage,
         replica: rank.replica,
         device: rank.hardware.name.clone(),
-        planned: MemoryCategories::from(&rank.memory),
+        planned: rank.memory.clone(),
         peak_rss: peak(rank.rank),
         measured: measured_by(rank),
         above_plan: measured_by(rank).and_then(|measured| above_plan(&rank.memory, &measured)),

@@ -13,25 +13,15 @@ pub const MARK: &str = "<!doctype html>\n<!-- a report of runner -->\n";
 const TEMPLATE: &str = include_str!("../../../../templates/report/report.html.j2");
 const STYLE: &str = include_str!("../../../../templates/report/report.css");
 
+macro_rules! scripts {
+    ($($name:literal)+) => { &[$(include_str!(concat!("../../../../templates/report/", $name, ".js"))),+] };
+}
+
 /// The parts of the script, in the order in which they are loaded: a part comes after those that it uses.
-const SCRIPT: &[&str] = &[
-    include_str!("../../../../templates/report/dom.js"),
-    include_str!("../../../../templates/report/format.js"),
-    include_str!("../../../../templates/report/scale.js"),
-    include_str!("../../../../templates/report/state.js"),
-    include_str!("../../../../templates/report/chart.js"),
-    include_str!("../../../../templates/report/overview.js"),
-    include_str!("../../../../templates/report/curves.js"),
-    include_str!("../../../../templates/report/steptime.js"),
-    include_str!("../../../../templates/report/evaluation.js"),
-    include_str!("../../../../templates/report/samples.js"),
-    include_str!("../../../../templates/report/timeline.js"),
-    include_str!("../../../../templates/report/memory.js"),
-    include_str!("../../../../templates/report/sweep.js"),
-    include_str!("../../../../templates/report/settings.js"),
-    include_str!("../../../../templates/report/record.js"),
-    include_str!("../../../../templates/report/report.js"),
-];
+const SCRIPT: &[&str] = scripts!(
+    "dom" "format" "scale" "state" "chart" "overview" "curves" "steptime" "evaluation" "samples" "timeline" "memory"
+    "sweep" "settings" "record" "report"
+);
 
 /// A page, and its content security policy, which the page states and a server repeats in a header.
 #[derive(Debug, Clone)]

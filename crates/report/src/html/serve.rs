@@ -58,7 +58,6 @@ impl LiveReport {
         Ok(Self { server, address, source: Mutex::new(source) })
     }
 
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }

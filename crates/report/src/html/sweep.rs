@@ -10,8 +10,7 @@ use super::error::ReportError;
 use runner_lab::sweep::frozen::SweepRecord;
 use runner_lab::sweep::standing::{comparable, progress, read_all, rows};
 use runner_lab::sweep::{Goal, Importance, PointStatus, Results, from_str, importance};
-use runner_lab::sweep_dir;
-use runner_lab::sweep_dir::RECORD;
+use runner_lab::sweep_dir::{self, RECORD};
 
 /// A sweep.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -49,7 +48,6 @@ struct SweepRow {
 }
 
 /// The folder of the sweep that `wanted` names: a folder, or an id among the sweeps of `root`.
-#[must_use]
 pub fn find_sweep_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
     let folder = PathBuf::from(wanted);
     if !wanted.is_empty() && folder.join(RECORD).is_file() {
