@@ -18,7 +18,8 @@ pub(crate) const CACHE: &str = "RUNNER_CACHE";
 /// What ranks of a run that a launcher started know, and others do not.
 pub(crate) const TOKEN: &str = "RUNNER_TOKEN";
 /// The program's own variables, which are no keys of the experiment.
-const OWN: [&str; 5] = [RUNS, CACHE, TOKEN, super::plan::PEAK_FLOPS, runner_machine::doctor::LIBRARY_FOLDERS];
+pub(crate) const OWN_VARIABLES: [&str; 5] =
+    [RUNS, CACHE, TOKEN, super::plan::PEAK_FLOPS, runner_machine::doctor::LIBRARY_FOLDERS];
 
 /// An experiment on the command line.
 #[derive(Debug, Clone, clap::Args)]
@@ -120,19 +121,16 @@ impl ThreadArgs {
 /// `RUNNER_…` variables that may set keys of an experiment. What is not UTF-8 cannot.
 #[must_use]
 pub(crate) fn experiment_environment() -> Vec<(String, String)> {
-    utf8_environment().filter(|(name, _)| name.starts_with("RUNNER_") && !OWN.contains(&name.as_str())).collect()
-}
-
-/// Whether a variable is the program's own, and no key of an experiment.
-#[must_use]
-pub(crate) fn is_own(name: &str) -> bool {
-    OWN.contains(&name)
+    utf8_environment()
+        .filter(|(name, _)| name.starts_with("RUNNER_") && !OWN_VARIABLES.contains(&name.as_str()))
+        .collect()
 }
 
 /// The program's own variables that are set, but for what is secret.
 #[must_use]
 pub(crate) fn own_environment() -> Vec<(String, String)> {
-    OWN.iter()
+    OWN_VARIABLES
+        .iter()
         .filter(|name| **name != TOKEN)
         .filter_map(|name| Some(((*name).to_owned(), env::var(name).ok()?)))
         .collect()

@@ -10,7 +10,7 @@ use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use runner_lab::compare::curves::{Curve, CurveAxis, CurveMetric, curve};
-use runner_lab::compare::record::{RunRecord, stored};
+use runner_lab::compare::run_record::{RunRecord, stored};
 use runner_lab::compare::svg;
 use runner_report::comparison;
 use runner_spec::experiment::Experiment;

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use super::sweep::Mistakes;
 use runner_data::DataError;
 use runner_data::hub::HubError;
 use runner_engine::error::EngineError;
+use runner_engine::sweep::PointProblems;
 use runner_exec::ExecError;
 use runner_exec::eval::EvalError;
 use runner_plan::PlanError;
@@ -24,7 +24,7 @@ pub enum Exit {
     /// A command that compares found differences.
     Differ = 3,
     /// The run of a sweep's point belongs to another process; only the sweep sees this code.
-    Busy = runner_lab::sweep::ending::BUSY as isize,
+    Busy = runner_engine::sweep::BUSY as isize,
     /// Stopped by Ctrl-C or SIGTERM.
     Interrupted = 130,
 }
@@ -56,7 +56,6 @@ pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
     let request = error.chain().any(|cause| {
         cause.is::<ConfigError>()
             || cause.is::<RequestError>()
-            || cause.is::<Mistakes>()
             || cause.downcast_ref::<PlanError>().is_some_and(PlanError::is_request)
             || cause.downcast_ref::<WeightsError>().is_some_and(WeightsError::is_request)
             || cause.downcast_ref::<DataError>().is_some_and(DataError::is_request)
@@ -95,8 +94,8 @@ pub(crate) fn render(error: &anyhow::Error, color: bool) -> String {
     if let Some(mistakes) = error.chain().find_map(|cause| cause.downcast_ref::<ConfigError>()) {
         return mistakes.render(color);
     }
-    if let Some(mistakes) = error.chain().find_map(|cause| cause.downcast_ref::<Mistakes>()) {
-        return mistakes.to_string();
+    if let Some(problems) = error.chain().find_map(|cause| cause.downcast_ref::<PointProblems>()) {
+        return problems.render(color);
     }
     let label = console::style("error:").force_styling(color).red().bold();
     let mut out = format!("{label} {error}");

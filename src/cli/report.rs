@@ -11,7 +11,7 @@ use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
 use super::output::{complain, print, print_json};
-use super::sweep::find_sweep;
+use runner_lab::sweep_dir;
 use runner_report::html::sweep::find_sweep_folder;
 use runner_report::html::{LiveReport, MARK, Page, ReportError, ReportRequest, read_page_data};
 use runner_spec::format;
@@ -87,7 +87,7 @@ fn request(args: &ReportArgs) -> anyhow::Result<ReportRequest> {
         if another { Err(RequestError("a report shows only one sweep".to_owned())) } else { Ok(()) }
     };
     if let Some(wanted) = &args.sweep {
-        add_sweep(find_sweep(&root, Some(wanted.as_str()))?)?;
+        add_sweep(sweep_dir::resolve(&root, Some(wanted))?)?;
     }
     let mut runs: Vec<&String> = Vec::new();
     for wanted in &args.run {

@@ -109,7 +109,7 @@ fn check_removable(args: &RmArgs, run: &ListedRun) -> Result<(), RequestError> {
         )));
     }
     match &run.sweep {
-        Some(point) if !args.force && remove::sweep_goes_on(&args.root.root(), &point.id) => {
+        Some(point) if !args.force && remove::is_sweep_unfinished(&args.root.root(), &point.id) => {
             let sweep = printable(&point.id);
             Err(RequestError(format!(
                 "run {id} is point {} of the sweep {sweep}, which is not finished and needs it; --force removes it anyway",

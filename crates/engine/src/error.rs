@@ -8,13 +8,14 @@ use runner_data::DataError;
 use runner_data::hub::HubError;
 use runner_exec::ExecError;
 use runner_exec::eval::EvalError;
-use runner_lab::compare::record::RecordError;
+use runner_lab::compare::run_record::RecordError;
 use runner_plan::PlanError;
 use runner_spec::diagnostic::ConfigError;
 use runner_store::StoreError;
 use runner_weights::WeightsError;
 
 use crate::run_error::RunError;
+use crate::sweep::PointProblems;
 
 /// Why something that the engine was asked for was not done.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +25,9 @@ pub enum EngineError {
     Request(String),
     #[error("{0}")]
     Config(#[from] ConfigError),
+    /// Points of a sweep have mistakes.
+    #[error("{0}")]
+    Points(#[from] PointProblems),
     #[error("{0}")]
     Data(#[from] DataError),
     #[error("{0}")]
@@ -75,6 +79,7 @@ impl EngineError {
         match self {
             Self::Request(_)
             | Self::Config(_)
+            | Self::Points(_)
             | Self::Record(RecordError::Config(_))
             | Self::Eval(EvalError::Request(_)) => true,
             Self::Hub(error) => error.is_request(),

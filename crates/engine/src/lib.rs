@@ -2,7 +2,7 @@
 //! what they compute is recorded.
 //!
 //! [`apply::apply`] starts, resumes or finds the run of an experiment; [`resume::resume`], [`fork::fork`] and
-//! [`reproduce::reproduce`] begin from a recorded run. Whoever calls them hears of the run through an
+//! [`reproduce::reproduce`] begin from a recorded run; [`sweep`] runs the points of a sweep. Whoever calls them hears of the run through an
 //! [`observer::RunObserver`]; nothing here writes to a terminal or reads the environment.
 
 pub mod apply;
@@ -27,3 +27,4 @@ pub mod resume;
 pub mod run_error;
 mod session;
 pub mod stop;
+pub mod sweep;

@@ -11,7 +11,7 @@ use std::thread;
 
 use serde::Deserialize;
 
-use runner_lab::sweep::ending::ProcessExit;
+use crate::sweep::segment_outcome::ProcessExit;
 use runner_store::metrics::{EvalLine, TrainLine};
 use runner_store::time;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rayon::prelude::*;
 
-use super::remove::{FreedBytes, bytes_freed, discard, sweep_goes_on};
+use super::remove::{FreedBytes, bytes_freed, discard, is_sweep_unfinished};
 use runner_files::TEMPORARY;
 use runner_store::catalog;
 use runner_store::catalog::{ListedRun, ListedStatus};
@@ -56,7 +56,7 @@ pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<Vec<UnneededI
     let runs = catalog::list(root)?;
     let pinned = pinned(&runs);
     let goes_on: BTreeSet<&str> = runs.iter().filter_map(|r| r.sweep.as_ref()).map(|s| s.id.as_str()).collect();
-    let goes_on: BTreeSet<&str> = goes_on.into_iter().filter(|id| sweep_goes_on(root, id)).collect();
+    let goes_on: BTreeSet<&str> = goes_on.into_iter().filter(|id| is_sweep_unfinished(root, id)).collect();
     let kept = |run: &ListedRun| {
         run.sweep.as_ref().is_some_and(|s| goes_on.contains(s.id.as_str()))
             || older_than.is_some_and(|age| !ended_before(run, age))
@@ -133,7 +133,7 @@ fn free_locked(
     let mut gone = Vec::new();
     for (path, _lock) in locks.drain(..) {
         let Some(run) = runs.iter().find(|run| run.path == *path) else { continue };
-        let kept = run.sweep.as_ref().is_some_and(|s| sweep_goes_on(root, &s.id))
+        let kept = run.sweep.as_ref().is_some_and(|s| is_sweep_unfinished(root, &s.id))
             || older_than.is_some_and(|age| !ended_before(run, age));
         let none = BTreeSet::new();
         let now = of_run(run, !kept, pinned.get(run.id.as_str()).unwrap_or(&none));
@@ -225,5 +225,4 @@ fn children(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-#[path = "gc_tests.rs"]
 mod tests;

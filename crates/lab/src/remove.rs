@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::sweep_dir;
-use crate::sweep::standing;
+use crate::sweep::progress::SweepProgress;
 use runner_files::TEMPORARY;
 use runner_store::catalog::{ListedRun, SWEEPS};
 use runner_store::checkpoint;
@@ -122,14 +122,15 @@ pub fn descendants<'a>(all: &'a [ListedRun], id: &str) -> Vec<&'a ListedRun> {
     all.iter().filter(|run| run.id != id && from(run).as_deref() == Some(id)).collect()
 }
 
-/// Whether the sweep `id` of the runs in `root` is there and not finished, and so needs its runs and their checkpoints. One
-/// whose record cannot be read may be.
+/// True if the sweep `id` of the runs in `root` exists and is not finished, so that it needs its runs and their checkpoints. A sweep
+/// whose record cannot be read counts as not finished.
 #[must_use]
-pub fn sweep_goes_on(root: &Path, id: &str) -> bool {
+pub fn is_sweep_unfinished(root: &Path, id: &str) -> bool {
     let mut parts = Path::new(id).components();
     if !matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(_)), None)) {
         return false;
     }
     let folder = root.join(SWEEPS).join(id);
-    folder.is_dir() && sweep_dir::frozen(&folder).map_or(true, |frozen| !standing::is_finished(root, &frozen))
+    let is_unfinished = |record| !SweepProgress::read(root, &record).is_finished(&record);
+    folder.is_dir() && sweep_dir::read_record(&folder).map_or(true, is_unfinished)
 }

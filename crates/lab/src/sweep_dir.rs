@@ -1,114 +1,148 @@
-//! One sweep's folder: `<root>/sweeps/<name>-<8 digits>[-n]/`, with all that was fixed when it started.
+//! The folder of one sweep: `<root>/sweeps/<name>-<8 digits>[-n]/`, with everything that was fixed when it started.
 //!
-//! It is built beside its place and renamed, so a folder of that name is complete. Nothing in it changes afterwards but the
-//! points' logs and the script that a cluster was given: how far the sweep has come is what its points' run directories say.
+//! It is built under another name and renamed, so a folder of that name is complete. Afterwards only the points' logs and the batch
+//! script change: the progress of the sweep is in the run directories of its points.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use crate::sweep::frozen::{FORMAT, SweepRecord};
+use crate::sweep::record::{FORMAT, SweepRecord};
 pub use runner_store::catalog::SWEEPS;
 use runner_store::error::StoreError;
-use runner_store::files::{read_json, read_small, sync_dir, write_atomic, write_json};
+use runner_store::files::{check_format, file_name, read_json, read_small, sync_dir, write_atomic, write_json};
 use runner_store::lock::RunLock;
 use runner_store::run_dir::{CREATING, remove_stale_folders};
 
 /// The sweep file as given.
 pub const SWEEP: &str = "sweep.yaml";
-/// What was fixed at the start.
+/// The record of the sweep.
 pub const RECORD: &str = "sweep.json";
-/// The script of the newest array of jobs that a cluster got.
+/// The script of the newest array of jobs that was submitted.
 pub const SCRIPT: &str = "slurm.sh";
-/// The points' experiments, resolved, and their logs.
+/// The folder with the resolved experiments of the points, and their logs.
 pub const POINTS: &str = "points";
 
-/// A sweep that this process drives.
+/// The folder of a sweep that this process holds.
 #[derive(Debug)]
 pub struct SweepDir {
     path: PathBuf,
-    frozen: SweepRecord,
+    record: SweepRecord,
     _lock: RunLock,
 }
 
-/// What a sweep starts with.
+/// The first files of a new sweep.
 #[derive(Debug)]
 pub struct SweepFiles<'a> {
-    /// Its `id` is what the folder is called unless that is taken.
-    pub frozen: SweepRecord,
+    /// Its `id` is the name of the folder unless that is taken.
+    pub record: SweepRecord,
     /// The sweep file as given.
     pub text: &'a str,
     /// The resolved experiment of each point.
     pub experiments: &'a [String],
 }
 
-/// The resolved experiment of the point `index` of the sweep in `path`.
+/// The path of the resolved experiment of the point `index` of the sweep in `path`.
 #[must_use]
 pub fn point_file(path: &Path, index: usize) -> PathBuf {
     path.join(POINTS).join(format!("{index:04}.yaml"))
 }
 
-/// What the processes of the point `index` write to their standard error.
+/// The path of the log of the point `index`: the standard error of its processes.
 #[must_use]
 pub fn point_log(path: &Path, index: usize) -> PathBuf {
     path.join(POINTS).join(format!("{index:04}.log"))
 }
 
-/// What was fixed when the sweep in `path` started.
+/// Reads the record of the sweep in `path`.
 ///
 /// # Errors
 /// If it is missing, damaged or of another version.
-pub fn frozen(path: &Path) -> Result<SweepRecord, StoreError> {
+pub fn read_record(path: &Path) -> Result<SweepRecord, StoreError> {
     let file = path.join(RECORD);
-    let frozen: SweepRecord = read_json(&file)?;
-    if frozen.format != FORMAT {
-        let message = format!("format {}, this version reads format {FORMAT}", frozen.format);
-        return Err(StoreError::damaged(&file, message));
-    }
-    Ok(frozen)
+    let record: SweepRecord = read_json(&file)?;
+    check_format(&file, record.format, FORMAT)?;
+    Ok(record)
 }
 
-/// The text of its sweep file as it was then.
+/// Reads the copy of the sweep file in the folder `path` of a sweep.
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn text(path: &Path) -> Result<String, StoreError> {
+pub fn read_sweep_file(path: &Path) -> Result<String, StoreError> {
     read_small(&path.join(SWEEP))
 }
 
-/// The sweeps in the folder of runs `root`, oldest first. Folders that cannot be read are left out; `broken` says why.
+/// The readable sweeps in the folder of runs `root`, oldest first.
 #[must_use]
-pub fn list(root: &Path) -> ListedSweeps {
-    let mut listed = ListedSweeps::default();
-    for path in folders(root) {
-        match frozen(&path) {
-            Ok(frozen) => listed.sweeps.push((path, frozen)),
-            Err(error) => listed.broken.push(error.to_string()),
-        }
-    }
-    listed.sweeps.sort_by(|(a_path, a), (b_path, b)| {
-        // Names end in numbers, of which a longer one is a later one.
-        (&a.created, a_path.as_os_str().len(), a_path).cmp(&(&b.created, b_path.as_os_str().len(), b_path))
-    });
-    listed
+pub fn list(root: &Path) -> Vec<(PathBuf, SweepRecord)> {
+    let readable = |path: PathBuf| Some((read_record(&path).ok()?, path));
+    let mut sweeps: Vec<_> =
+        folders(root).into_iter().filter_map(readable).map(|(record, path)| (path, record)).collect();
+    // Ids end in numbers, and a longer number is a later one.
+    let key = |(path, record): &(PathBuf, SweepRecord)| (record.created.clone(), path.as_os_str().len(), path.clone());
+    sweeps.sort_by_key(key);
+    sweeps
 }
 
-/// What is in a folder of sweeps.
-#[derive(Debug, Default)]
-pub struct ListedSweeps {
-    pub sweeps: Vec<(PathBuf, SweepRecord)>,
-    pub broken: Vec<String>,
+/// The newest sweep in `root` that was started from the sweep file `file` under the name `name`.
+#[must_use]
+pub fn newest_of_file(root: &Path, name: &str, file: &Path) -> Option<(PathBuf, SweepRecord)> {
+    let file = absolute_path(file);
+    list(root).into_iter().rfind(|(_, record)| record.name == name && record.file == file)
 }
 
-/// Folders of sweeps in `root`, by name.
+/// `path` from the root of the file system, without symbolic links where it exists.
+#[must_use]
+pub fn absolute_path(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The folders of sweeps in `root`, by name.
 #[must_use]
 pub fn folders(root: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(root.join(SWEEPS)) else { return Vec::new() };
-    let visible = |path: &PathBuf| !path.file_name().unwrap_or_default().to_string_lossy().starts_with('.');
-    let mut out: Vec<PathBuf> =
-        entries.filter_map(Result::ok).map(|e| e.path()).filter(visible).filter(|path| path.is_dir()).collect();
-    out.sort();
-    out
+    let is_sweep = |path: &PathBuf| !file_name(path).starts_with('.') && path.is_dir();
+    let mut folders: Vec<PathBuf> = entries.filter_map(Result::ok).map(|e| e.path()).filter(is_sweep).collect();
+    folders.sort();
+    folders
+}
+
+/// Finds the sweep that `wanted` names in the folder of runs `root`: by its folder, its id, or the unique beginning of an id. `None`
+/// names the newest sweep.
+///
+/// # Errors
+/// If there is no such sweep, or there are several.
+pub fn resolve(root: &Path, wanted: Option<&str>) -> Result<PathBuf, StoreError> {
+    let none = || StoreError::Refused(format!("no sweeps in {} yet: runner sweep FILE starts one", root.display()));
+    let Some(wanted) = wanted else {
+        return list(root).pop().map(|(path, _)| path).ok_or_else(none);
+    };
+    let as_path = Path::new(wanted);
+    if as_path.join(RECORD).is_file() {
+        return Ok(as_path.to_owned());
+    }
+    let mut all = folders(root);
+    if let Some(exact) = all.iter().position(|path| file_name(path) == wanted) {
+        return Ok(all.swap_remove(exact));
+    }
+    let ids: Vec<String> = all.iter().map(|path| file_name(path)).collect();
+    let matching: Vec<usize> = (0..all.len()).filter(|&i| !wanted.is_empty() && ids[i].starts_with(wanted)).collect();
+    match matching.as_slice() {
+        [one] => Ok(all.swap_remove(*one)),
+        [] if all.is_empty() => Err(none()),
+        [] => {
+            let known = ids.join(", ");
+            Err(StoreError::Refused(format!("no sweep {wanted:?} in {}; there are: {known}", root.display())))
+        }
+        several => {
+            let candidates: Vec<&str> = several.iter().map(|&i| ids[i].as_str()).collect();
+            let candidates = candidates.join(", ");
+            Err(StoreError::Refused(format!(
+                "{wanted} may be any of these sweeps: {candidates}; give more of the name"
+            )))
+        }
+    }
 }
 
 impl SweepDir {
@@ -120,7 +154,7 @@ impl SweepDir {
         let folder = root.join(SWEEPS);
         fs::create_dir_all(&folder).map_err(StoreError::io("creating", &folder))?;
         remove_stale_folders(&folder);
-        let temporary = folder.join(format!("{CREATING}{}-{}", files.frozen.id, std::process::id()));
+        let temporary = folder.join(format!("{CREATING}{}-{}", files.record.id, std::process::id()));
         let points = temporary.join(POINTS);
         fs::create_dir_all(&points).map_err(StoreError::io("creating", &points))?;
         let result = Self::fill(&folder, &temporary, &mut files);
@@ -130,7 +164,7 @@ impl SweepDir {
         result
     }
 
-    /// Writes the batch script of an array, and says where.
+    /// Writes the batch script of an array, and returns its path.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -143,7 +177,7 @@ impl SweepDir {
     fn fill(folder: &Path, temporary: &Path, files: &mut SweepFiles<'_>) -> Result<Self, StoreError> {
         let lock = RunLock::take(temporary)?;
         write_atomic(&temporary.join(SWEEP), files.text.as_bytes())?;
-        for (point, text) in files.frozen.points.iter().zip(files.experiments) {
+        for (point, text) in files.record.points.iter().zip(files.experiments) {
             let file = point_file(temporary, point.index);
             let write = || {
                 let mut out = File::create_new(&file)?;
@@ -153,15 +187,15 @@ impl SweepDir {
             write().map_err(StoreError::io("writing", &file))?;
         }
         sync_dir(&temporary.join(POINTS))?;
-        let base = files.frozen.id.clone();
+        let base = files.record.id.clone();
         for n in 1.. {
             let id = if n == 1 { base.clone() } else { format!("{base}-{n}") };
             let path = folder.join(&id);
             if path.exists() {
                 continue;
             }
-            files.frozen.id = id;
-            write_json(&temporary.join(RECORD), &files.frozen)?;
+            files.record.id = id;
+            write_json(&temporary.join(RECORD), &files.record)?;
             match fs::rename(temporary, &path) {
                 Ok(()) => break,
                 // Another process took the name in between.
@@ -170,16 +204,16 @@ impl SweepDir {
             }
         }
         sync_dir(folder)?;
-        Ok(Self { path: folder.join(&files.frozen.id), frozen: files.frozen.clone(), _lock: lock })
+        Ok(Self { path: folder.join(&files.record.id), record: files.record.clone(), _lock: lock })
     }
 
-    /// Takes the sweep in `path` to go on with it.
+    /// Opens the sweep in `path` in order to resume it, and takes its lock.
     ///
     /// # Errors
-    /// `Locked` if another process drives it; a damaged record.
+    /// `Locked` if another process runs it; a damaged record.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let lock = RunLock::take(path)?;
-        Ok(Self { path: path.to_owned(), frozen: frozen(path)?, _lock: lock })
+        Ok(Self { path: path.to_owned(), record: read_record(path)?, _lock: lock })
     }
 
     #[must_use]
@@ -188,14 +222,14 @@ impl SweepDir {
     }
 
     #[must_use]
-    pub fn frozen(&self) -> &SweepRecord {
-        &self.frozen
+    pub fn record(&self) -> &SweepRecord {
+        &self.record
     }
 }
 
 /// The folder of runs that the sweep in `path` belongs to.
 #[must_use]
-pub fn root(path: &Path) -> PathBuf {
+pub fn runs_folder(path: &Path) -> PathBuf {
     let root = path.parent().and_then(Path::parent).unwrap_or(Path::new("."));
     if root.as_os_str().is_empty() { PathBuf::from(".") } else { root.to_owned() }
 }
@@ -212,24 +246,29 @@ mod tests {
         let create = || {
             SweepDir::create(
                 root.path(),
-                SweepFiles { frozen: sweep(), text: "sweep: {}\n", experiments: &experiments },
+                SweepFiles { record: sweep(), text: "sweep: {}\n", experiments: &experiments },
             )
             .unwrap()
         };
-        assert!(list(root.path()).sweeps.is_empty());
+        assert!(list(root.path()).is_empty());
         let first = create();
         assert!(first.path().ends_with("sweeps/s-12345678"));
         assert_eq!(fs::read_to_string(point_file(first.path(), 2)).unwrap(), "a: 2\n");
-        assert_eq!(text(first.path()).unwrap(), "sweep: {}\n");
-        assert_eq!(frozen(first.path()).unwrap(), sweep());
+        assert_eq!(read_sweep_file(first.path()).unwrap(), "sweep: {}\n");
+        assert_eq!(read_record(first.path()).unwrap(), sweep());
         assert!(matches!(SweepDir::open(first.path()), Err(StoreError::Locked { .. })));
         let path = first.path().to_owned();
         drop(first);
-        assert_eq!(SweepDir::open(&path).unwrap().frozen(), &sweep());
+        assert_eq!(SweepDir::open(&path).unwrap().record(), &sweep());
         let second = create();
-        assert_eq!((second.frozen().id.as_str(), super::root(second.path())), ("s-12345678-2", root.path().to_owned()));
-        let ids: Vec<String> = list(root.path()).sweeps.into_iter().map(|(_, f)| f.id).collect();
+        assert_eq!((second.record().id.as_str(), runs_folder(second.path())), ("s-12345678-2", root.path().to_owned()));
+        let ids: Vec<String> = list(root.path()).into_iter().map(|(_, f)| f.id).collect();
         assert_eq!(ids, ["s-12345678", "s-12345678-2"]);
+        let resolved = |wanted: Option<&str>| resolve(root.path(), wanted).map(|path| file_name(&path));
+        assert_eq!(resolved(None).unwrap(), "s-12345678-2");
+        assert_eq!(resolved(Some("s-12345678")).unwrap(), "s-12345678");
+        assert!(resolved(Some("s-1")).unwrap_err().to_string().contains("give more of the name"));
+        assert!(resolved(Some("none")).unwrap_err().is_request());
         assert_eq!(fs::read_dir(root.path().join(SWEEPS)).unwrap().count(), 2, "nothing temporary stays");
     }
 
@@ -240,7 +279,8 @@ mod tests {
         fs::create_dir_all(&path).unwrap();
         let other = SweepRecord { format: FORMAT + 1, ..sweep() };
         fs::write(path.join(RECORD), serde_json::to_string(&other).unwrap()).unwrap();
-        let listed = list(root.path());
-        assert!(listed.sweeps.is_empty() && listed.broken[0].contains("this version reads format"), "{listed:?}");
+        assert!(list(root.path()).is_empty());
+        let error = read_record(&path).unwrap_err().to_string();
+        assert!(error.contains("this version reads format"), "{error}");
     }
 }

@@ -1,11 +1,11 @@
-//! A sweep that tests share, here and in other crates.
+//! A sweep for the tests of this crate and of others.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::sweep::frozen::{FORMAT, PlannedPoint, SweepRecord};
+use crate::sweep::record::{FORMAT, PlannedPoint, SweepRecord};
 use crate::sweep::{AshaSettings, Goal, MeasurementChoice, Objective, ObjectiveMetric};
 
 /// Three points, the last the same as the first; rungs at 10, 20 and 40 steps.

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::table::{Align, table};
-use runner_lab::compare::keys::{CHOICES, SettingGroup, is_choice, settings, shown};
-use runner_lab::compare::record::{RunFigures, RunRecord};
+use runner_lab::compare::run_record::{RunFigures, RunRecord};
+use runner_lab::compare::settings::{CHOICES, SettingGroup, is_choice, settings, shown};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{bytes, count, percent, printable, rate, seconds};
 

@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use crate::comparison::FIGURES;
 use crate::table::{Align, table};
-use runner_lab::compare::class::{DifferenceClass, MathematicsPart};
+use runner_lab::compare::classification::{DifferenceClass, MathematicsPart};
 use runner_lab::compare::diff::{ChangedSetting, Diff, DiffSide};
-use runner_lab::compare::effect::SettingEffect;
-use runner_lab::compare::facts::FactPair;
-use runner_lab::compare::keys::shown;
-use runner_lab::compare::outcome::{LossPair, OutcomeComparison};
+use runner_lab::compare::fact_pairs::FactPair;
+use runner_lab::compare::outcome_comparison::{LossPair, OutcomeComparison};
+use runner_lab::compare::setting_effect::SettingEffect;
+use runner_lab::compare::settings::shown;
 use runner_spec::format::{bytes, count, counted, printable};
 
 /// A change that is wider than this many columns is shown on two lines.

@@ -8,10 +8,10 @@ use super::{point, results, status};
 use crate::cli::common::{RootArgs, ThreadArgs};
 use crate::cli::exit::Exit;
 
-/// Train the points of a sweep file, as many at once as it says, or go on with them, or find them done.
+/// Train the points of a sweep file, several at once, resume them, or report that they are done.
 ///
-/// All points are made, checked and planned before the first one starts, and stay what they were then. Ctrl-C has the runs
-/// save and exits with code 130; the same command goes on from there, as after a crash.
+/// All points are rendered, checked and planned before the first one starts, and do not change afterwards. Ctrl-C lets the runs save
+/// and exits with code 130; the same command resumes them, also after a crash.
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct SweepArgs {
@@ -27,13 +27,13 @@ pub(crate) struct RunArgs {
     /// The sweep file.
     #[arg(required = true)]
     pub file: Option<PathBuf>,
-    /// Show the points and what they would take, and start nothing.
+    /// Show the points with their cost and the predicted time, and start nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Start another sweep, even if this file has one. Runs that are done already are not run again.
+    /// Start another sweep, even if this file has one. Runs that are done are not repeated.
     #[arg(long)]
     pub new: bool,
-    /// Runs at once [default: what the file says].
+    /// The number of concurrent runs [default: the file's `parallel`].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub parallel: Option<u16>,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(crate) struct RunArgs {
     /// Override a key of every point's experiment, such as `train.steps=10`; may be given several times.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
-    /// What starts the runs.
+    /// The program that starts the runs.
     #[arg(long, value_enum, default_value_t = Launcher::Local)]
     pub launcher: Launcher,
     /// A further option of each job, such as --partition=long; may be given several times.
@@ -57,31 +57,38 @@ pub(crate) struct RunArgs {
     pub json: bool,
 }
 
-/// What starts the runs of a sweep.
+/// The program that starts the runs of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Launcher {
     /// This process, on this machine.
     Local,
-    /// Slurm: an array of jobs, one for each point. The folder of runs lies where all machines see it.
+    /// Slurm: an array of jobs, one for each point. All machines must see the folder of runs.
     Slurm,
 }
 
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum SweepCommand {
-    /// Show how the points of a sweep stand.
+    /// Show the status of a sweep's points.
     Status(StatusArgs),
-    /// Show what came out of a sweep, the best point first.
+    /// Show the results of a sweep, the best point first.
     Results(ResultsArgs),
     #[command(hide = true)]
     Point(PointArgs),
 }
 
+/// The sweep that a command reads.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct StatusArgs {
+pub(crate) struct SweepNameArgs {
     /// A sweep's folder, its id, or the beginning of an id that no other sweep shares [default: the newest].
     pub sweep: Option<String>,
     #[command(flatten)]
     pub root: RootArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub sweep: SweepNameArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -89,10 +96,8 @@ pub(crate) struct StatusArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ResultsArgs {
-    /// A sweep's folder, its id, or the beginning of an id that no other sweep shares [default: the newest].
-    pub sweep: Option<String>,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub sweep: SweepNameArgs,
     /// Print CSV.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
@@ -112,7 +117,7 @@ pub(crate) struct PointArgs {
 }
 
 /// # Errors
-/// A wrong request, or a sweep that could not go on.
+/// If the request is wrong, or the sweep cannot be run.
 pub(crate) fn run(args: &SweepArgs) -> anyhow::Result<Exit> {
     match &args.command {
         None => super::run::run(&args.run),

@@ -1,19 +1,47 @@
-//! `runner sweep results`: what came out of a sweep, the best first.
+//! `runner sweep results`: shows the results of a sweep, the best point first.
+
+use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::args::ResultsArgs;
-use super::closing::Closing;
-use super::find;
+use super::args::{ResultsArgs, SweepNameArgs};
 use crate::cli::exit::Exit;
-use crate::cli::output::{print, print_json};
-use runner_lab::sweep::standing::read_all;
+use crate::cli::output::{complain, print, print_json};
+use runner_lab::sweep::progress::SweepProgress;
+use runner_lab::sweep::record::SweepRecord;
+use runner_lab::sweep::summary::SweepSummary;
 use runner_lab::sweep::{Importance, Results, ResultsRow};
 use runner_lab::sweep_dir;
+use runner_report::sweep_results::SweepResultsText;
 
-/// What `--json` prints.
+/// A sweep, read from its folder and the run directories of its points.
+pub(super) struct ReadSweep {
+    pub(super) path: PathBuf,
+    pub(super) record: SweepRecord,
+    pub(super) summary: SweepSummary,
+}
+
+impl ReadSweep {
+    /// Reads the sweep that `args` names. Files of runs that cannot be read are reported on standard error.
+    pub(super) fn read(args: &SweepNameArgs) -> anyhow::Result<Self> {
+        let path = sweep_dir::resolve(&args.root.root(), args.sweep.as_deref())?;
+        let record = sweep_dir::read_record(&path)?;
+        let progress = SweepProgress::read(&sweep_dir::runs_folder(&path), &record);
+        let summary = SweepSummary::new(&path, &record, &progress);
+        for problem in &summary.problems {
+            complain(&format!("warning: {problem}"));
+        }
+        Ok(Self { path, record, summary })
+    }
+
+    pub(super) fn text<'a>(&'a self, args: &'a SweepNameArgs) -> SweepResultsText<'a> {
+        SweepResultsText { record: &self.record, summary: &self.summary, runs: args.root.runs.as_deref() }
+    }
+}
+
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
-struct Found<'a> {
+struct ResultsJson<'a> {
     id: &'a str,
     results: &'a Results,
     best: Option<&'a ResultsRow>,
@@ -23,23 +51,20 @@ struct Found<'a> {
 /// # Errors
 /// If there is no such sweep, or its record is damaged.
 pub(super) fn run(args: &ResultsArgs) -> anyhow::Result<Exit> {
-    let path = find::resolve(&args.root.root(), args.sweep.as_deref())?;
-    let frozen = sweep_dir::frozen(&path)?;
-    let standings = read_all(&sweep_dir::root(&path), &frozen);
-    let closing = Closing::new(&path, &frozen, &standings, args.root.runs.as_deref());
+    let sweep = ReadSweep::read(&args.sweep)?;
+    let SweepSummary { results, importance, .. } = &sweep.summary;
     if args.csv {
-        print(&closing.results.csv()?)?;
+        print(&results.csv()?)?;
     } else if args.json {
-        let (results, importance) = (&closing.results, closing.importance.as_slice());
-        print_json(&Found { id: &frozen.id, results, best: results.best(), importance })?;
+        print_json(&ResultsJson { id: &sweep.record.id, results, best: results.best(), importance })?;
     } else {
-        let parts = [
-            closing.table(),
-            closing.mattered(),
-            closing.saved().map(|line| line + "\n").unwrap_or_default(),
-            closing.best().map(|text| text + "\n").unwrap_or_default(),
-        ];
-        print(&parts.concat())?;
+        let text = sweep.text(&args.sweep);
+        let mut out = text.table() + &text.importance();
+        for line in [text.saved_steps(), text.best()].into_iter().flatten() {
+            out.push_str(&line);
+            out.push('\n');
+        }
+        print(&out)?;
     }
     Ok(Exit::Done)
 }

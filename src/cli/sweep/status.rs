@@ -1,27 +1,25 @@
-//! `runner sweep status`: how the points of a sweep stand, whoever runs them.
+//! `runner sweep status`: shows how far the points of a sweep are, whichever process runs them.
+
+use std::path::Path;
 
 use serde::Serialize;
 
 use super::args::StatusArgs;
-use super::closing::Closing;
-use super::find;
-use super::preview::many;
+use super::results::ReadSweep;
 use crate::cli::exit::Exit;
 use crate::cli::output::{print, print_json};
 use runner_lab::sweep::Results;
-use runner_lab::sweep::standing::read_all;
-use runner_lab::sweep_dir;
-use runner_spec::format::printable;
+use runner_spec::format::{counted, printable};
 use runner_store::RunLock;
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
-struct Status<'a> {
+struct StatusJson<'a> {
     id: &'a str,
-    path: &'a std::path::Path,
+    path: &'a Path,
     /// The sweep file.
-    file: &'a std::path::Path,
-    /// Whether a process drives it now.
+    file: &'a Path,
+    /// True if a process runs the sweep now.
     running: bool,
     results: &'a Results,
 }
@@ -29,25 +27,23 @@ struct Status<'a> {
 /// # Errors
 /// If there is no such sweep, or its record is damaged.
 pub(super) fn run(args: &StatusArgs) -> anyhow::Result<Exit> {
-    let path = find::resolve(&args.root.root(), args.sweep.as_deref())?;
-    let frozen = sweep_dir::frozen(&path)?;
-    let standings = read_all(&sweep_dir::root(&path), &frozen);
-    let mut closing = Closing::new(&path, &frozen, &standings, args.root.runs.as_deref());
-    let running = RunLock::is_held(&path);
-    closing.results.rows.sort_by_key(|row| row.point);
+    let mut sweep = ReadSweep::read(&args.sweep)?;
+    sweep.summary.results.rows.sort_by_key(|row| row.point);
+    let (record, running) = (&sweep.record, RunLock::is_held(&sweep.path));
     if args.json {
-        let (id, file, results) = (frozen.id.as_str(), frozen.file.as_path(), &closing.results);
-        print_json(&Status { id, path: &path, file, running, results })?;
+        let results = &sweep.summary.results;
+        print_json(&StatusJson { id: &record.id, path: &sweep.path, file: &record.file, running, results })?;
         return Ok(Exit::Done);
     }
-    let state = if running { "running" } else { "not running" };
-    let head = format!(
-        "sweep {}, {state}, of {}: {}, {}\n",
-        printable(&frozen.id),
-        frozen.file.display(),
-        many(frozen.points.len(), "point"),
-        closing.counts()
-    );
-    print(&(closing.table() + &head))?;
+    let text = sweep.text(&args.sweep);
+    print(&format!(
+        "{}sweep {}, {}, of {}: {}, {}\n",
+        text.table(),
+        printable(&record.id),
+        if running { "running" } else { "not running" },
+        record.file.display(),
+        counted(record.points.len() as u64, "point"),
+        text.counts()
+    ))?;
     Ok(Exit::Done)
 }

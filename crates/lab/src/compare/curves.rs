@@ -1,6 +1,6 @@
 //! Curves of runs: a metric over steps or tokens, smoothed, and thinned to what a picture can show.
 
-use super::record::{RunRecord, StepRecord};
+use super::run_record::{RunRecord, StepRecord};
 
 /// What is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::beginning::{self, InheritedSteps};
-use super::class::{Classification, DifferenceClass, MathematicsPart, TrainingEquality, verdict};
-use super::effect::{SettingEffect, effect};
-use super::facts::{self, FactPair, Invocation};
-use super::keys::{self, SettingGroup};
-use super::outcome::{OutcomeComparison, outcomes};
-use super::record::RunRecord;
-use super::side::PlannedExperiment;
+use super::classification::{Classification, DifferenceClass, MathematicsPart, TrainingEquality, verdict};
+use super::fact_pairs::{self, FactPair, Invocation};
+use super::inherited_steps::{self, InheritedSteps};
+use super::outcome_comparison::{OutcomeComparison, outcomes};
+use super::planned_experiment::PlannedExperiment;
+use super::run_record::RunRecord;
+use super::setting_effect::{SettingEffect, effect};
+use super::settings::{self, SettingGroup};
 
 /// A side, and where it is from.
 #[derive(Debug, Clone)]
@@ -85,13 +85,13 @@ fn named(compared: &DiffInput) -> DiffSide {
 /// Of a run.
 fn ancestors(compared: &DiffInput) -> Vec<InheritedSteps> {
     let Some(record) = &compared.record else { return Vec::new() };
-    beginning::ancestors(&record.path, &record.manifest, &compared.side)
+    inherited_steps::ancestors(&record.path, &record.manifest, &compared.side)
 }
 
 /// Compares `a` and `b`. `notes`: what was found out when they were read.
 #[must_use]
 pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -> Diff {
-    let settings: Vec<ChangedSetting> = keys::differences(&a.side.experiment, &b.side.experiment)
+    let settings: Vec<ChangedSetting> = settings::differences(&a.side.experiment, &b.side.experiment)
         .into_iter()
         .map(|d| {
             let effect = effect(&d, &a.side, &b.side);
@@ -108,10 +108,10 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
         .collect();
     let kept = settings.iter().any(|s| s.effect == SettingEffect::Bookkeeping);
     let (began_a, began_b) = (ancestors(a), ancestors(b));
-    let began = beginning::began((&a.side, &began_a), (&b.side, &began_b));
+    let began = inherited_steps::began((&a.side, &began_a), (&b.side, &began_b));
     let Classification { class, parts, training, meaning } = verdict(&a.side, &b.side, kept).with(began);
-    let mut plan = facts::plan(&a.side, &b.side);
-    plan.extend(facts::beginning(&began_a, &began_b));
+    let mut plan = fact_pairs::plan(&a.side, &b.side);
+    plan.extend(fact_pairs::beginning(&began_a, &began_b));
     Diff {
         a: named(a),
         b: named(b),
@@ -122,10 +122,10 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
         data_read,
         settings,
         plan,
-        data: if data_read { facts::data(&a.side.data, &b.side.data) } else { Vec::new() },
-        program: facts::program(&a.setting, &b.setting),
-        machine: facts::machine(&a.setting, &b.setting),
-        invocation: facts::invocation(&a.setting, &b.setting),
+        data: if data_read { fact_pairs::data(&a.side.data, &b.side.data) } else { Vec::new() },
+        program: fact_pairs::program(&a.setting, &b.setting),
+        machine: fact_pairs::machine(&a.setting, &b.setting),
+        invocation: fact_pairs::invocation(&a.setting, &b.setting),
         outcomes: a.record.as_ref().zip(b.record.as_ref()).map(|(a, b)| outcomes(a, b)),
         notes,
     }

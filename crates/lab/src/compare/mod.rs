@@ -1,25 +1,24 @@
-//! What two experiments or runs have in common, what differs, and what that means; tables and curves of several.
+//! Comparison of experiments and runs: which settings and facts differ, what that means for the numbers, and the curves of several
+//! runs.
 
-pub mod assumed;
-pub mod beginning;
-pub mod class;
+pub mod classification;
 pub mod curves;
 pub mod diff;
-pub mod effect;
-pub mod facts;
-pub mod keys;
-pub mod outcome;
-pub mod record;
-pub mod side;
+pub mod fact_pairs;
+pub mod inherited_steps;
+pub mod outcome_comparison;
+pub mod planned_experiment;
+pub mod run_record;
+pub mod setting_effect;
+pub mod settings;
 pub mod svg;
+pub mod unread_data;
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_pairs;
 
-pub use class::{Classification, DifferenceClass, MathematicsPart, TrainingEquality};
+pub use classification::{Classification, DifferenceClass, MathematicsPart, TrainingEquality};
 pub use diff::{Diff, DiffInput};
-pub use effect::SettingEffect;
-pub use record::RunRecord;
-pub use side::PlannedExperiment;
+pub use planned_experiment::PlannedExperiment;
+pub use run_record::RunRecord;
+pub use setting_effect::SettingEffect;

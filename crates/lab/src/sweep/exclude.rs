@@ -4,9 +4,9 @@ use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Expression, UndefinedBehavior, filters, tests};
 use serde_json::{Map, Value};
 
-use super::overlay::text;
 use super::point::ExpandedPoint;
 use super::spec::{ExcludeExpression, SweepBase, SweepSpec};
+use super::value_text::value_text;
 use runner_spec::diagnostic::{list, nearest, short};
 
 /// Instructions that an expression may take for one point; a comparison takes four.
@@ -88,7 +88,8 @@ fn repeats() -> Problem {
 /// Whether `point` is left out.
 pub(super) fn holds(expression: &Expression<'_, '_>, spec: &SweepSpec, point: &ExpandedPoint) -> Result<bool, Problem> {
     let at = || {
-        let values: Vec<String> = point.values.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
+        let values: Vec<String> =
+            point.values.iter().map(|(name, value)| format!("{name}: {}", value_text(value))).collect();
         short(&values.join(", "))
     };
     match expression.eval(context(spec, point)) {

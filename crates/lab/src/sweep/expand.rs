@@ -1,22 +1,24 @@
-//! From a sweep to its points.
+//! Expansion of a sweep to its points.
 
 use super::exclude;
 use super::point::{ExpandedPoint, PointValues};
-use super::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepSpec};
+use super::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepBase, SweepSpec};
+use super::value_text::yaml_text;
+use runner_config::LoadOptions;
 use runner_spec::diagnostic::ConfigError;
 use runner_template::source::{Place, Source};
 
-/// The points, and those that `exclude` left out.
+/// The points of a sweep, and the points that `exclude` left out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expanded {
     pub points: Vec<ExpandedPoint>,
     pub excluded: Vec<ExpandedPoint>,
 }
 
-/// The points of `spec`, in the order of the product: what stands first in the file varies slowest.
+/// Expands `spec` to its points, in the order of the product: the first axis of the file varies slowest.
 ///
 /// # Errors
-/// An expression of `exclude` that cannot be computed or is not a truth value, or nothing that is left; at its place in the file.
+/// With its place in the file: an expression of `exclude` that cannot be computed or is not a truth value, or that leaves no point.
 pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
     let source = Source::file(&spec.path, spec.text.trim_start_matches('\u{FEFF}').to_owned());
     let whole = |message: String| ConfigError::new(vec![source.diagnostic_whole(message, String::new())]);
@@ -48,7 +50,7 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
             match exclude::holds(expression, spec, &point) {
                 Ok(holds) => out |= holds,
                 Err(problem) => {
-                    // What is wrong for one point is most often wrong for all.
+                    // The same mistake would be reported for almost every point.
                     *slot = None;
                     report(exclude, problem);
                 }
@@ -68,7 +70,26 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
     if diagnostics.is_empty() { Ok(Expanded { points, excluded }) } else { Err(ConfigError::new(diagnostics)) }
 }
 
-/// How many points the product of `axes` has, if that is not too many.
+/// The options that load the base of `spec` for `point`: the sweep's settings, over them those of `base` (the command's), over them
+/// those of the point.
+#[must_use]
+pub fn load_options(spec: &SweepSpec, point: &ExpandedPoint, base: &LoadOptions) -> LoadOptions {
+    let mut out = base.clone();
+    out.sets = spec.set.iter().chain(&base.sets).cloned().collect();
+    match spec.base {
+        SweepBase::Template(_) => {
+            out.vars.clone_from(&spec.vars);
+            out.vars.extend(base.vars.clone());
+            out.vars.extend(point.values.iter().cloned());
+        }
+        SweepBase::Experiment(_) => {
+            out.sets.extend(point.values.iter().map(|(key, value)| format!("{key}={}", yaml_text(value))));
+        }
+    }
+    out
+}
+
+/// The number of points in the product of `axes`, or why there are too many.
 pub(super) fn count(axes: &[Dimension]) -> Result<usize, String> {
     let total = axes.iter().try_fold(1_usize, |n, axis| n.checked_mul(axis.len()));
     match total {
@@ -83,7 +104,7 @@ pub(super) fn count(axes: &[Dimension]) -> Result<usize, String> {
     }
 }
 
-/// What a dimension adds to a point, for each of its values.
+/// The values that a dimension adds to a point, for each of its positions.
 fn choices(axis: &Dimension) -> Vec<PointValues> {
     match axis {
         Dimension::Grid(axis) => axis.values.iter().map(|value| vec![(axis.name.clone(), value.clone())]).collect(),
@@ -104,5 +125,4 @@ fn place(exclude: &ExcludeExpression) -> Place {
 }
 
 #[cfg(test)]
-#[path = "expand_tests.rs"]
 mod tests;

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::overlay::text;
 use super::point::PointValues;
 use super::spec::{Dimension, Goal};
+use super::value_text::value_text;
 
 const BY_VALUE: &str = "eta squared";
 const BY_QUARTILE: &str = "eta squared over quartiles";
@@ -90,7 +90,7 @@ fn value<'v>(values: &'v PointValues, name: &str) -> Option<&'v Value> {
 }
 
 fn joined(values: &[&Value]) -> String {
-    values.iter().map(|v| text(v)).collect::<Vec<_>>().join("+")
+    values.iter().map(|v| value_text(v)).collect::<Vec<_>>().join("+")
 }
 
 /// The quartile that each number is in, named by its bounds; equal numbers are in the same one.
@@ -101,7 +101,7 @@ fn quartiles(column: &[Vec<&Value>]) -> Option<Vec<String>> {
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
     let bin = |x: f64| sorted.partition_point(|&(y, _)| y < x) * BINS / sorted.len();
     let name = |bin_of: usize| {
-        let mut members = sorted.iter().filter(|&&(y, _)| bin(y) == bin_of).map(|(_, v)| text(v));
+        let mut members = sorted.iter().filter(|&&(y, _)| bin(y) == bin_of).map(|(_, v)| value_text(v));
         let first = members.next().unwrap_or_default();
         let last = members.next_back().unwrap_or_else(|| first.clone());
         if first == last { first } else { format!("{first} to {last}") }

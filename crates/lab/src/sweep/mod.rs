@@ -1,28 +1,24 @@
-//! Sweeps: one file to many points, which of them to train how far, and what came out. Pure: running them is others' work.
+//! Sweeps: reading the sweep file, expanding it to points, deciding which points to train how far, and reading the results. Running
+//! the points is the engine's part.
 
-pub mod allocate;
-pub mod ending;
 mod exclude;
 mod expand;
-pub mod frozen;
+mod file_changes;
 mod importance;
-mod key_path;
-mod overlay;
 mod point;
-pub mod problems;
+pub mod progress;
 mod random;
 mod read;
-mod read_axes;
-mod reader;
+pub mod record;
 mod results;
 mod schedule;
-pub mod slurm;
 mod spec;
-pub mod standing;
+pub mod summary;
+mod value_text;
 
-pub use expand::{Expanded, expand};
+pub use expand::{Expanded, expand, load_options};
+pub use file_changes::describe_changes;
 pub use importance::{Importance, importance};
-pub use overlay::{flow, options, text};
 pub use point::{ExpandedPoint, PointValues};
 pub use random::{Distribution, RandomDraws};
 pub use read::{from_str, load};
@@ -32,3 +28,4 @@ pub use spec::{
     AshaSettings, Dimension, ExcludeExpression, Goal, ListAxis, MAX_POINTS, MeasurementChoice, Objective,
     ObjectiveMetric, SCHEMA, SweepBase, SweepSpec,
 };
+pub use value_text::{value_text, yaml_text};

@@ -1,62 +1,47 @@
-//! The table of a sweep: one row a point, the best first.
+//! The table of a sweep's results: one row for each point, the best point first.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::overlay::text;
 use super::point::{PointValues, ordered};
 use super::spec::Objective;
+use super::value_text::value_text;
 
-/// How far a point came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PointStatus {
-    /// Not begun.
-    Queued,
-    Running,
-    /// Begun and neither running nor at an end.
-    Interrupted,
-    /// All steps.
-    Done,
-    /// Judged and not promoted.
-    Stopped,
-    Failed,
-    /// The same run as another point's.
-    Duplicate,
-}
-
-impl PointStatus {
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Running => "running",
-            Self::Interrupted => "interrupted",
-            Self::Done => "done",
-            Self::Stopped => "stopped",
-            Self::Failed => "failed",
-            Self::Duplicate => "duplicate",
-        }
+runner_store::named_enum! {
+    /// The status of a point.
+    pub enum PointStatus {
+        /// The point has no run.
+        Queued = "queued",
+        Running = "running",
+        /// The point's run neither trains nor is finished.
+        Interrupted = "interrupted",
+        /// The run has done all its steps.
+        Done = "done",
+        /// The point was judged and not promoted.
+        Stopped = "stopped",
+        Failed = "failed",
+        /// The point is the same run as another point.
+        Duplicate = "duplicate",
     }
 }
 
-/// What came out of a point.
+/// The result of a point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResultsRow {
-    /// From 1.
+    /// The number of the point, from 1.
     pub point: usize,
     #[serde(with = "ordered")]
     pub values: PointValues,
     pub status: PointStatus,
-    /// Optimizer steps done.
+    /// The number of optimizer steps done.
     pub steps: u64,
     pub objective: Option<f64>,
-    /// Its run's id.
+    /// The id of the point's run.
     pub run: Option<String>,
     pub seconds: Option<f64>,
 }
 
-/// All rows, sorted by the objective: the best first, those without one last, equals by their index.
+/// The rows, sorted by the objective: the best first, rows without an objective last, equal ones by their number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     pub objective: Objective,
@@ -76,20 +61,20 @@ impl Results {
         Self { objective, rows }
     }
 
-    /// The best point: of those that did all their steps, or else of all that have an objective. What was stopped early was
-    /// measured after fewer steps, and is no match for what was not.
+    /// The best point among those that did all their steps, or else among all that have an objective. The objective of a stopped point
+    /// was measured after fewer steps, so it does not compare.
     #[must_use]
     pub fn best(&self) -> Option<&ResultsRow> {
         let mut valued = self.rows.iter().filter(|row| row.objective.is_some_and(|y| !y.is_nan()));
         valued.clone().find(|row| row.status == PointStatus::Done).or_else(|| valued.next())
     }
 
-    /// The table as CSV, one line a row in their order, below a header: `point`, a column for each name that varies, `status`,
-    /// `steps_done`, the metric, `seconds`, `run`. What is not known is empty. A name that another column has already gets `param.`
-    /// before it. A text that a spreadsheet would take for a formula gets `'` before it; numbers are as they are.
+    /// The table as CSV: a header and one line for each row, with the columns `point`, one for each name that varies, `status`,
+    /// `steps_done`, the metric, `seconds`, `run`. Unknown values are empty. A name that is also another column gets the prefix
+    /// `param.`. A text that a spreadsheet would take for a formula gets the prefix `'`.
     ///
     /// # Errors
-    /// None that input could cause.
+    /// No input causes one.
     pub fn csv(&self) -> Result<String, csv::Error> {
         let metric = self.objective.metric.name();
         let own = ["point", "status", "steps_done", metric, "seconds", "run"];
@@ -105,10 +90,11 @@ impl Results {
         for row in &self.rows {
             let value = |name: &&str| match row.values.iter().find(|(n, _)| n == name) {
                 Some((_, Value::String(text))) => plain(text),
-                Some((_, other)) => text(other),
+                Some((_, other)) => value_text(other),
                 None => String::new(),
             };
-            let number = |x: Option<f64>| x.map(|x| text(&Value::from(x))).filter(|t| t != "null").unwrap_or_default();
+            let number =
+                |x: Option<f64>| x.filter(|x| x.is_finite()).map_or_else(String::new, |x| value_text(&Value::from(x)));
             let rest = [
                 row.status.name().to_owned(),
                 row.steps.to_string(),
@@ -127,7 +113,7 @@ fn one(text: &str) -> std::iter::Once<String> {
     std::iter::once(text.to_owned())
 }
 
-/// A text that no spreadsheet computes.
+/// `text`, marked as text where a spreadsheet would compute it.
 fn plain(text: &str) -> String {
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() }
 }

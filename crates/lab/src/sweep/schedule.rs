@@ -1,31 +1,31 @@
-//! Which point is trained how far, and when: asynchronous successive halving that decides by results alone.
+//! The schedule of a sweep: asynchronous successive halving (ASHA) that depends on results alone, not on the machine's speed.
 //!
-//! The rule is ASHA's (Li et al. 2020, "A system for massively parallel hyperparameter tuning", algorithm 2): a worker that has
-//! nothing to do promotes a task that is among the best of its rung, from the highest rung down, or else starts a new one.
-//! There, what is known at that moment depends on how fast the machine happens to be. Here the moments are those of a
-//! simulation: virtual workers, on which a step takes its task's virtual cost. A result counts from its virtual end on, however
-//! early it is there, and the simulation waits for one that is not. So the same results lead to the same decisions, on any
-//! machine, after any interruption; the price is that a real worker waits at times where ASHA's would not.
+//! The rule is ASHA's (Li et al. 2020, "A system for massively parallel hyperparameter tuning", algorithm 2): an idle worker
+//! promotes a task that is among the best of its rung, from the highest rung down, or else starts a new task. In ASHA the results
+//! that are known at that moment depend on the speed of the machine. Here the moments are those of a simulation with virtual
+//! workers, on which a step takes the virtual cost of its task. A result counts from its virtual end on, even if it is known
+//! earlier, and the simulation waits for a result that is missing. So the same results lead to the same decisions, on any machine
+//! and after any interruption. In exchange, a real worker sometimes waits where ASHA's would not.
 //!
-//! Running what is due, and asking again when something ends, is others' work.
+//! This module only decides. The engine runs the segments that are due, and asks again when one ends.
 
 use std::cmp::Ordering;
 
 use super::spec::{AshaSettings, Goal};
 
-/// A point, as the scheduler sees it.
+/// A point without its parameters, for the scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PointTask {
-    /// Virtual cost of one step, such as planned FLOPs or predicted seconds; positive and finite (else it counts as 1).
+    /// The virtual cost of one step, such as planned FLOPs or predicted seconds. A cost that is not positive and finite counts as 1.
     pub step_cost: f64,
-    /// Steps after which it is judged, ascending; the last is all of them.
+    /// The steps after which the task is judged, ascending. The last one ends it.
     pub rungs: Vec<u64>,
 }
 
-/// What a segment ended with.
+/// The result of a segment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SegmentResult {
-    /// The objective at its rung.
+    /// The objective at the segment's rung.
     Value(f64),
     Failed,
 }
@@ -35,44 +35,45 @@ pub enum SegmentResult {
 pub struct TrainingSegment {
     /// Index into the tasks.
     pub task: usize,
-    /// Index into the task's rungs; it begins where the rung below ends. Without early stop the last one, from step 0.
+    /// Index into the task's rungs. The segment starts where the rung below ends; without early stopping it starts at step 0 and
+    /// its rung is the last one.
     pub rung: usize,
-    /// The task's step at its end.
+    /// The last step of the segment.
     pub until: u64,
 }
 
-/// How tasks are chosen.
+/// The rule by which tasks are promoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromotionRule {
     pub goal: Goal,
-    /// One of how many goes on to the next rung; `None`: every task does all its steps, in one segment.
+    /// One of this many tasks is promoted to the next rung. `None`: every task does all its steps, in one segment.
     pub reduction: Option<u64>,
 }
 
-/// What is to be done now.
+/// The segments that are due, and the state of the simulation that decided on them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScheduleDecision {
-    /// To be running now, in the order of their virtual start; at most as many as there are workers.
+    /// The segments that should be running now, in the order of their virtual start; at most as many as there are workers.
     pub due: Vec<TrainingSegment>,
-    /// Whether nothing runs and nothing can be started.
-    pub over: bool,
-    /// The virtual time that was reached; once it is over, that of the last end.
+    /// True if nothing runs and nothing can be started.
+    pub is_finished: bool,
+    /// The virtual time that the simulation reached.
     pub virtual_end: f64,
-    /// All that was ever started, in virtual order. With more findings it only grows.
+    /// All segments that were started, in virtual order. With more results the list only grows.
     pub order: Vec<TrainingSegment>,
 }
 
-/// What to run, given what was found so far: `found(task, rung)`, asked only for segments that were started.
+/// Decides which segments to run, given the results so far. `result_of(task, rung)` is called only for segments that were started.
 ///
-/// Ends are handled in the order of (virtual end, worker). Of equal values the task with the lower index is better; NaN and
-/// `Failed` are worse than any number, count among the findings of their rung, and are never promoted. A task whose last rung
-/// this is counts, too, and has nowhere to go.
+/// Segments end in the order of (virtual end, worker). Of equal values the task with the lower index is better. NaN and `Failed` are
+/// worse than any number, count among the results of their rung, and are never promoted. A task at its last rung counts too, and is
+/// not promoted.
 #[must_use]
 pub fn decide(
     tasks: &[PointTask],
     workers: usize,
     rule: PromotionRule,
-    found: &dyn Fn(usize, usize) -> Option<SegmentResult>,
+    result_of: &dyn Fn(usize, usize) -> Option<SegmentResult>,
 ) -> ScheduleDecision {
     let mut state = Simulation { tasks, rule, next: 0, rungs: Vec::new(), order: Vec::new() };
     let mut workers: Vec<Option<RunningSegment>> = vec![None; workers.max(1)];
@@ -86,18 +87,23 @@ pub fn decide(
         // `min_by` takes the first of equals: the lower worker.
         let ends = workers.iter_mut().filter_map(|w| w.map(|running| (running, w)));
         let Some((first, worker)) = ends.min_by(|(a, _), (b, _)| a.end.total_cmp(&b.end)) else {
-            return ScheduleDecision { due: Vec::new(), over: true, virtual_end: now, order: state.order };
+            return ScheduleDecision { due: Vec::new(), is_finished: true, virtual_end: now, order: state.order };
         };
-        let Some(finding) = found(first.segment.task, first.segment.rung) else {
+        let Some(result) = result_of(first.segment.task, first.segment.rung) else {
             let mut waiting: Vec<RunningSegment> = workers.into_iter().flatten().collect();
             waiting.sort_by_key(|running| running.started);
-            let due = waiting.iter().map(|r| r.segment).filter(|s| found(s.task, s.rung).is_none()).collect();
-            return ScheduleDecision { due, over: false, virtual_end: now, order: state.order };
+            let due = waiting.iter().map(|r| r.segment).filter(|s| result_of(s.task, s.rung).is_none()).collect();
+            return ScheduleDecision { due, is_finished: false, virtual_end: now, order: state.order };
         };
         *worker = None;
         now = first.end;
-        state.learn(first.segment, finding);
+        state.add_result(first.segment, result);
     }
+}
+
+/// `cost` if it is positive and finite, else 1.
+pub(super) fn valid_step_cost(cost: f64) -> f64 {
+    if cost.is_finite() && cost > 0.0 { cost } else { 1.0 }
 }
 
 /// The steps at which a point of `total` steps is judged: min_steps·reduction^k below `total`, each rounded up to a multiple of
@@ -126,50 +132,51 @@ pub fn rungs(asha: &AshaSettings, total: u64, multiple: u64) -> Vec<u64> {
 struct RunningSegment {
     segment: TrainingSegment,
     end: f64,
-    /// Its number among all that were started.
+    /// The number of the segment among all that were started.
     started: usize,
 }
 
 struct Simulation<'t> {
     tasks: &'t [PointTask],
     rule: PromotionRule,
-    /// The first task that was not looked at yet.
+    /// The first task that was not considered yet.
     next: usize,
     rungs: Vec<RungResults>,
     order: Vec<TrainingSegment>,
 }
 
-/// What is known at a rung, each list with the best first.
+/// The tasks with a result at a rung, each list with the best first.
 #[derive(Default)]
 struct RungResults {
     all: Vec<RankedTask>,
-    /// Those that can be promoted and were not.
+    /// The tasks that can be promoted and were not.
     waiting: Vec<RankedTask>,
 }
 
-/// A task among the others at a rung; the smaller the better.
+/// A task in the order of its rung: smaller is better.
 #[derive(Clone, Copy)]
 struct RankedTask {
-    bad: bool,
-    /// Negated where more is better; 0 for a bad one.
+    /// True for a failed task and for NaN.
+    is_bad: bool,
+    /// The objective, negated if higher is better; 0 for a bad task.
     value: f64,
     task: usize,
 }
 
 impl RankedTask {
-    fn new(goal: Goal, finding: SegmentResult, task: usize) -> Self {
-        match finding {
+    fn new(goal: Goal, result: SegmentResult, task: usize) -> Self {
+        match result {
             // Adding zero makes -0 and 0 equal.
             SegmentResult::Value(value) if !value.is_nan() => {
                 let value = if goal == Goal::Minimize { value } else { -value };
-                Self { bad: false, value: value + 0.0, task }
+                Self { is_bad: false, value: value + 0.0, task }
             }
-            SegmentResult::Value(_) | SegmentResult::Failed => Self { bad: true, value: 0.0, task },
+            SegmentResult::Value(_) | SegmentResult::Failed => Self { is_bad: true, value: 0.0, task },
         }
     }
 
     fn order(&self, other: &Self) -> Ordering {
-        self.bad.cmp(&other.bad).then(self.value.total_cmp(&other.value)).then(self.task.cmp(&other.task))
+        self.is_bad.cmp(&other.is_bad).then(self.value.total_cmp(&other.value)).then(self.task.cmp(&other.task))
     }
 
     fn insert_into(self, list: &mut Vec<Self>) {
@@ -179,7 +186,7 @@ impl RankedTask {
 }
 
 impl Simulation<'_> {
-    /// What a worker does that has nothing to do.
+    /// The next segment for an idle worker.
     fn choose(&mut self) -> Option<TrainingSegment> {
         self.promote().or_else(|| self.start())
     }
@@ -188,7 +195,7 @@ impl Simulation<'_> {
         let reduction = usize::try_from(self.rule.reduction?.max(1)).unwrap_or(usize::MAX);
         for (rung, found) in self.rungs.iter_mut().enumerate().rev() {
             let Some(best) = found.waiting.first().copied() else { continue };
-            // All that are better than the best that waits were promoted, so it is the only one to look at.
+            // All better tasks were promoted already, so only the best of the waiting ones can be promoted.
             let better = found.all.partition_point(|other| other.order(&best).is_lt());
             if better < found.all.len() / reduction {
                 found.waiting.remove(0);
@@ -206,7 +213,7 @@ impl Simulation<'_> {
                 Some(_) => 0,
                 None => self.tasks[task].rungs.len().saturating_sub(1),
             };
-            // One without steps has nothing to run.
+            // A task without steps has nothing to run.
             if let Some(segment) = self.segment(task, rung) {
                 return Some(segment);
             }
@@ -224,23 +231,21 @@ impl Simulation<'_> {
             (None, _) | (_, 0) => 0,
             (Some(_), rung) => rungs[rung - 1],
         };
-        let step_cost = if step_cost.is_finite() && *step_cost > 0.0 { *step_cost } else { 1.0 };
-        segment.until.saturating_sub(from) as f64 * step_cost
+        segment.until.saturating_sub(from) as f64 * valid_step_cost(*step_cost)
     }
 
-    fn learn(&mut self, segment: TrainingSegment, finding: SegmentResult) {
+    fn add_result(&mut self, segment: TrainingSegment, result: SegmentResult) {
         if self.rungs.len() <= segment.rung {
             self.rungs.resize_with(segment.rung + 1, RungResults::default);
         }
         let rung = &mut self.rungs[segment.rung];
-        let rank = RankedTask::new(self.rule.goal, finding, segment.task);
+        let rank = RankedTask::new(self.rule.goal, result, segment.task);
         rank.insert_into(&mut rung.all);
-        if !rank.bad && segment.rung + 1 < self.tasks[segment.task].rungs.len() {
+        if !rank.is_bad && segment.rung + 1 < self.tasks[segment.task].rungs.len() {
             rank.insert_into(&mut rung.waiting);
         }
     }
 }
 
 #[cfg(test)]
-#[path = "schedule_tests.rs"]
 mod tests;

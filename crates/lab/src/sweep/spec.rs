@@ -1,4 +1,4 @@
-//! What a sweep file says, once read and found right. Reading is `read`'s, the points are `expand`'s.
+//! A sweep as its file describes it, checked.
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
@@ -8,30 +8,31 @@ use serde_json::{Map, Value};
 
 use super::random::{Distribution, RandomDraws};
 
-/// JSON Schema of the sweep file (draft 7), for editors. `read` is what decides; a test holds the two together.
+/// The JSON Schema of the sweep file (draft 7), for editors. The module `read` decides what is legal; a test compares its keys with the
+/// schema.
 pub const SCHEMA: &str = include_str!("../../../../schemas/sweep.schema.json");
 
-/// The most points that a sweep may have, before exclusion.
+/// The largest number of points of a sweep, before exclusion.
 pub const MAX_POINTS: usize = 10_000;
 
 /// A sweep, as its file describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SweepSpec {
-    /// `name`, else the name of the file without its ending.
+    /// The key `name`, else the name of the file without its extension.
     pub name: String,
     pub base: SweepBase,
-    /// Variables that every point gets; of a template only.
+    /// Variables of the template that are the same for all points.
     pub vars: Map<String, Value>,
-    /// `key.path=value` for every point, as `--set` takes them.
+    /// `key.path=value` for every point, in the form of `--set`.
     pub set: Vec<String>,
-    /// What varies, in the order of the file; the first varies slowest.
+    /// The dimensions, in the order of the file; the first one varies slowest.
     pub axes: Vec<Dimension>,
     pub exclude: Vec<ExcludeExpression>,
     pub objective: Objective,
     pub early_stop: Option<AshaSettings>,
-    /// Runs at once, at least 1.
+    /// The number of concurrent runs, at least 1.
     pub parallel: usize,
-    /// How often a failed point is tried again.
+    /// How often a failed point is retried.
     pub retries: u32,
     /// The file as given.
     pub text: String,
@@ -39,19 +40,19 @@ pub struct SweepSpec {
 }
 
 impl SweepSpec {
-    /// Names of all that varies, in the order of the file.
+    /// The names of everything that varies, in the order of the file.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         self.axes.iter().flat_map(Dimension::names).collect()
     }
 }
 
-/// What the points are made of; the path is joined to the sweep file's folder.
+/// The file that points are made from; its path is joined to the folder of the sweep file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SweepBase {
-    /// Names of axes are variables of this template.
+    /// The names of the axes are variables of this template.
     Template(PathBuf),
-    /// Names of axes are key paths of this experiment.
+    /// The names of the axes are key paths of this experiment.
     Experiment(PathBuf),
 }
 
@@ -69,14 +70,14 @@ impl SweepBase {
 pub enum Dimension {
     /// An axis of `grid`.
     Grid(ListAxis),
-    /// The axes of `zip`, of equal length, which go together.
+    /// The axes of `zip`: equally long, and varied together.
     Zip(Vec<ListAxis>),
     /// The draws of `random`, the same for every point of the rest.
     Random(RandomDraws),
 }
 
 impl Dimension {
-    /// How many values it has.
+    /// The number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -91,7 +92,7 @@ impl Dimension {
         self.len() == 0
     }
 
-    /// Names of what varies in it.
+    /// The names of everything that varies in the dimension.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         match self {
@@ -101,37 +102,37 @@ impl Dimension {
         }
     }
 
-    /// Whether a value of what it calls `name` is a list.
+    /// True if a value of `name` is a list.
     pub(super) fn has_list(&self, name: &str) -> bool {
         let in_axis = |axis: &ListAxis| axis.name == name && axis.values.iter().any(Value::is_array);
         match self {
             Self::Grid(axis) => in_axis(axis),
             Self::Zip(axes) => axes.iter().any(in_axis),
-            Self::Random(random) => random.space.iter().any(|(of, draw)| {
-                of == name && matches!(draw, Distribution::Choice(values) if values.iter().any(Value::is_array))
+            Self::Random(random) => random.space.iter().any(|(drawn, draw)| {
+                drawn == name && matches!(draw, Distribution::Choice(values) if values.iter().any(Value::is_array))
             }),
         }
     }
 }
 
-/// A variable or key path, and the values that it takes, at least one.
+/// A variable or key path with its values, of which there is at least one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListAxis {
     pub name: String,
     pub values: Vec<Value>,
 }
 
-/// An expression; points for which it is true are left out.
+/// An expression that leaves out the points for which it is true.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExcludeExpression {
     pub text: String,
-    /// Where it stands in the file: line and column from 1, and characters in that line.
+    /// The place in the file: line and column from 1, and the number of characters.
     pub line: usize,
     pub column: usize,
     pub length: usize,
 }
 
-/// What the points are compared by.
+/// The objective that points are compared by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objective {
     pub metric: ObjectiveMetric,
@@ -139,41 +140,20 @@ pub struct Objective {
     pub at: MeasurementChoice,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ObjectiveMetric {
-    ValLoss,
-    TrainLoss,
-    ValPerplexity,
-    HellaswagAcc,
-    HellaswagAccNorm,
-    TokensPerSecond,
+runner_store::named_enum! {
+    /// The metric that points are compared by.
+    pub enum ObjectiveMetric {
+        ValLoss = "val_loss",
+        TrainLoss = "train_loss",
+        ValPerplexity = "val_perplexity",
+        HellaswagAcc = "hellaswag_acc",
+        HellaswagAccNorm = "hellaswag_acc_norm",
+        TokensPerSecond = "tokens_per_second",
+    }
 }
 
 impl ObjectiveMetric {
-    pub const ALL: [Self; 6] = [
-        Self::ValLoss,
-        Self::TrainLoss,
-        Self::ValPerplexity,
-        Self::HellaswagAcc,
-        Self::HellaswagAccNorm,
-        Self::TokensPerSecond,
-    ];
-
-    /// As the file has it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ValLoss => "val_loss",
-            Self::TrainLoss => "train_loss",
-            Self::ValPerplexity => "val_perplexity",
-            Self::HellaswagAcc => "hellaswag_acc",
-            Self::HellaswagAccNorm => "hellaswag_acc_norm",
-            Self::TokensPerSecond => "tokens_per_second",
-        }
-    }
-
-    /// The goal where the file names none.
+    /// The goal unless the file names one.
     #[must_use]
     pub fn goal(self) -> Goal {
         match self {
@@ -189,26 +169,15 @@ impl Display for ObjectiveMetric {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Goal {
-    Minimize,
-    Maximize,
+runner_store::named_enum! {
+    pub enum Goal {
+        Minimize = "minimize",
+        Maximize = "maximize",
+    }
 }
 
 impl Goal {
-    pub const ALL: [Self; 2] = [Self::Minimize, Self::Maximize];
-
-    /// As the file has it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Minimize => "minimize",
-            Self::Maximize => "maximize",
-        }
-    }
-
-    /// The better one first; NaN is worse than any number, and equal to itself.
+    /// Orders the better value first. NaN is worse than any number, and equal to itself.
     #[must_use]
     pub fn order(self, a: f64, b: f64) -> std::cmp::Ordering {
         match (a.is_nan(), b.is_nan()) {
@@ -223,26 +192,13 @@ impl Goal {
     }
 }
 
-/// Which of a run's measurements counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MeasurementChoice {
-    /// The one after the last step.
-    Last,
-    /// The best one.
-    Best,
-}
-
-impl MeasurementChoice {
-    pub const ALL: [Self; 2] = [Self::Last, Self::Best];
-
-    /// As the file has it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Last => "last",
-            Self::Best => "best",
-        }
+runner_store::named_enum! {
+    /// The measurement of a run that counts.
+    pub enum MeasurementChoice {
+        /// The measurement after the last step.
+        Last = "last",
+        /// The best measurement.
+        Best = "best",
     }
 }
 

@@ -7,10 +7,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::error::ReportError;
-use runner_lab::sweep::frozen::SweepRecord;
-use runner_lab::sweep::standing::{comparable, progress, read_all, rows};
-use runner_lab::sweep::{Goal, Importance, PointStatus, Results, from_str, importance};
-use runner_lab::sweep_dir::{self, RECORD};
+use runner_lab::sweep::progress::SweepProgress;
+use runner_lab::sweep::record::SweepRecord;
+use runner_lab::sweep::summary::SweepSummary;
+use runner_lab::sweep::{Goal, Importance, PointStatus};
+use runner_lab::sweep_dir;
+use runner_lab::sweep_dir::RECORD;
 
 /// A sweep.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -61,29 +63,23 @@ pub fn find_sweep_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
 /// # Errors
 /// If there is no sweep, or it cannot be read.
 pub(super) fn load_sweep(folder: &Path) -> Result<(SweepTable, Vec<PathBuf>), ReportError> {
-    let frozen = sweep_dir::frozen(folder)?;
-    let standings = read_all(&sweep_dir::root(folder), &frozen);
-    let due = progress(&frozen, &standings).due;
-    let rows = rows(&frozen, &standings, &due);
-    // The axes are in the copy of the sweep file. Without it the importance of parameters is unknown.
-    let text = sweep_dir::text(folder).unwrap_or_default();
-    let axes = from_str(&text, &frozen.file).map(|spec| spec.axes).unwrap_or_default();
-    let (measured_at, measured) = comparable(&frozen, &standings, &rows);
-    let mattered = importance(&axes, frozen.objective.goal, &measured);
-    let results = Results::new(frozen.objective, rows);
+    let record = sweep_dir::read_record(folder)?;
+    let progress = SweepProgress::read(&sweep_dir::runs_folder(folder), &record);
+    let summary = SweepSummary::new(folder, &record, &progress);
     let mut seen = BTreeSet::new();
-    let paths = standings.into_iter().flatten().map(|s| s.path).filter(|path| seen.insert(path.clone())).collect();
-    Ok((table(&frozen, results, mattered, measured_at), paths))
+    let runs = progress.points.into_iter().flatten().map(|run| run.path);
+    let paths = runs.filter(|path| seen.insert(path.clone())).collect();
+    Ok((table(&record, summary), paths))
 }
 
-fn table(frozen: &SweepRecord, results: Results, importance: Vec<Importance>, measured_at: Option<u64>) -> SweepTable {
+fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
     let mut parameters: Vec<String> = Vec::new();
-    for (name, _) in frozen.points.iter().flat_map(|point| &point.values) {
+    for (name, _) in record.points.iter().flat_map(|point| &point.values) {
         if !parameters.contains(name) {
             parameters.push(name.clone());
         }
     }
-    let best = results.best().map(|row| row.point);
+    let best = summary.results.best().map(|row| row.point);
     let value = |values: &[(String, Value)], name: &String| {
         values.iter().find(|(other, _)| other == name).map_or(Value::Null, |(_, value)| value.clone())
     };
@@ -96,17 +92,17 @@ fn table(frozen: &SweepRecord, results: Results, importance: Vec<Importance>, me
         run: row.run,
         seconds: row.seconds,
     };
-    let mut rows: Vec<SweepRow> = results.rows.into_iter().map(row).collect();
+    let mut rows: Vec<SweepRow> = summary.results.rows.into_iter().map(row).collect();
     rows.sort_by_key(|row| row.point);
     SweepTable {
-        id: frozen.id.clone(),
-        metric: frozen.objective.metric.name(),
-        minimize: frozen.objective.goal == Goal::Minimize,
+        id: record.id.clone(),
+        metric: record.objective.metric.name(),
+        minimize: record.objective.goal == Goal::Minimize,
         rows,
         best,
         parameters,
-        importance,
-        measured_at,
+        importance: summary.importance,
+        measured_at: summary.measured_at,
     }
 }
 
@@ -120,12 +116,12 @@ mod tests {
     fn a_sweep_that_has_not_begun_has_its_points() {
         let root = tempfile::tempdir().unwrap();
         let experiments = ["a: 1\n".to_owned(), "a: 2\n".to_owned(), "a: 3\n".to_owned()];
-        let files = SweepFiles { frozen: sweep(), text: "sweep: {}\n", experiments: &experiments };
+        let files = SweepFiles { record: sweep(), text: "sweep: {}\n", experiments: &experiments };
         let made = SweepDir::create(root.path(), files).unwrap();
         let (table, runs) = load_sweep(made.path()).unwrap();
         assert_eq!((table.rows.len(), table.best, runs.len()), (sweep().points.len(), None, 0));
         assert!(table.rows.iter().all(|row| row.values.len() == table.parameters.len() && row.objective.is_none()));
-        let id = made.frozen().id.clone();
+        let id = made.record().id.clone();
         assert_eq!(find_sweep_folder(root.path(), &id).as_deref(), Some(made.path()));
         assert_eq!(find_sweep_folder(root.path(), made.path().to_str().unwrap()).as_deref(), Some(made.path()));
         assert_eq!((find_sweep_folder(root.path(), ""), find_sweep_folder(root.path(), "none")), (None, None));

@@ -1,0 +1,22 @@
+//! A sweep from its file to its finished points. Its points are planned and recorded, then run on this machine or submitted to Slurm.
+//!
+//! [`open_sweep`] starts, resumes or finds the sweep of a file; [`run_sweep`] runs its points in processes of their own and tells a
+//! [`SweepObserver`] of them; [`slurm::submit_sweep`] submits them as an array of jobs.
+
+mod driver;
+mod event;
+mod open;
+mod plan_points;
+mod point_command;
+mod point_problems;
+mod resource_allocator;
+pub(crate) mod segment_outcome;
+pub mod slurm;
+mod slurm_script;
+
+pub use driver::{SweepReport, run_sweep};
+pub use event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
+pub use open::{OpenedSweep, SweepLauncher, SweepRequest, open_sweep};
+pub use point_command::point_arguments;
+pub use point_problems::{PointProblems, describe_points};
+pub use segment_outcome::BUSY;

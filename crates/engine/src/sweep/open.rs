@@ -1,0 +1,203 @@
+//! Finds, starts or resumes the sweep of a sweep file.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use runner_config::LoadOptions;
+use runner_lab::sweep::progress::SweepProgress;
+use runner_lab::sweep::record::SweepRecord;
+use runner_lab::sweep::{SweepSpec, describe_changes};
+use runner_lab::sweep_dir;
+use runner_lab::sweep_dir::{SWEEPS, SweepDir, SweepFiles};
+use runner_store::{RunLock, StoreError};
+
+use super::plan_points::{PlannedSweep, is_unchanged, plan_points};
+use super::slurm;
+use crate::error::EngineError;
+use crate::observer::{RunEvent, RunObserver};
+use crate::prepare::Host;
+
+/// A sweep file, and how its points are to be run.
+#[derive(Debug)]
+pub struct SweepRequest<'a> {
+    pub spec: &'a SweepSpec,
+    /// The layers over the experiment of every point: `--set` flags, environment variables, and what templates may read.
+    pub options: LoadOptions,
+    /// Names of the program's own environment variables, which are no keys of an experiment.
+    pub own_variables: &'a [&'a str],
+    /// True to start another sweep even if the file has one.
+    pub start_new: bool,
+    /// True to write and start nothing.
+    pub dry_run: bool,
+    /// The number of concurrent runs.
+    pub parallel: usize,
+    /// The number of threads of each run.
+    pub threads: usize,
+    pub launcher: SweepLauncher,
+}
+
+/// Who starts the runs of a sweep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SweepLauncher {
+    /// This process, on this machine.
+    Local,
+    /// Slurm, with further options of `sbatch`.
+    Slurm { options: Vec<String> },
+}
+
+/// The sweep of a request.
+#[derive(Debug)]
+pub enum OpenedSweep {
+    /// A dry run: the sweep that would be run.
+    Planned(Box<SweepRecord>),
+    /// Nothing is left to do.
+    Finished {
+        path: PathBuf,
+        record: Box<SweepRecord>,
+        progress: SweepProgress,
+    },
+    Created(SweepDir),
+    Resumed(SweepDir),
+}
+
+/// Finds the sweep of `request` in the folder of runs of `host`, or plans and creates it.
+///
+/// # Errors
+/// All mistakes of all points; a sweep that has begun with another version of the file and is not finished, or that another process
+/// runs; a folder that cannot be written.
+pub fn open_sweep(
+    request: &SweepRequest<'_>,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<OpenedSweep, EngineError> {
+    let spec = request.spec;
+    if let SweepLauncher::Slurm { options } = &request.launcher {
+        slurm::check_request(spec.early_stop.is_some(), options)?;
+    }
+    if let Some((path, record)) = find_resumable(request, host, observer)? {
+        return resume(request, host, path, record, observer);
+    }
+    let PlannedSweep { record, experiments } = plan_points(request, host, observer)?;
+    if let SweepLauncher::Slurm { .. } = request.launcher {
+        slurm::check_array_size(&record)?;
+    }
+    if request.dry_run {
+        return Ok(OpenedSweep::Planned(Box::new(record)));
+    }
+    // Two calls at once must not both find nothing.
+    let turn = RunLock::take_name(&host.runs.join(SWEEPS), &spec.name)?;
+    if let Some((path, record)) = find_resumable(request, host, observer)? {
+        drop(turn);
+        return resume(request, host, path, record, observer);
+    }
+    let files = SweepFiles { record, text: &spec.text, experiments: &experiments };
+    Ok(OpenedSweep::Created(SweepDir::create(&host.runs, files)?))
+}
+
+/// The sweep of the request's file that can be resumed; `None` if a new one starts.
+///
+/// # Errors
+/// If the sweep has begun with another version of the file, and is not finished.
+fn find_resumable(
+    request: &SweepRequest<'_>,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Option<(PathBuf, SweepRecord)>, EngineError> {
+    let spec = request.spec;
+    if request.start_new {
+        return Ok(None);
+    }
+    let Some((path, record)) = sweep_dir::newest_of_file(&host.runs, &spec.name, &spec.path) else { return Ok(None) };
+    let mut changes = describe_changes(&sweep_dir::read_sweep_file(&path)?, &spec.text);
+    if record.overrides != request.options.sets {
+        changes.push(format!("the --set flags were {:?}, are {:?}", record.overrides, request.options.sets));
+    }
+    if changes.is_empty() {
+        return Ok(Some((path, record)));
+    }
+    let (id, changes) = (&record.id, changes.join("; "));
+    if request.dry_run {
+        let text = format!("{id} began with another version of this file: {changes}");
+        observer.observe(&RunEvent::Warning(&text));
+        return Ok(None);
+    }
+    if SweepProgress::read(&host.runs, &record).is_finished(&record) {
+        let text = format!("sweep    {id} is done; since then, {changes}: another one begins");
+        observer.observe(&RunEvent::Note(&text));
+        return Ok(None);
+    }
+    Err(EngineError::Request(format!(
+        "sweep {id} is not finished, and {} has changed since it began: {changes}. Its points are fixed: take the file back \
+         to what it was ({} has it) to go on, or begin another sweep with --new, in which runs that are done are not \
+         run again",
+        spec.path.display(),
+        path.join(sweep_dir::SWEEP).display()
+    )))
+}
+
+/// Opens the sweep in `path`, or finds it finished.
+fn resume(
+    request: &SweepRequest<'_>,
+    host: &Host,
+    path: PathBuf,
+    record: SweepRecord,
+    observer: &mut dyn RunObserver,
+) -> Result<OpenedSweep, EngineError> {
+    let changed = record.sources.iter().filter(|source| !is_unchanged(source));
+    let files: Vec<String> = changed.map(|source| source.path.display().to_string()).collect();
+    if !files.is_empty() {
+        let text = format!(
+            "{} changed since {} began; its points stay what they were then (--new begins another sweep)",
+            files.join(", "),
+            record.id
+        );
+        observer.observe(&RunEvent::Warning(&text));
+    }
+    let mut variables = changed_variables(&record.environment, &request.options.env, &host.environment);
+    variables.retain(|name| !request.own_variables.contains(&name.as_str()));
+    if !variables.is_empty() {
+        let names = variables.join(", ");
+        let text = format!("{names} is not what it was when {} began, and has no effect", record.id);
+        observer.observe(&RunEvent::Warning(&text));
+    }
+    let record = Box::new(record);
+    if request.dry_run {
+        return Ok(OpenedSweep::Planned(record));
+    }
+    let progress = SweepProgress::read(&host.runs, &record);
+    if progress.is_finished(&record) {
+        return Ok(OpenedSweep::Finished { path, record, progress });
+    }
+    let opened = SweepDir::open(&path).map_err(|error| match error {
+        StoreError::Locked { id, holder } => EngineError::Request(format!(
+            "sweep {id} is being run by another process{holder}: runner sweep status {id} shows it"
+        )),
+        other => other.into(),
+    })?;
+    Ok(OpenedSweep::Resumed(opened))
+}
+
+/// The names of variables that changed: of those in `recorded`, and of those in `set` that set keys of experiments now.
+fn changed_variables(
+    recorded: &BTreeMap<String, String>,
+    set: &[(String, String)],
+    now: &BTreeMap<String, String>,
+) -> Vec<String> {
+    let changed = recorded.iter().filter(|(name, value)| now.get(*name) != Some(value)).map(|(name, _)| name);
+    let new = set.iter().map(|(name, _)| name).filter(|name| !recorded.contains_key(*name));
+    changed.chain(new).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_changed_are_found() {
+        let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let recorded = BTreeMap::from([variable("RUNNER_A", "1"), variable("RUNNER_B", "2")]);
+        let set = [variable("RUNNER_B", "2"), variable("RUNNER_C", "3")];
+        let now: BTreeMap<String, String> = set.iter().cloned().collect();
+        assert_eq!(changed_variables(&recorded, &set, &now), ["RUNNER_A", "RUNNER_C"]);
+    }
+}

@@ -1,0 +1,348 @@
+//! Plans the points of a sweep: each one is rendered, checked, its data prepared, and compiled.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use rayon::prelude::*;
+
+use runner_config::Loaded;
+use runner_data::TextTokenizer;
+use runner_lab::sweep::record::{FORMAT, PlannedPoint, SourceHash, SweepRecord};
+use runner_lab::sweep::{
+    AshaSettings, ExpandedPoint, ObjectiveMetric, SweepBase, SweepSpec, expand, load_options, rungs,
+};
+use runner_lab::sweep_dir::absolute_path;
+use runner_spec::cluster::ClusterFacts;
+use runner_spec::data::DataFacts;
+use runner_spec::experiment::Experiment;
+use runner_spec::format::json_bytes;
+use runner_spec::program::{Device, EvalSpec};
+use runner_store::time;
+
+use super::open::SweepRequest;
+use super::point_problems::PointProblems;
+use crate::error::{EngineError, error_text};
+use crate::observer::RunObserver;
+use crate::prepare::{Host, check_prompts, local_devices, pin_hub_commits, prepare_inputs};
+
+/// A sweep that can start.
+#[derive(Debug)]
+pub(super) struct PlannedSweep {
+    pub record: SweepRecord,
+    /// The resolved experiment of each point.
+    pub experiments: Vec<String>,
+}
+
+/// Plans all points of the request's sweep.
+///
+/// # Errors
+/// All mistakes of all points, each reported once.
+pub(super) fn plan_points(
+    request: &SweepRequest<'_>,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<PlannedSweep, EngineError> {
+    let spec = request.spec;
+    let expanded = expand(spec)?;
+    let mut base = request.options.clone();
+    if matches!(spec.base, SweepBase::Template(_)) {
+        // A variable that varies and is not used is a mistake.
+        base.named_vars = spec.names().into_iter().map(str::to_owned).collect();
+    }
+    let pool = host.pool()?;
+    let load = |point: &ExpandedPoint| runner_config::load(spec.base.path(), &load_options(spec, point, &base));
+    let loaded: Vec<_> = pool.install(|| expanded.points.par_iter().map(load).collect());
+    let mut problems = PointProblems::new(expanded.points.len());
+    let mut points: Vec<(&ExpandedPoint, Loaded)> = Vec::new();
+    for (point, loaded) in expanded.points.iter().zip(loaded) {
+        match loaded {
+            Ok(loaded) => points.push((point, loaded)),
+            Err(error) => problems.add_config(point, error),
+        }
+    }
+    for (point, loaded) in &mut points {
+        if let Err(error) = pin_hub_commits(&mut loaded.experiment, host, observer) {
+            problems.add(point, error_text(&error));
+        }
+    }
+    problems.into_result()?;
+    let mut problems = PointProblems::new(expanded.points.len());
+    let cluster = local_devices(&Host { threads: request.threads, ..host.clone() });
+    let mut data = PreparedData::default();
+    let mut preparable = Vec::new();
+    for (point, loaded) in &points {
+        match data.facts(&loaded.experiment, &pool, host, observer) {
+            Ok(facts) => preparable.push((*point, loaded, facts)),
+            Err(error) => problems.add(point, error),
+        }
+    }
+    let plan = |(point, loaded, facts): &(&ExpandedPoint, &Loaded, DataFacts)| {
+        plan_point(spec, point, &loaded.experiment, facts, &cluster)
+    };
+    let plans: Vec<_> = pool.install(|| preparable.par_iter().map(plan).collect());
+    let mut planned: Vec<PlannedPoint> = Vec::new();
+    let mut first_of_plan: BTreeMap<String, usize> = BTreeMap::new();
+    for ((point, ..), plan) in preparable.iter().zip(plans) {
+        match plan {
+            Ok(mut plan) => {
+                let first = *first_of_plan.entry(plan.plan_hash.clone()).or_insert(point.index);
+                plan.same_as = (first != point.index).then_some(first);
+                planned.push(plan);
+            }
+            Err(mistakes) => mistakes.into_iter().for_each(|mistake| problems.add(point, mistake)),
+        }
+    }
+    problems.into_result()?;
+    let sources = hash_sources(points.iter().map(|(_, loaded)| loaded))?;
+    check_same_rungs(&planned)?;
+    let variables = points.iter().flat_map(|(_, loaded)| loaded.env_read.iter().cloned());
+    let own_variables = host.recorded_environment.iter().map(|(name, value)| (name.clone(), value.clone()));
+    let record = SweepRecord {
+        format: FORMAT,
+        id: sweep_id(spec, &planned),
+        name: spec.name.clone(),
+        created: time::now(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        file: absolute_path(&spec.path),
+        sources,
+        overrides: request.options.sets.clone(),
+        environment: variables.chain(own_variables).collect(),
+        objective: spec.objective,
+        early_stop: spec.early_stop,
+        workers: request.parallel,
+        excluded: expanded.excluded.len(),
+        points: planned,
+    };
+    let experiments = points.iter().map(|(_, loaded)| runner_config::to_yaml(&loaded.experiment)).collect();
+    Ok(PlannedSweep { record, experiments })
+}
+
+/// The content hash of a source, without a byte order mark.
+fn hash_source(content: &[u8]) -> String {
+    blake3::hash(content.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(content)).to_hex().to_string()
+}
+
+/// True if the file exists and has the recorded content.
+pub(super) fn is_unchanged(source: &SourceHash) -> bool {
+    fs::read(&source.path).is_ok_and(|content| hash_source(&content) == source.blake3)
+}
+
+/// The content hashes of the files that the points were made from.
+///
+/// # Errors
+/// If a file was not the same for all points.
+fn hash_sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<SourceHash>, EngineError> {
+    let mut files: BTreeMap<&Path, &str> = BTreeMap::new();
+    for loaded in loaded {
+        let own = loaded.template.is_none().then_some((loaded.path.as_path(), loaded.text.as_str()));
+        let read = loaded.template.iter().flat_map(|t| &t.files).map(|f| (f.path.as_path(), f.text.as_str()));
+        for (path, text) in read.chain(own) {
+            if *files.entry(path).or_insert(text) != text {
+                let message = format!("{} changed while it was read: run the same command again", path.display());
+                return Err(EngineError::Request(message));
+            }
+        }
+    }
+    let hash =
+        |(path, text): (&Path, &str)| SourceHash { path: absolute_path(path), blake3: hash_source(text.as_bytes()) };
+    let mut sources: Vec<SourceHash> = files.into_iter().map(hash).collect();
+    sources.sort_by(|a, b| a.path.cmp(&b.path));
+    sources.dedup();
+    Ok(sources)
+}
+
+/// Early stopping compares results after the same steps only.
+///
+/// # Errors
+/// If two points are judged after different steps before their end.
+fn check_same_rungs(points: &[PlannedPoint]) -> Result<(), EngineError> {
+    let below = |p: &PlannedPoint| p.rungs.split_last().map_or(Vec::new(), |(_, below)| below.to_vec());
+    let Some(first) = points.first() else { return Ok(()) };
+    let Some(other) = points.iter().find(|p| below(p) != below(first)) else { return Ok(()) };
+    let describe = |p: &PlannedPoint| {
+        let steps: Vec<String> = below(p).iter().map(u64::to_string).collect();
+        format!("{} after {} of {} steps", p.describe(), steps.join(", "), p.steps)
+    };
+    Err(EngineError::Request(format!(
+        "early_stop compares points after the same numbers of steps, but {} is judged and {}: leave train.steps and \
+         eval.every the same for all points, or early_stop out",
+        describe(first),
+        describe(other)
+    )))
+}
+
+/// `<name>-<8 digits>`; the digits are a hash of what the sweep is.
+fn sweep_id(spec: &SweepSpec, points: &[PlannedPoint]) -> String {
+    let runs: Vec<(&str, &str)> = points.iter().map(|p| (p.name.as_str(), p.plan_hash.as_str())).collect();
+    let hash = blake3::hash(&json_bytes(&(runs, spec.objective, spec.early_stop))).to_hex();
+    format!("{}-{}", spec.name, &hash[..8])
+}
+
+/// The data of points by the settings that it depends on, and why data could not be prepared.
+#[derive(Default)]
+struct PreparedData {
+    prepared: BTreeMap<Vec<u8>, Result<(DataFacts, TextTokenizer), String>>,
+}
+
+impl PreparedData {
+    fn facts(
+        &mut self,
+        experiment: &Experiment,
+        pool: &rayon::ThreadPool,
+        host: &Host,
+        observer: &mut dyn RunObserver,
+    ) -> Result<DataFacts, String> {
+        // Preparation does not depend on the seed.
+        let (model, eval) = (&experiment.model, &experiment.eval);
+        let key = json_bytes(&(&experiment.data, &eval.hellaswag, &eval.test, model.vocab_size, &model.init));
+        let prepared = self.prepared.entry(key).or_insert_with(|| {
+            // Prompts are no part of the data.
+            let mut without_prompts = experiment.clone();
+            without_prompts.eval.samples = None;
+            let prepared = prepare_inputs(&without_prompts, pool, host, observer);
+            prepared.map(|p| (p.facts, p.tokenizer)).map_err(|error| error_text(&error))
+        });
+        let (facts, tokenizer) = prepared.as_ref().map_err(Clone::clone)?;
+        check_prompts(experiment, tokenizer).map_err(|error| error_text(&error))?;
+        Ok(facts.clone())
+    }
+}
+
+/// Plans one point.
+///
+/// # Errors
+/// The mistakes of the point.
+fn plan_point(
+    spec: &SweepSpec,
+    point: &ExpandedPoint,
+    experiment: &Experiment,
+    facts: &DataFacts,
+    cluster: &ClusterFacts,
+) -> Result<PlannedPoint, Vec<String>> {
+    let plan = runner_plan::compile(experiment, facts, cluster).map_err(|error| vec![error.to_string()])?;
+    if let Some(shortage) = plan.shortage {
+        return Err(vec![shortage]);
+    }
+    let metric = spec.objective.metric;
+    let mut mistakes = Vec::new();
+    mistakes.extend(plan.ranks.first().and_then(|rank| explain_unmeasured(metric, &rank.program.eval)));
+    let steps = plan.totals.steps;
+    // Losses and speeds of training steps are measured after each step.
+    let is_evaluated = !matches!(metric, ObjectiveMetric::TrainLoss | ObjectiveMetric::TokensPerSecond);
+    let every = if is_evaluated { experiment.eval.every } else { 1 };
+    let judged_after = spec.early_stop.map_or_else(|| vec![steps], |asha| rungs(&asha, steps, every));
+    mistakes.extend(spec.early_stop.and_then(|asha| explain_unjudged(&asha, &judged_after, steps, every)));
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
+    let on_host = plan.ranks.iter().filter(|rank| matches!(rank.device, Device::Cpu));
+    let cuda_devices = plan.ranks.iter().filter_map(|rank| match rank.device {
+        Device::Cuda(index) => Some(index + 1),
+        Device::Cpu => None,
+    });
+    Ok(PlannedPoint {
+        index: point.index,
+        values: point.values.clone(),
+        name: experiment.name.clone(),
+        same_as: None,
+        steps,
+        rungs: judged_after,
+        tokens_per_step: plan.totals.tokens_per_step,
+        parameters: plan.totals.parameters,
+        memory_bytes: on_host.map(|rank| rank.memory.total()).fold(0, u64::saturating_add),
+        flops_per_step: plan.totals.flops_per_step,
+        step_seconds: plan.forecast.as_ref().map(|f| f.step_seconds),
+        ranks: plan.ranks.len(),
+        cuda_devices: cuda_devices.max().unwrap_or(0),
+        plan_hash: plan.hash,
+    })
+}
+
+/// Why a run never measures the objective, if it does not.
+fn explain_unmeasured(metric: ObjectiveMetric, eval: &EvalSpec) -> Option<String> {
+    let (is_measured, needed) = match metric {
+        ObjectiveMetric::ValLoss | ObjectiveMetric::ValPerplexity => {
+            (eval.loss.is_some(), "data.validation and eval.loss")
+        }
+        ObjectiveMetric::HellaswagAcc | ObjectiveMetric::HellaswagAccNorm => {
+            (eval.choice_items.is_some(), "eval.hellaswag")
+        }
+        ObjectiveMetric::TrainLoss | ObjectiveMetric::TokensPerSecond => (true, ""),
+    };
+    let metric = metric.name();
+    (!is_measured)
+        .then(|| format!("objective.metric is {metric}, which the experiment does not measure: it needs {needed}"))
+}
+
+/// Why early stopping never judges a run before its end, if it does not.
+fn explain_unjudged(asha: &AshaSettings, rungs: &[u64], steps: u64, every: u64) -> Option<String> {
+    (rungs.len() < 2).then(|| {
+        format!(
+            "early_stop.asha.min_steps is {}, but the run has {steps} steps and evaluates every {every}, so that it is \
+             never judged before its end: take fewer min_steps, a smaller eval.every, or no early_stop",
+            asha.min_steps
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_config::LoadOptions;
+    use runner_spec::experiment::EvalLoss;
+
+    #[test]
+    fn an_objective_must_be_measured() {
+        let none = EvalSpec { loss: None, choice_items: None, samples: None };
+        let loss = EvalSpec { loss: Some(EvalLoss { batches: 1 }), ..none.clone() };
+        let explain = explain_unmeasured;
+        assert!(explain(ObjectiveMetric::ValLoss, &none).unwrap().contains("data.validation"));
+        assert!(explain(ObjectiveMetric::ValPerplexity, &loss).is_none());
+        assert!(explain(ObjectiveMetric::HellaswagAcc, &loss).unwrap().contains("eval.hellaswag"));
+        assert!(explain(ObjectiveMetric::TrainLoss, &none).is_none());
+    }
+
+    #[test]
+    fn a_file_is_the_same_for_all_points() {
+        let dir = tempfile::tempdir().unwrap();
+        let (template, part) = (dir.path().join("a.yaml.j2"), dir.path().join("part.yaml"));
+        let text = "model: {preset: gpt2-micro}\ndata: {tokenizer: {bytes: {}}, train: {builtin: {corpus: stories}}}\n";
+        fs::write(&template, "{% include 'part.yaml' %}\n").unwrap();
+        let load = |more: &str| {
+            fs::write(&part, format!("{text}{more}")).unwrap();
+            runner_config::load(&template, &LoadOptions::default()).unwrap()
+        };
+        let (one, same, other) = (load(""), load(""), load("\n# other\n"));
+        let sources = hash_sources([&one, &same].into_iter()).unwrap();
+        assert_eq!(sources.len(), 2);
+        assert!(!sources.iter().all(is_unchanged), "the part is another one");
+        load("");
+        assert!(sources.iter().all(is_unchanged), "as it is on disk");
+        fs::remove_file(&part).unwrap();
+        assert_eq!(sources.iter().filter(|source| is_unchanged(source)).count(), 1);
+        let error = hash_sources([&one, &other].into_iter()).unwrap_err().to_string();
+        assert!(error.contains("part.yaml changed while"), "{error}");
+    }
+
+    #[test]
+    fn early_stopping_compares_after_the_same_steps() {
+        let mut points = runner_lab::testing::sweep().points;
+        points[1].rungs = vec![10, 20, 60];
+        assert!(check_same_rungs(&points).is_ok(), "nothing compares the ends");
+        points[1].rungs = vec![10, 30, 40];
+        let error = check_same_rungs(&points).unwrap_err().to_string();
+        for part in ["point 1 (lr=0.001 layers=2) after 10, 20 of 40", "point 2 (lr=0.01 layers=2) after 10, 30 of 40"]
+        {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+
+    #[test]
+    fn early_stopping_must_judge() {
+        let asha = AshaSettings { min_steps: 100, reduction: 3 };
+        let text = explain_unjudged(&asha, &rungs(&asha, 120, 80), 120, 80).unwrap();
+        assert!(text.contains("120 steps") && text.contains("every 80"), "{text}");
+        assert!(explain_unjudged(&asha, &[100, 300], 300, 100).is_none());
+    }
+}

@@ -1,0 +1,179 @@
+//! Facts of two sides next to each other: what the plans come to, data, program, machine, flags.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::classification::{first, validation_rows};
+use super::inherited_steps::InheritedSteps;
+use super::planned_experiment::PlannedExperiment;
+use runner_machine::host::{Git, Machine};
+use runner_spec::data::DataFacts;
+use runner_spec::plan::Plan;
+use runner_spec::program::Device;
+use runner_store::manifest::Manifest;
+
+/// One fact of both sides, a number or a text; `None`: not known, or not there.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FactPair {
+    pub name: &'static str,
+    pub a: Option<Value>,
+    pub b: Option<Value>,
+    pub same: bool,
+}
+
+impl FactPair {
+    fn new(name: &'static str, a: Option<Value>, b: Option<Value>) -> Self {
+        Self { name, same: a == b, a, b }
+    }
+}
+
+/// Where and by what a side was run, or would be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Invocation {
+    pub version: String,
+    pub git: Option<Git>,
+    pub machine: Machine,
+    pub threads: usize,
+    pub sets: Vec<String>,
+    /// Of a template.
+    pub vars: Option<String>,
+    pub environment: Vec<String>,
+}
+
+impl From<&Manifest> for Invocation {
+    fn from(m: &Manifest) -> Self {
+        Self {
+            version: m.version.clone(),
+            git: m.git.clone(),
+            machine: m.machine.clone(),
+            threads: m.threads,
+            sets: m.overrides.clone(),
+            vars: m.template.as_ref().map(|t| Value::from(t.vars.clone()).to_string()),
+            environment: m.environment.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+        }
+    }
+}
+
+/// `of` both sides under `name`.
+fn both<T: ?Sized, V: Into<Value>>(name: &'static str, a: &T, b: &T, of: impl Fn(&T) -> Option<V>) -> FactPair {
+    FactPair::new(name, of(a).map(Into::into), of(b).map(Into::into))
+}
+
+/// What the plans come to: sizes, lengths, layout.
+#[must_use]
+pub fn plan(a: &PlannedExperiment, b: &PlannedExperiment) -> Vec<FactPair> {
+    type Of = fn(&Plan) -> Option<Value>;
+    let table: [(&'static str, Of); 13] = [
+        ("plan hash", |p| Some(p.hash.as_str().into())),
+        ("mathematics hash", |p| Some(p.math_hash.as_str().into())),
+        ("parameters", |p| Some(p.totals.parameters.into())),
+        ("vocabulary", |p| first(p).map(|p| p.model.vocab_size.into())),
+        ("steps", |p| Some(p.totals.steps.into())),
+        ("tokens a step", |p| Some(p.totals.tokens_per_step.into())),
+        ("tokens in all", |p| Some(p.totals.tokens.into())),
+        ("micro-batches a step", |p| Some(p.totals.accumulation_steps.into())),
+        ("ranks", |p| Some(p.world_size.into())),
+        ("devices", |p| Some(devices(p).into())),
+        ("layers by stage", |p| layers(p).map(Into::into)),
+        ("computed in", |p| p.ranks.first().map(|r| r.precision.as_str().into())),
+        ("validation rows read", |p| validation_rows(p).map(Into::into)),
+    ];
+    table.into_iter().map(|(name, of)| both(name, &a.plan, &b.plan, of)).collect()
+}
+
+/// The checkpoints that runs began with; nothing if both began at the start.
+#[must_use]
+pub fn beginning(a: &[InheritedSteps], b: &[InheritedSteps]) -> Vec<FactPair> {
+    let one =
+        |ancestors: &[InheritedSteps]| ancestors.first().map(|first| format!("step {} of {}", first.step, first.id));
+    known([both("began with", a, b, one)])
+}
+
+/// The kinds of devices: `4 cpu`.
+fn devices(plan: &Plan) -> String {
+    let cuda = plan.ranks.iter().filter(|r| matches!(r.device, Device::Cuda(_))).count();
+    match (plan.ranks.len() - cuda, cuda) {
+        (cpu, 0) => format!("{cpu} cpu"),
+        (0, cuda) => format!("{cuda} cuda"),
+        (cpu, cuda) => format!("{cpu} cpu, {cuda} cuda"),
+    }
+}
+
+/// Layers of each stage's chunks: `[2, 2]`; chunks of one stage are joined by +.
+fn layers(plan: &Plan) -> Option<String> {
+    let last = plan.ranks.iter().flat_map(|r| &r.chunks).map(|c| c.end).max()?.saturating_sub(1);
+    let stage = |chunks: &[runner_spec::program::BlockRange]| {
+        let counts = chunks.iter().map(|c| c.end.min(last).saturating_sub(c.start.max(1)).to_string());
+        counts.collect::<Vec<_>>().join("+")
+    };
+    let stages = plan.ranks.iter().filter(|r| r.replica == 0).map(|r| stage(&r.chunks));
+    Some(format!("[{}]", stages.collect::<Vec<_>>().join(", ")))
+}
+
+/// Content and extent of data.
+#[must_use]
+pub fn data(a: &DataFacts, b: &DataFacts) -> Vec<FactPair> {
+    type Of = fn(&DataFacts) -> Option<Value>;
+    let table: [(&'static str, Of); 16] = [
+        ("tokenizer", |d| Some(d.tokenizer_hash.as_str().into())),
+        ("tokenizer ids", |d| Some(d.tokenizer_vocab.into())),
+        ("train", |d| Some(d.train.hash.as_str().into())),
+        ("train rows", |d| Some(d.train.rows.into())),
+        ("train tokens", |d| Some(d.train.tokens.into())),
+        ("train documents", |d| Some(d.train.documents.into())),
+        ("validation", |d| Some(d.validation.as_ref()?.hash.as_str().into())),
+        ("validation rows", |d| Some(d.validation.as_ref()?.rows.into())),
+        ("validation tokens", |d| Some(d.validation.as_ref()?.tokens.into())),
+        ("validation documents", |d| Some(d.validation.as_ref()?.documents.into())),
+        ("test", |d| Some(d.test.as_ref()?.hash.as_str().into())),
+        ("test rows", |d| Some(d.test.as_ref()?.rows.into())),
+        ("test tokens", |d| Some(d.test.as_ref()?.tokens.into())),
+        ("multiple choice", |d| Some(d.choice.as_ref()?.hash.as_str().into())),
+        ("multiple choice items", |d| Some(d.choice.as_ref()?.items.into())),
+        ("initial weights", |d| Some(d.weights.as_ref()?.hash.as_str().into())),
+    ];
+    known(table.into_iter().map(|(name, of)| both(name, a, b, of)))
+}
+
+/// Version of the program and commit of the working directory.
+#[must_use]
+pub fn program(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
+    let commit = |s: &Invocation| {
+        let git = s.git.as_ref()?;
+        Some(format!("{}{}", git.commit, if git.dirty { ", and changes" } else { "" }))
+    };
+    known([both("version", a, b, |s| Some(s.version.clone())), both("git commit", a, b, commit)])
+}
+
+/// Processor and threads. Any number of threads gives the same bits.
+#[must_use]
+pub fn machine(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
+    type Of = fn(&Invocation) -> Option<Value>;
+    let table: [(&'static str, Of); 5] = [
+        ("processor", |s| {
+            let name = s.machine.cpu.as_deref().unwrap_or(&s.machine.arch);
+            Some(name).filter(|name| !name.is_empty()).map(Into::into)
+        }),
+        ("cores", |s| Some(s.machine.cores).filter(|&n| n > 0).map(Into::into)),
+        ("memory bytes", |s| s.machine.memory_bytes.map(Into::into)),
+        ("threads", |s| Some(s.threads).filter(|&n| n > 0).map(Into::into)),
+        ("system", |s| Some(s.machine.os.as_str()).filter(|os| !os.is_empty()).map(Into::into)),
+    ];
+    known(table.into_iter().map(|(name, of)| both(name, a, b, of)))
+}
+
+/// Flags, variables of templates and of the environment.
+#[must_use]
+pub fn invocation(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
+    let joined = |list: &[String]| Some(list.join(", ")).filter(|text| !text.is_empty());
+    known([
+        both("--set", a, b, |s| joined(&s.sets)),
+        both("template variables", a, b, |s| s.vars.clone()),
+        both("environment", a, b, |s| joined(&s.environment)),
+    ])
+}
+
+/// Facts that one side has at least.
+fn known(facts: impl IntoIterator<Item = FactPair>) -> Vec<FactPair> {
+    facts.into_iter().filter(|f| f.a.is_some() || f.b.is_some()).collect()
+}

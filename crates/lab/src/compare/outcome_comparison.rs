@@ -1,0 +1,161 @@
+//! What came of two runs: losses step by step, where they part, final numbers.
+
+use serde::Serialize;
+
+use super::run_record::{RunFigures, RunRecord, StepRecord};
+
+/// Relative difference of losses beyond which they are more than rounding: f32 has seven digits, and sums in another order
+/// cost some of them.
+pub const TOLERANCE: f64 = 1e-4;
+
+/// Both losses of a step; `None`: not finite. `relative` is |a − b| / max(|a|, |b|).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct LossPair {
+    pub step: u64,
+    pub a: Option<f64>,
+    pub b: Option<f64>,
+    pub relative: Option<f64>,
+}
+
+/// What came of two runs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OutcomeComparison {
+    /// Steps that both have done.
+    pub common_steps: u64,
+    /// The first, powers of ten, the last.
+    pub losses: Vec<LossPair>,
+    /// The first step whose losses are not the same bits.
+    pub first_difference: Option<u64>,
+    /// The first whose losses differ by more than `tolerance`, relatively.
+    pub first_beyond: Option<u64>,
+    pub tolerance: f64,
+    pub largest: Option<LossPair>,
+    pub a: RunFigures,
+    pub b: RunFigures,
+    /// Whether both ended with the same weights and moments; `None` if one has not ended.
+    pub same_state: Option<bool>,
+    pub same_weights: Option<bool>,
+    /// Whether their checkpoints are divided alike: if not, equal weights have other hashes.
+    pub same_layout: bool,
+}
+
+/// Compares what `a` and `b` recorded.
+#[must_use]
+pub fn outcomes(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
+    let (x, y) = (a.figures(), b.figures());
+    let same = |p: &Option<String>, q: &Option<String>| Some(p.as_ref()? == q.as_ref()?);
+    let mut out = OutcomeComparison {
+        common_steps: 0,
+        losses: Vec::new(),
+        first_difference: None,
+        first_beyond: None,
+        tolerance: TOLERANCE,
+        largest: None,
+        same_state: same(&x.final_hash, &y.final_hash),
+        same_layout: stages(a) == stages(b),
+        same_weights: same(&x.weights_hash, &y.weights_hash),
+        a: x,
+        b: y,
+    };
+    let mut power = 1;
+    let mut last = None;
+    common(&a.steps, &b.steps, &mut |p, q| {
+        let pair = LossPair { step: p.step, a: finite(p.loss), b: finite(q.loss), relative: relative(p.loss, q.loss) };
+        out.common_steps += 1;
+        let same = p.loss.to_bits() == q.loss.to_bits() || (p.loss.is_nan() && q.loss.is_nan());
+        if !same && out.first_difference.is_none() {
+            out.first_difference = Some(p.step);
+        }
+        // A number against none is beyond any tolerance.
+        if !same && pair.relative.is_none_or(|r| r > TOLERANCE) && out.first_beyond.is_none() {
+            out.first_beyond = Some(p.step);
+        }
+        if pair.relative > out.largest.and_then(|l| l.relative) {
+            out.largest = Some(pair);
+        }
+        last = Some(pair);
+        if p.step == power {
+            out.losses.push(pair);
+        }
+        while power <= p.step {
+            power = power.saturating_mul(10);
+        }
+    });
+    out.losses.extend(last.filter(|l| out.losses.last().is_none_or(|known| known.step != l.step)));
+    out
+}
+
+/// Stages of the pipeline, each of which writes a part of every checkpoint.
+fn stages(record: &RunRecord) -> usize {
+    record.manifest.layout.map_or(1, |mesh| mesh.stages)
+}
+
+fn finite(x: f64) -> Option<f64> {
+    Some(x).filter(|x| x.is_finite())
+}
+
+fn relative(a: f64, b: f64) -> Option<f64> {
+    let scale = a.abs().max(b.abs());
+    if !scale.is_finite() {
+        return None;
+    }
+    Some(if scale > 0.0 { (a - b).abs() / scale } else { 0.0 }).filter(|r| r.is_finite())
+}
+
+/// Calls `each` with the points of the steps that both have, which are in order.
+fn common(a: &[StepRecord], b: &[StepRecord], each: &mut dyn FnMut(&StepRecord, &StepRecord)) {
+    let mut others = b.iter().peekable();
+    for p in a {
+        while others.peek().is_some_and(|q| q.step < p.step) {
+            others.next();
+        }
+        if let Some(q) = others.peek().filter(|q| q.step == p.step) {
+            each(p, q);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_plan::testing::{compiled, experiment};
+    use runner_store::ListedStatus;
+    use runner_store::manifest::Manifest;
+
+    fn record(losses: &[f64]) -> RunRecord {
+        let point = |(i, &loss): (usize, &f64)| StepRecord {
+            step: i as u64 + 1,
+            tokens: 10 * (i as u64 + 1),
+            loss,
+            lr: 0.0,
+            grad_norm: f64::NAN,
+            tokens_per_second: 100.0,
+            mfu: f64::NAN,
+        };
+        RunRecord {
+            path: "r".into(),
+            standing: ListedStatus::Done,
+            manifest: Manifest::new(&compiled(&experiment()), "e.yaml".into(), vec![], String::new()),
+            summary: None,
+            steps: losses.iter().enumerate().map(point).collect(),
+            evals: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn runs_part_where_the_bits_do_and_where_more_than_rounding_does() {
+        let (mut a, mut b) = (vec![4.0; 25], vec![4.0; 23]);
+        b[2] = 4.0 + 1e-9;
+        b[11] = 4.001;
+        (a[15], b[15]) = (f64::NAN, f64::NAN);
+        let found = outcomes(&record(&a), &record(&b));
+        assert_eq!((found.common_steps, found.first_difference, found.first_beyond), (23, Some(3), Some(12)));
+        assert_eq!(found.losses.iter().map(|l| l.step).collect::<Vec<_>>(), [1, 10, 23]);
+        assert_eq!(found.largest.unwrap().step, 12);
+        let equal = outcomes(&record(&a), &record(&a));
+        assert_eq!((equal.first_difference, equal.first_beyond), (None, None));
+        assert_eq!(outcomes(&record(&[]), &record(&a)).common_steps, 0);
+        let nan = outcomes(&record(&[1.0, f64::NAN]), &record(&[1.0, 2.0]));
+        assert_eq!((nan.first_difference, nan.first_beyond), (Some(2), Some(2)));
+    }
+}

@@ -1,0 +1,105 @@
+//! Facts of data that was not read: as if every source had content of its own, told apart by the settings alone.
+
+use serde_json::Value;
+
+use super::settings::{document, get};
+use runner_spec::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
+use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{Tokenizer, Validation, WeightInit};
+
+/// HellaSwag's validation set.
+const CHOICES: usize = 10_042;
+
+/// Facts of `experiment`'s data as its settings name it, with `rows` training rows. Two experiments have the same facts if
+/// they name the same; the vocabulary of a tokenizer that is not known before the text is taken to be the model's.
+#[must_use]
+pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
+    let document = document(experiment);
+    let data = |key: &str| get(&document, "data").and_then(|data| data.get(key)).cloned().unwrap_or_default();
+    let hash =
+        |parts: &[Value]| format!("by name {}", blake3::hash(Value::from(parts).to_string().as_bytes()).to_hex());
+    let (tokenizer, train, mut layout) = (data("tokenizer"), data("train"), data("layout"));
+    // How attention looks at rows does not change them.
+    if let Some(padded) = layout.get_mut("padded").and_then(Value::as_object_mut) {
+        padded.remove("mask");
+    }
+    let known = match &experiment.data.tokenizer {
+        Tokenizer::Bytes {} => 257,
+        Tokenizer::Bpe { vocab_size, .. } => *vocab_size,
+        Tokenizer::Gpt2 { .. } => 50_257,
+        Tokenizer::File(_) | Tokenizer::Chars {} | Tokenizer::Words { .. } | Tokenizer::Hub { .. } => usize::MAX,
+    };
+    let given = experiment.model.vocab_size;
+    let tokenizer_vocab = match (known, given) {
+        (usize::MAX, given) => given.unwrap_or(256),
+        (known, given) => given.map_or(known, |given| given.min(known)),
+    };
+    let length = experiment.data.layout.length();
+    let split =
+        |rows: u64, hash: String| SplitFacts { rows, tokens: rows.saturating_mul(length as u64), documents: 0, hash };
+    let part = match &experiment.data.validation {
+        Some(Validation::Fraction(part)) => Some(*part),
+        _ => None,
+    };
+    let of = [train, tokenizer.clone(), layout.clone(), part.into()];
+    let validation = experiment.data.validation.as_ref().map(|_| {
+        let rows = part.map_or(rows / 10, |part| (rows as f64 * part) as u64).max(1);
+        split(rows, hash(&[data("validation"), of[0].clone(), tokenizer.clone(), layout.clone()]))
+    });
+    let test = experiment.eval.test.as_ref().map(|_| {
+        let of = [get(&document, "eval.test").cloned().unwrap_or_default(), tokenizer.clone(), layout.clone()];
+        split((rows / 10).max(1), hash(&of))
+    });
+    let choice = experiment.eval.hellaswag.as_ref().map(|hellaswag| ChoiceFacts {
+        items: hellaswag.limit.unwrap_or(CHOICES),
+        hash: hash(&[get(&document, "eval.hellaswag").cloned().unwrap_or_default(), tokenizer.clone()]),
+    });
+    DataFacts {
+        tokenizer_vocab,
+        // A tokenizer that is trained or counted depends on the text.
+        tokenizer_hash: match &experiment.data.tokenizer {
+            Tokenizer::Bpe { .. } | Tokenizer::Chars {} | Tokenizer::Words { .. } => hash(&of[..2]),
+            _ => hash(&[tokenizer]),
+        },
+        train: split(rows, hash(&of)),
+        validation,
+        test,
+        choice,
+        weights: match &experiment.model.init {
+            Some(WeightInit::From(path)) => Some(WeightsFacts {
+                hash: hash(&[path.to_string_lossy().as_ref().into()]),
+                vocab_size: given.unwrap_or(tokenizer_vocab),
+            }),
+            _ => None,
+        },
+    }
+}
+
+/// Enough rows for either of the two.
+#[must_use]
+pub fn enough_rows(experiments: [&Experiment; 2]) -> u64 {
+    let largest = experiments.into_iter().map(|e| e.batch.sequences as u64).max().unwrap_or(1);
+    largest.saturating_mul(1_000).max(1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_plan::testing::experiment;
+
+    #[test]
+    fn facts_differ_where_the_settings_name_something_else() {
+        let base = experiment();
+        let facts = assumed(&base, 500);
+        assert_eq!((facts.train.rows, facts.train.tokens, facts.tokenizer_vocab), (500, 4000, 257));
+        assert_eq!(facts.validation.as_ref().unwrap().rows, 50);
+        let mut other = base.clone();
+        other.data.train = runner_spec::experiment::Source::Text { files: vec!["/data/other.txt".into()] };
+        let changed = assumed(&other, 500);
+        assert_ne!(changed.train.hash, facts.train.hash);
+        assert_eq!(changed.tokenizer_hash, facts.tokenizer_hash, "bytes are bytes");
+        let mut other = base.clone();
+        other.optimizer = runner_spec::experiment::Optimizer::Sgd { lr: 1.0, momentum: 0.0 };
+        assert_eq!(assumed(&other, 500), facts);
+    }
+}

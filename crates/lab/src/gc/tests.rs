@@ -1,0 +1,237 @@
+//! What goes and what stays, of runs that are done, at work, interrupted, forked from, and in a sweep.
+
+use super::*;
+use crate::remove;
+use crate::remove::descendants;
+use runner_compute::testing::random_state;
+use runner_plan::testing::{compiled, experiment};
+use runner_store::Checkpoints;
+use runner_store::lock::{NO_LOCKS, RunLock};
+use runner_store::manifest::{ContinuedFrom, Manifest, RunStatus, SweepPoint};
+use runner_store::run_dir::{MANIFEST, RunDir, RunFiles};
+
+/// A run with checkpoints after steps 1 to 5, the second the best; it ended long ago.
+fn run(root: &Path, name: &str, change: impl FnOnce(&mut Manifest)) -> PathBuf {
+    let mut plan = compiled(&experiment());
+    name.clone_into(&mut plan.experiment_name);
+    let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
+    let run =
+        RunDir::create(root, RunFiles { experiment: "", resolved: "", plan: &plan, manifest, template: None }).unwrap();
+    let path = run.path().to_owned();
+    let checkpoints = Checkpoints::open(&path.join(CHECKPOINTS), &plan.hash, 9).unwrap();
+    for step in 1..=5 {
+        checkpoints.save(&random_state(step, 2), Some(if step == 2 { 1.0 } else { 2.0 })).unwrap();
+    }
+    let mut manifest = run.manifest().clone();
+    manifest.status = RunStatus::Done;
+    change(&mut manifest);
+    fs::write(path.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    path
+}
+
+fn names(root: &Path, older_than: Option<Duration>) -> Vec<String> {
+    let found = survey(root, older_than).unwrap();
+    found.iter().map(|item| item.path.strip_prefix(root).unwrap().display().to_string()).collect()
+}
+
+fn id(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_finished_run_keeps_the_newest_and_the_best() {
+    let root = tempfile::tempdir().unwrap();
+    let done = run(root.path(), "a", |_| ());
+    run(root.path(), "b", |m| m.status = RunStatus::Interrupted);
+    run(root.path(), "c", |m| m.status = RunStatus::Failed);
+    let held = run(root.path(), "d", |_| ());
+    let _lock = RunLock::take(&held).unwrap();
+    let at = |step: u64| format!("{}/checkpoints/{}", id(&done), checkpoint::dir_name(step));
+    assert_eq!(names(root.path(), None), [at(1), at(3), at(4)]);
+    let century = Duration::from_hours(24 * 36_500);
+    assert!(names(root.path(), Some(century)).is_empty());
+    assert_eq!(names(root.path(), Some(Duration::ZERO)).len(), 3);
+    let found = survey(root.path(), None).unwrap();
+    assert!(found.iter().all(|item| item.kind == UnneededKind::Checkpoint && item.bytes > 0));
+    assert_eq!(free(root.path(), &found, None).unwrap(), found);
+    assert_eq!(checkpoint::saved_steps(&done.join(CHECKPOINTS)), [2, 5]);
+    assert_eq!(checkpoint::saved_steps(&held.join(CHECKPOINTS)), [1, 2, 3, 4, 5]);
+    assert!(names(root.path(), None).is_empty());
+}
+
+#[test]
+fn what_something_may_begin_from_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let parent = run(root.path(), "a", |_| ());
+    let fork = RunOrigin::Fork { id: id(&parent), step: Some(3), plan_hash: String::new() };
+    run(root.path(), "b", |m| (m.status, m.origin) = (RunStatus::Interrupted, Some(fork)));
+    run(root.path(), "c", |m| m.sweep = Some(SweepPoint { id: "lr".into(), point: 1 }));
+    fs::create_dir_all(root.path().join("sweeps/lr")).unwrap();
+    let found = survey(root.path(), None).unwrap();
+    let steps: Vec<String> = found.iter().map(|item| id(&item.path)).collect();
+    assert_eq!(steps, ["step-00000001", "step-00000004"], "the fork's stays, and all of a sweep that goes on");
+    // `apply --continue`, and a reproduction of such.
+    for (name, step, origin) in [
+        ("e", 1, None),
+        ("f", 4, Some(RunOrigin::Reproduction { id: "gone-12345678".into(), plan_hash: String::new() })),
+    ] {
+        let from = ContinuedFrom { id: id(&parent), step, plan_hash: String::new() };
+        let path = run(root.path(), name, |m| {
+            (m.status, m.origin, m.continued_from) = (RunStatus::Interrupted, origin, Some(from));
+        });
+        let left = survey(root.path(), None).unwrap();
+        let dir = checkpoint::dir_name(step);
+        assert!(!left.iter().any(|item| id(&item.path) == dir), "what {name} goes on from stays: {left:?}");
+        fs::remove_dir_all(path).unwrap();
+    }
+    // A sweep without open points.
+    let over = crate::sweep::record::SweepRecord { points: Vec::new(), ..crate::testing::sweep() };
+    fs::write(root.path().join("sweeps/lr/sweep.json"), serde_json::to_string(&over).unwrap()).unwrap();
+    assert_eq!(survey(root.path(), None).unwrap().len(), 5);
+    // A fork that came after the survey, and a session.
+    let late = RunOrigin::Fork { id: id(&parent), step: Some(4), plan_hash: String::new() };
+    run(root.path(), "d", |m| (m.status, m.origin) = (RunStatus::Interrupted, Some(late)));
+    let gone = free(root.path(), &found, None).unwrap();
+    assert_eq!(gone.iter().map(|item| id(&item.path)).collect::<Vec<_>>(), ["step-00000001"]);
+    let _lock = RunLock::take(&parent).unwrap();
+    assert!(free(root.path(), &found, None).unwrap().is_empty());
+}
+
+#[test]
+fn leftovers_of_kills_go_and_links_are_not_followed() {
+    let root = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = run(root.path(), "a", |m| m.status = RunStatus::Interrupted);
+    fs::create_dir(path.join("checkpoints/.tmp-old-step-00000008")).unwrap();
+    fs::write(path.join(".tmp-manifest.json"), "{").unwrap();
+    let long_ago = SystemTime::now() - Duration::from_mins(1);
+    for name in [".creating-x-1-0", ".removing-x-1"] {
+        fs::create_dir(root.path().join(name)).unwrap();
+        fs::File::open(root.path().join(name)).unwrap().set_modified(long_ago).unwrap();
+    }
+    drop(RunLock::take_name(root.path(), "a-12345678").unwrap());
+    let held = RunLock::take_name(root.path(), "b-12345678").unwrap();
+    let linked = run(elsewhere.path(), "z", |_| ());
+    std::os::unix::fs::symlink(&linked, root.path().join("z-link")).unwrap();
+    let found = survey(root.path(), None).unwrap();
+    let mut kinds: Vec<UnneededKind> = found.iter().map(|item| item.kind).collect();
+    kinds.sort();
+    let expected = [
+        UnneededKind::Leftover,
+        UnneededKind::Leftover,
+        UnneededKind::Leftover,
+        UnneededKind::Leftover,
+        UnneededKind::Lock,
+    ];
+    assert_eq!(kinds, expected, "{found:?}");
+    assert_eq!(free(root.path(), &found, None).unwrap().len(), expected.len());
+    assert!(survey(root.path(), None).unwrap().is_empty());
+    assert_eq!(checkpoint::saved_steps(&path.join(CHECKPOINTS)).len(), 5);
+    assert_eq!(checkpoint::saved_steps(&linked.join(CHECKPOINTS)).len(), 5);
+    assert!(root.path().join(".b-12345678.lock").exists());
+    drop(held);
+}
+
+#[test]
+fn damaged_checkpoints_go_as_others_do() {
+    let root = tempfile::tempdir().unwrap();
+    let paths =
+        [("a", RunStatus::Done), ("b", RunStatus::Interrupted), ("c", RunStatus::Failed), ("d", RunStatus::Done)].map(
+            |(name, status)| {
+                run(root.path(), name, |m| {
+                    m.status = status;
+                    m.sweep = (name == "d").then(|| SweepPoint { id: "lr".into(), point: 1 });
+                })
+            },
+        );
+    fs::create_dir_all(root.path().join("sweeps/lr")).unwrap();
+    for path in &paths {
+        fs::create_dir(path.join("checkpoints/step-00000009.damaged")).unwrap();
+    }
+    let damaged = |older_than| {
+        let found = survey(root.path(), older_than).unwrap();
+        found
+            .into_iter()
+            .filter(|item| item.kind == UnneededKind::Damaged)
+            .filter_map(|item| item.run)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(damaged(None), [paths[0].clone()], "of others it may hold the only weights");
+    assert!(damaged(Some(Duration::from_hours(24 * 36_500))).is_empty());
+    let found = survey(root.path(), None).unwrap();
+    assert_eq!(free(root.path(), &found, None).unwrap().len(), 4);
+    assert!(damaged(None).is_empty());
+}
+
+#[test]
+fn files_with_several_names_go_and_count_once() {
+    let root = tempfile::tempdir().unwrap();
+    let (first, second) = (run(root.path(), "a", |_| ()), run(root.path(), "b", |_| ()));
+    let alone: u64 = survey(root.path(), None).unwrap().iter().map(|item| item.bytes).sum();
+    // As a run that began with another's checkpoints has them.
+    for step in [1, 3, 5] {
+        let folder = |run: &Path| run.join(CHECKPOINTS).join(checkpoint::dir_name(step));
+        for file in children(&folder(&first)) {
+            let other = folder(&second).join(file.file_name().unwrap());
+            fs::remove_file(&other).unwrap();
+            fs::hard_link(&file, other).unwrap();
+        }
+    }
+    let found = survey(root.path(), None).unwrap();
+    let total: u64 = found.iter().map(|item| item.bytes).sum();
+    let one = bytes_freed(&first.join(CHECKPOINTS).join(checkpoint::dir_name(4)));
+    assert!(found.len() == 6 && total.abs_diff(alone - 2 * one) < 64, "1 and 3 take room once: {alone} {one} {total}");
+    assert_eq!(free(root.path(), &found, None).unwrap(), found);
+    assert_eq!(bytes_freed(&first.join(CHECKPOINTS).join(checkpoint::dir_name(5))), 0);
+    let mut both = FreedBytes::default();
+    assert!(both.add(&first) < both.add(&second), "the last name counts");
+}
+
+#[test]
+fn without_locks_nothing_goes() {
+    let root = tempfile::tempdir().unwrap();
+    let path = run(root.path(), "a", |m| m.status = RunStatus::Running);
+    let found = {
+        fs::create_dir(path.join("checkpoints/.tmp-step-00000006")).unwrap();
+        survey(root.path(), None).unwrap()
+    };
+    assert_eq!(found.len(), 1);
+    let _training = RunLock::take(&path).unwrap();
+    fs::write(path.join(NO_LOCKS), "").unwrap();
+    assert!(survey(root.path(), None).unwrap().is_empty());
+    assert!(free(root.path(), &found, None).unwrap().is_empty());
+    assert!(remove::remove(root.path(), &path).unwrap_err().to_string().contains("without locks"));
+    assert!(path.join("checkpoints/.tmp-step-00000006").exists());
+}
+
+#[test]
+fn runs_are_removed_whole_and_nothing_else_is() {
+    let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let first = run(root.path(), "a", |_| ());
+    let fork = RunOrigin::Fork { id: id(&first), step: Some(3), plan_hash: String::new() };
+    let second = run(root.path(), "b", |m| m.origin = Some(fork));
+    let other = run(elsewhere.path(), "c", |_| ());
+    let link = root.path().join("c-link");
+    std::os::unix::fs::symlink(&other, &link).unwrap();
+    let notes = root.path().join("notes");
+    fs::create_dir(&notes).unwrap();
+    for path in [&link, &other, &notes] {
+        let error = remove::remove(root.path(), path).unwrap_err();
+        assert!(error.is_request(), "{}: {error}", path.display());
+    }
+    let lock = RunLock::take(&first).unwrap();
+    assert!(matches!(remove::remove(root.path(), &first), Err(StoreError::Locked { .. })));
+    drop(lock);
+    let all = catalog::list(root.path()).unwrap();
+    assert_eq!(descendants(&all, &id(&first)).iter().map(|r| &r.id).collect::<Vec<_>>(), [&id(&second)]);
+    // A file that is linked to from a run is not the run's.
+    fs::write(elsewhere.path().join("precious"), "1").unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), first.join("out")).unwrap();
+    assert!(bytes_freed(&first) > 0);
+    remove::remove(root.path(), &first).unwrap();
+    assert!(!first.exists() && elsewhere.path().join("precious").exists() && other.exists());
+    remove::remove_checkpoints(root.path(), &second).unwrap();
+    assert!(checkpoint::saved_steps(&second.join(CHECKPOINTS)).is_empty() && second.join(MANIFEST).exists());
+    let left: Vec<String> = children(root.path()).iter().map(|path| id(path)).collect();
+    assert_eq!(left, [id(&second), "c-link".to_owned(), "notes".to_owned()]);
+}

@@ -1,0 +1,317 @@
+//! The progress of a sweep's points, read from their run directories, whichever process trained them. There is no other record of it.
+
+use std::path::{Path, PathBuf};
+
+use super::record::{PlannedPoint, SweepRecord};
+use super::schedule::SegmentResult;
+use super::spec::{MeasurementChoice, Objective, ObjectiveMetric};
+use runner_store::checkpoint;
+use runner_store::error::StoreError;
+use runner_store::lock::RunLock;
+use runner_store::manifest::RunStatus;
+use runner_store::metrics::{MetricLine, for_each_metric};
+use runner_store::run_dir;
+use runner_store::run_dir::{CHECKPOINTS, METRICS, RunsSnapshot};
+use runner_store::summary::median;
+
+/// The progress of all points of a sweep.
+#[derive(Debug)]
+pub struct SweepProgress {
+    /// In the order of `SweepRecord::points`. `None` for points without a run, and for duplicates.
+    pub points: Vec<Option<PointProgress>>,
+    /// Files of runs that cannot be read, each in one sentence. What they hold counts as not measured.
+    pub problems: Vec<String>,
+}
+
+/// The segments that are due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DuePoints {
+    /// True if nothing is left to do.
+    pub is_finished: bool,
+    /// Positions in `SweepRecord::points` of the points that should be running now.
+    pub due: Vec<usize>,
+}
+
+impl SweepProgress {
+    /// Reads the progress of the points of `record` from the folder of runs `root`.
+    #[must_use]
+    pub fn read(root: &Path, record: &SweepRecord) -> Self {
+        let runs = RunsSnapshot::read(root);
+        let mut progress = Self { points: Vec::with_capacity(record.points.len()), problems: Vec::new() };
+        for point in &record.points {
+            let read = if point.same_as.is_some() { None } else { progress.read_point(&runs, point, record.objective) };
+            progress.points.push(read);
+        }
+        progress
+    }
+
+    /// Reads the progress of the point at `position` again.
+    pub fn update(&mut self, root: &Path, record: &SweepRecord, position: usize) {
+        self.points[position] = self.read_point(&RunsSnapshot::read(root), &record.points[position], record.objective);
+    }
+
+    fn read_point(&mut self, runs: &RunsSnapshot, point: &PlannedPoint, objective: Objective) -> Option<PointProgress> {
+        let (progress, error) = PointProgress::read(runs, point, objective)?;
+        self.problems.extend(error.map(|error| format!("point {}: {error}", point.index)));
+        Some(progress)
+    }
+
+    /// The result at the rung `rung` of the point at `position`, if there is one.
+    #[must_use]
+    pub fn result(&self, record: &SweepRecord, position: usize, rung: usize) -> Option<SegmentResult> {
+        let point = record.points.get(position)?;
+        self.points.get(position)?.as_ref()?.result(*point.rungs.get(rung)?, point.steps)
+    }
+
+    /// Decides which points are due. A point whose failure may not repeat is due again.
+    #[must_use]
+    pub fn due_points(&self, record: &SweepRecord) -> DuePoints {
+        let tasks = record.tasks();
+        let result = |task: usize, rung: usize| self.result(record, *tasks.points.get(task)?, rung);
+        let decision = tasks.decide(record.workers(1), &result);
+        let due = decision.due.iter().filter_map(|segment| tasks.points.get(segment.task).copied()).collect();
+        DuePoints { is_finished: decision.is_finished, due }
+    }
+
+    /// True if nothing of the sweep is left to do.
+    #[must_use]
+    pub fn is_finished(&self, record: &SweepRecord) -> bool {
+        self.due_points(record).is_finished
+    }
+}
+
+/// The run of a point.
+#[derive(Debug, Clone)]
+pub struct PointProgress {
+    pub id: String,
+    pub path: PathBuf,
+    pub status: RunStatus,
+    /// True if a process works on the run now.
+    pub is_held: bool,
+    /// Why the run failed.
+    pub error: Option<String>,
+    /// True if the run failed because a number was not finite, so that a retry would fail in the same way.
+    pub not_finite: bool,
+    /// Training time in seconds, summed over all sessions.
+    pub seconds: Option<f64>,
+    /// The step of the newest checkpoint.
+    checkpoint: Option<u64>,
+    /// The number of optimizer steps recorded.
+    steps: u64,
+    rungs: Vec<RungValue>,
+}
+
+/// The objective of a run at one rung.
+#[derive(Debug, Clone, Copy)]
+struct RungValue {
+    until: u64,
+    /// True if the metric was measured after exactly that step.
+    is_measured: bool,
+    /// The objective over the steps up to the rung; NaN if nothing was measured.
+    value: f64,
+}
+
+/// The values of one metric of a run.
+#[derive(Debug, Default)]
+struct MetricSeries {
+    /// The number of optimizer steps recorded.
+    steps: u64,
+    /// Steps with their values; NaN if the measured value is not finite.
+    values: Vec<(u64, f64)>,
+}
+
+impl PointProgress {
+    /// Reads the newest run of `point` among `runs`, and returns with it the first error of a file that cannot be read. `None` if the
+    /// point has no run.
+    fn read(runs: &RunsSnapshot, point: &PlannedPoint, objective: Objective) -> Option<(Self, Option<StoreError>)> {
+        let (path, manifest) = runs.find(&point.name, &point.plan_hash).run?;
+        let is_held = RunLock::is_held(&path);
+        let mut error = None;
+        let summary = run_dir::read_summary(&path).unwrap_or_else(|unreadable| {
+            error = Some(unreadable);
+            None
+        });
+        // A summary from before the run was resumed is out of date.
+        let summary = summary.filter(|s| s.status == manifest.status);
+        let mut series = MetricSeries::default();
+        let metrics = path.join(METRICS);
+        if let Err(unreadable) = series.read(&metrics, objective.metric) {
+            error.get_or_insert(unreadable);
+        }
+        let progress = Self {
+            id: manifest.id,
+            status: manifest.status,
+            is_held,
+            not_finite: summary.as_ref().is_some_and(|s| s.not_finite),
+            seconds: summary.map(|s| s.wall_seconds),
+            error: manifest.error,
+            checkpoint: checkpoint::saved_steps(&path.join(CHECKPOINTS)).last().copied(),
+            steps: series.steps,
+            rungs: series.rungs(objective, &point.rungs),
+            path,
+        };
+        Some((progress, error))
+    }
+
+    /// The number of optimizer steps recorded.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// The result at the rung after `until` of `total` steps, once the steps are done, measured and saved. The result after the last
+    /// step needs a finished run. A run whose failure would repeat has failed at every rung that it did not reach; any other failure
+    /// is no result.
+    #[must_use]
+    pub fn result(&self, until: u64, total: u64) -> Option<SegmentResult> {
+        let rung = self.rungs.iter().find(|rung| rung.until == until)?;
+        let is_saved = self.steps >= until && self.checkpoint.is_some_and(|step| step >= until);
+        if self.status == RunStatus::Done || until < total && rung.is_measured && is_saved {
+            return Some(SegmentResult::Value(rung.value));
+        }
+        (self.status == RunStatus::Failed && self.not_finite).then_some(SegmentResult::Failed)
+    }
+}
+
+impl MetricSeries {
+    /// Adds the lines of the metrics file `path`. A missing file has none.
+    fn read(&mut self, path: &Path, metric: ObjectiveMetric) -> Result<(), StoreError> {
+        for_each_metric(path, &mut |line| self.add(&line, metric))
+    }
+
+    fn add(&mut self, line: &MetricLine, metric: ObjectiveMetric) {
+        let value = match line {
+            MetricLine::Train(line) => {
+                self.steps = self.steps.max(line.step);
+                match metric {
+                    ObjectiveMetric::TrainLoss => (line.step, line.loss),
+                    ObjectiveMetric::TokensPerSecond => (line.step, line.tokens_per_second),
+                    _ => return,
+                }
+            }
+            // An evaluation before the first step does not measure the training.
+            MetricLine::Eval(line) if line.step > 0 => match metric {
+                ObjectiveMetric::ValLoss => (line.step, line.val_loss),
+                ObjectiveMetric::ValPerplexity => (line.step, line.val_perplexity),
+                ObjectiveMetric::HellaswagAcc => (line.step, line.hellaswag_acc),
+                ObjectiveMetric::HellaswagAccNorm => (line.step, line.hellaswag_acc_norm),
+                ObjectiveMetric::TrainLoss | ObjectiveMetric::TokensPerSecond => return,
+            },
+            MetricLine::Eval(_) => return,
+        };
+        // Metrics files leave out values that are not finite.
+        self.values.push((value.0, value.1.unwrap_or(f64::NAN)));
+    }
+
+    fn rungs(&self, objective: Objective, rungs: &[u64]) -> Vec<RungValue> {
+        let rung = |&until: &u64| RungValue {
+            until,
+            is_measured: self.values.iter().any(|(step, _)| *step == until),
+            value: self.objective(objective, until).unwrap_or(f64::NAN),
+        };
+        rungs.iter().map(rung).collect()
+    }
+
+    /// The objective over the steps up to `until`; `None` if nothing was measured.
+    fn objective(&self, objective: Objective, until: u64) -> Option<f64> {
+        let values = || self.values.iter().filter(|(step, _)| *step <= until).map(|(_, value)| *value);
+        match (objective.metric, objective.at) {
+            // The speed of a single step varies too much.
+            (ObjectiveMetric::TokensPerSecond, _) => {
+                median(&mut values().filter(|v| v.is_finite()).collect::<Vec<_>>())
+            }
+            (_, MeasurementChoice::Last) => values().next_back(),
+            (_, MeasurementChoice::Best) => values().min_by(|a, b| objective.goal.order(*a, *b)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::Goal;
+    use super::*;
+
+    fn progress(status: RunStatus, objective: Objective, text: &str, rungs: &[u64]) -> PointProgress {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(METRICS);
+        std::fs::write(&path, text).unwrap();
+        let mut series = MetricSeries::default();
+        series.read(&path, objective.metric).unwrap();
+        PointProgress {
+            id: "a".into(),
+            path: PathBuf::new(),
+            status,
+            is_held: false,
+            error: None,
+            not_finite: false,
+            seconds: None,
+            checkpoint: Some(5),
+            steps: series.steps,
+            rungs: series.rungs(objective, rungs),
+        }
+    }
+
+    const LINES: &str = "{\"kind\":\"eval\",\"step\":0,\"val_loss\":0.5}\n\
+        {\"kind\":\"train\",\"step\":1,\"loss\":4.0,\"tokens\":1,\"tokens_per_second\":10.0}\n\
+        {\"kind\":\"train\",\"step\":2,\"loss\":3.0,\"tokens\":1,\"tokens_per_second\":90.0}\n\
+        {\"kind\":\"eval\",\"step\":2,\"val_loss\":2.0}\n\
+        {\"kind\":\"train\",\"step\":3,\"loss\":null,\"tokens\":1,\"tokens_per_second\":30.0}\n\
+        {\"kind\":\"train\",\"step\":4,\"loss\":3.5,\"tokens\":1,\"tokens_per_second\":20.0}\n\
+        {\"kind\":\"eval\",\"step\":4,\"val_loss\":2.5}\n\
+        {\"kind\":\"train\",\"step\":5,\"loss\":2.0,\"tokens\":1,\"tokens_per_second\":20.0}\n";
+
+    fn value(metric: ObjectiveMetric, at: MeasurementChoice, until: u64) -> f64 {
+        let objective = Objective { metric, goal: metric.goal(), at };
+        progress(RunStatus::Done, objective, LINES, &[until]).rungs[0].value
+    }
+
+    #[test]
+    fn the_last_and_the_best_of_what_was_measured_until_then() {
+        assert_eq!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 4), 2.5);
+        assert_eq!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Best, 4), 2.0);
+        assert_eq!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 3), 2.0);
+        assert!(
+            value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 1).is_nan(),
+            "not the one before the first step"
+        );
+        assert_eq!(value(ObjectiveMetric::TrainLoss, MeasurementChoice::Last, 4), 3.5);
+        assert_eq!(
+            value(ObjectiveMetric::TrainLoss, MeasurementChoice::Best, 4),
+            3.0,
+            "what is no number is not the best"
+        );
+        assert_eq!(value(ObjectiveMetric::TokensPerSecond, MeasurementChoice::Last, 3), 30.0, "the median");
+        assert!(value(ObjectiveMetric::HellaswagAcc, MeasurementChoice::Last, 4).is_nan());
+    }
+
+    #[test]
+    fn steps_count_once_they_are_done_measured_and_saved() {
+        let objective =
+            Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last };
+        let rungs = [4, 5, 6];
+        let of = |status| progress(status, objective, LINES, &rungs);
+        let found = |status, until| of(status).result(until, 6);
+        assert_eq!(found(RunStatus::Running, 4), Some(SegmentResult::Value(2.5)), "whatever became of it");
+        assert_eq!(found(RunStatus::Interrupted, 5), None, "not evaluated there");
+        assert_eq!(found(RunStatus::Interrupted, 6), None);
+        assert_eq!(found(RunStatus::Done, 6), Some(SegmentResult::Value(2.5)));
+        let until_then = LINES.split("{\"kind\":\"eval\",\"step\":4").next().unwrap();
+        let before = progress(RunStatus::Running, objective, until_then, &rungs);
+        assert_eq!(before.result(4, 6), None, "the step is done, its evaluation is not");
+        for checkpoint in [None, Some(3)] {
+            let unsaved = PointProgress { checkpoint, ..of(RunStatus::Failed) };
+            assert_eq!(unsaved.result(4, 6), None, "measured, and lost");
+        }
+    }
+
+    #[test]
+    fn only_failures_that_would_repeat_are_results() {
+        let objective =
+            Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last };
+        let failed = progress(RunStatus::Failed, objective, LINES, &[4, 6]);
+        assert_eq!(failed.result(6, 6), None, "a full disk, say");
+        let diverged = PointProgress { not_finite: true, ..failed };
+        assert_eq!(diverged.result(4, 6), Some(SegmentResult::Value(2.5)));
+        assert_eq!(diverged.result(6, 6), Some(SegmentResult::Failed));
+    }
+}

@@ -1,0 +1,189 @@
+//! What a sweep file means, and what is said about each kind of mistake, word for word.
+
+use serde_json::json;
+
+use super::super::expand::expand;
+use super::super::random::{Distribution, RandomDraws};
+use super::super::spec::{Dimension, ListAxis};
+use super::*;
+
+fn read_text(text: &str) -> Result<SweepSpec, ConfigError> {
+    from_str(text, Path::new("dir/s.yaml"))
+}
+
+fn said(text: &str) -> String {
+    read_text(text).unwrap_err().to_string()
+}
+
+const WHOLE: &str = r#"version: 1
+sweep:
+  template: gpt2-lr.yaml.j2
+  vars: {steps: 1000, preset: "1e-4", sizes: [1, {a: ~}]}
+  set: {log.every: 5, optimizer: {adamw: {weight_decay: 1e-1}}}
+  grid: {lr: [1e-4, 3e-4, 1e-3], layers: [2, 4]}
+  zip: {d_model: [128, 256], heads: [4, 8]}
+  random: {samples: 20, seed: 1, space: {rate: {log_uniform: [1e-5, 1e-2]}, warmup: {int_uniform: [10, 200]}, decay: {choice: [cosine, linear]}}}
+  exclude: ["layers == 4 and lr > 5e-4"]
+  objective: {metric: hellaswag_acc, at: best}
+  early_stop: {asha: {min_steps: 100, reduction: 4}}
+  parallel: 2
+  retries: 1
+"#;
+
+#[test]
+fn a_whole_file() {
+    let spec = read_text(WHOLE).unwrap();
+    assert_eq!(spec.name, "s");
+    assert_eq!(spec.base, SweepBase::Template(PathBuf::from("dir/gpt2-lr.yaml.j2")));
+    assert_eq!(Value::Object(spec.vars.clone()), json!({"steps": 1000, "preset": "1e-4", "sizes": [1, {"a": null}]}));
+    assert_eq!(spec.set, ["log.every=5", r#"optimizer={"adamw": {"weight_decay": 0.1}}"#]);
+    let axis = |name: &str, values: Value| ListAxis { name: name.into(), values: values.as_array().unwrap().clone() };
+    let space = vec![
+        ("rate".to_owned(), Distribution::LogUniform(1e-5, 1e-2)),
+        ("warmup".to_owned(), Distribution::IntUniform(10, 200)),
+        ("decay".to_owned(), Distribution::Choice(vec![json!("cosine"), json!("linear")])),
+    ];
+    let expected = [
+        Dimension::Grid(axis("lr", json!([1e-4, 3e-4, 1e-3]))),
+        Dimension::Grid(axis("layers", json!([2, 4]))),
+        Dimension::Zip(vec![axis("d_model", json!([128, 256])), axis("heads", json!([4, 8]))]),
+        Dimension::Random(RandomDraws { samples: 20, seed: 1, space }),
+    ];
+    assert_eq!(spec.axes, expected);
+    let exclude = ExcludeExpression { text: "layers == 4 and lr > 5e-4".into(), line: 9, column: 13, length: 27 };
+    assert_eq!(spec.exclude, [exclude]);
+    assert_eq!(
+        spec.objective,
+        Objective { metric: ObjectiveMetric::HellaswagAcc, goal: Goal::Maximize, at: MeasurementChoice::Best }
+    );
+    assert_eq!(spec.early_stop, Some(AshaSettings { min_steps: 100, reduction: 4 }));
+    assert_eq!((spec.parallel, spec.retries), (2, 1));
+    assert_eq!((spec.text.as_str(), spec.path.as_path()), (WHOLE, Path::new("dir/s.yaml")));
+}
+
+#[test]
+fn a_short_file_and_its_defaults() {
+    let spec = read_text("\u{FEFF}sweep: {base: /abs/exp.yaml, grid: {optimizer.adamw.lr: [3e-4]}}").unwrap();
+    assert_eq!(spec.base, SweepBase::Experiment(PathBuf::from("/abs/exp.yaml")));
+    assert_eq!(
+        spec.objective,
+        Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last }
+    );
+    assert_eq!((spec.early_stop, spec.parallel, spec.retries), (None, 1, 0));
+    assert!(spec.exclude.is_empty() && spec.set.is_empty() && spec.vars.is_empty());
+    // What a section without a value leaves open has its default, and what is written as null is null.
+    let spec = read_text(
+        "sweep:\n  base: e.yaml\n  name: a-1\n  exclude: []\n  parallel:\n  early_stop: ~\n  grid: {model.d_ff: [null, 8]}",
+    );
+    let spec = spec.unwrap();
+    assert_eq!((spec.name.as_str(), spec.parallel), ("a-1", 1));
+    assert_eq!(
+        spec.axes,
+        [Dimension::Grid(ListAxis { name: "model.d_ff".into(), values: vec![Value::Null, json!(8)] })]
+    );
+}
+
+#[test]
+fn numbers_are_as_they_are_spelled() {
+    let spec = read_text(
+        "sweep: {template: t.j2, grid: {x: [1, 1.0, 1e3, 0x1E, 10e9, 1.5e3, 1e-4, '1', yes, true, -0.5, 1e25]}}",
+    );
+    let Dimension::Grid(axis) = &spec.unwrap().axes[0] else { panic!() };
+    let expected = json!([1, 1.0, 1000, 30, 10_000_000_000_u64, 1500.0, 1e-4, "1", "yes", true, -0.5, 1e25]);
+    assert_eq!(Value::Array(axis.values.clone()), expected);
+}
+
+macro_rules! says {
+    ($($name:ident: $text:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            insta::assert_snapshot!(said($text));
+        }
+    )*};
+}
+
+says! {
+    slips_in_keys: "sweep:\n  templat: t.yaml.j2\n  base: e.yaml\n  gird: {seed: [1]}\n  grid: {seed: [1, 2]}\n  objective: {metrics: val_loss, goal: maximise, at: first}\n  early_stop: {ahsa: {min_steps: 5}}\nsweeep: 1\nparallel: 3\nversion: 2\n";
+    wrong_types: "sweep:\n  name: [a]\n  template: {a: b}\n  vars: [1]\n  grid: {lr: 1e-4, layers: {int_uniform: [1, 3]}, heads: []}\n  zip: [1, 2]\n  random: {samples: many, seed: -1, space: {a: [1, 2], b: {choice: 3}, c: 4}}\n  exclude: layers == 4\n  objective: val_loss\n  early_stop: asha\n  parallel: '2'\n  retries: 1.5\n";
+    wrong_values: "sweep:\n  name: a/b\n  base: e.yaml\n  grid: {seed: [1, 2, 1], train.steps: [.nan]}\n  zip: {model.layers: [2, 4], model.heads: [2, 4, 8], log.every: [1]}\n  random:\n    samples: 0\n    space:\n      optimizer.adamw.lr: {log_uniform: [0, 1e-2]}\n      optimizer.adamw.beta1: {log_uniform: [1e-2, 1e-5]}\n      optimizer.adamw.beta2: {uniform: [0.5, 0.5]}\n      schedule.warmup: {int_uniform: [200, 10]}\n      batch.sequences: {int_log_uniform: [0, 10]}\n      batch.micro_batch: {uniform: [1]}\n      model.d_model: {uniform: [1, .inf]}\n  early_stop: {asha: {min_steps: 0, reduction: 1}}\n  parallel: 0\n  retries: -1\n";
+    names_that_cannot_be: "sweep:\n  base: e.yaml\n  set: {modle.layers: 3, seed: 1, log.every: 2}\n  grid: {lr: [1], optimizer.adam.lr: [1], seed: [1, 2], train.steps: [5]}\n  random: {samples: 2, space: {train.steps: {choice: [1, 2]}, nonsense: {choice: [1, 2]}}}\n";
+    variables_that_cannot_be: "sweep:\n  template: t.yaml.j2\n  vars: {lr: 1, a b: 2}\n  grid: {optimizer.adamw.lr: [1], lr: [1], 2x: [1], in: [1]}\n";
+    neither_base_nor_axes: "sweep: {parallel: 1}\n";
+    both_bases: "sweep:\n  base: e.yaml\n  template: t.yaml.j2\n  vars: {a: 1}\n  grid: {seed: [1, 2]}\n";
+    a_template_as_base: "sweep:\n  base: e.yaml.j2\n  grid: {}\n";
+    an_experiment_as_template: "sweep:\n  template: e.yaml\n  random: {}\n  early_stop: {asha: {}}\n";
+    exclusions: "sweep:\n  template: t.yaml.j2\n  vars: {fixed: 1}\n  grid: {lr: [1], layers: [2]}\n  exclude:\n    - layer == 4\n    - layers = 4\n    - layers == 4 && lr > 1\n    - \"lr >\"\n    - fixed == 1 and lr in [3]\n    - lr in range(3)\n    - [1]\n    - ''\n    - depth > 3\n";
+    exclusions_by_key_path: "sweep:\n  base: e.yaml\n  grid: {model.layers: [2], optimizer: [{adamw: {lr: 1}}]}\n  exclude: [layers == 4, model.layer == 4, optimizer.adamw.lr > 1, model.layers.x == 1 and model]\n";
+    too_many_points: "sweep:\n  base: e.yaml\n  grid: {seed: [1, 2, 3], train.steps: [1, 2]}\n  random: {samples: 5000, space: {optimizer.adamw.lr: {uniform: [0, 1]}}}\n";
+    not_a_sweep: "model: {preset: gpt2-micro}\n";
+    nothing: "# nothing\n";
+    a_list: "- 1\n";
+    not_yaml: "sweep: {base: e.yaml\n";
+}
+
+#[test]
+fn a_long_expression_is_refused_before_it_is_parsed() {
+    let text = format!("sweep: {{template: t.j2, grid: {{x: [1]}}, exclude: [\"1{} == 2\"]}}", " + 1".repeat(100_000));
+    assert!(said(&text).contains("an expression of 400006 characters is too long"));
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(load(folder.path()).unwrap_err().to_string().contains("this is a folder"));
+    let missing = load(&folder.path().join("none.yaml")).unwrap_err().to_string();
+    assert!(missing.contains("there is no such file") && missing.contains("name a sweep file"), "{missing}");
+    let file = folder.path().join("latin.yaml");
+    std::fs::write(&file, b"sweep: \xE9").unwrap();
+    assert!(load(&file).unwrap_err().to_string().contains("not UTF-8"));
+    std::fs::write(&file, WHOLE).unwrap();
+    assert_eq!(load(&file).unwrap().base.path(), folder.path().join("gpt2-lr.yaml.j2"));
+}
+
+#[test]
+fn the_words_of_choices_are_all_read() {
+    for metric in ObjectiveMetric::ALL {
+        let text = format!("sweep: {{base: e.yaml, grid: {{seed: [1]}}, objective: {{metric: {metric}}}}}");
+        let objective = read_text(&text).unwrap().objective;
+        assert_eq!((objective.metric, objective.goal), (metric, metric.goal()));
+    }
+    for distribution in axes::DISTRIBUTIONS {
+        let text =
+            format!("sweep: {{base: e.yaml, random: {{samples: 1, space: {{seed: {{{distribution}: [1, 3]}}}}}}}}");
+        assert!(read_text(&text).is_ok(), "{distribution}");
+    }
+}
+
+/// The keys and words that the schema knows are those that are read.
+#[test]
+fn the_schema_has_the_same_keys() {
+    let schema: Value = serde_json::from_str(super::super::spec::SCHEMA).unwrap();
+    let keys = |at: &str| -> Vec<String> {
+        schema.pointer(at).and_then(Value::as_object).unwrap_or_else(|| panic!("{at}")).keys().cloned().collect()
+    };
+    let sorted = |names: &[&str]| {
+        let mut names: Vec<String> = names.iter().map(|&n| n.to_owned()).collect();
+        names.sort();
+        names
+    };
+    let sweep = "/properties/sweep/properties";
+    assert_eq!(keys(sweep), sorted(&KEYS));
+    assert_eq!(keys(&format!("{sweep}/objective/properties")), sorted(&OBJECTIVE_KEYS));
+    assert_eq!(keys(&format!("{sweep}/early_stop/properties/asha/properties")), sorted(&ASHA_KEYS));
+    assert_eq!(keys(&format!("{sweep}/random/properties")), sorted(&axes::RANDOM_KEYS));
+    assert_eq!(keys("/definitions/draw/properties"), sorted(&axes::DISTRIBUTIONS));
+    let words = |key: &str| schema.pointer(&format!("{sweep}/objective/properties/{key}/enum")).unwrap().clone();
+    assert_eq!(words("metric"), json!(ObjectiveMetric::ALL.map(ObjectiveMetric::name)));
+    assert_eq!(words("goal"), json!(Goal::ALL.map(Goal::name)));
+    assert_eq!(words("at"), json!(MeasurementChoice::ALL.map(MeasurementChoice::name)));
+}
+
+#[test]
+fn the_examples_are_sweeps_of_twelve_points() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("experiments/sweeps");
+    for name in ["stories", "stories-asha"] {
+        let spec = load(&folder.join(format!("{name}.yaml"))).unwrap();
+        assert_eq!((spec.name.as_str(), expand(&spec).unwrap().points.len()), (name, 12));
+        assert_eq!(spec.early_stop.is_some(), name == "stories-asha");
+    }
+}

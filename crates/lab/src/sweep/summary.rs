@@ -1,0 +1,135 @@
+//! The results of a sweep so far: the row of each point, the importance of the parameters, and whether anything is left to do.
+
+use std::path::Path;
+
+use super::importance::{Importance, importance};
+use super::point::PointValues;
+use super::progress::{DuePoints, PointProgress, SweepProgress};
+use super::read::from_str;
+use super::record::{PlannedPoint, SweepRecord};
+use super::results::{PointStatus, Results, ResultsRow};
+use super::schedule::SegmentResult;
+use crate::sweep_dir;
+use runner_store::manifest::RunStatus;
+
+/// The results of a sweep so far.
+#[derive(Debug)]
+pub struct SweepSummary {
+    pub results: Results,
+    pub importance: Vec<Importance>,
+    /// The step at which importance compares the points, unless it compares them at the end.
+    pub measured_at: Option<u64>,
+    /// True if nothing is left to do.
+    pub is_finished: bool,
+    /// Files that cannot be read, each in one sentence.
+    pub problems: Vec<String>,
+}
+
+impl SweepSummary {
+    /// Summarizes the sweep in the folder `path`.
+    #[must_use]
+    pub fn new(path: &Path, record: &SweepRecord, progress: &SweepProgress) -> Self {
+        let DuePoints { is_finished, due } = progress.due_points(record);
+        let rows = rows(record, progress, &due);
+        let mut problems = progress.problems.clone();
+        // The axes are in the copy of the sweep file alone.
+        let text = sweep_dir::read_sweep_file(path).map_err(|error| error.to_string());
+        let spec = text.and_then(|text| from_str(&text, &record.file).map_err(|error| error.to_string()));
+        let axes = spec.map(|spec| spec.axes).unwrap_or_else(|error| {
+            problems.push(format!("the importance of the parameters is not known: {error}"));
+            Vec::new()
+        });
+        let (measured_at, measured) = comparable_results(record, progress, &rows);
+        Self {
+            importance: importance(&axes, record.objective.goal, &measured),
+            results: Results::new(record.objective, rows),
+            measured_at,
+            is_finished,
+            problems,
+        }
+    }
+
+    /// The numbers of the points that early stopping ended, ascending. They are final only once the sweep is finished; before, there
+    /// are none.
+    #[must_use]
+    pub fn stopped_points(&self) -> Vec<usize> {
+        let rows = self.results.rows.iter().filter(|row| self.is_finished && row.status == PointStatus::Stopped);
+        let mut points: Vec<usize> = rows.map(|row| row.point).collect();
+        points.sort_unstable();
+        points
+    }
+}
+
+/// The row of each point. `due`: positions of the points that are due now.
+fn rows(record: &SweepRecord, progress: &SweepProgress, due: &[usize]) -> Vec<ResultsRow> {
+    let points = record.points.iter().zip(&progress.points).enumerate();
+    let own: Vec<ResultsRow> =
+        points.map(|(i, (point, progress))| row(point, progress.as_ref(), due.contains(&i))).collect();
+    let shown = |(i, point): (usize, &PlannedPoint)| {
+        let same = point.same_as.and_then(|index| record.points.iter().position(|p| p.index == index));
+        let row = &own[same.unwrap_or(i)];
+        let status = if same.is_some() { PointStatus::Duplicate } else { row.status };
+        ResultsRow { point: point.index, values: point.values.clone(), status, ..row.clone() }
+    };
+    record.points.iter().enumerate().map(shown).collect()
+}
+
+fn row(point: &PlannedPoint, progress: Option<&PointProgress>, is_due: bool) -> ResultsRow {
+    let mut row = ResultsRow {
+        point: point.index,
+        values: point.values.clone(),
+        status: PointStatus::Queued,
+        steps: 0,
+        objective: None,
+        run: None,
+        seconds: None,
+    };
+    let Some(progress) = progress else { return row };
+    let value = |until: u64| match progress.result(until, point.steps) {
+        Some(SegmentResult::Value(value)) => Some(value),
+        _ => None,
+    };
+    let last_value = point.rungs.iter().rev().find_map(|&until| value(until));
+    row.status = match progress.status {
+        RunStatus::Done => PointStatus::Done,
+        RunStatus::Failed => PointStatus::Failed,
+        _ if progress.is_held => PointStatus::Running,
+        _ if last_value.is_some() && !is_due => PointStatus::Stopped,
+        _ => PointStatus::Interrupted,
+    };
+    row.steps = progress.steps().min(point.steps);
+    row.objective = last_value.filter(|value| value.is_finite() && row.status != PointStatus::Failed);
+    row.run = Some(progress.id.clone());
+    row.seconds = progress.seconds;
+    row
+}
+
+/// The best point that did all its steps: its number and objective.
+#[must_use]
+pub fn best_finished_point(record: &SweepRecord, progress: &SweepProgress) -> Option<(usize, f64)> {
+    let results = Results::new(record.objective, rows(record, progress, &[]));
+    // A value after fewer steps does not compare.
+    let best = results.best().filter(|row| row.status == PointStatus::Done)?;
+    Some((best.point, best.objective?))
+}
+
+/// The values and results of the points without duplicates. Results after different numbers of steps do not compare: with early
+/// stopping the results are those at the first rung, whose step is returned with them.
+fn comparable_results(
+    record: &SweepRecord,
+    progress: &SweepProgress,
+    rows: &[ResultsRow],
+) -> (Option<u64>, Vec<(PointValues, Option<f64>)>) {
+    let distinct = || record.points.iter().zip(rows).enumerate().filter(|(_, (point, _))| point.same_as.is_none());
+    if record.early_stop.is_none() {
+        return (None, distinct().map(|(_, (point, row))| (point.values.clone(), row.objective)).collect());
+    }
+    let mut steps: Vec<u64> = distinct().filter_map(|(_, (point, _))| point.rungs.first().copied()).collect();
+    steps.dedup();
+    let first_value = |position: usize| match progress.result(record, position, 0) {
+        Some(SegmentResult::Value(value)) => Some(value),
+        _ => None,
+    };
+    let step = if let [step] = steps.as_slice() { Some(*step) } else { None };
+    (step, distinct().map(|(position, (point, _))| (point.values.clone(), first_value(position))).collect())
+}

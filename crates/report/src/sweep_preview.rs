@@ -1,0 +1,201 @@
+//! The plan of a sweep as text: its points, their cost, and the predicted time.
+
+use std::fmt::Write as _;
+
+use crate::table::{Align, table};
+use runner_lab::sweep::record::{PlannedPoint, SweepRecord, SweepTasks};
+use runner_lab::sweep::{ScheduleDecision, TrainingSegment, value_text};
+use runner_spec::format::{bytes, count, counted, printable, seconds};
+
+/// The number of points in the table, unless all are wanted.
+const MAX_SHOWN_POINTS: usize = 40;
+
+/// How a sweep is going to be run.
+#[derive(Debug, Clone, Copy)]
+pub struct SweepPreview {
+    /// The number of concurrent runs.
+    pub parallel: usize,
+    /// The number of threads of each run.
+    pub threads: usize,
+    pub shows_all_points: bool,
+}
+
+impl SweepPreview {
+    /// The points of `record`, their cost, and the predicted time of the whole sweep.
+    #[must_use]
+    pub fn text(&self, record: &SweepRecord) -> String {
+        let tasks = record.tasks();
+        let mut out = points_text(record, self.shows_all_points);
+        out.push_str(&counts_text(record, tasks.tasks.len()));
+        out.push_str(&objective_text(record));
+        let (runs, threads) = (counted(self.parallel as u64, "run"), counted(self.threads as u64, "thread"));
+        let _ = writeln!(out, "at once  {runs}, {threads} each");
+        out.push_str(&time_text(record, &tasks, record.workers(self.parallel)));
+        out
+    }
+}
+
+/// The names of what varies, safe to show.
+pub(crate) fn value_names(record: &SweepRecord) -> Vec<String> {
+    record.points.first().map_or_else(Vec::new, |p| p.values.iter().map(|(name, _)| printable(name)).collect())
+}
+
+/// The values of a point as cells of a table.
+pub(crate) fn value_cells(values: &[(String, serde_json::Value)]) -> impl Iterator<Item = String> {
+    values.iter().map(|(_, value)| printable(&value_text(value)).replace('\n', " "))
+}
+
+fn points_text(record: &SweepRecord, shows_all: bool) -> String {
+    let names = value_names(record);
+    let mut columns: Vec<(&str, Align)> = vec![("point", Align::Right)];
+    columns.extend(names.iter().map(|name| (name.as_str(), Align::Right)));
+    columns.extend(["steps", "parameters", "memory", "predicted"].map(|name| (name, Align::Right)));
+    columns.push(("", Align::Left));
+    let shown = if shows_all { record.points.len() } else { MAX_SHOWN_POINTS };
+    let rows: Vec<Vec<String>> = record.points.iter().take(shown).map(row).collect();
+    let mut out = table(&columns, &rows);
+    if let Some(more @ 1..) = record.points.len().checked_sub(shown) {
+        let _ = writeln!(out, "… and {} (--dry-run shows all)", counted(more as u64, "more point"));
+    }
+    out
+}
+
+fn row(point: &PlannedPoint) -> Vec<String> {
+    let mut row = vec![point.index.to_string()];
+    row.extend(value_cells(&point.values));
+    row.extend([count(point.steps), count(point.parameters), bytes(point.memory_bytes)]);
+    row.push(point.step_seconds.map_or_else(|| "?".to_owned(), |s| seconds(s * point.steps as f64)));
+    row.extend(point.same_as.map(|index| format!("the same run as point {index}")));
+    row
+}
+
+fn counts_text(record: &SweepRecord, runs: usize) -> String {
+    let points = record.points.len();
+    let mut out = format!("sweep    {}: {}", printable(&record.id), counted(points as u64, "point"));
+    if runs < points {
+        let _ = write!(out, ", {}: {} the same as another", counted(runs as u64, "run"), points - runs);
+    }
+    if record.excluded > 0 {
+        let _ = write!(out, "; {} left out by exclude", count(record.excluded as u64));
+    }
+    out.push('\n');
+    out
+}
+
+fn objective_text(record: &SweepRecord) -> String {
+    let objective = &record.objective;
+    let (metric, goal, at) = (objective.metric.name(), objective.goal.name(), objective.at.name());
+    let mut out = format!("judged   by {metric}, {goal} it, {at} of a run");
+    if let Some(asha) = &record.early_stop {
+        let mut rungs: Vec<&Vec<u64>> = record.points.iter().map(|p| &p.rungs).collect();
+        rungs.dedup();
+        let steps = match rungs.as_slice() {
+            [one] => {
+                let (last, first) = one.split_last().map_or((0, &[][..]), |(last, first)| (*last, first));
+                let first: Vec<String> = first.iter().map(|&s| count(s)).collect();
+                format!("after {} of {} steps", first.join(", "), count(last))
+            }
+            _ => format!("from {} steps on", count(asha.min_steps)),
+        };
+        let _ = write!(out, "; early stopping {steps}, the best of {} go on", asha.reduction);
+    }
+    out.push('\n');
+    out
+}
+
+fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String {
+    let expected = tasks.simulate_rest(workers, &|_, _| None);
+    let steps: u64 = expected.order.iter().map(|segment| tasks.steps(segment)).sum();
+    let mut out = format!("steps    {}", count(steps));
+    let all = tasks.all_steps();
+    if steps < all {
+        let _ = write!(out, " of {}, as early stopping goes", count(all));
+    }
+    out.push('\n');
+    // Results in the order of the points lead to the fewest promotions.
+    let is_last =
+        |segment: &TrainingSegment| tasks.tasks.get(segment.task).is_some_and(|t| segment.rung + 1 == t.rungs.len());
+    if !expected.order.iter().any(is_last) {
+        out.push_str(
+            "warning: early stopping may let no point reach its last step, and then there is no best one: there are too \
+             few points for so many rungs (take more points, a larger min_steps, or a smaller reduction)\n",
+        );
+    }
+    if tasks.seconds {
+        let (time, hours) = (seconds(expected.virtual_end), hours_text(device_hours(record, tasks, &expected)));
+        let _ = writeln!(out, "time     about {time} predicted, {hours} device-hours; without evaluations");
+    } else {
+        out.push_str("time     not known: runner calibrate measures this machine\n");
+    }
+    out
+}
+
+fn device_hours(record: &SweepRecord, tasks: &SweepTasks, expected: &ScheduleDecision) -> f64 {
+    let device_seconds = |segment: &TrainingSegment| {
+        let ranks = record.points[tasks.points[segment.task]].ranks;
+        tasks.steps(segment) as f64 * tasks.tasks[segment.task].step_cost * ranks as f64
+    };
+    expected.order.iter().map(device_seconds).sum::<f64>() / 3600.0
+}
+
+fn hours_text(hours: f64) -> String {
+    if hours < 0.095 { format!("{hours:.3}") } else { format!("{hours:.1}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_lab::testing::sweep;
+
+    const PREVIEW: SweepPreview = SweepPreview { parallel: 2, threads: 1, shows_all_points: true };
+
+    #[test]
+    fn a_preview_has_points_objective_and_cost() {
+        let text = PREVIEW.text(&sweep());
+        for part in [
+            "s-12345678: 3 points, 2 runs: 1 the same as another\n",
+            "val_loss, minimize it, last of a run; early stopping after 10, 20 of 40 steps, the best of 2 go on\n",
+            "2 runs, 1 thread each\n",
+            "of 80, as early stopping goes\n",
+            "runner calibrate",
+            "the same run as point 1\n",
+        ] {
+            assert!(text.contains(part), "{part:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_sweep_that_may_finish_no_point_gets_a_warning() {
+        // Two distinct points: one is promoted from the first rung, and none from the second.
+        assert!(PREVIEW.text(&sweep()).contains("no point reach its last step"));
+        let mut record = sweep();
+        record.points.iter_mut().for_each(|p| p.rungs = vec![10, 40]);
+        assert!(!PREVIEW.text(&record).contains("warning"));
+        record.early_stop = None;
+        record.points.iter_mut().for_each(|p| p.rungs = vec![40]);
+        assert!(!PREVIEW.text(&record).contains("warning"));
+    }
+
+    #[test]
+    fn time_is_predicted_if_the_machine_is_calibrated() {
+        let mut record = sweep();
+        record.early_stop = None;
+        for point in &mut record.points {
+            (point.step_seconds, point.rungs) = (Some(90.0), vec![40]);
+        }
+        // Two concurrent runs of an hour each.
+        let text = PREVIEW.text(&record);
+        assert!(text.contains("about 1h 00m predicted, 2.0 device-hours"), "{text}");
+        let text = SweepPreview { parallel: 1, ..PREVIEW }.text(&record);
+        assert!(text.contains("about 2h 00m predicted, 2.0 device-hours"), "{text}");
+    }
+
+    #[test]
+    fn long_tables_are_cut() {
+        let mut record = sweep();
+        let one = record.points[1].clone();
+        record.points = (1..=50).map(|index| PlannedPoint { index, ..one.clone() }).collect();
+        let preview = SweepPreview { shows_all_points: false, ..PREVIEW };
+        assert!(preview.text(&record).contains("… and 10 more points"));
+    }
+}

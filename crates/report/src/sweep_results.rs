@@ -1,0 +1,142 @@
+//! The results of a sweep as text: the table of its points, the importance of the parameters, and the best point.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::sweep_preview::{value_cells, value_names};
+use crate::table::{Align, table};
+use runner_lab::sweep::record::SweepRecord;
+use runner_lab::sweep::summary::SweepSummary;
+use runner_lab::sweep::{PointStatus, ResultsRow, value_text};
+use runner_spec::format::{count, percent, printable, seconds};
+
+/// The results of a sweep, and what commands about its runs need.
+#[derive(Debug, Clone, Copy)]
+pub struct SweepResultsText<'a> {
+    pub record: &'a SweepRecord,
+    pub summary: &'a SweepSummary,
+    /// The value of `--runs`, if it was given.
+    pub runs: Option<&'a Path>,
+}
+
+impl SweepResultsText<'_> {
+    /// The rows of the summary, in their order.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let names = value_names(self.record);
+        let mut columns: Vec<(&str, Align)> = vec![("point", Align::Right)];
+        columns.extend(names.iter().map(|name| (name.as_str(), Align::Right)));
+        let metric = self.record.objective.metric.name();
+        columns.extend([(metric, Align::Right), ("steps", Align::Right), ("status", Align::Left)]);
+        columns.extend([("time", Align::Right), ("run", Align::Left)]);
+        table(&columns, &self.summary.results.rows.iter().map(|row| self.row(row)).collect::<Vec<_>>())
+    }
+
+    fn row(&self, row: &ResultsRow) -> Vec<String> {
+        let point = self.record.point(row.point);
+        let dash = || "-".to_owned();
+        let mut out = vec![row.point.to_string()];
+        out.extend(value_cells(&row.values));
+        out.push(row.objective.map_or_else(dash, |value| format!("{value:.4}")));
+        out.push(format!("{}/{}", count(row.steps), count(point.map_or(0, |p| p.steps))));
+        out.push(self.status_text(row.status, point.and_then(|p| p.same_as)));
+        out.push(row.seconds.map_or_else(dash, seconds));
+        out.push(row.run.as_deref().map_or_else(dash, printable));
+        out
+    }
+
+    fn status_text(&self, status: PointStatus, same_as: Option<usize>) -> String {
+        let text = same_as.map_or_else(|| self.status_name(status).to_owned(), |other| format!("as point {other}"));
+        let styled = console::style(text);
+        let styled = match status {
+            PointStatus::Done => styled.green(),
+            PointStatus::Running => styled.cyan(),
+            PointStatus::Interrupted => styled.yellow(),
+            PointStatus::Failed => styled.red(),
+            PointStatus::Queued | PointStatus::Stopped | PointStatus::Duplicate => styled,
+        };
+        styled.to_string()
+    }
+
+    fn status_name(&self, status: PointStatus) -> &'static str {
+        match status {
+            PointStatus::Stopped if self.summary.is_finished => "stopped early",
+            // The point may still be promoted.
+            PointStatus::Stopped => "judged",
+            PointStatus::Duplicate => "the same as another",
+            other => other.name(),
+        }
+    }
+
+    /// `5 done, 1 failed`.
+    #[must_use]
+    pub fn counts(&self) -> String {
+        use PointStatus::{Done, Duplicate, Failed, Interrupted, Queued, Running, Stopped};
+        let count_of = |status| self.summary.results.rows.iter().filter(|row| row.status == status).count();
+        let counts = [Done, Stopped, Failed, Running, Interrupted, Queued, Duplicate].map(|s| (count_of(s), s));
+        let present = counts.into_iter().filter(|(n, _)| *n > 0);
+        present.map(|(n, status)| format!("{n} {}", self.status_name(status))).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The steps that early stopping saved; `None` without early stopping.
+    #[must_use]
+    pub fn saved_steps(&self) -> Option<String> {
+        self.record.early_stop?;
+        let distinct = self.summary.results.rows.iter().filter(|row| row.status != PointStatus::Duplicate);
+        let done: u64 = distinct.map(|row| row.steps).sum();
+        let all = self.record.tasks().all_steps();
+        if !self.summary.is_finished {
+            return Some(format!("{} of at most {} steps are done", count(done), count(all)));
+        }
+        let share = percent(1.0 - done as f64 / all.max(1) as f64);
+        Some(format!("{} of {} steps were done: {share} saved by early stopping", count(done), count(all)))
+    }
+
+    /// The command that retries the first of the points whose failure would repeat, if the sweep is finished and there are any.
+    #[must_use]
+    pub fn retry_command(&self) -> Option<String> {
+        let rows = self.summary.results.rows.iter();
+        let failed = rows.filter(|row| self.summary.is_finished && row.status == PointStatus::Failed);
+        let run = printable(failed.min_by_key(|row| row.point)?.run.as_deref()?);
+        Some(format!("runner resume {run}{}", self.runs_flag()))
+    }
+
+    fn runs_flag(&self) -> String {
+        self.runs.map_or_else(String::new, |runs| format!(" --runs {}", runs.display()))
+    }
+
+    /// The importance of each parameter, one line each.
+    #[must_use]
+    pub fn importance(&self) -> String {
+        let mut out = String::new();
+        let importance = &self.summary.importance;
+        let Some(first) = importance.first() else { return out };
+        let after = self.summary.measured_at.map_or_else(String::new, |step| format!(" after {} steps", count(step)));
+        let _ = writeln!(out, "what mattered{after} ({} of {}):", first.how, self.record.objective.metric.name());
+        let width = importance.iter().map(|i| i.name.chars().count()).max().unwrap_or(0);
+        for i in importance {
+            let best =
+                i.best.as_ref().map_or_else(String::new, |value| format!("  best {}", printable(&value_text(value))));
+            let _ = writeln!(out, "  {:width$}  {:>6}{best}", printable(&i.name), percent(i.share));
+        }
+        out
+    }
+
+    /// The best point, and the command that reproduces it.
+    #[must_use]
+    pub fn best(&self) -> Option<String> {
+        let row = self.summary.results.best()?;
+        let point = self.record.point(row.point)?;
+        let metric = self.record.objective.metric.name();
+        let so_far = if self.summary.is_finished { "" } else { " so far" };
+        let mut out = format!("best{so_far}: {}, {metric} {:.4}", point.describe(), row.objective?);
+        if row.steps < point.steps {
+            let _ = write!(out, " after {} of {} steps", count(row.steps), count(point.steps));
+        }
+        if let Some(run) = &row.run {
+            let run = printable(run);
+            let _ = write!(out, ", run {run}\n  runner reproduce {run}{}", self.runs_flag());
+        }
+        Some(out)
+    }
+}

@@ -1,0 +1,148 @@
+//! Shows a running sweep and its end: lines and progress bars for a person, JSON lines for a program.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use runner_engine::sweep::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
+use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
+use runner_report::sweep_results::SweepResultsText;
+use runner_report::{MultiScreen, Screen};
+use runner_spec::format::{count, counted, duration, printable, rate};
+
+/// Shows the events of a sweep.
+pub(super) struct SweepScreen<'a> {
+    screen: MultiScreen,
+    record: &'a SweepRecord,
+    /// The points that have a progress bar.
+    shown: BTreeSet<usize>,
+}
+
+impl<'a> SweepScreen<'a> {
+    pub(super) fn new(screen: Screen, record: &'a SweepRecord) -> Self {
+        Self { screen: MultiScreen::new(screen), record, shown: BTreeSet::new() }
+    }
+
+    /// Removes the progress bars and returns the plain screen.
+    pub(super) fn finish(self) -> Screen {
+        self.screen.finish()
+    }
+
+    fn describe(&self, point: usize) -> String {
+        self.record.point(point).map_or_else(|| format!("point {point}"), PlannedPoint::describe)
+    }
+
+    /// The line for an event, if there is one.
+    fn line(&self, event: &SweepEvent<'_>) -> Option<String> {
+        let metric = self.record.objective.metric.name();
+        let steps_of = |point: usize| self.record.point(point).map_or(0, |point| point.steps);
+        Some(match event {
+            SweepEvent::Sweep { id, runs, done, begun, .. } if done + begun > 0 => {
+                let runs = counted(*runs as u64, "run");
+                format!("sweep    {}: {done} of {runs} done, {begun} begun", printable(id))
+            }
+            SweepEvent::Started { point, from, until, steps } => {
+                let begin = if *from > 0 { format!("from step {} ", count(*from)) } else { String::new() };
+                let of = if until < steps { format!(" of {}", count(*steps)) } else { String::new() };
+                format!("start    {}: {begin}to step {}{of}", self.describe(*point), count(*until))
+            }
+            SweepEvent::Finished { point, step, objective, done, .. } => {
+                let kind = if *done { "done  " } else { "judged" };
+                let (value, steps) = (objective.unwrap_or(f64::NAN), count(steps_of(*point)));
+                let point = self.describe(*point);
+                format!("{kind}   {point}: {metric} {value:.4} after {} of {steps} steps", count(*step))
+            }
+            SweepEvent::Best { point, objective } => {
+                format!("best     {}: {metric} {objective:.4}", self.describe(*point))
+            }
+            SweepEvent::Waiting { point, run } => {
+                let run = run.map_or_else(String::new, |run| format!(" {}", printable(run)));
+                format!("waiting  {}: another process works on its run{run}", self.describe(*point))
+            }
+            _ => return None,
+        })
+    }
+
+    fn show_progress(&mut self, progress: &DriveProgress) {
+        if !self.screen.is_live() {
+            return;
+        }
+        let running: BTreeSet<usize> = progress.running.iter().map(|point| point.index).collect();
+        for ended in self.shown.difference(&running) {
+            self.screen.remove_item(*ended);
+        }
+        self.shown = running;
+        for point in &progress.running {
+            let RunningPoint { index, step, steps, loss, tokens_per_second, has_begun } = point;
+            let mut text = format!("{}  {}/{}", self.describe(*index), count(*step), count(*steps));
+            text.extend(loss.map(|loss| format!("  loss {loss:.4}")));
+            text.extend(tokens_per_second.map(|speed| format!("  {} tok/s", rate(speed))));
+            if !has_begun {
+                text.push_str("  starting");
+            }
+            self.screen.show_item(*index, *step, *steps, text);
+        }
+        let DriveProgress { running, done, failed, queued, best, share, remaining } = progress;
+        let mut text = format!("{done} done  {failed} failed  {} running  {queued} queued", running.len());
+        if let Some((point, objective)) = best {
+            let _ = write!(text, "  best {objective:.4} {}", self.describe(*point));
+        }
+        if let Some(remaining) = remaining {
+            let _ = write!(text, "  {} left", duration(*remaining));
+        }
+        self.screen.show_total((share * 1000.0) as u64, 1000, text);
+    }
+}
+
+impl SweepObserver for SweepScreen<'_> {
+    fn observe(&mut self, event: &SweepEvent<'_>) {
+        match event {
+            SweepEvent::Progress(progress) => self.show_progress(progress),
+            SweepEvent::Warning(text) => self.screen.warn(text),
+            SweepEvent::Waiting { .. } => {}
+            event => self.screen.json(event),
+        }
+        if let SweepEvent::Failed { point, error, log, again, attempt, retries } = event {
+            let retry = if *again { format!("; it is tried again ({attempt} of {retries})") } else { String::new() };
+            let (point, error) = (self.describe(*point), printable(error));
+            self.screen.warn(&format!("{point} failed: {error}; its log is {}{retry}", log.display()));
+        }
+        if let Some(line) = self.line(event) {
+            self.screen.line(&line);
+        }
+    }
+}
+
+/// Prints how a sweep ended. `failed` is the number of points that failed in this call; `None` if there was nothing to do.
+pub(super) fn print_summary(
+    text: &SweepResultsText<'_>,
+    outcome: SweepOutcome,
+    failed: Option<usize>,
+    screen: &Screen,
+) {
+    let (record, summary) = (text.record, text.summary);
+    summary.problems.iter().for_each(|problem| screen.warn(problem));
+    let parts = [Some(text.table()), Some(text.importance()), text.saved_steps(), text.best()];
+    for part in parts.into_iter().flatten().filter(|part| !part.is_empty()) {
+        screen.line(&part);
+    }
+    screen.json(&SweepEvent::Summary {
+        status: outcome,
+        up_to_date: failed.is_none(),
+        results: &summary.results,
+        importance: &summary.importance,
+    });
+    let points = counted(record.points.len() as u64, "point");
+    let sweep = format!("sweep {}, {points}: {}", printable(&record.id), text.counts());
+    let retry = text.retry_command();
+    let retry = retry.map_or_else(String::new, |command| format!("; {command} tries again what diverged"));
+    screen.result_line(&match (outcome, failed) {
+        (SweepOutcome::Done, None) => format!("up to date: {sweep}{retry}"),
+        (SweepOutcome::Failed, _) if summary.is_finished => format!("failed: {sweep}{retry}"),
+        (SweepOutcome::Done, _) => format!("done: {sweep}"),
+        (SweepOutcome::Failed, _) => {
+            let failed = failed.unwrap_or(0);
+            format!("failed: {sweep}; {failed} failed in this call: the same command goes on")
+        }
+        (SweepOutcome::Interrupted, _) => format!("interrupted: {sweep}; the same command continues"),
+    });
+}
