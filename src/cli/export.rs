@@ -18,7 +18,7 @@ use runner_spec::model::parameters;
 use runner_store::checkpoint;
 use runner_store::checkpoint::MODEL;
 use runner_store::run_dir::CHECKPOINTS;
-use runner_weights::{Dtype, Foreign, HfExport, LlmcExport, WeightsError, Written};
+use runner_weights::{Dtype, HfExport, LlmcExport, SourceError, WeightsError, WrittenFiles};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportArgs {
@@ -134,17 +134,17 @@ fn layout(opened: &OpenedRun) -> anyhow::Result<ParamLayout> {
     Ok(ParamLayout::new(parameters(&opened.program()?.model)))
 }
 
-fn safetensors(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
+fn safetensors(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenFiles> {
     let path = args.dir.join(MODEL);
     if !args.force && path.symlink_metadata().is_ok() {
         bail!(RequestError(format!("{} is there already: --force replaces it", path.display())));
     }
     let folder = opened.path.join(CHECKPOINTS);
     let made = checkpoint::export_weights(&folder, args.checkpoint.which(), &layout(opened)?, &args.dir)?;
-    Ok(Written { files: vec![made.path], bytes: made.bytes, step: made.step, notes: Vec::new() })
+    Ok(WrittenFiles { files: vec![made.path], bytes: made.bytes, step: made.step, notes: Vec::new() })
 }
 
-fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
+fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenFiles> {
     let spec = &opened.program()?.model;
     let layout = layout(opened)?;
     let pool = ThreadArgs { threads: None }.pool()?;
@@ -167,7 +167,7 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
     Ok(export.write(&args.dir, args.force, source)?)
 }
 
-fn llmc(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
+fn llmc(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenFiles> {
     let spec = &opened.program()?.model;
     let layout = layout(opened)?;
     let export = LlmcExport {
@@ -186,7 +186,7 @@ fn llmc(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<Written> {
 type Take<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>;
 
 /// Passes the checkpoint's weights to `take`. Returns the checkpoint's step.
-fn stream(args: &ExportArgs, opened: &OpenedRun, layout: &ParamLayout, take: Take<'_>) -> Result<u64, Foreign> {
+fn stream(args: &ExportArgs, opened: &OpenedRun, layout: &ParamLayout, take: Take<'_>) -> Result<u64, SourceError> {
     let folder = opened.path.join(CHECKPOINTS);
     let step = checkpoint::stream_weights(&folder, args.checkpoint.which(), layout, &mut |place, bytes| {
         Ok(take(place, bytes)?)

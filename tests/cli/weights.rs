@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use candle_core::Device;
-use runner_weights::{Opened, describe};
+use runner_weights::{OpenedWeights, describe};
 
 use crate::sandbox::{RunFolder, Sandbox, names_in, read_json, repository_path};
 
@@ -77,7 +77,7 @@ fn a_run_starts_where_the_exported_one_ended() {
         sandbox.stdout_of(&["export", "first", "--to", "hf", "out"]);
         sandbox.stdout_of(&["export", "first", "--to", "safetensors", "whole"]);
 
-        let opened = Opened::open(&sandbox.path("out")).unwrap();
+        let opened = OpenedWeights::open(&sandbox.path("out")).unwrap();
         let tensors = candle_core::safetensors::load(sandbox.path("whole/model.safetensors"), &Device::Cpu).unwrap();
         for (name, tensor) in &tensors {
             let mut values = vec![0.0; tensor.elem_count()];
@@ -106,7 +106,7 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
     let index = read_json(&sandbox.path("out/model.safetensors.index.json"));
     assert!(sandbox.path("out/model-00002-of-00004.safetensors").exists(), "{index}");
     assert!(index["weight_map"].as_object().unwrap().len() > 40);
-    let whole = Opened::open(&sandbox.path("out")).unwrap();
+    let whole = OpenedWeights::open(&sandbox.path("out")).unwrap();
     assert_eq!(whole.vocab_size(), 320);
     let name = "transformer.h.1.mlp.c_fc.weight";
     let mut a = vec![0.0; 64 * 16];
@@ -136,7 +136,7 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
     assert_eq!(names(), expected, "no shard of the other export is left");
     let config = read_json(&sandbox.path("out/config.json"));
     assert_eq!((config["vocab_size"].as_u64(), config["eos_token_id"].as_u64()), (Some(257), Some(256)));
-    let trimmed = Opened::open(&sandbox.path("out")).unwrap();
+    let trimmed = OpenedWeights::open(&sandbox.path("out")).unwrap();
     let mut b = vec![0.0; 64 * 16];
     trimmed.read(name, &[64, 16], &mut b).unwrap();
     assert!(a.iter().zip(&b).all(|(a, b)| half::bf16::from_f32(*a).to_f32().to_bits() == b.to_bits()));
@@ -163,7 +163,7 @@ fn llmc_files_close_the_loop() {
     sandbox.stdout_of(&["export", "a", "--to", "llmc", "folder", "--dtype", "bf16"]);
     let described = describe(&sandbox.path("m.bin")).unwrap();
     assert_eq!((described.spec.vocab_size, described.spec.layers, described.spec.context_length), (257, 4, 16));
-    assert_eq!(Opened::open(&sandbox.path("m.bin")).unwrap().vocab_size(), 384);
+    assert_eq!(OpenedWeights::open(&sandbox.path("m.bin")).unwrap().vocab_size(), 384);
     let size = |path: &str| fs::metadata(sandbox.path(path)).unwrap().len();
     assert_eq!(size("m.bin") - 1024, 2 * (size("folder/model.bin") - 1024));
     // The file has the run's padding; rows beyond the run's own are not taken.
@@ -262,8 +262,8 @@ fn exports_at_once_do_not_mix() {
         };
         assert_eq!(codes(), [0; 4], "{to}");
     }
-    Opened::open(&sandbox.path("out")).unwrap();
-    Opened::open(&sandbox.path("m.bin")).unwrap();
+    OpenedWeights::open(&sandbox.path("out")).unwrap();
+    OpenedWeights::open(&sandbox.path("m.bin")).unwrap();
     candle_core::safetensors::load(sandbox.path("whole/model.safetensors"), &Device::Cpu).unwrap();
     assert_eq!(unfinished_files(&sandbox), Vec::<String>::new());
     let mode = |path: &str| fs::metadata(sandbox.path(path)).unwrap().permissions().mode() & 0o777;

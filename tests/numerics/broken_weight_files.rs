@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use runner_weights::Opened;
+use runner_weights::OpenedWeights;
 
 use crate::weight_files::{fixture, params};
 
@@ -18,7 +18,7 @@ fn copy(name: &str) -> tempfile::TempDir {
 }
 
 fn error(path: &Path) -> String {
-    let error = Opened::open(path).expect_err("broken");
+    let error = OpenedWeights::open(path).expect_err("broken");
     assert!(error.is_request(), "{error}");
     error.to_string()
 }
@@ -259,7 +259,7 @@ fn no_bytes_make_it_panic() {
         let mut opened = 0;
         let mut attempt = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
-            if let Ok(weights) = Opened::open(dir.path()) {
+            if let Ok(weights) = OpenedWeights::open(dir.path()) {
                 params(&weights);
                 opened += 1;
             }

@@ -9,7 +9,7 @@ use runner_compute::model::{Model, Params};
 use runner_spec::experiment::Family;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
-use runner_weights::{Opened, describe};
+use runner_weights::{OpenedWeights, describe};
 
 /// Half a unit in the last place of an f32 of magnitude 1: the fixtures were computed in f64 and rounded once.
 const ROUNDING: f64 = 5.960_464_5e-8;
@@ -19,7 +19,7 @@ pub fn fixture(name: &str) -> PathBuf {
 }
 
 /// All parameters of the model that the weights are of, in f64.
-pub fn params(opened: &Opened) -> Params {
+pub fn params(opened: &OpenedWeights) -> Params {
     let layout = Arc::new(ParamLayout::new(parameters(&opened.described.spec)));
     let mut flat = vec![0.0; layout.total];
     for entry in &layout.entries {
@@ -32,7 +32,7 @@ pub fn params(opened: &Opened) -> Params {
 #[test]
 fn folders_of_transformers_give_the_logits_of_pytorch() {
     for name in ["gpt2", "gpt2-sharded", "llama", "llama-tied"] {
-        let opened = Opened::open(&fixture(name)).unwrap();
+        let opened = OpenedWeights::open(&fixture(name)).unwrap();
         let expected =
             candle_core::safetensors::load(fixture(name).join("expected.safetensors"), &Device::Cpu).unwrap();
         let tokens: Vec<i64> = expected["tokens"].flatten_all().unwrap().to_vec1().unwrap();
@@ -67,7 +67,7 @@ fn configurations_say_what_the_models_are() {
 
 #[test]
 fn rows_that_the_file_lacks_stay_and_rows_that_the_model_lacks_are_left() {
-    let opened = Opened::open(&fixture("gpt2")).unwrap();
+    let opened = OpenedWeights::open(&fixture("gpt2")).unwrap();
     let name = "transformer.wte.weight";
     let mut whole = vec![0.0; 40 * 16];
     opened.read(name, &[40, 16], &mut whole).unwrap();

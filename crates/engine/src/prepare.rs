@@ -15,7 +15,7 @@ use runner_spec::experiment::{Data, Experiment, Layout, Source, Tokenizer, Weigh
 use runner_spec::model::InitialWeights;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
-use runner_weights::{Opened, WeightsError};
+use runner_weights::{OpenedWeights, WeightsError};
 
 use crate::calibrate;
 use crate::error::EngineError;
@@ -207,9 +207,9 @@ pub fn prepare_inputs(
 ///
 /// # Errors
 /// If they are gone, cannot be read, or are of another model.
-pub fn initial_weights(experiment: &Experiment) -> Result<Option<Opened>, EngineError> {
+pub fn initial_weights(experiment: &Experiment) -> Result<Option<OpenedWeights>, EngineError> {
     let Some(WeightInit::From(path)) = &experiment.model.init else { return Ok(None) };
-    let weights = Opened::open(path).map_err(|error| match error {
+    let weights = OpenedWeights::open(path).map_err(|error| match error {
         WeightsError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound && !path.exists() => {
             WeightsError::Request(format!("the weights of model.init.from are gone: there is no {}", path.display()))
         }
@@ -241,7 +241,7 @@ pub(crate) fn initial_state(
 
 /// # Errors
 /// If the files of `weights` are not those whose hash is in `facts`. They are read again only if their size or time is another.
-fn check_unchanged(weights: &Opened, facts: &DataFacts, cache: &Path) -> Result<(), EngineError> {
+fn check_unchanged(weights: &OpenedWeights, facts: &DataFacts, cache: &Path) -> Result<(), EngineError> {
     let hash = content_hash(&weights.files, cache, &|_| {})?;
     if facts.weights.as_ref().is_some_and(|hashed| hashed.hash == hash) {
         return Ok(());
@@ -367,7 +367,7 @@ mod tests {
         for name in ["config.json", "model.safetensors"] {
             std::fs::write(dir.path().join(name), std::fs::read(fixture.join(name)).unwrap()).unwrap();
         }
-        let (weights, cache) = (Opened::open(dir.path()).unwrap(), dir.path().join("cache"));
+        let (weights, cache) = (OpenedWeights::open(dir.path()).unwrap(), dir.path().join("cache"));
         let hash = content_hash(&weights.files, &cache, &|_| {}).unwrap();
         let mut facts = runner_plan::testing::data();
         facts.weights = Some(WeightsFacts { hash, vocab_size: weights.vocab_size() });

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::error::WeightsError;
 use super::{folder, gpt2, json, llama, llmc};
 use runner_spec::experiment::Family;
-use runner_spec::model::ModelSpec;
+use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant, ModelSpec};
 
 /// A folder's description of its model.
 pub(super) const CONFIG: &str = "config.json";
@@ -38,7 +38,7 @@ pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     let config = match json::read_object(&file, MAX_CONFIG_BYTES) {
         Ok(map) => Config { file: &file, map },
         Err(WeightsError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            return Err(WeightsError::file(path, format!("there is no {CONFIG}: not a folder of weights")));
+            return WeightsError::invalid(path, format!("there is no {CONFIG}: not a folder of weights"));
         }
         Err(error) => return Err(error),
     };
@@ -119,6 +119,25 @@ impl DescribedModel {
     }
 }
 
+/// A model with the given sizes that is GPT-2's in everything else, without dropout.
+pub(super) fn base_spec([vocab_size, context_length, layers, heads, d_model]: [usize; 5]) -> ModelSpec {
+    ModelSpec {
+        family: Family::Gpt2,
+        vocab_size,
+        context_length,
+        layers,
+        heads,
+        kv_heads: heads,
+        d_model,
+        d_ff: d_model.saturating_mul(4),
+        dropout: 0.0,
+        tie_embeddings: true,
+        norm_eps: 1e-5,
+        rope_theta: DEFAULT_ROPE_THETA,
+        variant: Gpt2Variant::default(),
+    }
+}
+
 /// A `config.json`. Errors name its file and its keys.
 pub(super) struct Config<'a> {
     pub(super) file: &'a Path,
@@ -149,6 +168,15 @@ impl Config<'_> {
     /// A size that must be present.
     pub(super) fn required_size(&self, key: &str) -> Result<usize, WeightsError> {
         self.size(key)?.ok_or_else(|| self.wrong(format!("`{key}` is missing")))
+    }
+
+    /// The sizes of `keys`, all of which must be present.
+    pub(super) fn required_sizes<const N: usize>(&self, keys: [&str; N]) -> Result<[usize; N], WeightsError> {
+        let mut sizes = [0; N];
+        for (size, key) in sizes.iter_mut().zip(keys) {
+            *size = self.required_size(key)?;
+        }
+        Ok(sizes)
     }
 
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>, WeightsError> {

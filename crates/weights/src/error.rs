@@ -1,25 +1,25 @@
-//! What can be wrong with weights that others wrote.
+//! Errors of reading and writing weights.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// An error of whoever hands weights out.
-pub type Foreign = Box<dyn std::error::Error + Send + Sync>;
+/// The error of a source of weights.
+pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why weights cannot be read or written.
+/// The reason why weights cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// The content is not what it says, or not what can be used.
+    /// The content of the file contradicts itself, or cannot be used.
     #[error("{}: {message}", path.display())]
     File { path: PathBuf, message: String },
-    /// What is asked for cannot be: the model, or a flag.
+    /// The requested model or flag is not possible.
     #[error("{0}")]
     Request(String),
-    /// What was to be written could not be handed out.
+    /// The source of the weights failed.
     #[error("{0}")]
-    Source(#[source] Foreign),
+    Source(#[source] SourceError),
 }
 
 impl WeightsError {
@@ -31,12 +31,17 @@ impl WeightsError {
         Self::File { path: path.to_owned(), message: message.into() }
     }
 
-    /// Whether the request must change (exit code 2), rather than the machine (1).
+    /// The failure `File`: the content of `path` is wrong.
+    pub(super) fn invalid<T>(path: &Path, message: impl Into<String>) -> Result<T, Self> {
+        Err(Self::file(path, message))
+    }
+
+    /// True if the request was wrong (exit code 2), rather than the machine (1).
     pub fn is_request(&self) -> bool {
         match self {
             Self::Io { source, .. } => matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
             Self::File { .. } | Self::Request(_) => true,
-            // Its cause says.
+            // The caller knows its own error.
             Self::Source(_) => false,
         }
     }

@@ -1,45 +1,48 @@
-//! A model's weights as another program reads them: what is asked for, and what came of it.
+//! The parts of an export that do not depend on its format.
 
 use std::path::PathBuf;
 
+use super::difference::beyond_format;
 use super::dtype::Dtype;
-use super::error::{Foreign, WeightsError};
-use super::fits::beyond_format;
-use super::writer::{Begun, Target, Writer};
+use super::error::{SourceError, WeightsError};
+use super::writer::{NewFile, Target, Writer};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
 
-/// Hands out weights piece by piece: the first element's place in the layout's buffer, and little-endian f32. Returns the step
-/// that they are of, once all have been handed out and found right.
-pub type Source<'a> = &'a mut dyn FnMut(&mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>) -> Result<u64, Foreign>;
+/// Passes weights piece by piece to its argument: the position of the first element in the layout's buffer, and little-endian f32.
+/// Returns the step of the weights when all have been passed on and checked.
+pub type WeightSource<'a> =
+    &'a mut dyn FnMut(&mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>) -> Result<u64, SourceError>;
 
-/// What is in place.
+/// The files of an export that are in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenFiles {
     pub files: Vec<PathBuf>,
     pub bytes: u64,
-    /// Of the checkpoint.
+    /// The step of the checkpoint.
     pub step: u64,
-    /// What could not be written, and why.
+    /// Notes about files that could not be written, with the reason.
     pub notes: Vec<String>,
 }
 
-/// Writes all weights that `source` hands out.
-pub(super) fn weights(
+/// Writes all weights of `source`.
+pub(super) fn write_weights(
     layout: &ParamLayout,
     dtype: Dtype,
-    files: &[Begun],
+    files: &[NewFile],
     targets: Vec<Option<Target>>,
-    source: Source<'_>,
+    source: WeightSource<'_>,
 ) -> Result<u64, WeightsError> {
     let mut writer = Writer::begin(layout, dtype, files, targets)?;
-    let step = source(&mut |place, bytes| writer.take(place, bytes)).map_err(WeightsError::Source)?;
+    let step = source(&mut |place, bytes| writer.write_piece(place, bytes)).map_err(WeightsError::Source)?;
     writer.finish()?;
     Ok(step)
 }
 
+/// Checks that `spec` has no extensions, which the formats of other programs lack.
+///
 /// # Errors
-/// If no format of others holds such a model.
+/// With the first extension.
 pub(super) fn refuse_extensions(spec: &ModelSpec, format: &str) -> Result<(), WeightsError> {
     match beyond_format(spec).first() {
         Some((key, value)) => Err(WeightsError::Request(format!(

@@ -6,13 +6,13 @@ use std::path::Path;
 use serde_json::json;
 
 use super::describe::CONFIG;
+use super::draft::Draft;
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::export::{Source, Written, refuse_extensions, weights};
+use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights};
 use super::folder::{INDEX, SINGLE};
 use super::names::{has_token_rows, is_conv1d};
-use super::place::Draft;
-use super::writer::{Begun, Target, small};
+use super::writer::{NewFile, Target, write_text};
 use runner_files::safetensors_header::header_bytes;
 use runner_spec::data::{HfTokenizer, SpecialTokens};
 use runner_spec::experiment::Family;
@@ -20,7 +20,6 @@ use runner_spec::format::pretty_json;
 use runner_spec::model::layout::{ParamEntry, ParamLayout};
 use runner_spec::model::{ModelSpec, parameters};
 
-/// Of the tokenizer.
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const GENERATION: &str = "generation_config.json";
@@ -29,14 +28,14 @@ const GENERATION: &str = "generation_config.json";
 #[derive(Debug)]
 pub struct HfExport<'a> {
     pub spec: &'a ModelSpec,
-    /// Of the whole model.
+    /// The layout of the whole model.
     pub layout: &'a ParamLayout,
     pub dtype: Dtype,
-    /// A file has at most so many bytes of weights, or one tensor.
+    /// The most bytes of weights of a file that has more than one tensor.
     pub shard_bytes: u64,
-    /// Rows of the vocabulary that are written.
+    /// The number of rows of the vocabulary that are written.
     pub vocab_size: usize,
-    /// Or why there is none that `transformers` reads.
+    /// The tokenizer, or the reason why there is none that `transformers` reads.
     pub tokenizer: Result<HfTokenizer, String>,
     pub special: SpecialTokens,
 }
@@ -54,7 +53,7 @@ impl HfExport<'_> {
     ///
     /// # Errors
     /// If the model has no such form, files are there, or something cannot be read or written.
-    pub fn write(&self, to: &Path, force: bool, source: Source<'_>) -> Result<Written, WeightsError> {
+    pub fn write(&self, to: &Path, force: bool, source: WeightSource<'_>) -> Result<WrittenFiles, WeightsError> {
         refuse_extensions(self.spec, "a Hugging Face folder")?;
         let shards = self.shards();
         let name = |i: usize| match shards.len() {
@@ -89,15 +88,15 @@ impl HfExport<'_> {
                 targets[placed.index] = Some(Target { file, at, elements, transposed });
                 at += placed.bytes;
             }
-            files.push(Begun { path: draft.path(&name(file)), header, bytes: at });
+            files.push(NewFile { path: draft.path(&name(file)), header, bytes: at });
         }
         let bytes = files.iter().map(|f| f.bytes).sum();
-        let step = weights(self.layout, self.dtype, &files, targets, source)?;
+        let step = write_weights(self.layout, self.dtype, &files, targets, source)?;
         for (name, text) in &texts {
-            small(&draft.path(name), text)?;
+            write_text(&draft.path(name), text)?;
         }
         draft.finish()?;
-        Ok(Written { files: names.iter().map(|name| to.join(name)).collect(), bytes, step, notes })
+        Ok(WrittenFiles { files: names.iter().map(|name| to.join(name)).collect(), bytes, step, notes })
     }
 
     /// The parameters as files hold them, in the order of the model, cut where a file is full.
@@ -222,7 +221,7 @@ impl HfExport<'_> {
     }
 }
 
-/// Whether an export may have written the file `name`: one that stays beside another export would be read with it.
+/// True if an export may have written the file `name`. Such a file of an earlier export would be read with the new one.
 fn is_own(name: &str) -> bool {
     let shard = name.starts_with("model-") && name.ends_with(".safetensors");
     shard || [SINGLE, INDEX, GENERATION, TOKENIZER, TOKENIZER_CONFIG].contains(&name)

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::export::{Source, Written, refuse_extensions, weights};
+use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights};
 use super::llmc::{HEADER_BYTES, Header, NORM_EPS, PADDING};
-use super::writer::{Begun, Target};
+use super::writer::{NewFile, Target};
 use runner_files::{parent_folder, put_in_place, temporary_file};
 use runner_spec::experiment::Family;
 use runner_spec::model::ModelSpec;
@@ -18,7 +18,7 @@ use runner_spec::model::layout::ParamLayout;
 #[derive(Debug)]
 pub struct LlmcExport<'a> {
     pub spec: &'a ModelSpec,
-    /// Of the whole model.
+    /// The layout of the whole model.
     pub layout: &'a ParamLayout,
     /// f32 or bf16.
     pub dtype: Dtype,
@@ -31,7 +31,7 @@ impl LlmcExport<'_> {
     ///
     /// # Errors
     /// If llm.c has no such model, the file is there, or something cannot be read or written.
-    pub fn write(&self, to: &Path, force: bool, source: Source<'_>) -> Result<Written, WeightsError> {
+    pub fn write(&self, to: &Path, force: bool, source: WeightSource<'_>) -> Result<WrittenFiles, WeightsError> {
         let header = self.header()?;
         if to.file_name().is_none() {
             return Err(WeightsError::Request(format!("{} is no name of a file", to.display())));
@@ -47,14 +47,14 @@ impl LlmcExport<'_> {
         fs::create_dir_all(folder).map_err(WeightsError::io(folder))?;
         let aside = temporary_file(folder).map_err(WeightsError::io(folder))?;
         let (header, targets, bytes) = self.lay_out(&header);
-        let files = [Begun { path: aside.path().to_owned(), header, bytes }];
-        let step = weights(self.layout, self.dtype, &files, targets, source)?;
+        let files = [NewFile { path: aside.path().to_owned(), header, bytes }];
+        let step = write_weights(self.layout, self.dtype, &files, targets, source)?;
         // Another process may have been faster.
         put_in_place(aside, to, force).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => exists(),
             _ => WeightsError::io(to)(error),
         })?;
-        Ok(Written { files: vec![to.to_owned()], bytes, step, notes: Vec::new() })
+        Ok(WrittenFiles { files: vec![to.to_owned()], bytes, step, notes: Vec::new() })
     }
 
     /// The bytes of the header, the position of each parameter, and the size of the file. Padding rows of the vocabulary that the file

@@ -35,7 +35,7 @@ fn tensors_of_file(file: usize, path: &Path) -> Result<Vec<FileTensor>, WeightsE
     let mut opened = File::open(path).map_err(WeightsError::io(path))?;
     let metadata = opened.metadata().map_err(WeightsError::io(path))?;
     if !metadata.is_file() {
-        return Err(WeightsError::file(path, "not a file"));
+        return WeightsError::invalid(path, "not a file");
     }
     let header = read_header(&mut opened, metadata.len(), MAX_HEADER_BYTES).map_err(|error| match error {
         HeaderError::Content(message) => WeightsError::file(path, message),
@@ -65,7 +65,7 @@ pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<FileTensor>), 
     names.dedup();
     let files: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
     if let Some((_, absent)) = files.iter().zip(&names).find(|(path, _)| !path.exists()) {
-        return Err(WeightsError::file(&index, format!("it names {}, which is not there", absent.escape_debug())));
+        return WeightsError::invalid(&index, format!("it names {}, which is not there", absent.escape_debug()));
     }
     let (mut found, mut seen) = (Vec::new(), BTreeMap::new());
     for (file, path) in files.iter().enumerate() {
@@ -73,17 +73,17 @@ pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<FileTensor>), 
             let name = &tensor.name;
             if let Some(other) = seen.insert(name.clone(), file) {
                 let message = format!("tensor {name} is in {} and in {}", names[other], names[file]);
-                return Err(WeightsError::file(&index, message));
+                return WeightsError::invalid(&index, message);
             }
             if map.get(name) != Some(names[file]) {
                 let message = format!("{} holds tensor {name}, which the index does not say", names[file]);
-                return Err(WeightsError::file(&index, message));
+                return WeightsError::invalid(&index, message);
             }
             found.push(tensor);
         }
     }
     if let Some((name, shard)) = map.iter().find(|(name, _)| !seen.contains_key(*name)) {
-        return Err(WeightsError::file(&index, format!("tensor {name} should be in {shard}, and is not")));
+        return WeightsError::invalid(&index, format!("tensor {name} should be in {shard}, and is not"));
     }
     Ok((files, found))
 }

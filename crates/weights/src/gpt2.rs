@@ -1,14 +1,13 @@
 //! A `config.json` of GPT-2.
 
-use super::describe::{Config, DescribedModel};
+use super::describe::{Config, DescribedModel, base_spec};
 use super::error::WeightsError;
-use runner_spec::experiment::Family;
-use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant, ModelSpec};
+use runner_spec::model::ModelSpec;
 
 /// The model that `config` describes. Missing keys have the defaults of `transformers`.
 pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsError> {
-    let d_model = config.required_size("n_embd")?;
-    let heads = config.required_size("n_head")?;
+    let sizes = ["vocab_size", "n_positions", "n_layer", "n_head", "n_embd"];
+    let base = base_spec(config.required_sizes(sizes)?);
     let activation = config.text("activation_function")?.unwrap_or("gelu_new");
     if !["gelu_new", "gelu_pytorch_tanh"].contains(&activation) {
         let message = format!("activation_function is {activation:?}; `gelu_new` is computed here");
@@ -27,19 +26,11 @@ pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsEr
         file: config.file.to_owned(),
         gives_dropout: same,
         spec: ModelSpec {
-            family: Family::Gpt2,
-            vocab_size: config.required_size("vocab_size")?,
-            context_length: config.required_size("n_positions")?,
-            layers: config.required_size("n_layer")?,
-            heads,
-            kv_heads: heads,
-            d_model,
-            d_ff: config.size("n_inner")?.unwrap_or(d_model.saturating_mul(4)),
+            d_ff: config.size("n_inner")?.unwrap_or(base.d_ff),
             dropout: if same { dropouts[0] } else { 0.0 },
-            tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(true),
-            norm_eps: config.number("layer_norm_epsilon")?.unwrap_or(1e-5),
-            rope_theta: DEFAULT_ROPE_THETA,
-            variant: Gpt2Variant::default(),
+            tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(base.tie_embeddings),
+            norm_eps: config.number("layer_norm_epsilon")?.unwrap_or(base.norm_eps),
+            ..base
         },
     })
 }

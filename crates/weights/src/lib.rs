@@ -3,12 +3,13 @@
 #![forbid(unsafe_code)]
 
 mod describe;
+mod difference;
+mod draft;
 mod dtype;
 mod error;
 mod export;
 mod export_hf;
 mod export_llmc;
-mod fits;
 mod folder;
 mod gpt2;
 mod json;
@@ -16,14 +17,13 @@ mod llama;
 mod llmc;
 mod names;
 mod opened;
-mod place;
 mod writer;
 
 pub use describe::{DescribedModel, describe};
+pub use difference::{CONTEXT, Difference, differences};
 pub use dtype::Dtype;
-pub use error::{Foreign, WeightsError};
-pub use export::{Source, Written};
+pub use error::{SourceError, WeightsError};
+pub use export::{WeightSource, WrittenFiles};
 pub use export_hf::HfExport;
 pub use export_llmc::LlmcExport;
-pub use fits::{CONTEXT, Difference, differences};
-pub use opened::Opened;
+pub use opened::OpenedWeights;

@@ -2,15 +2,16 @@
 
 use serde_json::Value;
 
-use super::describe::{Config, DescribedModel};
+use super::describe::{Config, DescribedModel, base_spec};
 use super::error::WeightsError;
 use runner_spec::experiment::Family;
-use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant, ModelSpec};
+use runner_spec::model::{DEFAULT_ROPE_THETA, ModelSpec};
 
 /// The model that `config` describes. Missing keys have the defaults of `transformers`.
 pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsError> {
-    let d_model = config.required_size("hidden_size")?;
-    let heads = config.required_size("num_attention_heads")?;
+    let sizes = ["vocab_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads", "hidden_size"];
+    let base = base_spec(config.required_sizes(sizes)?);
+    let (d_model, heads) = (base.d_model, base.heads);
     if let Some(head_dim) = config.size("head_dim")?
         && head_dim.checked_mul(heads) != Some(d_model)
     {
@@ -34,18 +35,12 @@ pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsEr
         gives_dropout: false,
         spec: ModelSpec {
             family: Family::Llama,
-            vocab_size: config.required_size("vocab_size")?,
-            context_length: config.required_size("max_position_embeddings")?,
-            layers: config.required_size("num_hidden_layers")?,
-            heads,
             kv_heads: config.size("num_key_value_heads")?.unwrap_or(heads),
-            d_model,
             d_ff: config.required_size("intermediate_size")?,
-            dropout: 0.0,
             tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(false),
             norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6),
             rope_theta: rope_theta(config)?,
-            variant: Gpt2Variant::default(),
+            ..base
         },
     })
 }

@@ -5,12 +5,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::describe::DescribedModel;
+use super::describe::{DescribedModel, base_spec};
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::folder::conversion_advice;
-use runner_spec::experiment::Family;
-use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant, ModelSpec, ParamSpec, parameters};
+use runner_spec::model::{ModelSpec, ParamSpec, parameters};
 
 const MAGIC: u32 = 20_240_326;
 pub(super) const HEADER_BYTES: u64 = 1024;
@@ -70,8 +69,7 @@ impl Header {
             return Err(WeightsError::file(path, format!("an embedding of {padded} rows; {MAX_ROWS} are possible")));
         }
         if vocab > padded {
-            let message = format!("a vocabulary of {vocab} in an embedding of {padded} rows");
-            return Err(WeightsError::file(path, message));
+            return WeightsError::invalid(path, format!("a vocabulary of {vocab} in an embedding of {padded} rows"));
         }
         Ok(described)
     }
@@ -117,20 +115,6 @@ pub(super) fn read_header(path: &Path) -> Result<Header, WeightsError> {
         }
     };
     let size = |at: usize| number(at).map_or(0, |n| n as usize);
-    let spec = ModelSpec {
-        family: Family::Gpt2,
-        context_length: size(2),
-        vocab_size: size(3),
-        layers: size(4),
-        heads: size(5),
-        kv_heads: size(5),
-        d_model: size(6),
-        d_ff: size(6).saturating_mul(4),
-        dropout: 0.0,
-        tie_embeddings: true,
-        norm_eps: NORM_EPS,
-        rope_theta: DEFAULT_ROPE_THETA,
-        variant: Gpt2Variant::default(),
-    };
+    let spec = base_spec([3, 2, 4, 5, 6].map(size));
     Ok(Header { dtype, spec, padded_vocab_size: size(7) })
 }

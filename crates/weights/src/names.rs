@@ -1,4 +1,4 @@
-//! What a parameter is called in a Hugging Face file, and which tensors of such a file are none.
+//! The names of parameters in Hugging Face files, and of tensors in such files that are not parameters.
 
 use runner_spec::experiment::Family;
 
@@ -19,7 +19,7 @@ pub(super) fn canonical(family: Family, name: &str) -> String {
 /// The head, where it is not the embedding.
 pub(super) const HEAD: &str = "lm_head.weight";
 
-/// Whether the tensor `name`, in canonical form, is a buffer that older versions of `transformers` saved: masks and angles that
+/// True if the tensor `name`, in canonical form, is a buffer that older versions of `transformers` saved: masks and angles that
 /// follow from the configuration.
 pub(super) fn is_buffer(family: Family, name: &str) -> bool {
     match family {
@@ -28,7 +28,7 @@ pub(super) fn is_buffer(family: Family, name: &str) -> bool {
     }
 }
 
-/// Whether GPT-2's files hold the matrix `name` as [in, out] (Conv1D), the other way round than here.
+/// True if GPT-2's files hold the matrix `name` as [in, out] (Conv1D), transposed.
 pub(super) fn is_conv1d(family: Family, name: &str) -> bool {
     const CONV1D: [&str; 4] = [".attn.c_attn.weight", ".attn.c_proj.weight", ".mlp.c_fc.weight", ".mlp.c_proj.weight"];
     family == Family::Gpt2 && CONV1D.iter().any(|end| name.ends_with(end))

@@ -1,5 +1,4 @@
-//! Weights that were opened: every tensor of the model is there in its shape, and nothing else. Numbers are read from the
-//! files when they are asked for, tensor by tensor.
+//! Opened weights: the files have every tensor of the model in its shape, and nothing else. Numbers are read tensor by tensor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -7,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::describe::{DescribedModel, describe};
+use super::difference::{Difference, differences};
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::fits::{Difference, differences};
 use super::folder::{self, FileTensor};
 use super::names::{HEAD, canonical, has_position_rows, has_token_rows, is_buffer, is_conv1d};
 use super::{llmc, names};
@@ -17,12 +16,12 @@ use runner_spec::experiment::{Family, Model};
 use runner_spec::model::stage::token_embedding;
 use runner_spec::model::{InitialWeights, ModelSpec, ParamSpec, parameters};
 
-/// Bytes read at a time.
+/// The number of bytes read at a time.
 const CHUNK: usize = 1 << 20;
 
 /// Weights on a disk.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedWeights {
     pub described: DescribedModel,
     pub files: Vec<PathBuf>,
     /// By the names that this program gives its parameters.
@@ -34,24 +33,24 @@ pub struct Opened {
 struct Tensor {
     file: usize,
     dtype: Dtype,
-    /// As here: matrices are [out, in].
+    /// The shape of the parameter: matrices are [out, in].
     shape: Vec<usize>,
-    /// The file has the matrix as [in, out].
+    /// True if the file has the matrix as [in, out].
     transposed: bool,
     at: u64,
 }
 
-impl Opened {
+impl OpenedWeights {
     /// Opens the weights at `path`: a folder, or a model file of llm.c.
     ///
     /// # Errors
     /// If there are none, or files, description and tensors do not fit one another.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let described = describe(path)?;
-        if described.file == path { Self::of_llmc(path, described) } else { Self::of_folder(path, described) }
+        if described.file == path { Self::open_llmc(path, described) } else { Self::open_folder(path, described) }
     }
 
-    fn of_folder(path: &Path, described: DescribedModel) -> Result<Self, WeightsError> {
+    fn open_folder(path: &Path, described: DescribedModel) -> Result<Self, WeightsError> {
         let (files, found) = folder::tensors(path)?;
         let family = described.spec.family;
         let mut tensors = BTreeMap::new();
@@ -64,16 +63,16 @@ impl Opened {
             let tensor = tensor(family, &name, &found).map_err(|message| WeightsError::file(path, message))?;
             if tensors.insert(name, tensor).is_some() {
                 let message = format!("tensor {} is there with and without `{}`", found.name, names::prefix(family));
-                return Err(WeightsError::file(path, message));
+                return WeightsError::invalid(path, message);
             }
         }
         let mut opened = Self { described, files, tensors };
-        opened.tie()?;
-        opened.check(path)?;
+        opened.drop_tied_head()?;
+        opened.check_tensors(path)?;
         Ok(opened)
     }
 
-    fn of_llmc(path: &Path, described: DescribedModel) -> Result<Self, WeightsError> {
+    fn open_llmc(path: &Path, described: DescribedModel) -> Result<Self, WeightsError> {
         let header = llmc::read_header(path)?;
         let size = std::fs::metadata(path).map_err(WeightsError::io(path))?.len();
         let mut at = llmc::HEADER_BYTES;
@@ -85,14 +84,13 @@ impl Opened {
         }
         if at != size {
             let how = if size < at { "it is cut short" } else { "it is too long" };
-            let message = format!("{size} bytes, and a model of its sizes takes {at}: {how}");
-            return Err(WeightsError::file(path, message));
+            return WeightsError::invalid(path, format!("{size} bytes, and a model of its sizes takes {at}: {how}"));
         }
         Ok(Self { described, files: vec![path.to_owned()], tensors })
     }
 
-    /// A head that is tied is the embedding; a file may hold it twice.
-    fn tie(&mut self) -> Result<(), WeightsError> {
+    /// Removes a tied head, which is the embedding. A file may hold both, with equal numbers.
+    fn drop_tied_head(&mut self) -> Result<(), WeightsError> {
         if !self.described.spec.tie_embeddings {
             return Ok(());
         }
@@ -107,38 +105,38 @@ impl Opened {
         if (head.dtype, &head.shape) != (embedding.dtype, &embedding.shape) {
             return differ("has another shape or type than");
         }
-        let bytes = head.shape.iter().product::<usize>() as u64 * head.dtype.size() as u64;
-        let [a, b] = [&head, embedding].map(|t| (File::open(&self.files[t.file]), t));
-        let (a_file, b_file) = (a.0.map_err(WeightsError::io(path))?, b.0.map_err(WeightsError::io(path))?);
-        let (mut x, mut y) = (vec![0; CHUNK.min(bytes as usize)], vec![0; CHUNK.min(bytes as usize)]);
-        let mut done = 0;
-        while done < bytes {
-            let n = (bytes - done).min(CHUNK as u64) as usize;
-            a_file.read_exact_at(&mut x[..n], a.1.at + done).map_err(WeightsError::io(path))?;
-            b_file.read_exact_at(&mut y[..n], b.1.at + done).map_err(WeightsError::io(path))?;
-            if x[..n] != y[..n] {
-                return differ("holds other numbers than");
+        let bytes = head.shape.iter().product::<usize>() * head.dtype.size();
+        let equal = || -> std::io::Result<bool> {
+            let [a, b] = [&head, embedding].map(|tensor| File::open(&self.files[tensor.file]));
+            let (a, b, mut x, mut y) = (a?, b?, vec![0; CHUNK.min(bytes)], vec![0; CHUNK.min(bytes)]);
+            for begin in (0..bytes).step_by(CHUNK) {
+                let n = CHUNK.min(bytes - begin);
+                a.read_exact_at(&mut x[..n], head.at + begin as u64)?;
+                b.read_exact_at(&mut y[..n], embedding.at + begin as u64)?;
+                if x[..n] != y[..n] {
+                    return Ok(false);
+                }
             }
-            done += n as u64;
-        }
-        Ok(())
+            Ok(true)
+        };
+        if equal().map_err(WeightsError::io(path))? { Ok(()) } else { differ("holds other numbers than") }
     }
 
-    /// Whether the tensors are those of the model that is described.
-    fn check(&self, path: &Path) -> Result<(), WeightsError> {
+    /// Checks that the tensors are those of the described model.
+    fn check_tensors(&self, path: &Path) -> Result<(), WeightsError> {
         let DescribedModel { file, spec: ModelSpec { layers, .. }, .. } = &self.described;
         // What is expected is listed only for as many layers as the files can hold.
         if *layers > self.tensors.len() {
             let message =
                 format!("{} says {layers} layers, too many for {} tensors", file.display(), self.tensors.len());
-            return Err(WeightsError::file(path, message));
+            return WeightsError::invalid(path, message);
         }
         let expected = parameters(&self.described.spec);
         let missing: Vec<&str> =
             expected.iter().map(|p| p.name.as_str()).filter(|name| !self.tensors.contains_key(*name)).collect();
         if let [first, rest @ ..] = missing.as_slice() {
             let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
-            return Err(WeightsError::file(path, format!("tensor {first}{more} is missing")));
+            return WeightsError::invalid(path, format!("tensor {first}{more} is missing"));
         }
         for parameter in &expected {
             let tensor = &self.tensors[&parameter.name];
@@ -152,7 +150,7 @@ impl Opened {
                 };
                 let (have, want) = (shown(&tensor.shape), shown(&parameter.shape));
                 let message = format!("tensor {} is {have}, and by {} it is {want}", parameter.name, file.display());
-                return Err(WeightsError::file(&self.files[tensor.file], message));
+                return WeightsError::invalid(&self.files[tensor.file], message);
             }
         }
         let known: BTreeSet<&str> = expected.iter().map(|p| p.name.as_str()).collect();
@@ -163,13 +161,12 @@ impl Opened {
                 more => format!(" and {more} more"),
             };
             let message = format!("tensor {name}{more} is no part of the model that {} describes", file.display());
-            return Err(WeightsError::file(&self.files[tensor.file], message));
+            return WeightsError::invalid(&self.files[tensor.file], message);
         }
         Ok(())
     }
 
-    /// Whether `model` can start from these weights: it has their shapes, but for other rows of the vocabulary, which the planner
-    /// looks at, and fewer positions.
+    /// Checks that `model` can start from these weights. It may have another vocabulary, which the planner checks, and fewer positions.
     ///
     /// # Errors
     /// With the first number that differs.
@@ -192,7 +189,7 @@ impl Opened {
     pub fn read(&self, name: &str, shape: &[usize], values: &mut [f32]) -> Result<(), WeightsError> {
         let path = &self.described.file;
         let Some(tensor) = self.tensors.get(name) else {
-            return Err(WeightsError::file(path, format!("there is no tensor {name}")));
+            return WeightsError::invalid(path, format!("there is no tensor {name}"));
         };
         let path = &self.files[tensor.file];
         let rows_vary = has_token_rows(self.described.spec.family, name) || has_position_rows(name);
@@ -203,7 +200,7 @@ impl Opened {
         let elements: usize = shape.iter().product();
         if !fits || elements != values.len() {
             let message = format!("tensor {name} is {:?}, and {shape:?} was asked for", tensor.shape);
-            return Err(WeightsError::file(path, message));
+            return WeightsError::invalid(path, message);
         }
         let held: usize = tensor.shape.iter().product();
         let file = File::open(path).map_err(WeightsError::io(path))?;
@@ -258,7 +255,7 @@ impl Tensor {
     }
 }
 
-/// The tensor `name` of a file as a parameter; or why it can be none.
+/// The tensor `found` of a file as the parameter `name`, or the reason why it cannot be one.
 fn tensor(family: Family, name: &str, found: &FileTensor) -> Result<Tensor, String> {
     let FileTensor { file, info, start, .. } = found;
     let Some(dtype) = Dtype::named(&info.dtype) else {
@@ -272,7 +269,7 @@ fn tensor(family: Family, name: &str, found: &FileTensor) -> Result<Tensor, Stri
     Ok(Tensor { file: *file, dtype, shape, transposed, at: *start })
 }
 
-impl InitialWeights for Opened {
+impl InitialWeights for OpenedWeights {
     fn fill(&self, parameter: &ParamSpec, values: &mut [f32]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         Ok(self.read(&parameter.name, &parameter.shape, values)?)
     }

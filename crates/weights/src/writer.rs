@@ -1,5 +1,5 @@
-//! Writes weights that come piece by piece to their places in files: converted, matrices turned where the format has them the
-//! other way round, rows cut off. What is held is at most one tensor.
+//! Writes pieces of weights to their positions in files: converted, with matrices transposed and rows cut off where the format
+//! requires it. At most one tensor is in memory.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,28 +13,28 @@ use runner_spec::model::layout::{ParamEntry, ParamLayout};
 /// Elements converted at a time.
 const CHUNK: usize = 1 << 16;
 
-/// Where a parameter goes.
+/// The destination of a parameter.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) file: usize,
-    /// The first byte of its place.
+    /// The position of its first byte.
     pub(super) at: u64,
-    /// Elements that are written, from the first: whole rows.
+    /// The number of elements that are written, from the first: whole rows.
     pub(super) elements: usize,
-    /// Written as [in, out].
+    /// WrittenFiles as [in, out].
     pub(super) transposed: bool,
 }
 
-/// A file to write, and what it begins with.
+/// A file to write, with the bytes of its header.
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct NewFile {
     pub(super) path: PathBuf,
     pub(super) header: Vec<u8>,
-    /// Its size when it is done.
+    /// The size of the complete file.
     pub(super) bytes: u64,
 }
 
-/// Files in the making.
+/// Writes unfinished files.
 #[derive(Debug)]
 pub(super) struct Writer<'a> {
     layout: &'a ParamLayout,
@@ -42,32 +42,32 @@ pub(super) struct Writer<'a> {
     files: Vec<(PathBuf, File)>,
     /// One for each entry of the layout; `None`: it is not written.
     targets: Vec<Option<Target>>,
-    /// Of the tensor that is to be turned: what has come of it.
-    turning: Vec<f32>,
+    /// The elements so far of a matrix that is written transposed.
+    matrix: Vec<f32>,
     numbers: Vec<f32>,
     bytes: Vec<u8>,
 }
 
 impl<'a> Writer<'a> {
-    /// Creates `files`, each in its whole size, zero where nothing comes.
+    /// Creates `files`, each in its whole size and filled with zeros.
     pub(super) fn begin(
         layout: &'a ParamLayout,
         dtype: Dtype,
-        files: &[Begun],
+        files: &[NewFile],
         targets: Vec<Option<Target>>,
     ) -> Result<Self, WeightsError> {
         let mut open = Vec::with_capacity(files.len());
-        for Begun { path, header, bytes } in files {
+        for NewFile { path, header, bytes } in files {
             let mut file = File::create(path).map_err(WeightsError::io(path))?;
             file.write_all(header).and_then(|()| file.set_len(*bytes)).map_err(WeightsError::io(path))?;
             open.push((path.clone(), file));
         }
-        let (turning, numbers, bytes) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { layout, dtype, files: open, targets, turning, numbers, bytes })
+        let (matrix, numbers, bytes) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { layout, dtype, files: open, targets, matrix, numbers, bytes })
     }
 
-    /// Takes the elements from `place` of the layout's buffer on: little-endian f32 of one tensor, which come in order.
-    pub(super) fn take(&mut self, place: u64, piece: &[u8]) -> Result<(), WeightsError> {
+    /// Writes the elements from `place` of the layout's buffer on: little-endian f32 of one tensor, whose pieces come in order.
+    pub(super) fn write_piece(&mut self, place: u64, piece: &[u8]) -> Result<(), WeightsError> {
         let place = place as usize;
         let index = self.layout.entries.partition_point(|entry| entry.range().end <= place);
         let Some(entry) = self.layout.entries.get(index) else { return Ok(()) };
@@ -76,21 +76,27 @@ impl<'a> Writer<'a> {
         Dtype::F32.decode(piece, &mut self.numbers);
         if target.transposed {
             if place == entry.offset {
-                self.turning.clear();
+                self.matrix.clear();
             }
-            self.turning.extend_from_slice(&self.numbers);
-            return if self.turning.len() == entry.spec.len() { self.turned(entry, &target) } else { Ok(()) };
+            self.matrix.extend_from_slice(&self.numbers);
+            return if self.matrix.len() == entry.spec.len() { self.write_transposed(entry, &target) } else { Ok(()) };
         }
         let first = place - entry.offset;
         let numbers = std::mem::take(&mut self.numbers);
         let kept = numbers.len().min(target.elements.saturating_sub(first));
-        let written = self.put(entry, &target, first, &numbers[..kept]);
+        let written = self.write_numbers(entry, &target, first, &numbers[..kept]);
         self.numbers = numbers;
         written
     }
 
     /// Writes `numbers` from element `first` of `target` on.
-    fn put(&mut self, entry: &ParamEntry, target: &Target, first: usize, numbers: &[f32]) -> Result<(), WeightsError> {
+    fn write_numbers(
+        &mut self,
+        entry: &ParamEntry,
+        target: &Target,
+        first: usize,
+        numbers: &[f32],
+    ) -> Result<(), WeightsError> {
         let (path, file) = &self.files[target.file];
         let mut at = target.at + (first * self.dtype.size()) as u64;
         for numbers in numbers.chunks(CHUNK) {
@@ -106,10 +112,10 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes the matrix that has come, [out, in], as [in, out].
-    fn turned(&mut self, entry: &ParamEntry, target: &Target) -> Result<(), WeightsError> {
+    /// Writes the complete matrix, [out, in], as [in, out].
+    fn write_transposed(&mut self, entry: &ParamEntry, target: &Target) -> Result<(), WeightsError> {
         let &[out, columns] = entry.spec.shape.as_slice() else { return Ok(()) };
-        let matrix = std::mem::take(&mut self.turning);
+        let matrix = std::mem::take(&mut self.matrix);
         let rows = (CHUNK / out.max(1)).max(1);
         let mut numbers = Vec::with_capacity(rows * out);
         let mut first = 0;
@@ -119,10 +125,10 @@ impl<'a> Writer<'a> {
             for i in first..first + n {
                 numbers.extend((0..out).map(|o| matrix[o * columns + i]));
             }
-            self.put(entry, target, first * out, &numbers)?;
+            self.write_numbers(entry, target, first * out, &numbers)?;
             first += n;
         }
-        self.turning = matrix;
+        self.matrix = matrix;
         Ok(())
     }
 
@@ -136,7 +142,7 @@ impl<'a> Writer<'a> {
 }
 
 /// Writes `text` to a new file, durably.
-pub(super) fn small(path: &Path, text: &str) -> Result<(), WeightsError> {
+pub(super) fn write_text(path: &Path, text: &str) -> Result<(), WeightsError> {
     let write = || -> std::io::Result<()> {
         let mut file = File::create(path)?;
         file.write_all(text.as_bytes())?;

@@ -1,15 +1,15 @@
-//! What a model says otherwise than the weights that it starts from, or than any format of weights can.
+//! Differences between a model and the weights that it starts from, and keys of a model that no format of weights has.
 
 use serde_json::Value;
 
 use super::describe::DescribedModel;
 use runner_spec::experiment::Model;
 
-/// Keys of the model section that weights settle. (The vocabulary may be another, the context shorter, dropout is free.)
+/// Keys of the model section that must agree with the weights. Vocabulary, dropout and a shorter context may differ.
 const FIXED: [&str; 9] =
     ["family", "layers", "heads", "kv_heads", "d_model", "d_ff", "tie_embeddings", "norm_eps", "rope_theta"];
 
-/// The context: weights settle the most of it.
+/// The key of the context, which may be shorter than that of the weights.
 pub const CONTEXT: &str = "context_length";
 
 /// A key of the model section that the weights contradict.
@@ -17,11 +17,11 @@ pub const CONTEXT: &str = "context_length";
 pub struct Difference {
     pub key: String,
     pub ours: Value,
-    /// `None`: no weights that are read are of such a model.
+    /// `None` if no format of weights has such a model.
     pub theirs: Option<Value>,
 }
 
-/// Why `model` cannot start from the weights that `described` is of; their vocabulary, which the planner looks at, apart.
+/// The differences that keep `model` from starting with the weights of `described`. The planner checks the vocabulary.
 pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference> {
     let mut theirs = described.model_section();
     let ours = runner_spec::format::json_value(model);

@@ -1,0 +1,107 @@
+//! A folder of files that belong together: written aside, and put in place when all of them are whole.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::error::WeightsError;
+use runner_files::temporary_dir;
+
+/// An unfinished folder beside `to`. It is removed if it is dropped before it is finished.
+#[derive(Debug)]
+pub(super) struct Draft {
+    to: PathBuf,
+    aside: tempfile::TempDir,
+    names: Vec<String>,
+    /// True for the name of a file that is removed, unless it is among `names`.
+    stale: fn(&str) -> bool,
+    force: bool,
+}
+
+impl Draft {
+    /// Begins a draft of the files `names`, which replace those of the same names, and those for whose names `stale` is true.
+    ///
+    /// # Errors
+    /// If `to` has any of them and not `force`, or the folder cannot be made.
+    pub(super) fn begin(
+        to: &Path,
+        names: Vec<String>,
+        stale: fn(&str) -> bool,
+        force: bool,
+    ) -> Result<Self, WeightsError> {
+        if to.symlink_metadata().is_ok() && !to.is_dir() {
+            return Err(WeightsError::Request(format!("{} is not a folder", to.display())));
+        }
+        let to = std::path::absolute(to).map_err(WeightsError::io(to))?;
+        let (Some(parent), Some(_)) = (to.parent(), to.file_name()) else {
+            return Err(WeightsError::Request(format!("{} cannot be written to: name a folder in it", to.display())));
+        };
+        fs::create_dir_all(parent).map_err(WeightsError::io(parent))?;
+        let aside = temporary_dir(parent).map_err(WeightsError::io(parent))?;
+        let draft = Self { to, aside, names, stale, force };
+        draft.check_free()?;
+        Ok(draft)
+    }
+
+    /// The path at which the file `name` is written.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.aside.path().join(name)
+    }
+
+    /// Puts the files in place: the folder itself if there is none. Otherwise the stale files are removed, and the new ones renamed into
+    /// the folder, one after another. Files of other names stay.
+    ///
+    /// # Errors
+    /// Those of `begin`, since another process may have written meanwhile.
+    pub(super) fn finish(self) -> Result<(), WeightsError> {
+        let sync = |path: &Path| File::open(path).and_then(|f| f.sync_all()).map_err(WeightsError::io(path));
+        sync(self.aside.path())?;
+        let parent = self.to.parent().unwrap_or(&self.to);
+        // Also takes the place of an empty folder.
+        if fs::rename(self.aside.path(), &self.to).is_ok() {
+            return sync(parent);
+        }
+        // One after another; where the file system has no locks, files of two may mix.
+        let folder = File::open(&self.to).map_err(WeightsError::io(&self.to))?;
+        let _ = folder.lock();
+        self.check_free()?;
+        for path in self.stale_files()? {
+            fs::remove_file(&path).map_err(WeightsError::io(&path))?;
+        }
+        for name in &self.names {
+            let to = self.to.join(name);
+            fs::rename(self.path(name), &to).map_err(WeightsError::io(&to))?;
+        }
+        sync(&self.to)
+    }
+
+    /// The stale files of the folder.
+    fn stale_files(&self) -> Result<Vec<PathBuf>, WeightsError> {
+        let entries = match fs::read_dir(&self.to) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(WeightsError::io(&self.to)(error)),
+        };
+        let is_stale = |name: &str| (self.stale)(name) && !self.names.iter().any(|n| n == name);
+        let stale = entries.filter_map(Result::ok).filter(|entry| entry.file_name().to_str().is_some_and(is_stale));
+        let mut stale: Vec<PathBuf> = stale.map(|entry| entry.path()).collect();
+        stale.sort();
+        Ok(stale)
+    }
+
+    /// Checks that the folder has no file that would be replaced or removed, unless that is forced.
+    fn check_free(&self) -> Result<(), WeightsError> {
+        if self.force {
+            return Ok(());
+        }
+        let mut files = self.names.iter().map(|name| self.to.join(name));
+        if let Some(path) = files.find(|path| path.symlink_metadata().is_ok()) {
+            return Err(WeightsError::Request(format!("{} is there already: --force replaces it", path.display())));
+        }
+        self.stale_files()?.first().map_or(Ok(()), |path| {
+            let path = path.display();
+            let message = format!("{path} is there already, and of no use beside these weights: --force removes it");
+            Err(WeightsError::Request(message))
+        })
+    }
+}
