@@ -10,13 +10,13 @@ use super::run_dir;
 /// The longest chain that is followed: a damaged manifest may name its own run.
 const MAX_ANCESTORS: usize = 100;
 
-/// How a run was made from another.
+/// The way in which a run was made from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AncestryRelation {
     Fork,
     Reproduction,
-    /// The same training under another layout.
+    /// Continues the same training under another layout.
     Continuation,
 }
 

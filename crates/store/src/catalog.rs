@@ -126,13 +126,12 @@ pub fn describe(path: &Path) -> ListedRun {
 
 /// The folders in `root` that are or were meant to be runs, by name.
 fn run_folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let entries = match fs::read_dir(root) {
-        Ok(entries) => entries,
+    let entries = match fs::read_dir(root).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(StoreError::io("reading", root)(error)),
+        entries => entries.map_err(StoreError::io("reading", root))?,
     };
     let mut out: Vec<PathBuf> = entries
-        .filter_map(Result::ok)
+        .into_iter()
         .filter(|e| {
             let name = e.file_name();
             !name.to_string_lossy().starts_with('.') && name != SWEEPS

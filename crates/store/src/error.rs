@@ -1,14 +1,14 @@
-//! What can go wrong with a run directory, and what to do about it.
+//! Errors of run directories, with what to do about them.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-/// Why a run could not be recorded, read or found.
+/// The reason why a run could not be recorded, read or found.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("{action} {}: {}", path.display(), ExplainedIoError(source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    /// A save that did not come about; what was there before is untouched.
+    /// A failed save. Earlier checkpoints are unchanged.
     #[error("saving checkpoint {name}: {cause}; {last_good}")]
     Save { name: String, cause: Box<StoreError>, last_good: String },
     /// A checkpoint that is cut short, altered, or another run's.
@@ -29,10 +29,10 @@ pub enum StoreError {
     NoSuchCheckpoint { path: PathBuf, message: String },
     #[error("{wanted} may be any of these runs: {}; give more of the name", candidates.join(", "))]
     Ambiguous { wanted: String, candidates: Vec<String> },
-    /// Something that is not done for good reason.
+    /// A refused request.
     #[error("{0}")]
     Refused(String),
-    /// Who was handed a checkpoint's weights could not take them.
+    /// The receiver of a checkpoint's weights failed.
     #[error("{0}")]
     Receiver(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(transparent)]
@@ -40,7 +40,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// For `map_err`: what was being done, and to which file.
+    /// For `map_err`: the error of `action` on `path`.
     pub fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
         move |source| Self::Io { action, path: path.to_owned(), source }
     }
@@ -49,7 +49,7 @@ impl StoreError {
         Self::Damaged { path: path.to_owned(), message: message.into() }
     }
 
-    /// Whether the request was wrong (exit code 2) rather than the machine or the run (1).
+    /// True if the request was wrong (exit code 2) rather than the machine or the run (1).
     pub fn is_request(&self) -> bool {
         matches!(
             self,

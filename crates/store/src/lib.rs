@@ -23,18 +23,10 @@ pub mod timeline;
 pub mod trace;
 pub mod verdict;
 
-pub use catalog::{ListedRun, ListedStatus};
-pub use checkpoint::{
-    CheckpointChoice, Checkpoints, ChosenCheckpoint, PartRecord, PartSpec, StateHash, hash_state, load_weights,
-};
+pub use checkpoint::{CheckpointChoice, PartRecord, PartSpec, load_weights};
 pub use error::StoreError;
 pub use files::write_atomic;
 pub use lock::RunLock;
 pub use log::Log;
-pub use manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus, Session, SessionContext, SweepPoint, TemplateUse};
 pub use metrics::MetricLine;
 pub use recorder::{OpenedRecorder, Recorder};
-pub use run_dir::{RunDir, RunFiles};
-pub use summary::{RankSummary, Summary};
-pub use timeline::MeasuredStep;
-pub use verdict::{Judgement, ReproductionVerdict};

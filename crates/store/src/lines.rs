@@ -25,7 +25,7 @@ pub struct LineFile {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LineCounts {
     pub lines: u64,
-    /// Of the lines kept, those of training steps.
+    /// The kept lines of training steps.
     pub train: u64,
     /// Lines of later steps.
     pub dropped: u64,
@@ -36,7 +36,6 @@ pub struct LineCounts {
 #[derive(Deserialize)]
 struct LineHead {
     step: u64,
-    #[serde(default)]
     kind: Option<String>,
 }
 

@@ -45,7 +45,7 @@ pub struct Manifest {
     /// The working directory's repository.
     pub git: Option<Git>,
     pub machine: Machine,
-    /// How the ranks are arranged.
+    /// The arrangement of the ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<Mesh>,
     /// The device of each rank.
@@ -88,7 +88,7 @@ pub struct ContinuedFrom {
 pub enum RunOrigin {
     /// Begun with changed settings of that run, from its checkpoint after `step`, or from the start (`None`).
     Fork { id: String, step: Option<u64>, plan_hash: String },
-    /// The same training once more.
+    /// Repeats the training.
     Reproduction { id: String, plan_hash: String },
 }
 
@@ -143,7 +143,7 @@ pub struct Session {
     pub version: String,
     pub commit: Option<String>,
     pub threads: usize,
-    /// How often all ranks were started again after one had failed.
+    /// The number of times that all ranks were restarted after one had failed.
     #[serde(default, skip_serializing_if = "is_default")]
     pub restarts: u32,
     #[serde(default)]

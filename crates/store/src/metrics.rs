@@ -33,7 +33,7 @@ pub struct TrainLine {
     pub forward_ms: Option<f64>,
     pub backward_ms: Option<f64>,
     pub optimizer_ms: Option<f64>,
-    /// Of runs with several ranks.
+    /// Present for runs with several ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comm_ms: Option<f64>,
 }

@@ -36,7 +36,6 @@ pub struct Summary {
     pub test: Option<TestResult>,
     pub medians: Medians,
     /// The duration of a step that the plan predicted, where rates were known; compare `medians.step_ms`.
-    #[serde(default)]
     pub predicted_step_ms: Option<f64>,
     /// The peak of resident memory, and the planned memory, in bytes, summed over ranks.
     pub peak_rss_bytes: Option<u64>,

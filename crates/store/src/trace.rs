@@ -7,17 +7,17 @@ use super::error::StoreError;
 use super::lines::LineReader;
 use runner_spec::event::{TraceLine, TracedTensor};
 
-/// Ranks tell their lines one by one: lines of a step may come after the first ones of so many later steps.
+/// Ranks write their lines independently: lines of a step may follow lines of this many later steps.
 const MAX_STEPS_OUT_OF_ORDER: u64 = 2;
 
-/// What became of a comparison of two traces.
+/// The result of comparing two traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceComparison {
-    /// Lines that both have.
+    /// The number of lines that both have.
     pub common: usize,
-    /// The step of the first of them.
+    /// The first step that both have.
     pub begins: Option<u64>,
-    /// The first of them, in the order of computation, whose hashes differ.
+    /// The first common line, in the order of computation, whose hashes differ.
     pub first: Option<TraceLine>,
 }
 
@@ -69,7 +69,7 @@ struct TraceSteps {
     lines: LineReader,
     from: u64,
     until: u64,
-    /// Those that were read and are not whole yet.
+    /// The steps whose lines may not be complete yet.
     begun: BTreeMap<u64, Vec<TraceLine>>,
     ended: bool,
 }

@@ -89,7 +89,6 @@ pub struct ReproductionVerdict {
     /// Steps and evaluations that only one of them has, and the first.
     #[serde(default)]
     pub missing: u64,
-    #[serde(default)]
     pub first_missing: Option<MissingLine>,
     /// The tolerance for losses, relative.
     pub tolerance: f64,
@@ -102,13 +101,11 @@ pub struct ReproductionVerdict {
     /// `None` if there is no step whose weights both runs kept.
     pub weights: Option<WeightComparison>,
     /// The reason why `weights` is `None`.
-    #[serde(default)]
     pub weights_not_compared: Option<String>,
     pub first_tensor: Option<FirstDifferingTensor>,
     /// True if both runs were traced.
     pub traced: bool,
     /// The first step that both traced.
-    #[serde(default)]
     pub traced_from: Option<u64>,
     /// Changes of program, machine and data since the original run.
     pub drift: Vec<String>,

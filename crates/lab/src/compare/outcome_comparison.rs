@@ -119,7 +119,7 @@ fn common(a: &[StepRecord], b: &[StepRecord], each: &mut dyn FnMut(&StepRecord, 
 mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
-    use runner_store::ListedStatus;
+    use runner_store::catalog::ListedStatus;
     use runner_store::manifest::Manifest;
 
     fn record(losses: &[f64]) -> RunRecord {

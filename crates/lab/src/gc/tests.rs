@@ -5,7 +5,7 @@ use crate::remove;
 use crate::remove::descendants;
 use runner_compute::testing::random_state;
 use runner_plan::testing::{compiled, experiment};
-use runner_store::Checkpoints;
+use runner_store::checkpoint::Checkpoints;
 use runner_store::lock::{NO_LOCKS, RunLock};
 use runner_store::manifest::{ContinuedFrom, Manifest, RunStatus, SweepPoint};
 use runner_store::run_dir::{MANIFEST, RunDir, RunFiles};

@@ -1,6 +1,7 @@
 //! Lists the checkpoints in a folder, and finds the one that is asked for, without changing anything.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::load;
@@ -25,20 +26,29 @@ pub enum CheckpointChoice {
     Step(u64),
 }
 
-/// The checkpoints in `folder`, oldest first. A missing or unreadable folder has none.
-pub(super) fn entries(folder: &Path) -> Vec<CheckpointEntry> {
-    let Ok(read) = fs::read_dir(folder) else { return Vec::new() };
-    let mut out: Vec<CheckpointEntry> = read
-        .filter_map(Result::ok)
-        .filter_map(|e| {
-            let name = e.file_name();
-            let digits = name.to_str()?.strip_prefix(PREFIX)?;
-            let step = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())??;
-            Some(CheckpointEntry { step, path: e.path() })
-        })
-        .collect();
+/// The checkpoints in `folder`, oldest first. A missing folder has none.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub(super) fn read_entries(folder: &Path) -> Result<Vec<CheckpointEntry>, StoreError> {
+    let read = match fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read.map_err(StoreError::io("reading", folder))?,
+    };
+    let checkpoint = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        let digits = name.to_str()?.strip_prefix(PREFIX)?;
+        let step = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())??;
+        Some(CheckpointEntry { step, path: entry.path() })
+    };
+    let mut out: Vec<CheckpointEntry> = read.into_iter().filter_map(checkpoint).collect();
     out.sort_by_key(|e| e.step);
-    out
+    Ok(out)
+}
+
+/// The checkpoints in `folder` for a list or a message, oldest first. A folder that cannot be read has none.
+pub(super) fn entries(folder: &Path) -> Vec<CheckpointEntry> {
+    read_entries(folder).unwrap_or_default()
 }
 
 /// The steps of the checkpoints in `folder`, oldest first.
@@ -82,7 +92,7 @@ fn newest_whole(folder: &Path, other: Option<u64>) -> Option<CheckpointEntry> {
 /// # Errors
 /// `NoSuchCheckpoint`, with what there is.
 pub(super) fn pick(folder: &Path, which: CheckpointChoice) -> Result<CheckpointEntry, StoreError> {
-    let all = entries(folder);
+    let all = read_entries(folder)?;
     let step = match which {
         CheckpointChoice::Latest => None,
         CheckpointChoice::Best => best(&all),

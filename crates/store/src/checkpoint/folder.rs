@@ -8,7 +8,8 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 
 use super::entries::{
-    CheckpointChoice, CheckpointEntry, best, dir_name, entries, pending_folder, pick, save_failed, unusable,
+    CheckpointChoice, CheckpointEntry, best, dir_name, entries, pending_folder, pick, read_entries, save_failed,
+    unusable,
 };
 use super::format::{AnyFloat, BestEvaluation, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
 use super::hash::{StateHash, whole_hash};
@@ -198,7 +199,7 @@ impl Checkpoints {
         attempt: impl Fn(&Path) -> Result<(StateFile, S), CheckpointProblem>,
     ) -> Result<Option<ChosenCheckpoint<S>>, StoreError> {
         let mut bad: Vec<(CheckpointEntry, String)> = Vec::new();
-        for entry in entries(&self.folder).into_iter().rev() {
+        for entry in read_entries(&self.folder)?.into_iter().rev() {
             let message = match attempt(&entry.path) {
                 Ok((file, state)) if file.step == entry.step => {
                     let (step, tokens, path, hash) = (file.step, file.tokens, entry.path, file.hash());

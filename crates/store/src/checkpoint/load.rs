@@ -48,6 +48,11 @@ impl CheckpointProblem {
     }
 }
 
+/// The failure of a checkpoint whose content is wrong.
+fn content<T>(message: String) -> Result<T, CheckpointProblem> {
+    Err(CheckpointProblem::Content(message))
+}
+
 /// Reads `state.json` of the checkpoint in `folder`.
 pub(super) fn state_file(folder: &Path) -> Result<StateFile, CheckpointProblem> {
     let path = folder.join(STATE);
@@ -57,8 +62,7 @@ pub(super) fn state_file(folder: &Path) -> Result<StateFile, CheckpointProblem> 
         other => CheckpointProblem::Machine(other),
     })?;
     if ![FORMAT, FORMAT_PARTS].contains(&file.format) {
-        let message = format!("{STATE} is of format {}, this version reads up to {FORMAT_PARTS}", file.format);
-        return Err(CheckpointProblem::Content(message));
+        return content(format!("{STATE} is of format {}, this version reads up to {FORMAT_PARTS}", file.format));
     }
     Ok(file)
 }
@@ -76,8 +80,7 @@ pub(super) fn check_sizes(folder: &Path, part: &PartRecord) -> Result<(), Checkp
             std::fs::metadata(folder.join(name)).map_err(|e| CheckpointProblem::io(&folder.join(name), e))?.len();
         if size != record.bytes {
             let how = if size < record.bytes { "cut short" } else { "too long" };
-            let message = format!("{name} is {how}: {size} bytes, {STATE} says {}", record.bytes);
-            return Err(CheckpointProblem::Content(message));
+            return content(format!("{name} is {how}: {size} bytes, {STATE} says {}", record.bytes));
         }
     }
     Ok(())
@@ -114,8 +117,7 @@ impl StoredCheckpoint {
         let state = state_file(folder)?;
         if let Some(wanted) = plan_hash.filter(|wanted| *wanted != state.plan_hash) {
             let [theirs, ours] = [&state.plan_hash, wanted].map(|hash| hash.chars().take(8).collect::<String>());
-            let message = format!("it is of another plan ({theirs}; this run's is {ours})");
-            return Err(CheckpointProblem::Content(message));
+            return content(format!("it is of another plan ({theirs}; this run's is {ours})"));
         }
         let mut parts = Vec::new();
         for record in state.checked_parts().map_err(CheckpointProblem::Content)? {
@@ -129,8 +131,7 @@ impl StoredCheckpoint {
                 for (index, (name, _)) in file.header.tensors.iter().enumerate() {
                     if let Some((first, _)) = positions.insert((kind, name.clone()), (part, index)) {
                         let [first, second] = [first, part].map(|part: usize| &parts[part].1[kind].name);
-                        let message = format!("tensor {name} is in {first} and in {second}");
-                        return Err(CheckpointProblem::Content(message));
+                        return content(format!("tensor {name} is in {first} and in {second}"));
                     }
                 }
             }
@@ -143,7 +144,7 @@ impl StoredCheckpoint {
         if moments > 0 && self.state.moments != moments {
             let message =
                 format!("it holds {} optimizer moments, this run's optimizer has {moments}", self.state.moments);
-            return Err(CheckpointProblem::Content(message));
+            return content(message);
         }
         let mut places = self.nothing();
         for kind in PartFileKind::BOTH {
@@ -156,15 +157,14 @@ impl StoredCheckpoint {
                             [(_, files)] => format!("{} lacks", files[kind as usize].name),
                             _ => "none of its parts has".to_owned(),
                         };
-                        return Err(CheckpointProblem::Content(format!("{file} tensor {}", key.1)));
+                        return content(format!("{file} tensor {}", key.1));
                     };
                     let file = &self.parts[part].1[kind as usize];
                     let have = &file.header.tensors[index].1.shape;
                     if *have != entry.spec.shape {
                         let want = &entry.spec.shape;
                         let (file, name) = (&file.name, &key.1);
-                        let message = format!("{file}: tensor {name} is {have:?}, this model's is {want:?}");
-                        return Err(CheckpointProblem::Content(message));
+                        return content(format!("{file}: tensor {name} is {have:?}, this model's is {want:?}"));
                     }
                     places.0[part][kind as usize][index] = Some(4 * (section * layout.total + entry.offset) as u64);
                 }
@@ -209,8 +209,7 @@ impl StoredCheckpoint {
                 }
             }
             if read == files.len() && hasher.finish() != record.hash {
-                let message = format!("{STATE} was altered: its hashes are not those of step, tokens and tensors");
-                return Err(CheckpointProblem::Content(message));
+                return content(format!("{STATE} was altered: its hashes are not those of step, tokens and tensors"));
             }
         }
         Ok(())
@@ -258,8 +257,7 @@ impl PartFile {
             HeaderError::Io(error) => CheckpointProblem::io(&path, error),
         })?;
         if let Some(theirs) = header.metadata["step"].as_str().filter(|step| *step != record.step.to_string()) {
-            let message = format!("{name} is of step {theirs}, {STATE} of step {}", record.step);
-            return Err(CheckpointProblem::Content(message));
+            return content(format!("{name} is of step {theirs}, {STATE} of step {}", record.step));
         }
         Ok(Self { path, name, blake3: expected.blake3.clone(), header })
     }
@@ -300,8 +298,7 @@ impl PartFile {
             at = next;
         }
         if digest.finalize().to_hex().as_str() != self.blake3 {
-            let message = format!("{}: its content does not match the hash in {STATE}", self.name);
-            return Err(CheckpointProblem::Content(message));
+            return content(format!("{}: its content does not match the hash in {STATE}", self.name));
         }
         Ok(())
     }
