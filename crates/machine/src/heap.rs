@@ -3,8 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Smaller ones are not counted: there are very many of them, and together they are little.
-const LARGE: usize = 1 << 14;
+/// Smaller allocations are not counted: there are very many of them, and together they are small.
+const LARGE_BYTES: usize = 1 << 14;
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -15,7 +15,7 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 pub struct CountingAllocator<A>(pub A);
 
 fn count_allocation(size: usize) {
-    if size >= LARGE {
+    if size >= LARGE_BYTES {
         let now = NOW.fetch_add(size, Ordering::Relaxed) + size;
         PEAK.fetch_max(now, Ordering::Relaxed);
         if !COUNTING.load(Ordering::Relaxed) {
@@ -24,8 +24,16 @@ fn count_allocation(size: usize) {
     }
 }
 
+/// Counts the allocation of `size` bytes at `address`, unless it failed.
+fn count_if_allocated(address: *mut u8, size: usize) -> *mut u8 {
+    if !address.is_null() {
+        count_allocation(size);
+    }
+    address
+}
+
 fn count_release(size: usize) {
-    if size >= LARGE {
+    if size >= LARGE_BYTES {
         NOW.fetch_sub(size, Ordering::Relaxed);
     }
 }
@@ -35,20 +43,12 @@ fn count_release(size: usize) {
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise, passed on.
-        let out = unsafe { self.0.alloc(layout) };
-        if !out.is_null() {
-            count_allocation(layout.size());
-        }
-        out
+        count_if_allocated(unsafe { self.0.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise, passed on.
-        let out = unsafe { self.0.alloc_zeroed(layout) };
-        if !out.is_null() {
-            count_allocation(layout.size());
-        }
-        out
+        count_if_allocated(unsafe { self.0.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {

@@ -1,4 +1,4 @@
-//! What `runner calibrate` measured, as tables.
+//! The measurements of `runner calibrate` as tables.
 
 use std::fmt::Write as _;
 

@@ -225,7 +225,7 @@ fn add_indented(out: &mut String, text: &str) {
     }
 }
 
-/// Where and how far the losses of the two runs differ.
+/// Describes the steps and the amount by which the losses of the two runs differ.
 fn describe_loss_differences(found: &OutcomeComparison) -> String {
     let Some(first) = found.first_difference else {
         return format!("losses are the same, bit for bit, in {}", counted(found.common_steps, "common step"));

@@ -11,8 +11,8 @@ pub mod diff;
 pub mod doctor;
 pub mod export;
 pub mod html;
+mod item_bars;
 mod json_event;
-mod multi_screen;
 pub mod printer;
 pub mod run_page;
 pub mod runs_table;
@@ -25,5 +25,4 @@ pub mod table;
 pub mod verdict;
 
 pub use json_event::JsonEvent;
-pub use multi_screen::MultiScreen;
 pub use screen::{OutputMode, Screen};

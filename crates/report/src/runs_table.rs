@@ -101,9 +101,8 @@ pub(crate) fn origin(run: &ListedRun) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_store::RunOrigin;
     use runner_store::catalog::describe;
-    use runner_store::{ContinuedFrom, SweepPoint};
+    use runner_store::manifest::{ContinuedFrom, RunOrigin, SweepPoint};
 
     fn run(id: &str, status: ListedStatus, step: u64) -> ListedRun {
         let nothing = describe(std::path::Path::new("/nowhere/at/all"));

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use super::item_bars::ItemBars;
+
 /// Without a progress bar, lines about progress are at least this far apart.
 const PROGRESS_LINE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How a command shows its output.
+/// The form of a command's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputMode {
     /// A terminal: lines above a progress bar.
@@ -45,7 +47,8 @@ impl OutputMode {
 #[derive(Debug)]
 pub struct Screen {
     mode: OutputMode,
-    bar: Option<ProgressBar>,
+    pub(crate) bar: Option<ProgressBar>,
+    pub(crate) items: Option<ItemBars>,
     last_progress_line: Mutex<Instant>,
     /// The first error in writing a JSON line.
     json_error: OnceLock<io::Error>,
@@ -53,7 +56,8 @@ pub struct Screen {
 
 impl Screen {
     pub fn new(mode: OutputMode) -> Self {
-        Self { mode, bar: None, last_progress_line: Mutex::new(Instant::now()), json_error: OnceLock::new() }
+        let last_progress_line = Mutex::new(Instant::now());
+        Self { mode, bar: None, items: None, last_progress_line, json_error: OnceLock::new() }
     }
 
     /// A screen for a command whose output goes to standard output at the end: progress goes to standard error, and only if a
@@ -171,8 +175,11 @@ impl Screen {
         }
     }
 
-    /// Removes the bar or spinner.
+    /// Removes all bars, or the spinner.
     pub fn clear(&mut self) {
+        if let Some(items) = self.items.take() {
+            items.bars.values().for_each(ProgressBar::finish_and_clear);
+        }
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
@@ -186,7 +193,7 @@ impl Drop for Screen {
 }
 
 /// `text` behind the coloured word `warning:`.
-pub(crate) fn labelled_warning(text: &str) -> String {
+fn labelled_warning(text: &str) -> String {
     format!("{} {text}", console::style("warning:").for_stderr().yellow().bold())
 }
 

@@ -79,7 +79,7 @@ pub fn up_to_date_message(id: &str, summary: Option<&Summary>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use runner_store::RunStatus;
+    use runner_store::manifest::RunStatus;
 
     use super::*;
     use runner_store::summary::Medians;

@@ -6,25 +6,27 @@ use std::fmt::Write as _;
 use runner_engine::sweep::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
 use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
 use runner_report::sweep_results::SweepResultsText;
-use runner_report::{MultiScreen, Screen};
+use runner_report::Screen;
 use runner_spec::format::{count, counted, duration, printable, rate};
 
 /// Shows the events of a sweep.
 pub(super) struct SweepScreen<'a> {
-    screen: MultiScreen,
+    screen: Screen,
     record: &'a SweepRecord,
     /// The points that have a progress bar.
     shown: BTreeSet<usize>,
 }
 
 impl<'a> SweepScreen<'a> {
-    pub(super) fn new(screen: Screen, record: &'a SweepRecord) -> Self {
-        Self { screen: MultiScreen::new(screen), record, shown: BTreeSet::new() }
+    pub(super) fn new(mut screen: Screen, record: &'a SweepRecord) -> Self {
+        screen.start_items();
+        Self { screen, record, shown: BTreeSet::new() }
     }
 
     /// Removes the progress bars and returns the plain screen.
-    pub(super) fn finish(self) -> Screen {
-        self.screen.finish()
+    pub(super) fn finish(mut self) -> Screen {
+        self.screen.clear();
+        self.screen
     }
 
     fn describe(&self, point: usize) -> String {

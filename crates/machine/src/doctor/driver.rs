@@ -9,7 +9,7 @@ use super::library::{DRIVER, Loaded, NVML, text_in};
 use crate::gpu_facts::GpuFacts;
 use runner_spec::cluster::ComputeCapability;
 
-/// What the driver reports.
+/// Facts that the driver reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct DriverFacts {
     /// The version of the kernel module: `580.65.06`.
@@ -19,7 +19,7 @@ pub struct DriverFacts {
     pub gpus: Vec<Gpu>,
     /// `peers[a][b]`: whether GPU a reads the memory of GPU b itself.
     pub peers: Vec<Vec<bool>>,
-    /// Why there are no GPUs.
+    /// The reason why there are no GPUs.
     pub error: Option<String>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn visible_gpus() -> Result<Vec<GpuFacts>, String> {
     (0..driver.count()?).map(|index| driver.gpu_facts(index).map(|(_, facts)| facts)).collect()
 }
 
-/// From the kernel: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...`, or `... Open Kernel Module for x86_64  580.65.06`.
+/// Reads the version from the kernel: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...`, or `... Open Kernel Module for x86_64  580.65.06`.
 fn module_version() -> Option<String> {
     version_in(&fs::read_to_string("/proc/driver/nvidia/version").ok()?)
 }

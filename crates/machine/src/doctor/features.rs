@@ -12,7 +12,7 @@ use runner_spec::cluster::ComputeCapability;
 pub struct Feature {
     pub name: &'static str,
     pub ready: bool,
-    /// What it lacks, and how to get it.
+    /// The missing requirements, and how to get them.
     pub missing: Vec<Missing>,
 }
 

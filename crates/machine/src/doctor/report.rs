@@ -12,7 +12,7 @@ use super::library::{CUBLAS_LT, CUDNN, DRIVER, LIBRARY_FOLDERS, Library, Library
 use super::search_notes::search_notes;
 use crate::host::Machine;
 
-/// What this program was built with.
+/// The features and tools with which this program was built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BuildFacts {
     pub version: &'static str,

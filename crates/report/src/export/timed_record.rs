@@ -12,7 +12,7 @@ use runner_store::files::{file_name, read_small};
 use runner_store::lines::for_each_record;
 use runner_store::manifest::{Manifest, Session};
 use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
-use runner_store::run_dir::{self, METRICS, SAMPLES};
+use runner_store::run_dir::{self, MANIFEST, METRICS, SAMPLES};
 use runner_store::{StoreError, time};
 
 /// A run to be exported.
@@ -48,7 +48,8 @@ impl TimedRecord {
                 _ => {}
             })?;
         }
-        Ok(Self { id: file_name(path), path: path.to_owned(), clock: Clock::new(&manifest, inherited_seconds) })
+        let clock = Clock::new(&manifest, &path.join(MANIFEST), inherited_seconds)?;
+        Ok(Self { id: file_name(path), path: path.to_owned(), clock })
     }
 
     /// The time at which the run began, in seconds since 1970.
@@ -114,18 +115,26 @@ struct Clock {
 }
 
 impl Clock {
-    /// `inherited_seconds` is the duration of the steps before the first session.
-    fn new(manifest: &Manifest, inherited_seconds: f64) -> Self {
-        let started = time::parse(&manifest.started).unwrap_or(0.0);
-        let session = |s: &Session| Some((s.from_step, time::parse(&s.started)?));
+    /// The clock of the run with `manifest`, which was read from `manifest_file`. `inherited_seconds` is the duration of the steps before
+    /// the first session.
+    ///
+    /// # Errors
+    /// If a time in the manifest is damaged.
+    fn new(manifest: &Manifest, manifest_file: &Path, inherited_seconds: f64) -> Result<Self, StoreError> {
+        let moment = |text: &str| {
+            time::parse(text)
+                .ok_or_else(|| StoreError::damaged(manifest_file, format!("`started` is {text:?}, not a time")))
+        };
+        let started = moment(&manifest.started)?;
         let mut sessions: Vec<(u64, f64)> = Vec::new();
-        for (from, at) in manifest.sessions.iter().filter_map(session) {
+        for Session { from_step, started, .. } in &manifest.sessions {
+            let (from, at) = (*from_step, moment(started)?);
             // This session repeated the steps that earlier sessions did after `from`.
             sessions.retain(|(earlier, _)| *earlier < from);
             sessions.push((from, at));
         }
         let now = sessions.first().map_or(started, |(_, at)| *at) - inherited_seconds;
-        Self { started, sessions, next_session: 0, now }
+        Ok(Self { started, sessions, next_session: 0, now })
     }
 
     /// The step and time of `line`, the next one.
@@ -153,7 +162,7 @@ impl Clock {
 pub(super) mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
-    use runner_store::run_dir::{MANIFEST, RunDir, RunFiles};
+    use runner_store::run_dir::{RunDir, RunFiles};
 
     /// A run with the metrics `lines`, and with sessions that began after these steps at these times.
     pub(in crate::export) fn run(root: &Path, sessions: &[(u64, &str)], lines: &str, samples: &str) -> PathBuf {
@@ -164,7 +173,7 @@ pub(super) mod tests {
         let path = run.path().to_owned();
         let mut manifest = run.manifest().clone();
         for (from, started) in sessions {
-            let place = runner_store::SessionContext {
+            let place = runner_store::manifest::SessionContext {
                 git: None,
                 machine: runner_machine::host::Machine::default(),
                 threads: 1,
