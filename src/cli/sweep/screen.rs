@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use runner_engine::sweep::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
 use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
-use runner_report::sweep_results::SweepResultsText;
 use runner_report::Screen;
+use runner_report::sweep_results::SweepResultsText;
 use runner_spec::format::{count, counted, duration, printable, rate};
 
 /// Shows the events of a sweep.
