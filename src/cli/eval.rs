@@ -87,7 +87,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
     let metrics = pool.install(|| -> anyhow::Result<EvalMetrics> {
         let (model, weights, step) = opened.model(args.checkpoint.which(), device)?;
         let mut metrics = EvalMetrics { step, ..EvalMetrics::default() };
-        if let Some(split) = prepared.dataset.validation() {
+        if let Some(split) = &prepared.dataset.validation {
             let configured = opened.experiment.eval.loss.map(|EvalLoss { batches }| batches);
             let batches = args.batches.map(|n| n as usize).or(configured).unwrap_or(usize::MAX);
             let batch = &opened.program()?.batch;

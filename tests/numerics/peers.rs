@@ -406,7 +406,8 @@ fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec
     let read = |rank: &RankPlan| {
         let batch = &rank.program.batch;
         let used = batch.order.rows_used(rows, batch.sequences);
-        let sampler = if batch.order.sequential { Sampler::sequential(used) } else { Sampler::new(7, rows).of(used) };
+        let sampler =
+            if batch.order.sequential { Sampler::sequential(used) } else { Sampler::new(7, rows).with_epoch(used) };
         let step = |step: u64| {
             let of = |mb: usize| {
                 let (first, count) = batch.rows(mb);
@@ -447,8 +448,11 @@ fn replicas_read_what_pytorchs_sampler_gives_them() {
             experiment.data.shuffle = shuffle;
             let ours = replicas(&experiment, rows as u64, ranks, (epochs * full) as u64);
             let used = if drop_last { full * ranks * size } else { rows };
-            let order =
-                if shuffle { Sampler::new(7, rows as u64).of(used as u64) } else { Sampler::sequential(used as u64) };
+            let order = if shuffle {
+                Sampler::new(7, rows as u64).with_epoch(used as u64)
+            } else {
+                Sampler::sequential(used as u64)
+            };
             for (rank, ours) in ours.iter().enumerate() {
                 assert!(!drop_last || theirs[rank].len() == full, "{line}");
                 for (step, ours) in ours.iter().enumerate() {

@@ -164,7 +164,7 @@ fn text(folder: &std::path::Path) -> Prepared {
 fn validation_loss_does_not_depend_on_replicas_and_stages() {
     let folder = tempfile::tempdir().unwrap();
     let prepared = text(folder.path());
-    let split = prepared.dataset.validation().unwrap();
+    let split = prepared.dataset.validation.as_ref().unwrap();
     let spec = ModelSpec { vocab_size: 260, ..specs()[0].clone() };
     let one = whole(&spec, F64);
     let three = Pipeline::new(&spec, &weights(&spec, DType::F64), &[0..2, 2..3, 3..5], 3, FP32);

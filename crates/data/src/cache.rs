@@ -105,11 +105,9 @@ impl DataCache {
                 return Ok(());
             }
             fs::create_dir_all(&folder)?;
-            let mut file = tempfile::NamedTempFile::new_in(self.tmp())?;
+            let mut file = runner_files::temporary_file(&self.tmp())?;
             file.write_all(&bytes)?;
-            file.as_file().sync_all()?;
-            file.persist(&path)?;
-            Ok(())
+            runner_files::put_in_place(file, &path, true)
         };
         let _ = write();
     }

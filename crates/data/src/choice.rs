@@ -6,13 +6,13 @@ use rayon::prelude::*;
 use serde_json::{Map, Value};
 
 use super::error::DataError;
-use super::source::for_each_line;
+use super::source::{JsonFormat, RecordPosition, for_each_record};
 use super::tokenizer::TextTokenizer;
 use runner_spec::data::{ChoiceFacts, ChoiceItem};
 
 /// An item before it is encoded.
 struct RawItem {
-    line: u64,
+    position: RecordPosition,
     context: String,
     endings: Vec<String>,
     label: usize,
@@ -26,10 +26,8 @@ pub(super) fn load_items(
 ) -> Result<(Vec<ChoiceItem>, ChoiceFacts), DataError> {
     let mut written = Vec::new();
     if limit != Some(0) {
-        for_each_line(path, &mut |line, object| {
-            let item =
-                parse(line, &object).map_err(|message| DataError::Line { path: path.to_owned(), line, message })?;
-            written.push(item);
+        for_each_record(path, JsonFormat::Lines, &mut |position, object| {
+            written.push(parse(position, &object).map_err(|message| position.error(path, message))?);
             Ok(limit.is_none_or(|limit| written.len() < limit))
         })?;
     }
@@ -53,7 +51,7 @@ pub(super) fn load_items(
     Ok((items, facts))
 }
 
-fn parse(line: u64, object: &Map<String, Value>) -> Result<RawItem, String> {
+fn parse(position: RecordPosition, object: &Map<String, Value>) -> Result<RawItem, String> {
     let wanted =
         |name: &str| object.get(name).ok_or_else(|| format!("no field `{name}`; an item has ctx, label and endings"));
     let context = wanted("ctx")?.as_str().ok_or("`ctx` is not a string")?.to_owned();
@@ -74,15 +72,13 @@ fn parse(line: u64, object: &Map<String, Value>) -> Result<RawItem, String> {
     };
     let label = label.filter(|&label| label < endings.len());
     let label = label.ok_or_else(|| format!("`label` does not number one of the {} endings, from 0", endings.len()))?;
-    Ok(RawItem { line, context, endings, label })
+    Ok(RawItem { position, context, endings, label })
 }
 
 fn encode(item: &RawItem, path: &Path, tokenizer: &TextTokenizer) -> Result<ChoiceItem, DataError> {
     let encode = |text: &str| {
-        let mut tokens = Vec::new();
-        let place = || format!("{}, line {}", path.display(), item.line);
-        tokenizer.encode_ordinary(text, &mut tokens).map_err(|error| error.within(&place()))?;
-        Ok(tokens)
+        let place = || format!("{}, line {}", path.display(), item.position.line);
+        tokenizer.encode_text(text).map_err(|error| error.within(&place()))
     };
     let endings = item.endings.iter().map(|ending| encode(&format!(" {ending}"))).collect::<Result<_, DataError>>()?;
     Ok(ChoiceItem { context: encode(&item.context)?, endings, label: item.label })

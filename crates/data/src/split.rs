@@ -10,24 +10,10 @@ use runner_spec::data::{IGNORED_TARGET, Rows};
 /// The training split and, where there are some, the splits for validation and test.
 #[derive(Debug, Clone)]
 pub struct Dataset {
-    pub(super) train: Split,
-    pub(super) validation: Option<Split>,
-    pub(super) test: Option<Split>,
-}
-
-impl Dataset {
-    pub fn train(&self) -> &Split {
-        &self.train
-    }
-
-    pub fn validation(&self) -> Option<&Split> {
-        self.validation.as_ref()
-    }
-
-    /// The split that is evaluated once, after the last step.
-    pub fn test(&self) -> Option<&Split> {
-        self.test.as_ref()
-    }
+    pub train: Split,
+    pub validation: Option<Split>,
+    /// Evaluated once, after the last step.
+    pub test: Option<Split>,
 }
 
 /// Rows by index. Cheap to clone, and to read from several threads: the tokens are memory-mapped.

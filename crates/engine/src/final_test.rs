@@ -21,7 +21,7 @@ pub(crate) fn test_best_checkpoint(
     host: &Host,
     recording: &mut Recording<'_>,
 ) -> Result<Option<TestResult>, EngineError> {
-    let Some(split) = ready.prepared.dataset.test() else { return Ok(None) };
+    let Some(split) = &ready.prepared.dataset.test else { return Ok(None) };
     let run = OpenedRun { path: recording.path.clone(), plan: ready.plan.clone(), experiment: experiment.clone() };
     let batch = run.program()?.batch.clone();
     let mut notes = Vec::new();

@@ -20,8 +20,11 @@ impl<'a> DataCursor<'a> {
     pub(super) fn new(program: &'a Program, split: &'a Split) -> Self {
         let (order, rows) = (program.batch.order, split.rows());
         let used = order.rows_used(rows, program.batch.sequences);
-        let sampler =
-            if order.sequential { Sampler::sequential(used) } else { Sampler::new(program.seed, rows).of(used) };
+        let sampler = if order.sequential {
+            Sampler::sequential(used)
+        } else {
+            Sampler::new(program.seed, rows).with_epoch(used)
+        };
         Self { program, split, sampler, prefetched: HashMap::new() }
     }
 

@@ -85,7 +85,7 @@ pub fn run<'a>(
         // Replicas compute the same: a difference in another one shows in the gradients, which are sums over all.
         trace: (controls.trace && context.replica == 0).then(Trace::default),
         trainer,
-        data: DataCursor::new(program, resources.dataset.train()),
+        data: DataCursor::new(program, &resources.dataset.train),
         passes: Passes::new(context, first_step),
         reduction: GradientReduction::new(context),
         optimizer: Optimizer::new(&program.schedule),

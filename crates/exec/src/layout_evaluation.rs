@@ -25,7 +25,7 @@ pub(super) fn evaluate(
     let started = Instant::now();
     let program = context.program;
     let mut metrics = EvalMetrics { step: trainer.state.step, ..EvalMetrics::default() };
-    if let (Some(spec), Some(split)) = (program.eval.loss, resources.dataset.validation()) {
+    if let (Some(spec), Some(split)) = (program.eval.loss, &resources.dataset.validation) {
         let batches =
             LossBatches::new(split, spec.batches, program.batch.micro_batch).masked(program.batch.mask_padding);
         let partial = run_batches(context, trainer, &batches)?;

@@ -1,7 +1,7 @@
-//! Requests: who gets the token, which redirects are followed, what is tried again.
+//! Sends requests: only the endpoint gets the token, some redirects are followed, and failed requests are retried.
 //!
-//! hf-hub's own client sends the token to whatever host a file is redirected to, takes what it gets for a whole file, and has no
-//! other error for a refusal than its number: so requests are made here, and of that crate addresses, answers and folders are used.
+//! The client of the crate hf-hub sends the token to every host that a file is redirected to, takes a part of a file for the whole, and
+//! reports a refusal by its number alone. So this program sends requests itself, and uses the crate's addresses, answers and folders.
 
 use std::io::Read as _;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use super::error::{HubError, quoted};
 use super::settings::Settings;
 
 const MAX_REDIRECTS: usize = 10;
-/// Of one request, if none brings anything.
+/// Attempts at one request that receive nothing.
 const ATTEMPTS: u32 = 5;
-/// A server that asks for more patience is not waited for.
+/// A server that asks for a longer wait is not waited for.
 const MAX_WAIT: Duration = Duration::from_secs(30);
-/// Bytes of an answer that is no file.
+/// Bytes of an answer other than a file.
 const MAX_ANSWER: u64 = 64 << 20;
 
 pub(super) struct Client<'a> {
@@ -25,10 +25,10 @@ pub(super) struct Client<'a> {
     agent: Agent,
 }
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 pub(super) enum Failure {
-    /// Another one may do better; `moved` if this one brought something.
-    Again {
+    /// The request may be retried; `moved` is true if this attempt received bytes.
+    Retry {
         message: String,
         after: Option<Duration>,
         moved: bool,
@@ -43,19 +43,19 @@ impl From<HubError> for Failure {
 }
 
 impl Failure {
-    pub(super) fn again(message: impl Into<String>) -> Self {
-        Self::Again { message: message.into(), after: None, moved: false }
+    pub(super) fn retry(message: impl Into<String>) -> Self {
+        Self::Retry { message: message.into(), after: None, moved: false }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Method {
-    /// Redirects to other hosts are answers: what is asked about a file is in them.
+    /// A redirect to another host is an answer: its headers describe the file.
     Head,
     Get,
 }
 
-/// An answer that is neither a redirect to follow nor worth another attempt.
+/// An answer that is final: no redirect to follow, and no reason to retry.
 pub(super) struct Answer {
     pub(super) status: u16,
     response: Response<Body>,
@@ -87,7 +87,7 @@ impl<'a> Client<'a> {
     }
 
     /// One attempt at `url`, from byte `from` on.
-    pub(super) fn once(&self, method: Method, url: &str, from: u64) -> Result<Answer, Failure> {
+    pub(super) fn request(&self, method: Method, url: &str, from: u64) -> Result<Answer, Failure> {
         let mut url = url.to_owned();
         for _ in 0..MAX_REDIRECTS {
             let mut request = match method {
@@ -102,7 +102,7 @@ impl<'a> Client<'a> {
             if from > 0 {
                 request = request.header("range", format!("bytes={from}-"));
             }
-            let response = request.call().map_err(|error| Failure::again(quoted(&error.to_string())))?;
+            let response = request.call().map_err(|error| Failure::retry(quoted(&error.to_string())))?;
             let answer = Answer { status: response.status().as_u16(), response };
             match answer.status {
                 301 | 302 | 303 | 307 | 308 => {
@@ -125,7 +125,7 @@ impl<'a> Client<'a> {
                         answer.header("retry-after").and_then(|s| s.trim().parse().ok()).map(Duration::from_secs);
                     let why = if answer.status == 429 { "too many requests: " } else { "" };
                     let message = format!("{why}it answers with status {}", answer.status);
-                    return Err(Failure::Again { message, after, moved: false });
+                    return Err(Failure::Retry { message, after, moved: false });
                 }
                 _ => return Ok(answer),
             }
@@ -133,17 +133,17 @@ impl<'a> Client<'a> {
         Err(HubError::Answer { what: shown(&url), message: "redirects without end".to_owned() }.into())
     }
 
-    /// Attempts until one succeeds, five in a row bring nothing, or there is no sense in another.
+    /// Retries `attempt` until it succeeds, fails for good, or has received nothing [`ATTEMPTS`] times in a row.
     ///
     /// # Errors
-    /// What the last attempt said.
-    pub(super) fn patiently<T>(&self, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, HubError> {
+    /// The error of the last attempt.
+    pub(super) fn with_retries<T>(&self, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, HubError> {
         let mut failed = 0;
         loop {
             let (message, after, moved) = match attempt() {
                 Ok(done) => return Ok(done),
                 Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Again { message, after, moved }) => (message, after, moved),
+                Err(Failure::Retry { message, after, moved }) => (message, after, moved),
             };
             failed = if moved { 1 } else { failed + 1 };
             let wait = after.unwrap_or(self.settings.wait * 2_u32.pow(failed - 1));
@@ -155,20 +155,20 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// The JSON at `url`; `refused` says what a status that is no success means.
+    /// The JSON at `url`; `refused` makes the error for a status other than success.
     pub(super) fn json<T: serde::de::DeserializeOwned>(
         &self,
         url: &str,
         refused: &dyn Fn(&Answer) -> HubError,
     ) -> Result<T, HubError> {
-        let bytes = self.patiently(|| {
-            let answer = self.once(Method::Get, url, 0)?;
+        let bytes = self.with_retries(|| {
+            let answer = self.request(Method::Get, url, 0)?;
             if answer.status != 200 {
                 return Err(refused(&answer).into());
             }
             let mut bytes = Vec::new();
             let read = answer.into_body().take(MAX_ANSWER + 1).read_to_end(&mut bytes);
-            read.map_err(|error| Failure::again(quoted(&error.to_string())))?;
+            read.map_err(|error| Failure::retry(quoted(&error.to_string())))?;
             Ok(bytes)
         })?;
         let wrong = |message: String| HubError::Answer { what: format!("the answer of {}", shown(url)), message };
@@ -188,7 +188,7 @@ fn origin(url: &str) -> Option<(String, String, u16)> {
     Some((scheme, uri.host()?.to_lowercase(), port))
 }
 
-/// `to` as it is meant on the page `from`.
+/// The address that a redirect from `from` to `to` leads to.
 fn absolute(from: &str, to: &str) -> Option<String> {
     if to.starts_with("http://") || to.starts_with("https://") {
         return Some(to.to_owned());
@@ -201,7 +201,7 @@ fn absolute(from: &str, to: &str) -> Option<String> {
     to.starts_with('/').then(|| format!("{}{to}", &from[..host]))
 }
 
-/// An address without what may be secret in it.
+/// An address without its query, which may be secret.
 fn shown(url: &str) -> String {
     quoted(url.split('?').next().unwrap_or_default())
 }

@@ -1,18 +1,18 @@
-//! What can go wrong between here and the hub.
+//! Errors of reading the hub.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why something of the hub is not there.
+/// The reason why something on the hub cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// What the experiment asks for is not there, or not for us.
+    /// The hub does not have what the experiment asks for, or refuses to give it.
     #[error("{0}")]
     Request(String),
-    /// The hub, or the way to it.
+    /// The hub cannot be reached.
     #[error("{0}")]
     Unreachable(String),
-    /// An answer that is none, or that means harm.
+    /// An answer that makes no sense or is unsafe to follow.
     #[error("{what}: {message}")]
     Answer { what: String, message: String },
     #[error("{}: {source}", path.display())]
@@ -24,14 +24,14 @@ impl HubError {
         move |source| Self::Io { path: path.to_owned(), source }
     }
 
-    /// Whether the experiment or the environment must change (exit code 2), rather than the network or the machine.
+    /// True if the experiment or the environment must change (exit code 2), false if the network or the machine is at fault.
     #[must_use]
     pub fn is_request(&self) -> bool {
         matches!(self, Self::Request(_))
     }
 }
 
-/// Text of somebody else's, for a message: one line, without control characters, not too long.
+/// Foreign text for a message: one line of limited length, without control characters.
 pub(super) fn quoted(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
     plain.trim().to_owned()

@@ -1,10 +1,10 @@
-//! Downloads: one file of a commit, gone on with where it broke off, and checked before it gets its name.
+//! Downloads one file of a commit. An interrupted download continues, and the file gets its name after it was checked.
 //!
-//! Its length is, and where the hub names it by its SHA-256 (large files), its content. A part that somebody else began is gone on
-//! with only if its content can be checked in the end.
+//! Its length is checked, and also its content if the hub names it by its SHA-256 (large files). A part that another program began is
+//! continued only if the content of the whole can be checked.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -23,18 +23,18 @@ pub(super) struct Fetch<'a> {
     pub(super) repository: &'a Repository<'a>,
     pub(super) commit: &'a str,
     pub(super) path: &'a str,
-    /// Which of how many, from 1.
+    /// The number of the file, from 1, and the number of files.
     pub(super) number: (usize, usize),
 }
 
-/// What is known of a file before it is there.
+/// Facts about a file before it is downloaded.
 struct Facts {
     etag: String,
     size: Option<u64>,
 }
 
 impl Facts {
-    /// The SHA-256 of the content in hexadecimal digits, where the etag is that.
+    /// The SHA-256 of the content in hexadecimal digits, if the etag is one.
     fn sha256(&self) -> Option<&str> {
         let digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
         Some(self.etag.as_str()).filter(|etag| etag.len() == 64 && etag.bytes().all(digit))
@@ -45,15 +45,15 @@ impl Fetch<'_> {
     /// Downloads the file, and makes `pointer` a link to it.
     ///
     /// # Errors
-    /// If the hub does not have it, or it does not come whole.
+    /// If the hub does not have the file, or the download is incomplete.
     pub(super) fn run(&self, pointer: &Path) -> Result<PathBuf, HubError> {
         let Self { repository, commit, path, .. } = *self;
         let client = repository.client;
         let repo = repository.repo(commit);
-        let encoded: Vec<String> = path.split('/').map(percent).collect();
+        let encoded: Vec<String> = path.split('/').map(percent_encoded).collect();
         let url = format!("{}/{}/resolve/{commit}/{}", client.settings.endpoint, repo.url(), encoded.join("/"));
-        let facts = client.patiently(|| {
-            let answer = client.once(Method::Head, &url, 0)?;
+        let facts = client.with_retries(|| {
+            let answer = client.request(Method::Head, &url, 0)?;
             if !(200..400).contains(&answer.status) {
                 return Err(repository.refused(&answer, Some(path)).into());
             }
@@ -69,7 +69,7 @@ impl Fetch<'_> {
         // The same lock as huggingface_hub's.
         let lock = locks.join(format!("{etag}.lock"));
         let held = File::create(&lock).map_err(HubError::io(&lock))?;
-        // Where files cannot be locked, others may write to the part of that name: then it is one of our own, which nobody goes on with.
+        // If the file system has no locks, other processes may write to the part of that name: then this one writes to a part of its own.
         let own = if held.lock().is_ok() {
             None
         } else {
@@ -83,14 +83,14 @@ impl Fetch<'_> {
                 fs::remove_file(&part).map_err(HubError::io(&part))?;
             }
             let mut most = 0;
-            client.patiently(|| self.attempt(&url, &part, &facts, &mut most))?;
+            client.with_retries(|| self.attempt(&url, &part, &facts, &mut most))?;
             fs::rename(&part, &blob).map_err(HubError::io(&blob))?;
         }
         link(&blob, pointer, path)?;
         Ok(pointer.to_owned())
     }
 
-    /// Name of the content, and its length.
+    /// The name of the content, and its length.
     fn facts(&self, answer: &Answer) -> Result<Facts, HubError> {
         let wrong = |message: String| self.repository.wrong(format!("`{}`: {message}", self.path));
         if let Some(other) = answer.header("x-repo-commit").filter(|other| *other != self.commit) {
@@ -102,14 +102,14 @@ impl Fetch<'_> {
         if !is_etag(etag) {
             return Err(wrong(format!("`{}` is no etag", quoted(etag))));
         }
-        // Of a redirect, the length is that of the redirect.
+        // A redirect's length is that of its own body.
         let length = if answer.status == 200 { answer.header("content-length") } else { None };
         let size = answer.header("x-linked-size").or(length);
         let size = size.map(|size| size.trim().parse().map_err(|_| wrong(format!("`{}` is no size", quoted(size)))));
         Ok(Facts { etag: etag.to_owned(), size: size.transpose()? })
     }
 
-    /// Goes on with the download in `part` where it ended; `most` is how far it ever came.
+    /// Continues the download in `part`; `most` is the highest number of bytes that any attempt reached.
     fn attempt(&self, url: &str, part: &Path, facts: &Facts, most: &mut u64) -> Result<(), Failure> {
         let io = |error| Failure::Final(HubError::io(part)(error));
         let mut file = OpenOptions::new().append(true).create(true).open(part).map_err(io)?;
@@ -117,12 +117,12 @@ impl Fetch<'_> {
         if facts.size == Some(have) && have > 0 && is_content(part, facts).map_err(io)? {
             return file.sync_all().map_err(io);
         }
-        // Without a length nothing tells whether this is a part of it.
+        // Without a length, nothing tells whether these bytes are a part of the file.
         if facts.size.is_none_or(|size| have >= size) {
             file.set_len(0).map_err(io)?;
             have = 0;
         }
-        let answer = self.repository.client.once(Method::Get, url, have)?;
+        let answer = self.repository.client.request(Method::Get, url, have)?;
         let length: Option<u64> = match answer.status {
             200 => {
                 file.set_len(0).map_err(io)?;
@@ -136,13 +136,13 @@ impl Fetch<'_> {
                 };
                 if !range.is_some_and(of) {
                     file.set_len(0).map_err(io)?;
-                    return Err(Failure::again(format!("`{}`: it sends another part than was asked for", self.path)));
+                    return Err(Failure::retry(format!("`{}`: it sends another part than was asked for", self.path)));
                 }
                 range.and_then(|(_, total)| total)
             }
             416 => {
                 file.set_len(0).map_err(io)?;
-                return Err(Failure::again(format!("`{}`: it has no more bytes", self.path)));
+                return Err(Failure::retry(format!("`{}`: it has no more bytes", self.path)));
             }
             _ => return Err(self.repository.refused(&answer, Some(self.path)).into()),
         };
@@ -153,7 +153,7 @@ impl Fetch<'_> {
             return Err(Failure::Final(self.repository.wrong(message)));
         }
         let (start, begun, mut body, mut block) = (have, Instant::now(), answer.into_body(), vec![0; BLOCK]);
-        // Why there was no more; an error is never the end of the file.
+        // The reason why reading ended; an error is never the end of the file.
         let (ended, failed) = loop {
             match body.read(&mut block) {
                 Ok(0) => break ("the connection ended".to_owned(), false),
@@ -182,59 +182,58 @@ impl Fetch<'_> {
             }
             let of = size.map_or_else(String::new, |size| format!(" of {size}"));
             let message = format!("`{}`: {ended} after {have}{of} bytes", self.path);
-            // A server that begins anew each time brings nothing, nor does what the next attempt will not go on with.
+            // No progress: a server that starts over each time, and bytes that the next attempt will not continue.
             let moved = have > *most && facts.size.is_some_and(|size| have < size);
             *most = have.max(*most);
-            return Err(Failure::Again { message, after: None, moved });
+            return Err(Failure::Retry { message, after: None, moved });
         }
         if !is_content(part, facts).map_err(io)? {
             file.set_len(0).map_err(io)?;
-            return Err(Failure::again(format!("`{}`: its content is not what its SHA-256 says", self.path)));
+            return Err(Failure::retry(format!("`{}`: its content is not what its SHA-256 says", self.path)));
         }
         file.sync_all().map_err(io)
     }
 }
 
-/// Whether the file `part` has the content that `facts` name, as far as they do.
+/// True if the file `part` has the content that `facts` name, or they name none.
 fn is_content(part: &Path, facts: &Facts) -> io::Result<bool> {
     let Some(expected) = facts.sha256() else { return Ok(true) };
-    let (mut file, mut block, mut sha256) = (File::open(part)?, vec![0; BLOCK], Context::new(&SHA256));
+    let (mut file, mut sha256) = (BufReader::with_capacity(BLOCK, File::open(part)?), Context::new(&SHA256));
     loop {
-        match file.read(&mut block) {
-            Ok(0) => break,
-            Ok(read) => sha256.update(&block[..read]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+        let block = file.fill_buf()?;
+        if block.is_empty() {
+            return Ok(hex(sha256.finish().as_ref()) == expected);
         }
+        sha256.update(block);
+        let read = block.len();
+        file.consume(read);
     }
-    Ok(hex(sha256.finish().as_ref()) == expected)
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {
-    let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// First byte and length of the whole, of `bytes 5-9/10`.
+/// The first byte and the length of the whole, such as 5 and 10 in `bytes 5-9/10`.
 fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
     let (range, total) = text.trim().strip_prefix("bytes")?.trim().split_once('/')?;
     Some((range.split_once('-')?.0.trim().parse().ok()?, total.trim().parse().ok()))
 }
 
-/// A part of a path, in an address.
-fn percent(part: &str) -> String {
+/// A part of a path, encoded for an address.
+fn percent_encoded(part: &str) -> String {
     let keep = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'~' | b'=' | b'+' | b'@');
     part.bytes().map(|b| if keep(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
-/// `pointer`, which is `path` in a snapshot, becomes a link to `blob`.
+/// Makes `pointer`, which is `path` in a snapshot, a link to `blob`.
 fn link(blob: &Path, pointer: &Path, path: &str) -> Result<(), HubError> {
     let folder = pointer.parent().unwrap_or(pointer);
     fs::create_dir_all(folder).map_err(HubError::io(folder))?;
     let name = blob.file_name().unwrap_or_default();
     let up = "../".repeat(2 + path.matches('/').count());
     let target = Path::new(&up).join("blobs").join(name);
-    // It may be a link to a blob that went away.
+    // It may be a link to a blob that was removed.
     let _ = fs::remove_file(pointer);
     match std::os::unix::fs::symlink(&target, pointer) {
         Err(_) if pointer.is_file() => Ok(()),

@@ -1,4 +1,4 @@
-//! From data that names the hub to data that names files, downloaded if need be; and to data that names the commits that were read.
+//! Turns data that names the hub into data that names files, which it downloads, and into data that names the commits that were read.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -10,31 +10,31 @@ use super::client::Client;
 use super::error::HubError;
 use super::progress::Report;
 use super::repository::{Repository, Snapshot};
-use super::select::{self, By, Format, Selected};
+use super::select::{self, Format, Selected, SelectedBy};
 use super::settings::Settings;
 use runner_spec::experiment::{
     Data, HUB_DEFAULT_BRANCH, HubSource, JsonSource, ParquetSource, Source, Tokenizer, Validation,
 };
 
-/// Where the hub keeps what it made of a dataset in other formats.
+/// The branch on which the hub keeps the parquet files that it makes of datasets in other formats.
 const CONVERTED: &str = "refs/convert/parquet";
 /// Bytes of a dataset's card.
 const MAX_CARD: u64 = 4 << 20;
 const TOKENIZER: &str = "tokenizer.json";
 const PAIR: [&str; 2] = ["vocab.json", "merges.txt"];
 
-/// Data, twice.
+/// Data that names files, and data that names commits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lowered {
-    /// With the paths of files here.
+    /// The data with paths of local files.
     pub local: Data,
-    /// As it was given, but with the commits that were read as revisions.
+    /// The data as given, with the commits that were read as revisions.
     pub pinned: Data,
-    /// Both of what a model is tested on, where that is of the hub.
+    /// The local and the pinned source that the model is tested on, if it is on the hub.
     pub test: Option<(Source, Source)>,
 }
 
-/// Whether `data`, or `test`, names anything of the hub.
+/// True if `data` or `test` names anything on the hub.
 #[must_use]
 pub fn is_needed(data: &Data, test: Option<&Source>) -> bool {
     matches!(data.train, Source::Hub(_))
@@ -43,10 +43,10 @@ pub fn is_needed(data: &Data, test: Option<&Source>) -> bool {
         || matches!(data.tokenizer, Tokenizer::Hub { .. })
 }
 
-/// Finds what `data` and `test` name of the hub. `memos` is a folder for lists of files.
+/// Finds the files that `data` and `test` name on the hub. `memos` is a folder for lists of files.
 ///
 /// # Errors
-/// If it is neither in the cache nor to be had, or is not what it should be.
+/// If a file is neither in the cache nor can be downloaded, or an answer of the hub is wrong.
 pub fn lower(
     data: &Data,
     test: Option<&Source>,
@@ -62,25 +62,25 @@ pub fn lower(
         out.local.tokenizer = local;
         out.pinned.tokenizer = Tokenizer::Hub { name: name.clone(), revision: commit };
     }
+    let lower = |source: &HubSource, key: &str| {
+        let (local, commit) = hub.dataset(source).map_err(|error| within(error, key))?;
+        Ok((local, Source::Hub(HubSource { revision: commit, ..source.clone() })))
+    };
     if let Source::Hub(source) = &data.train {
-        let (local, commit) = hub.dataset(source).map_err(|error| within(error, "data.train.hub"))?;
-        out.local.train = local;
-        out.pinned.train = Source::Hub(HubSource { revision: commit, ..source.clone() });
+        (out.local.train, out.pinned.train) = lower(source, "data.train.hub")?;
     }
     if let Some(Validation::Source(Source::Hub(source))) = &data.validation {
-        let (local, commit) = hub.dataset(source).map_err(|error| within(error, "data.validation.hub"))?;
+        let (local, pinned) = lower(source, "data.validation.hub")?;
         out.local.validation = Some(Validation::Source(local));
-        let pinned = Source::Hub(HubSource { revision: commit, ..source.clone() });
         out.pinned.validation = Some(Validation::Source(pinned));
     }
     if let Some(Source::Hub(source)) = test {
-        let (local, commit) = hub.dataset(source).map_err(|error| within(error, "eval.test.hub"))?;
-        out.test = Some((local, Source::Hub(HubSource { revision: commit, ..source.clone() })));
+        out.test = Some(lower(source, "eval.test.hub")?);
     }
     Ok(out)
 }
 
-/// Names the key of the experiment.
+/// Adds the key of the experiment to `error`.
 fn within(error: HubError, key: &str) -> HubError {
     match error {
         HubError::Request(message) => HubError::Request(format!("{key}: {message}")),
@@ -101,7 +101,7 @@ impl<'a> Hub<'a> {
         Repository { client: self.client, memos: self.memos, report: self.report, kind, name, revision }
     }
 
-    /// `message` about what `snapshot` lacks, and why no more of it is known.
+    /// The error that `snapshot` lacks something, with the reason why no more of its files are known.
     fn lacking(&self, snapshot: &Snapshot, message: String) -> HubError {
         match &snapshot.partial {
             None => HubError::Request(message),
@@ -139,12 +139,13 @@ impl<'a> Hub<'a> {
         let mut found = select::select(&snapshot.files, &configs, wanted, split)
             .map_err(|message| self.lacking(&snapshot, of(message)))?
             .map(|selected| (selected, snapshot.clone(), revision.as_str()));
-        // What was guessed once, and downloaded, stays what it is.
+        // A guess whose files were downloaded is kept.
         let guessed = found.as_ref().is_none_or(|(selected, ..)| {
-            selected.by == By::Guess && !selected.files.iter().all(|file| repository.has(&snapshot.commit, file))
+            selected.by == SelectedBy::Guess
+                && !selected.files.iter().all(|file| repository.has(&snapshot.commit, file))
         });
         if guessed && revision == HUB_DEFAULT_BRANCH && snapshot.partial.is_none() {
-            // What the hub has made of other formats; if there is nothing, what the dataset itself has is what is told.
+            // Files that the hub has converted. Without any, the message describes the dataset's own files.
             match hub.repository(RepoType::Dataset, dataset, CONVERTED).snapshot() {
                 Ok(converted) => {
                     let selected = select::select(&converted.files, &[], wanted, split)
@@ -160,7 +161,7 @@ impl<'a> Hub<'a> {
             return Err(self.lacking(&snapshot, of(message)));
         };
         if snapshot.partial.is_some()
-            && let Some(missing) = select::incomplete(&selected)
+            && let Some(missing) = select::missing_part(&selected)
         {
             return Err(self.lacking(&snapshot, of(format!("the cache has {missing}"))));
         }
@@ -197,7 +198,7 @@ fn card(repository: &Repository<'_>, snapshot: &Snapshot) -> Result<Vec<select::
     Ok(select::configs(&String::from_utf8_lossy(&bytes)))
 }
 
-/// Whether a JSON file begins as an array does.
+/// True if a JSON file begins like an array.
 fn is_array(path: &Path) -> Result<bool, HubError> {
     let mut start = Vec::new();
     File::open(path).and_then(|file| file.take(4096).read_to_end(&mut start)).map_err(HubError::io(path))?;

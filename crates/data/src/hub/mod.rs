@@ -1,4 +1,4 @@
-//! Datasets and tokenizers of the Hugging Face hub by their names: which files those are, and the files.
+//! Finds and downloads the files of datasets and tokenizers that an experiment names on the Hugging Face hub.
 
 mod client;
 mod error;

@@ -5,11 +5,11 @@
 //! commit at which it was first read. Only the list of a commit's files has no place there: it is kept in our own cache.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use hf_hub::api::{RepoInfo, Siblings};
 use hf_hub::{Cache, CacheRepo, Repo, RepoType};
+use serde_json::Value;
 
 use super::client::{Answer, Client};
 use super::error::{HubError, quoted};
@@ -20,7 +20,7 @@ use runner_spec::hub_name::{is_commit, is_inside};
 
 pub(super) struct Repository<'a> {
     pub(super) client: &'a Client<'a>,
-    /// For lists of files.
+    /// The folder for lists of files.
     pub(super) memos: &'a Path,
     pub(super) report: &'a Report<'a>,
     pub(super) kind: RepoType,
@@ -33,7 +33,7 @@ pub(super) struct Repository<'a> {
 pub(super) struct Snapshot {
     pub(super) commit: String,
     pub(super) files: Vec<String>,
-    /// Why these are only those that are in the cache, if so.
+    /// The reason why `files` are only those in the cache; `None` if they are all.
     pub(super) partial: Option<String>,
 }
 
@@ -46,7 +46,7 @@ impl Repository<'_> {
         Cache::new(self.client.settings.cache.clone()).repo(self.repo(revision))
     }
 
-    /// As `dataset a/b`.
+    /// The kind and name, such as `dataset a/b`.
     fn title(&self) -> String {
         format!("{} {}", self.noun(), self.name)
     }
@@ -60,14 +60,16 @@ impl Repository<'_> {
         format!("{}/{}", self.client.settings.endpoint, self.repo(self.revision).url())
     }
 
-    /// Which commit the revision is, and what it holds.
+    /// The commit of the revision, and its files.
     ///
     /// # Errors
-    /// If that is not in the cache, and the hub does not say.
+    /// If they are not in the cache, and the hub does not list them.
     pub(super) fn snapshot(&self) -> Result<Snapshot, HubError> {
         let Some(commit) = self.known_commit() else {
             let info = self.info(self.revision)?;
-            self.remember_commit(&info.sha)?;
+            if !is_commit(self.revision) {
+                write_file(&self.reference(), info.sha.as_bytes())?;
+            }
             return Ok(info.into());
         };
         let memo = self.memo(&commit);
@@ -78,11 +80,11 @@ impl Repository<'_> {
         match self.info(&commit) {
             Ok(info) if info.sha == commit => Ok(info.into()),
             Ok(info) => Err(self.wrong(format!("commit {commit} is said to be {}", quoted(&info.sha)))),
-            // Only where nobody can be asked; what the hub says against it stands.
+            // Only if the hub cannot be asked; its refusal is final.
             Err(error) if self.client.settings.offline || matches!(error, HubError::Unreachable(_)) => {
                 let root = self.cached(&commit).pointer_path(&commit);
                 let mut files = Vec::new();
-                walk(&root, "", &mut files);
+                list_files(&root, "", &mut files);
                 if files.is_empty() {
                     return Err(error);
                 }
@@ -96,20 +98,13 @@ impl Repository<'_> {
         if is_commit(self.revision) {
             return Some(self.revision.to_owned());
         }
-        let path = self.folder().join("refs").join(self.revision);
-        let commit = fs::read_to_string(path).ok()?.trim().to_owned();
+        let commit = fs::read_to_string(self.reference()).ok()?.trim().to_owned();
         is_commit(&commit).then_some(commit)
     }
 
-    fn remember_commit(&self, commit: &str) -> Result<(), HubError> {
-        if !is_commit(self.revision) {
-            write_whole(&self.folder().join("refs").join(self.revision), commit.as_bytes())?;
-        }
-        Ok(())
-    }
-
-    fn folder(&self) -> PathBuf {
-        self.client.settings.cache.join(self.repo(self.revision).folder_name())
+    /// The file that says which commit the revision is.
+    fn reference(&self) -> PathBuf {
+        self.client.settings.cache.join(self.repo(self.revision).folder_name()).join("refs").join(self.revision)
     }
 
     fn memo(&self, commit: &str) -> PathBuf {
@@ -130,17 +125,24 @@ impl Repository<'_> {
         )
     }
 
+    /// Adds to an error of the connection what is missing for want of it.
+    fn name_missing(&self, error: HubError, what: &str) -> HubError {
+        match error {
+            HubError::Unreachable(why) => HubError::Unreachable(self.missing(what, &why)),
+            other => other,
+        }
+    }
+
     /// Asks the hub about `revision`, and keeps the list of files.
     fn info(&self, revision: &str) -> Result<RepoInfo, HubError> {
         if self.client.settings.offline {
             return Err(HubError::Request(self.missing("the list of files", "HF_HUB_OFFLINE is set")));
         }
         let url = format!("{}/api/{}", self.client.settings.endpoint, self.repo(revision).api_url());
-        let info: RepoInfo =
-            self.client.json(&url, &|answer| self.refused(answer, None)).map_err(|error| match error {
-                HubError::Unreachable(why) => HubError::Unreachable(self.missing("the list of files", &why)),
-                other => other,
-            })?;
+        let info: RepoInfo = self
+            .client
+            .json(&url, &|answer| self.refused(answer, None))
+            .map_err(|error| self.name_missing(error, "the list of files"))?;
         if !is_commit(&info.sha) {
             return Err(self.wrong(format!("`{}` is no commit", quoted(&info.sha))));
         }
@@ -148,11 +150,11 @@ impl Repository<'_> {
             return Err(self.wrong(format!("`{}` is no file of a repository", quoted(&outside.rfilename))));
         }
         let files: Vec<&str> = info.siblings.iter().map(|file| file.rfilename.as_str()).collect();
-        write_whole(&self.memo(&info.sha), &runner_spec::format::json_bytes(&files))?;
+        write_file(&self.memo(&info.sha), &runner_spec::format::json_bytes(&files))?;
         Ok(info)
     }
 
-    /// What an answer means that brings nothing. `file` if it was asked for one.
+    /// The error for an answer without content, to a request for `file` or for the repository.
     pub(super) fn refused(&self, answer: &Answer, file: Option<&str>) -> HubError {
         let code = answer.header("x-error-code").unwrap_or_default();
         let said = answer.header("x-error-message").map(quoted).filter(|said| !said.is_empty());
@@ -182,58 +184,43 @@ impl Repository<'_> {
         })
     }
 
-    /// The branches and tags that there are, as far as the hub tells.
+    /// The branches and tags that the hub lists, for a message.
     fn revisions(&self) -> String {
-        #[derive(serde::Deserialize)]
-        struct Named {
-            name: String,
-        }
-        #[derive(serde::Deserialize)]
-        struct Refs {
-            branches: Vec<Named>,
-            #[serde(default)]
-            tags: Vec<Named>,
-        }
-        let url = self.client.settings.endpoint.clone()
-            + "/api/"
-            + &self.repo("main").api_url().replace("/revision/main", "/refs");
-        let Ok(refs) = self.client.json::<Refs>(&url, &|_| HubError::Request(String::new())) else {
-            return String::new();
-        };
+        let path = self.repo("main").api_url().replace("/revision/main", "/refs");
+        let refs = self.hint(&path);
+        let lists = ["branches", "tags"].into_iter().filter_map(|key| refs[key].as_array());
         let names: Vec<String> =
-            refs.branches.iter().chain(&refs.tags).map(|named| quoted(&named.name)).take(50).collect();
-        among(self.revision, &names)
+            lists.flatten().filter_map(|named| named["name"].as_str()).map(quoted).take(50).collect();
+        suggestion(self.revision, &names)
     }
 
-    /// Repositories of a similar name.
+    /// The JSON that the hub has at `path` of its interface; null if it cannot be read, because it only helps a message.
+    fn hint(&self, path: &str) -> Value {
+        let url = format!("{}/api/{path}", self.client.settings.endpoint);
+        self.client.json(&url, &|_| HubError::Request(String::new())).unwrap_or(Value::Null)
+    }
+
+    /// A repository of a similar name, for a message.
     fn similar(&self) -> String {
-        #[derive(serde::Deserialize)]
-        struct Found {
-            id: String,
-        }
         let last = self.name.rsplit('/').next().unwrap_or(self.name);
-        let url = format!("{}/api/{}s?search={last}&limit=20", self.client.settings.endpoint, self.noun());
-        let Ok(found) = self.client.json::<Vec<Found>>(&url, &|_| HubError::Request(String::new())) else {
-            return String::new();
-        };
-        let names: Vec<String> = found.iter().map(|found| quoted(&found.id)).collect();
+        let found = self.hint(&format!("{}s?search={last}&limit=20", self.noun()));
+        let found = found.as_array().into_iter().flatten();
+        let names: Vec<String> = found.filter_map(|found| found["id"].as_str()).map(quoted).collect();
         let same_end = names.iter().find(|name| name.rsplit('/').next() == Some(last));
-        match nearest(self.name, names.iter().map(String::as_str)).or(same_end.map(String::as_str)) {
-            Some(near) => format!(": did you mean `{near}`?"),
-            None => String::new(),
-        }
+        let near = nearest(self.name, names.iter().map(String::as_str)).or(same_end.map(String::as_str));
+        near.map_or_else(String::new, |near| format!(": did you mean `{near}`?"))
     }
 
     fn pointer(&self, commit: &str, path: &str) -> PathBuf {
         self.cached(commit).pointer_path(commit).join(path)
     }
 
-    /// Whether the file `path` of `commit` is in the cache.
+    /// True if the file `path` of `commit` is in the cache.
     pub(super) fn has(&self, commit: &str, path: &str) -> bool {
         is_inside(path) && self.pointer(commit, path).is_file()
     }
 
-    /// The file `path` of `commit` on this machine, number `number` of some.
+    /// The local file `path` of `commit`. `number`: its number, from 1, and the number of files.
     ///
     /// # Errors
     /// If it is not in the cache and cannot be downloaded.
@@ -250,10 +237,7 @@ impl Repository<'_> {
             return Err(HubError::Request(self.missing(&what, "HF_HUB_OFFLINE is set")));
         }
         let fetch = Fetch { repository: self, commit, path, number };
-        fetch.run(&pointer).map_err(|error| match error {
-            HubError::Unreachable(why) => HubError::Unreachable(self.missing(&what, &why)),
-            other => other,
-        })
+        fetch.run(&pointer).map_err(|error| self.name_missing(error, &what))
     }
 }
 
@@ -264,8 +248,8 @@ impl From<RepoInfo> for Snapshot {
     }
 }
 
-/// "did you mean", and all there are.
-pub(super) fn among(name: &str, all: &[String]) -> String {
+/// The nearest of `all` names and the names themselves, for a message.
+pub(super) fn suggestion(name: &str, all: &[String]) -> String {
     let known = runner_spec::diagnostic::list(all, "and");
     match nearest(name, all.iter().map(String::as_str)) {
         _ if all.is_empty() => String::new(),
@@ -274,23 +258,19 @@ pub(super) fn among(name: &str, all: &[String]) -> String {
     }
 }
 
-/// Writes a small file under a temporary name, and renames it.
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), HubError> {
-    let folder = path.parent().unwrap_or(path);
-    fs::create_dir_all(folder).map_err(HubError::io(folder))?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(HubError::io(folder))?;
-    file.write_all(bytes).map_err(HubError::io(path))?;
-    file.persist(path).map_err(|error| HubError::io(path)(error.error))?;
-    Ok(())
+/// Writes a small file, and its folder if necessary.
+fn write_file(path: &Path, bytes: &[u8]) -> Result<(), HubError> {
+    let folder = runner_files::parent_folder(path);
+    fs::create_dir_all(folder).and_then(|()| runner_files::write_atomic(path, bytes)).map_err(HubError::io(path))
 }
 
 /// The files below `folder`, whose path is `prefix`.
-fn walk(folder: &Path, prefix: &str, out: &mut Vec<String>) {
+fn list_files(folder: &Path, prefix: &str, out: &mut Vec<String>) {
     for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
         if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            walk(&entry.path(), &path, out);
+            list_files(&entry.path(), &path, out);
         } else if entry.path().is_file() && is_inside(&path) {
             out.push(path);
         }

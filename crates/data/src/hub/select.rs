@@ -1,28 +1,28 @@
-//! Which files of a dataset are a configuration's split.
+//! Selects the files of a configuration's split among those of a dataset.
 //!
-//! Its card (README.md) says so under `configs`; where it does not, the names of folders and files do.
+//! The dataset's card (README.md) lists them under `configs`; without such a list, the names of folders and files decide.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use glob::{MatchOptions, Pattern};
 use serde_yaml::Value;
 
-use super::repository::among;
+use super::repository::suggestion;
 
-/// Bytes of a card's head.
+/// Bytes of the YAML at the top of a card.
 const MAX_HEAD: usize = 1 << 20;
-/// Signs of a pattern that stand for anything: matching takes long with many of them.
-const MAX_STARS: usize = 8;
+/// Wildcards of a pattern. Matching takes long with many of them.
+const MAX_WILDCARDS: usize = 8;
 
-/// Files about data.
-const NO_DATA: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "metadata.json", "state.json"];
+/// JSON files that describe data.
+const DESCRIPTIONS: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "metadata.json", "state.json"];
 
-/// What a dataset's files are in, the first that there is counts.
+/// The format of a dataset's files. The first format that has files is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Parquet,
     Jsonl,
-    /// One array, or lines: the file tells.
+    /// One array or lines, which the file's first bytes tell.
     Json,
 }
 
@@ -43,19 +43,19 @@ impl Format {
 pub(super) struct Selected {
     pub(super) format: Format,
     pub(super) files: Vec<String>,
-    pub(super) by: By,
+    pub(super) by: SelectedBy,
 }
 
-/// What says that these are the files.
+/// The reason for a selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
-    /// The card, each by its name, and each is there.
+pub(super) enum SelectedBy {
+    /// The card names each file, and each exists.
     List,
-    /// The card, by what matches.
+    /// They match a pattern of the card.
     Pattern,
-    /// Names of folders and files.
+    /// The names of folders and files.
     Name,
-    /// Nothing but that they are JSON, as many a file is that has no text.
+    /// They are JSON, which files without text can be, too.
     Guess,
 }
 
@@ -64,11 +64,11 @@ pub(super) enum By {
 pub(super) struct Config {
     name: String,
     default: bool,
-    /// Split and pattern.
+    /// Splits and their patterns.
     files: Vec<(String, String)>,
 }
 
-/// The configurations in the card `text`; none if it has no head, or one that is no YAML.
+/// The configurations in the card `text`; none if it does not begin with YAML.
 pub(super) fn configs(text: &str) -> Vec<Config> {
     let text = text.trim_start_matches('\u{feff}');
     let Some(rest) = text.strip_prefix("---\n").or_else(|| text.strip_prefix("---\r\n")) else { return Vec::new() };
@@ -109,10 +109,10 @@ pub(super) fn configs(text: &str) -> Vec<Config> {
     out
 }
 
-/// The files among `all` of `split` of `config`.
+/// The files among `all` of `split` of `config`; `None` if neither card nor names tell.
 ///
 /// # Errors
-/// Which configurations or splits there are instead. `Ok(None)` if nothing here says where text is.
+/// A message that lists the configurations or splits that exist.
 pub(super) fn select(
     all: &[String],
     configs: &[Config],
@@ -127,11 +127,18 @@ pub(super) fn select(
         if !chosen.files.iter().any(|(of, _)| of == split) {
             let splits: Vec<String> =
                 Vec::from_iter(chosen.files.iter().map(|(split, _)| split.clone()).collect::<BTreeSet<_>>());
-            return Err(format!("configuration `{}` has no split `{split}`{}", chosen.name, among(split, &splits)));
+            return Err(format!(
+                "configuration `{}` has no split `{split}`{}",
+                chosen.name,
+                suggestion(split, &splits)
+            ));
         }
         let mut patterns = chosen.files.iter().filter(|(of, _)| of == split);
-        let by =
-            if patterns.all(|(_, path)| all.iter().any(|file| file == plain(path))) { By::List } else { By::Pattern };
+        let by = if patterns.all(|(_, path)| all.iter().any(|file| file == listed_path(path))) {
+            SelectedBy::List
+        } else {
+            SelectedBy::Pattern
+        };
         return match of_one_format(&found, by) {
             Some(selected) => Ok(Some(selected)),
             None => Err(format!("split `{split}` of configuration `{}` has no parquet or JSON files", chosen.name)),
@@ -140,7 +147,7 @@ pub(super) fn select(
     Ok(by_name(all, config, split))
 }
 
-/// The configuration of the card that is meant; `None` if the card is silent.
+/// The configuration `config` of the card, or its default; `None` if the card lists no files.
 fn choose<'c>(configs: &'c [Config], config: Option<&str>) -> Result<Option<&'c Config>, String> {
     let with_files = || configs.iter().filter(|c| !c.files.is_empty());
     let names = || with_files().map(|c| c.name.clone()).collect::<Vec<_>>();
@@ -148,27 +155,27 @@ fn choose<'c>(configs: &'c [Config], config: Option<&str>) -> Result<Option<&'c 
         _ if with_files().next().is_none() => Ok(None),
         Some(name) => match with_files().find(|c| c.name == name) {
             Some(found) => Ok(Some(found)),
-            None => Err(format!("no configuration `{name}`{}", among(name, &names()))),
+            None => Err(format!("no configuration `{name}`{}", suggestion(name, &names()))),
         },
         None => {
             let default = with_files().find(|c| c.default).or_else(|| with_files().find(|c| c.name == "default"));
             match (default, with_files().count()) {
                 (Some(default), _) => Ok(Some(default)),
                 (None, 1) => Ok(with_files().next()),
-                (None, _) => Err(format!("it has several configurations; give `config`{}", among("", &names()))),
+                (None, _) => Err(format!("it has several configurations; give `config`{}", suggestion("", &names()))),
             }
         }
     }
 }
 
-/// A path of a card as the list of files has it.
-fn plain(path: &str) -> &str {
+/// A path of a card in the form of the list of files.
+fn listed_path(path: &str) -> &str {
     path.trim_start_matches("./").trim_start_matches('/')
 }
 
 fn matching(all: &[String], pattern: &str) -> Result<Vec<String>, String> {
-    let pattern = plain(pattern);
-    if pattern.matches(['*', '?', '[']).count() > MAX_STARS {
+    let pattern = listed_path(pattern);
+    if pattern.matches(['*', '?', '[']).count() > MAX_WILDCARDS {
         return Err(format!("its card has a pattern that is too wide: `{}`", super::error::quoted(pattern)));
     }
     let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
@@ -177,51 +184,50 @@ fn matching(all: &[String], pattern: &str) -> Result<Vec<String>, String> {
         all.iter().filter(|file| pattern.matches_with(file, options)).cloned().collect::<Vec<_>>()
     };
     let found = find(pattern);
-    // A folder means what is in it.
+    // A folder stands for its files.
     Ok(if found.is_empty() { find(&format!("{}/**/*", pattern.trim_end_matches('/'))) } else { found })
 }
 
-fn of_one_format(files: &BTreeSet<String>, by: By) -> Option<Selected> {
+fn of_one_format(files: &BTreeSet<String>, by: SelectedBy) -> Option<Selected> {
     let of = |format: Format| files.iter().filter(|file| file.ends_with(format.ending())).cloned().collect::<Vec<_>>();
     Format::ALL.into_iter().map(|format| Selected { format, files: of(format), by }).find(|s| !s.files.is_empty())
 }
 
-/// Folders that may hold what `config` is; of none the dataset's own.
+/// Folders that may hold the files of `config`; without one, those of the dataset itself.
 fn folders(config: Option<&str>) -> Vec<String> {
     match config {
         None | Some("default") => ["default/", "data/", ""].map(str::to_owned).to_vec(),
-        // As `sample-10BT` lies in sample/10BT.
+        // `sample-10BT` may lie in sample/10BT.
         Some(name) => [name.to_owned(), format!("data/{name}"), name.replacen('-', "/", 1)].map(|f| f + "/").to_vec(),
     }
 }
 
-/// By the names of folders and files: `config/split-…`, `config/split/…`, `data/split-…`, `sample/10BT/…`.
+/// Selects by the names of folders and files: `config/split-…`, `config/split/…`, `data/split-…`, `sample/10BT/…`.
 fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<Selected> {
     for folder in folders(config) {
         let within: Vec<(&String, &str)> =
             all.iter().filter_map(|file| Some((file, file.strip_prefix(&folder)?))).collect();
         let named = within.iter().filter(|(_, rest)| split_of(rest).is_some_and(|of| of == split));
-        if let Some(selected) = of_one_format(&named.map(|(file, _)| (*file).clone()).collect(), By::Name) {
+        if let Some(selected) = of_one_format(&named.map(|(file, _)| (*file).clone()).collect(), SelectedBy::Name) {
             return Some(selected);
         }
         // Files of no split are for training.
-        let here = within.iter().filter(|(_, rest)| !rest.contains('/') && !NO_DATA.contains(rest));
+        let here = within.iter().filter(|(_, rest)| !rest.contains('/') && !DESCRIPTIONS.contains(rest));
         let files: BTreeSet<String> = here.map(|(file, _)| (*file).clone()).collect();
         let unnamed = |s: &Selected| s.files.iter().all(|f| !is_named(f.strip_prefix(&folder).unwrap_or(f)));
         if split == "train"
-            && let Some(selected) = of_one_format(&files, By::Name).filter(unnamed)
+            && let Some(selected) = of_one_format(&files, SelectedBy::Name).filter(unnamed)
             && (!folder.is_empty() || !selected.files.iter().any(|f| f.ends_with("config.json")))
         {
             let guess = folder.is_empty() && selected.format == Format::Json;
-            return Some(Selected { by: if guess { By::Guess } else { By::Name }, ..selected });
+            return Some(Selected { by: if guess { SelectedBy::Guess } else { SelectedBy::Name }, ..selected });
         }
     }
     None
 }
 
-/// The split that a path within a configuration names: its folder, or how its file begins.
+/// The split that a path within a configuration names: its folder, or the start of its file's name.
 fn split_of(rest: &str) -> Option<&str> {
-    let plain = |name: &str| !name.is_empty();
     match rest.split_once('/') {
         Some((folder, file)) if !file.contains('/') => Some(folder),
         Some(_) => None,
@@ -229,7 +235,7 @@ fn split_of(rest: &str) -> Option<&str> {
             let stem = rest.rsplit_once('.').map_or(rest, |(stem, _)| stem);
             // Numbers of shards follow the split: train-00000-of-00005.
             let end = stem.find(['-', '.']).unwrap_or(stem.len());
-            Some(&stem[..end]).filter(|name| plain(name))
+            Some(&stem[..end]).filter(|name| !name.is_empty())
         }
     }
 }
@@ -251,23 +257,25 @@ pub(super) fn suggested(all: &[String], configs: &[Config], config: Option<&str>
     splits.retain(|name| !matches!(name.as_str(), "data" | "default"));
     let (names, splits) = (Vec::from_iter(names), Vec::from_iter(splits));
     match config {
-        Some(name) if !names.iter().any(|n| n == name) => format!("no configuration `{name}`{}", among(name, &names)),
-        _ if splits.is_empty() => format!("no parquet or JSON files of it were found{}", among("", &names)),
-        _ => format!("no split `{split}`{}", among(split, &splits)),
+        Some(name) if !names.iter().any(|n| n == name) => {
+            format!("no configuration `{name}`{}", suggestion(name, &names))
+        }
+        _ if splits.is_empty() => format!("no parquet or JSON files of it were found{}", suggestion("", &names)),
+        _ => format!("no split `{split}`{}", suggestion(split, &splits)),
     }
 }
 
-/// What is missing of `selected`, or may be, where only some files of the dataset are known. `None` if the card names each, if they say
-/// how many they are, as `train-00000-of-00005.parquet` does, or if it is one that is called as no part of several.
-pub(super) fn incomplete(selected: &Selected) -> Option<String> {
-    if selected.by == By::List {
+/// The part of `selected` that is missing, or may be, if only some files of the dataset are known. `None` if the card names each file, if
+/// their names state how many there are, as `train-00000-of-00005.parquet` does, or if the only file is not named like a part.
+pub(super) fn missing_part(selected: &Selected) -> Option<String> {
+    if selected.by == SelectedBy::List {
         return None;
     }
     let mut shards: BTreeMap<(&str, usize), BTreeSet<usize>> = BTreeMap::new();
     for file in &selected.files {
         if let Some((prefix, index, total)) = shard(file) {
             shards.entry((prefix, total)).or_default().insert(index);
-        } else if selected.by == By::Pattern || selected.files.len() > 1 || is_numbered(file) {
+        } else if selected.by == SelectedBy::Pattern || selected.files.len() > 1 || is_numbered(file) {
             let files = selected.files.len();
             return Some(format!("`{file}`, {files} in all, and nothing there tells whether there are more"));
         }
@@ -276,7 +284,7 @@ pub(super) fn incomplete(selected: &Selected) -> Option<String> {
     missing.map(|((prefix, total), there)| format!("{} of the {total} files `{prefix}…`", there.len()))
 }
 
-/// What `data/train-00001-of-00005.parquet` says: `data/train-`, 1 and 5.
+/// The prefix, index and number of shards in a name: `data/train-`, 1 and 5 in `data/train-00001-of-00005.parquet`.
 fn shard(file: &str) -> Option<(&str, usize, usize)> {
     let (before, after) = file.rsplit_once("-of-")?;
     let prefix = before.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -285,7 +293,7 @@ fn shard(file: &str) -> Option<(&str, usize, usize)> {
     (index < total).then_some((prefix, index, total))
 }
 
-/// Whether a file is called by a number, as `0000.parquet`, `000_00000.parquet` and `part-3.jsonl`.
+/// True if a file's name ends in a number, as `0000.parquet`, `000_00000.parquet` and `part-3.jsonl` do.
 fn is_numbered(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or(file);
     let stem = name.split_once('.').map_or(name, |(stem, _)| stem);
@@ -383,25 +391,25 @@ mod tests {
 
     #[test]
     fn files_tell_whether_they_are_all_or_not() {
-        let told = |files: &[&str], by| incomplete(&Selected { format: Format::Parquet, files: names(files), by });
+        let told = |files: &[&str], by| missing_part(&Selected { format: Format::Parquet, files: names(files), by });
         let shards = ["train-00000-of-00002-a0.parquet", "train-00001-of-00002-b1.parquet"];
-        assert_eq!(told(&shards[..1], By::Pattern).unwrap(), "1 of the 2 files `train-…`");
-        assert_eq!(told(&shards, By::Pattern), None);
+        assert_eq!(told(&shards[..1], SelectedBy::Pattern).unwrap(), "1 of the 2 files `train-…`");
+        assert_eq!(told(&shards, SelectedBy::Pattern), None);
         // A file that is no shard does not hide that one is missing.
-        assert!(told(&["a.parquet", shards[0]], By::Name).is_some());
-        assert!(told(&["a.parquet", "b.parquet"], By::Name).unwrap().contains("whether there are more"));
-        assert_eq!(told(&["a.parquet", "b.parquet"], By::List), None);
+        assert!(told(&["a.parquet", shards[0]], SelectedBy::Name).is_some());
+        assert!(told(&["a.parquet", "b.parquet"], SelectedBy::Name).unwrap().contains("whether there are more"));
+        assert_eq!(told(&["a.parquet", "b.parquet"], SelectedBy::List), None);
         for one in ["train.parquet", "data/wikitext2.parquet", "corpus-v2.jsonl"] {
-            assert_eq!(told(&[one], By::Name), None, "{one}");
-            assert!(told(&[one], By::Pattern).is_some(), "{one}");
+            assert_eq!(told(&[one], SelectedBy::Name), None, "{one}");
+            assert!(told(&[one], SelectedBy::Pattern).is_some(), "{one}");
         }
         for one in ["0000.parquet", "sample/10BT/000_00000.parquet", "train-0.jsonl", "train-00003-of-00002.parquet"] {
-            assert!(told(&[one], By::Name).is_some(), "{one}");
+            assert!(told(&[one], SelectedBy::Name).is_some(), "{one}");
         }
         // A card's list of which not all is there is no list.
         let card = "---\nconfigs: [{config_name: a, data_files: [{split: train, path: [a.jsonl, b.jsonl]}]}]\n---\n";
         let by = |files: &[&str]| select(&names(files), &configs(card), None, "train").unwrap().unwrap().by;
-        assert_eq!((by(&["a.jsonl", "b.jsonl"]), by(&["a.jsonl"])), (By::List, By::Pattern));
+        assert_eq!((by(&["a.jsonl", "b.jsonl"]), by(&["a.jsonl"])), (SelectedBy::List, SelectedBy::Pattern));
     }
 
     #[test]
@@ -409,7 +417,7 @@ mod tests {
         let train = |files: &[&str]| select(&names(files), &[], None, "train").unwrap();
         assert_eq!(train(&["metadata.json", "dataset_infos.json", "x.txt"]), None);
         let one = train(&["metadata.json", "alpaca.json"]).unwrap();
-        assert_eq!((one.files, one.by), (names(&["alpaca.json"]), By::Guess));
-        assert_eq!(train(&["train.json"]).unwrap().by, By::Name);
+        assert_eq!((one.files, one.by), (names(&["alpaca.json"]), SelectedBy::Guess));
+        assert_eq!(train(&["train.json"]).unwrap().by, SelectedBy::Name);
     }
 }

@@ -1,4 +1,4 @@
-//! Where the hub is, where its files are kept, and who asks: the variables that Python's huggingface_hub reads.
+//! The settings of the hub, from the environment variables that Python's huggingface_hub reads.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use super::error::HubError;
 
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// How to reach the hub.
+/// The hub's address, the cache of its files, and the access token.
 #[derive(Clone)]
 pub struct Settings {
     /// Without a slash at its end.
     pub endpoint: String,
     /// The folder of repositories, as huggingface_hub lays it out.
     pub cache: PathBuf,
-    /// Sent to the endpoint, and to nobody else.
+    /// Sent to the endpoint, and to no other host.
     pub token: Option<String>,
-    /// Ask nobody.
+    /// True if no requests may be sent.
     pub offline: bool,
-    /// Before the second attempt; twice as long before each further one.
+    /// The wait before the second attempt; it doubles before each further one.
     pub wait: Duration,
 }
 
@@ -34,11 +34,11 @@ impl std::fmt::Debug for Settings {
 }
 
 impl Settings {
-    /// From the environment's variables, which `variable` gives: `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `HF_TOKEN`,
+    /// Reads the environment variables, which `variable` gives: `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `HF_TOKEN`,
     /// `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`.
     ///
     /// # Errors
-    /// If one has a value that cannot be, or there is no folder for the cache.
+    /// If a variable has an illegal value, or there is no folder for the cache.
     pub fn new(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, HubError> {
         let given = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         let wrong = |message: String| Err(HubError::Request(message));

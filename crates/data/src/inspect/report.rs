@@ -16,7 +16,7 @@ pub struct Inspected {
     pub documents: DocumentCounts,
     /// The token between documents.
     pub end_of_text: Option<u32>,
-    /// How it is known: `given`, `tokenizer`, `card`, `guessed` from the first or last token.
+    /// The source of `end_of_text`: `given`, `tokenizer`, `card`, `guessed` from the first or last token.
     pub end_of_text_from: Option<&'static str>,
     pub vocabulary: Option<Vocabulary>,
     /// The first documents.

@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use rayon::prelude::*;
 
-use super::columns::{json_fields, jsonl_fields, parquet_file, text_column};
+use super::columns::{json_fields, text_column};
 use super::report::{Column, DocumentCounts, Inspected, InspectedFile, Sample, TextFacts};
 use super::tally::TokenTally;
 use crate::cut_points::CutPoints;
 use crate::error::DataError;
 use crate::fingerprint::SourceFile;
-use crate::source::{DocumentFormat, LocatedSource, TextPiece, TextSelector, read_in_batches};
+use crate::source::{
+    DocumentFormat, JsonFormat, LocatedSource, TextPiece, TextSelector, parquet_columns, read_in_batches,
+};
 use crate::split_name::SplitName;
 use crate::tokenizer::TextTokenizer;
 use runner_spec::experiment::Source;
@@ -32,18 +34,24 @@ pub fn inspect_text(
     top: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Inspected, DataError> {
+    let (json_format, given) = match source {
+        Source::Parquet(from) => (None, &from.column),
+        Source::Jsonl(from) => (Some(JsonFormat::Lines), &from.field),
+        Source::Json(from) => (Some(JsonFormat::Array), &from.field),
+        _ => (None, &None),
+    };
+    let is_parquet = matches!(source, Source::Parquet(_));
     let mut columns: Vec<Column> = Vec::new();
     let mut listed = Vec::new();
     for path in files {
         let bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
-        let (format, found, rows) = match source {
-            Source::Parquet(_) => {
-                let (columns, rows) = parquet_file(path)?;
+        let (format, found, rows) = match json_format {
+            Some(format) => (format.name(), json_fields(path, format)?, None),
+            None if is_parquet => {
+                let (columns, rows) = parquet_columns(path)?;
                 ("parquet", columns, Some(rows))
             }
-            Source::Jsonl(_) => ("jsonl", jsonl_fields(path)?, None),
-            Source::Json(_) => ("json", json_fields(path)?, None),
-            _ => ("text", Vec::new(), None),
+            None => ("text", Vec::new(), None),
         };
         for column in found {
             match columns.iter_mut().find(|known| known.name == column.name && known.kind == column.kind) {
@@ -53,15 +61,14 @@ pub fn inspect_text(
         }
         listed.push(InspectedFile { path: path.clone(), format, bytes, bits: None, tokens: None, rows });
     }
-    let (format, given): (fn(TextSelector) -> DocumentFormat, _) = match source {
-        Source::Parquet(from) => (DocumentFormat::Parquet, &from.column),
-        Source::Jsonl(from) => (DocumentFormat::Jsonl, &from.field),
-        Source::Json(from) => (DocumentFormat::Json, &from.field),
-        _ => (|_| DocumentFormat::Text, &None),
-    };
     let given = given.as_deref().unwrap_or("text");
     let name = if chosen { given } else { text_column(&columns).unwrap_or(given) }.to_owned();
-    let documents = format(TextSelector::Field(name.clone()));
+    let text = TextSelector::Field(name.clone());
+    let documents = match json_format {
+        Some(format) => DocumentFormat::Json(format, text),
+        None if is_parquet => DocumentFormat::Parquet(text),
+        None => DocumentFormat::Text,
+    };
     let column = (documents != DocumentFormat::Text).then_some(name);
     let files = files.iter().map(|path| SourceFile::stat(path)).collect::<Result<Vec<_>, _>>()?;
     let located = LocatedSource { split: SplitName::Train, documents, files, hash: String::new() };
@@ -112,11 +119,8 @@ impl<'a> TextReader<'a> {
     fn take(&mut self, batch: Vec<TextPiece>) -> Result<(), DataError> {
         let tokenizer = self.tokenizer;
         let encode = |piece: TextPiece| -> Result<(TextPiece, Vec<u32>), DataError> {
-            let mut tokens = Vec::new();
-            if let Some(tokenizer) = tokenizer {
-                tokenizer.encode_ordinary(&piece.text, &mut tokens)?;
-            }
-            Ok((piece, tokens))
+            let tokens = tokenizer.map(|tokenizer| tokenizer.encode_text(&piece.text)).transpose()?;
+            Ok((piece, tokens.unwrap_or_default()))
         };
         let encoded: Result<Vec<_>, DataError> = batch.into_par_iter().map(encode).collect();
         for (piece, tokens) in encoded? {

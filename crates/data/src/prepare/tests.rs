@@ -72,11 +72,11 @@ fn a_fraction_is_held_out_from_the_end() {
     assert_eq!((train.tokens, validation.tokens), (total * 9 / 10, total - total * 9 / 10));
     assert_eq!(train.rows, (train.tokens - 1) / 8);
     let mut rows = Rows::default();
-    prepared.dataset.validation().unwrap().fill([0], &mut rows).unwrap();
+    prepared.dataset.validation.as_ref().unwrap().fill([0], &mut rows).unwrap();
     let all = STORY.repeat(20);
     assert_eq!(prepared.tokenizer.decode(&rows.inputs), all[train.tokens as usize..][..8]);
     // The last training row ends where validation starts, or before.
-    prepared.dataset.train().fill([train.rows - 1], &mut rows).unwrap();
+    prepared.dataset.train.fill([train.rows - 1], &mut rows).unwrap();
     let end = train.rows as usize * 8 + 1;
     assert!(end as u64 <= train.tokens);
     assert_eq!(prepared.tokenizer.decode(&rows.targets), all[end - 8..end]);
@@ -155,7 +155,7 @@ fn several_documents_are_separated() {
     let tokens = |source| {
         let prepared = folder.prepare(&packed(Tokenizer::Bytes {}, source, None, 1)).unwrap();
         let mut rows = Rows::default();
-        prepared.dataset.train().fill(0..prepared.facts.train.rows, &mut rows).unwrap();
+        prepared.dataset.train.fill(0..prepared.facts.train.rows, &mut rows).unwrap();
         (prepared.facts.train.documents, rows.inputs[0], rows.targets)
     };
     assert_eq!(tokens(text(&[&a, &b])), (2, 256, vec![97, 98, 256, 99]));
@@ -191,7 +191,7 @@ fn padded_rows_hold_documents() {
     let validation = prepared.facts.validation.as_ref().unwrap();
     assert_eq!((prepared.facts.train.rows, validation.rows, validation.documents), (8, 2, 2));
     let mut rows = Rows::default();
-    prepared.dataset.validation().unwrap().fill([0], &mut rows).unwrap();
+    prepared.dataset.validation.as_ref().unwrap().fill([0], &mut rows).unwrap();
     let row = prepared.tokenizer.decode(&rows.inputs);
     assert!(row.starts_with("[BOT]the cat 8[EOT][PAD][PAD]"), "{row}");
     assert_eq!(rows.targets.iter().filter(|&&t| t == IGNORED_TARGET).count() as u64, 24 - rows.valid());
@@ -225,7 +225,7 @@ fn token_shards_are_used_in_place() {
     assert_eq!((facts.train.tokens, facts.train.documents), (9, 3));
     assert_eq!(facts.validation.as_ref().unwrap().tokens, 5);
     let mut rows = Rows::default();
-    prepared.dataset.train().fill([3, 2], &mut rows).unwrap();
+    prepared.dataset.train.fill([3, 2], &mut rows).unwrap();
     // The training part is 256 1 2 256 3 4 5 256 1: the last row crosses into the second shard.
     assert_eq!((rows.inputs, rows.targets), (vec![5, 256, 3, 4], vec![256, 1, 4, 5]));
     let padded =
@@ -357,7 +357,7 @@ fn a_template_makes_documents_of_records_in_every_format() {
         let facts = &prepared.facts.train;
         assert_eq!((facts.documents, facts.rows), (150, (facts.tokens - 1) / 64));
         let mut rows = Rows::default();
-        prepared.dataset.train().fill(0..facts.rows, &mut rows).unwrap();
+        prepared.dataset.train.fill(0..facts.rows, &mut rows).unwrap();
         let text = prepared.tokenizer.decode(&rows.inputs);
         assert!(expected.starts_with(&text) && text.len() + 200 > expected.len(), "{text}");
         hashes.push(facts.hash.clone());
@@ -420,7 +420,7 @@ fn words_come_from_the_training_part_and_others_are_unknown() {
     let validation = prepared.facts.validation.as_ref().unwrap();
     assert_eq!(prepared.facts.train.tokens + validation.tokens, 30 * 6 + 10);
     let mut rows = Rows::default();
-    prepared.dataset.validation().unwrap().fill([validation.rows - 1], &mut rows).unwrap();
+    prepared.dataset.validation.as_ref().unwrap().fill([validation.rows - 1], &mut rows).unwrap();
     assert_eq!(rows.targets, [0; 4]);
     assert_eq!(folder.prepare(&data).unwrap().facts, prepared.facts);
     let path = folder.write("tokenizer.json", prepared.tokenizer.to_file().unwrap());

@@ -175,7 +175,7 @@ fn is_drawn(index: u64, fraction: f64) -> bool {
 mod tests {
     use super::*;
     use crate::fingerprint::SourceFile;
-    use crate::source::{DocumentFormat, TextSelector};
+    use crate::source::{DocumentFormat, JsonFormat, TextSelector};
 
     fn located(path: &std::path::Path, documents: DocumentFormat) -> LocatedSource {
         LocatedSource {
@@ -206,7 +206,7 @@ mod tests {
         std::fs::write(&jsonl, lines.join("\n")).unwrap();
         std::fs::write(&text, long.replace("words", "wörds")).unwrap();
         let sources = [
-            located(&jsonl, DocumentFormat::Jsonl(TextSelector::Field("text".into()))),
+            located(&jsonl, DocumentFormat::Json(JsonFormat::Lines, TextSelector::Field("text".into()))),
             located(&text, DocumentFormat::Text),
         ];
         for source in &sources {

@@ -7,18 +7,16 @@ use crate::token_stream::TokenWidth;
 
 /// A format of token shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ShardFormat {
     /// llm.c: a header of 256 i32, then 16-bit tokens.
-    #[serde(rename = "llmc")]
     Llmc,
     /// llm.c for large vocabularies: another magic number than `Llmc`, and 32-bit tokens.
-    #[serde(rename = "llmc-u32")]
     LlmcU32,
     /// nanoGPT: `train.bin` and `val.bin`, 16-bit tokens and nothing else.
     #[serde(rename = "nanogpt")]
     NanoGpt,
     /// build-nanogpt: one-dimensional 16-bit arrays of numpy.
-    #[serde(rename = "npy")]
     Npy,
 }
 

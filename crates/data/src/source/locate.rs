@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
+use super::json::JsonFormat;
 use super::text_selector::TextSelector;
 use crate::cache::DataCache;
 use crate::error::DataError;
@@ -19,10 +20,8 @@ pub(crate) enum DocumentFormat {
     Text,
     /// Each row has a document.
     Parquet(TextSelector),
-    /// Each line has a document.
-    Jsonl(TextSelector),
-    /// Each item of one array has a document.
-    Json(TextSelector),
+    /// Each object has a document.
+    Json(JsonFormat, TextSelector),
     /// Token shards, which hold no text.
     Tokens,
 }
@@ -71,8 +70,10 @@ pub(crate) fn locate(
     let (documents, patterns) = match source {
         Source::Text { files } => (DocumentFormat::Text, files.clone()),
         Source::Parquet(from) => (DocumentFormat::Parquet(selector(&from.column, &from.template)?), from.files.clone()),
-        Source::Jsonl(from) => (DocumentFormat::Jsonl(selector(&from.field, &from.template)?), from.files.clone()),
-        Source::Json(from) => (DocumentFormat::Json(selector(&from.field, &from.template)?), from.files.clone()),
+        Source::Jsonl(from) | Source::Json(from) => {
+            let format = if matches!(source, Source::Json(_)) { JsonFormat::Array } else { JsonFormat::Lines };
+            (DocumentFormat::Json(format, selector(&from.field, &from.template)?), from.files.clone())
+        }
         Source::Tokens { files } => (DocumentFormat::Tokens, files.clone()),
         Source::Builtin { corpus: _ } => {
             let files = stories::write_corpus(cache, report)?;
@@ -95,8 +96,7 @@ pub(crate) fn locate(
     let (format, text) = match &documents {
         DocumentFormat::Text => ("text", None),
         DocumentFormat::Parquet(text) => ("parquet", Some(text)),
-        DocumentFormat::Jsonl(text) => ("jsonl", Some(text)),
-        DocumentFormat::Json(text) => ("json", Some(text)),
+        DocumentFormat::Json(format, text) => (format.name(), Some(text)),
         DocumentFormat::Tokens => ("tokens", None),
     };
     let (suffix, selected) = text.map_or(("", ""), TextSelector::identity);

@@ -1,7 +1,6 @@
 //! Sources of documents: text, JSON and parquet files, read in bounded memory.
 
 mod json;
-mod jsonl;
 mod locate;
 mod parquet;
 mod piece;
@@ -9,10 +8,9 @@ mod read;
 mod text;
 mod text_selector;
 
-pub(super) use json::for_each_item;
-pub(super) use jsonl::for_each_line;
+pub(super) use json::{JsonFormat, RecordPosition, for_each_record, json_type};
 pub(super) use locate::{DocumentFormat, LocatedSource, locate, separate_source};
 pub(super) use parquet::parquet_columns;
 pub(super) use piece::TextPiece;
 pub(super) use read::{read, read_in_batches};
-pub(super) use text_selector::{TextSelector, json_type};
+pub(super) use text_selector::TextSelector;

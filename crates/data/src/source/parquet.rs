@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use super::piece::{DOCUMENT_LIMIT, PieceSink, TextPiece, document_limit};
 use super::text_selector::TextSelector;
 use crate::error::DataError;
+use crate::inspect::Column;
 use runner_spec::diagnostic::nearest;
 
 /// Rows read at a time, so that a batch of long documents takes a few megabytes.
@@ -205,33 +206,25 @@ fn open(path: &Path) -> Result<SerializedFileReader<File>, DataError> {
     guarded(path, || SerializedFileReader::new(file))
 }
 
-/// A column of a parquet file.
-pub(crate) struct ParquetColumn {
-    pub(crate) name: String,
-    pub(crate) type_name: String,
-    /// Bytes without compression.
-    pub(crate) bytes: u64,
-}
-
 /// The columns of a parquet file, and the number of its rows.
 ///
 /// # Errors
 /// If it is not a parquet file.
-pub(crate) fn parquet_columns(path: &Path) -> Result<(Vec<ParquetColumn>, u64), DataError> {
+pub(crate) fn parquet_columns(path: &Path) -> Result<(Vec<Column>, u64), DataError> {
     let reader = open(path)?;
     let metadata = reader.metadata();
     let schema = metadata.file_metadata().schema_descr();
     let columns = schema.columns().iter().enumerate().map(|(index, column)| {
-        let mut type_name = type_name(column);
-        if type_name == "byte_array" {
-            "bytes".clone_into(&mut type_name);
+        let mut kind = type_name(column);
+        if kind == "byte_array" {
+            "bytes".clone_into(&mut kind);
         }
         if column.max_rep_level() > 0 {
-            type_name = format!("list of {type_name}");
+            kind = format!("list of {kind}");
         }
         let chunks = metadata.row_groups().iter().filter_map(|group| group.columns().get(index));
         let bytes = chunks.map(|chunk| chunk.uncompressed_size().max(0) as u64).fold(0, u64::saturating_add);
-        ParquetColumn { name: column.path().string(), type_name, bytes }
+        Column { name: column.path().string(), kind, bytes }
     });
     Ok((columns.collect(), metadata.file_metadata().num_rows().max(0) as u64))
 }

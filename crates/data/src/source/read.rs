@@ -1,8 +1,9 @@
 //! Reads a located source as pieces of text.
 
+use super::json::for_each_record;
 use super::locate::{DocumentFormat, LocatedSource};
 use super::piece::{PieceSink, TextPiece};
-use super::{json, jsonl, parquet, text};
+use super::{parquet, text};
 use crate::cut_points::CutPoints;
 use crate::error::DataError;
 
@@ -14,8 +15,12 @@ use crate::error::DataError;
 pub(crate) fn read(source: &LocatedSource, cut: CutPoints, sink: &mut PieceSink<'_>) -> Result<(), DataError> {
     source.files.iter().try_for_each(|file| match &source.documents {
         DocumentFormat::Text => text::read(&file.path, cut, sink),
-        DocumentFormat::Jsonl(text) => jsonl::read(&file.path, text, sink),
-        DocumentFormat::Json(text) => json::read(&file.path, text, sink),
+        DocumentFormat::Json(format, text) => for_each_record(&file.path, *format, &mut |position, record| {
+            if let Some(text) = text.extract(record).map_err(|message| position.error(&file.path, message))? {
+                sink(TextPiece::whole_document(text))?;
+            }
+            Ok(true)
+        }),
         DocumentFormat::Parquet(text) => parquet::read(&file.path, text, sink),
         DocumentFormat::Tokens => Err(DataError::file(&file.path, "token shards hold no text")),
     })

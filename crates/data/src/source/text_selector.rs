@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::json::json_type;
 use runner_template::{RecordTemplate, unknown_field};
 
 /// The field that is read if the experiment names none.
 const DEFAULT_FIELD: &str = "text";
 
-/// How the text of a document is taken from a record.
+/// The rule that selects the text of a document from a record.
 #[derive(Debug, Clone)]
 pub(crate) enum TextSelector {
     /// The string in this field.
@@ -35,15 +36,11 @@ impl TextSelector {
     /// # Errors
     /// If the template is wrong; the message says how.
     pub(super) fn new(field: Option<&str>, template: Option<&str>) -> Result<Self, String> {
-        match (field, template) {
-            (_, Some(text)) => {
-                Ok(Self::Template { text: text.to_owned(), template: Arc::new(RecordTemplate::new(text)?) })
-            }
-            (field, None) => Ok(Self::Field(field.unwrap_or(DEFAULT_FIELD).to_owned())),
-        }
+        let Some(text) = template else { return Ok(Self::Field(field.unwrap_or(DEFAULT_FIELD).to_owned())) };
+        Ok(Self::Template { text: text.to_owned(), template: Arc::new(RecordTemplate::new(text)?) })
     }
 
-    /// What goes into the content hash of a source.
+    /// The words that stand for the rule in the content hash of a source.
     pub(super) fn identity(&self) -> (&'static str, &str) {
         match self {
             Self::Field(name) => ("", name),
@@ -73,17 +70,5 @@ impl TextSelector {
             },
         };
         Ok((!text.is_empty()).then_some(text))
-    }
-}
-
-/// The JSON type of `value` with its article, for a message.
-pub(crate) fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
     }
 }

@@ -20,17 +20,8 @@ use crate::error::DataError;
 use crate::progress::{Progress, Report};
 
 const ROW_GROUP: usize = 2000;
-const SCHEMA: &str = "message schema {
-    required binary text (utf8);
-    required binary id (utf8);
-    required binary dump (utf8);
-    required binary url (utf8);
-    required binary date (utf8);
-    required binary file_path (utf8);
-    required binary language (utf8);
-    required double language_score;
-    required int64 token_count;
-}";
+/// FineWeb's columns, in parquet's own language.
+const SCHEMA: &str = include_str!("fineweb.schema");
 
 /// The paths of the built-in corpus.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,7 +15,7 @@ pub(super) struct Grammar {
     pub(super) plots: Vec<Plot>,
 }
 
-/// How one kind of story goes.
+/// The plan of one kind of story.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Plot {
@@ -81,7 +81,7 @@ impl Grammar {
 struct Telling<'a> {
     grammar: &'a Grammar,
     random: &'a mut Random,
-    /// What was drawn for each variable.
+    /// The value of each variable.
     values: HashMap<&'a str, String>,
     /// The right answer and three wrong ones.
     answers: Vec<String>,

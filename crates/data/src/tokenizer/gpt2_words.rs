@@ -37,24 +37,6 @@ fn ranges(expression: &str) -> Vec<(char, char)> {
     }
 }
 
-/// The classes of the ASCII characters.
-const ASCII: [CharacterClass; 128] = {
-    let mut classes = [CharacterClass::Other; 128];
-    let mut i = 0;
-    while i < 128 {
-        let byte = i as u8;
-        if byte.is_ascii_alphabetic() {
-            classes[i] = CharacterClass::Letter;
-        } else if byte.is_ascii_digit() {
-            classes[i] = CharacterClass::Number;
-        } else if matches!(byte, b' ' | b'\t'..=b'\r') {
-            classes[i] = CharacterClass::Space;
-        }
-        i += 1;
-    }
-    classes
-};
-
 /// The words of a text, in order.
 pub(super) struct Words<'a> {
     text: &'a str,
@@ -72,7 +54,7 @@ impl<'a> Words<'a> {
     fn class_at(&self, at: usize) -> (CharacterClass, usize) {
         let byte = self.text.as_bytes()[at];
         if byte < 128 {
-            return (ASCII[usize::from(byte)], 1);
+            return (self.classes[usize::from(byte)], 1);
         }
         let character = self.text[at..].chars().next().unwrap_or(char::REPLACEMENT_CHARACTER);
         (self.classes[character as usize], character.len_utf8())
@@ -81,15 +63,7 @@ impl<'a> Words<'a> {
     /// The end of the run of characters of `class` that goes through byte `at`.
     #[inline]
     fn end_of_run(&self, class: CharacterClass, mut at: usize) -> usize {
-        let bytes = self.text.as_bytes();
-        while let Some(&byte) = bytes.get(at) {
-            if byte < 128 {
-                if ASCII[usize::from(byte)] != class {
-                    break;
-                }
-                at += 1;
-                continue;
-            }
+        while at < self.text.len() {
             let (found, length) = self.class_at(at);
             if found != class {
                 break;

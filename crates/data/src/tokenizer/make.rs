@@ -30,7 +30,7 @@ pub(crate) fn make_tokenizer(
     match &data.tokenizer {
         Tokenizer::Chars {} => {
             vocabulary.check_has_text("data.tokenizer.chars", "the characters come")?;
-            let key = hash_parts(["chars 1", &train.hash]);
+            let key = vocabulary.key("chars 1", &[], &[]);
             let open = |path: &Path| {
                 let bytes = fs::read(path).map_err(DataError::io(path))?;
                 serde_json::from_slice::<BTreeSet<char>>(&bytes)
@@ -45,9 +45,7 @@ pub(crate) fn make_tokenizer(
             vocabulary.check_has_text("data.tokenizer.bpe", "the merges are trained")?;
             check_bpe(*vocab_size, special_tokens)?;
             let part = training_part(data);
-            let numbers = [format!("{part:?}"), vocab_size.to_string()];
-            let key = ["bpe 1", &train.hash].into_iter();
-            let key = hash_parts(key.chain(numbers.iter().chain(special_tokens).map(String::as_str)));
+            let key = vocabulary.key("bpe 1", &[format!("{part:?}"), vocab_size.to_string()], special_tokens);
             let open = |path: &Path| match read_tokenizer_json(path) {
                 Err(DataError::File { message, .. }) => Err(DataError::damaged(path, message)),
                 other => other,
@@ -59,9 +57,8 @@ pub(crate) fn make_tokenizer(
             vocabulary.check_has_text("data.tokenizer.words", "the words come")?;
             check_special_tokens(special_tokens, "data.tokenizer.words.special_tokens")?;
             let part = training_part(data);
-            let numbers = [format!("{part:?}"), lowercase.to_string(), min_count.to_string()];
-            let key = ["words 1", &train.hash].into_iter();
-            let key = hash_parts(key.chain(numbers.iter().chain(special_tokens).map(String::as_str)));
+            let settings = [format!("{part:?}"), lowercase.to_string(), min_count.to_string()];
+            let key = vocabulary.key("words 1", &settings, special_tokens);
             let open = |path: &Path| {
                 let text = fs::read_to_string(path).map_err(DataError::io(path))?;
                 WordVocabulary::from_json(&text).map_err(|message| DataError::damaged(path, message))
@@ -136,6 +133,12 @@ struct TrainedVocabulary<'a> {
 type MakeVocabulary<'a> = dyn Fn(&dyn Fn(u64)) -> Result<String, DataError> + 'a;
 
 impl TrainedVocabulary<'_> {
+    /// The key of the cache entry for a vocabulary of this kind and version, with these settings.
+    fn key(&self, kind: &str, settings: &[String], special_tokens: &[String]) -> String {
+        let settings = settings.iter().chain(special_tokens).map(String::as_str);
+        hash_parts([kind, &self.train.hash].into_iter().chain(settings))
+    }
+
     fn check_has_text(&self, key: &'static str, what: &str) -> Result<(), DataError> {
         if self.train.documents == DocumentFormat::Tokens {
             let message = format!(

@@ -8,8 +8,6 @@ use std::hash::{BuildHasherDefault, Hasher};
 use serde_json::Value;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-/// Words up to this length are merged by scanning all pairs for each merge, which is faster for few pairs.
-const SHORT: usize = 64;
 /// The rank of a pair that is not merged.
 const NONE: u64 = u64::MAX;
 
@@ -58,46 +56,9 @@ impl BytePairMerges {
         self.pairs.get(&pair(left, right)).copied().unwrap_or(NONE)
     }
 
-    /// Appends the tokens of `word` to `out`. The pair with the lowest rank is merged, the leftmost first, until no pair has a merge.
+    /// Appends the tokens of `word` to `out`, in time that grows a little faster than the length of the word. The pair with the lowest
+    /// rank is merged, the leftmost first, until no pair has a merge.
     pub(super) fn encode(&self, word: &[u8], out: &mut Vec<u32>) {
-        if word.len() > SHORT {
-            return self.encode_long(word, out);
-        }
-        let (mut ids, mut ranks) = ([0_u32; SHORT], [NONE; SHORT]);
-        let mut count = word.len();
-        for (id, &byte) in ids.iter_mut().zip(word) {
-            *id = self.bytes[usize::from(byte)];
-        }
-        for i in 1..count {
-            ranks[i - 1] = self.merge_of(ids[i - 1], ids[i]);
-        }
-        while count > 1 {
-            let (mut best, mut at) = (NONE, 0);
-            for (i, &rank) in ranks[..count - 1].iter().enumerate() {
-                if rank < best {
-                    (best, at) = (rank, i);
-                }
-            }
-            if best == NONE {
-                break;
-            }
-            ids[at] = best as u32;
-            ids.copy_within(at + 2..count, at + 1);
-            ranks.copy_within(at + 1..count - 1, at);
-            count -= 1;
-            ranks[count - 1] = NONE;
-            if at + 1 < count {
-                ranks[at] = self.merge_of(ids[at], ids[at + 1]);
-            }
-            if at > 0 {
-                ranks[at - 1] = self.merge_of(ids[at - 1], ids[at]);
-            }
-        }
-        out.extend_from_slice(&ids[..count]);
-    }
-
-    /// Gives the tokens of `encode`, in time that grows a little faster than the length of the word.
-    fn encode_long(&self, word: &[u8], out: &mut Vec<u32>) {
         let count = word.len();
         let mut ids: Vec<u32> = word.iter().map(|&byte| self.bytes[usize::from(byte)]).collect();
         // The neighbours of each part that is left; `count` stands for none.
@@ -276,10 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn short_and_long_words_are_merged_alike() {
+    fn the_pair_of_lowest_rank_is_merged_first() {
         let merges = merges();
         let mut state = 1_u32;
-        for length in 1..=SHORT {
+        for length in 1..=64 {
             for _ in 0..50 {
                 let word: Vec<u8> = (0..length)
                     .map(|_| {
@@ -287,10 +248,9 @@ mod tests {
                         b"aaabc"[(state >> 16) as usize % 5]
                     })
                     .collect();
-                let (mut short, mut long) = (Vec::new(), Vec::new());
-                merges.encode(&word, &mut short);
-                merges.encode_long(&word, &mut long);
-                assert_eq!(short, long, "{}", String::from_utf8_lossy(&word));
+                let mut tokens = Vec::new();
+                merges.encode(&word, &mut tokens);
+                assert_eq!(tokens, merge_by_scanning(&merges, &word), "{}", String::from_utf8_lossy(&word));
             }
         }
         let mut out = Vec::new();
@@ -299,6 +259,18 @@ mod tests {
         out.clear();
         merges.encode(&b"a".repeat(800_000), &mut out);
         assert_eq!(out, vec![261; 100_000]);
+    }
+
+    /// Scans all pairs for each merge.
+    fn merge_by_scanning(merges: &BytePairMerges, word: &[u8]) -> Vec<u32> {
+        let mut ids: Vec<u32> = word.iter().map(|&byte| merges.bytes[usize::from(byte)]).collect();
+        while let Some((merge, at)) = (1..ids.len()).map(|i| (merges.merge_of(ids[i - 1], ids[i]), i)).min()
+            && merge != NONE
+        {
+            ids[at - 1] = merge as u32;
+            ids.remove(at);
+        }
+        ids
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Text is lowercased; `"` is removed; `'`, `.`, `,`, `(`, `)`, `!` and `?` are words of their own; `;`, `:` and `<br />` separate
 //! words as white space does. Line ends are white space: the words of all lines follow one another.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
@@ -103,102 +104,31 @@ impl WordVocabulary {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ByteClass {
-    Letter,
-    /// White space, or a byte that becomes white space.
-    Blank,
-    /// A word of its own.
-    Word,
-    Removed,
-    /// The possible start of `<br />`.
-    Break,
-    /// The start of a character beyond ASCII.
-    Wide,
-}
-
-const CLASSES: [ByteClass; 256] = {
-    let mut classes = [ByteClass::Letter; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        classes[byte] = match byte as u8 {
-            // The four separators of ASCII are white space in Python.
-            b'\t'..=b'\r' | 0x1c..=0x1f | b' ' | b';' | b':' => ByteClass::Blank,
-            b'\'' | b'.' | b',' | b'(' | b')' | b'!' | b'?' => ByteClass::Word,
-            b'"' => ByteClass::Removed,
-            b'<' => ByteClass::Break,
-            0x80.. => ByteClass::Wide,
-            _ => ByteClass::Letter,
-        };
-        byte += 1;
-    }
-    classes
-};
-
 /// Hands the words of `text` to `word`, in order.
 pub(super) fn split(text: &str, lowercase: bool, mut word: impl FnMut(&str)) {
-    let lowered;
-    let text = if lowercase {
-        // The form of a sigma depends on the characters around it, so the whole text is lowered at once.
-        lowered = text.to_lowercase();
-        &lowered
-    } else {
-        text
-    };
-    let bytes = text.as_bytes();
-    // The part of a word in front of a `"`.
-    let mut joined = String::new();
-    let (mut start, mut at) = (0, 0);
-    let flush = |joined: &mut String, rest: &str, word: &mut dyn FnMut(&str)| {
-        if joined.is_empty() {
-            if !rest.is_empty() {
-                word(rest);
+    // The form of a sigma depends on the characters around it, so the whole text is lowered at once.
+    let text = if lowercase { Cow::Owned(text.to_lowercase()) } else { Cow::Borrowed(text) };
+    let mut pending = String::new();
+    let mut rest = &*text;
+    while let Some(c) = rest.chars().next() {
+        let line_break = if c == '<' { line_break(rest.as_bytes()) } else { None };
+        let mark = matches!(c, '\'' | '.' | ',' | '(' | ')' | '!' | '?').then(|| &rest[..1]);
+        // The four separators of ASCII are white space in Python.
+        let is_blank = c.is_whitespace() || matches!(c, ';' | ':' | '\u{1c}'..='\u{1f}');
+        if mark.is_some() || is_blank || line_break.is_some() {
+            if !pending.is_empty() {
+                word(&pending);
+                pending.clear();
             }
-        } else {
-            joined.push_str(rest);
-            word(joined);
-            joined.clear();
+            mark.into_iter().for_each(&mut word);
+        } else if c != '"' {
+            pending.push(c);
         }
-    };
-    while let Some(&byte) = bytes.get(at) {
-        let (taken, alone) = match CLASSES[byte as usize] {
-            ByteClass::Letter => {
-                at += 1;
-                continue;
-            }
-            ByteClass::Removed => {
-                joined.push_str(&text[start..at]);
-                at += 1;
-                start = at;
-                continue;
-            }
-            ByteClass::Blank => (1, false),
-            ByteClass::Word => (1, true),
-            ByteClass::Break => {
-                let Some(length) = line_break(&bytes[at..]) else {
-                    at += 1;
-                    continue;
-                };
-                (length, false)
-            }
-            ByteClass::Wide => {
-                let character = text[at..].chars().next().unwrap_or(char::REPLACEMENT_CHARACTER);
-                let length = character.len_utf8();
-                if !character.is_whitespace() {
-                    at += length;
-                    continue;
-                }
-                (length, false)
-            }
-        };
-        flush(&mut joined, &text[start..at], &mut word);
-        if alone {
-            word(&text[at..at + taken]);
-        }
-        at += taken;
-        start = at;
+        rest = &rest[line_break.unwrap_or(c.len_utf8())..];
     }
-    flush(&mut joined, &text[start..], &mut word);
+    if !pending.is_empty() {
+        word(&pending);
+    }
 }
 
 /// The length of a `<br />` at the start of `bytes`. Any `"` between its characters is ignored.
