@@ -7,7 +7,7 @@ use std::thread;
 use runner_config::{LoadOptions, Loaded};
 use runner_engine::prepare::{Host, thread_pool};
 use runner_spec::diagnostic::ConfigError;
-use runner_template::Variables;
+use runner_template::Inputs;
 
 use super::exit::RequestError;
 
@@ -51,8 +51,9 @@ impl TemplateArgs {
     /// # Errors
     /// Flags and files that give no variables.
     pub(crate) fn over(&self, options: LoadOptions) -> Result<LoadOptions, ConfigError> {
-        let Variables { values, named } = runner_template::variables(&self.var, &self.vars)?;
-        Ok(LoadOptions { vars: values, named_vars: named, template_env: utf8_environment().collect(), ..options })
+        let environment = utf8_environment().collect();
+        let template = Inputs { environment, ..runner_template::variables(&self.var, &self.vars)? };
+        Ok(LoadOptions { template, ..options })
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<String> {
     }
     let text = read(&args.file).map_err(|mistake| ConfigError::new(vec![*mistake]))?;
     let options = args.template.over(LoadOptions::default())?;
-    let rendered = runner_template::render(&text, &args.file, &options.template_inputs())?;
+    let rendered = runner_template::render(&text, &args.file, &options.template)?;
     let mut out = if args.lines { with_origins(&rendered) } else { rendered.text };
     if !out.is_empty() && !out.ends_with('\n') {
         out.push('\n');

@@ -20,9 +20,10 @@ mod value;
 mod vars;
 
 pub use line_map::LineMap;
+pub use loader::TemplateFile;
 pub use record::{RecordTemplate, unknown_field};
-pub use render::{Inputs, Rendered, TemplateFile, is_template, not_a_template, render};
-pub use vars::{Variables, variables};
+pub use render::{Inputs, Rendered, is_template, not_a_template, render};
+pub use vars::variables;
 
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,7 @@
 //! [`check_tag`] runs before each tag. It measures the variables that the tag can read, so that no value grows from tag to
 //! tag without bounds, adds up the text that is printed, and watches the clock.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use minijinja::value::ValueKind;
@@ -17,8 +16,6 @@ pub(super) const MAX_FUEL: u64 = 5_000_000;
 /// Values in a value.
 const MAX_ITEMS: usize = 20_000;
 const MAX_DEPTH: usize = 64;
-/// Values measured in all: a list that is reached again and again is measured each time.
-const MAX_MEASURED: usize = 50_000_000;
 /// Repetitions of text that one tag may have.
 const MAX_STARS: usize = 2;
 /// Far above what any template needs, which is milliseconds.
@@ -36,41 +33,29 @@ pub(super) const EXPERIMENT_TEXT: TextLimits = TextLimits { printed: 4 << 20, va
 pub(super) const RECORD_TEXT: TextLimits = TextLimits { printed: 64 << 20, value: 16 << 20 };
 
 /// The resources that the rendering on this thread has used.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Usage {
     text: TextLimits,
     started: Option<Instant>,
     printed: usize,
-    measured: usize,
-    /// By file and tag: the variables that were not defined when the tag was last reached, and those that were.
-    undefined: BTreeMap<(String, usize), UndefinedNames>,
-}
-
-#[derive(Debug, Clone, Default)]
-pub(super) struct UndefinedNames {
-    pub undefined: Vec<String>,
-    pub known: Vec<String>,
 }
 
 thread_local! {
-    static USAGE: RefCell<Usage> = const {
-        RefCell::new(Usage { text: EXPERIMENT_TEXT, started: None, printed: 0, measured: 0, undefined: BTreeMap::new() })
-    };
+    static USAGE: Cell<Usage> = const { Cell::new(Usage { text: EXPERIMENT_TEXT, started: None, printed: 0 }) };
 }
 
 /// Starts a rendering on this thread with nothing used up.
 pub(super) fn start(text: TextLimits) {
-    let started = Some(Instant::now());
-    USAGE.set(Usage { text, started, printed: 0, measured: 0, undefined: BTreeMap::new() });
+    USAGE.set(Usage { text, started: Some(Instant::now()), printed: 0 });
 }
 
 pub(super) fn text_limits() -> TextLimits {
-    USAGE.with_borrow(|usage| usage.text)
+    USAGE.get().text
 }
 
 /// Fails if the time for the template is over.
 pub(super) fn check_time() -> Result<(), Error> {
-    if USAGE.with_borrow(|usage| usage.started.is_some_and(|started| started.elapsed() > MAX_TIME)) {
+    if USAGE.get().started.is_some_and(|started| started.elapsed() > MAX_TIME) {
         return Err(invalid_operation(format!("this takes longer than {} seconds", MAX_TIME.as_secs())));
     }
     Ok(())
@@ -78,12 +63,11 @@ pub(super) fn check_time() -> Result<(), Error> {
 
 /// Counts `bytes` of output.
 fn count_printed(bytes: usize) -> Result<(), Error> {
-    let (printed, limit) = USAGE.with_borrow_mut(|usage| {
-        usage.printed = usage.printed.saturating_add(bytes);
-        (usage.printed, usage.text.printed)
-    });
-    if printed > limit {
-        return Err(invalid_operation(format!("this prints more than {} MB", limit >> 20)));
+    let Usage { text, started, printed } = USAGE.get();
+    let printed = printed.saturating_add(bytes);
+    USAGE.set(Usage { text, started, printed });
+    if printed > text.printed {
+        return Err(invalid_operation(format!("this prints more than {} MB", text.printed >> 20)));
     }
     Ok(())
 }
@@ -98,49 +82,22 @@ pub(super) fn set_formatter(env: &mut Environment<'_>, text_of: fn(&Value) -> Re
     });
 }
 
-/// Fails if what the template has used up, or a variable that tag `number` of the template can read, exceeds a limit.
-pub(super) fn check_tag(state: &State<'_, '_>, tag: &Tag, number: usize) -> Result<(), Error> {
+/// Fails if what the template has used up, or a variable that `tag` can read, exceeds a limit.
+pub(super) fn check_tag(state: &State<'_, '_>, tag: &Tag) -> Result<(), Error> {
     check_time()?;
     count_printed(tag.literal_bytes)?;
-    let (mut undefined, mut has_text) = (Vec::new(), tag.has_quoted_text);
+    let mut has_text = tag.has_quoted_text;
     for name in tag.read.iter().chain(&tag.called) {
-        // A variable that a macro does not see, and an argument that it did not get, has an undefined value.
-        let Some(value) = state.lookup(name).filter(|value| !value.is_undefined()) else {
-            undefined.push(name.clone());
-            continue;
-        };
         let mut size = Size::default();
-        if !size.add(&value, 0) {
+        if state.lookup(name).is_some_and(|value| !size.add(&value, 0)) {
             return Err(invalid_operation(format!("the value of `{name}` {size}")));
         }
         has_text |= size.text > 0;
-        USAGE.with_borrow_mut(|usage| usage.measured += size.items);
-    }
-    if USAGE.with_borrow(|usage| usage.measured) > MAX_MEASURED {
-        return Err(invalid_operation("this works on large lists too often".to_owned()));
     }
     if tag.stars.len() > MAX_STARS && has_text {
         return Err(invalid_operation(format!("more than {MAX_STARS} repetitions of text in one tag")));
     }
-    USAGE.with_borrow_mut(|usage| {
-        if undefined.is_empty() && usage.undefined.is_empty() {
-            return;
-        }
-        let key = (state.name().to_owned(), number);
-        if undefined.is_empty() {
-            usage.undefined.remove(&key);
-        } else {
-            let known = || state.known_variables().iter().map(ToString::to_string).collect();
-            let names = usage.undefined.entry(key);
-            names.or_insert_with(|| UndefinedNames { known: known(), undefined: Vec::new() }).undefined = undefined;
-        }
-    });
     Ok(())
-}
-
-/// The variables that tag `number` of `file` found undefined when it was last reached.
-pub(super) fn undefined_names(file: &str, number: usize) -> UndefinedNames {
-    USAGE.with_borrow(|usage| usage.undefined.get(&(file.to_owned(), number)).cloned().unwrap_or_default())
 }
 
 /// The size of one or more values.

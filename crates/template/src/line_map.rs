@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::loader::LoadedFile;
+use super::loader::TemplateFile;
 use super::template_error::place_of_range;
 use crate::source::lines;
 use runner_spec::diagnostic::TemplatePlace;
@@ -30,7 +30,7 @@ fn mark_index(c: char) -> Option<usize> {
 /// The range of a file that a mark stands for.
 #[derive(Debug, Clone)]
 pub(super) struct Mark {
-    pub file: Arc<LoadedFile>,
+    pub file: Arc<TemplateFile>,
     pub range: Range<usize>,
 }
 

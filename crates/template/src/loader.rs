@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use minijinja::{Environment, Error, ErrorKind};
 
 use super::builtins::set_whitespace;
+use super::functions::FUNCTIONS;
 use super::limits::invalid_operation;
 use super::rewrite::rewrite;
 use super::tags::{ONE, Tags, find_tags, listed_env};
 use super::template_error;
-use crate::source::Source;
+use crate::source::{Source, read_limited, without_byte_order_mark};
 use runner_spec::diagnostic::{Diagnostic, short};
 
 /// A larger file is no template.
@@ -21,18 +21,18 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Files of one template.
 const MAX_FILES: usize = 100;
 
-/// A file that was read.
+/// A file of a template that was read.
 #[derive(Debug)]
-pub(super) struct LoadedFile {
-    /// Its name in templates.
-    pub name: String,
+pub struct TemplateFile {
+    /// The name that templates use for it.
+    pub(super) name: String,
     pub path: PathBuf,
     pub text: String,
-    pub tags: Tags,
+    pub(super) tags: Tags,
     /// The environment variables that it lists.
     env: Vec<String>,
     /// Variables that it does not set itself.
-    pub undeclared: Vec<String>,
+    pub(super) undeclared: Vec<String>,
 }
 
 /// The files, as they were when each was first needed.
@@ -40,7 +40,7 @@ pub(super) struct LoadedFile {
 pub(super) struct Files {
     folders: Vec<PathBuf>,
     environment: BTreeMap<String, String>,
-    read: Mutex<Vec<Arc<LoadedFile>>>,
+    read: Mutex<Vec<Arc<TemplateFile>>>,
     /// A mistake in a file itself, at its place.
     pub mistake: Mutex<Option<Diagnostic>>,
     env_read: Mutex<BTreeMap<String, String>>,
@@ -56,7 +56,7 @@ impl Files {
     ///
     /// # Errors
     /// A text that is no template.
-    pub(super) fn add(&self, name: &str, path: &Path, text: String) -> Result<Arc<LoadedFile>, Box<Diagnostic>> {
+    pub(super) fn add(&self, name: &str, path: &Path, text: String) -> Result<Arc<TemplateFile>, Box<Diagnostic>> {
         let source = Source::file(path, text.clone());
         if text.len() as u64 > MAX_BYTES {
             return Err(Box::new(source.diagnostic_whole(
@@ -70,26 +70,27 @@ impl Files {
         })?;
         let mut env = Environment::empty();
         set_whitespace(&mut env);
+        let is_variable = |name: &String| name != ONE && !FUNCTIONS.contains(&name.as_str());
         let bare = rewrite(&text, &tags, false, |_| None);
         let mut undeclared: Vec<String> = match env.template_from_named_str(name, &bare.text) {
-            Ok(template) => template.undeclared_variables(false).into_iter().filter(|name| name != ONE).collect(),
+            Ok(template) => template.undeclared_variables(false).into_iter().filter(is_variable).collect(),
             Err(error) => return Err(Box::new(template_error::syntax_error(&error, &bare, &source))),
         };
         // minijinja counts `set x = x | default(1)` as a name that the file sets itself.
         let itself = tags.tags.iter().flat_map(|tag| tag.assigned.iter().filter(|name| tag.read.contains(name)));
         undeclared.extend(itself.cloned());
         let env = listed_env(&text);
-        let file = Arc::new(LoadedFile { name: name.to_owned(), path: path.to_owned(), text, tags, env, undeclared });
+        let file = Arc::new(TemplateFile { name: name.to_owned(), path: path.to_owned(), text, tags, env, undeclared });
         lock(&self.read).push(file.clone());
         Ok(file)
     }
 
     /// All files that were read, in the order in which they were needed.
-    pub(super) fn all(&self) -> Vec<Arc<LoadedFile>> {
+    pub(super) fn all(&self) -> Vec<Arc<TemplateFile>> {
         lock(&self.read).clone()
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<Arc<LoadedFile>> {
+    pub(super) fn find(&self, name: &str) -> Option<Arc<TemplateFile>> {
         lock(&self.read).iter().find(|file| file.name == name).cloned()
     }
 
@@ -97,7 +98,7 @@ impl Files {
     ///
     /// # Errors
     /// A name that leads out of the folders; a file that cannot be read or is no template.
-    pub(super) fn load(&self, name: &str) -> Result<Option<Arc<LoadedFile>>, Error> {
+    pub(super) fn load(&self, name: &str) -> Result<Option<Arc<TemplateFile>>, Error> {
         if let Some(file) = self.find(name) {
             return Ok(Some(file));
         }
@@ -130,16 +131,15 @@ impl Files {
             if self.all().len() >= MAX_FILES {
                 return Err(invalid_operation(format!("more than {MAX_FILES} files")));
             }
-            let mut bytes = Vec::new();
             let file = File::open(&real).map_err(unreadable)?;
-            file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+            let bytes = read_limited(file, MAX_BYTES).map_err(unreadable)?;
             if bytes.len() as u64 > MAX_BYTES {
                 let message = format!("`{}` is larger than the {} MB that are read", short(name), MAX_BYTES >> 20);
                 return Err(invalid_operation(message));
             }
             let text =
                 String::from_utf8(bytes).map_err(|_| invalid_operation(format!("`{}` is not UTF-8", short(name))))?;
-            let text = text.strip_prefix('\u{FEFF}').map(str::to_owned).unwrap_or(text);
+            let text = without_byte_order_mark(&text).to_owned();
             return self.add(name, &path, text).map(Some).map_err(|mistake| {
                 *lock(&self.mistake) = Some(*mistake);
                 Error::new(ErrorKind::SyntaxError, "in an included file")

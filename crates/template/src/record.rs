@@ -83,7 +83,7 @@ impl RecordTemplate {
             return Err("the template uses no field; write `{{ name }}` where a field's text goes".to_owned());
         }
         env.add_function(GUARD, move |state: &State<'_, '_>, number: usize| {
-            found.tags.get(number).map_or(Ok(()), |tag| check_tag(state, tag, number))
+            found.tags.get(number).map_or(Ok(()), |tag| check_tag(state, tag))
         });
         Ok(Self { environment: env, fields, functions })
     }

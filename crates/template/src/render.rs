@@ -1,6 +1,6 @@
 //! Renders a template with variables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::{io, thread};
@@ -12,12 +12,12 @@ use super::builtins::environment;
 use super::functions;
 use super::limits::{EXPERIMENT_TEXT, check_tag, set_formatter, start};
 use super::line_map::{LineMap, Mark, mark_character};
-use super::loader::{Files, lock};
+use super::loader::{Files, TemplateFile, lock};
 use super::rewrite::rewrite;
 use super::tags::GUARD;
 use super::template_error::FailedRendering;
 use super::value::printed;
-use crate::source::{Place, Source};
+use crate::source::{Place, Source, without_byte_order_mark};
 use runner_spec::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
 
 /// Bytes of stack for deep expressions and nested macros.
@@ -51,19 +51,12 @@ pub struct Inputs {
     pub folder: Option<PathBuf>,
 }
 
-/// A file that went into a text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TemplateFile {
-    pub path: PathBuf,
-    pub text: String,
-}
-
 /// A rendered template.
 #[derive(Debug, Clone)]
 pub struct Rendered {
     pub text: String,
     /// All files that were read: the template, then what it included and imported.
-    pub files: Vec<TemplateFile>,
+    pub files: Vec<Arc<TemplateFile>>,
     /// The environment variables that `env()` gave.
     pub env_read: Vec<(String, String)>,
     /// The variables that were given.
@@ -102,7 +95,7 @@ pub fn render(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Conf
 }
 
 fn render_files(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Vec<Diagnostic>> {
-    let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
+    let text = without_byte_order_mark(text);
     start(EXPERIMENT_TEXT);
     let own = path.parent().map_or_else(PathBuf::new, Path::to_owned);
     // From wherever the command is called, a project's templates/ lies beside the folder of its experiments.
@@ -126,14 +119,8 @@ fn render_files(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Ve
     // The text is there. If the marks lead to an error, only the line map is missing.
     let marked = render_pass(&files, &name, &inputs.vars, Some(&marks)).ok();
     let line_map = marked.and_then(|marked| LineMap::new(&rendered, &marked, &lock(&marks))).map(Arc::new);
-    let files_read = files.all();
-    Ok(Rendered {
-        text: rendered,
-        files: files_read.iter().map(|f| TemplateFile { path: f.path.clone(), text: f.text.clone() }).collect(),
-        env_read: files.env_read(),
-        vars: inputs.vars.clone(),
-        line_map,
-    })
+    let (files, env_read) = (files.all(), files.env_read());
+    Ok(Rendered { text: rendered, files, env_read, vars: inputs.vars.clone(), line_map })
 }
 
 /// Renders the file `name` once. With `marks`, the text has a mark before each thing that is printed.
@@ -149,7 +136,7 @@ fn render_pass(
     let guarded = files.clone();
     env.add_function(GUARD, move |state: &State<'_, '_>, number: usize| {
         let file = guarded.find(state.name());
-        file.and_then(|file| Some(check_tag(state, file.tags.tags.get(number)?, number))).unwrap_or(Ok(()))
+        file.and_then(|file| Some(check_tag(state, file.tags.tags.get(number)?))).unwrap_or(Ok(()))
     });
     let (files, marks) = (files.clone(), marks.cloned());
     env.set_loader(move |name| {
@@ -167,11 +154,9 @@ fn render_pass(
 
 /// Fails if no file uses a variable of `inputs.named`.
 fn check_variables_are_used(files: &Files, inputs: &Inputs) -> Result<(), Vec<Diagnostic>> {
-    let own = |name: &&str| !functions::FUNCTIONS.contains(name);
     let all = files.all();
-    let mut used: Vec<&str> = all.iter().flat_map(|f| &f.undeclared).map(String::as_str).filter(own).collect();
-    used.sort_unstable();
-    used.dedup();
+    let used: BTreeSet<&str> = all.iter().flat_map(|f| &f.undeclared).map(String::as_str).collect();
+    let used = Vec::from_iter(used);
     let unknown = inputs.named.iter().filter(|name| !used.contains(&name.as_str()));
     let mistakes: Vec<Diagnostic> = unknown
         .map(|name| {

@@ -37,24 +37,27 @@ pub enum SourceKind {
 }
 
 impl Source {
+    fn new(label: String, text: String, skip: usize, kind: SourceKind) -> Self {
+        Self { label, text, skip, kind, line_map: None }
+    }
+
     pub fn file(path: &Path, text: String) -> Self {
-        Self { label: path.display().to_string(), text, skip: 0, kind: SourceKind::File, line_map: None }
+        Self::new(path.display().to_string(), text, 0, SourceKind::File)
     }
 
     /// `NAME=value`.
     pub fn environment(name: &str, value: &str) -> Self {
-        let text = format!("{name}={value}");
-        Self { label: name.to_owned(), text, skip: name.len() + 1, kind: SourceKind::Environment, line_map: None }
+        Self::new(name.to_owned(), format!("{name}={value}"), name.len() + 1, SourceKind::Environment)
     }
 
     /// `NAME=VALUE` of a template's variable, whose value begins at byte `skip`.
     pub fn var(text: &str, skip: usize) -> Self {
-        Self { label: "--var".to_owned(), ..Self::set(text, skip) }
+        Self::new("--var".to_owned(), text.to_owned(), skip, SourceKind::Set)
     }
 
     /// `key.path=value`, whose value begins at byte `skip`.
     pub fn set(text: &str, skip: usize) -> Self {
-        Self { label: "--set".to_owned(), text: text.to_owned(), skip, kind: SourceKind::Set, line_map: None }
+        Self::new("--set".to_owned(), text.to_owned(), skip, SourceKind::Set)
     }
 
     /// The YAML in it.
@@ -158,13 +161,24 @@ pub fn read(path: &Path) -> Result<String, Box<Diagnostic>> {
     if meta.len() > MAX_BYTES {
         return Err(Box::new(too_large(&source, meta.len())));
     }
-    // A pipe or a file that grows has no length to trust.
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    let bytes = read_limited(file, MAX_BYTES).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(Box::new(too_large(&source, bytes.len() as u64)));
     }
     String::from_utf8(bytes).map_err(|e| Box::new(not_utf8(path, &e)))
+}
+
+/// The bytes of `file`, at most one more than `limit`: a pipe or a file that grows has no length to trust.
+pub(crate) fn read_limited(file: File, limit: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(limit + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Some editors write a byte order mark in front of UTF-8.
+#[must_use]
+pub fn without_byte_order_mark(text: &str) -> &str {
+    text.strip_prefix('\u{FEFF}').unwrap_or(text)
 }
 
 fn not_utf8(path: &Path, error: &std::string::FromUtf8Error) -> Diagnostic {

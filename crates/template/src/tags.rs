@@ -15,23 +15,8 @@ const MAX_TAG_BYTES: usize = 64 << 10;
 
 /// Words between operands. They nest expressions, so they count as operators.
 const OPERATORS: [&str; 7] = ["and", "or", "not", "is", "in", "if", "else"];
-/// Other words that are not the names of variables.
-const KEYWORDS: [&str; 14] = [
-    "true",
-    "True",
-    "false",
-    "False",
-    "none",
-    "None",
-    "as",
-    "context",
-    "ignore",
-    "import",
-    "missing",
-    "recursive",
-    "with",
-    "without",
-];
+/// Other words that are not the names of variables, separated by blanks.
+const KEYWORDS: &str = "true True false False none None as context ignore import missing recursive with without";
 
 /// The function that [`rewrite`](super::rewrite) calls before each tag. A template may not use the name.
 pub(super) const GUARD: &str = "_runner_guard_";
@@ -125,7 +110,7 @@ pub(super) fn find_tags(text: &str) -> Result<Tags, LimitExceeded> {
                 ([_, Token::Dot | Token::Pipe | Token::Ident("is")] | [Token::Ident("is"), Token::Ident("not")], _) => {
                 }
                 (_, Some(Token::Assign)) => tag.assigned.push((*name).to_owned()),
-                _ if OPERATORS.contains(name) || KEYWORDS.contains(name) => {}
+                _ if OPERATORS.contains(name) || KEYWORDS.split(' ').any(|keyword| keyword == *name) => {}
                 (_, next) => {
                     let names = if matches!(next, Some(Token::ParenOpen)) { &mut tag.called } else { &mut tag.read };
                     if !names.iter().any(|n| n == name) {

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use minijinja::{Error, ErrorKind};
 
-use super::limits::{MAX_FUEL, UndefinedNames, undefined_names};
-use super::loader::{Files, LoadedFile, lock};
+use super::limits::MAX_FUEL;
+use super::loader::{Files, TemplateFile, lock};
 use super::rewrite::{Rewritten, rewrite};
-use super::tags::{GUARD, ONE};
 use super::{builtins, functions};
 use crate::source::{Place, Source, lines};
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
@@ -68,7 +67,7 @@ pub(super) struct FailedRendering<'a> {
 
 /// The code that an error is about.
 struct ErrorSite {
-    file: Arc<LoadedFile>,
+    file: Arc<TemplateFile>,
     source: Source,
     range: Range<usize>,
 }
@@ -148,15 +147,18 @@ impl FailedRendering<'_> {
         if is_other || !(is_undefined || may_be) {
             return None;
         }
-        let tags = &site.file.tags.tags;
-        let (number, tag) = tags.iter().enumerate().find(|(_, tag)| tag.range.contains(&site.range.start))?;
-        let UndefinedNames { undefined, known } = undefined_names(&site.file.name, number);
+        let TemplateFile { text, tags, undeclared, .. } = &*site.file;
+        let tag = tags.tags.iter().find(|tag| tag.range.contains(&site.range.start))?;
+        // An argument that a call leaves out is undefined, too, although its macro declares it.
+        let is_undefined_name =
+            |name: &&String| *name == site.code() || (undeclared.contains(name) && !self.given.contains(name));
+        let undefined = || tag.read.iter().filter(is_undefined_name);
         // The error of a filter is at the filter, behind the value that it is applied to.
         let before = tag.range.start..site.range.end;
-        let in_code = undefined.iter().find_map(|name| Some((name, site.range.start, find_name(site.code(), name)?)));
+        let in_code = undefined().find_map(|name| Some((name, site.range.start, find_name(site.code(), name)?)));
         let in_tag = || {
-            let code = site.file.text.get(before.clone())?;
-            let found = undefined.iter().filter_map(|name| Some((name, before.start, find_name(code, name)?)));
+            let code = text.get(before.clone())?;
+            let found = undefined().filter_map(|name| Some((name, before.start, find_name(code, name)?)));
             found.max_by_key(|(_, _, range)| range.start)
         };
         let Some((name, start, range)) = in_code.or_else(in_tag) else {
@@ -164,8 +166,9 @@ impl FailedRendering<'_> {
             let message = format!("`{}` is not defined", short(site.code()));
             return is_undefined.then(|| site.diagnostic(&site.range, message, help.to_owned()));
         };
-        let others =
-            known.iter().chain(&self.given).map(String::as_str).filter(|k| k != name && ![GUARD, ONE].contains(k));
+        let declared = tags.tags.iter().flat_map(|tag| tag.assigned.iter().chain(&tag.read));
+        let declared = declared.filter(|name| !undeclared.contains(name));
+        let others = declared.chain(&self.given).map(String::as_str).filter(|other| other != name);
         let mut help = nearest(name, others).map_or_else(String::new, |near| format!("did you mean `{near}`?\n"));
         if self.given.contains(name) {
             help.push_str("it was given, but here it is an argument that the call leaves out");

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
 
 use super::source::{Place, Source, lines};
 use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, short};
@@ -74,33 +74,24 @@ pub fn parse(source: &Source) -> (Option<Node>, Vec<Diagnostic>) {
     if let Some(found) = unreadable_character(source) {
         return (None, vec![found]);
     }
-    let mut builder = Builder {
+    let mut reader = TreeReader {
         source,
+        events: Parser::new_from_str(source.yaml()),
         diagnostics: Vec::new(),
-        stack: Vec::new(),
         anchors: HashMap::new(),
         total: 0,
-        root: None,
         text_lines: Vec::new(),
     };
-    let outcome = builder.run();
-    let mut tabs = tabs(source, &builder.text_lines);
-    let Builder { mut diagnostics, root, .. } = builder;
-    match outcome {
-        Ok(()) if tabs.is_empty() => (root, diagnostics),
-        // The parser stumbles over a tab in its own words; the tab itself says it better.
-        Ok(()) => {
-            tabs.append(&mut diagnostics);
-            (None, tabs)
-        }
-        Err(stop) => {
-            if tabs.is_empty() {
-                diagnostics.push(*stop);
-            }
-            tabs.append(&mut diagnostics);
-            (None, tabs)
-        }
+    let root = reader.document();
+    let mut tabs = tabs(source, &reader.text_lines);
+    match root {
+        Ok(root) if tabs.is_empty() => return (root, reader.diagnostics),
+        // The parser's message about a tab is less clear than that of the tab itself.
+        Err(stop) if tabs.is_empty() => reader.diagnostics.push(*stop),
+        _ => {}
     }
+    tabs.append(&mut reader.diagnostics);
+    (None, tabs)
 }
 
 /// YAML forbids control characters, and the parser takes NUL for the end of the file.
@@ -139,87 +130,155 @@ fn tabs(source: &Source, text_lines: &[(usize, usize)]) -> Vec<Diagnostic> {
         .collect()
 }
 
-/// A list or mapping that is still open.
-struct Frame {
-    place: Place,
-    anchor: usize,
-    kind: FrameKind,
-    size: usize,
-    depth: usize,
-}
-
-enum FrameKind {
-    Seq(Vec<Node>),
-    Map { entries: Vec<Entry>, key: Option<(String, Place)>, seen: HashMap<String, usize> },
-}
-
-struct Builder<'s> {
+struct TreeReader<'s> {
     source: &'s Source,
+    events: Parser<'s, StrInput<'s>>,
     diagnostics: Vec<Diagnostic>,
-    stack: Vec<Frame>,
     anchors: HashMap<usize, Node>,
+    /// Values so far, with those that aliases stand for.
     total: usize,
-    root: Option<Node>,
     /// First and last lines of quoted and block texts.
     text_lines: Vec<(usize, usize)>,
 }
 
 type Step<T = ()> = Result<T, Box<Diagnostic>>;
 
-impl Builder<'_> {
-    fn run(&mut self) -> Step {
-        let source = self.source;
-        let mut parser = Parser::new_from_str(source.yaml());
+impl<'s> TreeReader<'s> {
+    /// The next event and its place; the end of the stream after the last one.
+    fn next_event(&mut self) -> Step<(Event<'s>, Span)> {
+        match self.events.next_event() {
+            Some(event) => event.map_err(|error| self.syntax(&error)),
+            None => Ok((Event::StreamEnd, Span::default())),
+        }
+    }
+
+    /// The only document; `None` if there is none.
+    fn document(&mut self) -> Step<Option<Node>> {
+        let mut root = None;
         let mut documents = 0;
-        while let Some(event) = parser.next_event() {
-            let (event, span) = event.map_err(|e| self.syntax(&e))?;
-            let place = place_of(source, &span);
+        loop {
+            let (event, span) = self.next_event()?;
             match event {
                 Event::DocumentStart(_) => {
                     documents += 1;
                     if documents > 1 {
                         return Err(self.stop(
-                            place,
+                            place_of(self.source, &span),
                             "a second document begins here",
                             "an experiment is one document; put it into a file of its own",
                         ));
                     }
                 }
-                Event::Alias(anchor) => {
-                    let Some(node) = self.anchors.get(&anchor).cloned() else {
-                        return Err(self.stop(
-                            place,
-                            "this alias stands inside of what it stands for",
-                            "write the value out",
-                        ));
-                    };
-                    self.value(node)?;
-                }
-                Event::Scalar(text, style, anchor, tag) => {
-                    if !matches!(style, ScalarStyle::Plain) && span.end.line() > span.start.line() {
-                        self.text_lines.push((span.start.line(), span.end.line()));
-                    }
-                    let plain = matches!(style, ScalarStyle::Plain) && !self.tag(tag.as_deref(), place)?;
-                    let value = Yaml::Scalar { text: Rc::from(text.as_ref()), plain };
-                    let node = Node { place, value, size: 1, depth: 0 };
-                    if anchor != 0 {
-                        self.anchors.insert(anchor, node.clone());
-                    }
-                    self.value(node)?;
-                }
-                Event::SequenceStart(anchor, tag) => {
-                    self.tag(tag.as_deref(), place)?;
-                    self.open(place, anchor, FrameKind::Seq(Vec::new()))?;
-                }
-                Event::MappingStart(anchor, tag) => {
-                    self.tag(tag.as_deref(), place)?;
-                    let kind = FrameKind::Map { entries: Vec::new(), key: None, seen: HashMap::new() };
-                    self.open(place, anchor, kind)?;
-                }
-                Event::SequenceEnd | Event::MappingEnd => self.close()?,
-                Event::StreamEnd => break,
+                Event::StreamEnd => return Ok(root),
                 Event::Nothing | Event::StreamStart | Event::DocumentEnd => {}
+                event => root = Some(self.value(event, &span, 0)?),
             }
+        }
+    }
+
+    /// The value that `event` begins, `level` lists and mappings deep.
+    fn value(&mut self, event: Event<'s>, span: &Span, level: usize) -> Step<Node> {
+        let place = place_of(self.source, span);
+        let (anchor, node) = match event {
+            Event::Alias(anchor) => {
+                let node = self.anchors.get(&anchor).cloned().ok_or_else(|| {
+                    self.stop(place, "this alias stands inside of what it stands for", "write the value out")
+                })?;
+                if level + node.depth > MAX_DEPTH {
+                    let message = format!("nested more than {MAX_DEPTH} deep through anchors");
+                    return Err(self.stop(node.place, &message, "write the value out"));
+                }
+                self.count(node.size, node.place)?;
+                return Ok(node);
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let is_plain = matches!(style, ScalarStyle::Plain);
+                if !is_plain && span.end.line() > span.start.line() {
+                    self.text_lines.push((span.start.line(), span.end.line()));
+                }
+                let plain = is_plain && !self.tag(tag.as_deref(), place)?;
+                (
+                    anchor,
+                    Node { place, value: Yaml::Scalar { text: Rc::from(text.as_ref()), plain }, size: 1, depth: 0 },
+                )
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.open(tag.as_deref(), place, level)?;
+                (anchor, self.list(place, level)?)
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.open(tag.as_deref(), place, level)?;
+                (anchor, self.mapping(place, level)?)
+            }
+            _ => return Err(self.stop(place, "not valid YAML: a value is missing", "")),
+        };
+        self.count(1, place)?;
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        Ok(node)
+    }
+
+    /// Counts `size` more values.
+    fn count(&mut self, size: usize, place: Place) -> Step {
+        self.total = self.total.saturating_add(size);
+        if self.total > MAX_VALUES {
+            let message = format!("more than {MAX_VALUES} values, counting what the anchors stand for");
+            return Err(self.stop(place, &message, "an experiment needs about a hundred"));
+        }
+        Ok(())
+    }
+
+    /// The list whose start has been read.
+    fn list(&mut self, place: Place, level: usize) -> Step<Node> {
+        let mut items = Vec::new();
+        loop {
+            let (event, span) = self.next_event()?;
+            if matches!(event, Event::SequenceEnd) {
+                break;
+            }
+            items.push(self.value(event, &span, level + 1)?);
+        }
+        let size = 1 + items.iter().map(|item| item.size).sum::<usize>();
+        let depth = 1 + items.iter().map(|item| item.depth).max().unwrap_or(0);
+        Ok(Node { place, value: Yaml::Seq(items.into()), size, depth })
+    }
+
+    /// The mapping whose start has been read.
+    fn mapping(&mut self, place: Place, level: usize) -> Step<Node> {
+        let (mut entries, mut seen): (Vec<Entry>, HashMap<String, usize>) = (Vec::new(), HashMap::new());
+        loop {
+            let (event, span) = self.next_event()?;
+            if matches!(event, Event::MappingEnd) {
+                break;
+            }
+            let Node { place, value: Yaml::Scalar { text, .. }, .. } = self.value(event, &span, level + 1)? else {
+                let place = place_of(self.source, &span);
+                return Err(self.stop(place, "a list or mapping cannot be a key", "quote it if it is meant as text"));
+            };
+            let key = text.to_string();
+            if let Some(line) = seen.insert(key.clone(), place.line)
+                && self.diagnostics.len() < MAX_DIAGNOSTICS
+            {
+                let message = format!("`{}` is given twice", short(&key));
+                let help = format!("it stands on line {line} already; delete one of the two");
+                self.diagnostics.push(self.source.diagnostic(place, &key, message, help));
+            }
+            let (event, span) = self.next_event()?;
+            let value = self.value(event, &span, level + 1)?;
+            entries.push(Entry { key, place, value });
+        }
+        let size = 1 + entries.iter().map(|entry| 1 + entry.value.size).sum::<usize>();
+        let depth = 1 + entries.iter().map(|entry| entry.value.depth).max().unwrap_or(0);
+        Ok(Node { place, value: Yaml::Map(entries.into()), size, depth })
+    }
+
+    /// Checks the start of a list or mapping.
+    fn open(&self, tag: Option<&saphyr_parser::Tag>, place: Place, level: usize) -> Step {
+        self.tag(tag, place)?;
+        if level >= MAX_DEPTH {
+            let message = format!("nested more than {MAX_DEPTH} deep");
+            return Err(self.stop(place, &message, "an experiment needs five levels"));
         }
         Ok(())
     }
@@ -265,82 +324,6 @@ impl Builder<'_> {
                 "delete it; a choice such as an optimizer is written `adamw: {lr: 6e-4}`",
             )),
         }
-    }
-
-    fn open(&mut self, place: Place, anchor: usize, kind: FrameKind) -> Step {
-        if self.stack.len() >= MAX_DEPTH {
-            return Err(self.stop(
-                place,
-                &format!("nested more than {MAX_DEPTH} deep"),
-                "an experiment needs five levels",
-            ));
-        }
-        self.stack.push(Frame { place, anchor, kind, size: 1, depth: 0 });
-        Ok(())
-    }
-
-    fn close(&mut self) -> Step {
-        let Some(Frame { place, anchor, kind, size, depth }) = self.stack.pop() else { return Ok(()) };
-        // Its contents are counted already.
-        self.total = self.total.saturating_sub(size - 1);
-        let value = match kind {
-            FrameKind::Seq(items) => Yaml::Seq(items.into()),
-            FrameKind::Map { entries, .. } => Yaml::Map(entries.into()),
-        };
-        let node = Node { place, value, size, depth: depth + 1 };
-        if anchor != 0 {
-            self.anchors.insert(anchor, node.clone());
-        }
-        self.value(node)
-    }
-
-    /// Puts a finished value where it belongs.
-    fn value(&mut self, node: Node) -> Step {
-        self.total = self.total.saturating_add(node.size);
-        let place = node.place;
-        if self.total > MAX_VALUES {
-            let message = format!("more than {MAX_VALUES} values, counting what the anchors stand for");
-            return Err(self.stop(place, &message, "an experiment needs about a hundred"));
-        }
-        if self.stack.len() + node.depth > MAX_DEPTH {
-            return Err(self.stop(
-                place,
-                &format!("nested more than {MAX_DEPTH} deep through anchors"),
-                "write the value out",
-            ));
-        }
-        let source = self.source;
-        let Some(frame) = self.stack.last_mut() else {
-            self.root = Some(node);
-            return Ok(());
-        };
-        frame.size += node.size;
-        frame.depth = frame.depth.max(node.depth);
-        match &mut frame.kind {
-            FrameKind::Seq(items) => items.push(node),
-            FrameKind::Map { entries, key, seen } => match (key.take(), node.value) {
-                (None, Yaml::Scalar { text, .. }) => {
-                    let text = text.to_string();
-                    if let Some(line) = seen.insert(text.clone(), place.line)
-                        && self.diagnostics.len() < MAX_DIAGNOSTICS
-                    {
-                        let message = format!("`{}` is given twice", short(&text));
-                        let help = format!("it stands on line {line} already; delete one of the two");
-                        self.diagnostics.push(source.diagnostic(place, &text, message, help));
-                    }
-                    *key = Some((text, place));
-                }
-                (None, _) => {
-                    return Err(self.stop(
-                        place,
-                        "a list or mapping cannot be a key",
-                        "quote it if it is meant as text",
-                    ));
-                }
-                (Some((key, at)), value) => entries.push(Entry { key, place: at, value: Node { value, ..node } }),
-            },
-        }
-        Ok(())
     }
 }
 

@@ -2,32 +2,30 @@
 
 use std::fmt::Write as _;
 
-const COUNTS: [(char, u64); 5] =
-    [('K', 1_000), ('k', 1_000), ('M', 1_000_000), ('B', 1_000_000_000), ('T', 1_000_000_000_000)];
+use crate::scalar::number;
+
+/// Letters, and the powers of ten that they stand for; the largest first.
+const COUNTS: [(char, u32); 5] = [('T', 12), ('B', 9), ('M', 6), ('k', 3), ('K', 3)];
 const TIMES: [(&str, f64); 5] = [("d", 86400.0), ("h", 3600.0), ("ms", 1e-3), ("m", 60.0), ("s", 1.0)];
 
 /// `10B`, `1.5M`, `250k`, `1,000,000`, `5_000`: the exact whole number.
 pub(super) fn tokens(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is not a count such as 10B, 1.5M or 250k");
     let plain: String = text.trim().chars().filter(|c| !matches!(c, ',' | '_')).collect();
-    let unit = COUNTS.iter().find(|(letter, _)| plain.ends_with(*letter));
-    let (digits, unit) = unit.map_or((plain.as_str(), 1), |(_, unit)| (plain[..plain.len() - 1].trim_end(), *unit));
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    let all = format!("{whole}{fraction}");
-    if all.is_empty() || all.len() > 30 || !all.bytes().all(|b| b.is_ascii_digit()) {
+    let unit = COUNTS.iter().find_map(|(letter, exponent)| Some((plain.strip_suffix(*letter)?.trim_end(), *exponent)));
+    let (digits, exponent) = unit.unwrap_or((&plain, 0));
+    if digits.len() > 31 || !digits.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
         return Err(wrong());
     }
-    let value = all.parse::<u128>().map_err(|_| wrong())? * u128::from(unit);
-    let below = 10_u128.pow(fraction.len() as u32);
-    if value % below != 0 {
-        return Err(format!("`{text}` is not a whole number of tokens"));
-    }
-    u64::try_from(value / below).map_err(|_| format!("`{text}` is too large"))
+    let count = number(&format!("{digits}e{exponent}")).ok_or_else(wrong)?.integer;
+    let count = count.ok_or_else(|| format!("`{text}` is not a whole number of tokens"))?;
+    u64::try_from(count).map_err(|_| format!("`{text}` is too large"))
 }
 
 /// The shortest text that `tokens` reads as `n`.
 pub(super) fn tokens_short(n: u64) -> String {
-    for (letter, unit) in [('T', COUNTS[4].1), ('B', COUNTS[3].1), ('M', COUNTS[2].1), ('k', COUNTS[1].1)] {
+    for (letter, exponent) in COUNTS {
+        let unit = 10_u64.pow(exponent);
         let thousandth = unit / 1000;
         if n >= unit && n.is_multiple_of(thousandth) {
             let text = format!("{}.{:03}", n / unit, n % unit / thousandth);
@@ -70,15 +68,8 @@ pub(super) fn duration(seconds: f64) -> Result<String, String> {
     let milliseconds = (seconds * 1000.0).round() as u64;
     let mut out = String::new();
     let (whole, below) = (milliseconds / 1000, milliseconds % 1000);
-    for (unit, letter) in [(86400, 'd'), (3600, 'h'), (60, 'm')] {
-        let n = whole / unit
-            % if unit == 86400 {
-                u64::MAX
-            } else if unit == 3600 {
-                24
-            } else {
-                60
-            };
+    for (unit, modulus, letter) in [(86400, u64::MAX, 'd'), (3600, 24, 'h'), (60, 60, 'm')] {
+        let n = whole / unit % modulus;
         if n > 0 {
             let _ = write!(out, "{n}{letter}");
         }

@@ -4,43 +4,34 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Number, Value};
 
-use crate::scalar;
-use crate::source::read;
-use crate::source::{Place, Source};
+use crate::source::{Place, Source, read, without_byte_order_mark};
 use crate::tree::{Node, Yaml, parse};
-use runner_spec::diagnostic::short;
-use runner_spec::diagnostic::{ConfigError, Diagnostic};
+use crate::{Inputs, scalar};
+use runner_spec::diagnostic::{ConfigError, Diagnostic, short};
 
-/// The variables that were given for a template.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Variables {
-    pub values: Map<String, Value>,
-    /// The names that were given one by one: the template must use them.
-    pub named: Vec<String>,
-}
-
-/// Reads `files`, mappings each of which wins over the one before, and over them `vars`, each `NAME=VALUE`.
+/// Reads the variables of a template: `files`, mappings each of which wins over the one before, and over them `vars`, each
+/// `NAME=VALUE`. The result names no environment variables and no folder.
 ///
 /// # Errors
-/// All that is wrong with them, each at its place.
-pub fn variables(vars: &[String], files: &[PathBuf]) -> Result<Variables, ConfigError> {
-    let mut out = Variables::default();
+/// All mistakes in them, each at its place.
+pub fn variables(vars: &[String], files: &[PathBuf]) -> Result<Inputs, ConfigError> {
+    let mut out = Inputs::default();
     let mut mistakes = Vec::new();
     for file in files {
-        from_file(file, &mut out.values, &mut mistakes);
+        read_file(file, &mut out.vars, &mut mistakes);
     }
     for text in vars {
-        if let Some((name, value)) = from_flag(text, &mut mistakes) {
+        if let Some((name, value)) = read_flag(text, &mut mistakes) {
             if !out.named.contains(&name) {
                 out.named.push(name.clone());
             }
-            out.values.insert(name, value);
+            out.vars.insert(name, value);
         }
     }
     if mistakes.is_empty() { Ok(out) } else { Err(ConfigError::new(mistakes)) }
 }
 
-fn from_file(path: &Path, out: &mut Map<String, Value>, mistakes: &mut Vec<Diagnostic>) {
+fn read_file(path: &Path, out: &mut Map<String, Value>, mistakes: &mut Vec<Diagnostic>) {
     let text = match read(path) {
         Ok(text) => text,
         Err(mistake) => {
@@ -48,48 +39,37 @@ fn from_file(path: &Path, out: &mut Map<String, Value>, mistakes: &mut Vec<Diagn
             return mistakes.push(if mistake.line == 0 { Diagnostic { help, ..*mistake } } else { *mistake });
         }
     };
-    let source = Source::file(path, text.strip_prefix('\u{FEFF}').map(str::to_owned).unwrap_or(text));
+    let source = Source::file(path, without_byte_order_mark(&text).to_owned());
     let (tree, found) = parse(&source);
-    let broken = !found.is_empty();
-    mistakes.extend(found);
-    match tree {
-        _ if broken => {}
-        None => {}
-        Some(tree) if tree.is_null() => {}
-        Some(tree) => match &tree.value {
-            Yaml::Map(entries) => {
-                for entry in entries.iter() {
-                    if is_name(&entry.key) {
-                        if let Some(value) = json(&source, &entry.value, mistakes) {
-                            out.insert(entry.key.clone(), value);
-                        }
-                    } else {
-                        mistakes.push(no_name(&source, entry.place, &entry.key));
-                    }
-                }
-            }
-            _ => mistakes.push(source.diagnostic(
-                tree.place,
-                "",
-                "variables are a mapping".to_owned(),
-                "write one a line, as `lr: 3e-4`".to_owned(),
-            )),
-        },
+    if !found.is_empty() {
+        return mistakes.extend(found);
+    }
+    let Some(tree) = tree.filter(|tree| !tree.is_null()) else { return };
+    let Yaml::Map(entries) = &tree.value else {
+        let help = "write one a line, as `lr: 3e-4`".to_owned();
+        return mistakes.push(source.diagnostic(tree.place, "", "variables are a mapping".to_owned(), help));
+    };
+    for entry in entries.iter() {
+        if !is_name(&entry.key) {
+            mistakes.push(illegal_name(&source, entry.place, &entry.key));
+        } else if let Some(value) = json(&source, &entry.value, mistakes) {
+            out.insert(entry.key.clone(), value);
+        }
     }
 }
 
-fn from_flag(text: &str, mistakes: &mut Vec<Diagnostic>) -> Option<(String, Value)> {
-    let at = text.find('=');
-    let source = Source::var(text, at.map_or(text.len(), |at| at + 1));
-    let name = text[..at.unwrap_or(text.len())].trim();
-    let place = Place { line: 1, column: 1, length: text[..at.unwrap_or(text.len())].chars().count().max(1) };
-    if at.is_none() {
+fn read_flag(text: &str, mistakes: &mut Vec<Diagnostic>) -> Option<(String, Value)> {
+    let (given, value) = text.split_once('=').unwrap_or((text, ""));
+    let source = Source::var(text, text.len() - value.len());
+    let name = given.trim();
+    let place = Place { line: 1, column: 1, length: given.chars().count().max(1) };
+    if given.len() == text.len() {
         let help = format!("write `--var {}=VALUE`", short(name));
         mistakes.push(source.diagnostic(place, "", format!("`{}` gives no value", short(name)), help));
         return None;
     }
     if !is_name(name) {
-        mistakes.push(no_name(&source, place, name));
+        mistakes.push(illegal_name(&source, place, name));
         return None;
     }
     let (tree, found) = parse(&source);
@@ -109,7 +89,7 @@ fn is_name(name: &str) -> bool {
     name.chars().all(part) && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
 }
 
-fn no_name(source: &Source, place: Place, name: &str) -> Diagnostic {
+fn illegal_name(source: &Source, place: Place, name: &str) -> Diagnostic {
     let message = format!("`{}` is not the name of a variable", short(name));
     source.diagnostic(place, "", message, "names are letters, digits and `_`, and begin with no digit".to_owned())
 }
@@ -151,7 +131,7 @@ fn whole(n: i128) -> Option<Number> {
 mod tests {
     use super::*;
 
-    fn given(vars: &[&str]) -> Result<Variables, String> {
+    fn given(vars: &[&str]) -> Result<Inputs, String> {
         let vars: Vec<String> = vars.iter().map(|&v| v.to_owned()).collect();
         variables(&vars, &[]).map_err(|e| e.to_string())
     }
@@ -176,10 +156,10 @@ mod tests {
             ("a=b", "\"a=b\""),
         ] {
             let found = given(&[&format!("x={text}")]).unwrap();
-            assert_eq!(serde_json::to_string(&found.values["x"]).unwrap(), json, "{text}");
+            assert_eq!(serde_json::to_string(&found.vars["x"]).unwrap(), json, "{text}");
         }
         let found = given(&["x=1", "y=2", "x=3"]).unwrap();
-        assert_eq!((found.values["x"].as_i64(), found.named), (Some(3), vec!["x".to_owned(), "y".to_owned()]));
+        assert_eq!((found.vars["x"].as_i64(), found.named), (Some(3), vec!["x".to_owned(), "y".to_owned()]));
     }
 
     #[test]
@@ -242,7 +222,7 @@ mod tests {
         let files =
             [file("a.yaml", "x: 1\ny: 1\nz: 1\n"), file("b.yaml", "y: 2\nz: 2\n"), file("c.yaml", "# nothing\n")];
         let found = variables(&["z=3".to_owned()], &files).unwrap();
-        assert_eq!(serde_json::to_string(&found.values).unwrap(), r#"{"x":1,"y":2,"z":3}"#);
+        assert_eq!(serde_json::to_string(&found.vars).unwrap(), r#"{"x":1,"y":2,"z":3}"#);
         assert_eq!(found.named, ["z"]);
         let bad = [file("d.yaml", "- 1\n"), file("e.yaml", "x: 1\na b: 2\nx: 3\n"), folder.path().join("nowhere.yaml")];
         let said = variables(&[], &bad).unwrap_err().to_string();

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::{LoadOptions, load};
+use runner_template::Inputs;
 
 const MACROS: &str = "{% macro schedule(decay) %}\n{% set x = 1 %}\nwarmup: {steps: 10}\ndecay: { {{- decay }}: {}}\n{% endmacro %}\n\
     {% macro broken(a) %}\n{{ a + b }}\n{% endmacro %}\n{% macro free() %}{{ lr }}{% endmacro %}\n";
@@ -18,12 +19,9 @@ fn said(text: &str, part: &str, vars: &serde_json::Value) -> String {
     write("part.j2", part);
     write("exp.yaml.j2", text);
     let vars = vars.as_object().unwrap().clone();
-    let options = LoadOptions {
-        named_vars: vars.keys().cloned().collect(),
-        vars,
-        templates: Some(folder.path().join("templates")),
-        ..LoadOptions::default()
-    };
+    let named = vars.keys().cloned().collect();
+    let template = Inputs { vars, named, folder: Some(folder.path().join("templates")), ..Inputs::default() };
+    let options = LoadOptions { template, ..LoadOptions::default() };
     let error = load(&folder.path().join("exp.yaml.j2"), &options).unwrap_err().to_string();
     error.replace(folder.path().to_str().unwrap(), "DIR")
 }
@@ -418,7 +416,8 @@ fn variables_that_nothing_uses() {
     let file = folder.path().join("exp.yaml");
     std::fs::write(&file, with("")).unwrap();
     let vars = json!({"lr": 0.1}).as_object().unwrap().clone();
-    let error = load(&file, &LoadOptions { vars, ..LoadOptions::default() }).unwrap_err();
+    let template = Inputs { vars, ..Inputs::default() };
+    let error = load(&file, &LoadOptions { template, ..LoadOptions::default() }).unwrap_err();
     assert!(error.to_string().contains("is not a template"), "{error}");
     assert!(load(Path::new("nowhere.yaml.j2"), &LoadOptions::default()).is_err());
 }
@@ -431,9 +430,11 @@ fn a_template_loads_as_the_file_that_it_renders_to() {
     write("a.yaml.j2", &format!("{{% if true %}}\n{body}{{% endif %}}\nseed: {{{{ seed }}}}\n"));
     write("a.yaml", &format!("{body}seed: 7\n"));
     let vars = json!({"seed": 7}).as_object().unwrap().clone();
-    let options = LoadOptions { vars: vars.clone(), sets: vec!["train.steps=3".into()], ..LoadOptions::default() };
+    let sets = vec!["train.steps=3".into()];
+    let template = Inputs { vars: vars.clone(), ..Inputs::default() };
+    let options = LoadOptions { template, sets, ..LoadOptions::default() };
     let template = load(&folder.path().join("a.yaml.j2"), &options).unwrap();
-    let plain = load(&folder.path().join("a.yaml"), &LoadOptions { vars: serde_json::Map::new(), ..options }).unwrap();
+    let plain = load(&folder.path().join("a.yaml"), &LoadOptions { template: Inputs::default(), ..options }).unwrap();
     assert_eq!(template.experiment, plain.experiment);
     assert_eq!((template.experiment.name.as_str(), &template.text), ("a", &plain.text));
     let origin = |key: &str| template.origins.iter().find(|o| o.key == key).unwrap().source.clone();

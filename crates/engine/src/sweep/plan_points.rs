@@ -48,7 +48,7 @@ pub(super) fn plan_points(
     let mut base = request.options.clone();
     if matches!(spec.base, SweepBase::Template(_)) {
         // A variable that varies and is not used is a mistake.
-        base.named_vars = spec.names().into_iter().map(str::to_owned).collect();
+        base.template.named = spec.names().into_iter().map(str::to_owned).collect();
     }
     let pool = host.pool()?;
     let load = |point: &ExpandedPoint| runner_config::load(spec.base.path(), &load_options(spec, point, &base));

@@ -78,9 +78,9 @@ pub fn load_options(spec: &SweepSpec, point: &ExpandedPoint, base: &LoadOptions)
     out.sets = spec.set.iter().chain(&base.sets).cloned().collect();
     match spec.base {
         SweepBase::Template(_) => {
-            out.vars.clone_from(&spec.vars);
-            out.vars.extend(base.vars.clone());
-            out.vars.extend(point.values.iter().cloned());
+            out.template.vars.clone_from(&spec.vars);
+            out.template.vars.extend(base.template.vars.clone());
+            out.template.vars.extend(point.values.iter().cloned());
         }
         SweepBase::Experiment(_) => {
             out.sets.extend(point.values.iter().map(|(key, value)| format!("{key}={}", yaml_text(value))));

@@ -38,7 +38,7 @@ fn numbers_read_back_as_they_were() {
         assert_eq!(found, printed);
         // As our own reader takes it, and as any YAML reader does.
         let variables = crate::variables(&[format!("x={found}")], &[]).unwrap();
-        assert_eq!(variables.values["x"], given, "{printed}");
+        assert_eq!(variables.vars["x"], given, "{printed}");
         assert_eq!(serde_json::to_value(serde_yaml::from_str::<serde_yaml::Value>(&found).unwrap()).unwrap(), given);
     }
     let sum = text("{{ 10 ** 3 }} {{ 3e-4 * 10 }} {{ 7 // 2 }} {{ 7 / 2 }} {{ 2 * 3 }} {{ 1e-4 ~ '' }}", &json!({}));
@@ -78,7 +78,7 @@ fn text_can_be_quoted_for_yaml() {
         assert_eq!((read[0].as_str(), read[1][0].as_str()), (Some(given), Some(given)), "{found}");
         let variables =
             crate::variables(&[format!("x={}", text("{{ x | yaml }}", &json!({ "x": given })))], &[]).unwrap();
-        assert_eq!(variables.values["x"], json!(given));
+        assert_eq!(variables.vars["x"], json!(given));
     }
     assert_eq!(
         text("{{ x | yaml }} {{ x | tojson }}", &json!({"x": {"a": ["b c", 1e-9]}})),

@@ -10,6 +10,7 @@ use super::super::spec::SweepBase;
 use super::super::value_text::yaml_text;
 use super::*;
 use runner_config::LoadOptions;
+use runner_template::Inputs;
 
 fn spec(lines: &str) -> SweepSpec {
     from_str(&format!("sweep:\n  template: t.yaml.j2\n{lines}"), Path::new("s.yaml")).unwrap()
@@ -204,14 +205,14 @@ fn a_product_is_counted_before_it_is_made() {
 fn a_template_gets_variables_and_an_experiment_keys() {
     let command = LoadOptions {
         sets: vec!["seed=5".into()],
-        vars: json!({"steps": 7, "fixed": 8}).as_object().unwrap().clone(),
+        template: Inputs { vars: json!({"steps": 7, "fixed": 8}).as_object().unwrap().clone(), ..Inputs::default() },
         absent_files: true,
         ..LoadOptions::default()
     };
     let mut spec = spec("  vars: {steps: 1, other: 2}\n  set: {log.every: 3}\n  grid: {lr: [1e-4]}\n");
     let point = expand(&spec).unwrap().points.remove(0);
     let got = load_options(&spec, &point, &command);
-    assert_eq!(Value::Object(got.vars), json!({"steps": 7, "other": 2, "fixed": 8, "lr": 1e-4}));
+    assert_eq!(Value::Object(got.template.vars), json!({"steps": 7, "other": 2, "fixed": 8, "lr": 1e-4}));
     assert_eq!((got.sets, got.absent_files), (vec!["log.every=3".to_owned(), "seed=5".to_owned()], true));
 
     spec.base = SweepBase::Experiment("e.yaml".into());
@@ -221,7 +222,7 @@ fn a_template_gets_variables_and_an_experiment_keys() {
     };
     let got = load_options(&spec, &point, &command);
     assert_eq!(got.sets, ["log.every=3", "seed=5", "optimizer.adamw.lr=1e-5", "name=\"a: b\""]);
-    assert_eq!(got.vars, command.vars);
+    assert_eq!(got.template.vars, command.template.vars);
 }
 
 /// Every value that a sweep file can hold is read back from its text, among them what YAML text may not hold as it is.
