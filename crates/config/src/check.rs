@@ -4,27 +4,17 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Number, Value, json};
 
+use super::mistakes::Mistakes;
 use super::presets;
 use super::shape::{Bounds, Keys, Shape, Slot, root, variants};
-use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, list, nearest, short};
+use runner_spec::diagnostic::{list, nearest, short};
 use runner_template::scalar;
 use runner_template::source::{Place, Source};
 use runner_template::tree::{Entry, Node, Yaml};
 
-/// The result of checking one layer.
-pub struct Checked {
-    /// The legal part of the layer, as JSON with the file's keys.
-    pub value: Value,
-    pub diagnostics: Vec<Diagnostic>,
-    /// Keys with a mistake: what follows from them is not reported again.
-    pub poisoned: Vec<String>,
-}
-
-/// Checks a whole layer.
-pub fn check(tree: &Node, source: &Source) -> Checked {
-    let mut checker = Checker { source, diagnostics: Vec::new(), poisoned: Vec::new() };
-    let value = checker.node(tree, tree.place, root(), "").unwrap_or_else(|| json!({}));
-    Checked { value, diagnostics: checker.diagnostics, poisoned: checker.poisoned }
+/// Checks a whole layer. Returns its legal part, as JSON with the file's keys.
+pub(crate) fn check(tree: &Node, source: &Source, mistakes: &mut Mistakes) -> Value {
+    Checker { source, mistakes }.node(tree, tree.place, root(), "").unwrap_or_else(|| json!({}))
 }
 
 /// `path.key`.
@@ -34,21 +24,20 @@ pub fn join(path: &str, key: &str) -> String {
 
 struct Checker<'s> {
     source: &'s Source,
-    diagnostics: Vec<Diagnostic>,
-    poisoned: Vec<String>,
+    mistakes: &'s mut Mistakes,
 }
 
 impl Checker<'_> {
     fn error(&mut self, place: Place, path: &str, message: String, help: impl Into<String>) -> Option<Value> {
-        if self.diagnostics.len() < MAX_DIAGNOSTICS {
-            self.diagnostics.push(self.source.diagnostic(place, path, message, help.into()));
-            self.poisoned.push(path.to_owned());
+        if !self.mistakes.is_full() {
+            self.mistakes.diagnostics.push(self.source.diagnostic(place, path, message, help.into()));
+            self.mistakes.poison(path);
         }
         None
     }
 
     /// `key` is where the key of `node` stands.
-    fn node(&mut self, node: &Node, key: Place, slot: Slot<'static>, path: &str) -> Option<Value> {
+    fn node(&mut self, node: &Node, key: Place, slot: Slot, path: &str) -> Option<Value> {
         if node.is_null() && !path.is_empty() {
             return Some(Value::Null);
         }
@@ -89,9 +78,9 @@ impl Checker<'_> {
         self.error(place, path, format!("{name} is {wanted}, not {}", describe(node)), help)
     }
 
-    fn keys(&mut self, node: &Node, key: Place, keys: Keys<'static>, path: &str) -> Option<Value> {
+    fn keys(&mut self, node: &Node, key: Place, keys: Keys, path: &str) -> Option<Value> {
         let Yaml::Map(entries) = &node.value else {
-            if let (Some(short), Yaml::Scalar { text, .. }) = (keys.short, &node.value) {
+            if let (Some(short), Yaml::Scalar { text, .. }) = (keys.short(), &node.value) {
                 return Some(json!({ short: &**text }));
             }
             let names = keys.names();
@@ -127,21 +116,21 @@ impl Checker<'_> {
                     message,
                     format!("give one of {}", list(&exclusive, "and")),
                 );
-                self.poisoned.push(path.to_owned());
+                self.mistakes.poison(path);
             }
         }
         Some(Value::Object(out))
     }
 
-    fn unknown_key(&mut self, entry: &Entry, keys: Keys<'static>, path: &str, at: &str) {
-        if self.diagnostics.len() >= MAX_DIAGNOSTICS {
+    fn unknown_key(&mut self, entry: &Entry, keys: Keys, path: &str, at: &str) {
+        if self.mistakes.is_full() {
             return;
         }
         let names = keys.names();
         let place_name = if path.is_empty() { "at the top level".to_owned() } else { format!("in `{}`", short(path)) };
         let message = format!("unknown key `{}` {place_name}", short(&entry.key));
         let help = if let Some(near) = nearest(&entry.key, names.iter().copied()) {
-            self.poisoned.push(join(path, near));
+            self.mistakes.poison(join(path, near));
             format!("did you mean `{near}`?")
         } else if entry.key == "<<" {
             "merge keys are not part of YAML 1.2; write the keys out".to_owned()
@@ -155,7 +144,7 @@ impl Checker<'_> {
         self.error(entry.place, at, message, help);
     }
 
-    fn variants(&mut self, node: &Node, key: Place, of: &[(&'static str, Slot<'static>)], path: &str) -> Option<Value> {
+    fn variants(&mut self, node: &Node, key: Place, of: &[(&'static str, Slot)], path: &str) -> Option<Value> {
         let names: Vec<&str> = of.iter().map(|(name, _)| *name).collect();
         let choose = format!("choose one of {}", list(&names, "and"));
         let entries = match &node.value {
@@ -208,7 +197,7 @@ impl Checker<'_> {
                 format!("`{path}` has no `{}`", short(&first.key)),
                 help,
             );
-            self.poisoned.push(path.to_owned());
+            self.mistakes.poison(path);
             return None;
         };
         let at = join(path, name);
@@ -236,7 +225,7 @@ impl Checker<'_> {
     }
 
     /// One of `words`, or a list.
-    fn word_or(&mut self, node: &Node, key: Place, words: &[&str], other: Slot<'static>, path: &str) -> Option<Value> {
+    fn word_or(&mut self, node: &Node, key: Place, words: &[&str], other: Slot, path: &str) -> Option<Value> {
         let text = match &node.value {
             Yaml::Seq(_) => return self.node(node, key, other, path),
             Yaml::Scalar { text, .. } => Some(text),
@@ -257,7 +246,7 @@ impl Checker<'_> {
             _ => None,
         };
         // What would be an item of the list was meant as a list.
-        let mut aside = Checker { source: self.source, diagnostics: Vec::new(), poisoned: Vec::new() };
+        let mut aside = Checker { source: self.source, mistakes: &mut Mistakes::default() };
         let help = match (text, item) {
             (Some(text), Some(item)) if aside.node(node, key, item, path).is_some() => {
                 format!("write a list, such as `[{}, …]`", short(text))
@@ -268,14 +257,7 @@ impl Checker<'_> {
         self.mismatch(node, key, &format!("{} or a list", list(words, "or")), path, &help)
     }
 
-    fn list(
-        &mut self,
-        node: &Node,
-        key: Place,
-        item: Slot<'static>,
-        (min, max): (usize, usize),
-        path: &str,
-    ) -> Option<Value> {
+    fn list(&mut self, node: &Node, key: Place, item: Slot, (min, max): (usize, usize), path: &str) -> Option<Value> {
         let Yaml::Seq(items) = &node.value else {
             let help = match &node.value {
                 Yaml::Scalar { text, .. } => format!("write `[{}]`", short(text)),
@@ -310,7 +292,7 @@ impl Checker<'_> {
         key: Place,
         bounds: Bounds,
         whole: bool,
-        slot: Slot<'static>,
+        slot: Slot,
         path: &str,
     ) -> Option<Value> {
         let about = one_line(slot.description);
@@ -364,7 +346,7 @@ pub fn describe(node: &Node) -> String {
 }
 
 /// An example of what follows the name of a choice.
-fn example(slot: Slot<'static>) -> String {
+fn example(slot: Slot) -> String {
     match slot.shape {
         Shape::Keys(keys) => {
             let inner: Vec<String> = keys.required().map(|name| format!("{name}: …")).collect();
@@ -376,7 +358,7 @@ fn example(slot: Slot<'static>) -> String {
 
 /// Each key, and the sections that have it.
 pub fn homes() -> HashMap<&'static str, Vec<String>> {
-    fn visit(slot: Slot<'static>, path: &str, out: &mut HashMap<&'static str, Vec<String>>) {
+    fn visit(slot: Slot, path: &str, out: &mut HashMap<&'static str, Vec<String>>) {
         match slot.shape {
             Shape::Keys(keys) => {
                 for name in keys.names() {

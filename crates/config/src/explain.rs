@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_yaml::Value;
+use serde_yaml::value::Serializer;
+use serde_yaml::with::singleton_map_recursive;
 
 use super::check::join;
 use super::layers::Layers;
@@ -32,7 +34,8 @@ pub fn to_yaml(experiment: &Experiment) -> String {
     reason = "paths in an experiment are UTF-8: the folder is checked, the rest is YAML text"
 )]
 fn document(experiment: &Experiment) -> Value {
-    let mut value = untagged(serde_yaml::to_value(experiment).expect("an experiment serializes"));
+    // A choice is a mapping with one key, not a tag.
+    let mut value = singleton_map_recursive::serialize(experiment, Serializer).expect("an experiment serializes");
     // Not a key of this family.
     if experiment.model.family == Family::Gpt2
         && let Some(model) = value.get_mut("model").and_then(Value::as_mapping_mut)
@@ -40,21 +43,6 @@ fn document(experiment: &Experiment) -> Value {
         model.remove("rope_theta");
     }
     value
-}
-
-/// A choice as a mapping with one key, where serde_yaml would write a tag.
-fn untagged(value: Value) -> Value {
-    match value {
-        Value::Tagged(tagged) => {
-            let name = tagged.tag.to_string();
-            let mut out = serde_yaml::Mapping::new();
-            out.insert(Value::String(name.trim_start_matches('!').to_owned()), untagged(tagged.value));
-            Value::Mapping(out)
-        }
-        Value::Mapping(map) => Value::Mapping(map.into_iter().map(|(k, v)| (k, untagged(v))).collect()),
-        Value::Sequence(items) => Value::Sequence(items.into_iter().map(untagged).collect()),
-        other => other,
-    }
 }
 
 /// One row per value, in the order of the keys.

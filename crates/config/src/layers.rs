@@ -1,14 +1,15 @@
-//! The layers of settings (preset, file, environment, `--set`), merged by figment; and which of them each value is from.
+//! The layers of settings (preset, file, environment, `--set`), merged; and which of them each value is from.
 //!
 //! The lowest layer, the built-in defaults, is in the raw types and in `resolve`.
 
-use figment::value::{Dict, Map, Value as Merged};
-use figment::{Figment, Metadata, Profile, Provider};
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::check::{join, one_line};
+use super::mistakes::Mistakes;
 use super::shape::{Shape, Slot, root, variants};
-use runner_spec::diagnostic::Diagnostic;
+use runner_spec::diagnostic::{Diagnostic, list};
 use runner_template::source::{Place, Source, SourceKind};
 use runner_template::tree::{Node, Yaml};
 
@@ -28,11 +29,19 @@ pub enum From {
     },
 }
 
+impl Layer {
+    /// A mistake in the value of `path`; `None` if the layer is no text.
+    pub fn diagnostic(&self, path: &str, message: String, help: String) -> Option<Diagnostic> {
+        let From::Text { source, tree } = &self.from else { return None };
+        let node = path.split('.').try_fold(tree, |node, key| Some(node.get(key)?.1));
+        Some(source.diagnostic(node.map_or(tree.place, |node| node.place), path, message, help))
+    }
+}
+
 /// All layers, merged.
 pub struct Layers {
     all: Vec<Layer>,
-    figment: Figment,
-    merged: Dict,
+    merged: Value,
 }
 
 /// A place in one of the layers.
@@ -46,57 +55,29 @@ pub struct Location<'l> {
     pub exact: bool,
 }
 
-struct AsProvider<'v>(usize, &'v Value);
-
-impl Provider for AsProvider<'_> {
-    fn metadata(&self) -> Metadata {
-        Metadata::named(self.0.to_string())
-    }
-
-    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
-        let dict = Merged::serialize(self.1)?.into_dict().unwrap_or_default();
-        Ok(Map::from([(Profile::Default, dict)]))
-    }
-}
-
 impl Layers {
     /// Merges `layers`, the lowest first.
-    pub fn merge(mut layers: Vec<Layer>) -> Result<Self, Box<figment::Error>> {
+    pub fn merge(mut layers: Vec<Layer>) -> Self {
         for low in 0..layers.len() {
             let (lower, higher) = layers.split_at_mut(low + 1);
             for above in higher {
                 prune(&mut lower[low].value, &above.value, root());
             }
         }
-        let mut figment = Figment::new();
-        for (i, layer) in layers.iter().enumerate() {
-            figment = figment.merge(AsProvider(i, &layer.value));
-        }
-        let merged = figment.data().map_err(Box::new)?.remove(&Profile::Default).unwrap_or_default();
-        Ok(Self { all: layers, figment, merged })
+        let mut merged = Value::Null;
+        layers.iter().for_each(|layer| overlay(&mut merged, &layer.value));
+        Self { all: layers, merged }
     }
 
     /// The merged value of all layers.
     pub fn value(&self) -> Value {
-        runner_spec::format::json_value(&self.merged)
-    }
-
-    fn find(&self, path: &str) -> Option<&Merged> {
-        let mut parts = path.split('.');
-        let mut at = self.merged.get(parts.next()?)?;
-        for part in parts {
-            at = match at {
-                Merged::Dict(_, dict) => dict.get(part)?,
-                Merged::Array(_, items) => items.get(part.parse::<usize>().ok()?)?,
-                _ => return None,
-            };
-        }
-        Some(at)
+        self.merged.clone()
     }
 
     /// The layer that gives `path`; a higher one wins over a lower one.
     pub fn layer_of(&self, path: &str) -> Option<usize> {
-        self.figment.get_metadata(self.find(path)?.tag())?.name.parse().ok()
+        find(&self.merged, path)?;
+        self.all.iter().rposition(|layer| find(&layer.value, path).is_some())
     }
 
     /// The location of `path`, or else of the section that it belongs to. `None` only if there is no text at all.
@@ -141,7 +122,7 @@ impl Layers {
 
     /// The origin of the final value at `path`, such as `exp.yaml:12:7`; `None` for a default.
     pub fn origin(&self, path: &str, is_null: bool) -> Option<String> {
-        if matches!(self.find(path)?, Merged::Empty(..)) && !is_null {
+        if find(&self.merged, path)?.is_null() && !is_null {
             return None;
         }
         let layer = self.layer_of(path)?;
@@ -154,43 +135,32 @@ impl Layers {
 
     /// The environment variables that have a say in the result, with their values.
     pub fn environment(&self) -> Vec<(String, String)> {
-        fn visit(layers: &Layers, value: &Merged, used: &mut Vec<bool>) {
+        fn visit(layers: &Layers, value: &Value, path: &str, used: &mut BTreeSet<usize>) {
             match value {
-                Merged::Dict(_, dict) if !dict.is_empty() => dict.values().for_each(|v| visit(layers, v, used)),
-                leaf => {
-                    let layer = layers.figment.get_metadata(leaf.tag()).and_then(|m| m.name.parse::<usize>().ok());
-                    if let Some(flag) = layer.and_then(|i| used.get_mut(i)) {
-                        *flag = true;
-                    }
+                Value::Object(map) if !map.is_empty() => {
+                    map.iter().for_each(|(key, inner)| visit(layers, inner, &join(path, key), used));
                 }
+                _ => used.extend(layers.layer_of(path)),
             }
         }
-        let mut used = vec![false; self.all.len()];
-        self.merged.values().for_each(|v| visit(self, v, &mut used));
-        let variables =
-            self.all.iter().zip(used).filter(|(_, used)| *used).filter_map(|(layer, _)| match &layer.from {
-                From::Text { source, .. } if source.kind == SourceKind::Environment => {
-                    Some((source.label.clone(), source.yaml().to_owned()))
-                }
-                _ => None,
-            });
+        let mut used = BTreeSet::new();
+        visit(self, &self.merged, "", &mut used);
+        let variables = used.into_iter().filter_map(|layer| match &self.all[layer].from {
+            From::Text { source, .. } if source.kind == SourceKind::Environment => {
+                Some((source.label.clone(), source.yaml().to_owned()))
+            }
+            _ => None,
+        });
         variables.collect()
     }
 
     /// Reports required keys that are missing, and removes from `value` what serde could not read.
-    pub fn complete(&self, value: &mut Value, poisoned: &mut Vec<String>, out: &mut Vec<Diagnostic>) {
-        self.complete_at(value, root(), "", poisoned, out);
+    pub fn complete(&self, value: &mut Value, mistakes: &mut Mistakes) {
+        self.complete_at(value, root(), "", mistakes);
     }
 
     /// True if the value is complete.
-    fn complete_at(
-        &self,
-        value: &mut Value,
-        slot: Slot<'static>,
-        path: &str,
-        poisoned: &mut Vec<String>,
-        out: &mut Vec<Diagnostic>,
-    ) -> bool {
+    fn complete_at(&self, value: &mut Value, slot: Slot, path: &str, mistakes: &mut Mistakes) -> bool {
         let Value::Object(map) = value else { return true };
         match slot.shape {
             Shape::Keys(keys) => {
@@ -200,7 +170,7 @@ impl Layers {
                     if inner.is_null() {
                         return slot.nullable;
                     }
-                    let whole = self.complete_at(inner, slot, &join(path, key), poisoned, out);
+                    let whole = self.complete_at(inner, slot, &join(path, key), mistakes);
                     if !whole {
                         broken.push(key.clone());
                     }
@@ -214,10 +184,10 @@ impl Layers {
                     // The sections are optional to serde, so that the others can be looked at without them.
                     whole &= path.is_empty() || path == "data";
                     let at = join(path, key);
-                    if !broken.iter().any(|b| b == key) && !is_poisoned(poisoned, &at) {
-                        out.extend(self.missing(path, key, keys.get(key)));
+                    if !broken.iter().any(|b| b == key) && !mistakes.is_poisoned(&at) {
+                        mistakes.diagnostics.extend(self.missing(&at, keys.get(key)));
                     }
-                    poisoned.push(at);
+                    mistakes.poison(at);
                 }
                 whole
             }
@@ -227,38 +197,45 @@ impl Layers {
                 let Some((name, inner)) = map.iter_mut().next() else { return true };
                 let slot = of.iter().find(|(n, _)| n == name).map(|(_, slot)| *slot);
                 let at = join(path, name);
-                slot.is_some_and(|slot| self.complete_at(inner, slot, &at, poisoned, out))
+                slot.is_some_and(|slot| self.complete_at(inner, slot, &at, mistakes))
             }
             _ => true,
         }
     }
 
-    fn missing(&self, path: &str, key: &str, slot: Option<Slot<'static>>) -> Option<Diagnostic> {
-        let at = join(path, key);
-        let location = self.locate(&at)?;
-        let help = match (at.as_str(), slot.map(|s| s.shape)) {
+    /// The diagnostic for the required key `path`, which is missing.
+    fn missing(&self, path: &str, slot: Option<Slot>) -> Option<Diagnostic> {
+        let location = self.locate(path)?;
+        let help = match (path, slot.map(|s| s.shape)) {
             ("model", _) => "add `model: {preset: gpt2-micro}`, or another preset, or the sizes".to_owned(),
             ("data", _) => "add `data: {train: {text: {files: [input.txt]}}}`, or another source".to_owned(),
             (_, Some(Shape::Variants(of))) => {
                 let names: Vec<&str> = variants(of).into_iter().map(|(name, _)| name).collect();
-                format!("choose one of {}", runner_spec::diagnostic::list(&names, "and"))
+                format!("choose one of {}", list(&names, "and"))
             }
             _ => slot.map(|s| one_line(s.description)).unwrap_or_default(),
         };
-        Some(location.source.diagnostic(location.place, &at, format!("`{at}` is missing"), help))
+        Some(location.source.diagnostic(location.place, path, format!("`{path}` is missing"), help))
     }
 }
 
-/// True if a mistake was reported at `path`, in it, or around it.
-pub(crate) fn is_poisoned(poisoned: &[String], path: &str) -> bool {
-    let within = |inner: &str, outer: &str| {
-        outer.is_empty() || inner == outer || inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'))
-    };
-    poisoned.iter().any(|p| within(p, path) || within(path, p))
+/// The value at `path`, such as `train.steps`.
+fn find<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+    value.pointer(&format!("/{}", path.replace('.', "/")))
+}
+
+/// Puts `higher` over `lower`, key by key.
+fn overlay(lower: &mut Value, higher: &Value) {
+    match (lower, higher) {
+        (Value::Object(low), Value::Object(high)) => {
+            high.iter().for_each(|(key, value)| overlay(low.entry(key).or_insert(Value::Null), value));
+        }
+        (lower, higher) => lower.clone_from(higher),
+    }
 }
 
 /// Takes out of `lower` what a different choice in `higher` replaces.
-fn prune(lower: &mut Value, higher: &Value, slot: Slot<'static>) {
+fn prune(lower: &mut Value, higher: &Value, slot: Slot) {
     let (Value::Object(low), Value::Object(high)) = (lower, higher) else { return };
     match slot.shape {
         Shape::Keys(keys) => {

@@ -6,6 +6,7 @@ pub mod check;
 mod explain;
 mod layers;
 mod load;
+mod mistakes;
 mod overrides;
 mod presets;
 mod raw;
@@ -21,7 +22,6 @@ mod resolve_model;
 mod resolve_parallel;
 mod resolve_run;
 mod resolve_source;
-mod resolve_variant;
 mod schema;
 pub mod shape;
 

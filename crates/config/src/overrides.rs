@@ -1,37 +1,29 @@
 //! The layers above the file: `RUNNER_…` variables and `--set key.path=value`, each a small YAML text of its own.
 
-use super::check::{Checked, check};
+use super::check::check;
 use super::layers::{From, Layer};
 use super::load::LoadOptions;
+use super::mistakes::Mistakes;
 use super::shape::{Shape, root};
-use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
+use runner_spec::diagnostic::{list, nearest, short};
 use runner_template::source::{Place, Source};
 use runner_template::tree::{MAX_DEPTH, Node, parse};
 
 const PREFIX: &str = "RUNNER_";
 
 /// Adds a layer for each variable, in the order of their names, and then one for each `--set`.
-pub(crate) fn layers(
-    options: &LoadOptions,
-    layers: &mut Vec<Layer>,
-    diagnostics: &mut Vec<Diagnostic>,
-    poisoned: &mut Vec<String>,
-) {
+pub(crate) fn add_overrides(options: &LoadOptions, layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
     let mut variables: Vec<&(String, String)> = options.env.iter().collect();
     variables.sort();
-    let mut add = |source: Source, keys: &[String], given: usize| match layer(source, keys, given, diagnostics) {
-        Some((layer, found)) => {
-            diagnostics.extend(found.0);
-            poisoned.extend(found.1);
-            layers.push(layer);
-        }
+    let mut add = |source: Source, keys: &[String], given: usize| match layer(source, keys, given, mistakes) {
+        Some(layer) => layers.push(layer),
         None if keys[0].is_empty() => {}
-        None => poisoned.push(keys.join(".")),
+        None => mistakes.poison(keys.join(".")),
     };
     let sections = sections();
     for (name, value) in variables {
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
-        if github_actions(options) && name == "RUNNER_NAME" {
+        if is_github_actions(options) && name == "RUNNER_NAME" {
             continue;
         }
         let keys: Vec<String> = rest.split("__").map(str::to_lowercase).collect();
@@ -59,14 +51,13 @@ fn sections() -> Vec<&'static str> {
 }
 
 /// GitHub Actions calls its machine `RUNNER_NAME`, which would rename every experiment.
-fn github_actions(options: &LoadOptions) -> bool {
+fn is_github_actions(options: &LoadOptions) -> bool {
     ["RUNNER_OS", "RUNNER_TOOL_CACHE"].iter().all(|name| options.env.iter().any(|(n, _)| n == name))
 }
 
-type Found = (Vec<Diagnostic>, Vec<String>);
-
-/// `given`: characters of the name, for the caret.
-fn layer(source: Source, keys: &[String], given: usize, out: &mut Vec<Diagnostic>) -> Option<(Layer, Found)> {
+/// The layer that gives `keys` the value in `source`, whose name has `given` characters; `None` if it gives no value.
+fn layer(source: Source, keys: &[String], given: usize, mistakes: &mut Mistakes) -> Option<Layer> {
+    let out = &mut mistakes.diagnostics;
     let name = Place { line: 1, column: 1, length: given.max(1) };
     if source.skip == source.text.len() && !source.text.ends_with('=') {
         let help = format!("write `--set {}=VALUE`; there are {}", short(&source.text), list(&sections(), "and"));
@@ -85,6 +76,6 @@ fn layer(source: Source, keys: &[String], given: usize, out: &mut Vec<Diagnostic
     }
     let value = tree.unwrap_or_else(|| Node::null(Place { line: 1, column: given + 1, length: 1 }));
     let tree = keys.iter().rev().fold(value, |node, key| Node::wrap(key.clone(), name, node));
-    let Checked { value, diagnostics, poisoned } = check(&tree, &source);
-    Some((Layer { from: From::Text { source, tree }, value }, (diagnostics, poisoned)))
+    let value = check(&tree, &source, mistakes);
+    Some(Layer { from: From::Text { source, tree }, value })
 }

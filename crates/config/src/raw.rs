@@ -22,6 +22,23 @@ pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> 
     Option::<T>::deserialize(from).map(Some)
 }
 
+/// Defines a function for each default of a key, by which serde and the schema know it.
+macro_rules! defaults {
+    ($($name:ident: $type:ty = $value:expr;)*) => {
+        $(fn $name() -> $type { $value })*
+    };
+}
+pub(crate) use defaults;
+
+defaults! {
+    embedding_range: f64 = 0.1;
+    adamw_lr: f64 = 6e-4;
+    adamw_betas: [f64; 2] = [0.9, 0.95];
+    adamw_eps: f64 = 1e-8;
+    adamw_decay: f64 = 0.1;
+    decay_final: f64 = 0.1;
+}
+
 /// A language-model pretraining experiment: what to train, on which data, how long, and what to record.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -168,10 +185,6 @@ pub enum RawInit {
     },
 }
 
-fn embedding_range() -> f64 {
-    0.1
-}
-
 /// The global batch of one optimizer step, and how much of it one forward pass takes.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -253,22 +266,6 @@ pub enum RawOptimizer {
         #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
         momentum: f64,
     },
-}
-
-fn adamw_lr() -> f64 {
-    6e-4
-}
-
-fn adamw_betas() -> [f64; 2] {
-    [0.9, 0.95]
-}
-
-fn adamw_eps() -> f64 {
-    1e-8
-}
-
-fn adamw_decay() -> f64 {
-    0.1
 }
 
 impl Default for RawOptimizer {
@@ -356,10 +353,6 @@ pub struct RawStep {
     /// Factor of one drop.
     #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     pub gamma: f64,
-}
-
-fn decay_final() -> f64 {
-    0.1
 }
 
 impl Default for RawDecay {

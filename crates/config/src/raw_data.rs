@@ -3,7 +3,7 @@
 use schemars::{JsonSchema, Schema, json_schema};
 use serde::Deserialize;
 
-use super::raw::given;
+use super::raw::{defaults, given};
 use runner_spec::experiment::{Corpus, HUB_DEFAULT_BRANCH, PaddingMask, Validation};
 use runner_spec::serde_defaults::yes;
 
@@ -71,10 +71,6 @@ pub enum RawTokenizer {
     },
     /// That of a model on the Hugging Face hub: its tokenizer.json, or vocab.json and merges.txt.
     Hub(RawHubTokenizer),
-}
-
-fn one() -> u64 {
-    1
 }
 
 impl Default for RawTokenizer {
@@ -171,12 +167,10 @@ pub struct RawHubSource {
     pub revision: String,
 }
 
-fn train_split() -> String {
-    "train".to_owned()
-}
-
-fn default_branch() -> String {
-    HUB_DEFAULT_BRANCH.to_owned()
+defaults! {
+    one: u64 = 1;
+    train_split: String = "train".to_owned();
+    default_branch: String = HUB_DEFAULT_BRANCH.to_owned();
 }
 
 /// A tokenizer by the name of its model. The name alone is enough: `hub: gpt2`.

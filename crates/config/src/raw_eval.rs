@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::raw::given;
+use super::raw::{defaults, given};
 use super::raw_data::RawSource;
 use runner_spec::experiment::Corpus;
 
@@ -99,23 +99,10 @@ pub struct RawSamples {
     pub seed: u64,
 }
 
-fn count() -> usize {
-    1
-}
-
-fn max_tokens() -> usize {
-    64
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the default of an optional key")]
-fn top_k() -> Option<usize> {
-    Some(50)
-}
-
-fn temperature() -> f64 {
-    1.0
-}
-
-fn seed() -> u64 {
-    42
+defaults! {
+    count: usize = 1;
+    max_tokens: usize = 64;
+    top_k: Option<usize> = Some(50);
+    temperature: f64 = 1.0;
+    seed: u64 = 42;
 }

@@ -3,6 +3,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
+use super::raw::defaults;
 use runner_spec::experiment::{AutoOr, ParallelMode, PipelineSchedule};
 
 /// More ranks than this are a slip.
@@ -72,28 +73,23 @@ pub struct RawPipeline {
     pub microbatches: Option<usize>,
 }
 
-fn auto() -> AutoOr<Vec<usize>> {
-    AutoOr::Auto
-}
-
-fn schedule() -> PipelineSchedule {
-    PipelineSchedule::OneFOneB
+defaults! {
+    auto: AutoOr<Vec<usize>> = AutoOr::Auto;
+    schedule: PipelineSchedule = PipelineSchedule::OneFOneB;
 }
 
 fn partition(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"anyOf": [
-        {"type": "string", "enum": ["auto"]},
-        {"type": "array", "items": {
-            "type": "integer", "minimum": 1, "maximum": 10_000, "description": "the layers of one stage, a whole number"
-        }},
-    ]})
+    auto_or_list(&json_schema!({
+        "type": "integer", "minimum": 1, "maximum": 10_000, "description": "the layers of one stage, a whole number"
+    }))
 }
 
 fn devices(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"anyOf": [
-        {"type": "string", "enum": ["auto"]},
-        {"type": "array", "items": {
-            "type": "string", "pattern": "^(cpu|cuda:[0-9]+)$", "description": "`cpu`, or `cuda:` and a number"
-        }},
-    ]})
+    auto_or_list(&json_schema!({
+        "type": "string", "pattern": "^(cpu|cuda:[0-9]+)$", "description": "`cpu`, or `cuda:` and a number"
+    }))
+}
+
+fn auto_or_list(item: &Schema) -> Schema {
+    json_schema!({"anyOf": [{"type": "string", "enum": ["auto"]}, {"type": "array", "items": item}]})
 }

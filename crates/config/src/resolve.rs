@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::layers::{Layers, is_poisoned};
+use super::layers::{Layers, Location};
+use super::mistakes::Mistakes;
 use super::raw::RawExperiment;
 use super::resolve_run::train;
-use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS};
 use runner_spec::experiment::{Checkpoint, Experiment, Log};
 use runner_weights::DescribedModel;
 
@@ -16,8 +16,7 @@ pub struct Resolver<'l> {
     pub layers: &'l Layers,
     /// Folder of the experiment file, absolute.
     pub base: PathBuf,
-    pub diagnostics: Vec<Diagnostic>,
-    pub poisoned: Vec<String>,
+    pub mistakes: Mistakes,
     /// Origins of values that no layer gives as they are, by key.
     pub notes: BTreeMap<&'static str, String>,
     /// See [`LoadOptions::absent_files`](crate::LoadOptions::absent_files).
@@ -30,20 +29,20 @@ impl Resolver<'_> {
     /// Reports a mistake that lies between `keys`, at the one of them that the highest layer gives. Says nothing if a
     /// mistake in one of them is known already.
     pub fn error(&mut self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) {
-        if self.diagnostics.len() >= MAX_DIAGNOSTICS || keys.iter().any(|key| is_poisoned(&self.poisoned, key)) {
+        if self.mistakes.is_full() || keys.iter().any(|key| self.mistakes.is_poisoned(key)) {
             return;
         }
-        let mut best: Option<(&str, super::layers::Location)> = None;
+        let mut best: Option<(&str, Location)> = None;
         for key in keys {
             let Some(found) = self.layers.locate(key) else { continue };
-            let rank = |l: &super::layers::Location| (l.exact, l.layer);
+            let rank = |l: &Location| (l.exact, l.layer);
             if best.as_ref().is_none_or(|(_, b)| found.exact && rank(&found) > rank(b)) {
                 best = Some((key, found));
             }
         }
         if let Some((key, at)) = best {
             let place = at.exact.then(|| self.layers.value_place(key)).flatten().unwrap_or(at.place);
-            self.diagnostics.push(at.source.diagnostic(place, key, message.into(), help.into()));
+            self.mistakes.diagnostics.push(at.source.diagnostic(place, key, message.into(), help.into()));
         }
     }
 
@@ -75,7 +74,7 @@ impl Resolver<'_> {
         if let (Some(model), Some(batch), Some(length)) = (&model, &batch, length) {
             self.sizes(model, batch, length);
         }
-        if !self.diagnostics.is_empty() {
+        if !self.mistakes.diagnostics.is_empty() {
             return None;
         }
         Some(Experiment {

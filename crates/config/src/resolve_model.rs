@@ -4,7 +4,7 @@ use super::presets;
 use super::raw::{RawInit, RawModel};
 use super::resolve::Resolver;
 use runner_spec::diagnostic::list;
-use runner_spec::experiment::{Batch, Family, Model, WeightInit};
+use runner_spec::experiment::{Batch, Family, Model, NormPlace, WeightInit};
 use runner_spec::model::DEFAULT_ROPE_THETA;
 
 /// More parameters than any machine holds; beyond it arithmetic on sizes would overflow.
@@ -34,9 +34,8 @@ impl Resolver<'_> {
         ];
         let missing: Vec<&str> = sizes.iter().filter(|(_, size)| size.is_none()).map(|(key, _)| *key).collect();
         // A size that was given wrongly is not missing.
-        let unsaid =
-            missing.iter().copied().filter(|key| !super::layers::is_poisoned(&self.poisoned, &format!("model.{key}")));
-        let unsaid: Vec<&str> = unsaid.collect();
+        let unsaid: Vec<&str> =
+            missing.into_iter().filter(|key| !self.mistakes.is_poisoned(&format!("model.{key}"))).collect();
         if !unsaid.is_empty() {
             let verb = if unsaid.len() == 1 { "is" } else { "are" };
             self.error(
@@ -47,12 +46,10 @@ impl Resolver<'_> {
         }
         let [Some(layers), Some(heads), Some(d_model), Some(context_length)] = sizes.map(|(_, size)| size) else {
             self.family_keys(raw, family);
-            self.variant(raw, family);
             return None;
         };
         self.heads(raw, family, heads, d_model);
         self.family_keys(raw, family);
-        self.variant(raw, family);
         let d_ff = raw.d_ff.unwrap_or_else(|| match family {
             Family::Gpt2 => {
                 self.notes.insert("model.d_ff", "default (4·d_model)".into());
@@ -158,23 +155,37 @@ impl Resolver<'_> {
         }
     }
 
-    /// Reports keys that the family does not have.
+    /// Reports keys that the family does not have. A key with the family's own value is not a mistake.
     fn family_keys(&mut self, raw: &RawModel, family: Family) {
-        if family == Family::Gpt2 && raw.rope_theta.is_some() {
-            self.error(
-                &["model.rope_theta"],
-                "`model.rope_theta` is not a key of the family `gpt2`",
-                "delete it; gpt2 learns its positions, llama rotates them",
-            );
-        }
-        if let (Family::Llama, Some(dropout)) = (family, raw.dropout)
-            && dropout > 0.0
-        {
-            self.error(
-                &["model.dropout"],
-                "`model.dropout` is not a key of the family `llama`",
-                "delete it; llama has no dropout",
-            );
+        let is_given = |dropout: Option<f64>| dropout.is_some_and(|p| p > 0.0);
+        let (other, foreign) = match family {
+            Family::Gpt2 => {
+                (Family::Llama, vec![("rope_theta", raw.rope_theta.is_some(), "it does not rotate positions")])
+            }
+            Family::Llama => (
+                Family::Gpt2,
+                vec![
+                    ("dropout", is_given(raw.dropout), "it has no dropout"),
+                    ("norm", raw.norm == Some(NormPlace::Post), "its norms stand before attention and MLP"),
+                    ("activation", raw.activation.is_some(), "its MLP is a SwiGLU"),
+                    ("positions", raw.positions.is_some(), "it rotates its positions"),
+                    ("embedding_scale", raw.embedding_scale == Some(true), "its embeddings are not scaled"),
+                    ("head_bias", raw.head_bias == Some(true), "it has no biases"),
+                    ("final_norm", raw.final_norm == Some(false), "a norm stands before its head"),
+                    ("mlp_dropout", is_given(raw.mlp_dropout), "it has no dropout"),
+                    (
+                        "init.pytorch",
+                        matches!(raw.init, Some(RawInit::Pytorch { .. })),
+                        "it starts from normal(0, 0.02)",
+                    ),
+                ],
+            ),
+        };
+        let (name, other) = (name(family), name(other));
+        for (key, _, why) in foreign.into_iter().filter(|(_, is_foreign, _)| *is_foreign) {
+            let key = format!("model.{key}");
+            let message = format!("`{key}` is not a key of the family `{name}`");
+            self.error(&[&key], message, format!("delete it, or choose `family: {other}`; {name}: {why}"));
         }
     }
 

@@ -1,9 +1,9 @@
 //! The `parallel` section: a mode and the keys that go with it, stages that fit the model.
 
-use super::layers::is_poisoned;
 use super::raw_parallel::{MAX_RANKS, RawParallel, RawPipeline};
 use super::resolve::Resolver;
 use runner_spec::experiment::{AutoOr, Batch, DeviceChoice, Parallel, ParallelMode, Pipeline, PipelineSchedule};
+use runner_spec::format::count;
 
 pub(crate) const REPLICAS: &str = "parallel.replicas";
 pub(crate) const STAGES: &str = "parallel.pipeline.stages";
@@ -56,7 +56,7 @@ impl Resolver<'_> {
     /// The number of ranks; `None` after a mistake in the keys that give it.
     pub fn grid(&mut self, raw: &RawParallel) -> Option<Grid> {
         let known = [MODE, REPLICAS, STAGES, SCHEDULE, CHUNKS, MICROBATCHES];
-        if known.iter().any(|key| is_poisoned(&self.poisoned, key)) {
+        if known.iter().any(|key| self.mistakes.is_poisoned(key)) {
             return None;
         }
         let mode = name(raw.mode);
@@ -107,7 +107,7 @@ impl Resolver<'_> {
         if grid.ranks() > MAX_RANKS {
             self.error(
                 &[REPLICAS, STAGES],
-                format!("too many ranks: {}, and at most {MAX_RANKS} are possible", grid.arithmetic()),
+                format!("too many ranks: {}, and at most {} are possible", grid.arithmetic(), count(MAX_RANKS as u64)),
                 format!("make `replicas` at most {}", MAX_RANKS / pipeline.map_or(1, |p| p.stages)),
             );
             return None;
@@ -247,8 +247,8 @@ fn name(mode: ParallelMode) -> &'static str {
 }
 
 /// `1 rank`, `2 ranks`.
-fn counted(n: usize, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+fn counted(n: usize, noun: &str) -> String {
+    runner_spec::format::counted(n as u64, noun)
 }
 
 /// `[4, 4, 3]`, cut if it is long.

@@ -3,7 +3,9 @@
 use super::raw::{RawDecay, RawEval, RawOptimizer, RawSchedule, RawStep, RawTrain};
 use super::raw_eval::{RawHellaSwag, RawLoss, RawSamples};
 use super::resolve::Resolver;
-use runner_spec::experiment::{Decay, Eval, EvalLoss, HellaSwag, Optimizer, Samples, Schedule, Train, Warmup};
+use runner_spec::experiment::{
+    Decay, Eval, EvalLoss, HellaSwag, Optimizer, Precision, Samples, Schedule, Train, Warmup,
+};
 
 const DEFAULT_STEPS: u64 = 1000;
 
@@ -24,6 +26,19 @@ impl Resolver<'_> {
             }
             RawOptimizer::Sgd { lr, momentum } => Optimizer::Sgd { lr, momentum },
         }
+    }
+
+    /// Reports `master_weights: false` under a precision other than bf16, where all weights are 32-bit.
+    pub fn master_weights(&mut self, precision: Precision, master_weights: bool) {
+        if master_weights || precision == Precision::Bf16 {
+            return;
+        }
+        let name = if precision == Precision::Fp32 { "fp32" } else { "tf32" };
+        self.error(
+            &["master_weights", "precision"],
+            format!("`master_weights: false` under `precision: {name}`, whose weights are 32-bit"),
+            "delete it, or choose `precision: bf16`",
+        );
     }
 
     pub fn schedule(&mut self, raw: &RawSchedule, train: Option<&Train>) -> Schedule {

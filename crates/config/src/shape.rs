@@ -7,22 +7,22 @@ use super::schema::schema_ref;
 
 /// The legal content of a place in the experiment file.
 #[derive(Debug, Clone, Copy)]
-pub enum Shape<'s> {
+pub enum Shape {
     /// Named keys.
-    Keys(Keys<'s>),
+    Keys(Keys),
     /// One key, which chooses.
-    Variants(&'s [Value]),
+    Variants(&'static [Value]),
     /// One of these words.
-    Words(&'s [Value]),
+    Words(&'static [Value]),
     List {
-        items: &'s Value,
+        items: &'static Value,
         min: usize,
         max: usize,
     },
     /// One of these words, or what `other` describes.
     WordOr {
-        words: &'s [Value],
-        other: &'s Value,
+        words: &'static [Value],
+        other: &'static Value,
     },
     Number(Bounds),
     Integer(Bounds),
@@ -32,13 +32,7 @@ pub enum Shape<'s> {
 
 /// A mapping with named keys.
 #[derive(Debug, Clone, Copy)]
-pub struct Keys<'s> {
-    properties: Option<&'s Map<String, Value>>,
-    required: Option<&'s Vec<Value>>,
-    exclusive: Option<&'s Vec<Value>>,
-    /// The key that a text alone stands for.
-    pub short: Option<&'s str>,
-}
+pub struct Keys(&'static Value);
 
 /// Legal range of a number.
 #[derive(Debug, Clone, Copy)]
@@ -51,25 +45,25 @@ pub struct Bounds {
 
 /// A shape, and whether `null` is a value of its own there.
 #[derive(Debug, Clone, Copy)]
-pub struct Slot<'s> {
-    pub shape: Shape<'s>,
+pub struct Slot {
+    pub shape: Shape,
     pub nullable: bool,
     /// The description that an editor shows.
-    pub description: &'s str,
+    pub description: &'static str,
 }
 
 /// The shape of the whole file.
-pub fn root() -> Slot<'static> {
+pub fn root() -> Slot {
     slot(schema_ref())
 }
 
 /// The shape that `schema` describes.
-pub fn slot(schema: &'static Value) -> Slot<'static> {
+pub fn slot(schema: &'static Value) -> Slot {
     let slot = bare(schema);
     Slot { description: schema["description"].as_str().unwrap_or(slot.description), ..slot }
 }
 
-fn bare(schema: &'static Value) -> Slot<'static> {
+fn bare(schema: &'static Value) -> Slot {
     if let Some(reference) = schema["$ref"].as_str() {
         let target = reference.trim_start_matches('#');
         return slot(schema_ref().pointer(target).unwrap_or(&Value::Null));
@@ -107,12 +101,7 @@ fn bare(schema: &'static Value) -> Slot<'static> {
         (_, _, Some("number")) => Shape::Number(bounds(schema)),
         (_, _, Some("integer")) => Shape::Integer(bounds(schema)),
         (_, _, Some("boolean")) => Shape::Bool,
-        (_, _, Some("object")) => Shape::Keys(Keys {
-            properties: schema["properties"].as_object(),
-            required: schema["required"].as_array(),
-            exclusive: schema[EXCLUSIVE].as_array(),
-            short: schema["x-short"].as_str(),
-        }),
+        (_, _, Some("object")) => Shape::Keys(Keys(schema)),
         _ => Shape::Text,
     };
     Slot { shape, nullable, description: "" }
@@ -123,27 +112,37 @@ fn bounds(schema: &Value) -> Bounds {
     Bounds { min: get("minimum"), above: get("exclusiveMinimum"), max: get("maximum"), below: get("exclusiveMaximum") }
 }
 
-impl Keys<'static> {
-    pub fn get(&self, key: &str) -> Option<Slot<'static>> {
-        self.properties?.get(key).map(slot)
+impl Keys {
+    pub fn get(&self, key: &str) -> Option<Slot> {
+        self.0["properties"].get(key).map(slot)
     }
 
     pub fn names(&self) -> Vec<&'static str> {
-        self.properties.into_iter().flat_map(Map::keys).map(String::as_str).collect()
+        self.0["properties"].as_object().into_iter().flat_map(Map::keys).map(String::as_str).collect()
     }
 
     pub fn required(&self) -> impl Iterator<Item = &'static str> {
-        self.required.into_iter().flatten().filter_map(Value::as_str)
+        texts(&self.0["required"])
     }
 
     /// Keys of which one layer gives at most one.
     pub fn exclusive(&self) -> Vec<&'static str> {
-        self.exclusive.into_iter().flatten().filter_map(Value::as_str).collect()
+        texts(&self.0[EXCLUSIVE]).collect()
+    }
+
+    /// The key that a text alone stands for.
+    pub fn short(&self) -> Option<&'static str> {
+        self.0["x-short"].as_str()
     }
 }
 
+/// The texts in a list of the schema.
+fn texts(list: &'static Value) -> impl Iterator<Item = &'static str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
 /// The names to choose from, and what each holds.
-pub fn variants(of: &'static [Value]) -> Vec<(&'static str, Slot<'static>)> {
+pub fn variants(of: &'static [Value]) -> Vec<(&'static str, Slot)> {
     of.iter()
         .filter_map(|v| v["properties"].as_object()?.iter().next())
         .map(|(name, schema)| (name.as_str(), slot(schema)))
