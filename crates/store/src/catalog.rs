@@ -218,21 +218,14 @@ struct MetricsTail {
     tokens_per_second: Option<f64>,
 }
 
-/// Bytes read from the end first, about a thousand lines. Until an evaluation is found, the window grows fourfold up to the
-/// maximum.
+/// The number of bytes read from the end: about a thousand lines, and the maximum if there is no evaluation in them.
 const TAIL_BYTES: u64 = 256 << 10;
 const MAX_TAIL_BYTES: u64 = 64 << 20;
 
 impl MetricsTail {
     fn read(path: &Path) -> Self {
-        let mut window = TAIL_BYTES;
-        loop {
-            let (tail, whole) = Self::read_window(path, window);
-            if whole || tail.eval.is_some() || window >= MAX_TAIL_BYTES {
-                return tail;
-            }
-            window *= 4;
-        }
+        let (tail, whole) = Self::read_window(path, TAIL_BYTES);
+        if whole || tail.eval.is_some() { tail } else { Self::read_window(path, MAX_TAIL_BYTES).0 }
     }
 
     /// Reads the last `window` bytes. Returns true if that is the whole file. A missing or unreadable file has no lines.

@@ -137,14 +137,6 @@ impl Recorder {
         self.checkpoints.abandon_all();
     }
 
-    /// Saves the training state of a run with one rank.
-    fn save(&mut self, state: &TrainState) -> Result<(), StoreError> {
-        let val_loss = self.sync_before_checkpoint(state.step)?;
-        let saved = self.checkpoints.save(state, val_loss)?;
-        self.newest_checkpoint = Some((state.step, saved.hash));
-        Ok(())
-    }
-
     /// Commits a checkpoint of the parts that several ranks reported.
     ///
     /// # Errors
@@ -190,7 +182,13 @@ impl Observer for Recorder {
     }
 
     fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError> {
-        self.save(state).map_err(|error| ObserveError(Box::new(error)))
+        let save = || -> Result<_, StoreError> {
+            let val_loss = self.sync_before_checkpoint(state.step)?;
+            self.checkpoints.save(state, val_loss)
+        };
+        let saved = save().map_err(|error| ObserveError(Box::new(error)))?;
+        self.newest_checkpoint = Some((state.step, saved.hash));
+        Ok(())
     }
 
     fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {

@@ -123,7 +123,7 @@ const IS_NONE: &str = "__none_";
 
 /// `expression` with a variable of its own for each `FIELD is none`, and the numbers in it, with either sign.
 fn prepared(expression: &str) -> Result<(String, Vec<f64>), minijinja::Error> {
-    let tokens = tokenize(expression, true, SyntaxConfig::default(), WhitespaceConfig::default());
+    let tokens = tokenize(expression, true, SyntaxConfig, WhitespaceConfig::default());
     let tokens: Vec<(Token<'_>, Span)> = tokens.collect::<Result<_, _>>()?;
     let identifier = |at: usize| match tokens.get(at) {
         Some((Token::Ident(name), _)) => *name,
@@ -143,7 +143,7 @@ fn prepared(expression: &str) -> Result<(String, Vec<f64>), minijinja::Error> {
         let field = fields().find(|field| *field == identifier(at) && !is_attribute);
         if let Some(field) = field.filter(|_| identifier(at + 1) == "is" && identifier(end) == "none") {
             out += &expression[copied..span.start_offset as usize];
-            out += &format!("({}{IS_NONE}{field})", if negated { "not " } else { "" });
+            out.extend(["(", if negated { "not " } else { "" }, IS_NONE, field, ")"]);
             copied = tokens[end].1.end_offset as usize;
         }
     }

@@ -1,6 +1,5 @@
 //! `summary.json`: the numbers of a run, computed from its metrics when a process stops working on it.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use runner_spec::format::{count, seconds};
@@ -157,17 +156,15 @@ pub fn headline(summary: &Summary) -> String {
         RunStatus::Interrupted => "interrupted",
         RunStatus::Failed => "failed",
     };
-    let mut out = format!("{how}: {}", summary.id);
-    if summary.status == RunStatus::Done {
-        let _ = write!(out, ", {} steps", count(summary.steps));
-    } else {
-        let _ = write!(out, ", {} of {} steps", count(summary.steps), count(summary.steps_total));
-    }
-    let _ = write!(out, ", {} tokens in {}", count(summary.tokens), seconds(summary.wall_seconds));
-    if let Some(loss) = summary.last_eval.as_ref().and_then(|e| e.val_loss) {
-        let _ = write!(out, ", val loss {loss:.4}");
-    }
-    out
+    let steps = count(summary.steps);
+    let steps = match summary.status {
+        RunStatus::Done => steps,
+        _ => format!("{steps} of {}", count(summary.steps_total)),
+    };
+    let loss = summary.last_eval.as_ref().and_then(|e| e.val_loss);
+    let loss = loss.map_or_else(String::new, |loss| format!(", val loss {loss:.4}"));
+    let (id, tokens, time) = (&summary.id, count(summary.tokens), seconds(summary.wall_seconds));
+    format!("{how}: {id}, {steps} steps, {tokens} tokens in {time}{loss}")
 }
 
 #[cfg(test)]

@@ -143,10 +143,6 @@ impl OriginalRun {
     pub fn last_step(&self) -> Option<u64> {
         self.record.train.keys().next_back().copied()
     }
-
-    fn final_hash(&self, until: u64) -> Option<&str> {
-        final_hash(self.summary.as_ref()?, until)
-    }
 }
 
 /// Compares `original` with the run directory `copy`, over all steps of the original's own.
@@ -180,7 +176,7 @@ pub fn compare(original: &OriginalRun, copy: &Path, tolerance: f64) -> Result<Re
     };
     verdict.first_tensor = in_checkpoint.or(traced);
     if weights.is_none() {
-        let reason = if original.checkpoints.is_empty() && original.final_hash(until).is_none() {
+        let reason = if original.checkpoints.is_empty() && final_hash(original.summary.as_ref(), until).is_none() {
             "the original keeps neither a checkpoint of these steps nor the hash of its end"
         } else {
             "there is no step of which both keep a checkpoint"
@@ -300,7 +296,8 @@ impl NumberDifference {
 }
 
 /// The hash of the state after the step `until`, if the run ended there without an error.
-fn final_hash(summary: &Summary, until: u64) -> Option<&str> {
+fn final_hash(summary: Option<&Summary>, until: u64) -> Option<&str> {
+    let summary = summary?;
     (summary.steps == until && summary.error.is_none()).then_some(summary.final_hash.as_deref()).flatten()
 }
 
@@ -316,9 +313,8 @@ fn compare_weights(
     let common: Vec<(u64, bool)> =
         kept.filter_map(|(&step, hash)| Some((step, checkpoint::recorded_hash(&folder, step)? == *hash))).collect();
     let unequal = common.iter().find(|(_, equal)| !equal).map(|(step, _)| *step);
-    if let (Some(a), Some(summary)) = (original.final_hash(until), run_dir::read_summary(copy)?)
-        && let Some(b) = final_hash(&summary, until)
-    {
+    let (ours, theirs) = (original.summary.as_ref(), run_dir::read_summary(copy)?);
+    if let (Some(a), Some(b)) = (final_hash(ours, until), final_hash(theirs.as_ref(), until)) {
         return Ok((Some(WeightComparison { step: until, equal: a == b }), unequal));
     }
     Ok((common.last().map(|&(step, equal)| WeightComparison { step, equal }), unequal))
