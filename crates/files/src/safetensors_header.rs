@@ -95,7 +95,7 @@ pub fn header_bytes<'a, T: Serialize>(metadata: &str, tensors: impl IntoIterator
     let mut json = format!("{{\"__metadata__\":{metadata}");
     for (name, info) in tensors {
         let info = serde_json::to_string(&info).expect("plain data is JSON");
-        json += &format!(",{}:{info}", Value::from(name));
+        json.extend([",", &Value::from(name).to_string(), ":", &info]);
     }
     json.push('}');
     let padded = json.len().next_multiple_of(8);

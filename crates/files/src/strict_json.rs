@@ -23,6 +23,15 @@ impl<'de> Deserialize<'de> for StrictValue {
 
 struct StrictVisitor;
 
+/// Defines the visits of values that cannot be wrong.
+macro_rules! visit_scalar {
+    ($($visit:ident($Scalar:ty))+) => {
+        $(fn $visit<E: de::Error>(self, value: $Scalar) -> Result<Value, E> {
+            Ok(value.into())
+        })+
+    };
+}
+
 impl<'de> Visitor<'de> for StrictVisitor {
     type Value = Value;
 
@@ -34,25 +43,11 @@ impl<'de> Visitor<'de> for StrictVisitor {
         Ok(Value::Null)
     }
 
-    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
         Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number that is not finite"))
     }
 
-    fn visit_str<E: de::Error>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
+    visit_scalar!(visit_bool(bool) visit_u64(u64) visit_i64(i64) visit_str(&str));
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut out = Vec::new();

@@ -33,7 +33,9 @@ impl<T: Send + 'static> Queue<T> {
     fn new(mut screen: T, capacity: usize) -> io::Result<Self> {
         let (to, calls) = sync_channel::<Call<T>>(capacity);
         let work = move || {
-            calls.into_iter().for_each(|call| call(&mut screen));
+            for call in calls {
+                call(&mut screen);
+            }
             screen
         };
         let thread = thread::Builder::new().name("screen".to_owned()).spawn(work)?;

@@ -22,7 +22,6 @@ pub struct SweepPreview {
 
 impl SweepPreview {
     /// The points of `record`, their cost, and the predicted time of the whole sweep.
-    #[must_use]
     pub fn text(&self, record: &SweepRecord) -> String {
         let tasks = record.tasks();
         let mut out = points_text(record, self.shows_all_points);

@@ -21,7 +21,6 @@ pub struct SweepResultsText<'a> {
 
 impl SweepResultsText<'_> {
     /// The rows of the summary, in their order.
-    #[must_use]
     pub fn table(&self) -> String {
         let names = value_names(self.record);
         let mut columns: Vec<(&str, Align)> = vec![("point", Align::Right)];
@@ -69,7 +68,6 @@ impl SweepResultsText<'_> {
     }
 
     /// `5 done, 1 failed`.
-    #[must_use]
     pub fn counts(&self) -> String {
         use PointStatus::{Done, Duplicate, Failed, Interrupted, Queued, Running, Stopped};
         let count_of = |status| self.summary.results.rows.iter().filter(|row| row.status == status).count();
@@ -79,7 +77,6 @@ impl SweepResultsText<'_> {
     }
 
     /// The steps that early stopping saved; `None` without early stopping.
-    #[must_use]
     pub fn saved_steps(&self) -> Option<String> {
         self.record.early_stop?;
         let distinct = self.summary.results.rows.iter().filter(|row| row.status != PointStatus::Duplicate);
@@ -93,7 +90,6 @@ impl SweepResultsText<'_> {
     }
 
     /// The command that retries the first of the points whose failure would repeat, if the sweep is finished and there are any.
-    #[must_use]
     pub fn retry_command(&self) -> Option<String> {
         let rows = self.summary.results.rows.iter();
         let failed = rows.filter(|row| self.summary.is_finished && row.status == PointStatus::Failed);
@@ -106,7 +102,6 @@ impl SweepResultsText<'_> {
     }
 
     /// The importance of each parameter, one line each.
-    #[must_use]
     pub fn importance(&self) -> String {
         let mut out = String::new();
         let importance = &self.summary.importance;
@@ -123,7 +118,6 @@ impl SweepResultsText<'_> {
     }
 
     /// The best point, and the command that reproduces it.
-    #[must_use]
     pub fn best(&self) -> Option<String> {
         let row = self.summary.results.best()?;
         let point = self.record.point(row.point)?;

@@ -23,42 +23,37 @@ pub(super) struct Library {
     pub version: fn(Loaded, &CStr) -> Option<String>,
 }
 
-pub(super) const DRIVER: Library = Library {
-    name: "libcuda",
-    files: &["libcuda.so.1"],
-    symbol: c"cuDriverGetVersion",
-    version: |loaded, symbol| loaded.number(symbol).map(|n| format!("{}.{}", n / 1000, n % 1000 / 10)),
-};
-pub(super) const CUBLAS_LT: Library = Library {
-    name: "libcublasLt",
-    files: &["libcublasLt.so.13", "libcublasLt.so.12"],
-    symbol: c"cublasLtGetProperty",
-    version: Loaded::properties,
-};
-pub(super) const NVRTC: Library = Library {
-    name: "libnvrtc",
-    files: &["libnvrtc.so.13", "libnvrtc.so.12"],
-    symbol: c"nvrtcVersion",
-    version: Loaded::pair,
-};
-pub(super) const NCCL: Library = Library {
-    name: "libnccl",
-    files: &["libnccl.so.2"],
-    symbol: c"ncclGetVersion",
-    version: |loaded, symbol| loaded.number(symbol).map(|n| dotted(n as usize)),
-};
-pub(super) const CUDNN: Library = Library {
-    name: "libcudnn",
-    files: &["libcudnn.so.9"],
-    symbol: c"cudnnGetVersion",
-    version: |loaded, symbol| loaded.size(symbol).map(dotted),
-};
-pub(super) const NVML: Library = Library {
-    name: "libnvidia-ml",
-    files: &["libnvidia-ml.so.1"],
-    symbol: c"nvmlInit_v2",
-    version: |loaded, _| super::driver::nvml_driver_version(loaded),
-};
+impl Library {
+    const fn new(
+        name: &'static str,
+        files: &'static [&'static str],
+        symbol: &'static CStr,
+        version: fn(Loaded, &CStr) -> Option<String>,
+    ) -> Self {
+        Self { name, files, symbol, version }
+    }
+}
+
+pub(super) const DRIVER: Library =
+    Library::new("libcuda", &["libcuda.so.1"], c"cuDriverGetVersion", |loaded, symbol| {
+        loaded.number(symbol).map(|n| format!("{}.{}", n / 1000, n % 1000 / 10))
+    });
+pub(super) const CUBLAS_LT: Library = Library::new(
+    "libcublasLt",
+    &["libcublasLt.so.13", "libcublasLt.so.12"],
+    c"cublasLtGetProperty",
+    Loaded::properties,
+);
+pub(super) const NVRTC: Library =
+    Library::new("libnvrtc", &["libnvrtc.so.13", "libnvrtc.so.12"], c"nvrtcVersion", Loaded::pair);
+pub(super) const NCCL: Library = Library::new("libnccl", &["libnccl.so.2"], c"ncclGetVersion", |loaded, symbol| {
+    loaded.number(symbol).map(|n| dotted(n as usize))
+});
+pub(super) const CUDNN: Library =
+    Library::new("libcudnn", &["libcudnn.so.9"], c"cudnnGetVersion", |loaded, symbol| loaded.size(symbol).map(dotted));
+pub(super) const NVML: Library = Library::new("libnvidia-ml", &["libnvidia-ml.so.1"], c"nvmlInit_v2", |loaded, _| {
+    super::driver::nvml_driver_version(loaded)
+});
 
 /// The result of the search for a library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -11,8 +11,6 @@ pub enum ExportError {
     Exists { path: PathBuf },
     #[error("writing {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("writing {}: {source}", path.display())]
-    Parquet { path: PathBuf, source: parquet::errors::ParquetError },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -27,7 +25,7 @@ impl ExportError {
         match self {
             Self::Exists { .. } => true,
             Self::Store(error) => error.is_request(),
-            Self::Io { .. } | Self::Parquet { .. } => false,
+            Self::Io { .. } => false,
         }
     }
 }

@@ -29,9 +29,9 @@ type Row<'a> = (&'a str, TimedLine);
 /// # Errors
 /// `Exists` if the file exists, unless `force`; if a run cannot be read or the file cannot be written. Then there is no new file.
 pub fn export_parquet(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64, u64), ExportError> {
-    let failed = |source: ParquetError| match source {
+    let failed = |error: ParquetError| match error {
         ParquetError::External(source) => ExportError::io(path)(std::io::Error::other(source)),
-        source => ExportError::Parquet { path: path.to_owned(), source },
+        error => ExportError::io(path)(std::io::Error::other(error)),
     };
     write_new_file(path, force, |out| {
         let mut writer = file_writer(out).map_err(failed)?;

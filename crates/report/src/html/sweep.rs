@@ -11,8 +11,7 @@ use runner_lab::sweep::progress::SweepProgress;
 use runner_lab::sweep::record::SweepRecord;
 use runner_lab::sweep::summary::SweepSummary;
 use runner_lab::sweep::{Goal, Importance, PointStatus};
-use runner_lab::sweep_dir;
-use runner_lab::sweep_dir::RECORD;
+use runner_lab::sweep_dir::{self, RECORD};
 
 /// A sweep.
 #[derive(Debug, Clone, PartialEq, Serialize)]
