@@ -16,7 +16,7 @@ use runner_compute::state::TrainState;
 use runner_config::LoadOptions;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_engine::launch::threads;
-use runner_engine::launch::threads::Seated;
+use runner_engine::launch::threads::ThreadRank;
 use runner_exec::{Resources, initial_state};
 use runner_machine::heap::CountingAllocator;
 use runner_plan::compile;
@@ -104,12 +104,12 @@ impl Observer for ObservedRun {
 fn run<'a>(case: &'a Case) -> (ObservedRun, BTreeMap<usize, Vec<u32>>) {
     let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
     let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
-    let seat = |rank: &'a RankPlan| Seated {
+    let thread_rank = |rank: &'a RankPlan| ThreadRank {
         program: &rank.program,
         threads: 1,
         state: initial_state(&rank.program).unwrap(),
     };
-    let ranks = case.plan.ranks.iter().map(seat).collect();
+    let ranks = case.plan.ranks.iter().map(thread_rank).collect();
     let mut observed = ObservedRun::default();
     let stop = AtomicBool::new(false);
     let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut observed).unwrap();

@@ -4,6 +4,7 @@ use clap::Args;
 use runner_engine::apply::{ApplyRequest, apply};
 use runner_engine::continuation::ContinueRequest;
 use runner_engine::launch::Faults;
+use runner_engine::session::SessionOptions;
 use runner_report::OutputMode;
 use runner_store::manifest::SweepPoint;
 
@@ -82,13 +83,15 @@ fn apply_here(args: &ApplyArgs, interrupt: &Interrupt) -> anyhow::Result<Exit> {
         overrides: args.experiment.set.clone(),
         start_new: args.new,
         continue_from: args.continue_run.clone().map(|run| ContinueRequest { run, step: args.continue_step }),
-        until_step: args.until_step,
-        trace: args.trace,
+        options: SessionOptions {
+            until_step: args.until_step,
+            trace: args.trace,
+            is_elsewhere: args.root.runs.is_some(),
+            faults: args.test_faults.clone().unwrap_or_default(),
+        },
         expected_plan: args.expect_plan.clone(),
         sweep_point: args.sweep_point.clone(),
-        is_elsewhere: args.root.runs.is_some(),
         launched,
-        faults: args.test_faults.clone(),
         ..ApplyRequest::new(args.experiment.file.clone(), &load)
     };
     let report = apply(&request, &host(args.root.root(), args.threads)?, interrupt.stop(), &mut observer)?;

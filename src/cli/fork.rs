@@ -5,6 +5,7 @@ use std::str::FromStr;
 use clap::Args;
 use runner_engine::fork::{ForkRequest, fork};
 use runner_engine::launch::Faults;
+use runner_engine::session::SessionOptions;
 use runner_report::OutputMode;
 use runner_store::CheckpointChoice;
 
@@ -80,10 +81,12 @@ pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
         from: args.from.map(|Checkpoint(which)| which),
         name: args.name.clone(),
         start_new: args.new,
-        until_step: args.until_step,
-        trace: args.trace,
-        is_elsewhere: args.root.runs.is_some(),
-        faults: args.test_faults.clone(),
+        options: SessionOptions {
+            until_step: args.until_step,
+            trace: args.trace,
+            is_elsewhere: args.root.runs.is_some(),
+            faults: args.test_faults.clone().unwrap_or_default(),
+        },
     };
     let report = fork(&request, &host(args.root.root(), args.threads)?, interrupt.stop(), &mut observer)?;
     observer.close(&report)

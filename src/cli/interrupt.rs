@@ -37,7 +37,7 @@ pub(crate) fn install_for(launched: Option<&LaunchedRank>) -> anyhow::Result<Int
     match launched {
         None => Interrupt::install(),
         // A launcher passes on a signal that a terminal has sent to all of its processes already. Rank 0 speaks for all.
-        Some(launched) => Interrupt::install_with(LAUNCHER_ECHO, launched.seat.rank == 0),
+        Some(launched) => Interrupt::install_with(LAUNCHER_ECHO, launched.assigned.rank == 0),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The flag that says who starts the ranks of a run.
 
 use clap::{Args, ValueEnum};
-use runner_engine::launch::environment::{self, EnvironmentError};
+use runner_engine::launch::launcher_environment::{EnvironmentError, assigned_rank, assigned_rank_of_several};
 use runner_engine::launched::LaunchedRank;
 
 use super::common::utf8_environment;
@@ -34,14 +34,15 @@ impl LauncherArgs {
     /// If a launcher was asked for and there is none, or its variables make no sense.
     pub(crate) fn launched_rank(self) -> anyhow::Result<Option<LaunchedRank>> {
         let variables = utf8_environment().collect();
-        let seat = match self.launcher {
+        let assigned = match self.launcher {
             Launcher::Local => return Ok(None),
-            Launcher::Auto => environment::seat_of_several(&variables),
+            Launcher::Auto => assigned_rank_of_several(&variables),
             Launcher::Env => {
-                environment::seat(&variables).and_then(|seat| seat.map(Some).ok_or(EnvironmentError::None))
+                assigned_rank(&variables).and_then(|rank| rank.map(Some).ok_or(EnvironmentError::NoLauncher))
             }
         };
-        let seat = seat.map_err(|error| RequestError(error.to_string()))?;
-        Ok(seat.map(|seat| LaunchedRank { seat, announce_wait: |what| complain(&format!("waiting: {what}")) }))
+        let assigned = assigned.map_err(|error| RequestError(error.to_string()))?;
+        let report_wait = |what: &str| complain(&format!("waiting: {what}"));
+        Ok(assigned.map(|assigned| LaunchedRank { assigned, report_wait }))
     }
 }

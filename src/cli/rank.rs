@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::Args;
-use runner_engine::rank_process::RankProcess;
+use runner_engine::launch::rank_process::RankProcess;
 
 use super::common::{ThreadArgs, host};
 use super::exit::Exit;

@@ -3,6 +3,7 @@
 use clap::Args;
 use runner_engine::observer::{RunEvent, RunObserver};
 use runner_engine::reproduce::{ReproduceRequest, Reproduction, reproduce};
+use runner_engine::session::SessionOptions;
 use runner_report::OutputMode;
 use runner_report::verdict::describe_verdict;
 use runner_store::verdict::Judgement;
@@ -76,8 +77,11 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
         run: args.run.clone(),
         tolerance: args.tolerance,
         only_check: args.check,
-        trace: args.trace,
-        is_elsewhere: args.root.runs.is_some(),
+        options: SessionOptions {
+            trace: args.trace,
+            is_elsewhere: args.root.runs.is_some(),
+            ..SessionOptions::default()
+        },
     };
     let result = reproduce(&request, &host(args.root.root(), args.threads)?, interrupt.stop(), &mut observer);
     let screen = observer.screen.finish();

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use runner_engine::resume::{ResumeRequest, resume};
+use runner_engine::session::SessionOptions;
 use runner_report::OutputMode;
 
 use super::common::{RootArgs, ThreadArgs, host};
@@ -39,8 +40,11 @@ pub(crate) fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
     let mut observer = ScreenObserver::new(OutputMode::detect(args.json, args.quiet))?;
     let request = ResumeRequest {
         run: args.run.clone(),
-        until_step: args.until_step,
-        is_elsewhere: args.root.runs.is_some(),
+        options: SessionOptions {
+            until_step: args.until_step,
+            is_elsewhere: args.root.runs.is_some(),
+            ..SessionOptions::default()
+        },
         launched,
     };
     let report = resume(&request, &host(args.root.root(), args.threads)?, interrupt.stop(), &mut observer)?;

@@ -13,7 +13,7 @@ use runner_compute::state::TrainState;
 use runner_config::LoadOptions;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_engine::launch::threads;
-use runner_engine::launch::threads::Seated;
+use runner_engine::launch::threads::ThreadRank;
 use runner_exec::{RankOutcome, Resources, initial_state};
 use runner_plan::compile;
 use runner_spec::cluster::ClusterFacts;
@@ -188,8 +188,8 @@ pub fn run<'a>(case: &'a LayoutCase, dtype: DType) -> (ObservedRun, BTreeMap<Str
         state.buffer = state.buffer.to_dtype(dtype).unwrap();
         state
     };
-    let seat = |rank: &'a RankPlan| Seated { program: &rank.program, threads: 1, state: state(rank) };
-    let ranks = case.plan.ranks.iter().map(seat).collect();
+    let thread_rank = |rank: &'a RankPlan| ThreadRank { program: &rank.program, threads: 1, state: state(rank) };
+    let ranks = case.plan.ranks.iter().map(thread_rank).collect();
     let mut observed = ObservedRun::default();
     let stop = AtomicBool::new(false);
     let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut observed).unwrap();

@@ -9,7 +9,7 @@ use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_data::Prepared;
 use runner_engine::launch::threads;
-use runner_engine::launch::threads::Seated;
+use runner_engine::launch::threads::ThreadRank;
 use runner_exec::{Resources, RunControls, initial_state};
 use runner_spec::event::{Event, ObserveError, TraceLine};
 use runner_spec::plan::RankPlan;
@@ -124,12 +124,12 @@ fn the_padding_mask_changes_padding_alone() {
         let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
         let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
         let state = |rank: &RankPlan| initial_state(&rank.program).unwrap();
-        let seat = |rank: usize| Seated {
+        let thread_rank = |rank: usize| ThreadRank {
             program: &case.plan.ranks[rank].program,
             threads: 1,
             state: state(&case.plan.ranks[rank]),
         };
-        let ranks = (0..case.plan.ranks.len()).map(seat).collect();
+        let ranks = (0..case.plan.ranks.len()).map(thread_rank).collect();
         let (mut observed, stop) = (Traced::default(), AtomicBool::new(false));
         let orders = RunControls { trace: true, ..RunControls::from(&stop) };
         let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, orders, &mut observed).unwrap();
@@ -198,7 +198,7 @@ fn ranks_that_start_differently_are_refused() {
         let case = layout_case(MODELS[0].1, LAYOUTS[layout].1, 5);
         let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
         let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
-        let seat = |r: &RankPlan| -> (usize, TrainState) {
+        let thread_rank = |r: &RankPlan| -> (usize, TrainState) {
             let mut state = initial_state(&r.program).unwrap();
             if r.rank == rank {
                 let mut values: Vec<f32> = state.buffer.to_vec1().unwrap();
@@ -209,10 +209,10 @@ fn ranks_that_start_differently_are_refused() {
             }
             (r.rank, state)
         };
-        let states: Vec<(usize, TrainState)> = case.plan.ranks.iter().map(seat).collect();
+        let states: Vec<(usize, TrainState)> = case.plan.ranks.iter().map(thread_rank).collect();
         let ranks = states
             .into_iter()
-            .map(|(rank, state)| Seated { program: &case.plan.ranks[rank].program, threads: 1, state })
+            .map(|(rank, state)| ThreadRank { program: &case.plan.ranks[rank].program, threads: 1, state })
             .collect();
         let stop = AtomicBool::new(false);
         let result = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut ObservedRun::default());

@@ -1,4 +1,4 @@
-//! `apply`: the run of an experiment is started, resumed, or found to be done.
+//! `apply` starts the run of an experiment, resumes it, or finds it done.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,23 +8,23 @@ use runner_lab::stored_plan;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::plan::Plan;
 use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
-use runner_store::run_dir::{self, RunDir, RunFiles};
-use runner_store::{RunLock, catalog, time};
+use runner_store::run_dir::{self, ContinueFrom, RunDir, RunFiles};
+use runner_store::{RunLock, StoreError, catalog, time};
 
 use crate::continuation::{ContinueRequest, ContinueSource, differing_keys};
 use crate::error::EngineError;
-use crate::launch::{Faults, World};
-use crate::launched::{Joined, LaunchedRank, work_with_others};
-use crate::observer::{RunEvent, RunObserver, Silent};
+use crate::launch::World;
+use crate::launched::{JoinedRank, LaunchedRank, work_as_rank};
+use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun, pin_hub_commits};
-use crate::session::{Session, SessionOptions};
+use crate::session::{Session, SessionOptions, report_up_to_date};
 use crate::stop::StopSwitch;
 
-/// What `apply` is asked for.
+/// A request to `apply`.
 pub struct ApplyRequest<'a> {
-    /// Loads the experiment. Ranks that a launcher started meet before this is called, so that all of them hear of a mistake that
-    /// only one of them finds.
+    /// Loads the experiment. Ranks that a launcher started meet before this is called, so that a mistake that only one of them finds
+    /// reaches all.
     pub load: &'a dyn Fn() -> Result<Loaded, ConfigError>,
     /// The file that the user named, for the record.
     pub file: PathBuf,
@@ -34,20 +34,13 @@ pub struct ApplyRequest<'a> {
     pub start_new: bool,
     /// The run whose record and checkpoint a new run goes on with.
     pub continue_from: Option<ContinueRequest>,
-    /// The step after which to stop with a checkpoint.
-    pub until_step: Option<u64>,
-    /// True to record hashes of what each step computes.
-    pub trace: bool,
+    pub options: SessionOptions,
     /// The hash that the plan must have, or how it must begin.
     pub expected_plan: Option<String>,
     /// The point of a sweep that the run is.
     pub sweep_point: Option<SweepPoint>,
-    /// True if the folder of runs is not where other commands look by default.
-    pub is_elsewhere: bool,
     /// The rank that a launcher made this process; `None` if this process starts the ranks itself.
     pub launched: Option<LaunchedRank>,
-    /// What goes wrong on purpose, in tests.
-    pub faults: Option<Faults>,
 }
 
 impl<'a> ApplyRequest<'a> {
@@ -60,13 +53,10 @@ impl<'a> ApplyRequest<'a> {
             overrides: Vec::new(),
             start_new: false,
             continue_from: None,
-            until_step: None,
-            trace: false,
+            options: SessionOptions::default(),
             expected_plan: None,
             sweep_point: None,
-            is_elsewhere: false,
             launched: None,
-            faults: None,
         }
     }
 }
@@ -81,26 +71,20 @@ pub fn apply(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport, EngineError> {
-    match &request.launched {
-        None => apply_as(request, host, stop, observer, None),
-        Some(launched) => work_with_others(launched, request.faults.as_ref(), |world| {
-            let host = host.shared_with(world);
-            let mut silent = Silent;
-            let observer = if world.leads() { observer } else { &mut silent };
-            apply_as(request, &host, stop, observer, Some(world))
-        }),
-    }
+    work_as_rank(request.launched.as_ref(), &request.options.faults, host, observer, |world, host, observer| {
+        apply_in(world, request, host, stop, observer)
+    })
 }
 
-/// `world`: the ranks that a launcher started.
-fn apply_as(
+/// Applies the experiment as one of the ranks of `world`, or alone.
+fn apply_in(
+    world: Option<&World>,
     request: &ApplyRequest<'_>,
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-    world: Option<&World>,
 ) -> Result<RunReport, EngineError> {
-    let is_leader = world.is_none_or(World::leads);
+    let is_leader = world.is_none_or(World::is_leader);
     let mut loaded = (request.load)()?;
     pin_hub_commits(&mut loaded.experiment, host, observer)?;
     if let Some(other) = request.continue_from.as_ref().filter(|_| is_leader) {
@@ -110,31 +94,27 @@ fn apply_as(
     if let Some(hash) = &request.expected_plan {
         check_plan_hash(hash, &ready.plan, &host.runs)?;
     }
-    let joined = world.map(|world| Joined::new(world, &ready.plan)).transpose()?;
-    // Where there are several machines, this one's memory says nothing of the others'.
-    if world.is_none_or(|world| world.machines() == 1) {
-        ready.check_memory()?;
-    }
+    let joined = world.map(|world| JoinedRank::new(world, &ready.plan)).transpose()?;
+    ready.check_memory(world)?;
     if let Some(joined) = joined.as_ref().filter(|_| !is_leader) {
-        return joined.follow(&loaded.experiment, &ready, host, stop, request.faults.as_ref());
+        return joined.follow(&loaded.experiment, &ready, host, stop, &request.options.faults);
     }
     let source = request.continue_from.as_ref().map(|other| other.find(&host.runs, &ready.plan)).transpose()?;
     let run = match open_or_create(request, &loaded, &ready.plan, host, source.as_ref(), observer)? {
         OpenedOrDone::Open(run) => run,
         OpenedOrDone::Done(path) => return Ok(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }),
     };
-    let options = SessionOptions {
-        overrides: request.overrides.clone(),
-        environment: recorded_environment(&loaded, host),
-        until_step: request.until_step,
-        trace: request.trace,
-        is_elsewhere: request.is_elsewhere,
-        faults: request.faults.clone(),
+    let session = Session {
+        options: &request.options,
+        overrides: &request.overrides,
+        environment: &recorded_environment(&loaded, host),
+        host,
+        experiment: &loaded.experiment,
+        ready: &ready,
+        stop,
+        joined: joined.as_ref(),
     };
-    let path = run.path().to_owned();
-    let (experiment, joined) = (&loaded.experiment, joined.as_ref());
-    let session = Session { options: &options, host, experiment, ready: &ready, stop, joined };
-    Ok(RunReport { outcome: session.work(run, observer)?, run: Some(path) })
+    session.work(run, observer)
 }
 
 /// A run to work on, or the folder of one that is done.
@@ -144,16 +124,36 @@ pub(crate) enum OpenedOrDone {
     Done(PathBuf),
 }
 
-/// Tells `observer` that the run in `path` is done already.
-pub(crate) fn report_done(
-    path: PathBuf,
-    id: &str,
-    observer: &mut dyn RunObserver,
-) -> Result<OpenedOrDone, EngineError> {
-    let summary = run_dir::read_summary(&path)?;
-    let summary = summary.as_ref();
-    observer.observe(&RunEvent::End { run: &path, name: id, summary, up_to_date: true, failed: false });
-    Ok(OpenedOrDone::Done(path))
+impl OpenedOrDone {
+    /// Opens the run in `path`, or tells `observer` that it is up to date.
+    pub(crate) fn open(
+        path: PathBuf,
+        manifest: &Manifest,
+        observer: &mut dyn RunObserver,
+    ) -> Result<Self, EngineError> {
+        // The status is read before the lock is taken: nothing is written for a finished run, not even a lock.
+        if manifest.status != RunStatus::Done {
+            let run = RunDir::open(&path)?;
+            // Another process may have finished it meanwhile.
+            if run.manifest().status != RunStatus::Done {
+                return Ok(Self::Open(run));
+            }
+        }
+        report_up_to_date(&path, &manifest.id, observer)?;
+        Ok(Self::Done(path))
+    }
+}
+
+/// Creates the run of `files` in `root`, which begins with a checkpoint of `source`, or at step 0.
+pub(crate) fn create_run(
+    root: &Path,
+    files: RunFiles<'_>,
+    source: Option<&ContinueFrom<'_>>,
+) -> Result<RunDir, StoreError> {
+    match source {
+        Some(source) => RunDir::create_continued(root, files, source),
+        None => RunDir::create(root, files),
+    }
 }
 
 fn open_or_create(
@@ -166,7 +166,7 @@ fn open_or_create(
 ) -> Result<OpenedOrDone, EngineError> {
     let root = &host.runs;
     let mut found = run_dir::find_run(root, plan);
-    // Two calls at once must not both find nothing. Nothing is written for a finished run, a lock neither.
+    // Two calls at once must not both find nothing. Nothing is written for a finished run, not even a lock.
     let is_finished = found.run.as_ref().is_some_and(|(_, manifest)| manifest.status == RunStatus::Done);
     let _turn = if request.start_new || !is_finished {
         let turn = RunLock::take_name(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
@@ -180,15 +180,7 @@ fn open_or_create(
     }
     if let Some((path, manifest)) = found.run.filter(|_| !request.start_new) {
         source.map_or(Ok(()), |source| source.check_beginning(&manifest))?;
-        // The status is read before the lock is taken, as nothing is written for a finished run.
-        if manifest.status != RunStatus::Done {
-            let run = RunDir::open(&path)?;
-            // Another process may have finished it in between.
-            if run.manifest().status != RunStatus::Done {
-                return Ok(OpenedOrDone::Open(run));
-            }
-        }
-        return report_done(path, &manifest.id, observer);
+        return OpenedOrDone::open(path, &manifest, observer);
     }
     let mut manifest = Manifest::new(plan, request.file.clone(), request.overrides.clone(), time::now());
     manifest.environment = recorded_environment(loaded, host);
@@ -203,10 +195,8 @@ fn open_or_create(
         plan,
         manifest,
     };
-    Ok(OpenedOrDone::Open(match source {
-        Some(source) => RunDir::create_continued(root, files, &source.for_store())?,
-        None => RunDir::create(root, files)?,
-    }))
+    let source = source.map(ContinueSource::checkpoint);
+    Ok(OpenedOrDone::Open(create_run(root, files, source.as_ref())?))
 }
 
 /// The environment variables that had effect, for the record.

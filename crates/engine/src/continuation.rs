@@ -66,8 +66,8 @@ impl ContinueRequest {
 }
 
 impl ContinueSource {
-    /// What the store needs to begin the new run.
-    pub(crate) fn for_store(&self) -> ContinueFrom<'_> {
+    /// The checkpoint that the new run begins with.
+    pub(crate) fn checkpoint(&self) -> ContinueFrom<'_> {
         ContinueFrom { path: &self.path, plan: &self.plan, which: self.which }
     }
 

@@ -51,7 +51,7 @@ pub enum EngineError {
     Io { action: String, source: io::Error },
     /// A run that had begun failed; `text` says which, and what to do next.
     #[error("{text}")]
-    Run { text: String, source: RunError },
+    Run { text: String, source: Box<RunError> },
     /// `source`, with what it means here.
     #[error("{text}")]
     Explained { text: String, source: Box<EngineError> },
@@ -62,7 +62,7 @@ pub enum EngineError {
 
 impl From<RunError> for EngineError {
     fn from(source: RunError) -> Self {
-        Self::Run { text: source.to_string(), source }
+        Self::Run { text: source.to_string(), source: Box::new(source) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `fork`: a new run from another run's settings, changed, from the start or from one of its checkpoints.
+//! `fork` starts a new run from another run's settings, changed, from the start or from one of its checkpoints.
 
 use std::path::{Path, PathBuf};
 
@@ -7,20 +7,19 @@ use runner_lab::stored_plan;
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::{OptimizerSpec, Program};
-use runner_store::manifest::{Manifest, RunOrigin, RunStatus};
-use runner_store::run_dir::{self, CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
+use runner_store::manifest::{Manifest, RunOrigin};
+use runner_store::run_dir::{self, CHECKPOINTS, ContinueFrom, RESOLVED, RunFiles};
 use runner_store::{CheckpointChoice, RunLock, catalog, checkpoint, time};
 
-use crate::apply::{OpenedOrDone, report_done};
+use crate::apply::{OpenedOrDone, create_run};
 use crate::error::EngineError;
-use crate::launch::Faults;
 use crate::observer::RunObserver;
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun, pin_hub_commits};
 use crate::session::{Session, SessionOptions};
 use crate::stop::StopSwitch;
 
-/// What `fork` is asked for.
+/// A request to `fork`.
 #[derive(Debug, Clone)]
 pub struct ForkRequest {
     /// The run to fork: a folder, an id, or the unique beginning of an id.
@@ -33,14 +32,7 @@ pub struct ForkRequest {
     pub name: Option<String>,
     /// True to start another fork even if there is the same one.
     pub start_new: bool,
-    /// The step after which to stop with a checkpoint.
-    pub until_step: Option<u64>,
-    /// True to record hashes of what each step computes.
-    pub trace: bool,
-    /// True if the folder of runs is not where other commands look by default.
-    pub is_elsewhere: bool,
-    /// What goes wrong on purpose, in tests.
-    pub faults: Option<Faults>,
+    pub options: SessionOptions,
 }
 
 /// The run that is forked, and where from.
@@ -68,24 +60,23 @@ pub fn fork(
     let mut loaded = load_changed_settings(request, &parent)?;
     pin_hub_commits(&mut loaded.experiment, host, observer)?;
     let ready = PreparedRun::new(&loaded.experiment, host, None, observer)?;
-    ready.check_memory()?;
+    ready.check_memory(None)?;
     parent.check_can_begin(&ready.plan)?;
     let run = match parent.open_or_create(request, &loaded, &ready.plan, host, observer)? {
         OpenedOrDone::Open(run) => run,
         OpenedOrDone::Done(path) => return Ok(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }),
     };
-    let options = SessionOptions {
-        overrides: request.overrides.clone(),
-        environment: host.recorded_environment.clone(),
-        until_step: request.until_step,
-        trace: request.trace,
-        is_elsewhere: request.is_elsewhere,
-        faults: request.faults.clone(),
+    let session = Session {
+        options: &request.options,
+        overrides: &request.overrides,
+        environment: &host.recorded_environment,
+        host,
+        experiment: &loaded.experiment,
+        ready: &ready,
+        stop,
+        joined: None,
     };
-    let path = run.path().to_owned();
-    let session =
-        Session { options: &options, host, experiment: &loaded.experiment, ready: &ready, stop, joined: None };
-    Ok(RunReport { outcome: session.work(run, observer)?, run: Some(path) })
+    session.work(run, observer)
 }
 
 /// The parent's settings under the changes. The environment has no say in them.
@@ -157,24 +148,20 @@ impl Parent {
         let origin = Some(self.origin());
         let made = run_dir::runs_of_plan(root, plan).into_iter().rev().find(|(_, manifest)| manifest.origin == origin);
         if let Some((path, manifest)) = made.filter(|_| !request.start_new) {
-            if manifest.status != RunStatus::Done {
-                return Ok(OpenedOrDone::Open(RunDir::open(&path)?));
-            }
-            return report_done(path, &manifest.id, observer);
+            return OpenedOrDone::open(path, &manifest, observer);
         }
         let mut manifest = Manifest::new(plan, loaded.path.clone(), request.overrides.clone(), time::now());
         manifest.origin = origin;
         manifest.environment.clone_from(&host.recorded_environment);
         let resolved = runner_config::to_yaml(&loaded.experiment);
         let files = RunFiles { experiment: &loaded.text, resolved: &resolved, plan, template: None, manifest };
-        Ok(OpenedOrDone::Open(match self.step {
-            Some(step) => {
-                let theirs = stored_plan::read(&self.path)?;
-                let from = ContinueFrom { path: &self.path, plan: &theirs, which: CheckpointChoice::Step(step) };
-                RunDir::create_continued(root, files, &from)?
-            }
-            None => RunDir::create(root, files)?,
-        }))
+        let theirs = self.step.map(|_| stored_plan::read(&self.path)).transpose()?;
+        let source = self.step.zip(theirs.as_ref()).map(|(step, plan)| ContinueFrom {
+            path: &self.path,
+            plan,
+            which: CheckpointChoice::Step(step),
+        });
+        Ok(OpenedOrDone::Open(create_run(root, files, source.as_ref())?))
     }
 }
 

@@ -1,22 +1,20 @@
 //! A point at work: `runner apply` in a process of its own, what it tells of its progress, and how it ended.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{self, Command, ExitStatus, Stdio};
+use std::process::{self, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use serde::Deserialize;
 
+use crate::launch::{read_log_end, system};
 use crate::sweep::segment_outcome::ProcessExit;
 use runner_store::metrics::{EvalLine, TrainLine};
 use runner_store::time;
-
-/// How much of the end of a log is looked at for an error.
-const TAIL: u64 = 16 << 10;
 
 /// What to start.
 #[derive(Debug, Clone)]
@@ -74,8 +72,8 @@ impl Work {
         let mut errors = OpenOptions::new().append(true).create(true).open(&self.log)?;
         let log_from = errors.metadata()?.len();
         writeln!(errors, "--- {} runner {}", time::now(), self.arguments.join(OsStr::new(" ")).display())?;
-        let mut command = Command::new(program()?);
-        command.arg0(std::env::current_exe()?).args(&self.arguments).process_group(0);
+        let mut command = system::own_command()?;
+        command.args(&self.arguments).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
         for name in &self.hidden {
             command.env_remove(name);
@@ -83,7 +81,7 @@ impl Work {
         if !self.devices.is_empty() {
             command.env(DEVICES, self.devices.join(","));
         }
-        ends_with_this_thread(&mut command);
+        system::signal_at_end_of_thread(&mut command, libc::SIGTERM);
         let process = command.spawn()?;
         // From here on it is stopped if this fails.
         let mut child = Child { process, status: None, told: Arc::default(), log: self.log.clone(), log_from };
@@ -162,22 +160,12 @@ impl Drop for Child {
 
 /// What follows the last `error: ` at the beginning of a line of `log`, in its part from byte `from` on.
 fn last_error(log: &Path, from: u64) -> Option<String> {
-    let mut file = File::open(log).ok()?;
-    let from = from.max(file.metadata().ok()?.len().saturating_sub(TAIL));
-    file.seek(SeekFrom::Start(from)).ok()?;
-    let mut bytes = Vec::new();
-    file.take(TAIL).read_to_end(&mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes);
+    let text = read_log_end(log, from);
     let lines: Vec<&str> = text.lines().collect();
     let last = lines.iter().rposition(|line| line.starts_with("error"))?;
     let words: Vec<&str> = lines[last..].iter().map(|line| line.trim_end()).collect();
     let words = words.join("\n");
     Some(words.strip_prefix("error: ").map_or_else(|| words.clone(), str::to_owned))
-}
-
-/// This very program, even if its file was replaced since it was started.
-fn program() -> io::Result<PathBuf> {
-    if cfg!(target_os = "linux") { Ok(PathBuf::from("/proc/self/exe")) } else { std::env::current_exe() }
 }
 
 fn terminate(pid: u32) {
@@ -186,30 +174,6 @@ fn terminate(pid: u32) {
     unsafe {
         libc::kill(pid as libc::pid_t, libc::SIGTERM);
     }
-}
-
-/// What `command` starts gets SIGTERM when this thread ends.
-fn ends_with_this_thread(command: &mut Command) {
-    #[cfg(target_os = "linux")]
-    {
-        let parent = process::id();
-        let before = move || {
-            #[expect(unsafe_code, reason = "FFI")]
-            // SAFETY: takes two numbers.
-            if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } == -1 {
-                return Err(io::Error::last_os_error());
-            }
-            // It may have ended before that.
-            if std::os::unix::process::parent_id() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
-        };
-        #[expect(unsafe_code, reason = "FFI")]
-        // SAFETY: what runs between fork and exec makes system calls that are safe there, and allocates nothing.
-        unsafe {
-            command.pre_exec(before);
-        }
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = command;
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use candle_core::Device;
 use runner_compute::state::TrainState;
 use runner_data::hub::{self, Lowered};
 use runner_data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, content_hash};
-use runner_exec::ExecError;
+use runner_exec::{ExecError, Resources, parameter_layout};
 use runner_machine::local_cluster::{local_cluster, with_seats};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, WeightsFacts};
@@ -15,6 +16,7 @@ use runner_spec::experiment::{Data, Experiment, Layout, Source, Tokenizer, Weigh
 use runner_spec::model::InitialWeights;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
+use runner_store::checkpoint;
 use runner_weights::{OpenedWeights, WeightsError};
 
 use crate::calibrate;
@@ -22,6 +24,7 @@ use crate::error::EngineError;
 use crate::launch::World;
 use crate::launched::check_world_size;
 use crate::observer::{RunEvent, RunObserver};
+use crate::run_error::RunError;
 
 /// Where the engine works, and what it may know of its surroundings. It reads no environment variable for itself.
 #[derive(Debug, Clone)]
@@ -224,7 +227,7 @@ pub fn initial_weights(experiment: &Experiment) -> Result<Option<OpenedWeights>,
 ///
 /// # Errors
 /// If the weights that `experiment` starts from cannot be read or have changed, or memory is short.
-pub(crate) fn initial_state(
+fn initial_state(
     experiment: &Experiment,
     program: &Program,
     facts: &DataFacts,
@@ -237,6 +240,29 @@ pub(crate) fn initial_state(
         check_unchanged(weights, facts, cache).map_err(|error| ExecError::InitialWeights(error.into()))?;
     }
     Ok(state)
+}
+
+/// The training state that the rank of `program` begins with, in the host's memory: that of `checkpoint`, or that of step 0.
+///
+/// # Errors
+/// If the checkpoint or the initial weights cannot be read, or memory is short.
+pub(crate) fn load_state(
+    experiment: &Experiment,
+    program: &Program,
+    plan_hash: &str,
+    facts: &DataFacts,
+    cache: &Path,
+    checkpoint: Option<&Path>,
+) -> Result<TrainState, RunError> {
+    let Some(path) = checkpoint else { return Ok(initial_state(experiment, program, facts, cache)?) };
+    let layout = Arc::new(parameter_layout(program));
+    Ok(checkpoint::load_state(path, Some(plan_hash), &layout, program.moments(), &Device::Cpu)?)
+}
+
+/// The data that ranks train with.
+pub(crate) fn training_resources(prepared: &Prepared) -> Resources<'_> {
+    let Prepared { dataset, tokenizer, choice, .. } = prepared;
+    Resources { dataset, tokenizer, choice: choice.as_deref() }
 }
 
 /// # Errors
@@ -274,42 +300,43 @@ impl PreparedRun {
     /// # Errors
     /// If the data or the initial weights cannot be read, the experiment cannot be planned, or the world has another number of
     /// ranks.
-    pub fn new(
+    pub(crate) fn new(
         experiment: &Experiment,
         host: &Host,
         world: Option<&World>,
         observer: &mut dyn RunObserver,
     ) -> Result<Self, EngineError> {
-        let (cluster, pool) = (find_devices(experiment, host, world)?, host.pool()?);
-        let prepared = prepare_inputs(experiment, &pool, host, observer)?;
-        Self::plan(experiment, &cluster, observer, pool, prepared)
+        Self::prepare(experiment, host, world, observer, prepare_inputs)
     }
 
     /// Prepares a run that has a checkpoint: the weights that it started from, whose facts are `weights`, are not needed.
     ///
     /// # Errors
     /// If the data cannot be read, the experiment cannot be planned, or the world has another number of ranks.
-    pub fn with_checkpoint(
+    pub(crate) fn with_checkpoint(
         experiment: &Experiment,
         weights: Option<WeightsFacts>,
         host: &Host,
         world: Option<&World>,
         observer: &mut dyn RunObserver,
     ) -> Result<Self, EngineError> {
-        let (cluster, pool) = (find_devices(experiment, host, world)?, host.pool()?);
-        let mut prepared = prepare_data(experiment, &pool, host, observer)?;
-        prepared.facts.weights = weights;
-        Self::plan(experiment, &cluster, observer, pool, prepared)
+        Self::prepare(experiment, host, world, observer, |experiment, pool, host, observer| {
+            let mut prepared = prepare_data(experiment, pool, host, observer)?;
+            prepared.facts.weights = weights;
+            Ok(prepared)
+        })
     }
 
-    fn plan(
+    fn prepare(
         experiment: &Experiment,
-        cluster: &ClusterFacts,
+        host: &Host,
+        world: Option<&World>,
         observer: &mut dyn RunObserver,
-        pool: rayon::ThreadPool,
-        prepared: Prepared,
+        prepare: impl FnOnce(&Experiment, &rayon::ThreadPool, &Host, &mut dyn RunObserver) -> Result<Prepared, EngineError>,
     ) -> Result<Self, EngineError> {
-        let plan = runner_plan::compile(experiment, &prepared.facts, cluster)?;
+        let (cluster, pool) = (find_devices(experiment, host, world)?, host.pool()?);
+        let prepared = prepare(experiment, &pool, host, observer)?;
+        let plan = runner_plan::compile(experiment, &prepared.facts, &cluster)?;
         for note in &plan.notes {
             observer.observe(&RunEvent::Note(&format!("plan   {note}")));
         }
@@ -317,11 +344,14 @@ impl PreparedRun {
     }
 
     /// # Errors
-    /// If the plan needs more memory than its device has: the run would end in the middle of a step.
-    pub fn check_memory(&self) -> Result<(), EngineError> {
+    /// If the plan needs more memory than its device has: the run would end in the middle of a step. If the ranks of `world` are on
+    /// several machines, this one's memory says nothing about the others'.
+    pub(crate) fn check_memory(&self, world: Option<&World>) -> Result<(), EngineError> {
         match &self.plan.shortage {
-            Some(shortage) => Err(EngineError::Request(shortage.clone())),
-            None => Ok(()),
+            Some(shortage) if world.is_none_or(|world| world.machine_count() == 1) => {
+                Err(EngineError::Request(shortage.clone()))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -338,7 +368,7 @@ fn find_devices(experiment: &Experiment, host: &Host, world: Option<&World>) -> 
         if let Ok(mesh) = runner_plan::mesh(&experiment.parallel, experiment.batch.sequences) {
             check_world_size(world, mesh)?;
         }
-        cluster = with_seats(cluster, world.seats());
+        cluster = with_seats(cluster, world.rank_locations());
     }
     runner_plan::check_devices(experiment, &cluster)?;
     Ok(cluster)

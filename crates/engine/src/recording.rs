@@ -1,4 +1,4 @@
-//! What the executor's events become: first the run's record, then its log, then what the caller hears.
+//! The way of each event of the executor: first into the run's record, then into its log, then to the caller.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 use runner_store::{Log, PartRecord, Recorder, StoreError};
 
 use crate::event_lines::EventLines;
-use crate::launch::Record;
+use crate::launch::RunRecord;
 use crate::observer::{RunEvent, RunObserver};
 
 /// The observer of a run's ranks.
@@ -52,7 +52,7 @@ impl Observer for Recording<'_> {
     }
 }
 
-impl Record for Recording<'_> {
+impl RunRecord for Recording<'_> {
     fn commit(
         &mut self,
         step: u64,

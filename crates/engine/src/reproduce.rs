@@ -1,4 +1,4 @@
-//! `reproduce`: a recorded run is done again from its own folder, and compared with what it recorded.
+//! `reproduce` repeats a recorded run from its own folder, and compares the result with the record.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use crate::prepare::{Host, PreparedRun};
 use crate::session::{Session, SessionOptions};
 use crate::stop::StopSwitch;
 
-/// What `reproduce` is asked for.
+/// A request to `reproduce`.
 #[derive(Debug, Clone)]
 pub struct ReproduceRequest {
     /// The run to do again: a folder, an id, or the unique beginning of an id.
@@ -27,13 +27,11 @@ pub struct ReproduceRequest {
     pub tolerance: Option<f64>,
     /// True to look for drift only.
     pub only_check: bool,
-    /// True to record hashes of what each step computes.
-    pub trace: bool,
-    /// True if the folder of runs is not where other commands look by default.
-    pub is_elsewhere: bool,
+    /// How to work on the reproduction. Its `until_step` is that of the original.
+    pub options: SessionOptions,
 }
 
-/// What came of it.
+/// The result of a request to `reproduce`.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
 pub enum Reproduction {
@@ -84,7 +82,7 @@ pub fn reproduce(
         return Ok(Reproduction::Checked(drift));
     }
     original.check_initial_weights(&ready)?;
-    ready.check_memory()?;
+    ready.check_memory(None)?;
     let from = original.manifest.continued_from.as_ref().map_or(0, |began| began.step);
     let id = &original.manifest.id;
     if original.last_step <= from {
@@ -97,16 +95,18 @@ pub fn reproduce(
     }
     let (path, run) = original.open_or_create(&ready, host, observer)?;
     if let Some(run) = run {
-        let options = SessionOptions {
-            environment: host.recorded_environment.clone(),
-            until_step: (last < steps).then_some(last),
-            trace: request.trace,
-            is_elsewhere: request.is_elsewhere,
-            ..SessionOptions::default()
+        let options = SessionOptions { until_step: (last < steps).then_some(last), ..request.options.clone() };
+        let session = Session {
+            options: &options,
+            overrides: &[],
+            environment: &host.recorded_environment,
+            host,
+            experiment: &original.experiment,
+            ready: &ready,
+            stop,
+            joined: None,
         };
-        let experiment = &original.experiment;
-        let session = Session { options: &options, host, experiment, ready: &ready, stop, joined: None };
-        if session.work(run, observer)? == RunOutcome::Interrupted {
+        if session.work(run, observer)?.outcome == RunOutcome::Interrupted {
             return Ok(Reproduction::Interrupted);
         }
     }

@@ -1,4 +1,4 @@
-//! `resume`: a run goes on from its own folder, whatever became of its file.
+//! `resume` continues a run from its own folder, whatever became of its file.
 
 use runner_lab::stored_plan;
 use runner_spec::plan::Plan;
@@ -6,26 +6,22 @@ use runner_store::manifest::{DataHashes, Manifest, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS, RunDir};
 use runner_store::{catalog, checkpoint};
 
-use crate::apply::report_done;
 use crate::error::EngineError;
 use crate::launch::World;
-use crate::launched::{Joined, LaunchedRank, work_with_others};
-use crate::observer::{RunObserver, Silent};
+use crate::launched::{JoinedRank, LaunchedRank, work_as_rank};
+use crate::observer::RunObserver;
 use crate::opened_run::resolved_experiment;
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun};
-use crate::session::{Session, SessionOptions};
+use crate::session::{Session, SessionOptions, report_up_to_date};
 use crate::stop::StopSwitch;
 
-/// What `resume` is asked for.
+/// A request to `resume`.
 #[derive(Debug, Clone)]
 pub struct ResumeRequest {
     /// A folder, an id, or the unique beginning of an id.
     pub run: String,
-    /// The step after which to stop with a checkpoint.
-    pub until_step: Option<u64>,
-    /// True if the folder of runs is not where other commands look by default.
-    pub is_elsewhere: bool,
+    pub options: SessionOptions,
     /// The rank that a launcher made this process; `None` if this process starts the ranks itself.
     pub launched: Option<LaunchedRank>,
 }
@@ -40,34 +36,28 @@ pub fn resume(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport, EngineError> {
-    match &request.launched {
-        None => resume_as(request, host, stop, observer, None),
-        Some(launched) => work_with_others(launched, None, |world| {
-            let host = host.shared_with(world);
-            let mut silent = Silent;
-            let observer = if world.leads() { observer } else { &mut silent };
-            resume_as(request, &host, stop, observer, Some(world))
-        }),
-    }
+    work_as_rank(request.launched.as_ref(), &request.options.faults, host, observer, |world, host, observer| {
+        resume_in(world, request, host, stop, observer)
+    })
 }
 
-/// `world`: the ranks that a launcher started.
-fn resume_as(
+/// Resumes the run as one of the ranks of `world`, or alone.
+fn resume_in(
+    world: Option<&World>,
     request: &ResumeRequest,
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-    world: Option<&World>,
 ) -> Result<RunReport, EngineError> {
     let path = catalog::resolve(&host.runs, &request.run)?;
-    // Nothing is written for a finished run, a lock neither.
+    // Nothing is written for a finished run, not even a lock.
     if run_dir::read_manifest(&path)?.status == RunStatus::Done {
         let id = path.file_name().map_or_else(|| path.display().to_string(), |id| id.to_string_lossy().into_owned());
-        report_done(path.clone(), &id, observer)?;
+        report_up_to_date(&path, &id, observer)?;
         return Ok(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) });
     }
     // The rank that keeps the record takes the lock.
-    let run = if world.is_none_or(World::leads) { Some(RunDir::open(&path)?) } else { None };
+    let run = if world.is_none_or(World::is_leader) { Some(RunDir::open(&path)?) } else { None };
     let experiment = resolved_experiment(&path)?;
     let ready = if checkpoint::saved_steps(&path.join(CHECKPOINTS)).is_empty() {
         PreparedRun::new(&experiment, host, world, observer)?
@@ -75,25 +65,25 @@ fn resume_as(
         let weights = stored_plan::read(&path)?.data.weights;
         PreparedRun::with_checkpoint(&experiment, weights, host, world, observer)?
     };
-    let joined = world.map(|world| Joined::new(world, &ready.plan)).transpose()?;
+    let joined = world.map(|world| JoinedRank::new(world, &ready.plan)).transpose()?;
     let run = match (run, &joined) {
         (Some(run), _) => run,
-        (None, Some(joined)) => return joined.follow(&experiment, &ready, host, stop, None),
+        (None, Some(joined)) => return joined.follow(&experiment, &ready, host, stop, &request.options.faults),
         (None, None) => return Ok(RunReport { outcome: RunOutcome::Done, run: None }),
     };
     check_same_plan(run.manifest(), &ready.plan)?;
-    if world.is_none_or(|world| world.machines() == 1) {
-        ready.check_memory()?;
-    }
-    let options = SessionOptions {
-        environment: host.recorded_environment.clone(),
-        until_step: request.until_step,
-        is_elsewhere: request.is_elsewhere,
-        ..SessionOptions::default()
+    ready.check_memory(world)?;
+    let session = Session {
+        options: &request.options,
+        overrides: &[],
+        environment: &host.recorded_environment,
+        host,
+        experiment: &experiment,
+        ready: &ready,
+        stop,
+        joined: joined.as_ref(),
     };
-    let joined = joined.as_ref();
-    let session = Session { options: &options, host, experiment: &experiment, ready: &ready, stop, joined };
-    Ok(RunReport { outcome: session.work(run, observer)?, run: Some(path) })
+    session.work(run, observer)
 }
 
 /// # Errors

@@ -1,101 +1,42 @@
 //! Why a run that had begun did not reach its end.
 
-use std::error::Error;
-use std::fmt;
-
 use runner_exec::ExecError;
 use runner_store::StoreError;
 
-use crate::error::EngineError;
-use crate::launch::{MemberError, ProcessError, RankError};
+use crate::error::{EngineError, error_text};
+use crate::launch::{LaunchedError, ProcessError, RankError};
 
 /// Why a run that had begun did not reach its end.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The only rank, in this process, failed.
-    Single(Box<ExecError>),
+    #[error("{0}")]
+    Single(#[from] ExecError),
     /// A rank that is a thread of this process failed.
-    Thread(Box<RankError>),
-    /// A rank that is a process on this machine failed.
-    Process(ProcessError),
+    #[error(transparent)]
+    Thread(#[from] RankError),
+    /// A rank that is a process of this machine failed.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
     /// A rank that a launcher started failed.
-    Member(MemberError),
+    #[error(transparent)]
+    Launched(#[from] LaunchedError),
     /// A restart would repeat the same failure: twice in a row the ranks came no further and saved nothing.
-    Repeated(ProcessError),
+    #[error("{0}; twice in a row the ranks came no further and saved nothing, so they are not restarted")]
+    Repeated(#[source] ProcessError),
     /// The best checkpoint could not be tested (`eval.test`).
-    Test(Box<EngineError>),
-    /// The record could not be opened again for a restart.
-    Store(StoreError),
-}
-
-impl fmt::Display for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Single(error) => error.fmt(f),
-            Self::Thread(error) => error.fmt(f),
-            Self::Process(error) => error.fmt(f),
-            Self::Member(error) => error.fmt(f),
-            Self::Repeated(error) => {
-                write!(
-                    f,
-                    "{error}; twice in a row the ranks came no further and saved nothing, so they are not restarted"
-                )
-            }
-            Self::Test(error) => write!(f, "eval.test: {}", crate::error::error_text(error.as_ref())),
-            Self::Store(error) => error.fmt(f),
-        }
-    }
-}
-
-impl Error for RunError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(match self {
-            Self::Single(error) => error.as_ref(),
-            Self::Thread(error) => error.source.as_ref(),
-            Self::Process(error) | Self::Repeated(error) => error,
-            Self::Member(error) => error,
-            Self::Test(error) => error.as_ref(),
-            Self::Store(error) => error,
-        })
-    }
-}
-
-impl From<ExecError> for RunError {
-    fn from(error: ExecError) -> Self {
-        Self::Single(Box::new(error))
-    }
-}
-
-impl From<RankError> for RunError {
-    fn from(error: RankError) -> Self {
-        Self::Thread(Box::new(error))
-    }
-}
-
-impl From<ProcessError> for RunError {
-    fn from(error: ProcessError) -> Self {
-        Self::Process(error)
-    }
-}
-
-impl From<MemberError> for RunError {
-    fn from(error: MemberError) -> Self {
-        Self::Member(error)
-    }
-}
-
-impl From<StoreError> for RunError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
+    #[error("eval.test: {}", error_text(.0.as_ref()))]
+    Test(#[source] Box<EngineError>),
+    /// A checkpoint could not be read, or the record could not be opened again for a restart.
+    #[error("{0}")]
+    Store(#[from] StoreError),
 }
 
 impl RunError {
     /// The executor's error, of a rank in this process.
     fn exec_error(&self) -> Option<&ExecError> {
         match self {
-            Self::Single(error) => Some(error),
-            Self::Thread(error) => Some(&error.source),
+            Self::Single(error) | Self::Thread(RankError { source: error, .. }) => Some(error),
             _ => None,
         }
     }
@@ -104,8 +45,8 @@ impl RunError {
     #[must_use]
     pub fn is_not_finite(&self) -> bool {
         match self {
-            Self::Process(error) => error.not_finite(),
-            Self::Member(error) => error.not_finite(),
+            Self::Process(error) => error.is_not_finite(),
+            Self::Launched(error) => error.is_not_finite(),
             _ => matches!(self.exec_error(), Some(ExecError::NotFinite { .. })),
         }
     }
@@ -115,7 +56,7 @@ impl RunError {
     pub fn is_from_record(&self) -> bool {
         match self {
             Self::Process(error) => matches!(error, ProcessError::Record(_)),
-            Self::Member(error) => matches!(error, MemberError::Record(_)),
+            Self::Launched(error) => matches!(error, LaunchedError::Record(_)),
             Self::Store(_) => true,
             _ => matches!(self.exec_error(), Some(ExecError::Observer(_))),
         }

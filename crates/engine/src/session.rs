@@ -7,16 +7,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use runner_comm::Alone;
-use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
-use runner_data::Prepared;
-use runner_exec::parameter_layout;
-use runner_exec::{Peers, Resources, RunControls};
+use runner_exec::{Peers, RankOutcome, RunControls, parameter_layout};
 use runner_machine::host::{Git, Machine, peak_rss_bytes};
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::{Mode, Program};
-use runner_store::checkpoint::{self, StateHash};
+use runner_store::checkpoint::{self, ChosenCheckpoint, StateHash};
 use runner_store::manifest::{RunStatus, SessionContext};
 use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
 use runner_store::summary::{RankSummary, Summary, headline, step_seconds};
@@ -25,46 +22,47 @@ use runner_store::{Log, OpenedRecorder, Recorder};
 use crate::error::EngineError;
 use crate::event_lines::EventLines;
 use crate::final_test::test_best_checkpoint;
-use crate::launch::member::Kept;
-use crate::launch::threads::Seated;
-use crate::launch::{self, Attempt, Faults, Launch, supervise};
-use crate::launched::{Joined, state_loader};
+use crate::launch::restart::Attempt;
+use crate::launch::supervisor::{self, Launch};
+use crate::launch::threads::{self, ThreadRank};
+use crate::launch::{Faults, RanksDone, TrainingStart};
+use crate::launched::JoinedRank;
 use crate::observer::{RunEvent, RunObserver};
-use crate::outcome::RunOutcome;
-use crate::prepare::{Host, PreparedRun, initial_state};
+use crate::outcome::{RunOutcome, RunReport};
+use crate::prepare::{Host, PreparedRun, load_state, training_resources};
 use crate::recording::Recording;
 use crate::run_error::RunError;
 use crate::stop::StopSwitch;
 
-/// How a process was asked to work on a run.
+/// How a process is to work on a run.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SessionOptions {
-    /// Overrides of keys, for the record.
-    pub overrides: Vec<String>,
-    /// Environment variables that had effect, for the record.
-    pub environment: BTreeMap<String, String>,
+pub struct SessionOptions {
     /// The step after which to stop with a checkpoint.
     pub until_step: Option<u64>,
     /// True to record hashes of what each step computes.
     pub trace: bool,
-    /// True if other commands have to be told the run's folder, not its id: it is not where they look by default.
+    /// True if the folder of runs is not where other commands look by default, so they need the run's folder, not its id.
     pub is_elsewhere: bool,
-    /// What goes wrong on purpose, in tests.
-    pub faults: Option<Faults>,
+    /// Faults that tests inject.
+    pub faults: Faults,
 }
 
 /// One process's work on a run.
 pub(crate) struct Session<'a> {
     pub options: &'a SessionOptions,
+    /// Overrides of keys, for the record.
+    pub overrides: &'a [String],
+    /// Environment variables that had effect, for the record.
+    pub environment: &'a BTreeMap<String, String>,
     pub host: &'a Host,
     pub experiment: &'a Experiment,
     pub ready: &'a PreparedRun,
     pub stop: &'a StopSwitch,
     /// This rank among those that a launcher started; `None` if this process starts the ranks itself.
-    pub joined: Option<&'a Joined<'a>>,
+    pub joined: Option<&'a JoinedRank<'a>>,
 }
 
-/// Where training goes on.
+/// The point at which training resumes.
 enum ResumePoint {
     /// The initial weights.
     Start,
@@ -74,14 +72,14 @@ enum ResumePoint {
     Checkpoint(PathBuf, u64),
 }
 
-/// A record that is open for writing, and where training goes on.
+/// A record that is open for writing, and the resume point.
 struct OpenRecord {
     recorder: Recorder,
     resume_point: ResumePoint,
     warnings: Vec<String>,
 }
 
-/// How training ended, where it did not fail.
+/// The end of training that did not fail.
 struct TrainingEnd {
     interrupted: bool,
     hash: Option<StateHash>,
@@ -106,7 +104,7 @@ impl ResumePoint {
         }
     }
 
-    fn chosen(chosen: Option<checkpoint::ChosenCheckpoint>) -> Self {
+    fn chosen(chosen: Option<ChosenCheckpoint>) -> Self {
         chosen.map_or(Self::Start, |c| Self::Checkpoint(c.path, c.step))
     }
 }
@@ -116,20 +114,23 @@ impl Session<'_> {
     ///
     /// # Errors
     /// If the run failed, which its record then says too; or the record cannot be written.
-    pub(crate) fn work(&self, mut run: RunDir, observer: &mut dyn RunObserver) -> Result<RunOutcome, EngineError> {
+    pub(crate) fn work(&self, run: RunDir, observer: &mut dyn RunObserver) -> Result<RunReport, EngineError> {
+        let path = run.path().to_owned();
+        Ok(RunReport { outcome: self.train_and_record(run, observer)?, run: Some(path) })
+    }
+
+    fn train_and_record(&self, mut run: RunDir, observer: &mut dyn RunObserver) -> Result<RunOutcome, EngineError> {
         let path = run.path().to_owned();
         let mut log = Log::append(&path.join(LOG))?;
         let OpenRecord { mut recorder, resume_point, warnings } = self.open_record(&path)?;
         let is_new = run.manifest().sessions.is_empty();
         let from = resume_point.step();
         if self.options.until_step.is_some_and(|until| until <= from) {
-            let (summary, name) = (run_dir::read_summary(&path)?, self.name(&path));
-            let (summary, up_to_date) = (summary.as_ref(), true);
-            observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date, failed: false });
+            report_up_to_date(&path, &self.name(&path), observer)?;
             return Ok(RunOutcome::AlreadyAt(from));
         }
-        if let Some(faults) = &self.options.faults {
-            log.line(&format!("warning: made to fail for a test: {faults:?}"))?;
+        if !self.options.faults.is_empty() {
+            log.line(&format!("warning: made to fail for a test: {:?}", self.options.faults))?;
         }
         if self.options.trace {
             recorder.start_trace()?;
@@ -141,7 +142,7 @@ impl Session<'_> {
             observer.observe(&RunEvent::Warning(warning));
         }
         let steps = self.plan().totals.steps;
-        let text = opening_text(&run, is_new, from, steps);
+        let text = describe_start(&run, is_new, from, steps);
         log.line(&text)?;
         let wall_before = earlier_wall_seconds(&path, from)?;
         let log_every = self.experiment.log.every;
@@ -149,7 +150,7 @@ impl Session<'_> {
         run.write_once(TOKENIZER, || {
             self.ready.prepared.tokenizer.to_file().map_err(|error| EngineError::Other(error.to_string()))
         })?;
-        run.begin_session(from, self.place(machine))?;
+        run.begin_session(from, self.context(machine))?;
         let started = Instant::now();
         let lines = EventLines::new(log_every);
         let mut recording = Recording { path: path.clone(), recorder, log, lines, observer };
@@ -210,7 +211,7 @@ impl Session<'_> {
         let summary = recorded.as_ref().ok();
         observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date: false, failed });
         match (end, recorded) {
-            // What stopped the run matters more than that the record could not say so.
+            // What stopped the run matters more than that the record could not be written.
             (Err(error), _) => Err(self.failure(error, &path)),
             (Ok(_), Err(error)) => Err(error.into()),
             (Ok(_), Ok(summary)) => {
@@ -257,8 +258,8 @@ impl Session<'_> {
         Ok(OpenRecord { recorder, resume_point, warnings })
     }
 
-    /// Trains to the end. After the death of a rank's process the ranks are restarted from the last checkpoint, as often as the
-    /// experiment allows.
+    /// Trains to the end. When a rank's process is lost, the ranks are restarted from the newest checkpoint, as often as the experiment
+    /// allows.
     fn train(
         &self,
         mut resume_point: ResumePoint,
@@ -269,17 +270,15 @@ impl Session<'_> {
         let (mut restarts, mut last): (u32, Option<Attempt>) = (0, None);
         loop {
             let from = resume_point.step();
-            let error = match self.train_once(resume_point, recording) {
-                Ok(end) => return Ok(end),
-                Err(RunError::Process(error))
-                    if error.died() && restarts < max_restarts && !self.stop.is_requested() =>
-                {
-                    error
-                }
-                Err(error) => return Err(error),
+            let (error, exited_in) = match self.train_once(resume_point, recording) {
+                Err(RunError::Process(error)) => match error.lost_rank().map(|failure| failure.step) {
+                    Some(step) if restarts < max_restarts && !self.stop.is_requested() => (error, step),
+                    _ => return Err(error.into()),
+                },
+                ended => return ended,
             };
             let saved = recording.recorder.newest_checkpoint().map_or(0, |(step, _)| *step);
-            let attempt = Attempt { from, saved, died_in: error.step().unwrap_or(from) };
+            let attempt = Attempt { from, saved, exited_in };
             if last.is_some_and(|last| attempt.repeats(&last)) {
                 return Err(RunError::Repeated(error));
             }
@@ -301,115 +300,92 @@ impl Session<'_> {
         }
     }
 
-    fn orders(&self, recording: &Recording<'_>) -> RunControls<'_> {
+    fn training_start(&self, resume_point: &ResumePoint, recording: &Recording<'_>) -> TrainingStart {
+        TrainingStart {
+            checkpoint: resume_point.checkpoint().map(Path::to_owned),
+            until_step: self.options.until_step,
+            trace: recording.recorder.is_tracing(),
+        }
+    }
+
+    fn controls(&self, recording: &Recording<'_>) -> RunControls<'_> {
         RunControls { stop: self.stop.flag(), until: self.options.until_step, trace: recording.recorder.is_tracing() }
     }
 
     /// Trains under the plan's layout, until the end or the first failure.
     fn train_once(&self, resume_point: ResumePoint, recording: &mut Recording<'_>) -> Result<TrainingEnd, RunError> {
-        if let Some(joined) = self.joined {
-            return self.lead_launched_ranks(joined, &resume_point, recording);
-        }
         match self.plan().mesh.mode {
-            Mode::Single => self.train_single(resume_point, recording),
+            _ if self.ranks_are_processes() => self.train_processes(&resume_point, recording),
             Mode::Dp => self.train_threads(resume_point, recording),
-            Mode::Ddp | Mode::Pipeline => self.train_processes(&resume_point, recording),
+            _ => self.train_single(resume_point, recording),
         }
     }
 
-    fn initial_state(&self, program: &Program) -> Result<TrainState, RunError> {
-        Ok(initial_state(self.experiment, program, &self.plan().data, &self.host.cache)?)
+    fn load_state(&self, program: &Program, checkpoint: Option<&Path>) -> Result<TrainState, RunError> {
+        let Plan { hash, data, .. } = self.plan();
+        self.ready.pool.install(|| load_state(self.experiment, program, hash, data, &self.host.cache, checkpoint))
     }
 
     fn train_single(&self, resume_point: ResumePoint, recording: &mut Recording<'_>) -> Result<TrainingEnd, RunError> {
-        let resources = self.resources();
-        let program = self.program();
-        let orders = self.orders(recording);
-        let outcome = self.ready.pool.install(|| -> Result<_, RunError> {
-            let state = match resume_point {
-                ResumePoint::State(state, _) => *state,
-                ResumePoint::Start | ResumePoint::Checkpoint(..) => self.initial_state(program)?,
-            };
-            let observer: &mut dyn Observer = recording;
-            Ok(runner_exec::run(program, &resources, Peers { comm: &Alone, monitor: &() }, state, orders, observer)?)
-        })?;
+        let (program, controls) = (self.program(), self.controls(recording));
+        let state = match resume_point {
+            ResumePoint::State(state, _) => *state,
+            point => self.load_state(program, point.checkpoint())?,
+        };
+        let (resources, peers) = (training_resources(&self.ready.prepared), Peers { comm: &Alone, monitor: &() });
+        let train = || runner_exec::run(program, &resources, peers, state, controls, recording);
+        let outcome = self.ready.pool.install(train)?;
         Self::end_with_state(&outcome, recording)
     }
 
     fn train_threads(&self, resume_point: ResumePoint, recording: &mut Recording<'_>) -> Result<TrainingEnd, RunError> {
         let (mut first, path) = match resume_point {
             ResumePoint::State(state, path) => (Some(*state), Some(path)),
-            ResumePoint::Start | ResumePoint::Checkpoint(..) => (None, None),
+            point => (None, point.checkpoint().map(Path::to_owned)),
         };
         let mut ranks = Vec::with_capacity(self.plan().ranks.len());
         for rank in &self.plan().ranks {
             let program = &rank.program;
-            let state = match (first.take(), &path) {
-                (Some(state), _) => state,
-                (None, Some(path)) => {
-                    let layout = Arc::new(parameter_layout(program));
-                    let device = candle_core::Device::Cpu;
-                    checkpoint::load_state(path, Some(&self.plan().hash), &layout, program.moments(), &device)?
-                }
-                (None, None) => self.ready.pool.install(|| self.initial_state(program))?,
-            };
-            ranks.push(Seated { program, threads: rank.hardware.threads, state });
+            let state = first.take().map_or_else(|| self.load_state(program, path.as_deref()), Ok)?;
+            ranks.push(ThreadRank { program, threads: rank.hardware.threads, state });
         }
-        let slots = self.plan().channel_slots;
-        let orders = self.orders(recording);
-        let outcomes = launch::threads::run(ranks, slots, &self.resources(), orders, recording)?;
+        let (slots, controls) = (self.plan().channel_slots, self.controls(recording));
+        let resources = training_resources(&self.ready.prepared);
+        let outcomes = threads::run(ranks, slots, &resources, controls, recording)?;
         match outcomes.first() {
             Some(outcome) => Self::end_with_state(outcome, recording),
             None => Ok(TrainingEnd { interrupted: false, hash: None, peak_rss_bytes: Vec::new() }),
         }
     }
 
+    /// Trains with ranks that are processes: this process is the parent of all of them, or rank 0 of those that a launcher started.
     fn train_processes(
         &self,
         resume_point: &ResumePoint,
         recording: &mut Recording<'_>,
     ) -> Result<TrainingEnd, RunError> {
-        let run = recording.path.clone();
-        let no_faults = Faults::default();
-        let launch = Launch {
-            plan: self.plan(),
-            experiment: self.experiment,
-            run: &run,
-            checkpoint: resume_point.checkpoint(),
-            from: resume_point.step(),
-            until: self.options.until_step,
-            trace: recording.recorder.is_tracing(),
-            faults: self.options.faults.as_ref().unwrap_or(&no_faults),
+        let run = &recording.path.clone();
+        let (training, faults) = (self.training_start(resume_point, recording), &self.options.faults);
+        let Self { experiment, ready, host, stop, .. } = *self;
+        let done = if let Some(joined) = self.joined {
+            joined
+                .training(experiment, ready, host, stop, faults)
+                .lead(run, training, recording)
+                .map_err(RunError::from)
+        } else {
+            let (plan, training, from) = (&ready.plan, &training, resume_point.step());
+            let launch = Launch { plan, experiment, run, training, from, faults };
+            supervisor::run(&launch, stop.flag(), recording).map_err(RunError::from)
         };
-        let ended = supervise::run(&launch, self.stop.flag(), recording);
-        Self::end_without_state(ended, recording)
-    }
-
-    /// Trains as rank 0 of the ranks that a launcher started.
-    fn lead_launched_ranks(
-        &self,
-        joined: &Joined<'_>,
-        resume_point: &ResumePoint,
-        recording: &mut Recording<'_>,
-    ) -> Result<TrainingEnd, RunError> {
-        let run = recording.path.clone();
-        let no_faults = Faults::default();
-        let resources = self.resources();
-        let load_state = state_loader(self.experiment, self.plan(), &joined.program, &self.host.cache);
-        let faults = self.options.faults.as_ref().unwrap_or(&no_faults);
-        let task = joined.task(self.ready, &resources, &load_state, self.stop, faults);
-        let kept = Kept {
-            run: &run,
-            checkpoint: resume_point.checkpoint(),
-            until: self.options.until_step,
-            trace: recording.recorder.is_tracing(),
-        };
-        let ended = task.lead(&kept, recording);
-        Self::end_without_state(ended, recording)
+        // What ranks wrote and nobody committed is removed.
+        recording.recorder.abandon_all();
+        let RanksDone { interrupted, peak_rss_bytes } = done?;
+        let hash = recording.recorder.newest_checkpoint().map(|(_, hash)| hash.clone());
+        Ok(TrainingEnd { interrupted, hash, peak_rss_bytes })
     }
 
     /// The end of a run whose whole state is in this process.
-    fn end_with_state(outcome: &runner_exec::RankOutcome, recording: &Recording<'_>) -> Result<TrainingEnd, RunError> {
+    fn end_with_state(outcome: &RankOutcome, recording: &Recording<'_>) -> Result<TrainingEnd, RunError> {
         let saved = recording
             .recorder
             .newest_checkpoint()
@@ -419,23 +395,7 @@ impl Session<'_> {
         Ok(TrainingEnd { interrupted: outcome.interrupted, hash: Some(hash), peak_rss_bytes: Vec::new() })
     }
 
-    /// The end of a run whose ranks are processes; what they wrote and nobody committed is removed.
-    fn end_without_state<E: Into<RunError>>(
-        ended: Result<supervise::Ended, E>,
-        recording: &Recording<'_>,
-    ) -> Result<TrainingEnd, RunError> {
-        recording.recorder.abandon_all();
-        let supervise::Ended { interrupted, peak_rss_bytes } = ended.map_err(Into::into)?;
-        let hash = recording.recorder.newest_checkpoint().map(|(_, hash)| hash.clone());
-        Ok(TrainingEnd { interrupted, hash, peak_rss_bytes })
-    }
-
-    fn resources(&self) -> Resources<'_> {
-        let Prepared { dataset, tokenizer, choice, .. } = &self.ready.prepared;
-        Resources { dataset, tokenizer, choice: choice.as_deref() }
-    }
-
-    /// What the summary says of each rank, where there are several.
+    /// The summaries of the ranks, if there are several.
     fn rank_summaries(&self, peaks: &[Option<u64>]) -> Vec<RankSummary> {
         if self.plan().world_size < 2 {
             return Vec::new();
@@ -450,14 +410,14 @@ impl Session<'_> {
         self.plan().ranks.iter().map(summarize).collect()
     }
 
-    fn place(&self, machine: Machine) -> SessionContext {
+    fn context(&self, machine: Machine) -> SessionContext {
         let git = env::current_dir().ok().and_then(|folder| Git::state_of(&folder));
         SessionContext {
             git,
             machine,
             threads: self.host.threads,
-            overrides: self.options.overrides.clone(),
-            environment: self.options.environment.clone(),
+            overrides: self.overrides.to_vec(),
+            environment: self.environment.clone(),
         }
     }
 
@@ -474,18 +434,26 @@ impl Session<'_> {
         };
         let run = format!("run {} failed", self.name(path));
         let text = if error.is_from_record() { run } else { format!("{run}: {error}{kept}; {next}") };
-        EngineError::Run { text, source: error }
+        EngineError::Run { text, source: Box::new(error) }
     }
 
-    /// What other commands call the run: its id where they would look for it, else its folder.
+    /// The name by which other commands find the run: its id where they would look for it, else its folder.
     fn name(&self, path: &Path) -> String {
         let id = if self.options.is_elsewhere { None } else { path.file_name().map(PathBuf::from) };
         id.unwrap_or_else(|| path.to_owned()).display().to_string()
     }
 }
 
+/// Tells `observer` that the run in `path`, which other commands call `name`, is up to date.
+pub(crate) fn report_up_to_date(path: &Path, name: &str, observer: &mut dyn RunObserver) -> Result<(), EngineError> {
+    let summary = run_dir::read_summary(path)?;
+    let summary = summary.as_ref();
+    observer.observe(&RunEvent::End { run: path, name, summary, up_to_date: true, failed: false });
+    Ok(())
+}
+
 /// The first line of a session.
-fn opening_text(run: &RunDir, is_new: bool, from: u64, steps: u64) -> String {
+fn describe_start(run: &RunDir, is_new: bool, from: u64, steps: u64) -> String {
     let id = run.id();
     let manifest = run.manifest();
     match (&manifest.error, is_new, &manifest.continued_from) {
@@ -496,7 +464,7 @@ fn opening_text(run: &RunDir, is_new: bool, from: u64, steps: u64) -> String {
     }
 }
 
-/// Seconds that earlier sessions worked on the steps up to `from`: what the summary says, if it was written at that step; for a
+/// The seconds that earlier sessions worked on the steps up to `from`: those of the summary, if it was written at that step; for a
 /// session that was killed, the time in its steps.
 fn earlier_wall_seconds(path: &Path, from: u64) -> Result<f64, EngineError> {
     match run_dir::read_summary(path) {

@@ -53,7 +53,8 @@ pub struct SampleText {
 }
 
 /// One event of a run. Events come in the order in which they happen.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Event {
     /// Training is about to start after `step` of `steps` steps.
     Start {

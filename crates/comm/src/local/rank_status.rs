@@ -90,7 +90,13 @@ impl RankStatus {
         self.phase.store(phase as u32, Ordering::Release);
     }
 
-    /// The rank came on: it began an instruction, or a part of a long one. Between two of these calls it computes.
+    /// Enters a phase, which is progress.
+    pub fn enter_phase(&self, phase: RankPhase) {
+        self.set_phase(phase);
+        self.record_progress();
+    }
+
+    /// The rank made progress: it began an instruction, or a part of a long one. Between two of these calls it computes.
     pub fn record_progress(&self) {
         self.progress.fetch_add(1, Ordering::Release);
     }

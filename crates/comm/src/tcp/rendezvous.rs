@@ -62,17 +62,17 @@ pub struct JoinConfig {
     pub rank: usize,
     pub world_size: usize,
     pub local_rank: usize,
-    /// Of rank 0.
-    pub host: String,
+    /// The host of rank 0.
+    pub leader_host: String,
     /// Rank 0 listens at the first of these that is free; one is usual.
     pub ports: Vec<u16>,
     /// What only the ranks of this run know, as a hash.
     pub token: [u8; 32],
     /// Names the machine and what of it this rank may use.
     pub place: String,
-    pub limit: Duration,
-    /// Told now and then what this rank waits for.
-    pub tell: fn(&str),
+    pub timeout: Duration,
+    /// Receives now and then what this rank waits for.
+    pub report_wait: fn(&str),
 }
 
 /// After this, and then every so often, a rank that waits says for what.
@@ -80,19 +80,19 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Says what is waited for, not too often.
 struct WaitReporter {
-    tell: fn(&str),
+    report_wait: fn(&str),
     next: Instant,
 }
 
 impl WaitReporter {
     fn new(config: &JoinConfig) -> Self {
-        Self { tell: config.tell, next: Instant::now() + REPORT_INTERVAL.min(config.limit / 2) }
+        Self { report_wait: config.report_wait, next: Instant::now() + REPORT_INTERVAL.min(config.timeout / 2) }
     }
 
     fn waits(&mut self, what: impl FnOnce() -> String) {
         if Instant::now() >= self.next {
             self.next = Instant::now() + 3 * REPORT_INTERVAL;
-            (self.tell)(&what());
+            (self.report_wait)(&what());
         }
     }
 }
@@ -131,7 +131,7 @@ fn handshake_of(config: &JoinConfig, token: [u8; 32], port: u16) -> Handshake {
 
 /// Meets the other ranks.
 pub(super) fn join(config: &JoinConfig) -> Result<JoinedRanks, JoinError> {
-    let deadline = Instant::now() + config.limit;
+    let deadline = Instant::now() + config.timeout;
     if config.world_size == 1 {
         return Ok((vec![None], vec![identity_of(config)]));
     }
@@ -142,7 +142,7 @@ pub(super) fn join(config: &JoinConfig) -> Result<JoinedRanks, JoinError> {
 fn shown(config: &JoinConfig) -> String {
     let port = |port: Option<&u16>| port.map_or_else(String::new, ToString::to_string);
     let (first, last) = (port(config.ports.first()), port(config.ports.last()));
-    let host = &config.host;
+    let host = &config.leader_host;
     if first == last { format!("{host}:{first}") } else { format!("{host}, ports {first} to {last}") }
 }
 
@@ -168,7 +168,7 @@ fn lead(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError
     let at = shown(config);
     let mut listener = Err(ErrorKind::InvalidInput.into());
     for &port in &config.ports {
-        let addresses = resolved(&config.host, port)?;
+        let addresses = resolved(&config.leader_host, port)?;
         listener = TcpListener::bind((listening_ip(&addresses), port));
         if listener.is_ok() {
             break;
@@ -192,8 +192,10 @@ fn lead(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError
             Ok((handshake, stream)) => {
                 if let Some(wrong) = wrong(&handshake, config, &arrived) {
                     // It is told with the others, whatever rank it says it is.
-                    let _ =
-                        tell(&stream, &Answer { refused: Some(wrong.clone()), session: [0; 32], ranks: Vec::new() });
+                    let _ = send_answer(
+                        &stream,
+                        &Answer { refused: Some(wrong.clone()), session: [0; 32], ranks: Vec::new() },
+                    );
                     break Some(JoinError::Refused(wrong));
                 }
                 let rank = handshake.rank as usize;
@@ -208,7 +210,7 @@ fn lead(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError
                     arrived: config.world_size - missing.len(),
                     world_size: config.world_size,
                     at,
-                    waited: config.limit,
+                    waited: config.timeout,
                     missing: listed(&missing),
                 });
             }
@@ -217,7 +219,7 @@ fn lead(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError
     if let Some(error) = refused {
         let answer = Answer { refused: Some(error.to_string()), session: [0; 32], ranks: Vec::new() };
         for (_, stream) in arrived.iter().flatten() {
-            let _ = tell(stream, &answer);
+            let _ = send_answer(stream, &answer);
         }
         return Err(error);
     }
@@ -231,7 +233,7 @@ fn lead(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError
         let Some((_, stream)) = entry else { continue };
         let failed =
             |source| JoinError::Unreachable { rank: 0, peer: rank, at: "its own connection".to_owned(), source };
-        tell(stream, &answer).map_err(failed)?;
+        send_answer(stream, &answer).map_err(failed)?;
     }
     let peers = answer.ranks.into_iter().map(|listed| listed.peer).collect();
     Ok((arrived.into_iter().map(|entry| entry.map(|(_, stream)| stream)).collect(), peers))
@@ -267,7 +269,7 @@ fn follow(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinErr
         MasterRetry { config, deadline, reporter: WaitReporter::new(config), why: "nobody listens there".to_owned() };
     loop {
         for &port in &config.ports {
-            let addresses = match resolved(&config.host, port) {
+            let addresses = match resolved(&config.leader_host, port) {
                 // A name service may come up later, a wrong name will not.
                 Err(JoinError::Address { source, .. }) => {
                     wait.why = source.to_string();
@@ -276,7 +278,7 @@ fn follow(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinErr
                 other => other?,
             };
             for address in addresses {
-                match TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT.min(config.limit)) {
+                match TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT.min(config.timeout)) {
                     Ok(stream) => match greet_first(config, &stream, deadline) {
                         Ok(LeaderAnswer { answer: Answer { refused: Some(why), .. }, .. }) => {
                             return Err(JoinError::Refused(why));
@@ -306,7 +308,7 @@ struct MasterRetry<'a> {
 impl MasterRetry<'_> {
     fn again(&mut self) -> Result<(), (Duration, String)> {
         if Instant::now() >= self.deadline {
-            return Err((self.config.limit, self.why.clone()));
+            return Err((self.config.timeout, self.why.clone()));
         }
         let Self { config, why, .. } = self;
         self.reporter.waits(|| format!("rank {} finds no rank 0 at {} yet: {why}", config.rank, shown(config)));
@@ -341,7 +343,7 @@ fn greet_first(config: &JoinConfig, stream: &TcpStream, deadline: Instant) -> io
     }
     let left = deadline.saturating_duration_since(Instant::now()) + HANDSHAKE_TIMEOUT;
     stream.set_read_timeout(Some(left))?;
-    Ok(LeaderAnswer { answer: hear(stream)?, listener })
+    Ok(LeaderAnswer { answer: receive_answer(stream)?, listener })
 }
 
 /// Connects to the ranks before this one, and waits for those after it.
@@ -383,7 +385,7 @@ fn connect(
     while let Some(peer) = (rank + 1..world_size).find(|peer| links[*peer].is_none()) {
         let left = deadline.saturating_duration_since(Instant::now()).max(HANDSHAKE_TIMEOUT);
         let Ok((handshake, stream)) = handshakes.arrived.recv_timeout(left) else {
-            return Err(JoinError::NotConnected { rank, peer, waited: config.limit });
+            return Err(JoinError::NotConnected { rank, peer, waited: config.timeout });
         };
         let from = handshake.rank as usize;
         if from > rank && from < world_size && links[from].is_none() {
@@ -394,13 +396,13 @@ fn connect(
 }
 
 /// Says something to a rank that was accepted.
-fn tell(mut stream: &TcpStream, answer: &Answer) -> io::Result<()> {
+fn send_answer(mut stream: &TcpStream, answer: &Answer) -> io::Result<()> {
     let bytes = serde_json::to_vec(answer)?;
     stream.write_all(&(bytes.len() as u64).to_le_bytes())?;
     stream.write_all(&bytes)
 }
 
-fn hear(mut stream: &TcpStream) -> io::Result<Answer> {
+fn receive_answer(mut stream: &TcpStream) -> io::Result<Answer> {
     let mut length = [0; 8];
     stream.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);
@@ -428,12 +430,12 @@ mod tests {
             rank: 3,
             world_size: 8,
             local_rank: 1,
-            host: "localhost".to_owned(),
+            leader_host: "localhost".to_owned(),
             ports: vec![1, 2],
             token: [7; 32],
             place: place.to_owned(),
-            limit: Duration::from_secs(1),
-            tell: |_| (),
+            timeout: Duration::from_secs(1),
+            report_wait: |_| (),
         }
     }
 

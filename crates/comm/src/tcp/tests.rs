@@ -26,12 +26,12 @@ pub(super) fn config(rank: usize, world_size: usize, port: u16) -> JoinConfig {
         rank,
         world_size,
         local_rank: rank,
-        host: "127.0.0.1".to_owned(),
+        leader_host: "127.0.0.1".to_owned(),
         ports: vec![port],
         token: [1; 32],
         place: format!("here {rank}"),
-        limit: Duration::from_secs(30),
-        tell: |_| (),
+        timeout: Duration::from_secs(30),
+        report_wait: |_| (),
     }
 }
 
@@ -114,7 +114,7 @@ fn ranks_of_another_world_are_refused_on_both_sides() {
     assert_eq!(told, ["rank 1 was started as one of 3 ranks, and rank 0 as one of 2"; 2]);
     let told = meet(3, |config| {
         let rank = config.rank.min(1);
-        Mesh::join(&JoinConfig { rank, limit: Duration::from_secs(5), ..config }).map(drop).unwrap_err().to_string()
+        Mesh::join(&JoinConfig { rank, timeout: Duration::from_secs(5), ..config }).map(drop).unwrap_err().to_string()
     });
     assert!(told.iter().all(|told| told == "two processes were started as rank 1 of 3"), "{told:?}");
 }
@@ -122,10 +122,10 @@ fn ranks_of_another_world_are_refused_on_both_sides() {
 #[test]
 fn who_does_not_come_is_named() {
     let port = free_port();
-    let alone = JoinConfig { limit: Duration::from_millis(100), ..config(0, 3, port) };
+    let alone = JoinConfig { timeout: Duration::from_millis(100), ..config(0, 3, port) };
     let error = Mesh::join(&alone).unwrap_err().to_string();
     assert_eq!(error, format!("only 1 of 3 ranks came to 127.0.0.1:{port} within 0 s; ranks 1, 2 did not"));
-    let lost = JoinConfig { limit: Duration::from_millis(100), ..config(2, 3, free_port()) };
+    let lost = JoinConfig { timeout: Duration::from_millis(100), ..config(2, 3, free_port()) };
     let error = Mesh::join(&lost).unwrap_err().to_string();
     assert!(error.starts_with("rank 2 found no rank 0 at 127.0.0.1:"), "{error}");
     assert!(error.to_lowercase().contains("refused"), "{error}");
@@ -135,9 +135,10 @@ fn who_does_not_come_is_named() {
 fn who_waits_says_for_what() {
     static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let (port, other) = (free_port(), free_port());
-    let tell = |what: &str| TOLD.lock().unwrap().push(what.to_owned());
-    let waits =
-        |config| Mesh::join(&JoinConfig { limit: Duration::from_secs(2), tell, ..config }).map(drop).unwrap_err();
+    let report_wait = |what: &str| TOLD.lock().unwrap().push(what.to_owned());
+    let waits = |config| {
+        Mesh::join(&JoinConfig { timeout: Duration::from_secs(2), report_wait, ..config }).map(drop).unwrap_err()
+    };
     waits(config(0, 3, port));
     waits(config(2, 3, other));
     let told = TOLD.lock().unwrap();
@@ -175,7 +176,7 @@ fn strangers_are_not_let_in() {
         let silent = connect();
         let mut garbled = connect();
         garbled.write_all(&[b'x'; 4096]).unwrap();
-        let other = JoinConfig { token: [2; 32], limit: Duration::from_millis(200), ..config(1, 2, port) };
+        let other = JoinConfig { token: [2; 32], timeout: Duration::from_millis(200), ..config(1, 2, port) };
         let error = Mesh::join(&other).unwrap_err().to_string();
         assert!(error.contains("no rank 0 of this run"), "{error}");
         let one = s.spawn(|| Mesh::join(&config(1, 2, port)).unwrap());

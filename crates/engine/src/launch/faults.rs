@@ -1,11 +1,11 @@
-//! Faults that tests ask for with the hidden `runner apply --test-faults KEY=NUMBER[@STEP],…`: what a healthy machine does
-//! not do when a test needs it. Steps count from 1, as messages count them. A run that was given any says so in its log.
+//! Faults that tests inject with the hidden `runner apply --test-faults KEY=NUMBER[@STEP],…`: what a healthy machine does not do
+//! when a test needs it. Steps count from 1, as in messages. The log of such a run names its faults.
 //!
-//! - `silence=MS`, `patience=MS`: after how long a rank counts as stopped, and (if none was that slow before) as hung.
-//! - `wait=MS`: how long a rank waits for another before it gives up.
-//! - `hang=RANK@STEP`, `panic=RANK@STEP`: at the step's first instruction.
-//! - `start=MS`: how long ranks sleep before they look at their data.
-//! - `save=MS@STEP`: how long ranks sleep after writing their parts of that checkpoint, before they say so.
+//! - `silence=MS`, `patience=MS`: the time after which a rank counts as lost, and (if nothing took that long before) as hung.
+//! - `wait=MS`: the time that a rank waits for another before it fails.
+//! - `hang=RANK@STEP`, `panic=RANK@STEP`: at the first instruction of the step.
+//! - `start=MS`: the time that ranks sleep before they read their data.
+//! - `save=MS@STEP`: the time that ranks sleep after they have written their parts of that checkpoint, before they report it.
 //! - `full=RANK@STEP`: the rank's disk is full when it writes its part of that checkpoint.
 
 use std::path::Path;
@@ -16,15 +16,13 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
-use super::threads::OnBoard;
-use runner_exec::{InstructionList, ProgressMonitor};
+/// Ten minutes: no test takes longer.
+const MAX_MILLISECONDS: u64 = 600_000;
 
-/// Ten minutes: no test is longer.
-const LONGEST: u64 = 600_000;
+/// With a shorter timeout, two heartbeats could be late on a busy machine.
+const MIN_TIMEOUT_MILLISECONDS: u64 = 500;
 
-/// Less than two signs of life may be late on a busy machine.
-const SHORTEST: u64 = 500;
-
+/// The faults that a test injects into a run; by default none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
     silence: Option<u64>,
@@ -48,16 +46,16 @@ impl FromStr for Faults {
             let (value, step) = value.split_once('@').map_or((value, None), |(value, step)| (value, Some(step)));
             let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
             let (value, step) = (number(value)?, step.map(number).transpose()?);
-            let time = |shortest: u64| match value {
-                ms if (shortest..=LONGEST).contains(&ms) => Ok(ms),
-                ms => Err(format!("{word:?}: {ms} is not between {shortest} and {LONGEST} ms")),
+            let milliseconds = |shortest: u64| match value {
+                ms if (shortest..=MAX_MILLISECONDS).contains(&ms) => Ok(ms),
+                ms => Err(format!("{word:?}: {ms} is not between {shortest} and {MAX_MILLISECONDS} ms")),
             };
             match (key, step) {
-                ("silence", None) => faults.silence = Some(time(SHORTEST)?),
-                ("patience", None) => faults.patience = Some(time(SHORTEST)?),
-                ("wait", None) => faults.wait = Some(time(SHORTEST)?),
-                ("start", None) => faults.start = Some(time(0)?),
-                ("save", Some(step)) => faults.save = Some((time(0)?, step)),
+                ("silence", None) => faults.silence = Some(milliseconds(MIN_TIMEOUT_MILLISECONDS)?),
+                ("patience", None) => faults.patience = Some(milliseconds(MIN_TIMEOUT_MILLISECONDS)?),
+                ("wait", None) => faults.wait = Some(milliseconds(MIN_TIMEOUT_MILLISECONDS)?),
+                ("start", None) => faults.start = Some(milliseconds(0)?),
+                ("save", Some(step)) => faults.save = Some((milliseconds(0)?, step)),
                 ("hang", Some(step)) => faults.hang = Some((value, step)),
                 ("panic", Some(step)) => faults.panic = Some((value, step)),
                 ("full", Some(step)) => faults.full = Some((value, step)),
@@ -69,33 +67,39 @@ impl FromStr for Faults {
 }
 
 impl Faults {
-    pub(super) fn silence(&self) -> Option<Duration> {
+    /// True unless a test injects a fault.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(super) fn heartbeat_timeout(&self) -> Option<Duration> {
         self.silence.map(Duration::from_millis)
     }
 
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(super) fn step_timeout(&self) -> Option<Duration> {
         self.patience.map(Duration::from_millis)
     }
 
-    pub fn wait(&self) -> Option<Duration> {
+    /// The timeout of operations between ranks, and of the rendezvous.
+    pub(crate) fn operation_timeout(&self) -> Option<Duration> {
         self.wait.map(Duration::from_millis)
     }
 
-    /// Called by a rank before it looks at its data.
-    pub fn before_data(&self) {
+    /// Called by a rank before it reads its data.
+    pub(crate) fn before_data(&self) {
         if let Some(ms) = self.start {
             sleep(Duration::from_millis(ms));
         }
     }
 
-    /// Called by a rank that wrote its part of the checkpoint of `step`.
+    /// Called by a rank that has written its part of the checkpoint of `step`.
     pub(super) fn after_part(&self, step: u64) {
-        if let Some((ms, _)) = self.save.filter(|(_, at)| *at == step) {
+        if let Some((ms, _)) = self.save.filter(|(_, when)| *when == step) {
             sleep(Duration::from_millis(ms));
         }
     }
 
-    /// Makes a file of `rank`'s part of the checkpoint of `step`.
+    /// Creates a file of the part of `rank` of the checkpoint of `step`.
     pub(super) fn create(&self, rank: usize, step: u64, path: &Path) -> io::Result<fs::File> {
         if self.full == Some((rank as u64, step)) {
             return fs::OpenOptions::new().write(true).open("/dev/full");
@@ -103,33 +107,13 @@ impl Faults {
         fs::File::create_new(path)
     }
 
-    fn strike(&self, rank: usize, step: u64) {
-        let here = Some((rank as u64, step));
-        assert!(self.panic != here, "a panic in step {step}, as asked for");
-        if self.hang == here {
+    /// Called by `rank` at the first instruction of `step`, counting from 1.
+    pub(super) fn begin_step(&self, rank: usize, step: u64) {
+        let current = Some((rank as u64, step));
+        assert!(self.panic != current, "a panic in step {step}, as asked for");
+        if self.hang == current {
             sleep(Duration::MAX);
         }
-    }
-}
-
-/// Writes on the board, and strikes.
-#[derive(Debug)]
-pub(super) struct Striking<'a> {
-    pub board: OnBoard<'a>,
-    pub rank: usize,
-    pub faults: &'a Faults,
-}
-
-impl ProgressMonitor for Striking<'_> {
-    fn enter_instruction(&self, step: u64, list: InstructionList, index: usize) {
-        self.board.enter_instruction(step, list, index);
-        if (list, index) == (InstructionList::Step, 0) {
-            self.faults.strike(self.rank, step + 1);
-        }
-    }
-
-    fn heartbeat(&self) {
-        self.board.heartbeat();
     }
 }
 
@@ -138,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_test_can_mean_is_taken() {
+    fn only_known_faults_are_read() {
         let faults: Faults = "silence=2000,hang=1@15,save=0@40".parse().unwrap();
         let expected = Faults { silence: Some(2000), hang: Some((1, 15)), save: Some((0, 40)), ..Faults::default() };
         assert_eq!(faults, expected);

@@ -1,27 +1,32 @@
-//! Starting the ranks of a plan, and seeing them through: as threads of this process, or as processes of their own.
+//! The ranks of a plan: they run as threads of this process, as processes that it starts, or as processes of a launcher.
 
-pub mod child;
-pub mod death;
-mod device;
-pub mod environment;
-pub mod error;
-pub mod faults;
-pub mod gpus;
-pub mod member;
-pub mod message;
-mod process;
-mod progress;
-pub mod restart;
-pub mod supervise;
-mod system;
+mod child_process;
+pub(crate) mod cuda_environment;
+mod device_communicator;
+mod failure;
+mod faults;
+mod hang_detector;
+pub(crate) mod launched_training;
+pub mod launcher_environment;
+mod parent;
+mod protocol;
+mod rank_error;
+mod rank_observer;
+pub mod rank_process;
+mod rank_reports;
+mod rank_training;
+pub(crate) mod restart;
+pub(crate) mod supervisor;
+pub(crate) mod system;
 pub mod threads;
-pub mod world;
+mod world;
 
-pub use death::{Death, ProcessError};
-pub use environment::EnvironmentError;
-pub use error::{RankError, where_in};
+pub(crate) use failure::read_log_end;
+pub use failure::{FailureCause, ProcessError, RankFailure};
 pub use faults::Faults;
-pub use member::{MemberError, Task};
-pub use restart::Attempt;
-pub use supervise::{Ended, Launch, Record};
+pub use launched_training::LaunchedError;
+pub(crate) use protocol::TrainingStart;
+pub use protocol::{FailureKind, ReportedFailure};
+pub use rank_error::RankError;
+pub(crate) use rank_reports::{RanksDone, RunRecord};
 pub use world::World;

@@ -1,23 +1,23 @@
-//! Whether to start the ranks again after one of them died.
+//! The decision to restart the ranks after one of them exited.
 
-/// How far the ranks came between a start and the death of one of them.
+/// How far the ranks came between a start and the exit of one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt {
-    /// The checkpoint that they began with; 0: none.
+pub(crate) struct Attempt {
+    /// The step of the checkpoint that the ranks began with; 0: none.
     pub from: u64,
-    /// The newest at the end.
+    /// The step of the newest checkpoint at the end.
     pub saved: u64,
-    /// The step in which the rank died, from 0.
-    pub died_in: u64,
+    /// The step, from 0, in which the rank exited.
+    pub exited_in: u64,
 }
 
 impl Attempt {
-    /// Whether it went as the one before did: neither saved anything, and this one came no further. A third would, too; what
-    /// kills ranks from outside comes at another step each time.
+    /// True if this attempt went like the one before: neither saved anything, and this one came no further. A third attempt would fail
+    /// in the same way, because what kills ranks from outside comes at another step each time.
     #[must_use]
-    pub fn repeats(&self, before: &Self) -> bool {
+    pub(crate) fn repeats(&self, before: &Self) -> bool {
         let nothing_saved = |attempt: &Self| attempt.saved <= attempt.from;
-        nothing_saved(before) && nothing_saved(self) && self.died_in <= before.died_in
+        nothing_saved(before) && nothing_saved(self) && self.exited_in <= before.exited_in
     }
 }
 
@@ -26,8 +26,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_deaths_at_the_same_step_are_enough() {
-        let attempt = |from, saved, died_in| Attempt { from, saved, died_in };
+    fn two_exits_at_the_same_step_are_enough() {
+        let attempt = |from, saved, exited_in| Attempt { from, saved, exited_in };
         let repeats = |a: Attempt, b: Attempt| b.repeats(&a);
         assert!(repeats(attempt(10, 10, 15), attempt(10, 10, 15)));
         assert!(repeats(attempt(10, 10, 15), attempt(10, 10, 12)), "earlier");

@@ -1,12 +1,15 @@
-//! Of the operating system: a clock that processes agree on, what a rank's process inherits, and names of signals.
+//! The operating system: a clock that all processes of a machine share, what a child process inherits, and what the kernel says
+//! about processes.
 
+use std::fs;
 use std::io;
 use std::os::fd::RawFd;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, parent_id};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Milliseconds of the monotonic clock, which all processes of a machine share.
-pub(super) fn milliseconds() -> u64 {
+pub(super) fn monotonic_milliseconds() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     #[expect(unsafe_code, reason = "FFI")]
     // SAFETY: writes to `now`, which outlives the call.
@@ -16,43 +19,56 @@ pub(super) fn milliseconds() -> u64 {
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
-/// Makes of `command` one that inherits `fd` alone, leaves Ctrl-C, SIGTERM and SIGHUP to this process, and does not outlive
-/// the thread that starts it (on Linux).
-pub(super) fn as_rank(command: &mut Command, fd: RawFd) {
+/// A command that runs this very program, even if its file was replaced since it was started.
+pub(crate) fn own_command() -> io::Result<Command> {
+    let name = std::env::current_exe()?;
+    let mut command =
+        Command::new(if cfg!(target_os = "linux") { PathBuf::from("/proc/self/exe") } else { name.clone() });
+    command.arg0(name);
+    Ok(command)
+}
+
+/// Makes the process that `command` starts get `signal` when the thread that starts it ends (on Linux).
+pub(crate) fn signal_at_end_of_thread(command: &mut Command, signal: i32) {
     let parent = std::process::id();
     #[expect(unsafe_code, reason = "FFI")]
     // SAFETY: what runs between fork and exec makes system calls that are safe there, and allocates nothing.
     unsafe {
-        command.pre_exec(move || before_exec(fd, parent));
+        command.pre_exec(move || {
+            #[cfg(target_os = "linux")]
+            if libc::prctl(libc::PR_SET_PDEATHSIG, signal) == -1 {
+                return Err(io::Error::last_os_error());
+            }
+            // The thread may have ended before that.
+            if parent_id() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+        });
     }
+    #[cfg(not(target_os = "linux"))]
+    let _ = signal;
 }
 
-fn before_exec(fd: RawFd, parent: u32) -> io::Result<()> {
+/// Makes the process that `command` starts inherit only `descriptor`, leave Ctrl-C, SIGTERM and SIGHUP to this process, and be killed
+/// when the thread that starts it ends (on Linux).
+pub(super) fn prepare_rank_command(command: &mut Command, descriptor: RawFd) {
     #[expect(unsafe_code, reason = "FFI")]
-    // SAFETY: the descriptor is open in the parent, thus here; SIG_IGN runs no code.
+    // SAFETY: what runs between fork and exec makes system calls that are safe there, and allocates nothing. The descriptor is open in
+    // the parent, thus here; SIG_IGN runs no code.
     unsafe {
-        if libc::fcntl(fd, libc::F_SETFD, 0) == -1 {
-            return Err(io::Error::last_os_error());
-        }
-        // Ignored signals stay ignored in the new program.
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            libc::signal(signal, libc::SIG_IGN);
-        }
+        command.pre_exec(move || {
+            if libc::fcntl(descriptor, libc::F_SETFD, 0) == -1 {
+                return Err(io::Error::last_os_error());
+            }
+            // Ignored signals stay ignored in the new program.
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::signal(signal, libc::SIG_IGN);
+            }
+            Ok(())
+        });
     }
-    #[cfg(target_os = "linux")]
-    {
-        #[expect(unsafe_code, reason = "FFI")]
-        // SAFETY: takes two numbers.
-        let status = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        if status == -1 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    // It may have ended before that.
-    if std::os::unix::process::parent_id() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    signal_at_end_of_thread(command, libc::SIGKILL);
 }
 
-/// Calls this process `name`, of which a system's tables show 15 bytes.
+/// Names this process `name`. The kernel shows the first 15 bytes.
 pub(super) fn name_process(name: &str) {
     #[cfg(target_os = "linux")]
     if let Ok(name) = std::ffi::CString::new(name) {
@@ -66,27 +82,32 @@ pub(super) fn name_process(name: &str) {
     let _ = name;
 }
 
-/// Whether the process `pid` is stopped, as by SIGSTOP. Where the kernel does not say: no.
-pub(super) fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before it may hold anything.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+/// Reads a file in which the kernel describes processes or the machine. Empty where the kernel has no such file.
+fn read_kernel_file(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The machine that this process runs on, by name and by when it was started; two may have one name.
+/// True if the process `pid` is stopped, as by SIGSTOP; false where the kernel does not say.
+pub(super) fn is_stopped(pid: u32) -> bool {
+    // The name before the last parenthesis may hold anything.
+    read_kernel_file(&format!("/proc/{pid}/stat"))
+        .rsplit_once(") ")
+        .is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
+/// The machine that this process runs on, by its name and the time of its start, because two machines may have one name.
 pub(super) fn machine() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    let boot: String = read("/proc/sys/kernel/random/boot_id").chars().take(8).collect();
-    let name = match read("/proc/sys/kernel/hostname") {
-        name if name.is_empty() => std::env::var("HOSTNAME").unwrap_or_default(),
-        name => name,
+    let boot: String = read_kernel_file("/proc/sys/kernel/random/boot_id").trim().chars().take(8).collect();
+    let name = match read_kernel_file("/proc/sys/kernel/hostname").trim() {
+        "" => std::env::var("HOSTNAME").unwrap_or_default(),
+        name => name.to_owned(),
     };
     format!("{name} {boot}")
 }
 
-/// The cores that this process may use, such as `0-3,8`; nothing where the kernel does not say.
+/// The cores that this process may use, such as `0-3,8`; empty where the kernel does not say.
 pub(super) fn cores() -> String {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = read_kernel_file("/proc/self/status");
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     list.unwrap_or_default().trim().to_owned()
 }
@@ -97,8 +118,8 @@ mod tests {
 
     #[test]
     fn the_clock_runs_on() {
-        let before = milliseconds();
-        assert!(before > 0 && milliseconds() >= before);
+        let before = monotonic_milliseconds();
+        assert!(before > 0 && monotonic_milliseconds() >= before);
     }
 
     #[test]

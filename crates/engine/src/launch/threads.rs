@@ -1,15 +1,19 @@
-//! Ranks as threads of one process: how dp runs.
+//! Ranks as threads of one process, as in dp. Rank 0 holds the whole training state, so the recorder is its observer, and no protocol
+//! stands between them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-use super::device::on_device;
-use super::error::{RankError, where_in};
-use runner_comm::{LocalComm, RankPhase, RankStatus, Region};
+use super::device_communicator::device_communicator;
+use super::faults::Faults;
+use super::rank_error::{RankError, describe_place};
+use super::rank_training::RankTraining;
+use crate::prepare::thread_pool;
+use runner_comm::{LocalComm, Region};
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
-use runner_exec::{ExecError, InstructionList, Peers, ProgressMonitor, RankOutcome, Resources, RunControls};
+use runner_exec::{ExecError, RankOutcome, Resources, RunControls};
 use runner_plan::topology::topology;
 use runner_spec::event::{Event, ObserveError};
 use runner_spec::program::Program;
@@ -17,34 +21,17 @@ use runner_spec::topology::LocalRanks;
 
 /// One rank of a run in this process.
 #[derive(Debug)]
-pub struct Seated<'a> {
+pub struct ThreadRank<'a> {
     pub program: &'a Program,
-    /// Threads that it computes with.
+    /// The number of threads that the rank computes with.
     pub threads: usize,
     pub state: TrainState,
 }
 
-/// Writes on the board where a rank is.
-#[derive(Debug)]
-pub struct OnBoard<'a>(pub &'a RankStatus);
+/// The observer of all ranks but rank 0: only rank 0 is recorded.
+struct IgnoreEvents;
 
-impl ProgressMonitor for OnBoard<'_> {
-    fn enter_instruction(&self, step: u64, list: InstructionList, index: usize) {
-        self.0.set_step(step);
-        self.0.set_instruction(list as u32, index as u32);
-        self.0.set_phase(if list == InstructionList::Step { RankPhase::Step } else { RankPhase::Periodic });
-        self.0.record_progress();
-    }
-
-    fn heartbeat(&self) {
-        self.0.record_progress();
-    }
-}
-
-/// Of the ranks besides the first, nothing is recorded.
-struct Unheard;
-
-impl Observer for Unheard {
+impl Observer for IgnoreEvents {
     fn observe(&mut self, _: &Event) -> Result<(), ObserveError> {
         Ok(())
     }
@@ -54,86 +41,74 @@ impl Observer for Unheard {
     }
 }
 
-/// Runs all ranks to their end; what happens on rank 0 goes to `observer`. `slots` is what the plan's check found.
+/// Runs all ranks to their end. `observer` receives the events of rank 0; `slots` is the number of messages that a channel holds.
 ///
 /// # Errors
-/// That of the rank that failed first, when all have ended.
+/// The error of the rank that failed first, when all ranks have ended.
 pub fn run<'a>(
-    ranks: Vec<Seated<'_>>,
+    ranks: Vec<ThreadRank<'_>>,
     slots: usize,
     resources: &Resources<'_>,
-    orders: impl Into<RunControls<'a>>,
+    controls: impl Into<RunControls<'a>>,
     observer: &mut (dyn Observer + Send),
 ) -> Result<Vec<RankOutcome>, RankError> {
-    let orders = orders.into();
-    let programs: Vec<&Program> = ranks.iter().map(|r| r.program).collect();
-    let failed = |rank: usize, source: ExecError| RankError {
-        rank,
-        place: "while starting".to_owned(),
-        source: Box::new(source),
-    };
+    let controls = controls.into();
     let Some(first) = ranks.first() else { return Ok(Vec::new()) };
     let element = first.state.buffer.dtype().size_in_bytes();
     let topology = topology(first.program, slots, element);
-    let region = Region::anonymous(&topology).map_err(|e| failed(0, ExecError::Program(e.to_string())))?;
+    let region = Region::anonymous(&topology).map_err(|error| start_error(0, &error))?;
     let mut observer = Some(observer);
-    let results: Vec<Result<RankOutcome, ExecError>> = thread::scope(|scope| {
-        let mut handles = Vec::with_capacity(ranks.len());
-        for (rank, seated) in ranks.into_iter().enumerate() {
-            let region = region.clone();
-            let own = observer.take();
-            handles.push(scope.spawn(move || {
-                let mut unheard = Unheard;
-                let observer: &mut (dyn Observer + Send) = match own {
+    let results: Vec<Result<RankOutcome, RankError>> = thread::scope(|scope| {
+        let start = |rank| {
+            let ThreadRank { program, .. } = rank;
+            let (region, number, observer) = (&region, program.rank, observer.take());
+            scope.spawn(move || {
+                let mut ignore = IgnoreEvents;
+                let observer: &mut (dyn Observer + Send) = match observer {
                     Some(observer) => observer,
-                    None => &mut unheard,
+                    None => &mut ignore,
                 };
-                // A panic must not leave the others waiting.
-                let work = AssertUnwindSafe(|| one(rank, seated, &region, resources, orders, observer));
-                let result = catch_unwind(work).unwrap_or_else(|_| Err(ExecError::Program("it panicked".to_owned())));
+                // A panic must not leave the other ranks waiting.
+                let work = AssertUnwindSafe(|| run_rank(rank, region, resources, controls, observer));
+                let result = catch_unwind(work).unwrap_or_else(|_| {
+                    let place = describe_place(program, &region.snapshot(number).unwrap_or_default());
+                    Err(RankError { rank: number, place, source: ExecError::Program("it panicked".to_owned()) })
+                });
                 if result.is_err() {
-                    region.abort(rank);
+                    region.abort(number);
                 }
                 result
-            }));
-        }
-        let panicked = || Err(ExecError::Program("its thread panicked".to_owned()));
-        handles.into_iter().map(|handle| handle.join().unwrap_or_else(|_| panicked())).collect()
+            })
+        };
+        let handles: Vec<_> = ranks.into_iter().map(start).collect();
+        let joined = handles.into_iter().enumerate();
+        joined.map(|(rank, h)| h.join().unwrap_or_else(|_| Err(start_error(rank, &"its thread panicked")))).collect()
     });
-    let mut outcomes = Vec::with_capacity(results.len());
-    let mut errors = Vec::new();
-    for (rank, result) in results.into_iter().enumerate() {
-        match result {
-            Ok(outcome) => outcomes.push(outcome),
-            Err(error) => errors.push((rank, error)),
-        }
-    }
-    // The one that the others only followed.
-    errors.sort_by_key(|(rank, error)| (error.is_aborted(), *rank));
-    match errors.into_iter().next() {
-        None => Ok(outcomes),
-        Some((rank, source)) => {
-            let place = region.snapshot(rank).map_or_else(String::new, |view| where_in(programs[rank], &view));
-            Err(RankError { rank, place, source: Box::new(source) })
-        }
-    }
+    let (outcomes, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    // Errors of ranks that were aborted because of another rank come last.
+    errors.sort_by_key(|result| result.as_ref().is_err_and(|error| error.source.is_aborted()));
+    errors.into_iter().chain(outcomes).collect()
 }
 
-fn one(
-    rank: usize,
-    seated: Seated<'_>,
+fn start_error(rank: usize, error: &dyn std::fmt::Display) -> RankError {
+    RankError { rank, place: "while starting".to_owned(), source: ExecError::Program(error.to_string()) }
+}
+
+fn run_rank(
+    rank: ThreadRank<'_>,
     region: &Arc<Region>,
     resources: &Resources<'_>,
-    orders: RunControls<'_>,
+    controls: RunControls<'_>,
     observer: &mut (dyn Observer + Send),
-) -> Result<RankOutcome, ExecError> {
-    let local = LocalComm::new(region.clone(), rank).map_err(|e| ExecError::Program(e.to_string()))?;
-    let comm =
-        on_device(Box::new(local), seated.program.device, region.topology(), seated.program, LocalRanks::Threads)
-            .map_err(ExecError::Program)?;
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(seated.threads.max(1)).stack_size(8 << 20).build();
-    let pool = pool.map_err(|e| ExecError::Program(format!("threads of rank {rank}: {e}")))?;
-    let monitor = OnBoard(region.status(rank).ok_or_else(|| ExecError::Program(format!("there is no rank {rank}")))?);
-    let peers = Peers { comm: &*comm, monitor: &monitor };
-    pool.install(|| runner_exec::run(seated.program, resources, peers, seated.state, orders, observer))
+) -> Result<RankOutcome, RankError> {
+    let ThreadRank { program, threads, state } = rank;
+    let error = |error: &dyn std::fmt::Display| start_error(program.rank, error);
+    let comm = LocalComm::new(region.clone(), program.rank).map_err(|e| error(&e))?;
+    let comm = device_communicator(Box::new(comm), program.device, region.topology(), program, LocalRanks::Threads)
+        .map_err(|e| error(&e))?;
+    let pool = thread_pool(threads).map_err(|e| error(&e))?;
+    let status = region.status(program.rank).ok_or_else(|| error(&"the region has no such rank"))?;
+    let faults = &Faults::default();
+    let training = RankTraining { program, resources, comm: &*comm, status, mesh: None, faults, controls };
+    pool.install(|| training.run(state, observer))
 }

@@ -1,50 +1,50 @@
-//! The place among others that a launcher gave this process: what torchrun, Slurm's srun and OpenMPI's mpirun say in variables.
+//! The rank that a launcher assigned to this process, read from the variables of torchrun, Slurm's srun and OpenMPI's mpirun.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::ops::Range;
 
-/// Where torch's launchers have rank 0 listen, unless they say.
-const PORT: u16 = 29_500;
+/// The default port of rank 0 under torch's launchers.
+const DEFAULT_PORT: u16 = 29_500;
 
-/// Ports that are derived from a job's number: below those that systems give out themselves.
-const DERIVED: std::ops::Range<u64> = 20_000..32_000;
+/// Ports that are derived from a job's number. They are below the ports that systems hand out themselves.
+const DERIVED_PORTS: Range<u64> = 20_000..32_000;
 
-/// How many ports are tried beside one that a launcher itself may listen at.
-const BESIDE: u16 = 16;
+/// The number of ports that are tried beside one that the launcher itself may listen at.
+const ALTERNATIVE_PORTS: u16 = 16;
 
-/// Steps of Slurm beyond these are no steps of tasks, but a batch script, an interactive shell and the like.
-const LAST_STEP: u64 = 0xffff_fff0;
+/// Slurm's step numbers from here on are those of batch scripts, interactive shells and the like.
+const FIRST_SPECIAL_STEP: u64 = 0xffff_fff1;
 
-/// Who started the ranks.
+/// The program that started the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Launcher {
-    /// torchrun, or whoever sets its variables.
+    /// torchrun, or another program that sets its variables.
     Torch,
     Slurm,
     OpenMpi,
 }
 
-/// A process's place among the ranks of a run.
+/// The rank that a launcher assigned to this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seat {
+pub struct AssignedRank {
     pub rank: usize,
     pub world_size: usize,
-    /// Among those of this machine: which GPU is this rank's.
+    /// The number among the ranks of this machine, which selects the rank's GPU.
     pub local_rank: usize,
-    /// Where rank 0 is.
     pub master: Master,
     pub launcher: Launcher,
-    /// The variable that says how many ranks there are.
-    pub counted_by: &'static str,
-    /// What only the ranks of this run know.
+    /// The variable that holds the world size.
+    pub world_size_variable: &'static str,
+    /// A text that only the ranks of this run know.
     pub token: String,
 }
 
-/// Where rank 0 listens.
+/// The address at which rank 0 listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Master {
     pub host: String,
-    /// The first of these that is free.
+    /// Rank 0 listens at the first of these that is free.
     pub ports: Vec<u16>,
 }
 
@@ -60,55 +60,55 @@ pub enum EnvironmentError {
     #[error("{name} is {value:?}, in which there is no first machine: set MASTER_ADDR")]
     Nodes { name: &'static str, value: String },
     #[error("--launcher env: neither RANK and WORLD_SIZE nor the variables of a Slurm step or of mpirun are set")]
-    None,
+    NoLauncher,
 }
 
 /// The variables of an environment.
 type Variables = BTreeMap<String, String>;
 
-/// The place that the environment gives this process; `None` if it gives none.
+/// The rank that a launcher assigned to this process; `None` if no launcher did.
 ///
 /// # Errors
-/// Variables that are there, and make no sense.
-pub fn seat(variables: &Variables) -> Result<Option<Seat>, EnvironmentError> {
+/// If there are variables of a launcher that make no sense.
+pub fn assigned_rank(variables: &Variables) -> Result<Option<AssignedRank>, EnvironmentError> {
     let env = Env(variables);
     if env.get("RANK").is_some() && env.get("WORLD_SIZE").is_some() {
         return torch(env).map(Some);
     }
-    if env.in_a_step()? {
+    if env.is_slurm_task()? {
         return slurm(env).map(Some);
     }
     if env.get("OMPI_COMM_WORLD_RANK").is_some() && env.get("OMPI_COMM_WORLD_SIZE").is_some() {
         return open_mpi(env).map(Some);
     }
-    let one = |set, name| match env.get(set) {
+    let check_absent = |set, name| match env.get(set) {
         Some(value) => Err(EnvironmentError::Missing { set, value: value.to_owned(), name }),
         None => Ok(()),
     };
-    one("RANK", "WORLD_SIZE")?;
-    one("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")?;
-    // A rank whose number was lost would train everything by itself. WORLD_SIZE alone is in some containers for no launcher.
+    check_absent("RANK", "WORLD_SIZE")?;
+    check_absent("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")?;
+    // A rank whose number was lost would train everything by itself. WORLD_SIZE alone is set in some containers without a launcher.
     if variables.contains_key("RANK") || env.get("LOCAL_RANK").is_some() {
-        one("WORLD_SIZE", "RANK")?;
+        check_absent("WORLD_SIZE", "RANK")?;
     }
     Ok(None)
 }
 
-/// As `seat`, of which the places of one process are none: of Slurm's and mpirun's, as an interactive shell or a script has one
-/// that is not meant for its commands.
+/// The result of [`assigned_rank`], without worlds of one rank under Slurm and mpirun: an interactive shell or a script has such a rank,
+/// which is not meant for its commands.
 ///
 /// # Errors
-/// As `seat`.
-pub fn seat_of_several(variables: &Variables) -> Result<Option<Seat>, EnvironmentError> {
-    let meant = |seat: &Seat| seat.world_size > 1 || seat.launcher == Launcher::Torch;
-    Ok(seat(variables)?.filter(meant))
+/// Those of [`assigned_rank`].
+pub fn assigned_rank_of_several(variables: &Variables) -> Result<Option<AssignedRank>, EnvironmentError> {
+    let is_meant = |assigned: &AssignedRank| assigned.world_size > 1 || assigned.launcher == Launcher::Torch;
+    Ok(assigned_rank(variables)?.filter(is_meant))
 }
 
 #[derive(Clone, Copy)]
 struct Env<'a>(&'a Variables);
 
 impl<'a> Env<'a> {
-    /// What is set to nothing is not set.
+    /// The value of a variable. An empty value counts as not set.
     fn get(self, name: &str) -> Option<&'a str> {
         self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
     }
@@ -119,29 +119,34 @@ impl<'a> Env<'a> {
         value.parse().map(Some).map_err(wrong)
     }
 
-    fn rank(self, name: &'static str) -> Result<Option<usize>, EnvironmentError> {
-        Ok(self.number(name, "rank")?.map(|rank| rank as usize))
-    }
-
-    /// What must be there where `set` is.
+    /// `value`, which the variable `name` must give where the variable `set` is set.
     fn required<T>(self, value: Option<T>, set: &'static str, name: &'static str) -> Result<T, EnvironmentError> {
         let shown = self.get(set).unwrap_or_default().to_owned();
         value.ok_or(EnvironmentError::Missing { set, value: shown, name })
     }
 
-    /// Rank and size, as two variables say them.
-    fn place(self, rank: &'static str, world: &'static str) -> Result<(usize, usize), EnvironmentError> {
-        let value = self.required(self.rank(rank)?, world, rank)?;
-        let size = self.number(world, "number of ranks")?;
-        let world_size = self.required(size, rank, world)? as usize;
+    /// The rank that the variables with these names give, and the number among the ranks of the machine.
+    fn assigned(
+        self,
+        launcher: Launcher,
+        [rank_variable, world_size_variable, local_rank_variable]: [&'static str; 3],
+        master: Master,
+        token: String,
+    ) -> Result<AssignedRank, EnvironmentError> {
+        let rank = self.required(self.number(rank_variable, "rank")?, world_size_variable, rank_variable)? as usize;
+        let expected = "number of ranks";
+        let world_size = self.number(world_size_variable, expected)?;
+        let world_size = self.required(world_size, rank_variable, world_size_variable)? as usize;
         if world_size == 0 || world_size > u32::MAX as usize {
-            let value = self.get(world).unwrap_or_default().to_owned();
-            return Err(EnvironmentError::Number { name: world, value, expected: "number of ranks" });
+            let value = world_size.to_string();
+            return Err(EnvironmentError::Number { name: world_size_variable, value, expected });
         }
-        if value >= world_size {
+        if rank >= world_size {
+            let (rank, value, world) = (rank_variable, rank, world_size_variable);
             return Err(EnvironmentError::Beyond { rank, value, world, world_size });
         }
-        Ok((value, world_size))
+        let local_rank = self.number(local_rank_variable, "rank")?.unwrap_or(0) as usize;
+        Ok(AssignedRank { rank, world_size, local_rank, master, launcher, world_size_variable, token })
     }
 
     fn port(self) -> Result<Option<u16>, EnvironmentError> {
@@ -153,60 +158,59 @@ impl<'a> Env<'a> {
         }
     }
 
-    /// Whether this is a task of a step that srun started: not a batch script, nor the shell of an allocation.
-    fn in_a_step(self) -> Result<bool, EnvironmentError> {
+    /// The host of rank 0, which MASTER_ADDR must name unless there is one rank.
+    fn master_host(self, rank: &'static str, world_size: &str) -> Result<String, EnvironmentError> {
+        let only_rank = (self.get(world_size) == Some("1")).then_some("localhost");
+        Ok(self.required(self.get("MASTER_ADDR").or(only_rank), rank, "MASTER_ADDR")?.to_owned())
+    }
+
+    /// True if this process is a task of a step that srun started, not a batch script or the shell of an allocation.
+    fn is_slurm_task(self) -> Result<bool, EnvironmentError> {
         let step = self.number("SLURM_STEP_ID", "step")?;
-        Ok(self.get("SLURM_PROCID").is_some() && step.is_some_and(|step| step < LAST_STEP))
+        Ok(self.get("SLURM_PROCID").is_some() && step.is_some_and(|step| step < FIRST_SPECIAL_STEP))
     }
 
-    /// `RUNNER_TOKEN`, where it is set, and what the launcher has of its own.
+    /// The launcher's name, `RUNNER_TOKEN`, and the launcher's own variables.
     fn token(self, launcher: &str, own: &[&str]) -> String {
-        let own = own.iter().map(|name| self.get(name).unwrap_or_default());
-        let parts: Vec<&str> =
-            [launcher, self.get("RUNNER_TOKEN").unwrap_or_default()].into_iter().chain(own).collect();
-        parts.join("\n")
+        let variables = ["RUNNER_TOKEN"].iter().chain(own).map(|name| self.get(name).unwrap_or_default());
+        [launcher].into_iter().chain(variables).collect::<Vec<_>>().join("\n")
     }
 }
 
-fn torch(env: Env<'_>) -> Result<Seat, EnvironmentError> {
-    let (rank, world_size) = env.place("RANK", "WORLD_SIZE")?;
-    let local_rank = env.rank("LOCAL_RANK")?.unwrap_or(0);
-    let alone = (world_size == 1).then_some("localhost");
-    let host = env.required(env.get("MASTER_ADDR").or(alone), "RANK", "MASTER_ADDR")?.to_owned();
-    let port = env.port()?.unwrap_or(PORT);
-    // torchrun's own store listens at the port that it tells.
-    let shared = env.get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
-    let ports = if shared { beside(port) } else { vec![port] };
+fn torch(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
+    let host = env.master_host("RANK", "WORLD_SIZE");
+    let port = env.port()?.unwrap_or(DEFAULT_PORT);
+    // torchrun's own store listens at the port in the variable.
+    let is_shared = env.get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let ports = if is_shared { alternative_ports(port) } else { vec![port] };
     let token = env.token("torch", &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"]);
-    let master = Master { host, ports };
-    Ok(Seat { rank, world_size, local_rank, master, launcher: Launcher::Torch, counted_by: "WORLD_SIZE", token })
+    let variables = ["RANK", "WORLD_SIZE", "LOCAL_RANK"];
+    env.assigned(Launcher::Torch, variables, Master { host: host?, ports }, token)
 }
 
-/// The ports after `port`; before it where there are none.
-fn beside(port: u16) -> Vec<u16> {
-    let first = if port > u16::MAX - BESIDE { port - BESIDE } else { port + 1 };
-    (first..first + BESIDE).filter(|other| *other != port).collect()
+/// The ports after `port`, or before it where there are none.
+fn alternative_ports(port: u16) -> Vec<u16> {
+    let first = if port > u16::MAX - ALTERNATIVE_PORTS { port - ALTERNATIVE_PORTS } else { port + 1 };
+    (first..first + ALTERNATIVE_PORTS).filter(|other| *other != port).collect()
 }
 
-fn slurm(env: Env<'_>) -> Result<Seat, EnvironmentError> {
+fn slurm(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
     // A step may have fewer tasks than the job.
-    let in_step = env.get("SLURM_STEP_NUM_TASKS").is_some();
-    let counted_by = if in_step { "SLURM_STEP_NUM_TASKS" } else { "SLURM_NTASKS" };
-    let (rank, world_size) = env.place("SLURM_PROCID", counted_by)?;
-    let local_rank = env.rank("SLURM_LOCALID")?.unwrap_or(0);
+    let is_in_step = env.get("SLURM_STEP_NUM_TASKS").is_some();
+    let world_size = if is_in_step { "SLURM_STEP_NUM_TASKS" } else { "SLURM_NTASKS" };
     let job = env.number("SLURM_JOB_ID", "job")?.unwrap_or(0);
     let step = env.number("SLURM_STEP_ID", "step")?.unwrap_or(0);
-    let derived = DERIVED.start + job.wrapping_add(step.wrapping_mul(101)) % (DERIVED.end - DERIVED.start);
-    let port = env.port()?.unwrap_or(derived as u16);
+    let count = DERIVED_PORTS.end - DERIVED_PORTS.start;
+    let derived = DERIVED_PORTS.start + job.wrapping_add(step.wrapping_mul(101)) % count;
+    let ports = vec![env.port()?.unwrap_or(derived as u16)];
     let host = match env.get("MASTER_ADDR") {
         Some(host) => host.to_owned(),
-        // Nobody to meet.
-        None if world_size == 1 => "localhost".to_owned(),
+        None if env.get(world_size) == Some("1") => "localhost".to_owned(),
         None => first_node(env)?,
     };
     let token = env.token("slurm", &["SLURM_JOB_ID", "SLURM_STEP_ID"]);
-    let master = Master { host, ports: vec![port] };
-    Ok(Seat { rank, world_size, local_rank, master, launcher: Launcher::Slurm, counted_by, token })
+    let variables = ["SLURM_PROCID", world_size, "SLURM_LOCALID"];
+    env.assigned(Launcher::Slurm, variables, Master { host, ports }, token)
 }
 
 /// The machine of task 0: the first of the step, in all distributions but arbitrary ones.
@@ -220,7 +224,7 @@ fn first_node(env: Env<'_>) -> Result<String, EnvironmentError> {
     Ok(env.required(launched_from, "SLURM_PROCID", "SLURM_STEP_NODELIST")?.to_owned())
 }
 
-/// Of `node[03-05,7],other` `node03`; brackets may come several times, as in `rack[1-2]node[01-04]`.
+/// The first host of a list: `node03` of `node[03-05,7],other`. Brackets may come several times, as in `rack[1-2]node[01-04]`.
 fn first_host(list: &str) -> Option<String> {
     let mut host = String::new();
     let mut rest = list;
@@ -238,38 +242,35 @@ fn first_host(list: &str) -> Option<String> {
         host.push_str(first);
         rest = after;
     }
-    let name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-    (!host.is_empty() && host.chars().all(name)).then_some(host)
+    let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    (!host.is_empty() && host.chars().all(is_legal)).then_some(host)
 }
 
-fn open_mpi(env: Env<'_>) -> Result<Seat, EnvironmentError> {
-    let (rank, world_size) = env.place("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")?;
-    let local_rank = env.rank("OMPI_COMM_WORLD_LOCAL_RANK")?.unwrap_or(0);
-    let alone = (world_size == 1).then_some("localhost");
-    let host = env.required(env.get("MASTER_ADDR").or(alone), "OMPI_COMM_WORLD_RANK", "MASTER_ADDR")?.to_owned();
-    let master = Master { host, ports: vec![env.port()?.unwrap_or(PORT)] };
-    let token = env.token("mpi", &["PMIX_NAMESPACE"]);
-    let counted_by = "OMPI_COMM_WORLD_SIZE";
-    Ok(Seat { rank, world_size, local_rank, master, launcher: Launcher::OpenMpi, counted_by, token })
+fn open_mpi(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
+    let variables @ [rank, world_size, _] =
+        ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"];
+    let host = env.master_host(rank, world_size)?;
+    let ports = vec![env.port()?.unwrap_or(DEFAULT_PORT)];
+    env.assigned(Launcher::OpenMpi, variables, Master { host, ports }, env.token("mpi", &["PMIX_NAMESPACE"]))
 }
 
-impl Seat {
-    /// The token as ranks show it to each other.
+impl AssignedRank {
+    /// The token in the form in which ranks send it.
     #[must_use]
     pub fn token_hash(&self) -> [u8; 32] {
         *blake3::hash(self.token.as_bytes()).as_bytes()
     }
 
-    /// What is wrong if the plan has another number of ranks; `layout` as in `ddp: 4 replicas`.
+    /// The problem if a plan has another number of ranks. `layout` describes the plan's, such as `ddp: 4 replicas`.
     #[must_use]
-    pub fn mismatch(&self, ranks: usize, layout: &dyn Display) -> Option<String> {
+    pub fn world_size_problem(&self, ranks: usize, layout: &dyn Display) -> Option<String> {
         if ranks == self.world_size {
             return None;
         }
-        let Self { counted_by, world_size, .. } = self;
+        let Self { world_size_variable, world_size, .. } = self;
         let word = if ranks == 1 { "rank" } else { "ranks" };
         let hint = "start as many processes, or one with --launcher local, which starts the ranks itself";
-        Some(format!("{counted_by} is {world_size}, and the plan has {ranks} {word} ({layout}): {hint}"))
+        Some(format!("{world_size_variable} is {world_size}, and the plan has {ranks} {word} ({layout}): {hint}"))
     }
 }
 
@@ -277,13 +278,14 @@ impl Seat {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Result<Option<Seat>, EnvironmentError> {
+    fn read(text: &str) -> Result<Option<AssignedRank>, EnvironmentError> {
         let pairs = text.split_whitespace().map(|pair| pair.split_once('=').unwrap());
-        seat(&pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+        assigned_rank(&pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
     fn place(text: &str) -> (usize, usize, usize, String, Vec<u16>) {
-        let Seat { rank, world_size, local_rank, master: Master { host, ports }, .. } = of(text).unwrap().unwrap();
+        let AssignedRank { rank, world_size, local_rank, master: Master { host, ports }, .. } =
+            read(text).unwrap().unwrap();
         (rank, world_size, local_rank, host, ports)
     }
 
@@ -321,26 +323,26 @@ mod tests {
     /// A batch script and the shell of an allocation have tasks to start, and are none.
     #[test]
     fn a_shell_in_an_allocation_is_no_rank() {
-        assert_eq!(of("SLURM_JOB_ID=7 SLURM_NTASKS=8 SLURM_JOB_NODELIST=a").unwrap(), None, "salloc");
-        assert_eq!(of("SLURM_JOB_ID=7 SLURM_NTASKS=8 SLURM_PROCID=0 SLURM_LOCALID=0").unwrap(), None, "sbatch");
+        assert_eq!(read("SLURM_JOB_ID=7 SLURM_NTASKS=8 SLURM_JOB_NODELIST=a").unwrap(), None, "salloc");
+        assert_eq!(read("SLURM_JOB_ID=7 SLURM_NTASKS=8 SLURM_PROCID=0 SLURM_LOCALID=0").unwrap(), None, "sbatch");
         let interactive = "SLURM_JOB_ID=7 SLURM_NTASKS=8 SLURM_PROCID=0 SLURM_STEP_ID=4294967290";
-        assert_eq!(of(interactive).unwrap(), None);
+        assert_eq!(read(interactive).unwrap(), None);
         let variables = |text: &str| -> Variables {
             text.split_whitespace().map(|p| p.split_once('=').unwrap()).map(|(a, b)| (a.into(), b.into())).collect()
         };
         let one = "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 SLURM_JOB_NODELIST=a";
-        assert!(seat(&variables(one)).unwrap().is_some());
-        assert_eq!(seat_of_several(&variables(one)).unwrap(), None);
-        assert!(seat_of_several(&variables("RANK=0 WORLD_SIZE=1")).unwrap().is_some());
-        assert_eq!(of("WORLD_SIZE=8 MASTER_ADDR=a").unwrap(), None, "a script's own, for its tasks");
-        assert_eq!(of("PATH=/bin RANK=").unwrap(), None);
+        assert!(assigned_rank(&variables(one)).unwrap().is_some());
+        assert_eq!(assigned_rank_of_several(&variables(one)).unwrap(), None);
+        assert!(assigned_rank_of_several(&variables("RANK=0 WORLD_SIZE=1")).unwrap().is_some());
+        assert_eq!(read("WORLD_SIZE=8 MASTER_ADDR=a").unwrap(), None, "a script's own, for its tasks");
+        assert_eq!(read("PATH=/bin RANK=").unwrap(), None);
     }
 
     #[test]
     fn open_mpis_variables() {
         let all = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1";
         assert_eq!(place(&format!("{all} MASTER_ADDR=a")), (1, 2, 1, "a".into(), vec![29500]));
-        let error = of(all).unwrap_err().to_string();
+        let error = read(all).unwrap_err().to_string();
         let expected =
             "OMPI_COMM_WORLD_RANK is \"1\", but MASTER_ADDR is not set; --launcher local takes no notice of them";
         assert_eq!(error, expected);
@@ -348,7 +350,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_with_their_value() {
-        let error = |text: &str| of(text).unwrap_err().to_string();
+        let error = |text: &str| read(text).unwrap_err().to_string();
         assert_eq!(error("RANK=x WORLD_SIZE=2 MASTER_ADDR=a"), "RANK is \"x\", which is no rank");
         assert_eq!(error("RANK=-1 WORLD_SIZE=2 MASTER_ADDR=a"), "RANK is \"-1\", which is no rank");
         assert_eq!(error("RANK=0 WORLD_SIZE=0 MASTER_ADDR=a"), "WORLD_SIZE is \"0\", which is no number of ranks");
@@ -356,7 +358,7 @@ mod tests {
         assert!(error("RANK=1 MASTER_ADDR=a").starts_with("RANK is \"1\", but WORLD_SIZE is not set"));
         assert!(error("RANK=1 WORLD_SIZE=2").contains("MASTER_ADDR is not set"));
         assert!(error("RANK= WORLD_SIZE=2 LOCAL_RANK=1").starts_with("WORLD_SIZE is \"2\", but RANK is not set"));
-        assert_eq!(of("WORLD_SIZE=1").unwrap(), None);
+        assert_eq!(read("WORLD_SIZE=1").unwrap(), None);
         let port = error("RANK=1 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=99999");
         assert_eq!(port, "MASTER_PORT is \"99999\", which is no port");
         let nodes = error("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_NODELIST=gpu[x");
@@ -375,11 +377,11 @@ mod tests {
 
     #[test]
     fn a_plan_of_another_size_is_told_with_both_numbers() {
-        let seat = of("RANK=0 WORLD_SIZE=8 MASTER_ADDR=a").unwrap().unwrap();
-        assert_eq!(seat.mismatch(8, &"x"), None);
-        let told = seat.mismatch(4, &"ddp: 4 replicas").unwrap();
-        assert!(told.starts_with("WORLD_SIZE is 8, and the plan has 4 ranks (ddp: 4 replicas)"), "{told}");
-        let told = seat.mismatch(1, &"single").unwrap();
-        assert!(told.starts_with("WORLD_SIZE is 8, and the plan has 1 rank (single)"), "{told}");
+        let assigned = read("RANK=0 WORLD_SIZE=8 MASTER_ADDR=a").unwrap().unwrap();
+        assert_eq!(assigned.world_size_problem(8, &"x"), None);
+        let problem = assigned.world_size_problem(4, &"ddp: 4 replicas").unwrap();
+        assert!(problem.starts_with("WORLD_SIZE is 8, and the plan has 4 ranks (ddp: 4 replicas)"), "{problem}");
+        let problem = assigned.world_size_problem(1, &"single").unwrap();
+        assert!(problem.starts_with("WORLD_SIZE is 8, and the plan has 1 rank (single)"), "{problem}");
     }
 }

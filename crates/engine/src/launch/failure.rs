@@ -1,0 +1,167 @@
+//! Failures of ranks that are local processes: which rank it was, how it ended, and where it was.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::protocol::{FailureKind, ReportedFailure};
+use runner_comm::RegionError;
+use runner_spec::event::ObserveError;
+
+/// Why the processes of a run did not reach their end.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    #[error("rank {rank} cannot be started: {source}")]
+    Start { rank: usize, source: io::Error },
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The record could not be written.
+    #[error(transparent)]
+    Record(#[from] ObserveError),
+    #[error(transparent)]
+    Rank(Box<RankFailure>),
+}
+
+impl ProcessError {
+    /// The failure of a rank's process that did not report an error itself, so that a restart may succeed.
+    #[must_use]
+    pub fn lost_rank(&self) -> Option<&RankFailure> {
+        match self {
+            Self::Rank(failure) if !matches!(failure.cause, FailureCause::Reported(_)) => Some(failure),
+            _ => None,
+        }
+    }
+
+    #[must_use]
+    pub fn is_not_finite(&self) -> bool {
+        let kind = FailureKind::NotFinite;
+        matches!(self, Self::Rank(failure) if matches!(&failure.cause, FailureCause::Reported(f) if f.kind == kind))
+    }
+}
+
+/// The failure of one rank, because of which the others were aborted.
+#[derive(Debug, thiserror::Error)]
+#[error("rank {rank} {}; its log is {}{}", cause.describe(place), log.display(), describe_last_line(last_line.as_deref()))]
+pub struct RankFailure {
+    pub rank: usize,
+    pub cause: FailureCause,
+    /// The last instruction that the rank began, such as `in step 7 at step[3] Forward 2`.
+    pub place: String,
+    /// The step, from 0, that the rank was in; before its first step, the step that it would have begun with.
+    pub step: u64,
+    pub log: PathBuf,
+    /// The last line that this process wrote to its log.
+    pub last_line: Option<String>,
+}
+
+/// How a rank's process failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FailureCause {
+    /// A signal of this name ended it.
+    Killed(String),
+    /// It exited with this code and reported no error.
+    Exited(i32),
+    /// It gave no heartbeat, and was killed.
+    Lost {
+        seconds: u64,
+        is_stopped: bool,
+    },
+    /// It was alive but made no progress and waited for no other rank. It was killed.
+    Hung {
+        seconds: u64,
+    },
+    /// It sent this invalid message, and was killed.
+    InvalidMessage(String),
+    Reported(ReportedFailure),
+}
+
+impl FailureCause {
+    fn describe(&self, place: &str) -> String {
+        match self {
+            Self::Killed(signal) => format!("was killed by {signal} {place}"),
+            Self::Exited(code) => format!("exited with code {code} {place}"),
+            Self::Lost { seconds, is_stopped } => {
+                let stopped = if *is_stopped { ": its process is stopped" } else { "" };
+                format!("gave no sign of life for {seconds} s {place}{stopped}")
+            }
+            Self::Hung { seconds } => format!("hung: it made no progress for {seconds} s {place}"),
+            Self::InvalidMessage(line) => format!("sent an invalid message, {line:?}, {place}"),
+            Self::Reported(failure) => format!("failed {place}: {}", failure.text),
+        }
+    }
+}
+
+fn describe_last_line(line: Option<&str>) -> String {
+    line.map_or_else(String::new, |line| format!(", which ends: {line}"))
+}
+
+/// Reads the last 64 KiB of the file `log`, from byte `from` on. A log that cannot be read has no text: it only explains an error
+/// that is reported anyway.
+pub(crate) fn read_log_end(log: &Path, from: u64) -> String {
+    const MAX_BYTES: u64 = 64 << 10;
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(from.max(length.saturating_sub(MAX_BYTES))))?;
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The last line with text in the file `log` after its first `from` bytes.
+pub(super) fn last_line(log: &Path, from: u64) -> Option<String> {
+    let text = read_log_end(log, from);
+    // A panic ends with advice about backtraces.
+    let mut lines = text.lines().rev().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("note: "));
+    lines.next().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(cause: FailureCause, last_line: Option<&str>) -> RankFailure {
+        let place = "in step 7 at step[3] Forward 2".to_owned();
+        let (log, last_line) = ("r/ranks/rank-1.log".into(), last_line.map(str::to_owned));
+        RankFailure { rank: 1, cause, place, step: 6, log, last_line }
+    }
+
+    #[test]
+    fn failures_name_rank_cause_and_place() {
+        let text = |cause: FailureCause| failure(cause, None).to_string();
+        let killed = "rank 1 was killed by SIGKILL in step 7 at step[3] Forward 2; its log is r/ranks/rank-1.log";
+        assert_eq!(text(FailureCause::Killed("SIGKILL".into())), killed);
+        let with_line = failure(FailureCause::Killed("SIGKILL".into()), Some("out")).to_string();
+        assert_eq!(with_line, format!("{killed}, which ends: out"));
+        let lost = text(FailureCause::Lost { seconds: 10, is_stopped: true });
+        assert!(lost.starts_with("rank 1 gave no sign of life for 10 s in step 7"), "{lost}");
+        let hung = text(FailureCause::Hung { seconds: 120 });
+        assert!(hung.starts_with("rank 1 hung: it made no progress for 120 s in step 7"), "{hung}");
+    }
+
+    #[test]
+    fn only_a_process_that_reported_no_error_is_restarted() {
+        let error = |cause| ProcessError::Rank(Box::new(failure(cause, None)));
+        let reported =
+            FailureCause::Reported(ReportedFailure { kind: FailureKind::NotFinite, text: "the loss".into() });
+        let reported = error(reported);
+        assert!(reported.to_string().contains("Forward 2: the loss; its log"), "{reported}");
+        assert!(reported.is_not_finite() && reported.lost_rank().is_none());
+        assert!(error(FailureCause::Hung { seconds: 1 }).lost_rank().is_some());
+        let exited = error(FailureCause::Exited(101));
+        assert!(exited.lost_rank().is_some() && !exited.is_not_finite());
+    }
+
+    #[test]
+    fn the_last_line_of_this_process_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("rank-0.log");
+        assert_eq!(last_line(&log, 0), None);
+        std::fs::write(&log, "old\n").unwrap();
+        assert_eq!(last_line(&log, 4), None, "of an earlier process");
+        std::fs::write(&log, "old\nthread panicked\nboom\nnote: run with a backtrace\n\n").unwrap();
+        assert_eq!(last_line(&log, 4).as_deref(), Some("boom"));
+    }
+}

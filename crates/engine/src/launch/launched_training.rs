@@ -1,0 +1,368 @@
+//! Training as one of the ranks that a launcher started. Rank 0 is the recorder: the others send it their parts of checkpoints and
+//! their end over the mesh.
+//!
+//! A rank that writes parts of checkpoints must see the run directory. The other replicas of a stage need not: they receive their
+//! training state from the first replica.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use candle_core::{DType, Device};
+
+use super::faults::Faults;
+use super::protocol::{FromRank, RankDone, ToRank, TrainingStart};
+use super::rank_error::{RankError, describe_place};
+use super::rank_observer::{RankObserver, RecorderLink, observe_error};
+use super::rank_reports::{RankReports, RanksDone, ReportError, RunRecord};
+use super::rank_training::RankTraining;
+use super::world::{NOT_FINITE, World};
+use crate::prepare::{Host, PreparedRun, load_state, training_resources};
+use crate::stop::StopSwitch;
+use runner_comm::{CommError, Communicator, RunAbort};
+use runner_compute::state::TrainState;
+use runner_exec::{ExecError, RunControls, parameter_layout};
+use runner_machine::host::peak_rss_bytes;
+use runner_spec::event::{BestValidation, ObserveError};
+use runner_spec::experiment::Experiment;
+use runner_spec::format::json_bytes;
+use runner_spec::mesh::RankGroup;
+use runner_spec::program::Program;
+use runner_spec::topology::GroupId;
+use runner_store::run_dir::CHECKPOINTS;
+
+/// How long a file that another machine wrote may take to appear here.
+const FILE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why a rank that a launcher started did not reach its end.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchedError {
+    #[error(transparent)]
+    Rank(RankError),
+    /// Another rank failed. `text` is its own, or that of the rank that noticed its loss.
+    #[error("{text}")]
+    OtherRank { code: u8, text: String },
+    #[error(
+        "rank {rank} writes a part of each checkpoint, but does not see {}, where rank 0 keeps the run: the folder of runs must be \
+         on a file system that both share", run.display()
+    )]
+    RunNotSeen { rank: usize, run: PathBuf },
+    #[error("rank {rank} failed while starting: {text}")]
+    Start { rank: usize, text: String },
+    /// The record could not be written.
+    #[error(transparent)]
+    Record(ObserveError),
+    #[error(transparent)]
+    Comm(#[from] CommError),
+}
+
+impl LaunchedError {
+    #[must_use]
+    pub fn is_not_finite(&self) -> bool {
+        match self {
+            Self::Rank(error) => error.is_not_finite(),
+            Self::OtherRank { code, .. } => *code == NOT_FINITE,
+            _ => false,
+        }
+    }
+
+    /// The exit code for the other ranks.
+    fn code(&self) -> u8 {
+        match self {
+            Self::OtherRank { code, .. } => *code,
+            _ if self.is_not_finite() => NOT_FINITE,
+            _ => 1,
+        }
+    }
+
+    /// True if another rank caused this error.
+    fn is_aborted(&self) -> bool {
+        match self {
+            Self::Comm(error) => matches!(error, CommError::Aborted { .. } | CommError::Left { .. }),
+            Self::Rank(error) => error.source.is_aborted(),
+            _ => false,
+        }
+    }
+}
+
+/// One of the ranks that a launcher started, ready to train.
+pub(crate) struct LaunchedTraining<'a> {
+    pub world: &'a World,
+    pub comm: &'a dyn Communicator,
+    /// This rank's program, on its own device.
+    pub program: &'a Program,
+    pub experiment: &'a Experiment,
+    pub ready: &'a PreparedRun,
+    pub host: &'a Host,
+    pub stop: &'a StopSwitch,
+    pub faults: &'a Faults,
+}
+
+impl LaunchedTraining<'_> {
+    /// Trains as rank 0, and records the run in the run directory `run`.
+    ///
+    /// # Errors
+    /// The failure of the rank that failed first. All other ranks receive it too.
+    pub(crate) fn lead(
+        &self,
+        run: &Path,
+        training: TrainingStart,
+        record: &mut dyn RunRecord,
+    ) -> Result<RanksDone, LaunchedError> {
+        self.share_failure(self.lead_ranks(run, training, record))
+    }
+
+    fn lead_ranks(
+        &self,
+        run: &Path,
+        mut training: TrainingStart,
+        record: &mut dyn RunRecord,
+    ) -> Result<RanksDone, LaunchedError> {
+        let world = self.world;
+        let absolute = |path: &Path| path.canonicalize().map_err(|error| self.start_error(&error));
+        let run = absolute(run)?;
+        training.checkpoint = training.checkpoint.as_deref().map(absolute).transpose()?;
+        let marker = Marker::create(&run).map_err(|error| self.start_error(&error))?;
+        let name = marker.name.clone();
+        world.send_to_all(&ToRank::Begin { run: run.clone(), marker: name, training: training.clone() });
+        let mut share_state = false;
+        for rank in 1..world.world_size() {
+            let FromRank::Ready { sees_run } = world.receive_from(rank)? else {
+                return Err(world.abort_for_invalid_message(rank).into());
+            };
+            let is_writer = self.ready.plan.ranks.get(rank).is_some_and(|planned| planned.replica == 0);
+            if !sees_run && is_writer {
+                return Err(LaunchedError::RunNotSeen { rank, run });
+            }
+            share_state |= !sees_run;
+        }
+        drop(marker);
+        world.send_to_all(&ToRank::Train { share_state });
+        let reports = RankReports::new(world.world_size(), record);
+        let mut link = LeaderLink { world, program: self.program, reports };
+        let done = self.train(&run, &training, share_state, &mut link)?;
+        let rank_error = |error| LaunchedError::Rank(self.rank_error(ExecError::Observer(error)));
+        link.send(FromRank::Done(done)).map_err(rank_error)?;
+        while let Some(rank) = link.reports.first_unfinished() {
+            link.receive_from(rank).map_err(rank_error)?;
+        }
+        Ok(link.reports.ranks_done())
+    }
+
+    /// Trains as a rank that keeps no record. Returns the exit code that rank 0 sends.
+    ///
+    /// # Errors
+    /// Those of [`Self::lead`].
+    pub(crate) fn follow(&self) -> Result<u8, LaunchedError> {
+        self.share_failure(self.follow_leader())
+    }
+
+    fn follow_leader(&self) -> Result<u8, LaunchedError> {
+        let mut world = self.world;
+        let (run, marker, training) = match world.receive_from_leader()? {
+            ToRank::Begin { run, marker, training } => (run, marker, training),
+            ToRank::Exit { code } => return Ok(code),
+            _ => return Err(world.abort_for_invalid_message(0).into()),
+        };
+        world.send_to_leader(&FromRank::Ready { sees_run: sees_marker(&run, &marker) });
+        let ToRank::Train { share_state } = world.receive_from_leader()? else {
+            return Err(world.abort_for_invalid_message(0).into());
+        };
+        let done = self.train(&run, &training, share_state, &mut world)?;
+        world.send_to_leader(&FromRank::Done(done));
+        Ok(world.await_exit()?)
+    }
+
+    fn train(
+        &self,
+        run: &Path,
+        training: &TrainingStart,
+        share_state: bool,
+        link: &mut (impl RecorderLink + Send),
+    ) -> Result<RankDone, LaunchedError> {
+        let state = self.load_state(training.checkpoint.as_deref(), share_state)?;
+        let (checkpoints, mesh) = (run.join(CHECKPOINTS), &*self.world.mesh);
+        let training = RankTraining {
+            program: self.program,
+            resources: &training_resources(&self.ready.prepared),
+            comm: self.comm,
+            status: mesh.status(),
+            mesh: Some(mesh),
+            faults: self.faults,
+            controls: RunControls { stop: self.stop.flag(), until: training.until_step, trace: training.trace },
+        };
+        let outcome = self.ready.pool.install(|| {
+            let mut observer = RankObserver { training: &training, checkpoints: &checkpoints, link };
+            training.run(state, &mut observer)
+        });
+        let interrupted = outcome.map_err(LaunchedError::Rank)?.interrupted;
+        Ok(RankDone { interrupted, peak_rss_bytes: peak_rss_bytes() })
+    }
+
+    /// The training state to begin with. If `share_state` is true, the first replica of each stage reads the checkpoint and broadcasts it
+    /// to the others.
+    fn load_state(&self, checkpoint: Option<&Path>, share_state: bool) -> Result<TrainState, LaunchedError> {
+        let Self { program, experiment, ready, .. } = *self;
+        let read = || {
+            let load =
+                || load_state(experiment, program, &ready.plan.hash, &ready.plan.data, &self.host.cache, checkpoint);
+            ready.pool.install(load).map_err(|error| self.start_error(&error))
+        };
+        if !share_state || checkpoint.is_none() || program.mesh.replicas == 1 {
+            return read();
+        }
+        let group = GroupId(program.mesh.index(RankGroup::Replicas { stage: program.stage() }));
+        let root = program.mesh.rank(program.stage(), 0);
+        let mut state = if program.rank == root {
+            read()?
+        } else {
+            let layout = Arc::new(parameter_layout(program));
+            TrainState::zeroed(layout, program.moments(), DType::F32, &Device::Cpu).map_err(|e| self.start_error(&e))?
+        };
+        self.comm.broadcast(group, root, &state.buffer)?;
+        let own = json_bytes(&(state.step, state.tokens, state.best));
+        let all = self.comm.all_gather(group, &own)?;
+        let position = all.first().map(|first| serde_json::from_slice::<(u64, u64, Option<BestValidation>)>(first));
+        let Some(Ok((step, tokens, best))) = position else {
+            return Err(self.world.abort_for_invalid_message(root).into());
+        };
+        (state.step, state.tokens, state.best) = (step, tokens, best);
+        Ok(state)
+    }
+
+    fn start_error(&self, error: &dyn std::fmt::Display) -> LaunchedError {
+        LaunchedError::Start { rank: self.program.rank, text: error.to_string() }
+    }
+
+    fn rank_error(&self, source: ExecError) -> RankError {
+        let place = describe_place(self.program, &self.world.mesh.status().snapshot());
+        RankError { rank: self.program.rank, place, source }
+    }
+
+    /// Aborts the run if this rank failed by itself. Returns the failure that all ranks report: this rank's own, or that of the rank
+    /// that failed first.
+    fn share_failure<T>(&self, result: Result<T, LaunchedError>) -> Result<T, LaunchedError> {
+        let Err(error) = result else { return result };
+        let (world, is_aborted) = (self.world, error.is_aborted());
+        if !is_aborted || world.mesh.abort_cause().is_some_and(|abort| abort.by == world.rank()) {
+            world.abort(error.code(), &error.to_string());
+        }
+        match world.await_abort(Some(&self.ready.plan)) {
+            // The abort may name this rank too, if the others have lost it.
+            Some(RunAbort { by, code, reason, .. }) if is_aborted || by != world.rank() => {
+                Err(LaunchedError::OtherRank { code, text: reason })
+            }
+            Some(_) => Err(match error {
+                LaunchedError::Rank(RankError { source: ExecError::Observer(error), .. })
+                    if world.is_leader() && !error.0.is::<CommError>() =>
+                {
+                    LaunchedError::Record(error)
+                }
+                error => error,
+            }),
+            None => {
+                world.abort(error.code(), &error.to_string());
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The leader's connection to itself, the recorder. It receives the messages of the other ranks when they are due.
+struct LeaderLink<'a> {
+    world: &'a World,
+    program: &'a Program,
+    reports: RankReports<'a>,
+}
+
+impl LeaderLink<'_> {
+    fn record(&mut self, rank: usize, message: FromRank) -> Result<(), ObserveError> {
+        match self.reports.receive(rank, message) {
+            Ok(answer) => answer.iter().for_each(|answer| self.world.send_to_all(answer)),
+            Err(ReportError::Record(error)) => return Err(error),
+            Err(ReportError::Protocol { rank, .. }) => {
+                return Err(observe_error(self.world.abort_for_invalid_message(rank)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives and records the next message of `rank`.
+    fn receive_from(&mut self, rank: usize) -> Result<(), ObserveError> {
+        let message = self.world.receive_from(rank).map_err(observe_error)?;
+        self.record(rank, message)
+    }
+}
+
+impl RecorderLink for LeaderLink<'_> {
+    fn send(&mut self, message: FromRank) -> Result<(), ObserveError> {
+        let is_trace = matches!(message, FromRank::Trace(_));
+        self.record(0, message)?;
+        if is_trace {
+            // The first replica of each other stage sends its lines at every step.
+            let mesh = self.program.mesh;
+            (1..mesh.stages).try_for_each(|stage| self.receive_from(mesh.rank(stage, 0)))?;
+        }
+        Ok(())
+    }
+
+    fn await_commit(&mut self, _: u64) -> Result<(), ObserveError> {
+        while let Some(rank) = self.reports.first_missing_part() {
+            self.receive_from(rank)?;
+        }
+        Ok(())
+    }
+}
+
+/// The connection of every other rank to the leader.
+impl RecorderLink for &World {
+    fn send(&mut self, message: FromRank) -> Result<(), ObserveError> {
+        self.send_to_leader(&message);
+        Ok(())
+    }
+
+    fn await_commit(&mut self, step: u64) -> Result<(), ObserveError> {
+        match self.receive_from_leader().map_err(observe_error)? {
+            ToRank::Committed { step: committed } if committed == step => Ok(()),
+            _ => Err(observe_error(self.abort_for_invalid_message(0))),
+        }
+    }
+}
+
+/// A file by which other ranks find out whether they see the run directory. When it is dropped, it is removed.
+struct Marker {
+    path: PathBuf,
+    name: String,
+}
+
+impl Marker {
+    fn create(run: &Path) -> std::io::Result<Self> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let name = format!(".tmp-ranks-{}-{}", std::process::id(), now.as_nanos());
+        let path = run.join(&name);
+        fs::write(&path, "")?;
+        Ok(Self { path, name })
+    }
+}
+
+impl Drop for Marker {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// True if this rank sees the file `marker` in the run directory `run`. Files of other machines may appear late.
+fn sees_marker(run: &Path, marker: &str) -> bool {
+    let is_plain_name = Path::new(marker).file_name().is_some_and(|name| name == marker);
+    let path = run.join(marker);
+    let started = Instant::now();
+    while is_plain_name && started.elapsed() < FILE_TIMEOUT {
+        if path.exists() {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    false
+}

@@ -1,0 +1,214 @@
+//! The recorder's side of the protocol: what ranks report is recorded, and a checkpoint is committed once every rank has written its
+//! part.
+
+use std::collections::BTreeMap;
+
+use super::protocol::{CheckpointPart, FromRank, RankDone, ReportedFailure, ToRank};
+use runner_compute::observer::Observer;
+use runner_spec::event::{BestValidation, Event, ObserveError};
+use runner_store::PartRecord;
+
+/// Keeps the record of a run whose training state is in other processes.
+pub(crate) trait RunRecord: Observer + Send {
+    /// Makes a checkpoint of `parts`, of which each stage wrote one, and reports that it is saved.
+    ///
+    /// # Errors
+    /// If the checkpoint cannot be committed.
+    fn commit(
+        &mut self,
+        step: u64,
+        tokens: u64,
+        best: Option<BestValidation>,
+        parts: Vec<PartRecord>,
+    ) -> Result<(), ObserveError>;
+}
+
+/// The end of ranks that did not fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RanksDone {
+    /// True if the ranks stopped on request, before the last step.
+    pub interrupted: bool,
+    /// The peak memory of each rank.
+    pub peak_rss_bytes: Vec<Option<u64>>,
+}
+
+/// Why a message could not be recorded.
+#[derive(Debug)]
+pub(super) enum ReportError {
+    /// The record could not be written.
+    Record(ObserveError),
+    /// `rank` did not keep to the protocol.
+    Protocol { rank: usize, text: String },
+}
+
+impl From<ObserveError> for ReportError {
+    fn from(error: ObserveError) -> Self {
+        Self::Record(error)
+    }
+}
+
+/// What the ranks of a run have reported.
+pub(super) struct RankReports<'a> {
+    record: &'a mut dyn RunRecord,
+    /// The parts of the next checkpoint, by rank.
+    parts: BTreeMap<usize, CheckpointPart>,
+    /// The last message of each rank.
+    ends: Vec<Option<Result<RankDone, ReportedFailure>>>,
+}
+
+impl<'a> RankReports<'a> {
+    pub(super) fn new(world_size: usize, record: &'a mut dyn RunRecord) -> Self {
+        Self { record, parts: BTreeMap::new(), ends: vec![None; world_size] }
+    }
+
+    /// Records a message. Returns the message that all ranks are to be sent next, if there is one.
+    pub(super) fn receive(&mut self, rank: usize, message: FromRank) -> Result<Option<ToRank>, ReportError> {
+        match message {
+            FromRank::Event(mut event) => {
+                if let Event::Eval(metrics) = &mut event {
+                    // JSON has no infinity, which the perplexity of a large loss is.
+                    metrics.val_perplexity = metrics.val_perplexity.or(metrics.val_loss.map(f64::exp));
+                }
+                self.record.observe(&event)?;
+            }
+            FromRank::Trace(lines) => self.record.trace(&lines)?,
+            FromRank::Part(part) => return self.add_part(rank, part),
+            FromRank::Done(done) => self.ends[rank] = Some(Ok(done)),
+            FromRank::Failed(failure) => self.ends[rank] = Some(Err(failure)),
+            FromRank::Ready { .. } => {
+                return Err(ReportError::Protocol { rank, text: "ready, although it trains already".to_owned() });
+            }
+        }
+        Ok(None)
+    }
+
+    /// Adds a rank's part. The last one makes the checkpoint.
+    fn add_part(&mut self, rank: usize, part: CheckpointPart) -> Result<Option<ToRank>, ReportError> {
+        let CheckpointPart { step, tokens, best, .. } = part;
+        if let Some(other) = self.parts.values().find(|other| other.step != step) {
+            let text = format!("a part of step {step} with others of step {}", other.step);
+            return Err(ReportError::Protocol { rank, text });
+        }
+        self.parts.insert(rank, part);
+        if self.parts.len() < self.ends.len() {
+            return Ok(None);
+        }
+        let parts = std::mem::take(&mut self.parts).into_values().filter_map(|part| part.record).collect();
+        self.record.commit(step, tokens, best, parts)?;
+        Ok(Some(ToRank::Committed { step }))
+    }
+
+    /// The first rank whose part of the next checkpoint is missing; `None` if no rank waits for a commit.
+    pub(super) fn first_missing_part(&self) -> Option<usize> {
+        (0..self.ends.len()).find(|rank| !self.parts.is_empty() && !self.parts.contains_key(rank))
+    }
+
+    /// The last message of `rank`, if it has sent one.
+    pub(super) fn end_of(&self, rank: usize) -> Option<&Result<RankDone, ReportedFailure>> {
+        self.ends[rank].as_ref()
+    }
+
+    /// The first rank that has not reported that it is done.
+    pub(super) fn first_unfinished(&self) -> Option<usize> {
+        self.ends.iter().position(|end| !matches!(end, Some(Ok(_))))
+    }
+
+    /// The end of all ranks, once each has reported that it is done.
+    pub(super) fn ranks_done(&self) -> RanksDone {
+        let done = || self.ends.iter().flatten().flatten();
+        RanksDone {
+            interrupted: done().any(|done| done.interrupted),
+            peak_rss_bytes: done().map(|done| done.peak_rss_bytes).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_compute::state::TrainState;
+    use runner_spec::event::{EvalMetrics, TraceLine};
+
+    /// A record that keeps what it was told as text.
+    #[derive(Default)]
+    struct TextRecord(Vec<String>);
+
+    impl Observer for TextRecord {
+        fn observe(&mut self, event: &Event) -> Result<(), ObserveError> {
+            self.0.push(format!("{event:?}"));
+            Ok(())
+        }
+
+        fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
+            Ok(())
+        }
+
+        fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {
+            self.0.push(format!("{} trace lines", lines.len()));
+            Ok(())
+        }
+    }
+
+    impl RunRecord for TextRecord {
+        fn commit(
+            &mut self,
+            step: u64,
+            tokens: u64,
+            _: Option<BestValidation>,
+            parts: Vec<PartRecord>,
+        ) -> Result<(), ObserveError> {
+            self.0.push(format!("step {step}, {tokens} tokens, {} parts", parts.len()));
+            Ok(())
+        }
+    }
+
+    fn part(step: u64) -> FromRank {
+        FromRank::Part(CheckpointPart { step, tokens: 10 * step, best: None, record: None })
+    }
+
+    #[test]
+    fn a_checkpoint_is_committed_when_all_parts_are_written() {
+        let mut record = TextRecord::default();
+        let mut reports = RankReports::new(3, &mut record);
+        assert_eq!(reports.first_missing_part(), None);
+        assert_eq!(reports.receive(0, part(4)).unwrap(), None);
+        assert_eq!(reports.first_missing_part(), Some(1));
+        assert_eq!(reports.receive(2, part(4)).unwrap(), None);
+        assert_eq!(reports.receive(1, part(4)).unwrap(), Some(ToRank::Committed { step: 4 }));
+        assert_eq!(reports.first_missing_part(), None);
+        reports.receive(0, FromRank::Trace(Vec::new())).unwrap();
+        assert_eq!(record.0, ["step 4, 40 tokens, 0 parts", "0 trace lines"]);
+    }
+
+    #[test]
+    fn ranks_that_disagree_are_reported() {
+        let mut record = TextRecord::default();
+        let mut reports = RankReports::new(2, &mut record);
+        reports.receive(0, part(4)).unwrap();
+        let error = reports.receive(1, part(5)).unwrap_err();
+        assert!(matches!(error, ReportError::Protocol { rank: 1, .. }), "{error:?}");
+        let error = reports.receive(0, FromRank::Ready { sees_run: true }).unwrap_err();
+        assert!(matches!(error, ReportError::Protocol { rank: 0, .. }), "{error:?}");
+    }
+
+    #[test]
+    fn the_end_is_that_of_all_ranks() {
+        let mut record = TextRecord::default();
+        let mut reports = RankReports::new(2, &mut record);
+        let done = |interrupted, peak| FromRank::Done(RankDone { interrupted, peak_rss_bytes: peak });
+        reports.receive(1, done(true, Some(7))).unwrap();
+        assert_eq!(reports.first_unfinished(), Some(0));
+        reports.receive(0, done(true, None)).unwrap();
+        assert_eq!(reports.first_unfinished(), None);
+        assert_eq!(reports.ranks_done(), RanksDone { interrupted: true, peak_rss_bytes: vec![None, Some(7)] });
+    }
+
+    /// JSON makes `null` of an infinite perplexity.
+    #[test]
+    fn an_infinite_perplexity_is_restored() {
+        let mut record = TextRecord::default();
+        let eval = EvalMetrics { step: 1, val_loss: Some(1e4), ..EvalMetrics::default() };
+        RankReports::new(1, &mut record).receive(0, FromRank::Event(Event::Eval(eval))).unwrap();
+        assert!(record.0[0].contains("val_perplexity: Some(inf)"), "{:?}", record.0);
+    }
+}

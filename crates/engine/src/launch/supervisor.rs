@@ -1,0 +1,263 @@
+//! The supervisor of ranks that are processes of this machine, as in ddp and pipelines. It starts them, records what they report,
+//! notices when one fails, and then aborts all of them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use super::child_process::{ChildProcess, RankOutput};
+use super::failure::{FailureCause, ProcessError, RankFailure, last_line};
+use super::faults::Faults;
+use super::hang_detector::{HangDetector, STEP_TIMEOUT};
+use super::protocol::{FailureKind, FromRank, RankStart, ReportedFailure, TrainingStart};
+use super::rank_error::describe_place;
+use super::rank_reports::{RankReports, RanksDone, ReportError, RunRecord};
+use super::system;
+use runner_comm::Region;
+use runner_spec::event::ObserveError;
+use runner_spec::experiment::Experiment;
+use runner_spec::plan::{Plan, RankPlan};
+
+/// A rank without a heartbeat for this long is lost.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same before a rank's first heartbeat: its program may come from a slow disk.
+const FIRST_HEARTBEAT_TIMEOUT: Duration = Duration::from_mins(1);
+/// The time between two checks of the processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// If a check comes this late, this process, and perhaps the whole machine, was suspended.
+const SUSPENSION_THRESHOLD: Duration = Duration::from_secs(1);
+/// How long ranks may take to exit once the run is over, before they are killed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The number of messages that wait to be recorded before ranks must wait.
+const MAX_QUEUED_MESSAGES: usize = 1024;
+
+/// The ranks to run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Launch<'a> {
+    pub plan: &'a Plan,
+    pub experiment: &'a Experiment,
+    /// The run directory, which this process holds.
+    pub run: &'a Path,
+    pub training: &'a TrainingStart,
+    /// The step at which training begins, from 0.
+    pub from: u64,
+    /// None, except in tests.
+    pub faults: &'a Faults,
+}
+
+impl Launch<'_> {
+    fn rank_start(&self, planned: &RankPlan) -> RankStart {
+        RankStart {
+            program: planned.program.clone(),
+            plan_hash: self.plan.hash.clone(),
+            channel_slots: self.plan.channel_slots,
+            experiment: self.experiment.clone(),
+            data: self.plan.data.clone(),
+            threads: planned.hardware.threads,
+            training: self.training.clone(),
+            faults: self.faults.clone(),
+        }
+    }
+}
+
+/// Runs all ranks to their end, or until `stop` is set. When this returns, none of their processes is left.
+///
+/// # Errors
+/// The failure of the rank that failed first, or the error of the record.
+pub(crate) fn run(
+    launch: &Launch<'_>,
+    stop: &AtomicBool,
+    record: &mut dyn RunRecord,
+) -> Result<RanksDone, ProcessError> {
+    let starts = launch.plan.ranks.iter().map(|planned| launch.rank_start(planned));
+    let Some(first) = starts.clone().next() else {
+        return Ok(RanksDone { interrupted: false, peak_rss_bytes: Vec::new() });
+    };
+    let (region, memory) = Region::shared(&first.topology())?;
+    let (queue, outputs) = sync_channel(MAX_QUEUED_MESSAGES);
+    let mut ranks = Vec::with_capacity(launch.plan.ranks.len());
+    for (rank, start) in starts.enumerate() {
+        // If this fails, the processes that were started are killed as they are dropped.
+        let process = ChildProcess::start(rank, launch.run, &memory, start, queue.clone());
+        let process = process.map_err(|source| ProcessError::Start { rank, source })?;
+        ranks.push(SupervisedRank { process, is_closed: false, heartbeat: 0, heartbeat_seen: Instant::now() });
+    }
+    // No other process may attach later.
+    drop(memory);
+    let step_timeout = launch.faults.step_timeout().unwrap_or(STEP_TIMEOUT);
+    let hangs = HangDetector::new(ranks.len(), launch.from, step_timeout, Instant::now());
+    let reports = RankReports::new(ranks.len(), record);
+    Supervisor { launch, region, ranks, hangs, reports, cause: None, deadline: None }.supervise(stop, &outputs, &queue)
+}
+
+#[derive(Debug)]
+struct SupervisedRank {
+    process: ChildProcess,
+    /// True once its standard output is closed.
+    is_closed: bool,
+    /// Its newest heartbeat, and when this process saw it first.
+    heartbeat: u64,
+    heartbeat_seen: Instant,
+}
+
+/// Why the run ends before its time.
+#[derive(Debug)]
+enum AbortCause {
+    Record(ObserveError),
+    Rank { rank: usize, cause: FailureCause, place: String, step: u64 },
+}
+
+struct Supervisor<'a> {
+    launch: &'a Launch<'a>,
+    region: Arc<Region>,
+    ranks: Vec<SupervisedRank>,
+    hangs: HangDetector,
+    reports: RankReports<'a>,
+    cause: Option<AbortCause>,
+    /// When the processes that are left are killed.
+    deadline: Option<Instant>,
+}
+
+impl Supervisor<'_> {
+    /// `_queue` keeps the channel open when all ranks have closed theirs.
+    fn supervise(
+        mut self,
+        stop: &AtomicBool,
+        outputs: &Receiver<(usize, RankOutput)>,
+        _queue: &SyncSender<(usize, RankOutput)>,
+    ) -> Result<RanksDone, ProcessError> {
+        let mut checked = Instant::now();
+        loop {
+            let output = outputs.recv_timeout(POLL_INTERVAL).ok();
+            let is_quiet = matches!(output, None | Some((_, RankOutput::Closed)));
+            match output {
+                None => {}
+                Some((rank, RankOutput::Closed)) => self.ranks[rank].is_closed = true,
+                Some((rank, RankOutput::InvalidLine(line))) => self.kill(rank, FailureCause::InvalidMessage(line)),
+                Some((rank, RankOutput::Message(message))) => self.receive(rank, *message),
+            }
+            if is_quiet || checked.elapsed() >= POLL_INTERVAL {
+                let was_suspended = checked.elapsed() >= SUSPENSION_THRESHOLD;
+                checked = Instant::now();
+                if stop.load(Ordering::Relaxed) {
+                    self.region.stop().store(true, Ordering::Relaxed);
+                }
+                if self.check_processes(was_suspended) {
+                    return self.conclude();
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, rank: usize, message: FromRank) {
+        match &message {
+            FromRank::Failed(ReportedFailure { kind: FailureKind::Aborted, .. }) | FromRank::Done(_) => {}
+            FromRank::Failed(ReportedFailure { kind: FailureKind::TimedOut { peer, seconds }, .. })
+                if *peer < self.ranks.len() =>
+            {
+                let hung = FailureCause::Hung { seconds: *seconds };
+                if self.cause.is_none() {
+                    self.kill(*peer, hung);
+                }
+            }
+            FromRank::Failed(failure) => self.fail(rank, FailureCause::Reported(failure.clone())),
+            // Once the run is over, other messages come too late.
+            _ if self.cause.is_some() => return,
+            _ => {}
+        }
+        match self.reports.receive(rank, message) {
+            Ok(None) => {}
+            Ok(Some(answer)) => self.ranks.iter().for_each(|rank| rank.process.send(answer.clone())),
+            Err(ReportError::Record(error)) => self.abort(self.ranks.len(), AbortCause::Record(error)),
+            Err(ReportError::Protocol { rank, text }) => self.kill(rank, FailureCause::InvalidMessage(text)),
+        }
+    }
+
+    /// Checks every process, and returns true when all have exited. If this process was suspended, missing heartbeats do not count.
+    fn check_processes(&mut self, was_suspended: bool) -> bool {
+        let now = Instant::now();
+        for rank in 0..self.ranks.len() {
+            let view = self.region.snapshot(rank).unwrap_or_default();
+            let supervised = &mut self.ranks[rank];
+            if supervised.process.has_exited() {
+                // Its last messages come first.
+                let exit = supervised.process.exit_cause().filter(|_| supervised.is_closed);
+                if let Some(cause) = exit.filter(|_| self.reports.end_of(rank).is_none()) {
+                    self.fail(rank, cause);
+                }
+                continue;
+            }
+            if was_suspended || view.heartbeat != supervised.heartbeat {
+                (supervised.heartbeat, supervised.heartbeat_seen) = (view.heartbeat, now);
+            }
+            let timeout = self.launch.faults.heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT);
+            let timeout = if view.heartbeat == 0 { FIRST_HEARTBEAT_TIMEOUT.max(timeout) } else { timeout };
+            let hung = self.hangs.check(rank, &view, now, was_suspended);
+            let cause = match hung {
+                _ if self.cause.is_some() => continue,
+                _ if now.duration_since(supervised.heartbeat_seen) >= timeout => {
+                    let is_stopped = system::is_stopped(supervised.process.id());
+                    FailureCause::Lost { seconds: timeout.as_secs(), is_stopped }
+                }
+                Some(time) => FailureCause::Hung { seconds: time.as_secs() },
+                None => continue,
+            };
+            self.kill(rank, cause);
+        }
+        // Processes that have sent their last message must exit, too.
+        if self.deadline.is_none() && (0..self.ranks.len()).all(|rank| self.reports.end_of(rank).is_some()) {
+            self.deadline = Some(now + EXIT_TIMEOUT);
+        }
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            self.ranks.iter_mut().for_each(|rank| rank.process.kill());
+        }
+        self.ranks.iter_mut().all(|rank| rank.is_closed && rank.process.has_exited())
+    }
+
+    /// Kills the process of `rank`, which failed because of `cause`.
+    fn kill(&mut self, rank: usize, cause: FailureCause) {
+        self.ranks[rank].process.kill();
+        self.fail(rank, cause);
+    }
+
+    /// Aborts the run because `rank` failed. Its status still shows where it was.
+    fn fail(&mut self, rank: usize, cause: FailureCause) {
+        let view = self.region.snapshot(rank).unwrap_or_default();
+        let place = describe_place(&self.launch.plan.ranks[rank].program, &view);
+        self.abort(rank, AbortCause::Rank { rank, cause, place, step: view.step.max(self.launch.from) });
+    }
+
+    /// Aborts the run because of `rank`; one beyond the last is this process. Only the first cause counts.
+    fn abort(&mut self, rank: usize, cause: AbortCause) {
+        if self.cause.is_none() {
+            self.region.abort(rank);
+            self.cause = Some(cause);
+            self.deadline = Some(Instant::now() + EXIT_TIMEOUT);
+        }
+    }
+
+    /// The end of the run, when all processes have exited.
+    fn conclude(mut self) -> Result<RanksDone, ProcessError> {
+        let (rank, cause, place, step) = match (self.cause.take(), self.reports.first_unfinished()) {
+            (Some(AbortCause::Record(error)), _) => return Err(error.into()),
+            (Some(AbortCause::Rank { rank, cause, place, step }), _) => (rank, cause, place, step),
+            (None, None) => return Ok(self.reports.ranks_done()),
+            // It was aborted because of a rank that then reported nothing.
+            (None, Some(rank)) => {
+                let reported = self.reports.end_of(rank).and_then(|end| end.clone().err());
+                (
+                    rank,
+                    reported.map_or(FailureCause::Exited(0), FailureCause::Reported),
+                    String::new(),
+                    self.launch.from,
+                )
+            }
+        };
+        let ChildProcess { log, log_from, .. } = &self.ranks[rank].process;
+        // The log of a rank that reported its failure says the same.
+        let last_line = if matches!(cause, FailureCause::Reported(_)) { None } else { last_line(log, *log_from) };
+        Err(ProcessError::Rank(Box::new(RankFailure { rank, cause, place, step, log: log.clone(), last_line })))
+    }
+}
