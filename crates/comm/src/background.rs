@@ -1,7 +1,7 @@
 //! Started operations: one thread per rank, spawned at first use, runs them in the order in which they were started.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use candle_core::Tensor;
@@ -10,6 +10,7 @@ use super::communicator::Pending;
 use super::error::{CommError, OperationKind};
 use super::host_comm::{HostTransport, run_started};
 use super::local::RankStatus;
+use super::lock::lock_or_recover;
 use runner_spec::topology::GroupId;
 
 /// One started all-reduce.
@@ -48,14 +49,14 @@ impl Background {
         group: GroupId,
         buffers: Vec<Tensor>,
     ) -> Result<Pending, CommError> {
-        let mut thread = lock(&self.thread);
+        let mut thread = lock_or_recover(&self.thread);
         if thread.is_none() {
             let (transport, queue) = (Arc::clone(transport), Arc::clone(&self.queue));
             let name = format!("comm {}", transport.rank());
             let made = thread::Builder::new().name(name).spawn(move || run_jobs(&*transport, &queue));
             *thread = Some(made.map_err(CommError::Thread)?);
         }
-        let mut state = lock(&self.queue.state);
+        let mut state = lock_or_recover(&self.queue.state);
         if state.closed {
             return Err(CommError::Closed { operation: OperationKind::AllReduce });
         }
@@ -69,7 +70,7 @@ impl Background {
     /// Waits for `pending`, and shows it in the rank's `status`.
     pub(super) fn wait(&self, pending: &Pending, status: &RankStatus) -> Result<(), CommError> {
         let Some(ticket) = pending.ticket() else { return Ok(()) };
-        let mut state = lock(&self.queue.state);
+        let mut state = lock_or_recover(&self.queue.state);
         if ticket >= state.started {
             let what = "an operation that another communicator started".to_owned();
             return Err(CommError::Request { operation: OperationKind::Wait, what });
@@ -91,9 +92,9 @@ impl Background {
 
     /// Ends the thread. The transport is closed already, so no operation blocks it.
     pub(super) fn close(&self) {
-        lock(&self.queue.state).closed = true;
+        lock_or_recover(&self.queue.state).closed = true;
         self.queue.changed.notify_all();
-        if let Some(thread) = lock(&self.thread).take() {
+        if let Some(thread) = lock_or_recover(&self.thread).take() {
             let _ = thread.join();
         }
     }
@@ -104,7 +105,7 @@ struct CloseOnDrop<'a>(&'a JobQueue);
 
 impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).closed = true;
+        lock_or_recover(&self.0.state).closed = true;
         self.0.changed.notify_all();
     }
 }
@@ -112,7 +113,7 @@ impl Drop for CloseOnDrop<'_> {
 fn run_jobs(transport: &impl HostTransport, queue: &JobQueue) {
     let _close = CloseOnDrop(queue);
     loop {
-        let mut state = lock(&queue.state);
+        let mut state = lock_or_recover(&queue.state);
         let job = loop {
             if state.closed {
                 return;
@@ -126,7 +127,7 @@ fn run_jobs(transport: &impl HostTransport, queue: &JobQueue) {
         let result = run_started(transport, job.group, &job.buffers);
         // The caller's tensors are released before it learns of the end.
         drop(job);
-        let mut state = lock(&queue.state);
+        let mut state = lock_or_recover(&queue.state);
         let ticket = state.ended;
         if let Err(e) = result {
             state.failures.insert(ticket, e);
@@ -134,9 +135,4 @@ fn run_jobs(transport: &impl HostTransport, queue: &JobQueue) {
         state.ended += 1;
         queue.changed.notify_all();
     }
-}
-
-/// A panic cannot leave the queue inconsistent: a poisoned lock is taken all the same.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,6 +13,7 @@ use super::buffers::Buffers;
 use super::collective::{Collective, Request};
 use super::communicator::{Communicator, Pending};
 use super::error::{CommError, OperationKind};
+use super::group::Membership;
 use super::local::{BACKGROUND, FOREGROUND, RankStatus};
 use runner_spec::topology::{GroupId, Lane};
 
@@ -27,7 +28,7 @@ pub trait HostTransport: Send + Sync + 'static {
 
     /// # Errors
     /// If this rank is not in the group.
-    fn group_size(&self, group: GroupId) -> Result<usize, CommError>;
+    fn membership(&self, group: GroupId) -> Result<&Membership, CommError>;
 
     /// # Errors
     /// If operations may not go on.
@@ -37,7 +38,13 @@ pub trait HostTransport: Send + Sync + 'static {
     ///
     /// # Errors
     /// See `CommError`.
-    fn run(&self, group: GroupId, queue: usize, request: Request, work: Collective<'_>) -> Result<(), CommError>;
+    fn run(
+        &self,
+        membership: &Membership,
+        queue: usize,
+        request: Request,
+        work: Collective<'_>,
+    ) -> Result<(), CommError>;
 
     /// # Errors
     /// See `CommError`.
@@ -98,8 +105,9 @@ fn run_collective(
     request: Request,
     work: Collective<'_>,
 ) -> Result<(), CommError> {
-    if transport.group_size(group)? > 1 {
-        return transport.run(group, queue, request, work);
+    let membership = transport.membership(group)?;
+    if membership.ranks.len() > 1 {
+        return transport.run(membership, queue, request, work);
     }
     if let Some(root) = request.root.filter(|root| *root != transport.rank()) {
         return Err(CommError::NotMember { group: group.0, rank: root });
@@ -115,7 +123,7 @@ fn run_collective(
 pub(crate) fn run_started(transport: &impl HostTransport, group: GroupId, tensors: &[Tensor]) -> Result<(), CommError> {
     let buffers = Buffers::new(OperationKind::AllReduce, tensors)?;
     let request = Request::sum(OperationKind::AllReduce, None, &buffers)?;
-    transport.run(group, BACKGROUND, request, Collective::Sum(&buffers))
+    transport.run(transport.membership(group)?, BACKGROUND, request, Collective::Sum(&buffers))
 }
 
 impl<T: HostTransport> Drop for HostComm<T> {
@@ -139,7 +147,7 @@ impl<T: HostTransport> Communicator for HostComm<T> {
     }
 
     fn start_all_reduce(&self, group: GroupId, tensors: Vec<Tensor>) -> Result<Pending, CommError> {
-        let members = self.transport.group_size(group)?;
+        let members = self.transport.membership(group)?.ranks.len();
         let buffers = Buffers::new(OperationKind::AllReduce, &tensors)?;
         Request::sum(OperationKind::AllReduce, None, &buffers)?;
         self.transport.ensure_running(OperationKind::AllReduce)?;

@@ -6,8 +6,10 @@ mod buffers;
 mod collective;
 mod communicator;
 mod error;
+mod group;
 mod host_comm;
 mod local;
+mod lock;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 mod tcp;

@@ -11,6 +11,7 @@ use super::layout::{Ring, SlotHeader};
 use super::local_rank::LocalRank;
 use super::rank_status::FOREGROUND;
 use crate::error::{CommError, ElementType, OperationKind};
+use crate::host_comm::HostTransport;
 use runner_compute::kernels::bytes;
 use runner_spec::topology::{Channel, Lane};
 

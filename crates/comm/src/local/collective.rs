@@ -7,10 +7,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::layout::{MemberCounters, PIECE_BYTES, STAGED_PIECES};
-use super::local_rank::{LocalRank, Membership, lock, reached};
+use super::local_rank::{LocalRank, reached};
 use crate::collective::Request;
 use crate::error::{CommError, Operation};
-use runner_spec::topology::GroupId;
+use crate::group::Membership;
+use crate::host_comm::HostTransport;
 
 /// The steps of one collective for each of its pieces. `number` is the piece's number in its queue.
 pub(super) trait PieceSteps {
@@ -38,35 +39,18 @@ pub(super) struct RunningCollective<'a> {
 /// Runs a collective in a queue of a group's operations.
 pub(super) fn run(
     core: &LocalRank,
-    group: GroupId,
+    membership: &Membership,
     queue: usize,
     request: Request,
     work: &mut dyn PieceSteps,
 ) -> Result<(), CommError> {
-    let membership = core.membership(group)?;
-    let Request { kind, element, bytes, root } = request;
-    if let Some(root) = root.filter(|r| !membership.ranks.contains(r)) {
-        return Err(CommError::NotMember { group: group.0, rank: root });
-    }
-    let mut position = lock(&membership.queues[queue]);
-    core.ensure_running(kind)?;
-    if position.broken {
-        return Err(CommError::Closed { operation: kind });
-    }
-    let operation = Operation { kind, element, bytes: bytes as u64, root, sequence: position.operations };
-    let running = RunningCollective { core, membership, queue, operation };
-    match running.pieces(position.next, work) {
-        Ok(pieces) => {
-            position.next = position.next.wrapping_add(pieces);
-            position.operations = position.operations.wrapping_add(1);
-            running.counters(membership.me).operations.store(position.operations, Ordering::Release);
-            Ok(())
-        }
-        Err(e) => {
-            position.broken = true;
-            Err(e)
-        }
-    }
+    membership.run(queue, request, |kind| core.ensure_running(kind), |operation, position| {
+        let running = RunningCollective { core, membership, queue, operation };
+        let pieces = running.run_pieces(position.next_piece, work)?;
+        position.next_piece = position.next_piece.wrapping_add(pieces);
+        running.counters(membership.own_index).operations.store(position.operations, Ordering::Release);
+        Ok(())
+    })
 }
 
 impl RunningCollective<'_> {
@@ -75,16 +59,16 @@ impl RunningCollective<'_> {
     }
 
     pub(super) fn me(&self) -> usize {
-        self.membership.me
+        self.membership.own_index
     }
 
-    /// The root's place in the group.
+    /// The root's index in the group.
     pub(super) fn root(&self) -> Option<usize> {
-        self.membership.ranks.iter().position(|r| Some(*r) == self.operation.root)
+        self.membership.root_index(&self.operation)
     }
 
-    /// All pieces from number `first` on; how many they were.
-    fn pieces(&self, first: u64, work: &mut dyn PieceSteps) -> Result<u64, CommError> {
+    /// Runs all pieces from number `first` on, and returns how many there were.
+    fn run_pieces(&self, first: u64, work: &mut dyn PieceSteps) -> Result<u64, CommError> {
         self.stage(first, 0, work)?;
         let mut pieces = 1;
         let mut piece = 0;

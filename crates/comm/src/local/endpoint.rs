@@ -1,17 +1,21 @@
 //! A rank's communicator over a region of shared memory.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use candle_core::{DType, Tensor};
 
+use super::collective::PieceSteps;
 use super::local_rank::LocalRank;
 use super::piece_steps::{Barrier, Broadcast, Gather, Sum};
 use super::rank_status::RankStatus;
 use super::region::{Region, RegionError};
+use super::wake_signal::WakeSignal;
 use super::{channel, collective};
 use crate::collective::{Collective, Request};
 use crate::error::{CommError, OperationKind};
+use crate::group::Membership;
 use crate::host_comm::{HostComm, HostTransport};
 use runner_spec::topology::{GroupId, Lane};
 
@@ -53,21 +57,34 @@ impl HostTransport for LocalRank {
         self.region.status_of(self.rank)
     }
 
-    fn group_size(&self, group: GroupId) -> Result<usize, CommError> {
-        Ok(self.membership(group)?.ranks.len())
+    fn membership(&self, group: GroupId) -> Result<&Membership, CommError> {
+        self.memberships.get(group)
     }
 
     fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
-        Self::ensure_running(self, operation)
+        if let Some(by) = self.region.aborted() {
+            return Err(CommError::Aborted { by });
+        }
+        if self.closing.load(Ordering::Relaxed) {
+            return Err(CommError::Closed { operation });
+        }
+        Ok(())
     }
 
-    fn run(&self, group: GroupId, queue: usize, request: Request, work: Collective<'_>) -> Result<(), CommError> {
-        match work {
-            Collective::Sum(buffers) => collective::run(self, group, queue, request, &mut Sum { buffers }),
-            Collective::Broadcast(buffers) => collective::run(self, group, queue, request, &mut Broadcast { buffers }),
-            Collective::Gather { own, all } => collective::run(self, group, queue, request, &mut Gather::new(own, all)),
-            Collective::Barrier => collective::run(self, group, queue, request, &mut Barrier),
-        }
+    fn run(
+        &self,
+        membership: &Membership,
+        queue: usize,
+        request: Request,
+        work: Collective<'_>,
+    ) -> Result<(), CommError> {
+        let steps: &mut dyn PieceSteps = match work {
+            Collective::Sum(buffers) => &mut Sum { buffers },
+            Collective::Broadcast(buffers) => &mut Broadcast { buffers },
+            Collective::Gather { own, all } => &mut Gather::new(own, all),
+            Collective::Barrier => &mut Barrier,
+        };
+        collective::run(self, membership, queue, request, steps)
     }
 
     fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
@@ -83,6 +100,7 @@ impl HostTransport for LocalRank {
     }
 
     fn close(&self) {
-        Self::close(self);
+        self.closing.store(true, Ordering::SeqCst);
+        self.status().wake_signals.iter().for_each(WakeSignal::wake_all);
     }
 }

@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::layout::MemberCounters;
-use super::rank_status::{OPERATION_QUEUES, RankStatus};
 use super::region::{Region, RegionError};
 use crate::error::{CommError, OperationKind};
-use runner_spec::topology::{GroupId, Lane};
+use crate::group::{Memberships, QueuePosition};
+use crate::host_comm::HostTransport;
+use crate::lock::lock_or_recover;
+use runner_spec::topology::{Channel, Lane};
 
 /// Half an hour: a checkpoint to a slow disk is shorter, a night is longer.
 const OPERATION_TIMEOUT: Duration = Duration::from_mins(30);
@@ -25,31 +27,11 @@ const MAX_SLEEP: Duration = Duration::from_millis(100);
 pub struct LocalRank {
     pub(super) region: Arc<Region>,
     pub(super) rank: usize,
-    /// Per group of the topology; `None` where this rank is no member.
-    memberships: Vec<Option<Membership>>,
-    /// Per channel; a lock for its use from here.
+    pub(super) memberships: Memberships,
+    /// For each channel, a lock for its use by this process.
     channels: Vec<Mutex<()>>,
     timeout: AtomicU64,
-    closing: AtomicBool,
-}
-
-/// This rank in a group.
-pub(super) struct Membership {
-    pub(super) group: usize,
-    pub(super) ranks: Vec<usize>,
-    /// Its place in the order of ranks.
-    pub(super) me: usize,
-    pub(super) queues: [Mutex<QueuePosition>; OPERATION_QUEUES],
-}
-
-/// How far this rank is with a group's operations of one queue.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct QueuePosition {
-    /// Number of the next piece.
-    pub(super) next: u64,
-    pub(super) operations: u64,
-    /// An operation failed half way: members may disagree about what comes next.
-    pub(super) broken: bool,
+    pub(super) closing: AtomicBool,
 }
 
 impl fmt::Debug for LocalRank {
@@ -66,62 +48,26 @@ impl LocalRank {
         if !status.claim() {
             return Err(RegionError::Taken { rank });
         }
-        let membership = |(group, ranks): (usize, &Vec<usize>)| {
-            let me = ranks.iter().position(|&r| r == rank)?;
-            // Where an earlier owner of the rank left off.
-            let queue = |queue| {
-                let counters: &MemberCounters = region.at(region.layout.counters(group, queue, me));
-                let next = counters.staged.load(Ordering::Acquire);
-                Mutex::new(QueuePosition {
-                    next,
-                    operations: counters.operations.load(Ordering::Acquire),
-                    broken: false,
-                })
-            };
-            Some(Membership { group, ranks: ranks.clone(), me, queues: std::array::from_fn(queue) })
-        };
-        let memberships = region.topology.groups.iter().enumerate().map(membership).collect();
+        let memberships = Memberships::new(&region.topology, rank, |group, queue, own_index| {
+            // The place where an earlier owner of the rank ended.
+            let counters: &MemberCounters = region.at(region.layout.counters(group, queue, own_index));
+            QueuePosition::at(counters.operations.load(Ordering::Acquire), counters.staged.load(Ordering::Acquire))
+        });
         let channels = region.topology.channels.iter().map(|_| Mutex::new(())).collect();
         let timeout = AtomicU64::new(OPERATION_TIMEOUT.as_millis() as u64);
         Ok(Self { memberships, channels, timeout, closing: AtomicBool::new(false), rank, region })
     }
 
-    pub(super) fn status(&self) -> &RankStatus {
-        self.region.status_of(self.rank)
-    }
-
-    pub(super) fn membership(&self, group: GroupId) -> Result<&Membership, CommError> {
-        let membership = self.memberships.get(group.0).and_then(Option::as_ref);
-        membership.ok_or(CommError::NotMember { group: group.0, rank: self.rank })
-    }
-
-    /// The channel's index, and its use by this rank alone.
+    /// The index of a channel, and its use by this thread alone.
     pub(super) fn channel(&self, from: usize, to: usize, lane: Lane) -> Result<(usize, MutexGuard<'_, ()>), CommError> {
-        let wanted = |c: &runner_spec::topology::Channel| (c.from, c.to, c.lane) == (from, to, lane);
-        let index = self.region.topology.channels.iter().position(wanted);
+        let is_wanted = |c: &Channel| (c.from, c.to, c.lane) == (from, to, lane);
+        let index = self.region.topology.channels.iter().position(is_wanted);
         let index = index.ok_or(CommError::NoChannel { from, to, lane })?;
-        Ok((index, lock(&self.channels[index])))
+        Ok((index, lock_or_recover(&self.channels[index])))
     }
 
     pub(super) fn set_operation_timeout(&self, timeout: Duration) {
         self.timeout.store(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
-    /// Ends all waits of this rank.
-    pub(super) fn close(&self) {
-        self.closing.store(true, Ordering::SeqCst);
-        self.status().wake_signals.iter().for_each(super::wake_signal::WakeSignal::wake_all);
-    }
-
-    /// Whether operations may go on.
-    pub(super) fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
-        if let Some(by) = self.region.aborted() {
-            return Err(CommError::Aborted { by });
-        }
-        if self.closing.load(Ordering::Relaxed) {
-            return Err(CommError::Closed { operation });
-        }
-        Ok(())
     }
 
     /// Returns once `ready`, which `peer` makes true and then wakes this rank's waiter of `queue`.
@@ -189,11 +135,6 @@ impl Drop for LocalRank {
         self.status().release();
         self.region.wake_all_ranks();
     }
-}
-
-/// Our locks guard positions that are right at any moment.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a counter that only grows, and may wrap, has come to `target`.

@@ -2,29 +2,30 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
-use cudarc::driver::CudaEvent;
+use cudarc::driver::{CudaEvent, CudaStream};
 
 use super::channels::{self, Channels};
 use super::groups::{Groups, Member};
-use super::library::NcclError;
+use super::library::{Handle, NcclError, Place};
 use super::link::place;
 use super::watch::Watched;
 use crate::communicator::{Communicator, Pending};
 use crate::error::{CommError, OperationKind};
+use crate::lock::lock_or_recover;
 use runner_compute::gpu::{Gpu, share_with_peers};
 use runner_spec::topology::{GroupId, Lane, LocalRanks, Topology};
 
-/// One rank's end: tensors of its GPU through NCCL; bytes, and tensors of the host, through `host`.
+/// One rank's communicator: tensors of its GPU go through NCCL; bytes, and tensors of the host, go through `host`.
 #[derive(Debug)]
 pub struct NcclComm {
     watched: Arc<Watched>,
     topology: Topology,
-    /// Of this rank, those that sum tensors, in the order of their numbers.
+    /// The groups of this rank that sum tensors, in the order of their numbers.
     summing: Vec<GroupId>,
     groups: Groups,
     ranks: LocalRanks,
@@ -33,7 +34,7 @@ pub struct NcclComm {
     tickets: AtomicU64,
 }
 
-/// Of a rank whose device is known.
+/// The state of a rank whose device is known.
 #[derive(Debug)]
 struct Attached {
     gpu: Arc<Gpu>,
@@ -41,15 +42,11 @@ struct Attached {
     watch: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Operations that were started and are waited for: when they are over, and what must live until the computation waits for that.
+/// Started operations: their completion events, and the tensors that they keep alive.
 type Started = HashMap<u64, (Arc<CudaEvent>, Vec<Tensor>)>;
 
 /// Tickets of the host's operations are apart from NCCL's.
 const OURS: u64 = 1 << 63;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl NcclComm {
     /// `host` is of the same topology. Until `attach` gives it a GPU everything goes through `host`. `summing` are the groups of
@@ -74,7 +71,7 @@ impl NcclComm {
         &*self.watched.host
     }
 
-    /// Of a tensor on this rank's GPU; `None` for one of the host.
+    /// The GPU of a tensor on this rank's GPU; `None` for a tensor of the host.
     fn gpu(&self, tensor: &Tensor) -> Option<&Attached> {
         self.attached.get().filter(|_| tensor.device().is_cuda())
     }
@@ -83,10 +80,25 @@ impl NcclComm {
         self.groups.link(&self.watched, &self.topology, attached.gpu.stream().context(), group)
     }
 
-    /// The place of `root` in a group.
-    fn root(member: &Member, group: GroupId, root: usize) -> Result<usize, CommError> {
-        let place = member.ranks.iter().position(|rank| *rank == root);
-        place.ok_or(CommError::NotMember { group: group.0, rank: root })
+    /// Runs an operation from or to the rank `root` of a group.
+    fn run_rooted(
+        &self,
+        attached: &Attached,
+        kind: OperationKind,
+        group: GroupId,
+        root: usize,
+        buffer: &Tensor,
+        operation: fn(&Handle, &Place, usize, &CudaStream) -> Result<(), NcclError>,
+    ) -> Result<(), CommError> {
+        self.watched.ensure_running(kind)?;
+        let Some(Member { link, ranks }) = self.member(attached, group)? else { return Ok(()) };
+        let index = ranks.iter().position(|rank| *rank == root);
+        let index = index.ok_or(CommError::NotMember { group: group.0, rank: root })?;
+        let place = place(buffer).map_err(|what| CommError::Request { operation: kind, what })?;
+        let started = link.start(kind, attached.gpu.stream(), None, |handle, stream| {
+            operation(handle, &place, index, stream)
+        });
+        self.follow(attached, kind, &*started.map_err(|error| self.failed(kind, &error))?)
     }
 
     /// Starts sums of tensors on the GPU; `None` in a group of one.
@@ -120,7 +132,7 @@ impl Drop for NcclComm {
     fn drop(&mut self) {
         let Some(attached) = self.attached.get() else { return };
         self.watched.close(attached.gpu.stream().context());
-        if let Some(watch) = lock(&attached.watch).take() {
+        if let Some(watch) = lock_or_recover(&attached.watch).take() {
             watch.thread().unpark();
             let _ = watch.join();
         }
@@ -188,7 +200,7 @@ impl Communicator for NcclComm {
         let Some(attached) = on_gpu else { return self.host().start_all_reduce(group, buffers) };
         let Some(over) = self.sums(attached, group, &buffers)? else { return Ok(Pending::completed()) };
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
-        lock(&self.started).insert(ticket, (over, buffers));
+        lock_or_recover(&self.started).insert(ticket, (over, buffers));
         Ok(Pending::new(ticket))
     }
 
@@ -197,7 +209,7 @@ impl Communicator for NcclComm {
         if ticket < OURS {
             return self.host().wait(pending);
         }
-        let started = lock(&self.started).remove(&ticket);
+        let started = lock_or_recover(&self.started).remove(&ticket);
         let (Some((over, _buffers)), Some(attached)) = (started, self.attached.get()) else {
             let what = "an operation that another communicator started".to_owned();
             return Err(CommError::Request { operation: OperationKind::Wait, what });
@@ -208,28 +220,12 @@ impl Communicator for NcclComm {
 
     fn reduce(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
         let Some(attached) = self.gpu(buffer) else { return self.host().reduce(group, root, buffer) };
-        let kind = OperationKind::Reduce;
-        self.watched.ensure_running(kind)?;
-        let Some(member) = self.member(attached, group)? else { return Ok(()) };
-        let root = Self::root(&member, group, root)?;
-        let there = place(buffer).map_err(|what| CommError::Request { operation: kind, what })?;
-        let operation = |handle: &super::library::Handle, stream: &_| handle.reduce(&there, root, stream);
-        let over = member.link.start(kind, attached.gpu.stream(), None, operation);
-        let over = over.map_err(|error| self.failed(kind, &error))?;
-        self.follow(attached, kind, &over)
+        self.run_rooted(attached, OperationKind::Reduce, group, root, buffer, Handle::reduce)
     }
 
     fn broadcast(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
         let Some(attached) = self.gpu(buffer) else { return self.host().broadcast(group, root, buffer) };
-        let kind = OperationKind::Broadcast;
-        self.watched.ensure_running(kind)?;
-        let Some(member) = self.member(attached, group)? else { return Ok(()) };
-        let root = Self::root(&member, group, root)?;
-        let there = place(buffer).map_err(|what| CommError::Request { operation: kind, what })?;
-        let operation = |handle: &super::library::Handle, stream: &_| handle.broadcast(&there, root, stream);
-        let over = member.link.start(kind, attached.gpu.stream(), None, operation);
-        let over = over.map_err(|error| self.failed(kind, &error))?;
-        self.follow(attached, kind, &over)
+        self.run_rooted(attached, OperationKind::Broadcast, group, root, buffer, Handle::broadcast)
     }
 
     fn all_gather(&self, group: GroupId, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SendError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,46 +13,47 @@ use super::library::{Handle, NcclError, Place, element};
 use super::waits::Waits;
 use crate::communicator::Communicator;
 use crate::error::{CommError, OperationKind};
+use crate::lock::lock_or_recover;
 use runner_compute::gpu;
 use runner_compute::gpu::Gpu;
 
 /// How long members may take to join.
-const JOINING: Duration = Duration::from_mins(10);
+const JOIN_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// How long a call may take that another thread waits for, before it is ended from outside.
-const STUCK: Duration = Duration::from_secs(1);
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Between looks whether the run was ended meanwhile.
-const LOOK: Duration = Duration::from_millis(50);
+/// The time between two checks whether the run was aborted.
+const ABORT_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// One operation under way.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct RunningOperation {
     pub(super) over: Arc<CudaEvent>,
     kind: OperationKind,
     since: Instant,
-    /// What must live until it is over, and nobody else keeps.
+    /// The tensor that must live until the operation has ended, if nothing else keeps it.
     kept: Option<Tensor>,
 }
 
-/// A group's or a channel's.
+/// The link of a group or of a channel.
 #[derive(Debug)]
 pub(super) struct Link {
     stream: Arc<CudaStream>,
-    state: Mutex<State>,
-    /// Of the handle, for who must end it while a call on it does not come back.
+    state: Mutex<LinkState>,
+    /// The address of the handle, by which another thread aborts it while a call on it does not return.
     address: usize,
     ended: AtomicBool,
 }
 
 #[derive(Debug)]
-struct State {
+struct LinkState {
     /// `None` once it was ended in good order.
     handle: Option<Handle>,
-    flights: Vec<Flight>,
+    running: Vec<RunningOperation>,
 }
 
-/// Where a tensor lies.
+/// The place of a tensor in the memory of its device.
 pub(super) fn place(tensor: &Tensor) -> Result<Place, String> {
     let element = element(tensor.dtype()).ok_or_else(|| format!("no {:?}", tensor.dtype()))?;
     let address = gpu::address(tensor).map_err(|error| error.to_string())?;
@@ -94,10 +95,10 @@ pub(super) fn join(
     thread::Builder::new().name("nccl".to_owned()).spawn(work).map_err(CommError::Thread)?;
     let started = Instant::now();
     loop {
-        match joined.recv_timeout(LOOK) {
+        match joined.recv_timeout(ABORT_CHECK_INTERVAL) {
             Ok(Ok(handle)) => {
                 let address = handle.address();
-                let state = Mutex::new(State { handle: Some(handle), flights: Vec::new() });
+                let state = Mutex::new(LinkState { handle: Some(handle), running: Vec::new() });
                 return Ok(Link { stream, state, address, ended: AtomicBool::new(false) });
             }
             Ok(Err(error)) => return Err(device(error.to_string())),
@@ -108,16 +109,16 @@ pub(super) fn join(
             given_up.store(true, Ordering::SeqCst);
             return Err(CommError::Aborted { by });
         }
-        if started.elapsed() > JOINING {
+        if started.elapsed() > JOIN_TIMEOUT {
             given_up.store(true, Ordering::SeqCst);
-            return Err(device(format!("the {members} ranks did not come together in {} s", JOINING.as_secs())));
+            return Err(device(format!("the {members} ranks did not come together in {} s", JOIN_TIMEOUT.as_secs())));
         }
     }
 }
 
 impl Link {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, LinkState> {
+        lock_or_recover(&self.state)
     }
 
     /// Starts an operation that begins when what `compute` has so far is done; the event is when it is over. Memory is freed in
@@ -130,14 +131,14 @@ impl Link {
         operation: impl FnOnce(&Handle, &CudaStream) -> Result<(), NcclError>,
     ) -> Result<Arc<CudaEvent>, NcclError> {
         let mut state = self.state();
-        state.land();
+        state.release_completed();
         let handle = state.handle.as_ref().filter(|_| !self.ended.load(Ordering::SeqCst));
         let Some(handle) = handle else { return Err(NcclError("the communicator was ended".to_owned())) };
         wait(&self.stream, &event(compute)?)?;
         operation(handle, &self.stream)?;
         handle.settled(|| self.ended.load(Ordering::SeqCst))?;
         let over = Arc::new(event(&self.stream)?);
-        state.flights.push(Flight { over: Arc::clone(&over), kind, since: Instant::now(), kept });
+        state.running.push(RunningOperation { over: Arc::clone(&over), kind, since: Instant::now(), kept });
         Ok(over)
     }
 
@@ -145,12 +146,12 @@ impl Link {
     /// for the others, whose tensors are let go. The host runs ahead of all this, and would keep any number of them else.
     pub(super) fn make_room(&self, waits: &Waits, gpu: &Gpu, slots: usize) -> Result<(), NcclError> {
         let mut state = self.state();
-        state.land();
-        let keeping = state.flights.iter().filter(|flight| flight.kept.is_some()).count();
+        state.release_completed();
+        let keeping = state.running.iter().filter(|operation| operation.kept.is_some()).count();
         let surplus = (keeping + 1).saturating_sub(slots.max(1));
-        for flight in state.flights.iter_mut().filter(|flight| flight.kept.is_some()).take(surplus) {
-            waits.follow(gpu, &flight.over)?;
-            flight.kept = None;
+        for operation in state.running.iter_mut().filter(|operation| operation.kept.is_some()).take(surplus) {
+            waits.follow(gpu, &operation.over)?;
+            operation.kept = None;
         }
         Ok(())
     }
@@ -159,21 +160,21 @@ impl Link {
     pub(super) fn trouble(&self, limit: Duration) -> Option<(OperationKind, String)> {
         // Who is in a call is not in the way: the next look comes soon.
         let mut state = self.state.try_lock().ok()?;
-        state.land();
+        state.release_completed();
         let handle = state.handle.as_ref().filter(|_| !self.ended.load(Ordering::SeqCst))?;
-        let kind = state.flights.first().map_or(OperationKind::Wait, |flight| flight.kind);
+        let kind = state.running.first().map_or(OperationKind::Wait, |operation| operation.kind);
         if let Err(error) = handle.failed() {
             return Some((kind, error.to_string()));
         }
-        let late = state.flights.first().filter(|flight| flight.since.elapsed() > limit)?;
+        let late = state.running.first().filter(|operation| operation.since.elapsed() > limit)?;
         Some((kind, format!("it has not come to its end for {} s", late.since.elapsed().as_secs())))
     }
 
     /// Whether nothing is under way.
     pub(super) fn is_idle(&self) -> bool {
         let mut state = self.state();
-        state.land();
-        state.flights.is_empty()
+        state.release_completed();
+        state.running.is_empty()
     }
 
     /// Ends it, in good order where `well`; else at once, also while a call on it does not come back.
@@ -188,7 +189,7 @@ impl Link {
                 Ok(Some(handle)) if well => return handle.destroy(),
                 Ok(Some(handle)) => return handle.abort(),
                 Ok(None) => return,
-                Err(_) if started.elapsed() > STUCK => return Handle::abort_from_outside(self.address),
+                Err(_) if started.elapsed() > CALL_TIMEOUT => return Handle::abort_from_outside(self.address),
                 Err(_) => thread::sleep(Duration::from_millis(5)),
             }
         }
@@ -200,10 +201,10 @@ impl Link {
     }
 }
 
-impl State {
-    /// Lets go of what is over: operations of one stream end in order.
-    fn land(&mut self) {
-        let over = self.flights.iter().take_while(|flight| flight.over.is_complete()).count();
-        self.flights.drain(..over);
+impl LinkState {
+    /// Releases the operations that have ended. Operations of one stream end in order.
+    fn release_completed(&mut self) {
+        let over = self.running.iter().take_while(|operation| operation.over.is_complete()).count();
+        self.running.drain(..over);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,20 +13,21 @@ use super::link::Link;
 use super::waits::Waits;
 use crate::communicator::Communicator;
 use crate::error::{CommError, OperationKind};
+use crate::lock::lock_or_recover;
 
-/// Between looks.
-const LOOK: Duration = Duration::from_millis(50);
+/// The time between two checks of the links.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long an operation may be under way: as a rank may wait for another.
-const LIMIT: Duration = Duration::from_mins(30);
+/// An operation that takes longer fails; the same as for ranks on one machine.
+const OPERATION_TIMEOUT: Duration = Duration::from_mins(30);
 
-/// What operations under way have to come to their end when the communicator is dropped, and what ending it at once may take.
-const GRACE: Duration = Duration::from_secs(3);
+/// How long operations may go on when the communicator is dropped, and how long an abort of a link may take.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What ending communicators in good order may take, one after another.
-const GOODBYES: Duration = Duration::from_secs(15);
+/// How long the orderly end of all links may take, one after another.
+const DESTROY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What a rank's thread and its watch share.
+/// The state that a rank's thread and its watch share.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) host: Box<dyn Communicator>,
@@ -34,10 +35,6 @@ pub(super) struct Watched {
     failure: Mutex<Option<(OperationKind, String)>>,
     pub(super) closed: AtomicBool,
     pub(super) waits: Waits,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Watched {
@@ -53,7 +50,7 @@ impl Watched {
 
     pub(super) fn add(&self, link: Link) -> Arc<Link> {
         let link = Arc::new(link);
-        lock(&self.links).push(Arc::clone(&link));
+        lock_or_recover(&self.links).push(Arc::clone(&link));
         link
     }
 
@@ -63,7 +60,7 @@ impl Watched {
             return Err(CommError::Aborted { by });
         }
         let rank = self.host.rank();
-        match lock(&self.failure).clone() {
+        match lock_or_recover(&self.failure).clone() {
             Some((operation, what)) => Err(CommError::Device { operation, rank, what }),
             None if self.closed.load(Ordering::SeqCst) => Err(CommError::Closed { operation }),
             None => Ok(()),
@@ -83,14 +80,14 @@ impl Watched {
         // What cannot be bound shows where it is used.
         let _ = context.bind_to_thread();
         while !self.closed.load(Ordering::SeqCst) {
-            thread::park_timeout(LOOK);
-            let links = lock(&self.links).clone();
+            thread::park_timeout(POLL_INTERVAL);
+            let links = lock_or_recover(&self.links).clone();
             // Asked first: to ask a link may take as long as its kernels run.
             let aborted = self.host.aborted().is_some();
-            let trouble = if aborted { None } else { links.iter().find_map(|link| link.trouble(LIMIT)) };
+            let trouble = if aborted { None } else { links.iter().find_map(|link| link.trouble(OPERATION_TIMEOUT)) };
             let failed = trouble.is_some();
             if let Some(trouble) = trouble {
-                lock(&self.failure).get_or_insert(trouble);
+                lock_or_recover(&self.failure).get_or_insert(trouble);
             }
             if failed || aborted {
                 end(&links, context, false);
@@ -101,10 +98,10 @@ impl Watched {
     /// Ends all links: gently where all is well, else at once.
     pub(super) fn close(&self, context: &Arc<CudaContext>) {
         self.closed.store(true, Ordering::SeqCst);
-        let links = lock(&self.links).clone();
-        let well = || self.host.aborted().is_none() && lock(&self.failure).is_none();
+        let links = lock_or_recover(&self.links).clone();
+        let well = || self.host.aborted().is_none() && lock_or_recover(&self.failure).is_none();
         let started = Instant::now();
-        while well() && started.elapsed() < GRACE && !links.iter().all(|link| link.is_idle()) {
+        while well() && started.elapsed() < ABORT_TIMEOUT && !links.iter().all(|link| link.is_idle()) {
             thread::sleep(Duration::from_millis(5));
         }
         let idle = well() && links.iter().all(|link| link.is_idle());
@@ -136,5 +133,5 @@ fn end(links: &[Arc<Link>], context: &Arc<CudaContext>, well: bool) {
     }
     drop(say);
     // Nothing is ever said: it ends when all have.
-    let _ = done.recv_timeout(if well { GOODBYES } else { GRACE });
+    let _ = done.recv_timeout(if well { DESTROY_TIMEOUT } else { ABORT_TIMEOUT });
 }

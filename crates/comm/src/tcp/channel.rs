@@ -1,5 +1,5 @@
-//! Messages from rank to rank. A sender has as many messages on their way as the channel has slots; one that is taken is told
-//! of, and frees its slot.
+//! Messages from rank to rank. A sender has at most as many messages on their way as the channel has slots. The receiver reports each
+//! message that it takes, which frees its slot.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -27,7 +27,7 @@ pub(super) fn send(shared: &Connections, to: usize, lane: Lane, data: &Tensor) -
     shared.ensure_running(OperationKind::Send)?;
     let bytes = bytes::read(data, <[u8]>::to_vec)?;
     shared.wait_for(OperationKind::Send, FOREGROUND, to, |state| state.take_slot(to, lane, slots))?;
-    // A thread writes it: no wait_for_space is waited for, as the slots are the wait_for_space.
+    // The frame is queued without waiting for space: the slots bound the queue.
     shared.post(to, FrameTag::Message { lane, element: element as u64 }, bytes);
     Ok(())
 }
@@ -43,7 +43,7 @@ pub(super) fn receive(
     channel(shared, from, to, lane)?;
     shared.ensure_running(OperationKind::Receive)?;
     let expected = (shape.iter().product::<usize>() * dtype.size_in_bytes()) as u64;
-    // One that is not what was expected stays where it is.
+    // An unexpected message stays in its channel.
     let message = shared.wait_for(OperationKind::Receive, FOREGROUND, from, |state| {
         let next = state.message(from, lane)?;
         let (element, sent) = (ElementType::from_code(next.element), next.bytes.len() as u64);

@@ -5,42 +5,16 @@
 //! others: the bits are those of a serial sum, as between ranks of one machine.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard};
 
-use super::connections::{CollectiveFrame, Connections, lock};
+use super::connections::{CollectiveFrame, Connections};
 use super::frame::{FrameTag, PIECE_BYTES};
 use crate::buffers::Buffers;
 use crate::collective::{Collective, Request};
 use crate::error::{CommError, ElementType, Operation, OperationKind};
-use crate::local::OPERATION_QUEUES;
+use crate::group::Membership;
 use runner_compute::kernels::cpu::{Real, simd};
 
-/// How far a rank is with a group's operations of one queue.
-#[derive(Debug, Default)]
-pub(super) struct QueuePosition {
-    operations: u64,
-    /// An operation failed half way: members may disagree about what comes next.
-    broken: bool,
-}
-
-/// This rank in a group.
-#[derive(Debug)]
-pub(super) struct Membership {
-    group: usize,
-    pub(super) ranks: Vec<usize>,
-    me: usize,
-    queues: [Mutex<QueuePosition>; OPERATION_QUEUES],
-}
-
-impl Membership {
-    /// `None` where `rank` is no member.
-    pub(super) fn new(group: usize, ranks: &[usize], rank: usize) -> Option<Self> {
-        let me = ranks.iter().position(|r| *r == rank)?;
-        Some(Self { group, ranks: ranks.to_vec(), me, queues: Default::default() })
-    }
-}
-
-/// One operation under way.
+/// One operation of one member while it runs.
 struct RunningCollective<'a> {
     shared: &'a Connections,
     membership: &'a Membership,
@@ -56,30 +30,15 @@ pub(super) fn run(
     request: Request,
     work: Collective<'_>,
 ) -> Result<(), CommError> {
-    let Request { kind, element, bytes, root } = request;
-    if let Some(root) = root.filter(|r| !membership.ranks.contains(r)) {
-        return Err(CommError::NotMember { group: membership.group, rank: root });
-    }
-    let mut position: MutexGuard<'_, QueuePosition> = lock(&membership.queues[queue]);
-    shared.ensure_running(kind)?;
-    if position.broken {
-        return Err(CommError::Closed { operation: kind });
-    }
-    let operation = Operation { kind, element, bytes: bytes as u64, root, sequence: position.operations };
-    let turn = RunningCollective { shared, membership, queue, operation };
-    let result = match work {
-        Collective::Sum(buffers) => turn.sum(buffers),
-        Collective::Broadcast(buffers) => turn.broadcast(buffers),
-        Collective::Gather { own, all } => turn.gather(own).map(|gathered| *all = gathered),
-        Collective::Barrier => {
-            turn.announce().and_then(|()| turn.others().try_for_each(|m| turn.part(m, false).map(drop)))
+    membership.run(queue, request, |kind| shared.ensure_running(kind), |operation, _| {
+        let running = RunningCollective { shared, membership, queue, operation };
+        match work {
+            Collective::Sum(buffers) => running.sum(buffers),
+            Collective::Broadcast(buffers) => running.broadcast(buffers),
+            Collective::Gather { own, all } => running.gather(own).map(|gathered| *all = gathered),
+            Collective::Barrier => running.synchronize(),
         }
-    };
-    match &result {
-        Ok(()) => position.operations = position.operations.wrapping_add(1),
-        Err(_) => position.broken = true,
-    }
-    result
+    })
 }
 
 impl RunningCollective<'_> {
@@ -88,8 +47,7 @@ impl RunningCollective<'_> {
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let me = self.membership.me;
-        (0..self.members()).filter(move |member| *member != me)
+        self.membership.others()
     }
 
     /// Sends bytes of this operation to a member.
@@ -99,17 +57,18 @@ impl RunningCollective<'_> {
         self.shared.send(operation.kind, membership.ranks[member], tag, bytes)
     }
 
-    /// A frame without bytes to all.
-    fn announce(&self) -> Result<(), CommError> {
-        self.others().try_for_each(|member| self.send(member, false, Vec::new()))
+    /// Exchanges frames without bytes with all members.
+    fn synchronize(&self) -> Result<(), CommError> {
+        self.others().try_for_each(|member| self.send(member, false, Vec::new()))?;
+        self.others().try_for_each(|member| self.receive(member, false).map(drop))
     }
 
     /// The next frame of a member, of this operation.
-    fn part(&self, member: usize, sum: bool) -> Result<CollectiveFrame, CommError> {
+    fn receive(&self, member: usize, sum: bool) -> Result<CollectiveFrame, CommError> {
         let Self { shared, membership, queue, operation } = *self;
         let peer = membership.ranks[member];
         let key = (peer, membership.group, queue, sum);
-        let part = shared.wait_for(operation.kind, queue, peer, |state| state.part(key))?;
+        let part = shared.wait_for(operation.kind, queue, peer, |state| state.take_part(key))?;
         if !operation.matches(&part.operation) {
             let (group, rank) = (membership.group, shared.rank);
             return Err(CommError::Mismatch { group, rank, mine: operation, peer, theirs: part.operation });
@@ -117,9 +76,9 @@ impl RunningCollective<'_> {
         Ok(part)
     }
 
-    /// As `part`, of which `expected` bytes must come.
-    fn bytes(&self, member: usize, sum: bool, expected: usize) -> Result<Vec<u8>, CommError> {
-        let CollectiveFrame { bytes, .. } = self.part(member, sum)?;
+    /// The bytes of the next frame of a member, which must be `expected`.
+    fn receive_bytes(&self, member: usize, sum: bool, expected: usize) -> Result<Vec<u8>, CommError> {
+        let CollectiveFrame { bytes, .. } = self.receive(member, sum)?;
         if bytes.len() == expected {
             return Ok(bytes);
         }
@@ -140,9 +99,9 @@ impl RunningCollective<'_> {
 
     fn sum(&self, buffers: &Buffers<'_>) -> Result<(), CommError> {
         let pieces = buffers.bytes.div_ceil(PIECE_BYTES * self.members()).max(1);
-        let me = self.membership.me;
+        let me = self.membership.own_index;
         let takes = |member: usize| self.operation.root.is_none_or(|root| root == self.membership.ranks[member]);
-        // Of three pieces at a time one is sent, one summed, one taken.
+        // In each turn one piece is sent, the one before is summed, and the one before that is taken.
         for turn in 0..pieces + 2 {
             if turn < pieces {
                 for member in self.others() {
@@ -156,7 +115,7 @@ impl RunningCollective<'_> {
                     parts.push(if member == me {
                         buffers.read(share.clone())?
                     } else {
-                        self.bytes(member, false, share.len())?
+                        self.receive_bytes(member, false, share.len())?
                     });
                 }
                 let total = match buffers.element {
@@ -173,7 +132,7 @@ impl RunningCollective<'_> {
             if let Some(piece) = turn.checked_sub(2).filter(|_| takes(me)) {
                 for member in self.others() {
                     let share = self.share(piece, member);
-                    buffers.write(share.start, &self.bytes(member, true, share.len())?)?;
+                    buffers.write(share.start, &self.receive_bytes(member, true, share.len())?)?;
                 }
             }
         }
@@ -181,17 +140,16 @@ impl RunningCollective<'_> {
     }
 
     fn broadcast(&self, buffers: &Buffers<'_>) -> Result<(), CommError> {
-        let root = self.membership.ranks.iter().position(|r| Some(*r) == self.operation.root).unwrap_or(0);
-        self.announce()?;
-        self.others().try_for_each(|member| self.part(member, false).map(drop))?;
+        let root = self.membership.root_index(&self.operation);
+        self.synchronize()?;
         let mut start = 0;
         while start < buffers.bytes {
             let range = start..(start + PIECE_BYTES).min(buffers.bytes);
-            if root == self.membership.me {
+            if let Some(root) = root.filter(|root| *root != self.membership.own_index) {
+                buffers.write(start, &self.receive_bytes(root, false, range.len())?)?;
+            } else {
                 let bytes = buffers.read(range.clone())?;
                 self.others().try_for_each(|member| self.send(member, false, bytes.clone()))?;
-            } else {
-                buffers.write(start, &self.bytes(root, false, range.len())?)?;
             }
             start = range.end;
         }
@@ -205,13 +163,13 @@ impl RunningCollective<'_> {
         }
         let mut all = Vec::with_capacity(self.members());
         for member in 0..self.members() {
-            if member == self.membership.me {
+            if member == self.membership.own_index {
                 all.push(mine.to_vec());
                 continue;
             }
-            let CollectiveFrame { operation, mut bytes } = self.part(member, false)?;
+            let CollectiveFrame { operation, mut bytes } = self.receive(member, false)?;
             while (bytes.len() as u64) < operation.bytes {
-                let more = self.part(member, false)?.bytes;
+                let more = self.receive(member, false)?.bytes;
                 if more.is_empty() {
                     let what = format!("rank {} sent less than it said", self.membership.ranks[member]);
                     return Err(CommError::Request { operation: OperationKind::AllGather, what });

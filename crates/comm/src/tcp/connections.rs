@@ -2,22 +2,23 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::abort::RunAbort;
 use super::frame::{self, FrameTag, HEADER_BYTES};
 use crate::error::{CommError, Operation, OperationKind};
 use crate::local::{FOREGROUND, OPERATION_QUEUES, RankSnapshot, RankStatus};
+use crate::lock::lock_or_recover;
 use runner_spec::topology::{Channel, Lane, Topology};
 
-/// As between ranks of one machine.
+/// An operation that takes longer fails; the same as for ranks on one machine.
 const OPERATION_TIMEOUT: Duration = Duration::from_mins(30);
 
-/// Longest sleep of who waits.
+/// The longest sleep of a thread that waits.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
 
-/// Bytes on their way to one peer before senders of more wait. Beats and the like do not.
+/// The number of bytes that may be queued for one peer before senders wait. Heartbeats and control messages do not wait.
 const MAX_QUEUED_BYTES_PER_PEER: usize = 64 << 20;
 
 /// A member's frame of a collective.
@@ -34,7 +35,7 @@ pub(super) struct Message {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Of which peer, group, queue, and whether they are sums: frames of one kind come in order.
+/// The peer, group and queue of collective frames, and whether they are sums. Frames of one key arrive in order.
 type CollectiveKey = (usize, usize, usize, bool);
 
 /// How a connection ended.
@@ -42,14 +43,14 @@ type CollectiveKey = (usize, usize, usize, bool);
 enum Departure {
     /// The peer said goodbye.
     Left,
-    /// It did not; why it is given up.
+    /// The connection ended without a goodbye, for this reason.
     Lost(String),
 }
 
 #[derive(Debug)]
 struct PeerConnection {
     departure: Option<Departure>,
-    /// Another rank has lost it.
+    /// True if another rank has lost the peer.
     reported_lost: bool,
     /// Its status, as it last sent it.
     view: RankSnapshot,
@@ -63,17 +64,17 @@ pub(super) struct ConnectionState {
     /// Messages sent and not taken yet.
     sent: HashMap<(usize, Lane), usize>,
     peers: Vec<PeerConnection>,
-    /// The first end counts.
+    /// The first abort.
     ended: Option<RunAbort>,
     closing: bool,
-    /// No operation goes on; what ranks tell each other beside them does.
+    /// No operation goes on; control messages do.
     operations_closed: bool,
-    /// Connections that are still read.
+    /// The number of connections that are still read.
     readers: usize,
 }
 
 impl ConnectionState {
-    pub(super) fn part(&mut self, key: CollectiveKey) -> Option<CollectiveFrame> {
+    pub(super) fn take_part(&mut self, key: CollectiveKey) -> Option<CollectiveFrame> {
         self.parts.get_mut(&key)?.pop_front()
     }
 
@@ -95,7 +96,7 @@ impl ConnectionState {
         Some(())
     }
 
-    pub(super) fn control(&mut self, from: usize) -> Option<Vec<u8>> {
+    pub(super) fn take_control(&mut self, from: usize) -> Option<Vec<u8>> {
         self.peers.get_mut(from)?.control.pop_front()
     }
 }
@@ -116,7 +117,7 @@ struct SendQueue {
 
 impl Outgoing {
     fn push(&self, tag: FrameTag, bytes: Vec<u8>) {
-        let mut queue = lock(&self.queue);
+        let mut queue = lock_or_recover(&self.queue);
         if !queue.closed {
             queue.bytes += bytes.len();
             queue.frames.push_back((frame::header(tag, bytes.len()), bytes));
@@ -126,7 +127,7 @@ impl Outgoing {
 
     /// The next frame; `None` when there will be none.
     pub(super) fn next(&self) -> Option<([u8; HEADER_BYTES], Vec<u8>)> {
-        let mut queue = lock(&self.queue);
+        let mut queue = lock_or_recover(&self.queue);
         loop {
             if let Some(frame) = queue.frames.pop_front() {
                 queue.bytes -= frame.1.len();
@@ -142,13 +143,13 @@ impl Outgoing {
 
     /// Nothing more is sent but what waits already.
     pub(super) fn close(&self) {
-        lock(&self.queue).closed = true;
+        lock_or_recover(&self.queue).closed = true;
         self.changed.notify_all();
     }
 
     /// Nothing more is sent but these frames.
     fn close_with(&self, last: impl IntoIterator<Item = (FrameTag, Vec<u8>)>) {
-        let mut queue = lock(&self.queue);
+        let mut queue = lock_or_recover(&self.queue);
         queue.frames = last.into_iter().map(|(tag, bytes)| (frame::header(tag, bytes.len()), bytes)).collect();
         queue.bytes = queue.frames.iter().map(|(_, bytes)| bytes.len()).sum();
         queue.closed = true;
@@ -156,12 +157,12 @@ impl Outgoing {
     }
 
     fn is_empty(&self) -> bool {
-        lock(&self.queue).frames.is_empty()
+        lock_or_recover(&self.queue).frames.is_empty()
     }
 
-    /// Waits, for a while, for wait_for_space; whether there is some.
+    /// Waits a moment for space in the queue, and returns true if there is some.
     fn wait_for_space(&self) -> bool {
-        let queue = lock(&self.queue);
+        let queue = lock_or_recover(&self.queue);
         let full = |queue: &mut SendQueue| queue.bytes > MAX_QUEUED_BYTES_PER_PEER && !queue.closed;
         let (queue, _) =
             self.changed.wait_timeout_while(queue, MAX_SLEEP, full).unwrap_or_else(PoisonError::into_inner);
@@ -169,16 +170,16 @@ impl Outgoing {
     }
 }
 
-/// What a rank's threads share.
+/// The state that a rank's threads share.
 #[derive(Debug)]
 pub(super) struct Connections {
     pub(super) rank: usize,
     pub(super) world_size: usize,
     /// This rank's own status, which heartbeats carry to the others.
     pub(super) status: RankStatus,
-    /// Once the ranks agree.
+    /// Set once the ranks agree on a plan.
     pub(super) topology: OnceLock<Topology>,
-    /// Per rank of the world; this one's own is not used.
+    /// The send queue of each rank of the world. This rank's own is not used.
     pub(super) outgoing: Vec<Outgoing>,
     state: Mutex<ConnectionState>,
     changed: Condvar,
@@ -212,7 +213,7 @@ impl Connections {
         self.limit.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Sends a frame; who would fill memory with frames waits for the peer first.
+    /// Sends a frame. Blocks while the peer's send queue is full.
     pub(super) fn send(
         &self,
         operation: OperationKind,
@@ -222,7 +223,7 @@ impl Connections {
     ) -> Result<(), CommError> {
         let started = Instant::now();
         while !self.outgoing[to].wait_for_space() {
-            self.check(&lock(&self.state), operation, to, true)?;
+            self.check(&lock_or_recover(&self.state), operation, to, true)?;
             self.ensure_in_time(operation, to, started)?;
         }
         self.outgoing[to].push(tag, bytes);
@@ -234,7 +235,7 @@ impl Connections {
         self.outgoing[to].push(tag, bytes);
     }
 
-    /// A sign of life, to who gets nothing else.
+    /// Sends a heartbeat to each peer whose send queue is empty.
     pub(super) fn send_heartbeats(&self) {
         let view = frame::encode_snapshot(&self.status.snapshot());
         for peer in self.peers().filter(|peer| self.outgoing[*peer].is_empty()) {
@@ -251,31 +252,31 @@ impl Connections {
         if peer == self.rank {
             return self.status.snapshot();
         }
-        lock(&self.state).peers.get(peer).map(|peer| peer.view).unwrap_or_default()
+        lock_or_recover(&self.state).peers.get(peer).map(|peer| peer.view).unwrap_or_default()
     }
 
     pub(super) fn abort_cause(&self) -> Option<RunAbort> {
-        lock(&self.state).ended.clone()
+        lock_or_recover(&self.state).ended.clone()
     }
 
     /// True if `peer` is connected as far as this rank knows.
     pub(super) fn is_connected(&self, peer: usize) -> bool {
-        peer == self.rank || lock(&self.state).peers.get(peer).is_some_and(|peer| peer.departure.is_none())
+        peer == self.rank || lock_or_recover(&self.state).peers.get(peer).is_some_and(|peer| peer.departure.is_none())
     }
 
     /// True if `peer` was lost, as this rank saw or another one reported.
     pub(super) fn is_lost(&self, peer: usize) -> bool {
-        lock(&self.state).peers.get(peer).is_some_and(|peer| match &peer.departure {
+        lock_or_recover(&self.state).peers.get(peer).is_some_and(|peer| match &peer.departure {
             Some(departure) => matches!(departure, Departure::Lost(_)),
             None => peer.reported_lost,
         })
     }
 
-    /// Notes why the run is over, and tells the others: the first end counts.
-    pub(super) fn end(&self, ended: RunAbort) {
-        let mut state = lock(&self.state);
+    /// Aborts the run, and sends the abort to the other ranks. Only the first abort counts.
+    pub(super) fn abort(&self, ended: RunAbort) {
+        let mut state = lock_or_recover(&self.state);
         if state.ended.is_none() {
-            // With the state locked: who sees the end and leaves, leaves after these words.
+            // The state stays locked: a thread that sees the abort and leaves, leaves after these frames.
             self.announce(&ended);
             state.ended = Some(ended);
         }
@@ -283,7 +284,7 @@ impl Connections {
         self.changed.notify_all();
     }
 
-    /// Before this rank leaves, as it soon will: who waits for it learns why.
+    /// Sends an abort to all peers, so that ranks that wait for this one receive the reason before it leaves.
     fn announce(&self, ended: &RunAbort) {
         let (tag, text) = ended.frame();
         for peer in self.peers() {
@@ -293,21 +294,21 @@ impl Connections {
 
     /// Ends all waits of this rank.
     pub(super) fn close(&self) {
-        lock(&self.state).closing = true;
+        lock_or_recover(&self.state).closing = true;
         self.over.store(true, Ordering::SeqCst);
         self.changed.notify_all();
     }
 
     /// Ends all operations of this rank.
     pub(super) fn close_operations(&self) {
-        lock(&self.state).operations_closed = true;
+        lock_or_recover(&self.state).operations_closed = true;
         self.changed.notify_all();
     }
 
     /// # Errors
     /// If operations may not go on.
     pub(super) fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
-        ensure_running(&lock(&self.state), operation, true)
+        ensure_running(&lock_or_recover(&self.state), operation, true)
     }
 
     fn check(
@@ -339,7 +340,7 @@ impl Connections {
         Err(CommError::Timeout { operation, rank: self.rank, peer, waited, doing })
     }
 
-    /// What `take` gives, once `peer` has sent it.
+    /// Waits until `take` returns a value, which `peer` sends.
     pub(super) fn wait_for<T>(
         &self,
         operation: OperationKind,
@@ -350,7 +351,7 @@ impl Connections {
         self.wait(operation, true, queue, peer, take)
     }
 
-    /// `inside` an operation, or beside them.
+    /// Waits for a frame of an operation if `inside` is true, else for a control message.
     fn wait<T>(
         &self,
         operation: OperationKind,
@@ -359,7 +360,7 @@ impl Connections {
         peer: usize,
         mut take: impl FnMut(&mut ConnectionState) -> Option<T>,
     ) -> Result<T, CommError> {
-        let mut state = lock(&self.state);
+        let mut state = lock_or_recover(&self.state);
         if let Some(taken) = take(&mut state) {
             drop(state);
             self.status.record_progress();
@@ -368,7 +369,7 @@ impl Connections {
         self.status.set_waiting(queue, Some(peer));
         let started = Instant::now();
         let result = loop {
-            // What it sent before it left counts.
+            // A frame that the peer sent before it left counts.
             if let Some(taken) = take(&mut state) {
                 break Ok(taken);
             }
@@ -377,10 +378,10 @@ impl Connections {
             }
             drop(state);
             if let Err(error) = self.ensure_in_time(operation, peer, started) {
-                state = lock(&self.state);
+                state = lock_or_recover(&self.state);
                 break Err(error);
             }
-            state = lock(&self.state);
+            state = lock_or_recover(&self.state);
             if let Some(taken) = take(&mut state) {
                 break Ok(taken);
             }
@@ -394,18 +395,18 @@ impl Connections {
 
     /// Waits until no connection is read any more, for at most `limit`.
     pub(super) fn await_readers(&self, limit: Duration) {
-        let state = lock(&self.state);
+        let state = lock_or_recover(&self.state);
         let _ = self.changed.wait_timeout_while(state, limit, |state| state.readers > 0);
     }
 
     pub(super) fn reader_ends(&self) {
-        lock(&self.state).readers -= 1;
+        lock_or_recover(&self.state).readers -= 1;
         self.changed.notify_all();
     }
 
-    /// `peer` is given up, unless it left before.
+    /// Marks `peer` as lost, unless it has left before.
     pub(super) fn mark_lost(&self, peer: usize, why: &str) {
-        let mut state = lock(&self.state);
+        let mut state = lock_or_recover(&self.state);
         if state.peers[peer].departure.is_some() {
             return;
         }
@@ -415,21 +416,21 @@ impl Connections {
         } else {
             let lost = RunAbort { by: peer, code: 1, reason: why.to_owned(), lost: true };
             let first = state.ended.get_or_insert_with(|| lost.clone());
-            // If it still reads, it learns why the run is over, and that it was given up: it misses nobody then.
+            // If the peer still reads, it receives the reason, and that it counts as lost, so that it does not report others as lost.
             self.outgoing[peer].close_with([first.frame(), lost.frame()]);
-            // Each loss is told, whatever ended the run: who speaks for all goes by it.
+            // Every loss is announced, whatever aborted the run: the losses decide which rank reports the failure.
             self.announce(&lost);
         }
         drop(state);
         self.changed.notify_all();
     }
 
-    /// Puts a frame from `peer` where it is waited for.
+    /// Stores a frame from `peer` for the thread that waits for it.
     ///
     /// # Errors
-    /// If it is nothing that this peer may send now.
+    /// If the peer may not send this frame now.
     pub(super) fn deliver(&self, peer: usize, tag: FrameTag, bytes: Vec<u8>) -> Result<(), &'static str> {
-        let mut state = lock(&self.state);
+        let mut state = lock_or_recover(&self.state);
         match tag {
             FrameTag::CollectiveFrame { group, queue, sum, operation } => {
                 state
@@ -458,7 +459,7 @@ impl Connections {
                 let reason = String::from_utf8_lossy(&bytes).into_owned();
                 state.ended.get_or_insert(RunAbort { by, code, reason, lost });
                 if lost && by == self.rank {
-                    // The last that it sends to a rank that it gave up, which has not lost it for that.
+                    // The last frame that the peer sends to a rank that it lost. The peer itself is not lost.
                     state.peers[peer].departure.get_or_insert(Departure::Left);
                     self.outgoing[peer].close();
                 } else if lost {
@@ -468,7 +469,7 @@ impl Connections {
             FrameTag::Goodbye => {
                 state.peers[peer].view = frame::decode_snapshot(&bytes).ok_or("its goodbye is none")?;
                 state.peers[peer].departure.get_or_insert(Departure::Left);
-                // So that it sees that all it sent was read.
+                // This shows the peer that all its frames were read.
                 self.outgoing[peer].close();
             }
         }
@@ -499,7 +500,7 @@ impl Connections {
     }
 
     pub(super) fn receive_control(&self, from: usize) -> Result<Vec<u8>, CommError> {
-        self.wait(OperationKind::Receive, false, FOREGROUND, from, |state| state.control(from))
+        self.wait(OperationKind::Receive, false, FOREGROUND, from, |state| state.take_control(from))
     }
 }
 
@@ -511,9 +512,4 @@ fn ensure_running(state: &ConnectionState, operation: OperationKind, inside: boo
         return Err(CommError::Closed { operation });
     }
     Ok(())
-}
-
-/// Our locks guard states that are right at any moment.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
-use super::collective::Membership;
 use super::mesh::Mesh;
 use super::rendezvous::JoinError;
 use super::{channel, collective};
 use crate::collective::{Collective, Request};
 use crate::error::{CommError, OperationKind};
+use crate::group::{Membership, Memberships, QueuePosition};
 use crate::host_comm::{HostComm, HostTransport};
 use crate::local::RankStatus;
 use runner_spec::topology::{GroupId, Lane, Topology};
@@ -19,15 +19,7 @@ pub type TcpComm = HostComm<MeshRank>;
 
 pub struct MeshRank {
     mesh: Arc<Mesh>,
-    /// Per group of the topology; `None` where this rank is no member.
-    memberships: Vec<Option<Membership>>,
-}
-
-impl MeshRank {
-    fn membership(&self, group: GroupId) -> Result<&Membership, CommError> {
-        let membership = self.memberships.get(group.0).and_then(Option::as_ref);
-        membership.ok_or(CommError::NotMember { group: group.0, rank: self.mesh.rank() })
-    }
+    memberships: Memberships,
 }
 
 impl HostComm<MeshRank> {
@@ -37,9 +29,7 @@ impl HostComm<MeshRank> {
     /// Those of `Mesh::agree_on_plan`.
     pub fn new(mesh: Arc<Mesh>, plan: &str, topology: &Topology) -> Result<Self, JoinError> {
         mesh.agree_on_plan(plan, topology)?;
-        let rank = mesh.rank();
-        let groups = topology.groups.iter().enumerate();
-        let memberships = groups.map(|(group, ranks)| Membership::new(group, ranks, rank)).collect();
+        let memberships = Memberships::new(topology, mesh.rank(), |_, _, _| QueuePosition::default());
         Ok(Self::over(MeshRank { mesh, memberships }))
     }
 
@@ -61,16 +51,22 @@ impl HostTransport for MeshRank {
         self.mesh.status()
     }
 
-    fn group_size(&self, group: GroupId) -> Result<usize, CommError> {
-        Ok(self.membership(group)?.ranks.len())
+    fn membership(&self, group: GroupId) -> Result<&Membership, CommError> {
+        self.memberships.get(group)
     }
 
     fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
         self.mesh.shared.ensure_running(operation)
     }
 
-    fn run(&self, group: GroupId, queue: usize, request: Request, work: Collective<'_>) -> Result<(), CommError> {
-        collective::run(&self.mesh.shared, self.membership(group)?, queue, request, work)
+    fn run(
+        &self,
+        membership: &Membership,
+        queue: usize,
+        request: Request,
+        work: Collective<'_>,
+    ) -> Result<(), CommError> {
+        collective::run(&self.mesh.shared, membership, queue, request, work)
     }
 
     fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {

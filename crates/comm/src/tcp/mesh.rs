@@ -1,4 +1,4 @@
-//! The connections of a rank to all others: threads that read and write them, signs of life, and the end.
+//! The connections of a rank to all others: threads that read and write them, heartbeats, and their end.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
@@ -16,16 +16,16 @@ use crate::error::CommError;
 use crate::local::{RankSnapshot, RankStatus};
 use runner_spec::topology::Topology;
 
-/// Between signs of life.
+/// The time between two heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a peer may give none before it is given up.
+/// A peer without a heartbeat for this long is lost.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(30);
-/// A beat so late means that this process, or its machine, was suspended.
+/// If a heartbeat comes this late, this process, or its machine, was suspended.
 const SUSPENSION_THRESHOLD: Duration = Duration::from_secs(5);
-/// How long who leaves waits to see that the others have all that it sent.
+/// How long a rank that leaves waits until the others have received all its frames.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A rank, connected to all others. Dropped, it says goodbye, and waits for seconds at most.
+/// A rank that is connected to all others. When it is dropped, it sends a goodbye, and waits for seconds at most.
 #[derive(Debug)]
 pub struct Mesh {
     pub(super) shared: Arc<Connections>,
@@ -98,7 +98,7 @@ impl Mesh {
         self.shared.world_size
     }
 
-    /// What each rank said of itself, this one included.
+    /// The identity of each rank, this one included.
     pub fn ranks(&self) -> &[PeerIdentity] {
         &self.peers
     }
@@ -113,7 +113,7 @@ impl Mesh {
         self.shared.snapshot(rank)
     }
 
-    /// Shows the others where this rank is, before its next sign of life.
+    /// Sends this rank's status to the others now, before its next heartbeat.
     pub fn publish_status(&self) {
         self.shared.send_heartbeats();
     }
@@ -128,7 +128,7 @@ impl Mesh {
         self.shared.post(to, FrameTag::Control, bytes.to_vec());
     }
 
-    /// The next bytes that `from` said.
+    /// Receives the next bytes that `from` sent.
     ///
     /// # Errors
     /// If it left, the run ended, or it takes too long.
@@ -138,7 +138,7 @@ impl Mesh {
 
     /// Ends the run: every wait of every rank returns an error that names `by`, the cause. The first cause stays.
     pub fn abort(&self, by: usize, code: u8, reason: &str) {
-        self.shared.end(RunAbort { by, code, reason: reason.to_owned(), lost: false });
+        self.shared.abort(RunAbort { by, code, reason: reason.to_owned(), lost: false });
     }
 
     /// Why the run is over, if it is over before its time.
@@ -164,13 +164,13 @@ impl Mesh {
         self.shared.is_lost(rank)
     }
 
-    /// Shows the others `plan` and is shown theirs; then operations of `topology` may begin.
+    /// Compares `plan` with those of the other ranks. Then operations of `topology` may begin.
     ///
     /// # Errors
-    /// `OtherPlan`, the same on all ranks; as `hear`.
+    /// `OtherPlan`, the same on all ranks; those of `receive_control`.
     pub fn agree_on_plan(&self, plan: &str, topology: &Topology) -> Result<(), JoinError> {
         topology.check()?;
-        // Before anyone hears of it: what others then send is expected.
+        // Before the plan is sent: from then on others may send frames of operations.
         if self.shared.topology.set(topology.clone()).is_err() {
             return Err(JoinError::Twice);
         }
@@ -268,7 +268,7 @@ fn broken(error: &io::Error) -> String {
     }
 }
 
-/// Shows that this rank lives, and gives up peers that do not show it.
+/// Sends heartbeats, and marks peers without heartbeats as lost.
 fn monitor_heartbeats(
     shared: &Connections,
     watched: &[(usize, TcpStream)],
@@ -276,7 +276,7 @@ fn monitor_heartbeats(
     started: Instant,
 ) {
     let mut last = Instant::now();
-    // Since when silence counts.
+    // The time from which on missing heartbeats count.
     let mut counts = milliseconds(started);
     while !shared.over.load(Ordering::SeqCst) {
         shared.send_heartbeats();

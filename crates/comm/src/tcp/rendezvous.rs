@@ -1,8 +1,8 @@
-//! How ranks find each other: rank 0 listens where all know, every other rank tells it where it listens itself, and is told
-//! where the others do. Then each rank connects to those before it.
+//! The rendezvous of ranks: rank 0 listens at an address that all ranks know. Every other rank sends it the address at which it listens
+//! itself, and receives those of the others. Then each rank connects to those before it.
 //!
-//! Whoever connects shows the run's token first, in a handshake of fixed length. It keeps the ranks of two runs apart, and
-//! strangers out; it is no defence against someone who reads along on the network.
+//! A rank that connects first sends the run's token in a handshake of fixed length. The token keeps the ranks of two runs apart, and
+//! strangers out; it is no defence against someone who reads the network's traffic.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -18,10 +18,10 @@ use super::handshake_listener::{HANDSHAKE_TIMEOUT, HandshakeListener};
 use crate::error::CommError;
 use runner_spec::topology::TopologyError;
 
-/// Between tries to reach a rank that does not listen yet, and looks for connections.
+/// The time between two attempts to reach a rank that does not listen yet.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Longest answer: of a world of thousands of ranks.
+/// The size of the longest answer, for a world of thousands of ranks.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
 
 /// Why ranks did not come together.
@@ -39,7 +39,7 @@ pub enum JoinError {
     Unreachable { rank: usize, peer: usize, at: String, source: io::Error },
     #[error("rank {rank} waited {} s for rank {peer} to connect to it", waited.as_secs_f64().round())]
     NotConnected { rank: usize, peer: usize, waited: Duration },
-    /// What rank 0 found wrong, as all ranks are told it.
+    /// The problem that rank 0 found. All ranks receive it.
     #[error("{0}")]
     Refused(String),
     #[error(
@@ -56,7 +56,7 @@ pub enum JoinError {
     Comm(#[from] CommError),
 }
 
-/// Where and as what a rank meets the others.
+/// A rank's part in a rendezvous.
 #[derive(Debug, Clone)]
 pub struct JoinConfig {
     pub rank: usize,
@@ -66,19 +66,19 @@ pub struct JoinConfig {
     pub leader_host: String,
     /// Rank 0 listens at the first of these that is free; one is usual.
     pub ports: Vec<u16>,
-    /// What only the ranks of this run know, as a hash.
+    /// The hash of a text that only the ranks of this run know.
     pub token: [u8; 32],
-    /// Names the machine and what of it this rank may use.
+    /// The machine, and the cores that this rank may use.
     pub place: String,
     pub timeout: Duration,
     /// Receives now and then what this rank waits for.
     pub report_wait: fn(&str),
 }
 
-/// After this, and then every so often, a rank that waits says for what.
+/// A rank that waits reports for what after this time, and then at three times this interval.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Says what is waited for, not too often.
+/// Reports what a rank waits for, not too often.
 struct WaitReporter {
     report_wait: fn(&str),
     next: Instant,
@@ -89,7 +89,7 @@ impl WaitReporter {
         Self { report_wait: config.report_wait, next: Instant::now() + REPORT_INTERVAL.min(config.timeout / 2) }
     }
 
-    fn waits(&mut self, what: impl FnOnce() -> String) {
+    fn report(&mut self, what: impl FnOnce() -> String) {
         if Instant::now() >= self.next {
             self.next = Instant::now() + 3 * REPORT_INTERVAL;
             (self.report_wait)(&what());
@@ -97,10 +97,10 @@ impl WaitReporter {
     }
 }
 
-/// What rank 0 answers when all are there.
+/// The answer of rank 0 when all ranks have joined.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
-    /// What is wrong; then there is nothing else.
+    /// The problem, if there is one. Then the rest is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
     /// Identifies this rendezvous: a rank shows it when it connects to another one.
@@ -135,18 +135,18 @@ pub(super) fn join(config: &JoinConfig) -> Result<JoinedRanks, JoinError> {
     if config.world_size == 1 {
         return Ok((vec![None], vec![identity_of(config)]));
     }
-    if config.rank == 0 { lead(config, deadline) } else { follow(config, deadline) }
+    if config.rank == 0 { accept_ranks(config, deadline) } else { join_leader(config, deadline) }
 }
 
 /// `host:port`, or with the last of several ports.
-fn shown(config: &JoinConfig) -> String {
+fn describe_address(config: &JoinConfig) -> String {
     let port = |port: Option<&u16>| port.map_or_else(String::new, ToString::to_string);
     let (first, last) = (port(config.ports.first()), port(config.ports.last()));
     let host = &config.leader_host;
     if first == last { format!("{host}:{first}") } else { format!("{host}, ports {first} to {last}") }
 }
 
-fn resolved(host: &str, port: u16) -> Result<Vec<SocketAddr>, JoinError> {
+fn resolve_host(host: &str, port: u16) -> Result<Vec<SocketAddr>, JoinError> {
     let failed = |source| JoinError::Address { host: host.to_owned(), source };
     let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(failed)?.collect();
     if addresses.is_empty() {
@@ -164,11 +164,11 @@ fn listening_ip(addresses: &[SocketAddr]) -> IpAddr {
     if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-fn lead(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError> {
-    let at = shown(config);
+fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError> {
+    let at = describe_address(config);
     let mut listener = Err(ErrorKind::InvalidInput.into());
     for &port in &config.ports {
-        let addresses = resolved(&config.leader_host, port)?;
+        let addresses = resolve_host(&config.leader_host, port)?;
         listener = TcpListener::bind((listening_ip(&addresses), port));
         if listener.is_ok() {
             break;
@@ -190,20 +190,20 @@ fn lead(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError
         let left = deadline.saturating_duration_since(now);
         match handshakes.arrived.recv_timeout(left.min(reporter.next.saturating_duration_since(now))) {
             Ok((handshake, stream)) => {
-                if let Some(wrong) = wrong(&handshake, config, &arrived) {
+                if let Some(problem) = handshake_problem(&handshake, config, &arrived) {
                     // It is told with the others, whatever rank it says it is.
                     let _ = send_answer(
                         &stream,
-                        &Answer { refused: Some(wrong.clone()), session: [0; 32], ranks: Vec::new() },
+                        &Answer { refused: Some(problem.clone()), session: [0; 32], ranks: Vec::new() },
                     );
-                    break Some(JoinError::Refused(wrong));
+                    break Some(JoinError::Refused(problem));
                 }
                 let rank = handshake.rank as usize;
                 arrived[rank] = Some((handshake, stream));
             }
-            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => reporter.waits(|| {
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => reporter.report(|| {
                 let (arrived, of) = (config.world_size - missing.len(), config.world_size);
-                format!("{arrived} of {of} ranks have come to {at}; {} did not yet", listed(&missing))
+                format!("{arrived} of {of} ranks have come to {at}; {} did not yet", list_ranks(&missing))
             }),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 break Some(JoinError::Missing {
@@ -211,7 +211,7 @@ fn lead(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError
                     world_size: config.world_size,
                     at,
                     waited: config.timeout,
-                    missing: listed(&missing),
+                    missing: list_ranks(&missing),
                 });
             }
         }
@@ -240,15 +240,15 @@ fn lead(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError
 }
 
 /// `ranks 1, 2`.
-fn listed(ranks: &[usize]) -> String {
+fn list_ranks(ranks: &[usize]) -> String {
     let list: Vec<String> = ranks.iter().take(16).map(ToString::to_string).collect();
     let more = if ranks.len() > 16 { ", …" } else { "" };
     let word = if ranks.len() == 1 { "rank" } else { "ranks" };
     format!("{word} {}{more}", list.join(", "))
 }
 
-/// What is wrong with a rank that knows the token.
-fn wrong(handshake: &Handshake, config: &JoinConfig, arrived: &[Option<(Handshake, TcpStream)>]) -> Option<String> {
+/// The problem with the handshake of a rank that knows the token.
+fn handshake_problem(handshake: &Handshake, config: &JoinConfig, arrived: &[Option<(Handshake, TcpStream)>]) -> Option<String> {
     let Handshake { version, world_size, rank, .. } = handshake;
     if *version != VERSION {
         return Some(format!("rank {rank} speaks version {version} of the protocol, and rank 0 speaks {VERSION}"));
@@ -263,68 +263,46 @@ fn wrong(handshake: &Handshake, config: &JoinConfig, arrived: &[Option<(Handshak
     None
 }
 
-fn follow(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError> {
+fn join_leader(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError> {
     let rank = config.rank;
-    let mut wait =
-        MasterRetry { config, deadline, reporter: WaitReporter::new(config), why: "nobody listens there".to_owned() };
+    let mut reporter = WaitReporter::new(config);
+    let mut why = "nobody listens there".to_owned();
     loop {
         for &port in &config.ports {
-            let addresses = match resolved(&config.leader_host, port) {
+            let addresses = match resolve_host(&config.leader_host, port) {
                 // A name service may come up later, a wrong name will not.
                 Err(JoinError::Address { source, .. }) => {
-                    wait.why = source.to_string();
+                    why = source.to_string();
                     continue;
                 }
                 other => other?,
             };
             for address in addresses {
                 match TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT.min(config.timeout)) {
-                    Ok(stream) => match greet_first(config, &stream, deadline) {
-                        Ok(LeaderAnswer { answer: Answer { refused: Some(why), .. }, .. }) => {
-                            return Err(JoinError::Refused(why));
-                        }
-                        Ok(met) => return connect(config, stream, met, deadline),
+                    Ok(stream) => match greet_leader(config, &stream, deadline) {
+                        Ok((Answer { refused: Some(why), .. }, _)) => return Err(JoinError::Refused(why)),
+                        Ok((answer, listener)) => return connect(config, stream, answer, listener, deadline),
                         Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
-                            "it does not answer".clone_into(&mut wait.why);
+                            "it does not answer".clone_into(&mut why);
                         }
-                        Err(error) => wait.why = format!("what listens there is no rank 0 of this run ({error})"),
+                        Err(error) => why = format!("what listens there is no rank 0 of this run ({error})"),
                     },
-                    Err(error) => wait.why = error.to_string(),
+                    Err(error) => why = error.to_string(),
                 }
             }
         }
-        wait.again().map_err(|(waited, why)| JoinError::NoMaster { rank, at: shown(config), waited, why })?;
-    }
-}
-
-/// Tries again, until it is too late.
-struct MasterRetry<'a> {
-    config: &'a JoinConfig,
-    deadline: Instant,
-    reporter: WaitReporter,
-    why: String,
-}
-
-impl MasterRetry<'_> {
-    fn again(&mut self) -> Result<(), (Duration, String)> {
-        if Instant::now() >= self.deadline {
-            return Err((self.config.timeout, self.why.clone()));
+        let at = describe_address(config);
+        if Instant::now() >= deadline {
+            return Err(JoinError::NoMaster { rank, at, waited: config.timeout, why });
         }
-        let Self { config, why, .. } = self;
-        self.reporter.waits(|| format!("rank {} finds no rank 0 at {} yet: {why}", config.rank, shown(config)));
+        reporter.report(|| format!("rank {rank} finds no rank 0 at {at} yet: {why}"));
         thread::sleep(RETRY_INTERVAL);
-        Ok(())
     }
 }
 
-/// What a rank has once rank 0 answered it.
-struct LeaderAnswer {
-    answer: Answer,
-    listener: TcpListener,
-}
-
-/// Greets who may be rank 0, and waits for its answer, which comes when all ranks are there.
-fn greet_first(config: &JoinConfig, stream: &TcpStream, deadline: Instant) -> io::Result<LeaderAnswer> {
+/// Sends a handshake to a process that may be rank 0, and waits for its answer, which comes when all ranks have joined. Also returns
+/// the listener for other ranks.
+fn greet_leader(config: &JoinConfig, stream: &TcpStream, deadline: Instant) -> io::Result<(Answer, TcpListener)> {
     // On the address by which rank 0 is reached: others reach this rank by it, too.
     let own = stream.local_addr()?.ip();
     let any: IpAddr = if own.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -343,17 +321,18 @@ fn greet_first(config: &JoinConfig, stream: &TcpStream, deadline: Instant) -> io
     }
     let left = deadline.saturating_duration_since(Instant::now()) + HANDSHAKE_TIMEOUT;
     stream.set_read_timeout(Some(left))?;
-    Ok(LeaderAnswer { answer: receive_answer(stream)?, listener })
+    Ok((receive_answer(stream)?, listener))
 }
 
 /// Connects to the ranks before this one, and waits for those after it.
 fn connect(
     config: &JoinConfig,
     first: TcpStream,
-    met: LeaderAnswer,
+    answer: Answer,
+    listener: TcpListener,
     deadline: Instant,
 ) -> Result<JoinedRanks, JoinError> {
-    let LeaderAnswer { answer: Answer { session, ranks, .. }, listener } = met;
+    let Answer { session, ranks, .. } = answer;
     let (rank, world_size) = (config.rank, config.world_size);
     if ranks.len() != world_size {
         return Err(JoinError::Refused(format!("rank 0 told of {} ranks instead of {world_size}", ranks.len())));
@@ -395,7 +374,7 @@ fn connect(
     Ok((links, ranks.into_iter().map(|listed| listed.peer).collect()))
 }
 
-/// Says something to a rank that was accepted.
+/// Sends the leader's answer to a rank that was accepted.
 fn send_answer(mut stream: &TcpStream, answer: &Answer) -> io::Result<()> {
     let bytes = serde_json::to_vec(answer)?;
     stream.write_all(&(bytes.len() as u64).to_le_bytes())?;
@@ -449,7 +428,7 @@ mod tests {
 
     #[test]
     fn addresses_are_shown_as_they_were_given() {
-        assert_eq!(shown(&config("")), "localhost, ports 1 to 2");
-        assert_eq!(shown(&JoinConfig { ports: vec![29500], ..config("") }), "localhost:29500");
+        assert_eq!(describe_address(&config("")), "localhost, ports 1 to 2");
+        assert_eq!(describe_address(&JoinConfig { ports: vec![29500], ..config("") }), "localhost:29500");
     }
 }
