@@ -80,10 +80,10 @@ fn apply_here(args: &ApplyArgs, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let mut observer = ScreenObserver::new(OutputMode::detect(args.json, args.quiet))?;
     let load = || args.experiment.load();
     let request = ApplyRequest {
-        overrides: args.experiment.set.clone(),
         start_new: args.new,
         continue_from: args.continue_run.clone().map(|run| ContinueRequest { run, step: args.continue_step }),
         options: SessionOptions {
+            overrides: args.experiment.set.clone(),
             until_step: args.until_step,
             trace: args.trace,
             is_elsewhere: args.root.runs.is_some(),

@@ -77,11 +77,11 @@ pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
     let mut observer = ScreenObserver::new(OutputMode::detect(args.json, args.quiet))?;
     let request = ForkRequest {
         run: args.run.clone(),
-        overrides: args.set.clone(),
         from: args.from.map(|Checkpoint(which)| which),
         name: args.name.clone(),
         start_new: args.new,
         options: SessionOptions {
+            overrides: args.set.clone(),
             until_step: args.until_step,
             trace: args.trace,
             is_elsewhere: args.root.runs.is_some(),

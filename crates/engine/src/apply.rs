@@ -1,6 +1,5 @@
 //! `apply` starts the run of an experiment, resumes it, or finds it done.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use runner_config::Loaded;
@@ -28,8 +27,6 @@ pub struct ApplyRequest<'a> {
     pub load: &'a dyn Fn() -> Result<Loaded, ConfigError>,
     /// The file that the user named, for the record.
     pub file: PathBuf,
-    /// Overrides of keys, for the record.
-    pub overrides: Vec<String>,
     /// True to start another run even if this experiment has one.
     pub start_new: bool,
     /// The run whose record and checkpoint a new run goes on with.
@@ -50,7 +47,6 @@ impl<'a> ApplyRequest<'a> {
         Self {
             load,
             file,
-            overrides: Vec::new(),
             start_new: false,
             continue_from: None,
             options: SessionOptions::default(),
@@ -86,6 +82,7 @@ fn apply_in(
 ) -> Result<RunReport, EngineError> {
     let is_leader = world.is_none_or(World::is_leader);
     let mut loaded = (request.load)()?;
+    let host = &with_recorded_environment(host, &loaded);
     pin_hub_commits(&mut loaded.experiment, host, observer)?;
     if let Some(other) = request.continue_from.as_ref().filter(|_| is_leader) {
         other.check_exists(&host.runs)?;
@@ -104,17 +101,8 @@ fn apply_in(
         OpenedOrDone::Open(run) => run,
         OpenedOrDone::Done(path) => return Ok(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }),
     };
-    let session = Session {
-        options: &request.options,
-        overrides: &request.overrides,
-        environment: &recorded_environment(&loaded, host),
-        host,
-        experiment: &loaded.experiment,
-        ready: &ready,
-        stop,
-        joined: joined.as_ref(),
-    };
-    session.work(run, observer)
+    let (experiment, options, joined) = (&loaded.experiment, &request.options, joined.as_ref());
+    Session { options, host, experiment, ready: &ready, stop, joined }.work(run, observer)
 }
 
 /// A run to work on, or the folder of one that is done.
@@ -182,8 +170,8 @@ fn open_or_create(
         source.map_or(Ok(()), |source| source.check_beginning(&manifest))?;
         return OpenedOrDone::open(path, &manifest, observer);
     }
-    let mut manifest = Manifest::new(plan, request.file.clone(), request.overrides.clone(), time::now());
-    manifest.environment = recorded_environment(loaded, host);
+    let mut manifest = Manifest::new(plan, request.file.clone(), request.options.overrides.clone(), time::now());
+    manifest.environment.clone_from(&host.recorded_environment);
     manifest.sweep.clone_from(&request.sweep_point);
     let template = loaded.template.as_ref();
     manifest.template = template.map(|t| TemplateUse { file: request.file.clone(), vars: t.vars.clone() });
@@ -199,10 +187,13 @@ fn open_or_create(
     Ok(OpenedOrDone::Open(create_run(root, files, source.as_ref())?))
 }
 
-/// The environment variables that had effect, for the record.
-fn recorded_environment(loaded: &Loaded, host: &Host) -> BTreeMap<String, String> {
-    let own = host.recorded_environment.iter().map(|(name, value)| (name.clone(), value.clone()));
-    loaded.env_read.iter().cloned().chain(own).collect()
+/// `host` with the environment variables that had effect on the file, for the record.
+fn with_recorded_environment(host: &Host, loaded: &Loaded) -> Host {
+    let mut host = host.clone();
+    // The program's own variables stay.
+    let own = std::mem::take(&mut host.recorded_environment);
+    host.recorded_environment = loaded.env_read.iter().cloned().chain(own).collect();
+    host
 }
 
 /// # Errors

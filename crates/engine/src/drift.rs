@@ -1,4 +1,4 @@
-//! Drift: what has changed since a run was made, of its own files, its data, the program and the machine.
+//! Drift: the changes since a run was made, in its own files, its data, the program and the machine.
 
 use std::env;
 use std::path::Path;
@@ -16,39 +16,39 @@ use runner_spec::plan::Plan;
 use runner_store::manifest::{DataHashes, Manifest, Session};
 use runner_store::run_dir::RESOLVED;
 
-/// What has become of one thing.
+/// The result of one comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum DriftState {
     Same,
     Changed,
-    /// Nobody can tell.
+    /// The record does not tell.
     Unknown,
 }
 
-/// One thing that was looked at.
+/// One thing that was compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DriftItem {
     what: &'static str,
     state: DriftState,
-    /// Whether a change may change numbers.
+    /// True if a change may change numbers.
     counts: bool,
     was: String,
     is: String,
 }
 
-/// What has changed since a run was made.
+/// The changes since a run was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Drift {
     items: Vec<DriftItem>,
 }
 
 impl Drift {
-    /// Looks at the run in `path`, which `ready` is about to reproduce with `threads` threads.
+    /// Compares the run in `path` with `ready`, which is about to reproduce it with `threads` threads.
     ///
     /// # Errors
     /// If the run's own plan cannot be read or made again.
-    pub(crate) fn look_for(
+    pub(crate) fn detect(
         path: &Path,
         manifest: &Manifest,
         ready: &PreparedRun,
@@ -97,7 +97,7 @@ impl Drift {
         self.items.iter().any(DriftItem::may_change_numbers)
     }
 
-    /// What changed and may change numbers, one line each.
+    /// The changes that may change numbers, one line each.
     pub(crate) fn changes(&self) -> Vec<String> {
         self.items
             .iter()
@@ -106,7 +106,7 @@ impl Drift {
             .collect()
     }
 
-    /// One line for each thing that was looked at.
+    /// One line for each thing that was compared.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let line = |item: &DriftItem| {
@@ -125,7 +125,7 @@ impl Drift {
 }
 
 impl DriftItem {
-    /// Whether it changed, and a change may change numbers.
+    /// True if it changed, and the change may change numbers.
     fn may_change_numbers(&self) -> bool {
         self.state == DriftState::Changed && self.counts
     }
@@ -147,11 +147,11 @@ fn surviving(manifest: &Manifest) -> Vec<(&Session, Option<u64>)> {
     out
 }
 
-/// What `of` says of each session, with the steps if not all say the same; `newest` where a session does not know.
-fn by_steps(sessions: &[(&Session, Option<u64>)], newest: &str, of: impl Fn(&Session) -> String) -> String {
+/// The value that `value_of` returns for each session, with the steps if the values differ; `newest` where a session has none.
+fn by_steps(sessions: &[(&Session, Option<u64>)], newest: &str, value_of: impl Fn(&Session) -> String) -> String {
     let mut parts: Vec<(String, u64, Option<u64>)> = Vec::new();
     for (session, last) in sessions {
-        let said = Some(of(session)).filter(|said| !said.is_empty()).unwrap_or_else(|| newest.to_owned());
+        let said = Some(value_of(session)).filter(|said| !said.is_empty()).unwrap_or_else(|| newest.to_owned());
         match parts.last_mut() {
             Some((same, _, end)) if *same == said => *end = *last,
             _ => parts.push((said, session.from_step.saturating_add(1), *last)),
@@ -170,7 +170,7 @@ fn by_steps(sessions: &[(&Session, Option<u64>)], newest: &str, of: impl Fn(&Ses
     }
 }
 
-/// Whether the run's `resolved.yaml` still makes the plan that the run was made by.
+/// Compares the plan of the run with the one that its `resolved.yaml` makes now.
 fn plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, EngineError> {
     let rebuilt = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
     let (was, is) = (short(&manifest.plan_hash), short(&rebuilt.hash));
@@ -196,7 +196,7 @@ fn plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, EngineError> {
     Ok(DriftItem { what: "plan", state: DriftState::Changed, counts: true, was, is })
 }
 
-/// In what two plans differ, in the file's words.
+/// The keys of the file in which two plans differ.
 fn changed_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
     let mut keys = differing_keys(a, b);
     if let (Some(p), Some(q)) = (a.ranks.first().map(|r| &r.program), b.ranks.first().map(|r| &r.program)) {
@@ -211,24 +211,26 @@ fn changed_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
     keys
 }
 
-/// The first few numbers and words of the first rank's program that differ, by their place in it.
+/// The program of the first rank as JSON.
+fn first_program(plan: &Plan) -> Option<Value> {
+    plan.ranks.first().and_then(|rank| serde_json::to_value(&rank.program).ok())
+}
+
+/// The first few values of the first rank's program that differ, by their place in it.
 fn changed_values(a: &Plan, b: &Plan) -> Vec<String> {
-    let program = |plan: &Plan| plan.ranks.first().and_then(|rank| serde_json::to_value(&rank.program).ok());
-    let (Some(a), Some(b)) = (program(a), program(b)) else { return Vec::new() };
+    let (Some(a), Some(b)) = (first_program(a), first_program(b)) else { return Vec::new() };
     let mut out = Vec::new();
-    walk("", &a, &b, &mut out);
+    collect_differences("", &a, &b, true, &mut out);
     shortened(out)
 }
 
-/// In what the first rank's program of `plan` differs from what it was in the plan `written`, of an older format: of what both
-/// formats have.
+/// The differences between the first rank's program of `plan` and that of the plan `written`, of an older format, in what both formats
+/// have.
 fn changed_in_both(written: &Value, plan: &Plan) -> Vec<String> {
-    let Some(now) = plan.ranks.first().and_then(|rank| serde_json::to_value(&rank.program).ok()) else {
-        return Vec::new();
-    };
+    let Some(now) = first_program(plan) else { return Vec::new() };
     let then = &written["ranks"][0]["program"];
     let mut out = Vec::new();
-    walk_common("", then, &now, &mut out);
+    collect_differences("", then, &now, false, &mut out);
     // Checkpoints are no part of what is computed.
     let due = |program: &Value| -> Option<Vec<Value>> {
         let all = program["periodic"].as_array()?;
@@ -251,19 +253,6 @@ fn changed_in_both(written: &Value, plan: &Plan) -> Vec<String> {
     shortened(out)
 }
 
-/// As `walk`, of the keys that both have. Of two words for a choice neither has the other's.
-fn walk_common(at: &str, a: &Value, b: &Value, out: &mut Vec<String>) {
-    let (Value::Object(p), Value::Object(q)) = (a, b) else { return walk(at, a, b, out) };
-    let common: Vec<&String> = p.keys().filter(|key| q.contains_key(*key)).collect();
-    if common.is_empty() && a != b {
-        out.push(format!("{at} {b}, was {a}"));
-    }
-    for key in common {
-        let dot = if at.is_empty() { "" } else { "." };
-        walk_common(&format!("{at}{dot}{key}"), &p[key], &q[key], out);
-    }
-}
-
 fn shortened(mut out: Vec<String>) -> Vec<String> {
     const SHOWN: usize = 4;
     if out.len() > SHOWN {
@@ -274,18 +263,24 @@ fn shortened(mut out: Vec<String>) -> Vec<String> {
     out
 }
 
-fn walk(at: &str, a: &Value, b: &Value, out: &mut Vec<String>) {
+/// Adds to `out` the values that differ between `a` and `b`, by their path below `path`. If the two are of different formats, only the
+/// keys that both have count; two objects without a common key are two words for a choice.
+fn collect_differences(path: &str, a: &Value, b: &Value, same_format: bool, out: &mut Vec<String>) {
     match (a, b) {
-        (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => {
-            for (key, value) in a {
-                let dot = if at.is_empty() { "" } else { "." };
-                walk(&format!("{at}{dot}{key}"), value, &b[key], out);
+        (Value::Object(p), Value::Object(q)) if !same_format || p.keys().eq(q.keys()) => {
+            let common: Vec<&String> = p.keys().filter(|key| q.contains_key(*key)).collect();
+            if common.is_empty() && a != b {
+                out.push(format!("{path} {b}, was {a}"));
+            }
+            for key in common {
+                let dot = if path.is_empty() { "" } else { "." };
+                collect_differences(&format!("{path}{dot}{key}"), &p[key], &q[key], same_format, out);
             }
         }
         // Lists of instructions are long, and follow from the rest; so do costs.
         (Value::Array(_), Value::Array(_)) => {}
-        _ if at.starts_with("flops") || at.starts_with("peak_flops") || a == b => {}
-        _ => out.push(format!("{at} {b}, was {a}")),
+        _ if path.starts_with("flops") || path.starts_with("peak_flops") || a == b => {}
+        _ => out.push(format!("{path} {b}, was {a}")),
     }
 }
 

@@ -24,14 +24,13 @@ use crate::stop::StopSwitch;
 pub struct ForkRequest {
     /// The run to fork: a folder, an id, or the unique beginning of an id.
     pub run: String,
-    /// Overrides of keys of its settings.
-    pub overrides: Vec<String>,
     /// The checkpoint to begin with; `None`: the start.
     pub from: Option<CheckpointChoice>,
     /// The new run's name; `None`: that of the forked run.
     pub name: Option<String>,
     /// True to start another fork even if there is the same one.
     pub start_new: bool,
+    /// How to work on the run. The overrides change the settings of the forked run.
     pub options: SessionOptions,
 }
 
@@ -66,24 +65,15 @@ pub fn fork(
         OpenedOrDone::Open(run) => run,
         OpenedOrDone::Done(path) => return Ok(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }),
     };
-    let session = Session {
-        options: &request.options,
-        overrides: &request.overrides,
-        environment: &host.recorded_environment,
-        host,
-        experiment: &loaded.experiment,
-        ready: &ready,
-        stop,
-        joined: None,
-    };
-    session.work(run, observer)
+    let (experiment, options) = (&loaded.experiment, &request.options);
+    Session { options, host, experiment, ready: &ready, stop, joined: None }.work(run, observer)
 }
 
 /// The parent's settings under the changes. The environment has no say in them.
 fn load_changed_settings(request: &ForkRequest, parent: &Parent) -> Result<Loaded, EngineError> {
     let file = parent.path.join(RESOLVED);
     let text = std::fs::read_to_string(&file).map_err(EngineError::io(format!("reading {}", file.display())))?;
-    let mut sets = request.overrides.clone();
+    let mut sets = request.options.overrides.clone();
     if let Some(name) = &request.name {
         // A JSON string is a YAML string.
         sets.push(format!("name={}", serde_json::Value::from(name.as_str())));
@@ -150,7 +140,7 @@ impl Parent {
         if let Some((path, manifest)) = made.filter(|_| !request.start_new) {
             return OpenedOrDone::open(path, &manifest, observer);
         }
-        let mut manifest = Manifest::new(plan, loaded.path.clone(), request.overrides.clone(), time::now());
+        let mut manifest = Manifest::new(plan, loaded.path.clone(), request.options.overrides.clone(), time::now());
         manifest.origin = origin;
         manifest.environment.clone_from(&host.recorded_environment);
         let resolved = runner_config::to_yaml(&loaded.experiment);

@@ -76,7 +76,7 @@ pub fn reproduce(
 ) -> Result<Reproduction, EngineError> {
     let original = Original::open(&host.runs, &request.run)?;
     let ready = PreparedRun::new(&original.experiment, host, None, observer)?;
-    let drift = Drift::look_for(&original.path, &original.manifest, &ready, host.threads)?;
+    let drift = Drift::detect(&original.path, &original.manifest, &ready, host.threads)?;
     observer.observe(&RunEvent::Drift { run: &original.path, drift: &drift });
     if request.only_check {
         return Ok(Reproduction::Checked(drift));
@@ -96,16 +96,8 @@ pub fn reproduce(
     let (path, run) = original.open_or_create(&ready, host, observer)?;
     if let Some(run) = run {
         let options = SessionOptions { until_step: (last < steps).then_some(last), ..request.options.clone() };
-        let session = Session {
-            options: &options,
-            overrides: &[],
-            environment: &host.recorded_environment,
-            host,
-            experiment: &original.experiment,
-            ready: &ready,
-            stop,
-            joined: None,
-        };
+        let (experiment, options) = (&original.experiment, &options);
+        let session = Session { options, host, experiment, ready: &ready, stop, joined: None };
         if session.work(run, observer)?.outcome == RunOutcome::Interrupted {
             return Ok(Reproduction::Interrupted);
         }

@@ -73,17 +73,8 @@ fn resume_in(
     };
     check_same_plan(run.manifest(), &ready.plan)?;
     ready.check_memory(world)?;
-    let session = Session {
-        options: &request.options,
-        overrides: &[],
-        environment: &host.recorded_environment,
-        host,
-        experiment: &experiment,
-        ready: &ready,
-        stop,
-        joined: joined.as_ref(),
-    };
-    session.work(run, observer)
+    let (experiment, options, joined) = (&experiment, &request.options, joined.as_ref());
+    Session { options, host, experiment, ready: &ready, stop, joined }.work(run, observer)
 }
 
 /// # Errors

@@ -1,6 +1,5 @@
 //! One process's work on a run: the record is opened, the ranks train under the plan's layout, and the record says how it ended.
 
-use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +36,8 @@ use crate::stop::StopSwitch;
 /// How a process is to work on a run.
 #[derive(Debug, Clone, Default)]
 pub struct SessionOptions {
+    /// Overrides of keys.
+    pub overrides: Vec<String>,
     /// The step after which to stop with a checkpoint.
     pub until_step: Option<u64>,
     /// True to record hashes of what each step computes.
@@ -50,10 +51,6 @@ pub struct SessionOptions {
 /// One process's work on a run.
 pub(crate) struct Session<'a> {
     pub options: &'a SessionOptions,
-    /// Overrides of keys, for the record.
-    pub overrides: &'a [String],
-    /// Environment variables that had effect, for the record.
-    pub environment: &'a BTreeMap<String, String>,
     pub host: &'a Host,
     pub experiment: &'a Experiment,
     pub ready: &'a PreparedRun,
@@ -416,8 +413,8 @@ impl Session<'_> {
             git,
             machine,
             threads: self.host.threads,
-            overrides: self.overrides.to_vec(),
-            environment: self.environment.clone(),
+            overrides: self.options.overrides.clone(),
+            environment: self.host.recorded_environment.clone(),
         }
     }
 
