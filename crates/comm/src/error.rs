@@ -1,4 +1,4 @@
-//! Why ranks could not talk, and the vocabulary of those messages.
+//! The errors of communication, and the vocabulary of their messages.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use candle_core::DType;
 
 use runner_spec::topology::Lane;
 
-/// What an operation can fail with. After one, the group or channel is not to be used again.
+/// The error of an operation. After an error, the group or channel must not be used again.
 #[derive(Debug, thiserror::Error)]
 pub enum CommError {
     /// The run was ended; `by` is the rank that caused it.
@@ -48,7 +48,7 @@ pub enum CommError {
     NotMember { group: usize, rank: usize },
     #[error("{operation}: {what}")]
     Request { operation: OperationKind, what: String },
-    /// Of a transport between devices.
+    /// The error of a transport between devices.
     #[error("rank {rank} in {operation}: {what}")]
     Device { operation: OperationKind, rank: usize, what: String },
     #[error("no thread for started operations: {0}")]
@@ -57,64 +57,57 @@ pub enum CommError {
     Tensor(#[from] candle_core::Error),
 }
 
-/// Operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum OperationKind {
-    AllReduce = 1,
-    Reduce,
-    Broadcast,
-    AllGather,
-    Barrier,
-    Send,
-    Receive,
-    Wait,
+/// Defines an enum whose values have a code and a name.
+macro_rules! coded_enum {
+    ($(#[$doc:meta])* $type:ident: $($variant:ident = $code:literal, $name:literal;)+) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum $type {
+            $($variant = $code),+
+        }
+
+        impl $type {
+            fn with_code(code: u64) -> Option<Self> {
+                [$(Self::$variant),+].into_iter().find(|value| *value as u64 == code)
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$variant => $name),+
+                })
+            }
+        }
+    };
 }
 
-impl OperationKind {
-    const ALL: [Self; 8] = [
-        Self::AllReduce,
-        Self::Reduce,
-        Self::Broadcast,
-        Self::AllGather,
-        Self::Barrier,
-        Self::Send,
-        Self::Receive,
-        Self::Wait,
-    ];
+coded_enum! {
+    /// The operations of a communicator.
+    OperationKind:
+    AllReduce = 1, "all-reduce";
+    Reduce = 2, "reduce";
+    Broadcast = 3, "broadcast";
+    AllGather = 4, "all-gather";
+    Barrier = 5, "barrier";
+    Send = 6, "send";
+    Receive = 7, "receive";
+    Wait = 8, "wait";
 }
 
-impl fmt::Display for OperationKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::AllReduce => "all-reduce",
-            Self::Reduce => "reduce",
-            Self::Broadcast => "broadcast",
-            Self::AllGather => "all-gather",
-            Self::Barrier => "barrier",
-            Self::Send => "send",
-            Self::Receive => "receive",
-            Self::Wait => "wait",
-        })
-    }
-}
-
-/// Types that can be sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ElementType {
-    /// Bytes without a type.
-    Bytes,
-    F32,
-    F64,
-    U32,
-    Bf16,
+coded_enum! {
+    /// The types that can be sent. `Bytes` have no type.
+    ElementType:
+    Bytes = 0, "bytes";
+    F32 = 1, "f32";
+    F64 = 2, "f64";
+    U32 = 3, "u32";
+    Bf16 = 4, "bf16";
 }
 
 impl ElementType {
-    const ALL: [Self; 5] = [Self::Bytes, Self::F32, Self::F64, Self::U32, Self::Bf16];
-
-    /// Of a tensor; `None` if it cannot be sent.
+    /// The element type of a tensor; `None` if the tensor cannot be sent.
     #[must_use]
     pub fn from_dtype(dtype: DType) -> Option<Self> {
         match dtype {
@@ -137,19 +130,7 @@ impl ElementType {
     }
 
     pub fn from_code(code: u64) -> Self {
-        Self::ALL.into_iter().find(|e| *e as u64 == code).unwrap_or(Self::Bytes)
-    }
-}
-
-impl fmt::Display for ElementType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bytes => "bytes",
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            Self::U32 => "u32",
-            Self::Bf16 => "bf16",
-        })
+        Self::with_code(code).unwrap_or(Self::Bytes)
     }
 }
 
@@ -160,12 +141,12 @@ pub struct Operation {
     pub element: ElementType,
     pub bytes: u64,
     pub root: Option<usize>,
-    /// Counts the group's operations, from 0; started ones apart.
+    /// The number of the operation in its group, from 0; started operations are counted apart.
     pub sequence: u64,
 }
 
 impl Operation {
-    /// Whether both may be the same operation: all but the bytes of an all-gather.
+    /// True if both may be the same operation. In an all-gather the bytes may differ.
     pub fn matches(&self, other: &Self) -> bool {
         let bytes = if self.kind == OperationKind::AllGather { self.bytes } else { other.bytes };
         *self == Self { bytes, ..*other }
@@ -178,7 +159,7 @@ impl Operation {
     }
 
     pub fn from_words(code: u64, bytes: u64, sequence: u64) -> Self {
-        let kind = OperationKind::ALL.into_iter().find(|k| *k as u64 == code & 0xff).unwrap_or(OperationKind::Wait);
+        let kind = OperationKind::with_code(code & 0xff).unwrap_or(OperationKind::Wait);
         let root = (code >> 16).checked_sub(1).map(|r| r as usize);
         Self { kind, element: ElementType::from_code(code >> 8 & 0xff), bytes, root, sequence }
     }
@@ -206,8 +187,10 @@ mod tests {
 
     #[test]
     fn operations_survive_their_header() {
-        for kind in OperationKind::ALL {
-            for (element, root) in ElementType::ALL.into_iter().zip([None, Some(0), Some(1), Some(70_000), None]) {
+        for kind in (1..=8).filter_map(OperationKind::with_code) {
+            for (element, root) in
+                (0..5).filter_map(ElementType::with_code).zip([None, Some(0), Some(1), Some(70_000), None])
+            {
                 let op = Operation { kind, element, bytes: 12, root, sequence: 9 };
                 assert_eq!(Operation::from_words(op.code(), 12, 9), op);
             }

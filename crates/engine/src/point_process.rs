@@ -1,4 +1,4 @@
-//! A point at work: `runner apply` in a process of its own, what it tells of its progress, and how it ended.
+//! A point of a sweep at work: `runner apply` in a process of its own, its progress, and its end.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -16,23 +16,23 @@ use crate::sweep::segment_outcome::ProcessExit;
 use runner_store::metrics::{EvalLine, TrainLine};
 use runner_store::time;
 
-/// What to start.
+/// A process to start.
 #[derive(Debug, Clone)]
 pub struct Work {
     /// Arguments of this program.
     pub arguments: Vec<OsString>,
-    /// Gets what the process writes to its standard error.
+    /// The file that receives the standard error of the process.
     pub log: PathBuf,
-    /// Variables that it shall not see.
+    /// The variables that the process must not see.
     pub hidden: Vec<String>,
-    /// The graphics devices that it may see, if it needs some.
+    /// The graphics devices that the process may see, if it needs some.
     pub devices: Vec<String>,
 }
 
-/// What a process told last.
+/// The progress of a point, as its process last reported it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Told {
-    /// Whether it has found its run and is training.
+pub struct PointProgress {
+    /// True if the process has found its run and is training.
     pub begun: bool,
     pub step: u64,
     pub steps: u64,
@@ -42,18 +42,18 @@ pub struct Told {
     pub eval: Option<EvalLine>,
 }
 
-/// A process that was started. Dropped, it is asked to stop.
+/// A process that was started. When it is dropped, it is asked to stop.
 #[derive(Debug)]
 pub struct Child {
     process: process::Child,
     status: Option<ExitStatus>,
-    told: Arc<Mutex<Told>>,
+    told: Arc<Mutex<PointProgress>>,
     log: PathBuf,
-    /// Bytes of the log that are of earlier processes.
+    /// The number of bytes in the log that earlier processes wrote.
     log_from: u64,
 }
 
-/// Lines of `runner apply --json`, as far as they are of interest here.
+/// The lines of `runner apply --json` that report progress.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Line {
@@ -96,16 +96,16 @@ impl Work {
 /// The graphics devices that a process sees.
 pub const DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
-fn listen(output: impl Read, told: &Mutex<Told>) {
+fn listen(output: impl Read, told: &Mutex<PointProgress>) {
     for line in BufReader::new(output).split(b'\n') {
         let Ok(line) = line else { return };
         let Ok(line) = serde_json::from_slice::<Line>(&line) else { continue };
-        told.lock().unwrap_or_else(PoisonError::into_inner).hear(line);
+        told.lock().unwrap_or_else(PoisonError::into_inner).update(line);
     }
 }
 
-impl Told {
-    fn hear(&mut self, line: Line) {
+impl PointProgress {
+    fn update(&mut self, line: Line) {
         match line {
             Line::Start { step, steps } => (self.begun, self.step, self.steps) = (true, step, steps),
             Line::Train(train) => {
@@ -123,13 +123,13 @@ impl Child {
         self.process.id()
     }
 
-    /// What it told last.
+    /// The progress that the process last reported.
     #[must_use]
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> PointProgress {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How it ended, if it has; then it is reaped.
+    /// How the process ended, if it has. Then it is reaped.
     pub fn ended(&mut self) -> Option<ProcessExit> {
         if self.status.is_none() {
             self.status = self.process.try_wait().ok().flatten();
@@ -158,7 +158,7 @@ impl Drop for Child {
     }
 }
 
-/// What follows the last `error: ` at the beginning of a line of `log`, in its part from byte `from` on.
+/// The text after the last `error: ` at the beginning of a line of `log`, from byte `from` on.
 fn last_error(log: &Path, from: u64) -> Option<String> {
     let text = read_log_end(log, from);
     let lines: Vec<&str> = text.lines().collect();
@@ -188,7 +188,7 @@ mod tests {
                      {\"kind\":\"sample\",\"step\":3,\"prompt\":\"\",\"index\":0,\"text\":\"x\"}\n\
                      {\"kind\":\"train\",\"step\":4,\"loss\":2.5,\"tokens\":8,\"tokens_per_second\":10.0}\n\
                      rubbish\n{\"kind\":\"eval\",\"step\":4,\"val_loss\":2.0}\n{\"kind\":\"tra";
-        let told = Mutex::new(Told::default());
+        let told = Mutex::new(PointProgress::default());
         listen(lines.as_bytes(), &told);
         let told = told.into_inner().unwrap();
         assert_eq!((told.begun, told.step, told.steps, told.loss), (true, 4, 9, Some(2.5)));

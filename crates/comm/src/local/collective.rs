@@ -44,13 +44,18 @@ pub(super) fn run(
     request: Request,
     work: &mut dyn PieceSteps,
 ) -> Result<(), CommError> {
-    membership.run(queue, request, |kind| core.ensure_running(kind), |operation, position| {
-        let running = RunningCollective { core, membership, queue, operation };
-        let pieces = running.run_pieces(position.next_piece, work)?;
-        position.next_piece = position.next_piece.wrapping_add(pieces);
-        running.counters(membership.own_index).operations.store(position.operations, Ordering::Release);
-        Ok(())
-    })
+    membership.run(
+        queue,
+        request,
+        |kind| core.ensure_running(kind),
+        |operation, position| {
+            let running = RunningCollective { core, membership, queue, operation };
+            let pieces = running.run_pieces(position.next_piece, work)?;
+            position.next_piece = position.next_piece.wrapping_add(pieces);
+            running.counters(membership.own_index).operations.store(position.operations, Ordering::Release);
+            Ok(())
+        },
+    )
 }
 
 impl RunningCollective<'_> {

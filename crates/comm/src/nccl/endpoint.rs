@@ -95,9 +95,8 @@ impl NcclComm {
         let index = ranks.iter().position(|rank| *rank == root);
         let index = index.ok_or(CommError::NotMember { group: group.0, rank: root })?;
         let place = place(buffer).map_err(|what| CommError::Request { operation: kind, what })?;
-        let started = link.start(kind, attached.gpu.stream(), None, |handle, stream| {
-            operation(handle, &place, index, stream)
-        });
+        let started =
+            link.start(kind, attached.gpu.stream(), None, |handle, stream| operation(handle, &place, index, stream));
         self.follow(attached, kind, &*started.map_err(|error| self.failed(kind, &error))?)
     }
 

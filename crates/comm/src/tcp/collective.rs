@@ -30,15 +30,20 @@ pub(super) fn run(
     request: Request,
     work: Collective<'_>,
 ) -> Result<(), CommError> {
-    membership.run(queue, request, |kind| shared.ensure_running(kind), |operation, _| {
-        let running = RunningCollective { shared, membership, queue, operation };
-        match work {
-            Collective::Sum(buffers) => running.sum(buffers),
-            Collective::Broadcast(buffers) => running.broadcast(buffers),
-            Collective::Gather { own, all } => running.gather(own).map(|gathered| *all = gathered),
-            Collective::Barrier => running.synchronize(),
-        }
-    })
+    membership.run(
+        queue,
+        request,
+        |kind| shared.ensure_running(kind),
+        |operation, _| {
+            let running = RunningCollective { shared, membership, queue, operation };
+            match work {
+                Collective::Sum(buffers) => running.sum(buffers),
+                Collective::Broadcast(buffers) => running.broadcast(buffers),
+                Collective::Gather { own, all } => running.gather(own).map(|gathered| *all = gathered),
+                Collective::Barrier => running.synchronize(),
+            }
+        },
+    )
 }
 
 impl RunningCollective<'_> {

@@ -248,7 +248,11 @@ fn list_ranks(ranks: &[usize]) -> String {
 }
 
 /// The problem with the handshake of a rank that knows the token.
-fn handshake_problem(handshake: &Handshake, config: &JoinConfig, arrived: &[Option<(Handshake, TcpStream)>]) -> Option<String> {
+fn handshake_problem(
+    handshake: &Handshake,
+    config: &JoinConfig,
+    arrived: &[Option<(Handshake, TcpStream)>],
+) -> Option<String> {
     let Handshake { version, world_size, rank, .. } = handshake;
     if *version != VERSION {
         return Some(format!("rank {rank} speaks version {version} of the protocol, and rank 0 speaks {VERSION}"));
