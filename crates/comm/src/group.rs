@@ -9,7 +9,7 @@ use super::lock::lock_or_recover;
 use runner_spec::topology::{GroupId, Topology};
 
 /// The groups of a topology; `None` for a group that the rank is not in.
-pub struct Memberships {
+pub(crate) struct Memberships {
     rank: usize,
     groups: Vec<Option<Membership>>,
 }
