@@ -287,14 +287,14 @@ fn a_stopped_rank_is_noticed() {
 fn a_rank_that_hangs_is_noticed() {
     let sandbox = new_sandbox(DDP);
     let errors = expect_failure(&sandbox, "patience=1500,hang=1@15");
-    assert!(errors.contains("rank 1 hung: it did not come on for "), "{errors}");
+    assert!(errors.contains("rank 1 hung: it made no progress for "), "{errors}");
     assert!(errors.contains(" s in step 15 at step[0] "), "{errors}");
     apply(&sandbox);
     // Before anyone has looked for long enough, one that waits for it gives up; the first stage waits for the second, and
     // that one for the third.
     let sandbox = new_sandbox(THREE);
     let errors = expect_failure(&sandbox, "wait=2000,hang=2@15");
-    assert!(errors.contains("rank 2 hung: it did not come on for 2 s in step 15 at step[0] "), "{errors}");
+    assert!(errors.contains("rank 2 hung: it made no progress for 2 s in step 15 at step[0] "), "{errors}");
     assert!(
         (0..2).any(|rank| rank_log(&sandbox, rank).contains("rank 2")),
         "{}{}",
