@@ -108,7 +108,7 @@ pub(crate) mod tests {
     use runner_spec::experiment::Precision;
     use runner_spec::precision;
 
-    /// As drivers describe boards whose data sheets are known.
+    /// The facts that a driver reports of a board.
     pub(crate) fn gpu(name: &str, capability: (u32, u32), sms: u32, clocks: [u32; 2], bus_width: u32) -> GpuFacts {
         GpuFacts {
             index: 0,

@@ -145,7 +145,7 @@ mod tests {
 
     const FULL: BuildFacts = BuildFacts { version: "1", cuda: Some("13.0"), nccl: true };
 
-    /// What is missing for each feature, by the first words.
+    /// The first words of what each feature lacks.
     fn verdicts(build: &BuildFacts, driver: &DriverFacts, lacks: &[&str]) -> Vec<String> {
         let all = features(build, driver, &libraries(lacks));
         all.iter().map(|f| f.missing.iter().map(|m| m.what.as_str()).collect::<Vec<_>>().join("; ")).collect()
