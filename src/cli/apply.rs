@@ -29,7 +29,7 @@ pub(crate) struct ApplyArgs {
     /// Start another run, even if this experiment has one.
     #[arg(long)]
     pub new: bool,
-    /// Begin with the record and newest checkpoint of this run, which trains the same under another layout.
+    /// Begin with the record and newest checkpoint of this run, which trains the same model under another layout.
     #[arg(long = "continue", value_name = "RUN")]
     pub continue_run: Option<String>,
     /// Begin with its checkpoint after this many steps instead.

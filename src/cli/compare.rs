@@ -20,7 +20,7 @@ use runner_store::{catalog, write_atomic};
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CompareArgs {
     /// The runs: directories, ids, or beginnings of ids.
-    #[arg(required = true)]
+    #[arg(required = true, value_name = "RUN")]
     pub runs_named: Vec<String>,
     /// Also draw the curves of all runs into this SVG file.
     #[arg(long, value_name = "FILE.svg")]

@@ -20,7 +20,7 @@ use runner_spec::format::printable;
 
 /// Tokenize text into the shards that llm.c, nanoGPT and build-nanogpt read.
 ///
-/// Documents are separated in the way of each format. Shard 0 holds the validation data; for nanogpt a part of the text does. The
+/// Documents are separated in the way of each format. Shard 0 holds the validation data; for nanogpt `val.bin` does. The
 /// same command resumes a preparation that was killed, and does nothing if it is finished. `dataset.json` beside the shards
 /// describes them.
 #[derive(Debug, Clone, Args)]

@@ -26,10 +26,10 @@ pub(crate) struct ForkArgs {
     /// Begin with the weights and the optimizer's state of its checkpoint after STEP, `latest` or `best` [default: from the start].
     #[arg(long, value_name = "STEP")]
     pub from: Option<Checkpoint>,
-    /// Call the new run so, as `name` in an experiment.
+    /// The name of the new run, as `name` in an experiment.
     #[arg(long)]
     pub name: Option<String>,
-    /// Start another fork, even if there is one made so.
+    /// Start another fork, even if the same fork exists.
     #[arg(long)]
     pub new: bool,
     #[command(flatten)]

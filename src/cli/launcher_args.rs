@@ -11,7 +11,7 @@ use super::output::complain;
 /// Who starts the ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Launcher {
-    /// A launcher if its variables say so, else this process.
+    /// A launcher if its variables are set, else this process.
     #[default]
     Auto,
     /// This process, whatever variables are set.
@@ -22,7 +22,7 @@ pub(crate) enum Launcher {
 
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct LauncherArgs {
-    /// Who starts the ranks of a plan with several.
+    /// Who starts the ranks of a plan with several ranks.
     #[arg(long, value_enum, default_value_t, value_name = "WHO")]
     pub launcher: Launcher,
 }

@@ -22,13 +22,13 @@ pub(crate) struct ReproduceArgs {
     pub threads: ThreadArgs,
     #[command(flatten)]
     pub root: RootArgs,
-    /// How far a loss may be off, relatively [default: 1e-4, in bf16 1e-2].
+    /// The largest relative difference of a loss [default: 1e-4, in bf16 1e-2].
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub tolerance: Option<f64>,
-    /// Only report what has changed; exit code 3 if something did that numbers may depend on.
+    /// Only report what has changed; exit with code 3 if a change may affect the numbers.
     #[arg(long)]
     pub check: bool,
-    /// Record hashes of what each step computes; where the run has them too, the first tensor that differs is named.
+    /// Record hashes of what each step computes. If the run has a trace too, the verdict names the first tensor that differs.
     #[arg(long)]
     pub trace: bool,
     /// Print only errors and the last lines.
