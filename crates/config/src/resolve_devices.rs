@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use super::resolve::Resolver;
 use super::resolve_parallel::{Grid, REPLICAS, SHOWN, STAGES};
 use runner_spec::diagnostic::short;
-use runner_spec::experiment::{AutoOr, DeviceChoice, DeviceName};
+use runner_spec::experiment::{AutoOr, DeviceChoice};
+use runner_spec::program::Device;
 
 const DEVICES: &str = "parallel.devices";
 
@@ -18,11 +19,11 @@ impl Resolver<'_> {
         grid: Option<Grid>,
         device: DeviceChoice,
         threads: bool,
-    ) -> Option<AutoOr<Vec<DeviceName>>> {
+    ) -> Option<AutoOr<Vec<Device>>> {
         let AutoOr::Given(names) = raw else { return Some(AutoOr::Auto) };
         let mut devices = Vec::with_capacity(names.len());
         for (rank, text) in names.iter().enumerate() {
-            if let Ok(device) = text.parse::<DeviceName>() {
+            if let Ok(device) = text.parse::<Device>() {
                 devices.push(device);
             } else {
                 let message = format!("`{}` is no device: `cpu`, or `cuda:` and a number", short(text));
@@ -36,13 +37,13 @@ impl Resolver<'_> {
         for (rank, &name) in devices.iter().enumerate() {
             let at = format!("{DEVICES}.{rank}");
             let first = devices[0];
-            if matches!(name, DeviceName::Cpu) != matches!(first, DeviceName::Cpu) {
+            if matches!(name, Device::Cpu) != matches!(first, Device::Cpu) {
                 let message = format!("`{name}` beside `{first}`: the ranks of a run are all CPUs or all GPUs");
                 self.error(&[&at], message, "list devices of one kind");
                 return None;
             }
             if threads
-                && matches!(name, DeviceName::Cuda(_))
+                && matches!(name, Device::Cuda(_))
                 && let Some(other) = seen.insert(name, rank)
             {
                 let message = format!("`{name}` is listed twice, for ranks {other} and {rank}");
@@ -50,7 +51,7 @@ impl Resolver<'_> {
                 return None;
             }
         }
-        let cuda = devices.first().is_some_and(|d| matches!(d, DeviceName::Cuda(_)));
+        let cuda = devices.first().is_some_and(|d| matches!(d, Device::Cuda(_)));
         match device {
             DeviceChoice::Cuda if !cuda && !devices.is_empty() => self.error(
                 &[DEVICES, "device"],

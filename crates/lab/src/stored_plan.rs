@@ -8,7 +8,6 @@ use serde::Deserialize;
 use runner_config::LoadOptions;
 use runner_spec::cluster::{ClusterFacts, DeviceFacts, PeakFlops};
 use runner_spec::data::DataFacts;
-use runner_spec::experiment::DeviceName;
 use runner_spec::plan::{PLAN_FORMAT, Plan};
 use runner_spec::program::Device;
 use runner_store::error::StoreError;
@@ -80,7 +79,7 @@ pub fn compiled(path: &Path, facts: &DataFacts) -> Result<Plan, StoreError> {
 fn cluster(manifest: &Manifest) -> ClusterFacts {
     let facts = |name: &String| DeviceFacts {
         device: match name.parse() {
-            Ok(DeviceName::Cuda(index)) => Device::Cuda(index),
+            Ok(Device::Cuda(index)) => Device::Cuda(index),
             _ => Device::Cpu,
         },
         node: 0,

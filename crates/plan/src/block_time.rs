@@ -1,11 +1,11 @@
-//! BlockKindSeconds of a block of a model on a device, from the device's rates.
+//! The times of a model's blocks on a device, from the device's rates.
 
-use crate::cost;
-use crate::cost::Buffer;
+use std::collections::BTreeSet;
+
+use crate::cost::{self, Buffer};
 use crate::interpolation::{by_size, by_width};
 use runner_spec::cluster::DeviceFacts;
-use runner_spec::experiment::Family;
-use runner_spec::experiment::{Precision, Recompute};
+use runner_spec::experiment::{Family, Precision, Recompute};
 use runner_spec::model::ModelSpec;
 use runner_spec::plan::ParamCounts;
 use runner_spec::precision;
@@ -38,7 +38,7 @@ pub(crate) struct BlockTimer<'a> {
     pub sharers: usize,
 }
 
-/// BlockKindSeconds of the three kinds of blocks.
+/// Seconds of the three kinds of blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct BlockKindSeconds {
     pub embedding: BlockSeconds,
@@ -47,8 +47,8 @@ pub(crate) struct BlockKindSeconds {
 }
 
 impl BlockKindSeconds {
-    /// Of entry `block` in a list with `layers` layers.
-    pub(crate) fn of(&self, block: usize, layers: usize) -> BlockSeconds {
+    /// Seconds of entry `block` in a list with `layers` layers.
+    pub(crate) fn of_block(&self, block: usize, layers: usize) -> BlockSeconds {
         match block {
             0 => self.embedding,
             b if b <= layers => self.layer,
@@ -58,16 +58,16 @@ impl BlockKindSeconds {
 }
 
 impl BlockTimer<'_> {
-    /// For a micro-batch of `rows` rows of `length`. `None` where the device's peak is not known.
-    pub(crate) fn blocks(&self, rows: usize, length: usize) -> Option<BlockKindSeconds> {
+    /// Seconds of the blocks for a micro-batch of `rows` rows of `length`. `None` where the device's peak is not known.
+    pub(crate) fn block_seconds(&self, rows: usize, length: usize) -> Option<BlockKindSeconds> {
         match self.rates {
             DeviceRates::Accelerator(rates) => self.accelerated(rates, rows, length),
             DeviceRates::Measured(rates) => self.measured(rates, rows, length),
         }
     }
 
-    /// The end of a step on `counts` parameters; without `optimizer`, the gradients are only cleared.
-    pub(crate) fn update(&self, counts: &ParamCounts, optimizer: Option<OptimizerSpec>) -> Option<f64> {
+    /// Seconds of the end of a step on `counts` parameters; without `optimizer`, the gradients are only cleared.
+    pub(crate) fn update_seconds(&self, counts: &ParamCounts, optimizer: Option<OptimizerSpec>) -> Option<f64> {
         // Of AdamW's 9 passes over the parameters: the norm's and the clearing's, then weight twice and gradient, then
         // two for each moment.
         let passes = optimizer.map_or(1.0, |o| 5.0 + 2.0 * o.moments() as f64);
@@ -139,7 +139,7 @@ impl BlockTimer<'_> {
         })
     }
 
-    /// What `of` gives for the ranks that share the device, between a thread each and all threads for one rank.
+    /// The time that `of` gives for the ranks that share the device, between a thread each and all threads for one rank.
     fn shared(&self, r: &MeasuredRates, of: impl Fn(ConcurrentLoad) -> Option<f64>) -> Option<f64> {
         let cores = r.cores.max(1);
         let threads = self.device.threads.clamp(1, cores);
@@ -165,15 +165,12 @@ impl BlockTimer<'_> {
         let linear = layer_products(spec.family, spec.d_model, spec.qkv_rows(), spec.d_ff);
         let of = |get: fn(&runner_spec::rates::LayerPoint) -> f64| {
             let (mut linears, mut attentions) = (Vec::new(), Vec::new());
-            let mut widths: Vec<usize> = points.iter().map(|p| p.d_model).collect();
-            widths.sort_unstable();
-            widths.dedup();
-            for width in widths {
+            for width in points.iter().map(|p| p.d_model).collect::<BTreeSet<_>>() {
                 let mine = || points.iter().filter(move |p| p.d_model == width);
                 let short = mine().map(|p| p.length).min()?;
                 let long = mine().max_by_key(|p| p.length)?;
                 let pair = mine().find(|p| p.length == short && p.positions == long.positions);
-                // BlockKindSeconds per position and per position of the length.
+                // Seconds per position and per position of the length.
                 let attention = pair.filter(|p| p.length < long.length).map_or(0.0, |p| {
                     ((get(long) - get(p)) / (long.positions * (long.length - p.length)) as f64).max(0.0)
                 });
@@ -209,12 +206,9 @@ impl BlockTimer<'_> {
         let spec = self.model;
         let of = |get: fn(&runner_spec::rates::HeadPoint) -> f64| {
             let points = || r.heads.iter().filter(move |p| p.busy == busy);
-            let mut widths: Vec<usize> = points().map(|p| p.d_model).collect();
-            widths.sort_unstable();
-            widths.dedup();
             let mut per_id = Vec::new();
-            for width in widths {
-                // BlockKindSeconds of a logit, by how many logits there are.
+            for width in points().map(|p| p.d_model).collect::<BTreeSet<_>>() {
+                // Seconds of a logit, by how many logits there are.
                 let logits = n * spec.vocab_size as f64;
                 let sizes = points().filter(|p| p.d_model == width).map(|p| ((p.positions * p.vocab) as f64, get(p)));
                 per_id.push((width as f64, by_size(sizes, logits)?));

@@ -2,16 +2,17 @@
 
 use std::cmp::Ordering;
 
-use crate::cost::{count_params, param_bound};
-use crate::error::PlanError;
+use crate::cost::{count_chunks, param_bound};
+use crate::error::{PlanError, refuse};
 use crate::forecast::forecast;
 use crate::hash::{math_hash, plan_hash};
 use crate::run_length::run_steps;
 use crate::{check, devices, memory_shortage, ranks};
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::data::DataFacts;
-use runner_spec::experiment::Recompute;
-use runner_spec::experiment::{Experiment, Family, Layout, Model, Optimizer, PaddingMask, WeightInit};
+use runner_spec::data::{DataFacts, SplitFacts};
+use runner_spec::experiment::{
+    Decay, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Recompute, WeightInit,
+};
 use runner_spec::mesh::{Mesh, Mode};
 use runner_spec::model::{Gpt2Variant, ModelSpec};
 use runner_spec::plan::{PLAN_FORMAT, Plan, Totals};
@@ -34,17 +35,17 @@ const MOST_LAYERS: usize = 100_000;
 pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts) -> Result<Plan, PlanError> {
     let mut notes = Vec::new();
     let model = model_spec(experiment, data)?;
-    notes.extend(data.weights.as_ref().and_then(|w| rows_apart(w.vocab_size, model.vocab_size)));
+    notes.extend(data.weights.as_ref().and_then(|w| vocabulary_note(w.vocab_size, model.vocab_size)));
     let length = row_length(experiment)?;
     let (sequences, micro_batch) = batch_sizes(experiment)?;
     let mask_padding = matches!(experiment.data.layout, Layout::Padded { mask: PaddingMask::CausalAndPadding, .. });
     if data.train.rows < sequences as u64 {
-        return Err(PlanError::ShorterThanOneBatch {
-            rows: data.train.rows,
-            length,
-            tokens: data.train.tokens,
-            sequences,
-        });
+        let SplitFacts { rows, tokens, .. } = data.train;
+        refuse!(
+            "data.train",
+            "it has {rows} rows of {length} tokens ({tokens} tokens in the source), one batch needs batch.sequences = {sequences}: \
+             take at most {rows} sequences, a shorter length, or more data"
+        );
     }
     // Where an epoch is whole batches, there is nothing to drop.
     let partial = !data.train.rows.is_multiple_of(sequences.max(1) as u64);
@@ -55,7 +56,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let eval = eval_spec(experiment, data, &mut notes)?;
     let mesh = ranks::mesh(&experiment.parallel, sequences)?;
     let periodic = periodic(experiment, &eval, mesh)?;
-    let hardware = devices::choose(experiment, mesh, cluster, &mut notes)?;
+    let hardware = devices::choose_devices(experiment, mesh, cluster, &mut notes)?;
     let (evaluated, saved) = (experiment.eval.every, experiment.checkpoint.every);
     if data.test.is_some() && eval.loss.is_some() && !evaluated.is_multiple_of(saved.max(1)) {
         notes.push(format!(
@@ -86,15 +87,14 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         periodic,
         eval,
         flops_per_step,
-        peak_flops: devices::peak(experiment.precision, &hardware),
+        peak_flops: devices::total_peak_flops(experiment.precision, &hardware),
         model,
     };
     let costs = ranks::BlockTimes::new(&common, &hardware, cluster);
     let layout = ranks::RankLayout::new(experiment, &common, &costs, &mut notes)?;
     let programs = layout.programs(&common, &hardware);
     let (executions, slots) = check::check(&programs.iter().collect::<Vec<_>>())?;
-    let hash = plan_hash(data, &programs).map_err(|e| PlanError::Json(e.to_string()))?;
-    let math_hash = math_hash(data, &common, experiment.train.clip_norm).map_err(|e| PlanError::Json(e.to_string()))?;
+    let hash = plan_hash(data, &programs);
     let totals = Totals {
         steps,
         sequences_per_step: sequences,
@@ -102,7 +102,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         accumulation_steps: programs.first().map_or(0, |p| p.batch.micro_batches()),
         tokens: steps.saturating_mul(tokens_per_step),
         epochs: steps as f64 * sequences as f64 / epoch as f64,
-        parameters: count_params(&common.model, &(0..common.model.block_count())).total,
+        parameters: count_chunks(&common.model, &whole).total,
         flops_per_step,
     };
     let ranks = layout.ranks(programs, &executions, slots, hardware);
@@ -111,7 +111,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     Ok(Plan {
         format: PLAN_FORMAT,
         hash,
-        math_hash,
+        math_hash: math_hash(data, &common, experiment.train.clip_norm),
         experiment_name: experiment.name.clone(),
         world_size: mesh.world_size(),
         mesh,
@@ -128,24 +128,27 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
 /// The model with its vocabulary settled: the given one or the tokenizer's, rounded up.
 fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, PlanError> {
     let m = &experiment.model;
-    let given = m.vocab_size.unwrap_or(data.tokenizer_vocab);
-    let of_weights = data.weights.as_ref().is_some_and(|w| given == w.vocab_size);
-    if of_weights && given < data.tokenizer_vocab {
-        let tokenizer = data.tokenizer_vocab;
-        let message = format!(
+    let tokenizer = data.tokenizer_vocab;
+    let given = m.vocab_size.unwrap_or(tokenizer);
+    if given < tokenizer && data.weights.as_ref().is_some_and(|w| given == w.vocab_size) {
+        refuse!(
+            "model.vocab_size",
             "the weights of model.init.from have {given} tokens, but the tokenizer produces {tokenizer} ids (0 to {}): take the \
              weights' own tokenizer, or model.vocab_size {tokenizer}, whose further rows are drawn",
             tokenizer - 1
         );
-        return Err(PlanError::value("model.vocab_size", message));
     }
-    if given < data.tokenizer_vocab {
-        return Err(PlanError::VocabularyTooSmall { given, tokenizer: data.tokenizer_vocab });
+    if given < tokenizer {
+        refuse!(
+            "model.vocab_size",
+            "it is {given}, but the tokenizer produces {tokenizer} ids (0 to {}): take at least {tokenizer}, or leave the key out",
+            tokenizer - 1
+        );
     }
     let multiple = m.pad_vocab_to.unwrap_or(1);
-    let vocab_size = given.checked_next_multiple_of(multiple).ok_or_else(|| {
-        PlanError::value("model.pad_vocab_to", format!("{given} has no multiple of {multiple} above it"))
-    })?;
+    let Some(vocab_size) = given.checked_next_multiple_of(multiple) else {
+        refuse!("model.pad_vocab_to", "{given} has no multiple of {multiple} above it")
+    };
     let sizes = [
         ("model.vocab_size", vocab_size),
         ("model.context_length", m.context_length),
@@ -157,21 +160,19 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, Pl
     ];
     for (key, size) in sizes {
         if size == 0 {
-            return Err(PlanError::value(key, "it is 0: take at least 1"));
+            refuse!(key, "it is 0: take at least 1");
         }
     }
     for (key, whole, part_key, part) in
         [("model.d_model", m.d_model, "heads", m.heads), ("model.heads", m.heads, "kv_heads", m.kv_heads)]
     {
-        if whole % part != 0 {
-            let (times, rest) = (whole / part, whole % part);
-            let message = format!("{whole} = {times}·{part} + {rest} is not a multiple of model.{part_key} {part}");
-            return Err(PlanError::value(key, message));
+        let (times, rest) = (whole / part, whole % part);
+        if rest != 0 {
+            refuse!(key, "{whole} = {times}·{part} + {rest} is not a multiple of model.{part_key} {part}");
         }
     }
     if m.family == Family::Gpt2 && m.kv_heads != m.heads {
-        let message = format!("it is {}: gpt2 has as many as heads, {}", m.kv_heads, m.heads);
-        return Err(PlanError::value("model.kv_heads", message));
+        refuse!("model.kv_heads", "it is {}: gpt2 has as many as heads, {}", m.kv_heads, m.heads);
     }
     let spec = ModelSpec {
         family: m.family,
@@ -190,15 +191,13 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, Pl
     };
     let bound = param_bound(&spec);
     if bound > MOST_PARAMETERS || m.layers > MOST_LAYERS {
-        let message =
-            format!("its sizes make about {bound:.1e} parameters in {} layers: no device holds them", m.layers);
-        return Err(PlanError::value("model", message));
+        refuse!("model", "its sizes make about {bound:.1e} parameters in {} layers: no device holds them", m.layers);
     }
     Ok(spec)
 }
 
-/// What becomes of rows of the vocabulary that either the weights to start from or the model does not have.
-fn rows_apart(theirs: usize, ours: usize) -> Option<String> {
+/// Says what happens to rows of the vocabulary that either the weights to start from or the model does not have.
+fn vocabulary_note(theirs: usize, ours: usize) -> Option<String> {
     match theirs.cmp(&ours) {
         Ordering::Equal => None,
         Ordering::Less => Some(format!(
@@ -213,12 +212,8 @@ fn rows_apart(theirs: usize, ours: usize) -> Option<String> {
     }
 }
 
-/// What the gpt2 family may have otherwise; nothing of it is llama's.
+/// The settings in which `m` differs from GPT-2; a llama has none.
 fn variant(m: &Model) -> Result<Gpt2Variant, PlanError> {
-    let pytorch_init = match m.init {
-        Some(WeightInit::Pytorch { embedding }) => Some(embedding),
-        _ => None,
-    };
     let variant = Gpt2Variant {
         norm: m.norm,
         activation: m.activation,
@@ -227,10 +222,13 @@ fn variant(m: &Model) -> Result<Gpt2Variant, PlanError> {
         head_bias: m.head_bias,
         final_norm: m.final_norm,
         mlp_dropout: m.mlp_dropout,
-        pytorch_init,
+        pytorch_init: match m.init {
+            Some(WeightInit::Pytorch { embedding }) => Some(embedding),
+            _ => None,
+        },
     };
     if m.family == Family::Llama && variant != Gpt2Variant::default() {
-        return Err(PlanError::value("model", "llama has none of the gpt2 family's variants"));
+        refuse!("model", "llama has none of the gpt2 family's variants");
     }
     Ok(variant)
 }
@@ -238,11 +236,15 @@ fn variant(m: &Model) -> Result<Gpt2Variant, PlanError> {
 fn row_length(experiment: &Experiment) -> Result<usize, PlanError> {
     let length = experiment.data.layout.length();
     if length == 0 {
-        return Err(PlanError::value("data.layout", "rows of length 0: take at least 1"));
+        refuse!("data.layout", "rows of length 0: take at least 1");
     }
     let context = experiment.model.context_length;
     if length > context {
-        return Err(PlanError::LongerThanContext { length, context });
+        refuse!(
+            "data.layout",
+            "rows of {length} tokens do not fit model.context_length {context}: shorten the layout's length to {context}, or raise \
+             the context length"
+        );
     }
     Ok(length)
 }
@@ -251,47 +253,50 @@ fn row_length(experiment: &Experiment) -> Result<usize, PlanError> {
 fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize), PlanError> {
     let (sequences, micro_batch) = (experiment.batch.sequences, experiment.batch.micro_batch);
     if sequences == 0 {
-        return Err(PlanError::value("batch.sequences", "it is 0: take at least 1"));
+        refuse!("batch.sequences", "it is 0: take at least 1");
     }
     if micro_batch == 0 || micro_batch > sequences {
-        let message = format!("it is {micro_batch}: take 1 to {sequences}, of the {sequences} sequences of a step");
-        return Err(PlanError::value("batch.micro_batch", message));
+        refuse!(
+            "batch.micro_batch",
+            "it is {micro_batch}: take 1 to {sequences}, of the {sequences} sequences of a step"
+        );
     }
     // A program lists the micro-batches of its replica.
     let replicas = if experiment.parallel.mode == Mode::Single { 1 } else { experiment.parallel.replicas.max(1) };
     let slice = sequences.div_ceil(replicas);
     let count = slice.div_ceil(micro_batch);
     if count > MOST_MICRO_BATCHES {
-        let message = format!(
-            "{slice} sequences / {micro_batch} = {count} micro-batches in a step, at most {MOST_MICRO_BATCHES} are \
-             planned: take at least {}",
+        refuse!(
+            "batch.micro_batch",
+            "{slice} sequences / {micro_batch} = {count} micro-batches in a step, at most {MOST_MICRO_BATCHES} are planned: take \
+             at least {}",
             slice.div_ceil(MOST_MICRO_BATCHES)
         );
-        return Err(PlanError::value("batch.micro_batch", message));
     }
     Ok((sequences, micro_batch))
 }
 
 /// The schedule with its open lengths filled in from the run's; `epoch` is the rows of one.
 fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Result<LrSchedule, PlanError> {
-    use runner_spec::experiment::Decay;
     let warmup = experiment.schedule.warmup;
     if warmup.steps > steps {
         let train = &experiment.train;
         let from = match (train.epochs, train.tokens) {
-            (Some(epochs), _) => format!("from train.epochs {epochs}"),
-            (_, Some(tokens)) => format!("from train.tokens {tokens}"),
+            (Some(epochs), _) => format!(" (from train.epochs {epochs})"),
+            (_, Some(tokens)) => format!(" (from train.tokens {tokens})"),
             _ => String::new(),
         };
-        return Err(PlanError::WarmupTooLong { warmup: warmup.steps, steps, from });
+        refuse!(
+            "schedule.warmup.steps",
+            "it is {}, longer than the run of {steps} steps{from}: take at most {steps}",
+            warmup.steps
+        );
     }
     let rest = steps - warmup.steps;
     let decay = match experiment.schedule.decay {
         Decay::Cosine { final_, steps } => LrDecay::Cosine { last: final_, steps: steps.unwrap_or(rest) },
         Decay::Linear { final_, steps } => LrDecay::Linear { last: final_, steps: steps.unwrap_or(rest) },
-        Decay::Step { every: Some(0), .. } => {
-            return Err(PlanError::value("schedule.decay.step.every", "it is 0: take at least 1"));
-        }
+        Decay::Step { every: Some(0), .. } => refuse!("schedule.decay.step.every", "it is 0: take at least 1"),
         Decay::Step { every: Some(every), gamma, .. } => LrDecay::Step { every, gamma },
         // An epoch need not be whole steps: it is counted in rows, so that nothing adds up.
         Decay::Step { every: None, epochs, gamma } => {
@@ -313,7 +318,7 @@ fn optimizer(optimizer: &Optimizer) -> OptimizerSpec {
     }
 }
 
-/// What can be evaluated with the data there is. A validation loss without a validation split is left out, with a note:
+/// The evaluations that the prepared data allows. A validation loss without a validation split is left out, with a note:
 /// it is on by default, so most files that lack the split never asked for it.
 fn eval_spec(experiment: &Experiment, data: &DataFacts, notes: &mut Vec<String>) -> Result<EvalSpec, PlanError> {
     let eval = &experiment.eval;
@@ -323,15 +328,14 @@ fn eval_spec(experiment: &Experiment, data: &DataFacts, notes: &mut Vec<String>)
             None
         }
         (Some(_), Some(split)) if split.rows == 0 => {
-            let message = format!("its {} tokens make no row of the layout's length: give it more", split.tokens);
-            return Err(PlanError::value("data.validation", message));
+            refuse!("data.validation", "its {} tokens make no row of the layout's length: give it more", split.tokens);
         }
         (loss, _) => *loss,
     };
     let choice_items = match (&eval.hellaswag, &data.choice) {
         (None, _) => None,
         (Some(_), Some(choice)) => Some(choice.items),
-        (Some(_), None) => return Err(PlanError::NoChoiceItems),
+        (Some(_), None) => refuse!("eval.hellaswag", "it is set, but no items of it were prepared"),
     };
     let samples = eval.samples.clone().filter(|s| !s.prompts.is_empty() && s.count > 0);
     Ok(EvalSpec { loss, choice_items, samples })
@@ -342,7 +346,7 @@ fn eval_spec(experiment: &Experiment, data: &DataFacts, notes: &mut Vec<String>)
 fn periodic(experiment: &Experiment, eval: &EvalSpec, mesh: Mesh) -> Result<Vec<Periodic>, PlanError> {
     for (key, every) in [("eval.every", experiment.eval.every), ("checkpoint.every", experiment.checkpoint.every)] {
         if every == 0 {
-            return Err(PlanError::value(key, "it is 0: take at least 1"));
+            refuse!(key, "it is 0: take at least 1");
         }
     }
     let mut out = Vec::new();
@@ -361,7 +365,7 @@ fn periodic(experiment: &Experiment, eval: &EvalSpec, mesh: Mesh) -> Result<Vec<
     Ok(out)
 }
 
-/// What is measured before the first step, where the file asks for it: what is evaluated later on.
+/// The instructions before the first step: an evaluation, where the file asks for it and there is something to evaluate.
 fn start(experiment: &Experiment, periodic: &[Periodic], mesh: Mesh) -> Vec<Instruction> {
     if !experiment.eval.at_start || !periodic.iter().any(|p| p.instruction == Instruction::Evaluate) {
         return Vec::new();

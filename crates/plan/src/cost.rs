@@ -1,10 +1,10 @@
-//! What a model costs in parameters and FLOPs, counted block by block so that any slice of the block list can be priced.
+//! The costs of a model in parameters and FLOPs, counted block by block so that any slice of the block list can be priced.
 
 use std::ops::Range;
 
-use runner_spec::experiment::Recompute;
-use runner_spec::experiment::{Activation, Family, NormPlace};
-use runner_spec::model::{ModelSpec, ParamSpec, parameters};
+use runner_spec::experiment::{Activation, Family, NormPlace, Recompute};
+use runner_spec::model::stage::stage_parameters;
+use runner_spec::model::{ModelSpec, parameters};
 use runner_spec::plan::{Flops, ParamCounts};
 use runner_spec::program::BlockRange;
 
@@ -12,10 +12,11 @@ use runner_spec::program::BlockRange;
 pub(crate) const CONVENTION: &str =
     "6·N + 12·L·d·T per token (nanoGPT, torchtitan): N without position and lookup-only embeddings, attention in full";
 
-/// Parameters of the given blocks of the list (0 the embedding, 1 … layers, layers + 1 the head).
-pub(crate) fn count_params(spec: &ModelSpec, blocks: &Range<usize>) -> ParamCounts {
-    let mut counts = ParamCounts { decayed_tensors: 0, decayed: 0, other_tensors: 0, other: 0, total: 0 };
-    for param in parameters(spec).iter().filter(|p| blocks.contains(&p.block)) {
+/// Parameters of the parts of the model that one rank holds. A tied embedding counts on both stages that hold it.
+pub(crate) fn count_chunks(spec: &ModelSpec, chunks: &[BlockRange]) -> ParamCounts {
+    let chunks: Vec<Range<usize>> = chunks.iter().map(|chunk| chunk.range()).collect();
+    let mut counts = ParamCounts::default();
+    for param in stage_parameters(spec, &chunks) {
         let len = param.len() as u64;
         if param.decays() {
             counts.decayed_tensors += 1;
@@ -25,27 +26,6 @@ pub(crate) fn count_params(spec: &ModelSpec, blocks: &Range<usize>) -> ParamCoun
             counts.other += len;
         }
         counts.total += len;
-    }
-    counts
-}
-
-/// Parameters of the parts of the model that one rank holds. A tied embedding counts on both stages that hold it.
-pub(crate) fn count_chunks(spec: &ModelSpec, chunks: &[BlockRange]) -> ParamCounts {
-    let mut counts = ParamCounts { decayed_tensors: 0, decayed: 0, other_tensors: 0, other: 0, total: 0 };
-    for chunk in chunks {
-        let part = count_params(spec, &chunk.range());
-        counts.decayed_tensors += part.decayed_tensors;
-        counts.decayed += part.decayed;
-        counts.other_tensors += part.other_tensors;
-        counts.other += part.other;
-        counts.total += part.total;
-    }
-    let holds = |block: usize| chunks.iter().any(|c| c.contains(block));
-    if spec.tie_embeddings && holds(spec.layers + 1) && !holds(0) {
-        let copy = (spec.vocab_size * spec.d_model) as u64;
-        counts.decayed_tensors += 1;
-        counts.decayed += copy;
-        counts.total += copy;
     }
     counts
 }
@@ -76,7 +56,8 @@ pub(crate) fn flops(spec: &ModelSpec, blocks: &Range<usize>, tokens: u64, length
     let tied_head = spec.tie_embeddings && blocks.contains(&head);
     let tied_size = if tied_head { (spec.vocab_size * spec.d_model) as f64 } else { 0.0 };
     let (mut matmul, mut all) = (tied_size, tied_size);
-    for param in parameters(spec).iter().filter(|p| blocks.contains(&p.block) && !is_lookup(p)) {
+    // The embeddings, which are all that block 0 holds, are read by row: no matrix product.
+    for param in parameters(spec).iter().filter(|p| blocks.contains(&p.block) && p.block > 0) {
         let len = param.len() as f64;
         all += len;
         if param.decays() {
@@ -97,19 +78,7 @@ pub(crate) fn flops(spec: &ModelSpec, blocks: &Range<usize>, tokens: u64, length
     }
 }
 
-/// What the backwards of the layers among `blocks` compute again in one step over `tokens` positions in rows of `length`.
-pub(crate) fn recomputed_flops(
-    spec: &ModelSpec,
-    recompute: Recompute,
-    blocks: &Range<usize>,
-    tokens: u64,
-    length: usize,
-) -> f64 {
-    let layers = blocks.clone().filter(|&b| b > 0 && b <= spec.layers).count() as f64;
-    layers * tokens as f64 * recomputed_per_position(spec, recompute, length).0
-}
-
-/// FLOPs that one layer's backward computes again for each position, and what of them is attention's two products.
+/// FLOPs that one layer's backward computes again for each position, and the part of them that is attention's two products.
 pub(crate) fn recomputed_per_position(spec: &ModelSpec, recompute: Recompute, length: usize) -> (f64, f64) {
     let (d, ff) = (spec.d_model as f64, spec.d_ff as f64);
     let attention = 4.0 * d * length as f64;
@@ -125,11 +94,6 @@ pub(crate) fn recomputed_per_position(spec: &ModelSpec, recompute: Recompute, le
         }
     };
     (all, attention)
-}
-
-/// Embeddings are read by row: no matrix product. They are all that block 0 holds.
-fn is_lookup(param: &ParamSpec) -> bool {
-    param.block == 0
 }
 
 /// One activation that a layer keeps from forward to backward, or holds for a moment: elements per row of the micro-batch
@@ -150,30 +114,41 @@ fn statistic(name: &'static str, per_position: usize) -> Buffer {
     Buffer { name, per_position, always_f32: true }
 }
 
+/// Numbers that a norm keeps of each row: mean and 1/std, or 1/rms.
+fn statistics_per_norm(family: Family) -> usize {
+    if family == Family::Gpt2 { 2 } else { 1 }
+}
+
 /// The tensors that one layer's backward reads of its forward: `LayerActivations` and its parts in `runner_compute::nn`.
 /// Dropout masks are made again.
 pub(crate) fn layer_saved(s: &ModelSpec) -> Vec<Buffer> {
     let d = s.d_model;
     let (stats, mlp) = match s.family {
         Family::Gpt2 => {
-            let activation = activation_name(s.variant.activation);
+            let activation = match s.variant.activation {
+                Activation::Gelu => "gelu",
+                Activation::Relu => "relu",
+            };
             ("mean and 1/std of both norms", [buffer("mlp.c_fc output", s.d_ff), buffer(activation, s.d_ff)])
         }
         Family::Llama => {
             ("1/rms of both norms", [buffer("gate and up projections", 2 * s.d_ff), buffer("swiglu", s.d_ff)])
         }
     };
-    let per_norm = if s.family == Family::Gpt2 { 2 } else { 1 };
     // With norms behind the sums, the second sum is kept in the place of the second norm.
     let second = if s.variant.norm == NormPlace::Post { "second residual sum" } else { "second norm" };
     let mut out = vec![buffer("input", d), buffer("first norm", d)];
     out.extend(attention_saved(s));
-    out.extend([buffer("first residual sum", d), buffer(second, d), statistic(stats, 2 * per_norm)]);
+    out.extend([
+        buffer("first residual sum", d),
+        buffer(second, d),
+        statistic(stats, 2 * statistics_per_norm(s.family)),
+    ]);
     out.extend(mlp);
     out
 }
 
-/// What of it is the attention's.
+/// The tensors of [`layer_saved`] that attention's backward reads.
 pub(crate) fn attention_saved(s: &ModelSpec) -> [Buffer; 3] {
     [
         buffer("query, key, value", s.qkv_rows()),
@@ -182,7 +157,7 @@ pub(crate) fn attention_saved(s: &ModelSpec) -> [Buffer; 3] {
     ]
 }
 
-/// What a layer keeps from its forward to its backward.
+/// The tensors that a layer keeps from its forward to its backward.
 pub(crate) fn layer_kept(s: &ModelSpec, recompute: Recompute) -> Vec<Buffer> {
     let mut out = layer_saved(s);
     match recompute {
@@ -193,7 +168,7 @@ pub(crate) fn layer_kept(s: &ModelSpec, recompute: Recompute) -> Vec<Buffer> {
     out
 }
 
-/// What the weights' gradients of a layer need when its input's gradient is there (split backwards): the inputs of its four
+/// The tensors that the weights' gradients of a layer need when its input's gradient is computed (split backwards): the inputs of its four
 /// products and the gradients of their outputs, nearly as much as the whole backward reads.
 pub(crate) fn layer_work(s: &ModelSpec) -> Vec<Buffer> {
     let d = s.d_model;
@@ -204,8 +179,8 @@ pub(crate) fn layer_work(s: &ModelSpec) -> Vec<Buffer> {
     ]
 }
 
-/// What attention's part of a layer's backward holds of the forward at its peak, where it computes that again: the MLP's are
-/// free by then.
+/// The tensors of the forward that attention's part of a layer's backward holds at its peak, where it computes them again: those of the
+/// MLP are free by then.
 pub(crate) fn attention_again(s: &ModelSpec) -> Vec<Buffer> {
     let mut out = vec![buffer("input", s.d_model), buffer("first norm", s.d_model)];
     out.extend(attention_saved(s));
@@ -221,30 +196,15 @@ pub(crate) fn attention_transient(s: &ModelSpec) -> Vec<Buffer> {
     ]
 }
 
-/// What the head keeps: the logits become their own gradient.
+/// The tensors that the head keeps: the logits become their own gradient.
 pub(crate) fn head_saved(s: &ModelSpec) -> Vec<Buffer> {
-    let per_norm = if s.family == Family::Gpt2 { 2 } else { 1 };
     let mut out = vec![buffer("head input", s.d_model)];
     if s.variant.final_norm {
         out.push(buffer("final norm", s.d_model));
-        out.push(statistic("statistics of the final norm", per_norm));
+        out.push(statistic("statistics of the final norm", statistics_per_norm(s.family)));
     }
     out.push(buffer("logits", s.vocab_size));
     out
-}
-
-fn gradient_name(activation: Activation) -> &'static str {
-    match activation {
-        Activation::Gelu => "gradient of gelu and mlp.c_fc",
-        Activation::Relu => "gradient of relu and mlp.c_fc",
-    }
-}
-
-fn activation_name(activation: Activation) -> &'static str {
-    match activation {
-        Activation::Gelu => "gelu",
-        Activation::Relu => "relu",
-    }
 }
 
 /// The most that one layer's backward holds besides what is saved: the gradients that are alive in its widest operation.
@@ -252,7 +212,8 @@ pub(crate) fn layer_transient(s: &ModelSpec) -> Vec<Buffer> {
     let d = s.d_model;
     let wide = match s.family {
         // The activation's gradient is turned into its input's in place.
-        Family::Gpt2 => buffer(gradient_name(s.variant.activation), s.d_ff),
+        Family::Gpt2 if s.variant.activation == Activation::Gelu => buffer("gradient of gelu and mlp.c_fc", s.d_ff),
+        Family::Gpt2 => buffer("gradient of relu and mlp.c_fc", s.d_ff),
         // The activation itself is free when the gradients of gate and up are made.
         Family::Llama => buffer("gradients of swiglu, gate and up", 2 * s.d_ff),
     };
@@ -263,7 +224,7 @@ pub(crate) fn layer_transient(s: &ModelSpec) -> Vec<Buffer> {
     vec![buffer("gradient of the residual stream and of the norm", 2 * d), widest]
 }
 
-/// As `layer_transient`, of the head: the logits' gradient is in the logits' own buffer.
+/// The most that the head's backward holds besides what is saved: the logits' gradient is in the logits' own buffer.
 pub(crate) fn head_transient(s: &ModelSpec) -> Vec<Buffer> {
     if s.variant.final_norm {
         vec![buffer("gradients of the final norm and its input", 2 * s.d_model)]
@@ -281,10 +242,14 @@ mod tests {
         0..spec.block_count()
     }
 
+    fn count(spec: &ModelSpec, blocks: &Range<usize>) -> ParamCounts {
+        count_chunks(spec, &[blocks.clone().into()])
+    }
+
     #[test]
     fn gpt2_124m_with_the_padded_vocabulary() {
         let spec = gpt2_124m(50_304);
-        let counts = count_params(&spec, &all(&spec));
+        let counts = count(&spec, &all(&spec));
         assert_eq!((counts.decayed_tensors, counts.decayed), (50, 124_354_560));
         assert_eq!((counts.other_tensors, counts.other), (98, 121_344));
     }
@@ -292,9 +257,9 @@ mod tests {
     #[test]
     fn published_totals() {
         let gpt2 = gpt2_124m(50_257);
-        assert_eq!(count_params(&gpt2, &all(&gpt2)).total, 124_439_808);
+        assert_eq!(count(&gpt2, &all(&gpt2)).total, 124_439_808);
         let llama = llama_179m();
-        assert_eq!(count_params(&llama, &all(&llama)).total, 179_448_576);
+        assert_eq!(count(&llama, &all(&llama)).total, 179_448_576);
     }
 
     /// The language model of PyTorch's tutorial on pipelines and data parallelism; and one layer of it by hand:
@@ -302,22 +267,25 @@ mod tests {
     #[test]
     fn the_encoder_of_a_billion_parameters() {
         let spec = crate::testing::encoder(28_783, 8, 4096, 16);
-        assert_eq!(count_params(&spec, &all(&spec)).total, 1_041_453_167);
+        assert_eq!(count(&spec, &all(&spec)).total, 1_041_453_167);
         let (d, ff) = (4096, 4096);
-        assert_eq!(count_params(&spec, &(1..2)).total, 4 * d * d + 4 * d + 2 * d * ff + ff + d + 4 * d);
-        assert_eq!(count_params(&spec, &(0..1)).total, 28_783 * d, "sinusoids are no parameters");
-        assert_eq!(count_params(&spec, &(9..10)).total, 28_783 * (d + 1));
+        assert_eq!(count(&spec, &(1..2)).total, 4 * d * d + 4 * d + 2 * d * ff + ff + d + 4 * d);
+        assert_eq!(count(&spec, &(0..1)).total, 28_783 * d, "sinusoids are no parameters");
+        assert_eq!(count(&spec, &(9..10)).total, 28_783 * (d + 1));
         assert!(param_bound(&spec) >= 1_041_453_167.0);
     }
 
     #[test]
     fn blocks_add_up_to_the_model() {
         for spec in [gpt2_124m(50_304), llama_179m()] {
-            let whole = count_params(&spec, &all(&spec));
+            let whole = count(&spec, &all(&spec));
             let cut = spec.layers / 2;
-            let (front, back) = (count_params(&spec, &(0..cut)), count_params(&spec, &(cut..spec.block_count())));
-            assert_eq!(front.total + back.total, whole.total);
-            assert_eq!(front.decayed_tensors + back.decayed_tensors, whole.decayed_tensors);
+            let (front, back) = (count(&spec, &(0..cut)), count(&spec, &(cut..spec.block_count())));
+            // The last stage has a copy of a tied embedding.
+            let copies = usize::from(spec.tie_embeddings);
+            let copied = (copies * spec.vocab_size * spec.d_model) as u64;
+            assert_eq!(front.total + back.total, whole.total + copied);
+            assert_eq!(front.decayed_tensors + back.decayed_tensors, whole.decayed_tensors + copies);
             let price = |blocks| flops(&spec, &blocks, 1024, 256).step;
             let (sum, total) = (price(0..cut) + price(cut..spec.block_count()), price(all(&spec)));
             assert!((sum - total).abs() <= 1e-12 * total);
@@ -350,7 +318,7 @@ mod tests {
     #[test]
     fn what_is_computed_again() {
         let spec = ModelSpec { layers: 1, heads: 2, kv_heads: 2, d_model: 4, d_ff: 8, ..gpt2_124m(16) };
-        let of = |spec: &ModelSpec, recompute| recomputed_flops(spec, recompute, &all(spec), 6, 2);
+        let of = |spec: &ModelSpec, recompute| spec.layers as f64 * 6.0 * recomputed_per_position(spec, recompute, 2).0;
         let products = 2 * (2 * 2 * 4);
         assert_eq!(of(&spec, Recompute::None), 0.0);
         assert_eq!(of(&spec, Recompute::Attention), f64::from(6 * (2 * 4 * 12 + products)));
@@ -375,7 +343,7 @@ mod tests {
     #[test]
     fn the_bound_bounds() {
         for spec in [gpt2_124m(50_257), llama_179m()] {
-            let total = count_params(&spec, &all(&spec)).total as f64;
+            let total = count(&spec, &all(&spec)).total as f64;
             assert!(param_bound(&spec) >= total && param_bound(&spec) < 2.0 * total);
         }
     }

@@ -1,32 +1,29 @@
-//! What a GPU holds besides tensors, and what of its memory a plan may use: constants, where only the device could say more.
+//! Memory of a GPU that is not for tensors, and the share that a plan may use: constants, since only the device could tell more.
 
 use runner_spec::cluster::{ComputeCapability, DeviceFacts};
 use runner_spec::program::{Device, Instruction, Program};
 
 const MIB: u64 = 1 << 20;
 
-/// Of a GPU's memory the share that plans may fill: the rest is the driver's, fragments, and what the estimate misses.
+/// The share of a GPU's memory that plans may fill. The rest is for the driver, fragments, and errors of the estimate.
 const USABLE_PERCENT: u64 = 95;
 
-/// What cuBLASLt is given as scratch by each rank: as much as its fastest kernels want on Hopper and after, a little before.
-#[must_use]
+/// Bytes of scratch that each rank gives to cuBLASLt: as many as its fastest kernels want on Hopper and newer GPUs, fewer on older ones.
 pub fn matmul_workspace_bytes(capability: Option<ComputeCapability>) -> u64 {
     if is_hopper(capability) { 32 * MIB } else { 4 * MIB }
 }
 
-/// What a process costs a device before its first tensor: the driver's context, and the code of kernels and libraries. An
+/// Bytes that a process takes of a device before its first tensor: the driver's context, and the code of kernels and libraries. An
 /// estimate, to be corrected where it is measured; it grows with the device's multiprocessors.
-#[must_use]
 pub fn context_bytes(capability: Option<ComputeCapability>) -> u64 {
     if is_hopper(capability) { 512 * MIB } else { 384 * MIB }
 }
 
-/// What NCCL holds for each communicator of a rank, its channels' buffers for the most part: an estimate.
+/// Bytes that NCCL holds for each communicator of a rank, mostly its channels' buffers: an estimate.
 pub const COMMUNICATOR_BYTES: u64 = 128 * MIB;
 
 /// NCCL's communicators of a rank: one for each group through which its tensors go (the replicas of its stage, the two ends of a
 /// tied embedding), and one for each channel: of each stage two to the next (activations there, gradients back), in a ring.
-#[must_use]
 pub fn communicators(program: &Program) -> u64 {
     let tied = program.step.iter().any(|i| matches!(i, Instruction::SumTied));
     let channels = if program.mesh.stages > 1 { 2 * 2 } else { 0 };
@@ -34,7 +31,6 @@ pub fn communicators(program: &Program) -> u64 {
 }
 
 /// Bytes that a plan may fill; `None` where the device's memory is not known.
-#[must_use]
 pub fn usable_bytes(device: &DeviceFacts) -> Option<u64> {
     let all = device.memory_bytes?;
     Some(match device.device {
@@ -43,8 +39,7 @@ pub fn usable_bytes(device: &DeviceFacts) -> Option<u64> {
     })
 }
 
-/// Of a GPU's `all` bytes those that a plan may fill.
-#[must_use]
+/// The part of a GPU's `all` bytes that a plan may fill.
 pub fn usable(all: u64) -> u64 {
     all / 100 * USABLE_PERCENT
 }

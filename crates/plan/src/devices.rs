@@ -1,40 +1,40 @@
-//! Which device each rank gets.
+//! Assigns a device to each rank.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 
-use crate::error::PlanError;
+use crate::error::{PlanError, refuse};
 use crate::ranks;
-use runner_spec::cluster::{ClusterFacts, ComputeCapability, DeviceFacts, RankLocation};
-use runner_spec::experiment::Precision;
-use runner_spec::experiment::{AutoOr, DeviceChoice, DeviceName, Experiment, Parallel};
+use runner_spec::cluster::{ClusterFacts, ComputeCapability, DeviceFacts, NoGpuReason, RankLocation};
+use runner_spec::experiment::{AutoOr, DeviceChoice, Experiment, Parallel, Precision};
+use runner_spec::format::counted;
 use runner_spec::mesh::Mesh;
 use runner_spec::precision;
 use runner_spec::program::Device;
 
-/// One device for each rank, in order. A CPU may be shared: then its threads are divided. What was chosen for the reader goes
-/// to `notes`.
-pub(crate) fn choose(
+/// Chooses a device for each rank, in order. Ranks may share a CPU: then its threads are divided. Choices that the file left open are
+/// explained in `notes`.
+pub(crate) fn choose_devices(
     experiment: &Experiment,
     mesh: Mesh,
     cluster: &ClusterFacts,
     notes: &mut Vec<String>,
 ) -> Result<Vec<DeviceFacts>, PlanError> {
-    let world = mesh.world_size();
+    let world_size = mesh.world_size();
     let (cuda, cpus): (Vec<&DeviceFacts>, Vec<&DeviceFacts>) =
         cluster.devices.iter().partition(|d| matches!(d.device, Device::Cuda(_)));
-    let on_gpus = || each_its_own(&cuda, world, cluster).map_err(|few| few.asked_for(mesh));
+    let on_gpus = || gpu_for_each_rank(&cuda, world_size, cluster).map_err(|short| short.refusal(mesh));
     let auto = experiment.device == DeviceChoice::Auto;
     let chosen = match (&experiment.parallel.devices, experiment.device) {
-        (AutoOr::Given(names), _) => given(names, mesh, &cuda, cluster)?,
+        (AutoOr::Given(listed), _) => listed_devices(listed, mesh, &cuda, cluster)?,
         (_, DeviceChoice::Cuda) if cuda.is_empty() => return Err(no_device("cuda", cluster)),
         (_, DeviceChoice::Cuda) => on_gpus()?,
         (_, DeviceChoice::Cpu) => on_cpus(&cpus, mesh, cluster, auto)?,
         // A machine without a described CPU has nothing else.
         (_, DeviceChoice::Auto) if cpus.is_empty() && !cuda.is_empty() => on_gpus()?,
         (_, DeviceChoice::Auto) => {
-            let found = each_its_own(&cuda, world, cluster).map_err(Few::passed_over);
-            match found.and_then(|found| unfit(&found, cluster).map_or(Ok(found), |why| Err(why.what))) {
-                Ok(found) => found,
+            let gpus = gpu_for_each_rank(&cuda, world_size, cluster).map_err(GpuShortage::describe);
+            match gpus.and_then(|gpus| unfit_device(&gpus, cluster).map_or(Ok(gpus), |(_, why)| Err(why))) {
+                Ok(gpus) => gpus,
                 Err(why) => {
                     notes.extend((!cuda.is_empty()).then(|| format!("device: auto takes the CPU: {why}")));
                     on_cpus(&cpus, mesh, cluster, auto)?
@@ -42,23 +42,23 @@ pub(crate) fn choose(
             }
         }
     };
-    match unfit(&chosen, cluster) {
-        Some(Unfit { key, what }) => Err(PlanError::value(key, format!("{what}; device: cpu needs none of it"))),
-        None => Ok(divided(&chosen)),
+    if let Some((key, why)) = unfit_device(&chosen, cluster) {
+        refuse!(key, "{why}; device: cpu needs none of it");
     }
+    Ok(divide_shared(&chosen))
 }
 
-/// Whether `cluster` has the devices that `experiment` asks for: known before its data is.
+/// Checks that `cluster` has the devices that `experiment` asks for, for which no data need be prepared.
 ///
 /// # Errors
-/// As `compile`, of devices.
+/// Those of `compile` about devices.
 pub fn check_devices(experiment: &Experiment, cluster: &ClusterFacts) -> Result<(), PlanError> {
     let mesh = ranks::mesh(&experiment.parallel, experiment.batch.sequences)?;
-    choose(experiment, mesh, cluster, &mut Vec::new()).map(drop)
+    choose_devices(experiment, mesh, cluster, &mut Vec::new()).map(drop)
 }
 
-/// A device of this machine for one process, which only reads what a run of `experiment` trained on `trained_on`: of several GPUs
-/// that one, if it is there.
+/// Chooses a device of this machine for one process that only reads what a run of `experiment` trained on `trained_on`. Of several GPUs
+/// it is that one, if the machine has it.
 ///
 /// # Errors
 /// If there is none of that kind.
@@ -74,191 +74,183 @@ pub fn device_for_reading(
         cluster.devices.retain(|facts| facts.device == trained_on || facts.device == Device::Cpu);
     }
     let alone = Experiment { device: choice, parallel: Parallel::single(), ..experiment.clone() };
-    let chosen = choose(&alone, ranks::mesh(&alone.parallel, 1)?, &cluster, notes)?;
+    let chosen = choose_devices(&alone, ranks::mesh(&alone.parallel, 1)?, &cluster, notes)?;
     Ok(chosen.first().map_or(Device::Cpu, |facts| facts.device))
 }
 
-/// Fewer GPUs than ranks: of a machine, or of all.
+/// There are fewer GPUs than ranks, on one machine or in all.
 #[derive(Debug, Clone, Copy)]
-struct Few {
+struct GpuShortage {
     gpus: usize,
     ranks: usize,
-    of_a_machine: bool,
+    on_one_machine: bool,
 }
 
-impl Few {
-    fn asked_for(self, mesh: Mesh) -> PlanError {
-        if !self.of_a_machine {
-            return too_few(mesh, self.gpus, "there are");
+impl GpuShortage {
+    fn refusal(self, mesh: Mesh) -> PlanError {
+        if !self.on_one_machine {
+            return too_few_devices(mesh, self.gpus, "there are");
         }
-        let message = format!("a machine has {} of the ranks, and a rank sees {}", self.ranks, gpus(self.gpus));
+        let gpus = counted(self.gpus as u64, "GPU");
+        let message = format!("a machine has {} of the ranks, and a rank sees {gpus}", self.ranks);
         PlanError::value("parallel", format!("{message}: start fewer on each, or show each rank its own GPU alone"))
     }
 
-    fn passed_over(self) -> String {
-        let of = if self.of_a_machine { " of a machine" } else { "" };
-        format!("{} for {} ranks{of}", gpus(self.gpus), self.ranks)
+    fn describe(self) -> String {
+        let place = if self.on_one_machine { " of a machine" } else { "" };
+        format!("{} for {} ranks{place}", counted(self.gpus as u64, "GPU"), self.ranks)
     }
 }
 
-/// A GPU for each of `world` ranks. Of ranks that a launcher started each takes that of its number on its machine. Where a rank
-/// sees one GPU alone, its launcher shows each its own: in the plan it has the rank's number, too.
-fn each_its_own(cuda: &[&DeviceFacts], world: usize, cluster: &ClusterFacts) -> Result<Vec<DeviceFacts>, Few> {
-    let seats = &cluster.rank_locations;
-    if seats.is_empty() || cuda.is_empty() {
-        let few = Few { gpus: cuda.len(), ranks: world, of_a_machine: false };
-        return cuda.get(..world).map(|first| first.iter().map(|gpu| (*gpu).clone()).collect()).ok_or(few);
+/// Chooses a GPU for each of `world_size` ranks. A rank that a launcher started takes the GPU that has its number on its machine.
+fn gpu_for_each_rank(
+    cuda: &[&DeviceFacts],
+    world_size: usize,
+    cluster: &ClusterFacts,
+) -> Result<Vec<DeviceFacts>, GpuShortage> {
+    let locations = &cluster.rank_locations;
+    if locations.is_empty() || cuda.is_empty() {
+        let shortage = GpuShortage { gpus: cuda.len(), ranks: world_size, on_one_machine: false };
+        return cuda.get(..world_size).map(|first| first.iter().map(|gpu| (*gpu).clone()).collect()).ok_or(shortage);
     }
-    let ranks = seats.iter().map(|seat| seat.local_rank.saturating_add(1)).max().unwrap_or(0);
-    if seats.len() < world || (cuda.len() < ranks && cuda.len() > 1 && !cluster.sharing) {
-        return Err(Few { gpus: cuda.len(), ranks, of_a_machine: true });
+    let ranks = locations.iter().map(|location| location.local_rank.saturating_add(1)).max().unwrap_or(0);
+    if locations.len() < world_size || (cuda.len() < ranks && cuda.len() > 1 && !cluster.sharing) {
+        return Err(GpuShortage { gpus: cuda.len(), ranks, on_one_machine: true });
     }
-    let seated = |seat: &RankLocation| at(cuda[seat.local_rank % cuda.len()], *seat, cuda.len(), cluster);
-    Ok(seats[..world].iter().map(seated).collect())
+    let gpu_at = |at: &RankLocation| gpu_of_location(cuda[at.local_rank % cuda.len()], *at, cuda.len(), cluster);
+    Ok(locations[..world_size].iter().map(gpu_at).collect())
 }
 
-/// `gpu` for the rank at `seat`, which sees `visible` of them.
-fn at(gpu: &DeviceFacts, seat: RankLocation, visible: usize, cluster: &ClusterFacts) -> DeviceFacts {
+/// `gpu` for the rank at `location`, which sees `visible` GPUs. If it sees one alone, its launcher shows each rank another: in the plan the
+/// GPU then has the rank's number.
+fn gpu_of_location(gpu: &DeviceFacts, location: RankLocation, visible: usize, cluster: &ClusterFacts) -> DeviceFacts {
     let own = visible == 1 && !cluster.sharing;
-    let device = if own { Device::Cuda(seat.local_rank) } else { gpu.device };
-    DeviceFacts { node: seat.node, device, ..gpu.clone() }
+    let device = if own { Device::Cuda(location.local_rank) } else { gpu.device };
+    DeviceFacts { node: location.node, device, ..gpu.clone() }
 }
 
-/// The CPU for each rank, or a device of several that are no GPUs.
+/// Chooses the CPU for each rank, or one of several devices that are no GPUs.
 fn on_cpus(
     cpus: &[&DeviceFacts],
     mesh: Mesh,
     cluster: &ClusterFacts,
     auto: bool,
 ) -> Result<Vec<DeviceFacts>, PlanError> {
-    let world = mesh.world_size();
+    let world_size = mesh.world_size();
     match cpus {
         [] => Err(no_device(if auto { "auto" } else { "cpu" }, cluster)),
-        [cpu] => Ok(vec![(*cpu).clone(); world]),
-        several if several.len() < world => Err(too_few(mesh, several.len(), "there are")),
-        several => Ok(several[..world].iter().map(|cpu| (*cpu).clone()).collect()),
+        [cpu] => Ok(vec![(*cpu).clone(); world_size]),
+        several if several.len() < world_size => Err(too_few_devices(mesh, several.len(), "there are")),
+        several => Ok(several[..world_size].iter().map(|cpu| (*cpu).clone()).collect()),
     }
 }
 
-/// The devices that the file lists: of a rank's machine, where a launcher started it.
-fn given(
-    names: &[DeviceName],
+/// The devices that the file lists: those of a rank's machine, where a launcher started it.
+fn listed_devices(
+    listed: &[Device],
     mesh: Mesh,
     cuda: &[&DeviceFacts],
     cluster: &ClusterFacts,
 ) -> Result<Vec<DeviceFacts>, PlanError> {
-    let one = |(rank, name): (usize, &DeviceName)| {
-        let device = named(*name, cluster)?;
+    let facts_of = |(rank, device): (usize, &Device)| {
+        let facts = find_device(*device, cluster)?;
         Ok(match cluster.rank_locations.get(rank) {
-            Some(seat) if device.device != Device::Cpu => at(device, *seat, cuda.len(), cluster),
-            _ => device.clone(),
+            Some(location) if *device != Device::Cpu => gpu_of_location(facts, *location, cuda.len(), cluster),
+            _ => facts.clone(),
         })
     };
-    let chosen = names.iter().enumerate().map(one).collect::<Result<Vec<_>, PlanError>>()?;
+    let chosen = listed.iter().enumerate().map(facts_of).collect::<Result<Vec<_>, PlanError>>()?;
     if chosen.len() != mesh.world_size() {
-        return Err(too_few(mesh, chosen.len(), "parallel.devices lists"));
+        return Err(too_few_devices(mesh, chosen.len(), "parallel.devices lists"));
     }
     let mut first = HashMap::new();
     for (rank, device) in chosen.iter().enumerate().filter(|(_, d)| d.device != Device::Cpu && !cluster.sharing) {
         if let Some(other) = first.insert((device.node, device.device), rank) {
-            let message = format!(
+            refuse!(
+                "parallel.devices",
                 "{} is listed twice, for ranks {other} and {rank}: each rank has a GPU of its own (to try something, NCCL 2.30 \
                  lets processes share one where NCCL_MULTI_RANK_GPU_ENABLE=1 is set)",
-                names[rank]
+                listed[rank]
             );
-            return Err(PlanError::value("parallel.devices", message));
         }
     }
     Ok(chosen)
 }
 
-/// Why ranks cannot compute on what was found for them.
-struct Unfit {
-    key: &'static str,
-    what: String,
-}
-
-/// `None` if each of `chosen` has code for it, and several can talk.
-fn unfit(chosen: &[DeviceFacts], cluster: &ClusterFacts) -> Option<Unfit> {
+/// The reason why ranks cannot compute on `chosen`, and the key that it is about. `None` if there are kernels for each device, and several
+/// can communicate.
+fn unfit_device(chosen: &[DeviceFacts], cluster: &ClusterFacts) -> Option<(&'static str, String)> {
     let least = ComputeCapability::MINIMUM;
     let old = chosen.iter().find_map(|device| Some((device, device.compute_capability.filter(|c| *c < least)?)));
     if let Some((DeviceFacts { device, name, .. }, capability)) = old {
-        let what = format!("GPUs need compute capability {least} or more, and {device} ({name}) has {capability}");
-        return Some(Unfit { key: "device", what });
+        let why = format!("GPUs need compute capability {least} or more, and {device} ({name}) has {capability}");
+        return Some(("device", why));
     }
     let several = chosen.len() > 1 && chosen.iter().any(|device| device.device != Device::Cpu);
     let why = cluster.no_nccl.as_ref().filter(|_| several)?;
-    Some(Unfit { key: "parallel", what: format!("ranks on GPUs talk through NCCL: {why}") })
+    Some(("parallel", format!("ranks on GPUs talk through NCCL: {why}")))
 }
 
-fn gpus(count: usize) -> String {
-    format!("{count} GPU{}", if count == 1 { "" } else { "s" })
+fn find_device(device: Device, cluster: &ClusterFacts) -> Result<&DeviceFacts, PlanError> {
+    let found = cluster.devices.iter().find(|facts| facts.device == device);
+    found.ok_or_else(|| device_missing("parallel.devices", &device.to_string(), cluster))
 }
 
-fn named(name: DeviceName, cluster: &ClusterFacts) -> Result<&DeviceFacts, PlanError> {
-    let wanted = match name {
-        DeviceName::Cpu => Device::Cpu,
-        DeviceName::Cuda(index) => Device::Cuda(index),
-    };
-    let found = cluster.devices.iter().find(|d| d.device == wanted);
-    found.ok_or_else(|| {
-        if let (Device::Cuda(_), Some(why)) = (wanted, &cluster.no_gpu) {
-            return PlanError::NoGpuReason { key: "parallel.devices", wanted: name.to_string(), why: why.clone() };
-        }
-        let PlanError::NoDevice { has, .. } = no_device("", cluster) else {
-            return PlanError::value("parallel.devices", format!("{name} is not there"));
-        };
-        PlanError::value("parallel.devices", format!("{name} is not on this machine, which has {has}"))
-    })
+fn no_device(wanted: &str, cluster: &ClusterFacts) -> PlanError {
+    device_missing("device", wanted, cluster)
 }
 
-fn no_device(wanted: &'static str, cluster: &ClusterFacts) -> PlanError {
-    if let ("cuda", Some(why)) = (wanted, &cluster.no_gpu) {
-        return PlanError::NoGpuReason { key: "device", wanted: wanted.to_owned(), why: why.clone() };
-    }
+/// The error that `cluster` does not have the device `wanted`, for which `key` asks.
+fn device_missing(key: &'static str, wanted: &str, cluster: &ClusterFacts) -> PlanError {
     let names: Vec<String> = cluster.devices.iter().take(16).map(|d| d.device.to_string()).collect();
-    let has = if names.is_empty() { "no device".to_owned() } else { names.join(", ") };
-    PlanError::NoDevice { wanted, has }
+    let why = match &cluster.no_gpu {
+        Some(NoGpuReason::NotBuilt) if wanted.starts_with("cuda") => {
+            "asked for, and this program was built without CUDA: build it with `make cuda`, or take device: cpu"
+                .to_owned()
+        }
+        Some(NoGpuReason::Missing(what)) if wanted.starts_with("cuda") => {
+            format!("asked for, and no GPU can be used here: {what}; device: cpu needs none")
+        }
+        _ if names.is_empty() => "not on this machine, which has no device".to_owned(),
+        _ => format!("not on this machine, which has {}", names.join(", ")),
+    };
+    PlanError::value(key, format!("{wanted} is {why}"))
 }
 
-fn too_few(mesh: Mesh, devices: usize, what: &str) -> PlanError {
+fn too_few_devices(mesh: Mesh, devices: usize, what: &str) -> PlanError {
     let ranks = match (mesh.stages, mesh.replicas) {
         (1, replicas) => format!("{replicas} replicas"),
         (stages, 1) => format!("{stages} stages"),
         (stages, replicas) => format!("{stages} stages · {replicas} replicas = {} ranks", stages * replicas),
     };
-    let s = if devices == 1 { "" } else { "s" };
-    PlanError::value("parallel", format!("{ranks} need a device each, and {what} {devices} device{s}"))
+    PlanError::value(
+        "parallel",
+        format!("{ranks} need a device each, and {what} {}", counted(devices as u64, "device")),
+    )
 }
 
 /// A device that several ranks share gives each a part of its threads, at least one, and a GPU a part of its memory.
-fn divided(chosen: &[DeviceFacts]) -> Vec<DeviceFacts> {
+fn divide_shared(chosen: &[DeviceFacts]) -> Vec<DeviceFacts> {
     let mut sharers = HashMap::new();
     for device in chosen {
         *sharers.entry((device.node, device.device)).or_insert(0_usize) += 1;
     }
-    let of = |device: &DeviceFacts| {
-        let n = sharers.get(&(device.node, device.device)).copied().unwrap_or(1);
+    let part_of = |device: &DeviceFacts| {
+        let n = sharers[&(device.node, device.device)];
         let memory_bytes = match device.device {
             Device::Cpu => device.memory_bytes,
             Device::Cuda(_) => device.memory_bytes.map(|bytes| bytes / n as u64),
         };
         DeviceFacts { threads: (device.threads / n).max(1), memory_bytes, ..device.clone() }
     };
-    chosen.iter().map(of).collect()
+    chosen.iter().map(part_of).collect()
 }
 
 /// The peak FLOP/s of all devices together, each counted once; `None` if one of them is not known.
-pub(crate) fn peak(precision: Precision, hardware: &[DeviceFacts]) -> Option<f64> {
-    let mut seen = BTreeSet::new();
-    let mut sum = 0.0;
-    for device in hardware {
-        let key = (device.node, device.device.to_string());
-        if seen.insert(key) {
-            sum += precision::peak(precision, device.device, &device.peak_flops)?;
-        }
-    }
-    Some(sum)
+pub(crate) fn total_peak_flops(precision: Precision, hardware: &[DeviceFacts]) -> Option<f64> {
+    let mut seen = HashSet::new();
+    let distinct = hardware.iter().filter(|device| seen.insert((device.node, device.device)));
+    distinct.map(|device| precision::peak(precision, device.device, &device.peak_flops)).sum()
 }
 
 #[cfg(test)]
@@ -363,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_list_names_the_gpus_of_each_machine() {
-        let names = |list: [usize; 4]| AutoOr::Given(list.map(DeviceName::Cuda).to_vec());
+        let names = |list: [usize; 4]| AutoOr::Given(list.map(Device::Cuda).to_vec());
         let plan = launched(2, 2, |x, _| x.parallel.devices = names([1, 0, 1, 0])).unwrap();
         let cuda = |node, index| (node, Device::Cuda(index));
         assert_eq!(places(&plan), [cuda(0, 1), cuda(0, 0), cuda(1, 1), cuda(1, 0)]);
@@ -374,10 +366,10 @@ mod tests {
     }
 
     #[test]
-    fn ranks_share_a_gpu_where_they_may() {
+    fn ranks_share_a_gpu_placethey_may() {
         let cluster = with_gpus(cluster(), boards(1, (8, 0)), 8);
         let mut experiment = experiment();
-        experiment.parallel = Parallel { devices: AutoOr::Given(vec![DeviceName::Cuda(0); 2]), ..ddp(2) };
+        experiment.parallel = Parallel { devices: AutoOr::Given(vec![Device::Cuda(0); 2]), ..ddp(2) };
         let refused = compile(&experiment, &data(), &cluster).unwrap_err().to_string();
         assert!(refused.starts_with("parallel.devices: cuda:0 is listed twice, for ranks 0 and 1"), "{refused}");
         let plan = compile(&experiment, &data(), &ClusterFacts { sharing: true, ..cluster }).unwrap();
@@ -420,7 +412,7 @@ mod tests {
 
     /// A busy GPU 0 is not taken by who only reads what another one trained.
     #[test]
-    fn a_run_is_read_where_it_was_trained() {
+    fn a_run_is_read_placeit_was_trained() {
         let read = |choice, trained_on, found| {
             let (cluster, mut notes) = (with_gpus(cluster(), found, 8), Vec::new());
             device_for_reading(&experiment(), choice, trained_on, &cluster, &mut notes).map_err(|e| e.to_string())

@@ -1,7 +1,6 @@
-//! What a plan is predicted to take: step time, and where in it ranks wait. Not part of the plan's hash.
+//! The predicted time of a plan's step, and the part of it in which ranks wait. It is not part of the plan's hash.
 
-use crate::simulate;
-use crate::simulate::Trace;
+use crate::simulate::{self, Trace};
 use crate::step_costs::PlanCosts;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::forecast::{Forecast, MAX_SPANS, StageForecast};

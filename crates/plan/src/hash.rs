@@ -8,13 +8,14 @@ use serde_json::Value;
 
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::{Precision, Recompute};
+use runner_spec::format::json_value;
 use runner_spec::mesh::Mesh;
 use runner_spec::program::{Device, EvalSpec, Instruction, Program};
 
 /// Changes when the meaning of a program does, so that an old run is not taken for a new one.
 const FORMAT: &str = "runner plan 2";
 const MATH_FORMAT: &str = "runner mathematics 1";
-/// Of runs in bf16: since gains and biases are no longer rounded.
+/// The formats of runs in bf16, which changed when gains and biases were no longer rounded.
 const FORMAT_BF16: &str = "runner plan 3, bf16";
 const MATH_FORMAT_BF16: &str = "runner mathematics 2, bf16";
 
@@ -25,26 +26,16 @@ struct Hashed<'a> {
     programs: Vec<Program>,
 }
 
-/// 64 hex digits.
-///
-/// # Errors
-/// If a value has no JSON form.
-pub(crate) fn plan_hash(data: &DataFacts, programs: &[Program]) -> Result<String, serde_json::Error> {
+/// The hash of a plan, 64 hex digits.
+pub(crate) fn plan_hash(data: &DataFacts, programs: &[Program]) -> String {
     // From the second on, replicas differ in nothing but their rank and rows, which mesh and batch settle.
     let programs: Vec<Program> = programs.iter().filter(|p| p.replica() < 2).map(essential).collect();
     let bf16 = programs.iter().any(|p| p.precision == Precision::Bf16);
     hashed(&Hashed { format: if bf16 { FORMAT_BF16 } else { FORMAT }, data, programs })
 }
 
-/// As `plan_hash`, of what is computed, however it is divided among ranks and micro-batches.
-///
-/// # Errors
-/// If a value has no JSON form.
-pub(crate) fn math_hash(
-    data: &DataFacts,
-    common: &Program,
-    clip_norm: Option<f64>,
-) -> Result<String, serde_json::Error> {
+/// The hash of what is computed, however it is divided among ranks and micro-batches, 64 hex digits.
+pub(crate) fn math_hash(data: &DataFacts, common: &Program, clip_norm: Option<f64>) -> String {
     let mut program = essential(common);
     (program.mesh, program.device) = (Mesh::single(), Device::Cpu);
     (program.rank, program.batch.slice, program.batch.micro_batch) = (0, (0, 0), 0);
@@ -63,13 +54,17 @@ pub(crate) fn math_hash(
     hashed(&Hashed { format, data: &data, programs: vec![program] })
 }
 
-fn hashed(value: &Hashed<'_>) -> Result<String, serde_json::Error> {
-    let mut text = String::new();
-    canonical(&serde_json::to_value(value)?, &mut text);
-    Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
+fn hashed(value: &Hashed<'_>) -> String {
+    blake3::hash(canonical_text(&json_value(value)).as_bytes()).to_hex().to_string()
 }
 
-/// The program without what does not change its numbers.
+/// `value` with sorted keys, in which order serde_json keeps them, and no blanks; numbers in their shortest form that reads back, which
+/// does not depend on the platform.
+fn canonical_text(value: &Value) -> String {
+    value.to_string()
+}
+
+/// `program` without the fields that change none of its numbers.
 fn essential(program: &Program) -> Program {
     let mut program = program.clone();
     program.flops_per_step = 0.0;
@@ -82,48 +77,13 @@ fn essential(program: &Program) -> Program {
     program
 }
 
-/// Keys sorted, no blanks; numbers in their shortest form that reads back, which does not depend on the platform.
-fn canonical(value: &Value, out: &mut String) {
-    match value {
-        Value::Object(map) => {
-            let mut entries: Vec<_> = map.iter().collect();
-            entries.sort_unstable_by_key(|(key, _)| *key);
-            out.push('{');
-            for (i, (key, value)) in entries.into_iter().enumerate() {
-                if i > 0 {
-                    out.push(',');
-                }
-                out.push_str(&Value::from(key.as_str()).to_string());
-                out.push(':');
-                canonical(value, out);
-            }
-            out.push('}');
-        }
-        Value::Array(items) => {
-            out.push('[');
-            for (i, item) in items.iter().enumerate() {
-                if i > 0 {
-                    out.push(',');
-                }
-                canonical(item, out);
-            }
-            out.push(']');
-        }
-        other => out.push_str(&other.to_string()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn canonical_text_does_not_depend_on_the_order_of_keys() {
-        let text = |json: &str| {
-            let mut out = String::new();
-            canonical(&serde_json::from_str(json).expect("valid"), &mut out);
-            out
-        };
+        let text = |json: &str| canonical_text(&serde_json::from_str(json).expect("valid"));
         assert_eq!(
             text(r#"{"b": [1, 2.50], "a": {"d": null, "c": "x\n"}}"#),
             r#"{"a":{"c":"x\n","d":null},"b":[1,2.5]}"#

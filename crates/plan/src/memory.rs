@@ -5,22 +5,20 @@
 //! The table says what the executor holds, buffer by buffer: where a measurement disagrees, the table is to be corrected.
 
 use crate::check::LiveMicroBatches;
-use crate::cost;
-use crate::cost::{Buffer, count_chunks};
+use crate::cost::{self, Buffer, count_chunks};
 use crate::device_memory;
 use runner_spec::cluster::DeviceFacts;
-use runner_spec::experiment::Recompute;
-use runner_spec::experiment::{Family, PositionKind};
+use runner_spec::experiment::{Family, PositionKind, Recompute};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, MemoryItem, PROCESS_ITEM};
 use runner_spec::precision;
-use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
-use runner_spec::program::EVAL_TOKENS_PER_GPU_FORWARD;
-use runner_spec::program::{BlockRange, Device, Instruction, Program};
+use runner_spec::program::{
+    BlockRange, Device, EVAL_TOKENS_PER_FORWARD, EVAL_TOKENS_PER_GPU_FORWARD, Instruction, Program,
+};
 
 /// The process without any model: code, allocator, thread stacks, GEMM's packing buffers.
 const BASELINE: u64 = 50 << 20;
 
-/// What one rank has of the memory through which gradients are summed.
+/// Bytes of one rank's part of the memory through which gradients are summed.
 const REDUCE_PIECES: u64 = 4 << 20;
 
 /// Ids and targets, u32 each.
@@ -32,7 +30,7 @@ const F32: u64 = 4;
 const TILES: u64 = 3;
 const TILE_QUERIES: u64 = 64;
 
-/// What `estimate` needs to know besides the program.
+/// The input of `estimate`.
 #[derive(Debug, Clone)]
 pub struct MemoryRequest<'a> {
     pub program: &'a Program,
@@ -45,7 +43,6 @@ pub struct MemoryRequest<'a> {
 
 /// Peak bytes of the rank, by category. Workspace is what the peak needs beyond the saved activations: transient
 /// gradients, or whatever an evaluation or sampling holds if that is more.
-#[must_use]
 pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
     let MemoryRequest { program, live, slots, hardware } = request;
     let spec = &program.model;
@@ -65,7 +62,7 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
     let heads = program.chunks.iter().zip(*live).filter(|(chunk, _)| chunk.contains(head));
     let heads: u64 = heads.map(|(_, live)| (live.saved + live.work) as u64).sum();
     let has_head = heads > 0;
-    let sizes = Sizes::of(program);
+    let sizes = Sizes::of_micro_batch(program);
     let mut activations = |of: &str, buffers: Vec<Buffer>, count: u64| {
         items.extend(buffers.iter().filter(|_| count > 0).map(|buffer| MemoryItem {
             category: MemoryCategory::Activations,
@@ -90,12 +87,7 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
         ("evaluation", evaluation),
         ("sampling", sampling),
     ];
-    let mut widest = peaks[0];
-    for peak in peaks {
-        if peak.1 > widest.1 {
-            widest = peak;
-        }
-    }
+    let widest = peaks.into_iter().fold(peaks[0], |widest, peak| if peak.1 > widest.1 { peak } else { widest });
     let mut workspace = |what: String, bytes: u64, count: u64| {
         items.push(MemoryItem { category: MemoryCategory::Workspace, what, bytes, count });
     };
@@ -145,7 +137,7 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
     }
 }
 
-/// What a layer's backward needs at its peak beyond what is saved: gradients, and what it computes again.
+/// Bytes that a layer's backward needs at its peak beyond what is saved: gradients, and activations that it computes again.
 fn layer_backward(program: &Program, sizes: &Sizes) -> u64 {
     let spec = &program.model;
     let gradients = sizes.total(&cost::layer_transient(spec));
@@ -219,7 +211,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(program: &Program) -> Self {
+    fn of_micro_batch(program: &Program) -> Self {
         let rows = program.batch.micro_batch.min(program.batch.slice.1) as u64;
         let element = precision::activation_bytes(program.precision, program.device);
         Self { positions: rows.saturating_mul(program.batch.length as u64), element }
@@ -240,7 +232,7 @@ fn evaluation(program: &Program, has_head: bool) -> u64 {
     if !program.periodic.iter().any(|p| p.instruction == Instruction::Evaluate) {
         return 0;
     }
-    let mut sizes = Sizes::of(program);
+    let mut sizes = Sizes::of_micro_batch(program);
     if program.eval.choice_items.is_some() {
         sizes.positions = sizes.positions.max(EVAL_TOKENS_PER_FORWARD as u64);
     }

@@ -9,8 +9,7 @@ use crate::memory::{MemoryRequest, estimate};
 use crate::quantity::bytes;
 use crate::ranks::RankLayout;
 use runner_spec::cluster::DeviceFacts;
-use runner_spec::experiment::PipelineSchedule;
-use runner_spec::experiment::Recompute;
+use runner_spec::experiment::{PipelineSchedule, Recompute};
 use runner_spec::mesh::Mode;
 use runner_spec::plan::RankPlan;
 use runner_spec::program::Program;
@@ -36,7 +35,7 @@ pub(crate) fn describe_shortage(layout: &RankLayout, ranks: &[RankPlan], slots: 
         needs.iter().zip(ranks).filter(|(_, other)| same_device(other, rank)).map(|(need, _)| *need).collect();
     let shared = if on_device.len() > 1 { format!(" ({} ranks share it)", on_device.len()) } else { String::new() };
     let needed = on_device.into_iter().fold(0, u64::saturating_add);
-    let available = rank.hardware.memory_bytes.unwrap_or(0);
+    let available = rank.hardware.memory_bytes?;
     let usable = usable_bytes(&rank.hardware).filter(|usable| *usable < available);
     let usable = usable.map_or_else(String::new, |usable| format!(", of which {} may be filled", bytes(usable)));
     Some(format!(
@@ -87,7 +86,6 @@ fn need_with_recompute(program: &Program, hardware: &DeviceFacts, slots: usize, 
 /// Suggests a change with which the rank of `program` alone fits into `available` bytes: the largest smaller micro-batch, or the least
 /// recomputation. `None` if neither fits,
 /// or if the program does not pass the check.
-#[must_use]
 pub fn suggest_change_for_rank(program: &Program, hardware: &DeviceFacts, available: u64) -> Option<String> {
     let (live, slots) = (execute(program).ok()?.live, INITIAL_CHANNEL_SLOTS);
     let smaller = smaller_micro_batches(program)

@@ -1,4 +1,4 @@
-//! Which layers go to which part of the pipeline.
+//! The division of the layers among the parts of the pipeline.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use runner_spec::experiment::AutoOr;
 use runner_spec::program::BlockRange;
 
-/// What the blocks of a model cost, forward and backward, in any one unit.
+/// The costs of a model's blocks, forward and backward, in any one unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct BlockCosts {
     pub(crate) embedding: f64,
@@ -18,13 +18,10 @@ pub(crate) struct BlockCosts {
 /// same, so giving each next layer to the part that is then the cheapest is optimal.
 pub(crate) fn balance(layers: usize, parts: usize, costs: &BlockCosts) -> Vec<usize> {
     let mut counts = vec![1; parts];
-    let fixed = |part: usize| {
-        let embedding = if part == 0 { costs.embedding } else { 0.0 };
-        embedding + if part + 1 == parts { costs.head } else { 0.0 }
-    };
+    let fixed = part_costs(&vec![0; parts], costs);
     // Costs are not negative, so their bits are in their order; of equals the first part is taken.
     let with_one_more = |counts: &[usize], part: usize| {
-        let cost = fixed(part) + (counts[part] + 1) as f64 * costs.layer;
+        let cost = fixed[part] + (counts[part] + 1) as f64 * costs.layer;
         Reverse((cost.max(0.0).to_bits(), part))
     };
     let mut heap: BinaryHeap<_> = (0..parts).map(|part| with_one_more(&counts, part)).collect();
@@ -40,12 +37,12 @@ pub(crate) fn balance(layers: usize, parts: usize, costs: &BlockCosts) -> Vec<us
 /// The cost of each part.
 pub(crate) fn part_costs(counts: &[usize], costs: &BlockCosts) -> Vec<f64> {
     let last = counts.len().saturating_sub(1);
-    let of = |(part, &count): (usize, &usize)| {
+    let cost = |(part, &count): (usize, &usize)| {
         let embedding = if part == 0 { costs.embedding } else { 0.0 };
         let head = if part == last { costs.head } else { 0.0 };
         count as f64 * costs.layer + embedding + head
     };
-    counts.iter().enumerate().map(of).collect()
+    counts.iter().enumerate().map(cost).collect()
 }
 
 /// The layers of each part, given or balanced, and for a balanced one what was chosen and why.

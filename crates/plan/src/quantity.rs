@@ -1,7 +1,6 @@
 //! Quantities as a plan's text and messages show them: always with their unit, and exact enough to add up.
 
 /// Bytes in binary units with two decimals: `1.50 GiB`.
-#[must_use]
 pub fn bytes(n: u64) -> String {
     scaled(n as f64, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB", "PiB"])
 }

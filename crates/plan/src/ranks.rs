@@ -1,18 +1,15 @@
-//! The ranks of a run: which blocks each rank holds, which rows it takes, and what it executes.
+//! The ranks of a run: the blocks that each rank holds, the rows that it takes, and its program.
 
 use crate::block_time::BlockTimer;
 use crate::check::ExecutionSummary;
-use crate::cost;
-use crate::cost::count_chunks;
-use crate::error::PlanError;
+use crate::cost::{self, count_chunks};
+use crate::error::{PlanError, refuse};
 use crate::memory::{MemoryRequest, estimate};
-use crate::partition;
-use crate::partition::BlockCosts;
+use crate::partition::{self, BlockCosts};
 use crate::schedule::schedule;
 use crate::step_program::{StepInputs, gradient_buckets, step_instructions};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
-use runner_spec::experiment::Recompute;
-use runner_spec::experiment::{Experiment, Parallel, PipelineSchedule};
+use runner_spec::experiment::{Experiment, Parallel, PipelineSchedule, Recompute};
 use runner_spec::mesh::{Mesh, Mode};
 use runner_spec::model::ModelSpec;
 use runner_spec::plan::{Flops, RankPlan};
@@ -33,25 +30,24 @@ const MAX_PASSES: usize = 1 << 21;
 pub fn mesh(parallel: &Parallel, sequences: usize) -> Result<Mesh, PlanError> {
     let stages = match (parallel.mode, &parallel.pipeline) {
         (Mode::Pipeline, Some(pipeline)) => pipeline.stages,
-        (Mode::Pipeline, None) => return Err(PlanError::value("parallel.pipeline", "mode pipeline needs it")),
+        (Mode::Pipeline, None) => refuse!("parallel.pipeline", "mode pipeline needs it"),
         _ => 1,
     };
     let replicas = if parallel.mode == Mode::Single { 1 } else { parallel.replicas };
     if stages == 0 || replicas == 0 || stages.checked_mul(replicas).is_none_or(|world| world > MAX_RANKS) {
-        let message = format!("{stages} stages · {replicas} replicas: 1 to {MAX_RANKS} ranks can be planned");
-        return Err(PlanError::value("parallel", message));
+        refuse!("parallel", "{stages} stages · {replicas} replicas: 1 to {MAX_RANKS} ranks can be planned");
     }
     if !sequences.is_multiple_of(replicas) {
         let (times, rest) = (sequences / replicas, sequences % replicas);
-        let message = format!(
+        refuse!(
+            "parallel.replicas",
             "batch.sequences {sequences} = {times}·{replicas} + {rest} does not divide among {replicas} replicas"
         );
-        return Err(PlanError::value("parallel.replicas", message));
     }
     Ok(Mesh { mode: parallel.mode, stages, replicas })
 }
 
-/// What the ranks have in common.
+/// The properties that the ranks have in common.
 #[derive(Debug, Clone)]
 pub(crate) struct RankLayout {
     pub mesh: Mesh,
@@ -65,7 +61,7 @@ pub(crate) struct RankLayout {
 }
 
 impl RankLayout {
-    /// Settles the partition; what was chosen, and why, goes to `notes`.
+    /// Settles the partition. `notes` receive the choice and its reason.
     pub(crate) fn new(
         experiment: &Experiment,
         common: &Program,
@@ -90,50 +86,50 @@ impl RankLayout {
         let chunks = pipeline.map_or(1, |p| p.chunks);
         let passes = mesh.world_size().saturating_mul(micro_batches).saturating_mul(chunks);
         if passes > MAX_PASSES {
-            let message = format!(
-                "{} ranks · {micro_batches} micro-batches{} = {passes} passes in a step, at most {MAX_PASSES} are \
-                 planned: take larger micro-batches",
+            refuse!(
+                "parallel",
+                "{} ranks · {micro_batches} micro-batches{} = {passes} passes in a step, at most {MAX_PASSES} are planned: take larger \
+                 micro-batches",
                 mesh.world_size(),
                 if chunks > 1 { format!(" · {chunks} chunks") } else { String::new() }
             );
-            return Err(PlanError::value("parallel", message));
         }
         let Some(pipeline) = pipeline else { return Ok(layout) };
-        let parts = mesh.stages.saturating_mul(pipeline.chunks);
-        if pipeline.chunks == 0 || parts > layers {
-            let message = format!(
-                "{} stages · {} chunks = {parts} parts, and the model has {layers} layers: each part needs one",
-                mesh.stages, pipeline.chunks
+        let stages = mesh.stages;
+        let parts = stages.saturating_mul(chunks);
+        if chunks == 0 || parts > layers {
+            refuse!(
+                "parallel.pipeline.stages",
+                "{stages} stages · {chunks} chunks = {parts} parts, and the model has {layers} layers: each part needs one"
             );
-            return Err(PlanError::value("parallel.pipeline.stages", message));
         }
         let interleaved = pipeline.schedule == PipelineSchedule::Interleaved;
-        if interleaved && mesh.stages < 2 {
-            let message = "interleaved_1f1b needs at least 2 stages".to_owned();
-            return Err(PlanError::value("parallel.pipeline.stages", message));
+        if interleaved && stages < 2 {
+            refuse!("parallel.pipeline.stages", "interleaved_1f1b needs at least 2 stages");
         }
-        if interleaved && !micro_batches.is_multiple_of(mesh.stages) {
-            let (stages, times) = (mesh.stages, micro_batches / mesh.stages);
-            let rest = micro_batches % mesh.stages;
-            let message = format!(
+        if interleaved && !micro_batches.is_multiple_of(stages) {
+            let (times, rest) = (micro_batches / stages, micro_batches % stages);
+            refuse!(
+                "parallel.pipeline.microbatches",
                 "interleaved_1f1b takes a multiple of the stages: {micro_batches} micro-batches = {times}·{stages} + {rest}"
             );
-            return Err(PlanError::value("parallel.pipeline.microbatches", message));
         }
-        if pipeline.chunks > 1 && !interleaved {
-            let message = format!("{} chunks need the schedule interleaved_1f1b", pipeline.chunks);
-            return Err(PlanError::value("parallel.pipeline.chunks", message));
+        if chunks > 1 && !interleaved {
+            refuse!("parallel.pipeline.chunks", "{chunks} chunks need the schedule interleaved_1f1b");
         }
         let (counts, why) = partition::partition(&pipeline.partition, layers, parts, &times.costs);
-        if counts.len() != parts || counts.iter().sum::<usize>() != layers || counts.contains(&0) {
-            let (listed, sum) = (counts.len(), counts.iter().sum::<usize>());
-            let message = format!("it lists {listed} parts of {sum} layers in all; there are {parts} of {layers}");
-            return Err(PlanError::value("parallel.pipeline.partition", message));
+        let (listed, sum) = (counts.len(), counts.iter().sum::<usize>());
+        if listed != parts || sum != layers || counts.contains(&0) {
+            refuse!(
+                "parallel.pipeline.partition",
+                "it lists {listed} parts of {sum} layers in all; there are {parts} of {layers}"
+            );
         }
-        let chosen = why.is_some();
-        notes.extend(why.map(|why| format!("{why} ({})", times.from)));
-        notes.extend(times.measured.filter(|_| chosen).and_then(|measured| better(&counts, &measured)));
-        (layout.counts, layout.chunks, layout.schedule) = (counts, pipeline.chunks, pipeline.schedule);
+        if let Some(why) = why {
+            notes.push(format!("{why} ({})", times.source));
+            notes.extend(times.measured.and_then(|measured| better_partition(&counts, &measured)));
+        }
+        (layout.counts, layout.chunks, layout.schedule) = (counts, chunks, pipeline.schedule);
         Ok(layout)
     }
 
@@ -185,7 +181,7 @@ impl RankLayout {
         out
     }
 
-    /// What each rank costs.
+    /// The plan of each rank: its costs and its program.
     pub(crate) fn ranks(
         &self,
         programs: Vec<Program>,
@@ -228,11 +224,7 @@ impl RankLayout {
             replica: program.replica(),
             chunks: program.chunks.clone(),
             in_flight: execution.in_flight(),
-            precision: if program.master_weights {
-                precision::describe(program.precision, hardware.device).to_owned()
-            } else {
-                precision::describe_without_masters(hardware.device).to_owned()
-            },
+            precision: precision::describe(program.precision, program.master_weights, hardware.device).to_owned(),
             params: count_chunks(&self.model, &program.chunks),
             memory: estimate(&request),
             flops: flops(&self.model, program.recompute, &program.chunks, tokens, program.batch.length),
@@ -255,19 +247,20 @@ pub(crate) fn flops(
         let part = cost::flops(model, &chunk.range(), tokens, length);
         sum.forward += part.forward;
         sum.backward += part.backward;
-        sum.recomputed += cost::recomputed_flops(model, recompute, &chunk.range(), tokens, length);
+        let layers = chunk.range().filter(|&b| b > 0 && b <= model.layers).count() as f64;
+        sum.recomputed += layers * tokens as f64 * cost::recomputed_per_position(model, recompute, length).0;
         sum.step += part.step;
     }
     sum
 }
 
-/// What blocks cost relative to each other, and where that is from.
+/// The costs of blocks relative to each other, and their source.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockTimes {
-    /// What a partition is balanced by.
+    /// The costs by which a partition is balanced.
     costs: BlockCosts,
-    from: &'static str,
-    /// What this machine was measured to take.
+    source: &'static str,
+    /// The times that were measured on this machine.
     measured: Option<BlockCosts>,
 }
 
@@ -275,7 +268,7 @@ impl BlockTimes {
     /// By the data sheet of the first device, or by the FLOPs of the matrix products. Measurements advise only: they
     /// change from one calibration to the next, and a plan that changed with them would be another run.
     pub(crate) fn new(common: &Program, hardware: &[DeviceFacts], cluster: &ClusterFacts) -> Self {
-        let flops = Self { costs: block_costs(&common.model, common.batch.length), from: "by FLOPs", measured: None };
+        let flops = Self { costs: block_costs(&common.model, common.batch.length), source: "by FLOPs", measured: None };
         let timed = hardware.first().and_then(|device| {
             let rates = cluster.rates.devices.get(&device.name)?;
             let sharers = hardware.iter().filter(|d| (d.node, d.device) == (device.node, device.device)).count();
@@ -284,12 +277,12 @@ impl BlockTimes {
             let (model, recompute) = (&common.model, Recompute::None);
             let timer = BlockTimer { model, precision, master_weights, recompute, device, rates, sharers };
             let rows = common.batch.micro_batch.min(common.batch.sequences);
-            let seconds = timer.blocks(rows, common.batch.length)?;
+            let seconds = timer.block_seconds(rows, common.batch.length)?;
             let (embedding, layer, head) = (seconds.embedding.total(), seconds.layer.total(), seconds.head.total());
             let costs = BlockCosts { embedding, layer, head };
             Some(match rates {
                 DeviceRates::Measured(_) => Self { measured: Some(costs), ..flops },
-                DeviceRates::Accelerator(_) => Self { costs, from: "by assumed times", measured: None },
+                DeviceRates::Accelerator(_) => Self { costs, source: "by assumed times", measured: None },
             })
         });
         timed.unwrap_or(flops)
@@ -297,7 +290,7 @@ impl BlockTimes {
 }
 
 /// The partition that measured times would choose, if its slowest part is faster than that of `counts`.
-fn better(counts: &[usize], measured: &BlockCosts) -> Option<String> {
+fn better_partition(counts: &[usize], measured: &BlockCosts) -> Option<String> {
     let slowest = |counts: &[usize]| partition::part_costs(counts, measured).into_iter().fold(0.0, f64::max);
     let other = partition::balance(counts.iter().sum(), counts.len(), measured);
     let gain = 100.0 * (1.0 - slowest(&other) / slowest(counts));
@@ -309,7 +302,7 @@ fn better(counts: &[usize], measured: &BlockCosts) -> Option<String> {
     })
 }
 
-/// What blocks cost relative to each other: their matrix products.
+/// The costs of blocks relative to each other, counted as FLOPs of their matrix products.
 fn block_costs(model: &ModelSpec, length: usize) -> BlockCosts {
     let of = |block: usize| cost::flops(model, &(block..block + 1), 1, length).forward;
     BlockCosts { embedding: of(0), layer: of(1), head: of(model.layers + 1) }

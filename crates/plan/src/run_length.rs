@@ -1,6 +1,6 @@
-//! How long a run is: `train.steps`, `train.epochs` or `train.tokens` as optimizer steps.
+//! The length of a run: `train.steps`, `train.epochs` or `train.tokens` as optimizer steps.
 
-use crate::error::PlanError;
+use crate::error::{PlanError, refuse};
 use runner_spec::experiment::Train;
 
 /// Steps of the run, rounded down. `rows` are the training rows of `length` tokens, `sequences` the rows of one step.
@@ -9,51 +9,46 @@ use runner_spec::experiment::Train;
 /// # Errors
 /// If that makes no step, or if not exactly one of the three is given.
 pub(crate) fn run_steps(train: &Train, rows: u64, sequences: usize, length: usize) -> Result<u64, PlanError> {
-    let given =
-        usize::from(train.steps.is_some()) + usize::from(train.epochs.is_some()) + usize::from(train.tokens.is_some());
-    let per_step = (sequences as u64).checked_mul(length as u64).ok_or_else(|| {
-        PlanError::value(
-            "batch.sequences",
-            format!("{sequences} sequences of {length} tokens are more than can be counted"),
-        )
-    })?;
+    let Some(per_step) = (sequences as u64).checked_mul(length as u64) else {
+        refuse!("batch.sequences", "{sequences} sequences of {length} tokens are more than can be counted")
+    };
+    let too_short = |key: &'static str, arithmetic: String, steps: f64, least: String| {
+        let message =
+            format!("{arithmetic} = {steps:.3} steps, and a run needs at least 1: take at least {key}: {least}");
+        Err(PlanError::value(key, message))
+    };
     let steps = match (train.steps, train.epochs, train.tokens) {
-        (Some(0), None, None) => return Err(PlanError::value("train.steps", "it is 0: take at least 1")),
+        (Some(0), None, None) => refuse!("train.steps", "it is 0: take at least 1"),
         (Some(steps), None, None) => steps,
         (None, Some(epochs), None) => {
             if !epochs.is_finite() || epochs <= 0.0 {
-                return Err(PlanError::value("train.epochs", format!("{epochs} is no positive number")));
+                refuse!("train.epochs", "{epochs} is no positive number");
             }
             let exact = rows as f64 * epochs / sequences as f64;
             if exact < 1.0 {
                 // Rounded up in the third digit, so that the advice is enough.
                 let least = (sequences as f64 / rows as f64 * 1e3).ceil() / 1e3;
-                return Err(PlanError::NoSteps {
-                    key: "train.epochs",
-                    arithmetic: format!("{epochs} · {rows} rows / {sequences} sequences a step"),
-                    steps: exact,
-                    least: least.to_string(),
-                });
+                let arithmetic = format!("{epochs} · {rows} rows / {sequences} sequences a step");
+                return too_short("train.epochs", arithmetic, exact, least.to_string());
             }
             exact.floor() as u64
         }
         (None, None, Some(tokens)) => {
             if tokens < per_step {
-                return Err(PlanError::NoSteps {
-                    key: "train.tokens",
-                    arithmetic: format!("{tokens} / ({sequences} sequences · {length} tokens)"),
-                    steps: tokens as f64 / per_step as f64,
-                    least: per_step.to_string(),
-                });
+                let arithmetic = format!("{tokens} / ({sequences} sequences · {length} tokens)");
+                return too_short("train.tokens", arithmetic, tokens as f64 / per_step as f64, per_step.to_string());
             }
             tokens / per_step
         }
-        _ => return Err(PlanError::HowLong { given }),
+        (steps, epochs, tokens) => {
+            let given =
+                [steps.is_some(), epochs.is_some(), tokens.is_some()].into_iter().filter(|&given| given).count();
+            refuse!("train", "it needs exactly one of steps, epochs and tokens; {given} are given")
+        }
     };
     // Positions in the data order and tokens seen are u64.
     if steps.checked_mul(per_step).is_none() {
-        let message = format!("{steps} steps of {sequences}·{length} tokens are more than can be counted: take fewer");
-        return Err(PlanError::value("train", message));
+        refuse!("train", "{steps} steps of {sequences}·{length} tokens are more than can be counted: take fewer");
     }
     Ok(steps)
 }
@@ -85,6 +80,6 @@ mod tests {
         insta::assert_snapshot!(fails(train(Some(u64::MAX), None, None)), @"train: 18446744073709551615 steps of 64·8 tokens are more than can be counted: take fewer");
         insta::assert_snapshot!(fails(train(None, Some(f64::NAN), None)), @"train.epochs: NaN is no positive number");
         insta::assert_snapshot!(fails(train(None, Some(1e300), None)), @"train: 18446744073709551615 steps of 64·8 tokens are more than can be counted: take fewer");
-        insta::assert_snapshot!(fails(train(None, None, None)), @"train needs exactly one of steps, epochs and tokens; 0 are given");
+        insta::assert_snapshot!(fails(train(None, None, None)), @"train: it needs exactly one of steps, epochs and tokens; 0 are given");
     }
 }

@@ -1,4 +1,4 @@
-//! Runs one replica of each stage against the others in time: who computes, who waits, for how long.
+//! Runs one replica of each stage against the others in time: which rank computes, which one waits, and for how long.
 //!
 //! A rank does its instructions in order. A message arrives after the link's latency and its bytes' time, one after the
 //! other; a send waits for a free slot. An all-reduce runs beside the computation, one at a time, and `WaitBuckets` waits
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use runner_spec::forecast::{Activity, ForecastSpan};
 use runner_spec::program::{Instruction, Program};
 
-/// What things take.
+/// The times that a simulation is told.
 pub(crate) trait StepCosts {
     /// Seconds that `stage` computes for `instruction`.
     fn compute(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64;
@@ -28,7 +28,7 @@ pub(crate) struct Transfer {
     pub(crate) copied_by_ranks: bool,
 }
 
-/// What the simulation showed.
+/// The result of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Trace {
     /// From the first instruction to the end of the last rank.
@@ -38,7 +38,7 @@ pub(crate) struct Trace {
     pub(crate) spans: Vec<ForecastSpan>,
 }
 
-/// Of one stage, in seconds; the three add up to the step.
+/// The times of one stage in seconds, which add up to the step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct StageSeconds {
     pub(crate) compute: f64,
@@ -64,8 +64,8 @@ struct SimulatedRank {
     spans: Vec<ForecastSpan>,
     /// Until when the communication beside the computation is busy.
     lane: f64,
-    world: usize,
-    tied: usize,
+    /// Collectives that the rank has completed, by group.
+    completed: [usize; 2],
     joined: bool,
 }
 
@@ -83,9 +83,13 @@ struct Simulation<'a, P> {
     costs: &'a P,
     ranks: Vec<SimulatedRank>,
     channels: HashMap<(usize, usize, bool), Channel>,
-    world: Vec<CollectiveArrivals>,
-    tied: Vec<CollectiveArrivals>,
+    /// By group, its collectives in order.
+    collectives: [Vec<CollectiveArrivals>; 2],
 }
+
+/// The groups of collectives: all ranks, and the two that hold the tied embedding.
+const WORLD: usize = 0;
+const TIED: usize = 1;
 
 /// Simulates one step of `programs`, the first replica of each stage in order, with channels of `slots` messages. `None`
 /// if they wait in a circle, which checked programs never do.
@@ -96,8 +100,7 @@ pub(crate) fn simulate<P: StepCosts>(programs: &[&Program], slots: usize, costs:
         costs,
         ranks: programs.iter().map(|_| SimulatedRank::default()).collect(),
         channels: HashMap::new(),
-        world: Vec::new(),
-        tied: Vec::new(),
+        collectives: [Vec::new(), Vec::new()],
     };
     loop {
         let (mut moved, mut done) = (false, true);
@@ -129,7 +132,7 @@ pub(crate) fn simulate<P: StepCosts>(programs: &[&Program], slots: usize, costs:
 }
 
 impl<P: StepCosts> Simulation<'_, P> {
-    /// Does `instruction` on `stage`; whether it could.
+    /// Executes `instruction` on `stage`. Returns false if it has to wait.
     fn step(&mut self, stage: usize, instruction: Instruction) -> bool {
         let program = self.programs[stage];
         match instruction {
@@ -156,12 +159,13 @@ impl<P: StepCosts> Simulation<'_, P> {
             | Instruction::ClipNorm { .. }
             | Instruction::BroadcastWeights
             | Instruction::ReduceToRoot { .. } => {
-                if instruction_computes_first(&instruction) && !self.ranks[stage].joined {
+                // A rank measures its own norm before the sum over ranks.
+                if matches!(instruction, Instruction::ClipNorm { .. }) && !self.ranks[stage].joined {
                     self.compute(stage, &instruction);
                 }
-                self.join_collective(stage, instruction, true)
+                self.join_collective(stage, instruction, WORLD)
             }
-            Instruction::SumTied => self.join_collective(stage, instruction, false),
+            Instruction::SumTied => self.join_collective(stage, instruction, TIED),
             _ => {
                 self.compute(stage, &instruction);
                 true
@@ -171,21 +175,11 @@ impl<P: StepCosts> Simulation<'_, P> {
 
     fn compute(&mut self, stage: usize, instruction: &Instruction) {
         let seconds = self.costs.compute(stage, self.programs[stage], instruction);
-        let activity = match instruction {
-            Instruction::Forward { .. } => Some(Activity::Forward),
-            Instruction::Backward { .. } => Some(Activity::Backward),
-            Instruction::BackwardInput { .. } => Some(Activity::Input),
-            Instruction::BackwardWeight { .. } => Some(Activity::Weight),
-            Instruction::ClipNorm { .. } | Instruction::OptimizerStep | Instruction::ZeroGradients => {
-                Some(Activity::Update)
-            }
-            _ => None,
-        };
         let rank = &mut self.ranks[stage];
         let (start, end) = (rank.clock, rank.clock + seconds);
         rank.clock = end;
         rank.seconds.compute += seconds;
-        if let Some(activity) = activity {
+        if let Some(activity) = instruction.activity() {
             rank.span(stage, start, end, activity, instruction.mb(), instruction.chunk().unwrap_or(0));
         }
     }
@@ -230,16 +224,15 @@ impl<P: StepCosts> Simulation<'_, P> {
         true
     }
 
-    /// A collective over all ranks, or over the two that hold the tied embedding.
-    fn join_collective(&mut self, stage: usize, instruction: Instruction, world: bool) -> bool {
-        let members = if world { self.programs.len() } else { 2.min(self.programs.len()) };
+    /// Executes a collective of `group`. Returns true once all members have joined it.
+    fn join_collective(&mut self, stage: usize, instruction: Instruction, group: usize) -> bool {
+        let members = if group == WORLD { self.programs.len() } else { 2.min(self.programs.len()) };
         let rank = &mut self.ranks[stage];
-        let groups = if world { &mut self.world } else { &mut self.tied };
-        let nth = if world { rank.world } else { rank.tied };
-        if groups.len() <= nth {
-            groups.resize(nth + 1, CollectiveArrivals::default());
+        let (collectives, nth) = (&mut self.collectives[group], rank.completed[group]);
+        if collectives.len() <= nth {
+            collectives.resize(nth + 1, CollectiveArrivals::default());
         }
-        let arrivals = &mut groups[nth];
+        let arrivals = &mut collectives[nth];
         if !rank.joined {
             let cost = self.costs.collective(stage, self.programs[stage], &instruction);
             arrivals.arrived += 1;
@@ -251,7 +244,7 @@ impl<P: StepCosts> Simulation<'_, P> {
             return false;
         }
         rank.joined = false;
-        *(if world { &mut rank.world } else { &mut rank.tied }) += 1;
+        rank.completed[group] += 1;
         let end = arrivals.latest + arrivals.cost;
         rank.seconds.waiting += arrivals.latest - rank.clock;
         rank.seconds.communication += arrivals.cost;
@@ -259,11 +252,6 @@ impl<P: StepCosts> Simulation<'_, P> {
         rank.clock = end;
         true
     }
-}
-
-/// A rank measures its own norm before the sum over ranks.
-fn instruction_computes_first(instruction: &Instruction) -> bool {
-    matches!(instruction, Instruction::ClipNorm { .. })
 }
 
 impl SimulatedRank {

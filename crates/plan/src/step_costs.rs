@@ -1,4 +1,4 @@
-//! What a plan's instructions take on its devices and links.
+//! The times of a plan's instructions on its devices and links.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -21,7 +21,7 @@ pub(crate) struct PlanCosts<'a> {
     pub devices: usize,
     /// Parameters of each block.
     params: Vec<u64>,
-    /// Of each stage.
+    /// The links of each stage.
     links: Vec<StageLinks>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct StageCosts<'a> {
     norm: f64,
 }
 
-/// What connects the replicas of a stage, and this stage with each other.
+/// The links between the replicas of a stage, and from this stage to each other one.
 #[derive(Debug)]
 struct StageLinks {
     /// For a sum over the replicas; `None` for one replica.
@@ -70,7 +70,7 @@ impl<'a> PlanCosts<'a> {
             let mut seen = BTreeSet::new();
             let mut slowest: Option<StageCosts<'a>> = None;
             for rank in members {
-                let shared = sharers.get(&(rank.hardware.node, rank.device)).copied().unwrap_or(1);
+                let shared = sharers[&(rank.hardware.node, rank.device)];
                 let key = (rank.hardware.name.as_str(), rank.hardware.threads, shared, rank.program.owns_optimizer());
                 if !seen.insert(key) {
                     continue;
@@ -101,7 +101,7 @@ impl<'a> PlanCosts<'a> {
         let layers = timed.rank.program.model.layers;
         let mut sum = BlockSeconds::default();
         for block in blocks.range() {
-            let one = seconds.of(block, layers);
+            let one = seconds.of_block(block, layers);
             sum.forward += one.forward;
             sum.input += one.input;
             sum.weight += one.weight;
@@ -111,7 +111,7 @@ impl<'a> PlanCosts<'a> {
 
     /// Bytes of gradients of `blocks` on `program`'s rank.
     fn gradient_bytes(&self, program: &Program, blocks: BlockRange) -> f64 {
-        let mut n: u64 = blocks.range().filter_map(|b| self.params.get(b)).sum();
+        let mut n: u64 = self.params[blocks.range()].iter().sum();
         let spec = &program.model;
         let head = blocks.contains(spec.layers + 1);
         // A last stage has its own copy of the tied embedding.
@@ -127,20 +127,20 @@ impl<'a> StageCosts<'a> {
         let p = &rank.program;
         let (precision, master_weights) = (p.precision, p.master_weights);
         let (model, recompute, device) = (&p.model, p.recompute, &rank.hardware);
-        let worker = BlockTimer { model, precision, master_weights, recompute, device, rates, sharers };
+        let timer = BlockTimer { model, precision, master_weights, recompute, device, rates, sharers };
         let full = p.batch.micro_batch.min(p.batch.slice.1);
         let rest = match p.batch.slice.1 % full {
             0 => full,
             rest => rest,
         };
-        let full_seconds = worker.blocks(full, p.batch.length)?;
-        let update = worker.update(&rank.params, p.owns_optimizer().then_some(p.optimizer))?;
+        let full_seconds = timer.block_seconds(full, p.batch.length)?;
+        let update = timer.update_seconds(&rank.params, p.owns_optimizer().then_some(p.optimizer))?;
         // The norm reads what the update moves several times.
         let norm = update / 9.0;
         Some(Self {
             rank,
             full: full_seconds,
-            last: if rest == full { full_seconds } else { worker.blocks(rest, p.batch.length)? },
+            last: if rest == full { full_seconds } else { timer.block_seconds(rest, p.batch.length)? },
             update: update - norm,
             norm,
         })
@@ -242,7 +242,7 @@ fn stage_links(ranks: &[RankPlan], links: Option<Links>) -> Option<Vec<StageLink
         bytes_per_second: (links.between.bytes_per_second / sharers.max(1) as f64).min(links.within.bytes_per_second),
         ..links.between
     };
-    let sharing = |of: usize| stages_on.get(&node(of)).map_or(1, BTreeSet::len);
+    let sharing = |rank: usize| stages_on[&node(rank)].len();
     let reach = |members: std::ops::Range<usize>, link: Link| {
         let mut on: HashMap<usize, usize> = HashMap::new();
         for rank in members {
@@ -261,7 +261,7 @@ fn stage_links(ranks: &[RankPlan], links: Option<Links>) -> Option<Vec<StageLink
         let replicas = (mesh.replicas > 1).then(|| reach(group, between(most)));
         let peer = |other: usize| {
             let apart = (0..mesh.replicas).find(|&r| node(mesh.rank(stage, r)) != node(mesh.rank(other, r)));
-            apart.map_or(links.within, |r| between(ranks_on.get(&node(mesh.rank(stage, r))).copied().unwrap_or(1)))
+            apart.map_or(links.within, |r| between(ranks_on[&node(mesh.rank(stage, r))]))
         };
         StageLinks { replicas, peers: (0..mesh.stages).map(peer).collect(), world: Some(world) }
     };

@@ -28,7 +28,7 @@ pub(crate) fn gradient_buckets(spec: &ModelSpec, chunks: &[BlockRange], bytes: f
     for chunk in chunks.iter().rev() {
         let (mut end, mut sum) = (chunk.end, 0.0);
         for block in chunk.range().rev() {
-            sum += 4.0 * params.get(block).copied().unwrap_or(0) as f64;
+            sum += 4.0 * params[block] as f64;
             if sum >= bytes || block == chunk.start {
                 out.push(BlockRange { start: block, end });
                 (end, sum) = (block, 0.0);

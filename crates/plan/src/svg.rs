@@ -10,7 +10,6 @@ pub struct SvgPicture {
 
 impl SvgPicture {
     /// Begins a picture; `attributes` are further ones of its root element.
-    #[must_use]
     pub fn new(width: f64, height: f64, attributes: &str) -> Self {
         let mut picture = Self { text: String::new() };
         picture.raw(format_args!(
@@ -48,7 +47,6 @@ impl SvgPicture {
     }
 
     /// The whole picture.
-    #[must_use]
     pub fn finish(mut self) -> String {
         self.raw(format_args!("</svg>"));
         self.text
@@ -56,7 +54,6 @@ impl SvgPicture {
 }
 
 /// Multiples of 1, 2 or 5 times a power of ten between `low` and `high`, at most about `count` of them.
-#[must_use]
 pub fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let span = high - low;
     if !(span.is_finite() && span > 0.0) {
@@ -75,7 +72,6 @@ pub fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
 }
 
 /// Text as XML.
-#[must_use]
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

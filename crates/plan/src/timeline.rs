@@ -1,4 +1,4 @@
-//! What each stage does when, in one step: as data, and as a grid of text.
+//! The activities of each stage over the time of one step: as data, and as a grid of text.
 
 use crate::simulate::{UnitCosts, simulate};
 use runner_spec::forecast::{Activity, ForecastSpan, MAX_SPANS};
@@ -13,7 +13,7 @@ const LONGEST: f64 = 10_000.0;
 /// One step of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
-    /// Whether times are seconds; else units of a chunk's forward (a whole backward takes two).
+    /// True if times are seconds. If not, they are units of a chunk's forward (a whole backward takes two).
     pub in_seconds: bool,
     pub end: f64,
     pub spans: Vec<ForecastSpan>,
@@ -23,7 +23,6 @@ pub struct Timeline {
 
 /// The plan's forecast as a timeline; in units where the speed of its devices is not known. `None` if it has too many
 /// parts.
-#[must_use]
 pub fn timeline(plan: &Plan) -> Option<Timeline> {
     if let Some(forecast) = plan.forecast.as_ref() {
         if forecast.spans.is_empty() {
@@ -46,7 +45,6 @@ pub fn timeline(plan: &Plan) -> Option<Timeline> {
 
 impl Timeline {
     /// One line per stage, its bubble at the end; more than fits is cut out of the middle.
-    #[must_use]
     pub fn grid(&self) -> Vec<String> {
         let works = || self.spans.iter().filter(|s| symbol(s.what).is_some());
         let widest = works().map(|s| label(s).chars().count()).max().unwrap_or(1) + 1;
@@ -107,7 +105,7 @@ pub fn label(span: &ForecastSpan) -> String {
     format!("{}{mb}{chunk}", symbol(span.what).unwrap_or(' '))
 }
 
-/// What the grid shows of an activity; communication is beside it.
+/// The grid's symbol of an activity. Communication runs beside the computation and has none.
 fn symbol(what: Activity) -> Option<char> {
     match what {
         Activity::Forward => Some('F'),

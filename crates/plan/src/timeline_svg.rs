@@ -27,7 +27,6 @@ fn appearance(activity: Activity) -> (&'static str, &'static str) {
 }
 
 /// The picture of `timeline`, under `title`.
-#[must_use]
 pub fn draw_timeline(timeline: &Timeline, title: &str) -> String {
     let stages = timeline.bubbles.len();
     let row_top = |stage: usize| TOP + stage as f64 * (ROW + LANE + GAP);

@@ -1,14 +1,12 @@
 //! From a plan's mesh to the groups and channels that its ranks communicate through.
 
 use runner_spec::mesh::Mesh;
-use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
-use runner_spec::program::Program;
+use runner_spec::program::{EVAL_TOKENS_PER_FORWARD, Program};
 use runner_spec::topology::{Channel, Lane, Topology};
 
 /// The topology of the ranks of `program`'s mesh. `slots` is what the check found to be enough; `element` the bytes of one
 /// activation element. Slots are as long as the longest message of training, evaluation and sampling; what is not used
 /// costs nothing.
-#[must_use]
 pub fn topology(program: &Program, slots: usize, element: usize) -> Topology {
     let mesh = program.mesh;
     let groups = mesh.groups().into_iter().map(|group| mesh.members(group)).collect();

@@ -30,13 +30,11 @@ pub struct ClusterFacts {
 
 impl ClusterFacts {
     /// The number of devices that are GPUs.
-    #[must_use]
     pub fn gpu_count(&self) -> usize {
         self.devices.iter().filter(|device| matches!(device.device, Device::Cuda(_))).count()
     }
 
     /// The same devices with `peak` FLOP/s each in every precision, if it is given.
-    #[must_use]
     pub fn with_peak_flops(mut self, peak: Option<f64>) -> Self {
         if let Some(peak) = peak {
             for device in &mut self.devices {
@@ -117,7 +115,6 @@ pub struct PeakFlops {
 
 impl PeakFlops {
     /// The same peak whatever the precision.
-    #[must_use]
     pub fn all(peak: Option<f64>) -> Self {
         Self { fp32: peak, tf32: peak, bf16: peak }
     }

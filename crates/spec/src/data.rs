@@ -58,13 +58,11 @@ pub struct Rows {
 
 impl Rows {
     /// The number of rows.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.inputs.len().checked_div(self.length).unwrap_or(0)
     }
 
     /// Targets that the loss counts.
-    #[must_use]
     pub fn valid(&self) -> u64 {
         self.targets.iter().filter(|&&t| t != IGNORED_TARGET).count() as u64
     }

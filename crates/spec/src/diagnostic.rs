@@ -25,7 +25,7 @@ pub struct Diagnostic {
     /// The key it is about, as `batch.micro_batch`; empty for the file as a whole.
     pub key: String,
     pub message: String,
-    /// What to do about the mistake. It may be empty or have several lines.
+    /// Advice on the mistake. It may be empty or have several lines.
     pub help: String,
     /// The line of the source, as given.
     pub source_line: String,
@@ -66,7 +66,6 @@ impl ConfigError {
     }
 
     /// The whole report, with ANSI colours if asked for.
-    #[must_use]
     pub fn render(&self, color: bool) -> String {
         let mut out = String::new();
         for d in self.diagnostics.iter().take(MAX_DIAGNOSTICS) {

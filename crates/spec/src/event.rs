@@ -57,17 +57,16 @@ pub struct SampleText {
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// Training is about to start after `step` of `steps` steps.
-    Start {
-        step: u64,
-        steps: u64,
-    },
+    Start { step: u64, steps: u64 },
+    /// A step is done.
     Step(StepMetrics),
+    /// An evaluation is done.
     Eval(EvalMetrics),
+    /// A prompt was continued.
     Sample(SampleText),
     /// The checkpoint of `step` is saved. The code that saves it emits this event, not the executor.
-    Saved {
-        step: u64,
-    },
+    Saved { step: u64 },
+    /// Something that a reader should know and that does not stop the run.
     Warning(String),
     /// The activity of each rank during one step. Only some steps are watched.
     Watched(WatchedStep),
@@ -165,7 +164,6 @@ pub enum TracedTensor {
 
 impl TraceLine {
     /// Sorts by the order of computation: outputs forwards, gradients backwards, then the updated parameters.
-    #[must_use]
     pub fn order(&self) -> (u64, TracedTensor, Reverse<usize>, usize, &str) {
         let (back, forth) = match self.what {
             TracedTensor::Gradient => (Reverse(self.block), 0),

@@ -15,7 +15,7 @@ pub use data::{
     Corpus, Data, HUB_DEFAULT_BRANCH, HubSource, JsonSource, Layout, PaddingMask, ParquetSource, Source, Tokenizer,
     Validation,
 };
-pub use parallel::{AutoOr, DeviceName, Parallel, ParallelMode, Pipeline, PipelineSchedule};
+pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
 
 /// A whole experiment, ready for the planner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -150,7 +150,7 @@ pub struct Batch {
     pub micro_batch: usize,
 }
 
-/// How long to train: exactly one of `steps`, `epochs` and `tokens` is set. The planner turns epochs and tokens into steps
+/// The length of the training: exactly one of `steps`, `epochs` and `tokens` is set. The planner turns epochs and tokens into steps
 /// (rounded down, at least one).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -207,7 +207,6 @@ pub enum Decays {
 
 impl Optimizer {
     /// The peak learning rate, which the schedule multiplies.
-    #[must_use]
     pub fn lr(&self) -> f64 {
         match *self {
             Self::Adamw { lr, .. } | Self::Sgd { lr, .. } => lr,

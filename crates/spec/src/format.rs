@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 /// `1234567` as `1,234,567`.
-#[must_use]
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -17,13 +16,11 @@ pub fn count(n: u64) -> String {
 }
 
 /// `1 step`, `2,000 steps`: `n` of what `noun` names, which takes an `s` in the plural.
-#[must_use]
 pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
 /// A rate: whole numbers with separators from 100 on, three digits below.
-#[must_use]
 pub fn rate(x: f64) -> String {
     match x {
         x if !x.is_finite() => "?".to_owned(),
@@ -33,7 +30,6 @@ pub fn rate(x: f64) -> String {
 }
 
 /// A time: `0.4 s`, `12 s`, `3m 05s`, `2h 03m`, `1d 04h`.
-#[must_use]
 pub fn duration(time: Duration) -> String {
     let s = time.as_secs();
     match s {
@@ -46,13 +42,11 @@ pub fn duration(time: Duration) -> String {
 }
 
 /// Seconds as `duration`; what is no time is `?`.
-#[must_use]
 pub fn seconds(s: f64) -> String {
     Duration::try_from_secs_f64(s).map_or_else(|_| "?".to_owned(), duration)
 }
 
 /// Bytes in binary units, three digits.
-#[must_use]
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = n as f64;
@@ -70,14 +64,12 @@ pub fn bytes(n: u64) -> String {
 }
 
 /// A fraction in percent.
-#[must_use]
 pub fn percent(x: f64) -> String {
     format!("{:.1}%", 100.0 * x)
 }
 
 /// Text from a model or a file, safe to show: control characters, which could steer a terminal, become `�`; line ends
 /// stay.
-#[must_use]
 pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() && c != '\n' && c != '\t' { char::REPLACEMENT_CHARACTER } else { c })
@@ -85,20 +77,17 @@ pub fn printable(text: &str) -> String {
 }
 
 /// `value` as indented JSON with an end of line.
-#[must_use]
 pub fn pretty_json(value: &serde_json::Value) -> String {
     format!("{value:#}\n")
 }
 
 /// `value` as JSON. It must be plain data, whose maps have strings as keys: anything else is a mistake of the caller.
-#[must_use]
 #[expect(clippy::expect_used, reason = "a stated invariant: nothing empty may pass for a value")]
 pub fn json_value(value: &impl serde::Serialize) -> serde_json::Value {
     serde_json::to_value(value).expect("plain data is JSON")
 }
 
 /// The bytes of [`json_value`].
-#[must_use]
 #[expect(clippy::expect_used, reason = "a stated invariant: nothing empty may pass for a message")]
 pub fn json_bytes(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("plain data is JSON")

@@ -10,57 +10,44 @@ fn plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
 }
 
-/// The reason why `name` is not the name of a repository, such as "is empty".
-#[must_use]
-pub fn name_problem(name: &str) -> Option<String> {
-    let parts: Vec<&str> = name.split('/').collect();
-    if name.is_empty() {
+/// The reason why `text` is empty or has a character that is not legal.
+fn character_problem(text: &str, is_legal: impl Fn(char) -> bool) -> Option<String> {
+    if text.is_empty() {
         return Some("is empty".to_owned());
     }
-    if parts.len() > 2 {
+    text.chars().find(|&c| !is_legal(c)).map(|c| format!("has the character `{}`", c.escape_debug()))
+}
+
+/// The reason why `name` is not the name of a repository, such as "is empty".
+pub fn name_problem(name: &str) -> Option<String> {
+    if name.split('/').count() > 2 {
         return Some("has more than one `/`".to_owned());
     }
-    if let Some(c) = name.chars().find(|&c| !plain(c) && c != '/') {
-        return Some(format!("has the character `{}`", c.escape_debug()));
+    if let Some(problem) = character_problem(name, |c| plain(c) || c == '/') {
+        return Some(problem);
     }
-    let wrong = |part: &&str| {
+    let wrong = |part: &str| {
         part.is_empty() || part.len() > MAX_PART || part.starts_with(['.', '-']) || part.ends_with(['.', '-'])
     };
-    if parts.iter().any(wrong) || name.contains("..") || name.contains("--") {
+    if name.split('/').any(wrong) || name.contains("..") || name.contains("--") {
         return Some(format!("is no repository's name: `{}`", crate::diagnostic::short(name)));
     }
     None
 }
 
 /// The reason why `revision` is not a branch, tag or commit.
-#[must_use]
 pub fn revision_problem(revision: &str) -> Option<String> {
-    if revision.is_empty() {
-        return Some("is empty".to_owned());
+    if let Some(problem) = character_problem(revision, |c| plain(c) || c == '/') {
+        return Some(problem);
     }
-    if let Some(c) = revision.chars().find(|&c| !plain(c) && c != '/') {
-        return Some(format!("has the character `{}`", c.escape_debug()));
-    }
-    let wrong = |part: &str| part.is_empty() || part.starts_with('.') || part == "..";
-    if revision.len() > MAX_REVISION
-        || revision.starts_with('-')
-        || revision.split('/').any(wrong)
-        || revision.contains("..")
-    {
-        return Some("is no branch, tag or commit".to_owned());
-    }
-    None
+    let wrong = |part: &str| part.is_empty() || part.starts_with('.');
+    let illegal = revision.len() > MAX_REVISION || revision.starts_with('-') || revision.contains("..");
+    (illegal || revision.split('/').any(wrong)).then(|| "is no branch, tag or commit".to_owned())
 }
 
 /// The reason why a text is not the name of a configuration or split.
-#[must_use]
 pub fn word_problem(word: &str) -> Option<String> {
-    if word.is_empty() {
-        return Some("is empty".to_owned());
-    }
-    word.chars()
-        .find(|&c| c.is_control() || matches!(c, '/' | '\\' | '*' | '?' | '[' | '<' | '>' | ':' | '|' | '"'))
-        .map(|c| format!("has the character `{}`", c.escape_debug()))
+    character_problem(word, |c| !c.is_control() && !r#"/\*?[<>:|""#.contains(c))
 }
 
 /// True if `path` names a file inside a repository, and inside the folder that holds its files.

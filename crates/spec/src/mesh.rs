@@ -30,29 +30,24 @@ pub enum RankGroup {
 
 impl Mesh {
     /// One rank.
-    #[must_use]
     pub fn single() -> Self {
         Self { mode: Mode::Single, stages: 1, replicas: 1 }
     }
 
-    #[must_use]
     pub fn world_size(self) -> usize {
         self.stages * self.replicas
     }
 
-    #[must_use]
     pub fn rank(self, stage: usize, replica: usize) -> usize {
         stage * self.replicas + replica
     }
 
     /// Stage and replica of `rank`.
-    #[must_use]
     pub fn place(self, rank: usize) -> (usize, usize) {
         (rank / self.replicas, rank % self.replicas)
     }
 
     /// The ranks of `group`, ascending.
-    #[must_use]
     pub fn members(self, group: RankGroup) -> Vec<usize> {
         match group {
             RankGroup::World => (0..self.world_size()).collect(),
@@ -62,7 +57,6 @@ impl Mesh {
     }
 
     /// The number of ranks in `group`.
-    #[must_use]
     pub fn size(self, group: RankGroup) -> usize {
         match group {
             RankGroup::World => self.world_size(),
@@ -72,7 +66,6 @@ impl Mesh {
     }
 
     /// Every group, each at its `index`.
-    #[must_use]
     pub fn groups(self) -> Vec<RankGroup> {
         let replicas = (0..self.stages).map(|stage| RankGroup::Replicas { stage });
         let tied = (0..self.replicas).filter(|_| self.stages > 1).map(|replica| RankGroup::Tied { replica });
@@ -80,7 +73,6 @@ impl Mesh {
     }
 
     /// The position of `group` in `groups`.
-    #[must_use]
     pub fn index(self, group: RankGroup) -> usize {
         match group {
             RankGroup::World => 0,

@@ -8,8 +8,7 @@ pub mod variant;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::experiment::Family;
-pub use crate::experiment::{Activation, NormPlace, PositionKind};
+pub use crate::experiment::{Activation, Family, NormPlace, PositionKind};
 pub use crate::model::variant::Gpt2Variant;
 use crate::serde_defaults::is_default;
 
@@ -40,19 +39,16 @@ pub struct ModelSpec {
 
 impl ModelSpec {
     /// Width of one attention head.
-    #[must_use]
     pub fn head_dim(&self) -> usize {
         self.d_model / self.heads
     }
 
     /// Output rows of the query, key and value projections together.
-    #[must_use]
     pub fn qkv_rows(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim()
     }
 
     /// The entries of the block list: embedding, layers, head.
-    #[must_use]
     pub fn block_count(&self) -> usize {
         self.layers + 2
     }
@@ -62,15 +58,14 @@ impl ModelSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParamInit {
+    /// All 0.
     Zeros,
+    /// All 1.
     Ones,
-    Normal {
-        std: f64,
-    },
-    /// Within ± `bound`.
-    Uniform {
-        bound: f64,
-    },
+    /// Drawn from the normal distribution with mean 0.
+    Normal { std: f64 },
+    /// Drawn uniformly within ± `bound`.
+    Uniform { bound: f64 },
 }
 
 /// One parameter of a model, under its Hugging Face name. Matrices are [out, in].
@@ -85,18 +80,15 @@ pub struct ParamSpec {
 
 impl ParamSpec {
     /// Number of elements.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Weight decay applies to tensors of two or more dimensions.
-    #[must_use]
     pub fn decays(&self) -> bool {
         self.shape.len() >= 2
     }
@@ -105,7 +97,6 @@ impl ParamSpec {
 const STD: f64 = 0.02;
 
 /// The parameters of `spec` in registration order. A tied head has none of its own.
-#[must_use]
 pub fn parameters(spec: &ModelSpec) -> Vec<ParamSpec> {
     match spec.family {
         Family::Gpt2 => gpt2(spec),

@@ -14,7 +14,6 @@ pub struct Philox {
 
 impl Philox {
     /// The stream for `purpose` under `seed`; the purpose is any string that names the use.
-    #[must_use]
     pub fn new(seed: u64, purpose: &str) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&seed.to_le_bytes());
@@ -28,13 +27,11 @@ impl Philox {
     }
 
     /// The purpose of this stream, which distinguishes it from others.
-    #[must_use]
     pub fn key(self) -> [u32; 2] {
         self.key
     }
 
     /// The four words at `counter`.
-    #[must_use]
     #[inline]
     pub fn block(self, counter: [u32; 4]) -> [u32; 4] {
         let (mut c, mut k) = (counter, self.key);
@@ -48,7 +45,6 @@ impl Philox {
     }
 
     /// Four independent standard normal numbers at `index` (Box and Muller 1958).
-    #[must_use]
     pub fn normals(self, index: u64) -> [f64; 4] {
         let words = self.block([index as u32, (index >> 32) as u32, 0, 0]);
         let unit = |w: u32| (f64::from(w) + 0.5) / 4_294_967_296.0;
@@ -62,7 +58,6 @@ impl Philox {
     }
 
     /// Four independent numbers at `index`, uniform between -1 and 1, which they are never.
-    #[must_use]
     pub fn uniforms(self, index: u64) -> [f64; 4] {
         let words = self.block([index as u32, (index >> 32) as u32, 0, 0]);
         words.map(|w| (f64::from(w) + 0.5) / 2_147_483_648.0 - 1.0)

@@ -78,7 +78,7 @@ pub struct RankPlan {
 }
 
 /// Parameters by whether weight decay applies. Counts of tensors and of elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParamCounts {
     pub decayed_tensors: usize,
     pub decayed: u64,
@@ -109,7 +109,6 @@ pub struct MemoryEstimate {
 
 impl MemoryEstimate {
     /// Bytes of each category.
-    #[must_use]
     pub fn categories(&self) -> [(MemoryCategory, u64); 7] {
         [
             (MemoryCategory::Weights, self.weights),
@@ -123,14 +122,12 @@ impl MemoryEstimate {
     }
 
     /// Bytes of tensors: of all categories, without the process itself and a GPU's context.
-    #[must_use]
     pub fn tensors(&self) -> u64 {
         let process = self.items.iter().filter(|i| i.what == PROCESS_ITEM).map(|i| i.bytes).sum();
         self.total().saturating_sub(self.context).saturating_sub(process)
     }
 
     /// Bytes of all categories.
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.categories().into_iter().fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
     }
@@ -159,7 +156,6 @@ pub enum MemoryCategory {
 }
 
 impl MemoryCategory {
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Weights => "weights",

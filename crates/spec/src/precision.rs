@@ -6,7 +6,6 @@ use crate::plan::ParamCounts;
 use crate::program::Device;
 
 /// The name of `precision` in an experiment file.
-#[must_use]
 pub fn name(precision: Precision) -> &'static str {
     match precision {
         Precision::Fp32 => "fp32",
@@ -15,40 +14,32 @@ pub fn name(precision: Precision) -> &'static str {
     }
 }
 
-/// One line, where weights are bf16 themselves.
-#[must_use]
-pub fn describe_without_masters(device: Device) -> &'static str {
-    match device {
-        Device::Cpu => {
+/// Describes in one line what a rank on `device` computes and stores under `precision`. Without master weights, which is for bf16 only,
+/// weights, gradients and moments are bf16 values too.
+pub fn describe(precision: Precision, master_weights: bool, device: Device) -> &'static str {
+    match (precision, master_weights, device) {
+        (_, false, Device::Cpu) => {
             "bf16 without master weights: matmuls, activations, weights, gradients and moments rounded to bf16 where a GPU \
              would, in f32 storage; f32 arithmetic of updates, norms, softmax and loss"
         }
-        Device::Cuda(_) => {
+        (_, false, Device::Cuda(_)) => {
             "bf16 without master weights: matmuls and activations in bf16; weights, gradients and moments are bf16 values in f32 \
              storage; f32 arithmetic of updates, norms, softmax and loss"
         }
-    }
-}
-
-/// One line: what a rank on `device` computes and stores under `precision`.
-#[must_use]
-pub fn describe(precision: Precision, device: Device) -> &'static str {
-    match (precision, device) {
-        (Precision::Fp32, _) => "fp32: f32 throughout",
-        (Precision::Tf32, Device::Cpu) => "tf32 runs as fp32: a CPU has no TF32 matrix units",
-        (Precision::Tf32, Device::Cuda(_)) => "tf32: f32 storage, matrix products in TF32",
-        (Precision::Bf16, Device::Cpu) => {
+        (Precision::Fp32, ..) => "fp32: f32 throughout",
+        (Precision::Tf32, _, Device::Cpu) => "tf32 runs as fp32: a CPU has no TF32 matrix units",
+        (Precision::Tf32, _, Device::Cuda(_)) => "tf32: f32 storage, matrix products in TF32",
+        (Precision::Bf16, _, Device::Cpu) => {
             "bf16: matmuls and activations rounded to bf16 where a GPU would, in f32 storage; f32 master weights, \
              gradients, norms, softmax and loss"
         }
-        (Precision::Bf16, Device::Cuda(_)) => {
+        (Precision::Bf16, _, Device::Cuda(_)) => {
             "bf16: matmuls and activations in bf16; f32 master weights, gradients, norms, softmax and loss"
         }
     }
 }
 
 /// The peak that MFU is measured against: that of what really runs.
-#[must_use]
 pub fn peak(precision: Precision, device: Device, peak: &PeakFlops) -> Option<f64> {
     match (precision, device) {
         (Precision::Fp32, _) | (Precision::Tf32, Device::Cpu) => peak.fp32,
@@ -71,7 +62,6 @@ pub enum RoundedCopy {
 }
 
 /// The rounded copy of the weights that the executor keeps.
-#[must_use]
 pub fn rounded_copy(precision: Precision, master_weights: bool, device: Device) -> RoundedCopy {
     match (precision, device) {
         (Precision::Bf16, Device::Cuda(_)) => RoundedCopy::InBf16,
@@ -82,7 +72,6 @@ pub fn rounded_copy(precision: Precision, master_weights: bool, device: Device) 
 
 impl RoundedCopy {
     /// Bytes of the copy on a rank that holds `counts` parameters.
-    #[must_use]
     pub fn bytes(self, counts: &ParamCounts) -> u64 {
         match self {
             Self::None => 0,
@@ -101,7 +90,6 @@ impl RoundedCopy {
 }
 
 /// Bytes of one activation element.
-#[must_use]
 pub fn activation_bytes(precision: Precision, device: Device) -> u64 {
     match (precision, device) {
         (Precision::Bf16, Device::Cuda(_)) => 2,
@@ -118,6 +106,6 @@ mod tests {
         let facts = PeakFlops { fp32: Some(1.0), tf32: Some(2.0), bf16: Some(3.0) };
         assert_eq!(peak(Precision::Tf32, Device::Cpu, &facts), Some(1.0));
         assert_eq!(peak(Precision::Tf32, Device::Cuda(0), &facts), Some(2.0));
-        assert!(describe(Precision::Tf32, Device::Cpu).contains("runs as fp32"));
+        assert!(describe(Precision::Tf32, true, Device::Cpu).contains("runs as fp32"));
     }
 }

@@ -2,14 +2,17 @@
 
 pub mod text;
 
+use std::fmt;
 use std::ops::Range;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 pub use crate::experiment::{Decays, EvalLoss, Precision, Recompute, Samples};
+use crate::forecast::Activity;
 pub use crate::mesh::{Mesh, Mode};
 use crate::model::ModelSpec;
-use crate::serde_defaults::{is_default, is_true, yes};
+use crate::serde_defaults::{is_default, is_one, is_true, one, yes};
 
 /// The work of one rank: its part of the model, the instructions of one optimizer step, and the periodic ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,6 +60,29 @@ pub enum Device {
     Cuda(usize),
 }
 
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(index) => write!(f, "cuda:{index}"),
+        }
+    }
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // Digits alone: a number's `parse` would take a sign too.
+        let digits = |index: &&str| index.bytes().all(|b| b.is_ascii_digit());
+        let cuda = || text.strip_prefix("cuda:").filter(digits)?.parse().ok();
+        match text {
+            "cpu" => Ok(Self::Cpu),
+            _ => cuda().map(Self::Cuda).ok_or_else(|| format!("`{text}` is no device: `cpu`, or `cuda:` and a number")),
+        }
+    }
+}
+
 /// The global batch of step s is samples s·sequences … (s+1)·sequences of the data order; this rank takes `slice` of it
 /// (start, count), every `stride`-th row from the start on, in micro-batches of `micro_batch` rows, the last of which may be
 /// smaller.
@@ -87,31 +113,19 @@ pub struct RowOrder {
 
 impl RowOrder {
     /// The number of rows of an epoch that are trained on, out of `rows`, in steps of `sequences`.
-    #[must_use]
     pub fn rows_used(self, rows: u64, sequences: usize) -> u64 {
         let sequences = (sequences as u64).max(1);
         if self.drop_last && rows >= sequences { rows / sequences * sequences } else { rows }
     }
 }
 
-fn one() -> usize {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
-fn is_one(stride: &usize) -> bool {
-    *stride == 1
-}
-
 impl BatchSpec {
     /// Micro-batches in this rank's slice.
-    #[must_use]
     pub fn micro_batches(&self) -> usize {
         self.slice.1.div_ceil(self.micro_batch)
     }
 
     /// Rows of micro-batch `mb`, as (start, count) within the global batch; they are `stride` apart.
-    #[must_use]
     pub fn rows(&self, mb: usize) -> (usize, usize) {
         let start = mb * self.micro_batch;
         (self.slice.0 + start * self.stride, self.micro_batch.min(self.slice.1 - start))
@@ -137,7 +151,6 @@ pub enum OptimizerSpec {
 
 impl OptimizerSpec {
     /// The number of optimizer buffers of the parameters' size (moments).
-    #[must_use]
     pub fn moments(&self) -> usize {
         match *self {
             Self::AdamW { .. } => 2,
@@ -159,24 +172,15 @@ pub struct LrSchedule {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LrDecay {
-    Cosine {
-        last: f64,
-        steps: u64,
-    },
-    Linear {
-        last: f64,
-        steps: u64,
-    },
-    Step {
-        every: u64,
-        gamma: f64,
-    },
-    /// At the first step that begins `rows` rows, or a multiple of them, behind the warmup, of `sequences` a step.
-    Rows {
-        rows: u64,
-        sequences: u64,
-        gamma: f64,
-    },
+    /// Half a period of the cosine.
+    Cosine { last: f64, steps: u64 },
+    /// A straight line.
+    Linear { last: f64, steps: u64 },
+    /// Times `gamma` after every `every` steps.
+    Step { every: u64, gamma: f64 },
+    /// Times `gamma` at the first step that begins `rows` rows, or a multiple of them, after the warmup; a step has `sequences` rows.
+    Rows { rows: u64, sequences: u64, gamma: f64 },
+    /// The peak throughout.
     Constant,
 }
 
@@ -188,17 +192,14 @@ pub struct BlockRange {
 }
 
 impl BlockRange {
-    #[must_use]
     pub fn range(self) -> Range<usize> {
         self.start..self.end
     }
 
-    #[must_use]
     pub fn contains(self, block: usize) -> bool {
         self.range().contains(&block)
     }
 
-    #[must_use]
     pub fn is_empty(self) -> bool {
         self.start >= self.end
     }
@@ -216,118 +217,97 @@ impl From<Range<usize>> for BlockRange {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Instruction {
-    /// Read micro-batch `mb` and add its valid tokens to the step's count.
-    Load {
-        mb: usize,
-    },
-    /// Add up the valid tokens of the global batch over all replicas. Each token then has the weight `numerator` / tokens.
-    CountTokens {
-        numerator: u32,
-    },
+    /// Reads micro-batch `mb` and adds its valid tokens to the step's count.
+    Load { mb: usize },
+    /// Adds up the valid tokens of the global batch over all replicas. Each token then has the weight `numerator` / tokens.
+    CountTokens { numerator: u32 },
     /// dp: the root's weights go to the other ranks.
     BroadcastWeights,
-    Forward {
-        mb: usize,
-        chunk: usize,
-    },
+    /// Runs a chunk forward and keeps the activations that its backward needs.
+    Forward { mb: usize, chunk: usize },
     /// Adds the gradients of `blocks`, the last ones of the chunk whose backward has not run yet; `None` means the whole chunk.
-    Backward {
-        mb: usize,
-        chunk: usize,
-        blocks: Option<BlockRange>,
-    },
+    Backward { mb: usize, chunk: usize, blocks: Option<BlockRange> },
     /// Computes the input's gradient alone, and keeps what the weights' gradients need.
-    BackwardInput {
-        mb: usize,
-        chunk: usize,
-    },
-    /// Adds the weights' gradients of `blocks` from what `BackwardInput` kept. `blocks` is as in `Backward`.
-    BackwardWeight {
-        mb: usize,
-        chunk: usize,
-        blocks: Option<BlockRange>,
-    },
-    SendActivation {
-        mb: usize,
-        chunk: usize,
-        to: usize,
-    },
-    RecvActivation {
-        mb: usize,
-        chunk: usize,
-        from: usize,
-    },
-    SendGradient {
-        mb: usize,
-        chunk: usize,
-        to: usize,
-    },
-    RecvGradient {
-        mb: usize,
-        chunk: usize,
-        from: usize,
-    },
+    BackwardInput { mb: usize, chunk: usize },
+    /// Adds the weights' gradients of `blocks` from what `BackwardInput` kept. `blocks` means the same as for `Backward`.
+    BackwardWeight { mb: usize, chunk: usize, blocks: Option<BlockRange> },
+    /// Sends a chunk's output to the stage that holds the model's next part.
+    SendActivation { mb: usize, chunk: usize, to: usize },
+    /// Receives a chunk's input.
+    RecvActivation { mb: usize, chunk: usize, from: usize },
+    /// Sends the gradient of a chunk's input to the stage that holds the model's previous part.
+    SendGradient { mb: usize, chunk: usize, to: usize },
+    /// Receives the gradient of a chunk's output.
+    RecvGradient { mb: usize, chunk: usize, from: usize },
     /// Starts the sum of a bucket's gradients over the replicas; they are not to be touched before `WaitBuckets`.
-    AllReduce {
-        bucket: usize,
-    },
+    AllReduce { bucket: usize },
     /// Waits for every all-reduce that was started.
     WaitBuckets,
     /// dp: a bucket's gradients are summed into the root's.
-    ReduceToRoot {
-        bucket: usize,
-    },
+    ReduceToRoot { bucket: usize },
     /// Sums the gradients of the tied embedding over the first and the last stage, which both hold it.
     SumTied,
-    /// Scale gradients so that their global L2 norm, over all stages, is at most `max`; without `max`, only measure it.
-    ClipNorm {
-        max: Option<f64>,
-    },
-    /// Update the weights, clear the gradients.
+    /// Scales gradients so that their global L2 norm, over all stages, is at most `max`; without `max`, only measures it.
+    ClipNorm { max: Option<f64> },
+    /// Updates the weights and clears the gradients.
     OptimizerStep,
-    /// Clear the gradients. A step ends with this on a rank that updates no weights.
+    /// Clears the gradients. A step ends with this on a rank that updates no weights.
     ZeroGradients,
+    /// Measures the validation loss and scores the multiple-choice items.
     Evaluate,
+    /// Continues the prompts.
     Sample,
+    /// Saves the training state.
     Checkpoint,
 }
 
+impl Instruction {
+    /// The activity as which the instruction's time is drawn; `None` for messages, and for instructions outside of the computation.
+    pub fn activity(&self) -> Option<Activity> {
+        match self {
+            Self::Forward { .. } => Some(Activity::Forward),
+            Self::Backward { .. } => Some(Activity::Backward),
+            Self::BackwardInput { .. } => Some(Activity::Input),
+            Self::BackwardWeight { .. } => Some(Activity::Weight),
+            Self::ClipNorm { .. } | Self::OptimizerStep | Self::ZeroGradients => Some(Activity::Update),
+            Self::AllReduce { .. } | Self::ReduceToRoot { .. } => Some(Activity::Reduce),
+            Self::WaitBuckets | Self::SumTied | Self::BroadcastWeights | Self::CountTokens { .. } => {
+                Some(Activity::Collective)
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Program {
-    #[must_use]
     pub fn world_size(&self) -> usize {
         self.mesh.world_size()
     }
 
-    #[must_use]
     pub fn stage(&self) -> usize {
         self.mesh.place(self.rank).0
     }
 
-    #[must_use]
     pub fn replica(&self) -> usize {
         self.mesh.place(self.rank).1
     }
 
     /// True if this rank updates weights. All ranks do, except dp's replicas other than the root.
-    #[must_use]
     pub fn owns_optimizer(&self) -> bool {
         self.mesh.mode != Mode::Dp || self.rank == 0
     }
 
     /// The number of optimizer buffers on this rank.
-    #[must_use]
     pub fn moments(&self) -> usize {
         if self.owns_optimizer() { self.optimizer.moments() } else { 0 }
     }
 
     /// The virtual stage of chunk `chunk`: its number among all chunks of the model.
-    #[must_use]
     pub fn virtual_stage(&self, chunk: usize) -> usize {
         chunk * self.mesh.stages + self.stage()
     }
 
     /// True if two ranks hold the model's tied embedding and this is one of them.
-    #[must_use]
     pub fn shares_tied(&self) -> bool {
         let (first, last) = (self.stage() == 0, self.stage() + 1 == self.mesh.stages);
         self.model.tie_embeddings && self.mesh.stages > 1 && (first || last)
@@ -343,7 +323,6 @@ pub struct Periodic {
 
 impl Periodic {
     /// True if it is due when `done` steps of `steps` are done.
-    #[must_use]
     pub fn is_due(&self, done: u64, steps: u64) -> bool {
         done == steps || done.is_multiple_of(self.every)
     }

@@ -128,18 +128,15 @@ pub struct BlockSeconds {
 }
 
 impl BlockSeconds {
-    #[must_use]
     pub fn backward(self) -> f64 {
         self.input + self.weight
     }
 
     /// Forward and backward.
-    #[must_use]
     pub fn total(self) -> f64 {
         self.forward + self.backward()
     }
 
-    #[must_use]
     pub fn times(self, factor: f64) -> Self {
         Self { forward: self.forward * factor, input: self.input * factor, weight: self.weight * factor }
     }

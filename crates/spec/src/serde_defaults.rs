@@ -9,6 +9,15 @@ pub fn is_true(value: &bool) -> bool {
     *value
 }
 
+/// The default of a field that is 1 unless a record says otherwise.
+pub fn one() -> usize {
+    1
+}
+
+pub fn is_one(value: &usize) -> bool {
+    *value == 1
+}
+
 /// True if `value` is the default of its type, such as `false`, 0 or the first choice.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()

@@ -72,7 +72,6 @@ pub enum TopologyError {
 
 impl Topology {
     /// One group of all ranks, no channels.
-    #[must_use]
     pub fn everyone(world_size: usize) -> Self {
         Self { world_size, groups: vec![(0..world_size).collect()], channels: Vec::new() }
     }

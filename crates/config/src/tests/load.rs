@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use crate::{LoadOptions, Loaded, explain, from_str, load, to_yaml};
-use runner_spec::experiment::Experiment;
 use runner_spec::experiment::{
-    AutoOr, Batch, Decay, Decays, DeviceChoice, DeviceName, Family, Layout, Optimizer, Parallel, ParallelMode,
+    AutoOr, Batch, Decay, Decays, DeviceChoice, Experiment, Family, Layout, Optimizer, Parallel, ParallelMode,
     ParquetSource, Pipeline, PipelineSchedule, Source, Tokenizer, Validation,
 };
+use runner_spec::program::Device;
 
 /// Every key.
 pub(super) const FULL: &str = r#"version: 1
@@ -155,7 +155,7 @@ fn every_key_is_read() {
         replicas: 2,
         bucket_mb: 12.5,
         pipeline: Some(stages),
-        devices: AutoOr::Given(vec![DeviceName::Cpu; 6]),
+        devices: AutoOr::Given(vec![Device::Cpu; 6]),
         max_restarts: 3,
     };
     assert_eq!(e.parallel, parallel);

@@ -6,7 +6,8 @@ use std::path::Path;
 use super::diagnostics::{said, says, with};
 use super::load::{SHORT, experiment, fill, loaded};
 use crate::{LoadOptions, explain, from_str, to_yaml};
-use runner_spec::experiment::{AutoOr, DeviceName, Parallel, ParallelMode, PipelineSchedule};
+use runner_spec::experiment::{AutoOr, Parallel, ParallelMode, PipelineSchedule};
+use runner_spec::program::Device;
 
 /// A model of 12 layers and `lines`.
 fn deep(lines: &str) -> String {
@@ -92,7 +93,7 @@ fn one_rank_is_the_default() {
     assert_eq!(experiment(SHORT, &[]).parallel, Parallel::single());
     assert_eq!(experiment(&format!("{SHORT}parallel:\n"), &[]).parallel, Parallel::single());
     let one = format!("{SHORT}parallel: {{replicas: 1, devices: [cuda:1], pipeline: null}}\n");
-    assert_eq!(experiment(&one, &[]).parallel.devices, AutoOr::Given(vec![DeviceName::Cuda(1)]));
+    assert_eq!(experiment(&one, &[]).parallel.devices, AutoOr::Given(vec![Device::Cuda(1)]));
 }
 
 /// (micro_batch, microbatches, chunks) of a pipeline in 12 layers, from 32 sequences.

@@ -6,7 +6,7 @@ use runner_plan::{PlanError, compile};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
-use runner_spec::experiment::{AutoOr, DeviceChoice, DeviceName, Precision};
+use runner_spec::experiment::{AutoOr, DeviceChoice, Precision};
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 
@@ -80,13 +80,13 @@ pub fn cluster_for(experiment: &Experiment, local: ClusterFacts) -> ClusterFacts
     /// More are not named one by one.
     const MOST: usize = 1 << 16;
     let parallel = &experiment.parallel;
-    let names: &[DeviceName] = match &parallel.devices {
+    let names: &[Device] = match &parallel.devices {
         AutoOr::Given(names) => names,
         AutoOr::Auto => &[],
     };
     let named = names.iter().filter_map(|name| match name {
-        DeviceName::Cuda(index) => Some(index.saturating_add(1)),
-        DeviceName::Cpu => None,
+        Device::Cuda(index) => Some(index.saturating_add(1)),
+        Device::Cpu => None,
     });
     let stages = parallel.pipeline.as_ref().map_or(1, |p| p.stages);
     let asked = if experiment.device == DeviceChoice::Cuda { stages.saturating_mul(parallel.replicas) } else { 0 };

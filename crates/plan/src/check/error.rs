@@ -24,6 +24,16 @@ impl CheckError {
     }
 }
 
+/// Returns from the function with a formatted error unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+pub(super) use ensure;
+
 /// Names `count` rows from `start` on that are `stride` apart.
 pub(super) fn row_names(start: usize, count: usize, stride: usize) -> String {
     let last = start + count.saturating_sub(1) * stride;

@@ -1,11 +1,11 @@
 //! Executes one rank's program symbolically: checks that each instruction has what it needs.
 
-use super::error::{CheckError, instruction_name, row_names};
+use super::error::{CheckError, ensure, instruction_name, row_names};
 use super::live_activations::{LiveMicroBatches, LivePeak};
 use super::program_shape::{check_periodic, check_shape};
 use runner_spec::program::{BlockRange, Instruction, Mode, Program};
 
-/// What the execution of one program showed.
+/// The result of one program's execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecutionSummary {
     /// Per chunk, the micro-batches that have run forward and not yet backward, at the moment when they hold the most.
@@ -16,13 +16,12 @@ pub struct ExecutionSummary {
 
 impl ExecutionSummary {
     /// Micro-batches in flight at the peak, in all chunks together.
-    #[must_use]
     pub fn in_flight(&self) -> usize {
         self.live.iter().map(|l| l.saved + l.work).sum()
     }
 }
 
-/// How far one micro-batch is on one chunk: the indices of the instructions that have run.
+/// The progress of one micro-batch on one chunk: the indices of the instructions that have run.
 #[derive(Debug, Clone, Copy, Default)]
 struct MicroBatchProgress {
     received_activation: Option<usize>,
@@ -133,9 +132,8 @@ impl Execution<'_> {
                 self.check_peer(to, self.previous_part(chunk)?)?;
                 let start = self.program.chunks[chunk].start;
                 let progress = &mut self.progress[chunk][mb];
-                if progress.backward_input.is_none() && progress.backward_reached > start {
-                    return Err(format!("the backward of micro-batch {mb} has not reached block {start}"));
-                }
+                let is_ready = progress.backward_input.is_some() || progress.backward_reached <= start;
+                ensure!(is_ready, "the backward of micro-batch {mb} has not reached block {start}");
                 once(self.program, &mut progress.sent_gradient, index)
             }
             Instruction::AllReduce { bucket } => self.reduce(index, bucket, self.program.mesh.mode != Mode::Dp),
@@ -149,26 +147,17 @@ impl Execution<'_> {
             Instruction::SumTied => self.sum_tied(index),
             Instruction::ClipNorm { max } => {
                 self.check_gradients_complete()?;
-                if max.is_some_and(|max| max.is_nan() || max <= 0.0) {
-                    return Err("the norm must be positive".to_owned());
-                }
+                ensure!(max.is_none_or(|max| max > 0.0), "the norm must be positive");
                 self.clipped = Some(index);
                 Ok(())
             }
             Instruction::OptimizerStep | Instruction::ZeroGradients => {
-                let updates = instruction == Instruction::OptimizerStep;
-                if updates != self.program.owns_optimizer() {
-                    let why = if updates {
-                        "this rank holds no optimizer state: the root updates"
-                    } else {
-                        "this rank holds the optimizer state"
-                    };
-                    return Err(why.to_owned());
-                }
+                let (updates, owns_optimizer) =
+                    (instruction == Instruction::OptimizerStep, self.program.owns_optimizer());
+                ensure!(!updates || owns_optimizer, "this rank holds no optimizer state: the root updates");
+                ensure!(updates || !owns_optimizer, "this rank holds the optimizer state");
                 self.check_gradients_complete()?;
-                if self.clipped.is_none() {
-                    return Err("ClipNorm has not run: the gradients are neither measured nor clipped".to_owned());
-                }
+                ensure!(self.clipped.is_some(), "ClipNorm has not run: the gradients are neither measured nor clipped");
                 self.ended = Some(index);
                 Ok(())
             }
@@ -183,21 +172,16 @@ impl Execution<'_> {
     }
 
     fn check_bounds(&self, instruction: Instruction) -> Result<(), String> {
-        if let Some(mb) = instruction.mb()
-            && mb >= self.loads.len()
-        {
-            let (rows, count) = (self.program.batch.slice.1, self.loads.len());
-            return Err(format!("there is no micro-batch {mb}: the rank's {rows} rows make {count}"));
+        let (micro_batches, rows) = (self.loads.len(), self.program.batch.slice.1);
+        if let Some(mb) = instruction.mb() {
+            ensure!(mb < micro_batches, "there is no micro-batch {mb}: the rank's {rows} rows make {micro_batches}");
         }
-        if let Some(chunk) = instruction.chunk()
-            && chunk >= self.progress.len()
-        {
-            return Err(format!("there is no chunk {chunk}: the rank holds {}", self.progress.len()));
+        let (chunks, buckets) = (self.progress.len(), self.reduced.len());
+        if let Some(chunk) = instruction.chunk() {
+            ensure!(chunk < chunks, "there is no chunk {chunk}: the rank holds {chunks}");
         }
-        if let Instruction::AllReduce { bucket } | Instruction::ReduceToRoot { bucket } = instruction
-            && bucket >= self.reduced.len()
-        {
-            return Err(format!("there is no bucket {bucket}: there are {}", self.reduced.len()));
+        if let Instruction::AllReduce { bucket } | Instruction::ReduceToRoot { bucket } = instruction {
+            ensure!(bucket < buckets, "there is no bucket {bucket}: there are {buckets}");
         }
         Ok(())
     }
@@ -220,26 +204,23 @@ impl Execution<'_> {
     /// Checks that the peer of a message is the stage that holds part `part` of the model.
     fn check_peer(&self, stage: usize, part: usize) -> Result<(), String> {
         let holder = part % self.program.mesh.stages;
-        if stage == holder {
-            return Ok(());
-        }
-        Err(format!("part {part} of the model is on stage {holder}, not {stage}"))
+        ensure!(stage == holder, "part {part} of the model is on stage {holder}, not {stage}");
+        Ok(())
     }
 
     fn check_forward(&self, mb: usize, chunk: usize) -> Result<(), String> {
-        match self.progress[chunk][mb].forward {
-            Some(_) => Ok(()),
-            None => Err(format!("Forward {mb} has not run")),
-        }
+        ensure!(self.progress[chunk][mb].forward.is_some(), "Forward {mb} has not run");
+        Ok(())
+    }
+
+    /// Checks that the instruction `earlier` has not run, whose effect `why` describes.
+    fn check_absent(&self, earlier: Option<usize>, why: &str) -> Result<(), String> {
+        earlier.map_or(Ok(()), |earlier| Err(format!("{} {why}", self.name(earlier))))
     }
 
     fn load(&mut self, index: usize, mb: usize) -> Result<(), String> {
-        if let Some(earlier) = self.loads[mb] {
-            return Err(format!("{} has already loaded it: its tokens would be counted twice", self.name(earlier)));
-        }
-        if let Some(counted) = self.counted {
-            return Err(format!("{} has counted without it", self.name(counted)));
-        }
+        self.check_absent(self.loads[mb], "has already loaded it: its tokens would be counted twice")?;
+        self.check_absent(self.counted, "has counted without it")?;
         self.loads[mb] = Some(index);
         Ok(())
     }
@@ -248,41 +229,30 @@ impl Execution<'_> {
         if let Some(mb) = self.loads.iter().position(Option::is_none) {
             return Err(format!("Load {mb} has not run: {} would not be counted", self.row_names(mb)));
         }
-        if numerator != 1 {
-            return Err(format!("each token would weigh {numerator} / valid tokens of the global batch, not 1"));
-        }
+        ensure!(numerator == 1, "each token would weigh {numerator} / valid tokens of the global batch, not 1");
         once(self.program, &mut self.counted, index)
     }
 
     fn broadcast_weights(&mut self, index: usize) -> Result<(), String> {
-        if self.program.mesh.mode != Mode::Dp {
-            return Err("every rank has its own weights here".to_owned());
-        }
-        if self.progress.iter().flatten().any(|p| p.forward.is_some()) {
-            return Err("a forward has already run with other weights".to_owned());
-        }
+        ensure!(self.program.mesh.mode == Mode::Dp, "every rank has its own weights here");
+        let has_forwarded = self.progress.iter().flatten().any(|p| p.forward.is_some());
+        ensure!(!has_forwarded, "a forward has already run with other weights");
         once(self.program, &mut self.broadcast, index)
     }
 
     fn forward(&mut self, index: usize, mb: usize, chunk: usize) -> Result<(), String> {
-        if self.loads[mb].is_none() {
-            return Err(format!("Load {mb} has not run"));
-        }
+        ensure!(self.loads[mb].is_some(), "Load {mb} has not run");
         // The head scales its gradient in the forward.
-        if self.counted.is_none() {
-            return Err("CountTokens has not run: what a token weighs is not known".to_owned());
-        }
-        if self.program.mesh.mode == Mode::Dp && self.broadcast.is_none() {
-            return Err("BroadcastWeights has not run: the replicas have the last step's weights".to_owned());
-        }
-        let progress = &mut self.progress[chunk][mb];
-        if self.program.virtual_stage(chunk) > 0 && progress.received_activation.is_none() {
-            return Err(format!("RecvActivation {mb} has not run"));
-        }
-        if let Some(earlier) = progress.forward {
-            return Err(format!("{} has already run it", self.name(earlier)));
-        }
-        progress.forward = Some(index);
+        ensure!(self.counted.is_some(), "CountTokens has not run: what a token weighs is not known");
+        ensure!(
+            self.program.mesh.mode != Mode::Dp || self.broadcast.is_some(),
+            "BroadcastWeights has not run: the replicas have the last step's weights"
+        );
+        let progress = self.progress[chunk][mb];
+        let has_input = self.program.virtual_stage(chunk) == 0 || progress.received_activation.is_some();
+        ensure!(has_input, "RecvActivation {mb} has not run");
+        self.check_absent(progress.forward, "has already run it")?;
+        self.progress[chunk][mb].forward = Some(index);
         self.live.add_forward(chunk);
         Ok(())
     }
@@ -290,18 +260,16 @@ impl Execution<'_> {
     /// Checks what any backward needs first.
     fn check_before_backward(&self, mb: usize, chunk: usize) -> Result<(), String> {
         self.check_forward(mb, chunk)?;
-        if self.next_part(chunk).is_ok() && self.progress[chunk][mb].received_gradient.is_none() {
-            return Err(format!("RecvGradient {mb} has not run"));
-        }
+        let has_gradient = self.next_part(chunk).is_err() || self.progress[chunk][mb].received_gradient.is_some();
+        ensure!(has_gradient, "RecvGradient {mb} has not run");
         Ok(())
     }
 
     fn backward_input(&mut self, index: usize, mb: usize, chunk: usize) -> Result<(), String> {
         self.check_before_backward(mb, chunk)?;
         let progress = &mut self.progress[chunk][mb];
-        if progress.backward_reached < self.program.chunks[chunk].end && progress.backward_input.is_none() {
-            return Err("a whole backward of it has already begun".to_owned());
-        }
+        let is_fresh = progress.backward_reached == self.program.chunks[chunk].end;
+        ensure!(is_fresh || progress.backward_input.is_some(), "a whole backward of it has already begun");
         once(self.program, &mut progress.backward_input, index)?;
         self.live.move_to_weight_work(chunk);
         Ok(())
@@ -320,26 +288,18 @@ impl Execution<'_> {
         let blocks = blocks.unwrap_or(whole);
         let progress = self.progress[chunk][mb];
         let reached = progress.backward_reached;
-        match (split, progress.backward_input) {
-            (true, None) => return Err(format!("BackwardInput {mb} has not run")),
-            (false, Some(earlier)) => return Err(format!("{} has run a part of it", self.name(earlier))),
-            _ => {}
-        }
-        if let Some(earlier) = progress.backward.filter(|_| blocks.end > reached) {
-            let rows = self.row_names(mb);
-            return Err(format!("{} has already run it: {rows} would reach the gradients twice", self.name(earlier)));
-        }
+        ensure!(!split || progress.backward_input.is_some(), "BackwardInput {mb} has not run");
+        self.check_absent(progress.backward_input.filter(|_| !split), "has run a part of it")?;
+        let rows = self.row_names(mb);
+        let earlier = progress.backward.filter(|_| blocks.end > reached);
+        self.check_absent(earlier, &format!("has already run it: {rows} would reach the gradients twice"))?;
         if blocks.is_empty() || blocks.start < whole.start || blocks.end != reached {
             let (from, to, next) = (blocks.start, blocks.end.max(1) - 1, reached.max(1) - 1);
             return Err(format!("blocks {from} … {to} are not the next ones: {next} is"));
         }
         for (bucket, reduced) in self.reduced.iter().enumerate() {
-            if let Some(earlier) = *reduced
-                && overlap(self.program.buckets[bucket], blocks)
-            {
-                let rows = self.row_names(mb);
-                return Err(format!("{} has summed bucket {bucket} without {rows}", self.name(earlier)));
-            }
+            let earlier = reduced.filter(|_| overlap(self.program.buckets[bucket], blocks));
+            self.check_absent(earlier, &format!("has summed bucket {bucket} without {rows}"))?;
         }
         let progress = &mut self.progress[chunk][mb];
         (progress.backward_reached, progress.backward) = (blocks.start, Some(index));
@@ -350,18 +310,12 @@ impl Execution<'_> {
         Ok(())
     }
 
-    /// Reduces a bucket; `fits_mode`: by the instruction that this mode uses.
+    /// Reduces a bucket. `fits_mode` is true if the instruction is the one that this mode uses.
     fn reduce(&mut self, index: usize, bucket: usize, fits_mode: bool) -> Result<(), String> {
-        if !fits_mode {
-            return Err("this is not how gradients are summed in this mode".to_owned());
-        }
-        if self.program.mesh.replicas < 2 {
-            return Err("there is one replica: nothing to sum".to_owned());
-        }
+        ensure!(fits_mode, "this is not how gradients are summed in this mode");
+        ensure!(self.program.mesh.replicas > 1, "there is one replica: nothing to sum");
         self.check_blocks_complete(self.program.buckets[bucket], &format!("bucket {bucket}"))?;
-        if let Some(earlier) = self.reduced[bucket] {
-            return Err(format!("{} has already summed it: its gradients would count twice", self.name(earlier)));
-        }
+        self.check_absent(self.reduced[bucket], "has already summed it: its gradients would count twice")?;
         self.reduced[bucket] = Some(index);
         Ok(())
     }
@@ -390,12 +344,9 @@ impl Execution<'_> {
     }
 
     fn sum_tied(&mut self, index: usize) -> Result<(), String> {
-        if !self.program.shares_tied() {
-            return Err("this rank shares no embedding with another stage".to_owned());
-        }
-        if self.program.mesh.replicas > 1 && self.waited.is_none() {
-            return Err("WaitBuckets has not run: the other replicas' gradients are missing".to_owned());
-        }
+        ensure!(self.program.shares_tied(), "this rank shares no embedding with another stage");
+        let has_replicas_gradients = self.program.mesh.replicas < 2 || self.waited.is_some();
+        ensure!(has_replicas_gradients, "WaitBuckets has not run: the other replicas' gradients are missing");
         for &chunk in &self.program.chunks {
             self.check_blocks_complete(chunk, "the sum over both stages")?;
         }
@@ -415,13 +366,15 @@ impl Execution<'_> {
                     "{name} bucket {bucket} has not run: the rows of the other replicas would be missing"
                 ));
             }
-            if !dp && self.waited.is_none() {
-                return Err("WaitBuckets has not run: the sums over the replicas may not be there yet".to_owned());
-            }
+            ensure!(
+                dp || self.waited.is_some(),
+                "WaitBuckets has not run: the sums over the replicas may not be there yet"
+            );
         }
-        if self.program.shares_tied() && self.summed_tied.is_none() {
-            return Err("SumTied has not run: the tied embedding would change differently on its two stages".to_owned());
-        }
+        ensure!(
+            !self.program.shares_tied() || self.summed_tied.is_some(),
+            "SumTied has not run: the tied embedding would change differently on its two stages"
+        );
         Ok(())
     }
 }

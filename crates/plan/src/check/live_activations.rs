@@ -13,7 +13,7 @@ pub struct LiveMicroBatches {
     pub work: usize,
 }
 
-/// What one micro-batch holds on one chunk in either state, relative to other chunks: elements per position.
+/// Elements per position that one micro-batch holds on one chunk in either state, relative to other chunks.
 #[derive(Debug, Clone, Copy)]
 struct HeldElements {
     saved: usize,

@@ -12,7 +12,7 @@ use runner_spec::program::{Instruction, Program};
 /// The first number of slots per channel that is tried; it is doubled while programs need more.
 pub const INITIAL_CHANNEL_SLOTS: usize = 2;
 
-/// What a blocked rank waits for.
+/// The event that a blocked rank waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     /// A message from this rank.

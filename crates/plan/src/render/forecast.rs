@@ -1,4 +1,4 @@
-//! What a plan is predicted to take, and the timeline of a pipeline, as text.
+//! The predicted time of a plan, and the timeline of a pipeline, as text.
 
 use super::Page;
 use crate::quantity::{seconds, three_decimals};

@@ -16,7 +16,7 @@ use runner_spec::program::{LrDecay, LrSchedule, OptimizerSpec, Program};
 /// Width of the label column.
 const LABEL_WIDTH: usize = 14;
 
-/// What the text of a plan shows.
+/// Settings for the text of a plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RenderOptions {
     /// Shows the memory table line by line, and every instruction.
@@ -28,7 +28,6 @@ pub struct RenderOptions {
 }
 
 /// The plan as text. By default it fits on one screen: the program is folded.
-#[must_use]
 pub fn render(plan: &Plan, options: &RenderOptions) -> String {
     let mut page = Page::default();
     page.line("plan", format!("{}  {}", plan.experiment_name, plan.hash.get(..8).unwrap_or(&plan.hash)));

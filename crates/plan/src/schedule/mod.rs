@@ -25,7 +25,6 @@ pub struct ScheduledPass {
 }
 
 impl ScheduledPass {
-    #[must_use]
     pub fn new(pass: Pass, mb: usize, chunk: usize) -> Self {
         Self { pass, mb, chunk }
     }
@@ -39,7 +38,6 @@ impl ScheduledPass {
 ///   most stages − s micro-batches are live on it. The bubble is as large as GPipe's.
 /// - Interleaved 1F1B (Narayanan et al. 2021): each stage holds several chunks of the model, so the pipeline fills in steps of one
 ///   chunk, and the bubble shrinks by the number of chunks.
-#[must_use]
 pub fn schedule(
     schedule: PipelineSchedule,
     stages: usize,

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Pass, ScheduledPass, schedule};
-use runner_spec::experiment::PipelineSchedule;
-use runner_spec::experiment::PipelineSchedule::{Gpipe, Interleaved, OneFOneB, ZeroBubble};
+use runner_spec::experiment::PipelineSchedule::{self, Gpipe, Interleaved, OneFOneB, ZeroBubble};
 
 /// Schedules of many sizes; the chunks are 1 except for the interleaved one.
 fn cases() -> impl Iterator<Item = (PipelineSchedule, usize, usize, usize)> {

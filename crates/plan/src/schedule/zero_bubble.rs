@@ -32,7 +32,7 @@ pub(super) fn schedule(stages: usize, micro_batches: usize) -> Vec<Vec<Scheduled
     progress.into_iter().map(|s| s.passes).collect()
 }
 
-/// What a stage has done. Micro-batches pass in order, so counts are enough.
+/// The passes that a stage has run. Micro-batches pass in order, so counts are enough.
 #[derive(Default)]
 struct StageProgress {
     forwards: usize,

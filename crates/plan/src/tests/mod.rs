@@ -130,17 +130,17 @@ fn a_model_that_does_not_fit_gets_a_note_with_an_offer() {
 
 #[test]
 fn mistakes_are_told_in_the_files_words() {
-    insta::assert_snapshot!(fails(|x, _| x.model.vocab_size = Some(200)), @"model.vocab_size is 200, but the tokenizer produces 257 ids (0 to 256): take at least 257, or leave the key out");
+    insta::assert_snapshot!(fails(|x, _| x.model.vocab_size = Some(200)), @"model.vocab_size: it is 200, but the tokenizer produces 257 ids (0 to 256): take at least 257, or leave the key out");
     insta::assert_snapshot!(fails(|x, _| x.data.layout = e::Layout::Packed { length: 32 }), @"data.layout: rows of 32 tokens do not fit model.context_length 16: shorten the layout's length to 16, or raise the context length");
-    insta::assert_snapshot!(fails(|x, _| x.batch.sequences = 1_001), @"data.train has 1000 rows of 8 tokens (8001 tokens in the source), one batch needs batch.sequences = 1001: take at most 1000 sequences, a shorter length, or more data");
-    insta::assert_snapshot!(fails(|x, _| x.schedule.warmup.steps = 101), @"schedule.warmup.steps is 101, longer than the run of 100 steps: take at most 100");
+    insta::assert_snapshot!(fails(|x, _| x.batch.sequences = 1_001), @"data.train: it has 1000 rows of 8 tokens (8001 tokens in the source), one batch needs batch.sequences = 1001: take at most 1000 sequences, a shorter length, or more data");
+    insta::assert_snapshot!(fails(|x, _| x.schedule.warmup.steps = 101), @"schedule.warmup.steps: it is 101, longer than the run of 100 steps: take at most 100");
     insta::assert_snapshot!(fails(|x, _| {
         x.schedule.warmup.steps = 101;
         x.train.steps = None;
         x.train.tokens = Some(6_400);
-    }), @"schedule.warmup.steps is 101, longer than the run of 100 steps (from train.tokens 6400): take at most 100");
+    }), @"schedule.warmup.steps: it is 101, longer than the run of 100 steps (from train.tokens 6400): take at most 100");
     insta::assert_snapshot!(fails(|x, _| x.device = e::DeviceChoice::Cuda), @"device: cuda is not on this machine, which has cpu");
-    insta::assert_snapshot!(fails(|_, d| d.choice = None), @"eval.hellaswag is set, but no items of it were prepared");
+    insta::assert_snapshot!(fails(|_, d| d.choice = None), @"eval.hellaswag: it is set, but no items of it were prepared");
     insta::assert_snapshot!(fails(|x, _| x.model.heads = 3), @"model.d_model: 16 = 5·3 + 1 is not a multiple of model.heads 3");
     insta::assert_snapshot!(fails(|x, _| x.model.layers = 0), @"model.layers: it is 0: take at least 1");
     insta::assert_snapshot!(fails(|x, _| x.model.layers = usize::MAX), @"model: its sizes make about 8.0e22 parameters in 18446744073709551615 layers: no device holds them");
@@ -240,7 +240,8 @@ fn ranks_need_devices_and_batches_that_divide() {
     insta::assert_snapshot!(fails(&|x| x.parallel.replicas = 2, &machines(4, 1 << 30)), @"parallel: 3 stages · 2 replicas = 6 ranks need a device each, and there are 4 devices");
     insta::assert_snapshot!(fails(&|x| x.parallel.replicas = 3, &cluster()), @"parallel.replicas: batch.sequences 8 = 2·3 + 2 does not divide among 3 replicas");
     insta::assert_snapshot!(fails(&|x| x.model.layers = 2, &cluster()), @"parallel.pipeline.stages: 3 stages · 1 chunks = 3 parts, and the model has 2 layers: each part needs one");
-    let cuda = |x: &mut e::Experiment| x.parallel.devices = e::AutoOr::Given(vec![e::DeviceName::Cuda(0); 3]);
+    let cuda =
+        |x: &mut e::Experiment| x.parallel.devices = e::AutoOr::Given(vec![runner_spec::program::Device::Cuda(0); 3]);
     insta::assert_snapshot!(fails(&cuda, &cluster()), @"parallel.devices: cuda:0 is not on this machine, which has cpu");
     let interleaved = |x: &mut e::Experiment| {
         if let Some(p) = &mut x.parallel.pipeline {

@@ -12,9 +12,9 @@ use runner_spec::forecast::{Activity, ForecastBasis};
 use runner_spec::plan::Plan;
 use runner_spec::program::{Instruction, Program};
 use runner_spec::rates::{
-    BlockSeconds, ConcurrentLoad, DeviceRates, EmbeddingPoint, HeadPoint, LayerPoint, Link, Links,
+    BlockSeconds, ConcurrentLoad, DeviceRates, EmbeddingPoint, HeadPoint, LayerPoint, Link, Links, MeasuredRates,
+    UpdatePoint,
 };
-use runner_spec::rates::{MeasuredRates, UpdatePoint};
 
 use e::PipelineSchedule::{self, Gpipe, Interleaved, OneFOneB, ZeroBubble};
 

@@ -183,7 +183,6 @@ pub enum PaddingMask {
 
 impl Layout {
     /// Inputs per row.
-    #[must_use]
     pub fn length(&self) -> usize {
         match *self {
             Self::Packed { length } | Self::Columns { length, .. } | Self::Padded { length, .. } => length,

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::program::Device;
+
 /// The division of work among ranks. `world_size` = `replicas` · stages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -13,14 +15,15 @@ pub struct Parallel {
     pub bucket_mb: f64,
     /// Set under mode `pipeline` only.
     pub pipeline: Option<Pipeline>,
-    pub devices: AutoOr<Vec<DeviceName>>,
+    /// Each as in a file: `cpu` or `cuda:1`.
+    #[serde(with = "device_names")]
+    pub devices: AutoOr<Vec<Device>>,
     /// The most restarts of all ranks from the last checkpoint after one has died.
     pub max_restarts: u32,
 }
 
 impl Parallel {
     /// One rank.
-    #[must_use]
     pub fn single() -> Self {
         Self {
             mode: ParallelMode::Single,
@@ -93,44 +96,25 @@ impl<'de, T: serde::de::DeserializeOwned> Deserialize<'de> for AutoOr<T> {
     }
 }
 
-/// `cpu` or `cuda:1`, as written in a list of devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DeviceName {
-    Cpu,
-    Cuda(usize),
-}
+/// Devices by their names.
+mod device_names {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-impl std::fmt::Display for DeviceName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(index) => write!(f, "cuda:{index}"),
+    use super::{AutoOr, Device};
+
+    pub(super) fn serialize<S: Serializer>(devices: &AutoOr<Vec<Device>>, serializer: S) -> Result<S::Ok, S::Error> {
+        match devices {
+            AutoOr::Auto => AutoOr::<()>::Auto.serialize(serializer),
+            AutoOr::Given(devices) => serializer.collect_seq(devices.iter().map(ToString::to_string)),
         }
     }
-}
 
-impl std::str::FromStr for DeviceName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        // Digits alone: a number's `parse` would take a sign too.
-        let digits = |index: &&str| index.bytes().all(|b| b.is_ascii_digit());
-        let cuda = || text.strip_prefix("cuda:").filter(digits)?.parse().ok();
-        match text {
-            "cpu" => Ok(Self::Cpu),
-            _ => cuda().map(Self::Cuda).ok_or_else(|| format!("`{text}` is no device: `cpu`, or `cuda:` and a number")),
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<AutoOr<Vec<Device>>, D::Error> {
+        match AutoOr::<Vec<String>>::deserialize(deserializer)? {
+            AutoOr::Auto => Ok(AutoOr::Auto),
+            AutoOr::Given(names) => {
+                names.iter().map(|n| n.parse().map_err(D::Error::custom)).collect::<Result<_, _>>().map(AutoOr::Given)
+            }
         }
-    }
-}
-
-impl Serialize for DeviceName {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for DeviceName {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }

@@ -17,7 +17,6 @@ pub struct ParamEntry {
 }
 
 impl ParamEntry {
-    #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.offset..self.offset + self.spec.len()
     }
@@ -34,7 +33,6 @@ pub struct ParamLayout {
 
 impl ParamLayout {
     /// Lays out parameters given in registration order.
-    #[must_use]
     pub fn new(specs: Vec<ParamSpec>) -> Self {
         let (decayed, rest): (Vec<_>, Vec<_>) = specs.into_iter().partition(ParamSpec::decays);
         let decayed_total = decayed.iter().map(ParamSpec::len).sum();
@@ -57,7 +55,6 @@ impl ParamLayout {
     }
 
     /// The entry called `name`.
-    #[must_use]
     pub fn find(&self, name: &str) -> Option<&ParamEntry> {
         self.entries.iter().find(|e| e.spec.name == name)
     }

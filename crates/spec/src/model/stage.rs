@@ -16,7 +16,6 @@ fn hold(chunks: &[Range<usize>], block: usize) -> bool {
 }
 
 /// The name of the token embedding.
-#[must_use]
 pub fn token_embedding(family: Family) -> &'static str {
     match family {
         Family::Gpt2 => "transformer.wte.weight",
@@ -26,7 +25,6 @@ pub fn token_embedding(family: Family) -> &'static str {
 
 /// The parameters of the blocks in `chunks`, in registration order. A copy of a tied embedding comes last, as a parameter of
 /// the head's block.
-#[must_use]
 pub fn stage_parameters(spec: &ModelSpec, chunks: &[Range<usize>]) -> Vec<ParamSpec> {
     let head = spec.layers + 1;
     let all = parameters(spec);
@@ -40,18 +38,15 @@ pub fn stage_parameters(spec: &ModelSpec, chunks: &[Range<usize>]) -> Vec<ParamS
 
 /// The entry of `layout` that is a copy of a tied embedding on another rank: a global norm and a checkpoint leave it out, and
 /// its gradient is to be added to that rank's.
-#[must_use]
 pub fn tied_copy(layout: &ParamLayout, spec: &ModelSpec, chunks: &[Range<usize>]) -> Option<usize> {
     tied(layout, spec, hold(chunks, spec.layers + 1) && !hold(chunks, 0))
 }
 
 /// The entry of `layout` that is a tied embedding with a copy on another rank.
-#[must_use]
 pub fn tied_original(layout: &ParamLayout, spec: &ModelSpec, chunks: &[Range<usize>]) -> Option<usize> {
     tied(layout, spec, hold(chunks, 0) && !hold(chunks, spec.layers + 1))
 }
 
 fn tied(layout: &ParamLayout, spec: &ModelSpec, apart: bool) -> Option<usize> {
-    let name = token_embedding(spec.family);
-    (spec.tie_embeddings && apart).then(|| layout.entries.iter().position(|e| e.spec.name == name)).flatten()
+    (spec.tie_embeddings && apart).then(|| layout.index(token_embedding(spec.family)).ok()).flatten()
 }

@@ -50,7 +50,6 @@ impl Default for Gpt2Variant {
 
 impl Gpt2Variant {
     /// The differences in words, each with a comma before it.
-    #[must_use]
     pub fn describe(&self) -> String {
         let all = [
             (self.norm == NormPlace::Post, "norms behind"),

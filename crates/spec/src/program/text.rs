@@ -2,86 +2,65 @@
 
 use std::fmt;
 
-use crate::program::{BlockRange, Device, Instruction, Periodic};
+use crate::program::{Instruction, Periodic};
 
 impl Instruction {
     /// The instruction without its micro-batch: its name, peer stage, chunk if that is not the first, and blocks.
-    #[must_use]
     pub fn label(&self) -> String {
-        let of = |name: &str, chunk: usize| if chunk == 0 { name.to_owned() } else { format!("{name}(chunk {chunk})") };
-        let part = |name: &str, chunk: usize, blocks: Option<BlockRange>| match blocks {
-            None => of(name, chunk),
-            Some(b) if b.end == b.start + 1 => format!("{}[block {}]", of(name, chunk), b.start),
-            Some(b) => format!("{}[blocks {} … {}]", of(name, chunk), b.start, b.end - 1),
+        let debug = format!("{self:?}");
+        let name = debug.split_once(' ').map_or(debug.as_str(), |(name, _)| name);
+        let chunk =
+            self.chunk().filter(|&chunk| chunk > 0).map_or_else(String::new, |chunk| format!("(chunk {chunk})"));
+        let detail = match *self {
+            Self::CountTokens { numerator } if numerator != 1 => format!(" (each weighs {numerator})"),
+            Self::Backward { blocks: Some(b), .. } | Self::BackwardWeight { blocks: Some(b), .. } => {
+                if b.end == b.start + 1 {
+                    format!("[block {}]", b.start)
+                } else {
+                    format!("[blocks {} … {}]", b.start, b.end - 1)
+                }
+            }
+            Self::SendActivation { to, .. } | Self::SendGradient { to, .. } => format!("→{to}"),
+            Self::RecvActivation { from, .. } | Self::RecvGradient { from, .. } => format!("←{from}"),
+            Self::AllReduce { bucket } | Self::ReduceToRoot { bucket } => format!(" bucket {bucket}"),
+            Self::ClipNorm { max: Some(max) } => format!(" {max}"),
+            Self::ClipNorm { max: None } => " (only measured)".to_owned(),
+            _ => String::new(),
         };
-        match *self {
-            Self::Load { .. } => "Load".to_owned(),
-            Self::CountTokens { numerator: 1 } => "CountTokens".to_owned(),
-            Self::CountTokens { numerator } => format!("CountTokens (each weighs {numerator})"),
-            Self::BroadcastWeights => "BroadcastWeights".to_owned(),
-            Self::Forward { chunk, .. } => of("Forward", chunk),
-            Self::Backward { chunk, blocks, .. } => part("Backward", chunk, blocks),
-            Self::BackwardInput { chunk, .. } => of("BackwardInput", chunk),
-            Self::BackwardWeight { chunk, blocks, .. } => part("BackwardWeight", chunk, blocks),
-            Self::SendActivation { chunk, to, .. } => format!("{}→{to}", of("SendActivation", chunk)),
-            Self::RecvActivation { chunk, from, .. } => format!("{}←{from}", of("RecvActivation", chunk)),
-            Self::SendGradient { chunk, to, .. } => format!("{}→{to}", of("SendGradient", chunk)),
-            Self::RecvGradient { chunk, from, .. } => format!("{}←{from}", of("RecvGradient", chunk)),
-            Self::AllReduce { bucket } => format!("AllReduce bucket {bucket}"),
-            Self::WaitBuckets => "WaitBuckets".to_owned(),
-            Self::ReduceToRoot { bucket } => format!("ReduceToRoot bucket {bucket}"),
-            Self::SumTied => "SumTied".to_owned(),
-            Self::ClipNorm { max: Some(max) } => format!("ClipNorm {max}"),
-            Self::ClipNorm { max: None } => "ClipNorm (only measured)".to_owned(),
-            Self::OptimizerStep => "OptimizerStep".to_owned(),
-            Self::ZeroGradients => "ZeroGradients".to_owned(),
-            Self::Evaluate => "Evaluate".to_owned(),
-            Self::Sample => "Sample".to_owned(),
-            Self::Checkpoint => "Checkpoint".to_owned(),
-        }
+        format!("{name}{chunk}{detail}")
     }
 
     /// The micro-batch it is about.
-    #[must_use]
     pub fn mb(&self) -> Option<usize> {
         let mut copy = *self;
-        copy.mb_mut().copied()
+        copy.place_mut().0.copied()
     }
 
     /// The chunk it is about.
-    #[must_use]
     pub fn chunk(&self) -> Option<usize> {
-        match *self {
-            Self::Forward { chunk, .. }
-            | Self::Backward { chunk, .. }
-            | Self::BackwardInput { chunk, .. }
-            | Self::BackwardWeight { chunk, .. }
-            | Self::SendActivation { chunk, .. }
-            | Self::RecvActivation { chunk, .. }
-            | Self::SendGradient { chunk, .. }
-            | Self::RecvGradient { chunk, .. } => Some(chunk),
-            _ => None,
-        }
+        let mut copy = *self;
+        copy.place_mut().1
     }
 
-    fn mb_mut(&mut self) -> Option<&mut usize> {
+    /// The micro-batch and the chunk that the instruction is about.
+    fn place_mut(&mut self) -> (Option<&mut usize>, Option<usize>) {
         match self {
-            Self::Load { mb }
-            | Self::Forward { mb, .. }
-            | Self::Backward { mb, .. }
-            | Self::BackwardInput { mb, .. }
-            | Self::BackwardWeight { mb, .. }
-            | Self::SendActivation { mb, .. }
-            | Self::RecvActivation { mb, .. }
-            | Self::SendGradient { mb, .. }
-            | Self::RecvGradient { mb, .. } => Some(mb),
-            _ => None,
+            Self::Load { mb } => (Some(mb), None),
+            Self::Forward { mb, chunk }
+            | Self::Backward { mb, chunk, .. }
+            | Self::BackwardInput { mb, chunk }
+            | Self::BackwardWeight { mb, chunk, .. }
+            | Self::SendActivation { mb, chunk, .. }
+            | Self::RecvActivation { mb, chunk, .. }
+            | Self::SendGradient { mb, chunk, .. }
+            | Self::RecvGradient { mb, chunk, .. } => (Some(mb), Some(*chunk)),
+            _ => (None, None),
         }
     }
 
     /// The same instruction for a micro-batch `by` later; `None` if it has no micro-batch.
     fn shifted(mut self, by: usize) -> Option<Self> {
-        *self.mb_mut()? += by;
+        *self.place_mut().0? += by;
         Some(self)
     }
 }
@@ -104,33 +83,22 @@ impl fmt::Display for Periodic {
     }
 }
 
-impl fmt::Display for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(index) => write!(f, "cuda:{index}"),
-        }
-    }
-}
-
 /// The longest pattern that is looked for: a schedule's steady state alternates a few instructions.
 const LONGEST_PATTERN: usize = 8;
 
 /// One line per instruction, or per pattern that repeats with its micro-batches counting up: `Load 0 … 3`,
 /// `Forward, Backward 0 … 3, in turn`, `Forward 1 … 4, Backward 0 … 3, in turn`.
-#[must_use]
 pub fn fold(instructions: &[Instruction]) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut at = 0;
-    while at < instructions.len() {
-        let rest = &instructions[at..];
+    let mut rest = instructions;
+    while let Some(first) = rest.first() {
         let best = (1..=LONGEST_PATTERN.min(rest.len() / 2)).map(|p| (p, repetitions(rest, p))).find(|&(_, n)| n > 1);
         if let Some((period, times)) = best {
             lines.push(folded(&rest[..period], times));
-            at += period * times;
+            rest = &rest[period * times..];
         } else {
-            lines.push(rest[0].to_string());
-            at += 1;
+            lines.push(first.to_string());
+            rest = &rest[1..];
         }
     }
     lines
