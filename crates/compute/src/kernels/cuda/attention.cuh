@@ -168,21 +168,26 @@ template <class M, int D, int MT, bool HELD> struct Rows {
     }
 };
 
-// s = A·Bᵀ of the warp's rows and 8·NT rows of the tile `b`.
-template <class M, int D, int MT, int NT, bool HELD>
-__device__ __forceinline__ void product(float (&s)[MT][NT][4], const Rows<M, D, MT, HELD>& rows, const unsigned char* b) {
-    typedef Tile<typename M::T, D> Of;
-    const int lane = threadIdx.x % 32;
+// Sets all fragments to zero.
+template <int MT, int NT> __device__ __forceinline__ void clear(float (&x)[MT][NT][4]) {
 #pragma unroll
     for (int m = 0; m < MT; m++) {
 #pragma unroll
         for (int n = 0; n < NT; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                s[m][n][i] = 0.f;
+                x[m][n][i] = 0.f;
             }
         }
     }
+}
+
+// s = A·Bᵀ of the warp's rows and 8·NT rows of the tile `b`.
+template <class M, int D, int MT, int NT, bool HELD>
+__device__ __forceinline__ void product(float (&s)[MT][NT][4], const Rows<M, D, MT, HELD>& rows, const unsigned char* b) {
+    typedef Tile<typename M::T, D> Of;
+    const int lane = threadIdx.x % 32;
+    clear(s);
     if (M::TENSOR) {
         const int i = lane / 8;
 #pragma unroll(HELD ? Of::C / 2 : sizeof(typename M::T) == 2 ? 8 : 4)

@@ -99,14 +99,8 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
     key_rows.tile = keys + warp * 16 * Of::ROW;
     value_rows.tile = values + warp * 16 * Of::ROW;
     float dk[1][D / 8][4], dv[1][D / 8][4];
-#pragma unroll
-    for (int n = 0; n < D / 8; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            dk[0][n][i] = 0.f;
-            dv[0][n][i] = 0.f;
-        }
-    }
+    clear(dk);
+    clear(dv);
     if (steps > 0) {
         Of::template load<KEYS>(keys, k, stride, seq - from, width, aligned);
         Of::template load<KEYS>(values, v, stride, seq - from, width, aligned);
@@ -154,12 +148,10 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const float difference = row_delta[j * 8 + 2 * t + i % 2];
+                    const float dp = !DROPOUT ? ds[0][j][i] : kept >> i & 1 ? ds[0][j][i] * keep : 0.f;
+                    ds[0][j][i] = p[0][j][i] * (dp - difference);
                     if (DROPOUT) {
-                        const float dp = kept >> i & 1 ? ds[0][j][i] * keep : 0.f;
-                        ds[0][j][i] = p[0][j][i] * (dp - difference);
                         p[0][j][i] = kept >> i & 1 ? p[0][j][i] * keep : 0.f;
-                    } else {
-                        ds[0][j][i] = p[0][j][i] * (ds[0][j][i] - difference);
                     }
                 }
             }
@@ -222,15 +214,9 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
     query_rows.tile = queries + warp * 16 * MT * Of::ROW;
     gradient_rows.tile = gradients + warp * 16 * MT * Of::ROW;
     float dq[MT][D / 8][4], row_lse[MT][2], row_delta[MT][2], scales[MT][2];
+    clear(dq);
 #pragma unroll
     for (int m = 0; m < MT; m++) {
-#pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                dq[m][n][i] = 0.f;
-            }
-        }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int query = warp_from + m * 16 + half * 8 + g;

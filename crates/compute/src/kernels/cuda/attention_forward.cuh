@@ -42,15 +42,9 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
     Rows<M, D, MT, HELD> rows;
     rows.tile = own;
     float o[MT][D / 8][4], top[MT][2], sum[MT][2];
+    clear(o);
 #pragma unroll
     for (int m = 0; m < MT; m++) {
-#pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                o[m][n][i] = 0.f;
-            }
-        }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             top[m][half] = -INFINITY;

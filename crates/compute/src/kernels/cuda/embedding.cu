@@ -15,31 +15,25 @@ __device__ __forceinline__ void embed(T* y, const unsigned* ids, const T* table,
     const T* from = table + (known ? (i64)id : 0) * d;
     const P* at = positions ? positions + (i64)(start + (int)(row % seq)) * d : 0;
     T* to = y + row * d;
-    if (d % PIECE == 0) {
-        const bool from_vector = is_vector(from), at_vector = is_vector(at), to_vector = is_vector(to);
-        for (int i = lane * PIECE; i < d; i += 32 * PIECE) {
-            float v[PIECE], p[PIECE];
-            load_piece(v, from + i, from_vector);
+    with_span(d % PIECE == 0, are_vectors(from, at, to), [&](auto span) {
+        for (int i = lane * span.N; i < d; i += 32 * span.N) {
+            float v[span.N], p[span.N];
+            span.load(v, from + i);
             if (at) {
-                load_piece(p, at + i, at_vector);
+                span.load(p, at + i);
             }
 #pragma unroll
-            for (int j = 0; j < PIECE; j++) {
+            for (int j = 0; j < span.N; j++) {
                 v[j] = known ? v[j] * scale : NAN;
                 v[j] = at ? v[j] + p[j] : v[j];
             }
-            store_piece(to + i, v, to_vector);
+            span.store(to + i, v);
         }
-    } else {
-        for (int i = lane; i < d; i += 32) {
-            const float v = known ? to_float(from[i]) * scale : NAN;
-            to[i] = from_float<T>(at ? v + to_float(at[i]) : v);
-        }
-    }
+    });
 }
 
 #define EMBED(name, T, P)                                                                                                      \
-    extern "C" __global__ void name(T* y, const unsigned* ids, const T* table, const P* positions, float scale, i64 rows,      \
+    extern "C" __global__ void __launch_bounds__(256, 8) name(T* y, const unsigned* ids, const T* table, const P* positions, float scale, i64 rows,      \
                                     int d, int vocab, int seq, int start) {                                                    \
         embed<T, P>(y, ids, table, positions, scale, rows, d, vocab, seq, start);                                              \
     }
@@ -137,12 +131,11 @@ extern "C" __global__ void sort_scatter(unsigned* keys_out, unsigned* rows_out, 
 // Sorted rows that one block adds.
 const int CHUNK = 16;
 
-// Columns [0, d) of one chunk, WIDTH at a time. A run within the chunk goes to the table; of a run that others have a part of, the
+// Columns [0, d) of one chunk, a span at a time. A run within the chunk goes to the table; of a run that others have a part of, the
 // part goes to `partial` ([chunks][2][d]): the first run's to row 0 if it began before, the last run's to row 1.
-template <typename T, int WIDTH>
-__device__ __forceinline__ void add_chunk(float* table, float* partial, const unsigned* id, const unsigned* row, const T* dy, float scale, int count, int d, int vocab, bool before, bool after) {
-    const bool table_vector = is_vector(table), dy_vector = is_vector(dy), partial_vector = is_vector(partial);
-    for (int c = threadIdx.x * WIDTH; c < d; c += blockDim.x * WIDTH) {
+template <class S, typename T>
+__device__ __forceinline__ void add_chunk(S span, float* table, float* partial, const unsigned* id, const unsigned* row, const T* dy, float scale, int count, int d, int vocab, bool before, bool after) {
+    for (int c = threadIdx.x * span.N; c < d; c += blockDim.x * span.N) {
         for (int e = 0; e < count;) {
             const unsigned run = id[e];
             int end = e + 1;
@@ -151,39 +144,23 @@ __device__ __forceinline__ void add_chunk(float* table, float* partial, const un
             }
             const bool first = e == 0 && before, last = end == count && after;
             float* to = first || last ? partial + ((i64)blockIdx.x * 2 + (first ? 0 : 1)) * d + c : table + (i64)run * d + c;
-            const bool to_vector = first || last ? partial_vector : table_vector;
-            float sum[WIDTH];
-            if (first || last) {
-#pragma unroll
-                for (int j = 0; j < WIDTH; j++) {
-                    sum[j] = 0.0f;
+            float sum[span.N] = {};
+            if (!(first || last)) {
+                if (run >= (unsigned)vocab) {
+                    e = end;
+                    continue;
                 }
-            } else if (run >= (unsigned)vocab) {
-                e = end;
-                continue;
-            } else if (WIDTH == PIECE) {
-                load_piece(sum, to, to_vector);
-            } else {
-                sum[0] = to[0];
+                span.load(sum, to);
             }
             for (; e < end; e++) {
-                const T* from = dy + (i64)row[e] * d + c;
-                if (WIDTH == PIECE) {
-                    float v[PIECE];
-                    load_piece(v, from, dy_vector);
+                float v[span.N];
+                span.load(v, dy + (i64)row[e] * d + c);
 #pragma unroll
-                    for (int j = 0; j < WIDTH; j++) {
-                        sum[j] = fmaf(scale, v[j], sum[j]);
-                    }
-                } else {
-                    sum[0] = fmaf(scale, to_float(from[0]), sum[0]);
+                for (int j = 0; j < span.N; j++) {
+                    sum[j] = fmaf(scale, v[j], sum[j]);
                 }
             }
-            if (WIDTH == PIECE) {
-                store_piece(to, sum, to_vector);
-            } else {
-                to[0] = sum[0];
-            }
+            span.store(to, sum);
         }
     }
 }
@@ -200,11 +177,10 @@ __device__ __forceinline__ void embed_backward(float* table, float* partial, con
     __syncthreads();
     const bool before = begin > 0 && ids[begin - 1] == id[0];
     const bool after = begin + count < n && ids[begin + count] == id[count - 1];
-    if (d % PIECE == 0) {
-        add_chunk<T, PIECE>(table, partial, id, row, dy, scale, count, d, vocab, before, after);
-    } else {
-        add_chunk<T, 1>(table, partial, id, row, dy, scale, count, d, vocab, before, after);
-    }
+    const unsigned* const chunk_rows = row;
+    with_span(d % PIECE == 0, are_vectors(table, dy, partial), [&](auto span) {
+        add_chunk(span, table, partial, id, chunk_rows, dy, scale, count, d, vocab, before, after);
+    });
 }
 
 // A block per chunk and columns: if a run begins in the chunk and goes on after it, adds the run's parts, chunk after chunk, to the table.
@@ -252,33 +228,24 @@ extern "C" __global__ void embed_join(float* table, const float* partial, const 
 // A thread per eight columns of a position, or per column: adds the samples' rows in order.
 template <typename T>
 __device__ __forceinline__ void position_backward(float* positions, const T* dy, i64 rows, int seq, int d) {
-    const int width = d % PIECE == 0 ? PIECE : 1;
-    const i64 k = (blockIdx.x * (i64)blockDim.x + threadIdx.x) * width, all = (i64)seq * d;
-    if (k >= all) {
-        return;
-    }
-    const i64 total = rows * d;
-    if (width == PIECE) {
-        const bool to_vector = is_vector(positions), vector = is_vector(dy);
-        float sum[PIECE];
-        load_piece(sum, positions + k, to_vector);
+    with_span(d % PIECE == 0, are_vectors(positions, dy), [&](auto span) {
+        const i64 k = (blockIdx.x * (i64)blockDim.x + threadIdx.x) * span.N, all = (i64)seq * d, total = rows * d;
+        if (k >= all) {
+            return;
+        }
+        float sum[span.N];
+        span.load(sum, positions + k);
 #pragma unroll 4
         for (i64 i = k; i < total; i += all) {
-            float v[PIECE];
-            load_piece(v, dy + i, vector);
+            float v[span.N];
+            span.load(v, dy + i);
 #pragma unroll
-            for (int j = 0; j < PIECE; j++) {
+            for (int j = 0; j < span.N; j++) {
                 sum[j] += v[j];
             }
         }
-        store_piece(positions + k, sum, to_vector);
-    } else {
-        float sum = positions[k];
-        for (i64 i = k; i < total; i += all) {
-            sum += to_float(dy[i]);
-        }
-        positions[k] = sum;
-    }
+        span.store(positions + k, sum);
+    });
 }
 
 // ---- rows by number ----

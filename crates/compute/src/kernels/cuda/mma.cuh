@@ -3,6 +3,17 @@
 
 #include "common.cuh"
 
+// The product and the load of an instruction's fragments `d`, `a` and `b`, or `r` from `row`.
+#define MMA(instruction)                                                                                                                  \
+    asm volatile(instruction " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                                     \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                                         \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+#define LOAD_TILES(instruction)                                                                                                           \
+    asm volatile(instruction " {%0,%1,%2,%3}, [%4];"                                                                                      \
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                                                                         \
+                 : "r"((unsigned)__cvta_generic_to_shared(row))                                                                           \
+                 : "memory")
+
 // D = A·B + D of one warp: A is 16 × 16 (row-major), B is 16 × 8 (column-major), both bf16; D is 16 × 8, f32.
 //
 // Fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16"), with g = lane / 4 and t = lane % 4; a word holds two neighbours:
@@ -13,9 +24,7 @@ __device__ __forceinline__ void mma_bf16(float d[4], const unsigned a[4], const 
 #ifdef RUNNER_EMULATED
     emulated_mma_bf16(d, a, b);
 #else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    MMA("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32");
 #endif
 }
 
@@ -26,9 +35,7 @@ __device__ __forceinline__ void mma_tf32(float d[4], const unsigned a[4], const 
 #ifdef RUNNER_EMULATED
     emulated_mma_tf32(d, a, b);
 #else
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    MMA("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32");
 #endif
 }
 
@@ -50,11 +57,7 @@ __device__ __forceinline__ void load_tiles(unsigned r[4], const void* row) {
 #ifdef RUNNER_EMULATED
     emulated_load_tiles(r, row);
 #else
-    const unsigned at = (unsigned)__cvta_generic_to_shared(row);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
+    LOAD_TILES("ldmatrix.sync.aligned.m8n8.x4.shared.b16");
 #endif
 }
 
@@ -63,11 +66,7 @@ __device__ __forceinline__ void load_tiles_transposed(unsigned r[4], const void*
 #ifdef RUNNER_EMULATED
     emulated_load_tiles_transposed(r, row);
 #else
-    const unsigned at = (unsigned)__cvta_generic_to_shared(row);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
+    LOAD_TILES("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16");
 #endif
 }
 

@@ -27,41 +27,26 @@ template <bool ROUNDED> __device__ __forceinline__ void adamw_one(const AdamW& a
 // The first `decayed` elements decay; the first `copied` go to `copy`, which may be null. `m` and `v` follow `w` in memory.
 template <typename S, bool ROUNDED>
 __device__ __forceinline__ void adamw(S* w, S* m, S* v, const float* g, bf16* copy, i64 n, i64 decayed, i64 copied, const AdamW& a) {
-    auto one = [&](i64 i) {
-        float x = to_float(w[i]), y = to_float(m[i]), z = to_float(v[i]);
-        adamw_one<ROUNDED>(a, i < decayed, x, y, z, g[i]);
-        w[i] = from_float<S>(x);
-        m[i] = from_float<S>(y);
-        v[i] = from_float<S>(z);
-        if (copy && i < copied) {
-            copy[i] = to_bf16(x);
-        }
-    };
-    with_known(are_vectors(w, m, v, g, copy), [&](auto vector) {
-        each_piece(
-            n,
-            [&](i64 i) {
-                float x[PIECE], y[PIECE], z[PIECE], d[PIECE];
-                load_piece(x, w + i, vector);
-                load_piece(y, m + i, vector);
-                load_piece(z, v + i, vector);
-                load_piece(d, g + i, vector);
+    each_span(n, are_vectors(w, m, v, g, copy), [&](auto span, i64 i) {
+        float x[span.N], y[span.N], z[span.N], d[span.N];
+        span.load(x, w + i);
+        span.load(y, m + i);
+        span.load(z, v + i);
+        span.load(d, g + i);
 #pragma unroll
-                for (int j = 0; j < PIECE; j++) {
-                    adamw_one<ROUNDED>(a, i + j < decayed, x[j], y[j], z[j], d[j]);
-                }
-                store_piece(w + i, x, vector);
-                store_piece(m + i, y, vector);
-                store_piece(v + i, z, vector);
-                if (copy && i + PIECE <= copied) {
-                    store_piece(copy + i, x, vector);
-                } else if (copy && i < copied) {
-                    for (int j = 0; i + j < copied; j++) {
-                        copy[i + j] = to_bf16(x[j]);
-                    }
-                }
-            },
-            one);
+        for (int j = 0; j < span.N; j++) {
+            adamw_one<ROUNDED>(a, i + j < decayed, x[j], y[j], z[j], d[j]);
+        }
+        span.store(w + i, x);
+        span.store(m + i, y);
+        span.store(v + i, z);
+        if (copy && i + span.N <= copied) {
+            span.store(copy + i, x);
+        } else if (copy && i < copied) {
+            for (int j = 0; i + j < copied; j++) {
+                copy[i + j] = to_bf16(x[j]);
+            }
+        }
     });
 }
 

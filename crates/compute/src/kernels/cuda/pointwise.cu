@@ -5,37 +5,28 @@
 
 // y = f(x).
 template <typename Y, typename X, typename F> __device__ __forceinline__ void map(Y* y, const X* x, i64 n, F f) {
-    const bool y_vector = is_vector(y), x_vector = is_vector(x);
-    each_piece(
-        n,
-        [&](i64 i) {
-            float v[PIECE];
-            load_piece(v, x + i, x_vector);
+    each_span(n, are_vectors(y, x), [&](auto span, i64 i) {
+        float v[span.N];
+        span.load(v, x + i);
 #pragma unroll
-            for (int j = 0; j < PIECE; j++) {
-                v[j] = f(v[j]);
-            }
-            store_piece(y + i, v, y_vector);
-        },
-        [&](i64 i) { y[i] = from_float<Y>(f(to_float(x[i]))); });
+        for (int j = 0; j < span.N; j++) {
+            v[j] = f(v[j]);
+        }
+        span.store(y + i, v);
+    });
 }
 
 // y = f(y, x).
 template <typename Y, typename X, typename F> __device__ __forceinline__ void zip(Y* y, const X* x, i64 n, F f) {
-    with_known(are_vectors(y, x), [&](auto vector) {
-        each_piece(
-            n,
-            [&](i64 i) {
-                float v[PIECE], u[PIECE];
-                load_piece(v, y + i, vector);
-                load_piece(u, x + i, vector);
+    each_span(n, are_vectors(y, x), [&](auto span, i64 i) {
+        float v[span.N], u[span.N];
+        span.load(v, y + i);
+        span.load(u, x + i);
 #pragma unroll
-                for (int j = 0; j < PIECE; j++) {
-                    v[j] = f(v[j], u[j]);
-                }
-                store_piece(y + i, v, vector);
-            },
-            [&](i64 i) { y[i] = from_float<Y>(f(to_float(y[i]), to_float(x[i]))); });
+        for (int j = 0; j < span.N; j++) {
+            v[j] = f(v[j], u[j]);
+        }
+        span.store(y + i, v);
     });
 }
 
@@ -61,25 +52,21 @@ extern "C" __global__ void cast_f32_bf16(bf16* y, const float* x, i64 n) {
     map(y, x, n, [](float x) { return x; });
 }
 
-extern "C" __global__ void cast_bf16_f32(float* y, const bf16* x, i64 n) {
+extern "C" __global__ void __launch_bounds__(256, 8) cast_bf16_f32(float* y, const bf16* x, i64 n) {
     map(y, x, n, [](float x) { return x; });
 }
 
 // The first `rounded` elements become bf16 numbers that stay f32, the others are copied; in place, too.
 extern "C" __global__ void round_f32(float* y, const float* x, i64 n, i64 rounded) {
-    const bool y_vector = is_vector(y), x_vector = is_vector(x);
-    each_piece(
-        n,
-        [&](i64 i) {
-            float v[PIECE];
-            load_piece(v, x + i, x_vector);
+    each_span(n, are_vectors(y, x), [&](auto span, i64 i) {
+        float v[span.N];
+        span.load(v, x + i);
 #pragma unroll
-            for (int j = 0; j < PIECE; j++) {
-                v[j] = i + j < rounded ? round_bf16(v[j]) : v[j];
-            }
-            store_piece(y + i, v, y_vector);
-        },
-        [&](i64 i) { y[i] = i < rounded ? round_bf16(x[i]) : x[i]; });
+        for (int j = 0; j < span.N; j++) {
+            v[j] = i + j < rounded ? round_bf16(v[j]) : v[j];
+        }
+        span.store(y + i, v);
+    });
 }
 
 // ---- bias ----
@@ -88,34 +75,25 @@ extern "C" __global__ void round_f32(float* y, const float* x, i64 n, i64 rounde
 template <typename T> __device__ __forceinline__ void add_bias(T* x, T* y, const float* bias, int width) {
     T* from = x + (i64)blockIdx.x * width;
     T* to = y ? y + (i64)blockIdx.x * width : 0;
-    if (width % PIECE == 0) {
-        const bool from_vector = is_vector(from), to_vector = is_vector(to), bias_vector = is_vector(bias);
-        for (int i = threadIdx.x * PIECE; i < width; i += blockDim.x * PIECE) {
-            float v[PIECE], b[PIECE];
-            load_piece(v, from + i, from_vector);
-            load_piece(b, bias + i, bias_vector);
+    with_span(width % PIECE == 0, are_vectors(from, to, bias), [&](auto span) {
+        for (int i = threadIdx.x * span.N; i < width; i += blockDim.x * span.N) {
+            float v[span.N], b[span.N];
+            span.load(v, from + i);
+            span.load(b, bias + i);
 #pragma unroll
-            for (int j = 0; j < PIECE; j++) {
+            for (int j = 0; j < span.N; j++) {
                 v[j] += b[j];
             }
-            store_piece(from + i, v, from_vector);
+            span.store(from + i, v);
             if (to) {
 #pragma unroll
-                for (int j = 0; j < PIECE; j++) {
+                for (int j = 0; j < span.N; j++) {
                     v[j] = gelu<T>(stored<T>(v[j]));
                 }
-                store_piece(to + i, v, to_vector);
+                span.store(to + i, v);
             }
         }
-    } else {
-        for (int i = threadIdx.x; i < width; i += blockDim.x) {
-            const float v = to_float(from[i]) + bias[i];
-            from[i] = from_float<T>(v);
-            if (to) {
-                to[i] = from_float<T>(gelu<T>(stored<T>(v)));
-            }
-        }
-    }
+    });
 }
 
 // ---- SwiGLU ----
@@ -129,25 +107,18 @@ template <typename T> __device__ __forceinline__ void swiglu(T* y, const T* gate
     const T* gate = gate_up + (i64)blockIdx.x * 2 * width;
     const T* up = gate + width;
     T* to = y + (i64)blockIdx.x * width;
-    if (width % PIECE == 0) {
-        with_known(are_vectors(gate_up, y), [&](auto vector) {
-            for (int i = threadIdx.x * PIECE; i < width; i += blockDim.x * PIECE) {
-                float g[PIECE], u[PIECE];
-                load_piece(g, gate + i, vector);
-                load_piece(u, up + i, vector);
+    with_span(width % PIECE == 0, are_vectors(gate_up, y), [&](auto span) {
+        for (int i = threadIdx.x * span.N; i < width; i += blockDim.x * span.N) {
+            float g[span.N], u[span.N];
+            span.load(g, gate + i);
+            span.load(u, up + i);
 #pragma unroll
-                for (int j = 0; j < PIECE; j++) {
-                    g[j] = g[j] * sigmoid<T>(g[j]) * u[j];
-                }
-                store_piece(to + i, g, vector);
+            for (int j = 0; j < span.N; j++) {
+                g[j] = g[j] * sigmoid<T>(g[j]) * u[j];
             }
-        });
-    } else {
-        for (int i = threadIdx.x; i < width; i += blockDim.x) {
-            const float g = to_float(gate[i]);
-            to[i] = from_float<T>(g * sigmoid<T>(g) * to_float(up[i]));
+            span.store(to + i, g);
         }
-    }
+    });
 }
 
 template <typename T> __device__ __forceinline__ void swiglu_slope(float& dgate, float& dup, float g, float u, float dy) {
@@ -163,29 +134,20 @@ template <typename T> __device__ __forceinline__ void swiglu_backward(T* dgate_u
     const T* from = dy + (i64)blockIdx.x * width;
     T* dgate = dgate_up + (i64)blockIdx.x * 2 * width;
     T* dup = dgate + width;
-    if (width % PIECE == 0) {
-        with_known(are_vectors(gate_up, dy, dgate_up), [&](auto vector) {
-            for (int i = threadIdx.x * PIECE; i < width; i += blockDim.x * PIECE) {
-                float g[PIECE], u[PIECE], d[PIECE];
-                load_piece(g, gate + i, vector);
-                load_piece(u, up + i, vector);
-                load_piece(d, from + i, vector);
+    with_span(width % PIECE == 0, are_vectors(gate_up, dy, dgate_up), [&](auto span) {
+        for (int i = threadIdx.x * span.N; i < width; i += blockDim.x * span.N) {
+            float g[span.N], u[span.N], d[span.N];
+            span.load(g, gate + i);
+            span.load(u, up + i);
+            span.load(d, from + i);
 #pragma unroll
-                for (int j = 0; j < PIECE; j++) {
-                    swiglu_slope<T>(g[j], u[j], g[j], u[j], d[j]);
-                }
-                store_piece(dgate + i, g, vector);
-                store_piece(dup + i, u, vector);
+            for (int j = 0; j < span.N; j++) {
+                swiglu_slope<T>(g[j], u[j], g[j], u[j], d[j]);
             }
-        });
-    } else {
-        for (int i = threadIdx.x; i < width; i += blockDim.x) {
-            float g, u;
-            swiglu_slope<T>(g, u, to_float(gate[i]), to_float(up[i]), to_float(from[i]));
-            dgate[i] = from_float<T>(g);
-            dup[i] = from_float<T>(u);
+            span.store(dgate + i, g);
+            span.store(dup + i, u);
         }
-    }
+    });
 }
 
 // ---- dropout ----
@@ -234,41 +196,32 @@ __device__ __forceinline__ void rope(T* x, const float* cos, const float* sin, i
     const i64 position = start + (int)(blockIdx.x % (unsigned)seq);
     cos += position * half;
     sin += position * half;
-    if (half % PIECE == 0) {
-        const bool vector = is_vector(row), table_vector = is_vector(cos) && is_vector(sin);
-        const int pieces = half / PIECE;
-        for (int k = threadIdx.x; k < heads * pieces; k += blockDim.x) {
-            const int i = k % pieces * PIECE;
-            T* a = row + (k / pieces) * 2 * half + i;
-            float u[PIECE], v[PIECE], c[PIECE], s[PIECE];
-            load_piece(u, a, vector);
-            load_piece(v, a + half, vector);
-            load_piece(c, cos + i, table_vector);
-            load_piece(s, sin + i, table_vector);
+    with_span(half % PIECE == 0, are_vectors(row, cos, sin), [&](auto span) {
+        const int spans = half / span.N;
+        for (int k = threadIdx.x; k < heads * spans; k += blockDim.x) {
+            const int i = k % spans * span.N;
+            T* a = row + (k / spans) * 2 * half + i;
+            float u[span.N], v[span.N], c[span.N], s[span.N];
+            span.load(u, a);
+            span.load(v, a + half);
+            span.load(c, cos + i);
+            span.load(s, sin + i);
 #pragma unroll
-            for (int j = 0; j < PIECE; j++) {
+            for (int j = 0; j < span.N; j++) {
                 const float angle = s[j] * sign, low = u[j] * c[j] - v[j] * angle;
                 v[j] = v[j] * c[j] + u[j] * angle;
                 u[j] = low;
             }
-            store_piece(a, u, vector);
-            store_piece(a + half, v, vector);
+            span.store(a, u);
+            span.store(a + half, v);
         }
-    } else {
-        for (int k = threadIdx.x; k < heads * half; k += blockDim.x) {
-            const int i = k % half;
-            T* a = row + (k / half) * 2 * half + i;
-            const float u = to_float(a[0]), v = to_float(a[half]), c = cos[i], s = sin[i] * sign;
-            a[0] = from_float<T>(u * c - v * s);
-            a[half] = from_float<T>(v * c + u * s);
-        }
-    }
+    });
 }
 
-// ---- entry points ----
+// ---- entry points: bounds keep as many blocks on a multiprocessor as memory needs to be busy ----
 
 #define POINTWISE(suffix, T)                                                                                               \
-    extern "C" __global__ void gelu_##suffix(T* y, const T* x, i64 n) {                                                    \
+    extern "C" __global__ void gelu_##suffix(T* y, const T* x, i64 n) {                          \
         map(y, x, n, [](float x) { return gelu<T>(x); });                                                                  \
     }                                                                                                                      \
     extern "C" __global__ void gelu_backward_##suffix(T* dy, const T* x, i64 n) {                                          \
@@ -283,7 +236,7 @@ __device__ __forceinline__ void rope(T* x, const float* cos, const float* sin, i
     extern "C" __global__ void add_##suffix(T* y, const T* x, i64 n) {                                                     \
         zip(y, x, n, [](float y, float x) { return y + x; });                                                              \
     }                                                                                                                      \
-    extern "C" __global__ void add_bias_##suffix(T* x, T* y, const float* bias, int width) {                               \
+    extern "C" __global__ void __launch_bounds__(256, 8) add_bias_##suffix(T* x, T* y, const float* bias, int width) {     \
         add_bias(x, y, bias, width);                                                                                       \
     }                                                                                                                      \
     extern "C" __global__ void swiglu_##suffix(T* y, const T* gate_up, int width) {                                        \
@@ -296,7 +249,7 @@ __device__ __forceinline__ void rope(T* x, const float* cos, const float* sin, i
                                                 float keep, u64 first, u64 stride, unsigned step) {                        \
         dropout(x, samples, width, key0, key1, threshold, keep, first, stride, step);                                      \
     }                                                                                                                      \
-    extern "C" __global__ void rope_##suffix(T* x, const float* cos, const float* sin, int stride, int heads, int half,    \
+    extern "C" __global__ void __launch_bounds__(256, 8) rope_##suffix(T* x, const float* cos, const float* sin, int stride, int heads, int half, \
                                              int seq, int start, float sign) {                                             \
         rope(x, cos, sin, stride, heads, half, seq, start, sign);                                                          \
     }

@@ -20,23 +20,6 @@ template <typename... Arrays> __device__ __forceinline__ bool are_vectors(const 
     return (is_vector(arrays) && ...);
 }
 
-// A boolean that is known when the kernel is compiled.
-template <bool VALUE> struct Known {
-    __device__ __forceinline__ constexpr operator bool() const {
-        return VALUE;
-    }
-};
-
-// Calls f(vector) with a constant, for arrays whose pieces are either all vectors or all read one by one. Then loads of several arrays
-// are under way at once; after a branch for each array, the kernel would wait for each load alone.
-template <typename F> __device__ __forceinline__ void with_known(bool vector, F f) {
-    if (vector) {
-        f(Known<true>());
-    } else {
-        f(Known<false>());
-    }
-}
-
 // An aligned piece as stored in memory.
 template <typename T> struct Stored {
     FourWords at[PIECE * sizeof(T) / sizeof(FourWords)];
@@ -107,6 +90,40 @@ __device__ __forceinline__ void store_piece(bf16* p, const float v[PIECE], bool 
     }
 }
 
+// Elements that a thread reads, computes and writes together: a piece, as vectors (VECTOR) or one by one; or a single element.
+template <int COUNT, bool VECTOR> struct Span {
+    static const int N = COUNT;
+
+    template <typename T> static __device__ __forceinline__ void load(float (&v)[N], const T* p) {
+        if constexpr (N == PIECE) {
+            load_piece(v, p, VECTOR);
+        } else {
+            v[0] = to_float(p[0]);
+        }
+    }
+
+    template <typename T> static __device__ __forceinline__ void store(T* p, const float (&v)[N]) {
+        if constexpr (N == PIECE) {
+            store_piece(p, v, VECTOR);
+        } else {
+            p[0] = from_float<T>(v[0]);
+        }
+    }
+};
+
+// Calls f(span) with the span for arrays that consist of whole pieces, which are either all vectors or all read one by one, or for single
+// elements. The span is known when the kernel is compiled. So loads of several arrays are under way at once; after a branch for each
+// array, the kernel would wait for each load alone.
+template <typename F> __device__ __forceinline__ void with_span(bool whole_pieces, bool vector, F f) {
+    if (!whole_pieces) {
+        f(Span<1, false>());
+    } else if (vector) {
+        f(Span<PIECE, true>());
+    } else {
+        f(Span<PIECE, false>());
+    }
+}
+
 // A number as an array of T would hold it.
 template <typename T> __device__ __forceinline__ float stored(float x) {
     return to_float(from_float<T>(x));
@@ -143,7 +160,7 @@ __device__ __forceinline__ int count_bits(unsigned x) {
 
 // ---- a row of `d` elements held by `threads` threads, up to COUNT elements in each one's registers ----
 //
-// VECTOR: rows are of whole pieces, and all that is loaded and stored is aligned (as `with_known`).
+// VECTOR: rows are of whole pieces, and all that is loaded and stored is aligned.
 
 // Calls f(e, i) for the elements of thread `t`: register e holds element i.
 template <int COUNT, typename F> __device__ __forceinline__ void each_held(int d, int t, int threads, F f) {
@@ -214,14 +231,16 @@ __device__ __forceinline__ float row_sum(float x, int threads, float* scratch) {
 
 // ---- flat arrays ----
 
-// Runs `f(i)` for each piece of eight elements from i on, of `n` elements, and `g(i)` for each element i after the last whole piece.
-template <typename F, typename G> __device__ __forceinline__ void each_piece(i64 n, F f, G g) {
+// Runs `f(span, i)` for the elements from i on of each piece, of `n` elements, and for each element i after the last whole piece.
+template <typename F> __device__ __forceinline__ void each_span(i64 n, bool vector, F f) {
     const i64 first = blockIdx.x * (i64)blockDim.x + threadIdx.x, all = (i64)gridDim.x * blockDim.x, pieces = n / PIECE;
-    for (i64 k = first; k < pieces; k += all) {
-        f(k * PIECE);
-    }
+    with_span(true, vector, [&](auto span) {
+        for (i64 k = first; k < pieces; k += all) {
+            f(span, k * PIECE);
+        }
+    });
     const i64 rest = pieces * PIECE + first;
     if (rest < n) {
-        g(rest);
+        f(Span<1, false>(), rest);
     }
 }
