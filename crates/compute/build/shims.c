@@ -252,32 +252,14 @@ __asm__(".pushsection .text.runner_shim_first,\"ax\",%progbits\n"
 /* candle makes a handle of cuBLAS and a generator of cuRAND with each device. Nothing here computes with them: products are
  * cuBLASLt's, random numbers our own. So they are null, and neither library is needed; should something call one with them after
  * all, the library is looked for, and refuses what is null. */
-HIDDEN int cublasCreate_v2(void **handle) {
-    *handle = NULL;
-    return 0;
-}
-HIDDEN int cublasDestroy_v2(void *handle) {
-    (void)handle;
-    return 0;
-}
-HIDDEN int cublasSetStream_v2(void *handle, void *stream) {
-    (void)handle, (void)stream;
-    return 0;
-}
-HIDDEN int curandCreateGenerator(void **generator, int kind) {
-    (void)kind;
-    *generator = NULL;
-    return 0;
-}
-HIDDEN int curandDestroyGenerator(void *generator) {
-    (void)generator;
-    return 0;
-}
-HIDDEN int curandSetStream(void *generator, void *stream) {
-    (void)generator, (void)stream;
-    return 0;
-}
-HIDDEN int curandSetPseudoRandomGeneratorSeed(void *generator, unsigned long long seed) {
-    (void)generator, (void)seed;
-    return 0;
-}
+#define MAKES_NULL(function) \
+    HIDDEN int function(void **made) { return *made = NULL, 0; }
+#define DOES_NOTHING(function) \
+    HIDDEN int function(void) { return 0; }
+MAKES_NULL(cublasCreate_v2)
+DOES_NOTHING(cublasDestroy_v2)
+DOES_NOTHING(cublasSetStream_v2)
+MAKES_NULL(curandCreateGenerator)
+DOES_NOTHING(curandDestroyGenerator)
+DOES_NOTHING(curandSetStream)
+DOES_NOTHING(curandSetPseudoRandomGeneratorSeed)

@@ -28,14 +28,12 @@ const EPILOGUE_ALIGNMENT: u64 = 16;
 /// An operation on the product before it is stored. Vectors and `before` have the output's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Epilogue {
+    /// Stores the product.
     None,
     /// Adds a vector of m elements to each column. If its address is no multiple of 16, there is no algorithm.
     Bias(u64),
     /// Adds such a vector, stores that to `before`, [n, m], and its GELU (tanh form) to the output. m is a multiple of 8.
-    GeluAux {
-        bias: u64,
-        before: u64,
-    },
+    GeluAux { bias: u64, before: u64 },
 }
 
 /// The product out (m × n) = a (m × k) · b (k × n), added to `out` with `accumulate`. Matrices are column-major, as in cuBLAS; sums are
@@ -104,8 +102,8 @@ struct BlasLtError {
     status: CublasError,
 }
 
-fn blaslt_error(what: &str, status: CublasError) -> candle_core::Error {
-    candle_core::Error::Cuda(Box::new(BlasLtError { what: what.to_owned(), status }))
+fn blaslt_error(what: impl Into<String>, status: CublasError) -> candle_core::Error {
+    candle_core::Error::Cuda(Box::new(BlasLtError { what: what.into(), status }))
 }
 
 /// True for statuses that mean, for a product with an epilogue, that there is no algorithm. Some versions find out only when they run
@@ -422,7 +420,7 @@ impl Gpu {
         let is_full = || self.stream().context().mem_get_info().is_ok_and(|(free, _)| free < MIN_FREE_BYTES);
         if may_be_memory && is_full() {
             let what = format!("{what}: {status} where less than {} MiB are free", MIN_FREE_BYTES >> 20);
-            return blaslt_error(&what, CublasError(Status::CUBLAS_STATUS_ALLOC_FAILED));
+            return blaslt_error(what, CublasError(Status::CUBLAS_STATUS_ALLOC_FAILED));
         }
         blaslt_error(what, status)
     }

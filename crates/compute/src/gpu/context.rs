@@ -57,7 +57,6 @@ pub fn open(ordinal: usize) -> Result<Device> {
 }
 
 /// GPU `ordinal`, if this thread has opened it. A GPU whose memory is full cannot be opened once more.
-#[must_use]
 pub fn opened_by_this_thread(ordinal: usize) -> Option<Device> {
     OPENED_BY_THREAD.with_borrow(|here| here.get(&ordinal).cloned())
 }
@@ -121,30 +120,25 @@ impl Gpu {
     }
 
     /// The device as candle knows it.
-    #[must_use]
     pub fn device(&self) -> &CudaDevice {
         &self.device
     }
 
     /// The stream on which everything is computed, in order.
-    #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
 
-    #[must_use]
     pub fn multiprocessors(&self) -> usize {
         self.multiprocessors
     }
 
     /// Major and minor.
-    #[must_use]
     pub fn compute_capability(&self) -> (i32, i32) {
         self.compute_capability
     }
 
     /// True if products of f32 matrices may use TF32 (`precision: tf32`).
-    #[must_use]
     pub fn tf32(&self) -> bool {
         self.tf32.load(Ordering::Relaxed)
     }

@@ -5,8 +5,7 @@ use std::ffi::c_void;
 use candle_core::Result;
 use candle_core::cuda_backend::cudarc::driver::{result, sys};
 
-use super::Gpu;
-use super::driver_error;
+use super::{Gpu, driver_error};
 
 /// The blocks of a launch, the threads of a block, and the bytes of dynamic shared memory for each block.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +17,6 @@ pub struct LaunchDims {
 
 impl LaunchDims {
     /// `blocks` of `threads` threads each, in one dimension.
-    #[must_use]
     pub fn linear(blocks: usize, threads: usize) -> Self {
         Self { grid: [blocks.max(1) as u32, 1, 1], block: [threads as u32, 1, 1], shared: 0 }
     }

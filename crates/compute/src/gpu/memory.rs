@@ -6,8 +6,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaContext, DevicePtr, result, 
 use candle_core::op::BackpropOp;
 use candle_core::{CudaStorage, DType, Device, Result, Shape, Storage, Tensor, bail};
 
-use super::Gpu;
-use super::driver_error;
+use super::{Gpu, driver_error};
 
 /// Bytes of one device. `used` and `peak` are this process's tensors; `reserved` is what its pool holds of the device for them;
 /// `free` and `total` are the device's, all processes together.
@@ -21,7 +20,6 @@ pub struct DeviceMemory {
 }
 
 /// The memory of a device; `None` if it is no GPU, or the driver does not answer.
-#[must_use]
 pub fn memory(device: &Device) -> Option<DeviceMemory> {
     use sys::CUmemPool_attribute as Attribute;
     let gpu = Gpu::of_device(device).ok()?;
@@ -59,7 +57,6 @@ fn set_pool_attribute(context: &CudaContext, attribute: sys::CUmemPool_attribute
 }
 
 /// The memory of the GPU `ordinal`, in bytes, which the driver knows without a context; `None` if it does not say.
-#[must_use]
 #[expect(unsafe_code, reason = "FFI")]
 pub fn total_memory(ordinal: usize) -> Option<u64> {
     use candle_core::cuda_backend::cudarc::driver::result::device;

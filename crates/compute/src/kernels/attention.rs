@@ -10,7 +10,7 @@ use super::cpu::dropout::DropoutMask;
 
 pub use super::cpu::attention::AttentionShape;
 
-/// How many tokens of each sample stand before its padding: at least one.
+/// The number of tokens of each sample that stand before its padding: at least one.
 #[derive(Debug, Clone)]
 pub struct ValidLengths {
     pub host: Vec<usize>,
@@ -23,9 +23,9 @@ impl ValidLengths {
     pub fn new(lengths: &[usize], device: &Device) -> Result<Self> {
         #[cfg(feature = "cuda")]
         if device.is_cuda() {
-            let words: Vec<u32> = lengths.iter().map(|&n| u32::try_from(n).unwrap_or(u32::MAX)).collect();
-            let there = crate::gpu::Gpu::of_device(device)?.upload(&words)?;
-            return Ok(Self { host: lengths.to_vec(), device: Some(there) });
+            let gpu = crate::gpu::Gpu::of_device(device)?;
+            let on_device = super::cuda::attention::upload_lengths(&gpu, lengths)?;
+            return Ok(Self { host: lengths.to_vec(), device: Some(on_device) });
         }
         let _ = device;
         Ok(Self { host: lengths.to_vec(), device: None })
@@ -41,7 +41,7 @@ pub struct AttentionMasks<'a> {
 }
 
 impl AttentionMasks<'_> {
-    /// How many keys of sample `sample` its last query sees.
+    /// The number of keys of sample `sample` that its last query sees.
     pub(super) fn visible_keys(&self, sample: usize) -> usize {
         self.valid_lengths.map_or(usize::MAX, |lengths| lengths.host[sample].max(1))
     }

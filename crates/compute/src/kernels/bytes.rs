@@ -2,25 +2,6 @@
 
 use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail};
 
-/// Types that are nothing but their bits: any bytes are a value, and a value has no padding.
-trait Plain: Copy {}
-impl Plain for f32 {}
-impl Plain for f64 {}
-impl Plain for u32 {}
-impl Plain for half::bf16 {}
-
-#[expect(unsafe_code, reason = "numbers as bytes")]
-fn bytes<T: Plain>(x: &[T]) -> &[u8] {
-    // SAFETY: the same memory under the same borrow; `Plain` has no padding.
-    unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), size_of_val(x)) }
-}
-
-#[expect(unsafe_code, reason = "numbers as bytes")]
-fn bytes_mut<T: Plain>(x: &mut [T]) -> &mut [u8] {
-    // SAFETY: the same memory under the same borrow; `Plain` has no padding and takes any bits.
-    unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), size_of_val(x)) }
-}
-
 /// Runs `f` on the bytes of a contiguous f32, f64, bf16 or u32 tensor.
 ///
 /// # Errors
@@ -30,10 +11,10 @@ pub fn read<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
     let Storage::Cpu(cpu) = &*storage else { bail!("only tensors on the CPU are sent through memory") };
     let (start, end) = range(layout)?;
     Ok(match cpu {
-        CpuStorage::F32(v) => f(bytes(&v[start..end])),
-        CpuStorage::F64(v) => f(bytes(&v[start..end])),
-        CpuStorage::U32(v) => f(bytes(&v[start..end])),
-        CpuStorage::BF16(v) => f(bytes(&v[start..end])),
+        CpuStorage::F32(v) => f(bytemuck::cast_slice(&v[start..end])),
+        CpuStorage::F64(v) => f(bytemuck::cast_slice(&v[start..end])),
+        CpuStorage::U32(v) => f(bytemuck::cast_slice(&v[start..end])),
+        CpuStorage::BF16(v) => f(bytemuck::cast_slice(&v[start..end])),
         _ => bail!("f32, f64, bf16 and u32 can be sent, not {:?}", tensor.dtype()),
     })
 }
@@ -61,10 +42,10 @@ impl<F: Fn(&mut [u8])> InplaceOp1 for Write<F> {
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
         let (start, end) = range(layout)?;
         match storage {
-            CpuStorage::F32(v) => (self.0)(bytes_mut(&mut v[start..end])),
-            CpuStorage::F64(v) => (self.0)(bytes_mut(&mut v[start..end])),
-            CpuStorage::U32(v) => (self.0)(bytes_mut(&mut v[start..end])),
-            CpuStorage::BF16(v) => (self.0)(bytes_mut(&mut v[start..end])),
+            CpuStorage::F32(v) => (self.0)(bytemuck::cast_slice_mut(&mut v[start..end])),
+            CpuStorage::F64(v) => (self.0)(bytemuck::cast_slice_mut(&mut v[start..end])),
+            CpuStorage::U32(v) => (self.0)(bytemuck::cast_slice_mut(&mut v[start..end])),
+            CpuStorage::BF16(v) => (self.0)(bytemuck::cast_slice_mut(&mut v[start..end])),
             _ => bail!("f32, f64, bf16 and u32 can be received, not this type"),
         }
         Ok(())

@@ -13,12 +13,9 @@ pub fn normalize(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, eps: f64, m
     with_type!(x, T => {
         read!(T; x = x, weight = weight);
         read_optional!(T; bias = bias);
-        let statistics: usize = if bias.is_some() { 2 } else { 1 };
+        let statistics = norm::statistics_per_row(bias.is_some());
         let (mut y, mut stats) = (vec![T::ZERO; rows * d], vec![T::ZERO; rows * statistics]);
-        match bias {
-            Some(bias) => norm::layer_norm(x, weight, bias, eps, &mut y, &mut stats, math.bf16),
-            None => norm::rms_norm(x, weight, eps, &mut y, &mut stats, math.bf16),
-        }
+        norm::normalize(x, weight, bias, eps, &mut y, &mut stats, math.bf16);
         Ok((tensor(y, (rows, d))?, tensor(stats, (rows, statistics))?))
     })
 }
@@ -57,11 +54,8 @@ pub fn normalize_backward(
         {
             read!(T; x = x, weight = weight, stats = stats, dy = dy);
             read_optional!(T; skip = skip);
-            if dbias.is_some() {
-                norm::layer_norm_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, &mut db, math.bf16);
-            } else {
-                norm::rms_norm_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, math.bf16);
-            }
+            let db = dbias.map(|_| db.as_mut_slice());
+            norm::normalize_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, db, math.bf16);
         }
         add_vector(dweight, &dw)?;
         dbias.map(|dbias| add_vector(dbias, &db)).transpose()?;

@@ -6,7 +6,6 @@ use candle_core::Error;
 const NAMES: [&str; 3] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", "CURAND_STATUS_ALLOCATION_FAILED"];
 
 /// True if a GPU had too little free memory. (A failed allocation on the CPU ends the process.)
-#[must_use]
 pub fn is_out_of_memory(error: &Error) -> bool {
     match error {
         Error::WithBacktrace { inner, .. } | Error::Context { inner, .. } | Error::WithPath { inner, .. } => {
@@ -22,13 +21,11 @@ pub fn is_out_of_memory(error: &Error) -> bool {
 }
 
 /// Adds what was being computed to an error of too little memory; returns other errors as they are.
-#[must_use]
 pub fn with_computation(error: Error, computation: impl FnOnce() -> String) -> Error {
     if is_out_of_memory(&error) { error.context(computation()) } else { error }
 }
 
 /// Returns what was being computed, if `with_computation` has added it.
-#[must_use]
 pub fn failed_computation(error: &Error) -> Option<String> {
     match error {
         Error::WithBacktrace { inner, .. } => failed_computation(inner),

@@ -3,6 +3,8 @@
 //! A task is one (sample, key-value head). It holds one [block, seq] tile of probabilities at a time, so scores never
 //! exist for a whole head, and the backward recomputes them from the saved log-sum-exp (Dao et al. 2022).
 
+use std::ops::Range;
+
 use gemm::Parallelism;
 use rayon::prelude::*;
 
@@ -28,12 +30,10 @@ pub struct AttentionShape {
 }
 
 impl AttentionShape {
-    #[must_use]
     pub fn qkv_width(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim
     }
 
-    #[must_use]
     pub fn out_width(&self) -> usize {
         self.heads * self.head_dim
     }
@@ -48,16 +48,8 @@ impl AttentionShape {
     }
 
     /// `head_dim` columns of one sample's rows `from..to`, starting at column `column`.
-    fn head_rows<'a, T>(
-        &self,
-        data: &'a [T],
-        width: usize,
-        b: usize,
-        from: usize,
-        to: usize,
-        column: usize,
-    ) -> Mat<'a, T> {
-        Mat::strided(&data[(b * self.seq + from) * width + column..], to - from, self.head_dim, width)
+    fn head_rows<'a, T>(&self, data: &'a [T], width: usize, b: usize, rows: Range<usize>, column: usize) -> Mat<'a, T> {
+        Mat::strided(&data[(b * self.seq + rows.start) * width + column..], rows.len(), self.head_dim, width)
     }
 }
 
@@ -78,20 +70,20 @@ pub fn forward<T: Real>(
         for head in kv * group..(kv + 1) * group {
             for from in (0..s.seq).step_by(BLOCK) {
                 let to = (from + BLOCK).min(s.seq);
-                let q = s.head_rows(qkv, width, b, from, to, head * hd);
-                let k = s.head_rows(qkv, width, b, 0, to, (s.heads + kv) * hd);
-                let v = s.head_rows(qkv, width, b, 0, to, (s.heads + s.kv_heads + kv) * hd);
+                let q = s.head_rows(qkv, width, b, from..to, head * hd);
+                let k = s.head_rows(qkv, width, b, 0..to, (s.heads + kv) * hd);
+                let v = s.head_rows(qkv, width, b, 0..to, (s.heads + s.kv_heads + kv) * hd);
                 let p = &mut tile[..(to - from) * to];
                 gemm(p, to, T::ZERO, T::real(s.scale()), q, k.t(), Parallelism::None);
                 // SAFETY: these queries of this head belong to this task alone.
                 let lse = unsafe {
-                    std::slice::from_raw_parts_mut(shared_lse.at((b * s.heads + head) * s.seq + from), to - from)
+                    std::slice::from_raw_parts_mut(shared_lse.pointer((b * s.heads + head) * s.seq + from), to - from)
                 };
                 softmax_causal(p, to, from, masks.visible_keys(b), lse);
                 drop_and_round(p, to, s, b, head, from, masks.dropout, bf16);
                 // SAFETY: these queries of this head belong to this task alone; the rows lie in `out`, whose columns of this head belong to this task.
                 unsafe {
-                    let dst = shared_out.at((b * s.seq + from) * out_width + head * hd);
+                    let dst = shared_out.pointer((b * s.seq + from) * out_width + head * hd);
                     gemm_raw(dst, out_width, T::ZERO, T::ONE, Mat::new(p, to - from, to), v, Parallelism::None);
                     if bf16 {
                         for row in 0..to - from {
@@ -174,29 +166,20 @@ pub fn backward<T: Real>(
             for from in (0..s.seq).step_by(BLOCK) {
                 let to = (from + BLOCK).min(s.seq);
                 let n = to - from;
-                let q = s.head_rows(qkv, width, b, from, to, head * hd);
-                let k = s.head_rows(qkv, width, b, 0, to, (s.heads + kv) * hd);
-                let v = s.head_rows(qkv, width, b, 0, to, (s.heads + s.kv_heads + kv) * hd);
-                let dy = s.head_rows(dout, out_width, b, from, to, head * hd);
+                let q = s.head_rows(qkv, width, b, from..to, head * hd);
+                let k = s.head_rows(qkv, width, b, 0..to, (s.heads + kv) * hd);
+                let v = s.head_rows(qkv, width, b, 0..to, (s.heads + s.kv_heads + kv) * hd);
+                let dy = s.head_rows(dout, out_width, b, from..to, head * hd);
                 let (p, dp) = (&mut p[..n * to], &mut dp[..n * to]);
                 gemm(p, to, T::ZERO, T::real(s.scale()), q, k.t(), Parallelism::None);
-                probabilities_from_lse(
-                    p,
-                    to,
-                    from,
-                    masks.visible_keys(b),
-                    &lse[(b * s.heads + head) * s.seq + from..][..n],
-                );
+                let lse = &lse[(b * s.heads + head) * s.seq + from..][..n];
+                probabilities_from_lse(p, to, from, masks.visible_keys(b), lse);
                 gemm(dp, to, T::ZERO, T::ONE, dy, v.t(), Parallelism::None);
                 let seen: &[T] = if dropout.is_some() || bf16 {
                     let dropped = &mut dropped[..n * to];
                     dropped.copy_from_slice(p);
                     drop_and_round(dropped, to, s, b, head, from, dropout, bf16);
-                    if let Some(dropout) = dropout {
-                        for (i, row) in dp.chunks_exact_mut(to).enumerate() {
-                            dropout.apply(row, b, (head * s.seq + from + i) * s.seq, false);
-                        }
-                    }
+                    drop_and_round(dp, to, s, b, head, from, dropout, false);
                     dropped
                 } else {
                     p
@@ -216,7 +199,7 @@ pub fn backward<T: Real>(
                 let ds = Mat::new(dp, n, to);
                 // SAFETY: the query columns of these rows belong to this task alone.
                 unsafe {
-                    let dst = shared.at((b * s.seq + from) * width + head * hd);
+                    let dst = shared.pointer((b * s.seq + from) * width + head * hd);
                     gemm_raw(dst, width, T::ZERO, T::real(s.scale()), ds, k, Parallelism::None);
                 }
                 gemm(&mut dk, hd, T::ONE, T::real(s.scale()), ds.t(), q, Parallelism::None);
@@ -225,8 +208,9 @@ pub fn backward<T: Real>(
         for (part, column) in [(&dk, s.heads + kv), (&dv, s.heads + s.kv_heads + kv)] {
             for (i, row) in part.chunks_exact(hd).enumerate() {
                 // SAFETY: the columns of this key-value head belong to this task alone.
-                let dst =
-                    unsafe { std::slice::from_raw_parts_mut(shared.at((b * s.seq + i) * width + column * hd), hd) };
+                let dst = unsafe {
+                    std::slice::from_raw_parts_mut(shared.pointer((b * s.seq + i) * width + column * hd), hd)
+                };
                 dst.copy_from_slice(row);
             }
         }

@@ -16,7 +16,6 @@ pub struct CpuKvCache<T> {
 }
 
 impl<T: Real> CpuKvCache<T> {
-    #[must_use]
     pub fn new(s: AttentionShape, capacity: usize) -> Self {
         let len = s.batch * s.kv_heads * capacity * s.head_dim;
         Self { keys: vec![T::ZERO; len], values: vec![T::ZERO; len], capacity }
@@ -54,7 +53,7 @@ pub fn attend_with_cache<T: Real>(
                 for head in kv * group..(kv + 1) * group {
                     // SAFETY: this head's columns of this row belong to this task alone.
                     let out = unsafe {
-                        std::slice::from_raw_parts_mut(shared.at((b * s.seq + i) * out_width + head * hd), hd)
+                        std::slice::from_raw_parts_mut(shared.pointer((b * s.seq + i) * out_width + head * hd), hd)
                     };
                     vectorize(inlined!(|| {
                         let q = &row[head * hd..][..hd];

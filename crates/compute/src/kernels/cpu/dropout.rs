@@ -21,7 +21,6 @@ pub struct DropoutMask {
 
 impl DropoutMask {
     /// An element is kept if its random word is not below this number.
-    #[must_use]
     pub fn threshold(&self) -> u64 {
         (self.p * 4_294_967_296.0) as u64
     }

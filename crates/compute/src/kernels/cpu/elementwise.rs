@@ -53,7 +53,6 @@ pub fn bias_backward<T: Real>(dy: &[T], dbias: &mut [T]) {
 }
 
 /// Σ x², in f64 from task to task.
-#[must_use]
 pub fn sum_of_squares<T: Real>(x: &[T]) -> f64 {
     let parts: Vec<f64> =
         x.par_chunks(TASK).map(|c| vectorize(inlined!(|| { sum_by(c, inlined!(|v| v * v),) })).double()).collect();
@@ -61,7 +60,6 @@ pub fn sum_of_squares<T: Real>(x: &[T]) -> f64 {
 }
 
 /// True if every element is finite.
-#[must_use]
 pub fn all_finite<T: Real>(x: &[T]) -> bool {
     // 0·x is 0 for finite x and NaN otherwise, and the sum keeps that.
     x.par_chunks(TASK).all(|c| vectorize(inlined!(|| { sum_by(c, inlined!(|v| T::ZERO * v),) })) == T::ZERO)

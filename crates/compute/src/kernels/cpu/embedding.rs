@@ -46,7 +46,6 @@ pub fn embed<T: Real>(
 
 /// Rows of sines and cosines (Vaswani et al. 2017), [positions, d]: columns 2i and 2i + 1 of row p are sine and cosine of
 /// p / 10000^(2i/d). Computed in f64.
-#[must_use]
 pub fn sinusoids<T: Real>(positions: usize, d: usize) -> Vec<T> {
     let mut table = vec![T::ZERO; positions * d];
     table.par_chunks_mut(d).enumerate().for_each(|(position, row)| {
@@ -74,7 +73,7 @@ pub fn scatter_add<T: Real>(dy: &[T], d: usize, factor: T, dtable: &mut [T], ind
                 let target = index(row);
                 assert!(target < limit, "embedding index beyond its table");
                 // SAFETY: the row lies in the table, checked above, and this task alone writes these columns.
-                let out = unsafe { std::slice::from_raw_parts_mut(table.at(target * d + from), width) };
+                let out = unsafe { std::slice::from_raw_parts_mut(table.pointer(target * d + from), width) };
                 axpy(factor, &dy[row * d + from..][..width], out);
             }
         }));

@@ -19,20 +19,17 @@ impl<'a, T> Mat<'a, T> {
     ///
     /// # Panics
     /// If `data` is too short: an invariant of the callers.
-    #[must_use]
     pub fn strided(data: &'a [T], rows: usize, cols: usize, stride: usize) -> Self {
         assert!(rows == 0 || (cols <= stride && (rows - 1) * stride + cols <= data.len()), "matrix beyond its slice");
         Self { data, rows, cols, row_stride: stride, col_stride: 1 }
     }
 
     /// Contiguous rows.
-    #[must_use]
     pub fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         Self::strided(data, rows, cols, cols)
     }
 
     /// The transpose, a view.
-    #[must_use]
     pub fn t(self) -> Self {
         Self {
             rows: self.cols,
@@ -45,7 +42,6 @@ impl<'a, T> Mat<'a, T> {
 }
 
 /// Threads of the current pool, for products that may spread over it.
-#[must_use]
 pub fn pool() -> Parallelism {
     match rayon::current_num_threads() {
         1 => Parallelism::None,

@@ -15,18 +15,12 @@ pub trait Real: WithDType + Default + Debug + Neg<Output = Self> + Sum {
     fn real(v: f64) -> Self;
     fn double(self) -> f64;
     /// Vectorizes; within 2 units in the last place for f32.
-    #[must_use]
     fn fast_exp(self) -> Self;
-    #[must_use]
     fn log(self) -> Self;
-    #[must_use]
     fn root(self) -> Self;
-    #[must_use]
     fn fma(self, a: Self, b: Self) -> Self;
-    #[must_use]
     fn larger(self, other: Self) -> Self;
     /// The nearest bf16 value, ties to even, kept in this type.
-    #[must_use]
     fn round_bf16(self) -> Self;
     /// The elements of a CPU storage.
     ///
@@ -36,7 +30,6 @@ pub trait Real: WithDType + Default + Debug + Neg<Output = Self> + Sum {
 
     /// tanh from one exponential; absolute error of a few units in the last place of 1.
     #[inline(always)]
-    #[must_use]
     fn fast_tanh(self) -> Self {
         let two = Self::real(2.0);
         Self::ONE - two / ((two * self).fast_exp() + Self::ONE)
@@ -45,10 +38,20 @@ pub trait Real: WithDType + Default + Debug + Neg<Output = Self> + Sum {
 
 /// The items of `Real` whose text is the same for f32 and f64.
 macro_rules! same_for_both {
-    () => {
+    ($variant:ident) => {
         const ZERO: Self = 0.0;
         const ONE: Self = 1.0;
         const LOWEST: Self = Self::MIN;
+
+        #[inline(always)]
+        fn real(v: f64) -> Self {
+            v as Self
+        }
+
+        #[inline(always)]
+        fn double(self) -> f64 {
+            self as f64
+        }
 
         #[inline(always)]
         fn log(self) -> Self {
@@ -69,21 +72,18 @@ macro_rules! same_for_both {
         fn larger(self, other: Self) -> Self {
             if self > other { self } else { other }
         }
+
+        fn elements_mut(storage: &mut CpuStorage) -> Result<&mut [Self]> {
+            match storage {
+                CpuStorage::$variant(v) => Ok(v),
+                other => bail!("expected {} storage, got {other:?}", stringify!($variant)),
+            }
+        }
     };
 }
 
 impl Real for f32 {
-    same_for_both!();
-
-    #[inline(always)]
-    fn real(v: f64) -> Self {
-        v as Self
-    }
-
-    #[inline(always)]
-    fn double(self) -> f64 {
-        f64::from(self)
-    }
+    same_for_both!(F32);
 
     /// exp(x) = 2^n · exp(r), |r| ≤ ln 2 / 2: n by adding 1.5·2^23, which leaves it in the low mantissa bits; exp(r) by
     /// its Taylor polynomial of degree 7, whose remainder is below half a unit in the last place.
@@ -111,27 +111,10 @@ impl Real for f32 {
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000;
         if self.is_nan() { self } else { Self::from_bits(rounded) }
     }
-
-    fn elements_mut(storage: &mut CpuStorage) -> Result<&mut [Self]> {
-        match storage {
-            CpuStorage::F32(v) => Ok(v),
-            other => bail!("expected f32 storage, got {other:?}"),
-        }
-    }
 }
 
 impl Real for f64 {
-    same_for_both!();
-
-    #[inline(always)]
-    fn real(v: f64) -> Self {
-        v
-    }
-
-    #[inline(always)]
-    fn double(self) -> f64 {
-        self
-    }
+    same_for_both!(F64);
 
     #[inline(always)]
     fn fast_exp(self) -> Self {
@@ -140,13 +123,6 @@ impl Real for f64 {
 
     fn round_bf16(self) -> Self {
         f64::from((self as f32).round_bf16())
-    }
-
-    fn elements_mut(storage: &mut CpuStorage) -> Result<&mut [Self]> {
-        match storage {
-            CpuStorage::F64(v) => Ok(v),
-            other => bail!("expected f64 storage, got {other:?}"),
-        }
     }
 }
 

@@ -7,7 +7,6 @@ use super::elementwise::round_if;
 use super::simd::{inlined, rows_per_task, vectorize};
 
 /// cos and sin of position·theta^(−2i/head_dim), each [positions, head_dim/2].
-#[must_use]
 pub fn tables<T: Real>(positions: usize, head_dim: usize, theta: f64) -> (Vec<T>, Vec<T>) {
     let half = head_dim / 2;
     let angle = |n: usize| {

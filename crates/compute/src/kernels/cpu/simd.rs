@@ -31,7 +31,6 @@ pub fn vectorize<R>(f: impl FnOnce() -> R) -> R {
 }
 
 /// Rows of `width` elements that make up one task.
-#[must_use]
 pub fn rows_per_task(width: usize) -> usize {
     (TASK / width.max(1)).max(1)
 }
@@ -131,7 +130,7 @@ impl<T> Shared<T> {
     }
 
     #[inline(always)]
-    pub fn at(self, offset: usize) -> *mut T {
+    pub fn pointer(self, offset: usize) -> *mut T {
         self.0.wrapping_add(offset)
     }
 }

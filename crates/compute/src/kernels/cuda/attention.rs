@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type};
+use super::launch::{Launch, kernel_for_type, typed};
 use crate::gpu::{Gpu, LaunchDims};
 use crate::kernels::attention::{AttentionMasks, AttentionShape, ValidLengths};
 use crate::kernels::cpu::dropout::DropoutMask;
@@ -119,15 +119,15 @@ fn scale(s: AttentionShape) -> f64 {
     1.0 / (s.head_dim as f64).sqrt()
 }
 
+/// Copies lengths to the device. A length that no `u32` holds counts as the longest.
+pub(in crate::kernels) fn upload_lengths(gpu: &Gpu, lengths: &[usize]) -> Result<Tensor> {
+    gpu.upload(&lengths.iter().map(|&n| u32::try_from(n).unwrap_or(u32::MAX)).collect::<Vec<_>>())
+}
+
 /// The lengths on the device; uploads them if they are on the host only.
 fn device_lengths(gpu: &Gpu, lengths: Option<&ValidLengths>) -> Result<Option<Tensor>> {
-    let Some(lengths) = lengths else { return Ok(None) };
-    match &lengths.device {
-        Some(there) => Ok(Some(there.clone())),
-        None => gpu
-            .upload(&lengths.host.iter().map(|&n| u32::try_from(n).unwrap_or(u32::MAX)).collect::<Vec<_>>())
-            .map(Some),
-    }
+    let upload = |lengths: &ValidLengths| lengths.device.clone().map_or_else(|| upload_lengths(gpu, &lengths.host), Ok);
+    lengths.map(upload).transpose()
 }
 
 /// Adds the last parameters of every attention kernel, `DROPOUT_PARAMETERS` of attention_common.cuh.
@@ -144,7 +144,7 @@ fn with_dropout(launch: Launch, dropout: Option<&DropoutMask>) -> Result<Launch>
 /// [`attention`](crate::kernels::attention::attention) on a GPU; the log-sum-exps are f32.
 pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> Result<(Tensor, Tensor)> {
     check_limits(s)?;
-    let launch = Launch::on(qkv)?;
+    let launch = Launch::for_tensor(qkv)?;
     let gpu = launch.gpu.clone();
     let (dtype, rows, statistics) = (qkv.dtype(), s.batch * s.seq, s.batch * s.heads * s.seq);
     let valid_lengths = device_lengths(&gpu, masks.valid_lengths)?;
@@ -187,7 +187,7 @@ pub fn attention_backward(
     masks: AttentionMasks<'_>,
 ) -> Result<Tensor> {
     check_limits(s)?;
-    let launch = Launch::on(qkv)?;
+    let launch = Launch::for_tensor(qkv)?;
     let gpu = launch.gpu.clone();
     let (dtype, rows, statistics) = (qkv.dtype(), s.batch * s.seq, s.batch * s.heads * s.seq);
     let valid_lengths = device_lengths(&gpu, masks.valid_lengths)?;
@@ -201,11 +201,11 @@ pub fn attention_backward(
     // Eight lanes for each head of a row.
     let dims = LaunchDims::linear((statistics * 8).div_ceil(256), 256);
     // SAFETY: (out, dout, delta, seq, heads, width, count).
-    unsafe { launch.run(kernel_for_type(dtype, ["attention_delta_f32", "attention_delta_bf16"])?, dims)? }
+    unsafe { launch.run(kernel_for_type(dtype, typed!("attention_delta"))?, dims)? }
 
     let dqkv = gpu.empty(dtype, (rows, s.qkv_width()))?;
     let arrays = || {
-        Launch::on(qkv)?
+        Launch::for_tensor(qkv)?
             .array("qkv", qkv, dtype, rows * s.qkv_width())?
             .array("dout", dout, dtype, rows * s.out_width())?
             .array("lse", lse, DType::F32, statistics)?
@@ -257,7 +257,7 @@ fn attend_rows(
 ) -> Result<()> {
     let (dtype, rows) = (qkv.dtype(), s.batch * s.seq);
     let kernel = if s.head_dim <= MAX_TILE_HEAD_DIM {
-        kernel_for_type(dtype, ["attention_rows_f32", "attention_rows_bf16"])?
+        kernel_for_type(dtype, typed!("attention_rows"))?
     } else {
         kernel_for_type(dtype, ["attention_rows_f32_wide", "attention_rows_bf16_wide"])?
     };
@@ -265,7 +265,7 @@ fn attend_rows(
         + (s.kv_heads - 1) * kv.head_stride
         + (start + s.seq - 1) * kv.row_stride
         + s.head_dim;
-    let launch = Launch::on(qkv)?
+    let launch = Launch::for_tensor(qkv)?
         .array("qkv", qkv, dtype, rows * s.qkv_width())?
         .longs([s.qkv_width()])
         .array_part("keys", kv.keys.0, dtype, kv.keys.1, span)?
@@ -291,7 +291,6 @@ pub struct DeviceKvCache {
 }
 
 impl DeviceKvCache {
-    #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { capacity, tensors: None }
     }
@@ -304,7 +303,7 @@ pub fn attend_with_cache(qkv: &Tensor, s: AttentionShape, start: usize, cache: &
     if start + s.seq > capacity {
         bail!("{} tokens in a cache for {capacity}", start + s.seq)
     }
-    let launch = Launch::on(qkv)?;
+    let launch = Launch::for_tensor(qkv)?;
     let gpu = launch.gpu.clone();
     let (dtype, rows, held) = (qkv.dtype(), s.batch * s.seq, s.batch * s.kv_heads * capacity * s.head_dim);
     let (keys, values) = if let Some(tensors) = &cache.tensors {
@@ -322,7 +321,7 @@ pub fn attend_with_cache(qkv: &Tensor, s: AttentionShape, start: usize, cache: &
         .ints([s.seq, start, capacity, s.heads, s.kv_heads, s.head_dim])?
         .longs([new]);
     // SAFETY: (qkv, keys, values, seq, start, capacity, heads, kv_heads, width, count); start + seq is within the capacity.
-    unsafe { launch.run(kernel_for_type(dtype, ["cache_append_f32", "cache_append_bf16"])?, dims)? }
+    unsafe { launch.run(kernel_for_type(dtype, typed!("cache_append"))?, dims)? }
     if start == 0 && s.seq > 1 {
         // The cache holds only these tokens: the kernels over tiles are faster.
         return Ok(attention(qkv, s, AttentionMasks::default())?.0);

@@ -2,10 +2,10 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type, warp_per_row, whole_warps};
+use super::launch::{Launch, kernel_for_type, typed, warp_per_row, whole_warps};
 use crate::gpu::LaunchDims;
 
-/// How many rows a block of the backward adds; `CHUNK` of embedding.cu.
+/// Rows that a block of the backward adds; `CHUNK` of embedding.cu.
 const CHUNK: usize = 16;
 
 /// `table` is bf16 or f32, `positions` like it, or f32. An id beyond the table gives a row of NaN.
@@ -27,10 +27,10 @@ pub fn embed(
     }
     let kernel = match (dtype, kind) {
         (DType::BF16, DType::F32) => "embed_bf16_fixed",
-        _ => kernel_for_type(dtype, ["embed_f32", "embed_bf16"])?,
+        _ => kernel_for_type(dtype, typed!("embed"))?,
     };
     let kind = if kernel == "embed_bf16_fixed" { DType::F32 } else { dtype };
-    let launch = Launch::on(table)?;
+    let launch = Launch::for_tensor(table)?;
     let y = launch.gpu.empty(dtype, (rows, d))?;
     let launch = launch
         .array("y", &y, dtype, rows * d)?
@@ -59,17 +59,18 @@ fn sort_by_id(ids: &Tensor, vocab: usize) -> Result<(Tensor, Tensor)> {
     let bits = usize::BITS as usize - vocab.saturating_sub(1).leading_zeros() as usize;
     let (mut keys, mut rows): (Tensor, Option<Tensor>) = (ids.clone(), None);
     for shift in (0..bits.max(1)).step_by(DIGIT_BITS) {
-        let launch = Launch::on(ids)?
+        let launch = Launch::for_tensor(ids)?
             .array("counts", &counts, DType::U32, DIGITS * groups)?
             .array("keys", &keys, DType::U32, n)?
             .ints([n, group, shift])?;
         // SAFETY: (counts, keys, n, group, shift), a warp for each group.
         unsafe { launch.run("sort_count", LaunchDims::linear(groups, 32))? }
-        let launch = Launch::on(ids)?.array("counts", &counts, DType::U32, DIGITS * groups)?.ints([DIGITS * groups])?;
+        let launch =
+            Launch::for_tensor(ids)?.array("counts", &counts, DType::U32, DIGITS * groups)?.ints([DIGITS * groups])?;
         // SAFETY: (x, n), one block.
         unsafe { launch.run("sort_scan", LaunchDims::linear(1, 1024))? }
         let (sorted, moved) = (gpu.empty(DType::U32, n)?, gpu.empty(DType::U32, n)?);
-        let launch = Launch::on(ids)?
+        let launch = Launch::for_tensor(ids)?
             .array("sorted keys", &sorted, DType::U32, n)?
             .array("sorted rows", &moved, DType::U32, n)?
             .array("keys", &keys, DType::U32, n)?
@@ -98,7 +99,7 @@ pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Te
     }
     let (keys, rows) = sort_by_id(ids, vocab)?;
     let (chunks, threads) = (n.div_ceil(CHUNK), whole_warps(d.div_ceil(8)).min(256));
-    let launch = Launch::on(dtable)?;
+    let launch = Launch::for_tensor(dtable)?;
     let partial = launch.gpu.empty(DType::F32, (chunks * 2, d))?;
     let launch = launch
         .array("dtable", dtable, DType::F32, vocab * d)?
@@ -108,10 +109,10 @@ pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Te
         .array("dy", dy, dy.dtype(), n * d)?
         .floats([scale.unwrap_or(1.0)])
         .ints([n, d, vocab])?;
-    let kernel = kernel_for_type(dy.dtype(), ["embed_backward_f32", "embed_backward_bf16"])?;
+    let kernel = kernel_for_type(dy.dtype(), typed!("embed_backward"))?;
     // SAFETY: (table, partial, ids, rows, dy, scale, n, d, vocab), a block for each chunk; rows are a permutation of 0..n.
     unsafe { launch.run(kernel, LaunchDims::linear(chunks, threads))? }
-    let launch = Launch::on(dtable)?
+    let launch = Launch::for_tensor(dtable)?
         .array("dtable", dtable, DType::F32, vocab * d)?
         .array("partial", &partial, DType::F32, chunks * 2 * d)?
         .array("ids", &keys, DType::U32, n)?
@@ -127,12 +128,12 @@ pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Te
 pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result<()> {
     let (rows, d) = dy.dims2()?;
     let width = if d.is_multiple_of(8) { 8 } else { 1 };
-    let launch = Launch::on(dpositions)?
+    let launch = Launch::for_tensor(dpositions)?
         .array_part("dpositions", dpositions, DType::F32, 0, seq * d)?
         .array("dy", dy, dy.dtype(), rows * d)?
         .longs([rows])
         .ints([seq, d])?;
-    let kernel = kernel_for_type(dy.dtype(), ["position_backward_f32", "position_backward_bf16"])?;
+    let kernel = kernel_for_type(dy.dtype(), typed!("position_backward"))?;
     // SAFETY: (positions, dy, rows, seq, d), a thread for each `width` of seq · d elements.
     unsafe { launch.run(kernel, LaunchDims::linear((seq * d / width).div_ceil(256), 256)) }
 }
@@ -142,7 +143,7 @@ pub fn take_rows(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
     if let Some(row) = rows.iter().find(|&&row| row >= count) {
         bail!("row {row} of {count}")
     }
-    let launch = Launch::on(x)?;
+    let launch = Launch::for_tensor(x)?;
     let numbers: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
     let numbers = launch.gpu.upload(&numbers)?;
     let y = launch.gpu.empty(x.dtype(), (rows.len(), d))?;
@@ -153,6 +154,6 @@ pub fn take_rows(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
         .longs([rows.len()])
         .ints([d])?;
     // SAFETY: (y, x, rows, count, d), a warp for each row; the rows are x's.
-    unsafe { launch.run(kernel_for_type(x.dtype(), ["take_rows_f32", "take_rows_bf16"])?, warp_per_row(rows.len()))? }
+    unsafe { launch.run(kernel_for_type(x.dtype(), typed!("take_rows"))?, warp_per_row(rows.len()))? }
     Ok(y)
 }

@@ -14,12 +14,12 @@ pub(super) struct Launch {
     args: Vec<u64>,
 }
 
-/// How many elements a thread reads or writes at once; `PIECE` of rows.cuh.
+/// Elements that a thread reads or writes at once; `PIECE` of rows.cuh.
 const PIECE: usize = 8;
 
 impl Launch {
     /// A launch without arguments on the GPU of `tensor`.
-    pub(super) fn on(tensor: &Tensor) -> Result<Self> {
+    pub(super) fn for_tensor(tensor: &Tensor) -> Result<Self> {
         Ok(Self { gpu: gpu::gpu_of(tensor)?, args: Vec::with_capacity(16) })
     }
 
@@ -118,6 +118,14 @@ impl Launch {
         LaunchDims::linear(n.div_ceil(THREADS * PIECE).clamp(1, self.gpu.multiprocessors() * 16), THREADS)
     }
 }
+
+/// The names of a kernel for f32 and for bf16.
+macro_rules! typed {
+    ($name:literal) => {
+        [concat!($name, "_f32"), concat!($name, "_bf16")]
+    };
+}
+pub(super) use typed;
 
 /// Selects the kernel that takes tensors of type `dtype`.
 pub(super) fn kernel_for_type(dtype: DType, [f32, bf16]: [&'static str; 2]) -> Result<&'static str> {

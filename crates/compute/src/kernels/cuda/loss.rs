@@ -2,14 +2,14 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type, whole_warps};
+use super::launch::{Launch, kernel_for_type, typed, whole_warps};
 use crate::gpu::LaunchDims;
 
 /// Per-row losses, \[rows\] f32, of `targets` (\[rows\] u32 on the same GPU, below the vocabulary or `IGNORE`). With `scale`, the
 /// logits become their own gradient times `scale`, in place.
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, scale: Option<f64>) -> Result<Tensor> {
     let ((rows, vocab), dtype) = (logits.dims2()?, logits.dtype());
-    let launch = Launch::on(logits)?;
+    let launch = Launch::for_tensor(logits)?;
     let losses = launch.gpu.empty(DType::F32, rows)?;
     let launch = launch
         .array("losses", &losses, DType::F32, rows)?
@@ -21,7 +21,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, scale: Option<f64>) -> R
     let threads = whole_warps(vocab.div_ceil(8)).min(1024);
     let dims = LaunchDims { grid: [rows as u32, 1, 1], block: [threads as u32, 1, 1], shared: 0 };
     // SAFETY: (losses, logits, targets, vocab, scale, gradient), a block for each row.
-    unsafe { launch.run(kernel_for_type(dtype, ["cross_entropy_f32", "cross_entropy_bf16"])?, dims)? }
+    unsafe { launch.run(kernel_for_type(dtype, typed!("cross_entropy"))?, dims)? }
     Ok(losses)
 }
 
@@ -32,7 +32,7 @@ pub fn sum(x: &Tensor) -> Result<Tensor> {
         DType::F64 => "sum_f64",
         other => bail!("sums of f32 or f64, not {other:?}"),
     };
-    let launch = Launch::on(x)?;
+    let launch = Launch::for_tensor(x)?;
     let out = launch.gpu.empty(DType::F64, 1)?;
     let n = x.elem_count();
     let launch = launch.array("out", &out, DType::F64, 1)?.array("x", x, x.dtype(), n)?.longs([n]);

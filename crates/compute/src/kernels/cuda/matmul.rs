@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type};
+use super::launch::{Launch, kernel_for_type, typed};
 use super::pointwise::{add_bias, cast, gelu};
 use crate::gpu::{Epilogue, LaunchDims, MatmulOperand, MatmulRequest, address, gpu_of};
 
@@ -115,7 +115,7 @@ pub fn bias_backward(dbias: &Tensor, dy: &Tensor) -> Result<()> {
     const COLUMNS: usize = 256;
     const ROWS: usize = 32;
     let (rows, width) = dy.dims2()?;
-    let launch = Launch::on(dy)?;
+    let launch = Launch::for_tensor(dy)?;
     let tiles = width.div_ceil(COLUMNS).max(1);
     // Eight blocks for each multiprocessor, but none for a few rows.
     let splits = (launch.gpu.multiprocessors() * 8 / tiles).clamp(1, rows.div_ceil(ROWS).max(1));
@@ -130,7 +130,7 @@ pub fn bias_backward(dbias: &Tensor, dy: &Tensor) -> Result<()> {
         .longs([per]);
     let dims = LaunchDims { grid: [tiles as u32, splits as u32, 1], block: [256, 1, 1], shared: 0 };
     // SAFETY: (partial, x, rows, width, per), blocks of 256 columns and of `per` rows.
-    unsafe { launch.run(kernel_for_type(dy.dtype(), ["column_sums_f32", "column_sums_bf16"])?, dims)? }
+    unsafe { launch.run(kernel_for_type(dy.dtype(), typed!("column_sums"))?, dims)? }
     add_columns(dbias, None, &partial)
 }
 
@@ -141,7 +141,7 @@ pub(super) fn add_columns(out: &Tensor, other: Option<&Tensor>, partial: &Tensor
     if first > width {
         bail!("{first} sums of {width} columns")
     }
-    let launch = Launch::on(out)?
+    let launch = Launch::for_tensor(out)?
         .array("sums", out, DType::F32, first)?
         .optional_array("sums", other, DType::F32, width - first)?
         .array("partial", partial, DType::F32, rows * width)?

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type, whole_warps};
+use super::launch::{Launch, kernel_for_type, typed, whole_warps};
 use super::matmul::add_columns;
 use crate::gpu::LaunchDims;
 
@@ -12,7 +12,7 @@ const ELEMENTS_PER_LANE: usize = 32;
 /// The longest row that a block can hold.
 const MAX_ROW: usize = 1024 * ELEMENTS_PER_THREAD;
 
-/// How many threads a block that holds a row of `d` elements has.
+/// Threads of a block that holds a row of `d` elements.
 fn threads_per_row(d: usize) -> Result<usize> {
     match d {
         1..=MAX_ROW => Ok(whole_warps(d.div_ceil(ELEMENTS_PER_THREAD))),
@@ -28,14 +28,13 @@ fn forward(
     bias: Option<&Tensor>,
     eps: f64,
 ) -> Result<(Option<Tensor>, Tensor, Tensor)> {
-    const LAYER: [[&str; 2]; 2] =
-        [["layer_norm_warp_f32", "layer_norm_warp_bf16"], ["layer_norm_f32", "layer_norm_bf16"]];
-    const RMS: [[&str; 2]; 2] = [["rms_norm_warp_f32", "rms_norm_warp_bf16"], ["rms_norm_f32", "rms_norm_bf16"]];
+    const LAYER: [[&str; 2]; 2] = [typed!("layer_norm_warp"), typed!("layer_norm")];
+    const RMS: [[&str; 2]; 2] = [typed!("rms_norm_warp"), typed!("rms_norm")];
     let (rows, d) = x.dims2()?;
     // A row that one warp holds needs no barrier of the block.
     let one_warp = d <= 32 * ELEMENTS_PER_LANE;
     let (threads, block) = if one_warp { (32, 128) } else { (threads_per_row(d)?, threads_per_row(d)?) };
-    let launch = Launch::on(x)?;
+    let launch = Launch::for_tensor(x)?;
     let (gpu, dtype, n) = (launch.gpu.clone(), x.dtype(), rows * d);
     let y = gpu.empty(dtype, (rows, d))?;
     let statistics: usize = if bias.is_some() { 2 } else { 1 };
@@ -91,18 +90,12 @@ pub fn normalize_backward(
     skip: Option<&Tensor>,
 ) -> Result<Tensor> {
     // For blocks of up to 256 threads, which may have more registers, and for larger ones.
-    const LAYER: [[&str; 2]; 2] = [
-        ["layer_norm_backward_f32", "layer_norm_backward_bf16"],
-        ["layer_norm_backward_block_f32", "layer_norm_backward_block_bf16"],
-    ];
-    const RMS: [[&str; 2]; 2] = [
-        ["rms_norm_backward_f32", "rms_norm_backward_bf16"],
-        ["rms_norm_backward_block_f32", "rms_norm_backward_block_bf16"],
-    ];
+    const LAYER: [[&str; 2]; 2] = [typed!("layer_norm_backward"), typed!("layer_norm_backward_block")];
+    const RMS: [[&str; 2]; 2] = [typed!("rms_norm_backward"), typed!("rms_norm_backward_block")];
     let (rows, d) = x.dims2()?;
     let threads = threads_per_row(d)?;
     let which = usize::from(threads > 256);
-    let launch = Launch::on(x)?;
+    let launch = Launch::for_tensor(x)?;
     let (gpu, dtype, n) = (launch.gpu.clone(), x.dtype(), rows * d);
     let vectors = 1 + usize::from(dbias.is_some());
     // Enough blocks to keep memory busy; more would only make more partial sums.

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type};
+use super::launch::{Launch, kernel_for_type, typed};
 use super::loss;
 use crate::gpu::{self, LaunchDims};
 use crate::kernels::cpu::optimizer::{AdamW, Sgd};
@@ -22,11 +22,11 @@ pub fn adamw(
     let (dtype, copied) = (state.dtype(), copied_elements(copy, n)?);
     let kernel = match (dtype, bf16) {
         (DType::F32, true) => "adamw_rounded",
-        _ => kernel_for_type(dtype, ["adamw_f32", "adamw_bf16"])?,
+        _ => kernel_for_type(dtype, typed!("adamw"))?,
     };
     let correction1 = 1.0 - step.beta1.powf(step.t as f64);
     let root = (1.0 - step.beta2.powf(step.t as f64)).sqrt();
-    let launch = Launch::on(state)?;
+    let launch = Launch::for_tensor(state)?;
     let dims = launch.dims_for_elements(n);
     let launch = launch
         .array_part("weights", state, dtype, 0, n)?
@@ -58,9 +58,9 @@ pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<
     let (dtype, copied) = (state.dtype(), copied_elements(copy, n)?);
     let kernel = match (dtype, bf16) {
         (DType::F32, true) => "sgd_rounded",
-        _ => kernel_for_type(dtype, ["sgd_f32", "sgd_bf16"])?,
+        _ => kernel_for_type(dtype, typed!("sgd"))?,
     };
-    let launch = Launch::on(state)?;
+    let launch = Launch::for_tensor(state)?;
     let dims = launch.dims_for_elements(n);
     let launch = launch.array_part("weights", state, dtype, 0, n)?;
     let launch = if state.elem_count() > n {
@@ -77,7 +77,7 @@ pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<
     unsafe { launch.run(kernel, dims) }
 }
 
-/// How many weights `copy` holds; an error if more than `n`.
+/// The number of weights that `copy` holds. More than `n` are an error.
 fn copied_elements(copy: Option<&Tensor>, n: usize) -> Result<usize> {
     match copy.map_or(0, Tensor::elem_count) {
         copied if copied > n => bail!("a copy of {copied} of {n} weights"),
@@ -88,14 +88,13 @@ fn copied_elements(copy: Option<&Tensor>, n: usize) -> Result<usize> {
 /// Σ x² in f64, left on the device: \[1\].
 pub fn sum_of_squares(x: &Tensor) -> Result<Tensor> {
     const THREADS: usize = 512;
-    let (n, launch) = (x.elem_count(), Launch::on(x)?);
+    let (n, launch) = (x.elem_count(), Launch::for_tensor(x)?);
     let blocks = n.div_ceil(THREADS * 8).clamp(1, launch.gpu.multiprocessors() * 4);
     let partial = launch.gpu.empty(DType::F64, blocks)?;
     let launch = launch.array("partial", &partial, DType::F64, blocks)?.array("x", x, x.dtype(), n)?.longs([n]);
     // SAFETY: (partial, x, n), an element of partial for each block.
     unsafe {
-        launch
-            .run(kernel_for_type(x.dtype(), ["squares_f32", "squares_bf16"])?, LaunchDims::linear(blocks, THREADS))?;
+        launch.run(kernel_for_type(x.dtype(), typed!("squares"))?, LaunchDims::linear(blocks, THREADS))?;
     }
     loss::sum(&partial)
 }
@@ -107,12 +106,12 @@ pub fn clear(x: &Tensor) -> Result<()> {
 
 /// True if every element is finite: waits for the device.
 pub fn all_finite(x: &Tensor) -> Result<bool> {
-    let (n, launch) = (x.elem_count(), Launch::on(x)?);
+    let (n, launch) = (x.elem_count(), Launch::for_tensor(x)?);
     let count = launch.gpu.zeros(DType::U32, 1)?;
     let dims = launch.dims_for_elements(n);
     let launch = launch.array("count", &count, DType::U32, 1)?.array("x", x, x.dtype(), n)?.longs([n]);
     // SAFETY: (count, x, n).
-    unsafe { launch.run(kernel_for_type(x.dtype(), ["count_bad_f32", "count_bad_bf16"])?, dims)? }
+    unsafe { launch.run(kernel_for_type(x.dtype(), typed!("count_bad"))?, dims)? }
     Ok(on_host(&count)?.squeeze(0)?.to_scalar::<u32>()? == 0)
 }
 
@@ -126,7 +125,7 @@ pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
     if dst.dtype() != DType::BF16 {
         return round_into(dst, src, matrices);
     }
-    let launch = Launch::on(dst)?;
+    let launch = Launch::for_tensor(dst)?;
     let dims = launch.dims_for_elements(matrices);
     let launch = launch
         .array("dst", dst, DType::BF16, matrices)?
@@ -143,7 +142,7 @@ pub fn round(x: &Tensor) -> Result<()> {
 
 /// Rounds the first `matrices` elements of `src` (f32) to bf16 values and copies the others.
 fn round_into(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
-    let (n, launch) = (src.elem_count(), Launch::on(dst)?);
+    let (n, launch) = (src.elem_count(), Launch::for_tensor(dst)?);
     let dims = launch.dims_for_elements(n);
     let launch = launch.array("dst", dst, DType::F32, n)?.array("src", src, DType::F32, n)?.longs([n, matrices]);
     // SAFETY: (y, x, n, rounded); each element is read before it is written.
