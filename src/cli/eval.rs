@@ -91,7 +91,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
             let configured = opened.experiment.eval.loss.map(|EvalLoss { batches }| batches);
             let batches = args.batches.map(|n| n as usize).or(configured).unwrap_or(usize::MAX);
             let batch = &opened.program()?.batch;
-            let all = LossBatches::new(split, batches, batch.micro_batch).masked(batch.mask_padding);
+            let all = LossBatches::new(split, batches, batch.micro_batch, batch.mask_padding);
             let result = all.measure(&model, &weights)?;
             metrics.val_loss = Some(result.loss);
             metrics.val_perplexity = Some(result.perplexity());

@@ -9,7 +9,8 @@ use runner_compute::kernels::embedding::sinusoids;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::model::{Model, Output, Params};
 use runner_compute::nn::{
-    Attention, DropoutSite, Embedding, GradientSink, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer,
+    Attention, BackwardPass, DeferredGradients, DropoutSite, Embedding, ForwardPass, GradientSink, Head, Linear,
+    MicroBatch, Mlp, Norm, Positions, TransformerLayer,
 };
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::{Activation, NormPlace, PositionKind, Recompute};
@@ -62,17 +63,18 @@ impl Case {
     /// The layer's output; logits for heads and models.
     pub fn output(&self, params: &Params, x: Option<&Tensor>) -> Tensor {
         let mb = &self.mb;
+        let pass = ForwardPass { params, mb };
         match &self.layer {
-            Layer::Linear(l) => l.forward(params, Self::input(x), MATH).unwrap(),
-            Layer::Norm { norm, .. } => norm.forward(params, Self::input(x), MATH).unwrap().0,
-            Layer::Attention(a, _) => a.forward(params, Self::input(x), mb).unwrap().0,
-            Layer::Mlp(m) => m.forward(params, Self::input(x), mb).unwrap().0,
-            Layer::Embedding(e) => e.forward(params, mb, 0).unwrap(),
+            Layer::Linear(l) => l.forward(pass, Self::input(x)).unwrap(),
+            Layer::Norm { norm, .. } => norm.forward(pass, Self::input(x)).unwrap().0,
+            Layer::Attention(a, _) => a.forward(pass, Self::input(x)).unwrap().0,
+            Layer::Mlp(m) => m.forward(pass, Self::input(x)).unwrap().0,
+            Layer::Embedding(e) => e.forward(pass, 0).unwrap(),
             Layer::Head(h) => {
                 let rows: Vec<usize> = (0..mb.batch * mb.seq).collect();
-                h.logits(params, Self::input(x), &rows, MATH).unwrap()
+                h.logits(pass, Self::input(x), &rows).unwrap()
             }
-            Layer::Transformer(t, _) => t.forward(params, Self::input(x).clone(), mb).unwrap().0,
+            Layer::Transformer(t, _) => t.forward(pass, Self::input(x).clone()).unwrap().0,
             Layer::Model(m) => m.logits(params, mb).unwrap(),
         }
     }
@@ -122,9 +124,9 @@ impl Case {
         let before = normals("gradients of an earlier micro-batch", self.params.layout.total);
         let grads = || super::with_values(&self.params.layout, before.clone(), candle_core::DType::F64);
         let (once, split) = (grads(), grads());
-        let dx = self.backward(&mut GradientSink::Add(&once));
-        let mut tasks = Vec::new();
-        assert_eq!(dx, self.backward(&mut GradientSink::Defer(&mut tasks)), "{}: dx by the split backward", self.name);
+        let (dx, _) = self.backward(GradientSink::Add(&once));
+        let (split_dx, tasks) = self.backward(GradientSink::Defer(Vec::new()));
+        assert_eq!(dx, split_dx, "{}: dx by the split backward", self.name);
         assert_eq!(values(&split.flat), before, "{}: the input pass leaves the gradients alone", self.name);
         for task in tasks {
             task.run(&split).unwrap();
@@ -136,53 +138,59 @@ impl Case {
     }
 
     /// Whole models are split in other ways, which `stages.rs` compares.
-    fn backward(&self, grads: &mut GradientSink<'_>) -> Option<Vec<f64>> {
+    fn backward(&self, grads: GradientSink<'_>) -> (Option<Vec<f64>>, DeferredGradients) {
         let (params, mb) = (&self.params, &self.mb);
+        let forward = ForwardPass { params, mb };
+        let pass = &mut BackwardPass { params, mb, grads };
         let x = self.x.as_ref();
         let dx = match &self.layer {
             Layer::Model(m) => {
                 let (output, saved) = m.forward(params, None, mb).unwrap();
                 assert!(matches!(output, Output::Losses(_)));
-                match grads {
+                match &pass.grads {
                     GradientSink::Add(grads) => m.backward(params, grads, saved, None, mb).unwrap(),
                     GradientSink::Defer(_) => m.backward_input(params, saved, None, mb).unwrap().0,
                 }
             }
             Layer::Head(h) => {
-                let (_, saved) = h.forward(params, Self::input(x).clone(), mb).unwrap();
-                Some(h.backward(params, grads, saved, MATH).unwrap())
+                let (_, saved) = h.forward(forward, Self::input(x).clone()).unwrap();
+                Some(h.backward(pass, saved).unwrap())
             }
             layer => {
                 let dy = self.weights(self.output(params, x).dims2().unwrap());
                 match layer {
-                    Layer::Linear(l) => Some(l.backward(params, grads, Self::input(x), &dy, MATH).unwrap()),
+                    Layer::Linear(l) => Some(l.backward(pass, Self::input(x), &dy).unwrap()),
                     Layer::Norm { norm, skip } => {
                         let skip = skip.then(|| self.skip());
-                        let (_, stats) = norm.forward(params, Self::input(x), MATH).unwrap();
+                        let (_, stats) = norm.forward(forward, Self::input(x)).unwrap();
                         let x = Self::input(x);
-                        Some(norm.backward(params, grads, x, &stats, &dy, skip.as_ref(), MATH).unwrap())
+                        Some(norm.backward(pass, x, &stats, &dy, skip.as_ref()).unwrap())
                     }
                     Layer::Attention(a, _) => {
-                        let (_, saved) = a.forward(params, Self::input(x), mb).unwrap();
-                        Some(a.backward(params, grads, Self::input(x), Some(saved), &dy, mb).unwrap())
+                        let (_, saved) = a.forward(forward, Self::input(x)).unwrap();
+                        Some(a.backward(pass, Self::input(x), Some(saved), &dy).unwrap())
                     }
                     Layer::Mlp(m) => {
-                        let (_, saved) = m.forward(params, Self::input(x), mb).unwrap();
-                        Some(m.backward(params, grads, Self::input(x), saved, &dy, mb).unwrap())
+                        let (_, saved) = m.forward(forward, Self::input(x)).unwrap();
+                        Some(m.backward(pass, Self::input(x), saved, &dy).unwrap())
                     }
                     Layer::Embedding(e) => {
-                        e.backward(grads, &dy, mb).unwrap();
+                        e.backward(pass, &dy).unwrap();
                         None
                     }
                     Layer::Transformer(t, _) => {
-                        let (_, saved) = t.forward(params, Self::input(x).clone(), mb).unwrap();
-                        Some(t.backward(params, grads, saved, &dy, mb).unwrap())
+                        let (_, saved) = t.forward(forward, Self::input(x).clone()).unwrap();
+                        Some(t.backward(pass, saved, &dy).unwrap())
                     }
                     Layer::Head(_) | Layer::Model(_) => unreachable!("handled above"),
                 }
             }
         };
-        dx.map(|dx| values(&dx))
+        let tasks = match &mut pass.grads {
+            GradientSink::Add(_) => Vec::new(),
+            GradientSink::Defer(tasks) => std::mem::take(tasks),
+        };
+        (dx.map(|dx| values(&dx)), tasks)
     }
 
     /// The layer's output in plain candle operations.

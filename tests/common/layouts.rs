@@ -184,7 +184,7 @@ pub fn run<'a>(case: &'a LayoutCase, dtype: DType) -> (ObservedRun, BTreeMap<Str
     let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
     let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
     let state = |rank: &RankPlan| {
-        let mut state = initial_state(&rank.program).unwrap();
+        let mut state = initial_state(&rank.program, None).unwrap();
         state.buffer = state.buffer.to_dtype(dtype).unwrap();
         state
     };

@@ -15,6 +15,7 @@ use candle_core::{DType, Device, Tensor};
 use runner_compute::kernels::Math;
 use runner_compute::model::{Model, Params};
 use runner_compute::nn::MicroBatch;
+use runner_exec::Trainer;
 use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind};
 use runner_spec::experiment::{Decays, Precision, Recompute};
 use runner_spec::model::layout::ParamLayout;
@@ -47,6 +48,11 @@ pub fn random(purpose: &str, shape: (usize, usize), std: f64) -> Tensor {
 /// All elements, in f64.
 pub fn values(x: &Tensor) -> Vec<f64> {
     x.flatten_all().unwrap().to_dtype(DType::F64).unwrap().to_vec1().unwrap()
+}
+
+/// The norm of the gradients that the trainer's rank counts.
+pub fn grad_norm(trainer: &Trainer) -> f64 {
+    trainer.launch_grad_squares().unwrap().into_iter().map(|sum| sum.read().unwrap()).sum::<f64>().sqrt()
 }
 
 /// A parameter's specification for tests of single layers.

@@ -207,14 +207,17 @@ fn train(golden: &Golden, dtype: DType, optimizer: OptimizerSpec, clip: f64, lrs
             let mut mb =
                 trainer.models[0].micro_batch(&tokens[range.clone()], targets[range].to_vec(), LENGTH).unwrap();
             (mb.training, mb.step, mb.first_sample, mb.scale) = (true, step as u64, first as u64, scale);
-            let (Output::Losses(part), mut saved) = trainer.forward(0, None, &mb).unwrap() else {
+            let (Output::Losses(part), mut saved) = trainer.models[0].forward(&trainer.weights, None, &mb).unwrap()
+            else {
                 panic!("a whole model ends in losses")
             };
-            trainer.backward(0, &mut saved, None, &mb, 0..golden.spec.block_count()).unwrap();
+            trainer.models[0]
+                .backward_blocks(&trainer.weights, &trainer.grads, &mut saved, None, &mb, 0..golden.spec.block_count())
+                .unwrap();
             loss += part.iter().map(|&l| f64::from(l)).sum::<f64>() * scale;
             first += rows;
         }
-        let norm = trainer.grad_squares().unwrap().sqrt();
+        let norm = crate::common::grad_norm(&trainer);
         trainer.update(lr, optim::clip_scale(norm, Some(clip))).unwrap();
         losses.push(loss);
         norms.push(norm);

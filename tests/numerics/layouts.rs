@@ -123,7 +123,7 @@ fn the_padding_mask_changes_padding_alone() {
         let case = layout_case_with_mask(model, layout, 12, mask);
         let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
         let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
-        let state = |rank: &RankPlan| initial_state(&rank.program).unwrap();
+        let state = |rank: &RankPlan| initial_state(&rank.program, None).unwrap();
         let thread_rank = |rank: usize| ThreadRank {
             program: &case.plan.ranks[rank].program,
             threads: 1,
@@ -199,7 +199,7 @@ fn ranks_that_start_differently_are_refused() {
         let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
         let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
         let thread_rank = |r: &RankPlan| -> (usize, TrainState) {
-            let mut state = initial_state(&r.program).unwrap();
+            let mut state = initial_state(&r.program, None).unwrap();
             if r.rank == rank {
                 let mut values: Vec<f32> = state.buffer.to_vec1().unwrap();
                 let name = "transformer.wte.weight";

@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::llama as peer;
 use runner_compute::kernels::Math;
-use runner_compute::model::{Model, Output, Params};
+use runner_compute::model::{Model, Output, Params, StageInput};
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::model::{ModelSpec, parameters};
 
@@ -102,7 +102,8 @@ fn the_cache_gives_the_logits_of_the_whole_forward() {
             let mut cache = model.new_cache(batch, seq, &params.flat).unwrap();
             let mut done = 0;
             for n in plan {
-                let logits = model.extend(&params, &columns(&ids, seq, done, n), &mut cache).unwrap();
+                let logits =
+                    model.extend_stage(&params, StageInput::Ids(&columns(&ids, seq, done, n)), &mut cache).unwrap();
                 done += n;
                 assert_eq!(cache.length, done);
                 let expected = values(&all.narrow(1, done - 1, 1).unwrap());
@@ -119,15 +120,21 @@ fn the_cache_refuses_what_does_not_fit() {
         let params = random_params(parameters(&spec), 0.3);
         let model = model_for(&spec, &params, MATH);
         let mut cache = model.new_cache(2, 4, &params.flat).unwrap();
-        assert!(model.extend(&params, &[], &mut cache).is_err());
-        assert!(model.extend(&params, &[1, 2, 3], &mut cache).is_err(), "3 ids are not 2 rows");
-        assert!(model.extend(&params, &[1; 10], &mut cache).is_err(), "5 tokens in a cache of 4");
-        assert!(model.extend(&params, &[spec.vocab_size as u32; 2], &mut cache).is_err(), "no such token");
-        model.extend(&params, &[1; 8], &mut cache).unwrap();
-        assert!(model.extend(&params, &[1; 2], &mut cache).is_err(), "a fifth token");
+        assert!(model.extend_stage(&params, StageInput::Ids(&[]), &mut cache).is_err());
+        assert!(model.extend_stage(&params, StageInput::Ids(&[1, 2, 3]), &mut cache).is_err(), "3 ids are not 2 rows");
+        assert!(
+            model.extend_stage(&params, StageInput::Ids(&[1; 10]), &mut cache).is_err(),
+            "5 tokens in a cache of 4"
+        );
+        assert!(
+            model.extend_stage(&params, StageInput::Ids(&[spec.vocab_size as u32; 2]), &mut cache).is_err(),
+            "no such token"
+        );
+        model.extend_stage(&params, StageInput::Ids(&[1; 8]), &mut cache).unwrap();
+        assert!(model.extend_stage(&params, StageInput::Ids(&[1; 2]), &mut cache).is_err(), "a fifth token");
         // Larger than the context: the context is the limit.
         let mut cache = model.new_cache(1, 1000, &params.flat).unwrap();
-        assert!(model.extend(&params, &[1; 81], &mut cache).is_err());
+        assert!(model.extend_stage(&params, StageInput::Ids(&[1; 81]), &mut cache).is_err());
     }
 }
 

@@ -249,11 +249,14 @@ fn losses(family: Family, seed: u64, precision: Precision) -> Vec<f64> {
         let (inputs, targets) = batch(seed, step);
         let mut mb = trainer.models[0].micro_batch(&inputs, targets, LENGTH).unwrap();
         (mb.training, mb.step, mb.scale) = (true, step, 1.0 / (ROWS * LENGTH) as f64);
-        let (Output::Losses(losses), mut saved) = trainer.forward(0, None, &mb).unwrap() else {
+        let (Output::Losses(losses), mut saved) = trainer.models[0].forward(&trainer.weights, None, &mb).unwrap()
+        else {
             panic!("a whole model ends in losses")
         };
-        trainer.backward(0, &mut saved, None, &mb, 0..spec.block_count()).unwrap();
-        let norm = trainer.grad_squares().unwrap().sqrt();
+        trainer.models[0]
+            .backward_blocks(&trainer.weights, &trainer.grads, &mut saved, None, &mb, 0..spec.block_count())
+            .unwrap();
+        let norm = crate::common::grad_norm(&trainer);
         trainer.update(lr_at(&schedule, step), optim::clip_scale(norm, Some(1.0))).unwrap();
         losses.iter().map(|&l| f64::from(l)).sum::<f64>() * mb.scale
     };
@@ -361,7 +364,7 @@ fn multiple_choice_is_scored_as_in_pytorch() {
     let model = model_for(&spec, &params, Math { bf16: false });
     let items: Vec<ChoiceItem> = (0..150).map(choice_item).collect();
     let all = ChoiceBatches::new(&items, spec.context_length);
-    let partial = batches::run(&all, 0..all.count(), &model, &params).unwrap();
+    let partial = batches::run_batches(&all, 0..all.count(), &model, &params).unwrap();
     let expected = fixture.values("sums");
     assert_eq!(partial.values.len(), expected.len());
     let worst = partial.values.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);

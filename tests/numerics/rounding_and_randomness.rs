@@ -14,12 +14,12 @@ use runner_spec::model::{ModelSpec, ParamInit, parameters};
 
 /// Trains one step on `mb`, and returns the mean loss.
 fn train(trainer: &mut Trainer, mb: &MicroBatch, lr: f64) -> f64 {
-    let (Output::Losses(losses), mut saved) = trainer.forward(0, None, mb).unwrap() else {
+    let (Output::Losses(losses), mut saved) = trainer.models[0].forward(&trainer.weights, None, mb).unwrap() else {
         panic!("a whole model ends in losses")
     };
     let blocks = 0..trainer.models[0].spec.block_count();
-    trainer.backward(0, &mut saved, None, mb, blocks).unwrap();
-    let scale = optim::clip_scale(trainer.grad_squares().unwrap().sqrt(), Some(1.0));
+    trainer.models[0].backward_blocks(&trainer.weights, &trainer.grads, &mut saved, None, mb, blocks).unwrap();
+    let scale = optim::clip_scale(crate::common::grad_norm(trainer), Some(1.0));
     trainer.update(lr, scale).unwrap();
     losses.iter().map(|&l| f64::from(l)).sum::<f64>() * mb.scale
 }
@@ -97,7 +97,7 @@ fn bf16_training_follows_fp32() {
         let targets = below("training targets", 4 * 16, spec.vocab_size);
         let run = |precision: Precision| {
             let program = program(spec.clone(), precision, 4, 16);
-            let mut trainer = Trainer::new(&program, initial_state(&program).unwrap()).unwrap();
+            let mut trainer = Trainer::new(&program, initial_state(&program, None).unwrap()).unwrap();
             let mut mb = trainer.models[0].micro_batch(&ids, targets.clone(), 16).unwrap();
             (mb.training, mb.scale) = (true, 1.0 / 64.0);
             let losses: Vec<f64> = (0..30).map(|_| train(&mut trainer, &mb, 3e-3)).collect();
@@ -132,11 +132,20 @@ fn any_number_of_threads_gives_the_same_bits() {
             let program = program(spec.clone(), precision, batch, seq);
             let run = |threads: usize| {
                 rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| {
-                    let mut trainer = Trainer::new(&program, initial_state(&program).unwrap()).unwrap();
+                    let mut trainer = Trainer::new(&program, initial_state(&program, None).unwrap()).unwrap();
                     let mut mb = trainer.models[0].micro_batch(&ids, targets.clone(), seq).unwrap();
                     (mb.training, mb.scale) = (true, 1.0 / 900.0);
-                    let (_, mut saved) = trainer.forward(0, None, &mb).unwrap();
-                    trainer.backward(0, &mut saved, None, &mb, 0..program.model.block_count()).unwrap();
+                    let (_, mut saved) = trainer.models[0].forward(&trainer.weights, None, &mb).unwrap();
+                    trainer.models[0]
+                        .backward_blocks(
+                            &trainer.weights,
+                            &trainer.grads,
+                            &mut saved,
+                            None,
+                            &mb,
+                            0..program.model.block_count(),
+                        )
+                        .unwrap();
                     let grads = bits(&trainer.grads.flat);
                     let losses = [train(&mut trainer, &mb, 1e-3), train(&mut trainer, &mb, 1e-3)];
                     (grads, losses, bits(&trainer.state.buffer))
@@ -161,7 +170,7 @@ fn initial_weights_have_their_moments() {
     for family in [Family::Gpt2, Family::Llama] {
         let base = if family == Family::Gpt2 { small_gpt2() } else { small_llama() };
         let spec = ModelSpec { d_model: 64, d_ff: 128, vocab_size: 300, layers: 3, tie_embeddings: false, ..base };
-        let state = initial_state(&program(spec.clone(), Precision::Fp32, 1, 8)).unwrap();
+        let state = initial_state(&program(spec.clone(), Precision::Fp32, 1, 8), None).unwrap();
         let weights: Vec<f32> = state.weights().unwrap().to_vec1().unwrap();
         for entry in &state.layout.entries {
             let (name, values) = (&entry.spec.name, &weights[entry.range()]);
@@ -192,7 +201,7 @@ fn initial_weights_depend_on_seed_and_name_alone() {
     let start = |seed: u64, spec: &ModelSpec| {
         let mut program = program(spec.clone(), Precision::Fp32, 1, 8);
         program.seed = seed;
-        initial_state(&program).unwrap()
+        initial_state(&program, None).unwrap()
     };
     let matrix = |state: &runner_compute::state::TrainState, name: &str| {
         let weights: Vec<f32> = state.weights().unwrap().to_vec1().unwrap();
@@ -295,7 +304,7 @@ fn pytorchs_initial_weights() {
     let variant = runner_spec::model::variant::Gpt2Variant { pytorch_init: Some(0.1), ..crate::common::encoder() };
     let spec = ModelSpec { variant, vocab_size: 200, d_model: 64, d_ff: 96, ..crate::common::small_encoder() };
     let mut program = program(spec, Precision::Fp32, 4, 12);
-    let state = initial_state(&program).unwrap();
+    let state = initial_state(&program, None).unwrap();
     let flat = values(&state.weights().unwrap());
     let bounds = [
         ("attn.c_attn.weight", (6.0_f64 / (4.0 * 64.0)).sqrt()),
@@ -326,7 +335,7 @@ fn pytorchs_initial_weights() {
         assert!((square - bound * bound / 3.0).abs() <= error, "{name}: {square}");
     }
     program.seed += 1;
-    assert_ne!(values(&initial_state(&program).unwrap().weights().unwrap()), flat, "they follow from the seed");
+    assert_ne!(values(&initial_state(&program, None).unwrap().weights().unwrap()), flat, "they follow from the seed");
 }
 
 /// Without master weights there is one copy of the weights, which the forward reads: bf16 values from the start, as are the
@@ -335,23 +344,26 @@ fn pytorchs_initial_weights() {
 fn bf16_without_master_weights_holds_nothing_else() {
     let mut program = program(crate::common::small_encoder(), Precision::Bf16, 2, 12);
     program.master_weights = false;
-    let mut trainer = Trainer::new(&program, initial_state(&program).unwrap()).unwrap();
-    assert!(!trainer.has_rounded_copy());
+    let mut trainer = Trainer::new(&program, initial_state(&program, None).unwrap()).unwrap();
+    assert!(!trainer.has_rounded_copy);
     let ids = below("ids", 24, program.model.vocab_size);
     let mut mb = trainer.models[0].micro_batch(&ids, ids.clone(), 12).unwrap();
     (mb.training, mb.scale) = (true, 1.0 / 24.0);
     for _ in 0..5 {
         assert!(is_bf16(&trainer.state.buffer), "weights and moments");
         assert_eq!(values(&trainer.weights.flat), values(&trainer.state.weights().unwrap()), "one copy");
-        let (_, mut saved) = trainer.forward(0, None, &mb).unwrap();
-        trainer.backward(0, &mut saved, None, &mb, 0..program.model.block_count()).unwrap();
+        let (_, mut saved) = trainer.models[0].forward(&trainer.weights, None, &mb).unwrap();
+        trainer.models[0]
+            .backward_blocks(&trainer.weights, &trainer.grads, &mut saved, None, &mb, 0..program.model.block_count())
+            .unwrap();
         assert!(!is_bf16(&trainer.grads.flat), "sums over micro-batches are f32");
         trainer.finish_gradients().unwrap();
         assert!(is_bf16(&trainer.grads.flat));
         trainer.update(3e-3, 0.7).unwrap();
     }
     // A state that is none, as a checkpoint of another precision holds.
-    let state = initial_state(&crate::common::program(crate::common::small_encoder(), Precision::Fp32, 2, 12)).unwrap();
+    let state =
+        initial_state(&crate::common::program(crate::common::small_encoder(), Precision::Fp32, 2, 12), None).unwrap();
     assert!(!is_bf16(&state.buffer));
     assert!(is_bf16(&Trainer::new(&program, state).unwrap().state.buffer));
 }

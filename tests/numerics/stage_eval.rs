@@ -170,7 +170,7 @@ fn validation_loss_does_not_depend_on_replicas_and_stages() {
     let three = Pipeline::new(&spec, &weights(&spec, DType::F64), &[0..2, 2..3, 3..5], 3, FP32);
     // The last batch is smaller; fewer batches than the split has; fewer than replicas.
     for (count, micro_batch) in [(usize::MAX, 4), (3, 2), (1, 3)] {
-        let batches = LossBatches::new(split, count, micro_batch);
+        let batches = LossBatches::new(split, count, micro_batch, false);
         let model = &one.stages[0].1;
         let expected = batches.measure(model, &one.ranks[0].params).unwrap();
         let rows = split.rows().min((count as u64).saturating_mul(micro_batch as u64));
@@ -182,7 +182,7 @@ fn validation_loss_does_not_depend_on_replicas_and_stages() {
             }
         }
     }
-    let batches = LossBatches::new(split, 2, 2);
+    let batches = LossBatches::new(split, 2, 2, false);
     assert!(matches!(batches.finish(&batches.partial()), Err(EvalError::Request(_))), "nothing was run");
     let mut bad = batches.partial();
     bad.values.fill(f64::NAN);
@@ -231,7 +231,7 @@ fn decoding_by_stages_is_decoding() {
                     cache = model.new_cache(feed.batch, feed.capacity, &params.flat).unwrap();
                 }
                 cache.length = feed.start;
-                let logits = model.extend(params, &feed.ids, &mut cache).unwrap();
+                let logits = model.extend_stage(params, StageInput::Ids(&feed.ids), &mut cache).unwrap();
                 assert_eq!(logits.dims(), [feed.batch, spec.vocab_size]);
                 expected.push(values(&logits));
             }
@@ -279,7 +279,6 @@ fn feeds_that_do_not_fit_are_errors() {
     let [(_, first), (_, second)] = pipeline.stages.as_slice() else { panic!("two stages") };
     let [a, b] = pipeline.ranks.as_slice() else { panic!("two ranks") };
     assert!(WholeDecoder::new(first, &a.params).is_err(), "a chunk");
-    assert!(first.extend(&a.params, &[1, 2], &mut first.new_cache(1, 4, &a.params.flat).unwrap()).is_err(), "a chunk");
     let feed = Feed { ids: vec![1, 2, 3, 4], batch: 2, start: 0, capacity: 4 };
     let mut stage = StageDecoder::new(first, &a.params);
     let hidden = stage.feed(&feed, None).unwrap();

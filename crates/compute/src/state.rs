@@ -21,7 +21,7 @@ pub struct TrainState {
     /// Flat: `layout.total` weights, then each optimizer moment, of the same length. The optimizer changes them together,
     /// and candle's in-place ops take one mutable buffer.
     pub buffer: Tensor,
-    /// How many optimizer moments `buffer` holds.
+    /// The number of optimizer moments that `buffer` holds.
     pub moments: usize,
 }
 

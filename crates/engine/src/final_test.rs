@@ -31,7 +31,7 @@ pub(crate) fn test_best_checkpoint(
     }
     let tested = ready.pool.install(|| -> Result<TestResult, EngineError> {
         let (model, weights, step) = run.model(CheckpointChoice::Best, device)?;
-        let all = LossBatches::new(split, usize::MAX, batch.micro_batch).masked(batch.mask_padding);
+        let all = LossBatches::new(split, usize::MAX, batch.micro_batch, batch.mask_padding);
         let result = all.measure(&model, &weights)?;
         Ok(TestResult { step, loss: result.loss, perplexity: result.perplexity(), tokens: result.tokens })
     })?;

@@ -235,7 +235,7 @@ fn initial_state(
 ) -> Result<TrainState, ExecError> {
     let weights = initial_weights(experiment).map_err(|error| ExecError::InitialWeights(error.into()))?;
     let given = weights.as_ref().map(|weights| weights as &dyn InitialWeights);
-    let state = runner_exec::initial_state_from(program, given)?;
+    let state = runner_exec::initial_state(program, given)?;
     if let Some(weights) = &weights {
         check_unchanged(weights, facts, cache).map_err(|error| ExecError::InitialWeights(error.into()))?;
     }

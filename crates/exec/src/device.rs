@@ -1,14 +1,6 @@
 //! The device of a rank: opening it, moving tensors to it, and reading how much memory it has.
 
-#![cfg_attr(
-    not(feature = "cuda"),
-    allow(
-        clippy::unnecessary_wraps,
-        clippy::unused_self,
-        clippy::needless_pass_by_value,
-        reason = "one signature with and without the feature"
-    )
-)]
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -17,13 +9,12 @@ use super::memory_shortage::DriverMemory;
 use runner_compute::kernels::optimizer;
 use runner_compute::model::Params;
 use runner_machine::heap;
-#[cfg(feature = "cuda")]
-use runner_spec::cluster::ComputeCapability;
 use runner_spec::event::WatchedDevice;
 use runner_spec::experiment::Precision;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::program;
-use runner_spec::program::Program;
+use runner_spec::program::{self, Program};
+#[cfg(feature = "cuda")]
+use {runner_compute::gpu::DeviceMemory, runner_spec::cluster::ComputeCapability};
 
 /// Opens `device` for the calling thread, to compute in `precision`.
 ///
@@ -64,12 +55,15 @@ pub(super) fn needs_rounded_copy(program: &Program, device: &Device) -> bool {
     program.precision == Precision::Bf16 && (program.master_weights || !device.is_cpu())
 }
 
-/// Allocates the copy of the f32 buffer `all` that the forward of a bf16 run reads: on a CPU as f32, on a GPU as a bf16 tensor,
-/// beside which norms read `all`. `refresh_rounded_copy` fills it.
+/// Allocates the weights that the forward reads. They are the f32 buffer `all`, unless the program needs a rounded copy: that is f32 on a
+/// CPU, and a bf16 tensor on a GPU, beside which norms read `all`. `refresh_rounded_copy` fills it.
 ///
 /// # Errors
 /// If memory is short.
-pub(super) fn allocate_rounded_copy(layout: &std::sync::Arc<ParamLayout>, all: Tensor) -> Result<Params> {
+pub(super) fn allocate_weights(program: &Program, layout: &Arc<ParamLayout>, all: Tensor) -> Result<Params> {
+    if !needs_rounded_copy(program, all.device()) {
+        return Ok(Params::new(layout.clone(), all));
+    }
     if all.device().is_cpu() {
         return Ok(Params::new(layout.clone(), all.zeros_like()?));
     }
@@ -77,7 +71,7 @@ pub(super) fn allocate_rounded_copy(layout: &std::sync::Arc<ParamLayout>, all: T
     Ok(Params::with_exact_vectors(layout.clone(), rounded, all))
 }
 
-/// Fills what `allocate_rounded_copy` allocated from the f32 buffer `all`, with matrices rounded to bf16.
+/// Fills the copy that `allocate_weights` allocated from the f32 buffer `all`, with matrices rounded to bf16.
 ///
 /// # Errors
 /// None on a CPU.
@@ -125,13 +119,9 @@ pub(super) fn driver_memory(_: &Device) -> Option<DriverMemory> {
 #[cfg(feature = "cuda")]
 pub(super) fn memory_of_program(program: &Program) -> Option<DriverMemory> {
     let program::Device::Cuda(ordinal) = program.device else { return None };
-    runner_compute::gpu::opened_by_this_thread(ordinal)
-        .map_or_else(|| memory_without_context(ordinal), |device| driver_memory(&device))
-}
-
-/// The memory of a device that has no context.
-#[cfg(feature = "cuda")]
-fn memory_without_context(ordinal: usize) -> Option<DriverMemory> {
+    if let Some(device) = runner_compute::gpu::opened_by_this_thread(ordinal) {
+        return driver_memory(&device);
+    }
     let total = runner_compute::gpu::total_memory(ordinal)?;
     Some(DriverMemory { reserved: 0, free: None, total, capability: None })
 }
@@ -163,11 +153,8 @@ pub(super) fn peak_memory(device: &Device) -> (Option<u64>, Option<WatchedDevice
     #[cfg(feature = "cuda")]
     {
         let Some(memory) = runner_compute::gpu::memory(device) else { return (None, None) };
-        let used = memory.total.saturating_sub(memory.free);
-        (
-            Some(memory.peak),
-            Some(WatchedDevice { reserved: memory.reserved, used, total: memory.total, peak: Some(memory.peak) }),
-        )
+        let DeviceMemory { peak, reserved, free, total, .. } = memory;
+        (Some(peak), Some(WatchedDevice { reserved, used: total.saturating_sub(free), total, peak: Some(peak) }))
     }
     #[cfg(not(feature = "cuda"))]
     (None, None)

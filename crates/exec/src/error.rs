@@ -6,7 +6,7 @@ use runner_comm::CommError;
 use runner_data::DataError;
 use runner_spec::event::ObserveError;
 
-/// Why a rank stopped.
+/// The reason why a rank stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
     #[error(transparent)]
@@ -37,7 +37,6 @@ pub enum ExecError {
 
 impl ExecError {
     /// True if the end of another rank caused this error: that rank's own error says more.
-    #[must_use]
     pub fn is_aborted(&self) -> bool {
         let aborted = |e: &CommError| matches!(e, CommError::Aborted { .. } | CommError::Left { .. });
         match self {

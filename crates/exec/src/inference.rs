@@ -18,10 +18,9 @@ pub fn model_for_inference(program: &Program, weights: Params, device: Device) -
     let math = Math { bf16: program.precision == Precision::Bf16 };
     let blocks = 0..program.model.block_count();
     let model = Model::new(&program.model, layout.clone(), blocks, program.seed, math, &all)?;
-    if !device::needs_rounded_copy(program, &device) {
-        return Ok((model, Params::new(layout, all)));
+    let weights = device::allocate_weights(program, &layout, all.clone())?;
+    if device::needs_rounded_copy(program, &device) {
+        device::refresh_rounded_copy(&weights, &all)?;
     }
-    let weights = device::allocate_rounded_copy(&layout, all.clone())?;
-    device::refresh_rounded_copy(&weights, &all)?;
     Ok((model, weights))
 }

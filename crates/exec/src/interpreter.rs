@@ -7,7 +7,6 @@ use super::data_cursor::DataCursor;
 use super::error::ExecError;
 use super::gradient_reduction::GradientReduction;
 use super::memory_shortage::explain_out_of_memory;
-use super::optimizer::Optimizer;
 use super::passes::Passes;
 use super::phase_clock::{Phase, PhaseClock};
 use super::rank_context::{InstructionList, Peers, RankContext};
@@ -18,11 +17,13 @@ use super::trainer::Trainer;
 use super::{device, layout_evaluation, layout_sampling, non_finite, replica_check};
 use runner_compute::kernels::optimizer::Sum;
 use runner_compute::observer::Observer;
+use runner_compute::optim;
 use runner_compute::state::TrainState;
 use runner_data::{Dataset, TextTokenizer};
 use runner_spec::data::ChoiceItem;
 use runner_spec::event::{BestValidation, Event, StepMetrics};
 use runner_spec::program::{Instruction, Mode, Program};
+use runner_spec::topology::Lane;
 
 /// The data that a rank works with besides its program.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +34,7 @@ pub struct Resources<'a> {
     pub choice: Option<&'a [ChoiceItem]>,
 }
 
-/// When a run stops early, and whether it traces: the same on all ranks.
+/// Settings for an early stop and for the trace, the same on all ranks.
 #[derive(Debug, Clone, Copy)]
 pub struct RunControls<'a> {
     /// Set when the run is asked to stop. It stays set.
@@ -74,21 +75,21 @@ pub fn run<'a>(
     let first_step = state.step;
     let explain = |e| explain_out_of_memory(e, program, first_step, None, || device::memory_of_program(program));
     let trainer = Trainer::new(program, state).map_err(explain)?;
-    context.comm.attach(trainer.device()).map_err(|e| explain(e.into()))?;
+    context.comm.attach(&trainer.device).map_err(|e| explain(e.into()))?;
     let controls = controls.into();
     let interpreter = Interpreter {
         context,
         resources,
         controls,
         observer,
-        clock: PhaseClock::new(trainer.device())?,
+        clock: PhaseClock::new(&trainer.device)?,
         // Replicas compute the same: a difference in another one shows in the gradients, which are sums over all.
         trace: (controls.trace && context.replica == 0).then(Trace::default),
         trainer,
         data: DataCursor::new(program, &resources.dataset.train),
         passes: Passes::new(context, first_step),
         reduction: GradientReduction::new(context),
-        optimizer: Optimizer::new(&program.schedule),
+        clip_scale: 1.0,
         agreement: StepAgreement::default(),
         totals: StepTotals::default(),
         waited: Duration::ZERO,
@@ -110,7 +111,8 @@ struct Interpreter<'a> {
     data: DataCursor<'a>,
     passes: Passes<'a>,
     reduction: GradientReduction<'a>,
-    optimizer: Optimizer<'a>,
+    /// The factor by which the next update scales the gradients.
+    clip_scale: f64,
     agreement: StepAgreement,
     totals: StepTotals,
     /// The part of the communicator's waiting time that is already reported, or belongs to no step.
@@ -159,9 +161,9 @@ impl Interpreter<'_> {
         let program = self.context.program;
         self.step = self.trainer.state.step;
         self.passes = Passes::new(self.context, self.step);
-        let mut watch = StepWatch::start_if_due(self.step - self.first_step + 1, program, self.trainer.device());
+        let mut watch = StepWatch::start_if_due(self.step - self.first_step + 1, program, &self.trainer.device);
         for (index, instruction) in program.step.iter().enumerate() {
-            if matches!(instruction, Instruction::ClipNorm { .. }) && !self.trainer.device().is_cpu() {
+            if matches!(instruction, Instruction::ClipNorm { .. }) && !self.trainer.device.is_cpu() {
                 // Clipping is the first to wait for the GPU: until then the host reads the next step's rows.
                 self.data.prefetch_step(self.step + 1);
             }
@@ -210,7 +212,7 @@ impl Interpreter<'_> {
         self.context.monitor.enter_instruction(self.step, list, index);
         let lap = self.clock.start()?;
         self.dispatch(instruction).map_err(|e| {
-            let memory = || device::driver_memory(self.trainer.device());
+            let memory = || device::driver_memory(&self.trainer.device);
             explain_out_of_memory(e, self.context.program, self.step, Some(instruction), memory)
         })?;
         match Phase::of_instruction(instruction) {
@@ -235,16 +237,20 @@ impl Interpreter<'_> {
             Instruction::BackwardWeight { mb, chunk, blocks } => {
                 self.passes.backward_weight(trainer, mb, chunk, blocks)
             }
-            Instruction::SendActivation { mb, chunk, to } => self.passes.send_activation(mb, chunk, to),
-            Instruction::RecvActivation { mb, chunk, from } => self.passes.receive_activation(trainer, mb, chunk, from),
-            Instruction::SendGradient { mb, chunk, to } => self.passes.send_gradient(mb, chunk, to),
-            Instruction::RecvGradient { mb, chunk, from } => self.passes.receive_gradient(trainer, mb, chunk, from),
+            Instruction::SendActivation { mb, chunk, to } => self.passes.send(mb, chunk, to, Lane::Activation),
+            Instruction::SendGradient { mb, chunk, to } => self.passes.send(mb, chunk, to, Lane::Gradient),
+            Instruction::RecvActivation { mb, chunk, from } => {
+                self.passes.receive(trainer, (mb, chunk), from, Lane::Activation)
+            }
+            Instruction::RecvGradient { mb, chunk, from } => {
+                self.passes.receive(trainer, (mb, chunk), from, Lane::Gradient)
+            }
             Instruction::AllReduce { bucket } => self.reduction.all_reduce(trainer, bucket),
             Instruction::WaitBuckets => self.reduction.wait_buckets(),
             Instruction::ReduceToRoot { bucket } => self.reduction.reduce_to_root(trainer, bucket),
             Instruction::SumTied => self.reduction.sum_tied(trainer),
             Instruction::ClipNorm { max } => self.clip_gradients(max),
-            Instruction::OptimizerStep => Ok(self.optimizer.step(&mut self.trainer)?),
+            Instruction::OptimizerStep => Ok(self.trainer.update(self.learning_rate(), self.clip_scale)?),
             Instruction::ZeroGradients => Ok(self.trainer.end_step()?),
             Instruction::Evaluate => self.evaluate(),
             Instruction::Sample => self.sample(),
@@ -294,8 +300,13 @@ impl Interpreter<'_> {
             let first = self.context.elect_fault_report(&finding, non_finite::SQUARES_OVERFLOW)?;
             return Err(ExecError::NotFinite { step: self.step + 1, what: "gradient norm", first });
         }
-        self.optimizer.clip(self.totals.grad_norm, max_norm);
+        self.clip_scale = optim::clip_scale(self.totals.grad_norm, max_norm);
         Ok(())
+    }
+
+    /// The learning rate of the current step.
+    fn learning_rate(&self) -> f64 {
+        optim::lr_at(&self.context.program.schedule, self.step)
     }
 
     fn evaluate(&mut self) -> Result<(), ExecError> {
@@ -333,23 +344,23 @@ impl Interpreter<'_> {
             let lines = trace.finish(&self.trainer)?;
             self.observer.trace(&lines)?;
         }
-        let phases = self.clock.take()?;
+        let [data, forward, backward, optimizer] = self.clock.take()?;
         let (program, totals, tokens) = (self.context.program, &self.totals, self.agreement.tokens);
         let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
         let seconds = elapsed.as_secs_f64();
         let event = Event::Step(StepMetrics {
             step: self.trainer.state.step,
             loss: totals.loss / tokens.max(1) as f64,
-            lr: self.optimizer.learning_rate(self.step),
+            lr: self.learning_rate(),
             grad_norm: totals.grad_norm,
             tokens,
             tokens_per_second: tokens as f64 / seconds,
             mfu: program.peak_flops.map(|peak| program.flops_per_step / (peak * seconds)),
             step_ms: milliseconds(elapsed),
-            data_ms: milliseconds(phases.data),
-            forward_ms: milliseconds(phases.forward),
-            backward_ms: milliseconds(phases.backward),
-            optimizer_ms: milliseconds(phases.optimizer),
+            data_ms: milliseconds(data),
+            forward_ms: milliseconds(forward),
+            backward_ms: milliseconds(backward),
+            optimizer_ms: milliseconds(optimizer),
             comm_ms: (!self.context.is_alone()).then(|| milliseconds(totals.communication)),
         });
         Ok(self.observer.observe(&event)?)

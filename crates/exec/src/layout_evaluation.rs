@@ -16,7 +16,7 @@ use runner_compute::model::Output;
 use runner_spec::data::Rows;
 use runner_spec::event::EvalMetrics;
 
-/// Measures what the program evaluates: the same on all ranks, in whatever layout.
+/// Runs the program's evaluations. The result is the same on all ranks, in whatever layout.
 pub(super) fn evaluate(
     context: RankContext<'_>,
     trainer: &Trainer,
@@ -26,8 +26,8 @@ pub(super) fn evaluate(
     let program = context.program;
     let mut metrics = EvalMetrics { step: trainer.state.step, ..EvalMetrics::default() };
     if let (Some(spec), Some(split)) = (program.eval.loss, &resources.dataset.validation) {
-        let batches =
-            LossBatches::new(split, spec.batches, program.batch.micro_batch).masked(program.batch.mask_padding);
+        let batch = &program.batch;
+        let batches = LossBatches::new(split, spec.batches, batch.micro_batch, batch.mask_padding);
         let partial = run_batches(context, trainer, &batches)?;
         let result = report_non_finite(context, trainer, batches.finish(&partial))?;
         metrics.val_loss = Some(result.loss);

@@ -29,7 +29,7 @@ pub struct DriverMemory {
 pub struct MemoryShortage {
     pub rank: usize,
     pub device: Device,
-    /// Where the rank was: `in step 3 at Forward 2, layer 5`.
+    /// The place that the rank had reached: `in step 3 at Forward 2, layer 5`.
     pub place: String,
     /// The memory that was being allocated.
     pub category: MemoryCategory,
@@ -74,7 +74,6 @@ fn is_nccl_out_of_memory(what: &str) -> bool {
 
 impl MemoryShortage {
     /// A shortage of `program`'s rank in step `step`, counting from 0. `inside` is the part of the model that was computed.
-    #[must_use]
     pub fn new(
         program: &Program,
         step: u64,

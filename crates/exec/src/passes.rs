@@ -16,7 +16,7 @@ use runner_spec::data::Rows;
 use runner_spec::program::BlockRange;
 use runner_spec::topology::Lane;
 
-/// What is kept of one micro-batch on one chunk between instructions.
+/// The tensors that are kept of one micro-batch on one chunk between instructions.
 #[derive(Debug, Default)]
 struct ChunkTensors {
     /// From the chunk before, until the forward.
@@ -26,7 +26,7 @@ struct ChunkTensors {
     saved: Option<Vec<SavedActivations>>,
     /// The gradient as far as the backward has come: received, passed from block to block, sent.
     gradient: Option<Tensor>,
-    /// What the weights' gradients still need after `backward_input`.
+    /// The work that `backward_input` leaves to the weights' gradients.
     weight_work: Option<Vec<DeferredGradients>>,
 }
 
@@ -120,13 +120,10 @@ impl<'a> Passes<'a> {
         let input = tensors.input.take();
         // A second handle, with which a loss that is not finite is traced to its block.
         let replay_input = input.clone();
-        let (output, saved) = match &mut trace {
-            None => trainer.forward(chunk, input, batch)?,
-            Some(trace) => {
-                let mut hash_output = |block: usize, output: &Tensor| trace.record_output(mb, block, output);
-                trainer.forward_seen(chunk, input, batch, &mut hash_output)?
-            }
-        };
+        let (output, saved) =
+            trainer.models[chunk].forward_with_hook(&trainer.weights, input, batch, &mut |block, output| {
+                trace.as_mut().map_or(Ok(()), |trace| trace.record_output(mb, block, output))
+            })?;
         tensors.saved = Some(saved);
         let head = self.context.program.model.layers + 1;
         match output {
@@ -185,7 +182,9 @@ impl<'a> Passes<'a> {
         let tensors = &mut self.tensors[chunk][mb];
         let mut saved = take_saved(tensors, mb)?;
         let dy = tensors.gradient.take();
-        tensors.gradient = trainer.backward(chunk, &mut saved, dy, forwarded(&self.batches, mb)?, blocks.range())?;
+        let (model, batch) = (&trainer.models[chunk], forwarded(&self.batches, mb)?);
+        tensors.gradient =
+            model.backward_blocks(&trainer.weights, &trainer.grads, &mut saved, dy, batch, blocks.range())?;
         tensors.saved = (blocks.start > whole.start).then_some(saved);
         Ok(())
     }
@@ -194,7 +193,8 @@ impl<'a> Passes<'a> {
         let tensors = &mut self.tensors[chunk][mb];
         let saved = take_saved(tensors, mb)?;
         let dy = tensors.gradient.take();
-        let (dx, work) = trainer.backward_input(chunk, saved, dy, forwarded(&self.batches, mb)?)?;
+        let batch = forwarded(&self.batches, mb)?;
+        let (dx, work) = trainer.models[chunk].backward_input(&trainer.weights, saved, dy, batch)?;
         (tensors.gradient, tensors.weight_work) = (dx, Some(work));
         Ok(())
     }
@@ -213,48 +213,36 @@ impl<'a> Passes<'a> {
         let Some(mut work) = tensors.weight_work.take() else {
             return Err(ExecError::Program(format!("weight gradients of micro-batch {mb} before its input gradient")));
         };
-        trainer.backward_weight(chunk, &mut work, blocks.range())?;
+        trainer.models[chunk].backward_weight(&trainer.grads, &mut work, blocks.range())?;
         tensors.weight_work = (blocks.start > whole.start).then_some(work);
         Ok(())
     }
 
-    pub(super) fn send_activation(&mut self, mb: usize, chunk: usize, to: usize) -> Result<(), ExecError> {
-        let output = self.tensors[chunk][mb].output.take();
-        self.context.send(to, Lane::Activation, &present(output, mb)?)
+    /// Sends the output of micro-batch `mb` (`Lane::Activation`), or the gradient of its input.
+    pub(super) fn send(&mut self, mb: usize, chunk: usize, to: usize, lane: Lane) -> Result<(), ExecError> {
+        let tensors = &mut self.tensors[chunk][mb];
+        let tensor = if lane == Lane::Activation { tensors.output.take() } else { tensors.gradient.take() };
+        let Some(tensor) = tensor else {
+            return Err(ExecError::Program(format!("nothing to send of micro-batch {mb}")));
+        };
+        self.context.send(to, lane, &tensor)
     }
 
-    pub(super) fn send_gradient(&mut self, mb: usize, chunk: usize, to: usize) -> Result<(), ExecError> {
-        let gradient = self.tensors[chunk][mb].gradient.take();
-        self.context.send(to, Lane::Gradient, &present(gradient, mb)?)
-    }
-
-    pub(super) fn receive_activation(
+    /// Receives the input of micro-batch `mb` (`Lane::Activation`), or the gradient of its output, [rows·length, d_model].
+    pub(super) fn receive(
         &mut self,
         trainer: &Trainer,
-        mb: usize,
-        chunk: usize,
+        (mb, chunk): (usize, usize),
         from: usize,
+        lane: Lane,
     ) -> Result<(), ExecError> {
-        self.tensors[chunk][mb].input = Some(self.receive_hidden(trainer, mb, from, Lane::Activation)?);
-        Ok(())
-    }
-
-    pub(super) fn receive_gradient(
-        &mut self,
-        trainer: &Trainer,
-        mb: usize,
-        chunk: usize,
-        from: usize,
-    ) -> Result<(), ExecError> {
-        self.tensors[chunk][mb].gradient = Some(self.receive_hidden(trainer, mb, from, Lane::Gradient)?);
-        Ok(())
-    }
-
-    /// [rows·length, d_model] of micro-batch `mb`.
-    fn receive_hidden(&self, trainer: &Trainer, mb: usize, from: usize, lane: Lane) -> Result<Tensor, ExecError> {
         let program = self.context.program;
         let shape = [program.batch.rows(mb).1 * program.batch.length, program.model.d_model];
-        self.context.receive(from, lane, trainer.weights.flat.dtype(), &shape)
+        let received = self.context.receive(from, lane, trainer.weights.flat.dtype(), &shape)?;
+        let tensors = &mut self.tensors[chunk][mb];
+        let slot = if lane == Lane::Activation { &mut tensors.input } else { &mut tensors.gradient };
+        *slot = Some(received);
+        Ok(())
     }
 }
 
@@ -266,8 +254,4 @@ fn forwarded(batches: &[Option<MicroBatch>], mb: usize) -> Result<&MicroBatch, E
 fn take_saved(tensors: &mut ChunkTensors, mb: usize) -> Result<Vec<SavedActivations>, ExecError> {
     let saved = tensors.saved.take();
     saved.ok_or_else(|| ExecError::Program(format!("backward of micro-batch {mb} before its forward")))
-}
-
-fn present(tensor: Option<Tensor>, mb: usize) -> Result<Tensor, ExecError> {
-    tensor.ok_or_else(|| ExecError::Program(format!("nothing to send of micro-batch {mb}")))
 }

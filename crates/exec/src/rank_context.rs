@@ -136,7 +136,7 @@ impl<'a> RankContext<'a> {
     /// To be called before a number that is not finite is reported: a transfer that was cut short leaves arbitrary numbers.
     ///
     /// # Errors
-    /// What ended the run, if it has ended.
+    /// The reason why the run ended, if it has ended.
     pub(super) fn ensure_run_continues(&self) -> Result<(), ExecError> {
         Ok(self.comm.ensure_running()?)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::error::ExecError;
 use super::rank_context::RankContext;
 
-/// What all ranks agree on at the beginning of a step.
+/// The facts on which all ranks agree at the beginning of a step.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct StepAgreement {
     /// Valid tokens of the global batch.

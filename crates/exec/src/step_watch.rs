@@ -11,7 +11,7 @@ use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
 use runner_spec::event::{WatchedMemory, WatchedSpan, WatchedStep};
-use runner_spec::forecast::{Activity, MAX_SPANS};
+use runner_spec::forecast::MAX_SPANS;
 use runner_spec::program::{Instruction, Mode, Program};
 
 /// One rank's observations, which all ranks exchange.
@@ -49,17 +49,17 @@ impl StepWatch {
 
     /// Records that `instruction` ran from `start` until now.
     pub(super) fn record_span(&mut self, rank: usize, instruction: &Instruction, start: Instant) {
-        let Some((what, mb, chunk)) = activity_of(instruction) else { return };
-        // More spans than this cannot be drawn.
-        if self.observation.spans.len() >= MAX_SPANS {
+        // Messages are drawn too. More spans than this cannot be drawn.
+        let (what, chunk) = (instruction.activity(), instruction.chunk());
+        if (what.is_none() && chunk.is_none()) || self.observation.spans.len() >= MAX_SPANS {
             return;
         }
         let since = |at: Instant| at.duration_since(self.began).as_secs_f64();
         self.observation.spans.push(WatchedSpan {
             rank,
             what,
-            mb,
-            chunk,
+            mb: instruction.mb(),
+            chunk: chunk.unwrap_or(0),
             start: since(start),
             end: since(Instant::now()),
         });
@@ -73,9 +73,9 @@ impl StepWatch {
         }
         let bytes = |elements: usize| (elements * trainer.state.buffer.dtype().size_in_bytes()) as u64;
         let total = trainer.state.layout.total;
-        let copy_element = if trainer.has_rounded_copy() { trainer.weights.flat.dtype().size_in_bytes() } else { 0 };
+        let copy_element = if trainer.has_rounded_copy { trainer.weights.flat.dtype().size_in_bytes() } else { 0 };
         let copy = (total * copy_element) as u64;
-        let (peak, device) = device::peak_memory(trainer.device());
+        let (peak, device) = device::peak_memory(&trainer.device);
         self.observation.memory = Some(WatchedMemory {
             rank: program.rank,
             weights: sharing * (bytes(total) + copy),
@@ -117,28 +117,6 @@ fn combine(step: u64, all: Vec<RankObservation>) -> WatchedStep {
     }
     watched.end = watched.spans.iter().map(|s| s.end).fold(0.0, f64::max);
     watched
-}
-
-/// How an instruction is drawn: activity, micro-batch, chunk. `None`: not at all.
-fn activity_of(instruction: &Instruction) -> Option<(Option<Activity>, Option<usize>, usize)> {
-    use Instruction as I;
-    let passing = |what, mb, chunk| Some((what, Some(mb), chunk));
-    match *instruction {
-        I::Forward { mb, chunk } => passing(Some(Activity::Forward), mb, chunk),
-        I::Backward { mb, chunk, .. } => passing(Some(Activity::Backward), mb, chunk),
-        I::BackwardInput { mb, chunk } => passing(Some(Activity::Input), mb, chunk),
-        I::BackwardWeight { mb, chunk, .. } => passing(Some(Activity::Weight), mb, chunk),
-        I::SendActivation { mb, chunk, .. }
-        | I::RecvActivation { mb, chunk, .. }
-        | I::SendGradient { mb, chunk, .. }
-        | I::RecvGradient { mb, chunk, .. } => passing(None, mb, chunk),
-        I::ClipNorm { .. } | I::OptimizerStep | I::ZeroGradients => Some((Some(Activity::Update), None, 0)),
-        I::AllReduce { .. } | I::ReduceToRoot { .. } => Some((Some(Activity::Reduce), None, 0)),
-        I::WaitBuckets | I::SumTied | I::BroadcastWeights | I::CountTokens { .. } => {
-            Some((Some(Activity::Collective), None, 0))
-        }
-        I::Load { .. } | I::Evaluate | I::Sample | I::Checkpoint => None,
-    }
 }
 
 #[cfg(test)]

@@ -1,15 +1,14 @@
-//! What one rank trains: its part of the model with weights, gradients and moments, and the operations on them.
+//! The training of one rank: its part of the model with weights, gradients and moments, and the operations on them.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Device, Result as TensorResult, Tensor};
 
 use super::device;
 use super::error::ExecError;
 use runner_compute::kernels::{Math, optimizer};
-use runner_compute::model::{Model, Output, OutputHook, Params, SavedActivations, init};
-use runner_compute::nn::{DeferredGradients, MicroBatch};
+use runner_compute::model::{Model, Params, init};
 use runner_compute::optim;
 use runner_compute::state::TrainState;
 use runner_spec::experiment::Precision;
@@ -24,28 +23,26 @@ pub struct Trainer {
     /// One for each chunk; all read and write the same flat buffers.
     pub models: Vec<Model>,
     pub state: TrainState,
-    /// What the forward reads: the master weights, or their rounded copy in a bf16 run.
+    /// The weights that the forward reads: the master weights, or their rounded copy in a bf16 run.
     pub weights: Params,
     /// Sums over the micro-batches of the current step.
     pub grads: Params,
     optimizer: OptimizerSpec,
-    /// True if `weights` are a rounded copy.
-    has_rounded_copy: bool,
+    /// True if `weights` are a copy whose matrices are rounded to bf16.
+    pub has_rounded_copy: bool,
     /// True if weights, gradients and moments are bf16 values themselves.
     bf16_state: bool,
     /// Elements of a tied embedding that another rank holds too. That rank counts their gradients.
     tied_copy: Option<Range<usize>>,
-    device: Device,
+    pub device: Device,
 }
 
 /// The layout of the parameters that `program`'s rank holds.
-#[must_use]
 pub fn parameter_layout(program: &Program) -> ParamLayout {
     ParamLayout::new(stage_parameters(&program.model, &chunk_ranges(program)))
 }
 
 /// The entry of `program`'s `layout` that copies a tied embedding of another rank, which saves it.
-#[must_use]
 pub fn tied_copy_entry(program: &Program, layout: &ParamLayout) -> Option<usize> {
     tied_copy(layout, &program.model, &chunk_ranges(program))
 }
@@ -54,22 +51,11 @@ fn chunk_ranges(program: &Program) -> Vec<Range<usize>> {
     program.chunks.iter().map(|c| c.range()).collect()
 }
 
-/// The state at step 0, with weights drawn from the program's seed.
-///
-/// # Errors
-/// If memory is short.
-pub fn initial_state(program: &Program) -> std::result::Result<TrainState, ExecError> {
-    initial_state_from(program, None)
-}
-
-/// The state at step 0. Parameters that `given` has are taken from it, the others are drawn.
+/// The state at step 0. Parameters that `given` has are taken from it, the others are drawn from the program's seed.
 ///
 /// # Errors
 /// If memory is short, or `given` fails.
-pub fn initial_state_from(
-    program: &Program,
-    given: Option<&dyn InitialWeights>,
-) -> std::result::Result<TrainState, ExecError> {
+pub fn initial_state(program: &Program, given: Option<&dyn InitialWeights>) -> Result<TrainState, ExecError> {
     let layout = Arc::new(parameter_layout(program));
     let mut values = vec![0.0_f32; layout.total * (1 + program.moments())];
     for entry in &layout.entries {
@@ -89,7 +75,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If the state is not one of this program, or memory is short.
-    pub fn new(program: &Program, mut state: TrainState) -> std::result::Result<Self, ExecError> {
+    pub fn new(program: &Program, mut state: TrainState) -> Result<Self, ExecError> {
         let device = device::open(program.device, program.precision)?;
         state.buffer = device::move_to_device(&state.buffer, &device)?;
         let math = Math { bf16: program.precision == Precision::Bf16 };
@@ -108,13 +94,9 @@ impl Trainer {
             Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, math, &state.buffer)
                 .map(|model| model.with_recompute(program.recompute))
         };
-        let models = chunks.iter().map(model).collect::<Result<Vec<_>>>()?;
+        let models = chunks.iter().map(model).collect::<TensorResult<Vec<_>>>()?;
         let has_rounded_copy = device::needs_rounded_copy(program, &device);
-        let weights = if has_rounded_copy {
-            device::allocate_rounded_copy(&state.layout, state.weights()?)?
-        } else {
-            Params::new(state.layout.clone(), state.weights()?)
-        };
+        let weights = device::allocate_weights(program, &state.layout, state.weights()?)?;
         let grads = Tensor::zeros(total, state.buffer.dtype(), state.buffer.device())?;
         let tied_copy = tied_copy(&state.layout, &program.model, &chunks).map(|i| state.layout.entries[i].range());
         let trainer = Self {
@@ -132,72 +114,7 @@ impl Trainer {
         Ok(trainer)
     }
 
-    /// The forward of one chunk. `input` is the output of the chunk before, `None` for the first.
-    ///
-    /// # Errors
-    /// If ids are beyond the vocabulary, or memory is short.
-    pub fn forward(
-        &self,
-        chunk: usize,
-        input: Option<Tensor>,
-        mb: &MicroBatch,
-    ) -> Result<(Output, Vec<SavedActivations>)> {
-        self.models[chunk].forward(&self.weights, input, mb)
-    }
-
-    /// The [`forward`](Self::forward), which calls `seen` with the index and output of each block but the head.
-    ///
-    /// # Errors
-    /// Those of the forward, and those of `seen`.
-    pub fn forward_seen(
-        &self,
-        chunk: usize,
-        input: Option<Tensor>,
-        mb: &MicroBatch,
-        seen: OutputHook<'_>,
-    ) -> Result<(Output, Vec<SavedActivations>)> {
-        self.models[chunk].forward_with_hook(&self.weights, input, mb, seen)
-    }
-
-    /// Adds the gradients of `blocks`, the last of `saved`. `dy` is the gradient of their output, `None` behind the head.
-    ///
-    /// # Errors
-    /// If memory is short.
-    pub fn backward(
-        &self,
-        chunk: usize,
-        saved: &mut Vec<SavedActivations>,
-        dy: Option<Tensor>,
-        mb: &MicroBatch,
-        blocks: Range<usize>,
-    ) -> Result<Option<Tensor>> {
-        self.models[chunk].backward_blocks(&self.weights, &self.grads, saved, dy, mb, blocks)
-    }
-
-    /// Computes the gradient of the chunk's input alone, and returns what the weights' gradients still need.
-    ///
-    /// # Errors
-    /// If memory is short.
-    pub fn backward_input(
-        &self,
-        chunk: usize,
-        saved: Vec<SavedActivations>,
-        dy: Option<Tensor>,
-        mb: &MicroBatch,
-    ) -> Result<(Option<Tensor>, Vec<DeferredGradients>)> {
-        self.models[chunk].backward_input(&self.weights, saved, dy, mb)
-    }
-
-    /// Adds the weights' gradients of `blocks`, the last of `work`.
-    ///
-    /// # Errors
-    /// If memory is short.
-    pub fn backward_weight(&self, chunk: usize, work: &mut Vec<DeferredGradients>, blocks: Range<usize>) -> Result<()> {
-        self.models[chunk].backward_weight(&self.grads, work, blocks)
-    }
-
     /// The ranges of the flat buffer that the parameters of `blocks` fill: at most one of decayed and one of other parameters.
-    #[must_use]
     pub fn ranges(&self, blocks: &Range<usize>) -> Vec<Range<usize>> {
         let mut out: Vec<Range<usize>> = Vec::new();
         for entry in self.state.layout.entries.iter().filter(|e| blocks.contains(&e.spec.block)) {
@@ -211,7 +128,6 @@ impl Trainer {
     }
 
     /// The elements of the tied embedding that two ranks hold, where this rank is one of them.
-    #[must_use]
     pub fn tied_range(&self, program: &Program) -> Option<Range<usize>> {
         let own = || tied_original(&self.state.layout, &program.model, &chunk_ranges(program));
         self.tied_copy.clone().or_else(|| own().map(|i| self.state.layout.entries[i].range()))
@@ -221,41 +137,28 @@ impl Trainer {
     ///
     /// # Errors
     /// None on a CPU.
-    pub fn finish_gradients(&self) -> Result<()> {
+    pub fn finish_gradients(&self) -> TensorResult<()> {
         if self.bf16_state { optimizer::round(&self.grads.flat) } else { Ok(()) }
     }
 
-    /// The sum of squares of the gradients that this rank counts: all but those of a copied embedding.
-    ///
-    /// # Errors
-    /// None on a CPU.
-    pub fn grad_squares(&self) -> Result<f64> {
-        self.launch_grad_squares()?.into_iter().map(optimizer::Sum::read).sum()
-    }
-
-    /// Launches the sums of which `grad_squares` consists. Reading one waits for a GPU.
+    /// Launches the sums of squares of the gradients that this rank counts: all but those of a copied embedding. Reading one waits for a
+    /// GPU.
     ///
     /// # Errors
     /// If a launch fails.
-    pub fn launch_grad_squares(&self) -> Result<Vec<optimizer::Sum>> {
+    pub fn launch_grad_squares(&self) -> TensorResult<Vec<optimizer::Sum>> {
         let flat = &self.grads.flat;
         let Some(copied) = &self.tied_copy else { return Ok(vec![optimizer::sum_of_squares(flat)?]) };
         let rest = flat.narrow(0, copied.end, flat.elem_count() - copied.end)?;
         Ok(vec![optimizer::sum_of_squares(&flat.narrow(0, 0, copied.start)?)?, optimizer::sum_of_squares(&rest)?])
     }
 
-    /// True if the forward reads a copy of the weights whose matrices are rounded to bf16.
-    #[must_use]
-    pub fn has_rounded_copy(&self) -> bool {
-        self.has_rounded_copy
-    }
-
     /// Refreshes the rounded copy, so that the forward reads the current master weights.
     ///
     /// # Errors
     /// None on a CPU.
-    pub fn refresh(&self) -> Result<()> {
-        if self.has_rounded_copy() {
+    pub fn refresh(&self) -> TensorResult<()> {
+        if self.has_rounded_copy {
             device::refresh_rounded_copy(&self.weights, &self.state.weights()?)?;
         }
         Ok(())
@@ -265,7 +168,7 @@ impl Trainer {
     ///
     /// # Errors
     /// None on a CPU.
-    pub fn update(&mut self, lr: f64, grad_scale: f64) -> Result<()> {
+    pub fn update(&mut self, lr: f64, grad_scale: f64) -> TensorResult<()> {
         let (state, grads) = (&self.state, &self.grads.flat);
         let copy = (self.has_rounded_copy && !self.device.is_cpu()).then_some(&self.weights.flat);
         optim::update(state, &self.optimizer, grads, lr, grad_scale, self.bf16_state, copy)?;
@@ -275,16 +178,11 @@ impl Trainer {
         self.end_step()
     }
 
-    #[must_use]
-    pub fn device(&self) -> &Device {
-        &self.device
-    }
-
     /// Waits for the launched kernels of a GPU.
     ///
     /// # Errors
     /// The error of a kernel.
-    pub fn synchronize(&self) -> Result<()> {
+    pub fn synchronize(&self) -> TensorResult<()> {
         device::synchronize(&self.device)
     }
 
@@ -292,7 +190,7 @@ impl Trainer {
     ///
     /// # Errors
     /// None on a CPU.
-    pub fn end_step(&mut self) -> Result<()> {
+    pub fn end_step(&mut self) -> TensorResult<()> {
         optimizer::clear(&self.grads.flat)?;
         self.state.step += 1;
         Ok(())

@@ -8,7 +8,7 @@ use candle_core::{Result, Tensor, bail};
 use super::blocks::{Block, Model, SavedActivations};
 use super::params::Params;
 use crate::kernels::out_of_memory::with_computation;
-use crate::nn::{DeferredGradients, GradientSink, MicroBatch};
+use crate::nn::{BackwardPass, DeferredGradients, GradientSink, MicroBatch};
 
 impl Model {
     /// Adds the weight gradients, last block first, and frees the activations that `forward` saved on the way. `dy` is the next chunk's
@@ -44,7 +44,12 @@ impl Model {
         self.check_last_blocks(&blocks, saved.len())?;
         let mut d = dy;
         for (index, block) in blocks.clone().zip(self.blocks_in(&blocks)).rev() {
-            let dx = self.backward_block(params, &mut GradientSink::Add(grads), block, saved.pop(), d, mb);
+            let dx = self.backward_block(
+                &mut BackwardPass { params, mb, grads: GradientSink::Add(grads) },
+                block,
+                saved.pop(),
+                d,
+            );
             d = dx.map_err(|e| with_computation(e, || format!("block {index}")))?;
         }
         Ok(d)
@@ -65,9 +70,9 @@ impl Model {
         self.check_last_blocks(&self.range, saved.len())?;
         let (mut d, mut work) = (dy, Vec::with_capacity(self.blocks.len()));
         for block in self.blocks.iter().rev() {
-            let mut tasks = Vec::new();
-            d = self.backward_block(params, &mut GradientSink::Defer(&mut tasks), block, saved.pop(), d, mb)?;
-            work.push(tasks);
+            let mut pass = BackwardPass { params, mb, grads: GradientSink::Defer(Vec::new()) };
+            d = self.backward_block(&mut pass, block, saved.pop(), d)?;
+            work.push(pass.grads.into_deferred());
         }
         work.reverse();
         Ok((d, work))
@@ -99,23 +104,19 @@ impl Model {
 
     fn backward_block(
         &self,
-        params: &Params,
-        grads: &mut GradientSink<'_>,
+        pass: &mut BackwardPass<'_>,
         block: &Block,
         saved: Option<SavedActivations>,
         dy: Option<Tensor>,
-        mb: &MicroBatch,
     ) -> Result<Option<Tensor>> {
         if let Some(dy) = &dy {
-            self.check_hidden(dy, mb)?;
+            self.check_hidden(dy, pass.mb)?;
         }
         Ok(match (block, saved, dy) {
-            (Block::Head(h), Some(SavedActivations::Head(s)), None) => Some(h.backward(params, grads, s, mb.math)?),
-            (Block::Layer(l), Some(SavedActivations::Layer(s)), Some(dy)) => {
-                Some(l.backward(params, grads, *s, &dy, mb)?)
-            }
+            (Block::Head(h), Some(SavedActivations::Head(s)), None) => Some(h.backward(pass, s)?),
+            (Block::Layer(l), Some(SavedActivations::Layer(s)), Some(dy)) => Some(l.backward(pass, *s, &dy)?),
             (Block::Embedding(e), Some(SavedActivations::Embedding), Some(dy)) => {
-                e.backward(grads, &dy, mb)?;
+                e.backward(pass, &dy)?;
                 None
             }
             _ => bail!("a chunk was given a gradient or activations that do not fit its last block"),

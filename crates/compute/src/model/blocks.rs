@@ -15,7 +15,7 @@ use crate::kernels::pointwise::Rope;
 use crate::kernels::{Math, on_host};
 use crate::nn::head::HeadActivations;
 use crate::nn::transformer::LayerActivations;
-use crate::nn::{Embedding, Head, MicroBatch, TransformerLayer};
+use crate::nn::{Embedding, ForwardPass, Head, MicroBatch, TransformerLayer};
 use runner_spec::experiment::{Family, Recompute};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
@@ -90,7 +90,6 @@ impl Model {
     }
 
     /// Sets which activations the layers' backward computes again.
-    #[must_use]
     pub fn with_recompute(mut self, recompute: Recompute) -> Self {
         for block in &mut self.blocks {
             if let Block::Layer(layer) = block {
@@ -164,43 +163,28 @@ impl Model {
         mb: &MicroBatch,
         hook: OutputHook<'_>,
     ) -> Result<(Output, Vec<SavedActivations>)> {
-        if let Some(x) = &input {
-            self.check_hidden(x, mb)?;
-        }
+        let pass = ForwardPass { params, mb };
         let mut saved = Vec::with_capacity(self.blocks.len());
-        let mut x = input;
-        for (index, block) in self.range.clone().zip(&self.blocks) {
-            match (block, x.take()) {
-                (Block::Embedding(e), None) => {
-                    x = Some(e.forward(params, mb, 0)?);
-                    saved.push(SavedActivations::Embedding);
-                }
-                (Block::Layer(l), Some(h)) => {
-                    let (y, s) =
-                        l.forward(params, h, mb).map_err(|e| with_computation(e, || format!("layer {}", index - 1)))?;
-                    x = Some(y);
-                    saved.push(SavedActivations::Layer(Box::new(s)));
-                }
-                (Block::Head(h), Some(hidden)) => {
-                    let (losses, s) =
-                        h.forward(params, hidden, mb).map_err(|e| with_computation(e, || "the head".to_owned()))?;
-                    saved.push(SavedActivations::Head(s));
-                    let output = match losses {
-                        Losses::Ready(losses) => Output::Losses(losses),
-                        Losses::Pending(losses) => Output::PendingLosses(losses),
-                    };
-                    return Ok((output, saved));
-                }
-                _ => bail!("a chunk was given input that does not fit its first block"),
+        let (x, head) = self.run_to_head(pass, input, 0, |index, layer, mut x| {
+            if let Some(layer) = layer {
+                let (y, activations) =
+                    layer.forward(pass, x).map_err(|e| with_computation(e, || format!("layer {}", index - 1)))?;
+                x = y;
+                saved.push(SavedActivations::Layer(Box::new(activations)));
+            } else {
+                saved.push(SavedActivations::Embedding);
             }
-            if let Some(x) = &x {
-                hook(index, x)?;
-            }
-        }
-        match x {
-            Some(x) => Ok((Output::Hidden(x), saved)),
-            None => bail!("a chunk without blocks"),
-        }
+            hook(index, &x)?;
+            Ok(x)
+        })?;
+        let Some(head) = head else { return Ok((Output::Hidden(x), saved)) };
+        let (losses, activations) = head.forward(pass, x).map_err(|e| with_computation(e, || "the head".to_owned()))?;
+        saved.push(SavedActivations::Head(activations));
+        let output = match losses {
+            Losses::Ready(losses) => Output::Losses(losses),
+            Losses::Pending(losses) => Output::PendingLosses(losses),
+        };
+        Ok((output, saved))
     }
 
     /// Runs the blocks in order and keeps no activations: losses as in `forward`, but with logits only where there are targets.
@@ -208,9 +192,10 @@ impl Model {
     /// # Errors
     /// If `input` is none for this chunk, or ids or targets are beyond the vocabulary.
     pub fn evaluate(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<Output> {
-        let (x, head) = self.run_to_head(params, input, mb, 0, |_, l, x| Ok(l.forward(params, x, mb)?.0))?;
+        let pass = ForwardPass { params, mb };
+        let (x, head) = self.forward_to_head(pass, input)?;
         Ok(match head {
-            Some(head) => Output::Losses(head.losses(params, &x, mb)?),
+            Some(head) => Output::Losses(head.losses(pass, &x)?),
             None => Output::Hidden(x),
         })
     }
@@ -226,10 +211,11 @@ impl Model {
 
     /// Logits of every token of a micro-batch, [batch·seq, vocab], by a whole model.
     pub fn logits(&self, params: &Params, mb: &MicroBatch) -> Result<Tensor> {
-        let (x, head) = self.run_to_head(params, None, mb, 0, |_, l, x| Ok(l.forward(params, x, mb)?.0))?;
-        let Some(head) = head else { bail!("a chunk without the head has no logits") };
-        let rows: Vec<usize> = (0..mb.batch * mb.seq).collect();
-        head.logits(params, &x, &rows, mb.math)
+        let pass = ForwardPass { params, mb };
+        let (x, Some(head)) = self.forward_to_head(pass, None)? else {
+            bail!("a chunk without the head has no logits")
+        };
+        head.logits(pass, &x, &(0..mb.batch * mb.seq).collect::<Vec<_>>())
     }
 
     /// Describes the first block whose output is not finite; the logits, if all before them is finite. `None` for a chunk without the
@@ -250,38 +236,45 @@ impl Model {
         if let Some(x) = &input {
             check(&|| format!("input of block {}", self.range.start), x)?;
         }
-        let (x, head) = self.run_to_head(params, input, mb, 0, |block, l, x| {
-            if block == 1 && self.range.start == 0 {
+        let pass = ForwardPass { params, mb };
+        let (_, head) = self.run_to_head(pass, input, 0, |block, layer, x| {
+            let Some(layer) = layer else {
                 check(&|| "output of the embedding".to_owned(), &x)?;
-            }
-            let (y, _) = l.forward(params, x, mb)?;
+                return Ok(x);
+            };
+            let (y, _) = layer.forward(pass, x)?;
             check(&|| format!("output of layer {}", block - 1), &y)?;
             Ok(y)
         })?;
-        if let [Block::Embedding(_)] = self.blocks.as_slice() {
-            check(&|| "output of the embedding".to_owned(), &x)?;
-        }
         Ok(first.or_else(|| head.map(|_| "logits of the head".to_owned())))
     }
 
-    /// Runs the embedding, then `layer` for each layer with its index in the whole list. Returns the input of the head or of the next
-    /// chunk, and the head where the chunk has it. Token 0 of each row is at position `start`.
+    /// Runs the embedding and the layers, and keeps no activations. Returns what [`run_to_head`](Self::run_to_head) returns.
+    fn forward_to_head(&self, pass: ForwardPass<'_>, input: Option<Tensor>) -> Result<(Tensor, Option<&Head>)> {
+        self.run_to_head(pass, input, 0, |_, layer, x| match layer {
+            Some(layer) => Ok(layer.forward(pass, x)?.0),
+            None => Ok(x),
+        })
+    }
+
+    /// Runs the embedding, and gives its output to `step`; then gives each layer to `step` with the layer's input. `step` gets the index
+    /// in the whole list, and returns the block's output. Returns the input of the head or of the next chunk, and the head where the
+    /// chunk has it. Token 0 of each row is at position `start`.
     pub(super) fn run_to_head(
         &self,
-        params: &Params,
+        pass: ForwardPass<'_>,
         input: Option<Tensor>,
-        mb: &MicroBatch,
         start: usize,
-        mut layer: impl FnMut(usize, &TransformerLayer, Tensor) -> Result<Tensor>,
+        mut step: impl FnMut(usize, Option<&TransformerLayer>, Tensor) -> Result<Tensor>,
     ) -> Result<(Tensor, Option<&Head>)> {
         if let Some(x) = &input {
-            self.check_hidden(x, mb)?;
+            self.check_hidden(x, pass.mb)?;
         }
         let (mut x, mut head) = (input, None);
         for (index, block) in self.range.clone().zip(&self.blocks) {
             x = Some(match (block, x.take()) {
-                (Block::Embedding(e), None) => e.forward(params, mb, start)?,
-                (Block::Layer(l), Some(x)) => layer(index, l, x)?,
+                (Block::Embedding(e), None) => step(index, None, e.forward(pass, start)?)?,
+                (Block::Layer(l), Some(x)) => step(index, Some(l), x)?,
                 (Block::Head(h), Some(x)) => {
                     head = Some(h);
                     x

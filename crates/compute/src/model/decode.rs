@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::blocks::{Block, Model};
 use super::params::Params;
 use crate::kernels::attention::LayerKvCache;
-use crate::nn::MicroBatch;
+use crate::nn::{ForwardPass, MicroBatch};
 
 /// Keys and values of every layer of a chunk for the tokens so far.
 #[derive(Debug)]
@@ -40,15 +40,6 @@ impl Model {
         Ok(KvCache { layers: layers?, batch, capacity, length: 0 })
     }
 
-    /// `extend_stage` of a whole model: feeds `ids` ([cache.batch, n], row after row) after the tokens in the cache. Returns
-    /// the logits after the last token of each row, [cache.batch, vocab].
-    pub fn extend(&self, params: &Params, ids: &[u32], cache: &mut KvCache) -> Result<Tensor> {
-        if self.range != (0..self.spec.block_count()) {
-            bail!("a chunk is no whole model")
-        }
-        self.extend_stage(params, StageInput::Ids(ids), cache)
-    }
-
     /// Feeds tokens after those in the cache. Returns [cache.batch·n, d_model] for the next chunk, or from a chunk with the
     /// head the logits after the last token of each row, [cache.batch, vocab].
     ///
@@ -73,14 +64,18 @@ impl Model {
         };
         let start = cache.length;
         let mut layers = cache.layers.iter_mut();
-        let (x, head) = self.run_to_head(params, x, &mb, start, |_, l, x| match layers.next() {
-            Some(layer) => l.extend(params, &x, &mb, layer, start),
-            None => bail!("the cache has too few layers"),
+        let pass = ForwardPass { params, mb: &mb };
+        let (x, head) = self.run_to_head(pass, x, start, |_, layer, x| {
+            let Some(layer) = layer else { return Ok(x) };
+            match layers.next() {
+                Some(cache) => layer.extend(pass, x, cache, start),
+                None => bail!("the cache has too few layers"),
+            }
         })?;
         let y = match head {
             Some(head) => {
                 let last: Vec<usize> = (1..=cache.batch).map(|b| b * n - 1).collect();
-                head.logits(params, &x, &last, mb.math)?
+                head.logits(pass, &x, &last)?
             }
             None => x,
         };

@@ -17,13 +17,11 @@ pub struct Params {
 }
 
 impl Params {
-    #[must_use]
     pub fn new(layout: Arc<ParamLayout>, flat: Tensor) -> Self {
         Self { layout, flat, exact_vectors: None }
     }
 
     /// Two buffers, both [layout.total]: matrix products read `rounded`, norms read their gains and biases from `exact`.
-    #[must_use]
     pub fn with_exact_vectors(layout: Arc<ParamLayout>, rounded: Tensor, exact: Tensor) -> Self {
         Self { layout, flat: rounded, exact_vectors: Some(exact) }
     }

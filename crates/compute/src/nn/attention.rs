@@ -2,11 +2,9 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{DropoutSite, GradientSink, Linear, MicroBatch};
-use crate::kernels::attention;
-use crate::kernels::attention::{AttentionMasks, AttentionShape, LayerKvCache};
+use super::{BackwardPass, DropoutSite, ForwardPass, Linear};
+use crate::kernels::attention::{self, AttentionMasks, AttentionShape, LayerKvCache};
 use crate::kernels::pointwise::Rope;
-use crate::model::Params;
 
 /// An attention layer: projections, heads, and rotary positions where the model has them.
 #[derive(Debug, Clone)]
@@ -30,23 +28,22 @@ pub struct AttentionActivations {
 
 impl Attention {
     /// The shape that kernels are given for `batch` rows of `seq` tokens.
-    #[must_use]
     pub fn shape(&self, batch: usize, seq: usize) -> AttentionShape {
         AttentionShape { batch, seq, heads: self.heads, kv_heads: self.kv_heads, head_dim: self.head_dim }
     }
 
     /// The queries, keys and values of `x`, rotated where the model has rotary positions.
-    fn project(&self, params: &Params, x: &Tensor, start: usize, mb: &MicroBatch) -> Result<Tensor> {
-        let qkv = self.qkv.forward(params, x, mb.math)?;
+    fn project(&self, pass: ForwardPass<'_>, x: &Tensor, start: usize) -> Result<Tensor> {
+        let qkv = self.qkv.forward(pass, x)?;
         if let Some(rope) = &self.rope {
-            rope.rotate(&qkv, self.heads + self.kv_heads, mb.seq, start, false, mb.math)?;
+            rope.rotate(&qkv, self.heads + self.kv_heads, pass.mb.seq, start, false, pass.mb.math)?;
         }
         Ok(qkv)
     }
 
     /// The forward before its last product.
-    fn attend(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<AttentionActivations> {
-        let qkv = self.project(params, x, 0, mb)?;
+    fn attend(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<AttentionActivations> {
+        let (qkv, mb) = (self.project(pass, x, 0)?, pass.mb);
         let dropout = self.dropout.mask(mb);
         let masks = AttentionMasks { dropout: dropout.as_ref(), valid_lengths: mb.valid_lengths.as_ref() };
         let (heads, lse) = attention::attention(&qkv, self.shape(mb.batch, mb.seq), masks, mb.math)?;
@@ -54,23 +51,16 @@ impl Attention {
     }
 
     /// `x`: [batch·seq, d_model]. Returns the same shape.
-    pub fn forward(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<(Tensor, AttentionActivations)> {
-        let activations = self.attend(params, x, mb)?;
-        Ok((self.out.forward(params, &activations.heads, mb.math)?, activations))
+    pub fn forward(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<(Tensor, AttentionActivations)> {
+        let activations = self.attend(pass, x)?;
+        Ok((self.out.forward(pass, &activations.heads)?, activations))
     }
 
     /// The forward for tokens from position `start` on, over the cached keys and values of the tokens before them.
-    pub fn extend(
-        &self,
-        params: &Params,
-        x: &Tensor,
-        mb: &MicroBatch,
-        cache: &mut LayerKvCache,
-        start: usize,
-    ) -> Result<Tensor> {
-        let qkv = self.project(params, x, start, mb)?;
+    pub fn extend(&self, pass: ForwardPass<'_>, x: &Tensor, cache: &mut LayerKvCache, start: usize) -> Result<Tensor> {
+        let (qkv, mb) = (self.project(pass, x, start)?, pass.mb);
         let heads = attention::attend_with_cache(&qkv, self.shape(mb.batch, mb.seq), start, cache, mb.math)?;
-        self.out.forward(params, &heads, mb.math)
+        self.out.forward(pass, &heads)
     }
 
     /// `x` is the forward's input. Without `activations`, the forward is computed again from it. Returns dL/dx. Deferred tasks keep
@@ -78,18 +68,17 @@ impl Attention {
     /// log-sum-exps.
     pub fn backward(
         &self,
-        params: &Params,
-        grads: &mut GradientSink<'_>,
+        pass: &mut BackwardPass<'_>,
         x: &Tensor,
         activations: Option<AttentionActivations>,
         dy: &Tensor,
-        mb: &MicroBatch,
     ) -> Result<Tensor> {
+        let mb = pass.mb;
         let AttentionActivations { qkv, heads, lse } = match activations {
             Some(activations) => activations,
-            None => self.attend(params, x, mb)?,
+            None => self.attend(pass.forward(), x)?,
         };
-        let dheads = self.out.backward(params, grads, &heads, dy, mb.math)?;
+        let dheads = self.out.backward(pass, &heads, dy)?;
         let (shape, dropout) = (self.shape(mb.batch, mb.seq), self.dropout.mask(mb));
         let masks = AttentionMasks { dropout: dropout.as_ref(), valid_lengths: mb.valid_lengths.as_ref() };
         let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, masks, mb.math)?;
@@ -97,6 +86,6 @@ impl Attention {
         if let Some(rope) = &self.rope {
             rope.rotate(&dqkv, self.heads + self.kv_heads, mb.seq, 0, true, mb.math)?;
         }
-        self.qkv.backward(params, grads, x, &dqkv, mb.math)
+        self.qkv.backward(pass, x, &dqkv)
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{DropoutSite, GradientSink, MicroBatch, WeightGradientTask};
+use super::{BackwardPass, DropoutSite, ForwardPass, WeightGradientTask};
 use crate::kernels::embedding;
 use crate::model::Params;
 
@@ -29,7 +29,7 @@ pub struct Embedding {
 
 impl Embedding {
     /// Returns [batch·seq, d_model]. Token 0 of each row is at position `start`.
-    pub fn forward(&self, params: &Params, mb: &MicroBatch, start: usize) -> Result<Tensor> {
+    pub fn forward(&self, ForwardPass { params, mb }: ForwardPass<'_>, start: usize) -> Result<Tensor> {
         let positions = match &self.positions {
             Positions::None => None,
             Positions::Learned(p) => Some(params.view(*p)?),
@@ -42,9 +42,9 @@ impl Embedding {
     }
 
     /// The whole backward is one weight-gradient task, which keeps the gradient before the dropout mask.
-    pub fn backward(&self, grads: &mut GradientSink<'_>, dy: &Tensor, mb: &MicroBatch) -> Result<()> {
-        let dy = self.dropout.backward(dy, mb)?;
-        grads.accept(WeightGradientTask::Embedding { layer: self.clone(), ids: mb.ids.clone(), seq: mb.seq, dy })
+    pub fn backward(&self, pass: &mut BackwardPass<'_>, dy: &Tensor) -> Result<()> {
+        let (mb, dy) = (pass.mb, self.dropout.backward(dy, pass.mb)?);
+        pass.grads.accept(WeightGradientTask::Embedding { layer: self.clone(), ids: mb.ids.clone(), seq: mb.seq, dy })
     }
 
     /// Adds weight gradients of rows of `seq` tokens, given the gradient before the dropout mask.

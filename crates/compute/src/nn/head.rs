@@ -2,11 +2,9 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::{GradientSink, Linear, MicroBatch, Norm};
-use crate::kernels::loss;
-use crate::kernels::loss::Losses;
-use crate::kernels::{Math, embedding};
-use crate::model::Params;
+use super::{BackwardPass, ForwardPass, Linear, Norm};
+use crate::kernels::embedding;
+use crate::kernels::loss::{self, Losses};
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::program::EVAL_TOKENS_PER_GPU_FORWARD;
 
@@ -34,39 +32,34 @@ pub struct HeadActivations {
 
 impl Head {
     /// `x`: [batch·seq, d_model]. Returns the loss of each token.
-    pub fn forward(&self, params: &Params, x: Tensor, mb: &MicroBatch) -> Result<(Losses, HeadActivations)> {
+    pub fn forward(&self, pass: ForwardPass<'_>, x: Tensor) -> Result<(Losses, HeadActivations)> {
         let (normed, norm) = match self.norm {
             Some(norm) => {
-                let (normed, stats) = norm.forward(params, &x, mb.math)?;
+                let (normed, stats) = norm.forward(pass, &x)?;
                 (normed, Some((x, stats)))
             }
             None => (x, None),
         };
-        let logits = self.project.forward(params, &normed, mb.math)?;
+        let (logits, mb) = (self.project.forward(pass, &normed)?, pass.mb);
         let losses = loss::cross_entropy(&logits, &mb.targets, mb.device_targets.as_ref(), Some(mb.scale), mb.math)?;
         Ok((losses, HeadActivations { norm, normed, dlogits: logits }))
     }
 
     /// Returns dL/dx for L = scale · Σ losses. Deferred tasks keep the projection's input and the logits' gradient, [rows,
     /// vocab].
-    pub fn backward(
-        &self,
-        params: &Params,
-        grads: &mut GradientSink<'_>,
-        activations: HeadActivations,
-        math: Math,
-    ) -> Result<Tensor> {
+    pub fn backward(&self, pass: &mut BackwardPass<'_>, activations: HeadActivations) -> Result<Tensor> {
         let HeadActivations { norm, normed, dlogits } = activations;
-        let dnormed = self.project.backward(params, grads, &normed, &dlogits, math)?;
+        let dnormed = self.project.backward(pass, &normed, &dlogits)?;
         drop((normed, dlogits));
         match (self.norm, norm) {
-            (Some(layer), Some((x, stats))) => layer.backward(params, grads, &x, &stats, &dnormed, None, math),
+            (Some(layer), Some((x, stats))) => layer.backward(pass, &x, &stats, &dnormed, None),
             _ => Ok(dnormed),
         }
     }
 
     /// Losses without a backward: logits only of rows that have a target, a few rows at a time.
-    pub fn losses(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<Vec<f32>> {
+    pub fn losses(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<Vec<f32>> {
+        let mb = pass.mb;
         if mb.targets.len() != x.dims2()?.0 {
             bail!("{} targets for {} tokens", mb.targets.len(), x.dims2()?.0)
         }
@@ -74,7 +67,7 @@ impl Head {
         let mut losses = vec![0.0; mb.targets.len()];
         let rows_at_once = if x.device().is_cpu() { CPU_ROWS } else { EVAL_TOKENS_PER_GPU_FORWARD };
         for rows in wanted.chunks(rows_at_once) {
-            let logits = self.logits(params, x, rows, mb.math)?;
+            let logits = self.logits(pass, x, rows)?;
             let targets: Vec<u32> = rows.iter().map(|&r| mb.targets[r]).collect();
             for (&row, loss) in rows.iter().zip(loss::cross_entropy(&logits, &targets, None, None, mb.math)?.read()?) {
                 losses[row] = loss;
@@ -84,11 +77,11 @@ impl Head {
     }
 
     /// Returns the logits of rows `rows` of `x`, [rows.len(), vocab].
-    pub fn logits(&self, params: &Params, x: &Tensor, rows: &[usize], math: Math) -> Result<Tensor> {
+    pub fn logits(&self, pass: ForwardPass<'_>, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
         let x = embedding::take_rows(x, rows)?;
         match self.norm {
-            Some(norm) => self.project.forward(params, &norm.forward(params, &x, math)?.0, math),
-            None => self.project.forward(params, &x, math),
+            Some(norm) => self.project.forward(pass, &norm.forward(pass, &x)?.0),
+            None => self.project.forward(pass, &x),
         }
     }
 }

@@ -18,7 +18,7 @@ pub struct MicroBatch {
     pub device_targets: Option<Tensor>,
     pub batch: usize,
     pub seq: usize,
-    /// How many tokens of each row stand before its padding, where attention must not see padding.
+    /// The number of tokens of each row that stand before its padding, where attention must not see padding.
     pub valid_lengths: Option<ValidLengths>,
     /// Optimizer step, from 0; with `first_sample`, the key of dropout.
     pub step: u64,
@@ -54,13 +54,11 @@ pub struct DropoutSite {
 
 impl DropoutSite {
     /// The site called `name`; the name is part of the random stream's key.
-    #[must_use]
     pub fn new(seed: u64, name: &str, p: f64) -> Self {
         Self { stream: Philox::new(seed, &format!("dropout {name}")), p }
     }
 
     /// The mask for this micro-batch; `None` without dropout.
-    #[must_use]
     pub fn mask(&self, mb: &MicroBatch) -> Option<DropoutMask> {
         (mb.training && self.p > 0.0).then_some(DropoutMask {
             stream: self.stream,

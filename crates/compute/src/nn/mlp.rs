@@ -2,9 +2,8 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{DropoutSite, GradientSink, Linear, MicroBatch};
-use crate::kernels::{Math, pointwise};
-use crate::model::Params;
+use super::{BackwardPass, DropoutSite, ForwardPass, Linear};
+use crate::kernels::pointwise;
 use runner_spec::experiment::Activation;
 
 /// A feed-forward layer.
@@ -38,33 +37,35 @@ impl Mlp {
     }
 
     /// `x`: [rows, d_model]. Returns the same shape.
-    pub fn forward(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<(Tensor, MlpActivations)> {
-        let activations = self.hidden(params, x, mb)?;
-        Ok((self.project(params, &activations, mb.math)?, activations))
+    pub fn forward(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<(Tensor, MlpActivations)> {
+        let activations = self.hidden(pass, x)?;
+        Ok((self.project(pass, &activations)?, activations))
     }
 
     /// The forward's last product, given what `hidden` returned.
-    pub(super) fn project(&self, params: &Params, activations: &MlpActivations, math: Math) -> Result<Tensor> {
-        self.projections().1.forward(params, &activations.after, math)
+    pub(super) fn project(&self, pass: ForwardPass<'_>, activations: &MlpActivations) -> Result<Tensor> {
+        self.projections().1.forward(pass, &activations.after)
     }
 
     /// The forward before its last product.
-    pub(super) fn hidden(&self, params: &Params, x: &Tensor, mb: &MicroBatch) -> Result<MlpActivations> {
-        let ((up, _), math) = (self.projections(), mb.math);
+    pub(super) fn hidden(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<MlpActivations> {
         let (before, after) = match self {
-            Self::Plain { activation: Activation::Gelu, .. } => up.forward_gelu(params, x, math)?,
-            Self::Plain { activation: Activation::Relu, .. } => {
-                let before = up.forward(params, x, math)?;
-                (before.clone(), pointwise::relu(&before)?)
+            Self::Plain { up, activation, dropout, .. } => {
+                let (before, after) = match activation {
+                    Activation::Gelu => up.forward_gelu(pass, x)?,
+                    Activation::Relu => {
+                        let before = up.forward(pass, x)?;
+                        (before.clone(), pointwise::relu(&before)?)
+                    }
+                };
+                dropout.apply(&after, pass.mb)?;
+                (before, after)
             }
-            Self::SwiGlu { .. } => {
-                let before = up.forward(params, x, math)?;
-                (before.clone(), pointwise::swiglu(&before, math)?)
+            Self::SwiGlu { gate_up, .. } => {
+                let before = gate_up.forward(pass, x)?;
+                (before.clone(), pointwise::swiglu(&before, pass.mb.math)?)
             }
         };
-        if let Self::Plain { dropout, .. } = self {
-            dropout.apply(&after, mb)?;
-        }
         Ok(MlpActivations { before, after })
     }
 
@@ -72,30 +73,28 @@ impl Mlp {
     /// activation's input and of the layer's output; not the activation's input.
     pub fn backward(
         &self,
-        params: &Params,
-        grads: &mut GradientSink<'_>,
+        pass: &mut BackwardPass<'_>,
         x: &Tensor,
         activations: MlpActivations,
         dy: &Tensor,
-        mb: &MicroBatch,
     ) -> Result<Tensor> {
-        let ((up, down), math) = (self.projections(), mb.math);
+        let ((up, down), mb) = (self.projections(), pass.mb);
         let MlpActivations { before, after } = activations;
-        let dafter = down.backward(params, grads, &after, dy, math)?;
+        let dafter = down.backward(pass, &after, dy)?;
         drop(after);
         let dbefore = match self {
             Self::Plain { activation, dropout, .. } => {
                 // No other tensor shares this gradient's buffer.
                 dropout.apply(&dafter, mb)?;
                 match activation {
-                    Activation::Gelu => pointwise::gelu_backward(&dafter, &before, math)?,
+                    Activation::Gelu => pointwise::gelu_backward(&dafter, &before, mb.math)?,
                     Activation::Relu => pointwise::relu_backward(&dafter, &before)?,
                 }
                 dafter
             }
-            Self::SwiGlu { .. } => pointwise::swiglu_backward(&before, &dafter, math)?,
+            Self::SwiGlu { .. } => pointwise::swiglu_backward(&before, &dafter, mb.math)?,
         };
         drop(before);
-        up.backward(params, grads, x, &dbefore, math)
+        up.backward(pass, x, &dbefore)
     }
 }

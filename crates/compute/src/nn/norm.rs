@@ -2,8 +2,8 @@
 
 use candle_core::{Result, Tensor};
 
-use super::GradientSink;
-use crate::kernels::{Math, norm};
+use super::{BackwardPass, ForwardPass};
+use crate::kernels::norm;
 use crate::model::Params;
 
 /// Normalization of rows: LayerNorm with a bias, RMSNorm without one. `weight` and `bias` are indexes of parameters.
@@ -20,37 +20,30 @@ impl Norm {
     }
 
     /// `x`: [rows, d_model]. Returns the output and the statistics for the backward.
-    pub fn forward(&self, params: &Params, x: &Tensor, math: Math) -> Result<(Tensor, Tensor)> {
-        let (weight, bias) = self.parameters(params)?;
-        norm::normalize(x, &weight, bias.as_ref(), self.eps, math)
+    pub fn forward(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        let (weight, bias) = self.parameters(pass.params)?;
+        norm::normalize(x, &weight, bias.as_ref(), self.eps, pass.mb.math)
     }
 
     /// The forward of `x` + `residual`: the sum, the output and the statistics. `x` is used up.
-    pub fn forward_sum(
-        &self,
-        params: &Params,
-        x: Tensor,
-        residual: &Tensor,
-        math: Math,
-    ) -> Result<(Tensor, Tensor, Tensor)> {
-        let (weight, bias) = self.parameters(params)?;
-        norm::add_and_normalize(x, residual, &weight, bias.as_ref(), self.eps, math)
+    pub fn forward_sum(&self, pass: ForwardPass<'_>, x: Tensor, residual: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
+        let (weight, bias) = self.parameters(pass.params)?;
+        norm::add_and_normalize(x, residual, &weight, bias.as_ref(), self.eps, pass.mb.math)
     }
 
     /// Returns dL/dx, plus `skip`: the gradient that bypassed the norm along the residual stream. A deferred task keeps the finished
     /// gradients of weight and bias.
     pub fn backward(
         &self,
-        params: &Params,
-        grads: &mut GradientSink<'_>,
+        pass: &mut BackwardPass<'_>,
         x: &Tensor,
         stats: &Tensor,
         dy: &Tensor,
         skip: Option<&Tensor>,
-        math: Math,
     ) -> Result<Tensor> {
-        let dweight = grads.vector(params, self.weight)?;
-        let dbias = self.bias.map(|bias| grads.vector(params, bias)).transpose()?;
+        let (params, math) = (pass.params, pass.mb.math);
+        let dweight = pass.grads.vector(params, self.weight)?;
+        let dbias = self.bias.map(|bias| pass.grads.vector(params, bias)).transpose()?;
         norm::normalize_backward(&dweight, dbias.as_ref(), x, &params.view(self.weight)?, stats, dy, skip, math)
     }
 }

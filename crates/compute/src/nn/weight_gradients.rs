@@ -1,4 +1,4 @@
-//! Where a backward puts weight gradients: it adds them at once, or defers them (the split backward of zero-bubble schedules).
+//! Weight gradients of a backward, which are added at once or deferred (the split backward of zero-bubble schedules).
 
 use candle_core::{Result, Tensor};
 
@@ -12,7 +12,7 @@ pub enum GradientSink<'a> {
     /// Adds them to these buffers, so that activations can be freed on the way.
     Add(&'a Params),
     /// Collects the tasks that will add them.
-    Defer(&'a mut Vec<WeightGradientTask>),
+    Defer(DeferredGradients),
 }
 
 /// Weight gradients that are still to be added, with the tensors that they need and no others. The tensors are shared, not
@@ -41,6 +41,14 @@ impl GradientSink<'_> {
                 tasks.push(task);
                 Ok(())
             }
+        }
+    }
+
+    /// The tasks that were collected.
+    pub fn into_deferred(self) -> DeferredGradients {
+        match self {
+            Self::Add(_) => Vec::new(),
+            Self::Defer(tasks) => tasks,
         }
     }
 

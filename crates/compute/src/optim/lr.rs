@@ -9,7 +9,6 @@ use runner_spec::program::{LrDecay, LrSchedule};
 /// Warmup covers steps 0 … `warmup_steps` - 1. Without `warmup_from` it is peak·(step+1)/`warmup_steps`, so the peak is
 /// reached by its last step; with it, linear from `warmup_from`·peak at step 0 to the peak at step `warmup_steps`. Decay
 /// counts from the end of the warmup, and stays at its final value once it is over.
-#[must_use]
 pub fn lr_at(schedule: &LrSchedule, step: u64) -> f64 {
     let peak = schedule.peak;
     if step < schedule.warmup_steps {

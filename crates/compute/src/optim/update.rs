@@ -8,7 +8,6 @@ use runner_spec::experiment::Decays;
 use runner_spec::program::OptimizerSpec;
 
 /// The factor that brings gradients of L2 norm `norm` to at most `max`, as PyTorch's `clip_grad_norm_` computes it.
-#[must_use]
 pub fn clip_scale(norm: f64, max: Option<f64>) -> f64 {
     match max {
         Some(max) => (max / (norm + 1e-6)).min(1.0),

@@ -1,22 +1,22 @@
-//! An evaluation as a fixed list of batches, apart from who runs them: replicas share the list, and a batch goes through the
-//! stages of a pipeline. What comes of it does not depend on either, bit for bit.
+//! An evaluation as a fixed list of batches, whichever ranks run them: replicas share the list, and a batch goes through the
+//! stages of a pipeline. The result does not depend on either, bit for bit.
 
 use super::EvalError;
 use runner_compute::model::{Model, Params};
 use runner_spec::data::Rows;
 
-/// Which batches there are, and what is kept of each one's losses.
+/// The batches of an evaluation, and how results are made of their losses.
 pub trait Batches {
-    /// How many there are. Batch i belongs to replica i mod n: see `share`.
+    /// The number of batches. Batch i belongs to replica i mod n: see `share`.
     fn count(&self) -> usize;
 
-    /// Replaces what is in `out` by batch `index`: inputs and targets.
+    /// Fills `out` with batch `index`: inputs and targets.
     ///
     /// # Errors
     /// If the data cannot be read.
     fn fill(&self, index: usize, out: &mut Rows) -> Result<(), EvalError>;
 
-    /// Results of no batch yet.
+    /// The results before any batch has run.
     fn partial(&self) -> Partial;
 
     /// Enters batch `index` into `partial`: `rows` as `fill` gave them, `losses` of each of their tokens in nats.
@@ -35,7 +35,6 @@ pub struct Partial {
 }
 
 impl Partial {
-    #[must_use]
     pub fn zeros(len: usize) -> Self {
         Self { values: vec![0.0; len] }
     }
@@ -65,7 +64,7 @@ pub fn share(count: usize, replica: usize, replicas: usize) -> impl Iterator<Ite
 ///
 /// # Errors
 /// If the data cannot be read, or an id is beyond the vocabulary.
-pub fn run(
+pub fn run_batches(
     batches: &dyn Batches,
     indices: impl Iterator<Item = usize>,
     model: &Model,
@@ -81,8 +80,8 @@ pub fn run(
     Ok(partial)
 }
 
-/// Whether there is one loss for each token of `rows`.
-pub(super) fn check(rows: &Rows, losses: &[f32]) -> Result<(), EvalError> {
+/// Checks that there is one loss for each token of `rows`.
+pub(super) fn check_losses(rows: &Rows, losses: &[f32]) -> Result<(), EvalError> {
     if rows.inputs.len() == losses.len() {
         return Ok(());
     }

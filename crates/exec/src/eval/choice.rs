@@ -7,7 +7,7 @@ use runner_compute::model::{Model, Params};
 use runner_spec::data::{ChoiceItem, IGNORED_TARGET, Rows};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
-/// How many items were right.
+/// The number of items that were answered right.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChoiceScore {
     pub items: usize,
@@ -16,12 +16,10 @@ pub struct ChoiceScore {
 }
 
 impl ChoiceScore {
-    #[must_use]
     pub fn acc(&self) -> f64 {
         self.right as f64 / self.items.max(1) as f64
     }
 
-    #[must_use]
     pub fn acc_norm(&self) -> f64 {
         self.right_norm as f64 / self.items.max(1) as f64
     }
@@ -67,7 +65,6 @@ pub struct ChoiceBatches<'a> {
 }
 
 impl<'a> ChoiceBatches<'a> {
-    #[must_use]
     pub fn new(items: &'a [ChoiceItem], context_length: usize) -> Self {
         let mut candidates: Vec<(usize, usize, usize)> = (0..items.len())
             .flat_map(|i| (0..items[i].endings.len()).map(move |e| (i, e)))
@@ -141,7 +138,7 @@ impl Batches for ChoiceBatches<'_> {
     }
 
     fn enter(&self, index: usize, rows: &Rows, losses: &[f32], partial: &mut Partial) -> Result<(), EvalError> {
-        batches::check(rows, losses)?;
+        batches::check_losses(rows, losses)?;
         for (&(item, ending), losses) in self.batches[index].iter().zip(losses.chunks_exact(rows.length)) {
             partial.values[self.first[item] + ending] = losses.iter().copied().map(f64::from).sum();
         }
@@ -155,7 +152,7 @@ impl Batches for ChoiceBatches<'_> {
 /// If an id is beyond the vocabulary.
 pub fn score(model: &Model, params: &Params, items: &[ChoiceItem]) -> Result<ChoiceScore, EvalError> {
     let all = ChoiceBatches::new(items, model.spec.context_length);
-    all.finish(&batches::run(&all, share(all.count(), 0, 1), model, params)?)
+    all.finish(&batches::run_batches(&all, share(all.count(), 0, 1), model, params)?)
 }
 
 /// The index of the smallest value; the first of equals, none if there are no values.

@@ -1,5 +1,5 @@
-//! Decoding as a conversation: a generator feeds new tokens and is given logits. What is fed is plain data, so that the
-//! stages of a pipeline can be told too.
+//! Decoding step by step: a generator feeds new tokens and receives logits. A feed is plain data, so that it can be sent to the stages
+//! of a pipeline too.
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,6 @@ pub struct StageDecoder<'a> {
 }
 
 impl<'a> StageDecoder<'a> {
-    #[must_use]
     pub fn new(model: &'a Model, params: &'a Params) -> Self {
         Self { model, params, cache: None }
     }

@@ -14,7 +14,6 @@ pub struct ValidationLoss {
 }
 
 impl ValidationLoss {
-    #[must_use]
     pub fn perplexity(&self) -> f64 {
         self.loss.exp()
     }
@@ -30,18 +29,11 @@ pub struct LossBatches<'a> {
 }
 
 impl<'a> LossBatches<'a> {
-    /// The first `batches`·`micro_batch` rows of `split`, or all of it if it is shorter.
-    #[must_use]
-    pub fn new(split: &'a Split, batches: usize, micro_batch: usize) -> Self {
+    /// The first `batches`·`micro_batch` rows of `split`, or all of it if it is shorter. With `mask_padding`, attention sees no padding.
+    pub fn new(split: &'a Split, batches: usize, micro_batch: usize, mask_padding: bool) -> Self {
         let micro_batch = micro_batch.max(1) as u64;
         let rows = split.rows().min((batches as u64).saturating_mul(micro_batch));
-        Self { split, rows, micro_batch, mask_padding: false }
-    }
-
-    /// The same with attention that sees no padding, if `mask_padding`.
-    #[must_use]
-    pub fn masked(self, mask_padding: bool) -> Self {
-        Self { mask_padding, ..self }
+        Self { split, rows, micro_batch, mask_padding }
     }
 
     /// The loss of a whole model.
@@ -49,7 +41,7 @@ impl<'a> LossBatches<'a> {
     /// # Errors
     /// If the split cannot be read or holds no valid token.
     pub fn measure(&self, model: &Model, params: &Params) -> Result<ValidationLoss, EvalError> {
-        self.finish(&batches::run(self, share(self.count(), 0, 1), model, params)?)
+        self.finish(&batches::run_batches(self, share(self.count(), 0, 1), model, params)?)
     }
 
     /// The loss, when all batches are in `partial`.
@@ -91,7 +83,7 @@ impl Batches for LossBatches<'_> {
     }
 
     fn enter(&self, index: usize, rows: &Rows, losses: &[f32], partial: &mut Partial) -> Result<(), EvalError> {
-        batches::check(rows, losses)?;
+        batches::check_losses(rows, losses)?;
         partial.values[2 * index] = losses.iter().copied().map(f64::from).sum();
         partial.values[2 * index + 1] = rows.valid() as f64;
         Ok(())

@@ -12,7 +12,7 @@ pub use decode::{Decoder, Feed, StageDecoder, WholeDecoder};
 pub use loss::{LossBatches, ValidationLoss};
 pub use sample::{Continuation, generate, generate_with};
 
-/// What goes wrong in an evaluation.
+/// An error in an evaluation.
 #[derive(Debug, thiserror::Error)]
 pub enum EvalError {
     #[error(transparent)]

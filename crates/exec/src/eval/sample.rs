@@ -17,15 +17,15 @@ use runner_spec::model::ModelSpec;
 pub struct Continuation {
     pub prompt: String,
     pub index: usize,
-    /// What follows the prompt, up to the end-of-text token.
+    /// The text after the prompt, up to the end-of-text token.
     pub text: String,
     pub tokens: usize,
 }
 
-/// `generate_with` a whole model.
+/// Runs `generate_with` on a whole model.
 ///
 /// # Errors
-/// As there.
+/// Those of `generate_with`.
 pub fn generate(
     model: &Model,
     params: &Params,
@@ -53,10 +53,10 @@ pub fn generate_with(
     Ok(all)
 }
 
-/// The continuations of prompt `p` alone: what they are does not depend on the other prompts.
+/// The continuations of prompt `p` alone, side by side in one batch. They do not depend on the other prompts.
 ///
 /// # Errors
-/// As `generate_with`.
+/// Those of `generate_with`.
 pub fn continue_prompt(
     decoder: &mut dyn Decoder,
     model: &ModelSpec,
@@ -66,29 +66,6 @@ pub fn continue_prompt(
 ) -> Result<Vec<Continuation>, EvalError> {
     let Some(prompt) = spec.prompts.get(p) else { return Ok(Vec::new()) };
     let seed = spec.seed.wrapping_add((p * spec.count) as u64);
-    continuations(decoder, model, tokenizer, spec, prompt, seed)
-}
-
-fn sampling(spec: &Samples) -> Sampling {
-    let temperature = spec.temperature;
-    match (spec.top_k, spec.top_p) {
-        _ if temperature == 0.0 => Sampling::ArgMax,
-        (Some(k), Some(p)) => Sampling::TopKThenTopP { k, p, temperature },
-        (Some(k), None) => Sampling::TopK { k, temperature },
-        (None, Some(p)) => Sampling::TopP { p, temperature },
-        (None, None) => Sampling::All { temperature },
-    }
-}
-
-/// All continuations of one prompt, side by side in one batch.
-fn continuations(
-    decoder: &mut dyn Decoder,
-    model: &ModelSpec,
-    tokenizer: &TextTokenizer,
-    spec: &Samples,
-    prompt: &str,
-    seed: u64,
-) -> Result<Vec<Continuation>, EvalError> {
     let mut start = tokenizer.encode(prompt)?;
     if start.is_empty() {
         // A document starts behind an end-of-text token; where there is none, any token must do.
@@ -129,6 +106,17 @@ fn continuations(
     Ok(rows.iter().enumerate().map(continuation).collect())
 }
 
+fn sampling(spec: &Samples) -> Sampling {
+    let temperature = spec.temperature;
+    match (spec.top_k, spec.top_p) {
+        _ if temperature == 0.0 => Sampling::ArgMax,
+        (Some(k), Some(p)) => Sampling::TopKThenTopP { k, p, temperature },
+        (Some(k), None) => Sampling::TopK { k, temperature },
+        (None, Some(p)) => Sampling::TopP { p, temperature },
+        (None, None) => Sampling::All { temperature },
+    }
+}
+
 /// The part of the rows that the model still sees. When the context is full, the window starts again with its later half,
 /// so long texts cost a constant number of passes per token.
 #[derive(Debug)]
@@ -145,7 +133,7 @@ impl Window {
         Self { capacity: tokens.min(context_length), cached: 0, fed: 0 }
     }
 
-    /// What is new in `rows`, which are of equal length.
+    /// The new tokens of `rows`, which are of equal length.
     fn next(&mut self, rows: &[Vec<u32>]) -> Feed {
         let length = rows.first().map_or(0, Vec::len);
         if self.cached + (length - self.fed) > self.capacity {
