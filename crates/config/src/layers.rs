@@ -1,9 +1,11 @@
-//! The layers of settings (preset, file, environment, `--set`), merged; and which of them each value is from.
+//! The layers of settings (preset, file, environment, `--set`), merged by figment; and which of them each value is from.
 //!
 //! The lowest layer, the built-in defaults, is in the raw types and in `resolve`.
 
 use std::collections::BTreeSet;
 
+use figment::Figment;
+use figment::providers::Serialized;
 use serde_json::Value;
 
 use super::check::{join, one_line};
@@ -57,16 +59,19 @@ pub struct Location<'l> {
 
 impl Layers {
     /// Merges `layers`, the lowest first.
-    pub fn merge(mut layers: Vec<Layer>) -> Self {
+    ///
+    /// # Errors
+    /// If figment cannot represent a value; the values of checked layers are all representable.
+    pub fn merge(mut layers: Vec<Layer>) -> Result<Self, Box<figment::Error>> {
         for low in 0..layers.len() {
             let (lower, higher) = layers.split_at_mut(low + 1);
             for above in higher {
                 prune(&mut lower[low].value, &above.value, root());
             }
         }
-        let mut merged = Value::Null;
-        layers.iter().for_each(|layer| overlay(&mut merged, &layer.value));
-        Self { all: layers, merged }
+        let merge = |below: Figment, layer: &Layer| below.merge(Serialized::defaults(&layer.value));
+        let merged = layers.iter().fold(Figment::new(), merge).extract().map_err(Box::new)?;
+        Ok(Self { all: layers, merged })
     }
 
     /// The merged value of all layers.
@@ -222,16 +227,6 @@ impl Layers {
 /// The value at `path`, such as `train.steps`.
 fn find<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     value.pointer(&format!("/{}", path.replace('.', "/")))
-}
-
-/// Puts `higher` over `lower`, key by key.
-fn overlay(lower: &mut Value, higher: &Value) {
-    match (lower, higher) {
-        (Value::Object(low), Value::Object(high)) => {
-            high.iter().for_each(|(key, value)| overlay(low.entry(key).or_insert(Value::Null), value));
-        }
-        (lower, higher) => lower.clone_from(higher),
-    }
 }
 
 /// Takes out of `lower` what a different choice in `higher` replaces.

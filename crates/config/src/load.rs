@@ -106,7 +106,7 @@ fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, C
         let message = format!("this is a bug of the program, not of the file: {e}");
         ConfigError::new(vec![whole.diagnostic_whole(message, "please report it with the file".into())])
     };
-    let layers = Layers::merge(layers);
+    let layers = Layers::merge(layers).map_err(|error| internal(&error))?;
     let mut value = layers.value();
     layers.complete(&mut value, &mut mistakes);
     let raw: RawExperiment = match serde_json::from_value(value) {
