@@ -1,6 +1,5 @@
 //! `runner gc`: shows files that are no longer needed, and removes them on request.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use super::output::{complain, print, print_json};
 use runner_lab::gc;
 use runner_report::table::{Align, table};
 use runner_spec::format::{bytes, counted, printable};
-use runner_store::{catalog, run_dir, time};
+use runner_store::time;
 
 /// Free disk space: prepared data that no run needs, old checkpoints of finished runs, and leftovers of killed processes.
 ///
@@ -72,11 +71,11 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
         if args.yes {
             found = gc::free(&root, &found, age)?;
         }
-        items.extend(found.into_iter().map(|item| Item { kind: kind(item.kind), path: item.path, bytes: item.bytes }));
+        items.extend(found.into_iter().map(|item| Item { kind: item.kind.name(), path: item.path, bytes: item.bytes }));
     }
     if all || args.cache {
         let cache = cache_dir()?;
-        let known = known_data(&root)?;
+        let known = gc::used_data_keys(&root)?;
         let survey = runner_data::gc::survey(&cache, &known, age);
         unknown = survey.unknown;
         let mut found = survey.unneeded;
@@ -127,41 +126,8 @@ fn text(items: &[Item], total: u64, freed: bool) -> String {
     }
 }
 
-fn kind(kind: gc::UnneededKind) -> &'static str {
-    match kind {
-        gc::UnneededKind::Checkpoint => "checkpoint",
-        gc::UnneededKind::Damaged => "damaged",
-        gc::UnneededKind::Leftover => "leftover",
-        gc::UnneededKind::Lock => "lock",
-    }
-}
-
 fn age(text: &str) -> Result<Duration, RequestError> {
     time::parse_span(text).ok_or_else(|| {
         RequestError(format!("--older-than {}: take an age such as 12h, 30d or 8w", text.escape_default()))
     })
-}
-
-/// The cache keys of the data that the runs in `root` use.
-fn known_data(root: &std::path::Path) -> anyhow::Result<BTreeSet<String>> {
-    let runs = catalog::list(root)?;
-    let mut out = BTreeSet::new();
-    for run in runs {
-        match run_dir::read_manifest(&run.path) {
-            Ok(manifest) => {
-                let data = &manifest.data;
-                out.insert(runner_data::gc::data_key(
-                    &data.train,
-                    data.validation.as_ref(),
-                    data.choice.as_ref(),
-                    data.test.as_ref(),
-                ));
-            }
-            // The empty key stands for a run whose data is unknown: then more is kept.
-            Err(_) => {
-                out.insert(String::new());
-            }
-        }
-    }
-    Ok(out)
 }

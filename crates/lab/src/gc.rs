@@ -1,7 +1,7 @@
-//! Making room among the runs: checkpoints of finished runs beside the newest and the best, and what killed processes left.
+//! Frees space among the runs: checkpoints of finished runs apart from the newest and the best, and what killed processes left behind.
 //!
-//! A checkpoint that something may still begin from stays: all of a run that is not done or whose sweep goes on, and those
-//! that another run was forked from or goes on from.
+//! A checkpoint that something may still start from stays: all checkpoints of a run that is not done or whose sweep is not finished,
+//! and those from which another run was forked or continued.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -18,73 +18,156 @@ use runner_store::catalog::{ListedRun, ListedStatus};
 use runner_store::checkpoint;
 use runner_store::checkpoint::DAMAGED;
 use runner_store::error::StoreError;
+use runner_store::files::file_name;
 use runner_store::lock::{LOCK, RunLock, name_lock_is_free, remove_name_lock};
 use runner_store::manifest::RunOrigin;
+use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, stale_folders};
 use runner_store::time;
 
-/// What kind of thing may go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum UnneededKind {
-    /// A checkpoint that is neither the newest nor the best of a run that is done.
-    Checkpoint,
-    /// One of a run that is done that was set aside because it could not be used.
-    Damaged,
-    /// What a killed process left.
-    Leftover,
-    /// The file of a turn that nobody has.
-    Lock,
+runner_store::named_enum! {
+    /// The kind of an item that can be removed.
+    pub enum UnneededKind {
+        /// A checkpoint of a run that is done, neither the newest nor the best.
+        Checkpoint = "checkpoint",
+        /// A damaged checkpoint of a run that is done, which was set aside.
+        Damaged = "damaged",
+        /// Something that a killed process left behind.
+        Leftover = "leftover",
+        /// The file of a lock that no process holds.
+        Lock = "lock",
+    }
 }
 
-/// Something that may go.
+/// Something that can be removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnneededItem {
     pub kind: UnneededKind,
-    /// The run that it is a part of.
+    /// The run directory that the item is in.
     pub run: Option<PathBuf>,
     pub path: PathBuf,
     pub bytes: u64,
 }
 
-/// What in the folder of runs `root` may go; of checkpoints, only those of runs that ended longer ago than `older_than`. Changes
-/// nothing.
+/// The runs of a folder, and what keeps their checkpoints.
+struct Retention<'a> {
+    runs: &'a [ListedRun],
+    /// Checkpoints of runs that ended less than this long ago stay.
+    older_than: Option<Duration>,
+    unfinished_sweeps: BTreeSet<&'a str>,
+    /// Steps of checkpoints that other runs started from, by the id of the run that has them.
+    used_steps: BTreeMap<&'a str, BTreeSet<u64>>,
+}
+
+impl<'a> Retention<'a> {
+    fn new(root: &Path, runs: &'a [ListedRun], older_than: Option<Duration>) -> Self {
+        let mut sweeps: BTreeSet<&str> = runs.iter().filter_map(|r| r.sweep.as_ref()).map(|s| s.id.as_str()).collect();
+        sweeps.retain(|id| is_sweep_unfinished(root, id));
+        let mut used_steps: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
+        for run in runs {
+            if let Some(RunOrigin::Fork { id, step: Some(step), .. }) = &run.origin {
+                used_steps.entry(id).or_default().insert(*step);
+            }
+            if let Some(from) = &run.continued_from {
+                used_steps.entry(&from.id).or_default().insert(from.step);
+            }
+        }
+        Self { runs, older_than, unfinished_sweeps: sweeps, used_steps }
+    }
+
+    /// True if checkpoints of `run` may be removed.
+    fn allows_pruning(&self, run: &ListedRun) -> bool {
+        run.status == ListedStatus::Done
+            && !run.sweep.as_ref().is_some_and(|sweep| self.unfinished_sweeps.contains(sweep.id.as_str()))
+            && self.older_than.is_none_or(|age| ended_before(run, age))
+    }
+
+    /// The items that can be removed from `run`, on which no process works. Their bytes are not counted yet.
+    fn removable_items(&self, run: &ListedRun) -> Vec<UnneededItem> {
+        let mut items = Vec::new();
+        // A link points to something that is not ours to remove.
+        let is_real_folder = |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
+        if run.status == ListedStatus::Broken || !is_real_folder(&run.path) {
+            return items;
+        }
+        let mut push = |kind, path: PathBuf| {
+            items.push(UnneededItem { kind, run: Some(run.path.clone()), bytes: 0, path });
+        };
+        let is_unfinished = |path: &PathBuf| file_name(path).starts_with(TEMPORARY);
+        for path in children(&run.path).into_iter().filter(is_unfinished) {
+            push(UnneededKind::Leftover, path);
+        }
+        let folder = run.path.join(CHECKPOINTS);
+        if !is_real_folder(&folder) {
+            return items;
+        }
+        let allows_pruning = self.allows_pruning(run);
+        for path in children(&folder) {
+            if is_unfinished(&path) {
+                push(UnneededKind::Leftover, path);
+            } else if allows_pruning && file_name(&path).ends_with(DAMAGED) && is_real_folder(&path) {
+                push(UnneededKind::Damaged, path);
+            }
+        }
+        if allows_pruning {
+            let kept = checkpoint::steps_to_keep(&folder);
+            let is_used = |step: &u64| self.used_steps.get(run.id.as_str()).is_some_and(|steps| steps.contains(step));
+            for step in checkpoint::saved_steps(&folder).into_iter().filter(|s| !kept.contains(s) && !is_used(s)) {
+                let path = folder.join(checkpoint::dir_name(step));
+                if is_real_folder(&path) {
+                    push(UnneededKind::Checkpoint, path);
+                }
+            }
+        }
+        items
+    }
+}
+
+/// Finds what can be removed in the folder of runs `root`. Of the checkpoints, only those of runs that ended longer ago than `older_than`
+/// are included. Changes nothing.
 ///
 /// # Errors
 /// If the folder cannot be read.
 pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<Vec<UnneededItem>, StoreError> {
     let runs = catalog::list(root)?;
-    let pinned = pinned(&runs);
-    let goes_on: BTreeSet<&str> = runs.iter().filter_map(|r| r.sweep.as_ref()).map(|s| s.id.as_str()).collect();
-    let goes_on: BTreeSet<&str> = goes_on.into_iter().filter(|id| is_sweep_unfinished(root, id)).collect();
-    let kept = |run: &ListedRun| {
-        run.sweep.as_ref().is_some_and(|s| goes_on.contains(s.id.as_str()))
-            || older_than.is_some_and(|age| !ended_before(run, age))
-    };
-    let of_runs = runs.par_iter().flat_map_iter(|run| {
-        if run.status == ListedStatus::Running || !RunLock::is_free(&run.path) {
-            return Vec::new();
-        }
-        let none = BTreeSet::new();
-        of_run(run, !kept(run), pinned.get(run.id.as_str()).unwrap_or(&none))
-    });
-    let mut out: Vec<UnneededItem> = of_runs.collect();
+    let retention = Retention::new(root, &runs, older_than);
+    let idle = runs.par_iter().filter(|run| run.status != ListedStatus::Running && RunLock::is_free(&run.path));
+    let mut items: Vec<UnneededItem> = idle.flat_map_iter(|run| retention.removable_items(run)).collect();
     let item = |kind, path: PathBuf| UnneededItem { kind, run: None, bytes: 0, path };
-    out.extend(stale_folders(root).into_iter().map(|path| item(UnneededKind::Leftover, path)));
-    let turns = children(root).into_iter().filter(|path| is_name_lock(path) && name_lock_is_free(path));
-    out.extend(turns.map(|path| item(UnneededKind::Lock, path)));
-    // In the order in which they go.
+    items.extend(stale_folders(root).into_iter().map(|path| item(UnneededKind::Leftover, path)));
+    let locks = children(root).into_iter().filter(|path| is_name_lock(path) && name_lock_is_free(path));
+    items.extend(locks.map(|path| item(UnneededKind::Lock, path)));
+    // In the order in which they are removed.
     let mut freed = FreedBytes::default();
-    for item in &mut out {
+    for item in &mut items {
         item.bytes = freed.add(&item.path);
     }
-    Ok(out)
+    Ok(items)
 }
 
-/// Removes what `survey` found; those that went, with the bytes that this freed. A run that someone works on by now keeps everything.
+/// The keys of the cached data that the runs in `root` use. The empty key stands for a run whose data is unknown; then more is kept.
 ///
 /// # Errors
-/// If the file system refuses; what went before that is gone.
+/// If the folder cannot be read.
+pub fn used_data_keys(root: &Path) -> Result<BTreeSet<String>, StoreError> {
+    let key = |run: &ListedRun| {
+        run_dir::read_manifest(&run.path).map_or_else(
+            |_| String::new(),
+            |manifest| {
+                let data = &manifest.data;
+                let (validation, choice) = (data.validation.as_ref(), data.choice.as_ref());
+                runner_data::gc::data_key(&data.train, validation, choice, data.test.as_ref())
+            },
+        )
+    };
+    Ok(catalog::list(root)?.iter().map(key).collect())
+}
+
+/// Removes the items that `survey` found, and returns those that were removed with the bytes that this freed. A run on which a process
+/// works meanwhile keeps everything.
+///
+/// # Errors
+/// If the file system refuses. Items that were removed before stay removed.
 pub fn free(
     root: &Path,
     unneeded: &[UnneededItem],
@@ -101,7 +184,7 @@ pub fn free(
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        // As many at a time as files may be open.
+        // The number of open files is limited.
         if locks.len() == 256 {
             gone.extend(free_locked(root, unneeded, &mut locks, older_than)?);
         }
@@ -120,26 +203,24 @@ pub fn free(
     Ok(gone)
 }
 
-/// Of the runs in `locks`, which this process holds; it lets go of them.
+/// Removes items of the runs in `locks`, which this process holds, and releases the locks.
 fn free_locked(
     root: &Path,
     unneeded: &[UnneededItem],
     locks: &mut Vec<(&PathBuf, RunLock)>,
     older_than: Option<Duration>,
 ) -> Result<Vec<UnneededItem>, StoreError> {
-    // Looked at again now that nobody changes them: a fork may have come meanwhile, or a session come and gone.
+    // The runs are read again now that no process changes them: since the survey one may have been forked or resumed.
     let runs = catalog::list(root)?;
-    let pinned = pinned(&runs);
+    let retention = Retention::new(root, &runs, older_than);
     let mut gone = Vec::new();
     for (path, _lock) in locks.drain(..) {
-        let Some(run) = runs.iter().find(|run| run.path == *path) else { continue };
-        let kept = run.sweep.as_ref().is_some_and(|s| is_sweep_unfinished(root, &s.id))
-            || older_than.is_some_and(|age| !ended_before(run, age));
-        let none = BTreeSet::new();
-        let now = of_run(run, !kept, pinned.get(run.id.as_str()).unwrap_or(&none));
-        // Its bytes may be others by now: those of a file with several names, of which one has gone.
-        let still = |item: &UnneededItem| now.iter().any(|other| (other.kind, &other.path) == (item.kind, &item.path));
-        for item in unneeded.iter().filter(|item| item.run.as_ref() == Some(path) && still(item)) {
+        let Some(run) = retention.runs.iter().find(|run| run.path == *path) else { continue };
+        let now = retention.removable_items(run);
+        // The bytes may differ from the survey: those of a file with several names, of which one is gone.
+        let is_still_unneeded =
+            |item: &UnneededItem| now.iter().any(|other| (other.kind, &other.path) == (item.kind, &item.path));
+        for item in unneeded.iter().filter(|item| item.run.as_ref() == Some(path) && is_still_unneeded(item)) {
             let bytes = bytes_freed(&item.path);
             if item.path.is_dir() {
                 discard(&item.path)?;
@@ -152,60 +233,6 @@ fn free_locked(
     Ok(gone)
 }
 
-/// Steps of checkpoints that other runs were forked from or go on from, by the id of the run that has them.
-fn pinned(runs: &[ListedRun]) -> BTreeMap<&str, BTreeSet<u64>> {
-    let mut out: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
-    for run in runs {
-        if let Some(RunOrigin::Fork { id, step: Some(step), .. }) = &run.origin {
-            out.entry(id).or_default().insert(*step);
-        }
-        if let Some(from) = &run.continued_from {
-            out.entry(&from.id).or_default().insert(from.step);
-        }
-    }
-    out
-}
-
-/// What may go of `run`, which nobody works on; of its checkpoints only if `prune`. Bytes are not counted.
-fn of_run(run: &ListedRun, prune: bool, pinned: &BTreeSet<u64>) -> Vec<UnneededItem> {
-    let mut out = Vec::new();
-    // What lies elsewhere, and is only linked to, is not ours to remove.
-    let real = |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
-    if run.status == ListedStatus::Broken || !real(&run.path) {
-        return out;
-    }
-    let mut push = |kind, path: PathBuf| {
-        out.push(UnneededItem { kind, run: Some(run.path.clone()), bytes: 0, path });
-    };
-    let unfinished = |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(TEMPORARY));
-    for path in children(&run.path).into_iter().filter(unfinished) {
-        push(UnneededKind::Leftover, path);
-    }
-    let folder = run.path.join(CHECKPOINTS);
-    if !real(&folder) {
-        return out;
-    }
-    let prune = prune && run.status == ListedStatus::Done;
-    for path in children(&folder) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with(TEMPORARY) {
-            push(UnneededKind::Leftover, path);
-        } else if prune && name.ends_with(DAMAGED) && real(&path) {
-            push(UnneededKind::Damaged, path);
-        }
-    }
-    if prune {
-        let kept = checkpoint::steps_to_keep(&folder);
-        for step in checkpoint::saved_steps(&folder).into_iter().filter(|s| !kept.contains(s) && !pinned.contains(s)) {
-            let path = folder.join(checkpoint::dir_name(step));
-            if real(&path) {
-                push(UnneededKind::Checkpoint, path);
-            }
-        }
-    }
-    out
-}
-
 fn ended_before(run: &ListedRun, age: Duration) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let ended = run.ended.as_deref().or(run.started.as_deref()).and_then(time::parse);
@@ -213,9 +240,8 @@ fn ended_before(run: &ListedRun, age: Duration) -> bool {
 }
 
 fn is_name_lock(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
     let real = fs::symlink_metadata(path).is_ok_and(|m| m.is_file());
-    real && name.starts_with('.') && path.extension() == Some(OsStr::new(LOCK))
+    real && file_name(path).starts_with('.') && path.extension() == Some(OsStr::new(LOCK))
 }
 
 fn children(folder: &Path) -> Vec<PathBuf> {

@@ -1,4 +1,4 @@
-//! Removing runs: out of sight first, by a rename, then from the disk, so that a kill at any moment leaves a run or none.
+//! Removes runs: a run is first renamed and then deleted, so that after a kill at any moment it is whole or gone.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,7 +17,7 @@ use runner_store::manifest::{RunOrigin, RunStatus};
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, MANIFEST, REMOVING};
 
-/// Whether `path` is a run of the folder `root` that may be removed from it.
+/// Checks that `path` is a run in the folder `root` and may be removed.
 ///
 /// # Errors
 /// `Refused`: it is in another folder, a symbolic link, or no run.
@@ -31,7 +31,7 @@ pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
     if parent(path) != fs::canonicalize(root).ok() {
         return refuse(format!("it is not in the folder of runs {}; --runs DIR names another", root.display()));
     }
-    // What has no manifest, or another's, is not ours to remove.
+    // A folder without a manifest of its own is not ours to remove.
     if !fs::symlink_metadata(path.join(MANIFEST)).is_ok_and(|m| m.is_file()) {
         return refuse(format!("it has no {MANIFEST}, so it is no run"));
     }
@@ -101,7 +101,7 @@ pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Removes a folder of a run so that no half of it can be taken for whole. Whoever calls holds the run's lock.
+/// Removes a folder of a run so that a part of it is never taken for the whole. The caller holds the lock of the run.
 pub(super) fn discard(path: &Path) -> Result<(), StoreError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let aside = path.with_file_name(format!("{TEMPORARY}old-{}", name.trim_start_matches('.')));
@@ -112,7 +112,7 @@ pub(super) fn discard(path: &Path) -> Result<(), StoreError> {
     fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))
 }
 
-/// The runs among `all` that come from the run `id`.
+/// The runs among `all` that were made from the run `id`.
 #[must_use]
 pub fn descendants<'a>(all: &'a [ListedRun], id: &str) -> Vec<&'a ListedRun> {
     let from = |run: &ListedRun| match (&run.origin, &run.continued_from) {
