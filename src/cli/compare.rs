@@ -10,7 +10,7 @@ use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use runner_lab::compare::curves::{Curve, CurveAxis, CurveMetric, curve};
-use runner_lab::compare::run_record::{RunRecord, stored};
+use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_lab::compare::svg;
 use runner_report::comparison;
 use runner_spec::experiment::Experiment;
@@ -65,8 +65,9 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     }
     let root = args.root.root();
     let paths = catalog::resolve_all(&root, &args.runs_named)?;
-    let read =
-        |path: &PathBuf| -> anyhow::Result<(RunRecord, Experiment)> { Ok((RunRecord::read(path)?, stored(path)?.0)) };
+    let read = |path: &PathBuf| -> anyhow::Result<(RunRecord, Experiment)> {
+        Ok((RunRecord::read(path)?, read_experiment_and_plan(path)?.0))
+    };
     let runs = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     let mut table = comparison::compare(&runs);
     if let Some(key) = &args.sort {

@@ -14,8 +14,8 @@ use runner_config::{LoadOptions, Loaded};
 use runner_engine::prepare::prepare_inputs;
 use runner_lab::compare::fact_pairs::Invocation;
 use runner_lab::compare::planned_experiment::{cluster_for, cluster_of};
-use runner_lab::compare::run_record::{RunRecord, stored};
-use runner_lab::compare::unread_data::{assumed, enough_rows};
+use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
+use runner_lab::compare::unread_data::{assume_data, sufficient_rows};
 use runner_lab::compare::{DiffInput, DifferenceClass, PlannedExperiment, diff};
 use runner_machine::host::{Git, Machine};
 use runner_report::Screen;
@@ -87,8 +87,8 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     let read = data.is_some();
     let [x, y] = data.unwrap_or_else(|| {
         let rows = args.rows.or_else(|| [&a, &b].into_iter().find_map(Found::rows));
-        let rows = rows.unwrap_or_else(|| enough_rows([a.experiment(), b.experiment()]));
-        [assumed(a.experiment(), rows), assumed(b.experiment(), rows)]
+        let rows = rows.unwrap_or_else(|| sufficient_rows([a.experiment(), b.experiment()]));
+        [assume_data(a.experiment(), rows), assume_data(b.experiment(), rows)]
     });
     let a = a.compared(&args.a, args, x, read, &mut notes)?;
     let b = b.compared(&args.b, args, y, read, &mut notes)?;
@@ -118,7 +118,7 @@ fn find(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Found> {
         other => other.into(),
     })?;
     let record = RunRecord::read(&path)?;
-    let (experiment, plan) = stored(&path)?;
+    let (experiment, plan) = read_experiment_and_plan(&path)?;
     Ok(Found::Run(Box::new(FoundRun { record, experiment, plan })))
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::table::{Align, table};
 use runner_lab::compare::run_record::{RunFigures, RunRecord};
-use runner_lab::compare::settings::{CHOICES, SettingGroup, is_choice, settings, shown};
+use runner_lab::compare::settings::{CHOICES, SettingGroup, is_choice, setting_text, settings};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{bytes, count, percent, printable, rate, seconds};
 
@@ -99,11 +99,11 @@ pub fn compare(runs: &[(RunRecord, Experiment)]) -> Comparison {
     keys.sort_unstable();
     keys.dedup();
     keys.retain(|key| all.iter().any(|settings| settings.get(*key) != all[0].get(*key)));
-    keys.sort_by_key(|key| (SettingGroup::of(key), (*key).clone()));
+    keys.sort_by_key(|key| (SettingGroup::of_key(key), (*key).clone()));
     let differing: Vec<String> = keys.into_iter().cloned().collect();
     let row = |((record, _), settings): (&(RunRecord, Experiment), &BTreeMap<String, Value>)| ComparedRun {
         id: record.manifest.id.clone(),
-        status: record.standing.name(),
+        status: record.status.name(),
         settings: differing.iter().filter_map(|key| Some((key.clone(), settings.get(key)?.clone()))).collect(),
         figures: record.figures(),
     };
@@ -131,7 +131,7 @@ impl Comparison {
             self.runs.sort_by(|a, b| rank(a).total_cmp(&rank(b)));
         } else if self.differing.iter().any(|k| k == key) {
             let number = |run: &ComparedRun| run.settings.get(key).and_then(Value::as_f64).unwrap_or(f64::INFINITY);
-            let text = |run: &ComparedRun| run.settings.get(key).map(shown);
+            let text = |run: &ComparedRun| run.settings.get(key).map(setting_text);
             self.runs.sort_by(|a, b| number(a).total_cmp(&number(b)).then_with(|| text(a).cmp(&text(b))));
         } else {
             return None;
@@ -143,7 +143,7 @@ impl Comparison {
     pub fn text(&self) -> String {
         // Ids contain names, and other bookkeeping does not influence outcomes.
         let (mut shown_keys, bookkeeping): (Vec<&String>, Vec<&String>) =
-            self.differing.iter().partition(|key| SettingGroup::of(key) != SettingGroup::Bookkeeping);
+            self.differing.iter().partition(|key| SettingGroup::of_key(key) != SettingGroup::Bookkeeping);
         shown_keys.retain(|key| !self.is_implied_by_choice(key));
         let heads: Vec<String> = shown_keys.iter().map(|key| printable(&shortest_name(key, &shown_keys))).collect();
         let figures: Vec<&Figure> = FIGURES
@@ -160,7 +160,7 @@ impl Comparison {
             .map(|run| {
                 let mut cells = vec![printable(&run.id)];
                 cells.extend(shown_keys.iter().map(|key| {
-                    let value = run.settings.get(*key).map_or_else(|| "-".to_owned(), shown);
+                    let value = run.settings.get(*key).map_or_else(|| "-".to_owned(), setting_text);
                     printable(&end_of(&value))
                 }));
                 cells.extend(figures.iter().zip(&best).map(|(figure, best)| match (figure.value)(&run.figures) {

@@ -12,7 +12,7 @@ use runner_lab::compare::diff::{ChangedSetting, Diff, DiffSide};
 use runner_lab::compare::fact_pairs::FactPair;
 use runner_lab::compare::outcome_comparison::{LossPair, OutcomeComparison};
 use runner_lab::compare::setting_effect::SettingEffect;
-use runner_lab::compare::settings::shown;
+use runner_lab::compare::settings::setting_text;
 use runner_spec::format::{bytes, count, counted, printable};
 
 /// A change that is wider than this many columns is shown on two lines.
@@ -131,7 +131,7 @@ fn add_settings(out: &mut String, changed: &[ChangedSetting]) {
     }
     add_heading(out, "settings", "");
     let value = |is_there: bool, value: &Option<Value>| {
-        is_there.then(|| printable(&value.as_ref().map_or_else(|| "null".to_owned(), shown)))
+        is_there.then(|| printable(&value.as_ref().map_or_else(|| "null".to_owned(), setting_text)))
     };
     let rows: Vec<(&ChangedSetting, Change<'_>)> = changed
         .iter()

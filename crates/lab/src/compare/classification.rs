@@ -1,29 +1,29 @@
-//! What the differences of two plans mean: one class, decided by their hashes, and the parts that make it up.
+//! The classification of the differences between two plans: a class, decided by their hashes, and the parts of the mathematics that differ.
 
 use serde::Serialize;
 
-use super::inherited_steps::BeginningComparison;
+use super::inherited_steps::InheritedStepsComparison;
 use super::planned_experiment::PlannedExperiment;
 use runner_spec::data::{ChoiceFacts, SplitFacts};
 use runner_spec::experiment::Samples;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Instruction, Program};
 
-/// What two experiments are to each other, from equal to different.
+/// The class of the differences between two experiments, from equal to different.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceClass {
-    /// The same plan hash, and nothing else that is kept of a run differs.
+    /// The plan hashes are equal, and nothing else that is recorded of a run differs.
     SameRun,
-    /// The same plan hash: other names, logs, checkpoints or places.
+    /// The plan hashes are equal, but names, logs, checkpoints or places differ.
     Bookkeeping,
-    /// The same numbers up to rounding: what is computed is divided or ordered otherwise.
+    /// The numbers are equal up to rounding: the computation is divided or ordered differently.
     Rounding,
-    /// Other numbers.
+    /// The numbers differ.
     Mathematics,
 }
 
-/// What of the mathematics differs.
+/// A part of the mathematics that differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MathematicsPart {
@@ -37,7 +37,7 @@ pub enum MathematicsPart {
     Precision,
     Seed,
     Evaluation,
-    /// The checkpoint that a run began with is of another mathematics.
+    /// The run started from a checkpoint of other mathematics.
     Beginning,
 }
 
@@ -60,29 +60,29 @@ impl MathematicsPart {
     }
 }
 
-/// What becomes of the weights.
+/// How equal the trained weights are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainingEquality {
-    /// The same on the same kind of processor, bit for bit.
+    /// Equal bit for bit on the same kind of processor.
     SameBits,
-    /// The same up to rounding.
+    /// Equal up to rounding.
     Rounding,
     Other,
 }
 
-/// What the differences mean.
+/// The meaning of the differences.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Classification {
     pub class: DifferenceClass,
-    /// Of class `mathematics`: what of it differs.
+    /// In the class `mathematics`: the parts that differ.
     pub parts: Vec<MathematicsPart>,
     pub training: TrainingEquality,
-    /// In words.
+    /// The classification as a phrase.
     pub meaning: String,
 }
 
-/// What is measured, apart from how it is computed.
+/// The measurements of a run, apart from how they are computed.
 #[derive(Debug, PartialEq)]
 struct Evaluation<'a> {
     at_start: bool,
@@ -94,11 +94,11 @@ struct Evaluation<'a> {
     test: Option<&'a SplitFacts>,
 }
 
-/// How often something is done in a run.
+/// How often an instruction is executed in a run.
 #[derive(Debug)]
 struct Schedule {
     every: u64,
-    /// After the last step alone.
+    /// True if it is executed after the last step only.
     once: bool,
 }
 
@@ -108,17 +108,17 @@ impl PartialEq for Schedule {
     }
 }
 
-/// Rows of the validation split that an evaluation reads; `None` without one.
+/// The number of rows of the validation split that an evaluation reads; `None` without a split.
 #[must_use]
 pub fn validation_rows(plan: &Plan) -> Option<u64> {
-    let program = first(plan)?;
+    let program = first_program(plan)?;
     let rows = (program.eval.loss?.batches as u64).saturating_mul(program.batch.micro_batch as u64);
     Some(rows.min(plan.data.validation.as_ref()?.rows))
 }
 
 impl<'a> Evaluation<'a> {
-    fn of(plan: &'a Plan) -> Option<Self> {
-        let program = first(plan)?;
+    fn of_plan(plan: &'a Plan) -> Option<Self> {
+        let program = first_program(plan)?;
         let due = |wanted: Instruction| {
             let periodic = program.periodic.iter().find(|p| p.instruction == wanted)?;
             Some(Schedule { every: periodic.every, once: periodic.every >= program.steps })
@@ -135,17 +135,17 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// The program of the first rank: what differs among ranks is layout.
-pub fn first(plan: &Plan) -> Option<&Program> {
+/// The program of the first rank. The programs of the other ranks differ in the layout only.
+pub fn first_program(plan: &Plan) -> Option<&Program> {
     plan.ranks.first().map(|rank| &rank.program)
 }
 
-/// Whether both measure the same, at the same steps.
+/// True if both plans measure the same at the same steps.
 pub fn same_evaluation(a: &Plan, b: &Plan) -> bool {
-    Evaluation::of(a) == Evaluation::of(b)
+    Evaluation::of_plan(a) == Evaluation::of_plan(b)
 }
 
-/// Whether ranks are on the same devices of their machines.
+/// True if the ranks of both plans are on the same devices of their machines.
 pub fn same_devices(a: &Plan, b: &Plan) -> bool {
     a.ranks.iter().map(|r| r.device).eq(b.ranks.iter().map(|r| r.device))
 }
@@ -154,10 +154,10 @@ fn clip(program: &Program) -> Option<&Instruction> {
     program.step.iter().find(|i| matches!(i, Instruction::ClipNorm { .. }))
 }
 
-/// What of the mathematics differs between two plans.
+/// The parts of the mathematics that differ between two plans.
 #[must_use]
-pub fn parts(a: &Plan, b: &Plan) -> Vec<MathematicsPart> {
-    let (Some(p), Some(q)) = (first(a), first(b)) else { return Vec::new() };
+pub fn differing_parts(a: &Plan, b: &Plan) -> Vec<MathematicsPart> {
+    let (Some(p), Some(q)) = (first_program(a), first_program(b)) else { return Vec::new() };
     let data = |plan: &Plan| (plan.data.train.clone(), plan.data.tokenizer_hash.clone(), plan.data.tokenizer_vocab);
     let table = [
         (
@@ -184,11 +184,12 @@ pub fn parts(a: &Plan, b: &Plan) -> Vec<MathematicsPart> {
     table.into_iter().filter(|(_, differ)| *differ).map(|(part, _)| part).collect()
 }
 
-/// The class of `a` and `b`. `kept`: whether a setting differs that a run keeps, though it changes no number.
+/// Classifies the differences between `a` and `b`. `has_bookkeeping` is true if a setting differs that a run records, although it changes
+/// no number.
 #[must_use]
-pub fn verdict(a: &PlannedExperiment, b: &PlannedExperiment, kept: bool) -> Classification {
+pub fn classify(a: &PlannedExperiment, b: &PlannedExperiment, has_bookkeeping: bool) -> Classification {
     if a.plan.hash == b.plan.hash {
-        let (class, meaning) = if kept {
+        let (class, meaning) = if has_bookkeeping {
             (DifferenceClass::Bookkeeping, "bookkeeping only: the plan is the same, and so is every number")
         } else {
             (DifferenceClass::SameRun, "same run: the plan is the same, and so is every number")
@@ -202,7 +203,7 @@ pub fn verdict(a: &PlannedExperiment, b: &PlannedExperiment, kept: bool) -> Clas
     }
     let (p, q) = (a.effective(), b.effective());
     if p.math_hash != q.math_hash {
-        let parts = parts(p, q);
+        let parts = differing_parts(p, q);
         let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
         let meaning = format!("other mathematics: {}", names.join(", "));
         return Classification {
@@ -212,7 +213,7 @@ pub fn verdict(a: &PlannedExperiment, b: &PlannedExperiment, kept: bool) -> Clas
             meaning,
         };
     }
-    let training = training(a, b);
+    let training = compare_training(a, b);
     if !same_evaluation(p, q) {
         let how = if training == TrainingEquality::SameBits { "bit for bit" } else { "up to rounding" };
         let meaning = format!("other mathematics: evaluation alone; training is the same, {how}");
@@ -233,17 +234,17 @@ pub fn verdict(a: &PlannedExperiment, b: &PlannedExperiment, kept: bool) -> Clas
 }
 
 impl Classification {
-    /// What the differences mean if the two also `began` so.
+    /// The classification of two runs that also inherited steps from other runs.
     #[must_use]
-    pub fn with(mut self, began: BeginningComparison) -> Self {
-        match began {
-            BeginningComparison::Otherwise => {
+    pub fn with_inherited_steps(mut self, inherited: InheritedStepsComparison) -> Self {
+        match inherited {
+            InheritedStepsComparison::Different => {
                 self.parts.push(MathematicsPart::Beginning);
                 let names: Vec<&str> = self.parts.iter().map(|part| part.name()).collect();
                 self.meaning = format!("other mathematics: {}", names.join(", "));
                 (self.class, self.training) = (DifferenceClass::Mathematics, TrainingEquality::Other);
             }
-            BeginningComparison::Rounding if self.training == TrainingEquality::SameBits => {
+            InheritedStepsComparison::Rounding if self.training == TrainingEquality::SameBits => {
                 self.training = TrainingEquality::Rounding;
                 let meaning = match self.class {
                     DifferenceClass::Mathematics => {
@@ -254,17 +255,18 @@ impl Classification {
                 meaning.clone_into(&mut self.meaning);
                 self.class = self.class.max(DifferenceClass::Rounding);
             }
-            BeginningComparison::Alike | BeginningComparison::Rounding => {}
+            InheritedStepsComparison::Same | InheritedStepsComparison::Rounding => {}
         }
         self
     }
 }
 
-/// Of two that compute the same: whether the steps are the same programs, once both evaluate alike.
-fn training(a: &PlannedExperiment, b: &PlannedExperiment) -> TrainingEquality {
+/// Compares the training of two experiments with the same mathematics: the plans with the same evaluation have equal hashes if the steps
+/// are the same programs.
+fn compare_training(a: &PlannedExperiment, b: &PlannedExperiment) -> TrainingEquality {
     let mut experiment = b.experiment.clone();
     experiment.eval = a.experiment.eval.clone();
-    // What is computed again has the same bits.
+    // Recomputed activations have the same bits.
     experiment.train.recompute = a.experiment.train.recompute;
     let mut other = b.clone();
     (other.data.validation, other.data.choice) = (a.data.validation.clone(), a.data.choice.clone());

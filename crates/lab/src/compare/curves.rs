@@ -2,62 +2,35 @@
 
 use super::run_record::{RunRecord, StepRecord};
 
-/// What is drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CurveMetric {
-    Loss,
-    Lr,
-    GradNorm,
-    TokensPerSecond,
-    Mfu,
-    ValLoss,
-    HellaswagAcc,
-    HellaswagAccNorm,
-}
-
-impl CurveMetric {
-    pub const ALL: [Self; 8] = [
-        Self::Loss,
-        Self::ValLoss,
-        Self::Lr,
-        Self::GradNorm,
-        Self::TokensPerSecond,
-        Self::Mfu,
-        Self::HellaswagAcc,
-        Self::HellaswagAccNorm,
-    ];
-
-    /// As in `metrics.jsonl`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Loss => "loss",
-            Self::Lr => "lr",
-            Self::GradNorm => "grad_norm",
-            Self::TokensPerSecond => "tokens_per_second",
-            Self::Mfu => "mfu",
-            Self::ValLoss => "val_loss",
-            Self::HellaswagAcc => "hellaswag_acc",
-            Self::HellaswagAccNorm => "hellaswag_acc_norm",
-        }
+runner_store::named_enum! {
+    /// The metric of a curve, with its name in `metrics.jsonl`.
+    pub enum CurveMetric {
+        Loss = "loss",
+        ValLoss = "val_loss",
+        Lr = "lr",
+        GradNorm = "grad_norm",
+        TokensPerSecond = "tokens_per_second",
+        Mfu = "mfu",
+        HellaswagAcc = "hellaswag_acc",
+        HellaswagAccNorm = "hellaswag_acc_norm",
     }
 }
 
-/// What it is drawn over.
+/// The horizontal axis of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CurveAxis {
     Step,
     Tokens,
 }
 
-/// One run's curve: x ascending. A gap is where y is NaN.
+/// The curve of one run, x ascending. A NaN in y is a gap.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
     pub label: String,
     pub points: Vec<(f64, f64)>,
 }
 
-/// The curve of `metric` in `record`, each value the mean of up to `smooth` last ones.
+/// The curve of `metric` in `record`. Each value is the mean of the last `smooth` values.
 #[must_use]
 pub fn curve(record: &RunRecord, metric: CurveMetric, over: CurveAxis, smooth: usize) -> Curve {
     let x = |p: &StepRecord| match over {
@@ -91,7 +64,7 @@ pub fn curve(record: &RunRecord, metric: CurveMetric, over: CurveAxis, smooth: u
     Curve { label: record.manifest.id.clone(), points: smoothed(points, smooth) }
 }
 
-/// Each y the mean of the last `window` ones; what is not finite begins anew.
+/// Replaces each y by the mean of the last `window` values. A value that is not finite starts a new window.
 fn smoothed(mut points: Vec<(f64, f64)>, window: usize) -> Vec<(f64, f64)> {
     if window < 2 {
         return points;

@@ -1,39 +1,39 @@
-//! The whole comparison of two sides, as data: what `runner diff --json` prints.
+//! The whole comparison of two experiments or runs, as data: the output of `runner diff --json`.
 
 use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::classification::{Classification, DifferenceClass, MathematicsPart, TrainingEquality, verdict};
+use super::classification::{Classification, DifferenceClass, MathematicsPart, TrainingEquality, classify};
 use super::fact_pairs::{self, FactPair, Invocation};
 use super::inherited_steps::{self, InheritedSteps};
-use super::outcome_comparison::{OutcomeComparison, outcomes};
+use super::outcome_comparison::{OutcomeComparison, compare_outcomes};
 use super::planned_experiment::PlannedExperiment;
 use super::run_record::RunRecord;
-use super::setting_effect::{SettingEffect, effect};
+use super::setting_effect::{SettingEffect, effect_of_setting};
 use super::settings::{self, SettingGroup};
 
-/// A side, and where it is from.
+/// An experiment or run to compare.
 #[derive(Debug, Clone)]
 pub struct DiffInput {
     pub label: String,
     /// The experiment file, or the run's folder.
     pub path: PathBuf,
     pub side: PlannedExperiment,
-    /// Of a run.
+    /// The record, if it is a run.
     pub record: Option<RunRecord>,
     pub setting: Invocation,
 }
 
-/// What a side is called.
+/// The name and kind of an experiment or run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DiffSide {
     /// `run` or `file`.
     pub kind: &'static str,
     pub label: String,
     pub path: PathBuf,
-    /// Of a run: `done`, `running`, …
+    /// The status of a run: `done`, `running`, …
     pub status: Option<&'static str>,
 }
 
@@ -42,7 +42,7 @@ pub struct DiffSide {
 pub struct ChangedSetting {
     pub key: String,
     pub group: SettingGroup,
-    /// `null` also where a side does not have the key: see `in_a` and `in_b`.
+    /// `null` also where the experiment does not have the key: see `in_a` and `in_b`.
     pub a: Option<Value>,
     pub b: Option<Value>,
     pub in_a: bool,
@@ -50,7 +50,7 @@ pub struct ChangedSetting {
     pub effect: SettingEffect,
 }
 
-/// All that differs between two sides.
+/// All differences between two experiments or runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Diff {
     pub a: DiffSide,
@@ -58,9 +58,9 @@ pub struct Diff {
     pub class: DifferenceClass,
     pub parts: Vec<MathematicsPart>,
     pub training: TrainingEquality,
-    /// The class in words.
+    /// The classification as a phrase.
     pub meaning: String,
-    /// Whether data was read, or told apart by its names alone.
+    /// True if data was read; false if it was compared by its names only.
     pub data_read: bool,
     pub settings: Vec<ChangedSetting>,
     pub plan: Vec<FactPair>,
@@ -68,33 +68,33 @@ pub struct Diff {
     pub program: Vec<FactPair>,
     pub machine: Vec<FactPair>,
     pub invocation: Vec<FactPair>,
-    /// Of two runs.
+    /// The outcomes, if both are runs.
     pub outcomes: Option<OutcomeComparison>,
     pub notes: Vec<String>,
 }
 
-fn named(compared: &DiffInput) -> DiffSide {
+fn describe_side(compared: &DiffInput) -> DiffSide {
     DiffSide {
         kind: if compared.record.is_some() { "run" } else { "file" },
         label: compared.label.clone(),
         path: compared.path.clone(),
-        status: compared.record.as_ref().map(|r| r.standing.name()),
+        status: compared.record.as_ref().map(|r| r.status.name()),
     }
 }
 
-/// Of a run.
+/// The runs from which a run inherited steps; none for an experiment file.
 fn ancestors(compared: &DiffInput) -> Vec<InheritedSteps> {
     let Some(record) = &compared.record else { return Vec::new() };
     inherited_steps::ancestors(&record.path, &record.manifest, &compared.side)
 }
 
-/// Compares `a` and `b`. `notes`: what was found out when they were read.
+/// Compares `a` and `b`. `notes` are remarks from reading them.
 #[must_use]
 pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -> Diff {
     let settings: Vec<ChangedSetting> = settings::differences(&a.side.experiment, &b.side.experiment)
         .into_iter()
         .map(|d| {
-            let effect = effect(&d, &a.side, &b.side);
+            let effect = effect_of_setting(&d, &a.side, &b.side);
             ChangedSetting {
                 in_a: d.a.is_some(),
                 in_b: d.b.is_some(),
@@ -106,15 +106,16 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
             }
         })
         .collect();
-    let kept = settings.iter().any(|s| s.effect == SettingEffect::Bookkeeping);
+    let has_bookkeeping = settings.iter().any(|s| s.effect == SettingEffect::Bookkeeping);
     let (began_a, began_b) = (ancestors(a), ancestors(b));
-    let began = inherited_steps::began((&a.side, &began_a), (&b.side, &began_b));
-    let Classification { class, parts, training, meaning } = verdict(&a.side, &b.side, kept).with(began);
-    let mut plan = fact_pairs::plan(&a.side, &b.side);
-    plan.extend(fact_pairs::beginning(&began_a, &began_b));
+    let inherited = inherited_steps::compare_inherited_steps((&a.side, &began_a), (&b.side, &began_b));
+    let Classification { class, parts, training, meaning } =
+        classify(&a.side, &b.side, has_bookkeeping).with_inherited_steps(inherited);
+    let mut plan = fact_pairs::compare_plans(&a.side, &b.side);
+    plan.extend(fact_pairs::compare_starts(&began_a, &began_b));
     Diff {
-        a: named(a),
-        b: named(b),
+        a: describe_side(a),
+        b: describe_side(b),
         class,
         parts,
         training,
@@ -122,11 +123,11 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
         data_read,
         settings,
         plan,
-        data: if data_read { fact_pairs::data(&a.side.data, &b.side.data) } else { Vec::new() },
-        program: fact_pairs::program(&a.setting, &b.setting),
-        machine: fact_pairs::machine(&a.setting, &b.setting),
-        invocation: fact_pairs::invocation(&a.setting, &b.setting),
-        outcomes: a.record.as_ref().zip(b.record.as_ref()).map(|(a, b)| outcomes(a, b)),
+        data: if data_read { fact_pairs::compare_data(&a.side.data, &b.side.data) } else { Vec::new() },
+        program: fact_pairs::compare_programs(&a.setting, &b.setting),
+        machine: fact_pairs::compare_machines(&a.setting, &b.setting),
+        invocation: fact_pairs::compare_invocations(&a.setting, &b.setting),
+        outcomes: a.record.as_ref().zip(b.record.as_ref()).map(|(a, b)| compare_outcomes(a, b)),
         notes,
     }
 }

@@ -1,9 +1,9 @@
-//! Facts of two sides next to each other: what the plans come to, data, program, machine, flags.
+//! Facts about two experiments side by side: plans, data, program, machine, flags.
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::classification::{first, validation_rows};
+use super::classification::{first_program, validation_rows};
 use super::inherited_steps::InheritedSteps;
 use super::planned_experiment::PlannedExperiment;
 use runner_machine::host::{Git, Machine};
@@ -12,7 +12,7 @@ use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 use runner_store::manifest::Manifest;
 
-/// One fact of both sides, a number or a text; `None`: not known, or not there.
+/// One fact of both experiments, a number or a text; `None` if it is unknown or absent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FactPair {
     pub name: &'static str,
@@ -27,7 +27,7 @@ impl FactPair {
     }
 }
 
-/// Where and by what a side was run, or would be.
+/// The program, machine and flags that ran an experiment, or would run it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Invocation {
     pub version: String,
@@ -35,7 +35,7 @@ pub struct Invocation {
     pub machine: Machine,
     pub threads: usize,
     pub sets: Vec<String>,
-    /// Of a template.
+    /// The variables of the template.
     pub vars: Option<String>,
     pub environment: Vec<String>,
 }
@@ -54,20 +54,20 @@ impl From<&Manifest> for Invocation {
     }
 }
 
-/// `of` both sides under `name`.
-fn both<T: ?Sized, V: Into<Value>>(name: &'static str, a: &T, b: &T, of: impl Fn(&T) -> Option<V>) -> FactPair {
+/// The fact `name` of both experiments.
+fn fact_pair<T: ?Sized, V: Into<Value>>(name: &'static str, a: &T, b: &T, of: impl Fn(&T) -> Option<V>) -> FactPair {
     FactPair::new(name, of(a).map(Into::into), of(b).map(Into::into))
 }
 
-/// What the plans come to: sizes, lengths, layout.
+/// Compares the plans: sizes, lengths, layout.
 #[must_use]
-pub fn plan(a: &PlannedExperiment, b: &PlannedExperiment) -> Vec<FactPair> {
+pub fn compare_plans(a: &PlannedExperiment, b: &PlannedExperiment) -> Vec<FactPair> {
     type Of = fn(&Plan) -> Option<Value>;
     let table: [(&'static str, Of); 13] = [
         ("plan hash", |p| Some(p.hash.as_str().into())),
         ("mathematics hash", |p| Some(p.math_hash.as_str().into())),
         ("parameters", |p| Some(p.totals.parameters.into())),
-        ("vocabulary", |p| first(p).map(|p| p.model.vocab_size.into())),
+        ("vocabulary", |p| first_program(p).map(|p| p.model.vocab_size.into())),
         ("steps", |p| Some(p.totals.steps.into())),
         ("tokens a step", |p| Some(p.totals.tokens_per_step.into())),
         ("tokens in all", |p| Some(p.totals.tokens.into())),
@@ -78,15 +78,15 @@ pub fn plan(a: &PlannedExperiment, b: &PlannedExperiment) -> Vec<FactPair> {
         ("computed in", |p| p.ranks.first().map(|r| r.precision.as_str().into())),
         ("validation rows read", |p| validation_rows(p).map(Into::into)),
     ];
-    table.into_iter().map(|(name, of)| both(name, &a.plan, &b.plan, of)).collect()
+    table.into_iter().map(|(name, of)| fact_pair(name, &a.plan, &b.plan, of)).collect()
 }
 
-/// The checkpoints that runs began with; nothing if both began at the start.
+/// Compares the checkpoints that the runs started from; empty if both started at step 0.
 #[must_use]
-pub fn beginning(a: &[InheritedSteps], b: &[InheritedSteps]) -> Vec<FactPair> {
+pub fn compare_starts(a: &[InheritedSteps], b: &[InheritedSteps]) -> Vec<FactPair> {
     let one =
         |ancestors: &[InheritedSteps]| ancestors.first().map(|first| format!("step {} of {}", first.step, first.id));
-    known([both("began with", a, b, one)])
+    known_facts([fact_pair("began with", a, b, one)])
 }
 
 /// The kinds of devices: `4 cpu`.
@@ -99,7 +99,7 @@ fn devices(plan: &Plan) -> String {
     }
 }
 
-/// Layers of each stage's chunks: `[2, 2]`; chunks of one stage are joined by +.
+/// The number of layers of each stage: `[2, 2]`. Chunks of one stage are joined by +.
 fn layers(plan: &Plan) -> Option<String> {
     let last = plan.ranks.iter().flat_map(|r| &r.chunks).map(|c| c.end).max()?.saturating_sub(1);
     let stage = |chunks: &[runner_spec::program::BlockRange]| {
@@ -110,9 +110,9 @@ fn layers(plan: &Plan) -> Option<String> {
     Some(format!("[{}]", stages.collect::<Vec<_>>().join(", ")))
 }
 
-/// Content and extent of data.
+/// Compares content and size of the data.
 #[must_use]
-pub fn data(a: &DataFacts, b: &DataFacts) -> Vec<FactPair> {
+pub fn compare_data(a: &DataFacts, b: &DataFacts) -> Vec<FactPair> {
     type Of = fn(&DataFacts) -> Option<Value>;
     let table: [(&'static str, Of); 16] = [
         ("tokenizer", |d| Some(d.tokenizer_hash.as_str().into())),
@@ -132,22 +132,22 @@ pub fn data(a: &DataFacts, b: &DataFacts) -> Vec<FactPair> {
         ("multiple choice items", |d| Some(d.choice.as_ref()?.items.into())),
         ("initial weights", |d| Some(d.weights.as_ref()?.hash.as_str().into())),
     ];
-    known(table.into_iter().map(|(name, of)| both(name, a, b, of)))
+    known_facts(table.into_iter().map(|(name, of)| fact_pair(name, a, b, of)))
 }
 
-/// Version of the program and commit of the working directory.
+/// Compares the version of the program and the commit of the working directory.
 #[must_use]
-pub fn program(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
+pub fn compare_programs(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
     let commit = |s: &Invocation| {
         let git = s.git.as_ref()?;
         Some(format!("{}{}", git.commit, if git.dirty { ", and changes" } else { "" }))
     };
-    known([both("version", a, b, |s| Some(s.version.clone())), both("git commit", a, b, commit)])
+    known_facts([fact_pair("version", a, b, |s| Some(s.version.clone())), fact_pair("git commit", a, b, commit)])
 }
 
-/// Processor and threads. Any number of threads gives the same bits.
+/// Compares processor and threads. Any number of threads gives the same bits.
 #[must_use]
-pub fn machine(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
+pub fn compare_machines(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
     type Of = fn(&Invocation) -> Option<Value>;
     let table: [(&'static str, Of); 5] = [
         ("processor", |s| {
@@ -159,21 +159,21 @@ pub fn machine(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
         ("threads", |s| Some(s.threads).filter(|&n| n > 0).map(Into::into)),
         ("system", |s| Some(s.machine.os.as_str()).filter(|os| !os.is_empty()).map(Into::into)),
     ];
-    known(table.into_iter().map(|(name, of)| both(name, a, b, of)))
+    known_facts(table.into_iter().map(|(name, of)| fact_pair(name, a, b, of)))
 }
 
-/// Flags, variables of templates and of the environment.
+/// Compares flags, variables of templates and of the environment.
 #[must_use]
-pub fn invocation(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
+pub fn compare_invocations(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
     let joined = |list: &[String]| Some(list.join(", ")).filter(|text| !text.is_empty());
-    known([
-        both("--set", a, b, |s| joined(&s.sets)),
-        both("template variables", a, b, |s| s.vars.clone()),
-        both("environment", a, b, |s| joined(&s.environment)),
+    known_facts([
+        fact_pair("--set", a, b, |s| joined(&s.sets)),
+        fact_pair("template variables", a, b, |s| s.vars.clone()),
+        fact_pair("environment", a, b, |s| joined(&s.environment)),
     ])
 }
 
-/// Facts that one side has at least.
-fn known(facts: impl IntoIterator<Item = FactPair>) -> Vec<FactPair> {
+/// The facts that at least one experiment has.
+fn known_facts(facts: impl IntoIterator<Item = FactPair>) -> Vec<FactPair> {
     facts.into_iter().filter(|f| f.a.is_some() || f.b.is_some()).collect()
 }

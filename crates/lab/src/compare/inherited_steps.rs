@@ -1,38 +1,38 @@
-//! Where a run began: with the checkpoints of which runs, and whether those computed the same.
+//! The steps that a run inherited from the checkpoints of other runs, and whether two runs inherited the same computation.
 
 use super::planned_experiment::PlannedExperiment;
-use super::run_record::{side, stored};
+use super::run_record::{plan_again, read_experiment_and_plan};
 use runner_store::manifest::{Manifest, RunOrigin};
 use runner_store::run_dir;
 use std::path::Path;
 
-/// More than this many runs that began with one another are not followed.
-const MOST: usize = 64;
+/// The largest number of ancestors that are followed.
+const MAX_ANCESTORS: usize = 64;
 
-/// The first steps of a run, which another one did.
+/// The first steps of a run, which another run did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InheritedSteps {
     pub id: String,
-    /// The last of them.
+    /// The last of the steps.
     pub step: u64,
-    /// As planned by this version, or as recorded if the run is gone.
+    /// The hash of the plan made by this version, or the recorded one if the other run was deleted.
     pub plan_hash: String,
-    /// Of its mathematics; of a run that is gone its plan's, unless it is known to have computed the same.
+    /// The hash of the mathematics. For a deleted run it comes from the recorded plan, unless the run is known to have computed the same.
     math_hash: String,
 }
 
-/// The runs with whose checkpoints the run in `path`, whose side is `own`, began: its parent first.
+/// The runs from which the run in `path` inherited steps, its parent first. `own` is the run's experiment.
 #[must_use]
 pub fn ancestors(path: &Path, manifest: &Manifest, own: &PlannedExperiment) -> Vec<InheritedSteps> {
     let root = path.parent().unwrap_or(Path::new("."));
     let mut out = Vec::new();
     let (mut manifest, mut math_hash) = (manifest.clone(), own.effective().math_hash.clone());
-    while let Some(began) = manifest.continued_from.clone().filter(|_| out.len() < MOST) {
+    while let Some(began) = manifest.continued_from.clone().filter(|_| out.len() < MAX_ANCESTORS) {
         let parent = root.join(&began.id);
         let found = run_dir::read_manifest(&parent).ok().filter(|found| found.plan_hash == began.plan_hash);
-        let planned = found.as_ref().and_then(|_| stored(&parent).ok());
-        let planned = planned.and_then(|(experiment, plan)| side(experiment, &plan).ok());
-        // `apply --continue` goes on with what computes the same; a fork may go on with anything.
+        let planned = found.as_ref().and_then(|_| read_experiment_and_plan(&parent).ok());
+        let planned = planned.and_then(|(experiment, plan)| plan_again(experiment, &plan).ok());
+        // `apply --continue` requires the same mathematics; a fork does not.
         let plan_hash = planned.as_ref().map_or_else(|| began.plan_hash.clone(), |side| side.plan.hash.clone());
         math_hash = match (&planned, &manifest.origin) {
             (Some(side), _) => side.effective().math_hash.clone(),
@@ -48,39 +48,43 @@ pub fn ancestors(path: &Path, manifest: &Manifest, own: &PlannedExperiment) -> V
     out
 }
 
-/// How two beginnings compare.
+/// How the inherited steps of two runs compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum BeginningComparison {
-    Alike,
-    /// Under another plan of the same mathematics.
+pub enum InheritedStepsComparison {
+    Same,
+    /// Some steps had another plan of the same mathematics.
     Rounding,
-    /// Some steps computed something else.
-    Otherwise,
+    /// Some steps had other mathematics.
+    Different,
 }
 
-/// Compares how the runs of the sides `a` and `b` began.
+/// Compares the inherited steps of `a` and `b`.
 #[must_use]
-pub fn began(
+pub fn compare_inherited_steps(
     a: (&PlannedExperiment, &[InheritedSteps]),
     b: (&PlannedExperiment, &[InheritedSteps]),
-) -> BeginningComparison {
+) -> InheritedStepsComparison {
     let maths = |(side, ancestors): (&PlannedExperiment, &[InheritedSteps])| {
-        before(&side.effective().math_hash, ancestors, |ancestor| &ancestor.math_hash)
+        inherited_hashes(&side.effective().math_hash, ancestors, |ancestor| &ancestor.math_hash)
     };
     let plans = |(side, ancestors): (&PlannedExperiment, &[InheritedSteps])| {
-        before(&side.plan.hash, ancestors, |ancestor| &ancestor.plan_hash)
+        inherited_hashes(&side.plan.hash, ancestors, |ancestor| &ancestor.plan_hash)
     };
     if maths(a) != maths(b) {
-        BeginningComparison::Otherwise
+        InheritedStepsComparison::Different
     } else if plans(a) != plans(b) {
-        BeginningComparison::Rounding
+        InheritedStepsComparison::Rounding
     } else {
-        BeginningComparison::Alike
+        InheritedStepsComparison::Same
     }
 }
 
-/// What was computed up to which step before that of the hash `own`, newest first.
-fn before(own: &str, ancestors: &[InheritedSteps], hash: impl Fn(&InheritedSteps) -> &String) -> Vec<(String, u64)> {
+/// The hashes of the inherited steps with the last step of each, newest first, until the first that differs from `own`.
+fn inherited_hashes(
+    own: &str,
+    ancestors: &[InheritedSteps],
+    hash: impl Fn(&InheritedSteps) -> &String,
+) -> Vec<(String, u64)> {
     let mut out: Vec<(String, u64)> = Vec::new();
     for ancestor in ancestors {
         let last = out.last().map_or(own, |(hash, _)| hash.as_str());

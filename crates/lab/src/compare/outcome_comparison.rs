@@ -1,4 +1,4 @@
-//! What came of two runs: losses step by step, where they part, final numbers.
+//! The outcomes of two runs: losses step by step, where they diverge, final figures.
 
 use serde::Serialize;
 
@@ -17,12 +17,12 @@ pub struct LossPair {
     pub relative: Option<f64>,
 }
 
-/// What came of two runs.
+/// The outcomes of two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutcomeComparison {
-    /// Steps that both have done.
+    /// The number of steps that both runs have done.
     pub common_steps: u64,
-    /// The first, powers of ten, the last.
+    /// The losses at the powers of ten and at the last common step.
     pub losses: Vec<LossPair>,
     /// The first step whose losses are not the same bits.
     pub first_difference: Option<u64>,
@@ -32,16 +32,16 @@ pub struct OutcomeComparison {
     pub largest: Option<LossPair>,
     pub a: RunFigures,
     pub b: RunFigures,
-    /// Whether both ended with the same weights and moments; `None` if one has not ended.
+    /// True if both ended with the same weights and moments; `None` if a run has not ended.
     pub same_state: Option<bool>,
     pub same_weights: Option<bool>,
-    /// Whether their checkpoints are divided alike: if not, equal weights have other hashes.
+    /// True if their checkpoints have the same parts. Otherwise equal weights have different hashes.
     pub same_layout: bool,
 }
 
 /// Compares what `a` and `b` recorded.
 #[must_use]
-pub fn outcomes(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
+pub fn compare_outcomes(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
     let (x, y) = (a.figures(), b.figures());
     let same = |p: &Option<String>, q: &Option<String>| Some(p.as_ref()? == q.as_ref()?);
     let mut out = OutcomeComparison {
@@ -59,14 +59,14 @@ pub fn outcomes(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
     };
     let mut power = 1;
     let mut last = None;
-    common(&a.steps, &b.steps, &mut |p, q| {
+    for_each_common_step(&a.steps, &b.steps, &mut |p, q| {
         let pair = LossPair { step: p.step, a: finite(p.loss), b: finite(q.loss), relative: relative(p.loss, q.loss) };
         out.common_steps += 1;
         let same = p.loss.to_bits() == q.loss.to_bits() || (p.loss.is_nan() && q.loss.is_nan());
         if !same && out.first_difference.is_none() {
             out.first_difference = Some(p.step);
         }
-        // A number against none is beyond any tolerance.
+        // A finite number and NaN differ by more than any tolerance.
         if !same && pair.relative.is_none_or(|r| r > TOLERANCE) && out.first_beyond.is_none() {
             out.first_beyond = Some(p.step);
         }
@@ -85,7 +85,7 @@ pub fn outcomes(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
     out
 }
 
-/// Stages of the pipeline, each of which writes a part of every checkpoint.
+/// The number of pipeline stages, each of which writes a part of every checkpoint.
 fn stages(record: &RunRecord) -> usize {
     record.manifest.layout.map_or(1, |mesh| mesh.stages)
 }
@@ -102,8 +102,8 @@ fn relative(a: f64, b: f64) -> Option<f64> {
     Some(if scale > 0.0 { (a - b).abs() / scale } else { 0.0 }).filter(|r| r.is_finite())
 }
 
-/// Calls `each` with the points of the steps that both have, which are in order.
-fn common(a: &[StepRecord], b: &[StepRecord], each: &mut dyn FnMut(&StepRecord, &StepRecord)) {
+/// Calls `each` with the steps that both runs have, in order.
+fn for_each_common_step(a: &[StepRecord], b: &[StepRecord], each: &mut dyn FnMut(&StepRecord, &StepRecord)) {
     let mut others = b.iter().peekable();
     for p in a {
         while others.peek().is_some_and(|q| q.step < p.step) {
@@ -134,7 +134,7 @@ mod tests {
         };
         RunRecord {
             path: "r".into(),
-            standing: ListedStatus::Done,
+            status: ListedStatus::Done,
             manifest: Manifest::new(&compiled(&experiment()), "e.yaml".into(), vec![], String::new()),
             summary: None,
             steps: losses.iter().enumerate().map(point).collect(),
@@ -148,14 +148,14 @@ mod tests {
         b[2] = 4.0 + 1e-9;
         b[11] = 4.001;
         (a[15], b[15]) = (f64::NAN, f64::NAN);
-        let found = outcomes(&record(&a), &record(&b));
+        let found = compare_outcomes(&record(&a), &record(&b));
         assert_eq!((found.common_steps, found.first_difference, found.first_beyond), (23, Some(3), Some(12)));
         assert_eq!(found.losses.iter().map(|l| l.step).collect::<Vec<_>>(), [1, 10, 23]);
         assert_eq!(found.largest.unwrap().step, 12);
-        let equal = outcomes(&record(&a), &record(&a));
+        let equal = compare_outcomes(&record(&a), &record(&a));
         assert_eq!((equal.first_difference, equal.first_beyond), (None, None));
-        assert_eq!(outcomes(&record(&[]), &record(&a)).common_steps, 0);
-        let nan = outcomes(&record(&[1.0, f64::NAN]), &record(&[1.0, 2.0]));
+        assert_eq!(compare_outcomes(&record(&[]), &record(&a)).common_steps, 0);
+        let nan = compare_outcomes(&record(&[1.0, f64::NAN]), &record(&[1.0, 2.0]));
         assert_eq!((nan.first_difference, nan.first_beyond), (Some(2), Some(2)));
     }
 }

@@ -1,4 +1,4 @@
-//! One side of a comparison: an experiment with the facts that its plan is made of, compiled by this version of the program.
+//! An experiment with the facts of its plan, compiled by this version of the program.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub struct PlannedExperiment {
     pub data: DataFacts,
     pub cluster: ClusterFacts,
     pub plan: Plan,
-    /// The plan of what is really computed, where the experiment's words differ from it.
+    /// The plan of the actual computation, if it differs from what the experiment asks for.
     effective: Option<Plan>,
 }
 
@@ -33,8 +33,7 @@ impl PlannedExperiment {
         Ok(Self { experiment, data, cluster, plan, effective })
     }
 
-    /// The plan whose hashes say what is computed. It differs from `plan` where devices do not have what the experiment
-    /// asks for: tf32 on a CPU is fp32.
+    /// The plan of the actual computation. It differs from `plan` if the devices lack what the experiment asks for: tf32 on a CPU is fp32.
     #[must_use]
     pub fn effective(&self) -> &Plan {
         self.effective.as_ref().unwrap_or(&self.plan)
@@ -60,7 +59,7 @@ fn effective<'a>(experiment: &'a Experiment, plan: &Plan) -> Cow<'a, Experiment>
     Cow::Borrowed(experiment)
 }
 
-/// The devices that `plan` was made with: one for each rank, but a CPU once. Their rates do not change a plan's hash.
+/// The devices that `plan` was made for: one for each rank, but a CPU once. Their rates do not change the plan's hash.
 #[must_use]
 pub fn cluster_of(plan: &Plan) -> ClusterFacts {
     let mut devices: Vec<DeviceFacts> = Vec::new();
@@ -74,11 +73,11 @@ pub fn cluster_of(plan: &Plan) -> ClusterFacts {
     ClusterFacts { devices, sharing: true, ..ClusterFacts::default() }
 }
 
-/// `local`, and the GPUs that `experiment` names, whether they are here or not: comparing needs none.
+/// `local` and the GPUs that `experiment` names, even if the machine does not have them: a comparison needs none.
 #[must_use]
 pub fn cluster_for(experiment: &Experiment, local: ClusterFacts) -> ClusterFacts {
-    /// More are not named one by one.
-    const MOST: usize = 1 << 16;
+    /// The largest number of GPUs that are listed.
+    const MAX_GPUS: usize = 1 << 16;
     let parallel = &experiment.parallel;
     let names: &[Device] = match &parallel.devices {
         AutoOr::Given(names) => names,
@@ -90,7 +89,7 @@ pub fn cluster_for(experiment: &Experiment, local: ClusterFacts) -> ClusterFacts
     });
     let stages = parallel.pipeline.as_ref().map_or(1, |p| p.stages);
     let asked = if experiment.device == DeviceChoice::Cuda { stages.saturating_mul(parallel.replicas) } else { 0 };
-    let count = named.max().unwrap_or(0).max(asked).min(MOST);
+    let count = named.max().unwrap_or(0).max(asked).min(MAX_GPUS);
     let mut cluster = ClusterFacts { sharing: true, no_nccl: None, ..local };
     let here = |cluster: &ClusterFacts, device| cluster.devices.iter().any(|d| d.device == device);
     for device in (0..count).map(Device::Cuda) {

@@ -1,4 +1,4 @@
-//! What a run has recorded, read once: its place, manifest, summary and series. The one place here that reads run folders.
+//! The record of a run, read once: its path, manifest, summary and metrics.
 
 use std::path::{Path, PathBuf};
 
@@ -19,11 +19,11 @@ use runner_store::run_dir;
 use runner_store::run_dir::{METRICS, RESOLVED};
 use runner_store::summary::{Summary, median};
 
-/// One step. What is not known or not finite is NaN.
+/// One step. Values that are unknown or not finite are NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepRecord {
     pub step: u64,
-    /// Valid tokens up to and with this step.
+    /// The number of valid tokens up to and including this step.
     pub tokens: u64,
     pub loss: f64,
     pub lr: f64,
@@ -32,29 +32,29 @@ pub struct StepRecord {
     pub mfu: f64,
 }
 
-/// A run as recorded.
+/// The record of a run.
 #[derive(Debug, Clone)]
 pub struct RunRecord {
     pub path: PathBuf,
-    pub standing: ListedStatus,
+    pub status: ListedStatus,
     pub manifest: Manifest,
-    /// Of the run as it is: `None` if it went on since, or none was written.
+    /// `None` if the run was resumed since, or has no summary.
     pub summary: Option<Summary>,
     pub steps: Vec<StepRecord>,
     pub evals: Vec<EvalLine>,
 }
 
-/// A run in numbers. `None`: not measured.
+/// The figures of a run; `None` if not measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RunFigures {
     pub steps: u64,
     pub train_loss: Option<f64>,
-    /// Of the last evaluation, and of the best.
+    /// The loss of the last evaluation.
     pub val_loss: Option<f64>,
     pub best_val_loss: Option<f64>,
     pub hellaswag_acc: Option<f64>,
     pub hellaswag_acc_norm: Option<f64>,
-    /// The median.
+    /// The median over the steps.
     pub tokens_per_second: Option<f64>,
     pub peak_memory_bytes: Option<u64>,
     pub wall_seconds: Option<f64>,
@@ -62,11 +62,11 @@ pub struct RunFigures {
     pub weights_hash: Option<String>,
 }
 
-/// The experiment and the plan that the run in `path` was started with. What reads a stored plan, reads it here.
+/// The experiment and the plan of the run in `path`.
 ///
 /// # Errors
 /// `StoreError` for the plan, `ConfigError` for `resolved.yaml`.
-pub fn stored(path: &Path) -> Result<(Experiment, Plan), RecordError> {
+pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan), RecordError> {
     let plan = crate::stored_plan::read(path)?;
     let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
     Ok((runner_config::load(&path.join(RESOLVED), &options)?.experiment, plan))
@@ -81,25 +81,25 @@ pub enum RecordError {
     Config(#[from] ConfigError),
 }
 
-/// The side that a stored run is: its experiment on its data and devices, planned by this version.
+/// Plans the experiment of a recorded run again with this version, on its data and devices.
 ///
 /// # Errors
 /// If they cannot be planned any more.
-pub fn side(experiment: Experiment, stored: &Plan) -> Result<PlannedExperiment, PlanError> {
+pub fn plan_again(experiment: Experiment, stored: &Plan) -> Result<PlannedExperiment, PlanError> {
     PlannedExperiment::new(experiment, stored.data.clone(), cluster_of(stored))
 }
 
 impl RunRecord {
-    /// Of the run directory `path`.
+    /// Reads the run directory `path`.
     ///
     /// # Errors
     /// If it cannot be read.
     pub fn read(path: &Path) -> Result<Self, RecordError> {
         let manifest = run_dir::read_manifest(path)?;
-        let standing = catalog::describe(path).status;
-        // An older summary says nothing true of a run that went on since.
+        let status = catalog::describe(path).status;
+        // The summary of an earlier session is out of date.
         let summary =
-            run_dir::read_summary(path)?.filter(|s| s.status == manifest.status && standing != ListedStatus::Running);
+            run_dir::read_summary(path)?.filter(|s| s.status == manifest.status && status != ListedStatus::Running);
         let (mut steps, mut evals, mut tokens) = (Vec::<StepRecord>::new(), Vec::new(), 0_u64);
         for_each_metric(&path.join(METRICS), &mut |line| match line {
             MetricLine::Train(t) => {
@@ -117,10 +117,10 @@ impl RunRecord {
             }
             MetricLine::Eval(e) => evals.push(e),
         })?;
-        Ok(Self { path: path.to_owned(), standing, manifest, summary, steps, evals })
+        Ok(Self { path: path.to_owned(), status, manifest, summary, steps, evals })
     }
 
-    /// The run in numbers.
+    /// The figures of the run.
     #[must_use]
     pub fn figures(&self) -> RunFigures {
         let skip = self.manifest.continued_from.as_ref().map_or(0, |c| c.step);

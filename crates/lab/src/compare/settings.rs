@@ -1,38 +1,37 @@
-//! The settings of an experiment as keys and values, and those in which two differ. What a difference means is for `effect`.
+//! The settings of an experiment as keys and values, and the settings in which two experiments differ.
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
 use serde_json::Value;
 
 use runner_spec::experiment::Experiment;
 use runner_spec::experiment::Family;
 
-/// Where one of several things is chosen, each with settings of its own: `optimizer: {adamw: {…}}`.
+/// The keys that choose one of several things, each with settings of its own: `optimizer: {adamw: {…}}`.
 pub const CHOICES: [&str; 7] =
     ["data.layout", "data.tokenizer", "data.train", "data.validation", "model.init", "optimizer", "schedule.decay"];
 
-/// The part of an experiment that a key belongs to, in the order in which parts are shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SettingGroup {
-    Seed,
-    Model,
-    Data,
-    Batch,
-    Optimizer,
-    Schedule,
-    Train,
-    Precision,
-    Parallel,
-    Evaluation,
-    Bookkeeping,
+runner_store::named_enum! {
+    /// The part of an experiment that a key belongs to, in the order in which parts are shown.
+    pub enum SettingGroup {
+        Seed = "seed",
+        Model = "model",
+        Data = "data",
+        Batch = "batch",
+        Optimizer = "optimizer",
+        Schedule = "schedule",
+        Train = "train",
+        Precision = "precision",
+        Parallel = "parallel",
+        Evaluation = "evaluation",
+        Bookkeeping = "bookkeeping",
+    }
 }
 
 impl SettingGroup {
     /// The group of `key`.
     #[must_use]
-    pub fn of(key: &str) -> Self {
+    pub fn of_key(key: &str) -> Self {
         match key.split('.').next().unwrap_or(key) {
             _ if key == "parallel.max_restarts" => Self::Bookkeeping,
             "seed" => Self::Seed,
@@ -48,26 +47,9 @@ impl SettingGroup {
             _ => Self::Bookkeeping,
         }
     }
-
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Seed => "seed",
-            Self::Model => "model",
-            Self::Data => "data",
-            Self::Batch => "batch",
-            Self::Optimizer => "optimizer",
-            Self::Schedule => "schedule",
-            Self::Train => "train",
-            Self::Precision => "precision",
-            Self::Parallel => "parallel",
-            Self::Evaluation => "evaluation",
-            Self::Bookkeeping => "bookkeeping",
-        }
-    }
 }
 
-/// A key in which two experiments differ: `None` on a side that does not have it.
+/// A key in which two experiments differ. The value is `None` in an experiment that does not have the key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SettingDifference {
     pub key: String,
@@ -76,13 +58,13 @@ pub struct SettingDifference {
     pub b: Option<Value>,
 }
 
-/// The experiment as a document: keys are those of the file. (`model.rope_theta` stands in it for every family.)
+/// The experiment as a document with the keys of the file. It has `model.rope_theta` for every family.
 #[must_use]
 pub fn document(experiment: &Experiment) -> Value {
     runner_spec::format::json_value(experiment)
 }
 
-/// Keys and values as `runner validate --explain` has them; lists are values, and so is what a choice has chosen.
+/// The keys and values that `runner validate --explain` shows. A list is one value. The value of a choice is the name of what was chosen.
 #[must_use]
 pub fn settings(experiment: &Experiment) -> BTreeMap<String, Value> {
     let mut out = BTreeMap::new();
@@ -106,20 +88,20 @@ fn visit(value: &Value, path: &str, out: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// Whether `key` stands for which of several things is chosen.
+/// True if `key` chooses one of several things.
 #[must_use]
 pub fn is_choice(key: &str) -> bool {
     CHOICES.contains(&key)
 }
 
-/// The keys in which the two differ: by group, then by name.
+/// The keys in which the experiments differ, sorted by group and name.
 #[must_use]
 pub fn differences(a: &Experiment, b: &Experiment) -> Vec<SettingDifference> {
     let (a, mut b) = (settings(a), settings(b));
     let mut out = Vec::new();
     let mut differ = |key: String, a: Option<Value>, b: Option<Value>| {
         if a != b {
-            out.push(SettingDifference { group: SettingGroup::of(&key), key, a, b });
+            out.push(SettingDifference { group: SettingGroup::of_key(&key), key, a, b });
         }
     };
     for (key, value) in a {
@@ -133,14 +115,14 @@ pub fn differences(a: &Experiment, b: &Experiment) -> Vec<SettingDifference> {
     out
 }
 
-/// What is under `path` in `document`.
-pub fn get<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
+/// The value at `path` in `document`.
+pub fn value_at<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.').try_fold(document, |value, key| value.get(key))
 }
 
-/// `document` with what `other` has under each of `paths`.
+/// `document` with the values that `other` has at each of `paths`.
 #[must_use]
-pub fn with(document: &Value, other: &Value, paths: &[&str]) -> Value {
+pub fn replace_paths(document: &Value, other: &Value, paths: &[&str]) -> Value {
     let mut out = document.clone();
     for path in paths {
         let (parents, last) = path.rsplit_once('.').map_or((None, *path), |(parents, last)| (Some(parents), last));
@@ -149,7 +131,7 @@ pub fn with(document: &Value, other: &Value, paths: &[&str]) -> Value {
             Some(parents) => parents.split('.').try_fold(&mut out, |value, key| value.get_mut(key)),
         };
         let Some(Value::Object(parent)) = parent else { continue };
-        match get(other, path) {
+        match value_at(other, path) {
             Some(value) => parent.insert(last.to_owned(), value.clone()),
             None => parent.remove(last),
         };
@@ -157,11 +139,11 @@ pub fn with(document: &Value, other: &Value, paths: &[&str]) -> Value {
     out
 }
 
-/// A value on one line, as in a file.
+/// `value` on one line, as in a file.
 #[must_use]
-pub fn shown(value: &Value) -> String {
+pub fn setting_text(value: &Value) -> String {
     match value {
-        Value::Array(items) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(", ")),
+        Value::Array(items) => format!("[{}]", items.iter().map(setting_text).collect::<Vec<_>>().join(", ")),
         Value::String(text) => text.escape_debug().to_string(),
         Value::Number(n) => match n.as_f64() {
             Some(x) if n.is_f64() && x != 0.0 && !(1e-3..1e6).contains(&x.abs()) => format!("{x:e}"),
@@ -208,7 +190,7 @@ mod tests {
         let a = experiment();
         let mut b = experiment();
         b.train = e::Train { steps: None, epochs: Some(2.0), clip_norm: None, ..b.train };
-        let swapped = with(&document(&a), &document(&b), &["train.steps", "train.epochs", "train.tokens"]);
+        let swapped = replace_paths(&document(&a), &document(&b), &["train.steps", "train.epochs", "train.tokens"]);
         let experiment: Experiment = serde_json::from_value(swapped).unwrap();
         assert_eq!(experiment.train, e::Train { clip_norm: Some(1.0), ..b.train });
     }
@@ -222,7 +204,7 @@ mod tests {
             (serde_json::json!({}), "{}"),
         ];
         for (value, text) in all {
-            assert_eq!(shown(&value), text);
+            assert_eq!(setting_text(&value), text);
         }
     }
 }

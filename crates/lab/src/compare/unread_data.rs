@@ -1,25 +1,25 @@
-//! Facts of data that was not read: as if every source had content of its own, told apart by the settings alone.
+//! Facts of data that was not read: data counts as the same if the settings that name it are equal.
 
 use serde_json::Value;
 
-use super::settings::{document, get};
+use super::settings::{document, value_at};
 use runner_spec::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
 use runner_spec::experiment::Experiment;
 use runner_spec::experiment::{Tokenizer, Validation, WeightInit};
 
-/// HellaSwag's validation set.
-const CHOICES: usize = 10_042;
+/// The number of items of HellaSwag's validation set.
+const HELLASWAG_ITEMS: usize = 10_042;
 
-/// Facts of `experiment`'s data as its settings name it, with `rows` training rows. Two experiments have the same facts if
-/// they name the same; the vocabulary of a tokenizer that is not known before the text is taken to be the model's.
+/// Facts of `experiment`'s data without reading it, with `rows` training rows. A tokenizer whose vocabulary depends on the text gets the
+/// vocabulary of the model.
 #[must_use]
-pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
+pub fn assume_data(experiment: &Experiment, rows: u64) -> DataFacts {
     let document = document(experiment);
-    let data = |key: &str| get(&document, "data").and_then(|data| data.get(key)).cloned().unwrap_or_default();
+    let data = |key: &str| value_at(&document, "data").and_then(|data| data.get(key)).cloned().unwrap_or_default();
     let hash =
         |parts: &[Value]| format!("by name {}", blake3::hash(Value::from(parts).to_string().as_bytes()).to_hex());
     let (tokenizer, train, mut layout) = (data("tokenizer"), data("train"), data("layout"));
-    // How attention looks at rows does not change them.
+    // The attention mask does not change the rows.
     if let Some(padded) = layout.get_mut("padded").and_then(Value::as_object_mut) {
         padded.remove("mask");
     }
@@ -47,16 +47,16 @@ pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
         split(rows, hash(&[data("validation"), of[0].clone(), tokenizer.clone(), layout.clone()]))
     });
     let test = experiment.eval.test.as_ref().map(|_| {
-        let of = [get(&document, "eval.test").cloned().unwrap_or_default(), tokenizer.clone(), layout.clone()];
+        let of = [value_at(&document, "eval.test").cloned().unwrap_or_default(), tokenizer.clone(), layout.clone()];
         split((rows / 10).max(1), hash(&of))
     });
     let choice = experiment.eval.hellaswag.as_ref().map(|hellaswag| ChoiceFacts {
-        items: hellaswag.limit.unwrap_or(CHOICES),
-        hash: hash(&[get(&document, "eval.hellaswag").cloned().unwrap_or_default(), tokenizer.clone()]),
+        items: hellaswag.limit.unwrap_or(HELLASWAG_ITEMS),
+        hash: hash(&[value_at(&document, "eval.hellaswag").cloned().unwrap_or_default(), tokenizer.clone()]),
     });
     DataFacts {
         tokenizer_vocab,
-        // A tokenizer that is trained or counted depends on the text.
+        // These tokenizers depend on the text.
         tokenizer_hash: match &experiment.data.tokenizer {
             Tokenizer::Bpe { .. } | Tokenizer::Chars {} | Tokenizer::Words { .. } => hash(&of[..2]),
             _ => hash(&[tokenizer]),
@@ -75,9 +75,9 @@ pub fn assumed(experiment: &Experiment, rows: u64) -> DataFacts {
     }
 }
 
-/// Enough rows for either of the two.
+/// A number of rows that is enough for both experiments.
 #[must_use]
-pub fn enough_rows(experiments: [&Experiment; 2]) -> u64 {
+pub fn sufficient_rows(experiments: [&Experiment; 2]) -> u64 {
     let largest = experiments.into_iter().map(|e| e.batch.sequences as u64).max().unwrap_or(1);
     largest.saturating_mul(1_000).max(1_000_000)
 }
@@ -90,16 +90,16 @@ mod tests {
     #[test]
     fn facts_differ_where_the_settings_name_something_else() {
         let base = experiment();
-        let facts = assumed(&base, 500);
+        let facts = assume_data(&base, 500);
         assert_eq!((facts.train.rows, facts.train.tokens, facts.tokenizer_vocab), (500, 4000, 257));
         assert_eq!(facts.validation.as_ref().unwrap().rows, 50);
         let mut other = base.clone();
         other.data.train = runner_spec::experiment::Source::Text { files: vec!["/data/other.txt".into()] };
-        let changed = assumed(&other, 500);
+        let changed = assume_data(&other, 500);
         assert_ne!(changed.train.hash, facts.train.hash);
         assert_eq!(changed.tokenizer_hash, facts.tokenizer_hash, "bytes are bytes");
         let mut other = base.clone();
         other.optimizer = runner_spec::experiment::Optimizer::Sgd { lr: 1.0, momentum: 0.0 };
-        assert_eq!(assumed(&other, 500), facts);
+        assert_eq!(assume_data(&other, 500), facts);
     }
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 
 use self::pairs::{DDP, PAIRS};
-use super::classification::{Classification, DifferenceClass, MathematicsPart, TrainingEquality, verdict};
+use super::classification::{Classification, DifferenceClass, MathematicsPart, TrainingEquality, classify};
 use super::planned_experiment::{PlannedExperiment, cluster_for};
-use super::setting_effect::{SettingEffect, effect};
+use super::setting_effect::{SettingEffect, effect_of_setting};
 use super::settings::differences;
 use DifferenceClass::{Bookkeeping, Mathematics, Rounding, SameRun};
 use runner_config::LoadOptions;
@@ -80,9 +80,9 @@ fn side(text: &str) -> PlannedExperiment {
 /// The verdict, and the effect of each key that differs.
 fn compared(a: &PlannedExperiment, b: &PlannedExperiment) -> (Classification, BTreeMap<String, SettingEffect>) {
     let effects: BTreeMap<String, SettingEffect> =
-        differences(&a.experiment, &b.experiment).iter().map(|d| (d.key.clone(), effect(d, a, b))).collect();
+        differences(&a.experiment, &b.experiment).iter().map(|d| (d.key.clone(), effect_of_setting(d, a, b))).collect();
     let kept = effects.values().any(|e| *e == SettingEffect::Bookkeeping);
-    (verdict(a, b, kept), effects)
+    (classify(a, b, kept), effects)
 }
 
 #[test]
