@@ -27,7 +27,7 @@ pub fn describe_changes(old: &str, new: &str) -> Vec<String> {
 fn definition(text: &str) -> Option<Value> {
     let mut value = parse_value(text)?;
     if let Some(sweep) = value.get_mut("sweep").and_then(Value::as_object_mut) {
-        CHANGEABLE_KEYS.iter().for_each(|key| drop(sweep.remove(*key)));
+        sweep.retain(|key, _| !CHANGEABLE_KEYS.contains(&key.as_str()));
     }
     Some(value)
 }

@@ -35,10 +35,13 @@ impl SweepSummary {
         // The axes are in the copy of the sweep file alone.
         let text = sweep_dir::read_sweep_file(path).map_err(|error| error.to_string());
         let spec = text.and_then(|text| from_str(&text, &record.file).map_err(|error| error.to_string()));
-        let axes = spec.map(|spec| spec.axes).unwrap_or_else(|error| {
-            problems.push(format!("the importance of the parameters is not known: {error}"));
-            Vec::new()
-        });
+        let axes = match spec {
+            Ok(spec) => spec.axes,
+            Err(error) => {
+                problems.push(format!("the importance of the parameters is not known: {error}"));
+                Vec::new()
+            }
+        };
         let (measured_at, measured) = comparable_results(record, progress, &rows);
         Self {
             importance: importance(&axes, record.objective.goal, &measured),
