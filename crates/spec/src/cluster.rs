@@ -35,6 +35,7 @@ impl ClusterFacts {
     }
 
     /// The same devices with `peak` FLOP/s each in every precision, if it is given.
+    #[must_use]
     pub fn with_peak_flops(mut self, peak: Option<f64>) -> Self {
         if let Some(peak) = peak {
             for device in &mut self.devices {

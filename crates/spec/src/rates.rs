@@ -137,6 +137,7 @@ impl BlockSeconds {
         self.forward + self.backward()
     }
 
+    #[must_use]
     pub fn times(self, factor: f64) -> Self {
         Self { forward: self.forward * factor, input: self.input * factor, weight: self.weight * factor }
     }

@@ -90,6 +90,7 @@ impl Model {
     }
 
     /// Sets which activations the layers' backward computes again.
+    #[must_use]
     pub fn with_recompute(mut self, recompute: Recompute) -> Self {
         for block in &mut self.blocks {
             if let Block::Layer(layer) = block {

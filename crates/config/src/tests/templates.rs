@@ -432,7 +432,7 @@ fn a_template_loads_as_the_file_that_it_renders_to() {
     let vars = json!({"seed": 7}).as_object().unwrap().clone();
     let sets = vec!["train.steps=3".into()];
     let template = Inputs { vars: vars.clone(), ..Inputs::default() };
-    let options = LoadOptions { template, sets, ..LoadOptions::default() };
+    let options = LoadOptions { sets, template, ..LoadOptions::default() };
     let template = load(&folder.path().join("a.yaml.j2"), &options).unwrap();
     let plain = load(&folder.path().join("a.yaml"), &LoadOptions { template: Inputs::default(), ..options }).unwrap();
     assert_eq!(template.experiment, plain.experiment);

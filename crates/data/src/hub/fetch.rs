@@ -211,7 +211,12 @@ fn is_content(part: &Path, facts: &Facts) -> io::Result<bool> {
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a `String` cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// The first byte and the length of the whole, such as 5 and 10 in `bytes 5-9/10`.

@@ -160,7 +160,7 @@ impl Read for CountingReader<'_> {
         let read = self.file.read(buffer)?;
         let mut progress = self.progress.get();
         progress.offset += read as u64;
-        progress.line += buffer[..read].iter().filter(|&&byte| byte == b'\n').count() as u64;
+        progress.line += buffer[..read].iter().map(|&byte| u64::from(byte == b'\n')).sum::<u64>();
         self.progress.set(progress);
         let too_long = progress.item.is_some_and(|(_, start)| progress.offset - start > DOCUMENT_LIMIT as u64);
         if too_long { Err(io::Error::other(format!("longer than {}", document_limit()))) } else { Ok(read) }

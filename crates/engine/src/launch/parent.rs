@@ -55,7 +55,7 @@ impl Parent {
 
     /// # Errors
     /// If the parent has ended.
-    pub(super) fn send(&self, message: &FromRank) -> io::Result<()> {
+    pub(super) fn send(message: &FromRank) -> io::Result<()> {
         write_line(&mut io::stdout().lock(), message)
     }
 }
@@ -80,7 +80,7 @@ impl ParentLink<'_> {
 impl RecorderLink for ParentLink<'_> {
     /// Blocks while the parent does not read.
     fn send(&mut self, message: FromRank) -> Result<(), ObserveError> {
-        self.wait_for_parent(|| self.parent.send(&message)).map_err(observe_error)
+        self.wait_for_parent(|| Parent::send(&message)).map_err(observe_error)
     }
 
     fn await_commit(&mut self, step: u64) -> Result<(), ObserveError> {

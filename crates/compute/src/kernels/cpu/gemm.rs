@@ -30,6 +30,7 @@ impl<'a, T> Mat<'a, T> {
     }
 
     /// The transpose, a view.
+    #[must_use]
     pub fn t(self) -> Self {
         Self {
             rows: self.cols,

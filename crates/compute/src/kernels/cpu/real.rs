@@ -15,12 +15,18 @@ pub trait Real: WithDType + Default + Debug + Neg<Output = Self> + Sum {
     fn real(v: f64) -> Self;
     fn double(self) -> f64;
     /// Vectorizes; within 2 units in the last place for f32.
+    #[must_use]
     fn fast_exp(self) -> Self;
+    #[must_use]
     fn log(self) -> Self;
+    #[must_use]
     fn root(self) -> Self;
+    #[must_use]
     fn fma(self, a: Self, b: Self) -> Self;
+    #[must_use]
     fn larger(self, other: Self) -> Self;
     /// The nearest bf16 value, ties to even, kept in this type.
+    #[must_use]
     fn round_bf16(self) -> Self;
     /// The elements of a CPU storage.
     ///
@@ -30,6 +36,7 @@ pub trait Real: WithDType + Default + Debug + Neg<Output = Self> + Sum {
 
     /// tanh from one exponential; absolute error of a few units in the last place of 1.
     #[inline(always)]
+    #[must_use]
     fn fast_tanh(self) -> Self {
         let two = Self::real(2.0);
         Self::ONE - two / ((two * self).fast_exp() + Self::ONE)
