@@ -68,7 +68,7 @@ impl RankProcess {
         };
         // If the parent has ended too, nothing but the log is left of the rank.
         let action = line.clone().unwrap_or_else(|| "reporting to the run".to_owned());
-        parent.send(&message).map_err(EngineError::io(action))?;
+        Parent::send(&message).map_err(EngineError::io(action))?;
         Ok(line)
     }
 
