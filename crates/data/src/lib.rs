@@ -24,8 +24,7 @@ mod tokenizer;
 pub use error::DataError;
 pub use fingerprint::content_hash;
 pub use inspect::{
-    Column, DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary, inspect_text,
-    inspect_tokens,
+    DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary, inspect_text, inspect_tokens,
 };
 pub use prepare::{DataRequest, Prepared, prepare};
 pub use progress::Progress;
@@ -34,6 +33,7 @@ pub use shard::{
     Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut, ShardEvent, ShardFormat, ShardRequest, Sharded,
     write_shards,
 };
+pub use source::Column;
 pub use split::{Dataset, Split};
 pub use split_name::SplitName;
 pub use tokenizer::{TextTokenizer, load_tokenizer, train_tokenizer};

@@ -1,51 +1,13 @@
 //! Causal self-attention over packed query, key and value rows, and over a key-value cache.
 
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 
 use super::access::{Math, tensor};
 use super::cpu::Real;
 use super::cpu::attention as cpu;
 use super::cpu::decode::{self, CpuKvCache};
-use super::cpu::dropout::DropoutMask;
 
-pub use super::cpu::attention::AttentionShape;
-
-/// The number of tokens of each sample that stand before its padding: at least one.
-#[derive(Debug, Clone)]
-pub struct ValidLengths {
-    pub host: Vec<usize>,
-    /// The lengths on the GPU that computes, \[batch\] u32, where there is one.
-    pub device: Option<Tensor>,
-}
-
-impl ValidLengths {
-    /// `lengths`, one for each sample, copied to `device` where that is a GPU.
-    pub fn new(lengths: &[usize], device: &Device) -> Result<Self> {
-        #[cfg(feature = "cuda")]
-        if device.is_cuda() {
-            let gpu = crate::gpu::Gpu::of_device(device)?;
-            let on_device = super::cuda::attention::upload_lengths(&gpu, lengths)?;
-            return Ok(Self { host: lengths.to_vec(), device: Some(on_device) });
-        }
-        let _ = device;
-        Ok(Self { host: lengths.to_vec(), device: None })
-    }
-}
-
-/// The masks on attention's probabilities, besides the causal one.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AttentionMasks<'a> {
-    pub dropout: Option<&'a DropoutMask>,
-    /// Queries see no keys after these.
-    pub valid_lengths: Option<&'a ValidLengths>,
-}
-
-impl AttentionMasks<'_> {
-    /// The number of keys of sample `sample` that its last query sees.
-    pub(super) fn visible_keys(&self, sample: usize) -> usize {
-        self.valid_lengths.map_or(usize::MAX, |lengths| lengths.host[sample].max(1))
-    }
-}
+pub use super::attention_shape::{AttentionMasks, AttentionShape, ValidLengths};
 
 /// Returns the output, [batch·seq, heads·head_dim], and the log-sum-exps that the backward needs, [batch·heads·seq].
 pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>, math: Math) -> Result<(Tensor, Tensor)> {

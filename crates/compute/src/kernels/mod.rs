@@ -8,6 +8,7 @@
 #[macro_use]
 mod access;
 pub mod attention;
+mod attention_shape;
 pub mod bytes;
 pub mod cpu;
 #[cfg(feature = "cuda")]

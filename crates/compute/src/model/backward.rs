@@ -6,8 +6,8 @@ use std::ops::Range;
 use candle_core::{Result, Tensor, bail};
 
 use super::blocks::{Block, Model, SavedActivations};
-use super::params::Params;
 use crate::kernels::out_of_memory::with_computation;
+use crate::nn::Params;
 use crate::nn::{BackwardPass, DeferredGradients, GradientSink, MicroBatch};
 
 impl Model {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::params::Params;
 use super::{gpt2, llama};
 use crate::kernels::loss::Losses;
 use crate::kernels::optimizer::all_finite;
 use crate::kernels::out_of_memory::with_computation;
 use crate::kernels::pointwise::Rope;
 use crate::kernels::{Math, on_host};
+use crate::nn::Params;
 use crate::nn::head::HeadActivations;
 use crate::nn::transformer::LayerActivations;
 use crate::nn::{Embedding, ForwardPass, Head, MicroBatch, TransformerLayer};

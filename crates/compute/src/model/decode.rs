@@ -3,8 +3,8 @@
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::blocks::{Block, Model};
-use super::params::Params;
 use crate::kernels::attention::LayerKvCache;
+use crate::nn::Params;
 use crate::nn::{ForwardPass, MicroBatch};
 
 /// Keys and values of every layer of a chunk for the tokens so far.

@@ -3,8 +3,8 @@
 use candle_core::{Result, Tensor};
 
 use super::blocks::Block;
-use super::params::parameter_index;
 use crate::kernels::embedding::sinusoids;
+use crate::nn::parameter_index;
 use crate::nn::{Attention, DropoutSite, Embedding, Head, Linear, Mlp, Norm, Positions, TransformerLayer};
 use runner_spec::experiment::{PositionKind, Recompute};
 use runner_spec::model::ModelSpec;

@@ -3,8 +3,8 @@
 use candle_core::Result;
 
 use super::blocks::Block;
-use super::params::parameter_index;
 use crate::kernels::pointwise::Rope;
+use crate::nn::parameter_index;
 use crate::nn::{Attention, DropoutSite, Embedding, Head, Linear, Mlp, Norm, Positions, TransformerLayer};
 use runner_spec::experiment::{NormPlace, Recompute};
 use runner_spec::model::ModelSpec;

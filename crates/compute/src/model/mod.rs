@@ -6,8 +6,7 @@ mod decode;
 mod gpt2;
 pub mod init;
 mod llama;
-mod params;
 
+pub use crate::nn::Params;
 pub use blocks::{Block, Model, Output, OutputHook, SavedActivations};
 pub use decode::{KvCache, StageInput};
-pub use params::Params;

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::{BackwardPass, DropoutSite, ForwardPass, WeightGradientTask};
 use crate::kernels::embedding;
-use crate::model::Params;
+use crate::nn::Params;
 
 /// The positions that are added to tokens' embeddings.
 #[derive(Debug, Clone)]

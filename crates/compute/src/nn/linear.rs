@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::{BackwardPass, ForwardPass, WeightGradientTask};
 use crate::kernels::{matmul, pointwise};
-use crate::model::Params;
+use crate::nn::Params;
 
 /// One or several matrices that lie next to each other in flat storage, used as one.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::{BackwardPass, ForwardPass};
 use crate::kernels::norm;
-use crate::model::Params;
+use crate::nn::Params;
 
 /// Normalization of rows: LayerNorm with a bias, RMSNorm without one. `weight` and `bias` are indexes of parameters.
 #[derive(Debug, Clone, Copy)]

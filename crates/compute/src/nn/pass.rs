@@ -1,7 +1,7 @@
 //! The tensors that every layer of a pass works with.
 
 use super::{GradientSink, MicroBatch};
-use crate::model::Params;
+use crate::nn::Params;
 
 /// A forward pass of one micro-batch.
 #[derive(Debug, Clone, Copy)]

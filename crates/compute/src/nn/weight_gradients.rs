@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::{Embedding, Linear};
 use crate::kernels::{Math, pointwise};
-use crate::model::Params;
+use crate::nn::Params;
 
 /// Receives weight gradients from a backward. Both variants add the same numbers in the same order.
 #[derive(Debug)]

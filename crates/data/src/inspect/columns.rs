@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::report::Column;
 use crate::error::DataError;
+use crate::source::Column;
 use crate::source::{JsonFormat, for_each_record, json_type};
 
 /// The number of objects whose fields are collected.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::source::Column;
+
 /// The content of files, taken together.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Inspected {
@@ -43,16 +45,6 @@ pub struct TextFacts {
     pub columns: Vec<Column>,
     pub text_bytes: u64,
     pub characters: u64,
-}
-
-/// A column of a parquet file, or a field of JSON objects.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Column {
-    pub name: String,
-    /// The types of its values; `string` if it can hold text.
-    pub kind: String,
-    /// Uncompressed bytes; for a field, those of the strings in the first objects.
-    pub bytes: u64,
 }
 
 /// Counts of documents. Lengths are in tokens, or in bytes for text without a tokenizer.

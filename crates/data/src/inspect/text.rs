@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use rayon::prelude::*;
 
 use super::columns::{json_fields, text_column};
-use super::report::{Column, DocumentCounts, Inspected, InspectedFile, Sample, TextFacts};
+use super::report::{DocumentCounts, Inspected, InspectedFile, Sample, TextFacts};
 use super::tally::TokenTally;
 use crate::cut_points::CutPoints;
 use crate::error::DataError;
 use crate::fingerprint::SourceFile;
+use crate::source::Column;
 use crate::source::{
     DocumentFormat, JsonFormat, LocatedSource, TextPiece, TextSelector, parquet_columns, read_in_batches,
 };

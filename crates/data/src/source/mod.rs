@@ -1,5 +1,6 @@
 //! Sources of documents: text, JSON and parquet files, read in bounded memory.
 
+mod column;
 mod json;
 mod locate;
 mod parquet;
@@ -8,6 +9,7 @@ mod read;
 mod text;
 mod text_selector;
 
+pub use column::Column;
 pub(super) use json::{JsonFormat, RecordPosition, for_each_record, json_type};
 pub(super) use locate::{DocumentFormat, LocatedSource, locate, separate_source};
 pub(super) use parquet::parquet_columns;

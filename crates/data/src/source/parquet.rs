@@ -12,10 +12,10 @@ use parquet::file::reader::{FileReader as _, RowGroupReader, SerializedFileReade
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 use serde_json::{Map, Value};
 
+use super::column::Column;
 use super::piece::{DOCUMENT_LIMIT, PieceSink, TextPiece, document_limit};
 use super::text_selector::TextSelector;
 use crate::error::DataError;
-use crate::inspect::Column;
 use runner_spec::diagnostic::nearest;
 
 /// Rows read at a time, so that a batch of long documents takes a few megabytes.

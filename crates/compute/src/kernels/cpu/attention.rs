@@ -13,35 +13,12 @@ use super::dropout::DropoutMask;
 use super::elementwise::round_if;
 use super::gemm::{Mat, gemm, gemm_raw};
 use super::simd::{Shared, dot, inlined, max, sum_by, vectorize};
-use crate::kernels::attention::AttentionMasks;
+use crate::kernels::attention_shape::{AttentionMasks, AttentionShape};
 
 /// Queries per tile.
 const BLOCK: usize = 64;
 
-/// The shape of one attention call. Rows of `qkv` hold `heads` query heads, then `kv_heads` key heads, then as many value
-/// heads, of `head_dim` each; rows of the output hold `heads` heads.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AttentionShape {
-    pub batch: usize,
-    pub seq: usize,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-}
-
 impl AttentionShape {
-    pub fn qkv_width(&self) -> usize {
-        (self.heads + 2 * self.kv_heads) * self.head_dim
-    }
-
-    pub fn out_width(&self) -> usize {
-        self.heads * self.head_dim
-    }
-
-    fn scale(&self) -> f64 {
-        1.0 / (self.head_dim as f64).sqrt()
-    }
-
     /// Calls `f(sample, kv_head)` for every task, in parallel.
     fn for_each_task(&self, f: impl Fn(usize, usize) + Sync + Send) {
         (0..self.batch * self.kv_heads).into_par_iter().for_each(|t| f(t / self.kv_heads, t % self.kv_heads));

@@ -3,9 +3,9 @@
 use rayon::prelude::*;
 
 use super::Real;
-use super::attention::AttentionShape;
 use super::elementwise::round_if;
 use super::simd::{Shared, axpy, dot, inlined, max, sum_by, vectorize};
+use crate::kernels::attention_shape::AttentionShape;
 
 /// One layer's cache on a CPU: keys and values, each [batch, kv_heads, capacity, head_dim].
 #[derive(Debug, Clone)]

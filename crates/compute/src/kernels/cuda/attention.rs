@@ -5,7 +5,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::launch::{Launch, kernel_for_type, typed};
 use crate::gpu::{Gpu, LaunchDims};
-use crate::kernels::attention::{AttentionMasks, AttentionShape, ValidLengths};
+use crate::kernels::attention_shape::{AttentionMasks, AttentionShape, ValidLengths};
 use crate::kernels::cpu::dropout::DropoutMask;
 
 const THREADS: usize = 128;
@@ -119,15 +119,9 @@ fn scale(s: AttentionShape) -> f64 {
     1.0 / (s.head_dim as f64).sqrt()
 }
 
-/// Copies lengths to the device. A length that no `u32` holds counts as the longest.
-pub(in crate::kernels) fn upload_lengths(gpu: &Gpu, lengths: &[usize]) -> Result<Tensor> {
-    gpu.upload(&lengths.iter().map(|&n| u32::try_from(n).unwrap_or(u32::MAX)).collect::<Vec<_>>())
-}
-
-/// The lengths on the device; uploads them if they are on the host only.
+/// The lengths on the device.
 fn device_lengths(gpu: &Gpu, lengths: Option<&ValidLengths>) -> Result<Option<Tensor>> {
-    let upload = |lengths: &ValidLengths| lengths.device.clone().map_or_else(|| upload_lengths(gpu, &lengths.host), Ok);
-    lengths.map(upload).transpose()
+    lengths.map(|lengths| lengths.on_gpu(gpu)).transpose()
 }
 
 /// Adds the last parameters of every attention kernel, `DROPOUT_PARAMETERS` of attention_common.cuh.

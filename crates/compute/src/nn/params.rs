@@ -64,6 +64,6 @@ impl Params {
 ///
 /// # Errors
 /// If there is none.
-pub(super) fn parameter_index(layout: &ParamLayout, name: &str) -> Result<usize> {
+pub(crate) fn parameter_index(layout: &ParamLayout, name: &str) -> Result<usize> {
     layout.index(name).map_err(candle_core::Error::wrap)
 }

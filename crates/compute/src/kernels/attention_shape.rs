@@ -1,0 +1,78 @@
+//! The shape of attention, and the masks on its probabilities.
+
+use candle_core::{Device, Result, Tensor};
+
+use super::cpu::dropout::DropoutMask;
+
+/// The shape of one attention call. Rows of `qkv` hold `heads` query heads, then `kv_heads` key heads, then as many value
+/// heads, of `head_dim` each; rows of the output hold `heads` heads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionShape {
+    pub batch: usize,
+    pub seq: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+}
+
+impl AttentionShape {
+    pub fn qkv_width(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    pub fn out_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    pub(super) fn scale(&self) -> f64 {
+        1.0 / (self.head_dim as f64).sqrt()
+    }
+}
+
+/// The number of tokens of each sample that stand before its padding: at least one.
+#[derive(Debug, Clone)]
+pub struct ValidLengths {
+    pub host: Vec<usize>,
+    /// The lengths on the GPU that computes, \[batch\] u32, where there is one.
+    pub device: Option<Tensor>,
+}
+
+impl ValidLengths {
+    /// `lengths`, one for each sample, copied to `device` where that is a GPU.
+    pub fn new(lengths: &[usize], device: &Device) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            let gpu = crate::gpu::Gpu::of_device(device)?;
+            return Ok(Self { host: lengths.to_vec(), device: Some(Self::upload(&gpu, lengths)?) });
+        }
+        let _ = device;
+        Ok(Self { host: lengths.to_vec(), device: None })
+    }
+
+    /// Copies lengths to the device. A length that no `u32` holds counts as the longest.
+    #[cfg(feature = "cuda")]
+    fn upload(gpu: &crate::gpu::Gpu, lengths: &[usize]) -> Result<Tensor> {
+        gpu.upload(&lengths.iter().map(|&n| u32::try_from(n).unwrap_or(u32::MAX)).collect::<Vec<_>>())
+    }
+
+    /// The lengths on the GPU; uploads them if they are on the host only.
+    #[cfg(feature = "cuda")]
+    pub(super) fn on_gpu(&self, gpu: &crate::gpu::Gpu) -> Result<Tensor> {
+        self.device.clone().map_or_else(|| Self::upload(gpu, &self.host), Ok)
+    }
+}
+
+/// The masks on attention's probabilities, besides the causal one.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AttentionMasks<'a> {
+    pub dropout: Option<&'a DropoutMask>,
+    /// Queries see no keys after these.
+    pub valid_lengths: Option<&'a ValidLengths>,
+}
+
+impl AttentionMasks<'_> {
+    /// The number of keys of sample `sample` that its last query sees.
+    pub(super) fn visible_keys(&self, sample: usize) -> usize {
+        self.valid_lengths.map_or(usize::MAX, |lengths| lengths.host[sample].max(1))
+    }
+}
