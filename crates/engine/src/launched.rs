@@ -141,7 +141,7 @@ fn describe_mesh(mesh: Mesh) -> String {
 /// The number under which the driver shows the GPU that the plan calls `index`: 0 where the launcher shows each rank only its own.
 fn visible_index(index: usize) -> usize {
     #[cfg(feature = "cuda")]
-    let count = candle_core::cuda_backend::cudarc::driver::CudaContext::device_count().ok();
+    let count = cudarc::driver::CudaContext::device_count().ok();
     #[cfg(not(feature = "cuda"))]
     let count: Option<i32> = None;
     count.map_or(index, |count| index % count.max(1) as usize)
